@@ -33,7 +33,7 @@ use crate::session::{ReplyMode, Session, Watching};
 use crate::waiting::Resumed;
 
 mod admission;
-mod memory;
+pub(crate) mod memory;
 mod nested;
 
 pub(crate) use admission::look_again;

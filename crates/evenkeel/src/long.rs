@@ -53,6 +53,9 @@ use crate::waiting::{On, Resumed, Waiting};
 /// Elements from which on work is large: at some 50 ns each, a millisecond's.
 pub(crate) const LONG_MIN: usize = 20_000;
 
+/// Pages from which on going over all of them is large work: 0.3 ms where none is in a cache.
+pub(crate) const LONG_PAGES: usize = 4096;
+
 /// Commands but for scripts that may wait for a thread. Each keeps its sources from being freed.
 const QUEUE_MAX: usize = 128;
 

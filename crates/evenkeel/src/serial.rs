@@ -7,7 +7,7 @@ mod read;
 mod write;
 
 use evenkeel_store::collection::{Collection, Hash, List, Set, Stream, ZSet};
-use evenkeel_store::rope::Rope;
+use evenkeel_store::rope::{CHUNK, Rope};
 use evenkeel_store::{Expire, Held, Key, Kind, Made, Millis, Str, View};
 
 use crate::long::LONG_MIN;
@@ -57,6 +57,33 @@ impl Value {
             (Value::Hash(one), Value::Hash(other)) => one.is_same(&other),
             (Value::Stream(one), Value::Stream(other)) => one.is_same(&other),
             _ => false,
+        }
+    }
+
+    /// Bytes of memory of what it is made of, all of which a copy shares. It takes time in proportion to [`Value::pages_up_to`].
+    pub(crate) fn shared_memory(&self) -> u64 {
+        let bytes = match self {
+            Value::Flat(_) => 0,
+            Value::Rope(rope) => rope.shared_memory(0),
+            Value::List(list) => list.shared_memory(0),
+            Value::Set(set) => set.shared_memory(0),
+            Value::ZSet(set) => set.shared_memory(0),
+            Value::Hash(hash) => hash.shared_memory(0),
+            Value::Stream(stream) => stream.shared_memory(0),
+        };
+        bytes as u64
+    }
+
+    /// How many pages it has, about, counted up to `max`.
+    pub(crate) fn pages_up_to(&self, max: usize) -> usize {
+        match self {
+            Value::Flat(_) => 0,
+            Value::Rope(rope) => rope.len().div_ceil(CHUNK).min(max),
+            Value::List(list) => list.pages_up_to(max),
+            Value::Set(set) => set.pages_up_to(max),
+            Value::ZSet(set) => set.pages_up_to(max),
+            Value::Hash(hash) => hash.pages_up_to(max),
+            Value::Stream(stream) => stream.pages_up_to(max),
         }
     }
 

@@ -9,9 +9,11 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
 use evenkeel_rdb::without_numbers;
+use evenkeel_store::Seat;
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR2, SIGXFSZ};
 
 use crate::allocator::{self, Watch};
+use crate::background::SLICE_US_MAX;
 use crate::check;
 use crate::clock;
 use crate::command::table::table;
@@ -539,12 +541,30 @@ fn control(server: &Arc<Server>) {
             server.ask_for_slack();
         }
         server.census.round(&server.keyspace, &mut seat, server.settings().maxmemory);
+        appraise_sharers(server, &mut seat);
         points::look(server);
         failover::give_up_late(server);
         reload_tls(server);
         server.hotkeys.end_if_due(server, seat.now_ms);
         std::thread::park_timeout(Duration::from_millis(ROUND_MS));
     }
+}
+
+/// Finds out, for one slice, of which values less is shared than was noted.
+fn appraise_sharers(server: &Server, seat: &mut Seat) {
+    if server.keyspace.sharers() == 0 || server.persist.is_loading() {
+        return;
+    }
+    let until = clock::ticks() + SLICE_US_MAX * clock::ticks_per_us();
+    server.keyspace.enter(seat);
+    // Each waiting key once at most: most of them go to the end again.
+    for _ in 0..server.keyspace.sharers() {
+        let is_done = !server.keyspace.hold_none(seat).appraise_next();
+        if is_done || clock::ticks() >= until {
+            break;
+        }
+    }
+    server.keyspace.leave(seat);
 }
 
 /// Puts certificates and keys in force that have changed on disk, if that is asked for.

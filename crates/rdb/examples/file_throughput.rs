@@ -133,6 +133,11 @@ fn decoded(batch: &evenkeel_rdb::file::Batch) -> u64 {
         black_box(record.key);
         match record.object().expect("well-formed") {
             Object::String(string) => _ = black_box(string),
+            Object::Long(mut string) => {
+                while let Some(piece) = string.next().expect("well-formed") {
+                    black_box(piece);
+                }
+            }
             Object::List(mut elements) | Object::Set(mut elements) => {
                 while let Some(element) = elements.next().expect("well-formed") {
                     black_box(element);

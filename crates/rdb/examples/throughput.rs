@@ -144,6 +144,11 @@ fn read(payload: &[u8], trusting: bool) {
     }
     match decoder.object().expect("well-formed") {
         Object::String(string) => _ = black_box(string),
+        Object::Long(mut string) => {
+            while let Some(piece) = string.next().expect("well-formed") {
+                black_box(piece);
+            }
+        }
         Object::List(mut elements) | Object::Set(mut elements) => {
             while let Some(element) = elements.next().expect("well-formed") {
                 black_box(element);

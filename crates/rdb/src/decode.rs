@@ -6,6 +6,7 @@
 
 mod elements;
 mod fields;
+mod long;
 mod members;
 mod packed;
 mod pass;
@@ -14,6 +15,7 @@ mod stream;
 
 pub use elements::Elements;
 pub use fields::{Field, Fields};
+pub use long::{LongString, PIECE};
 pub use members::{Member, Members};
 pub use stream::{Entry, EntryFields, Groups, Stream};
 
@@ -26,6 +28,7 @@ use crate::lzf;
 use crate::source::Source;
 use elements::Nodes;
 use fields::Expiry;
+use long::Text;
 use packed::Packed;
 
 /// Room for decompressed or kept strings that a single large one has made larger than this is given back.
@@ -52,6 +55,8 @@ pub struct Decoder<S> {
 /// The decoder can go on to what is behind it only when it has been read to its end: when `next` has said `None`.
 pub enum Object<'d, S> {
     String(Item<'d>),
+    /// A string of more than [`PIECE`] bytes.
+    Long(LongString<'d, S>),
     List(Elements<'d, S>),
     Set(Elements<'d, S>),
     SortedSet(Members<'d, S>),
@@ -143,7 +148,10 @@ impl<S: Source> Decoder<S> {
         }
         let at = self.position();
         match kind {
-            kind::STRING => Ok(Object::String(self.string()?)),
+            kind::STRING => Ok(match LongString::open(self)? {
+                Text::Short(string) => Object::String(string),
+                Text::Long(string) => Object::Long(string),
+            }),
             kind::LIST | kind::LIST_ZIPLIST | kind::LIST_QUICKLIST | kind::LIST_QUICKLIST_2 => {
                 self.list(kind)
             }
@@ -284,7 +292,14 @@ impl<S: Source> Decoder<S> {
 
     fn string_place(&mut self) -> Result<Place> {
         let at = self.position();
-        match self.announced()? {
+        let announced = self.announced()?;
+        self.place_of(at, announced)
+    }
+
+    /// Where the string that starts at `at` lies, once it is known how it is announced.
+    #[inline]
+    fn place_of(&mut self, at: u64, announced: Announced) -> Result<Place> {
+        match announced {
             Announced::Length(length) => {
                 self.take_string(at, length)?;
                 Ok(Place::Whole(Blob::Taken))
@@ -294,23 +309,35 @@ impl<S: Source> Decoder<S> {
             Announced::Form(2) => Ok(Place::Int(i64::from(i32::from_le_bytes(self.fixed()?)))),
             Announced::Form(3) => {
                 let (packed, length) = (self.length()?, self.length()?);
-                self.take_string(at, packed)?;
-                let length = usize::try_from(length).unwrap_or(usize::MAX); // which is more than anything unpacks to
-                match lzf::decompress(self.source.taken(), length, &mut self.unpacked) {
-                    true => Ok(Place::Whole(Blob::Unpacked)),
-                    false => Err(Error::new(at, Reason::Compressed)),
-                }
+                self.unpacked_place(at, packed, length)
             }
             Announced::Form(_) => Err(Error::new(at, Reason::StringForm)),
         }
     }
 
+    /// The same for a string of `length` bytes that comes as `packed` bytes.
+    fn unpacked_place(&mut self, at: u64, packed: u64, length: u64) -> Result<Place> {
+        self.take_string(at, packed)?;
+        let length = usize::try_from(length).unwrap_or(usize::MAX); // which is more than anything unpacks to
+        match lzf::decompress(self.source.taken(), length, &mut self.unpacked) {
+            true => Ok(Place::Whole(Blob::Unpacked)),
+            false => Err(Error::new(at, Reason::Compressed)),
+        }
+    }
+
     #[inline]
     fn take_string(&mut self, at: u64, length: u64) -> Result<()> {
-        if self.source.left().is_some_and(|left| length > left) {
-            return Err(Error::new(at, Reason::TooLong));
-        }
+        self.refuse_beyond_end(at, length)?;
         self.source.take(length)
+    }
+
+    /// Fails if `length` bytes are more than are left, as far as that is known.
+    #[inline]
+    fn refuse_beyond_end(&self, at: u64, length: u64) -> Result<()> {
+        match self.source.left() {
+            Some(left) if length > left => Err(Error::new(at, Reason::TooLong)),
+            _ => Ok(()),
+        }
     }
 
     /// A string that is a packed block.
@@ -406,6 +433,48 @@ mod tests {
         assert_eq!(string(b"\x01aa"), Err(Reason::Trailing));
         assert_eq!(string(b"\xc3\x09\x40\x65\x01aa\xe0\x57\x00\x01aa"), Err(Reason::Compressed));
         assert_eq!(string(b"\xc3\x01\x81\xff\xff\xff\xff\xff\xff\xff\xffa"), Err(Reason::Compressed));
+    }
+
+    /// The pieces of a value that is a long string.
+    fn pieces<S: Source>(decoder: &mut Decoder<S>) -> std::result::Result<Vec<Vec<u8>>, Reason> {
+        let read = |decoder: &mut Decoder<S>| {
+            let Object::Long(mut string) = decoder.object()? else { panic!("a long string") };
+            let mut pieces = Vec::new();
+            while let Some(piece) = string.next()? {
+                pieces.push(piece.to_vec());
+            }
+            assert_eq!(string.len(), pieces.iter().map(|piece| piece.len() as u64).sum::<u64>());
+            Ok(pieces)
+        };
+        read(decoder).map_err(|error: Error| error.reason)
+    }
+
+    #[test]
+    fn long_strings_come_in_pieces() {
+        let text = b"a long string is read in pieces. ".repeat(10_000);
+        for compresses in [true, false] {
+            let mut encoder = crate::Encoder::new(Vec::new(), crate::Version::V10);
+            if !compresses {
+                encoder = encoder.without_compression();
+            }
+            encoder.string(Item::Bytes(&text));
+            encoder.put_byte(7);
+            let written = encoder.into_out();
+            assert_eq!(written.len() < text.len(), compresses);
+            let mut slice = Decoder::new(Slice::new(&written), 10);
+            let mut feed = Decoder::new(crate::Feed::new(&written[..], None), 10);
+            let (slices, feeds) = (pieces(&mut slice).expect("right"), pieces(&mut feed).expect("right"));
+            assert!(slices.concat() == text && slices == feeds);
+            assert!(slices[..slices.len() - 1].iter().all(|piece| piece.len() == PIECE));
+            assert_eq!((slice.byte(), feed.byte()), (Ok(7), Ok(7)), "it goes on behind it");
+            for len in (1..written.len() - 1).step_by(101) {
+                assert!(pieces(&mut Decoder::new(Slice::new(&written[..len]), 10)).is_err());
+                assert!(pieces(&mut Decoder::new(crate::Feed::new(&written[..len], None), 10)).is_err());
+            }
+        }
+        let impossible = [&b"\x00\xc3\x01\x81"[..], &[0xff; 8], b"a"].concat();
+        let refused = pieces(&mut Decoder::new(crate::Feed::new(&impossible[..], None), 10));
+        assert_eq!(refused, Err(Reason::Compressed));
     }
 
     #[test]

@@ -10,11 +10,13 @@
 mod collection;
 mod list;
 mod nodes;
+mod pieces;
 mod stream;
 
 pub use collection::{Form, HashWriter, Limits, SetWriter, SortedSetWriter};
 pub use list::ListWriter;
 pub use nodes::{NodeCount, NodeLimits};
+pub use pieces::Piece;
 pub use stream::{GroupsWriter, StreamWriter};
 
 use crate::block::{intset, listpack};
@@ -64,8 +66,6 @@ pub struct Encoder<O> {
     key: Vec<u8>,
     has_key: bool,
     block_max: usize,
-    /// Strings in pieces that are longer are not compressed, in bytes.
-    gathered_max: usize,
 }
 
 /// Writes strings: how, and with what.
@@ -129,15 +129,7 @@ impl<O: Out> Encoder<O> {
             key: Vec::new(),
             has_key: false,
             block_max: BLOCK_MAX,
-            gathered_max: 0,
         }
-    }
-
-    /// Puts strings that lie in pieces together if they have no more bytes than this, and compresses them like others. That is one
-    /// piece of work, about 2 ms for a megabyte.
-    pub fn gathering(mut self, len_max: usize) -> Encoder<O> {
-        self.gathered_max = len_max;
-        self
     }
 
     /// Writes strings as they are (`rdbcompression no`).
@@ -194,27 +186,10 @@ impl<O: Out> Encoder<O> {
         self.put_string(string);
     }
 
-    /// A string of `len` bytes that lies in pieces. It is neither compressed nor copied, unless [`Encoder::gathering`] says so.
-    pub fn string_in_pieces<'p>(&mut self, len: usize, pieces: impl Iterator<Item = &'p [u8]>) {
+    /// A string of `len` bytes that lies in pieces, each of which is compressed by itself: at best some 64 KiB.
+    pub fn string_in_pieces<'p>(&mut self, len: usize, pieces: impl Iterator<Item = Piece<'p>> + Clone) {
         self.begin(kind::STRING);
-        let is_gathered = len <= self.gathered_max && !self.strings.plain;
-        self.block.clear();
-        if !is_gathered {
-            put_length(&mut self.out, len as u64);
-        }
-        let mut left = len;
-        for piece in pieces {
-            left = left.checked_sub(piece.len()).expect("the pieces are as long as was said");
-            if is_gathered {
-                self.block.extend_from_slice(piece);
-            } else {
-                self.out.put(piece);
-            }
-        }
-        assert_eq!(left, 0, "the pieces are as long as was said");
-        if is_gathered {
-            self.strings.put_bytes(&mut self.out, &self.block);
-        }
+        self.strings.put_pieces(&mut self.out, len, pieces);
     }
 
     /// A set of integers, which come in ascending order. There is at least one, and at most `u32::MAX`.
@@ -459,28 +434,7 @@ mod tests {
         let mut encoder = Encoder::new(Vec::new(), Version::V10);
         encoder.record(Item::Bytes(b"k"), &About::default());
         encoder.string(Item::Bytes(b"v"));
-        encoder.string_in_pieces(3, [&b"ab"[..], b"c"].into_iter());
+        encoder.string_in_pieces(3, [Piece::Bytes(b"ab"), Piece::Bytes(b"c")].into_iter());
         assert_eq!(encoder.into_out(), b"\x00\x01k\x01v\x00\x03abc");
-    }
-
-    #[test]
-    fn what_lies_in_pieces_is_compressed_up_to_a_length() {
-        let text = b"what lies in pieces ".repeat(10);
-        let written = |encoder: Encoder<Vec<u8>>, text: &[u8]| {
-            let mut encoder = encoder;
-            encoder.string_in_pieces(text.len(), text.chunks(7));
-            encoder.into_out()
-        };
-        let encoder = || Encoder::new(Vec::new(), Version::V10).gathering(text.len());
-        let mut whole = encoder();
-        whole.string(Item::Bytes(&text));
-        let whole = whole.into_out();
-        assert!(whole.len() < 50);
-        assert_eq!(written(encoder(), &text), whole);
-        let mut longer = text.clone();
-        longer.push(b'.');
-        let in_full = |text: &[u8]| [&[0, 0x40, text.len() as u8], text].concat();
-        assert_eq!(written(encoder(), &longer), in_full(&longer));
-        assert_eq!(written(encoder().without_compression(), &text), in_full(&text));
     }
 }

@@ -33,11 +33,12 @@ mod source;
 mod stream;
 
 pub use decode::{
-    Decoder, Elements, Entry, EntryFields, Field, Fields, Groups, Member, Members, Object, Stream,
+    Decoder, Elements, Entry, EntryFields, Field, Fields, Groups, LongString, Member, Members, Object, PIECE,
+    Stream,
 };
 pub use encode::{
-    Encoder, Form, GroupsWriter, HashWriter, Limits, ListWriter, NodeCount, NodeLimits, Out, SetWriter,
-    SortedSetWriter, StreamWriter,
+    Encoder, Form, GroupsWriter, HashWriter, Limits, ListWriter, NodeCount, NodeLimits, Out, Piece,
+    SetWriter, SortedSetWriter, StreamWriter,
 };
 pub use error::{Error, Reason, without_numbers};
 pub use item::{Digits, Item};

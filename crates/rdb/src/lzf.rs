@@ -164,6 +164,54 @@ fn put_copy(back: usize, len: usize, out: &mut [u8], end: usize) -> usize {
     }
 }
 
+/// A copy of 264 zeros, each from the byte before it, so many times: a hole of 64 KiB is written at once.
+const ZEROS: usize = 64 * 1024 / COPY_MAX;
+static COPIES_OF_ZEROS: [[u8; COPY_LEN_MAX]; ZEROS] = [[7 << 5, (COPY_MAX - 9) as u8, 0]; ZEROS];
+
+/// The compressed form of `len` zeros, at least one, in stretches.
+pub(crate) fn zeros(len: usize, mut put: impl FnMut(&[u8])) {
+    // One zero to copy from; then what a copy of full length does not come to.
+    put(&[0, 0]);
+    match (len - 1) % COPY_MAX {
+        0 => {}
+        few @ 1..=2 => put(&[few as u8 - 1, 0, 0][..1 + few]),
+        rest => {
+            let mut copy = [0; COPY_LEN_MAX];
+            let end = put_copy(1, rest, &mut copy, 0);
+            put(&copy[..end]);
+        }
+    }
+    let mut copies = (len - 1) / COPY_MAX;
+    while copies > 0 {
+        let now = copies.min(ZEROS);
+        put(COPIES_OF_ZEROS[..now].as_flattened());
+        copies -= now;
+    }
+}
+
+/// Bytes that [`zeros`] puts.
+pub(crate) fn zeros_len(len: usize) -> usize {
+    let rest = match (len - 1) % COPY_MAX {
+        0 => 0,
+        few @ 1..=2 => 1 + few,
+        3..=8 => 2,
+        _ => 3,
+    };
+    2 + rest + (len - 1) / COPY_MAX * COPY_LEN_MAX
+}
+
+/// Bytes that a string takes in compressed form where nothing of it repeats.
+pub(crate) fn literals_len(len: usize) -> usize {
+    len + len.div_ceil(LITERALS_MAX)
+}
+
+/// That form, in `scratch`.
+pub(crate) fn literals<'s>(input: &[u8], scratch: &'s mut Vec<u8>) -> &'s [u8] {
+    scratch.resize(scratch.len().max(literals_len(input.len()) + LITERALS_MAX), 0);
+    let end = put_literals(input, input.len(), scratch, 0, usize::MAX).expect("it may have any length");
+    &scratch[..end]
+}
+
 /// Puts what `input` unpacks to into `out`, which is emptied first; false: that is not exactly `len` bytes.
 ///
 /// Nothing is allocated for a length that the input cannot unpack to, and what the allocator has not got is no length either.
@@ -177,16 +225,103 @@ pub(crate) fn decompress(input: &[u8], len: usize, out: &mut Vec<u8>) -> bool {
     }
     let mut rest = input;
     while let [control, after @ ..] = rest {
-        let behind = match control >> 5 {
-            0 => literal_run(usize::from(*control) + 1, after, len, out),
-            count => copy(usize::from(count), usize::from(control & 0x1f), after, len, out),
-        };
-        match behind {
+        match command(*control, after, len, out) {
             Some(behind) => rest = behind,
             None => return false,
         }
     }
     out.len() == len
+}
+
+/// Unpacks by and by: its memory does not grow with the string, of which it keeps as much as a copy may reach back.
+pub(crate) struct Unpacker {
+    /// Compressed bytes from `at` on are still to be unpacked; `more` come behind them.
+    input: Vec<u8>,
+    at: usize,
+    more: u64,
+    /// What has been unpacked, of which the bytes before `given` have been handed out.
+    out: Vec<u8>,
+    given: usize,
+    /// Bytes still to be unpacked.
+    missing: u64,
+}
+
+/// Bytes of the longest command: a run of literals.
+const COMMAND_MAX: usize = 1 + LITERALS_MAX;
+
+/// Handed out bytes that are kept at most, a few times what a copy reaches back, so that they are seldom moved.
+const GIVEN_MAX: usize = 8 * BACK_MAX;
+
+impl Unpacker {
+    /// For a string of `len` bytes that comes as `packed` bytes; `None`: those cannot stand for as many.
+    pub(crate) fn new(packed: u64, len: u64) -> Option<Unpacker> {
+        let is_possible = len <= packed.saturating_mul(RATIO_MAX as u64);
+        let (input, out) = (Vec::new(), Vec::new());
+        is_possible.then_some(Unpacker { input, at: 0, more: packed, out, given: 0, missing: len })
+    }
+
+    /// How many compressed bytes it is to be fed before it can go on; zero: none.
+    pub(crate) fn hunger(&self, most: u64) -> u64 {
+        if self.input.len() - self.at < COMMAND_MAX { self.more.min(most) } else { 0 }
+    }
+
+    /// Takes the next compressed bytes, no more than are still to come.
+    pub(crate) fn feed(&mut self, bytes: &[u8]) {
+        self.more -= bytes.len() as u64;
+        self.input.drain(..self.at);
+        self.at = 0;
+        self.input.extend_from_slice(bytes);
+    }
+
+    /// Whether so many bytes can be handed out.
+    pub(crate) fn has(&self, len: usize) -> bool {
+        self.out.len() - self.given >= len
+    }
+
+    /// Unpacks until `len` bytes can be handed out, or more input is needed; false: the input stands for nothing.
+    pub(crate) fn unpack(&mut self, len: usize) -> bool {
+        if self.given > GIVEN_MAX {
+            self.out.drain(..self.given - BACK_MAX);
+            self.given = BACK_MAX;
+        }
+        while !self.has(len) {
+            let rest = &self.input[self.at..];
+            if rest.len() < COMMAND_MAX && self.more > 0 {
+                return true;
+            }
+            let [control, after @ ..] = rest else { return false };
+            let before = self.out.len();
+            let Some(behind) =
+                command(*control, after, before.saturating_add(self.missing as usize), &mut self.out)
+            else {
+                return false;
+            };
+            self.at = self.input.len() - behind.len();
+            self.missing -= (self.out.len() - before) as u64;
+        }
+        true
+    }
+
+    /// Hands out the next bytes, which it has.
+    pub(crate) fn give(&mut self, len: usize) -> &[u8] {
+        self.given += len;
+        &self.out[self.given - len..self.given]
+    }
+
+    /// Whether the input has been used up with the last byte.
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.more == 0 && self.at == self.input.len()
+    }
+}
+
+/// Does what a control byte and those after it say. `None`: it says nothing that is possible, or `out` would get more than `len`
+/// bytes.
+#[inline]
+fn command<'a>(control: u8, after: &'a [u8], len: usize, out: &mut Vec<u8>) -> Option<&'a [u8]> {
+    match control >> 5 {
+        0 => literal_run(usize::from(control) + 1, after, len, out),
+        count => copy(usize::from(count), usize::from(control & 0x1f), after, len, out),
+    }
 }
 
 fn literal_run<'a>(count: usize, after: &'a [u8], len: usize, out: &mut Vec<u8>) -> Option<&'a [u8]> {
@@ -258,6 +393,69 @@ mod tests {
             let len = random.below(len_max);
             let input: Vec<u8> = (0..len).map(|_| b'a' + random.below(letters) as u8).collect();
             round_trip(&mut compressor, &input);
+        }
+    }
+
+    /// Unpacks in pieces of `len` bytes, fed with as little at a time as `most` says.
+    fn unpack(packed: &[u8], len: u64, piece: usize, most: u64) -> Option<Vec<u8>> {
+        let (mut unpacker, mut rest) = (Unpacker::new(packed.len() as u64, len)?, packed);
+        let mut unpacked = Vec::new();
+        while (unpacked.len() as u64) < len {
+            let piece = piece.min(len as usize - unpacked.len());
+            while !unpacker.has(piece) {
+                let (now, later) = rest.split_at(unpacker.hunger(most) as usize);
+                unpacker.feed(now);
+                rest = later;
+                if !unpacker.unpack(piece) {
+                    return None;
+                }
+            }
+            assert!(unpacker.out.len() <= GIVEN_MAX + 2 * piece + COPY_MAX, "{}", unpacker.out.len());
+            unpacked.extend_from_slice(unpacker.give(piece));
+        }
+        unpacker.is_at_end().then_some(unpacked)
+    }
+
+    #[test]
+    fn unpacking_by_and_by_gives_the_same() {
+        let seed = fresh_seed();
+        println!("seed {seed}");
+        let mut random = Random::new(seed);
+        let (mut compressor, mut scratch, mut whole) = (Compressor::new(), Vec::new(), Vec::new());
+        for _ in 0..300 {
+            let (letters, len) = (1 + random.below(4), 100 + random.below(200_000));
+            let input: Vec<u8> = (0..len).map(|_| b'a' + random.below(letters) as u8).collect();
+            let Some(packed) = compressor.compress(&input, &mut scratch, len) else { continue };
+            let mut packed = packed.to_vec();
+            let (piece, most) = (1 + random.below(70_000), 1 + random.below(5_000) as u64);
+            assert!(unpack(&packed, len as u64, piece, most).expect("it is right") == input);
+            // Cut, changed, or announced as another length.
+            let at = random.below(packed.len());
+            packed[at] ^= 1 << random.below(8);
+            packed.truncate(packed.len() - random.below(2));
+            let len = if random.chance(2) { len } else { random.below(2 * len) };
+            let expected = decompress(&packed, len, &mut whole).then_some(&whole);
+            assert!(unpack(&packed, len as u64, piece, most).as_ref() == expected);
+        }
+        assert!(Unpacker::new(10, u64::MAX).is_none());
+    }
+
+    #[test]
+    fn zeros_and_literals_are_as_long_as_was_said() {
+        let mut unpacked = Vec::new();
+        for len in (1..1_000).chain([65_535, 65_536, 65_537, 10_000_000]) {
+            let mut packed = Vec::new();
+            zeros(len, |bytes| packed.extend_from_slice(bytes));
+            assert_eq!(packed.len(), zeros_len(len), "{len}");
+            assert!(decompress(&packed, len, &mut unpacked) && unpacked.iter().all(|byte| *byte == 0));
+        }
+        assert_eq!(zeros_len(64 * 1024), 749);
+        let (mut random, mut scratch) = (Random::new(1), Vec::new());
+        for len in (1..100).chain([65_536]) {
+            let noise = (0..len).map(|_| random.draw() as u8).collect::<Vec<u8>>();
+            let packed = literals(&noise, &mut scratch);
+            assert_eq!(packed.len(), literals_len(len));
+            assert!(decompress(packed, len, &mut unpacked) && unpacked == noise);
         }
     }
 

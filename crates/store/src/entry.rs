@@ -6,6 +6,7 @@
 //!    u32      u16      u16      if TTL     if LONG_KEY
 //!  meta: kind 3 bits | OUTSIDE | TTL | LONG_KEY | form 2 bits | access 24 bits
 //!  vallen: 15 bits | epoch 1 bit
+//!  OUTSIDE: vallen is what the value shares with others; see [`crate::apart`]
 //! ```
 //!
 //! The epoch tells whether a snapshot that is being taken has the entry already; see [`crate::snapshot`].
@@ -22,6 +23,7 @@ use std::ptr::NonNull;
 
 use crate::Millis;
 use crate::ahead::prefetch;
+use crate::apart::{self, Apart};
 use crate::collection::{Collection, Hash};
 use crate::outside::Outside;
 use crate::rope::{FLAT_MAX, Rope, Spine, Str};
@@ -92,7 +94,7 @@ const FLAGS: u32 = (1 << ACCESS_SHIFT) - 1;
 struct Header {
     meta: u32,
     key_len: u16,
-    /// The length of a flat value, and the epoch.
+    /// The length of a flat value, or what another one shares; and the epoch.
     value_len: u16,
 }
 
@@ -289,7 +291,7 @@ impl EntryPtr {
         unsafe { self.outside_at().read_unaligned() }
     }
 
-    fn is_outside(self) -> bool {
+    pub(crate) fn is_outside(self) -> bool {
         self.header().meta & OUTSIDE != 0
     }
 
@@ -417,6 +419,38 @@ impl EntryPtr {
         unsafe { self.0.add(VALUE_LEN_AT).cast::<u16>().write(value_len) }
     }
 
+    /// What the value, stored apart from all others, would take beyond what it takes now.
+    #[inline]
+    pub(crate) fn apart(self) -> Apart {
+        let header = self.header();
+        if header.meta & OUTSIDE == 0 { Apart::default() } else { self.apart_of_outside(header) }
+    }
+
+    fn apart_of_outside(self, header: Header) -> Apart {
+        let shared = apart::decoded(header.value_len & !EPOCH);
+        let holes = match header.meta & KIND {
+            kind if kind != Kind::String as u32 => 0,
+            // SAFETY: a string outside is a rope, and the entry owns a reference to it.
+            _ => unsafe { &*self.outside().cast::<Spine>() }.holes(),
+        };
+        Apart { shared, holes: holes as u64 }
+    }
+
+    /// Whether the value, which is not in the entry itself, is this one.
+    pub(crate) fn is_sharing(self, value: &Outside) -> bool {
+        // SAFETY: the copy is made to an address, which drops nothing.
+        let address = unsafe { std::ptr::read(value) }.into_raw();
+        self.is_outside() && self.kind() == value.kind() && address == self.outside()
+    }
+
+    /// Notes how many bytes a value that is not flat shares with others.
+    pub(crate) fn set_shared(self, bytes: u64) {
+        assert!(self.is_outside(), "the caller has seen that it is not flat");
+        let value_len = self.header().value_len & EPOCH | apart::encoded(bytes);
+        // SAFETY: see the note above the `impl`; this is the header's last field.
+        unsafe { self.0.add(VALUE_LEN_AT).cast::<u16>().write(value_len) }
+    }
+
     pub(crate) fn is_raw(self) -> bool {
         self.header().meta & RAW != 0
     }
@@ -480,6 +514,9 @@ impl EntryPtr {
         };
         let new = EntryPtr::new(key, value, deadline, access);
         new.set_form(self.form());
+        if self.is_outside() {
+            new.set_shared(apart::decoded(self.header().value_len & !EPOCH));
+        }
         new
     }
 
@@ -628,6 +665,11 @@ impl<'a> View<'a> {
     pub fn string(&self) -> Str<'a> {
         assert!(self.kind() == Kind::String, "the caller has looked at the kind");
         self.entry.string()
+    }
+
+    /// Whether the value lies in the entry.
+    pub fn is_flat(&self) -> bool {
+        !self.entry.is_outside()
     }
 
     /// A string that lies in the entry.

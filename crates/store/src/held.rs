@@ -536,6 +536,16 @@ impl<'a> Held<'a> {
         form: u8,
         deadline: Option<Millis>,
     ) {
+        self.set_sharing_collection(key, (value, form, 0), deadline);
+    }
+
+    /// The same for one that shares so many bytes with those that it was made of.
+    pub fn set_sharing_collection<T: Collection>(
+        &mut self,
+        key: &Key<'_>,
+        (value, form, shared): (T, u8, u64),
+        deadline: Option<Millis>,
+    ) {
         if value.is_empty() {
             self.remove(key);
             return;
@@ -548,6 +558,7 @@ impl<'a> Held<'a> {
         });
         let entry = self.entry_of(key, value, form, deadline);
         entry.set_access(access);
+        self.note_shared(key.place, entry, shared);
         self.insert(key, entry);
         if replaced.is_none() {
             self.happened(key.place, key.bytes, What::Added);
@@ -640,16 +651,19 @@ impl<'a> Held<'a> {
             let old = self.detach(to.place, found);
             self.free(to.place, old);
         }
+        self.discount_apart(from.place, entry);
         let new = entry.rebuild(to.bytes, entry.deadline());
+        self.sharer_moved(to.place, new);
         self.add_entry(to, new);
         self.changed(to, Change::Written);
     }
 
     /// Copies the value and deadline of `from`, which is there, to `to`, replacing what was there. Large values
-    /// share their memory until one of the two is written to.
-    pub fn copy(&mut self, from: &Key<'_>, to: &Key<'_>) {
+    /// share their memory until one of the two is written to: that is `shared` bytes, which are noted.
+    pub fn copy(&mut self, from: &Key<'_>, to: &Key<'_>, shared: u64) {
         let found = self.live(from).expect("the caller has seen the key");
         let new = found.entry().copy(to.bytes, found.entry().deadline(), self.new_access());
+        self.note_shared(to.place, new, shared);
         if let Some(found) = self.live_or_gone(to) {
             let old = self.detach(to.place, found);
             self.free(to.place, old);
@@ -774,6 +788,7 @@ impl<'a> Held<'a> {
             db.occupied.set(key.place.slot());
         }
         entry.set_epoch(self.seat.epoch);
+        self.count_apart(key.place, entry);
         let times = entry.times();
         let due = times.first().map_or(0, |first| self.keyspace.coarse(first));
         if due != 0 {
@@ -791,6 +806,7 @@ impl<'a> Held<'a> {
         let old = found.entry();
         let before = old.times();
         entry.set_epoch(self.seat.epoch);
+        self.count_apart(key.place, entry);
         self.slot(key).1.replace(found, entry);
         self.note_times(key.place, found, before);
         self.free(key.place, old);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering:
 
 use parking_lot::Mutex;
 
+use crate::apart::{Apart, Sharers, Sum};
 use crate::audience::Audience;
 use crate::bits::SlotBits;
 use crate::entry::EntryPtr;
@@ -36,6 +37,7 @@ pub(crate) struct Db {
     pub(crate) id: usize,
     pub(crate) slots: Slots,
     pub(crate) occupied: SlotBits,
+    pub(crate) apart: Sum,
     /// Slots with keys that have a deadline of their own.
     pub(crate) timed: SlotBits,
     /// Slots with hashes whose fields have one.
@@ -45,7 +47,7 @@ pub(crate) struct Db {
 impl Db {
     fn new(id: usize) -> Db {
         let bits = SlotBits::new;
-        Db { id, slots: Slots::new(), occupied: bits(), timed: bits(), hashes: bits() }
+        Db { id, slots: Slots::new(), occupied: bits(), apart: Sum::default(), timed: bits(), hashes: bits() }
     }
 
     /// Calls `f` with each entry, which is then the caller's to free, and leaves none. Nobody else can reach the database.
@@ -97,6 +99,8 @@ pub struct Keyspace {
     pub(crate) gate: Gate,
     /// Null until first used. Behind those that clients see lie the hidden ones, see [`Keyspace::hidden`].
     dbs: Box<[AtomicPtr<Db>]>,
+    pub(crate) apart: Sum,
+    pub(crate) sharers: Sharers,
     databases: usize,
     /// Nobody removes a key because its time has passed; changed behind the closed gate only.
     hides_expired: AtomicBool,
@@ -135,6 +139,8 @@ impl Keyspace {
             hasher: Hasher::default(),
             gate: Gate::new(seats),
             dbs: (0..all).map(|_| AtomicPtr::default()).collect(),
+            apart: Sum::default(),
+            sharers: Sharers::default(),
             databases,
             hides_expired: AtomicBool::new(false),
             own: Mutex::default(),
@@ -399,6 +405,16 @@ impl Keyspace {
         self.db_if_used(db).expect("just made, and flushed only while everything is held")
     }
 
+    /// What all values would take, stored apart from each other and in full, beyond what they take now.
+    pub fn apart(&self) -> Apart {
+        self.apart.get()
+    }
+
+    /// How many keys wait for [`Held::appraise_next`].
+    pub fn sharers(&self) -> usize {
+        self.sharers.len()
+    }
+
     /// Empties a database. Everything is held; what is returned is to be dropped where time does not matter.
     pub(crate) fn flush(&self, db: usize, seat: &mut Seat) -> Option<Flushed> {
         let old = self.dbs[db].swap(std::ptr::null_mut(), AcqRel);
@@ -412,6 +428,7 @@ impl Keyspace {
             tally.dbs[old.id].timed.store(0, Relaxed);
             tally.dbs[old.id].hashes.store(0, Relaxed);
         }
+        self.apart.subtract(old.apart.get());
         self.free_ids.lock().push(old.id);
         if db >= self.databases {
             return self.snapshots.keep_flushed(Flushed(old)); // nobody watches or waits there, and nobody needs it soon

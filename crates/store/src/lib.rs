@@ -13,6 +13,7 @@
 //! ```
 
 pub mod ahead;
+mod apart;
 mod audience;
 mod bits;
 pub mod collection;
@@ -44,6 +45,7 @@ mod verify;
 mod wait;
 mod watch;
 
+pub use apart::Apart;
 pub use entry::{Kind, Ref, View};
 pub use expiry::Swept;
 pub use held::{Concerns, Edit, Edited, Expire, Held, Made, WrongType};

@@ -90,6 +90,18 @@ impl Outside {
         if each!(self, value => value.is_own()) { self.memory_about() } else { 0 }
     }
 
+    /// Bytes of memory that other values refer to as well: all of it if more than `owners` references to this one are there.
+    pub(crate) fn shared_memory(&self, owners: u32) -> usize {
+        match self {
+            Outside::Rope(rope) => rope.shared_memory(owners as usize),
+            Outside::List(list) => list.shared_memory(owners),
+            Outside::Set(set) => set.shared_memory(owners),
+            Outside::ZSet(set) => set.shared_memory(owners),
+            Outside::Hash(hash) => hash.shared_memory(owners),
+            Outside::Stream(stream) => stream.shared_memory(owners),
+        }
+    }
+
     /// Blocks that dropping it would free at most, about.
     pub(crate) fn weight(&self) -> usize {
         each!(self, value => value.weight())

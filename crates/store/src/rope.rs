@@ -1,4 +1,4 @@
-//! Large strings: a spine of reference-counted chunks of 64 KiB, where a chunk that was never written is a hole.
+//! Large strings: a spine of reference-counted chunks of 64 KiB, where a chunk of zeros is a hole.
 //!
 //! A string up to [`FLAT_MAX`] bytes lies in its entry. A longer one is a [`Rope`]: cloning is O(1), writing to a
 //! shared one copies the spine (8 bytes per 64 KiB) and the chunks written, APPEND never moves what is there, SETBIT
@@ -20,6 +20,21 @@ pub type Chunk = Arc<Vec<u8>>;
 /// What a hole reads as.
 pub static ZEROS: [u8; CHUNK] = [0; CHUNK];
 
+/// A chunk with these bytes, at most [`CHUNK`] of them; `None`, which is a hole, where all of them are zero.
+pub fn chunk_of(bytes: &[u8]) -> Option<Chunk> {
+    (!is_zero(bytes)).then(|| Arc::new(bytes.to_vec()))
+}
+
+/// Bytes of memory of a chunk, with its counts and its vector.
+fn chunk_memory(chunk: &Chunk) -> usize {
+    chunk.capacity() + 40
+}
+
+/// Whether all bytes, at most [`CHUNK`] of them, are zero. The first byte nearly always decides.
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.first().is_none_or(|first| *first == 0) && *bytes == ZEROS[..bytes.len()]
+}
+
 /// A long string. Clones share their chunks.
 #[derive(Clone, Debug)]
 pub struct Rope(Arc<Spine>);
@@ -36,6 +51,8 @@ impl std::ops::Deref for Rope {
 #[derive(Clone, Debug)]
 pub struct Spine {
     len: usize,
+    /// How many chunks are `None`.
+    holes: usize,
     /// `len.div_ceil(CHUNK)` of them; a chunk holds `CHUNK` bytes, the last one what remains; `None` is all zeros.
     chunks: Vec<Option<Chunk>>,
 }
@@ -57,8 +74,7 @@ impl<'a> Piece<'a> {
 
 impl Rope {
     pub fn new(bytes: &[u8]) -> Rope {
-        let chunks = bytes.chunks(CHUNK).map(|chunk| Some(Arc::new(chunk.to_vec()))).collect();
-        Rope(Arc::new(Spine { len: bytes.len(), chunks }))
+        Rope::from_chunks(bytes.len(), bytes.chunks(CHUNK).map(chunk_of).collect())
     }
 
     /// A string of `len` bytes: `len.div_ceil(CHUNK)` chunks of [`CHUNK`] bytes each, the last one of what remains.
@@ -69,7 +85,15 @@ impl Rope {
             chunk.as_ref().is_none_or(|chunk| chunk.len() == len_of(index))
         };
         assert!(chunks.iter().enumerate().all(fits), "chunks as long as the length says");
-        Rope(Arc::new(Spine { len, chunks }))
+        let holes = chunks.iter().filter(|chunk| chunk.is_none()).count();
+        Rope(Arc::new(Spine { len, holes, chunks }))
+    }
+
+    /// Bytes of its chunks that other ropes refer to as well: all of them if more than `owners` do to the rope as a whole.
+    pub fn shared_memory(&self, owners: usize) -> usize {
+        let is_shared = Arc::strong_count(&self.0) > owners;
+        let shared = self.chunks.iter().flatten().filter(|chunk| is_shared || Arc::strong_count(chunk) > 1);
+        shared.map(chunk_memory).sum()
     }
 
     /// Whether no other rope shares all of its chunks.
@@ -89,7 +113,10 @@ impl Rope {
         while !rest.is_empty() {
             let from = at % CHUNK;
             let (now, later) = rest.split_at(rest.len().min(CHUNK - from));
-            spine.chunk_mut(at / CHUNK)[from..from + now.len()].copy_from_slice(now);
+            // Zeros that are written into a hole leave it a hole.
+            if spine.chunks[at / CHUNK].is_some() || !is_zero(now) {
+                spine.chunk_mut(at / CHUNK)[from..from + now.len()].copy_from_slice(now);
+            }
             at += now.len();
             rest = later;
         }
@@ -119,14 +146,19 @@ impl Spine {
         self.len == other.len && self.chunks.iter().zip(&other.chunks).all(same)
     }
 
+    /// How many of its chunks are holes.
+    pub fn holes(&self) -> usize {
+        self.holes
+    }
+
     /// Bytes of memory that its chunks and spine take, shared or not.
     pub fn memory(&self) -> usize {
-        let chunks: usize = self.chunks.iter().flatten().map(|chunk| chunk.capacity() + 40).sum();
+        let chunks: usize = self.chunks.iter().flatten().map(chunk_memory).sum();
         size_of::<Spine>() + 16 + self.chunks.capacity() * size_of::<Option<Chunk>>() + chunks
     }
 
     /// The stretches that make up `range`, in order. `range` lies inside the string.
-    pub fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = Piece<'_>> {
+    pub fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = Piece<'_>> + Clone {
         assert!(range.start <= range.end && range.end <= self.len(), "a range inside the string");
         let mut at = range.start;
         std::iter::from_fn(move || {
@@ -155,7 +187,9 @@ impl Spine {
         }
         let old_last = self.len / CHUNK;
         self.len = len;
+        let before = self.chunks.len();
         self.chunks.resize(len.div_ceil(CHUNK), None);
+        self.holes += self.chunks.len() - before;
         // The chunk that used to be the last may be short.
         if let Some(Some(chunk)) = self.chunks.get_mut(old_last) {
             let full = CHUNK.min(len - old_last * CHUNK);
@@ -172,7 +206,9 @@ impl Spine {
 
     fn chunk_mut(&mut self, index: usize) -> &mut [u8] {
         let len = CHUNK.min(self.len - index * CHUNK);
-        let chunk = self.chunks[index].get_or_insert_with(|| Arc::new(vec![0; len]));
+        let chunk = &mut self.chunks[index];
+        self.holes -= usize::from(chunk.is_none());
+        let chunk = chunk.get_or_insert_with(|| Arc::new(vec![0; len]));
         Arc::make_mut(chunk).as_mut_slice()
     }
 }
@@ -267,6 +303,8 @@ mod tests {
                 plain[offset..offset + bytes.len()].copy_from_slice(&bytes);
             }
             assert_eq!(rope.len(), plain.len());
+            let holes = rope.pieces(0..rope.len()).filter(|piece| matches!(piece, Piece::Zeros(_)));
+            assert_eq!(rope.holes(), holes.count());
             let at = random(plain.len());
             assert_eq!(rope.byte(at), plain[at]);
             let to = at + random(plain.len() - at + 1);
@@ -283,6 +321,20 @@ mod tests {
         }
         assert!(read(&rope) == plain);
         assert!(clones.iter().all(|(rope, plain)| read(rope) == *plain));
+    }
+
+    #[test]
+    fn chunks_of_zeros_are_holes() {
+        let mut bytes = vec![0; 10 * CHUNK + 5];
+        bytes[3 * CHUNK + 7] = 1;
+        let rope = Rope::new(&bytes);
+        assert!(read(&rope) == bytes);
+        assert!(rope.memory() < 2 * CHUNK, "{}", rope.memory());
+        let mut rope = Rope::new(b"x");
+        rope.write(20 * CHUNK, &bytes);
+        assert!(rope.memory() < 5 * CHUNK, "{}", rope.memory());
+        rope.write(20 * CHUNK + 3 * CHUNK + 7, &[0]);
+        assert!(rope.pieces(1..rope.len()).all(|piece| piece.as_slice().iter().all(|byte| *byte == 0)));
     }
 
     #[test]

@@ -253,6 +253,7 @@ impl Held<'_> {
 
     /// Frees an entry that is out of its table, or gives it to the snapshot that is being taken.
     pub(crate) fn free(&mut self, place: Place, entry: EntryPtr) {
+        self.discount_apart(place, entry);
         if entry.epoch() != self.seat.epoch && self.keyspace().snapshots.is_wanted() {
             let db = self.keyspace().db(place.db()).id;
             return self.seat.kept.push(Kept { db, entry, returns: entry.memory_about() });

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::SLOTS;
+use crate::apart::Apart;
 use crate::audience::Audience;
 use crate::directory::{DEPTH_MAX, prefix};
 use crate::held::Held;
@@ -18,12 +19,20 @@ impl Held<'_> {
     pub fn verify(&self) {
         assert!(self.holds_all(), "verifying needs everything");
         let keyspace = self.keyspace();
-        let (mut watches, mut waits) = (0, 0);
+        let (mut watches, mut waits, mut all) = (0, 0, Apart::default());
         for (number, db) in
             (0..keyspace.all_databases()).filter_map(|at| keyspace.db_if_used(at).map(|db| (at, db)))
         {
             let (mut keys, mut timed, mut hashes) = (0, 0, 0);
+            let mut apart = Apart::default();
             for slot in 0..SLOTS {
+                for (_, segment) in db.slots[slot].segments() {
+                    for bucket in segment.occupied() {
+                        let of_entry = segment.word(bucket).entry().apart();
+                        (apart.shared, apart.holes) =
+                            (apart.shared + of_entry.shared, apart.holes + of_entry.holes);
+                    }
+                }
                 hashes += self.verify_slot(db, Place::new(number as u32, slot as u16));
                 keys += db.slots[slot].len();
                 timed += db.slots[slot].timed_len();
@@ -33,10 +42,13 @@ impl Held<'_> {
                     audience.waiters.verify();
                 });
             }
+            assert_eq!(db.apart.get(), apart, "what database {number} shares");
+            (all.shared, all.holes) = (all.shared + apart.shared, all.holes + apart.holes);
             assert_eq!(keyspace.len(self.seat, number), keys, "keys of database {number}");
             assert_eq!(keyspace.timed_len(self.seat, number), timed, "timed keys of database {number}");
             assert_eq!(keyspace.timed_hashes(self.seat, number), hashes, "timed hashes of database {number}");
         }
+        assert_eq!(keyspace.apart(), all, "what all databases share");
         assert_eq!(keyspace.watches.load(Relaxed), watches, "watches");
         assert_eq!(keyspace.waits.load(Relaxed), waits, "waits");
     }

@@ -3,6 +3,7 @@
 //! FLUSHDB and FLUSHALL take a database away behind the closed gate, in microseconds, and leave the freeing of its keys
 //! to a thread that has time. With SYNC the client hears of it when the memory has been given back; nobody else waits.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 
 use evenkeel_store::Kind;
@@ -10,8 +11,10 @@ use evenkeel_store::Kind;
 use super::{Args, Call, Command, Group, Keys, at_least, exactly, read, walk, whole, write};
 use crate::blocking::Mode;
 use crate::error::{Done, Error};
+use crate::long::{LONG_MIN, LONG_PAGES, Work};
 use crate::persist::snapshot;
 use crate::pubsub::notices::GENERIC;
+use crate::serial::Value;
 use crate::server::Server;
 
 const GROUP: Group = Group::Keyspace;
@@ -111,12 +114,38 @@ fn copy(call: &mut Call<'_, '_>) -> Done {
     if db == call.session.db && from.bytes == to.bytes {
         return Err(Error::text(SAME_OBJECTS));
     }
-    let copied = call.held.read(from).is_some() && (call.held.touch(to).is_none() || replace);
+    let Some(view) = call.held.read(from) else {
+        call.reply.int(0);
+        return Ok(());
+    };
+    // A short string is copied where it lies, and shares nothing.
+    let value = if view.is_flat() { Value::Flat(Vec::new()) } else { Value::of(view) };
+    let is_long = value.pages_up_to(LONG_PAGES) >= LONG_PAGES && call.is_long(LONG_MIN);
+    if !is_long || !replace && call.held.touch(to).is_some() {
+        copy_sharing(call, replace, value.shared_memory());
+        return Ok(());
+    }
+    // Copying takes no time, but adding up what is shared does.
+    let value = Arc::new(value);
+    let known = Arc::clone(&value);
+    call.go_long(Work::writes(
+        move || Ok(value.shared_memory()),
+        move |call| call.held.peek(&call.keys[0]).is_some_and(|view| known.is_same(view)),
+        move |call, shared| {
+            copy_sharing(call, replace, shared);
+            Ok(())
+        },
+    ))
+}
+
+/// Copies a value that is there, if it may, and replies whether it has.
+fn copy_sharing(call: &mut Call<'_, '_>, replace: bool, shared: u64) {
+    let (from, to) = (&call.keys[0], &call.keys[1]);
+    let copied = call.held.touch(to).is_none() || replace;
     if copied {
-        call.held.copy(from, to);
+        call.held.copy(from, to, shared);
     }
     call.reply.int(i64::from(copied));
-    Ok(())
 }
 
 fn destination_of_copy(args: &Args<'_>, db: u32, databases: u32) -> Result<Destination, Error> {

@@ -159,14 +159,24 @@ impl Executor {
 
 /// The memory that `maxmemory` limits: without what waits to be written to disk, in the log or in a snapshot, or to be sent to replicas,
 /// which evicting keys would only add to. An evicted key that a snapshot lacks is among that, and so is given up once. At most as much
-/// is kept for a snapshot as there was when it began.
+/// is kept for a snapshot as there was when it began. What values share with others, and holes, are counted as well, as much as they
+/// take where the data are stored or sent: who loads them is to have room for them.
 fn data_bytes(server: &Server) -> usize {
     let (keyspace, figures) = (&server.keyspace, &server.replication.figures);
     let for_replicas = (figures.beyond.load(Relaxed) + figures.in_pipes.load(Relaxed)) as usize;
     // What is lent to the log is part of what is unread, until that has been read.
     let lent = server.inboxes.iter().map(|inbox| inbox.lent.load(Relaxed)).sum();
     let waits = keyspace.journal.unread().max(lent) + keyspace.kept_for_snapshot() + for_replicas;
-    memory::used_by_data().saturating_sub(waits)
+    memory::used_by_data().saturating_sub(waits) + apart_bytes(server) as usize
+}
+
+/// Bytes of a hole of 64 KiB in a snapshot, where it is compressed.
+const HOLE_BYTES: u64 = 750;
+
+/// What values would take beyond what they take now, if each was stored apart.
+pub(crate) fn apart_bytes(server: &Server) -> u64 {
+    let apart = server.keyspace.apart();
+    apart.shared + apart.holes * HOLE_BYTES
 }
 
 /// The same without removed values that wait for the lazy-free thread.

@@ -1,9 +1,11 @@
 //! From bytes to the store.
 
-use evenkeel_rdb::{Decoder, Digits, Elements, Error, Fields, Id, Item, Members, Object, Reason, Source};
+use evenkeel_rdb::{
+    Decoder, Digits, Elements, Error, Fields, Id, Item, LongString, Members, Object, PIECE, Reason, Source,
+};
 use evenkeel_store::collection::stream::{Delivery, ENTRY_MAX, Group, NodeLimits, PARTS_MAX, StreamId};
 use evenkeel_store::collection::{Collection, ELEMENT_MAX, Gather, Hash, List, Set, Stream};
-use evenkeel_store::rope::{FLAT_MAX, Rope};
+use evenkeel_store::rope::{self, CHUNK, FLAT_MAX, Rope};
 use evenkeel_store::{Expire, Hasher, Millis};
 
 use super::{Formed, Value};
@@ -14,6 +16,9 @@ use crate::config::Settings;
 const INTSET: u8 = 0;
 const LISTPACK: u8 = 1;
 const HASHTABLE: u8 = 2;
+
+/// Bytes of a string that any client may restore, as Redis' strings have by default.
+const CLIENTS_STRING_MAX: usize = 512 << 20;
 
 /// Bytes of a stream's entries that are stored however few a client has sent for them.
 const FREE_BYTES: u64 = 64 * 1024 * 1024;
@@ -56,6 +61,7 @@ pub(crate) fn build<S: Source>(
 ) -> Result<Formed, Error> {
     match object {
         Object::String(string) => Ok(read_string(string)),
+        Object::Long(string) => read_long_string(string, settings, origin),
         Object::List(elements) => read_list(elements),
         Object::Set(members) => read_set(members, settings, hasher),
         Object::SortedSet(members) => read_zset(members, settings, hasher),
@@ -71,6 +77,25 @@ fn read_string(string: Item<'_>) -> Formed {
         string => Value::Flat(string.to_vec()),
     };
     Formed::new(value, 0)
+}
+
+/// A string of many chunks, of which those of zeros take no memory.
+fn read_long_string<S: Source>(
+    mut string: LongString<'_, S>,
+    settings: &Settings,
+    origin: Origin,
+) -> Result<Formed, Error> {
+    const { assert!(PIECE == CHUNK, "a piece becomes a chunk") };
+    let len = usize::try_from(string.len()).map_err(|_| too_large(0))?;
+    // A payload may stand for 88 times its size. Those of a server hold no longer string than its clients could send.
+    if origin == Origin::Client && len > CLIENTS_STRING_MAX.max(settings.proto_max_bulk_len) {
+        return Err(too_large(0));
+    }
+    let mut chunks = Vec::new();
+    while let Some(piece) = string.next()? {
+        chunks.push(rope::chunk_of(piece));
+    }
+    Ok(Formed::new(Value::Rope(Rope::from_chunks(len, chunks)), 0))
 }
 
 fn read_list<S: Source>(mut elements: Elements<'_, S>) -> Result<Formed, Error> {

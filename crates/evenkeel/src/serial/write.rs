@@ -1,10 +1,12 @@
 //! From the store to bytes.
 
 use evenkeel_rdb::{
-    Encoder, GroupsWriter, HashWriter, Id, Info, Item, Limits, NodeCount, NodeLimits, Out, Version, dump,
+    Encoder, GroupsWriter, HashWriter, Id, Info, Item, Limits, NodeCount, NodeLimits, Out, Piece, Version,
+    dump,
 };
 use evenkeel_store::collection::stream::{self, StreamId};
 use evenkeel_store::collection::{Hash, List, Set, Stream, ZSet};
+use evenkeel_store::rope;
 
 use super::Value;
 use crate::config::Settings;
@@ -52,8 +54,11 @@ fn write(value: &Value, settings: &Settings, encoder: &mut Encoder<impl Out>) {
     match value {
         Value::Flat(bytes) => encoder.string(Item::Bytes(bytes)),
         Value::Rope(spine) => {
-            let pieces = spine.pieces(0..spine.len());
-            encoder.string_in_pieces(spine.len(), pieces.map(|piece| piece.as_slice()));
+            let pieces = spine.pieces(0..spine.len()).map(|piece| match piece {
+                rope::Piece::Bytes(chunk, range) => Piece::Bytes(&chunk[range]),
+                rope::Piece::Zeros(len) => Piece::Zeros(len),
+            });
+            encoder.string_in_pieces(spine.len(), pieces);
         }
         Value::List(list) => write_list(list, settings, encoder),
         Value::Set(set) => write_set(set, settings, encoder),

@@ -5,6 +5,7 @@
 //! that say otherwise: a test that a peer fails is more likely to be wrong than the peer.
 
 mod acl;
+mod apart;
 mod check_config;
 mod claim;
 mod differential;

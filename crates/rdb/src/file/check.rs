@@ -203,6 +203,11 @@ fn drained<S: Source>(object: Object<'_, S>) -> Result<(Type, u64, bool), Error>
             count = string.bytes(&mut Default::default()).len() as u64;
             Type::String
         }
+        Object::Long(mut string) => {
+            count = string.len();
+            while string.next()?.is_some() {}
+            Type::String
+        }
         Object::List(mut elements) => {
             while elements.next()?.is_some() {
                 count += 1;

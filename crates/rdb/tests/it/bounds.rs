@@ -59,6 +59,7 @@ fn drain(body: &[u8], version: u16) -> Result<(), Error> {
 fn drain_object<S: Source>(object: Object<'_, S>) -> Result<(), Error> {
     match object {
         Object::String(_) => {}
+        Object::Long(mut string) => while string.next()?.is_some() {},
         Object::List(mut elements) | Object::Set(mut elements) => {
             assert!(elements.expected() < 1 << 20);
             while elements.next()?.is_some() {}

@@ -48,6 +48,13 @@ pub(crate) fn object<S: Source>(decoder: &mut Decoder<S>) -> Result<Value, Error
 pub(crate) fn value<S: Source>(object: Object<'_, S>) -> Result<Value, Error> {
     Ok(match object {
         Object::String(string) => Value::String(string.to_vec()),
+        Object::Long(mut long) => {
+            let mut string = Vec::new();
+            while let Some(piece) = long.next()? {
+                string.extend_from_slice(piece);
+            }
+            Value::String(string)
+        }
         Object::List(mut elements) => {
             let mut list = Vec::new();
             while let Some(element) = elements.next()? {

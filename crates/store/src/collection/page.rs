@@ -312,7 +312,13 @@ impl Page {
     /// Whether nobody shares the block.
     #[inline]
     pub(crate) fn is_own(&self) -> bool {
-        self.header().refs.load(Acquire) == 1
+        self.refs() == 1
+    }
+
+    /// How many references to the page there are.
+    #[inline]
+    pub(crate) fn refs(&self) -> u32 {
+        self.header().refs.load(Acquire)
     }
 
     /// The tags, last item first; empty where there are none.

@@ -113,6 +113,23 @@ impl Root {
         }
     }
 
+    /// See [`Tree::shared_memory`].
+    pub(crate) fn shared_memory(&self, owners: u32) -> usize {
+        match self.view() {
+            View::One(tree) => tree.shared_memory(owners),
+            View::Two(twin) => {
+                // A tree below a twin that is shared has one reference all the same.
+                let owners = if self.twin().refs() > owners { 0 } else { 1 };
+                twin.main.shared_memory(owners) + twin.side.shared_memory(owners)
+            }
+        }
+    }
+
+    /// See [`Tree::pages_up_to`]: the main tree's.
+    pub(crate) fn pages_up_to(&self, max: usize) -> usize {
+        self.main().pages_up_to(max)
+    }
+
     /// See [`Tree::memory_up_to`].
     pub(crate) fn memory_up_to(&self, max: usize) -> usize {
         self.main().memory_up_to(max)

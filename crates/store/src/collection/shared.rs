@@ -34,7 +34,12 @@ impl<T> Shared<T> {
 
     /// Whether nobody else refers to the value.
     pub(crate) fn is_own(&self) -> bool {
-        self.inner().refs.load(Acquire) == 1
+        self.refs() == 1
+    }
+
+    /// How many references to the value there are.
+    pub(crate) fn refs(&self) -> u32 {
+        self.inner().refs.load(Acquire)
     }
 
     /// Whether both refer to the same value.

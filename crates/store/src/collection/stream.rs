@@ -243,6 +243,19 @@ impl Stream {
         size_of::<Body>() + size_of::<u64>() + self.entries().tree().memory() + groups
     }
 
+    /// Bytes of memory of pages that other streams refer to as well: all of them if more than `owners` references to this one
+    /// are there. Its groups are taken to be shared. Takes time in proportion to the pages.
+    pub fn shared_memory(&self, owners: u32) -> usize {
+        let groups: usize = self.groups().map(|(name, group)| name.len() + group.memory()).sum();
+        let owners = if self.0.refs() > owners { 0 } else { 1 };
+        self.entries().tree().shared_memory(owners) + groups
+    }
+
+    /// How many pages its entries have, counted up to `max`.
+    pub fn pages_up_to(&self, max: usize) -> usize {
+        self.entries().tree().pages_up_to(max)
+    }
+
     pub(crate) fn memory_of_entries(&self) -> usize {
         self.entries().tree().memory()
     }

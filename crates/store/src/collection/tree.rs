@@ -525,6 +525,37 @@ impl Tree {
         }
     }
 
+    /// Bytes of memory of its nodes that other trees refer to as well: all of them if more than `owners` do to its root. Exact,
+    /// so it takes time in proportion to the pages.
+    pub(crate) fn shared_memory(&self, owners: u32) -> usize {
+        // SAFETY: the copy is not dropped.
+        let refs = match &*ManuallyDrop::new(unsafe { self.to_owned() }) {
+            Owned::Page(page) => page.refs(),
+            Owned::Inner(inner) => inner.refs(),
+        };
+        self.memory_if(refs > owners)
+    }
+
+    /// Bytes of its nodes if they are shared, else of those below that are.
+    fn memory_if(&self, is_shared: bool) -> usize {
+        match self.node() {
+            Node::Page(page) if is_shared => page.memory(),
+            Node::Page(_) => 0,
+            Node::Inner(inner) => {
+                let below = |branch: &Branch| match is_shared {
+                    true => size_of::<Branch>() + branch.node.memory_if(true),
+                    false => branch.node.shared_memory(1),
+                };
+                inner.branches.iter().map(below).sum()
+            }
+        }
+    }
+
+    /// How many pages it has, counted up to `max`.
+    pub(crate) fn pages_up_to(&self, max: usize) -> usize {
+        self.pages().take(max).count()
+    }
+
     /// Nodes that dropping this would visit at most, about: what tells long work from short.
     pub(crate) fn weight(&self) -> usize {
         match self.node() {

@@ -88,7 +88,10 @@ impl Held<'_> {
             Expire::At(deadline) => Some(deadline),
         };
         let access = self.access_after(found.as_ref());
+        // Of what it was made of, it may have chunks.
+        let shared = if let Made::Rope(rope) = &made { rope.shared_memory(1) } else { 0 };
         let entry = EntryPtr::new(key.bytes, made.value(), deadline, access);
+        self.note_shared(key.place, entry, shared as u64);
         match found {
             Some(found) => self.replace(key, found, entry),
             None => self.add_entry(key, entry),
@@ -188,7 +191,11 @@ impl Held<'_> {
         }
         self.preserve(key.place, entry);
         if let Some(mut rope) = entry.rope_mut() {
+            let before = rope.holes();
             rope.write(offset, bytes);
+            let holes = rope.holes();
+            drop(rope);
+            self.holes_changed(key.place, before, holes);
         } else if end <= len {
             entry.patch(offset, bytes);
         } else {

@@ -129,7 +129,7 @@ impl Model {
             let there = held.look(from).is_some();
             match there {
                 true if renames => held.rename(from, to),
-                true => held.copy(from, to),
+                true => held.copy(from, to, 7_000),
                 false => {}
             }
             there

@@ -3,6 +3,7 @@
 //! Random tests print their seed; `EVENKEEL_SEED=<seed>` repeats one.
 
 mod ahead;
+mod apart;
 mod collections;
 mod eviction;
 mod fields;

@@ -243,7 +243,7 @@ impl Model {
             let there = held.look(from).is_some();
             match there {
                 true if rename => held.rename(from, to),
-                true => held.copy(from, to),
+                true => held.copy(from, to, 7_000),
                 false => {}
             }
             there

@@ -107,7 +107,7 @@ fn texts_stay_texts_until_written_to() {
     world.one(0, b"key", |held, key| held.set_text(key, b"3"));
     assert!(is_text(&mut world, b"key"));
     assert!(world.one(0, b"key", |held, key| held.set_deadline(key, None)));
-    world.two((0, b"key"), (0, b"copy"), |held, key, copy| held.copy(key, copy));
+    world.two((0, b"key"), (0, b"copy"), |held, key, copy| held.copy(key, copy, 0));
     world.two((0, b"key"), (0, b"name"), |held, key, name| held.rename(key, name));
     assert!(is_text(&mut world, b"copy") && is_text(&mut world, b"name"));
     world.set(0, b"copy", b"4", Expire::Clear);
@@ -169,7 +169,7 @@ fn copies_share_memory_until_written_to() {
     let value = vec![b'v'; 100 * CHUNK];
     world.set(0, b"one", &value, Expire::At(u64::MAX));
     let alone = held_memory();
-    world.two((0, b"one"), (1, b"other"), |held, one, other| held.copy(one, other));
+    world.two((0, b"one"), (1, b"other"), |held, one, other| held.copy(one, other, 0));
     assert!(held_memory() - alone < (600 << 10), "a database is half a megabyte, and the value is shared");
     let shared = held_memory();
     world.one(1, b"other", |held, key| held.write_range(key, 50 * CHUNK, b"w").expect("a string"));

@@ -34,7 +34,8 @@ fn changes_touch() {
     assert!(touched(world, 0, b"k", |world| world.set(0, b"k", b"value", Expire::Clear)), "it was not there");
     let rename = |world: &mut World| world.two((0, b"k"), (0, b"l"), |held, from, to| held.rename(from, to));
     assert!(touched(world, 0, b"k", rename));
-    let copy = |world: &mut World| world.two((0, b"l"), (0, b"k"), |held, from, to| held.copy(from, to));
+    let copy =
+        |world: &mut World| world.two((0, b"l"), (0, b"k"), |held, from, to| held.copy(from, to, 7_000));
     assert!(touched(world, 0, b"k", copy));
     assert!(!touched(world, 0, b"l", copy), "the origin of a copy is as it was");
     assert!(touched(world, 0, b"k", |world| drop(world.all(|held| held.flush(0)))));

@@ -37,6 +37,11 @@ impl LazyFree for Queue {
 }
 
 impl Queue {
+    /// Frees all of it.
+    pub(crate) fn clear(&self) {
+        self.0.lock().expect("no test panics with it").clear();
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.0.lock().expect("no test panics with it").len()
     }

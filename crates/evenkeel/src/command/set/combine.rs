@@ -11,7 +11,7 @@ use evenkeel_store::collection::{Collection, Set};
 use super::form::Limits;
 use super::{Call, elements, hasher};
 use crate::error::{Done, Error};
-use crate::long::Work;
+use crate::long::{LONG_MIN, LONG_PAGES, Work};
 use crate::reply::Reply;
 
 /// The sets at the call's keys from `first` on; an empty one where there is none.
@@ -53,7 +53,10 @@ fn write_members(reply: &mut Reply, plan: &Plan, hasher: &Hasher, sets: &[Set]) 
 fn store(call: &mut Call<'_, '_>, operation: Operation) -> Done {
     let (hasher, limits, sets) = (hasher(call), Limits::of(call.settings), sources(call, 1)?);
     let plan = Plan::new(operation, &sets, Aim::Set);
-    if call.is_long(elements(plan.ns())) {
+    // What the result shares is added up, page by page.
+    let is_large = |set: &Set| set.pages_up_to(LONG_PAGES) >= LONG_PAGES;
+    let adds_up = if plan.shares() && sets.iter().any(is_large) { LONG_MIN } else { 0 };
+    if call.is_long(elements(plan.ns()).max(adds_up)) {
         let (hasher, known) = (hasher.clone(), sets.clone());
         return call.go_long(Work::writes(
             move || Ok(Made::of(operation, &plan, &hasher, limits, sets)),
@@ -73,6 +76,8 @@ struct Made {
     sets: Vec<Set>,
     result: Set,
     form: u8,
+    /// Bytes that the result has together with them.
+    shared: u64,
 }
 
 impl Made {
@@ -80,12 +85,13 @@ impl Made {
         let result = plan.set(hasher, &sets);
         let grown = operation == Operation::Difference && !result.is_empty() && is_cut_down(&sets);
         let form = limits.of_result(if grown { &sets[0] } else { &result });
-        Made { sets, result, form }
+        let shared = if plan.shares() { result.shared_memory(1) as u64 } else { 0 };
+        Made { sets, result, form, shared }
     }
 
     fn store(self, call: &mut Call<'_, '_>) {
         call.reply.int(self.result.len() as i64);
-        call.held.set_collection(&call.keys[0], self.result, self.form, None);
+        call.held.set_sharing_collection(&call.keys[0], (self.result, self.form, self.shared), None);
         self.sets.into_iter().for_each(|set| call.held.discard(set));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::dispatch::memory::apart_bytes;
+
 use super::{Facts, Text, human, ratio};
 use crate::observe::memory::Figures;
 use crate::observe::process;
@@ -51,6 +53,7 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.field("mem_fragmentation_bytes", figures.fragmentation_bytes());
     let waits = unread + server.keyspace.kept_for_snapshot() as u64 + server.rubbish.values_pending() as u64;
     text.field("mem_not_counted_for_evict", beyond + waits);
+    text.field("mem_shared_counted_for_evict", apart_bytes(server));
     text.field("mem_replication_backlog", backlog);
     text.field("mem_total_replication_buffers", backlog + beyond + on_its_way);
     text.field("mem_clients_slaves", beyond);

@@ -15,7 +15,7 @@ use evenkeel_resp::float;
 use evenkeel_store::collection::stream::{Delivery, Group, StreamId};
 use evenkeel_store::collection::{Hash, Stream, ZSet};
 use evenkeel_store::journal::select;
-use evenkeel_store::rope::Rope;
+use evenkeel_store::rope::{Piece, Rope};
 
 use super::{Form, PIECE, Sizes, Taken};
 use crate::replication::link::Position;
@@ -101,6 +101,9 @@ impl<W: io::Write> Commands<W> {
     }
 
     fn rope(&mut self, key: &[u8], rope: &Rope) {
+        if rope.holes() > 0 {
+            return self.rope_with_holes(key, rope);
+        }
         put_line(&mut self.piece, b'*', 3);
         put_word(&mut self.piece, b"SET");
         put_word(&mut self.piece, key);
@@ -110,6 +113,21 @@ impl<W: io::Write> Commands<W> {
             self.flush_if_full();
         }
         self.piece.extend_from_slice(b"\r\n");
+    }
+
+    /// Each chunk that is no hole where it belongs, and the end.
+    fn rope_with_holes(&mut self, key: &[u8], rope: &Rope) {
+        let mut offset = 0;
+        for piece in rope.pieces(0..rope.len()) {
+            let bytes = piece.as_slice();
+            offset += bytes.len();
+            let (start, bytes) = match piece {
+                Piece::Bytes(..) => (offset - bytes.len(), bytes),
+                Piece::Zeros(_) if offset == rope.len() => (offset - 1, &b"\0"[..]),
+                Piece::Zeros(_) => continue,
+            };
+            self.command(&[b"SETRANGE", key, start.to_string().as_bytes(), bytes]);
+        }
     }
 
     fn zset(&mut self, key: &[u8], zset: &ZSet) {

@@ -11,9 +11,6 @@ use crate::config::Settings;
 use crate::replication::link::Position;
 use crate::serial;
 
-/// Longest string that is compressed although it lies in pieces.
-const COMPRESSED_MAX: usize = 1 << 20;
-
 /// See the module's text.
 pub(crate) struct Records<W: io::Write> {
     encoder: Encoder<Body<W>>,
@@ -62,7 +59,7 @@ impl<W: io::Write> Records<W> {
     /// Goes on in a file whose beginning has been written.
     pub(crate) fn new(file: FileWriter<W>, settings: Arc<Settings>) -> Records<W> {
         let body = Body { file, piece: Vec::with_capacity(PIECE + PIECE / 4), error: None };
-        let mut encoder = Encoder::new(body, Version::V10).gathering(COMPRESSED_MAX);
+        let mut encoder = Encoder::new(body, Version::V10);
         if !settings.rdbcompression {
             encoder = encoder.without_compression();
         }

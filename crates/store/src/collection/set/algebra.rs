@@ -148,6 +148,11 @@ impl Plan {
         }
     }
 
+    /// Whether the result as a set has pages of one of the sets.
+    pub fn shares(&self) -> bool {
+        matches!(self.way, Way::Change)
+    }
+
     /// The result as a set.
     pub fn set(&self, hasher: &Hasher, sets: &[Set]) -> Set {
         if self.order.is_empty() {

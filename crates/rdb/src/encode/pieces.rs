@@ -1,0 +1,234 @@
+//! Strings that lie in pieces: compressed piece by piece, so that a string of any size takes little memory.
+//!
+//! The compressed length comes first, so the pieces are gone through twice. The first time, a piece of zeros costs nothing but
+//! a number, and what other pieces compress to is kept, up to [`KEPT_MAX`]; what was not kept is compressed once more. No
+//! piece refers back to the one before, so the two times give the same bytes. The price is a little less compression: an
+//! LZF copy reaches back 8 KiB at most, and a piece is eight times as long.
+
+use std::ops::Range;
+
+use super::{COMPRESSED_MIN, COMPRESSION_GAIN_MIN, Out, Strings, put_length};
+use crate::lzf::{self, Compressor};
+
+/// Bytes of compressed pieces that are kept for the second time: of JSON, those of 40 MB.
+const KEPT_MAX: usize = if cfg!(test) { 1 << 20 } else { 16 << 20 };
+
+/// A part of a string.
+#[derive(Clone, Copy, Debug)]
+pub enum Piece<'a> {
+    Bytes(&'a [u8]),
+    /// So many zeros.
+    Zeros(usize),
+}
+
+/// How a piece is written inside of a compressed string.
+enum Packed {
+    /// As zeros, or as literals where nothing repeats.
+    AsItIs,
+    /// Compressed, as it was kept.
+    Kept(Range<usize>),
+    /// To so many bytes.
+    Anew(usize),
+}
+
+/// What the first time has found out.
+#[derive(Default)]
+struct Plan {
+    pieces: Vec<Packed>,
+    kept: Vec<u8>,
+    /// Bytes of the compressed form of the whole.
+    len: usize,
+}
+
+/// Zeros where they are written as such.
+static ZEROS: [u8; 4096] = [0; 4096];
+
+impl Piece<'_> {
+    /// Bytes that it stands for.
+    #[allow(clippy::len_without_is_empty, reason = "the empty piece is no special one")]
+    pub fn len(&self) -> usize {
+        match self {
+            Piece::Bytes(bytes) => bytes.len(),
+            Piece::Zeros(len) => *len,
+        }
+    }
+}
+
+impl Strings {
+    /// Writes a string of `len` bytes, compressed where that is worth it.
+    pub(super) fn put_pieces<'p>(
+        &mut self,
+        out: &mut impl Out,
+        len: usize,
+        pieces: impl Iterator<Item = Piece<'p>> + Clone,
+    ) {
+        assert_eq!(len, pieces.clone().map(|piece| piece.len()).sum(), "the pieces are as long as was said");
+        let pieces = pieces.filter(|piece| piece.len() > 0);
+        // A hole is no work to compress, and in full it could fill a disk.
+        let has_zeros = || pieces.clone().any(|piece| matches!(piece, Piece::Zeros(_)));
+        if len >= COMPRESSED_MIN && (!self.plain || has_zeros()) {
+            let plan = self.plan(pieces.clone());
+            if plan.len <= len - COMPRESSION_GAIN_MIN {
+                return self.put_planned(out, len, pieces, &plan);
+            }
+        }
+        put_length(out, len as u64);
+        pieces.for_each(|piece| put_plain(out, piece));
+    }
+
+    fn plan<'p>(&mut self, pieces: impl Iterator<Item = Piece<'p>>) -> Plan {
+        let mut plan = Plan::default();
+        for piece in pieces {
+            let packed = match piece {
+                Piece::Zeros(len) => {
+                    plan.len += lzf::zeros_len(len);
+                    Packed::AsItIs
+                }
+                Piece::Bytes(bytes) => match self.compressed(bytes) {
+                    None => {
+                        plan.len += lzf::literals_len(bytes.len());
+                        Packed::AsItIs
+                    }
+                    Some(compressed) => {
+                        plan.len += compressed.len();
+                        plan.keep(compressed)
+                    }
+                },
+            };
+            plan.pieces.push(packed);
+        }
+        plan
+    }
+
+    fn compressed(&mut self, bytes: &[u8]) -> Option<&[u8]> {
+        if self.plain {
+            return None;
+        }
+        self.compressor.get_or_insert_with(Compressor::new).compress(bytes, &mut self.scratch, bytes.len())
+    }
+
+    fn put_planned<'p>(
+        &mut self,
+        out: &mut impl Out,
+        len: usize,
+        pieces: impl Iterator<Item = Piece<'p>>,
+        plan: &Plan,
+    ) {
+        out.put(&[0xc3]);
+        put_length(out, plan.len as u64);
+        put_length(out, len as u64);
+        for (piece, packed) in pieces.zip(&plan.pieces) {
+            match (piece, packed) {
+                (Piece::Zeros(len), _) => lzf::zeros(len, |bytes| out.put(bytes)),
+                (Piece::Bytes(_), Packed::Kept(range)) => out.put(&plan.kept[range.clone()]),
+                (Piece::Bytes(bytes), Packed::AsItIs) => out.put(lzf::literals(bytes, &mut self.scratch)),
+                (Piece::Bytes(bytes), Packed::Anew(len)) => {
+                    let compressed = self.compressed(bytes).filter(|compressed| compressed.len() == *len);
+                    out.put(compressed.expect("the same bytes compress to the same"));
+                }
+            }
+        }
+    }
+}
+
+impl Plan {
+    fn keep(&mut self, compressed: &[u8]) -> Packed {
+        if self.kept.len() + compressed.len() > KEPT_MAX {
+            return Packed::Anew(compressed.len());
+        }
+        let start = self.kept.len();
+        self.kept.extend_from_slice(compressed);
+        Packed::Kept(start..self.kept.len())
+    }
+}
+
+fn put_plain(out: &mut impl Out, piece: Piece<'_>) {
+    match piece {
+        Piece::Bytes(bytes) => out.put(bytes),
+        Piece::Zeros(mut left) => {
+            while left > 0 {
+                let now = left.min(ZEROS.len());
+                out.put(&ZEROS[..now]);
+                left -= now;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_testkit::Random;
+
+    use super::*;
+    use crate::{Decoder, Encoder, Object, Slice, Version};
+
+    const CHUNK: usize = 64 * 1024;
+
+    /// What the pieces are written as, once it was read back.
+    fn written(pieces: &[Piece<'_>], compresses: bool) -> usize {
+        let mut encoder = Encoder::new(Vec::new(), Version::V10);
+        if !compresses {
+            encoder = encoder.without_compression();
+        }
+        encoder.string_in_pieces(pieces.iter().map(Piece::len).sum(), pieces.iter().copied());
+        let written = encoder.into_out();
+        let mut plain = Vec::new();
+        pieces.iter().for_each(|piece| put_plain(&mut plain, *piece));
+        let mut decoder = Decoder::new(Slice::new(&written), 10);
+        let read = match decoder.object().expect("it was just written") {
+            Object::String(string) => string.to_vec(),
+            Object::Long(mut string) => {
+                let mut read = Vec::new();
+                while let Some(piece) = string.next().expect("it was just written") {
+                    read.extend_from_slice(piece);
+                }
+                read
+            }
+            _ => panic!("a string"),
+        };
+        assert!(read == plain);
+        written.len()
+    }
+
+    #[test]
+    fn pieces_are_compressed_each_by_itself() {
+        let mut random = Random::new(3);
+        let noise: Vec<u8> = (0..CHUNK).map(|_| random.draw() as u8).collect();
+        let text = b"what lies in pieces ".repeat(CHUNK / 20);
+        let (noise, text) = (Piece::Bytes(&noise), Piece::Bytes(&text));
+        let zeros = Piece::Zeros(CHUNK);
+        assert!(written(&[text, text, Piece::Bytes(b"end")], true) < 3_000);
+        assert!(
+            written(&[zeros, text, noise, Piece::Bytes(b""), zeros, Piece::Zeros(1)], true) < CHUNK + 6_000
+        );
+        // Where nothing repeats, they are written as they are.
+        assert_eq!(written(&[noise, noise], true), 1 + 5 + 2 * CHUNK);
+        assert_eq!(written(&[text, text], false), 1 + 5 + 2 * text.len());
+        assert!((text.len()..text.len() + 4_000).contains(&written(&[zeros, text], false)));
+        assert_eq!(written(&[Piece::Bytes(b"a"), Piece::Zeros(1)], true), 1 + 1 + 2);
+    }
+
+    #[test]
+    fn what_is_too_much_to_keep_is_compressed_twice() {
+        let mut random = Random::new(4);
+        let letters: Vec<Vec<u8>> =
+            (0..20).map(|_| (0..4 * CHUNK).map(|_| b"abcd"[random.below(4)]).collect()).collect();
+        let pieces: Vec<Piece<'_>> = letters.iter().map(|bytes| Piece::Bytes(bytes)).collect();
+        let len = written(&pieces, true);
+        assert!((KEPT_MAX..2 * CHUNK * 20).contains(&len), "{len}");
+    }
+
+    #[test]
+    fn a_hole_takes_little_time_and_memory() {
+        struct Count(usize);
+        impl Out for Count {
+            fn put(&mut self, bytes: &[u8]) {
+                self.0 += bytes.len();
+            }
+        }
+        let mut encoder = Encoder::new(Count(0), Version::V10);
+        let holes = 1 << 20; // 64 GiB
+        encoder.string_in_pieces(holes * CHUNK, std::iter::repeat_n(Piece::Zeros(CHUNK), holes));
+        assert!(encoder.into_out().0 < holes * 750);
+    }
+}
