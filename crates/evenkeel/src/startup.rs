@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR2, SI
 use crate::allocator::{self, Watch};
 use crate::background::SLICE_US_MAX;
 use crate::check;
-use crate::clock;
+use crate::clock::{self, Ticks};
 use crate::command::table::table;
 use crate::config::{Action, Launch, LogLevel, Mistakes, NoEffect, Settings};
 use crate::crash;
@@ -532,6 +532,7 @@ fn log_panics(log: Log) {
 fn control(server: &Arc<Server>) {
     let mut seat = server.keyspace.seat();
     let mut slack = Watch::default();
+    let mut appraise_from = 0;
     while !server.stopping.load(Acquire) {
         seat.now_ms = clock::unix_ms();
         server.rates.lock().sample(&server.stats, server.replication.traffic(), seat.now_ms);
@@ -541,7 +542,9 @@ fn control(server: &Arc<Server>) {
             server.ask_for_slack();
         }
         server.census.round(&server.keyspace, &mut seat, server.settings().maxmemory);
-        appraise_sharers(server, &mut seat);
+        if clock::ticks() >= appraise_from {
+            appraise_from = appraise_sharers(server, &mut seat);
+        }
         points::look(server);
         failover::give_up_late(server);
         reload_tls(server);
@@ -550,21 +553,25 @@ fn control(server: &Arc<Server>) {
     }
 }
 
-/// Finds out, for one slice, of which values less is shared than was noted.
-fn appraise_sharers(server: &Server, seat: &mut Seat) {
-    if server.keyspace.sharers() == 0 || server.persist.is_loading() {
-        return;
+/// Looks, for one slice or one value, of which values less is shared than was noted. Returns when to go on: it takes a fiftieth of a
+/// core at most, however many pages the values have.
+fn appraise_sharers(server: &Server, seat: &mut Seat) -> Ticks {
+    let (started, keyspace) = (clock::ticks(), &server.keyspace);
+    let waiting = keyspace.sharers();
+    let may_begin = waiting > 0 && !server.persist.is_loading();
+    if !may_begin || !keyspace.enter_unless(seat, || server.scripts.busy.is_busy()) {
+        return started;
     }
-    let until = clock::ticks() + SLICE_US_MAX * clock::ticks_per_us();
-    server.keyspace.enter(seat);
-    // Each waiting key once at most: most of them go to the end again.
-    for _ in 0..server.keyspace.sharers() {
-        let is_done = !server.keyspace.hold_none(seat).appraise_next();
-        if is_done || clock::ticks() >= until {
+    let until = started + SLICE_US_MAX * clock::ticks_per_us();
+    // Each key once at most: what still shares something goes to the end again.
+    for _ in 0..waiting {
+        if !keyspace.hold_none(seat).appraise_next() || clock::ticks() >= until {
             break;
         }
     }
-    server.keyspace.leave(seat);
+    keyspace.leave(seat);
+    let ended = clock::ticks();
+    ended + 50 * (ended - started)
 }
 
 /// Puts certificates and keys in force that have changed on disk, if that is asked for.

@@ -256,6 +256,14 @@ fn results_that_share_their_source_count_towards_maxmemory() {
     let strings = copies(&mut client, |number| format!("BITOP OR copy:{number} k none"));
     assert!((3..6).contains(&strings), "{strings} copies of 20 MB");
     check_loaded(server, strings + 1);
+
+    // Of what holes become, there is one chunk for all of them.
+    let server = start(LIMIT);
+    let mut client = server.connect();
+    ok(&mut client, "SETBIT k 167772159 1");
+    let strings = copies(&mut client, |number| format!("BITOP NOT copy:{number} k"));
+    assert!((3..6).contains(&strings), "{strings} strings of 20 MB");
+    check_loaded(server, strings + 1);
 }
 
 /// Evicting and removing copies makes room, and so does that their original is gone or another one.
