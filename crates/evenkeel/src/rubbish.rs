@@ -107,9 +107,10 @@ impl Rubbish {
         }
     }
 
-    /// Much is about to be given up, and nothing is on its way back yet: see [`Rubbish::flushed_at`].
-    pub(crate) fn note_flush(&self) {
-        self.counts.flushed_at.store(memory::used_by_data() as u64, Relaxed);
+    /// Much is about to be given up, and nothing is on its way back yet: see [`Rubbish::flushed_at`]. `apart`: bytes that count
+    /// beside those that are used.
+    pub(crate) fn note_flush(&self, apart: u64) {
+        self.counts.flushed_at.store(memory::used_by_data() as u64 + apart, Relaxed);
     }
 
     /// Bytes that the data took when what is on its way back was given up: not to be exceeded by much before it is back. What is given up

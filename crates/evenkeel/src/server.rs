@@ -18,6 +18,7 @@ use crate::command::migrate::Targets;
 use crate::command::table::{renamed, table};
 use crate::command::{Args, Command, Flags, Reach, Table};
 use crate::config::{ConfigFile, Settings};
+use crate::dispatch::memory::apart_bytes;
 use crate::log::Log;
 use crate::long::Long;
 use crate::monitor::Monitors;
@@ -105,7 +106,7 @@ impl Server {
     /// Much is about to be given up. What comes until it is back may take its place, unless something else is on its way already.
     pub(crate) fn note_flush(&self) {
         if !self.rubbish.is_flushing() && !self.keyspace.keeps_flushed() {
-            self.rubbish.note_flush();
+            self.rubbish.note_flush(apart_bytes(self));
         }
     }
 

@@ -76,7 +76,8 @@ impl Executor {
     fn waits_for_a_flush(&self, limit: usize) -> bool {
         let rubbish = &self.server.rubbish;
         let comes_back = rubbish.is_flushing() || self.server.keyspace.keeps_flushed();
-        comes_back && memory::used_by_data() <= rubbish.flushed_at() as usize + slack(limit)
+        let used = memory::used_by_data() + apart_bytes(&self.server) as usize;
+        comes_back && used <= rubbish.flushed_at() as usize + slack(limit)
     }
 
     /// While it was outside the gate, this server may have become a replica, or be about to end.
