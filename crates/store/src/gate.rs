@@ -166,7 +166,7 @@ impl Gate {
     pub(crate) fn all_passed(&self, glance: &[u64], own: usize) -> bool {
         let passed = |index: usize| {
             let then = glance[index];
-            index == own || then % 2 == 0 || self.seats[index].count.load(Acquire) != then
+            index == own || then.is_multiple_of(2) || self.seats[index].count.load(Acquire) != then
         };
         (0..glance.len()).all(passed)
     }

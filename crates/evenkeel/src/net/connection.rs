@@ -185,6 +185,15 @@ impl Connection {
     /// Reads up to `room` bytes behind what is in `input`, which is made for them: not many more than are likely to have come.
     pub(crate) fn read_more(&mut self, room: usize) -> io::Result<usize> {
         let len = self.input.len();
+        if len + room > self.input.capacity() {
+            // Doubled, unless a long argument ends before that: a value of 200 MB is not to take 256. At least a quarter more, so
+            // that the copies made on the way stay in proportion.
+            if (len / 4..len).contains(&self.missing) {
+                self.input.reserve_exact(self.missing.max(room));
+            } else {
+                self.input.reserve(room);
+            }
+        }
         self.input.resize(len + room, 0);
         let mut input = std::mem::take(&mut self.input);
         let got = self.read(&mut input[len..]);
