@@ -330,7 +330,8 @@ fn who_needs_what_the_disk_does_not_take_begins_anew() {
     }
     wait_until("one is left", || server.info("connected_slaves") == "1");
     std::fs::rename(&elsewhere, server.folder()).expect("the folder is ours");
-    wait_until("it is said", || server.log().contains("cannot be kept on disk: No such file"));
+    let said = format!("cannot be kept on disk, in {}: No such file", server.folder().display());
+    wait_until("it is said", || server.log().contains(&said));
     ok(&mut client, "INCR n");
     follows.expect("INCR n");
     assert_eq!(number(&server, "repl_backlog_on_disk"), 0);
@@ -363,7 +364,8 @@ fn who_needs_what_is_lost_at_once_begins_anew_at_once() {
     ok(&mut client, &format!("SET large {}", "x".repeat(64 << 20)));
     wait_until("it is cut off", || server.info("connected_slaves") == "0");
     std::fs::rename(&elsewhere, server.folder()).expect("the folder is ours");
-    wait_until("it is said", || server.log().contains("cannot be kept on disk: No such file"));
+    let said = format!("cannot be kept on disk, in {}: No such file", server.folder().display());
+    wait_until("it is said", || server.log().contains(&said));
 }
 
 /// What is kept for one that loads is there for another one that comes again, in memory or on disk.
