@@ -65,8 +65,9 @@ fn filled(args: &[&str]) -> (Server, Client) {
     let server = primary(&[&["--rdbcompression", "no", "--repl-ping-replica-period", "3600"], args].concat());
     let mut client = server.connect();
     // No zeros: a stretch of them is a hole, of which a snapshot has next to nothing.
+    let value = "x".repeat(MB);
     for key in 0..KEYS {
-        ok(&mut client, &format!("SET key:{key} {key:x>MB$}"));
+        ok(&mut client, &format!("SET key:{key} {value}{key}"));
     }
     (server, client)
 }
