@@ -8,8 +8,8 @@ use std::path::Path;
 
 const OWNER_ONLY: u32 = 0o600;
 
-/// Creates a file, or empties the one that is there, which only its owner may read from then on, whatever the
-/// umask is. Pipes and devices stay as they are.
+/// Creates a file, or empties an existing one, and lets only its owner read and write it, whatever the umask is.
+/// Pipes and devices stay as they are.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(OWNER_ONLY).open(path)?;
     let metadata = file.metadata()?;

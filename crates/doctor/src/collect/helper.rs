@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(parse_stages("monotonic_clock:POSIX clock_gettime\r\n"), None);
     }
 
-    /// Where AUTH was renamed, a server quotes what it takes for the arguments of an unknown command.
+    /// A server whose AUTH was renamed takes it for an unknown command, and quotes its arguments in the error.
     #[test]
     fn an_error_of_the_server_does_not_tell_the_password() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

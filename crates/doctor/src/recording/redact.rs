@@ -72,8 +72,8 @@ fn user_in(argument: &str) -> String {
     }
 }
 
-/// The words of an argument, without what is secret by its form: rules of ACLs with a password, and URLs with
-/// a user.
+/// Returns the argument with those words redacted whose form shows a secret: ACL rules with a password, and URLs
+/// with a user.
 fn words_in(argument: &str) -> String {
     argument.split_inclusive(char::is_whitespace).map(word_in).collect()
 }

@@ -34,7 +34,7 @@ impl Call<'_, '_> {
         let server = self.server.clone();
         let in_flight = server.keyspace.in_flight();
         let until = Instant::now() + IN_PLACE;
-        // From outside the gate: this thread must not keep another one that waits here.
+        // The thread waits outside the gate: two workers that revoke at the same time would wait for each other inside.
         if self.held.aside(|| await_landing(&server, &in_flight, || Instant::now() < until)) {
             reply(self.reply);
             return Ok(());

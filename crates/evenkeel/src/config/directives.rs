@@ -2,8 +2,8 @@
 //!
 //! A row says how its words are read, what it is without them (the default of Redis 7.2), whether CONFIG SET may change
 //! it, and what it does: `live` rows have a field that the server reads; `inert` ones are accepted, checked, remembered
-//! and written back, and a start that sets one says so (with the reason for those that are `missed`); `line` rows are instructions to the reader of
-//! the file, unknown to CONFIG.
+//! and written back, and the server's log names them at the start, with the reason for rows marked `missed`; `line` rows
+//! are instructions to the reader of the file, unknown to CONFIG.
 //!
 //! A new directive is one row, at its place in the alphabet, and one field in `fields.rs` if it takes effect.
 

@@ -27,7 +27,7 @@ pub(crate) struct Launch {
     pub(crate) has_more: bool,
     /// For the log at start, one line each.
     pub(crate) notices: Vec<String>,
-    /// What is switched on and has no effect.
+    /// Directives that are switched on and have no effect.
     pub(crate) without_effect: Vec<NoEffect>,
     /// A start is not possible with any.
     pub(crate) mistakes: Vec<ConfigError>,
@@ -115,7 +115,7 @@ impl fmt::Display for NoEffect {
     }
 }
 
-/// The directives of these that ask for something in vain. One that only switches something off is granted.
+/// Returns the directives among `rows` that switch on a feature which the server lacks. Switching one off is no mistake.
 pub(super) fn without_effect(
     settings: &Settings,
     rows: impl Iterator<Item = &'static Directive>,

@@ -23,15 +23,15 @@ fn spelling(name: &[u8]) -> Vec<u8> {
     name.iter().filter(|byte| !matches!(byte, b'-' | b'_')).map(u8::to_ascii_lowercase).collect()
 }
 
-/// The edits that make one name of the other: a letter more, less, or changed, or two letters exchanged. What has only the
-/// beginning of a name is one edit away from it.
+/// Counts the edits that turn the written name into the other one: a letter added, removed or changed, or two
+/// letters exchanged. A beginning of a name is one edit away from it.
 fn edits_to(written: &[u8], name: &[u8]) -> usize {
     /// A shorter beginning says little.
     const BEGINNING: usize = 5;
     if written.len() >= BEGINNING && written.len() < name.len() && name.starts_with(written) {
         return 1;
     }
-    // Rows of the usual table of distances between beginnings: the two before, and the one that is made.
+    // The edit distance of every pair of prefixes, row by row; an exchange of letters needs the last two rows.
     let mut before_last: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=name.len()).collect();
     for (at, byte) in written.iter().enumerate() {

@@ -205,22 +205,6 @@ impl Set {
         self.0.memory()
     }
 
-    /// Whether no other owner shares the whole value.
-    pub(crate) fn is_own(&self) -> bool {
-        self.0.is_own()
-    }
-
-    /// Bytes of memory of pages that other collections refer to as well: all of them if more than `owners` references to
-    /// this one are there. Takes time in proportion to the pages.
-    pub fn shared_memory(&self, owners: u32) -> usize {
-        self.0.shared_memory(owners)
-    }
-
-    /// How many pages it has, about, counted up to `max`.
-    pub fn pages_up_to(&self, max: usize) -> usize {
-        self.0.pages_up_to(max)
-    }
-
     pub(crate) fn weight(&self) -> usize {
         self.0.weight()
     }
