@@ -4,11 +4,11 @@
 //! on a list of its page, and the owner walks these lists when it next looks for room: that costs 0.15 us per block, for each
 //! is cold. What a flush or a large value leaves is freed by a thread of its own, so millions of blocks may be on these lists,
 //! and one SET would walk all of them (measured: 157 ms after a FLUSHALL of 1.4 GB). Therefore workers look each time round
-//! ([`settle`]), and who frees much waits for them now and then ([`crate::rubbish`]).
+//! ([`settle`]), and who frees much waits for them now and then ([`crate::lazy_free`]).
 //!
 //! **What goes back to the system.** Memory is given back when something near it is freed a second later, and an idle owner frees
 //! nothing. So when much has been freed, and no more is being freed, all threads are asked to give back what they have unused
-//! ([`Slack`]), and do so in slices ([`spans`]).
+//! ([`AllocatorPurge`]), and do so in slices ([`spans`]).
 //!
 //! **What is taken from it** is asked for by a thread of its own, before it is needed: [`ahead`].
 
@@ -90,7 +90,7 @@ pub(crate) fn report() -> String {
 
 /// How often threads have been asked to give back what they have unused, and how often one has.
 #[derive(Default)]
-pub(crate) struct Slack {
+pub(crate) struct AllocatorPurge {
     asked: AtomicU64,
     given_back: AtomicU64,
 }
@@ -100,8 +100,8 @@ thread_local! {
     static BEGUN: Cell<u64> = const { Cell::new(0) };
 }
 
-impl Slack {
-    /// Threads are to look at [`Slack::is_asked`] soon.
+impl AllocatorPurge {
+    /// Threads are to look at [`AllocatorPurge::is_asked`] soon.
     pub(crate) fn ask(&self) {
         self.asked.fetch_add(1, Relaxed);
     }
@@ -208,8 +208,8 @@ impl Watch {
     }
 
     /// One round; whether all threads are asked for something now.
-    pub(crate) fn round(&mut self, slack: &Slack) -> bool {
-        let given_back = slack.given_back.load(Relaxed);
+    pub(crate) fn round(&mut self, purge: &AllocatorPurge) -> bool {
+        let given_back = purge.given_back.load(Relaxed);
         let has_given_back = std::mem::replace(&mut self.given_back, given_back) != given_back;
         let looked = self.look(memory::used());
         if has_given_back {
@@ -223,7 +223,7 @@ impl Watch {
             ahead::look_for_gaps();
         }
         if looked == Looked::Asks {
-            slack.ask();
+            purge.ask();
         }
         looked == Looked::Asks
     }
@@ -327,16 +327,16 @@ mod tests {
             // Every other one goes, so that there are spans.
             let mut blocks: Vec<_> = (0..20).map(|_| Some(vec![1_u8; 200_000])).collect();
             blocks.iter_mut().step_by(2).for_each(|block| *block = None);
-            let slack = Slack::default();
-            assert!(!slack.is_asked() && !slack.follow(|| true));
-            slack.ask();
-            assert!(slack.is_asked() && slack.follow(|| true), "it has just begun");
-            slack.ask();
-            assert!(slack.follow(|| false), "once more");
-            assert_eq!(slack.given_back.load(Relaxed), 1);
-            assert!(slack.is_asked() && !slack.follow(|| false));
-            assert!(!slack.is_asked() && !slack.follow(|| false));
-            assert_eq!(slack.given_back.load(Relaxed), 2);
+            let purge = AllocatorPurge::default();
+            assert!(!purge.is_asked() && !purge.follow(|| true));
+            purge.ask();
+            assert!(purge.is_asked() && purge.follow(|| true), "it has just begun");
+            purge.ask();
+            assert!(purge.follow(|| false), "once more");
+            assert_eq!(purge.given_back.load(Relaxed), 1);
+            assert!(purge.is_asked() && !purge.follow(|| false));
+            assert!(!purge.is_asked() && !purge.follow(|| false));
+            assert_eq!(purge.given_back.load(Relaxed), 2);
         })
         .join()
         .expect("it holds");

@@ -3,7 +3,7 @@
 //!
 //! **Expired keys.** Each worker sweeps its own share of the slots. A sweep begins with every tick.
 //!
-//! **Unused memory.** When much has been freed, each worker gives back what it has unused ([`crate::allocator::Slack`]). One that has
+//! **Unused memory.** When much has been freed, each worker gives back what it has unused ([`crate::allocator::AllocatorPurge`]). One that has
 //! much to do takes a slice with every tick; otherwise it goes on until it is through.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -58,11 +58,11 @@ impl Background {
 
     /// Begins what is due with every tick. `is_calm`: the worker has little to do.
     pub(crate) fn tick(&mut self, executor: &Executor, is_calm: bool) {
-        self.memory = executor.server.slack.is_asked();
+        self.memory = executor.server.purge.is_asked();
         self.is_calm = is_calm;
         let is_loading = executor.server.persist.is_loading();
         let may_expire =
-            executor.server.active_expire.load(Relaxed) && !executor.seat.keep_expired && !is_loading;
+            executor.server.active_expire.load(Relaxed) && !executor.ctx.keep_expired && !is_loading;
         if self.sweep.is_none() && may_expire {
             self.sweep = Some((0, self.from));
         }
@@ -86,7 +86,7 @@ impl Background {
     fn give_memory_back(&mut self, executor: &Executor) -> Ticks {
         let started = clock::ticks();
         let until = started + SLICE_US_MAX * clock::ticks_per_us();
-        let has_more = executor.server.slack.follow(|| clock::ticks() >= until);
+        let has_more = executor.server.purge.follow(|| clock::ticks() >= until);
         self.memory = has_more && self.is_calm;
         let elapsed = clock::ticks().saturating_sub(started);
         executor.stats().book(Stage::Purge, elapsed);
@@ -98,14 +98,14 @@ impl Background {
         let started = clock::ticks();
         let until = started + SWEEP_US_MAX * clock::ticks_per_us();
         let server = executor.server.clone();
-        if !server.keyspace.enter_unless(&mut executor.seat, || server.scripts.busy.is_busy()) {
+        if !server.keyspace.enter_unless(&mut executor.ctx, || server.scripts.busy.is_busy()) {
             self.sweep = None; // the next tick tries again
             return;
         }
         // The data must not change in a pause, also where it began after the sweep.
         executor.note_pause();
-        if executor.seat.keep_expired {
-            server.keyspace.leave(&mut executor.seat);
+        if executor.ctx.keep_expired {
+            server.keyspace.leave(&mut executor.ctx);
             self.sweep = None;
             return;
         }
@@ -113,21 +113,21 @@ impl Background {
             // The worker with the first slots sees to those of a replica's own.
             server
                 .keyspace
-                .hold_none(&mut executor.seat)
+                .hold_none(&mut executor.ctx)
                 .sweep_own(|| clock::ticks() >= started + OWN_US_MAX * clock::ticks_per_us());
         }
         self.sweep = loop {
             if db == server.keyspace.databases() {
                 break None;
             }
-            let mut held = server.keyspace.hold_none(&mut executor.seat);
-            match held.sweep(db, slot, self.to, || clock::ticks() >= until).next {
+            let mut guard = server.keyspace.hold_none(&mut executor.ctx);
+            match guard.sweep(db, slot, self.to, || clock::ticks() >= until).next {
                 Some(next) => break Some((db, next)),
                 None => (db, slot) = (db + 1, self.from),
             }
         };
         executor.serve_woken();
-        server.keyspace.leave(&mut executor.seat);
+        server.keyspace.leave(&mut executor.ctx);
         let elapsed = clock::ticks().saturating_sub(started);
         let stats = executor.stats();
         stats.book(Stage::Expire, elapsed);

@@ -169,7 +169,7 @@ impl Call<'_, '_> {
         let (is_one, mut seen) = (wait.keys.len() == 1, HashSet::new());
         for key in &self.keys[wait.keys] {
             if is_one || seen.insert(key.bytes) {
-                self.held.wait(key, ticket, blocked.clone());
+                self.guard.wait(key, ticket, blocked.clone());
                 keys.push(key.bytes.into());
             }
         }
@@ -182,7 +182,7 @@ impl Call<'_, '_> {
 
     /// The timeout at an argument, in seconds, of which there may be fractions.
     pub(crate) fn timeout_s(&self, index: usize) -> Result<Timeout, Error> {
-        let number = super::command::extended::Extended::parse(self.args.at(index));
+        let number = super::command::x87_float::Extended::parse(self.args.at(index));
         let number = number.ok_or(Error::text("ERR timeout is not a float or out of range"))?;
         let out_of_range = if number.is_negative() { TIMEOUT_NEGATIVE } else { TIMEOUT_RANGE };
         self.timeout(number.thousandfold_up().ok_or(out_of_range)?)

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use crate::acl::Who;
 use crate::blocking::Blocked;
 use crate::net::connection::Connection;
-use crate::pubsub::mail::Mail;
+use crate::pubsub::push_queue::PushQueue;
 use crate::tracking::Tracked;
 
 /// One client, as others see it.
@@ -45,7 +45,7 @@ pub(crate) struct ClientInfo {
     pub(crate) patterns: AtomicU32,
     pub(crate) shards: AtomicU32,
     /// What others have for it.
-    pub(crate) mail: Mail,
+    pub(crate) push_queue: PushQueue,
     pub(crate) tracked: Tracked,
     /// MONITOR.
     pub(crate) monitors: AtomicBool,
@@ -140,7 +140,7 @@ impl ClientInfo {
             subscribed: AtomicU32::new(0),
             patterns: AtomicU32::new(0),
             shards: AtomicU32::new(0),
-            mail: Mail::default(),
+            push_queue: PushQueue::default(),
             tracked: Tracked::default(),
             monitors: AtomicBool::new(false),
             gone: AtomicBool::new(false),

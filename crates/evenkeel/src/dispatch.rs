@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use evenkeel_store::evict::Pool;
-use evenkeel_store::{Access, Held, Key, Place, Seat};
+use evenkeel_store::{Access, Key, Place, SlotGuard, ThreadContext};
 
 use crate::acl;
 use crate::background::SLICE_US_MAX;
@@ -19,14 +19,14 @@ use crate::blocking::Mode;
 use crate::blocking::serve::Host;
 use crate::clock::{self, Ticks};
 use crate::command::table::{Table, table};
-use crate::command::{Args, Call, Command, Flags, Id, Reach};
+use crate::command::{Args, Call, Command, Flags, Id, LockScope};
 use crate::config::{Policy, Settings};
 use crate::error::{Done, Error};
 use crate::monitor;
 use crate::observe;
 use crate::observe::commandlog::Spent;
 use crate::observe::stats::{Stage, Stats, add};
-use crate::pubsub::mail::{self, Found};
+use crate::pubsub::push_queue::{self, Pending};
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::{ReplyMode, Session, Watching};
@@ -54,7 +54,7 @@ pub(crate) enum Outcome {
 /// One worker's means of running commands.
 pub(crate) struct Executor {
     pub(crate) server: Arc<Server>,
-    pub(crate) seat: Seat,
+    pub(crate) ctx: ThreadContext,
     pub(crate) settings: Arc<Settings>,
     settings_version: u64,
     pub(crate) worker: usize,
@@ -62,13 +62,13 @@ pub(crate) struct Executor {
     places: Vec<Place>,
     pub(crate) pool: Pool,
     /// The process holds more than `maxmemory`: commands that may need memory have it looked at again before they run.
-    /// `seat.is_short_of_memory` says whether they are refused, too.
+    /// `ctx.is_short_of_memory` says whether they are refused, too.
     pub(crate) out_of_memory: bool,
     /// Ticks spent on evicting. Whoever books the batch reads and resets it.
     pub(crate) evict_ticks: Ticks,
     /// When the command at hand began: the end of the one before.
     pub(crate) last_ticks: Ticks,
-    /// When it was the present of `seat.now_ms`.
+    /// When it was the present of `ctx.now_ms`.
     present: Ticks,
     /// Watches that sessions ended while a script kept the gate closed.
     pub(crate) left_watches: Vec<Watching>,
@@ -97,18 +97,18 @@ pub(crate) struct Request<'a> {
 
 impl Executor {
     pub(crate) fn new(server: Arc<Server>, worker: usize) -> Executor {
-        Executor::on(server.keyspace.seat(), server, worker)
+        Executor::on(server.keyspace.thread_context(), server, worker)
     }
 
     /// On a seat that somebody else had before.
-    pub(crate) fn on(mut seat: Seat, server: Arc<Server>, worker: usize) -> Executor {
-        seat.ticks = clock::ticks;
+    pub(crate) fn on(mut ctx: ThreadContext, server: Arc<Server>, worker: usize) -> Executor {
+        ctx.ticks = clock::ticks;
         let mut executor = Executor {
             settings: server.settings(),
             settings_version: u64::MAX,
             table: server.table,
             server,
-            seat,
+            ctx,
             worker,
             places: Vec::new(),
             pool: Pool::default(),
@@ -127,7 +127,7 @@ impl Executor {
 
     /// Has the thread give up waiting for the gate while a script is announced: it has clients to tell so.
     pub(crate) fn that_answers(mut self) -> Executor {
-        self.seat.gate_busy = Some(self.server.scripts.busy.flag());
+        self.ctx.gate_busy = Some(self.server.scripts.busy.flag());
         self
     }
 
@@ -149,7 +149,7 @@ impl Executor {
 
     /// Takes note of the time and of changed settings. To be called once per loop turn.
     pub(crate) fn refresh(&mut self, now_ms: u64) {
-        self.seat.now_ms = now_ms;
+        self.ctx.now_ms = now_ms;
         self.present = clock::ticks();
         self.follow_settings();
         self.note_pause();
@@ -163,7 +163,7 @@ impl Executor {
         if version != self.settings_version {
             self.settings_version = version;
             self.settings = self.server.settings();
-            self.seat.access = access_of(&self.settings);
+            self.ctx.access = access_of(&self.settings);
         }
     }
 
@@ -176,14 +176,14 @@ impl Executor {
     /// UNPAUSE close it.
     #[inline]
     pub(crate) fn note_pause(&mut self) {
-        self.seat.keep_expired = self.server.pause.is_active(self.seat.now_ms);
+        self.ctx.keep_expired = self.server.pause.is_active(self.ctx.now_ms);
     }
 
     /// Goes on with the time: a turn may take long, and what is to live for half a second must not begin in the past.
     #[inline]
     pub(crate) fn keep_time(&mut self) {
         if self.last_ticks >= self.present + 1000 * clock::ticks_per_us() {
-            keep_time(&mut self.seat, &self.server, &mut self.present, self.last_ticks);
+            keep_time(&mut self.ctx, &self.server, &mut self.present, self.last_ticks);
         }
     }
 
@@ -229,13 +229,13 @@ impl Executor {
         reply: &mut Reply,
     ) -> Outcome {
         let (mark, errors) = (reply.mark(), reply.errors);
-        let (len, waited) = (reply.len(), self.seat.lock_wait);
+        let (len, waited) = (reply.len(), self.ctx.lock_wait);
         let outcome = loop {
             break match self.admit(session, &mut request) {
                 Ok(Admitted::Run(id)) => {
                     let done = self.run_admitted(session, id, &request, reply);
                     if done == Err(Error::AdmitAgain) {
-                        if !self.seat.is_inside() {
+                        if !self.ctx.is_inside() {
                             // A script that takes long has the gate closed.
                             reply.rewind(mark);
                             return self.run_outside(session, request, reply);
@@ -250,7 +250,7 @@ impl Executor {
                     }
                     let spent = Spent {
                         ticks: self.finish(id, done, reply, errors),
-                        waited: self.seat.lock_wait.saturating_sub(waited),
+                        waited: self.ctx.lock_wait.saturating_sub(waited),
                         request: request.len,
                         reply: reply.len().saturating_sub(len),
                         long: 0,
@@ -274,9 +274,9 @@ impl Executor {
         if session.reply_mode != ReplyMode::On {
             silence(session, reply, mark);
         }
-        if session.hears && outcome == Outcome::Replied {
+        if session.receives_push && outcome == Outcome::Replied {
             session.after_command();
-            hear(session, reply);
+            append_push(session, reply);
         }
         outcome
     }
@@ -302,7 +302,7 @@ impl Executor {
     ) -> Outcome {
         if let Some(id) = self.refused_outside(&request) {
             let mark = reply.mark();
-            let now_ms = self.seat.now_ms;
+            let now_ms = self.ctx.now_ms;
             let refusal = match acl::admit(&self.server, session, id, &request.args, now_ms) {
                 Ok(true) => self.server.scripts.busy.refusal(),
                 Ok(false) => return Outcome::Replied,
@@ -322,9 +322,9 @@ impl Executor {
                 let settings = self.settings.clone();
                 let mut parts =
                     Parts { id, reply, session, server: &server, settings: &settings, worker: self.worker };
-                let mut held = server.keyspace.hold_outside(&mut self.seat);
-                let done = parts.call(row, request.args, &[], &mut held);
-                drop(held);
+                let mut guard = server.keyspace.hold_outside(&mut self.ctx);
+                let done = parts.call(row, request.args, &[], &mut guard);
+                drop(guard);
                 if done == Err(Error::Suspended) {
                     return self.suspended(session, id, &request.args, reply);
                 }
@@ -345,7 +345,7 @@ impl Executor {
     #[cold]
     fn show(&self, session: &Session, id: Id, args: &Args<'_>) {
         let row = self.table.row(id);
-        if !row.runs_scripts() && !matches!(row.reach, Reach::Queue) {
+        if !row.runs_scripts() && !matches!(row.lock_scope, LockScope::Queue) {
             self.server.monitors.show(&self.server.pubsub, session, row, args);
         }
     }
@@ -360,7 +360,7 @@ impl Executor {
         reply: &mut Reply,
     ) -> Done {
         let row = self.table.row(id);
-        self.seat.no_touch = session.no_touch;
+        self.ctx.no_touch = session.no_touch;
         let server = &self.server;
         let keyspace = &server.keyspace;
         let mut parts = Parts { id, reply, session, server, settings: &self.settings, worker: self.worker };
@@ -370,68 +370,70 @@ impl Executor {
                 Some((hash, place)) if place.db() == parts.session.db as usize => Key { bytes, place, hash },
                 _ => keyspace.key(parts.session.db, bytes),
             };
-            let mut held = keyspace.hold_one(&mut self.seat, key.place);
-            if held.is_heard() && row.flags.has(Flags::WRITE) {
-                drop(held);
+            let mut guard = keyspace.hold_one(&mut self.ctx, key.place);
+            if guard.has_listeners() && row.flags.has(Flags::WRITE) {
+                drop(guard);
                 let command = (id, request.args, Mode::Direct);
                 return self.call_to_write(session, command, reply, |call| call.run(row));
             }
-            return parts.call(row, request.args, std::slice::from_ref(&key), &mut held);
+            return parts.call(row, request.args, std::slice::from_ref(&key), &mut guard);
         }
         let keys = keys_of(row, &request.args, parts.session.db, server);
-        let mut held = match row.reach_in(&request.args) {
-            Reach::Walk => keyspace.hold_none(&mut self.seat),
-            Reach::Whole => keyspace.try_hold_all(&mut self.seat).ok_or(Error::AdmitAgain)?,
-            Reach::Keys | Reach::KeysUnless(_) => {
+        let mut guard = match row.lock_scope_in(&request.args) {
+            LockScope::Walk => keyspace.hold_none(&mut self.ctx),
+            LockScope::Whole => keyspace.try_hold_all(&mut self.ctx).ok_or(Error::AdmitAgain)?,
+            LockScope::Keys | LockScope::KeysUnless(_) => {
                 if keys.len() > 1 {
-                    keyspace.prefetch_keys(&self.seat, &keys);
+                    keyspace.prefetch_keys(&self.ctx, &keys);
                 }
                 self.places.clear();
                 self.places.extend(keys.iter().map(|key| key.place));
                 if row.flags.has(Flags::WRITE) {
-                    keyspace.hold_to_write(&mut self.seat, &mut self.places)
+                    keyspace.hold_to_write(&mut self.ctx, &mut self.places)
                 } else {
-                    keyspace.hold(&mut self.seat, &mut self.places)
+                    keyspace.hold(&mut self.ctx, &mut self.places)
                 }
             }
-            Reach::Script { needs_all, .. } => {
+            LockScope::Script { needs_all, .. } => {
                 // A replayed script is not taken back. If it takes long, every other thread has to find that out at the gate.
                 if parts.session.replays || needs_all(&request.args, server) {
-                    keyspace.try_hold_all(&mut self.seat).ok_or(Error::AdmitAgain)?
+                    keyspace.try_hold_all(&mut self.ctx).ok_or(Error::AdmitAgain)?
                 } else {
                     self.places.clear();
                     self.places.extend(keys.iter().map(|key| key.place));
-                    keyspace.hold_to_write(&mut self.seat, &mut self.places)
+                    keyspace.hold_to_write(&mut self.ctx, &mut self.places)
                 }
             }
-            Reach::Queue => {
+            LockScope::Queue => {
                 if queue_places(parts.session, server, &mut self.places) {
-                    keyspace.hold_to_write(&mut self.seat, &mut self.places)
+                    keyspace.hold_to_write(&mut self.ctx, &mut self.places)
                 } else {
-                    keyspace.try_hold_all(&mut self.seat).ok_or(Error::AdmitAgain)?
+                    keyspace.try_hold_all(&mut self.ctx).ok_or(Error::AdmitAgain)?
                 }
             }
         };
-        if held.holds_all() {
-            keep_time(held.seat, server, &mut self.present, clock::ticks());
-            look_again(server, parts.session, (row, &request.args), held.seat.now_ms)?;
+        if guard.holds_all() {
+            keep_time(guard.ctx, server, &mut self.present, clock::ticks());
+            look_again(server, parts.session, (row, &request.args), guard.ctx.now_ms)?;
         }
-        let done = parts.call_shown(row, request.args, &keys, &mut held);
-        if held.seat.has_woken() {
-            self.last_ticks += parts.serve(&mut held, &mut self.resumed);
+        let done = parts.call_shown(row, request.args, &keys, &mut guard);
+        if guard.ctx.has_woken() {
+            self.last_ticks += parts.serve(&mut guard, &mut self.resumed);
         }
-        drop(held);
-        self.tell_served();
+        drop(guard);
+        self.resume_served();
         if done == Err(Error::NeedsAll) {
             return self
                 .call_to_write(session, (id, request.args, Mode::Direct), reply, |call| call.run(row));
         }
-        if !matches!(row.reach, Reach::Keys) && self.server.settings_version() != self.settings_version {
+        if !matches!(row.lock_scope, LockScope::Keys)
+            && self.server.settings_version() != self.settings_version
+        {
             // CONFIG SET holds for the next command of the same batch, too.
-            self.refresh(self.seat.now_ms);
+            self.refresh(self.ctx.now_ms);
             // A session that replays must not leave the gate between what a command has done and what counts as run. CONFIG SET leaves
             // the gate, and stays outside where a busy script has closed it.
-            if !session.replays && self.seat.is_inside() {
+            if !session.replays && self.ctx.is_inside() {
                 self.make_room();
             }
         }
@@ -440,7 +442,7 @@ impl Executor {
 
     /// Locks a command's keys for writing and calls `f`, then serves whoever waits for what it has written. The seat is
     /// inside the gate, and may leave it to hold everything: [`Error::AdmitAgain`] if `f` must not be called after that, and
-    /// where the seat stays outside, see [`Seat::gate_busy`].
+    /// where the seat stays outside, see [`ThreadContext::gate_busy`].
     #[cold]
     pub(crate) fn call_to_write<R>(
         &mut self,
@@ -454,29 +456,29 @@ impl Executor {
         let keys = keys_of(row, &args, session.db, server);
         self.places.clear();
         self.places.extend(keys.iter().map(|key| key.place));
-        self.seat.no_touch = session.no_touch;
+        self.ctx.no_touch = session.no_touch;
         let mut parts = Parts { id, reply, session, server, settings: &self.settings, worker: self.worker };
-        let mut held = if row.runs_scripts() || mode.must_end() && matches!(row.reach_in(&args), Reach::Walk)
-        {
-            server.keyspace.try_hold_all(&mut self.seat).ok_or(Error::AdmitAgain)?
-        } else {
-            server.keyspace.hold_to_write(&mut self.seat, &mut self.places)
-        };
-        if held.holds_all() {
-            keep_time(held.seat, server, &mut self.present, clock::ticks());
-            look_again(server, parts.session, (row, &args), held.seat.now_ms)?;
+        let mut guard =
+            if row.runs_scripts() || mode.must_end() && matches!(row.lock_scope_in(&args), LockScope::Walk) {
+                server.keyspace.try_hold_all(&mut self.ctx).ok_or(Error::AdmitAgain)?
+            } else {
+                server.keyspace.hold_to_write(&mut self.ctx, &mut self.places)
+            };
+        if guard.holds_all() {
+            keep_time(guard.ctx, server, &mut self.present, clock::ticks());
+            look_again(server, parts.session, (row, &args), guard.ctx.now_ms)?;
         }
         let is_shown = server.monitors.is_any() && row.runs_scripts();
         if is_shown {
             monitor::begin_script(parts.session, row, &args);
         }
-        let result = parts.with_call(mode, args, &keys, &mut held, f);
+        let result = parts.with_call(mode, args, &keys, &mut guard, f);
         if is_shown {
-            monitor::end_script(&mut held, result.as_ref().err());
+            monitor::end_script(&mut guard, result.as_ref().err());
         }
-        self.last_ticks += parts.serve(&mut held, &mut self.resumed);
-        drop(held);
-        self.tell_served();
+        self.last_ticks += parts.serve(&mut guard, &mut self.resumed);
+        drop(guard);
+        self.resume_served();
         result
     }
 
@@ -484,30 +486,30 @@ impl Executor {
     /// expired or were evicted. The seat is inside the gate, and holds nothing.
     #[inline]
     pub(crate) fn serve_woken(&mut self) {
-        if self.seat.unserved() > 0 {
+        if self.ctx.unserved() > 0 {
             self.serve_unserved();
         }
-        mail::tell(&self.server);
+        push_queue::tell(&self.server);
     }
 
     #[cold]
     fn serve_unserved(&mut self) {
-        while let Some(place) = self.seat.next_unserved() {
-            let before = self.seat.unserved();
+        while let Some(place) = self.ctx.next_unserved() {
+            let before = self.ctx.unserved();
             self.places.clear();
             self.places.push(place);
             let host = Host { server: &self.server, settings: &self.settings, worker: self.worker };
-            let mut held = self.server.keyspace.hold_to_write(&mut self.seat, &mut self.places);
-            host.serve(&mut held, &mut self.resumed);
-            drop(held);
-            self.tell_served();
-            assert!(self.seat.unserved() < before, "all that serving takes was held");
+            let mut guard = self.server.keyspace.hold_to_write(&mut self.ctx, &mut self.places);
+            host.serve(&mut guard, &mut self.resumed);
+            drop(guard);
+            self.resume_served();
+            assert!(self.ctx.unserved() < before, "all that serving takes was held");
         }
     }
 
     /// Tells the workers of those who have been served.
     #[inline]
-    fn tell_served(&mut self) {
+    fn resume_served(&mut self) {
         for resumed in self.resumed.drain(..) {
             self.server.resume(resumed);
         }
@@ -522,7 +524,7 @@ impl Executor {
         match session.long.take() {
             Some(work) => {
                 let command = (id, (*args).to_owned(), reply.resp3);
-                let to = if work.is_script() { &self.server.slow_scripts } else { &self.server.long };
+                let to = if work.is_script() { &self.server.slow_scripts } else { &self.server.offload };
                 to.submit(&self.server, session, command, work, elapsed);
             }
             None => self.stats().suspended(id, elapsed),
@@ -533,7 +535,7 @@ impl Executor {
             }
             silence(session, reply, reply.mark());
         }
-        if session.hears {
+        if session.receives_push {
             session.after_command();
         }
         Outcome::Suspended
@@ -555,7 +557,7 @@ impl Executor {
 
     #[cold]
     fn reject(&mut self, session: &mut Session, id: Option<Id>, error: &Error, reply: &mut Reply) {
-        let ends_multi = id.is_some_and(|id| matches!(self.table.row(id).reach, Reach::Queue));
+        let ends_multi = id.is_some_and(|id| matches!(self.table.row(id).lock_scope, LockScope::Queue));
         let aborted = ends_multi.then(|| self.abort(session, error));
         let error = aborted.as_ref().unwrap_or(error);
         reply.fail(error);
@@ -573,10 +575,10 @@ impl Executor {
     fn abort(&mut self, session: &mut Session, cause: &Error) -> Error {
         session.discard();
         let keyspace = &self.server.keyspace;
-        session.unwatch(&mut if self.seat.is_inside() {
-            keyspace.hold_none(&mut self.seat)
+        session.unwatch(&mut if self.ctx.is_inside() {
+            keyspace.hold_none(&mut self.ctx)
         } else {
-            keyspace.hold_outside(&mut self.seat)
+            keyspace.hold_outside(&mut self.ctx)
         });
         let line = cause.line();
         let cause = line.strip_prefix(b"ERR ").unwrap_or(&line);
@@ -612,24 +614,30 @@ struct Parts<'a> {
 
 impl Parts<'_> {
     #[inline]
-    fn call(&mut self, row: &Command, args: Args<'_>, keys: &[Key<'_>], held: &mut Held<'_>) -> Done {
-        self.with_call(Mode::Direct, args, keys, held, |call| call.run(row))
+    fn call(&mut self, row: &Command, args: Args<'_>, keys: &[Key<'_>], guard: &mut SlotGuard<'_>) -> Done {
+        self.with_call(Mode::Direct, args, keys, guard, |call| call.run(row))
     }
 
     /// The same, and shows a script, or the end of a transaction, to those who watch with what it has called: before it lets go of what
     /// it holds.
-    fn call_shown(&mut self, row: &Command, args: Args<'_>, keys: &[Key<'_>], held: &mut Held<'_>) -> Done {
+    fn call_shown(
+        &mut self,
+        row: &Command,
+        args: Args<'_>,
+        keys: &[Key<'_>],
+        guard: &mut SlotGuard<'_>,
+    ) -> Done {
         if !self.server.monitors.is_any() {
-            return self.call(row, args, keys, held);
+            return self.call(row, args, keys, guard);
         }
         if row.runs_scripts() {
             monitor::begin_script(self.session, row, &args);
         }
-        let done = self.call(row, args, keys, held);
+        let done = self.call(row, args, keys, guard);
         if row.runs_scripts() {
-            monitor::end_script(held, done.as_ref().err());
-        } else if matches!(row.reach, Reach::Queue) {
-            monitor::show_in_unit(held, self.session, row, &args);
+            monitor::end_script(guard, done.as_ref().err());
+        } else if matches!(row.lock_scope, LockScope::Queue) {
+            monitor::show_in_unit(guard, self.session, row, &args);
         }
         done
     }
@@ -640,14 +648,14 @@ impl Parts<'_> {
         mode: Mode,
         args: Args<'_>,
         keys: &[Key<'_>],
-        held: &mut Held<'_>,
+        guard: &mut SlotGuard<'_>,
         f: impl FnOnce(&mut Call<'_, '_>) -> R,
     ) -> R {
         f(&mut Call {
             id: self.id,
             args,
             keys,
-            held,
+            guard,
             reply: self.reply,
             session: self.session,
             server: self.server,
@@ -658,10 +666,10 @@ impl Parts<'_> {
     }
 
     /// Serves the waiters of what the command has written to; returns the ticks that took, which are not the command's.
-    fn serve(&self, held: &mut Held<'_>, resumed: &mut Vec<Resumed>) -> Ticks {
+    fn serve(&self, guard: &mut SlotGuard<'_>, resumed: &mut Vec<Resumed>) -> Ticks {
         let before = clock::ticks();
         let host = Host { server: self.server, settings: self.settings, worker: self.worker };
-        host.serve(held, resumed);
+        host.serve(guard, resumed);
         clock::ticks().saturating_sub(before)
     }
 }
@@ -685,7 +693,7 @@ fn queue_places(session: &Session, server: &Server, places: &mut Vec<Place>) -> 
         let args = queued.args.as_args();
         // What changes who may do what waits for other threads' commands; see `Call::reply_in_force`.
         let is_apart = row.flags.has(Flags::NO_DATA) && !row.flags.has(Flags::ADMIN);
-        if !matches!(row.reach_in(&args), Reach::Keys) && !is_apart {
+        if !matches!(row.lock_scope_in(&args), LockScope::Keys) && !is_apart {
             return false;
         }
         row.keys.for_each(&args, session.db, databases, |index, db| {
@@ -700,10 +708,10 @@ fn queue_places(session: &Session, server: &Server, places: &mut Vec<Place>) -> 
 /// Adds what has come in the mail of a client that listens to something: behind a command, what that has sent it, if
 /// nothing else.
 #[cold]
-pub(crate) fn hear(session: &mut Session, reply: &mut Reply) {
+pub(crate) fn append_push(session: &mut Session, reply: &mut Reply) {
     // Where there is too much of it, its worker has been told.
-    if let Found::Letters(letters) = session.client.mail.take(reply.resp3) {
-        letters.into_iter().for_each(|letter| reply.letter(letter));
+    if let Pending::Messages(messages) = session.client.push_queue.take(reply.resp3) {
+        messages.into_iter().for_each(|message| reply.message(message));
     }
 }
 
@@ -727,13 +735,13 @@ fn silence(session: &mut Session, reply: &mut Reply, mark: crate::reply::Mark) {
 /// Moves the time of a seat on by the whole milliseconds that have passed since `present`, and takes note of a pause. Who replays has
 /// no time.
 #[cold]
-fn keep_time(seat: &mut Seat, server: &Server, present: &mut Ticks, now: Ticks) {
+fn keep_time(ctx: &mut ThreadContext, server: &Server, present: &mut Ticks, now: Ticks) {
     let ms = now.saturating_sub(*present) / (1000 * clock::ticks_per_us());
     *present += ms * 1000 * clock::ticks_per_us();
-    if seat.now_ms > 0 {
-        seat.now_ms += ms;
+    if ctx.now_ms > 0 {
+        ctx.now_ms += ms;
     }
-    seat.keep_expired = server.pause.is_active(seat.now_ms);
+    ctx.keep_expired = server.pause.is_active(ctx.now_ms);
 }
 
 /// How reads mark entries under the configured policy.

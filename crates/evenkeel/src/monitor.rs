@@ -14,7 +14,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use evenkeel_store::Held;
+use evenkeel_store::SlotGuard;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::clients::ClientInfo;
@@ -76,15 +76,15 @@ impl Monitors {
 
 /// Shows a command that is a part of a unit, or ends it, with what else the unit tells.
 #[cold]
-pub(crate) fn show_in_unit(held: &mut Held<'_>, session: &Session, row: &Command, args: &Args<'_>) {
+pub(crate) fn show_in_unit(guard: &mut SlotGuard<'_>, session: &Session, row: &Command, args: &Args<'_>) {
     if is_shown(row) {
-        keep_lines(held, line_of(session, row, args));
+        keep_lines(guard, line_of(session, row, args));
     }
 }
 
-fn keep_lines(held: &mut Held<'_>, lines: Vec<u8>) {
+fn keep_lines(guard: &mut SlotGuard<'_>, lines: Vec<u8>) {
     unit::keep(Message::Lines(lines.into()));
-    held.note_messages();
+    guard.note_messages();
 }
 
 thread_local! {
@@ -100,21 +100,21 @@ pub(crate) fn begin_script(session: &Session, row: &Command, args: &Args<'_>) {
 
 /// Shows what the script has called, behind the script itself. The run counts.
 #[cold]
-pub(crate) fn show_calls(held: &mut Held<'_>, calls: Vec<u8>) {
+pub(crate) fn show_calls(guard: &mut SlotGuard<'_>, calls: Vec<u8>) {
     let mut lines = SCRIPT.take().unwrap_or_default();
     lines.extend_from_slice(&calls);
     if !lines.is_empty() {
-        keep_lines(held, lines);
+        keep_lines(guard, lines);
     }
 }
 
 /// The script has been run; a run that does not count is begun anew, here or elsewhere.
 #[cold]
-pub(crate) fn end_script(held: &mut Held<'_>, error: Option<&Error>) {
+pub(crate) fn end_script(guard: &mut SlotGuard<'_>, error: Option<&Error>) {
     if matches!(error, Some(Error::NeedsAll | Error::Suspended)) {
         SCRIPT.set(None);
     } else {
-        show_calls(held, Vec::new());
+        show_calls(guard, Vec::new());
     }
 }
 

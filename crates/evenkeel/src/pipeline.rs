@@ -15,12 +15,12 @@ use evenkeel_store::{Key, Place};
 
 use crate::clock;
 use crate::command::{Args, Id};
-use crate::dispatch::{Executor, Outcome, Request, book, hear};
+use crate::dispatch::{Executor, Outcome, Request, append_push, book};
 use crate::error::Error;
 use crate::net::connection::Connection;
 use crate::net::region::Source;
 use crate::observe::stats::{Stage, add};
-use crate::pubsub::mail;
+use crate::pubsub::push_queue;
 use crate::reply::Reply;
 use crate::session::Session;
 
@@ -116,7 +116,7 @@ impl Pipeline {
             match parsed.end {
                 BatchEnd::Full => state = State::start(*used),
                 BatchEnd::More { state: later, missing } => {
-                    connection.args = self.lay_down(parsed.spans_used, *used);
+                    connection.args = self.publish(parsed.spans_used, *used);
                     connection.state = State { at: later.at - *used, ..later };
                     connection.missing = missing;
                     return Ended::Empty;
@@ -152,7 +152,7 @@ impl Pipeline {
 
     /// The arguments of a request that has not come whole: those from the span `first` on, less the `used` bytes before
     /// it. Where it is all that there is, as a long one is from its second part on, they are left as they are.
-    fn lay_down(&mut self, first: usize, used: usize) -> Vec<Span> {
+    fn publish(&mut self, first: usize, used: usize) -> Vec<Span> {
         if (first, used) == (0, 0) {
             return std::mem::take(&mut self.spans);
         }
@@ -199,12 +199,13 @@ impl Pipeline {
         let (mut start, mut first_span) = (used, 0);
         let bulk_len_max = executor.settings.proto_max_bulk_len;
         self.line.clear();
-        let is_stranger = session.access.lacks_auth(&executor.server.acl);
+        let is_unauthenticated = session.access.lacks_auth(&executor.server.acl);
         let end = loop {
             let is_line = bytes.get(start).is_some_and(|byte| *byte != b'*');
             // One that is not run after all must not have been read.
             // After AUTH, more may be sent.
-            let is_full = self.batch.len() == BATCH || (is_line || is_stranger) && !self.batch.is_empty();
+            let is_full =
+                self.batch.len() == BATCH || (is_line || is_unauthenticated) && !self.batch.is_empty();
             if is_full && start < bytes.len() {
                 break BatchEnd::Full;
             }
@@ -213,7 +214,7 @@ impl Pipeline {
                 self.line.clear();
                 self.line.extend_from_slice(line.unwrap_or_default());
             }
-            let parsed = if is_stranger {
+            let parsed = if is_unauthenticated {
                 parse_strangers(bytes, state, &mut self.spans, bulk_len_max)
             } else {
                 parse(bytes, state, &mut self.spans, bulk_len_max)
@@ -280,10 +281,10 @@ impl Pipeline {
             return None;
         }
         let from = executor.last_ticks;
-        let Executor { server, seat, .. } = &mut *executor;
+        let Executor { server, ctx, .. } = &mut *executor;
         let is_closed = Cell::new(false);
         // A command may come out of the gate to a script that has it closed for long: the rest of the batch is told so.
-        let inside = server.keyspace.enter_unless(seat, || {
+        let inside = server.keyspace.enter_unless(ctx, || {
             is_closed.set(true);
             server.scripts.busy.is_busy()
         });
@@ -292,16 +293,16 @@ impl Pipeline {
             executor.last_ticks = clock::ticks();
         }
         if inside {
-            executor.seat.draft.received = lent;
+            executor.ctx.buffer.received = lent;
             if self.batch.len() > 1 {
                 self.prefetch(executor);
             }
             executor.make_room(); // which goes outside for a moment
             executor.note_pause();
         }
-        if session.hears {
+        if session.receives_push {
             // What has been evicted, say, is told of before the replies to what comes after it.
-            hear(session, reply);
+            append_push(session, reply);
         }
         let mut ended = None;
         let reply_len = reply.len();
@@ -312,7 +313,7 @@ impl Pipeline {
             if session.closing {
                 break;
             }
-            if executor.seat.is_inside() && index >= fetched {
+            if executor.ctx.is_inside() && index >= fetched {
                 fetched = self.prefetch_members(executor, bytes, index);
             }
             executor.keep_time();
@@ -320,7 +321,7 @@ impl Pipeline {
             let request =
                 Request { command: parts.command, args, len: parts.end - parts.start, key: parts.key };
             let outcome = executor.shielded(reply, |executor, reply| {
-                if executor.seat.is_inside() {
+                if executor.ctx.is_inside() {
                     executor.run(session, request, reply)
                 } else {
                     executor.run_outside(session, request, reply)
@@ -337,15 +338,15 @@ impl Pipeline {
                 break;
             }
         }
-        if executor.seat.is_inside() {
+        if executor.ctx.is_inside() {
             executor.serve_woken();
-            executor.server.keyspace.leave(&mut executor.seat);
+            executor.server.keyspace.leave(&mut executor.ctx);
         } else {
-            mail::tell(&executor.server); // of what the commands before have sent
+            push_queue::tell(&executor.server); // of what the commands before have sent
         }
-        executor.seat.draft.received = None;
+        executor.ctx.buffer.received = None;
         self.note_size(reply.len().saturating_sub(reply_len));
-        let waited = std::mem::take(&mut executor.seat.lock_wait);
+        let waited = std::mem::take(&mut executor.ctx.lock_wait);
         let evicted = std::mem::take(&mut executor.evict_ticks);
         let stats = executor.stats();
         let all = executor.last_ticks.saturating_sub(from);
@@ -370,11 +371,11 @@ impl Pipeline {
     }
 
     fn prefetch(&self, executor: &Executor) {
-        let (keyspace, seat) = (&executor.server.keyspace, &executor.seat);
+        let (keyspace, ctx) = (&executor.server.keyspace, &executor.ctx);
         let keys = || self.batch.iter().filter_map(|parts| parts.key);
-        keys().for_each(|(_, place)| keyspace.prefetch_slot(seat, place));
-        keys().for_each(|(hash, place)| keyspace.prefetch_bucket(seat, place, hash));
-        keys().for_each(|(hash, place)| keyspace.prefetch_entry(seat, place, hash, self.entry_lines));
+        keys().for_each(|(_, place)| keyspace.prefetch_slot(ctx, place));
+        keys().for_each(|(hash, place)| keyspace.prefetch_bucket(ctx, place, hash));
+        keys().for_each(|(hash, place)| keyspace.prefetch_entry(ctx, place, hash, self.entry_lines));
     }
 
     /// Asks for what the commands from `from` on will read that look up members of one collection; returns the first that
@@ -396,7 +397,7 @@ impl Pipeline {
         {
             let args = Args::new(bytes, &self.spans[self.batch[from].first_span..self.batch[from].end_span]);
             let key = Key { bytes: args.at(1), place, hash };
-            executor.server.keyspace.prefetch_members(&mut executor.seat, &key, &members);
+            executor.server.keyspace.prefetch_members(&mut executor.ctx, &key, &members);
         }
         to.max(from + 1)
     }

@@ -25,63 +25,63 @@ pub(crate) struct Reply {
 
 struct Shared {
     at: usize,
-    stretch: Stretch,
+    chunk: ReplyChunk,
 }
 
 /// A stretch of memory to be sent.
-pub(crate) enum Stretch {
+pub(crate) enum ReplyChunk {
     Bytes(Vec<u8>),
     Chunk(Chunk, Range<usize>),
     Element(Share),
     Zeros(usize),
     /// A message, shared with all others who get it.
-    Letter(Arc<[u8]>),
+    PushMessage(Arc<[u8]>),
 }
 
-impl Stretch {
+impl ReplyChunk {
     pub(crate) fn as_slice(&self) -> &[u8] {
         match self {
-            Stretch::Bytes(bytes) => bytes,
-            Stretch::Chunk(chunk, range) => &chunk[range.clone()],
-            Stretch::Element(share) => share,
-            Stretch::Zeros(len) => &ZEROS[..*len],
-            Stretch::Letter(letter) => letter,
+            ReplyChunk::Bytes(bytes) => bytes,
+            ReplyChunk::Chunk(chunk, range) => &chunk[range.clone()],
+            ReplyChunk::Element(share) => share,
+            ReplyChunk::Zeros(len) => &ZEROS[..*len],
+            ReplyChunk::PushMessage(message) => message,
         }
     }
 
     /// What is left after `skip` bytes, which are counted down; `None` when nothing is. What is large is left as it is,
     /// with some of `skip` remaining: its first bytes are to be passed over.
-    fn after(self, skip: &mut usize) -> Option<Stretch> {
+    fn after(self, skip: &mut usize) -> Option<ReplyChunk> {
         let len = self.as_slice().len();
         let drop = len.min(*skip);
         if drop == len {
             *skip -= drop;
             return None;
         }
-        if self.is_large() || matches!(self, Stretch::Letter(_)) {
+        if self.is_large() || matches!(self, ReplyChunk::PushMessage(_)) {
             return Some(self);
         }
         *skip -= drop;
         Some(match self {
-            Stretch::Bytes(mut bytes) => {
+            ReplyChunk::Bytes(mut bytes) => {
                 bytes.drain(..drop);
-                Stretch::Bytes(bytes)
+                ReplyChunk::Bytes(bytes)
             }
-            Stretch::Chunk(chunk, range) => Stretch::Chunk(chunk, range.start + drop..range.end),
-            Stretch::Element(share) => Stretch::Element(share.skip(drop)),
-            Stretch::Zeros(len) => Stretch::Zeros(len - drop),
-            Stretch::Letter(_) => unreachable!("passed over above, not cut"),
+            ReplyChunk::Chunk(chunk, range) => ReplyChunk::Chunk(chunk, range.start + drop..range.end),
+            ReplyChunk::Element(share) => ReplyChunk::Element(share.skip(drop)),
+            ReplyChunk::Zeros(len) => ReplyChunk::Zeros(len - drop),
+            ReplyChunk::PushMessage(_) => unreachable!("passed over above, not cut"),
         })
     }
 
     /// Whether copying or freeing it would take long.
     pub(crate) fn is_large(&self) -> bool {
         match self {
-            Stretch::Bytes(bytes) => bytes.capacity() >= LARGE,
+            ReplyChunk::Bytes(bytes) => bytes.capacity() >= LARGE,
             // This may be the last share of it.
-            Stretch::Element(share) => share.len() >= LARGE,
-            Stretch::Letter(letter) => letter.len() >= LARGE,
-            Stretch::Chunk(..) | Stretch::Zeros(_) => false,
+            ReplyChunk::Element(share) => share.len() >= LARGE,
+            ReplyChunk::PushMessage(message) => message.len() >= LARGE,
+            ReplyChunk::Chunk(..) | ReplyChunk::Zeros(_) => false,
         }
     }
 }
@@ -132,11 +132,11 @@ impl Reply {
             Str::Rope(rope) => {
                 self.bulk_start(range.len());
                 for piece in rope.pieces(range) {
-                    let stretch = match piece {
-                        Piece::Bytes(chunk, range) => Stretch::Chunk(chunk.clone(), range),
-                        Piece::Zeros(len) => Stretch::Zeros(len),
+                    let chunk = match piece {
+                        Piece::Bytes(chunk, range) => ReplyChunk::Chunk(chunk.clone(), range),
+                        Piece::Zeros(len) => ReplyChunk::Zeros(len),
                     };
-                    self.push_shared(stretch);
+                    self.push_shared(chunk);
                 }
                 self.bulk_end();
             }
@@ -157,14 +157,14 @@ impl Reply {
     #[cold]
     fn share(&mut self, share: Share) {
         self.bulk_start(share.len());
-        self.push_shared(Stretch::Element(share));
+        self.push_shared(ReplyChunk::Element(share));
         self.bulk_end();
     }
 
     /// What has been encoded elsewhere; nothing that is long is copied.
     pub(crate) fn append(&mut self, mut other: Reply) {
         self.is_cut |= other.is_cut;
-        other.take_rest(0).0.into_iter().for_each(|stretch| self.push_shared(stretch));
+        other.take_rest(0).0.into_iter().for_each(|chunk| self.push_shared(chunk));
     }
 
     /// A bulk string of bytes that are given away; many are not copied.
@@ -173,21 +173,21 @@ impl Reply {
             return self.bulk(&bytes);
         }
         self.bulk_start(bytes.len());
-        self.push_shared(Stretch::Bytes(bytes));
+        self.push_shared(ReplyChunk::Bytes(bytes));
         self.bulk_end();
     }
 
     /// Something from the client's mail; what is long is not copied.
-    pub(crate) fn letter(&mut self, letter: Arc<[u8]>) {
-        if letter.len() <= FLAT_MAX {
-            return self.encoder.bytes.extend_from_slice(&letter);
+    pub(crate) fn message(&mut self, message: Arc<[u8]>) {
+        if message.len() <= FLAT_MAX {
+            return self.encoder.bytes.extend_from_slice(&message);
         }
-        self.push_shared(Stretch::Letter(letter));
+        self.push_shared(ReplyChunk::PushMessage(message));
     }
 
-    fn push_shared(&mut self, stretch: Stretch) {
-        self.shared_len += stretch.as_slice().len();
-        self.shared.push(Shared { at: self.encoder.bytes.len(), stretch });
+    fn push_shared(&mut self, chunk: ReplyChunk) {
+        self.shared_len += chunk.as_slice().len();
+        self.shared.push(Shared { at: self.encoder.bytes.len(), chunk });
     }
 
     /// An error line.
@@ -253,26 +253,26 @@ impl Reply {
 
     /// What is left to send after the first `sent` bytes, and how many bytes of its first stretch are to be passed over;
     /// the reply is empty then.
-    pub(crate) fn take_rest(&mut self, sent: usize) -> (Vec<Stretch>, usize) {
+    pub(crate) fn take_rest(&mut self, sent: usize) -> (Vec<ReplyChunk>, usize) {
         let (mut rest, mut skip, mut at) = (Vec::new(), sent, 0);
         if self.shared.is_empty() && self.encoder.bytes.len() >= LARGE {
-            rest.extend(Stretch::Bytes(std::mem::take(&mut self.encoder.bytes)).after(&mut skip));
+            rest.extend(ReplyChunk::Bytes(std::mem::take(&mut self.encoder.bytes)).after(&mut skip));
             return (rest, skip);
         }
         // What is left of `skip` in the end belongs to the first stretch.
-        let mut keep = |stretch: Stretch| {
+        let mut keep = |chunk: ReplyChunk| {
             if rest.is_empty() {
-                rest.extend(stretch.after(&mut skip));
-            } else if !stretch.as_slice().is_empty() {
-                rest.push(stretch);
+                rest.extend(chunk.after(&mut skip));
+            } else if !chunk.as_slice().is_empty() {
+                rest.push(chunk);
             }
         };
-        for Shared { at: end, stretch } in std::mem::take(&mut self.shared) {
-            keep(Stretch::Bytes(self.encoder.bytes[at..end].to_vec()));
-            keep(stretch);
+        for Shared { at: end, chunk } in std::mem::take(&mut self.shared) {
+            keep(ReplyChunk::Bytes(self.encoder.bytes[at..end].to_vec()));
+            keep(chunk);
             at = end;
         }
-        keep(Stretch::Bytes(self.encoder.bytes[at..].to_vec()));
+        keep(ReplyChunk::Bytes(self.encoder.bytes[at..].to_vec()));
         self.clear();
         (rest, skip)
     }
@@ -280,9 +280,9 @@ impl Reply {
     /// Everything as slices, for one gathering write.
     pub(crate) fn slices(&self) -> Vec<std::io::IoSlice<'_>> {
         let (mut slices, mut at) = (Vec::with_capacity(2 * self.shared.len() + 1), 0);
-        for Shared { at: end, stretch } in &self.shared {
+        for Shared { at: end, chunk } in &self.shared {
             slices.push(std::io::IoSlice::new(&self.encoder.bytes[at..*end]));
-            slices.push(std::io::IoSlice::new(stretch.as_slice()));
+            slices.push(std::io::IoSlice::new(chunk.as_slice()));
             at = *end;
         }
         slices.push(std::io::IoSlice::new(&self.encoder.bytes[at..]));

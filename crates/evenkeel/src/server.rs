@@ -11,33 +11,33 @@ use evenkeel_store::events::Events;
 use parking_lot::{Mutex, RwLock};
 
 use crate::acl::Acl;
-use crate::allocator::Slack;
+use crate::allocator::AllocatorPurge;
 use crate::clients::{ClientInfo, Clients};
 use crate::clock;
 use crate::command::migrate::Targets;
 use crate::command::table::{renamed, table};
-use crate::command::{Args, Command, Flags, Reach, Table};
+use crate::command::{Args, Command, Flags, LockScope, Table};
 use crate::config::{ConfigFile, Settings};
 use crate::dispatch::memory::apart_bytes;
+use crate::lazy_free::LazyFreeThread;
 use crate::log::Log;
-use crate::long::Long;
 use crate::monitor::Monitors;
 use crate::net::inbox::{Inbox, Message};
 use crate::net::listener::Listeners;
-use crate::observe::census::Census;
 use crate::observe::commandlog::CommandLog;
 use crate::observe::hotkeys::HotKeys;
 use crate::observe::latency::Monitor;
 use crate::observe::rates::Rates;
+use crate::observe::sampler::Sampler;
 use crate::observe::stats::Stats;
+use crate::offload::OffloadPool;
 use crate::persist::{Persist, load};
 use crate::pubsub::PubSub;
 use crate::pubsub::notices::Notices;
 use crate::replication;
-use crate::rubbish::Rubbish;
 use crate::scripting::Scripts;
+use crate::sd_notify::Manager;
 use crate::session::Session;
-use crate::supervised::Manager;
 use crate::tls::Tls;
 use crate::tracking::Tracking;
 use crate::waiting::Resumed;
@@ -66,13 +66,13 @@ pub(crate) struct Server {
     pub(crate) tracking: Arc<Tracking>,
     pub(crate) monitors: Arc<Monitors>,
     pub(crate) log: Log,
-    pub(crate) long: Long,
+    pub(crate) offload: OffloadPool,
     pub(crate) scripts: Scripts,
     /// Scripts that take long, one after the other on a thread of their own.
-    pub(crate) slow_scripts: Long,
+    pub(crate) slow_scripts: OffloadPool,
     pub(crate) persist: Persist,
-    pub(crate) rubbish: Arc<Rubbish>,
-    pub(crate) slack: Slack,
+    pub(crate) lazy_free: Arc<LazyFreeThread>,
+    pub(crate) purge: AllocatorPurge,
     pub(crate) started_ms: u64,
     pub(crate) run_id: String,
     pub(crate) replication: replication::State,
@@ -85,7 +85,7 @@ pub(crate) struct Server {
     pub(crate) evicted_clients: AtomicU64,
     /// DEBUG SET-ACTIVE-EXPIRE.
     pub(crate) active_expire: AtomicBool,
-    pub(crate) census: Census,
+    pub(crate) sampler: Sampler,
     pub(crate) commandlog: CommandLog,
     pub(crate) hotkeys: HotKeys,
     pub(crate) latency: Monitor,
@@ -99,14 +99,14 @@ impl Server {
     /// What clients have read is not so any more, all of it: they are told.
     pub(crate) fn forget_tracked(&self) {
         if let Some(forgotten) = self.tracking.flushed() {
-            self.rubbish.free(forgotten);
+            self.lazy_free.free(forgotten);
         }
     }
 
     /// Much is about to be given up. What comes until it is back may take its place, unless something else is on its way already.
     pub(crate) fn note_flush(&self) {
-        if !self.rubbish.is_flushing() && !self.keyspace.keeps_flushed() {
-            self.rubbish.note_flush(apart_bytes(self));
+        if !self.lazy_free.is_flushing() && !self.keyspace.keeps_flushed() {
+            self.lazy_free.note_flush(apart_bytes(self));
         }
     }
 
@@ -118,18 +118,18 @@ impl Server {
         log: Log,
     ) -> std::io::Result<Server> {
         let now = clock::unix_ms();
-        let census = Census::new(settings.databases);
+        let sampler = Sampler::new(settings.databases);
         // Workers, as many threads for long commands and for loading, the control thread, those that load what is too
         // large for the others and that take snapshots, one that runs the log's commands again, one that feeds replicas, one
         // that follows a primary, one for slow scripts, and one more for tests.
         let inboxes = (0..workers).map(|_| Inbox::new()).collect::<std::io::Result<Arc<[Inbox]>>>()?;
-        let rubbish = Arc::new(Rubbish::start(inboxes.clone()));
+        let lazy_free = Arc::new(LazyFreeThread::start(inboxes.clone()));
         let keyspace = Keyspace::new(settings.databases, 3 * workers + 8, now, random_seed())
             .with_clock(clock::log_time)
-            .with_lazy_free(rubbish.clone());
-        let loaders = (0..=workers).map(|_| load::seat(&keyspace)).collect();
-        let persist = Persist::new(keyspace.seat(), loaders, now / 1000);
-        let replication = replication::State::new(keyspace.seat())?;
+            .with_lazy_free(lazy_free.clone());
+        let loaders = (0..=workers).map(|_| load::loader_context(&keyspace)).collect();
+        let persist = Persist::new(keyspace.thread_context(), loaders, now / 1000);
+        let replication = replication::State::new(keyspace.thread_context())?;
         let commands = table().rows().len();
         let table = renamed(&settings.rename_command);
         let commandlog = CommandLog::new(2 * workers + 2);
@@ -154,18 +154,18 @@ impl Server {
             config_file,
             clients: Clients::default(),
             stats: (0..2 * workers + 2).map(|_| Stats::new(commands)).collect(),
-            rubbish,
+            lazy_free,
             inboxes,
-            slack: Slack::default(),
+            purge: AllocatorPurge::default(),
             pause: Pause::default(),
             pubsub,
             notices,
             tracking,
             monitors,
             log,
-            long: Long::default(),
+            offload: OffloadPool::default(),
             scripts: Scripts::default(),
-            slow_scripts: Long::default(),
+            slow_scripts: OffloadPool::default(),
             persist,
             started_ms: now,
             run_id: random_hex(),
@@ -177,7 +177,7 @@ impl Server {
             closed_for_input: AtomicU64::new(0),
             evicted_clients: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
-            census,
+            sampler,
             commandlog,
             hotkeys: HotKeys::new(2 * workers + 2),
             latency: Monitor::default(),
@@ -187,9 +187,9 @@ impl Server {
     }
 
     /// Wakes all threads that own much memory, to follow what they are asked to do with it.
-    pub(crate) fn ask_for_slack(&self) {
+    pub(crate) fn ask_for_purge(&self) {
         self.wake_all();
-        self.long.wake_all();
+        self.offload.wake_all();
         self.slow_scripts.wake_all();
     }
 
@@ -241,7 +241,7 @@ impl Server {
         // All workers, since a connection may be on its way from one to another.
         self.inboxes.iter().for_each(|inbox| inbox.post(Message::CloseKilled));
         if clients.iter().any(|client| client.is_replica.load(Relaxed)) {
-            self.replication.door.nudge();
+            self.replication.replica_inbox.nudge();
         }
         killed
     }
@@ -286,8 +286,8 @@ impl Server {
         self.stats.iter().for_each(Stats::reset);
         self.keyspace.reset_totals();
         *self.rates.lock() = Rates::default();
-        self.census.reset(clock::unix_ms());
-        self.rubbish.reset();
+        self.sampler.reset(clock::unix_ms());
+        self.lazy_free.reset();
         self.log.reset_lost();
         self.acl.log.reset_counts();
         self.replication.figures.reset();
@@ -313,7 +313,7 @@ impl Server {
         // Who sees its connection closed must not get another one.
         self.listeners.all().iter().for_each(|listener| listener.stop());
         self.stopping.store(true, Release);
-        self.long.stop();
+        self.offload.stop();
         self.slow_scripts.stop();
         self.wake_all();
     }
@@ -443,7 +443,7 @@ impl Pause {
 fn writes(server: &Server, (row, args): (&Command, &Args<'_>), session: &Session) -> bool {
     const WRITES: Flags = Flags::WRITE.with(Flags::MAY_WRITE);
     let one = |row: &Command, args: &Args<'_>| row.flags.has(WRITES) && !row.only_reads(args, server);
-    if !matches!(row.reach, Reach::Queue) {
+    if !matches!(row.lock_scope, LockScope::Queue) {
         return one(row, args);
     }
     let mut queued = session.multi.iter().flat_map(|multi| &multi.queue);

@@ -5,15 +5,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use evenkeel_store::{Held, Watch};
+use evenkeel_store::{SlotGuard, Watch};
 
 use crate::acl::{Access, Acl};
 use crate::clients::ClientInfo;
 use crate::command::args::OwnedArgs;
 use crate::command::{Flags, Id};
-use crate::long::Work;
+use crate::offload::Work;
 use crate::pubsub::{PubSub, Subscriptions};
-use crate::replication::replicas::Introduction;
+use crate::replication::replicas::ReplicaHello;
 use crate::server::Server;
 use crate::tracking::mode;
 use crate::waiting::Waiting;
@@ -36,7 +36,7 @@ pub(crate) struct Session {
     /// What the command at hand leaves to be done elsewhere.
     pub(crate) long: Option<Work>,
     /// Others may have something for it: there may be mail to look at after its command.
-    pub(crate) hears: bool,
+    pub(crate) receives_push: bool,
     pub(crate) subscriptions: Option<Box<Subscriptions>>,
     /// CLIENT TRACKING, in a mode in which it counts what the client reads.
     pub(crate) tracks: bool,
@@ -46,7 +46,7 @@ pub(crate) struct Session {
     pub(crate) reply_mode: ReplyMode,
     pub(crate) no_touch: bool,
     /// What it has said about the replica that it is to become.
-    pub(crate) introduction: Option<Box<Introduction>>,
+    pub(crate) replica_hello: Option<Box<ReplicaHello>>,
     /// It runs what the log tells while data are being loaded: that has happened, and nothing keeps it from happening.
     pub(crate) replays: bool,
     /// It runs the stream of the primary, over the link of this generation.
@@ -118,14 +118,14 @@ pub(crate) struct Watching {
 }
 
 impl Watching {
-    /// Takes the watches out of their slots. `held` holds nothing, everything, or those slots.
-    pub(crate) fn end(self, held: &mut Held<'_>) {
+    /// Takes the watches out of their slots. `guard` holds nothing, everything, or those slots.
+    pub(crate) fn end(self, guard: &mut SlotGuard<'_>) {
         for (db, key) in &self.keys {
-            let key = held.keyspace().key(*db, key);
-            if held.holds(key.place) {
-                held.unwatch(&key, &self.watch);
+            let key = guard.keyspace().key(*db, key);
+            if guard.holds(key.place) {
+                guard.unwatch(&key, &self.watch);
             } else {
-                held.visit(key.place, |held| held.unwatch(&key, &self.watch));
+                guard.visit(key.place, |guard| guard.unwatch(&key, &self.watch));
             }
         }
     }
@@ -154,14 +154,14 @@ impl Session {
             waiting: None,
             log: LogMark::default(),
             long: None,
-            hears: false,
+            receives_push: false,
             subscriptions: None,
             tracks: false,
             caching: Caching::Unsaid,
             monitors: false,
             reply_mode: ReplyMode::On,
             no_touch: false,
-            introduction: None,
+            replica_hello: None,
             replays: false,
             link: None,
             closing: false,
@@ -170,8 +170,8 @@ impl Session {
     }
 
     /// That of a client who has just come: it is the default user.
-    pub(crate) fn of_newcomer(client: Arc<ClientInfo>, server: &Server) -> Session {
-        let access = Access::of_newcomer(&server.acl);
+    pub(crate) fn of_new_connection(client: Arc<ClientInfo>, server: &Server) -> Session {
+        let access = Access::of_new_connection(&server.acl);
         *client.user.lock() = access.who().cloned();
         Session::new(client, access)
     }
@@ -184,7 +184,7 @@ impl Session {
     }
 
     /// Whether nothing is known of the client but that it has come, where it has to say who it is.
-    pub(crate) fn is_stranger(&self, acl: &Acl) -> bool {
+    pub(crate) fn is_unauthenticated(&self, acl: &Acl) -> bool {
         !self.was_known && self.access.lacks_auth(acl)
     }
 
@@ -198,14 +198,14 @@ impl Session {
         self.client.db.store(db, Relaxed);
     }
 
-    /// Ends all watches. `held` holds nothing, everything, or the slots of the watched keys; where it is outside the gate,
+    /// Ends all watches. `guard` holds nothing, everything, or the slots of the watched keys; where it is outside the gate,
     /// which a script keeps closed, they are left behind to be ended later.
-    pub(crate) fn unwatch(&mut self, held: &mut Held<'_>) {
+    pub(crate) fn unwatch(&mut self, guard: &mut SlotGuard<'_>) {
         let Some(watching) = self.watching.take() else { return };
         self.client.watched.store(0, Relaxed);
         self.client.names.watched.store(0, Relaxed);
-        if held.seat.is_inside() {
-            watching.end(held);
+        if guard.ctx.is_inside() {
+            watching.end(guard);
         } else {
             self.left_watches = Some(watching);
         }
@@ -226,7 +226,7 @@ impl Session {
     /// Tracks no more.
     pub(crate) fn end_tracking(&mut self, server: &Server) {
         if let Some(forgotten) = server.tracking.end(&server.keyspace.events, &self.client) {
-            server.rubbish.free(forgotten);
+            server.lazy_free.free(forgotten);
         }
         (self.tracks, self.caching) = (false, Caching::Unsaid);
     }
@@ -239,7 +239,7 @@ impl Session {
     }
 
     /// Others have nothing more to tell it: for RESET, and at the end.
-    pub(crate) fn hear_no_more(&mut self, server: &Server) {
+    pub(crate) fn end_push(&mut self, server: &Server) {
         self.unsubscribe(&server.pubsub);
         if self.is_tracking() {
             self.end_tracking(server);
@@ -252,7 +252,7 @@ impl Session {
     /// A command has been run, or queued: whether anybody may have something for the client still, and what CLIENT CACHING
     /// holds for.
     pub(crate) fn after_command(&mut self) {
-        self.hears = self.subscriptions.is_some() || self.monitors || self.is_tracking();
+        self.receives_push = self.subscriptions.is_some() || self.monitors || self.is_tracking();
         self.caching = match self.caching {
             Caching::Said => Caching::Holds,
             Caching::Holds if self.multi.is_some() => Caching::Holds,

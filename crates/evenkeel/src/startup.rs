@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
 use evenkeel_rdb::without_numbers;
-use evenkeel_store::Seat;
+use evenkeel_store::ThreadContext;
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR2, SIGXFSZ};
 
 use crate::allocator::{self, Watch};
@@ -22,11 +22,11 @@ use crate::crash;
 use crate::log::{Level, Log, Target, try_file};
 use crate::net::listener::NOWHERE;
 use crate::net::worker::Worker;
-use crate::persist::bar::Bar;
 use crate::persist::load::{self, Ended};
 use crate::persist::lock::What;
+use crate::persist::progress_bar::Bar;
 use crate::persist::replay::{self, Replayed};
-use crate::persist::{aof, end, passed_over, points, rewrite, snapshot};
+use crate::persist::{aof, end, passed_over, rewrite, save_points, snapshot};
 use crate::replication::{failover, link};
 use crate::sandbox::{self, Call};
 use crate::server::Server;
@@ -179,7 +179,7 @@ fn serve(launch: Launch) -> ExitCode {
     if let Err(error) = start_long(&server) {
         return fail(&log, format!("A thread for long commands cannot be started: {error}"));
     }
-    server.census.note_startup();
+    server.sampler.note_startup();
     let bar = Bar::begin(&server);
     let loaded = load(&server);
     drop(bar);
@@ -450,14 +450,18 @@ fn start_long(server: &Arc<Server>) -> std::io::Result<()> {
         // DEBUG RELOAD has it run the code of libraries.
         let thread = std::thread::Builder::new().name(format!("long-{index}")).stack_size(STACK_LEN);
         thread.spawn(move || {
-            or_end(&server, "thread for long commands", || crate::long::run(&server, &server.long, stats))
+            or_end(&server, "thread for long commands", || {
+                crate::offload::run(&server, &server.offload, stats)
+            })
         })?;
     }
     let server = server.clone();
     let thread = std::thread::Builder::new().name("scripts".into()).stack_size(STACK_LEN);
     thread.spawn(move || {
         let stats = 2 * server.workers();
-        or_end(&server, "thread for slow scripts", || crate::long::run(&server, &server.slow_scripts, stats))
+        or_end(&server, "thread for slow scripts", || {
+            crate::offload::run(&server, &server.slow_scripts, stats)
+        })
     })?;
     Ok(())
 }
@@ -530,46 +534,46 @@ fn log_panics(log: Log) {
 
 /// What is done now and then, beside the workers, until the server stops.
 fn control(server: &Arc<Server>) {
-    let mut seat = server.keyspace.seat();
-    let mut slack = Watch::default();
+    let mut ctx = server.keyspace.thread_context();
+    let mut purge = Watch::default();
     let mut appraise_from = 0;
     while !server.stopping.load(Acquire) {
-        seat.now_ms = clock::unix_ms();
-        server.rates.lock().sample(&server.stats, server.replication.traffic(), seat.now_ms);
+        ctx.now_ms = clock::unix_ms();
+        server.rates.lock().sample(&server.stats, server.replication.traffic(), ctx.now_ms);
         server.targets.close_idle();
         evenkeel_store::memory::peak();
-        if slack.round(&server.slack) {
-            server.ask_for_slack();
+        if purge.round(&server.purge) {
+            server.ask_for_purge();
         }
-        server.census.round(&server.keyspace, &mut seat, server.settings().maxmemory);
+        server.sampler.round(&server.keyspace, &mut ctx, server.settings().maxmemory);
         if clock::ticks() >= appraise_from {
-            appraise_from = appraise_sharers(server, &mut seat);
+            appraise_from = appraise_sharers(server, &mut ctx);
         }
-        points::look(server);
+        save_points::look(server);
         failover::give_up_late(server);
         reload_tls(server);
-        server.hotkeys.end_if_due(server, seat.now_ms);
+        server.hotkeys.end_if_due(server, ctx.now_ms);
         std::thread::park_timeout(Duration::from_millis(ROUND_MS));
     }
 }
 
 /// Looks, for one slice or one value, of which values less is shared than was noted. Returns when to go on: it takes a fiftieth of a
 /// core at most, however many pages the values have.
-fn appraise_sharers(server: &Server, seat: &mut Seat) -> Ticks {
+fn appraise_sharers(server: &Server, ctx: &mut ThreadContext) -> Ticks {
     let (started, keyspace) = (clock::ticks(), &server.keyspace);
     let waiting = keyspace.sharers();
     let may_begin = waiting > 0 && !server.persist.is_loading();
-    if !may_begin || !keyspace.enter_unless(seat, || server.scripts.busy.is_busy()) {
+    if !may_begin || !keyspace.enter_unless(ctx, || server.scripts.busy.is_busy()) {
         return started;
     }
     let until = started + SLICE_US_MAX * clock::ticks_per_us();
     // Each key once at most: what still shares something goes to the end again.
     for _ in 0..waiting {
-        if !keyspace.hold_none(seat).appraise_next() || clock::ticks() >= until {
+        if !keyspace.hold_none(ctx).appraise_next() || clock::ticks() >= until {
             break;
         }
     }
-    keyspace.leave(seat);
+    keyspace.leave(ctx);
     let ended = clock::ticks();
     ended + 50 * (ended - started)
 }

@@ -27,9 +27,9 @@ use crate::config::Launch;
 use crate::dispatch::{Executor, Outcome, Request};
 use crate::error::{Done, Error};
 use crate::log::{self, Level, Log};
-use crate::long::{LONG_MIN, Work};
 use crate::net::inbox::Message;
-use crate::pubsub::mail::Found;
+use crate::offload::{OFFLOAD_MIN, Work};
+use crate::pubsub::push_queue::Pending;
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
@@ -59,9 +59,9 @@ pub(crate) fn folder(purpose: &str) -> PathBuf {
 fn blocking_get(call: &mut Call<'_, '_>) -> Done {
     let (timeout, all) = (call.timeout_s(call.args.len() - 1)?, 0..call.keys.len());
     for key in &call.keys[call.tries(all.clone())] {
-        if let Some(value) = call.held.string(key)?.map(|value| value.bytes().into_owned()) {
+        if let Some(value) = call.guard.string(key)?.map(|value| value.bytes().into_owned()) {
             assert!(value != b"panic", "as a test wants it");
-            call.held.remove(key);
+            call.guard.remove(key);
             call.reply.array(2);
             call.reply.bulk(key.bytes);
             call.reply.bulk(&value);
@@ -74,14 +74,14 @@ fn blocking_get(call: &mut Call<'_, '_>) -> Done {
 /// TEST.BMOVE from to timeout: waits until `from` has a value, and moves it to `to`, unless that is `full`.
 fn blocking_move(call: &mut Call<'_, '_>) -> Done {
     let (timeout, [from, to]) = (call.timeout_s(3)?, [call.keys[0], call.keys[1]]);
-    let Some(value) = call.held.string(&from)?.map(|value| value.bytes().into_owned()) else {
+    let Some(value) = call.guard.string(&from)?.map(|value| value.bytes().into_owned()) else {
         return call.block(Wait::on(0..1, Kind::String, timeout).with(1..2).null_in_multi());
     };
-    if call.held.string(&to)?.is_some_and(|old| &*old.bytes() == b"full") {
+    if call.guard.string(&to)?.is_some_and(|old| &*old.bytes() == b"full") {
         return Err(Error::WrongType);
     }
-    call.held.remove(&from);
-    call.held.set_string(&to, &value, Expire::Clear);
+    call.guard.remove(&from);
+    call.guard.set_string(&to, &value, Expire::Clear);
     call.reply.bulk(&value);
     Ok(())
 }
@@ -89,7 +89,7 @@ fn blocking_move(call: &mut Call<'_, '_>) -> Done {
 /// TEST.BMORE key len|$ timeout: waits until the string is longer than `len`; `$` is what it is now.
 fn blocking_more(call: &mut Call<'_, '_>) -> Done {
     let timeout = call.timeout_ms(3)?;
-    let len = call.held.string(&call.keys[0])?.map_or(0, |value| value.len());
+    let len = call.guard.string(&call.keys[0])?.map_or(0, |value| value.len());
     let seen = if call.args.is(2, "$") {
         assert!(!call.is_serving(), "it was to be run again with a number");
         len
@@ -109,7 +109,7 @@ fn blocking_more(call: &mut Call<'_, '_>) -> Done {
 /// TEST.LONG key ms [PANIC]: replies the value, after so many milliseconds of work.
 fn long_get(call: &mut Call<'_, '_>) -> Done {
     let (ms, panics) = (call.args.int(2)? as u64, call.args.is(3, "PANIC"));
-    let value = call.held.string(&call.keys[0])?.map(|value| value.bytes().into_owned());
+    let value = call.guard.string(&call.keys[0])?.map(|value| value.bytes().into_owned());
     let work = move |reply: &mut Reply| {
         std::thread::sleep(Duration::from_millis(ms));
         match &value {
@@ -119,14 +119,18 @@ fn long_get(call: &mut Call<'_, '_>) -> Done {
         assert!(!panics, "as a test wants it");
         Ok(())
     };
-    if call.is_long(ms as usize * LONG_MIN) { call.go_long(Work::reads(work)) } else { work(call.reply) }
+    if call.is_worth_offloading(ms as usize * OFFLOAD_MIN) {
+        call.offload(Work::reads(work))
+    } else {
+        work(call.reply)
+    }
 }
 
 /// TEST.LONGCOPY from to ms: sets `to` to the value of `from` and a mark for each time that the value was read, after so
 /// many milliseconds of work on it.
 fn long_copy(call: &mut Call<'_, '_>) -> Done {
     let pause = Duration::from_millis(call.args.int(3)? as u64);
-    let read = |call: &mut Call<'_, '_>| match call.held.string(&call.keys[0]) {
+    let read = |call: &mut Call<'_, '_>| match call.guard.string(&call.keys[0]) {
         Ok(Some(value)) => Ok(value.bytes().into_owned()),
         Ok(None) => Err(Error::NoSuchKey),
         Err(error) => Err(error.into()),
@@ -147,8 +151,8 @@ fn long_copy(call: &mut Call<'_, '_>) -> Done {
         }
     };
     let is_current = move |call: &mut Call<'_, '_>| read(call).is_ok_and(|now| now == source);
-    call.go_long(Work::writes(compute, is_current, |call, value| {
-        call.held.set_string(&call.keys[1], &value, Expire::Clear);
+    call.offload(Work::writes(compute, is_current, |call, value| {
+        call.guard.set_string(&call.keys[1], &value, Expire::Clear);
         call.reply.bulk(&value);
         Ok(())
     }))
@@ -157,7 +161,7 @@ fn long_copy(call: &mut Call<'_, '_>) -> Done {
 /// TEST.BGONE key timeout: waits until the key is not there.
 fn blocking_gone(call: &mut Call<'_, '_>) -> Done {
     let timeout = call.timeout_ms(2)?;
-    if call.held.peek(&call.keys[0]).is_some() {
+    if call.guard.peek(&call.keys[0]).is_some() {
         return call.block(Wait::on(0..1, Kind::String, timeout).or_any_change());
     }
     Err(Error::NoSuchKey)
@@ -165,7 +169,7 @@ fn blocking_gone(call: &mut Call<'_, '_>) -> Done {
 
 /// TEST.PANIC key [key ...]: sets the first key, then breaks down with the locks of all of them held.
 fn set_and_panic(call: &mut Call<'_, '_>) -> Done {
-    call.held.set_string(&call.keys[0], b"half done", Expire::Clear);
+    call.guard.set_string(&call.keys[0], b"half done", Expire::Clear);
     call.reply.bulk(b"the beginning of a reply");
     panic!("as a test wants it");
 }
@@ -269,7 +273,7 @@ impl World {
             let client = ClientInfo::new(id, "test:1".into(), "test:2".into(), -1, false, self.now_ms);
             let client = Arc::new(client);
             clients.add(client.clone());
-            let session = Session::of_newcomer(client, &self.server);
+            let session = Session::of_new_connection(client, &self.server);
             let (pending, deadline_ms, out) = (VecDeque::new(), None, Vec::new());
             Connection { worker: number % WORKERS, session, resp3: false, pending, deadline_ms, out }
         })
@@ -294,17 +298,17 @@ impl World {
     /// Does with the workers' mail what concerns commands that waited.
     fn resume_all(&mut self) {
         let server = self.server.clone();
-        let mail = || server.inboxes.iter().flat_map(|inbox| inbox.take()).collect::<Vec<_>>();
-        let mut messages = mail();
+        let push_queue = || server.inboxes.iter().flat_map(|inbox| inbox.take()).collect::<Vec<_>>();
+        let mut messages = push_queue();
         while !messages.is_empty() {
             for message in messages {
                 match message {
                     Message::Resume(resumed) => self.resume(resumed),
-                    Message::Mail(clients) => clients.iter().for_each(|client| self.deliver(client)),
+                    Message::PushQueued(clients) => clients.iter().for_each(|client| self.deliver(client)),
                     _ => {}
                 }
             }
-            messages = mail();
+            messages = push_queue();
         }
     }
 
@@ -313,9 +317,9 @@ impl World {
         let found =
             self.connections.values_mut().find(|connection| connection.session.client.id == client.id);
         if let Some(connection) = found
-            && let Found::Letters(letters) = client.mail.take(connection.resp3)
+            && let Pending::Messages(messages) = client.push_queue.take(connection.resp3)
         {
-            letters.iter().for_each(|letter| connection.out.extend_from_slice(letter));
+            messages.iter().for_each(|message| connection.out.extend_from_slice(message));
         }
     }
 
@@ -347,19 +351,19 @@ impl World {
         let (now_ms, server) = (self.now_ms, self.server.clone());
         let executor = &mut self.workers[0];
         executor.refresh(now_ms);
-        server.keyspace.enter(&mut executor.seat);
-        server.keyspace.hold_none(&mut executor.seat).sweep(0, 0, evenkeel_store::SLOTS, || false);
+        server.keyspace.enter(&mut executor.ctx);
+        server.keyspace.hold_none(&mut executor.ctx).sweep(0, 0, evenkeel_store::SLOTS, || false);
         executor.serve_woken();
-        server.keyspace.leave(&mut executor.seat);
+        server.keyspace.leave(&mut executor.ctx);
         self.resume_all();
     }
 
     /// Panics if the keyspace is not in order.
     pub(crate) fn verify(&mut self) {
-        let (server, seat) = (self.server.clone(), &mut self.workers[0].seat);
-        server.keyspace.enter(seat);
-        server.keyspace.hold_all(seat).verify();
-        server.keyspace.leave(seat);
+        let (server, ctx) = (self.server.clone(), &mut self.workers[0].ctx);
+        server.keyspace.enter(ctx);
+        server.keyspace.hold_all(ctx).verify();
+        server.keyspace.leave(ctx);
     }
 
     /// The client goes away.
@@ -369,7 +373,7 @@ impl World {
             waiting.abandon();
         }
         connection.leave_queues(&mut self.workers[connection.worker]);
-        connection.session.hear_no_more(&self.server);
+        connection.session.end_push(&self.server);
         self.server.clients.remove(connection.session.client.id);
     }
 }
@@ -385,11 +389,11 @@ impl Connection {
         let mut reply = Reply::default();
         reply.resp3 = self.resp3;
         executor.last_ticks = clock::ticks();
-        server.keyspace.enter(&mut executor.seat);
+        server.keyspace.enter(&mut executor.ctx);
         executor.make_room();
         let outcome = executor.shielded(&mut reply, |executor, reply| executor.run(session, request, reply));
         executor.serve_woken();
-        server.keyspace.leave(&mut executor.seat);
+        server.keyspace.leave(&mut executor.ctx);
         assert_ne!(outcome, Some(Outcome::Paused), "nobody tries again here");
         assert_eq!(outcome == Some(Outcome::Suspended), self.session.waiting.is_some());
         self.resp3 = reply.resp3;
@@ -402,9 +406,9 @@ impl Connection {
 
     fn leave_queues(&mut self, executor: &mut Executor) -> Option<Box<Waiting>> {
         let (waiting, server) = (self.session.waiting.take()?, executor.server.clone());
-        server.keyspace.enter(&mut executor.seat);
-        waiting.leave(&mut server.keyspace.hold_none(&mut executor.seat));
-        server.keyspace.leave(&mut executor.seat);
+        server.keyspace.enter(&mut executor.ctx);
+        waiting.leave(&mut server.keyspace.hold_none(&mut executor.ctx));
+        server.keyspace.leave(&mut executor.ctx);
         self.deadline_ms = None;
         Some(waiting)
     }
@@ -428,12 +432,12 @@ impl Target for World {
             }
             // Perhaps a long command has to come to its end first.
             let server = self.server.clone();
-            let mut waits = [&server.long, &server.slow_scripts].into_iter();
+            let mut waits = [&server.offload, &server.slow_scripts].into_iter();
             if let Some((job, long)) = waits.find_map(|long| Some((long.next()?, long))) {
                 self.long.refresh(self.now_ms);
                 job.run(&mut self.long, long);
                 self.resume_all();
-            } else if ends || server.long.running() > 0 {
+            } else if ends || server.offload.running() > 0 {
                 // The thread that ends the server says how that goes, and one that waits for another server comes back.
                 std::thread::sleep(Duration::from_millis(1));
             } else {

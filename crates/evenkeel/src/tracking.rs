@@ -26,7 +26,7 @@ use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use crate::clients::{ClientInfo, Names};
 use crate::pubsub::PubSub;
-use crate::pubsub::mail::Letter;
+use crate::pubsub::push_queue::PushMessage;
 use crate::pubsub::unit::{self, Message};
 
 pub(crate) mod prefixes;
@@ -367,7 +367,7 @@ impl Tracking {
     fn forget_any(&self, from: usize, random: usize, spared: &[u8]) -> bool {
         for at in (from..SHELVES).chain(0..from) {
             let Some(key) = self.shelves[at].lock().any_but(spared, random) else { continue };
-            self.invalidate(&key, 0, |client, letter| self.pubsub.send(client, letter));
+            self.invalidate(&key, 0, |client, message| self.pubsub.send(client, message));
             return true;
         }
         false
@@ -415,7 +415,7 @@ impl Tracking {
     }
 
     /// Forgets a key and tells its readers, but for who has changed it and does not want to hear that.
-    fn invalidate(&self, key: &[u8], by: u64, put: impl Fn(&Arc<ClientInfo>, Letter)) {
+    fn invalidate(&self, key: &[u8], by: u64, put: impl Fn(&Arc<ClientInfo>, PushMessage)) {
         if self.keys.load(Relaxed) == 0 {
             return;
         }
@@ -485,13 +485,18 @@ impl Tracking {
         }
         let forgotten: Box<dyn Send> = Box::new(self.empty());
         let clients: Vec<_> = self.clients.read().values().cloned().collect();
-        let put = |client: &Arc<ClientInfo>, letter| self.pubsub.send(client, letter);
+        let put = |client: &Arc<ClientInfo>, message| self.pubsub.send(client, message);
         clients.iter().for_each(|client| self.tell(client, &Invalid::All, put));
         Some(forgotten)
     }
 
     /// Puts it into the mail of the client, or of the client that is to be told instead, by `put`.
-    fn tell(&self, client: &Arc<ClientInfo>, invalid: &Invalid<'_>, put: impl Fn(&Arc<ClientInfo>, Letter)) {
+    fn tell(
+        &self,
+        client: &Arc<ClientInfo>,
+        invalid: &Invalid<'_>,
+        put: impl Fn(&Arc<ClientInfo>, PushMessage),
+    ) {
         let target = client.tracked.target.lock().clone();
         let receiver = target.as_ref().unwrap_or(client);
         if receiver.gone.load(Relaxed) {
@@ -500,7 +505,7 @@ impl Tracking {
         let listens = target.is_some() && receiver.is_subscriber();
         if receiver.resp.load(Relaxed) == 3 || listens {
             let resp2 = listens.then(|| encode(&[b"message", CHANNEL], invalid, false));
-            put(receiver, Letter::Unlike { resp2, resp3: encode(&[b"invalidate"], invalid, true) });
+            put(receiver, PushMessage::Unlike { resp2, resp3: encode(&[b"invalidate"], invalid, true) });
         }
     }
 
@@ -522,18 +527,18 @@ impl Tracking {
 }
 
 /// Keeps what a client is told until the keys are let go of, with the other messages of the unit.
-fn keep(client: &Arc<ClientInfo>, letter: Letter) {
-    unit::keep(Message::Letter(client.clone(), letter));
+fn keep(client: &Arc<ClientInfo>, message: PushMessage) {
+    unit::keep(Message::PushMessage(client.clone(), message));
 }
 
-fn note_broken(client: &Arc<ClientInfo>, target: u64, put: impl Fn(&Arc<ClientInfo>, Letter)) {
+fn note_broken(client: &Arc<ClientInfo>, target: u64, put: impl Fn(&Arc<ClientInfo>, PushMessage)) {
     client.tracked.mode.fetch_or(mode::BROKEN, Relaxed);
     if client.resp.load(Relaxed) == 3 {
         let mut encoder = Encoder { resp3: true, ..Encoder::default() };
         encoder.push(2);
         encoder.bulk(b"tracking-redir-broken");
         encoder.int(target as i64);
-        put(client, Letter::Unlike { resp2: None, resp3: encoder.bytes.into() });
+        put(client, PushMessage::Unlike { resp2: None, resp3: encoder.bytes.into() });
     }
 }
 

@@ -1,12 +1,12 @@
 //! A session whose last command has not been replied to yet: it waits for a key ([`crate::blocking`]), or is being worked
-//! on elsewhere ([`crate::long`]). Its connection is not read meanwhile.
+//! on elsewhere ([`crate::offload`]). Its connection is not read meanwhile.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use evenkeel_store::Held;
+use evenkeel_store::SlotGuard;
 
 use crate::blocking::{Blocked, Timeout};
 use crate::clients::ClientInfo;
@@ -79,13 +79,13 @@ impl Waiting {
         }
     }
 
-    /// Leaves all queues, the wait being over. `held` holds nothing.
-    pub(crate) fn leave(&self, held: &mut Held<'_>) {
+    /// Leaves all queues, the wait being over. `guard` holds nothing.
+    pub(crate) fn leave(&self, guard: &mut SlotGuard<'_>) {
         let On::Keys(blocked, keys) = &self.on else { return };
         blocked.client.note_wait(false, 0, false);
         for key in keys {
-            let key = held.keyspace().key(blocked.db, key);
-            held.visit(key.place, |held| held.unwait(&key, self.number));
+            let key = guard.keyspace().key(blocked.db, key);
+            guard.visit(key.place, |guard| guard.unwait(&key, self.number));
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use evenkeel_store::memory::Counting;
-use evenkeel_store::{Expire, Held, Key, Keyspace, SLOTS, Seat};
+use evenkeel_store::{Expire, Key, Keyspace, SLOTS, SlotGuard, ThreadContext};
 use evenkeel_testkit::Random;
 use mimalloc::MiMalloc;
 
@@ -21,7 +21,7 @@ const NOW_MS: u64 = 1_700_000_000_000;
 
 struct Bench {
     keyspace: Keyspace,
-    seat: Seat,
+    ctx: ThreadContext,
     keys: usize,
     random: Random,
 }
@@ -29,9 +29,9 @@ struct Bench {
 impl Bench {
     fn new(keys: usize) -> Bench {
         let keyspace = Keyspace::new(1, 1, NOW_MS, 1);
-        let mut seat = keyspace.seat();
-        seat.now_ms = NOW_MS;
-        Bench { keyspace, seat, keys, random: Random::new(1) }
+        let mut ctx = keyspace.thread_context();
+        ctx.now_ms = NOW_MS;
+        Bench { keyspace, ctx, keys, random: Random::new(1) }
     }
 
     /// Names of keys at random, all of 16 bytes. Made beforehand, so that making them is not measured.
@@ -44,19 +44,19 @@ impl Bench {
         &mut self,
         names: &[[u8; 16]],
         prefetch: bool,
-        mut each: impl FnMut(&Keyspace, &mut Seat, &Key<'_>),
+        mut each: impl FnMut(&Keyspace, &mut ThreadContext, &Key<'_>),
     ) -> Duration {
         let start = Instant::now();
         for batch in names.chunks(BATCH) {
             let keys: Vec<Key<'_>> = batch.iter().map(|name| self.keyspace.key(0, name)).collect();
-            self.keyspace.enter(&mut self.seat);
+            self.keyspace.enter(&mut self.ctx);
             if prefetch {
-                keys.iter().for_each(|key| self.keyspace.prefetch_slot(&self.seat, key.place));
-                keys.iter().for_each(|key| self.keyspace.prefetch_bucket(&self.seat, key.place, key.hash));
-                keys.iter().for_each(|key| self.keyspace.prefetch_entry(&self.seat, key.place, key.hash, 1));
+                keys.iter().for_each(|key| self.keyspace.prefetch_slot(&self.ctx, key.place));
+                keys.iter().for_each(|key| self.keyspace.prefetch_bucket(&self.ctx, key.place, key.hash));
+                keys.iter().for_each(|key| self.keyspace.prefetch_entry(&self.ctx, key.place, key.hash, 1));
             }
-            keys.iter().for_each(|key| each(&self.keyspace, &mut self.seat, key));
-            self.keyspace.leave(&mut self.seat);
+            keys.iter().for_each(|key| each(&self.keyspace, &mut self.ctx, key));
+            self.keyspace.leave(&mut self.ctx);
         }
         start.elapsed() / names.len() as u32
     }
@@ -69,20 +69,20 @@ fn name(at: usize) -> [u8; 16] {
     name
 }
 
-fn set(keyspace: &Keyspace, seat: &mut Seat, key: &Key<'_>) {
-    keyspace.hold_one(seat, key.place).set_string(key, b"sixteen bytes...", Expire::Clear);
+fn set(keyspace: &Keyspace, ctx: &mut ThreadContext, key: &Key<'_>) {
+    keyspace.hold_one(ctx, key.place).set_string(key, b"sixteen bytes...", Expire::Clear);
 }
 
-fn get(keyspace: &Keyspace, seat: &mut Seat, key: &Key<'_>) {
-    let mut held = keyspace.hold_one(seat, key.place);
-    let value = held.string(key).expect("a string").expect("there");
+fn get(keyspace: &Keyspace, ctx: &mut ThreadContext, key: &Key<'_>) {
+    let mut guard = keyspace.hold_one(ctx, key.place);
+    let value = guard.string(key).expect("a string").expect("there");
     std::hint::black_box(value.byte(0));
 }
 
 /// SET with a value of another length each time: a new entry takes the old one's place.
-fn set_other_length(keyspace: &Keyspace, seat: &mut Seat, key: &Key<'_>) {
-    let len = seat.random() as usize % 32;
-    keyspace.hold_one(seat, key.place).set_string(key, &[b'v'; 32][..len], Expire::Clear);
+fn set_other_length(keyspace: &Keyspace, ctx: &mut ThreadContext, key: &Key<'_>) {
+    let len = ctx.random() as usize % 32;
+    keyspace.hold_one(ctx, key.place).set_string(key, &[b'v'; 32][..len], Expire::Clear);
 }
 
 fn random_keys(keys: usize) {
@@ -95,7 +95,7 @@ fn random_keys(keys: usize) {
     println!("  insert in order        {insert:?}");
     let names = bench.names(keys);
     for (what, operation) in [
-        ("get", get as fn(&Keyspace, &mut Seat, &Key<'_>)),
+        ("get", get as fn(&Keyspace, &mut ThreadContext, &Key<'_>)),
         ("set", set),
         ("set, other length", set_other_length),
     ] {
@@ -134,30 +134,30 @@ fn one_slot(keys: usize, single: bool) {
     println!("{keys} keys in one slot");
     let mut bench = Bench::new(keys);
     let names: Vec<Vec<u8>> = (0..keys).map(|at| format!("{{tag}}{at}").into_bytes()).collect();
-    let (keyspace, seat) = (&bench.keyspace, &mut bench.seat);
-    let mut with = |name: &[u8], f: &mut dyn FnMut(&mut Held<'_>, &Key<'_>)| {
+    let (keyspace, ctx) = (&bench.keyspace, &mut bench.ctx);
+    let mut with = |name: &[u8], f: &mut dyn FnMut(&mut SlotGuard<'_>, &Key<'_>)| {
         let key = keyspace.key(0, name);
-        keyspace.enter(seat);
-        f(&mut keyspace.hold_one(seat, key.place), &key);
-        keyspace.leave(seat);
+        keyspace.enter(ctx);
+        f(&mut keyspace.hold_one(ctx, key.place), &key);
+        keyspace.leave(ctx);
     };
     let value = b"sixteen bytes...";
     each("insert", &names, single, |name| {
-        with(name, &mut |held, key| held.set_string(key, value, Expire::Clear));
+        with(name, &mut |guard, key| guard.set_string(key, value, Expire::Clear));
     });
-    each("remove", &names, single, |name| with(name, &mut |held, key| assert!(held.remove(key))));
+    each("remove", &names, single, |name| with(name, &mut |guard, key| assert!(guard.remove(key))));
     each("insert with deadline", &names, single, |name| {
-        with(name, &mut |held, key| held.set_string(key, value, Expire::At(NOW_MS)));
+        with(name, &mut |guard, key| guard.set_string(key, value, Expire::At(NOW_MS)));
     });
-    keyspace.enter(seat);
+    keyspace.enter(ctx);
     let (mut at, mut removed, mut longest, start) = (Some(0), 0, Duration::ZERO, thread_time());
     while let Some(from) = at {
         let start = thread_time();
-        let swept = keyspace.hold_none(seat).sweep(0, from, SLOTS, || true);
+        let swept = keyspace.hold_none(ctx).sweep(0, from, SLOTS, || true);
         longest = longest.max(thread_time() - start);
         (at, removed) = (swept.next, removed + swept.removed);
     }
-    keyspace.leave(seat);
+    keyspace.leave(ctx);
     println!(
         "  sweep                  mean {:?}, longest visit {longest:?}",
         (thread_time() - start) / removed as u32

@@ -5,11 +5,11 @@
 //! what is read afterwards.
 
 use crate::collection::{Hash, Set, ZSet};
+use crate::context::ThreadContext;
 use crate::entry::View;
-use crate::held::Held;
+use crate::guard::SlotGuard;
 use crate::key::Place;
 use crate::keyspace::Keyspace;
-use crate::seat::Seat;
 use crate::segment::Word;
 use crate::{Key, Kind};
 
@@ -23,8 +23,8 @@ pub const MEMBERS_MAX: usize = 32;
 impl Keyspace {
     /// Asks the memory system for the slot of a key. A hint: nothing is read.
     #[inline]
-    pub fn prefetch_slot(&self, seat: &Seat, place: Place) {
-        self.assert_inside(seat);
+    pub fn prefetch_slot(&self, ctx: &ThreadContext, place: Place) {
+        self.assert_inside(ctx);
         if let Some(db) = self.db_if_used(place.db()) {
             prefetch((&raw const db.slots[place.slot()]).cast());
         }
@@ -32,8 +32,8 @@ impl Keyspace {
 
     /// Asks for the bucket of a key, once its slot is there.
     #[inline]
-    pub fn prefetch_bucket(&self, seat: &Seat, place: Place, hash: u64) {
-        self.assert_inside(seat);
+    pub fn prefetch_bucket(&self, ctx: &ThreadContext, place: Place, hash: u64) {
+        self.assert_inside(ctx);
         if let Some(db) = self.db_if_used(place.db()) {
             prefetch(db.slots[place.slot()].bucket_hint(hash));
         }
@@ -41,8 +41,8 @@ impl Keyspace {
 
     /// Asks for the first `lines` cache lines of a key's entry, once its bucket is there. The seat must be inside.
     #[inline]
-    pub fn prefetch_entry(&self, seat: &Seat, place: Place, hash: u64, lines: usize) {
-        self.assert_inside(seat);
+    pub fn prefetch_entry(&self, ctx: &ThreadContext, place: Place, hash: u64, lines: usize) {
+        self.assert_inside(ctx);
         if let Some(db) = self.db_if_used(place.db()) {
             let entry = db.slots[place.slot()].entry_hint(hash);
             if !entry.is_null() {
@@ -53,19 +53,19 @@ impl Keyspace {
 
     /// Asks for the slots, buckets and entries of a command's keys: all misses of a kind are waited for together. The seat must be
     /// inside.
-    pub fn prefetch_keys(&self, seat: &Seat, keys: &[Key<'_>]) {
+    pub fn prefetch_keys(&self, ctx: &ThreadContext, keys: &[Key<'_>]) {
         let keys = || keys.iter().take(KEYS_MAX);
-        keys().for_each(|key| self.prefetch_slot(seat, key.place));
-        keys().for_each(|key| self.prefetch_bucket(seat, key.place, key.hash));
-        keys().for_each(|key| self.prefetch_entry(seat, key.place, key.hash, ENTRY_LINES));
+        keys().for_each(|key| self.prefetch_slot(ctx, key.place));
+        keys().for_each(|key| self.prefetch_bucket(ctx, key.place, key.hash));
+        keys().for_each(|key| self.prefetch_entry(ctx, key.place, key.hash, ENTRY_LINES));
     }
 
     /// Asks for what looking up these members, at most [`MEMBERS_MAX`], in the collection at a key will read, if that is
     /// a large hash, set or sorted set; returns how many it has found there, as far as tags tell. Locks the key's slot, so
     /// that the collection stays where it is meanwhile. The seat is inside and holds nothing.
-    pub fn prefetch_members(&self, seat: &mut Seat, key: &Key<'_>, members: &[&[u8]]) -> usize {
-        let held = Held::one(self, seat, key.place);
-        let Some(found) = held.slot_of_place(key.place).find(key.hash, key.bytes) else { return 0 };
+    pub fn prefetch_members(&self, ctx: &mut ThreadContext, key: &Key<'_>, members: &[&[u8]]) -> usize {
+        let guard = SlotGuard::one(self, ctx, key.place);
+        let Some(found) = guard.slot_of_place(key.place).find(key.hash, key.bytes) else { return 0 };
         let (view, hasher) = (View::new(found.entry()), &self.hasher);
         match view.kind() {
             Kind::Hash => view.collection::<Hash>().prefetch(hasher, members),

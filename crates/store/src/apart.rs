@@ -6,7 +6,7 @@
 //!
 //! *Shared bytes* are noted in an entry when a command makes its value from that of another key: of each page that several
 //! entries have, at least all but one have noted it. That is an upper bound, since an original may be removed or changed
-//! later. [`Held::appraise_next`] looks at one value after the other again, and takes off what is its own by now. The
+//! later. [`SlotGuard::appraise_next`] looks at one value after the other again, and takes off what is its own by now. The
 //! references of snapshots and replies are never noted, since nothing is stored because of them.
 //!
 //! *Holes* are counted by ropes themselves, see [`crate::rope`].
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 
 use crate::entry::EntryPtr;
-use crate::held::Held;
+use crate::guard::SlotGuard;
 use crate::key::Place;
 
 /// Of one value, or of several.
@@ -96,7 +96,7 @@ pub(crate) fn decoded(code: u16) -> u64 {
     u64::from(code & ((1 << MANTISSA) - 1)) << (code >> MANTISSA)
 }
 
-impl Held<'_> {
+impl SlotGuard<'_> {
     /// Counts an entry that comes into its table.
     #[inline]
     pub(crate) fn count_apart(&self, place: Place, entry: EntryPtr) {
@@ -157,31 +157,31 @@ impl Held<'_> {
     pub fn appraise_next(&mut self) -> bool {
         let Some((place, bytes)) = self.keyspace().sharers.0.lock().pop_front() else { return false };
         let key = self.keyspace().key(place.db() as u32, &bytes);
-        let find = |held: &Self| {
-            let found = held.slot_of_place(place).find(key.hash, key.bytes)?;
+        let find = |guard: &Self| {
+            let found = guard.slot_of_place(place).find(key.hash, key.bytes)?;
             Some(found.entry()).filter(|entry| entry.apart().shared > 0)
         };
-        let Some(value) = self.visit(place, |held| find(held).and_then(EntryPtr::share_outside)) else {
+        let Some(value) = self.visit(place, |guard| find(guard).and_then(EntryPtr::share_outside)) else {
             return true;
         };
         // The entry's reference, and this one.
-        let shared = self.aside(|| value.shared_memory(2)) as u64;
-        let is_there = self.visit(place, |held| {
-            let Some(entry) = find(held).filter(|entry| entry.is_sharing(&value)) else { return false };
+        let shared = self.outside_gate(|| value.shared_memory(2)) as u64;
+        let is_there = self.visit(place, |guard| {
+            let Some(entry) = find(guard).filter(|entry| entry.is_sharing(&value)) else { return false };
             let before = entry.apart();
             if shared < before.shared {
-                held.subtract_apart(place, before);
+                guard.subtract_apart(place, before);
                 entry.set_shared(shared);
-                held.add_apart(place, entry.apart());
+                guard.add_apart(place, entry.apart());
             }
             if shared > 0 {
-                held.keyspace().sharers.push(place, key.bytes);
+                guard.keyspace().sharers.push(place, key.bytes);
             }
             true
         });
         match is_there {
             true => drop(value), // which frees nothing, unless the key has been removed just now
-            false => self.seat.discard(Some(value)),
+            false => self.ctx.discard(Some(value)),
         }
         true
     }

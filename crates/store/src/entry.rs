@@ -25,7 +25,7 @@ use crate::Millis;
 use crate::ahead::prefetch;
 use crate::apart::{self, Apart};
 use crate::collection::{Collection, Hash};
-use crate::outside::Outside;
+use crate::heap_value::HeapValue;
 use crate::rope::{FLAT_MAX, Rope, Spine, Str};
 
 const _: () = assert!(FLAT_MAX < EPOCH as usize, "a flat value's length fits the header");
@@ -113,7 +113,7 @@ pub(crate) enum Value<'a> {
     /// At most `FLAT_MAX` bytes. `raw`: it has been edited in place, so OBJECT ENCODING says `raw`.
     Flat { bytes: &'a [u8], raw: bool },
     /// A rope, or a collection of this form.
-    Outside(Outside, u8),
+    HeapValue(HeapValue, u8),
 }
 
 impl<'a> Value<'a> {
@@ -130,13 +130,13 @@ impl<'a> Value<'a> {
 
 impl Value<'_> {
     pub(crate) fn rope(rope: Rope) -> Value<'static> {
-        Value::Outside(Outside::Rope(rope), (RAW >> FORM_SHIFT) as u8)
+        Value::HeapValue(HeapValue::Rope(rope), (RAW >> FORM_SHIFT) as u8)
     }
 
     fn kind(&self) -> Kind {
         match self {
             Value::Flat { .. } => Kind::String,
-            Value::Outside(outside, _) => outside.kind(),
+            Value::HeapValue(outside, _) => outside.kind(),
         }
     }
 }
@@ -146,7 +146,7 @@ impl Value<'_> {
 pub(crate) struct EntryPtr(NonNull<u8>);
 
 // All methods that read through the pointer are sound only while the slot that owns the entry is held and the entry
-// has not been freed. The crate keeps that promise in one place: `Held` hands out views that borrow it.
+// has not been freed. The crate keeps that promise in one place: `SlotGuard` hands out views that borrow it.
 impl EntryPtr {
     /// # Safety
     /// `address` is that of an entry.
@@ -166,7 +166,7 @@ impl EntryPtr {
         let long = key.len() >= u16::MAX as usize;
         let (value_len, value_flags) = match &value {
             Value::Flat { bytes, raw } => (bytes.len(), if *raw { RAW } else { 0 }),
-            Value::Outside(_, form) => (0, OUTSIDE | u32::from(*form) << FORM_SHIFT),
+            Value::HeapValue(_, form) => (0, OUTSIDE | u32::from(*form) << FORM_SHIFT),
         };
         debug_assert!(value_len <= FLAT_MAX);
         let flags = value_flags | if deadline.is_some() { TTL } else { 0 } | if long { LONG_KEY } else { 0 };
@@ -198,7 +198,7 @@ impl EntryPtr {
                 Value::Flat { bytes, .. } => {
                     at.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len())
                 }
-                Value::Outside(outside, _) => at.cast::<*const u8>().write_unaligned(outside.into_raw()),
+                Value::HeapValue(outside, _) => at.cast::<*const u8>().write_unaligned(outside.into_raw()),
             }
         }
         entry
@@ -347,15 +347,15 @@ impl EntryPtr {
     }
 
     /// What is not in the entry itself; `None` for a flat value. The entry must then be freed or get something back.
-    fn take_outside(self) -> Option<Outside> {
+    fn take_outside(self) -> Option<HeapValue> {
         // SAFETY: the entry owns one reference to a value of its kind, which moves to the caller.
-        self.is_outside().then(|| unsafe { Outside::from_raw(self.kind(), self.outside()) })
+        self.is_outside().then(|| unsafe { HeapValue::from_raw(self.kind(), self.outside()) })
     }
 
     /// Another reference to what is not in the entry itself.
-    pub(crate) fn share_outside(self) -> Option<Outside> {
+    pub(crate) fn share_outside(self) -> Option<HeapValue> {
         let outside = ManuallyDrop::new(self.take_outside()?);
-        Some(Outside::clone(&outside))
+        Some(HeapValue::clone(&outside))
     }
 
     /// The rope, to be written to; `None` for a flat value. This is a string.
@@ -375,7 +375,7 @@ impl EntryPtr {
     /// The collection. This is one of that kind.
     #[inline]
     pub(crate) fn collection<'a, T: Collection>(self) -> Ref<'a, T> {
-        Ref { value: self.collection_copy(), held: PhantomData }
+        Ref { value: self.collection_copy(), guard: PhantomData }
     }
 
     #[inline]
@@ -437,7 +437,7 @@ impl EntryPtr {
     }
 
     /// Whether the value, which is not in the entry itself, is this one.
-    pub(crate) fn is_sharing(self, value: &Outside) -> bool {
+    pub(crate) fn is_sharing(self, value: &HeapValue) -> bool {
         // SAFETY: the copy is made to an address, which drops nothing.
         let address = unsafe { std::ptr::read(value) }.into_raw();
         self.is_outside() && self.kind() == value.kind() && address == self.outside()
@@ -476,7 +476,7 @@ impl EntryPtr {
 
     /// Frees the entry and gives back what was not in it, whose freeing may be long work.
     #[inline]
-    pub(crate) fn free(self) -> Option<Outside> {
+    pub(crate) fn free(self) -> Option<HeapValue> {
         let outside = self.take_outside();
         self.free_block();
         outside
@@ -503,13 +503,13 @@ impl EntryPtr {
     /// An entry like this one, with what is not in it given.
     fn with_value(
         self,
-        outside: Option<Outside>,
+        outside: Option<HeapValue>,
         key: &[u8],
         deadline: Option<Millis>,
         access: u32,
     ) -> EntryPtr {
         let value = match outside {
-            Some(outside) => Value::Outside(outside, self.form()),
+            Some(outside) => Value::HeapValue(outside, self.form()),
             None => self.flat_value(),
         };
         let new = EntryPtr::new(key, value, deadline, access);
@@ -599,7 +599,7 @@ impl<T: IntoOutside> Drop for OutsideMut<T> {
 /// A collection where it is.
 pub struct Ref<'a, T> {
     value: ManuallyDrop<T>,
-    held: PhantomData<&'a T>,
+    guard: PhantomData<&'a T>,
 }
 
 impl<T> Deref for Ref<'_, T> {
@@ -645,12 +645,12 @@ fn layout(size: usize) -> Layout {
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     entry: EntryPtr,
-    held: std::marker::PhantomData<&'a ()>,
+    guard: std::marker::PhantomData<&'a ()>,
 }
 
 impl<'a> View<'a> {
     pub(crate) fn new(entry: EntryPtr) -> View<'a> {
-        View { entry, held: std::marker::PhantomData }
+        View { entry, guard: std::marker::PhantomData }
     }
 
     pub fn kind(&self) -> Kind {
@@ -688,7 +688,7 @@ impl<'a> View<'a> {
     pub fn rope(&self) -> Option<Rope> {
         assert!(self.kind() == Kind::String, "the caller has looked at the kind");
         match self.entry.share_outside()? {
-            Outside::Rope(rope) => Some(rope),
+            HeapValue::Rope(rope) => Some(rope),
             _ => unreachable!("a string outside is a rope"),
         }
     }

@@ -6,13 +6,13 @@
 //! may keep until the keys are let go of ([`Listener::send`]), to send it in one piece.
 //!
 //! What a change is called depends on the command, of which the store knows nothing. Whoever runs the command adds names to
-//! what has been noted ([`Held::say`]) while the key is still held.
+//! what has been noted ([`SlotGuard::say`]) while the key is still held.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use crate::held::Held;
+use crate::guard::SlotGuard;
 use crate::key::Place;
 
 /// Who hears what happens.
@@ -101,7 +101,7 @@ impl Events {
     }
 }
 
-impl Held<'_> {
+impl SlotGuard<'_> {
     /// Whether somebody wants to hear what happens to keys.
     #[inline]
     pub fn is_listened_to(&self) -> bool {
@@ -109,7 +109,7 @@ impl Held<'_> {
     }
 
     #[inline]
-    pub(crate) fn happened(&mut self, place: Place, key: &[u8], what: What) {
+    pub(crate) fn emit(&mut self, place: Place, key: &[u8], what: What) {
         if self.keyspace().events.is_wanted() {
             self.note_event(place.db() as u32, key, what);
         }
@@ -117,11 +117,11 @@ impl Held<'_> {
 
     #[cold]
     fn note_event(&mut self, db: u32, key: &[u8], what: What) {
-        if self.seat.is_unheard {
+        if self.ctx.is_unheard {
             return;
         }
-        let by = self.seat.acting;
-        self.seat.events.push(Event { db, key: key.into(), what, by });
+        let by = self.ctx.acting;
+        self.ctx.events.push(Event { db, key: key.into(), what, by });
     }
 
     /// Says what a command has done to a key, which is held.
@@ -133,24 +133,24 @@ impl Held<'_> {
 
     /// Takes back what has been noted from a point on, to be noted anew with names.
     pub fn take_events(&mut self, from: usize) -> Vec<Event> {
-        self.seat.events.split_off(from.min(self.seat.events.len()))
+        self.ctx.events.split_off(from.min(self.ctx.events.len()))
     }
 
     /// Notes what has been taken, or a part of it.
     pub fn put_event(&mut self, event: Event) {
-        self.seat.events.push(event);
+        self.ctx.events.push(event);
     }
 
     /// How much has been noted since the keys were locked.
     pub fn events_noted(&self) -> usize {
-        self.seat.events.len()
+        self.ctx.events.len()
     }
 
     /// A command is done: hands what it has done to the listener. Otherwise what the next one of a transaction reads would
     /// seem to have been changed by this one.
     #[inline]
     pub fn report_events(&mut self) {
-        if self.seat.events_heard < self.seat.events.len() {
+        if self.ctx.events_heard < self.ctx.events.len() {
             self.report_events_now();
         }
     }
@@ -159,10 +159,10 @@ impl Held<'_> {
     fn report_events_now(&mut self) {
         let listener = self.keyspace().events.listener.get();
         if let Some(listener) = listener {
-            listener.hear(&self.seat.events[self.seat.events_heard..]);
+            listener.hear(&self.ctx.events[self.ctx.events_heard..]);
         }
         if listener.is_some_and(|listener| listener.wants_all()) {
-            self.seat.events_heard = self.seat.events.len();
+            self.ctx.events_heard = self.ctx.events.len();
         } else {
             self.forget_events();
         }
@@ -172,7 +172,7 @@ impl Held<'_> {
     /// The listener keeps messages for those who are to be told of what is done here, until the keys are let go of. While everything is
     /// held nobody else sends any, so they are sent at once.
     pub fn note_messages(&mut self) {
-        self.seat.has_messages = true;
+        self.ctx.has_messages = true;
         if self.holds_all() {
             self.send_messages();
         }
@@ -180,7 +180,7 @@ impl Held<'_> {
 
     /// Sends the messages that the listener keeps.
     pub fn send_messages(&mut self) {
-        if std::mem::take(&mut self.seat.has_messages)
+        if std::mem::take(&mut self.ctx.has_messages)
             && let Some(listener) = self.keyspace().events.listener.get()
         {
             listener.send();
@@ -189,27 +189,27 @@ impl Held<'_> {
 
     /// What was done since the keys were locked has been taken back.
     pub(crate) fn forget_events(&mut self) {
-        self.seat.events.clear();
-        self.seat.events_heard = 0;
+        self.ctx.events.clear();
+        self.ctx.events_heard = 0;
     }
 
     /// The keys are about to be let go of.
     #[inline]
     pub(crate) fn tell_listener(&mut self) {
         self.report_events();
-        if self.seat.has_messages || !self.seat.events.is_empty() {
+        if self.ctx.has_messages || !self.ctx.events.is_empty() {
             self.end_events();
         }
     }
 
     #[cold]
     fn end_events(&mut self) {
-        if !self.seat.events.is_empty()
+        if !self.ctx.events.is_empty()
             && let Some(listener) = self.keyspace().events.listener.get()
         {
-            listener.let_go(&self.seat.events);
+            listener.let_go(&self.ctx.events);
             self.forget_events();
-            self.seat.has_messages = true;
+            self.ctx.has_messages = true;
         }
         self.send_messages();
     }

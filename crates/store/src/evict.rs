@@ -5,11 +5,11 @@
 //! not by a copy of its key, and samples come from one slot each, locked for a moment.
 
 use crate::Millis;
+use crate::context::add;
 use crate::entry::EntryPtr;
 use crate::events::What;
-use crate::held::Held;
+use crate::guard::SlotGuard;
 use crate::key::Place;
-use crate::seat::add;
 use crate::segment::{Segment, Word};
 use crate::slot::NEVER;
 
@@ -58,7 +58,7 @@ struct Candidate {
     score: u64,
 }
 
-impl Held<'_> {
+impl SlotGuard<'_> {
     /// Removes one key by `policy`, having looked at about `samples` keys of each database; `false` when no key
     /// qualifies. Only for who holds nothing or everything.
     pub fn evict(&mut self, policy: Policy, samples: usize, decay_minutes: u32, pool: &mut Pool) -> bool {
@@ -71,7 +71,7 @@ impl Held<'_> {
             }
             while let Some(candidate) = pool.best.pop() {
                 if self.evict_candidate(&candidate, policy, decay_minutes) {
-                    add(&self.seat.tally.evicted, 1);
+                    add(&self.ctx.tally.evicted, 1);
                     return true;
                 }
             }
@@ -85,17 +85,17 @@ impl Held<'_> {
         if self.keyspace().db_if_used(place.db()).is_none() {
             return false;
         }
-        self.visit(place, |held| {
-            let slot = held.slot_of_place(place);
+        self.visit(place, |guard| {
+            let slot = guard.slot_of_place(place);
             let Some(found) = slot.find_word(candidate.hash, candidate.word) else { return false };
             let entry = found.entry();
             let unused = policy.order == Order::Random
-                || score(entry, policy.order, held.seat.now_ms, decay_minutes) >= candidate.score;
+                || score(entry, policy.order, guard.ctx.now_ms, decay_minutes) >= candidate.score;
             let goes = unused && (entry.deadline().is_some() || !policy.volatile_only);
             if goes {
-                held.happened(place, entry.key(), What::Evicted);
-                held.log_removal(place, entry.key());
-                held.unasked(|held| held.remove_found(place, found));
+                guard.emit(place, entry.key(), What::Evicted);
+                guard.log_removal(place, entry.key());
+                guard.unasked(|guard| guard.remove_found(place, found));
             }
             goes
         })
@@ -104,13 +104,13 @@ impl Held<'_> {
     fn sample(&mut self, db: usize, policy: Policy, samples: usize, decay_minutes: u32, pool: &mut Pool) {
         let mut seen = 0;
         for _ in 0..samples {
-            let random = self.seat.random();
+            let random = self.ctx.random();
             let Some(database) = self.keyspace().db_if_used(db) else { return };
             let bits = if policy.volatile_only { &database.timed } else { &database.occupied };
             let Some(slot) = bits.any(random) else { return };
             let place = Place::new(db as u32, slot as u16);
-            seen += self.visit(place, |held| {
-                held.sample_slot(place, policy, samples.saturating_sub(seen), decay_minutes, pool)
+            seen += self.visit(place, |guard| {
+                guard.sample_slot(place, policy, samples.saturating_sub(seen), decay_minutes, pool)
             });
             if seen >= samples {
                 return;
@@ -128,7 +128,7 @@ impl Held<'_> {
         decay_minutes: u32,
         pool: &mut Pool,
     ) -> usize {
-        let (random, now) = (self.seat.random(), self.seat.now_ms);
+        let (random, now) = (self.ctx.random(), self.ctx.now_ms);
         let slot = self.slot_of_place(place);
         // A deadline in the column may be that of a hash' field; only the entry knows.
         let column_tells = !slot.has_timed_hashes();
@@ -150,7 +150,7 @@ impl Held<'_> {
             let mut seen = 0;
             for word in neighbours(segment, random as usize, samples, &qualifies) {
                 let score = match policy.order {
-                    Order::Random => self.seat.random(),
+                    Order::Random => self.ctx.random(),
                     order => score(word.entry(), order, now, decay_minutes),
                 };
                 pool.offer(score, word, || (place, self.keyspace().hasher.hash(word.entry().key())));

@@ -16,10 +16,10 @@ pub(crate) mod own;
 mod times;
 
 use crate::ahead::prefetching;
+use crate::context::add;
 use crate::events::What;
-use crate::held::Held;
+use crate::guard::SlotGuard;
 use crate::key::Place;
-use crate::seat::add;
 use crate::segment::{Segment, Word};
 use crate::slot::NEVER;
 use crate::{Millis, SLOTS};
@@ -45,7 +45,7 @@ pub struct Swept {
     pub next: Option<usize>,
 }
 
-impl Held<'_> {
+impl SlotGuard<'_> {
     /// Removes due keys from the database's slots `from..to` until `stop` says so; asks it after each slot visited.
     ///
     /// Only for who holds nothing or everything. The slot is locked while its keys are checked and removed: without
@@ -53,7 +53,7 @@ impl Held<'_> {
     /// would be deleted.
     pub fn sweep(&mut self, db: usize, from: usize, to: usize, mut stop: impl FnMut() -> bool) -> Swept {
         let (mut removed, mut at) = (0, from);
-        if self.seat.hides_expired {
+        if self.ctx.hides_expired {
             return Swept { removed, next: None };
         }
         let to = to.min(SLOTS);
@@ -64,13 +64,13 @@ impl Held<'_> {
             if slot >= to {
                 break;
             }
-            let now = self.keyspace().coarse_now(self.seat.now_ms);
+            let now = self.keyspace().coarse_now(self.ctx.now_ms);
             if database.slots[slot].due() > now {
                 at = slot + 1;
                 continue;
             }
             let place = Place::new(db as u32, slot as u16);
-            let (due, complete) = self.visit(place, |held| held.sweep_slot(place, now));
+            let (due, complete) = self.visit(place, |guard| guard.sweep_slot(place, now));
             removed += due.len();
             self.free_expired(place, &due);
             at = if complete { slot + 1 } else { slot };
@@ -86,11 +86,11 @@ impl Held<'_> {
     pub fn mean_ttl(&mut self, db: usize, samples: usize) -> Option<Millis> {
         let (mut sum, mut seen) = (0, 0);
         for _ in 0..samples {
-            let random = self.seat.random();
+            let random = self.ctx.random();
             let timed = &self.keyspace().db_if_used(db)?.timed;
             let Some(slot) = timed.any(random) else { break };
             let place = Place::new(db as u32, slot as u16);
-            let (left, count) = self.visit(place, |held| held.ttl_of_some(place, random, samples - seen));
+            let (left, count) = self.visit(place, |guard| guard.ttl_of_some(place, random, samples - seen));
             (sum, seen) = (sum + left, seen + count);
             if seen >= samples {
                 break;
@@ -101,7 +101,7 @@ impl Held<'_> {
 
     /// The time that up to `samples` neighbouring keys of a slot have left, in all, and how many those are.
     fn ttl_of_some(&mut self, place: Place, random: u64, samples: usize) -> (u128, usize) {
-        let (slot, now) = (self.slot_of_place(place), self.seat.now_ms);
+        let (slot, now) = (self.slot_of_place(place), self.ctx.now_ms);
         let left = |segment: Segment, bucket| {
             let deadline = segment.word(bucket).entry().deadline()?;
             Some(u128::from(deadline.saturating_sub(now)))
@@ -128,7 +128,7 @@ impl Held<'_> {
         let slot = self.slot_of_place(place);
         let (mut removed, mut looked_at, mut earliest) = (Vec::new(), 0, NEVER);
         let mut fields_left = SWEEP_FIELDS_MAX;
-        for (branch, segment) in slot.segments_from(self.seat.random()) {
+        for (branch, segment) in slot.segments_from(self.ctx.random()) {
             if slot.due_of(branch) <= now {
                 if looked_at == SWEEP_SEGMENTS_MAX || removed.len() >= SWEEP_KEYS_MAX || fields_left == 0 {
                     return (removed, false);
@@ -174,30 +174,30 @@ impl Held<'_> {
         } else {
             // A table of the others is built: no gap is closed, and nothing shrinks step by step.
             self.count_removed(place, due.len());
-            slot.remove_due(branch, segment, now, due.len(), self.seat);
+            slot.remove_due(branch, segment, now, due.len(), self.ctx);
             self.note_emptied(place);
         }
         due.iter().for_each(|word| self.note_expired(place, *word));
-        self.unasked(|held| held.tell_removed(place, due));
-        add(&self.seat.tally.expired_in_sweeps, due.len() as u64);
+        self.unasked(|guard| guard.notify_removed(place, due));
+        add(&self.ctx.tally.expired_in_sweeps, due.len() as u64);
         hashes.into_iter().for_each(|word| self.sweep_hash(place, word, fields_left));
     }
 
     fn is_expired(&self, word: Word) -> bool {
-        word.entry().deadline().is_some_and(|deadline| deadline <= self.seat.now_ms)
+        word.entry().deadline().is_some_and(|deadline| deadline <= self.ctx.now_ms)
     }
 
     /// Removes keys whose time has passed; they were seen in the slot under the lock that is still held.
     pub(crate) fn remove_expired(&mut self, place: Place, expired: &[Word]) {
         self.take_out(place, expired);
         expired.iter().for_each(|word| self.note_expired(place, *word));
-        self.unasked(|held| held.tell_removed(place, expired));
+        self.unasked(|guard| guard.notify_removed(place, expired));
         self.free_expired(place, expired);
     }
 
     /// For who keeps a log, and for who wants to hear of it.
     fn note_expired(&mut self, place: Place, word: Word) {
-        self.happened(place, word.entry().key(), What::Expired);
+        self.emit(place, word.entry().key(), What::Expired);
         self.log_removal(place, word.entry().key());
     }
 
@@ -214,9 +214,9 @@ impl Held<'_> {
     fn free_expired(&mut self, place: Place, expired: &[Word]) {
         for word in prefetching(expired) {
             let deadline = word.entry().deadline().expect("whoever saw it expired saw a deadline");
-            assert!(deadline <= self.seat.now_ms, "deadlines are rounded up in the column");
+            assert!(deadline <= self.ctx.now_ms, "deadlines are rounded up in the column");
             self.free(place, word.entry());
         }
-        add(&self.seat.tally.expired, expired.len() as u64);
+        add(&self.ctx.tally.expired, expired.len() as u64);
     }
 }

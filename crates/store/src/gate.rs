@@ -25,14 +25,14 @@ pub const SEATS_MAX: usize = 784;
 const LOOK: std::time::Duration = std::time::Duration::from_millis(2);
 
 #[repr(align(128))]
-struct Seat {
+struct ThreadContext {
     /// Odd: inside. Even: outside. Grows with each way in and out.
     count: AtomicU64,
 }
 
 /// See the module's text.
 pub struct Gate {
-    seats: Box<[Seat]>,
+    contexts: Box<[ThreadContext]>,
     closed: AtomicBool,
     /// Held by the one thread that has closed the gate.
     closer: Mutex<()>,
@@ -40,40 +40,40 @@ pub struct Gate {
 }
 
 impl Gate {
-    pub fn new(seats: usize) -> Gate {
-        assert!((1..=SEATS_MAX).contains(&seats), "a keyspace has 1 to {SEATS_MAX} seats");
+    pub fn new(contexts: usize) -> Gate {
+        assert!((1..=SEATS_MAX).contains(&contexts), "a keyspace has 1 to {SEATS_MAX} seats");
         Gate {
-            seats: (0..seats).map(|_| Seat { count: AtomicU64::new(0) }).collect(),
+            contexts: (0..contexts).map(|_| ThreadContext { count: AtomicU64::new(0) }).collect(),
             closed: AtomicBool::new(false),
             closer: Mutex::new(()),
             opened: (Mutex::new(()), Condvar::new()),
         }
     }
 
-    /// Goes inside; waits while the gate is closed. `seat` is the caller's alone, and outside.
+    /// Goes inside; waits while the gate is closed. `ctx` is the caller's alone, and outside.
     #[inline]
-    pub fn enter(&self, seat: usize) {
+    pub fn enter(&self, ctx: usize) {
         loop {
-            self.step(seat);
+            self.step(ctx);
             fence(SeqCst);
             if !self.closed.load(Acquire) {
                 return;
             }
-            self.step(seat);
+            self.step(ctx);
             self.wait_until_open();
         }
     }
 
     /// The same, but stays outside, and returns `false`, if `refuse` says so while the gate is closed.
     #[inline]
-    pub fn enter_unless(&self, seat: usize, refuse: impl Fn() -> bool) -> bool {
+    pub fn enter_unless(&self, ctx: usize, refuse: impl Fn() -> bool) -> bool {
         loop {
-            self.step(seat);
+            self.step(ctx);
             fence(SeqCst);
             if !self.closed.load(Acquire) {
                 return true;
             }
-            self.step(seat);
+            self.step(ctx);
             if refuse() {
                 return false;
             }
@@ -83,14 +83,14 @@ impl Gate {
 
     /// Goes outside.
     #[inline]
-    pub fn leave(&self, seat: usize) {
-        self.step(seat);
+    pub fn leave(&self, ctx: usize) {
+        self.step(ctx);
     }
 
     /// One step over the threshold, in or out.
     #[inline]
-    fn step(&self, seat: usize) {
-        let count = &self.seats[seat].count;
+    fn step(&self, ctx: usize) {
+        let count = &self.contexts[ctx].count;
         count.store(count.load(Relaxed).wrapping_add(1), Release);
     }
 
@@ -111,32 +111,32 @@ impl Gate {
         }
     }
 
-    /// Closes the gate and waits until nobody but the caller is inside. `seat` is the caller's, inside before, and
+    /// Closes the gate and waits until nobody but the caller is inside. `ctx` is the caller's, inside before, and
     /// inside afterwards; in between it is outside for as long as others have the gate closed.
-    pub fn close(&self, seat: usize) -> Closed<'_> {
+    pub fn close(&self, ctx: usize) -> Closed<'_> {
         // Two threads that both wait inside for each other to come out would wait forever, so go out first.
-        self.step(seat);
-        self.close_as(seat, self.closer.lock())
+        self.step(ctx);
+        self.close_as(ctx, self.closer.lock())
     }
 
-    /// Closes the gate for the thread that has the lock for that. `seat` is outside before, and inside afterwards.
-    fn close_as<'a>(&'a self, seat: usize, closer: MutexGuard<'a, ()>) -> Closed<'a> {
+    /// Closes the gate for the thread that has the lock for that. `ctx` is outside before, and inside afterwards.
+    fn close_as<'a>(&'a self, ctx: usize, closer: MutexGuard<'a, ()>) -> Closed<'a> {
         self.closed.store(true, Relaxed);
         fence(SeqCst);
-        for other in &self.seats {
+        for other in &self.contexts {
             let mut spins = 0;
             while other.count.load(Acquire) % 2 == 1 {
                 spins += 1;
                 if spins < 200 { spin_loop() } else { yield_now() }
             }
         }
-        self.step(seat);
+        self.step(ctx);
         Closed { gate: self, _closer: closer }
     }
 
     /// The same, but stays outside, and returns `None`, if `refuse` says so while another thread has the gate closed.
-    pub fn close_unless(&self, seat: usize, refuse: impl Fn() -> bool) -> Option<Closed<'_>> {
-        self.step(seat);
+    pub fn close_unless(&self, ctx: usize, refuse: impl Fn() -> bool) -> Option<Closed<'_>> {
+        self.step(ctx);
         let closer = loop {
             if let Some(closer) = self.closer.try_lock() {
                 break closer;
@@ -147,7 +147,7 @@ impl Gate {
             self.look_whether_open();
             yield_now(); // the thread that has opened the gate may not have released the lock yet
         };
-        Some(self.close_as(seat, closer))
+        Some(self.close_as(ctx, closer))
     }
 
     /// Whether somebody waits for all others to come out. A hint for who has been inside for long.
@@ -159,14 +159,14 @@ impl Gate {
     pub(crate) fn glance(&self, into: &mut Vec<u64>) {
         fence(SeqCst);
         into.clear();
-        into.extend(self.seats.iter().map(|seat| seat.count.load(Acquire)));
+        into.extend(self.contexts.iter().map(|ctx| ctx.count.load(Acquire)));
     }
 
     /// Whether every seat but `own` was outside at the glance or has gone outside since.
     pub(crate) fn all_passed(&self, glance: &[u64], own: usize) -> bool {
         let passed = |index: usize| {
             let then = glance[index];
-            index == own || then.is_multiple_of(2) || self.seats[index].count.load(Acquire) != then
+            index == own || then.is_multiple_of(2) || self.contexts[index].count.load(Acquire) != then
         };
         (0..glance.len()).all(passed)
     }

@@ -1,7 +1,7 @@
 //! The log of writes: one order for all threads, and no lock that they share.
 //!
-//! A write that holds its slots appends Redis commands with the same effect to the [`Draft`] of its seat, gives itself a
-//! number when it is done, and only then lets go of its slots ([`Draft::commit`]). So two writes that touch the same slot are
+//! A write that holds its slots appends Redis commands with the same effect to the [`JournalBuffer`] of its seat, gives itself a
+//! number when it is done, and only then lets go of its slots ([`JournalBuffer::commit`]). So two writes that touch the same slot are
 //! numbered in the order in which they happened, and what is written under several locks is one record with one number. When
 //! the seat goes outside the gate, its draft becomes a [`Page`] in its lane, or a part of one if it is small. A [`Reader`]
 //! takes the pages of all lanes and hands on their records by number: the stream that append-only files and replicas get.
@@ -38,16 +38,16 @@
 //! read yet is counted ([`Journal::unread`]), and whoever drives the seats decides what to do about it.
 
 // Where they are is said for the model in `tests/it`, which has this file elsewhere.
-#[path = "journal/draft.rs"]
-mod draft;
+#[path = "journal/buffer.rs"]
+mod buffer;
 #[path = "journal/reader.rs"]
 mod reader;
 
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*, fence};
 use crate::sync::{Arc, Condvar, Mutex};
 
-pub use self::draft::{Draft, KEPT_PART, Page, Received, Record, select};
-use self::draft::{EXPECTED_LEN_MAX, Span, prefetch_for_write};
+use self::buffer::{EXPECTED_LEN_MAX, Span, prefetch_for_write};
+pub use self::buffer::{JournalBuffer, KEPT_PART, Page, Received, Record, select};
 pub use self::reader::Reader;
 
 /// Most readers at once: the append-only file, replicas, and others that tests have.
@@ -80,17 +80,17 @@ pub struct Journal {
     replicas: AtomicU32,
     /// The same for all threads; see [`crate::Keyspace::with_clock`].
     clock: fn() -> u64,
-    desks: [Desk; READERS_MAX],
-    lanes: Box<[Lane]>,
+    reader_slots: [ReaderSlot; READERS_MAX],
+    queues: Box<[WriterQueue]>,
     /// Drafts that are begun from now on have larger numbers.
     horizon: Padded,
     /// Bytes of memory laid down since the start: see [`Page::weight`].
-    laid: Padded,
+    published: Padded,
 }
 
 /// A reader as writers and others see it.
 #[repr(align(128))]
-struct Desk {
+struct ReaderSlot {
     is_taken: AtomicBool,
     /// How many of the bytes laid down since the start are behind it, those from before it came included.
     read: AtomicU64,
@@ -106,7 +106,7 @@ struct Desk {
 struct Padded(AtomicU64);
 
 #[repr(align(128))]
-struct Lane {
+struct WriterQueue {
     pages: Mutex<Pages>,
     marks: Marks,
 }
@@ -119,7 +119,7 @@ struct Marks {
     /// The number of its last record.
     last: AtomicU64,
     /// The number of the last one that has been laid down.
-    laid: AtomicU64,
+    published: AtomicU64,
 }
 
 #[derive(Default)]
@@ -136,15 +136,15 @@ struct Pages {
 
 impl Journal {
     /// A log for so many seats, in which nothing but the slots says what comes before what.
-    pub fn new(seats: usize) -> Journal {
+    pub fn new(contexts: usize) -> Journal {
         Journal {
             readers: AtomicU32::new(0),
             replicas: AtomicU32::new(0),
             clock: || 0,
-            desks: std::array::from_fn(|_| Desk::new()),
-            lanes: (0..seats).map(|_| Lane::new()).collect(),
+            reader_slots: std::array::from_fn(|_| ReaderSlot::new()),
+            queues: (0..contexts).map(|_| WriterQueue::new()).collect(),
             horizon: Padded(AtomicU64::new(0)),
-            laid: Padded(AtomicU64::new(0)),
+            published: Padded(AtomicU64::new(0)),
         }
     }
 
@@ -194,11 +194,11 @@ impl Journal {
     /// A reader of what comes from now on; to be called behind the closed gate only, when all that was logged has been laid
     /// down.
     pub(crate) fn join(&self) -> Reader {
-        let is_free = |desk: &Desk| !desk.is_taken.swap(true, AcqRel);
-        let place = self.desks.iter().position(is_free).expect("there are never that many readers");
-        let desk = &self.desks[place];
-        desk.read.store(self.laid.0.load(Relaxed), Relaxed);
-        desk.until.store(u64::MAX, Relaxed);
+        let is_free = |reader_slot: &ReaderSlot| !reader_slot.is_taken.swap(true, AcqRel);
+        let place = self.reader_slots.iter().position(is_free).expect("there are never that many readers");
+        let reader_slot = &self.reader_slots[place];
+        reader_slot.read.store(self.published.0.load(Relaxed), Relaxed);
+        reader_slot.until.store(u64::MAX, Relaxed);
         self.readers.fetch_or(1 << place, Relaxed);
         let last = self.last();
         Reader::new(self, place, last)
@@ -209,26 +209,26 @@ impl Journal {
     pub(crate) fn dismiss(&self, place: usize) {
         self.readers.fetch_and(!(1 << place), Relaxed);
         self.replicas.fetch_and(!(1 << place), Relaxed);
-        self.desks[place].until.store(self.laid.0.load(Relaxed), Relaxed);
+        self.reader_slots[place].until.store(self.published.0.load(Relaxed), Relaxed);
     }
 
     /// Gives the place of a reader back that was dismissed, and drops what it has not read.
     pub fn vacate(&self, place: usize) {
         assert!(self.readers.load(Relaxed) & 1 << place == 0, "who is given pages has not been dismissed");
-        for lane in &self.lanes {
-            let mut pages = lane.pages.lock();
+        for queue in &self.queues {
+            let mut pages = queue.pages.lock();
             pages.close(); // or whoever has the place next would get it
             let rest = std::mem::take(&mut pages.filled[place]);
             drop(pages);
             drop(rest);
         }
-        self.desks[place].is_taken.store(false, Release);
+        self.reader_slots[place].is_taken.store(false, Release);
     }
 
     /// The number of the last record. Behind the closed gate, all up to it are in their lanes, but for what its closer has
     /// logged since, and all that are written from then on have larger ones.
     pub fn last(&self) -> u64 {
-        let last = self.lanes.iter().map(|lane| lane.marks.last.load(Relaxed)).max().unwrap_or(0);
+        let last = self.queues.iter().map(|queue| queue.marks.last.load(Relaxed)).max().unwrap_or(0);
         self.raise(last);
         last
     }
@@ -242,34 +242,34 @@ impl Journal {
 
     /// Bytes laid down for a reader and not yet read by it; zero if there is no such place.
     pub fn unread_by(&self, place: usize) -> usize {
-        let Some(desk) = self.desks.get(place) else { return 0 };
-        let laid = self.laid.0.load(Relaxed).min(desk.until.load(Relaxed));
-        laid.saturating_sub(desk.read.load(Relaxed)) as usize
+        let Some(reader_slot) = self.reader_slots.get(place) else { return 0 };
+        let published = self.published.0.load(Relaxed).min(reader_slot.until.load(Relaxed));
+        published.saturating_sub(reader_slot.read.load(Relaxed)) as usize
     }
 
     /// Bytes laid down since the start, for [`Journal::has_read`].
-    pub fn laid(&self) -> u64 {
-        self.laid.0.load(Relaxed)
+    pub fn published(&self) -> u64 {
+        self.published.0.load(Relaxed)
     }
 
-    /// Whether a reader has read what was for it of the first `laid` bytes; true if there is no such place.
-    pub fn has_read(&self, place: usize, laid: u64) -> bool {
-        let Some(desk) = self.desks.get(place) else { return true };
-        desk.read.load(Acquire) >= laid.min(desk.until.load(Relaxed))
+    /// Whether a reader has read what was for it of the first `published` bytes; true if there is no such place.
+    pub fn has_read(&self, place: usize, published: u64) -> bool {
+        let Some(reader_slot) = self.reader_slots.get(place) else { return true };
+        reader_slot.read.load(Acquire) >= published.min(reader_slot.until.load(Relaxed))
     }
 
     /// Makes a draft a page of a seat's lane.
-    pub(crate) fn lay_down(&self, seat: usize, draft: &mut Draft) {
+    pub(crate) fn publish(&self, ctx: usize, buffer: &mut JournalBuffer) {
         let readers = self.readers.load(Relaxed);
-        let lane = &self.lanes[seat];
-        let mut pages = lane.pages.lock();
-        let laid = pages.put(readers, &mut draft.page, &mut draft.next);
-        self.laid.0.fetch_add(laid as u64, Relaxed);
-        lane.marks.laid.store(draft.last, Relaxed);
+        let queue = &self.queues[ctx];
+        let mut pages = queue.pages.lock();
+        let published = pages.put(readers, &mut buffer.page, &mut buffer.next);
+        self.published.0.fetch_add(published as u64, Relaxed);
+        queue.marks.published.store(buffer.last, Relaxed);
         // Release, and under the lock: who reads that there is no draft any more finds what there was in the lane.
-        lane.marks.begun.store(NO_DRAFT, Release);
+        queue.marks.begun.store(NO_DRAFT, Release);
         drop(pages);
-        if let Some(next) = &draft.next {
+        if let Some(next) = &buffer.next {
             let next: &Page = next;
             prefetch_for_write(std::ptr::from_ref(next).cast(), size_of::<Page>());
         }
@@ -281,32 +281,32 @@ impl Journal {
     /// orders them: a reader that has not seen the page held it first, and whoever holds it next sees that the reader sleeps.
     #[inline]
     fn note_page(&self, readers: u32) {
-        for (place, desk) in self.desks.iter().enumerate() {
-            if readers & 1 << place != 0 && desk.sleeps.load(Relaxed) {
-                desk.wake();
+        for (place, reader_slot) in self.reader_slots.iter().enumerate() {
+            if readers & 1 << place != 0 && reader_slot.sleeps.load(Relaxed) {
+                reader_slot.wake();
             }
         }
     }
 
     /// Wakes a reader, or keeps it from falling asleep. Nobody is woken where there is no such place.
     pub fn wake(&self, place: usize) {
-        if let Some(desk) = self.desks.get(place) {
-            desk.wake();
+        if let Some(reader_slot) = self.reader_slots.get(place) {
+            reader_slot.wake();
         }
     }
 }
 
-impl Lane {
-    fn new() -> Lane {
+impl WriterQueue {
+    fn new() -> WriterQueue {
         let marks =
-            Marks { begun: AtomicU64::new(NO_DRAFT), last: AtomicU64::new(0), laid: AtomicU64::new(0) };
-        Lane { pages: Mutex::new(Pages::default()), marks }
+            Marks { begun: AtomicU64::new(NO_DRAFT), last: AtomicU64::new(0), published: AtomicU64::new(0) };
+        WriterQueue { pages: Mutex::new(Pages::default()), marks }
     }
 }
 
-impl Desk {
-    fn new() -> Desk {
-        Desk {
+impl ReaderSlot {
+    fn new() -> ReaderSlot {
+        ReaderSlot {
             is_taken: AtomicBool::new(false),
             read: AtomicU64::new(0),
             until: AtomicU64::new(0),
@@ -382,13 +382,13 @@ impl Pages {
 impl Journal {
     /// Pages that a lane keeps for reuse.
     #[cfg(test)]
-    pub(crate) fn spares(&self, lane: usize) -> usize {
-        self.lanes[lane].pages.lock().spare.len()
+    pub(crate) fn spares(&self, queue: usize) -> usize {
+        self.queues[queue].pages.lock().spare.len()
     }
 
     /// Only the reader itself writes how much it has read.
     fn note_read(&self, place: usize, bytes: usize) {
-        let read = &self.desks[place].read;
+        let read = &self.reader_slots[place].read;
         read.store(read.load(Relaxed) + bytes as u64, Release);
     }
 
@@ -396,14 +396,14 @@ impl Journal {
     /// be that each finds the other's still there: then it is freed.
     ///
     /// Each by itself: with all of them at the end of a look, the reader spends a quarter more of CPU time.
-    fn recycle(&self, lane: usize, mut page: Arc<Page>) {
+    fn recycle(&self, queue: usize, mut page: Arc<Page>) {
         let Some(own) = Arc::get_mut(&mut page) else { return };
         own.clear(); // whoever received what is in it waits for that
         let room = own.room();
         if room > SPARE_LEN_MAX {
             return;
         }
-        let mut pages = self.lanes[lane].pages.lock();
+        let mut pages = self.queues[queue].pages.lock();
         if pages.spare_len + room <= SPARES_LEN_MAX {
             pages.spare_len += room;
             pages.spare.push(page);

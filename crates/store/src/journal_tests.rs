@@ -1,11 +1,11 @@
 //! Tests of [`crate::journal`], whose file is also compiled elsewhere: see `tests/it/journal.rs`.
 
 use crate::journal::{
-    Draft, Journal, OPEN_LEN_MAX, READERS_MAX, Reader, Received, Record, SEAT_BITS, SMALL_LEN_MAX,
+    Journal, JournalBuffer, OPEN_LEN_MAX, READERS_MAX, Reader, Received, Record, SEAT_BITS, SMALL_LEN_MAX,
 };
 
-fn log(draft: &mut Draft, db: u32, command: &str) {
-    draft.push(db, command.split(' ').map(str::as_bytes).collect::<Vec<_>>().into_iter());
+fn log(buffer: &mut JournalBuffer, db: u32, command: &str) {
+    buffer.push(db, command.split(' ').map(str::as_bytes).collect::<Vec<_>>().into_iter());
 }
 
 /// Of one seat after the other these are 1, 2, 3 and so on, without a clock.
@@ -30,18 +30,18 @@ fn read(reader: &mut Reader, journal: &Journal) -> Vec<String> {
 fn records_come_by_their_numbers() {
     let journal = Journal::new(3);
     let mut reader = journal.join();
-    let mut drafts: Vec<Draft> = (0..3).map(|_| Draft::default()).collect();
+    let mut drafts: Vec<JournalBuffer> = (0..3).map(|_| JournalBuffer::default()).collect();
     let mut last = 0;
-    for seat in [0, 1, 1, 0, 2] {
-        log(&mut drafts[seat], 0, &format!("DEL {seat}"));
-        last = drafts[seat].commit(&journal, seat, last);
+    for ctx in [0, 1, 1, 0, 2] {
+        log(&mut drafts[ctx], 0, &format!("DEL {ctx}"));
+        last = drafts[ctx].commit(&journal, ctx, last);
     }
-    journal.lay_down(1, &mut drafts[1]);
+    journal.publish(1, &mut drafts[1]);
     assert_eq!(read(&mut reader, &journal), Vec::<String>::new(), "number 1 is still in a draft");
-    journal.lay_down(0, &mut drafts[0]);
-    let one = |number: u64, seat: u64| format!("{number} 0>0 *2 $3 DEL $1 {seat}");
+    journal.publish(0, &mut drafts[0]);
+    let one = |number: u64, ctx: u64| format!("{number} 0>0 *2 $3 DEL $1 {ctx}");
     assert_eq!(read(&mut reader, &journal), [one(1, 0), one(2, 1), one(3, 1), one(4, 0)]);
-    journal.lay_down(2, &mut drafts[2]);
+    journal.publish(2, &mut drafts[2]);
     assert_eq!(read(&mut reader, &journal), [one(5, 2)]);
     assert_eq!((journal.unread(), time(reader.last())), (0, 5));
 }
@@ -49,14 +49,14 @@ fn records_come_by_their_numbers() {
 #[test]
 fn several_commands_are_a_transaction() {
     let journal = Journal::new(1);
-    let (mut reader, mut draft) = (journal.join(), Draft::default());
-    log(&mut draft, 2, "SET a 1");
-    log(&mut draft, 12, "DEL b");
-    draft.commit(&journal, 0, 0);
-    log(&mut draft, 1, "DEL c");
-    draft.commit(&journal, 0, 0);
-    draft.commit(&journal, 0, 0); // nothing was written
-    journal.lay_down(0, &mut draft);
+    let (mut reader, mut buffer) = (journal.join(), JournalBuffer::default());
+    log(&mut buffer, 2, "SET a 1");
+    log(&mut buffer, 12, "DEL b");
+    buffer.commit(&journal, 0, 0);
+    log(&mut buffer, 1, "DEL c");
+    buffer.commit(&journal, 0, 0);
+    buffer.commit(&journal, 0, 0); // nothing was written
+    journal.publish(0, &mut buffer);
     let first = "1 2>12 *1 $5 MULTI *3 $3 SET $1 a $1 1 *2 $6 SELECT $2 12 *2 $3 DEL $1 b *1 $4 EXEC";
     assert_eq!(read(&mut reader, &journal), [first, "2 1>1 *2 $3 DEL $1 c"]);
 }
@@ -64,17 +64,17 @@ fn several_commands_are_a_transaction() {
 #[test]
 fn a_reader_may_stop_and_go_on() {
     let journal = Journal::new(2);
-    let (mut reader, mut drafts) = (journal.join(), [Draft::default(), Draft::default()]);
+    let (mut reader, mut drafts) = (journal.join(), [JournalBuffer::default(), JournalBuffer::default()]);
     let mut last = 0;
     for number in 0..100 {
-        let draft = &mut drafts[number % 2];
-        log(draft, 0, &format!("DEL {number}"));
-        last = draft.commit(&journal, number % 2, last);
+        let buffer = &mut drafts[number % 2];
+        log(buffer, 0, &format!("DEL {number}"));
+        last = buffer.commit(&journal, number % 2, last);
         if number % 7 == 0 {
-            journal.lay_down(number % 2, &mut drafts[number % 2]);
+            journal.publish(number % 2, &mut drafts[number % 2]);
         }
     }
-    (0..2).for_each(|seat| journal.lay_down(seat, &mut drafts[seat]));
+    (0..2).for_each(|ctx| journal.publish(ctx, &mut drafts[ctx]));
     let mut numbers = Vec::new();
     for stop in [1, 2, 50, 100] {
         reader.read(&journal, |record| {
@@ -91,11 +91,11 @@ fn a_reader_may_stop_and_go_on() {
 fn what_is_not_wanted_any_more_waits() {
     use std::sync::atomic::{AtomicU64, Ordering::*};
     let journal = Journal::new(1);
-    let (mut reader, mut draft) = (journal.join(), Draft::default());
+    let (mut reader, mut buffer) = (journal.join(), JournalBuffer::default());
     let mut write = |command: &str| {
-        log(&mut draft, 0, command);
-        draft.commit(&journal, 0, 0);
-        journal.lay_down(0, &mut draft);
+        log(&mut buffer, 0, command);
+        buffer.commit(&journal, 0, 0);
+        journal.publish(0, &mut buffer);
     };
     let (until, mut numbers) = (AtomicU64::new(u64::MAX), Vec::new());
     write("DEL a");
@@ -118,19 +118,19 @@ fn what_is_not_wanted_any_more_waits() {
 /// Bytes of memory that a DEL of one letter takes: its text, and what is known of it.
 const RECORD: usize = 20 + 40;
 
-fn write(journal: &Journal, draft: &mut Draft, command: &str) {
-    log(draft, 0, command);
-    draft.commit(journal, 0, 0);
-    journal.lay_down(0, draft);
+fn write(journal: &Journal, buffer: &mut JournalBuffer, command: &str) {
+    log(buffer, 0, command);
+    buffer.commit(journal, 0, 0);
+    journal.publish(0, buffer);
 }
 
 #[test]
 fn each_reader_reads_at_its_own_pace() {
-    let (journal, mut draft) = (Journal::new(1), Draft::default());
+    let (journal, mut buffer) = (Journal::new(1), JournalBuffer::default());
     let mut first = journal.join();
-    write(&journal, &mut draft, "DEL a");
+    write(&journal, &mut buffer, "DEL a");
     let mut second = journal.join();
-    write(&journal, &mut draft, "DEL b");
+    write(&journal, &mut buffer, "DEL b");
     let (a, b) = ("1 0>0 *2 $3 DEL $1 a", "2 0>0 *2 $3 DEL $1 b");
     assert_eq!(read(&mut second, &journal), [b], "it came after the first");
     assert_eq!((first.unread(&journal), second.unread(&journal)), (2 * RECORD, 0));
@@ -141,12 +141,12 @@ fn each_reader_reads_at_its_own_pace() {
 
 #[test]
 fn one_that_goes_leaves_nothing_behind() {
-    let (journal, mut draft) = (Journal::new(1), Draft::default());
+    let (journal, mut buffer) = (Journal::new(1), JournalBuffer::default());
     let (mut stays, mut goes) = (journal.join(), journal.join());
-    write(&journal, &mut draft, "DEL a");
-    write(&journal, &mut draft, "DEL b");
+    write(&journal, &mut buffer, "DEL a");
+    write(&journal, &mut buffer, "DEL b");
     journal.dismiss(goes.place());
-    write(&journal, &mut draft, "DEL c");
+    write(&journal, &mut buffer, "DEL c");
     assert_eq!(goes.unread(&journal), 2 * RECORD, "what came before is still to be read");
     assert_eq!(read(&mut goes, &journal).len(), 2);
     assert_eq!((goes.unread(&journal), journal.unread()), (0, 3 * RECORD));
@@ -155,15 +155,15 @@ fn one_that_goes_leaves_nothing_behind() {
     assert_eq!(read(&mut stays, &journal).len(), 3);
     let mut next = journal.join();
     assert_eq!((next.place(), next.unread(&journal)), (place, 0), "the place is free again");
-    write(&journal, &mut draft, "DEL d");
+    write(&journal, &mut buffer, "DEL d");
     assert_eq!((read(&mut next, &journal).len(), read(&mut stays, &journal).len()), (1, 1));
     // One that is given up with pages unread.
-    write(&journal, &mut draft, "DEL e");
+    write(&journal, &mut buffer, "DEL e");
     journal.dismiss(next.place());
     next.end(&journal);
     let mut last = journal.join();
     assert_eq!(read(&mut last, &journal), Vec::<String>::new());
-    write(&journal, &mut draft, "DEL f");
+    write(&journal, &mut buffer, "DEL f");
     assert_eq!(read(&mut last, &journal), ["6 0>0 *2 $3 DEL $1 f"], "nothing of before is in its way");
     journal.dismiss(stays.place());
     journal.dismiss(last.place());
@@ -172,15 +172,15 @@ fn one_that_goes_leaves_nothing_behind() {
 
 #[test]
 fn pages_come_back_when_all_have_read_them() {
-    let (journal, mut draft) = (Journal::new(1), Draft::default());
+    let (journal, mut buffer) = (Journal::new(1), JournalBuffer::default());
     let mut readers: Vec<Reader> = (0..READERS_MAX).map(|_| journal.join()).collect();
-    write(&journal, &mut draft, "SET k 0123456789");
+    write(&journal, &mut buffer, "SET k 0123456789");
     for reader in &mut readers {
         assert_eq!(journal.spares(0), 0);
         read(reader, &journal);
     }
     assert_eq!(journal.spares(0), 1);
-    write(&journal, &mut draft, "SET k 0123456789");
+    write(&journal, &mut buffer, "SET k 0123456789");
     assert_eq!(read(&mut readers[0], &journal).len(), 1);
     assert_eq!(journal.spares(0), 0, "and are used again");
 }
@@ -188,7 +188,7 @@ fn pages_come_back_when_all_have_read_them() {
 /// Small drafts come together in pages, large ones are pages; nobody notices but who counts pages.
 #[test]
 fn small_drafts_share_pages() {
-    let (journal, mut draft) = (Journal::new(1), Draft::default());
+    let (journal, mut buffer) = (Journal::new(1), JournalBuffer::default());
     let mut readers = [journal.join(), journal.join()];
     let (small, large) = ("v".repeat(1_000), "v".repeat(SMALL_LEN_MAX));
     let set = |n: usize| format!("SET k:{n} {}", if n % 20 == 19 { &large } else { &small });
@@ -200,7 +200,7 @@ fn small_drafts_share_pages() {
     };
     let mut seen = [0, 0];
     for n in 0..200 {
-        write(&journal, &mut draft, &set(n));
+        write(&journal, &mut buffer, &set(n));
         if n == 100 {
             journal.dismiss(readers[1].place());
             let rest = read(&mut readers[1], &journal);
@@ -222,19 +222,19 @@ fn small_drafts_share_pages() {
 /// What is known of few records is copied to the page, that of many goes there.
 #[test]
 fn large_drafts_of_few_and_of_many_records() {
-    let (journal, mut draft) = (Journal::new(1), Draft::default());
+    let (journal, mut buffer) = (Journal::new(1), JournalBuffer::default());
     let mut reader = journal.join();
     let mut number = 0;
     for count in [1, 64, 65, 300, 64, 1, 300].repeat(3) {
         let value = "v".repeat(1 + SMALL_LEN_MAX / count);
         let expected = (0..count).map(|n| {
-            log(&mut draft, 0, &format!("SET {} {value}", n % 10));
-            draft.commit(&journal, 0, 0);
+            log(&mut buffer, 0, &format!("SET {} {value}", n % 10));
+            buffer.commit(&journal, 0, 0);
             number += 1;
             format!("{number} 0>0 *3 $3 SET $1 {} ${} {value}", n % 10, value.len())
         });
         let expected: Vec<String> = expected.collect();
-        journal.lay_down(0, &mut draft);
+        journal.publish(0, &mut buffer);
         assert_eq!(read(&mut reader, &journal), expected);
         assert_eq!((journal.unread(), journal.spares(0)), (0, 1), "what came back is used again");
     }
@@ -242,16 +242,16 @@ fn large_drafts_of_few_and_of_many_records() {
 
 #[test]
 fn what_only_replicas_hear_says_so() {
-    let (journal, mut draft) = (Journal::new(1), Draft::default());
+    let (journal, mut buffer) = (Journal::new(1), JournalBuffer::default());
     let mut reader = journal.join();
     journal.note_replica(reader.place());
     let message = [&b"PUBLISH"[..], b"c", b"m"];
-    draft.push_aside(0, message.into_iter());
-    draft.commit(&journal, 0, 0);
-    draft.push_aside(0, message.into_iter());
-    log(&mut draft, 0, "DEL a");
-    draft.commit(&journal, 0, 0);
-    journal.lay_down(0, &mut draft);
+    buffer.push_aside(0, message.into_iter());
+    buffer.commit(&journal, 0, 0);
+    buffer.push_aside(0, message.into_iter());
+    log(&mut buffer, 0, "DEL a");
+    buffer.commit(&journal, 0, 0);
+    journal.publish(0, &mut buffer);
     let mut said = Vec::new();
     reader.read(&journal, |record| {
         said.push((time(record.number), record.is_data));
@@ -280,27 +280,27 @@ fn received(commands: &[&str]) -> (Received, Vec<std::ops::Range<usize>>) {
 /// What was received is kept as it is, if it is much; it is free again when it has been read by all.
 #[test]
 fn what_was_received_is_not_copied() {
-    let (journal, mut draft) = (Journal::new(1), Draft::default());
+    let (journal, mut buffer) = (Journal::new(1), JournalBuffer::default());
     let mut readers = [journal.join(), journal.join()];
     let long = "x".repeat(SMALL_LEN_MAX);
     let (mut memory, at) = received(&["DEL a", &format!("SET b {long}"), "DEL c", "DEL d"]);
-    draft.received = Some(memory.clone());
-    draft.push_encoded(0, &memory[at[0].clone()]);
-    draft.commit(&journal, 0, 0);
-    draft.push_encoded(3, &memory[at[1].clone()]);
-    draft.commit(&journal, 0, 0);
+    buffer.received = Some(memory.clone());
+    buffer.push_encoded(0, &memory[at[0].clone()]);
+    buffer.commit(&journal, 0, 0);
+    buffer.push_encoded(3, &memory[at[1].clone()]);
+    buffer.commit(&journal, 0, 0);
     // A record of several is made of copies, wherever the first one was.
-    draft.push_encoded(0, &memory[at[2].clone()]);
-    log(&mut draft, 1, "DEL e");
-    draft.push_encoded(1, &memory[at[3].clone()]);
-    draft.commit(&journal, 0, 0);
-    draft.push_encoded(0, &memory[at[3].clone()]);
-    draft.forget();
+    buffer.push_encoded(0, &memory[at[2].clone()]);
+    log(&mut buffer, 1, "DEL e");
+    buffer.push_encoded(1, &memory[at[3].clone()]);
+    buffer.commit(&journal, 0, 0);
+    buffer.push_encoded(0, &memory[at[3].clone()]);
+    buffer.forget();
     // What lies elsewhere is copied.
-    draft.push_encoded(0, b"*2\r\n$3\r\nDEL\r\n$1\r\nf\r\n");
-    draft.commit(&journal, 0, 0);
-    journal.lay_down(0, &mut draft);
-    draft.received = None;
+    buffer.push_encoded(0, b"*2\r\n$3\r\nDEL\r\n$1\r\nf\r\n");
+    buffer.commit(&journal, 0, 0);
+    journal.publish(0, &mut buffer);
+    buffer.received = None;
     let several =
         "3 0>1 *1 $5 MULTI *2 $3 DEL $1 c *2 $6 SELECT $1 1 *2 $3 DEL $1 e *2 $3 DEL $1 d *1 $4 EXEC";
     let expected = [
@@ -320,17 +320,17 @@ fn what_was_received_is_not_copied() {
 
 #[test]
 fn little_of_what_was_received_is_copied_in_the_end() {
-    let (journal, mut draft) = (Journal::new(1), Draft::default());
+    let (journal, mut buffer) = (Journal::new(1), JournalBuffer::default());
     let mut reader = journal.join();
     for _ in 0..2 {
         let (mut memory, at) = received(&["DEL a", "DEL b"]);
-        draft.received = Some(memory.clone());
+        buffer.received = Some(memory.clone());
         for range in at {
-            draft.push_encoded(0, &memory[range]);
-            draft.commit(&journal, 0, 0);
+            buffer.push_encoded(0, &memory[range]);
+            buffer.commit(&journal, 0, 0);
         }
-        journal.lay_down(0, &mut draft);
-        draft.received = None;
+        journal.publish(0, &mut buffer);
+        buffer.received = None;
         assert!(Received::get_mut(&mut memory).is_some(), "it may be read into again");
     }
     assert_eq!(journal.unread(), 4 * RECORD);
@@ -340,17 +340,17 @@ fn little_of_what_was_received_is_copied_in_the_end() {
 
 #[test]
 fn what_is_a_small_part_of_what_was_received_is_copied() {
-    let (journal, mut draft) = (Journal::new(1), Draft::default());
+    let (journal, mut buffer) = (Journal::new(1), JournalBuffer::default());
     let mut reader = journal.join();
     let [long, longer] = [SMALL_LEN_MAX, 5 * SMALL_LEN_MAX].map(|len| "x".repeat(len));
     let (mut memory, at) = received(&["DEL a", &format!("SET b {long}"), &format!("GET {longer}")]);
-    draft.received = Some(memory.clone());
+    buffer.received = Some(memory.clone());
     for range in &at[..2] {
-        draft.push_encoded(0, &memory[range.clone()]);
-        draft.commit(&journal, 0, 0);
+        buffer.push_encoded(0, &memory[range.clone()]);
+        buffer.commit(&journal, 0, 0);
     }
-    journal.lay_down(0, &mut draft);
-    draft.received = None;
+    journal.publish(0, &mut buffer);
+    buffer.received = None;
     assert!(Received::get_mut(&mut memory).is_some(), "it may be read into again");
     let expected =
         ["1 0>0 *2 $3 DEL $1 a".to_owned(), format!("2 0>0 *3 $3 SET $1 b ${SMALL_LEN_MAX} {long}")];

@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering:
 use parking_lot::Mutex;
 
 use crate::apart::{Apart, Sharers, Sum};
-use crate::audience::Audience;
 use crate::bits::SlotBits;
+use crate::context::{DbTally, LeftBehind, Tally, ThreadContext, Total};
 use crate::entry::EntryPtr;
 use crate::events::Events;
 use crate::expiry::own::Own;
 use crate::gate::{Closed, Gate};
-use crate::held::Held;
+use crate::guard::SlotGuard;
 use crate::journal::Journal;
 use crate::key::{Hasher, Key, Place};
 use crate::lazy_free::{Garbage, InPlace, LazyFree};
-use crate::seat::{DbTally, LeftBehind, Seat, Tally, Total};
 use crate::slot::{Slot, Slots};
 use crate::snapshot::Snapshots;
+use crate::subscribers::SlotSubscribers;
 use crate::watch::{After, Change};
 use crate::{Millis, SLOTS};
 
@@ -65,7 +65,7 @@ impl Drop for Db {
     fn drop(&mut self) {
         self.drain(|entry| drop(entry.free()));
         for slot in self.slots.iter() {
-            drop(Audience::take(&slot.audience));
+            drop(SlotSubscribers::take(&slot.subscribers));
         }
     }
 }
@@ -75,11 +75,11 @@ pub struct Flushed(Box<Db>);
 
 impl Flushed {
     /// Frees the keys here; values of more than one block go to [`LazyFree`], all together.
-    pub fn free_keys(self, seat: &Seat) {
+    pub fn free_keys(self, ctx: &ThreadContext) {
         let mut values = Vec::new();
         self.0.drain(|entry| values.extend(entry.free()));
         if let Some(garbage) = Garbage::of_all(values.into_iter()) {
-            seat.lazy_free.free(garbage);
+            ctx.lazy_free.free(garbage);
         }
     }
 
@@ -110,7 +110,7 @@ pub struct Keyspace {
     /// Indices of counters that no database uses.
     free_ids: Mutex<Vec<usize>>,
     tallies: Mutex<Vec<Arc<Tally>>>,
-    seats: usize,
+    contexts: usize,
     seats_taken: AtomicUsize,
     /// The time from which coarse deadlines count.
     start_ms: Millis,
@@ -131,13 +131,13 @@ pub struct Keyspace {
 }
 
 impl Keyspace {
-    /// `databases` empty databases for at most `seats` threads. `now_ms` is the time of the start.
-    pub fn new(databases: usize, seats: usize, now_ms: Millis, random: u64) -> Keyspace {
+    /// `databases` empty databases for at most `contexts` threads. `now_ms` is the time of the start.
+    pub fn new(databases: usize, contexts: usize, now_ms: Millis, random: u64) -> Keyspace {
         assert!((1..=DATABASES_MAX).contains(&databases), "1 to 262,144 databases");
         let all = if 2 * databases <= DATABASES_MAX { 2 * databases } else { databases };
         Keyspace {
             hasher: Hasher::default(),
-            gate: Gate::new(seats),
+            gate: Gate::new(contexts),
             dbs: (0..all).map(|_| AtomicPtr::default()).collect(),
             apart: Sum::default(),
             sharers: Sharers::default(),
@@ -147,15 +147,15 @@ impl Keyspace {
             own_timed: AtomicUsize::new(0),
             free_ids: Mutex::new((0..all).rev().collect()),
             tallies: Mutex::default(),
-            seats,
+            contexts,
             seats_taken: AtomicUsize::new(0),
             start_ms: now_ms.saturating_sub(SET_BACK_MS),
             watches: AtomicUsize::new(0),
             waits: AtomicUsize::new(0),
             waited_keys: Default::default(),
             tickets: AtomicU64::new(0),
-            snapshots: Snapshots::new(seats),
-            journal: Journal::new(seats),
+            snapshots: Snapshots::new(contexts),
+            journal: Journal::new(contexts),
             events: Events::default(),
             random: AtomicU64::new(random | 1),
             left_behind: Arc::default(),
@@ -178,15 +178,15 @@ impl Keyspace {
     }
 
     /// A seat for one more thread. Panics when all are taken.
-    pub fn seat(&self) -> Seat {
+    pub fn thread_context(&self) -> ThreadContext {
         let index = self.seats_taken.fetch_add(1, Relaxed);
-        assert!(index < self.seats, "all {} seats are taken", self.seats);
+        assert!(index < self.contexts, "all {} seats are taken", self.contexts);
         let dbs = (0..self.dbs.len()).map(|_| DbTally::default()).collect();
         let tally = Arc::new(Tally { dbs, ..Tally::default() });
         self.tallies.lock().push(tally.clone());
         let random =
             self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        Seat::new(index, tally, self.left_behind.clone(), self.lazy_free.clone(), random)
+        ThreadContext::new(index, tally, self.left_behind.clone(), self.lazy_free.clone(), random)
     }
 
     /// How many databases clients can select.
@@ -223,68 +223,68 @@ impl Keyspace {
 
     /// Goes inside the gate; see [`Gate`]. To be left soon: whoever needs everything at rest waits for it.
     #[inline]
-    pub fn enter(&self, seat: &mut Seat) {
-        assert!(!seat.inside, "a seat enters once");
-        assert!(Arc::ptr_eq(&seat.left_behind, &self.left_behind), "a seat is used with its own keyspace");
-        self.gate.enter(seat.index);
-        seat.inside = true;
-        self.attune(seat);
+    pub fn enter(&self, ctx: &mut ThreadContext) {
+        assert!(!ctx.inside, "a seat enters once");
+        assert!(Arc::ptr_eq(&ctx.left_behind, &self.left_behind), "a seat is used with its own keyspace");
+        self.gate.enter(ctx.index);
+        ctx.inside = true;
+        self.sync_flags(ctx);
     }
 
     /// The same, but stays outside, and returns `false`, if `refuse` says so while the gate is closed.
     #[inline]
-    pub fn enter_unless(&self, seat: &mut Seat, refuse: impl Fn() -> bool) -> bool {
-        assert!(!seat.inside, "a seat enters once");
-        assert!(Arc::ptr_eq(&seat.left_behind, &self.left_behind), "a seat is used with its own keyspace");
-        seat.inside = self.gate.enter_unless(seat.index, refuse);
-        if seat.inside {
-            self.attune(seat);
+    pub fn enter_unless(&self, ctx: &mut ThreadContext, refuse: impl Fn() -> bool) -> bool {
+        assert!(!ctx.inside, "a seat enters once");
+        assert!(Arc::ptr_eq(&ctx.left_behind, &self.left_behind), "a seat is used with its own keyspace");
+        ctx.inside = self.gate.enter_unless(ctx.index, refuse);
+        if ctx.inside {
+            self.sync_flags(ctx);
         }
-        seat.inside
+        ctx.inside
     }
 
-    /// The same for whatever the seat itself has to say; see [`Seat::gate_busy`].
-    pub fn try_enter(&self, seat: &mut Seat) -> bool {
-        let busy = seat.gate_busy.clone();
-        self.enter_unless(seat, || busy.as_ref().is_some_and(|busy| busy.load(Acquire)))
+    /// The same for whatever the seat itself has to say; see [`ThreadContext::gate_busy`].
+    pub fn try_enter(&self, ctx: &mut ThreadContext) -> bool {
+        let busy = ctx.gate_busy.clone();
+        self.enter_unless(ctx, || busy.as_ref().is_some_and(|busy| busy.load(Acquire)))
     }
 
     /// What a seat has to know that changes only behind the closed gate.
     #[inline]
-    pub(crate) fn attune(&self, seat: &mut Seat) {
-        seat.epoch = self.snapshots.epoch();
-        seat.draft.is_on = self.journal.is_on() && !seat.is_mute;
-        seat.draft.has_replicas = self.journal.has_replicas() && !seat.is_mute;
-        seat.hides_expired = self.hides_expired();
+    pub(crate) fn sync_flags(&self, ctx: &mut ThreadContext) {
+        ctx.epoch = self.snapshots.epoch();
+        ctx.buffer.is_on = self.journal.is_on() && !ctx.is_mute;
+        ctx.buffer.has_replicas = self.journal.has_replicas() && !ctx.is_mute;
+        ctx.hides_expired = self.hides_expired();
     }
 
     /// Hands on what a seat has written and kept, before it goes outside.
     #[inline]
-    pub(crate) fn lay_down(&self, seat: &mut Seat) {
-        if !seat.kept.is_empty() {
-            self.snapshots.lay_down(seat);
+    pub(crate) fn publish(&self, ctx: &mut ThreadContext) {
+        if !ctx.kept.is_empty() {
+            self.snapshots.publish(ctx);
         }
-        if !seat.draft.is_empty() {
-            self.journal.lay_down(seat.index, &mut seat.draft);
+        if !ctx.buffer.is_empty() {
+            self.journal.publish(ctx.index, &mut ctx.buffer);
         }
     }
 
     #[inline]
-    pub fn leave(&self, seat: &mut Seat) {
-        self.assert_inside(seat);
-        assert!(!seat.holding, "a seat leaves with nothing held");
-        self.lay_down(seat);
-        self.gate.leave(seat.index);
-        seat.inside = false;
-        if seat.has_much_retired() {
-            seat.free_retired(&self.gate);
+    pub fn leave(&self, ctx: &mut ThreadContext) {
+        self.assert_inside(ctx);
+        assert!(!ctx.holding, "a seat leaves with nothing held");
+        self.publish(ctx);
+        self.gate.leave(ctx.index);
+        ctx.inside = false;
+        if ctx.has_much_retired() {
+            ctx.free_retired(&self.gate);
         }
     }
 
     /// Goes outside if a panic has left the seat inside. What was held has been let go of on the way.
-    pub fn leave_after_panic(&self, seat: &mut Seat) {
-        if seat.inside {
-            self.leave(seat);
+    pub fn leave_after_panic(&self, ctx: &mut ThreadContext) {
+        if ctx.inside {
+            self.leave(ctx);
         }
     }
 
@@ -304,79 +304,83 @@ impl Keyspace {
 
     /// Databases are looked up, slots locked and tables read from inside the gate only.
     #[inline]
-    pub(crate) fn assert_inside(&self, seat: &Seat) {
-        let own = Arc::ptr_eq(&seat.left_behind, &self.left_behind);
-        assert!(seat.inside && own, "the seat is inside the gate of its keyspace");
+    pub(crate) fn assert_inside(&self, ctx: &ThreadContext) {
+        let own = Arc::ptr_eq(&ctx.left_behind, &self.left_behind);
+        assert!(ctx.inside && own, "the seat is inside the gate of its keyspace");
     }
 
     /// The same for who is about to hold something: a second lock could wait for this very thread.
     #[inline]
-    pub(crate) fn assert_free(&self, seat: &Seat) {
-        self.assert_inside(seat);
-        assert!(!seat.holding, "a seat holds one thing at a time");
+    pub(crate) fn assert_free(&self, ctx: &ThreadContext) {
+        self.assert_inside(ctx);
+        assert!(!ctx.holding, "a seat holds one thing at a time");
     }
 
     /// Frees the tables that were replaced. To be called now and then, from outside the gate.
-    pub fn tidy(&self, seat: &mut Seat) {
-        seat.free_retired(&self.gate);
+    pub fn tidy(&self, ctx: &mut ThreadContext) {
+        ctx.free_retired(&self.gate);
     }
 
     /// Goes outside and in again, and frees the tables that were replaced if no other thread can be reading them: for a
-    /// thread that is inside and needs memory now. Returns whether it is inside again; see [`Seat::gate_busy`].
-    pub fn step_out(&self, seat: &mut Seat) -> bool {
-        self.leave(seat);
+    /// thread that is inside and needs memory now. Returns whether it is inside again; see [`ThreadContext::gate_busy`].
+    pub fn step_out(&self, ctx: &mut ThreadContext) -> bool {
+        self.leave(ctx);
         // Once for what waits for threads that have passed by now, and once for what has been replaced since.
-        self.tidy(seat);
-        self.tidy(seat);
-        self.try_enter(seat)
+        self.tidy(ctx);
+        self.tidy(ctx);
+        self.try_enter(ctx)
     }
 
     /// Locks the slots of a command's keys. `places` is sorted here and may hold repetitions.
-    pub fn hold<'a>(&'a self, seat: &'a mut Seat, places: &'a mut Vec<Place>) -> Held<'a> {
+    pub fn hold<'a>(&'a self, ctx: &'a mut ThreadContext, places: &'a mut Vec<Place>) -> SlotGuard<'a> {
         places.sort_unstable();
         places.dedup();
-        Held::many(self, seat, places)
+        SlotGuard::many(self, ctx, places)
     }
 
     /// The same for a write: locks as well what serving the waiters of these slots may take, see [`crate::wait`].
-    pub fn hold_to_write<'a>(&'a self, seat: &'a mut Seat, places: &'a mut Vec<Place>) -> Held<'a> {
-        Held::to_write(self, seat, places)
+    pub fn hold_to_write<'a>(
+        &'a self,
+        ctx: &'a mut ThreadContext,
+        places: &'a mut Vec<Place>,
+    ) -> SlotGuard<'a> {
+        SlotGuard::to_write(self, ctx, places)
     }
 
     /// Locks the slot of a command's only key.
     #[inline]
-    pub fn hold_one<'a>(&'a self, seat: &'a mut Seat, place: Place) -> Held<'a> {
-        Held::one(self, seat, place)
+    pub fn hold_one<'a>(&'a self, ctx: &'a mut ThreadContext, place: Place) -> SlotGuard<'a> {
+        SlotGuard::one(self, ctx, place)
     }
 
-    /// Holds nothing yet: for what walks from slot to slot, see [`Held::visit`].
+    /// Holds nothing yet: for what walks from slot to slot, see [`SlotGuard::visit`].
     #[inline]
-    pub fn hold_none<'a>(&'a self, seat: &'a mut Seat) -> Held<'a> {
-        Held::none(self, seat)
+    pub fn hold_none<'a>(&'a self, ctx: &'a mut ThreadContext) -> SlotGuard<'a> {
+        SlotGuard::none(self, ctx)
     }
 
     /// Holds nothing, and is for who is outside the gate and touches no data: reaching for any panics.
-    pub fn hold_outside<'a>(&'a self, seat: &'a mut Seat) -> Held<'a> {
-        Held::outside(self, seat)
+    pub fn hold_outside<'a>(&'a self, ctx: &'a mut ThreadContext) -> SlotGuard<'a> {
+        SlotGuard::outside(self, ctx)
     }
 
     /// Waits until no other thread is inside, and holds everything. The seat is inside before and afterwards.
-    pub fn hold_all<'a>(&'a self, seat: &'a mut Seat) -> Held<'a> {
-        Held::all(self, seat)
+    pub fn hold_all<'a>(&'a self, ctx: &'a mut ThreadContext) -> SlotGuard<'a> {
+        SlotGuard::all(self, ctx)
     }
 
-    /// The same for a thread that may have clients to answer instead; `None`: the seat is outside, see [`Seat::gate_busy`].
-    pub fn try_hold_all<'a>(&'a self, seat: &'a mut Seat) -> Option<Held<'a>> {
-        Held::try_all(self, seat)
+    /// The same for a thread that may have clients to answer instead; `None`: the seat is outside, see [`ThreadContext::gate_busy`].
+    pub fn try_hold_all<'a>(&'a self, ctx: &'a mut ThreadContext) -> Option<SlotGuard<'a>> {
+        SlotGuard::try_all(self, ctx)
     }
 
-    pub(crate) fn close(&self, seat: &Seat) -> Closed<'_> {
-        self.gate.close(seat.index)
+    pub(crate) fn close(&self, ctx: &ThreadContext) -> Closed<'_> {
+        self.gate.close(ctx.index)
     }
 
-    pub(crate) fn try_close(&self, seat: &mut Seat) -> Option<Closed<'_>> {
-        let closed = self.gate.close_unless(seat.index, || seat.refuses_to_wait());
-        seat.inside = closed.is_some();
+    pub(crate) fn try_close(&self, ctx: &mut ThreadContext) -> Option<Closed<'_>> {
+        let closed = self.gate.close_unless(ctx.index, || ctx.refuses_to_wait());
+        ctx.inside = closed.is_some();
         closed
     }
 
@@ -410,13 +414,13 @@ impl Keyspace {
         self.apart.get()
     }
 
-    /// How many keys wait for [`Held::appraise_next`].
+    /// How many keys wait for [`SlotGuard::appraise_next`].
     pub fn sharers(&self) -> usize {
         self.sharers.len()
     }
 
     /// Empties a database. Everything is held; what is returned is to be dropped where time does not matter.
-    pub(crate) fn flush(&self, db: usize, seat: &mut Seat) -> Option<Flushed> {
+    pub(crate) fn flush(&self, db: usize, ctx: &mut ThreadContext) -> Option<Flushed> {
         let old = self.dbs[db].swap(std::ptr::null_mut(), AcqRel);
         if old.is_null() {
             return None;
@@ -437,20 +441,20 @@ impl Keyspace {
         let new = self.db(db);
         if self.has_audience() {
             for (number, (slot, new)) in old.slots.iter().zip(new.slots.iter()).enumerate() {
-                let Some(mut audience) = Audience::take(&slot.audience) else { continue };
-                audience.watchers.touch_all(|key| {
+                let Some(mut subscribers) = SlotSubscribers::take(&slot.subscribers) else { continue };
+                subscribers.watchers.touch_all(|key| {
                     let before = slot.find(self.hasher.hash(key), key).is_some();
                     Change::Replaced { before, after: After::Nothing }
                 });
-                audience.waiters.note_all(Place::new(db as u32, number as u16), seat);
-                Audience::put(&new.audience, Some(audience));
+                subscribers.waiters.note_all(Place::new(db as u32, number as u16), ctx);
+                SlotSubscribers::put(&new.subscribers, Some(subscribers));
             }
         }
         self.snapshots.keep_flushed(Flushed(old))
     }
 
     /// Exchanges two databases. Everything is held.
-    pub(crate) fn swap(&self, a: usize, b: usize, seat: &mut Seat) {
+    pub(crate) fn swap(&self, a: usize, b: usize, ctx: &mut ThreadContext) {
         if a == b {
             return;
         }
@@ -458,10 +462,10 @@ impl Keyspace {
             let (first, second) = (self.db(a), self.db(b));
             for (number, (one, other)) in first.slots.iter().zip(second.slots.iter()).enumerate() {
                 let place = |db: usize| Place::new(db as u32, number as u16);
-                let ones = self.told_of_swap(one, other, place(a), seat);
-                let others = self.told_of_swap(other, one, place(b), seat);
-                Audience::put(&one.audience, others);
-                Audience::put(&other.audience, ones);
+                let ones = self.subscribers_after_swap(one, other, place(a), ctx);
+                let others = self.subscribers_after_swap(other, one, place(b), ctx);
+                SlotSubscribers::put(&one.subscribers, others);
+                SlotSubscribers::put(&other.subscribers, ones);
             }
         }
         let first = self.dbs[a].load(Acquire);
@@ -470,22 +474,30 @@ impl Keyspace {
     }
 
     /// The audience of the slot at `place`, taken out and told that another slot comes there.
-    fn told_of_swap(&self, old: &Slot, new: &Slot, place: Place, seat: &mut Seat) -> Option<Box<Audience>> {
-        let mut audience = Audience::take(&old.audience)?;
-        audience.watchers.touch_all(|key| self.replaced(old, new, key, seat.now_ms));
-        audience.waiters.note_all(place, seat);
-        Some(audience)
+    fn subscribers_after_swap(
+        &self,
+        old: &Slot,
+        new: &Slot,
+        place: Place,
+        ctx: &mut ThreadContext,
+    ) -> Option<Box<SlotSubscribers>> {
+        let mut subscribers = SlotSubscribers::take(&old.subscribers)?;
+        subscribers.watchers.touch_all(|key| self.replaced(old, new, key, ctx.now_ms));
+        subscribers.waiters.note_all(place, ctx);
+        Some(subscribers)
     }
 
     /// Notes all keys of a database that somebody waits for. Everything is held.
-    pub(crate) fn note_waited(&self, db: usize, seat: &mut Seat) {
+    pub(crate) fn note_waited(&self, db: usize, ctx: &mut ThreadContext) {
         if self.waits.load(Relaxed) == 0 {
             return;
         }
         let Some(database) = self.db_if_used(db) else { return };
         for (number, slot) in database.slots.iter().enumerate() {
             let place = Place::new(db as u32, number as u16);
-            Audience::if_any(&slot.audience, |audience| audience.waiters.note_all(place, seat));
+            SlotSubscribers::if_any(&slot.subscribers, |subscribers| {
+                subscribers.waiters.note_all(place, ctx)
+            });
         }
     }
 
@@ -505,27 +517,27 @@ impl Keyspace {
     }
 
     /// Keys of a database, those included that have expired and are still there. The seat must be inside.
-    pub fn len(&self, seat: &Seat, db: usize) -> usize {
-        self.sum(seat, db, |tally| tally.keys.load(Relaxed))
+    pub fn len(&self, ctx: &ThreadContext, db: usize) -> usize {
+        self.sum(ctx, db, |tally| tally.keys.load(Relaxed))
     }
 
     /// Whether a database has no keys.
-    pub fn is_empty(&self, seat: &Seat, db: usize) -> bool {
-        self.len(seat, db) == 0
+    pub fn is_empty(&self, ctx: &ThreadContext, db: usize) -> bool {
+        self.len(ctx, db) == 0
     }
 
     /// Keys of a database that have a deadline of their own. The seat must be inside.
-    pub fn timed_len(&self, seat: &Seat, db: usize) -> usize {
-        self.sum(seat, db, |tally| tally.timed.load(Relaxed))
+    pub fn timed_len(&self, ctx: &ThreadContext, db: usize) -> usize {
+        self.sum(ctx, db, |tally| tally.timed.load(Relaxed))
     }
 
     /// Hashes of a database with fields that have a deadline. The seat must be inside.
-    pub fn timed_hashes(&self, seat: &Seat, db: usize) -> usize {
-        self.sum(seat, db, |tally| tally.hashes.load(Relaxed))
+    pub fn timed_hashes(&self, ctx: &ThreadContext, db: usize) -> usize {
+        self.sum(ctx, db, |tally| tally.hashes.load(Relaxed))
     }
 
-    fn sum(&self, seat: &Seat, db: usize, count: impl Fn(&DbTally) -> i64) -> usize {
-        self.assert_inside(seat);
+    fn sum(&self, ctx: &ThreadContext, db: usize, count: impl Fn(&DbTally) -> i64) -> usize {
+        self.assert_inside(ctx);
         let Some(db) = self.db_if_used(db) else { return 0 };
         let sum: i64 = self.tallies.lock().iter().map(|tally| count(&tally.dbs[db.id])).sum();
         sum.max(0) as usize
@@ -559,8 +571,8 @@ impl Keyspace {
     }
 
     /// Memory of the tables of a database, in bytes: slots and segments. The seat must be inside.
-    pub fn table_memory(&self, seat: &Seat, db: usize) -> usize {
-        self.assert_inside(seat);
+    pub fn table_memory(&self, ctx: &ThreadContext, db: usize) -> usize {
+        self.assert_inside(ctx);
         let Some(db) = self.db_if_used(db) else { return 0 };
         let mut bytes = size_of::<[crate::slot::Slot; SLOTS]>();
         let mut from = 0;

@@ -5,7 +5,7 @@
 //! transaction that fills and deletes a key again and again holds one value at a time, not all of them until it ends.
 
 use crate::collection::Cut;
-use crate::outside::Outside;
+use crate::heap_value::HeapValue;
 
 /// Frees values on a thread of its own. One per keyspace, see [`crate::Keyspace::with_lazy_free`].
 pub trait LazyFree: Send + Sync {
@@ -30,9 +30,9 @@ pub struct Garbage {
 }
 
 enum Values {
-    Outside(#[expect(dead_code, reason = "kept to be dropped")] Outside),
+    HeapValue(#[expect(dead_code, reason = "kept to be dropped")] HeapValue),
     Cut(#[expect(dead_code, reason = "kept to be dropped")] Cut),
-    Many(#[expect(dead_code, reason = "kept to be dropped")] Vec<Outside>),
+    Many(#[expect(dead_code, reason = "kept to be dropped")] Vec<HeapValue>),
 }
 
 impl Garbage {
@@ -42,10 +42,10 @@ impl Garbage {
     }
 
     /// `None` if freeing the value takes no longer than freeing `blocks_max` blocks: it is freed here.
-    pub(crate) fn of_value(value: Outside, blocks_max: usize) -> Option<Garbage> {
+    pub(crate) fn of_value(value: HeapValue, blocks_max: usize) -> Option<Garbage> {
         (value.weight() > blocks_max).then(|| {
             let memory = value.memory_if_own();
-            Garbage { values: Values::Outside(value), memory }
+            Garbage { values: Values::HeapValue(value), memory }
         })
     }
 
@@ -58,9 +58,9 @@ impl Garbage {
     }
 
     /// Many values at once, each of more than one block; those of one block are freed here. `None` if none is left.
-    pub(crate) fn of_all(values: impl Iterator<Item = Outside>) -> Option<Garbage> {
+    pub(crate) fn of_all(values: impl Iterator<Item = HeapValue>) -> Option<Garbage> {
         let mut memory = 0;
-        let large: Vec<Outside> = values
+        let large: Vec<HeapValue> = values
             .filter(|value| value.weight() > 1)
             .inspect(|value| memory += value.memory_if_own())
             .collect();

@@ -2,7 +2,7 @@
 //! eviction and memory.
 //!
 //! What is absent: sockets, files, threads, the protocol, clocks. Time and randomness are arguments (they come with
-//! the [`Seat`] that a thread takes), so that every test decides what time it is.
+//! the [`ThreadContext`] that a thread takes), so that every test decides what time it is.
 //!
 //! How a thread gets at data, from the outside in:
 //!
@@ -14,16 +14,17 @@
 
 pub mod ahead;
 mod apart;
-mod audience;
 mod bits;
 pub mod collection;
+mod context;
 mod directory;
 pub mod entry;
 pub mod events;
 pub mod evict;
 mod expiry;
 pub mod gate;
-mod held;
+mod guard;
+mod heap_value;
 pub mod journal;
 #[cfg(test)]
 mod journal_tests;
@@ -32,13 +33,12 @@ mod keyspace;
 mod lazy_free;
 mod logging;
 pub mod memory;
-mod outside;
 pub mod rope;
 mod scan;
-mod seat;
 mod segment;
 mod slot;
 pub mod snapshot;
+mod subscribers;
 mod sync;
 mod undo;
 mod verify;
@@ -46,15 +46,15 @@ mod wait;
 mod watch;
 
 pub use apart::Apart;
+pub use context::{Access, Tally, ThreadContext, Total};
 pub use entry::{Kind, Ref, View};
 pub use expiry::Swept;
-pub use held::{Concerns, Edit, Edited, Expire, Held, Made, WrongType};
+pub use guard::{Concerns, Edit, Edited, Expire, Made, SlotGuard, WrongType};
 pub use key::{Hasher, Key, Place, SLOTS};
 pub use keyspace::{Flushed, InFlight, Keyspace};
 pub use lazy_free::{Garbage, LazyFree};
 pub use rope::Str;
 pub use scan::Cursor;
-pub use seat::{Access, Seat, Tally, Total};
 pub use undo::Undo;
 pub use wait::{Waiter, Wants, Woken};
 pub use watch::Watch;

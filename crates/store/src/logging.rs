@@ -1,60 +1,60 @@
 //! What is held and the log: see [`crate::journal`].
 
-use crate::held::Held;
+use crate::guard::SlotGuard;
 use crate::journal::Reader;
 use crate::key::Place;
 
-impl Held<'_> {
+impl SlotGuard<'_> {
     /// Whether writes are to be logged.
     #[inline]
     pub fn is_logged(&self) -> bool {
-        self.seat.draft.is_on
+        self.ctx.buffer.is_on
     }
 
     /// Logs a command with the same effect as what has been done with what is held. All that is logged before the locks
     /// are released is one transaction. Does nothing when writes are not logged.
     #[inline]
     pub fn log<'a>(&mut self, db: u32, args: impl ExactSizeIterator<Item = &'a [u8]>) {
-        if self.seat.draft.is_on {
-            self.seat.draft.push(db, args);
-            self.seat.told += 1;
+        if self.ctx.buffer.is_on {
+            self.ctx.buffer.push(db, args);
+            self.ctx.log_overrides += 1;
         }
     }
 
     /// The same for a command that is an array of bulk strings already.
     #[inline]
     pub fn log_encoded(&mut self, db: u32, command: &[u8]) {
-        if self.seat.draft.is_on {
-            self.seat.draft.push_encoded(db, command);
-            self.seat.told += 1;
+        if self.ctx.buffer.is_on {
+            self.ctx.buffer.push_encoded(db, command);
+            self.ctx.log_overrides += 1;
         }
     }
 
     /// Tells replicas of a command that changes no data. Does nothing when there are none.
     #[inline]
     pub fn tell_replicas<'a>(&mut self, db: u32, args: impl ExactSizeIterator<Item = &'a [u8]>) {
-        if self.seat.draft.has_replicas {
-            self.seat.draft.push_aside(db, args);
+        if self.ctx.buffer.has_replicas {
+            self.ctx.buffer.push_aside(db, args);
         }
     }
 
     /// Says that what has been done so far needs no logging, or none beyond what was logged.
     #[inline]
     pub fn log_nothing(&mut self) {
-        self.seat.told += 1;
+        self.ctx.log_overrides += 1;
     }
 
     /// How often it was said what to log: if that has changed since, a command need not be logged as it came.
     #[inline]
-    pub fn told(&self) -> u64 {
-        self.seat.told
+    pub fn log_overrides(&self) -> u64 {
+        self.ctx.log_overrides
     }
 
     /// A reader of what is logged from now on; everything is held.
     pub fn join_log(&mut self) -> Reader {
-        self.lay_down();
+        self.publish();
         let reader = self.keyspace().journal.join();
-        self.attune();
+        self.sync_flags();
         reader
     }
 
@@ -62,29 +62,29 @@ impl Held<'_> {
     pub fn join_log_for_replicas(&mut self) -> Reader {
         let reader = self.join_log();
         self.keyspace().journal.note_replica(reader.place());
-        self.attune();
+        self.sync_flags();
         reader
     }
 
     /// What is logged from now on is not for the reader at this place; everything is held. What was logged before it may
     /// still read, until it ends.
     pub fn dismiss(&mut self, place: usize) {
-        self.lay_down();
+        self.publish();
         self.keyspace().journal.dismiss(place);
-        self.attune();
+        self.sync_flags();
     }
 
     /// What the holder's own seat has to know of who reads now.
-    fn attune(&mut self) {
-        self.keyspace().attune(self.seat);
+    fn sync_flags(&mut self) {
+        self.keyspace().sync_flags(self.ctx);
     }
 
     /// Has all that was logged so far laid down, for those who read now.
-    fn lay_down(&mut self) {
+    fn publish(&mut self) {
         assert!(self.holds_all(), "who reads the log changes at one moment");
         self.commit();
-        if !self.seat.draft.is_empty() {
-            self.keyspace().journal.lay_down(self.seat.index, &mut self.seat.draft);
+        if !self.ctx.buffer.is_empty() {
+            self.keyspace().journal.publish(self.ctx.index, &mut self.ctx.buffer);
         }
     }
 
@@ -92,13 +92,13 @@ impl Held<'_> {
     /// asked for, as when a key expires, are logged where they are made.
     #[inline]
     pub fn changes(&self) -> u64 {
-        self.seat.tally.dirty.load(std::sync::atomic::Ordering::Relaxed).wrapping_sub(self.seat.logged_aside)
+        self.ctx.tally.dirty.load(std::sync::atomic::Ordering::Relaxed).wrapping_sub(self.ctx.logged_aside)
     }
 
     /// Logs that a key is removed which nobody asked to be removed.
     #[inline]
     pub(crate) fn log_removal(&mut self, place: Place, key: &[u8]) {
-        if self.seat.draft.is_on {
+        if self.ctx.buffer.is_on {
             self.log_aside(place, [b"DEL", key].into_iter(), 1);
         }
     }
@@ -110,16 +110,16 @@ impl Held<'_> {
         args: impl ExactSizeIterator<Item = &'a [u8]>,
         changes: u64,
     ) {
-        if self.seat.draft.is_on {
-            self.seat.draft.push(place.db() as u32, args);
-            self.seat.logged_aside = self.seat.logged_aside.wrapping_add(changes);
+        if self.ctx.buffer.is_on {
+            self.ctx.buffer.push(place.db() as u32, args);
+            self.ctx.logged_aside = self.ctx.logged_aside.wrapping_add(changes);
         }
     }
 
     /// Ends the record of what has been logged under the locks that are about to be released.
     #[inline]
     pub(crate) fn commit(&mut self) {
-        if self.seat.draft.is_open() {
+        if self.ctx.buffer.is_open() {
             self.end_record();
         }
     }
@@ -128,7 +128,7 @@ impl Held<'_> {
     /// with what was in them.
     fn end_record(&mut self) {
         let (keyspace, above) = (self.keyspace(), self.last_logged());
-        let number = self.seat.draft.commit(&keyspace.journal, self.seat.index, above);
+        let number = self.ctx.buffer.commit(&keyspace.journal, self.ctx.index, above);
         match self.holds_all() {
             true => keyspace.journal.raise(number),
             false => self.note_logged(number),

@@ -14,7 +14,7 @@ pub mod regions;
 /// Threads with a counter of their own; all others share the first.
 const THREADS_MAX: usize = 512;
 
-/// The counter of what is not the data's: see [`aside`].
+/// The counter of what is not the data's: see [`uncounted`].
 const ASIDE: usize = THREADS_MAX;
 
 #[repr(align(128))] // two lines: adjacent-line prefetching makes pairs of lines travel together
@@ -139,11 +139,11 @@ pub fn used() -> usize {
 
 /// Counts what `f` takes and gives back apart: memory that no eviction should make up for, such as the buffers of a
 /// snapshot. `f` frees nothing of what was not taken so. When all of it has been given back, [`end_aside`] is called.
-pub fn aside<R>(f: impl FnOnce() -> R) -> R {
+pub fn uncounted<R>(f: impl FnOnce() -> R) -> R {
     counting_as(ASIDE, f)
 }
 
-/// Counts what `f` takes and gives back with the rest, also within [`aside`]: what goes to other threads, which give it back.
+/// Counts what `f` takes and gives back with the rest, also within [`uncounted`]: what goes to other threads, which give it back.
 pub fn with_the_rest<R>(f: impl FnOnce() -> R) -> R {
     counting_as(0, f)
 }
@@ -164,7 +164,7 @@ pub fn end_aside() {
     COUNTERS[0].0.fetch_add(COUNTERS[ASIDE].0.swap(0, Relaxed), Relaxed);
 }
 
-/// Bytes held now that count towards a limit: all but what is used [`aside`].
+/// Bytes held now that count towards a limit: all but what is used [`uncounted`].
 pub fn used_by_data() -> usize {
     used().saturating_sub(COUNTERS[ASIDE].0.load(Relaxed).max(0) as usize)
 }

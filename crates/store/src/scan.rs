@@ -7,7 +7,7 @@
 use crate::SLOTS;
 use crate::directory::{self, DEPTH_MAX};
 use crate::entry::View;
-use crate::held::Held;
+use crate::guard::SlotGuard;
 use crate::key::{Place, SLOT_BITS};
 use crate::segment::TAG_BITS;
 
@@ -43,7 +43,7 @@ impl Cursor {
     }
 }
 
-impl Held<'_> {
+impl SlotGuard<'_> {
     /// Calls `f` with about `count` keys of the database from `cursor` on; returns where to go on.
     ///
     /// Keys that have expired are removed, where the seat may, or passed over. Only for who holds nothing or everything.
@@ -60,7 +60,7 @@ impl Held<'_> {
                 cursor = Cursor::new(slot, 0, 0);
             }
             let place = Place::new(db as u32, slot as u16);
-            cursor = self.visit(place, |held| held.scan_slot(place, cursor, count, &mut seen, &mut f));
+            cursor = self.visit(place, |guard| guard.scan_slot(place, cursor, count, &mut seen, &mut f));
             if cursor.0 == 0 || seen >= count {
                 return cursor;
             }
@@ -83,7 +83,7 @@ impl Held<'_> {
             let want = (count - (*seen).min(count)).max(1) as u64;
             let width = TAGS.saturating_mul(want).div_ceil(segment.buckets().max(1) as u64);
             let until = if segment.buckets() <= 64 { TAGS } else { tag.saturating_add(width).min(TAGS) };
-            let (now, mut expired) = (self.seat.now_ms, Vec::new());
+            let (now, mut expired) = (self.ctx.now_ms, Vec::new());
             for word in segment.occupied().map(|bucket| segment.word(bucket)) {
                 if (tag..until).contains(&u64::from(word.tag())) {
                     let entry = word.entry();
@@ -94,7 +94,7 @@ impl Held<'_> {
                     *seen += 1;
                 }
             }
-            if !self.seat.keeps_expired() {
+            if !self.ctx.keeps_expired() {
                 self.remove_expired(place, &expired);
             }
             (prefix, tag) = if until < TAGS { (prefix, until) } else { (next_prefix, 0) };
@@ -107,7 +107,7 @@ impl Held<'_> {
     }
 
     /// Calls `f` with every live key of a database. Only for who holds nothing or everything. `false`: not with every one,
-    /// since it has been given up, see [`Held::give_way`].
+    /// since it has been given up, see [`SlotGuard::give_way`].
     ///
     /// One segment at a time is locked, and between two of them whoever waits for everything may go first. So what is
     /// seen is no moment of the database; but a key that stays there throughout is seen once, however its slot grows.
@@ -116,7 +116,7 @@ impl Held<'_> {
         while let Some(slot) = self.keyspace().db_if_used(db).and_then(|db| db.occupied.next(from)) {
             let (place, mut prefix) = (Place::new(db as u32, slot as u16), 0);
             while prefix < 1 << DEPTH_MAX {
-                prefix = self.visit(place, |held| held.keys_of_segment(place, prefix, &mut f));
+                prefix = self.visit(place, |guard| guard.keys_of_segment(place, prefix, &mut f));
                 if !self.give_way() {
                     return false;
                 }
@@ -129,7 +129,7 @@ impl Held<'_> {
     /// Calls `f` with the live keys of the segment that covers `prefix`, from there on; returns what comes after it.
     fn keys_of_segment(&mut self, place: Place, prefix: u64, f: &mut impl FnMut(View<'_>)) -> u64 {
         let (segment, next) = self.slot_of_place(place).segment_at(prefix);
-        let (now, hasher) = (self.seat.now_ms, &self.keyspace().hasher);
+        let (now, hasher) = (self.ctx.now_ms, &self.keyspace().hasher);
         for entry in segment.occupied().map(|bucket| segment.word(bucket).entry()) {
             // A slot that was emptied since the last segment begins anew with one that covers all prefixes.
             let is_new = prefix == 0 || directory::prefix(hasher.hash(entry.key())) >= prefix;
@@ -144,10 +144,10 @@ impl Held<'_> {
     /// nothing or everything.
     pub fn random_key(&mut self, db: usize) -> Option<Vec<u8>> {
         for _ in 0..RANDOM_TRIES {
-            let random = self.seat.random();
+            let random = self.ctx.random();
             let slot = self.keyspace().db_if_used(db)?.occupied.any(random)?;
             let place = Place::new(db as u32, slot as u16);
-            let key = self.visit(place, |held| held.random_in_slot(place));
+            let key = self.visit(place, |guard| guard.random_in_slot(place));
             if key.is_some() {
                 return key;
             }
@@ -163,7 +163,7 @@ impl Held<'_> {
     }
 
     fn random_in_slot(&mut self, place: Place) -> Option<Vec<u8>> {
-        let (random, now) = (self.seat.random(), self.seat.now_ms);
+        let (random, now) = (self.ctx.random(), self.ctx.now_ms);
         let mut segments = self.slot_of_place(place).segments_from(random);
         segments.find_map(|(_, segment)| {
             let mut entries =

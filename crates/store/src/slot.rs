@@ -16,12 +16,12 @@ use lock_api::RawMutex as _;
 use parking_lot::RawMutex;
 
 use crate::ahead::prefetching;
-use crate::audience::Audience;
+use crate::context::ThreadContext;
 use crate::directory::{DEPTH_MAX, Directory, Part, prefix};
 use crate::entry::EntryPtr;
 use crate::key::Hasher;
-use crate::seat::Seat;
 use crate::segment::{BUCKETS_SPLIT, KEYS_MAX, Segment, Word, tag};
+use crate::subscribers::SlotSubscribers;
 
 /// `due` when no key of the slot has a deadline.
 pub(crate) const NEVER: u32 = u32::MAX;
@@ -43,7 +43,7 @@ pub(crate) struct Slot {
     /// Keys with a deadline of their own.
     timed_len: AtomicU32,
     /// Who wants to know about writes, nearly always nobody; then, the number of the last one in the log.
-    pub(crate) audience: AtomicPtr<Audience>,
+    pub(crate) subscribers: AtomicPtr<SlotSubscribers>,
 }
 const _: () = assert!(size_of::<Slot>() == 32);
 
@@ -136,8 +136,15 @@ impl Slot {
     }
 
     /// Adds an entry whose key is not there.
-    pub(crate) fn insert(&self, hash: u64, entry: EntryPtr, deadline: u32, hasher: &Hasher, seat: &mut Seat) {
-        let (branch, segment) = self.segment_for_one_more(hash, deadline != 0, hasher, seat);
+    pub(crate) fn insert(
+        &self,
+        hash: u64,
+        entry: EntryPtr,
+        deadline: u32,
+        hasher: &Hasher,
+        ctx: &mut ThreadContext,
+    ) {
+        let (branch, segment) = self.segment_for_one_more(hash, deadline != 0, hasher, ctx);
         segment.insert(Word::new(tag(hash), entry), deadline);
         self.count_len(branch, 1);
         if deadline != 0 {
@@ -155,27 +162,34 @@ impl Slot {
     }
 
     /// Takes an entry, whose deadlines are no longer counted, out of the table.
-    pub(crate) fn remove(&self, found: Found, seat: &mut Seat) -> EntryPtr {
+    pub(crate) fn remove(&self, found: Found, ctx: &mut ThreadContext) -> EntryPtr {
         let entry = found.entry();
         self.set_deadline(found, 0);
         found.segment.remove(found.bucket);
         self.count_len(found.branch, -1);
         if self.len() == 0 {
-            self.reset(seat);
+            self.reset(ctx);
         } else {
-            self.shrink(found.branch, found.segment, seat);
+            self.shrink(found.branch, found.segment, ctx);
         }
         entry
     }
 
     /// Takes the `due` keys that are due out of the segment at `branch`, all at once; their entries are the caller's to
     /// free. Their deadlines are no longer counted.
-    pub(crate) fn remove_due(&self, branch: usize, segment: Segment, now: u32, due: usize, seat: &mut Seat) {
+    pub(crate) fn remove_due(
+        &self,
+        branch: usize,
+        segment: Segment,
+        now: u32,
+        due: usize,
+        ctx: &mut ThreadContext,
+    ) {
         let left = self.segment_len(branch) - due;
-        self.exchange(branch, segment.without_due(now, (left + left / 8).max(1)), seat);
+        self.exchange(branch, segment.without_due(now, (left + left / 8).max(1)), ctx);
         self.count_len(branch, -i16::try_from(due).expect("a segment has fewer keys"));
         if self.len() == 0 {
-            self.reset(seat);
+            self.reset(ctx);
         }
     }
 
@@ -206,13 +220,13 @@ impl Slot {
     }
 
     /// Gives the segment of a key the column of deadlines; returns where the key is then.
-    pub(crate) fn make_timed(&self, found: Found, seat: &mut Seat) -> Found {
+    pub(crate) fn make_timed(&self, found: Found, ctx: &mut ThreadContext) -> Found {
         if found.segment.has_deadlines() {
             return found;
         }
         let word = found.segment.word(found.bucket);
         let segment = found.segment.resized(self.segment_len(found.branch), true);
-        self.exchange(found.branch, segment, seat);
+        self.exchange(found.branch, segment, ctx);
         let bucket = segment.find_by(word.tag(), |other| other == word).expect("all words were moved");
         Found { branch: found.branch, segment, bucket }
     }
@@ -318,35 +332,41 @@ impl Slot {
         hash: u64,
         timed: bool,
         hasher: &Hasher,
-        seat: &mut Seat,
+        ctx: &mut ThreadContext,
     ) -> (usize, Segment) {
         let (branch, segment) = self.segment_of(hash);
         if segment.has_room(self.segment_len(branch)) && (segment.has_deadlines() || !timed) {
             return (branch, segment);
         }
-        self.make_room(hash, timed, hasher, seat)
+        self.make_room(hash, timed, hasher, ctx)
     }
 
     #[cold]
-    fn make_room(&self, hash: u64, timed: bool, hasher: &Hasher, seat: &mut Seat) -> (usize, Segment) {
+    fn make_room(
+        &self,
+        hash: u64,
+        timed: bool,
+        hasher: &Hasher,
+        ctx: &mut ThreadContext,
+    ) -> (usize, Segment) {
         loop {
             let (branch, segment) = self.segment_of(hash);
             let len = self.segment_len(branch);
             if !segment.has_room(len)
                 && segment.buckets() >= BUCKETS_SPLIT
-                && self.split(branch, segment, len, hasher, seat)
+                && self.split(branch, segment, len, hasher, ctx)
             {
                 continue; // the half that this key belongs to may be full again, if unlikely
             }
             assert!(len < KEYS_MAX, "a segment that can neither grow nor split: the hash is broken");
             let segment = segment.resized(len + 1, timed || segment.has_deadlines());
-            self.exchange(branch, segment, seat);
+            self.exchange(branch, segment, ctx);
             return (branch, segment);
         }
     }
 
     /// Puts `segment` in all places of the one at `branch`, whose memory is retired.
-    fn exchange(&self, branch: usize, segment: Segment, seat: &mut Seat) {
+    fn exchange(&self, branch: usize, segment: Segment, ctx: &mut ThreadContext) {
         let old = match self.directory() {
             None => {
                 let old = Segment(self.root.load(Relaxed));
@@ -355,11 +375,18 @@ impl Slot {
             }
             Some(directory) => directory.exchange(branch, segment),
         };
-        seat.retire(old.retire());
+        ctx.retire(old.retire());
     }
 
     /// Splits the segment at `branch` in two by the next bit of its keys' hashes. `false`: there are no more bits.
-    fn split(&self, branch: usize, old: Segment, len: usize, hasher: &Hasher, seat: &mut Seat) -> bool {
+    fn split(
+        &self,
+        branch: usize,
+        old: Segment,
+        len: usize,
+        hasher: &Hasher,
+        ctx: &mut ThreadContext,
+    ) -> bool {
         let before = self.directory();
         let local = before.map_or(0, |directory| directory.branches()[branch].depth());
         if local == DEPTH_MAX {
@@ -374,23 +401,23 @@ impl Slot {
         directory.split(branch, halves);
         if before.is_none_or(|before| before.root() != directory.root()) {
             self.root.store(directory.root(), Release);
-            seat.retire(before.map(Directory::retire));
+            ctx.retire(before.map(Directory::retire));
         }
-        seat.retire(old.retire());
+        ctx.retire(old.retire());
         true
     }
 
-    fn shrink(&self, branch: usize, segment: Segment, seat: &mut Seat) {
+    fn shrink(&self, branch: usize, segment: Segment, ctx: &mut ThreadContext) {
         let len = self.segment_len(branch);
         if segment.shrinks(len) {
             let timed = segment.has_deadlines() && (self.timed_len() > 0 || self.has_timed_hashes());
-            self.exchange(branch, segment.resized((len * 3 / 2).max(1), timed), seat);
+            self.exchange(branch, segment.resized((len * 3 / 2).max(1), timed), ctx);
         }
     }
 
     /// Back to the state of a slot that never held a key.
-    fn reset(&self, seat: &mut Seat) {
-        self.free_tables(|retired| seat.retire(Some(retired)));
+    fn reset(&self, ctx: &mut ThreadContext) {
+        self.free_tables(|retired| ctx.retire(Some(retired)));
         self.timed_len.store(0, Relaxed);
         self.hashes.store(0, Relaxed);
         self.set_due(NEVER);

@@ -28,12 +28,12 @@ use parking_lot::Mutex;
 
 use crate::SLOTS;
 use crate::ahead::prefetching;
+use crate::context::ThreadContext;
 use crate::directory::DEPTH_MAX;
 use crate::entry::{EntryPtr, View};
-use crate::held::Held;
+use crate::guard::SlotGuard;
 use crate::key::Place;
 use crate::keyspace::{Db, Flushed, Keyspace};
-use crate::seat::Seat;
 use crate::segment::{TAG_BITS, Word};
 
 /// Entries taken under one lock: at 0.1 us for fetching and as much for copying each, about 30 us.
@@ -105,17 +105,17 @@ pub(crate) struct Snapshots {
     /// More would have been: the snapshot is not wanted any more.
     is_lost: AtomicBool,
     /// One list per seat, each filled by its thread and emptied by the walk.
-    kept: Box<[Lane]>,
+    kept: Box<[WriterQueue]>,
     flushed: Mutex<Vec<Flushed>>,
 }
 
 #[repr(align(128))]
 #[derive(Default)]
-struct Lane(Mutex<Vec<Kept>>);
+struct WriterQueue(Mutex<Vec<Kept>>);
 
 impl Snapshots {
-    pub(crate) fn new(seats: usize) -> Snapshots {
-        Snapshots { kept: (0..seats).map(|_| Lane::default()).collect(), ..Snapshots::default() }
+    pub(crate) fn new(contexts: usize) -> Snapshots {
+        Snapshots { kept: (0..contexts).map(|_| WriterQueue::default()).collect(), ..Snapshots::default() }
     }
 
     /// The present epoch, for who is inside the gate.
@@ -126,28 +126,28 @@ impl Snapshots {
 
     /// Takes over what a seat has kept, or has it freed if that is more than may wait.
     #[cold]
-    pub(crate) fn lay_down(&self, seat: &mut Seat) {
-        let bytes: usize = seat.kept.iter().map(Kept::len).sum();
+    pub(crate) fn publish(&self, ctx: &mut ThreadContext) {
+        let bytes: usize = ctx.kept.iter().map(Kept::len).sum();
         self.laid_down.fetch_add(bytes, Relaxed);
         let before = self.waiting.fetch_add(bytes, Relaxed);
         if before.saturating_add(bytes) > self.waiting_max.load(Relaxed) {
             self.is_lost.store(true, Relaxed);
         }
         if !self.is_lost.load(Relaxed) {
-            self.returning.fetch_add(seat.kept.iter().map(|kept| kept.returns).sum(), Relaxed);
-            return self.kept[seat.index].0.lock().append(&mut seat.kept);
+            self.returning.fetch_add(ctx.kept.iter().map(|kept| kept.returns).sum(), Relaxed);
+            return self.kept[ctx.index].0.lock().append(&mut ctx.kept);
         }
         self.waiting.fetch_sub(bytes, Relaxed);
-        for kept in std::mem::take(&mut seat.kept) {
+        for kept in std::mem::take(&mut ctx.kept) {
             let outside = kept.into_entry().free();
-            seat.discard(outside);
+            ctx.discard(outside);
         }
     }
 
     /// Takes all that seats have laid down.
     fn take(&self, into: &mut Vec<Kept>) {
-        for lane in &self.kept {
-            into.append(&mut lane.0.lock());
+        for queue in &self.kept {
+            into.append(&mut queue.0.lock());
         }
     }
 
@@ -212,7 +212,7 @@ struct Cursor {
     tag: u64,
 }
 
-impl Held<'_> {
+impl SlotGuard<'_> {
     /// Begins a snapshot of what is there now, for which up to `waiting_max` bytes of entries are kept: see [`Walk::is_lost`].
     /// Everything is held, and no other snapshot is being taken.
     pub fn begin_snapshot(&mut self, waiting_max: usize) -> Walk {
@@ -220,7 +220,7 @@ impl Held<'_> {
         let keyspace = self.keyspace();
         let snapshots = &keyspace.snapshots;
         assert!(!snapshots.is_active.load(Relaxed), "one snapshot at a time");
-        debug_assert!(snapshots.kept.iter().all(|lane| lane.0.lock().is_empty()));
+        debug_assert!(snapshots.kept.iter().all(|queue| queue.0.lock().is_empty()));
         snapshots.is_active.store(true, Relaxed);
         snapshots.is_lost.store(false, Relaxed);
         // Nothing is kept: whatever a panic has left counted is gone.
@@ -230,7 +230,7 @@ impl Held<'_> {
         snapshots.laid_down.store(0, Relaxed);
         snapshots.waiting_max.store(waiting_max, Relaxed);
         snapshots.epoch.store(!snapshots.epoch(), Relaxed);
-        self.seat.epoch = snapshots.epoch();
+        self.ctx.epoch = snapshots.epoch();
         let used = |at: usize| {
             let index = (at < keyspace.databases()).then_some(at as u32);
             Some(Walked { id: keyspace.db_if_used(at)?.id, at: at as u32, index })
@@ -254,19 +254,19 @@ impl Held<'_> {
     /// Frees an entry that is out of its table, or gives it to the snapshot that is being taken.
     pub(crate) fn free(&mut self, place: Place, entry: EntryPtr) {
         self.discount_apart(place, entry);
-        if entry.epoch() != self.seat.epoch && self.keyspace().snapshots.is_wanted() {
+        if entry.epoch() != self.ctx.epoch && self.keyspace().snapshots.is_wanted() {
             let db = self.keyspace().db(place.db()).id;
-            return self.seat.kept.push(Kept { db, entry, returns: entry.memory_about() });
+            return self.ctx.kept.push(Kept { db, entry, returns: entry.memory_about() });
         }
         let outside = entry.free();
-        self.seat.discard(outside);
+        self.ctx.discard(outside);
     }
 
     /// Hands the entry to the snapshot that is being taken, if that has not got it yet. To be called before an entry is
     /// changed where it lies.
     #[inline]
     pub(crate) fn preserve(&mut self, place: Place, entry: EntryPtr) {
-        if entry.epoch() != self.seat.epoch {
+        if entry.epoch() != self.ctx.epoch {
             self.keep(place, entry);
         }
     }
@@ -278,15 +278,15 @@ impl Held<'_> {
             let copy = entry.copy(entry.key(), entry.deadline(), entry.access());
             let mut kept = Kept { db, entry: copy, returns: 0 };
             kept.returns = kept.len();
-            self.seat.kept.push(kept);
+            self.ctx.kept.push(kept);
         }
-        entry.set_epoch(self.seat.epoch);
+        entry.set_epoch(self.ctx.epoch);
     }
 
     /// Calls `f` with entries of the former epoch from the cursor on, until it says that it has copied enough bytes or the
     /// segment's part has been gone through.
     fn walk_slot(&mut self, place: Place, cursor: &mut Cursor, mut f: impl FnMut(View<'_>) -> usize) {
-        let (slot, epoch) = (self.slot_of_place(place), self.seat.epoch);
+        let (slot, epoch) = (self.slot_of_place(place), self.ctx.epoch);
         let (segment, next_prefix) = slot.segment_at(cursor.prefix);
         // Keys are spread evenly over the tags, so a share of the tags is that share of the keys.
         let width = TAGS.saturating_mul(STEP_ENTRIES_MAX as u64).div_ceil(segment.buckets().max(1) as u64);
@@ -317,11 +317,16 @@ impl Held<'_> {
 impl Walk {
     /// Gives some entries of the snapshot to the sink. What was handed over comes first: it takes memory. The seat is
     /// outside the gate. Returns what [`Walk::take_kept`] does.
-    pub fn step(&mut self, keyspace: &Keyspace, seat: &mut Seat, sink: &mut impl Sink) -> Vec<Flushed> {
+    pub fn step(
+        &mut self,
+        keyspace: &Keyspace,
+        ctx: &mut ThreadContext,
+        sink: &mut impl Sink,
+    ) -> Vec<Flushed> {
         let flushed = self.take_kept(keyspace, sink);
-        keyspace.enter(seat);
-        self.step_inside(&mut keyspace.hold_none(seat), sink);
-        keyspace.leave(seat);
+        keyspace.enter(ctx);
+        self.step_inside(&mut keyspace.hold_none(ctx), sink);
+        keyspace.leave(ctx);
         flushed
     }
 
@@ -349,11 +354,11 @@ impl Walk {
         done
     }
 
-    fn step_inside(&mut self, held: &mut Held<'_>, sink: &mut impl Sink) {
+    fn step_inside(&mut self, guard: &mut SlotGuard<'_>, sink: &mut impl Sink) {
         // A database that was flushed a moment ago is walked before its place is taken for empty.
-        let was_flushed = !held.keyspace().snapshots.flushed.lock().is_empty();
+        let was_flushed = !guard.keyspace().snapshots.flushed.lock().is_empty();
         let Some(walked) = self.dbs.get(self.at).copied().filter(|_| !was_flushed) else { return };
-        let slot = find(held.keyspace(), walked)
+        let slot = find(guard.keyspace(), walked)
             .and_then(|(present, db)| db.occupied.next(self.cursor.slot).map(|slot| (present, slot)));
         let Some((present, slot)) = slot else {
             self.at += 1;
@@ -365,7 +370,7 @@ impl Walk {
         }
         let (place, cursor) = (Place::new(present, slot as u16), &mut self.cursor);
         let mut share = |view: View<'_>| walked.index.map_or(0, |index| sink.share(index, view));
-        held.visit(place, |held| held.walk_slot(place, cursor, &mut share));
+        guard.visit(place, |guard| guard.walk_slot(place, cursor, &mut share));
         if self.cursor.prefix >= 1 << DEPTH_MAX {
             self.cursor = Cursor { slot: slot + 1, ..Cursor::default() };
         }
@@ -390,7 +395,7 @@ impl Walk {
         !keyspace.snapshots.is_wanted()
     }
 
-    /// Whether all slots have been gone through. What is handed over later comes with [`Held::end_snapshot`].
+    /// Whether all slots have been gone through. What is handed over later comes with [`SlotGuard::end_snapshot`].
     pub fn is_done(&self) -> bool {
         self.at == self.dbs.len()
     }

@@ -1,16 +1,16 @@
 //! Taking back what a command has done to its keys: for a script that turns out to need more than what is held.
 //!
-//! Before a key is written to for the first time, its entry is kept ([`Held::keep_for_undo`]): a copy of a small value, a
-//! reference to a large one. [`Held::undo`] puts the entries back. What is left then is as if nothing had been done: the
+//! Before a key is written to for the first time, its entry is kept ([`SlotGuard::keep_for_undo`]): a copy of a small value, a
+//! reference to a large one. [`SlotGuard::undo`] puts the entries back. What is left then is as if nothing had been done: the
 //! record of the log is forgotten, and a snapshot has been given what it lacked before the first change, as always. Those
 //! who watch a key that was put back find it touched, which makes a transaction fail that might have succeeded; that is
 //! always allowed. Those who wait for one are asked, and find nothing. Who wants to hear of every change hears of none.
 //!
 //! Expired keys count: one that a write met and removed is put back as it was, so that its removal is logged by whoever
-//! meets it next. Reads must not remove any meanwhile (`Seat::keep_expired`).
+//! meets it next. Reads must not remove any meanwhile (`ThreadContext::keep_expired`).
 
 use crate::entry::EntryPtr;
-use crate::held::Held;
+use crate::guard::SlotGuard;
 use crate::key::{Key, Place};
 
 /// Entries as they were. Does nothing when dropped but free them.
@@ -55,7 +55,7 @@ impl Drop for Undo {
     }
 }
 
-impl Held<'_> {
+impl SlotGuard<'_> {
     /// Keeps the entry of a key that is about to be written to, unless that has been done before.
     pub fn keep_for_undo(&mut self, key: &Key<'_>, undo: &mut Undo) {
         // Few keys are written to in most scripts; many are bounded by who calls this.
@@ -85,17 +85,17 @@ impl Held<'_> {
                 self.insert(&key, entry);
             }
         }
-        self.seat.draft.forget();
+        self.ctx.buffer.forget();
         self.forget_events();
     }
 
     /// Forgets what was logged since the locks were taken: for a script that ends with the server.
     pub fn forget_log(&mut self) {
-        self.seat.draft.forget();
+        self.ctx.buffer.forget();
     }
 
     /// Counts a change of something that is no key, and makes that the command is logged.
     pub fn count_change(&mut self) {
-        crate::seat::add(&self.seat.tally.dirty, 1);
+        crate::context::add(&self.ctx.tally.dirty, 1);
     }
 }

@@ -5,15 +5,15 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::SLOTS;
 use crate::apart::Apart;
-use crate::audience::Audience;
 use crate::directory::{DEPTH_MAX, prefix};
-use crate::held::Held;
+use crate::guard::SlotGuard;
 use crate::key::{Place, slot_of};
 use crate::keyspace::Db;
 use crate::segment::{Segment, tag};
 use crate::slot::Slot;
+use crate::subscribers::SlotSubscribers;
 
-impl Held<'_> {
+impl SlotGuard<'_> {
     /// Panics if an invariant is broken: counters, bits, due times, every word's place. Takes everything held, and
     /// time in proportion to it.
     pub fn verify(&self) {
@@ -36,17 +36,17 @@ impl Held<'_> {
                 hashes += self.verify_slot(db, Place::new(number as u32, slot as u16));
                 keys += db.slots[slot].len();
                 timed += db.slots[slot].timed_len();
-                Audience::if_any(&db.slots[slot].audience, |audience| {
-                    watches += audience.watchers.len();
-                    waits += audience.waiters.len();
-                    audience.waiters.verify();
+                SlotSubscribers::if_any(&db.slots[slot].subscribers, |subscribers| {
+                    watches += subscribers.watchers.len();
+                    waits += subscribers.waiters.len();
+                    subscribers.waiters.verify();
                 });
             }
             assert_eq!(db.apart.get(), apart, "what database {number} shares");
             (all.shared, all.holes) = (all.shared + apart.shared, all.holes + apart.holes);
-            assert_eq!(keyspace.len(self.seat, number), keys, "keys of database {number}");
-            assert_eq!(keyspace.timed_len(self.seat, number), timed, "timed keys of database {number}");
-            assert_eq!(keyspace.timed_hashes(self.seat, number), hashes, "timed hashes of database {number}");
+            assert_eq!(keyspace.len(self.ctx, number), keys, "keys of database {number}");
+            assert_eq!(keyspace.timed_len(self.ctx, number), timed, "timed keys of database {number}");
+            assert_eq!(keyspace.timed_hashes(self.ctx, number), hashes, "timed hashes of database {number}");
         }
         assert_eq!(keyspace.apart(), all, "what all databases share");
         assert_eq!(keyspace.watches.load(Relaxed), watches, "watches");

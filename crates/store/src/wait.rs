@@ -1,8 +1,8 @@
 //! Waiting for a key: who is blocked on it stands in a queue, and is served in the order of coming.
 //!
 //! A waiter says which kinds of value it wants ([`Wants`]) and which slots serving it takes beside its key's (BLMOVE's
-//! destination). A write to a key with a queue notes it in [`Seat::woken`]; whoever made the write asks, before it lets
-//! go of any lock, for the keys noted and their waiters one by one ([`Held::next_woken`], [`Held::next_waiter`]). What
+//! destination). A write to a key with a queue notes it in [`ThreadContext::woken`]; whoever made the write asks, before it lets
+//! go of any lock, for the keys noted and their waiters one by one ([`SlotGuard::next_woken`], [`SlotGuard::next_waiter`]). What
 //! serving means is the caller's affair.
 //!
 //! So that this can be done without letting go, a write takes beforehand what the waiters of its slots may need
@@ -14,12 +14,12 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::audience::Audience;
+use crate::context::ThreadContext;
 use crate::entry::Kind;
-use crate::held::Held;
+use crate::guard::SlotGuard;
 use crate::key::{Key, Place};
 use crate::keyspace::Keyspace;
-use crate::seat::Seat;
+use crate::subscribers::SlotSubscribers;
 
 /// One who waits for keys.
 pub trait Waiter: Any + Send + Sync {
@@ -94,23 +94,23 @@ impl Waiters {
         self.queues.values().map(|queue| queue.waiting.len()).sum()
     }
 
-    /// Notes the key if somebody waits for it. Who is unheard serves nobody: see [`Held::wake_waiters`].
-    pub(crate) fn note(&mut self, key: &[u8], place: Place, seat: &mut Seat) {
-        if seat.is_unheard {
+    /// Notes the key if somebody waits for it. Who is unheard serves nobody: see [`SlotGuard::wake_waiters`].
+    pub(crate) fn note(&mut self, key: &[u8], place: Place, ctx: &mut ThreadContext) {
+        if ctx.is_unheard {
             return;
         }
         if let Some(queue) = self.queues.get_mut(key)
-            && queue.noted_by != seat.number()
+            && queue.noted_by != ctx.number()
         {
-            queue.noted_by = seat.number();
-            seat.woken.push_back(Woken { place, key: key.into() });
+            queue.noted_by = ctx.number();
+            ctx.woken.push_back(Woken { place, key: key.into() });
         }
     }
 
     /// Notes all keys that somebody waits for.
-    pub(crate) fn note_all(&mut self, place: Place, seat: &mut Seat) {
+    pub(crate) fn note_all(&mut self, place: Place, ctx: &mut ThreadContext) {
         let keys: Vec<Box<[u8]>> = self.queues.keys().cloned().collect();
-        keys.iter().for_each(|key| self.note(key, place, seat));
+        keys.iter().for_each(|key| self.note(key, place, ctx));
     }
 
     /// The seat of this number has come to serve the key.
@@ -213,21 +213,23 @@ impl Keyspace {
     pub(crate) fn beyond(&self, places: &[Place]) -> Vec<Place> {
         let mut more = Vec::new();
         for place in places {
-            let audience = &self.db(place.db()).slots[place.slot()].audience;
-            Audience::if_any(audience, |audience| {
+            let subscribers = &self.db(place.db()).slots[place.slot()].subscribers;
+            SlotSubscribers::if_any(subscribers, |subscribers| {
                 let missing = |place: &&Place| places.binary_search(place).is_err();
-                more.extend(audience.waiters.beyond.keys().filter(missing));
+                more.extend(subscribers.waiters.beyond.keys().filter(missing));
             });
         }
         more
     }
 }
 
-impl Held<'_> {
+impl SlotGuard<'_> {
     /// Puts a waiter into the key's queue.
     pub fn wait(&mut self, key: &Key<'_>, ticket: u64, waiter: Arc<dyn Waiter>) {
-        let audience = &self.slot_of_place(key.place).audience;
-        let first = Audience::with(audience, |audience| audience.waiters.add(key.bytes, ticket, waiter));
+        let subscribers = &self.slot_of_place(key.place).subscribers;
+        let first = SlotSubscribers::with(subscribers, |subscribers| {
+            subscribers.waiters.add(key.bytes, ticket, waiter)
+        });
         self.keyspace().waits.fetch_add(1, Relaxed);
         for (count, is_first) in self.keyspace().waited_keys.iter().zip(first) {
             count.fetch_add(is_first.into(), Relaxed);
@@ -236,8 +238,9 @@ impl Held<'_> {
 
     /// Takes a waiter out of the key's queue; `false`: it is not there any more.
     pub fn unwait(&mut self, key: &Key<'_>, ticket: u64) -> bool {
-        let audience = &self.slot_of_place(key.place).audience;
-        let removed = Audience::if_any(audience, |audience| audience.waiters.remove(key.bytes, ticket));
+        let subscribers = &self.slot_of_place(key.place).subscribers;
+        let removed =
+            SlotSubscribers::if_any(subscribers, |subscribers| subscribers.waiters.remove(key.bytes, ticket));
         let Some(last) = removed.flatten() else { return false };
         self.keyspace().waits.fetch_sub(1, Relaxed);
         for (count, is_last) in self.keyspace().waited_keys.iter().zip(last) {
@@ -247,38 +250,41 @@ impl Held<'_> {
     }
 
     /// The next key that this seat has written to and that has waiters. Those that cannot be served with what is held are
-    /// put off, see [`Seat::next_unserved`].
+    /// put off, see [`ThreadContext::next_unserved`].
     pub fn next_woken(&mut self) -> Option<Woken> {
-        while let Some(woken) = self.seat.woken.pop_front() {
+        while let Some(woken) = self.ctx.woken.pop_front() {
             if self.can_serve(woken.place) {
                 return Some(self.come_to(woken));
             }
-            self.seat.put_off.push_back(woken);
+            self.ctx.put_off.push_back(woken);
         }
         // One that was put off is not noted anew by a later write, which may hold what is needed.
-        let at = self.seat.put_off.iter().position(|woken| self.can_serve(woken.place))?;
-        let woken = self.seat.put_off.remove(at)?;
+        let at = self.ctx.put_off.iter().position(|woken| self.can_serve(woken.place))?;
+        let woken = self.ctx.put_off.remove(at)?;
         Some(self.come_to(woken))
     }
 
     fn come_to(&mut self, woken: Woken) -> Woken {
-        let number = self.seat.number();
-        Audience::if_any(&self.slot_of_place(woken.place).audience, |audience| {
-            audience.waiters.come_to(&woken.key, number)
+        let number = self.ctx.number();
+        SlotSubscribers::if_any(&self.slot_of_place(woken.place).subscribers, |subscribers| {
+            subscribers.waiters.come_to(&woken.key, number)
         });
         woken
     }
 
     fn can_serve(&self, place: Place) -> bool {
-        let all_held =
-            |audience: &mut Audience| audience.waiters.beyond.keys().all(|place| self.holds(*place));
-        self.holds(place) && Audience::if_any(&self.slot_of_place(place).audience, all_held).unwrap_or(true)
+        let all_held = |subscribers: &mut SlotSubscribers| {
+            subscribers.waiters.beyond.keys().all(|place| self.holds(*place))
+        };
+        self.holds(place)
+            && SlotSubscribers::if_any(&self.slot_of_place(place).subscribers, all_held).unwrap_or(true)
     }
 
     /// The key's first waiter after ticket `after` (0: of all) that wants it as it is now.
     pub fn next_waiter(&mut self, key: &Key<'_>, after: u64) -> Option<(u64, Arc<dyn Waiter>)> {
         let state = state(self.peek(key).map(|view| view.kind()));
-        let audience = &self.slot_of_place(key.place).audience;
-        Audience::if_any(audience, |audience| audience.waiters.next(key.bytes, after, state)).flatten()
+        let subscribers = &self.slot_of_place(key.place).subscribers;
+        SlotSubscribers::if_any(subscribers, |subscribers| subscribers.waiters.next(key.bytes, after, state))
+            .flatten()
     }
 }

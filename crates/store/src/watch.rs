@@ -3,16 +3,16 @@
 //! A change marks the session's flag under the slot's lock; EXEC holds the slots of its watched keys and reads the
 //! flag, so no change can slip in between.
 //!
-//! Who watches ends that ([`Held::unwatch`]). If he breaks down before, nobody but us has his flag any more: it goes with the
+//! Who watches ends that ([`SlotGuard::unwatch`]). If he breaks down before, nobody but us has his flag any more: it goes with the
 //! next change of the key, or when somebody else comes to watch it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-use crate::audience::Audience;
-use crate::held::Held;
+use crate::guard::SlotGuard;
 use crate::key::Key;
+use crate::subscribers::SlotSubscribers;
 
 /// Set once a watched key has changed.
 #[derive(Debug, Default)]
@@ -209,13 +209,13 @@ impl Watcher {
     }
 }
 
-impl Held<'_> {
+impl SlotGuard<'_> {
     /// `watch` is touched when the key changes from now on; `false` when it was watching the key already.
     pub fn watch(&mut self, key: &Key<'_>, watch: &Arc<Watch>) -> bool {
         let (stale, keyspace) = (self.has_expired(key), self.keyspace());
-        Audience::with(&self.slot_of_place(key.place).audience, |audience| {
-            keyspace.watches.fetch_sub(audience.watchers.drop_forgotten(key.bytes), Relaxed);
-            let is_new = audience.watchers.add(key.bytes, watch, stale);
+        SlotSubscribers::with(&self.slot_of_place(key.place).subscribers, |subscribers| {
+            keyspace.watches.fetch_sub(subscribers.watchers.drop_forgotten(key.bytes), Relaxed);
+            let is_new = subscribers.watchers.add(key.bytes, watch, stale);
             keyspace.watches.fetch_add(usize::from(is_new), Relaxed);
             is_new
         })
@@ -223,15 +223,16 @@ impl Held<'_> {
 
     /// Whether a key under `watch` has expired since, although it has not been removed yet and so has touched nobody.
     pub fn lapsed(&self, key: &Key<'_>, watch: &Arc<Watch>) -> bool {
-        let is_stale = |audience: &mut Audience| audience.watchers.is_stale(key.bytes, watch);
-        let audience = &self.slot_of_place(key.place).audience;
-        self.has_expired(key) && !Audience::if_any(audience, is_stale).unwrap_or(false)
+        let is_stale = |subscribers: &mut SlotSubscribers| subscribers.watchers.is_stale(key.bytes, watch);
+        let subscribers = &self.slot_of_place(key.place).subscribers;
+        self.has_expired(key) && !SlotSubscribers::if_any(subscribers, is_stale).unwrap_or(false)
     }
 
-    /// Ends what [`Held::watch`] began, for one key.
+    /// Ends what [`SlotGuard::watch`] began, for one key.
     pub fn unwatch(&mut self, key: &Key<'_>, watch: &Arc<Watch>) {
-        let audience = &self.slot_of_place(key.place).audience;
-        let removed = Audience::if_any(audience, |audience| audience.watchers.remove(key.bytes, watch));
+        let subscribers = &self.slot_of_place(key.place).subscribers;
+        let removed =
+            SlotSubscribers::if_any(subscribers, |subscribers| subscribers.watchers.remove(key.bytes, watch));
         if removed == Some(true) {
             self.keyspace().watches.fetch_sub(1, Relaxed);
         }

@@ -53,7 +53,7 @@ impl Access {
     }
 
     /// That of a client who has just come.
-    pub(crate) fn of_newcomer(acl: &Acl) -> Access {
+    pub(crate) fn of_new_connection(acl: &Acl) -> Access {
         let known_at = acl.generation();
         let user = acl.default_user();
         Access { is_authenticated: user.admits_everybody(), user: Some(user), known_at, free_at: 0 }

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use evenkeel_store::{Held, Key};
+use evenkeel_store::{Key, SlotGuard};
 
 use super::{Blocked, Mode};
 use crate::acl::{self, Access};
@@ -33,16 +33,16 @@ impl Host<'_> {
     /// of the writes, the waiters of each in the order in which they came. Serving may write to more keys, whose turn
     /// comes last. It ends, since whoever is served waits no more, and who is not served has changed nothing.
     #[cold]
-    pub(crate) fn serve(&self, held: &mut Held<'_>, resumed: &mut Vec<Resumed>) {
-        while let Some(woken) = held.next_woken() {
+    pub(crate) fn serve(&self, guard: &mut SlotGuard<'_>, resumed: &mut Vec<Resumed>) {
+        while let Some(woken) = guard.next_woken() {
             let key = self.server.keyspace.key(woken.place.db() as u32, &woken.key);
             let mut after = 0;
-            while let Some((ticket, waiter)) = held.next_waiter(&key, after) {
+            while let Some((ticket, waiter)) = guard.next_waiter(&key, after) {
                 after = ticket;
                 let waiter: Arc<dyn Any + Send + Sync> = waiter;
                 let blocked = waiter.downcast::<Blocked>().expect("nothing else waits");
-                if let Some(reply) = self.serve_one(held, &key, &blocked) {
-                    held.unwait(&key, ticket);
+                if let Some(reply) = self.serve_one(guard, &key, &blocked) {
+                    guard.unwait(&key, ticket);
                     resumed.push(blocked.resumed(reply, true));
                 }
             }
@@ -50,13 +50,13 @@ impl Host<'_> {
     }
 
     /// The reply to a waiter; `None`: it has ended, its client is gone, or there is nothing for it.
-    fn serve_one(&self, held: &mut Held<'_>, key: &Key<'_>, blocked: &Arc<Blocked>) -> Option<Reply> {
+    fn serve_one(&self, guard: &mut SlotGuard<'_>, key: &Key<'_>, blocked: &Arc<Blocked>) -> Option<Reply> {
         let claimed = blocked.claim.take()?;
         if blocked.is_gone() {
             return None;
         }
         let (mut reply, before) = (blocked.empty_reply(), clock::ticks());
-        let done = catch_unwind(AssertUnwindSafe(|| self.run(held, key, blocked, &mut reply)));
+        let done = catch_unwind(AssertUnwindSafe(|| self.run(guard, key, blocked, &mut reply)));
         let done = done.unwrap_or_else(|_| {
             add(&self.server.stats[self.worker].panics, 1);
             reply = blocked.empty_reply();
@@ -70,17 +70,17 @@ impl Host<'_> {
         Some(reply)
     }
 
-    fn run(&self, held: &mut Held<'_>, key: &Key<'_>, blocked: &Blocked, reply: &mut Reply) -> Done {
+    fn run(&self, guard: &mut SlotGuard<'_>, key: &Key<'_>, blocked: &Blocked, reply: &mut Reply) -> Done {
         let row = table().row(blocked.id);
         let args = blocked.args.as_args();
         let keys = keys_of(row, &args, blocked.db, self.server);
         if blocked.permitted_at != self.server.acl.generation() {
-            acl::admit_waiting(self.server, &blocked.client, blocked.id, &args, held.seat.now_ms)?;
+            acl::admit_waiting(self.server, &blocked.client, blocked.id, &args, guard.ctx.now_ms)?;
         }
         let mut session = Session::new(blocked.client.clone(), Access::of_server());
         session.db = blocked.db;
         (session.tracks, session.caching) = (blocked.tracks, blocked.caching);
-        held.seat.no_touch = blocked.no_touch;
+        guard.ctx.no_touch = blocked.no_touch;
         // A key may be named more than once, with another id of a stream each time.
         let woken = blocked.keys.clone().filter(|index| {
             let own = &keys[*index];
@@ -91,7 +91,7 @@ impl Host<'_> {
                 id: blocked.id,
                 args,
                 keys: &keys,
-                held: &mut *held,
+                guard: &mut *guard,
                 reply: &mut *reply,
                 session: &mut session,
                 server: self.server,

@@ -79,32 +79,32 @@ fn part(out: &mut String, part: &Part) {
         Err(error) => writeln!(out, "{error}").expect(WRITTEN),
         Ok(content) => {
             let size = count(content.size, "byte");
-            writeln!(out, "{}: {kind}{size}, {}", part.path.display(), held(content)).expect(WRITTEN);
+            writeln!(out, "{}: {kind}{size}, {}", part.path.display(), guard(content)).expect(WRITTEN);
             broken(out, content);
         }
     }
 }
 
 /// What is whole in it.
-fn held(content: &Content) -> String {
+fn guard(content: &Content) -> String {
     if content.lacks_snapshot {
         return "BROKEN: empty, and should be a snapshot".to_owned();
     }
     if content.size == 0 {
         return "empty".to_owned();
     }
-    let mut held = Vec::new();
+    let mut guard = Vec::new();
     if let Some(snapshot) = &content.snapshot {
-        held.push(snapshot_held(snapshot));
+        guard.push(snapshot_held(snapshot));
     }
     if content.commands > 0 || content.snapshot.is_none() {
-        held.push(count(content.commands, "command"));
+        guard.push(count(content.commands, "command"));
     }
     if let Some((first, last)) = content.moments {
-        held.push(format!("annotated from {first} to {last}"));
+        guard.push(format!("annotated from {first} to {last}"));
     }
     let state = if content.is_whole() { "whole" } else { "BROKEN" };
-    format!("{state}: {}", held.join(", "))
+    format!("{state}: {}", guard.join(", "))
 }
 
 fn snapshot_held(snapshot: &file::Report) -> String {

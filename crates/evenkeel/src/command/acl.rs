@@ -9,7 +9,7 @@ use super::{Args, Call, Command, Group, at_least, container, docs, exactly, sess
 use crate::acl::{self, CATEGORIES, Category, DEFAULT, Denied, Selector, User, Users};
 use crate::clients::ClientInfo;
 use crate::error::{Done, Error};
-use crate::long::Work;
+use crate::offload::Work;
 use crate::pubsub::Kind;
 use crate::server::fill_random;
 
@@ -321,7 +321,7 @@ fn file(call: &Call<'_, '_>) -> Result<PathBuf, Error> {
 /// All or nothing. It reads a file while this worker's clients wait.
 fn load(call: &mut Call<'_, '_>) -> Done {
     let (server, path) = (call.server, file(call)?);
-    let loaded = call.held.aside(|| server.acl.load(&path, &server.settings()));
+    let loaded = call.guard.outside_gate(|| server.acl.load(&path, &server.settings()));
     loaded.map_err(|error| Error::text(format!("ERR {error}")))?;
     let users = server.acl.users();
     close_orphans(call, &users);
@@ -332,7 +332,7 @@ fn load(call: &mut Call<'_, '_>) -> Done {
 /// ACL SAVE, as CONFIG REWRITE does it.
 fn save(call: &mut Call<'_, '_>) -> Done {
     let (server, path) = (call.server.clone(), file(call)?);
-    call.go_abroad(Work::waits_for_disk(move || {
+    call.offload_io(Work::waits_for_disk(move || {
         server.acl.save(&path).map_err(|error| {
             server.log.warning(format!("Saving the ACL file {}: {error}", path.display()));
             Error::text(

@@ -65,10 +65,10 @@ pub(crate) fn bitfield(call: &mut Call<'_, '_>) -> Done {
     let grows = len < end;
     if grows {
         // A value that did not fit makes the string longer all the same.
-        call.held.write_range(&call.keys[0], end - 1, &[0])?;
+        call.guard.write_range(&call.keys[0], end - 1, &[0])?;
     } else {
         // And it is being written to even if everything was there already.
-        call.held.write_same(&call.keys[0])?;
+        call.guard.write_same(&call.keys[0])?;
     }
     // Of a string that became longer for nothing but what did not fit, nobody is told.
     if said.contains(&Fate::Changed) || grows && said.contains(&Fate::Same) {
@@ -99,7 +99,7 @@ pub(crate) fn bitfield_ro(call: &mut Call<'_, '_>) -> Done {
 }
 
 fn read_all(call: &mut Call<'_, '_>, steps: &[Step]) -> Done {
-    let value = call.held.string(&call.keys[0])?.unwrap_or(Str::Flat(b""));
+    let value = call.guard.string(&call.keys[0])?.unwrap_or(Str::Flat(b""));
     call.reply.array(steps.len());
     for step in steps {
         call.reply.int(step.field.decode(&step.field.window(value)));
@@ -177,7 +177,7 @@ fn run(call: &mut Call<'_, '_>, step: &Step) -> Result<Fate, Error> {
         // Where the string ends before the field does, writing makes it longer.
         fate = Fate::Same;
         if last >= len || *bytes != window[..=last - first] {
-            call.held.write_range(&call.keys[0], first, bytes)?;
+            call.guard.write_range(&call.keys[0], first, bytes)?;
             fate = Fate::Changed;
         }
     }

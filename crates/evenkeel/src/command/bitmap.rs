@@ -40,9 +40,9 @@ fn setbit(call: &mut Call<'_, '_>) -> Done {
     let new = if on { byte | mask } else { byte & !mask };
     // A bit that is so already is no change, for WATCH and for who counts writes.
     if there && new == byte {
-        call.held.write_same(&call.keys[0])?;
+        call.guard.write_same(&call.keys[0])?;
     } else {
-        call.held.write_range(&call.keys[0], at, &[new])?;
+        call.guard.write_range(&call.keys[0], at, &[new])?;
     }
     call.reply.int(i64::from(byte & mask != 0));
     Ok(())
@@ -63,7 +63,7 @@ pub(crate) fn bit_offset(call: &Call<'_, '_>, text: &[u8], bits: Option<u32>) ->
 /// GETBIT key offset
 fn getbit(call: &mut Call<'_, '_>) -> Done {
     let offset = bit_offset(call, call.args.at(2), None)?;
-    let byte = call.held.string(&call.keys[0])?.map_or(0, |value| value.byte((offset / 8) as usize));
+    let byte = call.guard.string(&call.keys[0])?.map_or(0, |value| value.byte((offset / 8) as usize));
     call.reply.int(i64::from(byte >> (7 - offset % 8) & 1));
     Ok(())
 }
@@ -71,7 +71,7 @@ fn getbit(call: &mut Call<'_, '_>) -> Done {
 /// BITCOUNT key [start end [BYTE | BIT]]
 fn bitcount(call: &mut Call<'_, '_>) -> Done {
     let args = call.args;
-    let count = match call.held.string(&call.keys[0])? {
+    let count = match call.guard.string(&call.keys[0])? {
         None => 0,
         Some(value) if args.len() == 2 => count_ones(value, 0..value.len()),
         Some(value) if args.len() <= 5 && args.len() != 3 => {
@@ -106,7 +106,7 @@ fn bitpos(call: &mut Call<'_, '_>) -> Done {
         1 => true,
         _ => return Err(Error::text("ERR The bit argument must be 1 or 0.")),
     };
-    let Some(value) = call.held.string(&call.keys[0])? else {
+    let Some(value) = call.guard.string(&call.keys[0])? else {
         call.reply.int(if bit { -1 } else { 0 });
         return Ok(());
     };
@@ -127,29 +127,29 @@ fn bitpos(call: &mut Call<'_, '_>) -> Done {
 }
 
 /// A part of a string.
-pub(crate) enum Stretch<'a> {
+pub(crate) enum ReplyChunk<'a> {
     Bytes(&'a [u8]),
     Zeros(usize),
 }
 
 /// The parts that make up `range`, in order. `range` lies inside the string.
-pub(crate) fn stretches(value: Str<'_>, range: Range<usize>) -> impl Iterator<Item = Stretch<'_>> {
+pub(crate) fn stretches(value: Str<'_>, range: Range<usize>) -> impl Iterator<Item = ReplyChunk<'_>> {
     let (flat, rope): (_, Option<&Spine>) = match value {
-        Str::Flat(bytes) => (Some(Stretch::Bytes(&bytes[range.clone()])), None),
+        Str::Flat(bytes) => (Some(ReplyChunk::Bytes(&bytes[range.clone()])), None),
         Str::Rope(rope) => (None, Some(rope)),
     };
     let pieces = rope.into_iter().flat_map(move |rope| rope.pieces(range.clone()));
     flat.into_iter().chain(pieces.map(|piece| match piece {
-        Piece::Bytes(chunk, range) => Stretch::Bytes(&chunk[range]),
-        Piece::Zeros(len) => Stretch::Zeros(len),
+        Piece::Bytes(chunk, range) => ReplyChunk::Bytes(&chunk[range]),
+        Piece::Zeros(len) => ReplyChunk::Zeros(len),
     }))
 }
 
 /// One bits in a range of bytes.
 fn count_ones(value: Str<'_>, range: Range<usize>) -> usize {
     let ones = stretches(value, range).map(|stretch| match stretch {
-        Stretch::Bytes(bytes) => ones_in(bytes),
-        Stretch::Zeros(_) => 0,
+        ReplyChunk::Bytes(bytes) => ones_in(bytes),
+        ReplyChunk::Zeros(_) => 0,
     });
     ones.sum()
 }
@@ -202,8 +202,8 @@ fn find_in_bytes(value: Str<'_>, bit: bool, range: Range<usize>) -> Option<usize
     let mut at = range.start * 8;
     for stretch in stretches(value, range) {
         let (found, len) = match stretch {
-            Stretch::Bytes(bytes) => (first_in(bytes, bit), bytes.len()),
-            Stretch::Zeros(len) => ((!bit).then_some(0), len),
+            ReplyChunk::Bytes(bytes) => (first_in(bytes, bit), bytes.len()),
+            ReplyChunk::Zeros(len) => ((!bit).then_some(0), len),
         };
         if let Some(found) = found {
             return Some(at + found);

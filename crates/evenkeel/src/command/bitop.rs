@@ -15,7 +15,7 @@ use evenkeel_store::{Key, Kind, Made, Str, WrongType};
 
 use super::Call;
 use crate::error::{Done, Error};
-use crate::long::Work;
+use crate::offload::Work;
 
 /// Bytes that take as long to combine as an element of a collection takes to write, about.
 const BYTES_PER_ELEMENT: usize = 200;
@@ -43,16 +43,16 @@ pub(crate) fn bitop(call: &mut Call<'_, '_>) -> Done {
     }
     for source in sources {
         // Each mention counts as a hit or a miss, and as an access.
-        call.held.string(source)?;
+        call.guard.string(source)?;
     }
     let sources = Sources::of(call, operation)?;
-    if !call.is_long(sources.bytes(operation) / BYTES_PER_ELEMENT) {
+    if !call.is_worth_offloading(sources.bytes(operation) / BYTES_PER_ELEMENT) {
         let result = combined(operation, sources.short, &sources.long, sources.len);
         drop(sources.long);
         return store(call, result);
     }
     let (long, known) = (sources.long.clone(), sources.long);
-    call.go_long(Work::writes(
+    call.offload(Work::writes(
         move || Ok(combined(operation, None, &long, 0)),
         move |call| Sources::of(call, operation).is_ok_and(|now| are_same(&now.long, &known)),
         move |call, mut result| {
@@ -70,9 +70,9 @@ pub(crate) fn bitop(call: &mut Call<'_, '_>) -> Done {
 fn store(call: &mut Call<'_, '_>, result: Bits) -> Done {
     let len = result.len;
     if len == 0 {
-        call.held.remove(&call.keys[0]);
+        call.guard.remove(&call.keys[0]);
     } else {
-        call.held.set_made(&call.keys[0], result.made());
+        call.guard.set_made(&call.keys[0], result.made());
     }
     call.reply.int(len as i64);
     Ok(())
@@ -92,7 +92,7 @@ impl Sources {
     fn of(call: &mut Call<'_, '_>, operation: Operation) -> Result<Sources, WrongType> {
         let mut sources = Sources { short: None, long: Vec::new(), len: 0 };
         for (key, times) in each_once(&call.keys[1..]) {
-            let view = call.held.peek(key);
+            let view = call.guard.peek(key);
             if view.is_some_and(|view| view.kind() != Kind::String) {
                 return Err(WrongType);
             }

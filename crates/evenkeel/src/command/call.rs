@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-use evenkeel_store::{Held, Key};
+use evenkeel_store::{Key, SlotGuard};
 
 use super::{Args, Command, Flags, Id};
 use crate::blocking::Mode;
@@ -17,14 +17,14 @@ use crate::session::Session;
 /// Bytes of a string that are believed of a log, whatever `proto-max-bulk-len` says: 4 GiB. Beyond it is a broken file.
 const LOGGED_LEN_MAX: usize = 4 << 30;
 
-/// See the module's text. The fields are separate, so that a value borrowed from `held` can be written to `reply`.
+/// See the module's text. The fields are separate, so that a value borrowed from `guard` can be written to `reply`.
 pub(crate) struct Call<'a, 'h> {
     pub(crate) id: Id,
     pub(crate) args: Args<'a>,
     /// The keys that the row declares, in order.
     pub(crate) keys: &'a [Key<'a>],
     /// What the row's reach says: the keys' slots, nothing, or everything.
-    pub(crate) held: &'a mut Held<'h>,
+    pub(crate) guard: &'a mut SlotGuard<'h>,
     pub(crate) reply: &'a mut Reply,
     pub(crate) session: &'a mut Session,
     pub(crate) server: &'a Arc<Server>,
@@ -52,7 +52,7 @@ impl Call<'_, '_> {
     /// keys (FLUSHALL) nothing is logged but what it has said before.
     #[inline]
     pub(crate) fn logged(&mut self, row: &Command, f: impl FnOnce(&mut Self) -> Done) -> Done {
-        if self.held.is_listened_to() {
+        if self.guard.is_listened_to() {
             return self.announced(row, |call| call.logged_only(row, f));
         }
         self.logged_only(row, f)
@@ -60,15 +60,15 @@ impl Call<'_, '_> {
 
     #[inline]
     fn logged_only(&mut self, row: &Command, f: impl FnOnce(&mut Self) -> Done) -> Done {
-        if !self.held.is_logged() || !row.flags.has(Flags::WRITE) {
+        if !self.guard.is_logged() || !row.flags.has(Flags::WRITE) {
             return f(self);
         }
-        let before = (self.held.changes(), self.held.told());
+        let before = (self.guard.changes(), self.guard.log_overrides());
         let done = catch_unwind(AssertUnwindSafe(|| f(self))).unwrap_or_else(|panic| {
             self.log_wreck();
             resume_unwind(panic)
         });
-        if self.held.changes() != before.0 && self.held.told() == before.1 {
+        if self.guard.changes() != before.0 && self.guard.log_overrides() == before.1 {
             self.log_as_it_came(row);
         }
         done
@@ -78,12 +78,12 @@ impl Call<'_, '_> {
     /// or place: it names times relative to the present, or leaves something to chance.
     #[inline]
     pub(crate) fn is_logged(&self) -> bool {
-        self.held.is_logged()
+        self.guard.is_logged()
     }
 
     /// Logs a command that has the effect which this call has had, in its database. Several make one transaction.
     pub(crate) fn log(&mut self, args: &[&[u8]]) {
-        self.held.log(self.session.db, args.iter().copied());
+        self.guard.log(self.session.db, args.iter().copied());
     }
 
     /// Whether the command comes from a log, whose reader's clock stands at zero so that nothing expires meanwhile. What
@@ -114,7 +114,7 @@ impl Call<'_, '_> {
 
     /// The time by which this command goes, in milliseconds since the Unix epoch.
     pub(crate) fn now_ms(&self) -> u64 {
-        self.held.seat.now_ms
+        self.guard.ctx.now_ms
     }
 
     /// What a relative time counts from. Whoever replays has no clock, and is sent absolute times; but a primary older than

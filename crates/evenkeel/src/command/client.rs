@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::connection::set_name;
 use super::table::table;
 use super::{
-    Args, Arity, Call, Command, Flags, Group, Handler, Reach, at_least, container, docs, exactly, session,
-    tracking,
+    Args, Arity, Call, Command, Flags, Group, Handler, LockScope, at_least, container, docs, exactly,
+    session, tracking,
 };
 use crate::blocking::End;
 use crate::clients::ClientInfo;
@@ -50,7 +50,7 @@ pub(crate) const COMMANDS: &[Command] = &[
 /// before it.
 const fn whole(name: &'static str, arity: Arity, handler: Handler) -> Command {
     let command = session(name, arity, Group::Connection, handler).without(Flags::NO_DATA).admin();
-    Command { reach: Reach::Whole, ..command }
+    Command { lock_scope: LockScope::Whole, ..command }
 }
 
 /// CLIENT HELP
@@ -308,7 +308,7 @@ fn pause(call: &mut Call<'_, '_>) -> Done {
     let until = until.ok_or(Error::text("ERR timeout is out of range"))?;
     call.server.pause.begin(Pauser::Client, all, until, now);
     // From the next command on; the others take note with their next turn, which begins now.
-    call.held.seat.keep_expired = call.server.pause.is_active(now);
+    call.guard.ctx.keep_expired = call.server.pause.is_active(now);
     call.server.wake_all();
     call.reply.ok();
     Ok(())
@@ -317,7 +317,7 @@ fn pause(call: &mut Call<'_, '_>) -> Done {
 /// CLIENT UNPAUSE
 fn unpause(call: &mut Call<'_, '_>) -> Done {
     call.server.pause.end(Pauser::Client);
-    call.held.seat.keep_expired = call.server.pause.is_active(call.now_ms());
+    call.guard.ctx.keep_expired = call.server.pause.is_active(call.now_ms());
     call.server.wake_all();
     call.reply.ok();
     Ok(())

@@ -9,7 +9,7 @@ use crate::config::{Extent, SetError, Settings, cause};
 use crate::crash;
 use crate::error::{Done, Error};
 use crate::log::Level;
-use crate::long::Work;
+use crate::offload::Work;
 use crate::persist::{self, rewrite};
 use crate::replication::link;
 use crate::server::Server;
@@ -61,7 +61,7 @@ fn set(call: &mut Call<'_, '_>) -> Done {
         return Err(persist::loading());
     }
     // Certificates may be on a disk that hangs.
-    let changed = call.held.aside(|| {
+    let changed = call.guard.outside_gate(|| {
         server.change_settings(|settings| {
             let (new, changed) = settings.set(&pairs, local)?;
             put_into_effect(server, (settings, &new), &changed, &pairs)?;
@@ -164,7 +164,7 @@ fn change_tls<'s>(server: &'s Server, new: &Settings, name: &[u8]) -> Result<Cha
 /// reply, waits for that where it is, and whoever wants its keys with it.
 fn rewrite(call: &mut Call<'_, '_>) -> Done {
     let server = call.server.clone();
-    call.go_abroad(Work::waits_for_disk(move || rewrite_file(&server, Extent::Changes)))
+    call.offload_io(Work::waits_for_disk(move || rewrite_file(&server, Extent::Changes)))
 }
 
 /// Writes the settings into the configuration file.

@@ -6,7 +6,7 @@ use evenkeel_resp::number::parse_i64;
 
 use super::{Call, Command, Flags, Group, at_least, exactly, session};
 use crate::acl::{self, Access, DEFAULT};
-use crate::dispatch::hear;
+use crate::dispatch::append_push;
 use crate::error::{Done, Error};
 use crate::session::ReplyMode;
 use crate::startup::VERSION;
@@ -65,17 +65,17 @@ fn quit(call: &mut Call<'_, '_>) -> Done {
 /// RESET: as if the client had just connected.
 fn reset(call: &mut Call<'_, '_>) -> Done {
     call.session.discard();
-    call.session.unwatch(call.held);
-    call.session.hear_no_more(call.server);
+    call.session.unwatch(call.guard);
+    call.session.end_push(call.server);
     // The last that it hears comes before the reply, and in the protocol of before.
-    hear(call.session, call.reply);
+    append_push(call.session, call.reply);
     call.session.select(0);
     // Behind CLIENT REPLY SKIP this is what is not replied to.
     if call.session.reply_mode != ReplyMode::SkipThis {
         call.session.reply_mode = ReplyMode::On;
     }
     call.session.no_touch = false;
-    call.session.become_user(Access::of_newcomer(&call.server.acl));
+    call.session.become_user(Access::of_new_connection(&call.server.acl));
     let client = &call.session.client;
     client.no_touch.store(false, Relaxed);
     client.no_evict.store(false, Relaxed);

@@ -12,7 +12,7 @@ use evenkeel_store::{Expire, Key, Kind, Str};
 
 use super::config_command::rewrite_file;
 use super::object::{encoding_of, refcount_of};
-use super::{Arity, Call, Command, Flags, Group, Handler, Reach, at_least, docs, exactly, session};
+use super::{Arity, Call, Command, Flags, Group, Handler, LockScope, at_least, docs, exactly, session};
 use crate::clock;
 use crate::config::{self, Extent, Permit};
 use crate::error::{Done, Error};
@@ -24,7 +24,7 @@ const FLAGS: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::LOADING).wit
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
-    Command { flags: FLAGS, reach: Reach::Whole, ..session("DEBUG", at_least(2), Group::Server, debug) },
+    Command { flags: FLAGS, lock_scope: LockScope::Whole, ..session("DEBUG", at_least(2), Group::Server, debug) },
 ];
 
 #[rustfmt::skip]
@@ -185,7 +185,7 @@ fn reload(call: &mut Call<'_, '_>) -> Done {
         }
     }
     let server = call.server.clone();
-    call.go_to_rest(move |reply| {
+    call.offload_alone(move |reply| {
         let reloaded = persist::reload::from_snapshot(&server, options);
         reloaded.map_err(|reason| {
             server.log.warning(format!("DEBUG RELOAD: {reason}"));
@@ -199,7 +199,7 @@ fn reload(call: &mut Call<'_, '_>) -> Done {
 /// DEBUG LOADAOF: loads the append-only files again. Everybody waits.
 fn load_log(call: &mut Call<'_, '_>) -> Done {
     let server = call.server.clone();
-    call.go_to_rest(move |reply| {
+    call.offload_alone(move |reply| {
         let loaded = persist::reload::from_log(&server);
         loaded.map_err(|_| Error::text("ERR Error trying to load the AOF files, check server logs."))?;
         reply.ok();
@@ -302,9 +302,9 @@ fn protocol(call: &mut Call<'_, '_>) -> Done {
 fn object(call: &mut Call<'_, '_>) -> Done {
     let key = call.server.keyspace.key(call.session.db, call.args.at(2));
     let settings = call.settings;
-    let now = std::mem::take(&mut call.held.seat.now_ms); // what has expired, and is still there, is shown
-    let line = call.held.visit(key.place, |held| {
-        let view = held.peek(&key)?;
+    let now = std::mem::take(&mut call.guard.ctx.now_ms); // what has expired, and is still there, is shown
+    let line = call.guard.visit(key.place, |guard| {
+        let view = guard.peek(&key)?;
         let idle = evenkeel_store::evict::idle_ms(view.access(), now) / 1000;
         Some(format!(
             "Value at:{:p} refcount:{} encoding:{} serializedlength:{} lru:{} lru_seconds_idle:{idle}",
@@ -315,7 +315,7 @@ fn object(call: &mut Call<'_, '_>) -> Done {
             view.access(),
         ))
     });
-    call.held.seat.now_ms = now;
+    call.guard.ctx.now_ms = now;
     call.reply.simple(&line.ok_or(Error::NoSuchKey)?);
     Ok(())
 }
@@ -365,9 +365,9 @@ fn populate(call: &mut Call<'_, '_>) -> Done {
             value.resize(size, 0);
         }
         let key: Key<'_> = call.server.keyspace.key(call.session.db, &name);
-        call.held.visit(key.place, |held| {
-            if held.peek(&key).is_none() {
-                held.set_string(&key, &value, Expire::Clear);
+        call.guard.visit(key.place, |guard| {
+            if guard.peek(&key).is_none() {
+                guard.set_string(&key, &value, Expire::Clear);
             }
         });
     }
@@ -379,15 +379,15 @@ fn populate(call: &mut Call<'_, '_>) -> Done {
 fn table_stats(call: &mut Call<'_, '_>) -> Done {
     let db = usize::try_from(call.args.int(2)?).ok().filter(|db| *db < call.server.keyspace.databases());
     let db = db.ok_or(Error::text("ERR Out of range database"))?;
-    let (keyspace, seat) = (&call.server.keyspace, &call.held.seat);
+    let (keyspace, ctx) = (&call.server.keyspace, &call.guard.ctx);
     let before = clock::ticks();
-    let memory = keyspace.table_memory(seat, db);
+    let memory = keyspace.table_memory(ctx, db);
     let text = format!(
         "[Slots]\n number of slots: {}\n number of elements: {}\n elements with a deadline: {}\n bytes of tables: {memory}\n \
          microseconds to count them: {}\n",
         evenkeel_store::SLOTS,
-        keyspace.len(seat, db),
-        keyspace.timed_len(seat, db),
+        keyspace.len(ctx, db),
+        keyspace.timed_len(ctx, db),
         clock::us(clock::ticks() - before),
     );
     call.reply.verbatim(&text, b"txt");

@@ -14,10 +14,10 @@ use evenkeel_store::{Access, Key, Millis, evict};
 
 use super::{Call, Command, Flags, Group, Keys, at_least, exactly, read, write};
 use crate::error::{Done, Error};
-use crate::long::{LONG_MIN, Work};
+use crate::offload::{OFFLOAD_MIN, Work};
 use crate::reply::Reply;
-use crate::serial::{self, Formed, Origin, Value};
 use crate::server::Server;
+use crate::value_codec::{self, Formed, Origin, Value};
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
@@ -34,18 +34,18 @@ const UNPACKED_MAX: usize = 88;
 
 /// DUMP key
 fn dump(call: &mut Call<'_, '_>) -> Done {
-    let Some(view) = call.held.read(&call.keys[0]) else {
+    let Some(view) = call.guard.read(&call.keys[0]) else {
         call.reply.null();
         return Ok(());
     };
     let value = Value::of(view);
-    if !call.is_long(value.elements()) {
-        call.reply.bulk(&serial::payload(&value, call.settings));
+    if !call.is_worth_offloading(value.elements()) {
+        call.reply.bulk(&value_codec::payload(&value, call.settings));
         return Ok(());
     }
     let settings = call.settings.clone();
-    call.go_long(Work::reads(move |reply: &mut Reply| {
-        reply.bulk_of(serial::payload(&value, &settings));
+    call.offload(Work::reads(move |reply: &mut Reply| {
+        reply.bulk_of(value_codec::payload(&value, &settings));
         Ok(())
     }))
 }
@@ -119,12 +119,12 @@ fn restore(call: &mut Call<'_, '_>) -> Done {
     let settings = call.settings.clone();
     let origin = if call.session.replays { Origin::Trusted } else { Origin::Client };
     let by = (call.now_ms(), origin);
-    if !call.is_long(elements(payload)) {
+    if !call.is_worth_offloading(elements(payload)) {
         let value = read_payload(payload, &settings, call.server, by)?;
         return store(call, options, value);
     }
     let server = Arc::clone(call.server);
-    call.go_long(Work::writes_arguments(
+    call.offload(Work::writes_arguments(
         move |args| read_payload(args.at(3), &settings, &server, by),
         |_| true, // it depends on no key
         move |call, value| {
@@ -138,14 +138,14 @@ fn restore(call: &mut Call<'_, '_>) -> Done {
 /// much is compressed.
 fn elements(payload: &[u8]) -> usize {
     let len = match payload.len() {
-        len if len * UNPACKED_MAX < LONG_MIN * BYTES_PER_ELEMENT => len,
+        len if len * UNPACKED_MAX < OFFLOAD_MIN * BYTES_PER_ELEMENT => len,
         _ => usize::try_from(dump::unpacked_len(payload)).unwrap_or(usize::MAX),
     };
     len / BYTES_PER_ELEMENT
 }
 
 fn refuse_to_overwrite(call: &mut Call<'_, '_>, options: Options) -> Done {
-    if !options.replaces && call.held.peek(&call.keys[0]).is_some() {
+    if !options.replaces && call.guard.peek(&call.keys[0]).is_some() {
         return Err(Error::text("BUSYKEY Target key name already exists."));
     }
     Ok(())
@@ -159,7 +159,7 @@ fn read_payload(
 ) -> Result<Formed, Error> {
     let opened = if settings.skips_checksums { dump::open_unchecked(payload) } else { dump::open(payload) };
     let mut decoder = opened.map_err(|_| Error::text("ERR DUMP payload version or checksum are wrong"))?;
-    let value = serial::read(&mut decoder, settings, &server.keyspace.hasher, by);
+    let value = value_codec::read(&mut decoder, settings, &server.keyspace.hasher, by);
     let value = value.and_then(|value| decoder.finish().map(|()| value));
     value.map_err(|error| {
         let form = form_of(payload.first().copied());
@@ -194,7 +194,7 @@ fn form_of(kind: Option<u8>) -> &'static str {
 fn store(call: &mut Call<'_, '_>, options: Options, value: Formed) -> Done {
     let (key, now, from): (Key<'_>, _, _) = (call.keys[0], call.now_ms(), call.counts_from_ms());
     let deadline = options.deadline(from);
-    let removed = call.held.remove(&key);
+    let removed = call.guard.remove(&key);
     // A value that has expired on its way is as good as restored and gone; one without elements, too.
     if deadline.is_some_and(|deadline| deadline <= now) || value.is_nothing() {
         if removed {
@@ -202,9 +202,9 @@ fn store(call: &mut Call<'_, '_>, options: Options, value: Formed) -> Done {
         }
     } else {
         let payload = payload_to_log(call, &value);
-        value.store(call.held, &key, deadline);
+        value.store(call.guard, &key, deadline);
         log_restore(call, options, deadline, payload.as_deref());
-        let access = match (call.held.seat.access, options) {
+        let access = match (call.guard.ctx.access, options) {
             (Access::Lru, Options { idle_seconds: Some(idle), .. }) => {
                 Some(evict::lru_clock(from.saturating_sub((idle as u64).saturating_mul(1000))))
             }
@@ -214,7 +214,7 @@ fn store(call: &mut Call<'_, '_>, options: Options, value: Formed) -> Done {
             _ => None,
         };
         if let Some(access) = access {
-            call.held.set_access(&key, access);
+            call.guard.set_access(&key, access);
         }
     }
     call.reply.ok();
@@ -227,7 +227,7 @@ fn payload_to_log(call: &Call<'_, '_>, value: &Formed) -> Option<Vec<u8>> {
     /// Types of hashes with deadlines have at least this number, and come first in a payload.
     const TIMED_FIELDS: u8 = 22;
     let may_have_expired = call.args.at(3).first().is_some_and(|kind| *kind >= TIMED_FIELDS);
-    (call.is_logged() && may_have_expired).then(|| serial::payload(&value.value, call.settings))
+    (call.is_logged() && may_have_expired).then(|| value_codec::payload(&value.value, call.settings))
 }
 
 /// Logs what was restored, until a time that does not depend on the present.

@@ -12,10 +12,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use evenkeel_resp::float;
 use evenkeel_store::collection::{List, ZSet};
-use evenkeel_store::{Held, Key};
+use evenkeel_store::{Key, SlotGuard};
 
 use super::{Call, Command, Group};
-use crate::serial::{Value, payload};
+use crate::value_codec::{Value, payload};
 
 /// Words behind the head of one logged command, and bytes of them, after which the next one begins.
 const WORDS_MAX: usize = 1_000;
@@ -40,34 +40,34 @@ fn in_pieces<W: AsRef<[u8]>>(words: impl IntoIterator<Item = W>, step: usize, mu
 
 /// Logs commands that begin with `head` and go on with the words, of which `step` belong together.
 pub(crate) fn log_each<W: AsRef<[u8]>>(
-    held: &mut Held<'_>,
+    guard: &mut SlotGuard<'_>,
     db: u32,
     head: &[&[u8]],
     step: usize,
     words: impl IntoIterator<Item = W>,
 ) {
-    if !held.is_logged() {
+    if !guard.is_logged() {
         return;
     }
     in_pieces(words, step, |piece| {
         let args: Vec<&[u8]> = head.iter().copied().chain(piece.iter().map(AsRef::as_ref)).collect();
-        held.log(db, args.into_iter());
+        guard.log(db, args.into_iter());
     });
 }
 
 /// Logs that a key holds this list now, and nothing else; an empty one: that it is gone.
-pub(crate) fn log_list(held: &mut Held<'_>, db: u32, key: &[u8], list: &List) {
-    held.log(db, [b"DEL", key].into_iter());
-    log_each(held, db, &[b"RPUSH", key], 1, list.range(0..list.len()));
+pub(crate) fn log_list(guard: &mut SlotGuard<'_>, db: u32, key: &[u8], list: &List) {
+    guard.log(db, [b"DEL", key].into_iter());
+    log_each(guard, db, &[b"RPUSH", key], 1, list.range(0..list.len()));
 }
 
 /// The same for a sorted set.
-pub(crate) fn log_zset(held: &mut Held<'_>, db: u32, key: &[u8], zset: &ZSet) {
-    held.log(db, [b"DEL", key].into_iter());
+pub(crate) fn log_zset(guard: &mut SlotGuard<'_>, db: u32, key: &[u8], zset: &ZSet) {
+    guard.log(db, [b"DEL", key].into_iter());
     let words = zset.range(0..zset.len()).flat_map(|(member, score)| {
         [Cow::Owned(float::Text::new(score).as_bytes().to_vec()), Cow::Borrowed(member)]
     });
-    log_each(held, db, &[b"ZADD", key], 2, words);
+    log_each(guard, db, &[b"ZADD", key], 2, words);
 }
 
 /// Whether a text may be a number, or the end of a range that excludes one, that Redis reads and Valkey does not: one in
@@ -95,7 +95,7 @@ impl Call<'_, '_> {
         step: usize,
         words: impl IntoIterator<Item = W>,
     ) {
-        log_each(self.held, self.session.db, head, step, words);
+        log_each(self.guard, self.session.db, head, step, words);
     }
 
     /// The same for commands that want to know how many fields of a hash follow.
@@ -113,7 +113,7 @@ impl Call<'_, '_> {
             let fields: [&[u8]; 2] = [b"FIELDS", count.as_bytes()];
             let args = head.iter().chain(&fields).copied().chain(piece.iter().map(AsRef::as_ref));
             let args: Vec<&[u8]> = args.collect();
-            self.held.log(self.session.db, args.into_iter());
+            self.guard.log(self.session.db, args.into_iter());
         });
     }
 
@@ -129,10 +129,10 @@ impl Call<'_, '_> {
         if (is_its_name || args.at(0).eq_ignore_ascii_case(name.as_bytes()))
             && let Some(sent) = args.as_sent()
         {
-            return self.held.log_encoded(self.session.db, sent);
+            return self.guard.log_encoded(self.session.db, sent);
         }
         let arg = |at| if at == 0 { name.as_bytes() } else { args.at(at) };
-        self.held.log(self.session.db, (0..args.len()).map(arg));
+        self.guard.log(self.session.db, (0..args.len()).map(arg));
     }
 
     /// Redis and this server read hexadecimal scores, weights and coordinates, and spaces in front of the ends of ranges.
@@ -163,7 +163,7 @@ impl Call<'_, '_> {
             text => Cow::Borrowed(text),
         };
         let words: Vec<Cow<'_, [u8]>> = (0..args.len()).map(word).collect();
-        self.held.log(self.session.db, words.iter().map(AsRef::as_ref));
+        self.guard.log(self.session.db, words.iter().map(AsRef::as_ref));
     }
 
     /// Logs what the command's keys hold now, for a command that broke down half way.
@@ -173,17 +173,17 @@ impl Call<'_, '_> {
             // Half a change may have left what cannot be written; then the key is left as the log has it.
             let state = catch_unwind(AssertUnwindSafe(|| self.state_of(key)));
             let (db, Ok(state)) = (key.place.db() as u32, state) else { continue };
-            self.held.log(db, [b"DEL", key.bytes].into_iter());
+            self.guard.log(db, [b"DEL", key.bytes].into_iter());
             if let Some((payload, deadline)) = state {
                 let args: [&[u8]; 5] = [b"RESTORE", key.bytes, deadline.as_bytes(), &payload, b"ABSTTL"];
-                self.held.log(db, args.into_iter());
+                self.guard.log(db, args.into_iter());
             }
         }
     }
 
     /// A key's value as RESTORE takes it, and its deadline, which is zero if there is none.
     fn state_of(&mut self, key: &Key<'_>) -> Option<(Vec<u8>, String)> {
-        let view = self.held.peek(key)?;
+        let view = self.guard.peek(key)?;
         let deadline = view.deadline().unwrap_or(0).to_string();
         Some((payload(&Value::of(view), self.settings), deadline))
     }

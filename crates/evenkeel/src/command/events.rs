@@ -169,14 +169,14 @@ impl Call<'_, '_> {
     /// Runs `f`, and names what it has done to keys.
     #[cold]
     pub(super) fn announced(&mut self, row: &Command, f: impl FnOnce(&mut Self) -> Done) -> Done {
-        let before = self.held.events_noted();
-        let actor = std::mem::replace(&mut self.held.seat.acting, self.session.client.id);
+        let before = self.guard.events_noted();
+        let actor = std::mem::replace(&mut self.guard.ctx.acting, self.session.client.id);
         let done = f(self);
-        self.held.seat.acting = actor;
+        self.guard.ctx.acting = actor;
         self.name_events(row, before);
         // What a script does may be taken back; it says when it is not.
         if self.mode != Mode::Script {
-            self.held.report_events();
+            self.guard.report_events();
         }
         done
     }
@@ -191,12 +191,12 @@ impl Call<'_, '_> {
             None => READING.contains(&row.name),
         };
         if (rule.is_some() || reads) && self.server.keyspace.events.are_notices_wanted() {
-            let events = self.held.take_events(before);
+            let events = self.guard.take_events(before);
             let removals = removals(&events);
             for (event, is_removal) in events.iter().zip(removals) {
-                self.held.put_event(event.clone());
+                self.guard.put_event(event.clone());
                 match (event.what, rule) {
-                    (What::Missed, _) if reads => self.held.say(event.db, &event.key, MISSES, "keymiss"),
+                    (What::Missed, _) if reads => self.guard.say(event.db, &event.key, MISSES, "keymiss"),
                     (What::Written, Some(rule)) => self.say_written(rule, event),
                     (What::Removed, Some(rule)) if is_removal => self.say_removed(rule, event),
                     _ => {}
@@ -206,17 +206,17 @@ impl Call<'_, '_> {
     }
 
     fn say_written(&mut self, rule: &Rule, event: &Event) {
-        self.held.say(event.db, &event.key, rule.class, self.name_by(rule));
+        self.guard.say(event.db, &event.key, rule.class, self.name_by(rule));
         if rule.expires.is_some_and(|when| when(&self.args)) {
-            self.held.say(event.db, &event.key, GENERIC, "expire");
+            self.guard.say(event.db, &event.key, GENERIC, "expire");
         }
     }
 
     fn say_removed(&mut self, rule: &Rule, event: &Event) {
         if rule.empties {
-            self.held.say(event.db, &event.key, rule.class, self.name_by(rule));
+            self.guard.say(event.db, &event.key, rule.class, self.name_by(rule));
         }
-        self.held.say(event.db, &event.key, GENERIC, "del");
+        self.guard.say(event.db, &event.key, GENERIC, "del");
     }
 
     fn name_by(&self, rule: &Rule) -> &'static str {
@@ -228,14 +228,14 @@ impl Call<'_, '_> {
 
     /// Says what the command has done to one of its keys, where that is not always the same.
     pub(crate) fn say(&mut self, key: &Key<'_>, class: u32, name: &'static str) {
-        self.held.say(key.place.db() as u32, key.bytes, class, name);
+        self.guard.say(key.place.db() as u32, key.bytes, class, name);
     }
 
     /// The same, and that the key is gone if it is.
     pub(crate) fn say_taken(&mut self, key: &Key<'_>, class: u32, name: &'static str) {
         if self.server.keyspace.events.are_notices_wanted() {
             self.say(key, class, name);
-            if self.held.peek(key).is_none() {
+            if self.guard.peek(key).is_none() {
                 self.say(key, GENERIC, "del");
             }
         }

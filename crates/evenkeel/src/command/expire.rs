@@ -49,7 +49,7 @@ fn set_deadline(call: &mut Call<'_, '_>, unit_ms: i64, base: Millis) -> Done {
     let deadline = given.and_then(|given| given.checked_add_unsigned(base));
     let deadline = deadline.ok_or(Error::InvalidExpire(call.name()))?;
     let key = &call.keys[0];
-    let current = call.held.touch(key).map(|view| view.deadline());
+    let current = call.guard.touch(key).map(|view| view.deadline());
     let admitted = current.is_some_and(|current| conditions.admit(current, deadline));
     if admitted {
         expire_at(call, key, u64::try_from(deadline).unwrap_or(0));
@@ -61,11 +61,11 @@ fn set_deadline(call: &mut Call<'_, '_>, unit_ms: i64, base: Millis) -> Done {
 /// Sets the deadline of a key, which is there, or removes the key if that has passed; and logs it.
 pub(super) fn expire_at(call: &mut Call<'_, '_>, key: &Key<'_>, deadline: Millis) {
     if deadline <= call.now_ms() {
-        call.held.remove(key);
+        call.guard.remove(key);
         call.log(&[b"DEL", key.bytes]);
         return;
     }
-    call.held.set_deadline(key, Some(deadline));
+    call.guard.set_deadline(key, Some(deadline));
     if call.is_logged() {
         call.log(&[b"PEXPIREAT", key.bytes, deadline.to_string().as_bytes()]);
     }
@@ -122,9 +122,9 @@ impl Conditions {
 /// PERSIST key
 fn persist(call: &mut Call<'_, '_>) -> Done {
     let key = &call.keys[0];
-    let has_any = call.held.touch(key).is_some_and(|view| view.deadline().is_some());
+    let has_any = call.guard.touch(key).is_some_and(|view| view.deadline().is_some());
     if has_any {
-        call.held.set_deadline(key, None);
+        call.guard.set_deadline(key, None);
     }
     call.reply.int(i64::from(has_any));
     Ok(())
@@ -159,7 +159,7 @@ pub(super) fn to_seconds(ms: Millis) -> u64 {
 
 /// -2 without the key, -1 without a deadline, else what `shown` makes of it.
 fn reply_time(call: &mut Call<'_, '_>, shown: impl FnOnce(Millis) -> u64) -> Done {
-    let time = match call.held.look(&call.keys[0]) {
+    let time = match call.guard.look(&call.keys[0]) {
         None => -2,
         Some(view) => view.deadline().map_or(-1, |deadline| shown(deadline) as i64),
     };

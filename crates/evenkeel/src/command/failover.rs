@@ -2,13 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Call, Command, Flags, Group, Reach, at_least, session};
+use super::{Call, Command, Flags, Group, LockScope, at_least, session};
 use crate::error::{Done, Error};
 use crate::replication::failover::{self, Plan};
 use crate::replication::link::Target;
 
 const fn whole(command: Command) -> Command {
-    Command { reach: Reach::Whole, ..command.without(Flags::LOADING.with(Flags::NO_DATA)).flag(Flags::ADMIN) }
+    Command {
+        lock_scope: LockScope::Whole,
+        ..command.without(Flags::LOADING.with(Flags::NO_DATA)).flag(Flags::ADMIN)
+    }
 }
 
 #[rustfmt::skip]
@@ -22,7 +25,7 @@ pub(crate) const COMMANDS: &[Command] = &[
 fn failover(call: &mut Call<'_, '_>) -> Done {
     let server = call.server;
     if call.args.len() == 2 && call.args.is(1, "ABORT") {
-        if !failover::abort(server, call.held, "Failover manually aborted") {
+        if !failover::abort(server, call.guard, "Failover manually aborted") {
             return Err(Error::text("ERR No failover in progress."));
         }
         call.reply.ok();
@@ -30,7 +33,7 @@ fn failover(call: &mut Call<'_, '_>) -> Done {
     }
     let plan = plan(call)?;
     may_begin(call, &plan)?;
-    failover::begin(server, call.held, plan);
+    failover::begin(server, call.guard, plan);
     call.reply.ok();
     Ok(())
 }

@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use super::script::{flush_mode, reads, run, runs};
-use super::{Args, Call, Command, Flags, Group, Handler, Reach, at_least, container, docs, exactly, session};
+use super::{
+    Args, Call, Command, Flags, Group, Handler, LockScope, at_least, container, docs, exactly, session,
+};
 use crate::clock;
 use crate::error::{Done, Error};
 use crate::glob;
@@ -20,7 +22,7 @@ const GROUP: Group = Group::Scripting;
 /// A subcommand that changes the libraries.
 const fn changes(name: &'static str, arity: super::Arity, handler: Handler) -> Command {
     let flags = Flags::NOSCRIPT.with(Flags::WRITE);
-    Command { flags, reach: Reach::Whole, ..session(name, arity, GROUP, handler) }
+    Command { flags, lock_scope: LockScope::Whole, ..session(name, arity, GROUP, handler) }
 }
 
 #[rustfmt::skip]
@@ -73,7 +75,7 @@ fn library(call: &Call<'_, '_>, code: &[u8]) -> Result<Arc<Library>, Error> {
 
 fn change(call: &mut Call<'_, '_>, libraries: Libraries) {
     call.server.scripts.set_libraries(libraries);
-    call.held.count_change();
+    call.guard.count_change();
 }
 
 /// FUNCTION LOAD [REPLACE] function-code

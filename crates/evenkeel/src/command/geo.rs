@@ -113,9 +113,9 @@ fn geoadd(call: &mut Call<'_, '_>) -> Done {
         .clone()
         .map(|at| Ok(Cell::of(Point::parse(&args, at)?, STEPS_MAX).score()))
         .collect::<Result<_, Error>>()?;
-    let (hasher, limits) = (&call.held.keyspace().hasher, Limits::of(call.settings));
+    let (hasher, limits) = (&call.guard.keyspace().hasher, Limits::of(call.settings));
     let mut added = 0;
-    let changed = call.held.edit(&call.keys[0], |edit: &mut Edit<'_, ZSet>| {
+    let changed = call.guard.edit(&call.keys[0], |edit: &mut Edit<'_, ZSet>| {
         for (at, score) in places.zip(scores) {
             let outcome = zset::add(edit, hasher, limits, how, args.at(at + 2), score);
             added += u64::from(matches!(outcome, Outcome::Added(_)));
@@ -134,8 +134,8 @@ fn geodist(call: &mut Call<'_, '_>) -> Done {
         5 => Unit::parse(&args, 4)?,
         _ => return Err(Error::Syntax),
     };
-    let hasher = &call.held.keyspace().hasher;
-    let zset = call.held.collection::<ZSet>(&call.keys[0])?;
+    let hasher = &call.guard.keyspace().hasher;
+    let zset = call.guard.collection::<ZSet>(&call.keys[0])?;
     let place = |at| zset.as_ref().and_then(|zset| Point::of(zset, hasher, args.at(at)));
     match place(2).zip(place(3)) {
         Some((a, b)) => reply_distance(call.reply, shape::distance_m(a, b) / unit.0),
@@ -162,8 +162,8 @@ fn geopos(call: &mut Call<'_, '_>) -> Done {
 
 /// Replies with something about the place of each member.
 fn reply_places(call: &mut Call<'_, '_>, each: fn(&mut Reply, Option<Point>)) -> Done {
-    let hasher = &call.held.keyspace().hasher;
-    let zset = call.held.collection::<ZSet>(&call.keys[0])?;
+    let hasher = &call.guard.keyspace().hasher;
+    let zset = call.guard.collection::<ZSet>(&call.keys[0])?;
     let members = call.args.from(2);
     call.reply.array(members.len());
     for member in members {

@@ -15,9 +15,9 @@ use evenkeel_resp::reply::itoa;
 use evenkeel_store::collection::Hash;
 use evenkeel_store::{Edit, Expire, Hasher, Millis};
 
-use super::elsewhere::is_much;
-use super::extended::Extended;
+use super::offloading::is_much;
 use super::random;
+use super::x87_float::Extended;
 use super::{Args, Call, Command, Group, Keys, at_least, exactly, read, write};
 use crate::config::Settings;
 use crate::error::{Done, Error};
@@ -63,11 +63,14 @@ const LISTPACK_BYTES_MAX: usize = 1 << 30;
 
 /// Notes what a hash is called once it has fields and values of at most this length more.
 fn note_form(hash: &mut Edit<'_, Hash>, settings: &Settings, longest: usize) {
-    let is_long = longest > settings.hash_max_listpack_value;
+    let is_worth_offloading = longest > settings.hash_max_listpack_value;
     let bytes_max =
         settings.hash_max_listpack_value.saturating_mul(settings.hash_max_listpack_entries).saturating_mul(2);
     let is_large = bytes_max > LISTPACK_BYTES_MAX && hash.memory() > LISTPACK_BYTES_MAX;
-    if is_long || is_large || hash.size() > settings.hash_max_listpack_entries as u64 || hash.timed_len() > 0
+    if is_worth_offloading
+        || is_large
+        || hash.size() > settings.hash_max_listpack_entries as u64
+        || hash.timed_len() > 0
     {
         hash.form = LARGE;
     }
@@ -75,7 +78,7 @@ fn note_form(hash: &mut Edit<'_, Hash>, settings: &Settings, longest: usize) {
 
 /// What fields are found by, and the time by which they are seen or have expired.
 fn sight<'h>(call: &Call<'_, 'h>) -> (&'h Hasher, Millis) {
-    (&call.held.keyspace().hasher, call.now_ms())
+    (&call.guard.keyspace().hasher, call.now_ms())
 }
 
 /// HSET key field value [field value ...]
@@ -98,7 +101,7 @@ fn set_pairs(call: &mut Call<'_, '_>, name: &'static str) -> Result<i64, Error> 
     if args.len() % 2 == 1 {
         return Err(Error::Arity(name));
     }
-    let created = call.held.edit(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
+    let created = call.guard.edit(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
         let (mut created, mut longest) = (0, 0);
         for at in (2..args.len()).step_by(2) {
             let (field, value) = (args.at(at), args.at(at + 1));
@@ -116,7 +119,7 @@ fn set_pairs(call: &mut Call<'_, '_>, name: &'static str) -> Result<i64, Error> 
 fn hsetnx(call: &mut Call<'_, '_>) -> Done {
     let (args, settings, (hasher, now)) = (call.args, call.settings, sight(call));
     let (field, value) = (args.at(2), args.at(3));
-    let sets = call.held.edit(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
+    let sets = call.guard.edit(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
         let sets = hash.get(hasher, now, field).is_none();
         if sets {
             hash.set(hasher, now, field, value, Expire::Clear);
@@ -136,7 +139,7 @@ fn hsetnx(call: &mut Call<'_, '_>) -> Done {
 /// HGET key field
 fn hget(call: &mut Call<'_, '_>) -> Done {
     let (hasher, now) = sight(call);
-    let hash = call.held.collection::<Hash>(&call.keys[0])?;
+    let hash = call.guard.collection::<Hash>(&call.keys[0])?;
     reply_value(call.reply, hash.as_deref(), (hasher, now), call.args.at(2));
     Ok(())
 }
@@ -153,7 +156,7 @@ fn reply_value(reply: &mut Reply, hash: Option<&Hash>, (hasher, now): (&Hasher, 
 /// HMGET key field [field ...]
 fn hmget(call: &mut Call<'_, '_>) -> Done {
     let ((hasher, now), len_max) = (sight(call), call.reply_len_max());
-    let hash = call.held.collection::<Hash>(&call.keys[0])?;
+    let hash = call.guard.collection::<Hash>(&call.keys[0])?;
     call.reply.array(call.args.len() - 2);
     for field in call.args.from(2) {
         reply_value(call.reply, hash.as_deref(), (hasher, now), field);
@@ -167,7 +170,7 @@ fn hmget(call: &mut Call<'_, '_>) -> Done {
 /// HDEL key field [field ...]
 fn hdel(call: &mut Call<'_, '_>) -> Done {
     let (args, (hasher, now)) = (call.args, sight(call));
-    let removed = call.held.edit_if_there(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
+    let removed = call.guard.edit_if_there(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
         let size = hash.size();
         let removed = args.from(2).filter(|field| hash.remove(hasher, now, field)).count();
         hash.changes = removed as u64;
@@ -185,7 +188,7 @@ fn hdel(call: &mut Call<'_, '_>) -> Done {
 /// HLEN key
 fn hlen(call: &mut Call<'_, '_>) -> Done {
     let now = call.now_ms();
-    let len = call.held.collection::<Hash>(&call.keys[0])?.map_or(0, |hash| hash.len(now));
+    let len = call.guard.collection::<Hash>(&call.keys[0])?.map_or(0, |hash| hash.len(now));
     call.reply.int(len as i64);
     Ok(())
 }
@@ -193,7 +196,7 @@ fn hlen(call: &mut Call<'_, '_>) -> Done {
 /// HSTRLEN key field
 fn hstrlen(call: &mut Call<'_, '_>) -> Done {
     let (hasher, now) = sight(call);
-    let hash = call.held.collection::<Hash>(&call.keys[0])?;
+    let hash = call.guard.collection::<Hash>(&call.keys[0])?;
     let value = hash.as_ref().and_then(|hash| hash.get(hasher, now, call.args.at(2)));
     call.reply.int(value.map_or(0, <[u8]>::len) as i64);
     Ok(())
@@ -202,7 +205,7 @@ fn hstrlen(call: &mut Call<'_, '_>) -> Done {
 /// HEXISTS key field
 fn hexists(call: &mut Call<'_, '_>) -> Done {
     let (hasher, now) = sight(call);
-    let hash = call.held.collection::<Hash>(&call.keys[0])?;
+    let hash = call.guard.collection::<Hash>(&call.keys[0])?;
     let exists = hash.as_ref().is_some_and(|hash| hash.get(hasher, now, call.args.at(2)).is_some());
     call.reply.int(i64::from(exists));
     Ok(())
@@ -233,7 +236,7 @@ enum Part {
 
 fn all(call: &mut Call<'_, '_>, part: Part) -> Done {
     let now = call.now_ms();
-    let hash = call.held.collection::<Hash>(&call.keys[0])?;
+    let hash = call.guard.collection::<Hash>(&call.keys[0])?;
     match hash {
         Some(hash) if is_much(hash.size()) => {
             let hash = Hash::clone(&hash);
@@ -326,7 +329,7 @@ fn change_number<R>(
     change: impl FnOnce(Option<&[u8]>) -> Result<(R, Vec<u8>), Error>,
 ) -> Result<(R, Was), Error> {
     let (settings, field, (hasher, now)) = (call.settings, call.args.at(2), sight(call));
-    call.held.edit(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
+    call.guard.edit(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
         let (size, old) = (hash.size(), hash.field(hasher, now, field));
         let deadline = old.and_then(|old| old.deadline);
         let (result, value) = change(old.map(|old| old.value))?;

@@ -22,7 +22,7 @@ pub(crate) const COMMANDS: &[Command] = &[
 fn pfadd(call: &mut Call<'_, '_>) -> Done {
     let (args, sparse_max) = (call.args, call.settings.hll_sparse_max_bytes);
     let add = |bytes: &mut [u8]| Ok(hll::add(bytes, args.from(2), sparse_max)?);
-    let changes = match call.held.edit_flat::<Error>(&call.keys[0], add)? {
+    let changes = match call.guard.edit_flat::<Error>(&call.keys[0], add)? {
         Some(changes) => changes,
         None => edit_outside(call, 0, add, || hll::made_of(args.from(2), sparse_max))?,
     };
@@ -39,7 +39,7 @@ fn edit_outside(
     make: impl FnOnce() -> (Vec<u8>, u64),
 ) -> Result<u64, Error> {
     let key = &call.keys[key];
-    let (bytes, changes) = match call.held.peek(key) {
+    let (bytes, changes) = match call.guard.peek(key) {
         None => {
             let (bytes, changes) = make();
             (bytes, changes + 1)
@@ -52,7 +52,7 @@ fn edit_outside(
         Some(_) => return Err(Error::WrongType),
     };
     if changes > 0 {
-        call.held.remake(key, Made::Flat(bytes), Expire::Keep, changes);
+        call.guard.remake(key, Made::Flat(bytes), Expire::Keep, changes);
     }
     Ok(changes)
 }
@@ -67,20 +67,20 @@ fn pfcount(call: &mut Call<'_, '_>) -> Done {
 /// The count that the value keeps, or a new one, which is put into the value.
 fn count_of_one(call: &mut Call<'_, '_>) -> Result<u64, Error> {
     let key = &call.keys[0];
-    let Some(view) = call.held.read(key) else { return Ok(0) };
+    let Some(view) = call.guard.read(key) else { return Ok(0) };
     if view.kind() != Kind::String {
         return Err(Error::WrongType);
     }
     let bytes = hll::bytes_of(view.string())?;
     let Some(count) = hll::cached_count(&bytes) else {
         let count = hll::count(&bytes)?;
-        call.held.write_range(key, COUNT_AT, &count.to_le_bytes())?;
+        call.guard.write_range(key, COUNT_AT, &count.to_le_bytes())?;
         // As Redis does: the bytes of a string are anybody's to read.
         call.log(&[b"PFCOUNT", key.bytes]);
         return Ok(count);
     };
     if !view.is_raw() {
-        call.held.write_same(key)?;
+        call.guard.write_same(key)?;
     }
     Ok(count)
 }
@@ -88,7 +88,7 @@ fn count_of_one(call: &mut Call<'_, '_>) -> Result<u64, Error> {
 fn count_of_all(call: &mut Call<'_, '_>) -> Result<u64, Error> {
     let mut registers = Registers::zeros();
     for key in call.keys {
-        if let Some(value) = call.held.string(key)? {
+        if let Some(value) = call.guard.string(key)? {
             hll::merge_into(&mut registers, &hll::bytes_of(value)?)?;
         }
     }
@@ -100,13 +100,13 @@ fn pfmerge(call: &mut Call<'_, '_>) -> Done {
     let sparse_max = call.settings.hll_sparse_max_bytes;
     let (mut registers, mut dense) = (Registers::zeros(), false);
     for key in call.keys {
-        let Some(value) = call.held.string(key)? else { continue };
+        let Some(value) = call.guard.string(key)? else { continue };
         let bytes = hll::bytes_of(value)?;
         dense |= hll::encoding(&bytes)? == Encoding::Dense;
         hll::merge_into(&mut registers, &bytes)?;
     }
     let store = |bytes: &mut [u8]| Ok(hll::store(bytes, &registers, dense, sparse_max)?);
-    if call.held.edit_flat::<Error>(&call.keys[0], store)?.is_none() {
+    if call.guard.edit_flat::<Error>(&call.keys[0], store)?.is_none() {
         let make = || (hll::merged(&registers, dense, sparse_max), 0);
         edit_outside(call, 0, store, make)?;
     }
@@ -117,7 +117,7 @@ fn pfmerge(call: &mut Call<'_, '_>) -> Done {
 /// PFDEBUG GETREG | DECODE | ENCODING | TODENSE key
 fn pfdebug(call: &mut Call<'_, '_>) -> Done {
     let key = &call.keys[0];
-    let Some(view) = call.held.read(key) else {
+    let Some(view) = call.guard.read(key) else {
         return Err(Error::text("ERR The specified key does not exist"));
     };
     if view.kind() != Kind::String {
@@ -125,7 +125,7 @@ fn pfdebug(call: &mut Call<'_, '_>) -> Done {
     }
     let bytes = hll::bytes_of(view.string())?.into_owned();
     if !view.is_raw() {
-        call.held.write_same(key)?;
+        call.guard.write_same(key)?;
     }
     match call.args.word(1).as_bytes() {
         b"GETREG" => {
@@ -157,7 +157,7 @@ fn make_dense(call: &mut Call<'_, '_>, bytes: &[u8]) -> Result<bool, Error> {
     if hll::encoding(bytes)? == Encoding::Dense {
         return Ok(false);
     }
-    call.held.remake(&call.keys[0], Made::Flat(hll::to_dense(bytes)?), Expire::Keep, 1);
+    call.guard.remake(&call.keys[0], Made::Flat(hll::to_dense(bytes)?), Expire::Keep, 1);
     Ok(true)
 }
 

@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_micros(20);
 impl Call<'_, '_> {
     /// Replies when no command is run any more that was admitted before this call. The caller has made its change.
     pub(crate) fn reply_in_force(&mut self, reply: impl FnOnce(&mut Reply) + Send + 'static) -> Done {
-        let alone = self.held.holds_all() || !self.held.seat.is_inside() || self.mode != Mode::Direct;
+        let alone = self.guard.holds_all() || !self.guard.ctx.is_inside() || self.mode != Mode::Direct;
         if alone {
             reply(self.reply);
             return Ok(());
@@ -35,11 +35,11 @@ impl Call<'_, '_> {
         let in_flight = server.keyspace.in_flight();
         let until = Instant::now() + IN_PLACE;
         // The thread waits outside the gate: two workers that revoke at the same time would wait for each other inside.
-        if self.held.aside(|| await_landing(&server, &in_flight, || Instant::now() < until)) {
+        if self.guard.outside_gate(|| await_landing(&server, &in_flight, || Instant::now() < until)) {
             reply(self.reply);
             return Ok(());
         }
-        self.go_elsewhere(move |to| {
+        self.offload_read(move |to| {
             await_landing(&server, &in_flight, || !server.stopping.load(Acquire));
             reply(to);
             Ok(())

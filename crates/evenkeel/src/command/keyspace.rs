@@ -11,11 +11,11 @@ use evenkeel_store::Kind;
 use super::{Args, Call, Command, Group, Keys, at_least, exactly, read, walk, whole, write};
 use crate::blocking::Mode;
 use crate::error::{Done, Error};
-use crate::long::{LONG_MIN, LONG_PAGES, Work};
+use crate::offload::{OFFLOAD_MIN, OFFLOAD_PAGES, Work};
 use crate::persist::snapshot;
 use crate::pubsub::notices::GENERIC;
-use crate::serial::Value;
 use crate::server::Server;
+use crate::value_codec::Value;
 
 const GROUP: Group = Group::Keyspace;
 
@@ -38,14 +38,14 @@ pub(crate) const COMMANDS: &[Command] = &[
 
 /// DEL key [key ...], UNLINK key [key ...]: large values are freed by another thread for both.
 fn del(call: &mut Call<'_, '_>) -> Done {
-    let removed = call.keys.iter().filter(|key| call.held.remove(key)).count();
+    let removed = call.keys.iter().filter(|key| call.guard.remove(key)).count();
     call.reply.int(removed as i64);
     Ok(())
 }
 
 /// EXISTS key [key ...]
 fn exists(call: &mut Call<'_, '_>) -> Done {
-    let there = call.keys.iter().filter(|key| call.held.look(key).is_some()).count();
+    let there = call.keys.iter().filter(|key| call.guard.look(key).is_some()).count();
     call.reply.int(there as i64);
     Ok(())
 }
@@ -53,16 +53,16 @@ fn exists(call: &mut Call<'_, '_>) -> Done {
 /// TOUCH key [key ...]
 fn touch(call: &mut Call<'_, '_>) -> Done {
     // CLIENT NO-TOUCH is about keys that are touched by the way, not about those that are to be touched.
-    let no_touch = std::mem::replace(&mut call.held.seat.no_touch, false);
-    let there = call.keys.iter().filter(|key| call.held.read(key).is_some()).count();
-    call.held.seat.no_touch = no_touch;
+    let no_touch = std::mem::replace(&mut call.guard.ctx.no_touch, false);
+    let there = call.keys.iter().filter(|key| call.guard.read(key).is_some()).count();
+    call.guard.ctx.no_touch = no_touch;
     call.reply.int(there as i64);
     Ok(())
 }
 
 /// TYPE key
 fn type_of(call: &mut Call<'_, '_>) -> Done {
-    let kind = call.held.look(&call.keys[0]).map(|view| view.kind());
+    let kind = call.guard.look(&call.keys[0]).map(|view| view.kind());
     call.reply.simple(kind.map_or("none", Kind::name));
     Ok(())
 }
@@ -70,9 +70,9 @@ fn type_of(call: &mut Call<'_, '_>) -> Done {
 /// RENAME key newkey
 fn rename(call: &mut Call<'_, '_>) -> Done {
     let (from, to) = (&call.keys[0], &call.keys[1]);
-    call.held.touch(from).ok_or(Error::NoSuchKey)?;
+    call.guard.touch(from).ok_or(Error::NoSuchKey)?;
     if from.bytes != to.bytes {
-        call.held.rename(from, to);
+        call.guard.rename(from, to);
         say_moved(call, "rename_from", "rename_to");
     }
     call.reply.ok();
@@ -88,10 +88,10 @@ fn say_moved(call: &mut Call<'_, '_>, from: &'static str, to: &'static str) {
 /// RENAMENX key newkey
 fn renamenx(call: &mut Call<'_, '_>) -> Done {
     let (from, to) = (&call.keys[0], &call.keys[1]);
-    call.held.touch(from).ok_or(Error::NoSuchKey)?;
-    let free = call.held.touch(to).is_none();
+    call.guard.touch(from).ok_or(Error::NoSuchKey)?;
+    let free = call.guard.touch(to).is_none();
     if free {
-        call.held.rename(from, to);
+        call.guard.rename(from, to);
         say_moved(call, "rename_from", "rename_to");
     }
     call.reply.int(i64::from(free));
@@ -114,23 +114,24 @@ fn copy(call: &mut Call<'_, '_>) -> Done {
     if db == call.session.db && from.bytes == to.bytes {
         return Err(Error::text(SAME_OBJECTS));
     }
-    let Some(view) = call.held.read(from) else {
+    let Some(view) = call.guard.read(from) else {
         call.reply.int(0);
         return Ok(());
     };
     // A short string is copied where it lies, and shares nothing.
     let value = if view.is_flat() { Value::Flat(Vec::new()) } else { Value::of(view) };
-    let is_long = value.pages_up_to(LONG_PAGES) >= LONG_PAGES && call.is_long(LONG_MIN);
-    if !is_long || !replace && call.held.touch(to).is_some() {
+    let is_worth_offloading =
+        value.pages_up_to(OFFLOAD_PAGES) >= OFFLOAD_PAGES && call.is_worth_offloading(OFFLOAD_MIN);
+    if !is_worth_offloading || !replace && call.guard.touch(to).is_some() {
         copy_sharing(call, replace, value.shared_memory());
         return Ok(());
     }
     // Copying takes no time, but adding up what is shared does.
     let value = Arc::new(value);
     let known = Arc::clone(&value);
-    call.go_long(Work::writes(
+    call.offload(Work::writes(
         move || Ok(value.shared_memory()),
-        move |call| call.held.peek(&call.keys[0]).is_some_and(|view| known.is_same(view)),
+        move |call| call.guard.peek(&call.keys[0]).is_some_and(|view| known.is_same(view)),
         move |call, shared| {
             copy_sharing(call, replace, shared);
             Ok(())
@@ -141,9 +142,9 @@ fn copy(call: &mut Call<'_, '_>) -> Done {
 /// Copies a value that is there, if it may, and replies whether it has.
 fn copy_sharing(call: &mut Call<'_, '_>, replace: bool, shared: u64) {
     let (from, to) = (&call.keys[0], &call.keys[1]);
-    let copied = call.held.touch(to).is_none() || replace;
+    let copied = call.guard.touch(to).is_none() || replace;
     if copied {
-        call.held.copy(from, to, shared);
+        call.guard.copy(from, to, shared);
     }
     call.reply.int(i64::from(copied));
 }
@@ -177,9 +178,9 @@ fn move_key(call: &mut Call<'_, '_>) -> Done {
         return Err(Error::text(SAME_OBJECTS));
     }
     let (from, to) = (&call.keys[0], &call.keys[1]);
-    let moved = call.held.touch(from).is_some() && call.held.touch(to).is_none();
+    let moved = call.guard.touch(from).is_some() && call.guard.touch(to).is_none();
     if moved {
-        call.held.rename(from, to);
+        call.guard.rename(from, to);
         say_moved(call, "move_from", "move_to");
     }
     call.reply.int(i64::from(moved));
@@ -195,7 +196,7 @@ fn keys_of_move(args: &Args<'_>, db: u32, databases: u32, key: &mut dyn FnMut(us
 
 /// DBSIZE
 fn dbsize(call: &mut Call<'_, '_>) -> Done {
-    let len = call.held.keyspace().len(call.held.seat, call.session.db as usize);
+    let len = call.guard.keyspace().len(call.guard.ctx, call.session.db as usize);
     call.reply.int(len as i64);
     Ok(())
 }
@@ -207,7 +208,7 @@ fn swapdb(call: &mut Call<'_, '_>) -> Done {
     let other = call.args.int32(2).map_err(|_| Error::text("ERR invalid second DB index"))?;
     let valid = |index: i32| u32::try_from(index).ok().filter(|db| *db < databases).ok_or(Error::InvalidDb);
     let (one, other) = (valid(one)?, valid(other)?);
-    call.held.swap(one as usize, other as usize);
+    call.guard.swap(one as usize, other as usize);
     if one != other {
         // Redis tells nobody, and caches keep what is not so any more.
         call.server.forget_tracked();
@@ -259,38 +260,38 @@ fn flush(
     const FREED_AT_ONCE: usize = 5_000;
     /// How often it is looked whether the rest has been.
     const LOOK: std::time::Duration = std::time::Duration::from_micros(200);
-    let keys: usize = databases.clone().map(|db| call.server.keyspace.len(call.held.seat, db)).sum();
+    let keys: usize = databases.clone().map(|db| call.server.keyspace.len(call.guard.ctx, db)).sum();
     call.server.note_flush();
-    let flushed: Vec<_> = databases.filter_map(|db| call.held.flush(db)).collect();
+    let flushed: Vec<_> = databases.filter_map(|db| call.guard.flush(db)).collect();
     call.server.forget_tracked();
     if !asynchronous && keys <= FREED_AT_ONCE {
-        flushed.into_iter().for_each(|db| db.free_keys(call.held.seat));
+        flushed.into_iter().for_each(|db| db.free_keys(call.guard.ctx));
     } else if !flushed.is_empty() {
-        call.server.rubbish.free_flushed(flushed);
+        call.server.lazy_free.free_flushed(flushed);
     }
     // Where the next keys are likely to go.
-    call.held.open(call.session.db as usize);
+    call.guard.open(call.session.db as usize);
     if saves {
         // Also if nobody waits for it, or any more by then.
         call.server.persist.owe_save();
     }
     let may_wait = call.mode == Mode::Direct && !call.session.replays;
-    if may_wait && (saves || !asynchronous && call.server.rubbish.is_flushing()) {
+    if may_wait && (saves || !asynchronous && call.server.lazy_free.is_flushing()) {
         // Others go on; who asked hears of it when the memory has been given back, and the snapshot is gone.
         let server = call.server.clone();
         let wait = move |server: &Server| {
-            while !asynchronous && server.rubbish.is_flushing() && !server.stopping.load(Acquire) {
+            while !asynchronous && server.lazy_free.is_flushing() && !server.stopping.load(Acquire) {
                 std::thread::sleep(LOOK);
             }
         };
         if !saves {
-            return call.go_elsewhere(move |reply| {
+            return call.offload_read(move |reply| {
                 wait(&server);
                 reply.ok();
                 Ok(())
             });
         }
-        let goes = call.go_to_disk(move || {
+        let goes = call.offload_disk(move || {
             wait(&server);
             snapshot::pay(&server);
             Ok(())
@@ -450,12 +451,12 @@ mod tests {
                 let _ = self.0.recv();
             }
         }
-        world.server.rubbish.free(Busy(wait));
+        world.server.lazy_free.free(Busy(wait));
         world.check("> SET k v\n > CONFIG SET maxmemory 1\n > SET k w < -OOM *");
         world.check("> FLUSHALL ASYNC < OK\n > DBSIZE < :0\n > SET k w < OK\n > DBSIZE < :1");
         drop(go_on);
         let started = std::time::Instant::now();
-        while world.server.rubbish.pending() > 0 {
+        while world.server.lazy_free.pending() > 0 {
             assert!(started.elapsed().as_secs() < 20, "nothing is freed");
             std::thread::yield_now();
         }

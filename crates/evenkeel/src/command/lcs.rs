@@ -61,14 +61,14 @@ pub(crate) fn lcs(call: &mut Call<'_, '_>) -> Done {
 }
 
 fn string_len(call: &mut Call<'_, '_>, index: usize) -> Result<usize, Error> {
-    let value = call.held.string(&call.keys[index]);
+    let value = call.guard.string(&call.keys[index]);
     let value = value.map_err(|_| Error::text("ERR The specified keys must contain string values"))?;
     Ok(value.map_or(0, |value| value.len()))
 }
 
 /// A copy: two strings cannot be borrowed at once, and neither is longer than half of what the table takes in Redis.
 fn string_bytes(call: &mut Call<'_, '_>, index: usize) -> Result<Vec<u8>, Error> {
-    Ok(call.held.peek(&call.keys[index]).map_or(Vec::new(), |view| view.string().bytes().into_owned()))
+    Ok(call.guard.peek(&call.keys[index]).map_or(Vec::new(), |view| view.string().bytes().into_owned()))
 }
 
 fn parse(call: &Call<'_, '_>) -> Result<Options, Error> {

@@ -13,7 +13,7 @@ use evenkeel_resp::number::parse_i64;
 use evenkeel_store::collection::{ELEMENT_MAX, List};
 use evenkeel_store::{Edit, WrongType};
 
-use super::elsewhere::is_much;
+use super::offloading::is_much;
 use super::{Call, Command, Flags, Group, Keys, at_least, exactly, read, write};
 use crate::error::{Done, Error};
 use crate::reply::Reply;
@@ -126,7 +126,7 @@ fn rpush(call: &mut Call<'_, '_>) -> Done {
 
 fn push(call: &mut Call<'_, '_>, side: Side) -> Done {
     call.args.from(2).try_for_each(check_element)?;
-    let len = call.held.edit(&call.keys[0], |list| push_all(list, call.args.from(2), side))?;
+    let len = call.guard.edit(&call.keys[0], |list| push_all(list, call.args.from(2), side))?;
     call.reply.int(len as i64);
     Ok(())
 }
@@ -143,7 +143,7 @@ fn rpushx(call: &mut Call<'_, '_>) -> Done {
 
 fn push_if_there(call: &mut Call<'_, '_>, side: Side) -> Done {
     call.args.from(2).try_for_each(check_element)?;
-    let len = call.held.edit_if_there(&call.keys[0], |list| push_all(list, call.args.from(2), side))?;
+    let len = call.guard.edit_if_there(&call.keys[0], |list| push_all(list, call.args.from(2), side))?;
     call.reply.int(len.unwrap_or(0) as i64);
     Ok(())
 }
@@ -180,7 +180,7 @@ fn pop(call: &mut Call<'_, '_>, side: Side) -> Done {
     {
         return call.change_elsewhere(list, move |list, reply| pop_many(list, count, side, reply));
     }
-    let popped = call.held.edit_if_there(&call.keys[0], |list: &mut Edit<'_, List>| match count {
+    let popped = call.guard.edit_if_there(&call.keys[0], |list: &mut Edit<'_, List>| match count {
         None => {
             let range = side.range(1, list.len());
             let element = list.get(range.start).expect("what is there is not empty");
@@ -206,8 +206,8 @@ fn long_pop(call: &mut Call<'_, '_>, key: usize, count: u64) -> Result<Option<Li
     if !is_much(count) {
         return Ok(None);
     }
-    let list = call.held.peek_collection::<List>(&call.keys[key])?.map(|list| List::clone(&list));
-    Ok(list.filter(|list| call.is_long(count.min(list.len()) as usize)))
+    let list = call.guard.peek_collection::<List>(&call.keys[key])?.map(|list| List::clone(&list));
+    Ok(list.filter(|list| call.is_worth_offloading(count.min(list.len()) as usize)))
 }
 
 /// Takes many elements of a list that nobody else changes; returns how many.
@@ -250,14 +250,14 @@ fn remove(list: &mut Edit<'_, List>, range: Range<u64>) {
 
 /// LLEN key
 fn llen(call: &mut Call<'_, '_>) -> Done {
-    let len = call.held.collection::<List>(&call.keys[0])?.map_or(0, |list| list.len());
+    let len = call.guard.collection::<List>(&call.keys[0])?.map_or(0, |list| list.len());
     call.reply.int(len as i64);
     Ok(())
 }
 
 /// LINDEX key index
 fn lindex(call: &mut Call<'_, '_>) -> Done {
-    let list = call.held.collection::<List>(&call.keys[0])?;
+    let list = call.guard.collection::<List>(&call.keys[0])?;
     let Some(list) = list else {
         call.reply.null();
         return Ok(());
@@ -278,7 +278,7 @@ fn position(index: i64, len: u64) -> Option<u64> {
 fn lset(call: &mut Call<'_, '_>) -> Done {
     let element = call.args.at(3);
     check_element(element)?;
-    let set = call.held.edit_if_there(&call.keys[0], |list: &mut Edit<'_, List>| {
+    let set = call.guard.edit_if_there(&call.keys[0], |list: &mut Edit<'_, List>| {
         let at = position(call.args.int(2)?, list.len()).filter(|at| *at < list.len());
         list.set(at.ok_or(Error::text("ERR index out of range"))?, element);
         list.changes = 1;
@@ -292,7 +292,7 @@ fn lset(call: &mut Call<'_, '_>) -> Done {
 /// LRANGE key start stop
 fn lrange(call: &mut Call<'_, '_>) -> Done {
     let (start, stop) = (call.args.int(2)?, call.args.int(3)?);
-    let list = call.held.collection::<List>(&call.keys[0])?;
+    let list = call.guard.collection::<List>(&call.keys[0])?;
     let found = list.as_ref().and_then(|list| Some((list, range(start, stop, list.len())?)));
     let Some((list, range)) = found else {
         call.reply.array(0);
@@ -323,7 +323,7 @@ fn range(start: i64, stop: i64, len: u64) -> Option<Range<u64>> {
 fn ltrim(call: &mut Call<'_, '_>) -> Done {
     let (start, stop) = (call.args.int(2)?, call.args.int(3)?);
     let key = &call.keys[0];
-    let trimmed = call.held.edit_if_there(key, |list: &mut Edit<'_, List>| {
+    let trimmed = call.guard.edit_if_there(key, |list: &mut Edit<'_, List>| {
         let stays = range(start, stop, list.len()).unwrap_or(0..0);
         let behind = stays.end..list.len();
         remove(list, behind);
@@ -332,7 +332,7 @@ fn ltrim(call: &mut Call<'_, '_>) -> Done {
     })?;
     if trimmed == Some(0) {
         // Counts as a write to those who watch the key, even so.
-        call.held.announce(key, 0);
+        call.guard.announce(key, 0);
     }
     call.reply.ok();
     Ok(())

@@ -45,7 +45,7 @@ fn usage(call: &mut Call<'_, '_>) -> Done {
             return Err(Error::Syntax);
         }
     }
-    match call.held.peek(&call.keys[0]) {
+    match call.guard.peek(&call.keys[0]) {
         Some(view) => call.reply.int((view.memory() + TABLE_SHARE) as i64),
         None => call.reply.null(),
     }
@@ -58,13 +58,13 @@ fn ratio(part: u64, whole: u64) -> f64 {
 
 /// MEMORY STATS
 fn stats(call: &mut Call<'_, '_>) -> Done {
-    let (server, seat) = (call.server, &*call.held.seat);
+    let (server, ctx) = (call.server, &*call.guard.ctx);
     let figures = Figures::gather(server, server.clients.totals().memory as u64);
     let Figures { used, peak, startup, clients, overhead, resident, .. } = figures;
-    let keys: u64 = (0..server.keyspace.databases()).map(|db| server.keyspace.len(seat, db) as u64).sum();
+    let keys: u64 = (0..server.keyspace.databases()).map(|db| server.keyspace.len(ctx, db) as u64).sum();
     let databases: Vec<(usize, u64)> = (0..call.server.keyspace.databases())
-        .filter(|db| call.server.keyspace.len(call.held.seat, *db) > 0)
-        .map(|db| (db, call.server.census.table_bytes_of(db)))
+        .filter(|db| call.server.keyspace.len(call.guard.ctx, *db) > 0)
+        .map(|db| (db, call.server.sampler.table_bytes_of(db)))
         .collect();
     let reply = &mut *call.reply;
     let before: &[(&str, u64)] = &[
@@ -182,8 +182,8 @@ fn malloc_stats(call: &mut Call<'_, '_>) -> Done {
 
 /// MEMORY PURGE: each thread gives back what it has, soon.
 fn purge(call: &mut Call<'_, '_>) -> Done {
-    call.server.slack.ask();
-    call.server.ask_for_slack();
+    call.server.purge.ask();
+    call.server.ask_for_purge();
     call.reply.ok();
     Ok(())
 }

@@ -23,9 +23,9 @@ use super::{Args, Call, Command, Group, Keys, at_least, write};
 use crate::clock;
 use crate::config::Settings;
 use crate::error::{Done, Error};
-use crate::long::Work;
-use crate::serial::{self, Value};
+use crate::offload::Work;
 use crate::server::Server;
+use crate::value_codec::{self, Value};
 use target::{Patience, Target, Who};
 
 pub(crate) use target::Targets;
@@ -134,7 +134,7 @@ fn migrate(call: &mut Call<'_, '_>) -> Done {
     let (mut cargo, mut seen) = (Vec::new(), HashSet::new());
     for (index, key) in call.keys.iter().enumerate() {
         if seen.insert(key.bytes)
-            && let Some(view) = call.held.read(key)
+            && let Some(view) = call.guard.read(key)
         {
             let (value, deadline) = (Value::of(view), view.deadline());
             cargo.push(Cargo { index, name: key.bytes.to_vec(), value, deadline, watch: Arc::default() });
@@ -146,7 +146,7 @@ fn migrate(call: &mut Call<'_, '_>) -> Done {
     }
     let (settings, copies, server) = (call.settings.clone(), options.copies, Arc::clone(call.server));
     let watches: Vec<_> = cargo.iter().map(|sent| (sent.index, sent.watch.clone())).collect();
-    let done = call.go_abroad(Work::abroad(
+    let done = call.offload_io(Work::blocking_io(
         move |nobody_waits| {
             let delivered = deliver(&options, &cargo, (&settings, &server), nobody_waits);
             Ok((cargo, delivered))
@@ -155,7 +155,7 @@ fn migrate(call: &mut Call<'_, '_>) -> Done {
     ));
     // The keys are held still. Where all is done already, they have been throughout.
     if done == Err(Error::Suspended) {
-        watches.iter().for_each(|(index, watch)| _ = call.held.watch(&call.keys[*index], watch));
+        watches.iter().for_each(|(index, watch)| _ = call.guard.watch(&call.keys[*index], watch));
     }
     done
 }
@@ -169,15 +169,15 @@ fn finish(call: &mut Call<'_, '_>, cargo: &[Cargo], delivered: Delivered, copies
     let now = call.now_ms();
     for sent in cargo {
         let key = call.keys[sent.index];
-        call.held.unwatch(&key, &sent.watch);
+        call.guard.unwatch(&key, &sent.watch);
         if copies || delivered.indices.binary_search(&sent.index).is_err() {
             continue;
         }
         let is_untouched = !sent.watch.is_touched();
-        match call.held.peek(&key) {
+        match call.guard.peek(&key) {
             None if sent.deadline.is_some_and(|deadline| deadline <= now) => {} // and there it expires, too
             Some(view) if is_untouched && view.deadline() == sent.deadline && sent.value.is_same(view) => {
-                call.held.remove(&key);
+                call.guard.remove(&key);
                 removed.push(key.bytes);
             }
             _ => error = error.or(Some(Error::text(TOUCHED))),
@@ -212,7 +212,7 @@ fn deliver(
         Err(error) => return Delivered { error: Some(error), ..delivered },
     };
     for sent in cargo {
-        let payload = serial::payload(&sent.value, settings);
+        let payload = value_codec::payload(&sent.value, settings);
         let now = clock::unix_ms();
         if sent.deadline.is_some_and(|deadline| deadline <= now) {
             continue;

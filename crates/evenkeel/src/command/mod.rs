@@ -6,6 +6,7 @@
 
 mod acl;
 pub(crate) mod args;
+mod bignum;
 mod bitfield;
 pub(crate) mod bitmap;
 mod bitop;
@@ -19,10 +20,8 @@ pub(crate) mod debug;
 pub(crate) mod docs;
 pub(crate) mod dump;
 mod effect;
-pub(crate) mod elsewhere;
 mod events;
 pub(crate) mod expire;
-pub(crate) mod extended;
 mod failover;
 pub(crate) mod function;
 mod geo;
@@ -42,8 +41,8 @@ pub(crate) mod memory;
 pub(crate) mod migrate;
 mod module;
 mod monitor;
-mod natural;
 pub(crate) mod object;
+pub(crate) mod offloading;
 mod persistence;
 mod pubsub;
 mod random;
@@ -62,6 +61,7 @@ pub(crate) mod table;
 mod tracking;
 pub(crate) mod transaction;
 pub(crate) mod wait;
+pub(crate) mod x87_float;
 pub(crate) mod zset;
 
 pub(crate) use args::Args;
@@ -120,14 +120,14 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
 ];
 
 /// Says something of a call before it is run.
-pub(crate) type Tells = fn(&Args<'_>, &Server) -> bool;
+pub(crate) type CallPredicate = fn(&Args<'_>, &Server) -> bool;
 
 /// What the script of a call says of itself, if it is there and says anything.
-pub(crate) type Says = fn(&Args<'_>, &Server) -> Option<ScriptFlags>;
+pub(crate) type ScriptFlagsFn = fn(&Args<'_>, &Server) -> Option<ScriptFlags>;
 
 /// What a handler gets to hold, beside its session.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Reach {
+pub(crate) enum LockScope {
     /// The slots of the row's keys, locked.
     Keys,
     /// The same, unless the function says that a call reaches for keys that its arguments do not name (SORT BY): then
@@ -142,7 +142,7 @@ pub(crate) enum Reach {
     /// The slots of the row's keys, locked for writing, or everything, if the function says so: a script that is known to
     /// reach for more than it declares (EVAL). The handler may ask to be run again with everything. The other function has
     /// what the script says of itself.
-    Script { needs_all: Tells, says: Says },
+    Script { needs_all: CallPredicate, says: ScriptFlagsFn },
 }
 
 /// Properties of a command, as bits.
@@ -283,7 +283,7 @@ pub(crate) struct Command {
     pub(crate) name: &'static str,
     pub(crate) arity: Arity,
     pub(crate) keys: Keys,
-    pub(crate) reach: Reach,
+    pub(crate) lock_scope: LockScope,
     pub(crate) flags: Flags,
     pub(crate) group: Group,
     pub(crate) members: Option<Members>,
@@ -308,8 +308,8 @@ impl Members {
 }
 
 const fn row(name: &'static str, arity: Arity, group: Group, handler: Handler) -> Command {
-    let (keys, reach, flags) = (Keys::NONE, Reach::Walk, Flags::NONE);
-    Command { name, arity, keys, reach, flags, group, members: None, handler, subcommands: &[] }
+    let (keys, lock_scope, flags) = (Keys::NONE, LockScope::Walk, Flags::NONE);
+    Command { name, arity, keys, lock_scope, flags, group, members: None, handler, subcommands: &[] }
 }
 
 /// A command that reads its keys.
@@ -320,7 +320,7 @@ pub(crate) const fn read(
     group: Group,
     handler: Handler,
 ) -> Command {
-    Command { keys, reach: Reach::Keys, flags: Flags::READONLY, ..row(name, arity, group, handler) }
+    Command { keys, lock_scope: LockScope::Keys, flags: Flags::READONLY, ..row(name, arity, group, handler) }
 }
 
 /// A command that may change its keys.
@@ -331,7 +331,7 @@ pub(crate) const fn write(
     group: Group,
     handler: Handler,
 ) -> Command {
-    Command { keys, reach: Reach::Keys, flags: Flags::WRITE, ..row(name, arity, group, handler) }
+    Command { keys, lock_scope: LockScope::Keys, flags: Flags::WRITE, ..row(name, arity, group, handler) }
 }
 
 /// A command that reads the keyspace slot by slot.
@@ -341,7 +341,7 @@ pub(crate) const fn walk(name: &'static str, arity: Arity, group: Group, handler
 
 /// A command that changes the keyspace as a whole.
 pub(crate) const fn whole(name: &'static str, arity: Arity, group: Group, handler: Handler) -> Command {
-    Command { reach: Reach::Whole, flags: Flags::WRITE, ..row(name, arity, group, handler) }
+    Command { lock_scope: LockScope::Whole, flags: Flags::WRITE, ..row(name, arity, group, handler) }
 }
 
 /// A command on the session or the server, which touches no key.
@@ -405,17 +405,17 @@ impl Command {
 
     /// What the handler gets to hold in a certain call.
     #[inline]
-    pub(crate) fn reach_in(&self, args: &Args<'_>) -> Reach {
-        match self.reach {
-            Reach::KeysUnless(reaches_beyond) if reaches_beyond(args) => Reach::Walk,
-            Reach::KeysUnless(_) => Reach::Keys,
-            reach => reach,
+    pub(crate) fn lock_scope_in(&self, args: &Args<'_>) -> LockScope {
+        match self.lock_scope {
+            LockScope::KeysUnless(reaches_beyond) if reaches_beyond(args) => LockScope::Walk,
+            LockScope::KeysUnless(_) => LockScope::Keys,
+            lock_scope => lock_scope,
         }
     }
 
     /// Whether it runs scripts, or functions.
     pub(crate) fn runs_scripts(&self) -> bool {
-        matches!(self.reach, Reach::Script { .. })
+        matches!(self.lock_scope, LockScope::Script { .. })
     }
 
     /// Whether a call of a command that may write is known not to: of a script that says so.
@@ -438,8 +438,8 @@ impl Command {
 
     /// What the script says of itself that a call would run, if it would.
     fn script_says(&self, args: &Args<'_>, server: &Server) -> Option<ScriptFlags> {
-        match self.reach {
-            Reach::Script { says, .. } => says(args, server),
+        match self.lock_scope {
+            LockScope::Script { says, .. } => says(args, server),
             _ => None,
         }
     }

@@ -16,7 +16,7 @@ fn monitor(call: &mut Call<'_, '_>) -> Done {
         return Ok(()); // said once
     }
     call.session.monitors = true;
-    call.session.hears = true;
+    call.session.receives_push = true;
     call.server.monitors.add(&call.session.client);
     call.reply.ok();
     Ok(())

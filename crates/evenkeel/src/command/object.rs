@@ -35,7 +35,7 @@ fn help(call: &mut Call<'_, '_>) -> Done {
 
 /// OBJECT ENCODING key
 fn encoding(call: &mut Call<'_, '_>) -> Done {
-    match call.held.look(&call.keys[0]).map(encoding_of) {
+    match call.guard.look(&call.keys[0]).map(encoding_of) {
         Some(encoding) => call.reply.bulk(encoding.as_bytes()),
         None => call.reply.null(),
     }
@@ -68,8 +68,8 @@ fn encoding_of_string(view: View<'_>) -> &'static str {
 
 /// OBJECT FREQ key
 fn freq(call: &mut Call<'_, '_>) -> Done {
-    let (now, access) = (call.now_ms(), call.held.seat.access);
-    match (call.held.look(&call.keys[0]), access) {
+    let (now, access) = (call.now_ms(), call.guard.ctx.access);
+    match (call.guard.look(&call.keys[0]), access) {
         (None, _) => call.reply.null(),
         (Some(view), Access::Lfu { decay_minutes, .. }) => {
             call.reply.int(i64::from(evict::lfu_counter(view.access(), now, decay_minutes)));
@@ -84,8 +84,8 @@ const NO_FREQUENCY: &str = "ERR An LFU maxmemory policy is not selected, access 
 
 /// OBJECT IDLETIME key
 fn idletime(call: &mut Call<'_, '_>) -> Done {
-    let (now, access) = (call.now_ms(), call.held.seat.access);
-    match (call.held.look(&call.keys[0]), access) {
+    let (now, access) = (call.now_ms(), call.guard.ctx.access);
+    match (call.guard.look(&call.keys[0]), access) {
         (None, _) => call.reply.null(),
         (Some(view), Access::Lru) => call.reply.int((evict::idle_ms(view.access(), now) / 1000) as i64),
         (Some(_), Access::Lfu { .. }) => return Err(Error::text(NO_IDLE_TIME)),
@@ -98,7 +98,7 @@ const NO_IDLE_TIME: &str = "ERR An LFU maxmemory policy is selected, idle time n
 
 /// OBJECT REFCOUNT key
 fn refcount(call: &mut Call<'_, '_>) -> Done {
-    match call.held.look(&call.keys[0]) {
+    match call.guard.look(&call.keys[0]) {
         Some(view) => call.reply.int(refcount_of(view, call.settings)),
         None => call.reply.null(),
     }
@@ -163,11 +163,11 @@ mod tests {
 
     /// Sets the key `k` to a collection of this form.
     fn set<T: Collection>(world: &mut World, value: T, form: u8) {
-        let (server, seat) = (world.server.clone(), &mut world.workers[0].seat);
+        let (server, ctx) = (world.server.clone(), &mut world.workers[0].ctx);
         let key = server.keyspace.key(0, b"k");
-        server.keyspace.enter(seat);
-        server.keyspace.hold_one(seat, key.place).set_collection(&key, value, form, None);
-        server.keyspace.leave(seat);
+        server.keyspace.enter(ctx);
+        server.keyspace.hold_one(ctx, key.place).set_collection(&key, value, form, None);
+        server.keyspace.leave(ctx);
     }
 
     #[test]

@@ -32,7 +32,7 @@ fn save(call: &mut Call<'_, '_>) -> Done {
         return Err(Error::text("ERR Background save already in progress"));
     }
     let server = call.server.clone();
-    call.go_to_disk(move || snapshot::save(&server).map_err(|reason| Error::text(format!("ERR {reason}"))))
+    call.offload_disk(move || snapshot::save(&server).map_err(|reason| Error::text(format!("ERR {reason}"))))
 }
 
 /// BGREWRITEAOF
@@ -71,7 +71,7 @@ fn background_save(call: &mut Call<'_, '_>) -> Done {
     let (server, may_begin) = (call.server.clone(), may_begin(call));
     if may_begin && server.persist.state().is_behind() {
         // Redis is not: it has done that before it replied.
-        return call.go_elsewhere(move |reply| {
+        return call.offload_read(move |reply| {
             server.persist.catch_up();
             let begun = begin_save(&server, may_begin, schedule)?;
             tell_of_save(begun, reply)
@@ -79,7 +79,7 @@ fn background_save(call: &mut Call<'_, '_>) -> Done {
     }
     match begin_save(&server, may_begin, schedule)? {
         // What comes after the reply is not in the snapshot.
-        Some(begun) => call.go_elsewhere(move |reply| tell_of_save(Some(begun), reply)),
+        Some(begun) => call.offload_read(move |reply| tell_of_save(Some(begun), reply)),
         None => tell_of_save(None, call.reply),
     }
 }

@@ -7,7 +7,7 @@ use super::{Arity, Call, Command, Flags, Group, Handler, at_least, container, do
 use crate::acl;
 use crate::blocking::Mode;
 use crate::error::{Done, Error};
-use crate::pubsub::{Kind, mail};
+use crate::pubsub::{Kind, push_queue};
 
 const fn on_channels(name: &'static str, arity: Arity, handler: Handler) -> Command {
     session(name, arity, Group::PubSub, handler).flag(Flags::PUBSUB)
@@ -69,7 +69,7 @@ fn unsubscribe_shard(call: &mut Call<'_, '_>) -> Done {
 }
 
 fn join(call: &mut Call<'_, '_>, kind: Kind, word: &[u8]) -> Done {
-    call.held.send_messages(); // a client that subscribes here must not get what its transaction has published before
+    call.guard.send_messages(); // a client that subscribes here must not get what its transaction has published before
     let mut subscriptions = call.session.subscriptions.take().unwrap_or_default();
     let (client, server) = (call.session.client.clone(), call.server.clone());
     for name in call.args.from(1) {
@@ -89,7 +89,7 @@ fn join(call: &mut Call<'_, '_>, kind: Kind, word: &[u8]) -> Done {
 }
 
 fn leave(call: &mut Call<'_, '_>, kind: Kind, word: &[u8]) -> Done {
-    call.held.send_messages();
+    call.guard.send_messages();
     let mut subscriptions = call.session.subscriptions.take().unwrap_or_default();
     let client = call.session.client.clone();
     let names: Vec<Box<[u8]>> = match call.args.len() {
@@ -120,10 +120,10 @@ fn confirm(call: &mut Call<'_, '_>, word: &[u8], name: Option<&[u8]>, count: usi
         None => call.reply.null(),
     }
     call.reply.int(count as i64);
-    call.session.hears = true;
+    call.session.receives_push = true;
     if !matches!(call.mode, Mode::Nested) {
-        let letter = call.reply.bytes.split_off(start);
-        mail::put(&call.session.client, letter, u64::MAX);
+        let message = call.reply.bytes.split_off(start);
+        push_queue::put(&call.session.client, message, u64::MAX);
     }
 }
 
@@ -132,7 +132,7 @@ fn publish(call: &mut Call<'_, '_>) -> Done {
     let (pubsub, channel, message) = (&call.server.pubsub, call.args.at(1), call.args.at(2));
     let count = match call.mode {
         Mode::Direct => pubsub.publish(channel, message),
-        _ => pubsub.publish_in_unit(call.held, channel, message),
+        _ => pubsub.publish_in_unit(call.guard, channel, message),
     };
     tell_replicas(call);
     call.reply.int(count as i64);
@@ -144,7 +144,7 @@ fn publish_in_shard(call: &mut Call<'_, '_>) -> Done {
     let (pubsub, channel, message) = (&call.server.pubsub, call.args.at(1), call.args.at(2));
     let count = match call.mode {
         Mode::Direct => pubsub.publish_in_shard(channel, message),
-        _ => pubsub.publish_in_shard_in_unit(call.held, channel, message),
+        _ => pubsub.publish_in_shard_in_unit(call.guard, channel, message),
     };
     tell_replicas(call);
     call.reply.int(count as i64);
@@ -155,7 +155,7 @@ fn publish_in_shard(call: &mut Call<'_, '_>) -> Done {
 fn tell_replicas(call: &mut Call<'_, '_>) {
     let name = super::table::table().row(call.id).name.as_bytes();
     let args = [name, call.args.at(1), call.args.at(2)];
-    call.held.tell_replicas(call.session.db, args.into_iter());
+    call.guard.tell_replicas(call.session.db, args.into_iter());
 }
 
 /// PUBSUB HELP

@@ -7,9 +7,9 @@ use evenkeel_store::collection::sample::Dice;
 use evenkeel_store::collection::{Collection, Hash, ZSet};
 
 use super::Call;
-use super::elsewhere::is_much;
+use super::offloading::is_much;
 use crate::error::{Done, Error};
-use crate::long::Work;
+use crate::offload::Work;
 use crate::reply::{BULK_MIN, Reply};
 
 /// Where more than one field in so many is asked for, choosing which ones are left out takes fewer tries.
@@ -126,8 +126,8 @@ fn at_random<T: Choice>(call: &mut Call<'_, '_>) -> Done {
 }
 
 fn one<T: Choice>(call: &mut Call<'_, '_>) -> Done {
-    let (mut dice, now) = (Dice::new(call.held.seat.random()), call.now_ms());
-    let Some(all) = call.held.collection::<T>(&call.keys[0])? else {
+    let (mut dice, now) = (Dice::new(call.guard.ctx.random()), call.now_ms());
+    let Some(all) = call.guard.collection::<T>(&call.keys[0])? else {
         call.reply.null();
         return Ok(());
     };
@@ -148,9 +148,9 @@ fn one<T: Choice>(call: &mut Call<'_, '_>) -> Done {
 /// There is no bound to what may be asked for, so there is one to the reply: the client's output buffer limit, at which
 /// its connection is closed with nothing sent, or else the longest string.
 fn any<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done {
-    let (mut dice, now) = (Dice::new(call.held.seat.random()), call.now_ms());
+    let (mut dice, now) = (Dice::new(call.guard.ctx.random()), call.now_ms());
     let (len_max, longest) = (call.reply_len_max(), call.settings.proto_max_bulk_len);
-    let all = call.held.collection::<T>(&call.keys[0])?;
+    let all = call.guard.collection::<T>(&call.keys[0])?;
     let Some(all) = all.filter(|all| all.count(now) > 0).map(|all| T::clone(&all)) else {
         call.reply.array(0);
         return Ok(());
@@ -181,13 +181,13 @@ fn any<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done {
         Ok(())
     };
     let much = if are_few { size.max(count) } else { count };
-    if is_much(much) { call.go_long(Work::reads(show)) } else { show(call.reply) }
+    if is_much(much) { call.offload(Work::reads(show)) } else { show(call.reply) }
 }
 
 /// As many different ones as asked for, or all.
 fn distinct<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done {
-    let (mut dice, now) = (Dice::new(call.held.seat.random()), call.now_ms());
-    let Some(all) = call.held.collection::<T>(&call.keys[0])?.map(|all| T::clone(&all)) else {
+    let (mut dice, now) = (Dice::new(call.guard.ctx.random()), call.now_ms());
+    let Some(all) = call.guard.collection::<T>(&call.keys[0])?.map(|all| T::clone(&all)) else {
         call.reply.array(0);
         return Ok(());
     };

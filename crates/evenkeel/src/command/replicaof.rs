@@ -1,13 +1,13 @@
 //! Whom this server follows: REPLICAOF and its old name.
 
-use super::{Call, Command, Flags, Group, Reach, exactly, session};
+use super::{Call, Command, Flags, Group, LockScope, exactly, session};
 use crate::error::{Done, Error};
 use crate::replication::link::{self, Target};
 
 const fn replication(name: &'static str) -> Command {
     let command = session(name, exactly(3), Group::Server, replicaof);
     let command = command.without(Flags::LOADING.with(Flags::NO_DATA)).flag(Flags::ADMIN);
-    Command { reach: Reach::Whole, ..command }
+    Command { lock_scope: LockScope::Whole, ..command }
 }
 
 #[rustfmt::skip]
@@ -26,7 +26,7 @@ fn replicaof(call: &mut Call<'_, '_>) -> Done {
     }
     if call.args.is(1, "NO") && call.args.is(2, "ONE") {
         if server.replication.is_replica() {
-            link::change(server, call.held, None);
+            link::change(server, call.guard, None);
             link::remember(server, None);
             server
                 .log
@@ -53,7 +53,7 @@ fn replicaof(call: &mut Call<'_, '_>) -> Done {
         "REPLICAOF {}:{} enabled (user request from '{}')",
         target.host, target.port, call.session.client.address
     ));
-    link::change(server, call.held, Some(target.clone()));
+    link::change(server, call.guard, Some(target.clone()));
     link::remember(server, Some(target));
     // Also of those of a replica: what they wait for may be in the new primary's data, of which no write tells.
     link::end_waits(server);

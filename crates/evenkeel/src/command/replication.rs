@@ -5,11 +5,11 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Call, Command, Flags, Group, Reach, at_least, exactly, session};
+use super::{Call, Command, Flags, Group, LockScope, at_least, exactly, session};
 use crate::config::split_words;
 use crate::error::{Done, Error};
 use crate::replication::link::{self, Phase};
-use crate::replication::replicas::{Asks, Content, Introduction};
+use crate::replication::replicas::{Asks, Content, ReplicaHello};
 
 /// The longest name of itself that a replica may give (Redis: `NET_HOST_STR_LEN`).
 const IP_LEN_MAX: usize = 255;
@@ -19,7 +19,7 @@ const ASKING: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::NO_MULTI).w
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
-    Command { flags: ASKING, reach: Reach::Whole, ..session("PSYNC", at_least(3), Group::Server, psync) },
+    Command { flags: ASKING, lock_scope: LockScope::Whole, ..session("PSYNC", at_least(3), Group::Server, psync) },
     session("REPLCONF", at_least(1), Group::Server, replconf).flag(Flags::ADMIN.with(Flags::ALLOW_BUSY)),
     session("ROLE",     exactly(1),  Group::Server, role    ).fast(),
     Command { flags: ASKING, ..session("SYNC",  exactly(1),  Group::Server, sync ) },
@@ -50,7 +50,7 @@ fn take_over(call: &mut Call<'_, '_>) -> Done {
     if !is_ours {
         return Err(Error::text("ERR PSYNC FAILOVER replid must match my replid."));
     }
-    link::change(server, call.held, None);
+    link::change(server, call.guard, None);
     link::remember(server, None);
     let address = &call.session.client.address;
     server.log.notice(format!("MASTER MODE enabled (failover request from '{address}')"));
@@ -68,9 +68,9 @@ fn ask(call: &mut Call<'_, '_>, asks: Asks) -> Done {
         return Err(Error::text("NOMASTERLINK Can't SYNC while not connected with my master"));
     }
     // From here on it is a replica's connection, that no worker knows: nobody would take what it listened to and watched.
-    call.session.hear_no_more(call.server);
-    call.session.unwatch(call.held);
-    call.session.introduction.get_or_insert_default().asks = Some(asks);
+    call.session.end_push(call.server);
+    call.session.unwatch(call.guard);
+    call.session.replica_hello.get_or_insert_default().asks = Some(asks);
     Err(Error::Suspended)
 }
 
@@ -79,23 +79,23 @@ fn replconf(call: &mut Call<'_, '_>) -> Done {
     if call.args.len().is_multiple_of(2) {
         return Err(Error::Syntax);
     }
-    let mut introduction = call.session.introduction.as_deref().cloned().unwrap_or_default();
+    let mut replica_hello = call.session.replica_hello.as_deref().cloned().unwrap_or_default();
     for index in (1..call.args.len()).step_by(2) {
         // What only a replica says of itself that is one already, and what only a primary asks: nobody waits for a reply.
         if call.args.is(index, "ACK") || call.args.is(index, "GETACK") {
             return Ok(());
         }
-        introduce(&mut introduction, call, index)?;
+        introduce(&mut replica_hello, call, index)?;
     }
-    call.session.introduction = Some(Box::new(introduction));
+    call.session.replica_hello = Some(Box::new(replica_hello));
     call.reply.ok();
     Ok(())
 }
 
-fn introduce(introduction: &mut Introduction, call: &Call<'_, '_>, index: usize) -> Done {
+fn introduce(replica_hello: &mut ReplicaHello, call: &Call<'_, '_>, index: usize) -> Done {
     let (args, value) = (call.args, call.args.at(index + 1));
     match args.word(index).as_bytes() {
-        b"LISTENING-PORT" => introduction.port = u16::try_from(args.int(index + 1)?).unwrap_or(0),
+        b"LISTENING-PORT" => replica_hello.port = u16::try_from(args.int(index + 1)?).unwrap_or(0),
         b"IP-ADDRESS" if value.len() > IP_LEN_MAX => {
             let reason = format!(
                 "ERR REPLCONF ip-address provided by replica instance is too long: {} bytes",
@@ -103,18 +103,18 @@ fn introduce(introduction: &mut Introduction, call: &Call<'_, '_>, index: usize)
             );
             return Err(Error::text(reason));
         }
-        b"IP-ADDRESS" => introduction.ip = String::from_utf8_lossy(value).into_owned(),
+        b"IP-ADDRESS" => replica_hello.ip = String::from_utf8_lossy(value).into_owned(),
         b"CAPA" => {
-            introduction.takes_mark |= args.is(index + 1, "EOF");
-            introduction.takes_names |= args.is(index + 1, "PSYNC2");
+            replica_hello.takes_mark |= args.is(index + 1, "EOF");
+            replica_hello.takes_names |= args.is(index + 1, "PSYNC2");
         }
         b"RDB-ONLY" => {
             let range = Error::text("ERR value is out of range, value must between 0 and 1");
             let number = args.int(index + 1)?;
-            introduction.only_snapshot =
+            replica_hello.only_snapshot =
                 usize::try_from(number).ok().filter(|one| *one <= 1).ok_or(range)? == 1;
         }
-        b"RDB-FILTER-ONLY" => introduction.content = content(value)?,
+        b"RDB-FILTER-ONLY" => replica_hello.content = content(value)?,
         // What it is: for people who look at the log of a primary.
         b"VERSION" => {}
         _ => return Err(Error::Bytes([b"ERR Unrecognized REPLCONF option: ", args.at(index)].concat())),

@@ -24,7 +24,7 @@ pub(crate) const COMMANDS: &[Command] = &[
 fn keys(call: &mut Call<'_, '_>) -> Done {
     let (db, pattern) = (call.session.db as usize, call.args.at(1));
     let (mut found, mut count) = (Encoder::default(), 0);
-    let is_whole = call.held.for_each_key(db, |view| {
+    let is_whole = call.guard.for_each_key(db, |view| {
         if glob::matches(pattern, view.key(), false) {
             found.bulk(view.key());
             count += 1;
@@ -48,7 +48,7 @@ fn scan(call: &mut Call<'_, '_>) -> Done {
     let (mut found, mut count, mut left) = (Encoder::default(), 0, filter.count);
     loop {
         let step = left.min(SCAN_STEP);
-        cursor = call.held.scan(call.session.db as usize, cursor, step, |view| {
+        cursor = call.guard.scan(call.session.db as usize, cursor, step, |view| {
             if filter.passes(view) {
                 found.bulk(view.key());
                 count += 1;
@@ -58,7 +58,7 @@ fn scan(call: &mut Call<'_, '_>) -> Done {
         if cursor.0 == 0 || left == 0 {
             break;
         }
-        if !call.held.give_way() {
+        if !call.guard.give_way() {
             return Err(Error::AdmitAgain);
         }
     }
@@ -175,7 +175,7 @@ impl<'a> Filter<'a> {
 
 /// RANDOMKEY
 fn randomkey(call: &mut Call<'_, '_>) -> Done {
-    match call.held.random_key(call.session.db as usize) {
+    match call.guard.random_key(call.session.db as usize) {
         Some(key) => call.reply.bulk(&key),
         None => call.reply.null(),
     }

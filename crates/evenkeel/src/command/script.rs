@@ -3,8 +3,8 @@
 //! docs/scripting.md has which locks a script holds and how it is run; `scripting` does it.
 
 use super::{
-    Args, Call, Command, Flags, Group, Handler, Keys, Reach, Says, Tells, at_least, container, docs, exactly,
-    session,
+    Args, Call, CallPredicate, Command, Flags, Group, Handler, Keys, LockScope, ScriptFlagsFn, at_least,
+    container, docs, exactly, session,
 };
 use crate::blocking::Mode;
 use crate::error::{Done, Error};
@@ -16,19 +16,29 @@ use crate::server::Server;
 const GROUP: Group = Group::Scripting;
 
 /// A command that runs a script or a function.
-pub(super) const fn runs(name: &'static str, needs_all: Tells, says: Says, handler: Handler) -> Command {
+pub(super) const fn runs(
+    name: &'static str,
+    needs_all: CallPredicate,
+    says: ScriptFlagsFn,
+    handler: Handler,
+) -> Command {
     let flags = Flags::NOSCRIPT.with(Flags::STALE).with(Flags::MAY_WRITE);
     let keys = Keys::Counted { at: 2, step: 1 };
     Command {
         flags,
         keys,
-        reach: Reach::Script { needs_all, says },
+        lock_scope: LockScope::Script { needs_all, says },
         ..session(name, at_least(3), GROUP, handler)
     }
 }
 
 /// The same for one that only reads.
-pub(super) const fn reads(name: &'static str, needs_all: Tells, says: Says, handler: Handler) -> Command {
+pub(super) const fn reads(
+    name: &'static str,
+    needs_all: CallPredicate,
+    says: ScriptFlagsFn,
+    handler: Handler,
+) -> Command {
     let command = runs(name, needs_all, says, handler);
     command.without(Flags::MAY_WRITE).flag(Flags::READONLY)
 }
@@ -97,7 +107,7 @@ pub(super) fn run(
         };
         let may_go = call.mode == Mode::Direct && !call.session.replays;
         if may_go && target.habits().leaves_worker(server.inboxes.len()) {
-            return call.go_to_slow_scripts();
+            return call.offload_script();
         }
         machine.run(call, &target, keys, ro)
     })?

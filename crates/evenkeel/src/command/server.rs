@@ -14,7 +14,7 @@ pub(crate) const COMMANDS: &[Command] = &[
 /// INFO [section [section ...]]
 fn info(call: &mut Call<'_, '_>) -> Done {
     let wanted: Vec<Vec<u8>> = call.args.from(1).map(<[u8]>::to_ascii_lowercase).collect();
-    let text = info::text(call.server, call.held, &wanted);
+    let text = info::text(call.server, call.guard, &wanted);
     call.reply.verbatim(&text, b"txt");
     Ok(())
 }

@@ -12,7 +12,7 @@ use evenkeel_store::collection::Set;
 
 use super::{Call, Command, Group, Keys, at_least, exactly, read, write};
 use crate::error::Done;
-use crate::long::Work;
+use crate::offload::Work;
 use crate::pubsub::notices;
 use crate::reply::Reply;
 use form::Limits;
@@ -45,7 +45,7 @@ pub(crate) const COMMANDS: &[Command] = &[
 
 /// The hash function of members.
 fn hasher<'h>(call: &Call<'_, 'h>) -> &'h Hasher {
-    &call.held.keyspace().hasher
+    &call.guard.keyspace().hasher
 }
 
 /// What so many nanoseconds of work are in elements, for who decides whether another thread does it.
@@ -56,7 +56,7 @@ fn elements(ns: u64) -> usize {
 /// SADD key member [member ...]
 fn sadd(call: &mut Call<'_, '_>) -> Done {
     let (hasher, limits, members) = (hasher(call), Limits::of(call.settings), call.args.from(2));
-    let added = call.held.edit::<Set, _>(&call.keys[0], |set| {
+    let added = call.guard.edit::<Set, _>(&call.keys[0], |set| {
         set.form = limits.before(set.form, set, call.args.at(2), members.len() as u64);
         for member in members {
             if set.insert(hasher, member) {
@@ -73,7 +73,7 @@ fn sadd(call: &mut Call<'_, '_>) -> Done {
 /// SREM key member [member ...]
 fn srem(call: &mut Call<'_, '_>) -> Done {
     let (hasher, members) = (hasher(call), call.args.from(2));
-    let removed = call.held.edit_if_there::<Set, _>(&call.keys[0], |set| {
+    let removed = call.guard.edit_if_there::<Set, _>(&call.keys[0], |set| {
         for member in members {
             set.changes += u64::from(set.remove(hasher, member));
         }
@@ -86,7 +86,7 @@ fn srem(call: &mut Call<'_, '_>) -> Done {
 /// SISMEMBER key member
 fn sismember(call: &mut Call<'_, '_>) -> Done {
     let (hasher, member) = (hasher(call), call.args.at(2));
-    let set = call.held.collection::<Set>(&call.keys[0])?;
+    let set = call.guard.collection::<Set>(&call.keys[0])?;
     call.reply.int(set.is_some_and(|set| set.contains(hasher, member)).into());
     Ok(())
 }
@@ -94,7 +94,7 @@ fn sismember(call: &mut Call<'_, '_>) -> Done {
 /// SMISMEMBER key member [member ...]
 fn smismember(call: &mut Call<'_, '_>) -> Done {
     let (hasher, members) = (hasher(call), call.args.from(2));
-    let set = call.held.collection::<Set>(&call.keys[0])?;
+    let set = call.guard.collection::<Set>(&call.keys[0])?;
     call.reply.array(members.len());
     for member in members {
         call.reply.int(set.as_ref().is_some_and(|set| set.contains(hasher, member)).into());
@@ -104,16 +104,16 @@ fn smismember(call: &mut Call<'_, '_>) -> Done {
 
 /// SCARD key
 fn scard(call: &mut Call<'_, '_>) -> Done {
-    let set = call.held.collection::<Set>(&call.keys[0])?;
+    let set = call.guard.collection::<Set>(&call.keys[0])?;
     call.reply.int(set.map_or(0, |set| set.len() as i64));
     Ok(())
 }
 
 /// SMEMBERS key
 fn smembers(call: &mut Call<'_, '_>) -> Done {
-    match call.held.collection::<Set>(&call.keys[0])?.map(|set| Set::clone(&set)) {
-        Some(set) if call.is_long(set.len() as usize) => {
-            return call.go_long(Work::reads(move |reply| {
+    match call.guard.collection::<Set>(&call.keys[0])?.map(|set| Set::clone(&set)) {
+        Some(set) if call.is_worth_offloading(set.len() as usize) => {
+            return call.offload(Work::reads(move |reply| {
                 all(reply, &set, Open::Set);
                 Ok(())
             }));
@@ -149,18 +149,18 @@ fn all(reply: &mut Reply, set: &Set, open: Open) {
 fn smove(call: &mut Call<'_, '_>) -> Done {
     let (hasher, limits, member) = (hasher(call), Limits::of(call.settings), call.args.at(3));
     let (from, to) = (&call.keys[0], &call.keys[1]);
-    let there = call.held.peek_collection::<Set>(from)?.map(|set| set.contains(hasher, member));
+    let there = call.guard.peek_collection::<Set>(from)?.map(|set| set.contains(hasher, member));
     if there.is_some() {
         // Where there is no source, it does not matter what the destination is.
-        call.held.peek_collection::<Set>(to)?;
+        call.guard.peek_collection::<Set>(to)?;
     }
     let moves = there == Some(true);
     if moves && from.bytes != to.bytes {
-        call.held.edit_if_there::<Set, _>(from, |set| {
+        call.guard.edit_if_there::<Set, _>(from, |set| {
             set.changes = u64::from(set.remove(hasher, member));
         })?;
         call.say_taken(from, notices::SET, "srem");
-        let is_new = call.held.edit::<Set, _>(to, |set| {
+        let is_new = call.guard.edit::<Set, _>(to, |set| {
             set.form = limits.before(set.form, set, member, 1);
             let is_new = set.insert(hasher, member);
             if is_new {

@@ -8,9 +8,9 @@ use evenkeel_resp::reply::itoa;
 use evenkeel_store::{Expire, Kind, Str};
 
 use super::expire::expire_at;
-use super::extended::Extended;
 use super::lcs::lcs;
 use super::set_options::{Condition, Of, Options, Time};
+use super::x87_float::Extended;
 use super::{Call, Command, Group, Keys, at_least, exactly, read, write};
 use crate::error::{Done, Error};
 
@@ -46,7 +46,7 @@ pub(crate) const COMMANDS: &[Command] = &[
 
 /// GET key
 fn get(call: &mut Call<'_, '_>) -> Done {
-    match call.held.string(&call.keys[0])? {
+    match call.guard.string(&call.keys[0])? {
         Some(value) => call.reply.string(value),
         None => call.reply.null(),
     }
@@ -56,7 +56,7 @@ fn get(call: &mut Call<'_, '_>) -> Done {
 /// SET key value [NX | XX | IFEQ comparison] [GET] [EX seconds | PX ms | EXAT unix-seconds | PXAT unix-ms | KEEPTTL]
 fn set(call: &mut Call<'_, '_>) -> Done {
     if call.args.len() == 3 {
-        call.held.set_string(&call.keys[0], call.args.at(2), Expire::Clear);
+        call.guard.set_string(&call.keys[0], call.args.at(2), Expire::Clear);
         call.reply.ok();
         return Ok(());
     }
@@ -72,12 +72,12 @@ fn set_with_options(call: &mut Call<'_, '_>) -> Done {
     }
     let sets = match options.condition {
         Condition::Always => true,
-        Condition::IfAbsent => call.held.touch(key).is_none(),
-        Condition::IfPresent => call.held.peek(key).is_some(),
+        Condition::IfAbsent => call.guard.touch(key).is_none(),
+        Condition::IfPresent => call.guard.peek(key).is_some(),
         Condition::IfEqual(bytes) => holds(call, bytes)?,
     };
     if sets {
-        call.held.set_string(key, call.args.at(2), expire);
+        call.guard.set_string(key, call.args.at(2), expire);
         log_set(call, key.bytes, call.args.at(2), expire);
     }
     match (options.get, sets) {
@@ -116,7 +116,7 @@ fn holds(call: &mut Call<'_, '_>, bytes: &[u8]) -> Result<bool, Error> {
 
 /// The string at the command's key of this number, for who may write it: neither a hit nor a miss.
 pub(crate) fn string_to_change<'c>(call: &'c mut Call<'_, '_>, key: usize) -> Result<Option<Str<'c>>, Error> {
-    match call.held.peek(&call.keys[key]) {
+    match call.guard.peek(&call.keys[key]) {
         None => Ok(None),
         Some(view) if view.kind() == Kind::String => Ok(Some(view.string())),
         Some(_) => Err(Error::WrongType),
@@ -126,9 +126,9 @@ pub(crate) fn string_to_change<'c>(call: &'c mut Call<'_, '_>, key: usize) -> Re
 /// SETNX key value
 fn setnx(call: &mut Call<'_, '_>) -> Done {
     let key = &call.keys[0];
-    let sets = call.held.touch(key).is_none();
+    let sets = call.guard.touch(key).is_none();
     if sets {
-        call.held.set_string(key, call.args.at(2), Expire::Clear);
+        call.guard.set_string(key, call.args.at(2), Expire::Clear);
     }
     call.reply.int(i64::from(sets));
     Ok(())
@@ -148,7 +148,7 @@ fn set_for(call: &mut Call<'_, '_>, seconds: bool, name: &'static str) -> Done {
     let time = Time { text: call.args.at(2), seconds, relative: true };
     let deadline = time.deadline(call.counts_from_ms(), name)?;
     let (key, value) = (&call.keys[0], call.args.at(3));
-    call.held.set_string(key, value, Expire::At(deadline));
+    call.guard.set_string(key, value, Expire::At(deadline));
     log_set(call, key.bytes, value, Expire::At(deadline));
     call.reply.ok();
     Ok(())
@@ -158,7 +158,7 @@ fn set_for(call: &mut Call<'_, '_>, seconds: bool, name: &'static str) -> Done {
 fn getset(call: &mut Call<'_, '_>) -> Done {
     get(call)?;
     let (key, value) = (&call.keys[0], call.args.at(2));
-    call.held.set_string(key, value, Expire::Clear);
+    call.guard.set_string(key, value, Expire::Clear);
     log_set(call, key.bytes, value, Expire::Clear);
     Ok(())
 }
@@ -166,7 +166,7 @@ fn getset(call: &mut Call<'_, '_>) -> Done {
 /// Removes the command's key, and logs that; `false` when it was not there.
 fn remove(call: &mut Call<'_, '_>) -> bool {
     let key = &call.keys[0];
-    let removed = call.held.remove(key);
+    let removed = call.guard.remove(key);
     if removed {
         call.log(&[b"DEL", key.bytes]);
     }
@@ -185,7 +185,7 @@ fn getex(call: &mut Call<'_, '_>) -> Done {
     let options = Options::parse(&call.args, 2, Of::GetEx)?;
     let (key, from) = (&call.keys[0], call.counts_from_ms());
     // A time that is none is only looked at where there is a key.
-    let (had_deadline, expire) = match call.held.read(key) {
+    let (had_deadline, expire) = match call.guard.read(key) {
         None => {
             call.reply.null();
             return Ok(());
@@ -201,7 +201,7 @@ fn getex(call: &mut Call<'_, '_>) -> Done {
         _ if options.leaves_deadline() => {}
         Expire::At(deadline) => expire_at(call, key, deadline),
         Expire::Clear | Expire::Keep if had_deadline => {
-            call.held.set_deadline(key, None);
+            call.guard.set_deadline(key, None);
             call.log(&[b"PERSIST", key.bytes]);
         }
         Expire::Clear | Expire::Keep => {}
@@ -221,7 +221,7 @@ fn mget(call: &mut Call<'_, '_>) -> Done {
     let len_max = call.reply_len_max();
     call.reply.array(call.keys.len());
     for key in call.keys {
-        match call.held.string(key) {
+        match call.guard.string(key) {
             Ok(Some(value)) => call.reply.string(value),
             // A key of another type is none, too.
             Ok(None) | Err(_) => call.reply.null(),
@@ -257,13 +257,13 @@ fn whole_pairs(call: &Call<'_, '_>, name: &'static str) -> Done {
 }
 
 fn any_key(call: &mut Call<'_, '_>) -> bool {
-    call.keys.iter().any(|key| call.held.peek(key).is_some())
+    call.keys.iter().any(|key| call.guard.peek(key).is_some())
 }
 
 /// Sets all keys to the arguments that follow them, the first of which stands at `first_value`.
 fn set_pairs(call: &mut Call<'_, '_>, first_value: usize, expire: Expire) {
     for (index, key) in call.keys.iter().enumerate() {
-        call.held.set_string(key, call.args.at(first_value + 2 * index), expire);
+        call.guard.set_string(key, call.args.at(first_value + 2 * index), expire);
     }
 }
 
@@ -278,7 +278,7 @@ fn msetex(call: &mut Call<'_, '_>) -> Done {
     let expire = options.expire(call.counts_from_ms(), "msetex")?;
     let sets = match options.condition {
         Condition::IfAbsent => !any_key(call),
-        Condition::IfPresent => call.keys.iter().all(|key| call.held.peek(key).is_some()),
+        Condition::IfPresent => call.keys.iter().all(|key| call.guard.peek(key).is_some()),
         Condition::Always | Condition::IfEqual(_) => true,
     };
     if sets {
@@ -331,7 +331,7 @@ fn add(call: &mut Call<'_, '_>, increment: i64) -> Done {
         Some(Str::Rope(_)) => return Err(Error::NotInteger),
     };
     let value = value.checked_add(increment).ok_or(Error::Overflow)?;
-    call.held.set_string(key, itoa(value).text(), Expire::Keep);
+    call.guard.set_string(key, itoa(value).text(), Expire::Keep);
     call.reply.int(value);
     Ok(())
 }
@@ -347,7 +347,7 @@ fn incrbyfloat(call: &mut Call<'_, '_>) -> Done {
     let value = value.ok_or(Error::NotFloat)?;
     let increment = Extended::parse(call.args.at(2)).ok_or(Error::NotFloat)?;
     let text = value.plus(increment).ok_or(Error::NotFinite)?.print();
-    call.held.set_text(key, text.as_bytes());
+    call.guard.set_text(key, text.as_bytes());
     // Sums of long floats are not the same on all machines.
     call.log(&[b"SET", key.bytes, text.as_bytes(), b"KEEPTTL"]);
     call.reply.bulk(text.as_bytes());
@@ -359,7 +359,7 @@ fn append(call: &mut Call<'_, '_>) -> Done {
     let (key, bytes) = (&call.keys[0], call.args.at(2));
     let len = string_to_change(call, 0)?.map_or(0, |value| value.len());
     check_len(call, len, bytes.len())?;
-    let len = call.held.append(key, bytes)?;
+    let len = call.guard.append(key, bytes)?;
     call.reply.int(len as i64);
     Ok(())
 }
@@ -372,7 +372,7 @@ fn check_len(call: &Call<'_, '_>, offset: usize, len: usize) -> Done {
 
 /// STRLEN key
 fn strlen(call: &mut Call<'_, '_>) -> Done {
-    let len = call.held.string(&call.keys[0])?.map_or(0, |value| value.len());
+    let len = call.guard.string(&call.keys[0])?.map_or(0, |value| value.len());
     call.reply.int(len as i64);
     Ok(())
 }
@@ -387,7 +387,7 @@ fn setrange(call: &mut Call<'_, '_>) -> Done {
         return Ok(());
     }
     check_len(call, offset, bytes.len())?;
-    let len = call.held.write_range(&call.keys[0], offset, bytes)?;
+    let len = call.guard.write_range(&call.keys[0], offset, bytes)?;
     call.reply.int(len as i64);
     Ok(())
 }
@@ -395,7 +395,7 @@ fn setrange(call: &mut Call<'_, '_>) -> Done {
 /// GETRANGE key start end
 fn getrange(call: &mut Call<'_, '_>) -> Done {
     let (start, end) = (call.args.int(2)?, call.args.int(3)?);
-    match call.held.string(&call.keys[0])? {
+    match call.guard.string(&call.keys[0])? {
         Some(value) => match clamp(start, end, value.len()) {
             Some((first, last)) => call.reply.string_range(value, first..last + 1),
             None => call.reply.bulk(b""),

@@ -174,7 +174,7 @@ fn bucket_of(packed: u128) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Reach;
+    use super::super::LockScope;
     use super::*;
 
     #[test]
@@ -213,7 +213,10 @@ mod tests {
     fn rows_are_consistent() {
         for row in table().rows() {
             assert_eq!(row.name, row.name.to_ascii_uppercase());
-            let names_keys = matches!(row.reach, Reach::Keys | Reach::KeysUnless(_) | Reach::Script { .. });
+            let names_keys = matches!(
+                row.lock_scope,
+                LockScope::Keys | LockScope::KeysUnless(_) | LockScope::Script { .. }
+            );
             assert_eq!(!row.keys.is_none(), names_keys, "{}", row.name);
             assert!(row.subcommands.iter().all(|sub| sub.name.starts_with(&format!("{}|", row.name))));
         }

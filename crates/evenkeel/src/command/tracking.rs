@@ -1,7 +1,7 @@
 //! CLIENT TRACKING and what belongs to it: see [`crate::tracking`].
 
 use super::client::{on_or_off, redirection};
-use super::{Call, Command, Flags, Reach};
+use super::{Call, Command, Flags, LockScope};
 use crate::error::{Done, Error};
 use crate::session::Caching;
 use crate::tracking::mode;
@@ -67,7 +67,7 @@ fn enable(call: &mut Call<'_, '_>, options: &Options<'_>) -> Done {
     let events = &call.server.keyspace.events;
     call.server.tracking.begin(events, &call.session.client, options.mode, target, &options.prefixes);
     call.session.tracks = options.mode & mode::BROADCAST == 0;
-    call.session.hears = true;
+    call.session.receives_push = true;
     Ok(())
 }
 
@@ -182,7 +182,7 @@ impl Call<'_, '_> {
         let own = &self.session.client.tracked;
         let is_said = self.session.caching != Caching::Unsaid;
         let is_left_out = own.has(mode::OPT_IN) && !is_said || own.has(mode::OPT_OUT) && is_said;
-        let reads = row.flags.has(Flags::READONLY) && !matches!(row.reach, Reach::Script { .. });
+        let reads = row.flags.has(Flags::READONLY) && !matches!(row.lock_scope, LockScope::Script { .. });
         if reads && !is_left_out {
             self.keys.iter().for_each(|key| self.server.tracking.remember(key.bytes, &self.session.client));
         }

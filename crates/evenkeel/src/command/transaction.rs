@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use evenkeel_store::Watch;
 
-use super::{Arity, Call, Command, Flags, Group, Handler, Keys, Reach, at_least, exactly, session};
+use super::{Arity, Call, Command, Flags, Group, Handler, Keys, LockScope, at_least, exactly, session};
 use crate::clients::Names;
 use crate::dispatch::run_nested;
 use crate::error::{Done, Error};
@@ -29,8 +29,8 @@ const fn control(name: &'static str, arity: Arity, handler: Handler) -> Command 
 pub(crate) const COMMANDS: &[Command] = &[
     control("MULTI",   exactly(1), multi  ).fast().flag(Flags::ALLOW_BUSY),
     control("DISCARD", exactly(1), discard).fast().flag(Flags::ALLOW_BUSY),
-    Command { reach: Reach::Queue, ..control("EXEC", exactly(1), exec).flag(Flags::SKIP_SLOWLOG) },
-    Command { reach: Reach::Keys, keys: Keys::REST, ..control("WATCH", at_least(2), watch).fast().flag(Flags::ALLOW_BUSY) },
+    Command { lock_scope: LockScope::Queue, ..control("EXEC", exactly(1), exec).flag(Flags::SKIP_SLOWLOG) },
+    Command { lock_scope: LockScope::Keys, keys: Keys::REST, ..control("WATCH", at_least(2), watch).fast().flag(Flags::ALLOW_BUSY) },
     session("UNWATCH", exactly(1), Group::Transaction, unwatch).fast().flag(Flags::ALLOW_BUSY),
 ];
 
@@ -50,7 +50,7 @@ fn discard(call: &mut Call<'_, '_>) -> Done {
     if call.session.discard().is_none() {
         return Err(Error::text("ERR DISCARD without MULTI"));
     }
-    call.session.unwatch(call.held);
+    call.session.unwatch(call.guard);
     call.reply.ok();
     Ok(())
 }
@@ -59,7 +59,7 @@ fn discard(call: &mut Call<'_, '_>) -> Done {
 fn exec(call: &mut Call<'_, '_>) -> Done {
     let Some(multi) = call.session.discard() else { return Err(Error::text("ERR EXEC without MULTI")) };
     let changed = watched_has_changed(call);
-    call.session.unwatch(call.held);
+    call.session.unwatch(call.guard);
     if multi.failed {
         return Err(Error::ExecAborted);
     }
@@ -83,7 +83,7 @@ fn exec(call: &mut Call<'_, '_>) -> Done {
 /// Whether a watched key was written to, or has expired without anybody having met it.
 fn watched_has_changed(call: &Call<'_, '_>) -> bool {
     let Some(Watching { watch, keys }) = &call.session.watching else { return false };
-    let lapsed = |(db, key): &(u32, Box<[u8]>)| call.held.lapsed(&call.server.keyspace.key(*db, key), watch);
+    let lapsed = |(db, key): &(u32, Box<[u8]>)| call.guard.lapsed(&call.server.keyspace.key(*db, key), watch);
     watch.is_touched() || keys.iter().any(lapsed)
 }
 
@@ -96,7 +96,7 @@ fn watch(call: &mut Call<'_, '_>) -> Done {
     let watching =
         watching.get_or_insert_with(|| Watching { watch: Arc::new(Watch::default()), keys: Vec::new() });
     for key in call.keys {
-        if call.held.watch(key, &watching.watch) {
+        if call.guard.watch(key, &watching.watch) {
             watching.keys.push((key.place.db() as u32, key.bytes.into()));
             client.names.watched.fetch_add(Names::cost(key.bytes), Relaxed);
         }
@@ -109,7 +109,7 @@ fn watch(call: &mut Call<'_, '_>) -> Done {
 
 /// UNWATCH
 fn unwatch(call: &mut Call<'_, '_>) -> Done {
-    call.session.unwatch(call.held);
+    call.session.unwatch(call.guard);
     call.reply.ok();
     Ok(())
 }

@@ -107,7 +107,7 @@ fn wait_aof(call: &mut Call<'_, '_>) -> Done {
 
 fn wait_for(call: &mut Call<'_, '_>, timeout: Timeout, of_files: bool, local: bool, replicas: i64) -> Done {
     // As in Redis, all that has been written until now counts, by whomever: a pool may have written over another connection.
-    let own = call.session.log.last(call.held.seat.draft.last);
+    let own = call.session.log.last(call.guard.ctx.buffer.last);
     let (server, record) = (call.server.clone(), own.max(call.server.keyspace.journal.last()));
     let safety = Safety { server, record, of_files, local, replicas };
     if call.mode != Mode::Direct || safety.is_reached() {

@@ -171,7 +171,7 @@ fn kept(score: f64, form: u8) -> f64 {
 }
 
 /// What it costs to put a member into a set that is made at once, and to take one out of a large set, in the units of
-/// [`Call::is_long`]: both trees are visited.
+/// [`Call::is_worth_offloading`]: both trees are visited.
 const GATHER_UNITS: usize = 10;
 const REMOVE_UNITS: u64 = 10;
 
@@ -195,7 +195,7 @@ impl Made {
     /// Sets the call's first key to it, or removes that where it is empty, and replies with its size.
     fn store(self, call: &mut Call<'_, '_>) -> Done {
         call.reply.int(self.zset.len() as i64);
-        call.held.set_collection(&call.keys[0], self.zset, self.form, None);
+        call.guard.set_collection(&call.keys[0], self.zset, self.form, None);
         Ok(())
     }
 
@@ -204,10 +204,10 @@ impl Made {
     pub(crate) fn store_and_log(self, call: &mut Call<'_, '_>, key: usize) -> Done {
         call.reply.int(self.zset.len() as i64);
         let (key, stored) = (&call.keys[key], self.zset.clone());
-        let before = call.held.changes();
-        call.held.set_collection(key, self.zset, self.form, None);
-        if call.held.changes() != before && call.is_logged() {
-            log_zset(call.held, call.session.db, key.bytes, &stored);
+        let before = call.guard.changes();
+        call.guard.set_collection(key, self.zset, self.form, None);
+        if call.guard.changes() != before && call.is_logged() {
+            log_zset(call.guard, call.session.db, key.bytes, &stored);
         }
         Ok(())
     }
@@ -281,9 +281,9 @@ fn zadd_with(call: &mut Call<'_, '_>, options: AddOptions) -> Done {
     if pairs.clone().any(|at| float::parse(args.at(at)).is_none()) {
         return Err(Error::NotFloat);
     }
-    let (hasher, limits, how) = (&call.held.keyspace().hasher, Limits::of(call.settings), options.how);
+    let (hasher, limits, how) = (&call.guard.keyspace().hasher, Limits::of(call.settings), options.how);
     let (mut added, mut last) = (0, Outcome::Left);
-    let changed = call.held.edit(&call.keys[0], |edit: &mut Edit<'_, ZSet>| {
+    let changed = call.guard.edit(&call.keys[0], |edit: &mut Edit<'_, ZSet>| {
         for at in pairs {
             let given = float::parse(args.at(at)).expect("all of them were read before");
             last = add(edit, hasher, limits, how, args.at(at + 1), given);
@@ -306,8 +306,8 @@ fn zadd_with(call: &mut Call<'_, '_>, options: AddOptions) -> Done {
 
 /// ZREM key member [member ...]
 fn zrem(call: &mut Call<'_, '_>) -> Done {
-    let (args, hasher) = (call.args, &call.held.keyspace().hasher);
-    let removed = call.held.edit_if_there(&call.keys[0], |edit: &mut Edit<'_, ZSet>| {
+    let (args, hasher) = (call.args, &call.guard.keyspace().hasher);
+    let removed = call.guard.edit_if_there(&call.keys[0], |edit: &mut Edit<'_, ZSet>| {
         for member in args.from(2) {
             edit.changes += u64::from(edit.remove(hasher, member).is_some());
         }
@@ -319,15 +319,15 @@ fn zrem(call: &mut Call<'_, '_>) -> Done {
 
 /// ZCARD key
 fn zcard(call: &mut Call<'_, '_>) -> Done {
-    let zset = call.held.collection::<ZSet>(&call.keys[0])?;
+    let zset = call.guard.collection::<ZSet>(&call.keys[0])?;
     call.reply.int(zset.map_or(0, |zset| zset.len()) as i64);
     Ok(())
 }
 
 /// ZSCORE key member
 fn zscore(call: &mut Call<'_, '_>) -> Done {
-    let hasher = &call.held.keyspace().hasher;
-    let zset = call.held.collection::<ZSet>(&call.keys[0])?;
+    let hasher = &call.guard.keyspace().hasher;
+    let zset = call.guard.collection::<ZSet>(&call.keys[0])?;
     match zset.and_then(|zset| zset.score(hasher, call.args.at(2))) {
         Some(score) => call.reply.double(score),
         None => call.reply.null(),
@@ -337,8 +337,8 @@ fn zscore(call: &mut Call<'_, '_>) -> Done {
 
 /// ZMSCORE key member [member ...]
 fn zmscore(call: &mut Call<'_, '_>) -> Done {
-    let hasher = &call.held.keyspace().hasher;
-    let zset = call.held.collection::<ZSet>(&call.keys[0])?;
+    let hasher = &call.guard.keyspace().hasher;
+    let zset = call.guard.collection::<ZSet>(&call.keys[0])?;
     let members = call.args.from(2);
     call.reply.array(members.len());
     for member in members {
@@ -369,8 +369,8 @@ fn rank(call: &mut Call<'_, '_>, reverse: bool) -> Done {
     if with_score && !args.is(3, "WITHSCORE") {
         return Err(Error::Syntax);
     }
-    let hasher = &call.held.keyspace().hasher;
-    let zset = call.held.collection::<ZSet>(&call.keys[0])?;
+    let hasher = &call.guard.keyspace().hasher;
+    let zset = call.guard.collection::<ZSet>(&call.keys[0])?;
     let found = zset.and_then(|zset| {
         let score = zset.score(hasher, args.at(2))?;
         let rank = zset.rank(args.at(2), score);

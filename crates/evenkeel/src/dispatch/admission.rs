@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Executor, Request};
 use crate::acl;
-use crate::command::{Args, Command, Flags, Id, Reach};
+use crate::command::{Args, Command, Flags, Id, LockScope};
 use crate::error::{Done, Error};
 use crate::server::Server;
 use crate::session::Session;
@@ -36,7 +36,7 @@ impl Executor {
             return Err(Error::Arity(row.name));
         }
         if !session.access.is_free_at(self.server.acl.generation())
-            && !acl::admit(&self.server, session, id, &request.args, self.seat.now_ms)?
+            && !acl::admit(&self.server, session, id, &request.args, self.ctx.now_ms)?
         {
             return Ok(Admitted::HungUp);
         }
@@ -52,22 +52,22 @@ impl Executor {
         if self.out_of_memory && self.lacks_memory(row, session) {
             return Err(Error::OutOfMemory);
         }
-        if session.hears {
-            may_while_hearing(session, row)?;
+        if session.receives_push {
+            may_while_subscribed(session, row)?;
         }
         // What is refused is refused at once, as in Redis: a pause does not end where a failover finds nobody.
-        if self.server.persist.obstacles.any() != 0 && !session.replays {
+        if self.server.persist.blockers.any() != 0 && !session.replays {
             let is_queued = session.multi.is_some();
             let flags = if is_queued { row.flags_in(&request.args, &self.server) } else { row.flags };
             if let Some(error) = self.server.persist.refuses(&self.server, (row, flags), session) {
                 return Err(error);
             }
-            if self.server.persist.obstacles.delays(row, session) {
+            if self.server.persist.blockers.delays(row, session) {
                 return Ok(Admitted::Paused);
             }
         }
         if !session.replays
-            && self.server.pause.delays(&self.server, (row, &request.args), session, self.seat.now_ms)
+            && self.server.pause.delays(&self.server, (row, &request.args), session, self.ctx.now_ms)
         {
             return Ok(Admitted::Paused);
         }
@@ -121,7 +121,7 @@ impl Executor {
         if !row.arity.admits(request.args.len()) {
             return None;
         }
-        let touches_data = !matches!(row.reach, Reach::Walk);
+        let touches_data = !matches!(row.lock_scope, LockScope::Walk);
         let ends = row.flags.has(Flags::OPERATOR);
         (!row.flags.has(Flags::ALLOW_BUSY) || touches_data && !ends).then_some(id)
     }
@@ -147,18 +147,18 @@ pub(crate) fn look_again(
     if !session.replays && !session.access.is_checked_at(server.acl.generation()) {
         return Err(Error::AdmitAgain);
     }
-    let obstacles = &server.persist.obstacles;
+    let blockers = &server.persist.blockers;
     let is_kept = !session.replays
         && (server.pause.delays(server, (row, args), session, now_ms)
-            || obstacles.any() != 0
+            || blockers.any() != 0
                 && (server.persist.refuses(server, (row, row.flags), session).is_some()
-                    || obstacles.delays(row, session)));
+                    || blockers.delays(row, session)));
     if is_kept { Err(Error::AdmitAgain) } else { Ok(()) }
 }
 
 /// Whether a client that listens to something may run the command.
 #[cold]
-fn may_while_hearing(session: &Session, row: &Command) -> Done {
+fn may_while_subscribed(session: &Session, row: &Command) -> Done {
     const DATA: Flags = Flags::WRITE.with(Flags::READONLY).with(Flags::MAY_WRITE);
     if session.monitors && row.flags.has(DATA) {
         return Err(Error::text("ERR Replica can't interact with the keyspace"));

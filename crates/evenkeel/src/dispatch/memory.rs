@@ -14,7 +14,7 @@ use evenkeel_store::memory;
 use super::Executor;
 use crate::background::SLICE_US_MAX;
 use crate::clock;
-use crate::command::{Command, Flags, Reach};
+use crate::command::{Command, Flags, LockScope};
 use crate::config::Policy;
 use crate::net::inbox::Inbox;
 use crate::observe::stats::Stage;
@@ -31,12 +31,12 @@ const EVICT_AT_ONCE: usize = 16;
 
 impl Executor {
     /// Evicts keys if more memory is used than `maxmemory` allows. The seat is inside the gate, and holds nothing; it may be
-    /// outside afterwards, see [`evenkeel_store::Seat::gate_busy`].
+    /// outside afterwards, see [`evenkeel_store::ThreadContext::gate_busy`].
     #[inline]
     pub(crate) fn make_room(&mut self) {
         self.follow_settings();
         self.out_of_memory = false;
-        self.seat.is_short_of_memory = false;
+        self.ctx.is_short_of_memory = false;
         let limit = self.settings.maxmemory as usize;
         if limit > 0 && data_bytes(&self.server) > limit {
             self.evict(limit);
@@ -53,14 +53,14 @@ impl Executor {
         }
         let limit = self.settings.maxmemory as usize;
         if stays_in_use(&self.server) > limit {
-            return self.seat.is_short_of_memory;
+            return self.ctx.is_short_of_memory;
         }
-        self.seat.is_short_of_memory = false;
-        let has_room = || data_bytes(&self.server) <= limit + slack(limit);
+        self.ctx.is_short_of_memory = false;
+        let has_room = || data_bytes(&self.server) <= limit + purge(limit);
         if !has_room() {
             let inbox = self.server.inboxes.get(self.worker);
             let patience = Duration::from_micros(SLICE_US_MAX);
-            self.server.rubbish.wait_for_values(patience, || {
+            self.server.lazy_free.wait_for_values(patience, || {
                 // The lazy-free thread may be waiting for this worker.
                 inbox.into_iter().for_each(Inbox::settle);
                 has_room()
@@ -74,10 +74,10 @@ impl Executor {
     /// Whether more is about to come back than could be evicted meanwhile. What comes until then may take the place of that, and a
     /// little more, since freeing takes its time to begin.
     fn waits_for_a_flush(&self, limit: usize) -> bool {
-        let rubbish = &self.server.rubbish;
-        let comes_back = rubbish.is_flushing() || self.server.keyspace.keeps_flushed();
+        let lazy_free = &self.server.lazy_free;
+        let comes_back = lazy_free.is_flushing() || self.server.keyspace.keeps_flushed();
         let used = memory::used_by_data() + apart_bytes(&self.server) as usize;
-        comes_back && used <= rubbish.flushed_at() as usize + slack(limit)
+        comes_back && used <= lazy_free.flushed_at() as usize + purge(limit)
     }
 
     /// While it was outside the gate, this server may have become a replica, or be about to end.
@@ -87,12 +87,12 @@ impl Executor {
         self.knows_settings()
             && !is_told
             && !server.persist.ending.is_under_way()
-            && !server.pause.is_active(self.seat.now_ms)
+            && !server.pause.is_active(self.ctx.now_ms)
     }
 
     fn is_short(&mut self) {
         self.out_of_memory = true;
-        self.seat.is_short_of_memory = true;
+        self.ctx.is_short_of_memory = true;
     }
 
     /// Works for at most one slice: what is still too much then is the next batch's to remove.
@@ -112,7 +112,7 @@ impl Executor {
             self.is_short();
             return;
         };
-        if self.seat.keep_expired || self.server.persist.ending.is_under_way() {
+        if self.ctx.keep_expired || self.server.persist.ending.is_under_way() {
             return; // paused, or about to end: the data must not change
         }
         let started = clock::ticks();
@@ -121,7 +121,7 @@ impl Executor {
         let server = self.server.clone();
         loop {
             // Tables that shrink with every key removed are freed only when no thread can be reading them.
-            let is_inside = server.keyspace.step_out(&mut self.seat);
+            let is_inside = server.keyspace.step_out(&mut self.ctx);
             if !is_inside
                 || stays_in_use(&self.server) <= limit
                 || clock::ticks() >= until
@@ -132,16 +132,16 @@ impl Executor {
             if self.waits_for_a_flush(limit) {
                 break;
             }
-            let mut held = server.keyspace.hold_none(&mut self.seat);
+            let mut guard = server.keyspace.hold_none(&mut self.ctx);
             let evicted = (0..EVICT_AT_ONCE).take_while(|_| {
                 // What a snapshot lacks is counted as given up when it is laid down.
-                let may_go_on = !held.seat.has_kept() && stays_in_use(&server) > limit;
-                may_go_on && held.evict(policy, samples, decay, &mut self.pool)
+                let may_go_on = !guard.ctx.has_kept() && stays_in_use(&server) > limit;
+                may_go_on && guard.evict(policy, samples, decay, &mut self.pool)
             });
             if evicted.count() == 0 {
                 // Replaced tables come back by themselves.
-                let tables = held.seat.retired_bytes();
-                drop(held);
+                let tables = guard.ctx.retired_bytes();
+                drop(guard);
                 if stays_in_use(&server).saturating_sub(tables) > limit {
                     self.is_short();
                 }
@@ -182,11 +182,11 @@ pub(crate) fn apart_bytes(server: &Server) -> u64 {
 
 /// The same without removed values that wait for the lazy-free thread.
 fn stays_in_use(server: &Server) -> usize {
-    data_bytes(server).saturating_sub(server.rubbish.values_pending())
+    data_bytes(server).saturating_sub(server.lazy_free.values_pending())
 }
 
 /// Bytes by which the process may exceed a limit while removed data are being freed.
-fn slack(limit: usize) -> usize {
+fn purge(limit: usize) -> usize {
     (limit / SLACK).max(SLACK_MIN)
 }
 
@@ -198,8 +198,8 @@ fn needs_memory(row: &Command, session: &Session) -> bool {
         return false;
     }
     let queue = || session.multi.iter().flat_map(|multi| &multi.queue);
-    match row.reach {
-        Reach::Queue => queue().any(|queued| queued.flags.has(Flags::DENYOOM)),
+    match row.lock_scope {
+        LockScope::Queue => queue().any(|queued| queued.flags.has(Flags::DENYOOM)),
         _ => row.flags.has(Flags::DENYOOM) || session.multi.is_some() && !row.flags.has(Flags::NOT_QUEUED),
     }
 }

@@ -23,13 +23,13 @@ pub(crate) fn run_in_script(
     reply: &mut Reply,
 ) -> Done {
     let (row, before, errors) = (table().row(id), clock::ticks(), reply.errors);
-    let (len, waited) = (reply.len(), call.held.seat.lock_wait);
+    let (len, waited) = (reply.len(), call.guard.ctx.lock_wait);
     let server = call.server;
-    call.held.seat.no_touch = call.session.no_touch;
+    call.guard.ctx.no_touch = call.session.no_touch;
     let mut parts =
         Parts { id, reply, session: call.session, server, settings: call.settings, worker: call.worker };
-    let done = parts.with_call(Mode::Script, args, keys, call.held, |call| call.run(row));
-    call.held.tidy_between_commands();
+    let done = parts.with_call(Mode::Script, args, keys, call.guard, |call| call.run(row));
+    call.guard.tidy_between_commands();
     let stats = &server.stats[call.worker];
     if let Err(error) = &done {
         stats.error(&error.line());
@@ -37,7 +37,7 @@ pub(crate) fn run_in_script(
     let failed = done.is_err() || reply.errors != errors;
     let spent = Spent {
         ticks: clock::ticks().saturating_sub(before),
-        waited: call.held.seat.lock_wait.saturating_sub(waited),
+        waited: call.guard.ctx.lock_wait.saturating_sub(waited),
         reply: reply.len().saturating_sub(len),
         ..Spent::default()
     };
@@ -54,8 +54,8 @@ pub(crate) fn run_in_script(
 pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
     let row = table().row(queued.id);
     let (args, before, errors) = (queued.args.as_args(), clock::ticks(), call.reply.errors);
-    let (len, waited) = (call.reply.len(), call.held.seat.lock_wait);
-    call.held.seat.no_touch = call.session.no_touch;
+    let (len, waited) = (call.reply.len(), call.guard.ctx.lock_wait);
+    call.guard.ctx.no_touch = call.session.no_touch;
     let keys = keys_of(row, &args, call.session.db, call.server);
     let server = call.server;
     if server.monitors.is_any() && row.runs_scripts() {
@@ -69,15 +69,15 @@ pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
         settings: call.settings,
         worker: call.worker,
     };
-    let done = parts.with_call(Mode::Nested, args, &keys, call.held, |call| {
+    let done = parts.with_call(Mode::Nested, args, &keys, call.guard, |call| {
         acl::admit_in_exec(call, queued.id, &args)?;
         call.run(row)
     });
-    call.held.tidy_between_commands();
+    call.guard.tidy_between_commands();
     if server.monitors.is_any() {
         match row.runs_scripts() {
-            true => monitor::end_script(call.held, done.as_ref().err()),
-            false => monitor::show_in_unit(call.held, call.session, row, &args),
+            true => monitor::end_script(call.guard, done.as_ref().err()),
+            false => monitor::show_in_unit(call.guard, call.session, row, &args),
         }
     }
     let stats = &server.stats[call.worker];
@@ -89,7 +89,7 @@ pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
     call.reply.errors = errors; // EXEC itself has not failed
     let spent = Spent {
         ticks: clock::ticks().saturating_sub(before),
-        waited: call.held.seat.lock_wait.saturating_sub(waited),
+        waited: call.guard.ctx.lock_wait.saturating_sub(waited),
         reply: call.reply.len().saturating_sub(len),
         ..Spent::default()
     };

@@ -11,9 +11,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use evenkeel_resp::request::{Span, State};
 
 use crate::clients::ClientInfo;
-use crate::reply::{Reply, Stretch};
+use crate::reply::{Reply, ReplyChunk};
 use crate::session::Session;
-use crate::tls::Tunnel;
+use crate::tls::TlsStream;
 
 /// Stretches given to one system call (the kernel takes 1,024).
 const GATHER_MAX: usize = 512;
@@ -25,7 +25,7 @@ pub(crate) const ROOM_MIN: usize = 64 * 1024;
 pub(crate) struct Connection {
     socket: OwnedFd,
     /// Where what is read and sent is encrypted.
-    tunnel: Option<Box<Tunnel>>,
+    tls_stream: Option<Box<TlsStream>>,
     pub(crate) session: Session,
     pub(crate) resp3: bool,
     /// Bytes that have arrived and not been used up; empty nearly always.
@@ -42,15 +42,15 @@ pub(crate) struct Connection {
     /// How many bytes came with the last read into a worker's region.
     pub(crate) last_read: usize,
     /// Not yet sent; `sent` bytes of the first stretch are.
-    backlog: VecDeque<Stretch>,
+    backlog: VecDeque<ReplyChunk>,
     sent: usize,
     backlog_len: usize,
     /// Bytes that have left the backlog since the beginning.
     gone: u64,
     /// What of the backlog must not be sent yet.
-    held: VecDeque<Held>,
+    guard: VecDeque<SlotGuard>,
     /// Sent, and too large to be freed here.
-    pub(crate) rubbish: Vec<Stretch>,
+    pub(crate) lazy_free: Vec<ReplyChunk>,
     /// There may be more to read.
     pub(crate) readable: bool,
     /// The end of its stream has been announced, which happens once: it is read until that comes.
@@ -71,7 +71,7 @@ pub(crate) struct Connection {
 }
 
 /// From here on the backlog tells of a record of the log that is not on disk yet.
-struct Held {
+struct SlotGuard {
     record: u64,
     /// Bytes of the backlog before it, with those that were gone before.
     start: u64,
@@ -89,7 +89,7 @@ impl Connection {
     pub(crate) fn new(socket: OwnedFd, session: Session) -> Connection {
         Connection {
             socket,
-            tunnel: None,
+            tls_stream: None,
             session,
             resp3: false,
             input: Vec::new(),
@@ -103,8 +103,8 @@ impl Connection {
             sent: 0,
             backlog_len: 0,
             gone: 0,
-            held: VecDeque::new(),
-            rubbish: Vec::new(),
+            guard: VecDeque::new(),
+            lazy_free: Vec::new(),
             readable: true,
             hung_up: false,
             is_heavy: false,
@@ -117,9 +117,9 @@ impl Connection {
     }
 
     /// The same, encrypted.
-    pub(crate) fn within(mut self, tunnel: Tunnel) -> Connection {
-        self.client().tunnel_size.store(Tunnel::MEMORY, Relaxed);
-        self.tunnel = Some(Box::new(tunnel));
+    pub(crate) fn within(mut self, tls_stream: TlsStream) -> Connection {
+        self.client().tunnel_size.store(TlsStream::MEMORY, Relaxed);
+        self.tls_stream = Some(Box::new(tls_stream));
         self
     }
 
@@ -141,17 +141,17 @@ impl Connection {
     /// Nothing but the handshake of TLS is of interest yet.
     #[inline]
     pub(crate) fn is_handshaking(&self) -> bool {
-        self.tunnel.as_ref().is_some_and(|tunnel| tunnel.is_handshaking())
+        self.tls_stream.as_ref().is_some_and(|tls_stream| tls_stream.is_handshaking())
     }
 
-    pub(crate) fn tunnel(&mut self) -> Option<&mut Tunnel> {
-        self.tunnel.as_deref_mut()
+    pub(crate) fn tls_stream(&mut self) -> Option<&mut TlsStream> {
+        self.tls_stream.as_deref_mut()
     }
 
     /// Goes on with the handshake; whether it is finished.
     pub(crate) fn shake(&mut self) -> io::Result<bool> {
         let fd = self.fd();
-        let done = self.tunnel.as_mut().map_or(Ok(true), |tunnel| tunnel.shake(fd));
+        let done = self.tls_stream.as_mut().map_or(Ok(true), |tls_stream| tls_stream.shake(fd));
         self.note_backlog();
         done
     }
@@ -159,13 +159,13 @@ impl Connection {
     /// There is more to read although the socket may have none.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
-        self.tunnel.as_ref().is_some_and(|tunnel| tunnel.has_more())
+        self.tls_stream.as_ref().is_some_and(|tls_stream| tls_stream.has_more())
     }
 
     /// Bytes that count as sent and that the socket has not taken: sealed records.
     #[inline]
     fn unsent(&self) -> usize {
-        self.tunnel.as_ref().map_or(0, |tunnel| tunnel.unsent())
+        self.tls_stream.as_ref().map_or(0, |tls_stream| tls_stream.unsent())
     }
 
     pub(crate) fn client(&self) -> &Arc<ClientInfo> {
@@ -176,9 +176,9 @@ impl Connection {
     #[inline]
     pub(crate) fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let fd = self.fd();
-        match &mut self.tunnel {
+        match &mut self.tls_stream {
             None => receive(fd, buf),
-            Some(tunnel) => tunnel.read(fd, buf),
+            Some(tls_stream) => tls_stream.read(fd, buf),
         }
     }
 
@@ -235,9 +235,9 @@ impl Connection {
     /// Keeps a reply that must not be sent before this record of the log is on disk; whether somebody has to say so when it is, who does
     /// not know yet.
     pub(crate) fn hold_back(&mut self, reply: &mut Reply, record: u64) -> bool {
-        let is_new = self.held.back().is_none_or(|last| last.record < record);
+        let is_new = self.guard.back().is_none_or(|last| last.record < record);
         if is_new {
-            self.held.push_back(Held { record, start: self.gone + self.backlog_len as u64 });
+            self.guard.push_back(SlotGuard { record, start: self.gone + self.backlog_len as u64 });
         }
         self.keep(reply);
         is_new
@@ -246,31 +246,31 @@ impl Connection {
     /// Whether something waits for the log.
     #[inline]
     pub(crate) fn is_held_back(&self) -> bool {
-        !self.held.is_empty()
+        !self.guard.is_empty()
     }
 
     /// The log is on disk up to this record; whether more may be sent now.
     pub(crate) fn let_go(&mut self, durable: u64) -> bool {
-        let before = self.held.len();
-        while self.held.front().is_some_and(|held| held.record <= durable) {
-            self.held.pop_front();
+        let before = self.guard.len();
+        while self.guard.front().is_some_and(|guard| guard.record <= durable) {
+            self.guard.pop_front();
         }
-        self.held.len() < before
+        self.guard.len() < before
     }
 
     /// Bytes of the backlog that may be sent.
     fn may_be_sent(&self) -> usize {
-        self.held.front().map_or(self.backlog_len, |held| (held.start - self.gone) as usize)
+        self.guard.front().map_or(self.backlog_len, |guard| (guard.start - self.gone) as usize)
     }
 
     /// Puts what is not a reply behind what waits to be sent.
-    pub(crate) fn enqueue(&mut self, letters: Vec<Arc<[u8]>>) {
-        self.queue(letters.into_iter().map(Stretch::Letter).collect());
+    pub(crate) fn enqueue(&mut self, messages: Vec<Arc<[u8]>>) {
+        self.queue(messages.into_iter().map(ReplyChunk::PushMessage).collect());
     }
 
-    fn queue(&mut self, stretches: Vec<Stretch>) {
-        self.backlog_len += stretches.iter().map(|stretch| stretch.as_slice().len()).sum::<usize>();
-        self.backlog.extend(stretches);
+    fn queue(&mut self, chunks: Vec<ReplyChunk>) {
+        self.backlog_len += chunks.iter().map(|chunk| chunk.as_slice().len()).sum::<usize>();
+        self.backlog.extend(chunks);
         self.note_backlog();
     }
 
@@ -287,7 +287,7 @@ impl Connection {
     /// Sends what counts as sent already; whether the socket took all of it.
     pub(crate) fn send_sealed(&mut self) -> io::Result<bool> {
         let fd = self.fd();
-        let sent = self.tunnel.as_mut().map_or(Ok(true), |tunnel| tunnel.flush(fd));
+        let sent = self.tls_stream.as_mut().map_or(Ok(true), |tls_stream| tls_stream.flush(fd));
         self.note_backlog();
         sent
     }
@@ -304,16 +304,16 @@ impl Connection {
                 return Ok(Sent::Part);
             }
             let mut slices = Vec::with_capacity(self.backlog.len().min(GATHER_MAX));
-            for (index, stretch) in self.backlog.iter().take(GATHER_MAX).enumerate() {
+            for (index, chunk) in self.backlog.iter().take(GATHER_MAX).enumerate() {
                 let from = if index == 0 { self.sent } else { 0 };
-                let bytes = &stretch.as_slice()[from..];
+                let bytes = &chunk.as_slice()[from..];
                 let bytes = &bytes[..bytes.len().min(left)];
                 left -= bytes.len();
                 slices.push(IoSlice::new(bytes));
             }
             let wanted: usize = slices.iter().map(|slice| slice.len()).sum();
             let fd = self.socket.as_raw_fd();
-            let sent = write_gathered(fd, &mut self.tunnel, &slices)?;
+            let sent = write_gathered(fd, &mut self.tls_stream, &slices)?;
             self.forget(sent);
             if sent < wanted {
                 self.note_backlog();
@@ -335,7 +335,7 @@ impl Connection {
                 break;
             }
             self.sent -= len;
-            self.rubbish.extend(self.backlog.pop_front().filter(Stretch::is_large));
+            self.lazy_free.extend(self.backlog.pop_front().filter(ReplyChunk::is_large));
         }
     }
 
@@ -355,9 +355,9 @@ impl Connection {
     }
 
     /// Gives up what waits to be sent; to be dropped where there is time.
-    pub(crate) fn abandon(&mut self) -> VecDeque<Stretch> {
+    pub(crate) fn abandon(&mut self) -> VecDeque<ReplyChunk> {
         self.backlog_len = 0;
-        self.held.clear();
+        self.guard.clear();
         std::mem::take(&mut self.backlog)
     }
 
@@ -368,7 +368,7 @@ impl Connection {
 
     /// Writes, and takes a full socket for zero bytes.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.tunnel.is_some() {
+        if self.tls_stream.is_some() {
             return self.write_gathered(&[IoSlice::new(bytes)]);
         }
         // SAFETY: pointer and length are those of `bytes`. No SIGPIPE: the error is enough.
@@ -378,14 +378,18 @@ impl Connection {
 
     /// Writes as much as the socket takes.
     pub(crate) fn write_gathered(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        write_gathered(self.socket.as_raw_fd(), &mut self.tunnel, slices)
+        write_gathered(self.socket.as_raw_fd(), &mut self.tls_stream, slices)
     }
 }
 
-fn write_gathered(fd: RawFd, tunnel: &mut Option<Box<Tunnel>>, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-    match tunnel {
+fn write_gathered(
+    fd: RawFd,
+    tls_stream: &mut Option<Box<TlsStream>>,
+    slices: &[IoSlice<'_>],
+) -> io::Result<usize> {
+    match tls_stream {
         None => would_block_is_zero(send_gathered(fd, slices)),
-        Some(tunnel) => tunnel.write(fd, slices),
+        Some(tls_stream) => tls_stream.write(fd, slices),
     }
 }
 
@@ -393,8 +397,8 @@ impl Drop for Connection {
     /// Says goodbye where the protocol has a word for it.
     fn drop(&mut self) {
         let fd = self.fd();
-        if let Some(tunnel) = &mut self.tunnel {
-            tunnel.part(fd);
+        if let Some(tls_stream) = &mut self.tls_stream {
+            tls_stream.part(fd);
         }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) enum Message {
     /// A connection's command waits no more.
     Resume(Resumed),
     /// These clients have got mail.
-    Mail(Vec<Arc<ClientInfo>>),
+    PushQueued(Vec<Arc<ClientInfo>>),
     /// The lazy-free thread has freed much of the worker's memory: see [`Inbox::settle`].
     Settle,
     /// More of the log is on disk.

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 
 use crate::config::{Settings, cause};
-use crate::persist::fresh;
+use crate::persist::temp_file;
 
 /// More seconds the kernel does not take.
 const KEEPALIVE_MAX_S: u32 = 32_767;
@@ -175,7 +175,7 @@ fn try_unix(path: &Path) -> io::Result<()> {
         return Err(io::Error::from_raw_os_error(libc::EISDIR));
     }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    fresh::nameless(folder.unwrap_or(Path::new(".")), "check").map(drop)
+    temp_file::nameless(folder.unwrap_or(Path::new(".")), "check").map(drop)
 }
 
 fn in_use() -> io::Error {

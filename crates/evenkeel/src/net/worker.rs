@@ -26,13 +26,13 @@ use crate::dispatch::{Executor, book};
 use crate::observe::stats::{Stage, add};
 use crate::persist::CROWDED;
 use crate::pipeline::{Ended, Pipeline};
-use crate::pubsub::mail;
+use crate::pubsub::push_queue;
 use crate::reply::{LARGE, Reply};
 use crate::server::Server;
 use crate::session::Session;
 use crate::waiting::has_hung_up;
 
-mod comings;
+mod accept;
 mod delivery;
 mod durable;
 mod handshakes;
@@ -91,12 +91,12 @@ pub(crate) struct Worker {
     /// When commands that wait have waited long enough, and whose they are.
     deadlines: BTreeSet<(Instant, u64)>,
     /// Listeners with connections to accept in this turn.
-    knocking: Vec<u64>,
+    ready_listeners: Vec<u64>,
     /// Listeners that this worker does not wait for until its next tick, and when it was logged last that there are some.
-    unheard: Vec<Arc<Listener>>,
+    muted_listeners: Vec<Arc<Listener>>,
     complained_ms: u64,
     /// Connections beyond `maxclients`, and since when they wait for a place.
-    doorstep: VecDeque<(u64, Accepted)>,
+    accept_queue: VecDeque<(u64, Accepted)>,
     leaving: suspended::Leaving,
     /// Connections that have sent something of the handshake of TLS, in the order in which they did.
     handshakes: VecDeque<u64>,
@@ -110,7 +110,7 @@ pub(crate) struct Worker {
     turn_ticks: Ticks,
     next_tick: Ticks,
     /// Where the walk over all connections goes on.
-    patrol: usize,
+    sweep: usize,
     busy_ticks: Ticks,
     busy_since: Ticks,
     /// Bytes of requests and replies that had to be kept since somebody last looked for clients that take too much.
@@ -141,10 +141,10 @@ impl Worker {
             parked: Vec::new(),
             all_wait: false,
             deadlines: BTreeSet::new(),
-            knocking: Vec::new(),
-            unheard: Vec::new(),
+            ready_listeners: Vec::new(),
+            muted_listeners: Vec::new(),
             complained_ms: 0,
-            doorstep: VecDeque::new(),
+            accept_queue: VecDeque::new(),
             leaving: suspended::Leaving::default(),
             handshakes: VecDeque::new(),
             regions: Regions::new(OWN_REGION + 1),
@@ -154,7 +154,7 @@ impl Worker {
             now_ms: clock::unix_ms(),
             turn_ticks: clock::ticks(),
             next_tick: 0,
-            patrol: 0,
+            sweep: 0,
             busy_ticks: 0,
             busy_since: clock::ticks(),
             kept_for_clients: 0,
@@ -235,8 +235,8 @@ impl Worker {
         if !self.parked.is_empty() && self.server.pause.is_active(self.now_ms) {
             until = until.min(self.server.pause.until_ms(self.now_ms));
         }
-        if let Some((since_ms, _)) = self.doorstep.front() {
-            until = until.min(since_ms + comings::DOORSTEP_MS);
+        if let Some((since_ms, _)) = self.accept_queue.front() {
+            until = until.min(since_ms + accept::ACCEPT_QUEUE_MS);
         }
         let until_tick_ms = clock::us(self.next_tick.saturating_sub(clock::ticks())).div_ceil(1000);
         let left_ms = until.saturating_sub(clock::unix_ms()).min(until_tick_ms).min(TICK_MS);
@@ -249,7 +249,7 @@ impl Worker {
             return self.inbox().drain_wakeup();
         }
         if event.token >= LISTENER_TOKENS {
-            return self.knocking.push(event.token - LISTENER_TOKENS);
+            return self.ready_listeners.push(event.token - LISTENER_TOKENS);
         }
         let Some(mut connection) = self.take(event.token) else { return };
         let may_send = connection.has_unsent();
@@ -315,7 +315,7 @@ impl Worker {
         let executor = &mut self.executor;
         let keyspace = &executor.server.keyspace;
         let busy = &executor.server.scripts.busy;
-        if !keyspace.enter_unless(&mut executor.seat, || busy.is_busy()) {
+        if !keyspace.enter_unless(&mut executor.ctx, || busy.is_busy()) {
             return;
         }
         for arrival in &mut self.arrivals {
@@ -323,13 +323,12 @@ impl Worker {
             let bytes = &mut self.regions.bytes_mut(arrival.spot)[..len];
             arrival.key = self.pipeline.first_key(executor, &arrival.connection.session, bytes);
         }
-        let (keyspace, seat, lines) =
-            (&executor.server.keyspace, &executor.seat, self.pipeline.entry_lines());
+        let (keyspace, ctx, lines) = (&executor.server.keyspace, &executor.ctx, self.pipeline.entry_lines());
         let keys = || self.arrivals.iter().filter_map(|arrival| arrival.key);
-        keys().for_each(|(_, place)| keyspace.prefetch_slot(seat, place));
-        keys().for_each(|(hash, place)| keyspace.prefetch_bucket(seat, place, hash));
-        keys().for_each(|(hash, place)| keyspace.prefetch_entry(seat, place, hash, lines));
-        executor.server.keyspace.leave(&mut executor.seat);
+        keys().for_each(|(_, place)| keyspace.prefetch_slot(ctx, place));
+        keys().for_each(|(hash, place)| keyspace.prefetch_bucket(ctx, place, hash));
+        keys().for_each(|(hash, place)| keyspace.prefetch_entry(ctx, place, hash, lines));
+        executor.server.keyspace.leave(&mut executor.ctx);
     }
 
     fn serve_arrival(&mut self, arrival: Arrival) {
@@ -563,10 +562,10 @@ impl Worker {
         let mut used = 0;
         loop {
             let pipeline = &mut self.pipeline;
-            connection.session.log.before = self.executor.seat.draft.last;
+            connection.session.log.before = self.executor.ctx.buffer.last;
             let ended = pipeline.run(&mut self.executor, connection, source, &mut used, &mut self.reply);
             let log = &mut connection.session.log;
-            log.logged = log.last(self.executor.seat.draft.last);
+            log.logged = log.last(self.executor.ctx.buffer.last);
             connection.resp3 = self.reply.resp3;
             if ended == Ended::TimeUp && used < len && self.may_put_off(connection) {
                 self.put_off(connection);
@@ -598,13 +597,13 @@ impl Worker {
                 Message::CloseKilled => self.close_killed(),
                 Message::Resume(resumed) => self.resume(resumed),
                 Message::Listen => self.follow_listeners(),
-                Message::Mail(clients) => self.deliver_to(clients),
+                Message::PushQueued(clients) => self.deliver_to(clients),
                 Message::Settle => self.inbox().settle(),
                 Message::Durable => self.release(),
             }
         }
         let may_go_on = || {
-            let is_crowded = self.server.persist.obstacles.any() & CROWDED != 0;
+            let is_crowded = self.server.persist.blockers.any() & CROWDED != 0;
             !is_crowded && !self.server.pause.is_active(self.now_ms)
         };
         let all_wait = self.server.pause.is_of_all(self.now_ms);
@@ -646,24 +645,24 @@ impl Worker {
     fn tick(&mut self) {
         let before = clock::ticks();
         self.listen_again();
-        self.patrol();
+        self.sweep();
         self.evict_clients();
         self.balance();
-        self.server.keyspace.tidy(&mut self.executor.seat);
+        self.server.keyspace.tidy(&mut self.executor.ctx);
         self.regions.trim();
         self.note_lent();
         self.background.tick(&self.executor, self.inbox().busy.load(Relaxed) < CALM);
         self.server.tracking.trim();
-        mail::tell(&self.server);
+        push_queue::tell(&self.server);
         book(self.executor.stats(), Stage::Other, before);
     }
 
     /// Looks at a tenth of the connections: idle ones, ones that do not read, memory that can be given back.
-    fn patrol(&mut self) {
+    fn sweep(&mut self) {
         let count = self.connections.len().div_ceil(10);
         for _ in 0..count {
-            self.patrol = if self.patrol + 1 >= self.connections.len() { 0 } else { self.patrol + 1 };
-            let index = self.patrol;
+            self.sweep = if self.sweep + 1 >= self.connections.len() { 0 } else { self.sweep + 1 };
+            let index = self.sweep;
             let Some(mut connection) = self.connections[index].take() else { continue };
             let token = u64::from(self.generations[index]) << 32 | index as u64;
             if connection.is_handshaking() && self.is_late(&connection) {

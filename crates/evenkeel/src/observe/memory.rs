@@ -40,7 +40,7 @@ impl Figures {
         drop(stream);
         let backlog = memory.min(server.settings().repl_backlog_size);
         let in_pipes = server.replication.figures.in_pipes.load(Relaxed);
-        let startup = server.census.startup_bytes();
+        let startup = server.sampler.startup_bytes();
         let functions = server.scripts.libraries().iter().map(|library| library.code.len() as u64).sum();
         Figures {
             used: counted::used() as u64,
@@ -55,7 +55,7 @@ impl Figures {
             lua: server.scripts.lua_bytes(),
             scripts: server.scripts.figures().1 as u64,
             functions,
-            overhead: startup + clients + memory + in_pipes + server.census.table_bytes(),
+            overhead: startup + clients + memory + in_pipes + server.sampler.table_bytes(),
         }
     }
 

@@ -1,6 +1,5 @@
 //! What the server knows about itself.
 
-pub(crate) mod census;
 pub(crate) mod commandlog;
 pub(crate) mod hotkeys;
 pub(crate) mod info;
@@ -9,6 +8,7 @@ pub(crate) mod memory;
 mod probe;
 pub(crate) mod process;
 pub(crate) mod rates;
+pub(crate) mod sampler;
 mod sketch;
 pub(crate) mod stats;
 

@@ -20,7 +20,7 @@
 //! lost even though it was written, and no later sync can be trusted: nothing is acknowledged any more under `always`
 //! until a rewrite has begun a new file.
 
-mod beside;
+mod async_fsync;
 mod file;
 mod tail;
 
@@ -33,11 +33,11 @@ use std::time::{Duration, Instant};
 
 use evenkeel_rdb::aof::tail::remove as remove_tail;
 use evenkeel_rdb::aof::{Directory, push_comment, push_timestamp};
-use evenkeel_store::Held;
+use evenkeel_store::SlotGuard;
 use evenkeel_store::journal::{Journal, Reader, select};
 use parking_lot::{Condvar, Mutex};
 
-use self::beside::Syncer;
+use self::async_fsync::Syncer;
 pub(super) use self::file::LogFile;
 use self::tail::TailFile;
 pub(crate) use self::tail::boot;
@@ -329,9 +329,9 @@ pub(super) fn start(server: &Arc<Server>, file: LogFile, reader: Reader) -> io::
 }
 
 /// Forgets a reader whose thread could not be started. Everything is held.
-pub(super) fn forget(server: &Server, held: &mut Held<'_>) {
+pub(super) fn forget(server: &Server, guard: &mut SlotGuard<'_>) {
     let aof = &server.persist.aof;
-    held.dismiss(aof.place.load(Relaxed));
+    guard.dismiss(aof.place.load(Relaxed));
     vacate(server);
     aof.is_on.store(false, Release);
 }
@@ -348,7 +348,7 @@ pub(super) fn refuse_writes(server: &Server) {
     // One at a time: the last one to come sees what all have changed.
     let _one = figures.failure.lock();
     let fails = figures.write_failed.load(Relaxed);
-    server.persist.obstacles.set(NO_LOG, fails && server.settings().appendonly);
+    server.persist.blockers.set(NO_LOG, fails && server.settings().appendonly);
 }
 
 /// The place of the thread's reader of the log.
@@ -361,7 +361,7 @@ pub(crate) fn stop(server: &Server) {
     let aof = &server.persist.aof;
     aof.ends.store(true, Release);
     // What still waits may wait for a disk that hangs, and nothing more is logged.
-    server.persist.obstacles.set(CROWDED, false);
+    server.persist.blockers.set(CROWDED, false);
     server.wake_all();
     server.keyspace.journal.wake(aof.place.load(Relaxed));
     while aof.is_on() {
@@ -455,7 +455,7 @@ impl Writer {
                 tail.prepare(self.file.inode(), self.file.end(), self.file.pending_bytes());
             }
             let wrote = self.write(journal, must_all);
-            self.relieve(journal, &settings);
+            self.unblock_writers(journal, &settings);
             if wrote {
                 let how = match settings.appendfsync {
                     _ if ends => How::OfTheFile,
@@ -466,11 +466,11 @@ impl Writer {
                 if is_sync_due && self.sync(how).is_ok() && self.under_way.is_none() {
                     self.publish();
                     if !ends {
-                        self.tend_tail(&settings);
+                        self.maintain_tail(&settings);
                     }
                 }
                 self.switch_if_due();
-                self.settle_doubt();
+                self.clear_sync_error();
             }
             let is_behind = self.reader.unread(journal) > 0;
             if ends && wrote && !is_behind {
@@ -523,7 +523,7 @@ impl Writer {
         aof.is_on.store(false, Release);
         // Who sets it looks once more whether there is still somebody to take it back.
         std::sync::atomic::fence(SeqCst);
-        self.server.persist.obstacles.set(CROWDED, false);
+        self.server.persist.blockers.set(CROWDED, false);
         aof.switched.1.notify_all();
         self.publish();
         self.server.wake_all();
@@ -550,8 +550,8 @@ impl Writer {
             if !record.is_data {
                 return true;
             }
-            let is_long = may_write && record.bytes.len() > LONG;
-            let buffer = file.room(PREFACE_LEN + if is_long { 0 } else { record.bytes.len() });
+            let is_worth_offloading = may_write && record.bytes.len() > LONG;
+            let buffer = file.room(PREFACE_LEN + if is_worth_offloading { 0 } else { record.bytes.len() });
             if now_s > *second {
                 *second = now_s;
                 push_timestamp(buffer, now_s as i64);
@@ -559,7 +559,7 @@ impl Writer {
             if *selected != Some(record.first_db) {
                 select(buffer, record.first_db);
             }
-            if is_long {
+            if is_worth_offloading {
                 file.append_long(record.bytes);
             } else {
                 buffer.extend_from_slice(record.bytes);
@@ -628,11 +628,11 @@ impl Writer {
     }
 
     /// Lets writers go on when enough of the log has been taken.
-    fn relieve(&self, journal: &Journal, settings: &Settings) {
-        let obstacles = &self.server.persist.obstacles;
-        let is_crowded = obstacles.any() & CROWDED != 0;
+    fn unblock_writers(&self, journal: &Journal, settings: &Settings) {
+        let blockers = &self.server.persist.blockers;
+        let is_crowded = blockers.any() & CROWDED != 0;
         if is_crowded && self.reader.unread(journal) as u64 <= settings.appendonly_buffer_limit / 2 {
-            obstacles.set(CROWDED, false);
+            blockers.set(CROWDED, false);
             self.server.wake_all();
             self.server.log.notice("The log has been written; writers go on.");
         }
@@ -766,7 +766,7 @@ impl Writer {
     }
 
     /// After a sync, and when all who waited for it have been told: makes a tail if there is to be one, or does away with it.
-    fn tend_tail(&mut self, settings: &Settings) {
+    fn maintain_tail(&mut self, settings: &Settings) {
         if self.in_tail {
             self.file.start_writeback();
             return;
@@ -824,7 +824,7 @@ impl Writer {
     }
 
     /// Trusts the disk again once a base has what was in a file whose sync failed.
-    fn settle_doubt(&mut self) {
+    fn clear_sync_error(&mut self) {
         let aof = &self.server.persist.aof;
         // The file that is written now may have come to be in doubt as well: then there will be a base of that.
         if !self.broken && self.doubtful.is_some_and(|last| aof.base_has.load(Acquire) >= last) {

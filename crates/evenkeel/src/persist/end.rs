@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::claims::STUCK;
+use super::jobs::STUCK;
 use super::snapshot;
 use crate::clients::ClientInfo;
 use crate::clock;

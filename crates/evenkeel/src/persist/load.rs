@@ -17,19 +17,19 @@ use std::time::{Duration, Instant};
 use evenkeel_rdb::file::{Access, Batch, Checksum, Failure, FileReader, Part, ReadLimits, Record};
 use evenkeel_rdb::{Error, Reason, Source};
 use evenkeel_store::evict::{lfu_new, lru_clock};
-use evenkeel_store::{Keyspace, Millis, Seat};
+use evenkeel_store::{Keyspace, Millis, ThreadContext};
 use parking_lot::Mutex;
 
 use super::LOADING;
 use super::pace::key_delay;
 use crate::clock;
 use crate::config::{Policy, Settings};
-use crate::pubsub::mail;
+use crate::pubsub::push_queue;
 use crate::replication::link::{self, Position};
 use crate::scripting::functions::{Libraries, Library};
 use crate::scripting::machine;
-use crate::serial::{self, Origin};
 use crate::server::Server;
+use crate::value_codec::{self, Origin};
 
 /// Batches that have been cut and not been taken yet: what keeps the loading threads busy, and 2 MB each.
 const BATCHES_WAITING: usize = 4;
@@ -106,10 +106,10 @@ impl From<Failure> for Ended {
 }
 
 /// A seat for who loads. Nothing happens to a key that comes back from where it was, so nobody is told.
-pub(crate) fn seat(keyspace: &Keyspace) -> Seat {
-    let mut seat = keyspace.seat();
-    seat.is_unheard = true;
-    seat
+pub(crate) fn loader_context(keyspace: &Keyspace) -> ThreadContext {
+    let mut ctx = keyspace.thread_context();
+    ctx.is_unheard = true;
+    ctx
 }
 
 /// Loads the snapshot that the settings name, where there is one. Nobody else changes the keyspace meanwhile.
@@ -136,7 +136,7 @@ fn expired_by(server: &Server) -> Option<Millis> {
 }
 
 fn snapshot_how(server: &Arc<Server>, how: How) -> Result<Option<Loaded>, Ended> {
-    let (settings, mut seats) = (server.settings(), server.persist.loaders.lock());
+    let (settings, mut contexts) = (server.settings(), server.persist.loaders.lock());
     let path = settings.dir.join(&settings.dbfilename);
     let file = match File::open(&path) {
         Ok(file) => file,
@@ -146,7 +146,7 @@ fn snapshot_how(server: &Arc<Server>, how: How) -> Result<Option<Loaded>, Ended>
     let len = file.metadata().map_or(0, |metadata| metadata.len());
     server.persist.loading.begin(len);
     let began = Instant::now();
-    let whole = rdb(server, &mut seats, file, Some(len), how).and_then(|(loaded, mut reader)| {
+    let whole = rdb(server, &mut contexts, file, Some(len), how).and_then(|(loaded, mut reader)| {
         reader.expect_no_more()?;
         Ok(loaded)
     });
@@ -175,12 +175,12 @@ pub(crate) fn from_primary(
     len: Option<u64>,
     target: Target,
 ) -> Result<Loaded, Ended> {
-    let mut seats = server.persist.loaders.lock();
+    let mut contexts = server.persist.loaders.lock();
     let now = clock::unix_ms();
-    seats.iter_mut().for_each(|seat| seat.now_ms = now);
+    contexts.iter_mut().for_each(|ctx| ctx.now_ms = now);
     server.persist.loading.begin(len.unwrap_or(0));
     let how = How { target, from_primary: true, ..How::default() };
-    let (loaded, mut reader) = rdb(server, &mut seats, input, len, how)?;
+    let (loaded, mut reader) = rdb(server, &mut contexts, input, len, how)?;
     reader.expect_no_more()?;
     Ok(loaded)
 }
@@ -219,20 +219,20 @@ impl Default for How {
 /// stands behind it.
 pub(super) fn rdb<R: Read>(
     server: &Arc<Server>,
-    seats: &mut [Seat],
+    contexts: &mut [ThreadContext],
     input: R,
     len: Option<u64>,
     how: How,
 ) -> Result<(Loaded, FileReader<R>), Ended> {
     let settings = server.settings();
-    for seat in seats.iter_mut() {
-        (seat.now_ms, seat.played_ms) = (how.expired_by.unwrap_or(0), clock::unix_ms());
+    for ctx in contexts.iter_mut() {
+        (ctx.now_ms, ctx.played_ms) = (how.expired_by.unwrap_or(0), clock::unix_ms());
     }
     let mut reader = FileReader::new(input, len, ReadLimits::default())?;
     if !settings.rdbchecksum {
         reader = reader.without_checksum();
     }
-    let (reading, others) = seats.split_first_mut().expect("there is a seat for the reader");
+    let (reading, others) = contexts.split_first_mut().expect("there is a seat for the reader");
     let (failed, libraries) = (AtomicBool::new(false), Mutex::default());
     let work = Work { server, settings: &settings, how, failed, libraries };
     let failure: Mutex<Option<Ended>> = Mutex::new(None);
@@ -240,12 +240,12 @@ pub(super) fn rdb<R: Read>(
     let (back, used) = channel::<Batch>();
     let receiver = Mutex::new(receiver);
     let read = std::thread::scope(|scope| {
-        for seat in others {
+        for ctx in others {
             let (work, receiver, failure, back) = (&work, &receiver, &failure, back.clone());
             scope.spawn(move || {
                 evenkeel_store::memory::register_thread();
-                let _teller = mail::Teller(server);
-                let decoded = shielded(server, seat, |seat| Ok(work.decode_all(seat, receiver, &back)?));
+                let _teller = push_queue::Teller(server);
+                let decoded = shielded(server, ctx, |ctx| Ok(work.decode_all(ctx, receiver, &back)?));
                 if let Err(ended) = decoded {
                     work.failed.store(true, Release);
                     failure.lock().get_or_insert(ended);
@@ -254,7 +254,7 @@ pub(super) fn rdb<R: Read>(
                 }
             });
         }
-        shielded(server, reading, |seat| work.read(&mut reader, seat, sender, &used))
+        shielded(server, reading, |ctx| work.read(&mut reader, ctx, sender, &used))
     });
     if let Some(ended) = failure.into_inner() {
         return Err(ended);
@@ -269,11 +269,11 @@ pub(super) fn rdb<R: Read>(
 /// A panic is a failure like others: the reader does not wait for who decodes, and nobody for the seat.
 fn shielded<T>(
     server: &Server,
-    seat: &mut Seat,
-    load: impl FnOnce(&mut Seat) -> Result<T, Ended>,
+    ctx: &mut ThreadContext,
+    load: impl FnOnce(&mut ThreadContext) -> Result<T, Ended>,
 ) -> Result<T, Ended> {
-    catch_unwind(AssertUnwindSafe(|| load(seat))).unwrap_or_else(|_| {
-        server.keyspace.leave_after_panic(seat);
+    catch_unwind(AssertUnwindSafe(|| load(ctx))).unwrap_or_else(|_| {
+        server.keyspace.leave_after_panic(ctx);
         Err(Ended::Failed("a panic, which is in the log".into()))
     })
 }
@@ -362,7 +362,7 @@ impl Work<'_> {
     fn read<R: Read>(
         &self,
         reader: &mut FileReader<R>,
-        seat: &mut Seat,
+        ctx: &mut ThreadContext,
         sender: SyncSender<Batch>,
         used: &Receiver<Batch>,
     ) -> Result<Facts, Ended> {
@@ -395,7 +395,7 @@ impl Work<'_> {
                     // The receiver lives as long as this runs.
                     let _ = sender.send(batch);
                 }
-                Some(Part::Large) => self.store_large(reader, seat)?,
+                Some(Part::Large) => self.store_large(reader, ctx)?,
                 Some(Part::Function(code)) => self
                     .add_library(&code)
                     .map_err(|reason| Ended::Failed(format!("at byte {at}: {}", no_library(&reason))))?,
@@ -431,35 +431,35 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn store_large<R: Read>(&self, reader: &mut FileReader<R>, seat: &mut Seat) -> Result<(), Ended> {
+    fn store_large<R: Read>(&self, reader: &mut FileReader<R>, ctx: &mut ThreadContext) -> Result<(), Ended> {
         let db = reader.database();
         reader.leave_duplicates(); // building it finds them
         let Some(record) = reader.large()? else { return Ok(()) };
-        let stored = self.store(seat, db, record);
+        let stored = self.store(ctx, db, record);
         stored.map_err(|error| reader.failure(error).into())
     }
 
     fn decode_all(
         &self,
-        seat: &mut Seat,
+        ctx: &mut ThreadContext,
         batches: &Mutex<Receiver<Batch>>,
         back: &Sender<Batch>,
     ) -> Result<(), Failure> {
         loop {
             let batch = batches.lock().recv();
             let Ok(batch) = batch else { return Ok(()) };
-            self.decode(seat, &batch)?;
+            self.decode(ctx, &batch)?;
             let _ = back.send(batch); // the reader may have come to its end
         }
     }
 
-    fn decode(&self, seat: &mut Seat, batch: &Batch) -> Result<(), Failure> {
+    fn decode(&self, ctx: &mut ThreadContext, batch: &Batch) -> Result<(), Failure> {
         let mut records = batch.records();
         records.leave_duplicates();
         loop {
             let stored = match records.next()? {
                 None => return Ok(()),
-                Some(record) => self.store(seat, batch.database, record),
+                Some(record) => self.store(ctx, batch.database, record),
             };
             stored.map_err(|error| records.failure(error))?;
             if self.failed.load(Relaxed) {
@@ -468,13 +468,13 @@ impl Work<'_> {
         }
     }
 
-    fn store<S: Source>(&self, seat: &mut Seat, db: u64, record: Record<'_, S>) -> Result<(), Error> {
+    fn store<S: Source>(&self, ctx: &mut ThreadContext, db: u64, record: Record<'_, S>) -> Result<(), Error> {
         let (loading, keyspace) = (&self.server.persist.loading, &self.server.keyspace);
         let (about, at) = (record.about, record.at);
         if about.expires.zip(self.how.expired_by).is_some_and(|(deadline, now)| deadline < now) {
             loading.expired.fetch_add(1, Relaxed);
             if self.how.goes_on {
-                self.tell_removed(seat, db, record.key);
+                self.tell_removed(ctx, db, record.key);
             }
             return record.pass();
         }
@@ -482,7 +482,7 @@ impl Work<'_> {
         // Replicas that go on from here have the fields: they are removed by a command, like any later.
         let fields_by = self.how.expired_by.filter(|_| !self.how.goes_on).unwrap_or(0);
         let formed = record.object().and_then(|object| {
-            serial::build(object, self.settings, &keyspace.hasher, (fields_by, Origin::Trusted))
+            value_codec::build(object, self.settings, &keyspace.hasher, (fields_by, Origin::Trusted))
         });
         if let Err(Error { reason: Reason::Empty, .. }) = formed {
             self.pass_empty(&name);
@@ -502,23 +502,23 @@ impl Work<'_> {
             }
         };
         let key = keyspace.key(db as u32, &name);
-        keyspace.enter(seat);
-        let mut held = keyspace.hold_one(seat, key.place);
-        let gives_way = self.how.merges && held.peek(&key).is_some();
-        let is_free = gives_way || held.peek(&key).is_none();
+        keyspace.enter(ctx);
+        let mut guard = keyspace.hold_one(ctx, key.place);
+        let gives_way = self.how.merges && guard.peek(&key).is_some();
+        let is_free = gives_way || guard.peek(&key).is_none();
         if is_free {
-            held.unasked(|held| {
+            guard.unasked(|guard| {
                 if gives_way {
-                    held.remove(&key);
+                    guard.remove(&key);
                 }
-                formed.store(held, &key, about.expires);
+                formed.store(guard, &key, about.expires);
             });
             if let Some(access) = self.access(about.access) {
-                held.set_access(&key, access);
+                guard.set_access(&key, access);
             }
         }
-        drop(held);
-        keyspace.leave(seat);
+        drop(guard);
+        keyspace.leave(ctx);
         loading.keys.fetch_add(1, Relaxed);
         if self.settings.key_load_delay != 0 {
             self.delay();
@@ -527,12 +527,12 @@ impl Work<'_> {
     }
 
     /// To replicas that have the key, if there are any.
-    fn tell_removed(&self, seat: &mut Seat, db: u64, name: &[u8]) {
+    fn tell_removed(&self, ctx: &mut ThreadContext, db: u64, name: &[u8]) {
         let keyspace = &self.server.keyspace;
         let key = keyspace.key(db as u32, name);
-        keyspace.enter(seat);
-        keyspace.hold_one(seat, key.place).log(db as u32, [b"DEL".as_slice(), name].into_iter());
-        keyspace.leave(seat);
+        keyspace.enter(ctx);
+        keyspace.hold_one(ctx, key.place).log(db as u32, [b"DEL".as_slice(), name].into_iter());
+        keyspace.leave(ctx);
     }
 
     /// Sleeps as tests ask for, which may take that back meanwhile.
@@ -578,7 +578,7 @@ impl Work<'_> {
 
 /// Sets or clears that data are being loaded.
 pub(crate) fn set_loading(server: &Server, is_loading: bool) {
-    server.persist.obstacles.set(LOADING, is_loading);
+    server.persist.blockers.set(LOADING, is_loading);
 }
 
 #[cfg(test)]
@@ -589,15 +589,15 @@ mod tests {
     fn a_panic_ends_a_load_and_leaves_the_gate_free() {
         let live = crate::testing::live::Live::start(1, &[]);
         let keyspace = &live.server.keyspace;
-        let mut seat = keyspace.seat();
-        let ended = shielded::<()>(&live.server, &mut seat, |seat| {
-            keyspace.enter(seat);
+        let mut ctx = keyspace.thread_context();
+        let ended = shielded::<()>(&live.server, &mut ctx, |ctx| {
+            keyspace.enter(ctx);
             panic!("as a value might have it that nobody has thought of");
         });
         assert!(matches!(ended, Err(Ended::Failed(reason)) if reason.contains("a panic")));
-        keyspace.enter(&mut seat);
-        drop(keyspace.hold_all(&mut seat)); // nobody else is inside
-        keyspace.leave(&mut seat);
+        keyspace.enter(&mut ctx);
+        drop(keyspace.hold_all(&mut ctx)); // nobody else is inside
+        keyspace.leave(&mut ctx);
         live.stop();
     }
 }

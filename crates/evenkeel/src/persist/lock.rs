@@ -47,12 +47,12 @@ impl Locks {
     /// Makes sure of the name, in a folder. A folder in which nothing can be locked is left to who knows what it is for.
     pub(crate) fn hold(&self, what: What, folder: &Path, name: &Path) -> io::Result<()> {
         let path = std::path::absolute(folder)?.join(name);
-        let mut held = self.0[what as usize].lock();
-        if held.as_ref().is_some_and(|held| held.path == path) {
+        let mut guard = self.0[what as usize].lock();
+        if guard.as_ref().is_some_and(|guard| guard.path == path) {
             return Ok(());
         }
         if let Some(file) = lock(folder, what, name)? {
-            *held = Some(Locked { path, _file: file });
+            *guard = Some(Locked { path, _file: file });
         }
         Ok(())
     }

@@ -6,34 +6,34 @@
 //! for INFO and for those who wait.
 
 pub(crate) mod aof;
-pub(crate) mod bar;
-mod claims;
 mod direct;
-pub(crate) mod draft;
+pub(crate) mod direct_writer;
+pub(crate) mod disk_space;
 pub(crate) mod end;
-pub(crate) mod fresh;
+mod jobs;
 pub(crate) mod load;
 pub(crate) mod lock;
 mod pace;
 pub(crate) mod passed_over;
-pub(crate) mod points;
+pub(crate) mod progress_bar;
 pub(crate) mod recorder;
 pub(crate) mod reload;
 pub(crate) mod replay;
 pub(crate) mod rewrite;
+pub(crate) mod save_points;
 pub(crate) mod snapshot;
-pub(crate) mod space;
+pub(crate) mod temp_file;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
 use std::time::Instant;
 
-use evenkeel_store::{Keyspace, Seat};
+use evenkeel_store::{Keyspace, ThreadContext};
 use parking_lot::{Condvar, Mutex};
 
-pub(crate) use claims::{Cancelled, Job, State};
-use claims::{LOOK, Running, cancelled};
+pub(crate) use jobs::{Cancelled, Job, State};
+use jobs::{LOOK, Running, cancelled};
 
-use crate::command::{Command, Flags, Reach};
+use crate::command::{Command, Flags, LockScope};
 use crate::config::Settings;
 use crate::error::Error;
 use crate::server::Server;
@@ -41,13 +41,13 @@ use crate::session::Session;
 
 /// See the module's text.
 pub(crate) struct Persist {
-    pub(crate) obstacles: Obstacles,
+    pub(crate) blockers: Blockers,
     /// The snapshot thread's, of which there is one at a time.
-    seat: Mutex<Seat>,
+    ctx: Mutex<ThreadContext>,
     /// Those of the threads that load, the reader's first.
-    loaders: Mutex<Vec<Seat>>,
+    loaders: Mutex<Vec<ThreadContext>>,
     /// That of who runs the log's commands again, once there has been one.
-    player: Mutex<Option<Seat>>,
+    player: Mutex<Option<ThreadContext>>,
     state: Mutex<State>,
     /// A snapshot has ended.
     ended: Condvar,
@@ -85,7 +85,7 @@ pub(crate) struct Progress {
 
 /// What keeps commands from being run, as bits: looked at before every command, written nearly never.
 #[derive(Default)]
-pub(crate) struct Obstacles(AtomicU8);
+pub(crate) struct Blockers(AtomicU8);
 
 /// Data are being loaded.
 const LOADING: u8 = 1 << 0;
@@ -105,7 +105,7 @@ pub(crate) const STALE: u8 = 1 << 6;
 pub(crate) const STALE_TEXT: &str =
     "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
 
-impl Obstacles {
+impl Blockers {
     #[inline]
     pub(crate) fn any(&self) -> u8 {
         self.0.load(Relaxed)
@@ -135,7 +135,7 @@ impl Persist {
         command: (&Command, Flags),
         session: &Session,
     ) -> Option<Error> {
-        let any = self.obstacles.any();
+        let any = self.blockers.any();
         // PING counts as a write here: it tells whether a server is fit to be written to.
         let writes = || has(command, session, Flags::WRITE.with(Flags::HEALTH));
         if any & NO_LOG != 0 && writes() {
@@ -177,16 +177,16 @@ pub(crate) fn loading() -> Error {
 
 /// Whether a command has one of these flags; an EXEC, whether one of its commands has.
 fn has((row, its): (&Command, Flags), session: &Session, flags: Flags) -> bool {
-    match row.reach {
-        Reach::Queue => queued(session).any(|its| its.has(flags)),
+    match row.lock_scope {
+        LockScope::Queue => queued(session).any(|its| its.has(flags)),
         _ => its.has(flags),
     }
 }
 
 /// Whether a command lacks this flag; an EXEC, whether one of its commands does.
 fn lacks((row, its): (&Command, Flags), session: &Session, flag: Flags) -> bool {
-    match row.reach {
-        Reach::Queue => queued(session).any(|its| !its.has(flag)),
+    match row.lock_scope {
+        LockScope::Queue => queued(session).any(|its| !its.has(flag)),
         _ => !its.has(flag),
     }
 }
@@ -196,10 +196,10 @@ fn queued(session: &Session) -> impl Iterator<Item = Flags> {
 }
 
 impl Persist {
-    pub(crate) fn new(seat: Seat, loaders: Vec<Seat>, now_s: u64) -> Persist {
+    pub(crate) fn new(ctx: ThreadContext, loaders: Vec<ThreadContext>, now_s: u64) -> Persist {
         Persist {
-            obstacles: Obstacles::default(),
-            seat: Mutex::new(seat),
+            blockers: Blockers::default(),
+            ctx: Mutex::new(ctx),
             loaders: Mutex::new(loaders),
             player: Mutex::new(None),
             state: Mutex::new(State::new(now_s)),
@@ -233,7 +233,7 @@ impl Persist {
     }
 
     pub(crate) fn is_loading(&self) -> bool {
-        self.obstacles.any() & LOADING != 0
+        self.blockers.any() & LOADING != 0
     }
 
     /// Refuses writes, or no longer, as the settings say of a snapshot that failed.
@@ -241,7 +241,7 @@ impl Persist {
         let stops = settings.stop_writes_on_bgsave_error && !settings.save.is_empty();
         // Under the lock: the last one to come sees what all have changed.
         let state = self.state.lock();
-        self.obstacles.set(NO_SNAPSHOT, stops && !state.last_ok);
+        self.blockers.set(NO_SNAPSHOT, stops && !state.last_ok);
     }
 
     /// The data are what is on disk: they have been loaded just now.

@@ -18,7 +18,7 @@ use evenkeel_store::{Millis, View, memory};
 use super::Progress;
 use crate::config::{Policy, Settings};
 use crate::replication::link::Position;
-use crate::serial::Value;
+use crate::value_codec::Value;
 
 mod commands;
 mod records;
@@ -106,7 +106,7 @@ impl<'a, F: Form> Recorder<'a, F> {
 
     /// Encodes what was shared, but only up to the first large value and with that, which is work for a while: whether there is more.
     pub(super) fn encode(&mut self) -> bool {
-        memory::aside(|| self.encode_shared());
+        memory::uncounted(|| self.encode_shared());
         self.progress.bytes.store(self.form.written(), Relaxed);
         !self.shared.is_empty()
     }
@@ -171,11 +171,11 @@ impl<'a, F: Form> Recorder<'a, F> {
 
 impl<F: Form> Sink for Recorder<'_, F> {
     fn take(&mut self, db: u32, view: View<'_>) {
-        memory::aside(|| self.write(db, view));
+        memory::uncounted(|| self.write(db, view));
     }
 
     fn share(&mut self, db: u32, view: View<'_>) -> usize {
-        memory::aside(|| self.put_aside(db, view))
+        memory::uncounted(|| self.put_aside(db, view))
     }
 }
 

@@ -7,7 +7,7 @@ use super::load::{self, Ended};
 use super::replay::{self, Replayed};
 use super::{Job, rewrite, snapshot};
 use crate::clock;
-use crate::pubsub::mail;
+use crate::pubsub::push_queue;
 use crate::scripting::functions::Libraries;
 use crate::server::{Pauser, Server};
 
@@ -125,17 +125,17 @@ fn put_back(server: &Arc<Server>, options: Options) -> Result<(), String> {
 }
 
 fn flush_all(server: &Server) {
-    let (mut seat, keyspace) = (server.persist.seat.lock(), &server.keyspace);
-    seat.is_unheard = true; // who waits for a key to go waits on: it comes back
-    keyspace.enter(&mut seat);
-    let mut held = keyspace.hold_all(&mut seat);
+    let (mut ctx, keyspace) = (server.persist.ctx.lock(), &server.keyspace);
+    ctx.is_unheard = true; // who waits for a key to go waits on: it comes back
+    keyspace.enter(&mut ctx);
+    let mut guard = keyspace.hold_all(&mut ctx);
     server.scripts.set_libraries(Libraries::default());
     server.note_flush();
-    let flushed: Vec<_> = (0..keyspace.databases()).filter_map(|db| held.flush(db)).collect();
+    let flushed: Vec<_> = (0..keyspace.databases()).filter_map(|db| guard.flush(db)).collect();
     server.forget_tracked();
-    drop(held);
-    keyspace.leave(&mut seat);
-    seat.is_unheard = false;
-    mail::tell(server);
-    server.rubbish.free_flushed(flushed);
+    drop(guard);
+    keyspace.leave(&mut ctx);
+    ctx.is_unheard = false;
+    push_queue::tell(server);
+    server.lazy_free.free_flushed(flushed);
 }

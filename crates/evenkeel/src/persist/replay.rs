@@ -18,7 +18,7 @@ use super::{aof, rewrite};
 use crate::acl::Access;
 use crate::clients::ClientInfo;
 use crate::clock;
-use crate::command::Reach;
+use crate::command::LockScope;
 use crate::command::args::OwnedArgs;
 use crate::command::table::table;
 use crate::dispatch::{Executor, Outcome};
@@ -60,7 +60,7 @@ pub(crate) fn directory(server: &Arc<Server>) -> Result<Replayed, Ended> {
     let play = |part: &Part| player.play(part).map_err(|ended| in_file(ended, &part.path));
     let played = parts.iter().try_for_each(play);
     let Player { executor, commands, position, .. } = player;
-    *server.persist.player.lock() = Some(executor.seat);
+    *server.persist.player.lock() = Some(executor.ctx);
     played?;
     server.log.notice(format!(
         "DB loaded from append only file: {} files, {} commands, {:.3} seconds",
@@ -125,11 +125,11 @@ impl Player<'_> {
     fn new(server: &Arc<Server>) -> Player<'_> {
         let nobody = ClientInfo::new(0, "aof".into(), String::new(), -1, true, 0);
         // The counters of the last set are for those who are no workers.
-        let seat = server.persist.player.lock().take().unwrap_or_else(|| server.keyspace.seat());
-        let mut executor = Executor::on(seat, server.clone(), server.stats.len() - 1);
+        let ctx = server.persist.player.lock().take().unwrap_or_else(|| server.keyspace.thread_context());
+        let mut executor = Executor::on(ctx, server.clone(), server.stats.len() - 1);
         // Replicas have it already. Nor is anybody served who waits: what is there meanwhile is half of the data.
-        executor.seat.is_mute = true;
-        executor.seat.is_unheard = true;
+        executor.ctx.is_mute = true;
+        executor.ctx.is_unheard = true;
         let session = Session { replays: true, ..Session::new(Arc::new(nobody), Access::of_server()) };
         let reply = Reply::default();
         Player { server, executor, session, reply, commands: 0, failed: 0, loaded: 0, position: None }
@@ -143,9 +143,9 @@ impl Player<'_> {
             return Err(Ended::Failed("at byte 0: the file is empty, and should be a snapshot".into()));
         }
         if holds_snapshot(&mut file).map_err(io)? {
-            let mut seats = self.server.persist.loaders.lock();
+            let mut contexts = self.server.persist.loaders.lock();
             let (_, mut reader) =
-                load::rdb(self.server, &mut seats, &mut file, Some(part.size), How::default())?;
+                load::rdb(self.server, &mut contexts, &mut file, Some(part.size), How::default())?;
             at = reader.position();
             drop(reader);
             file.seek(SeekFrom::Start(at)).map_err(io)?;
@@ -198,7 +198,7 @@ impl Player<'_> {
 
     fn run(&mut self, command: &Command<'_>) -> Result<(), Ended> {
         if self.commands.is_multiple_of(LOOK_EVERY) {
-            self.executor.seat.played_ms = clock::unix_ms();
+            self.executor.ctx.played_ms = clock::unix_ms();
             self.server.persist.loading.loaded_bytes.store(self.loaded + command.at(), Relaxed);
             if self.server.stopping.load(Acquire) {
                 return Err(Ended::Stopped);
@@ -211,14 +211,14 @@ impl Player<'_> {
             return Err(Ended::Failed(text));
         }
         let args = OwnedArgs::new(command.args());
-        self.executor.seat.now_ms = 0;
+        self.executor.ctx.now_ms = 0;
         let keyspace = &self.server.keyspace;
-        keyspace.enter(&mut self.executor.seat);
+        keyspace.enter(&mut self.executor.ctx);
         let request = self.executor.resolve_logged(args.as_args(), self.session.db);
         let (errors, session) = (self.reply.errors, &mut self.session);
         let ran =
             self.executor.shielded(&mut self.reply, |executor, reply| executor.run(session, request, reply));
-        keyspace.leave(&mut self.executor.seat);
+        keyspace.leave(&mut self.executor.ctx);
         let failed = ran != Some(Outcome::Replied) || self.reply.errors != errors;
         if failed {
             let name = String::from_utf8_lossy(command.name()).into_owned();
@@ -229,7 +229,7 @@ impl Player<'_> {
                 return Err(Ended::Failed(text));
             };
             // Older servers log scripts as they came, those too that failed in the end: what they had done before stays.
-            let is_script = matches!(table().row(id).reach, Reach::Script { .. });
+            let is_script = matches!(table().row(id).lock_scope, LockScope::Script { .. });
             if !is_script || said.starts_with("-NOSCRIPT") {
                 return Err(Ended::Failed(format!("at byte {at}: {name} cannot be run: {said}")));
             }

@@ -9,12 +9,12 @@ use std::time::Instant;
 
 use evenkeel_rdb::Version;
 use evenkeel_rdb::aof::{Directory, Since};
-use evenkeel_store::Held;
+use evenkeel_store::SlotGuard;
 
-use super::draft::{Cache, Draft};
+use super::direct_writer::{Cache, DirectWriter};
 use super::lock::What;
 use super::recorder::{Commands, Records};
-use super::{Job, Running, aof, points, snapshot};
+use super::{Job, Running, aof, save_points, snapshot};
 use crate::clock;
 use crate::config::Settings;
 use crate::server::Server;
@@ -95,7 +95,7 @@ pub(crate) fn release(server: &Server) {
 
 /// Ends the log, which is claimed, and gives the claim back.
 fn leave_and_release(server: &Arc<Server>) {
-    with_all_held(server, |held| leave(server, held));
+    with_all_held(server, |guard| leave(server, guard));
     server.persist.end_walk(Job::Log, 0);
     end_log(server);
     release(server);
@@ -105,14 +105,14 @@ fn leave_and_release(server: &Arc<Server>) {
 
 /// Ends the log. What has been logged is on disk when this returns. Nobody else writes a base.
 pub(crate) fn turn_off(server: &Server) {
-    with_all_held(server, |held| leave(server, held));
+    with_all_held(server, |guard| leave(server, guard));
     end_log(server);
 }
 
 /// What is done from now on is not logged. Everything is held; [`end_log`] when it is not.
-pub(crate) fn leave(server: &Server, held: &mut Held<'_>) {
+pub(crate) fn leave(server: &Server, guard: &mut SlotGuard<'_>) {
     server.persist.aof.note_left();
-    held.dismiss(aof::place(server));
+    guard.dismiss(aof::place(server));
 }
 
 /// Waits until what was logged before the log was left is on disk, and ends it.
@@ -131,11 +131,11 @@ fn leave_directory(server: &Server) {
 }
 
 /// Does something with everything held.
-pub(crate) fn with_all_held<R>(server: &Server, f: impl FnOnce(&mut Held<'_>) -> R) -> R {
-    let (mut seat, keyspace) = (server.persist.seat.lock(), &server.keyspace);
-    keyspace.enter(&mut seat);
-    let result = f(&mut keyspace.hold_all(&mut seat));
-    keyspace.leave(&mut seat);
+pub(crate) fn with_all_held<R>(server: &Server, f: impl FnOnce(&mut SlotGuard<'_>) -> R) -> R {
+    let (mut ctx, keyspace) = (server.persist.ctx.lock(), &server.keyspace);
+    keyspace.enter(&mut ctx);
+    let result = f(&mut keyspace.hold_all(&mut ctx));
+    keyspace.leave(&mut ctx);
     result
 }
 
@@ -163,10 +163,10 @@ pub(crate) fn go_on(server: &Arc<Server>, mut directory: Directory, found: bool)
     figures.base_size.store(size, Relaxed);
     *server.persist.aof.own.lock() = Some(directory.manifest_path());
     *server.persist.aof.directory.lock() = Some(directory);
-    let reader = with_all_held(server, |held| held.join_log());
+    let reader = with_all_held(server, |guard| guard.join_log());
     let number = reader.last();
     if let Err(error) = aof::start(server, file, reader) {
-        with_all_held(server, |held| aof::forget(server, held));
+        with_all_held(server, |guard| aof::forget(server, guard));
         return Err(say(&error));
     }
     // Without a base, the incremental files are all the data.
@@ -227,7 +227,7 @@ fn end(server: &Server, written: Result<(), String>) -> Ended {
         state.rewrites_failed = 0;
     } else if !server.persist.is_cancelled(Job::Base) {
         state.rewrites_failed += 1;
-        if let Some(minutes) = points::minutes_limited(state.rewrites_failed) {
+        if let Some(minutes) = save_points::minutes_limited(state.rewrites_failed) {
             server.log.warning(format!(
                 "Background AOF rewrite has repeatedly failed and triggered the limit, will retry in {minutes} minutes"
             ));
@@ -242,7 +242,7 @@ fn end(server: &Server, written: Result<(), String>) -> Ended {
 fn write(server: &Arc<Server>) -> Result<(), String> {
     let (settings, aof) = (server.settings(), &server.persist.aof);
     let say = |error: &dyn std::fmt::Display| error.to_string();
-    let (draft, log) = {
+    let (base, log) = {
         let mut directory = aof.directory.lock();
         let directory = match &mut *directory {
             // Wherever the settings point by now: this is where the log is, and the lock on it.
@@ -262,7 +262,7 @@ fn write(server: &Arc<Server>) -> Result<(), String> {
                 path.display()
             ));
         }
-        let draft = directory.draft_base().map_err(|error| say(&error))?;
+        let base = directory.draft_base().map_err(|error| say(&error))?;
         let log = match (aof.is_on(), settings.appendonly) {
             (true, _) => Log::GoesOn,
             (false, true) => {
@@ -271,10 +271,10 @@ fn write(server: &Arc<Server>) -> Result<(), String> {
             }
             (false, false) => Log::None,
         };
-        (draft, log)
+        (base, log)
     };
     let folder = settings.dir.join(&settings.appenddirname);
-    write_base(server, &settings, &draft, log).map_err(|error| format!("{}: {error}", folder.display()))
+    write_base(server, &settings, &base, log).map_err(|error| format!("{}: {error}", folder.display()))
 }
 
 /// What was not loaded is nothing that the base contains.
@@ -321,7 +321,7 @@ pub(crate) fn open(settings: &Settings) -> Result<Directory, evenkeel_rdb::aof::
     Directory::open(&settings.dir, settings.appenddirname.as_os_str(), settings.appendfilename.as_os_str())
 }
 
-fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, draft: &File, log: Log) -> io::Result<()> {
+fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, base: &File, log: Log) -> io::Result<()> {
     let aof = &server.persist.aof;
     let (mut started, mut last) = (Ok(()), 0);
     let since = match log {
@@ -329,33 +329,33 @@ fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, draft: &File, log:
         Log::Begins(_) => Some(Since::Draft),
         Log::None => Some(Since::Number(u64::MAX)),
     };
-    let at_start = |held: &mut Held<'_>| {
+    let at_start = |guard: &mut SlotGuard<'_>| {
         match log {
             Log::GoesOn => {
-                last = held.keyspace().journal.last();
+                last = guard.keyspace().journal.last();
                 aof.switch_behind(last);
             }
             Log::Begins(file) => {
-                let reader = held.join_log();
+                let reader = guard.join_log();
                 last = reader.last();
                 aof.figures.size.store(0, Relaxed);
-                started = aof::start(server, file, reader).inspect_err(|_| aof::forget(server, held));
+                started = aof::start(server, file, reader).inspect_err(|_| aof::forget(server, guard));
             }
             Log::None => {}
         }
         None
     };
     let is_snapshot = settings.aof_use_rdb_preamble;
-    let writer = Draft::new(server, settings, draft, Cache::Past, Job::Base)?;
+    let writer = DirectWriter::new(server, settings, base, Cache::Past, Job::Base)?;
     let len = if is_snapshot {
         let records = Records::new(snapshot::open(writer, settings, Version::V10, true)?, settings.clone());
-        snapshot::finish(snapshot::take(server, settings, (Job::Base, true), records, at_start)?, draft)?
+        snapshot::finish(snapshot::take(server, settings, (Job::Base, true), records, at_start)?, base)?
     } else {
         let second = settings.aof_timestamp_enabled.then(|| clock::unix_ms() / 1000);
         snapshot::take(server, settings, (Job::Base, true), Commands::new(writer, second), at_start)?
     };
     started?;
-    draft.sync_all()?;
+    base.sync_all()?;
     let since = match since {
         Some(since) => since,
         None => Since::Number(
@@ -403,12 +403,12 @@ mod tests {
             let (primary, replica, follow) = pair(way);
             let (server, mut client) = (&replica.server, replica.connect());
             let dump = server.settings().dir.join("dump.rdb");
-            let seat = server.persist.seat.lock();
+            let ctx = server.persist.ctx.lock();
             assert!(!client.run(&follow).is_error());
             replica.wait_until("clients wait", || client.run("GET k").to_string().starts_with("-LOADING"));
             let refusal = client.run("REPLICAOF NO ONE").to_string();
             assert!(refusal.starts_with("-LOADING"), "{refusal}");
-            drop(seat);
+            drop(ctx);
             replica.wait_until("the link stands", || server.replication.link.is_up());
             assert_eq!(client.run("GET k").to_string(), "\"theirs\"");
             assert_eq!(dump.exists(), way == "disabled");
@@ -462,11 +462,11 @@ mod tests {
     fn the_log_is_left_as_the_data_are_swapped() {
         let (primary, replica, follow) = pair("swapdb");
         let (server, mut client) = (&replica.server, replica.connect());
-        let seat = server.persist.seat.lock();
+        let ctx = server.persist.ctx.lock();
         assert!(!client.run(&follow).is_error());
         replica.wait_until("they are swapped", || client.run("GET k").to_string() == "\"theirs\"");
         replica.wait_until("the log has ended", || !server.persist.aof.is_on());
-        drop(seat);
+        drop(ctx);
         await_log(&replica);
         replica.stop();
         primary.stop();

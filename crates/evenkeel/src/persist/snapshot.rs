@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 use evenkeel_rdb::Version;
 use evenkeel_rdb::file::{FileWriter, Finished, Origin};
 use evenkeel_store::snapshot::Walk;
-use evenkeel_store::{Held, Seat, memory};
+use evenkeel_store::{SlotGuard, ThreadContext, memory};
 use parking_lot::MutexGuard;
 
-use super::claims::{PATIENCE, STUCK};
-use super::draft::{Cache, Draft};
+use super::direct_writer::{Cache, DirectWriter};
+use super::jobs::{PATIENCE, STUCK};
 use super::lock::What;
 use super::pace::{GivesWay, NAP_MAX, Pace, Paced};
 use super::recorder::{Form, Recorder, Records, Sizes};
@@ -223,15 +223,15 @@ fn write_file(
     let beside = Beside::create(path)?;
     // Whoever waits for all of it may start the next server as soon as it is there.
     let cache = if moment.is_some() { Cache::Past } else { Cache::Through };
-    let draft = Draft::new(server, settings, &beside.file, cache, Job::Snapshot)?;
-    let file = open(draft, settings, Version::V10, false)?;
+    let writer = DirectWriter::new(server, settings, &beside.file, cache, Job::Snapshot)?;
+    let file = open(writer, settings, Version::V10, false)?;
     let mut changes = 0;
     let records = Records::new(file, settings.clone());
-    let file = take(server, settings, (Job::Snapshot, true), records, |held| {
-        changes = held.keyspace().total().asked();
+    let file = take(server, settings, (Job::Snapshot, true), records, |guard| {
+        changes = guard.keyspace().total().asked();
         drop(moment);
         let is_last = server.persist.ending.is_under_way();
-        let last = is_last.then(|| server.replication.finish(held)).flatten();
+        let last = is_last.then(|| server.replication.finish(guard)).flatten();
         last.or_else(|| server.replication.link.position(server))
     })?;
     let len = finish(file, &beside.file)?;
@@ -259,7 +259,7 @@ pub(crate) fn open<W: Write>(
 }
 
 /// Writes the end of a file, and its beginning anew if that has to say something else; returns how many bytes it has.
-pub(crate) fn finish(file: FileWriter<Draft>, mut disk: &File) -> io::Result<u64> {
+pub(crate) fn finish(file: FileWriter<DirectWriter>, mut disk: &File) -> io::Result<u64> {
     let Finished { len, header, .. } = file.finish()?;
     if let Some(header) = header {
         disk.seek(io::SeekFrom::Start(0))?;
@@ -276,50 +276,50 @@ pub(crate) fn take<F: Form>(
     settings: &Arc<Settings>,
     (job, to_disk): (Job, bool),
     mut form: F,
-    at_start: impl FnOnce(&mut Held<'_>) -> Option<Position>,
+    at_start: impl FnOnce(&mut SlotGuard<'_>) -> Option<Position>,
 ) -> io::Result<F::Whole> {
-    let mut seat = seat(server, job)?;
+    let mut ctx = snapshot_context(server, job)?;
     let (keyspace, progress) = (&server.keyspace, &server.persist.progress);
-    seat.now_ms = clock::unix_ms();
+    ctx.now_ms = clock::unix_ms();
     // Replicas are given up by who feeds them.
     let waiting_max = if to_disk { settings.snapshot_buffer_limit as usize } else { usize::MAX };
     let mut libraries = Arc::default();
-    let (mut walk, sizes, position) = begin_walk(server, waiting_max, &mut seat, |held| {
+    let (mut walk, sizes, position) = begin_walk(server, waiting_max, &mut ctx, |guard| {
         libraries = server.scripts.libraries();
-        at_start(held)
+        at_start(guard)
     });
     // Not before: threads that the beginning starts are to be as others.
     let _gives_way = GivesWay::new();
     let told = position.map_or(Ok(()), |position| form.position(&position));
-    let now_ms = seat.now_ms;
+    let now_ms = ctx.now_ms;
     let written = libraries.iter().try_for_each(|library| form.library(&library.code));
     let recorder =
         || Recorder::new(form, settings.clone(), (progress, server.persist.cancel_flag(job)), now_ms, sizes);
-    let mut recorder = Paced::new(memory::aside(recorder), Pace::new(settings), keyspace, progress);
+    let mut recorder = Paced::new(memory::uncounted(recorder), Pace::new(settings), keyspace, progress);
     // It goes to its end even if nobody wants it any more: the epoch of all entries must be the same again.
     let mut cause = told.and(written).err();
     while !walk.is_done() {
         if cause.is_some() {
-            let flushed = walk.step(keyspace, &mut seat, &mut Nowhere);
-            server.rubbish.free_if_any(flushed);
+            let flushed = walk.step(keyspace, &mut ctx, &mut Nowhere);
+            server.lazy_free.free_if_any(flushed);
             continue;
         }
         let stepped = catch_unwind(AssertUnwindSafe(|| {
-            let flushed = walk.step(keyspace, &mut seat, &mut recorder);
-            server.rubbish.free_if_any(flushed);
+            let flushed = walk.step(keyspace, &mut ctx, &mut recorder);
+            server.lazy_free.free_if_any(flushed);
             while recorder.sink.encode() {
                 recorder.rest();
-                server.rubbish.free_if_any(walk.take_kept(keyspace, &mut recorder));
+                server.lazy_free.free_if_any(walk.take_kept(keyspace, &mut recorder));
             }
             progress.walked.store((walk.progress() * 10_000.0) as u64, Relaxed);
             recorder.rest();
             while recorder.is_ahead(mbps_max(server)) && !server.persist.is_cancelled(job) {
                 std::thread::sleep(NAP_MAX);
-                server.rubbish.free_if_any(walk.take_kept(keyspace, &mut recorder.sink));
+                server.lazy_free.free_if_any(walk.take_kept(keyspace, &mut recorder.sink));
             }
         }));
         if stepped.is_err() {
-            keyspace.leave_after_panic(&mut seat);
+            keyspace.leave_after_panic(&mut ctx);
             cause = Some(io::Error::other("a panic, which is in the log"));
             continue;
         }
@@ -331,9 +331,9 @@ pub(crate) fn take<F: Form>(
             cause = Some(io::Error::new(error.kind(), error.to_string()));
         }
     }
-    keyspace.enter(&mut seat);
-    let rest = keyspace.hold_all(&mut seat).end_snapshot(walk);
-    keyspace.leave(&mut seat);
+    keyspace.enter(&mut ctx);
+    let rest = keyspace.hold_all(&mut ctx).end_snapshot(walk);
+    keyspace.leave(&mut ctx);
     if cause.is_none() && rest.is_lost() {
         cause = Some(overrun(server, settings));
     }
@@ -345,16 +345,16 @@ pub(crate) fn take<F: Form>(
             flushed
         }
     };
-    server.rubbish.free_if_any(flushed);
+    server.lazy_free.free_if_any(flushed);
     // What is left to do is the disk's, for which nobody else is to wait.
     server.persist.end_walk(job, keyspace.copied_for_snapshot() as u64);
-    drop(seat);
+    drop(ctx);
     let finished = match cause {
         Some(error) => {
-            memory::aside(|| drop(recorder));
+            memory::uncounted(|| drop(recorder));
             Err(error)
         }
-        None => memory::aside(|| recorder.sink.finish()),
+        None => memory::uncounted(|| recorder.sink.finish()),
     };
     server.persist.unless_cancelled(job, finished)
 }
@@ -363,11 +363,11 @@ pub(crate) fn take<F: Form>(
 ///
 /// # Errors
 /// The job is cancelled.
-fn seat(server: &Server, job: Job) -> io::Result<MutexGuard<'_, Seat>> {
+fn snapshot_context(server: &Server, job: Job) -> io::Result<MutexGuard<'_, ThreadContext>> {
     loop {
-        if let Some(seat) = server.persist.seat.try_lock_for(LOOK) {
+        if let Some(ctx) = server.persist.ctx.try_lock_for(LOOK) {
             server.persist.begin_walk(job);
-            return Ok(seat);
+            return Ok(ctx);
         }
         if server.persist.is_cancelled(job) {
             return Err(cancelled());
@@ -402,22 +402,22 @@ pub(super) fn overrun(server: &Server, settings: &Settings) -> io::Error {
 fn begin_walk(
     server: &Server,
     waiting_max: usize,
-    seat: &mut Seat,
-    at_start: impl FnOnce(&mut Held<'_>) -> Option<Position>,
+    ctx: &mut ThreadContext,
+    at_start: impl FnOnce(&mut SlotGuard<'_>) -> Option<Position>,
 ) -> (Walk, Sizes, Option<Position>) {
     let keyspace = &server.keyspace;
-    keyspace.enter(seat);
-    let mut held = keyspace.hold_all(seat);
+    keyspace.enter(ctx);
+    let mut guard = keyspace.hold_all(ctx);
     let sizes = (0..keyspace.databases()).map(|db| {
-        let keys = keyspace.len(held.seat, db) as u64;
-        (keys > 0).then(|| (keys, keyspace.timed_len(held.seat, db) as u64))
+        let keys = keyspace.len(guard.ctx, db) as u64;
+        (keys > 0).then(|| (keys, keyspace.timed_len(guard.ctx, db) as u64))
     });
     let sizes: Sizes = sizes.collect();
     server.persist.progress.begin(sizes.iter().flatten().map(|(keys, _)| keys).sum());
-    let position = at_start(&mut held);
-    let walk = held.begin_snapshot(waiting_max);
-    drop(held);
-    keyspace.leave(seat);
+    let position = at_start(&mut guard);
+    let walk = guard.begin_snapshot(waiting_max);
+    drop(guard);
+    keyspace.leave(ctx);
     (walk, sizes, position)
 }
 
@@ -525,17 +525,17 @@ mod tests {
         let (server, persist) = (&live.server, &live.server.persist);
         assert!(persist.claim(Job::Snapshot));
         persist.state.lock().sync = Some(Running::now(Job::Sync, false));
-        let walker = seat(server, Job::Snapshot).expect("nobody else walks");
+        let walker = snapshot_context(server, Job::Snapshot).expect("nobody else walks");
         persist.note_wait(Job::Snapshot);
-        *persist.disk_since.lock() = Instant::now().checked_sub(super::super::claims::STUCK);
+        *persist.disk_since.lock() = Instant::now().checked_sub(super::super::jobs::STUCK);
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| seat(server, Job::Sync).is_ok());
+            let waiter = scope.spawn(|| snapshot_context(server, Job::Sync).is_ok());
             live.wait_until("it is given up", || persist.is_cancelled(Job::Snapshot));
             persist.end_walk(Job::Snapshot, 0);
             drop(walker);
             assert!(waiter.join().expect("it gets the seat"));
-            let _walker = persist.seat.lock();
-            let waiter = scope.spawn(|| seat(server, Job::Sync).is_ok());
+            let _walker = persist.ctx.lock();
+            let waiter = scope.spawn(|| snapshot_context(server, Job::Sync).is_ok());
             persist.cancel_sync();
             assert!(!waiter.join().expect("nobody wants it any more"));
         });

@@ -9,7 +9,7 @@ use crate::testing::World;
 
 fn connection(world: &World) -> Connection {
     let client = ClientInfo::new(1, "test:1".into(), "test:2".into(), -1, false, world.now_ms);
-    let session = Session::of_newcomer(Arc::new(client), &world.server);
+    let session = Session::of_new_connection(Arc::new(client), &world.server);
     let (socket, _peer) = UnixStream::pair().expect("two descriptors are free");
     Connection::new(socket.into(), session)
 }

@@ -1,6 +1,6 @@
 //! Publish and subscribe: who listens to what, and handing a message to all who do.
 //!
-//! A message is encoded once and shared by all who get it. Its publisher puts it into the mail ([`mail`]) of every
+//! A message is encoded once and shared by all who get it. Its publisher puts it into the mail ([`push_queue`]) of every
 //! subscriber while it holds the lock of the channel; those of a transaction, a script or a command with several keys go there together
 //! ([`unit`]). From that follow the orders that clients may rely on: all who listen
 //! to a channel get its messages in one order, a publisher's messages come in the order in which it published them, and who
@@ -23,10 +23,10 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use crate::clients::{ClientInfo, Names};
 use crate::config::Settings;
 use crate::glob;
-use mail::Letter;
+use push_queue::PushMessage;
 
-pub(crate) mod mail;
 pub(crate) mod notices;
+pub(crate) mod push_queue;
 pub(crate) mod unit;
 
 /// Locks over the channels of one kind: publishers to different channels seldom wait for each other.
@@ -244,8 +244,8 @@ impl PubSub {
     }
 
     /// Hands something to one client.
-    pub(crate) fn send(&self, client: &Arc<ClientInfo>, letter: impl Into<Letter>) {
-        mail::put(client, letter, self.limits.of(client));
+    pub(crate) fn send(&self, client: &Arc<ClientInfo>, message: impl Into<PushMessage>) {
+        push_queue::put(client, message, self.limits.of(client));
     }
 
     /// Hands a message to all who listen to a channel of SSUBSCRIBE.

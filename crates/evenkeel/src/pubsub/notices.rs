@@ -34,8 +34,8 @@ pub(crate) const NEW: u32 = 1 << 14;
 const ALL: u32 = GENERIC | STRING | LIST | SET | HASH | ZSET | EXPIRED | EVICTED | STREAM | MODULE;
 
 /// The classes that letters of `notify-keyspace-events` ask for; none if nothing would be published anywhere.
-pub(crate) fn classes(letters: &[u8]) -> u32 {
-    let class = |letter: &u8| match letter {
+pub(crate) fn classes(messages: &[u8]) -> u32 {
+    let class = |message: &u8| match message {
         b'K' => BY_KEY,
         b'E' => BY_EVENT,
         b'A' => ALL,
@@ -53,7 +53,7 @@ pub(crate) fn classes(letters: &[u8]) -> u32 {
         b'n' => NEW,
         _ => 0,
     };
-    let classes = letters.iter().map(class).fold(0, |all, one| all | one);
+    let classes = messages.iter().map(class).fold(0, |all, one| all | one);
     if classes & (BY_KEY | BY_EVENT) == 0 || classes & !(BY_KEY | BY_EVENT) == 0 { 0 } else { classes }
 }
 
@@ -73,8 +73,8 @@ impl Notices {
     }
 
     /// Publishes these classes from now on; whether there are any.
-    pub(crate) fn configure(&self, letters: &[u8]) -> bool {
-        let classes = classes(letters);
+    pub(crate) fn configure(&self, messages: &[u8]) -> bool {
+        let classes = classes(messages);
         self.classes.store(classes, Relaxed);
         classes != 0
     }

@@ -15,10 +15,10 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use evenkeel_store::Held;
+use evenkeel_store::SlotGuard;
 use parking_lot::MutexGuard;
 
-use super::mail::{self, Letter};
+use super::push_queue::{self, PushMessage};
 use super::{Channels, PubSub, Shelf, hand_out, hand_out_in_shard};
 use crate::clients::ClientInfo;
 use crate::monitor::Monitors;
@@ -33,7 +33,7 @@ pub(crate) enum Message {
         text: Box<[u8]>,
     },
     /// For one client.
-    Letter(Arc<ClientInfo>, Letter),
+    PushMessage(Arc<ClientInfo>, PushMessage),
     /// For all who watch by MONITOR.
     Lines(Arc<[u8]>),
 }
@@ -42,28 +42,33 @@ thread_local! {
     static KEPT: RefCell<Vec<Message>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps a message until [`deliver`]. Whoever holds the unit's keys says so to them ([`Held::note_messages`]).
+/// Keeps a message until [`deliver`]. Whoever holds the unit's keys says so to them ([`SlotGuard::note_messages`]).
 pub(crate) fn keep(message: Message) {
     KEPT.with_borrow_mut(|kept| kept.push(message));
 }
 
 impl PubSub {
     /// PUBLISH as a part of a unit; how often it would be handed over now.
-    pub(crate) fn publish_in_unit(&self, held: &mut Held<'_>, channel: &[u8], text: &[u8]) -> usize {
+    pub(crate) fn publish_in_unit(&self, guard: &mut SlotGuard<'_>, channel: &[u8], text: &[u8]) -> usize {
         let count = self.count_listeners(channel);
         if count > 0 {
             keep(Message::Published { channel: channel.into(), text: text.into() });
-            held.note_messages();
+            guard.note_messages();
         }
         count
     }
 
     /// SPUBLISH as a part of a unit.
-    pub(crate) fn publish_in_shard_in_unit(&self, held: &mut Held<'_>, channel: &[u8], text: &[u8]) -> usize {
+    pub(crate) fn publish_in_shard_in_unit(
+        &self,
+        guard: &mut SlotGuard<'_>,
+        channel: &[u8],
+        text: &[u8],
+    ) -> usize {
         let count = self.shards.subscribers(channel);
         if count > 0 {
             keep(Message::PublishedInShard { channel: channel.into(), text: text.into() });
-            held.note_messages();
+            guard.note_messages();
         }
         count
     }
@@ -90,7 +95,7 @@ fn deliver_one(pubsub: &PubSub, monitors: &Monitors, message: &Message) {
     match message {
         Message::Published { channel, text } => _ = pubsub.publish(channel, text),
         Message::PublishedInShard { channel, text } => _ = pubsub.publish_in_shard(channel, text),
-        Message::Letter(client, letter) => pubsub.send(client, letter.clone()),
+        Message::PushMessage(client, message) => pubsub.send(client, message.clone()),
         Message::Lines(lines) => monitors.send(pubsub, || lines.clone()),
     }
 }
@@ -99,16 +104,16 @@ fn deliver_one(pubsub: &PubSub, monitors: &Monitors, message: &Message) {
 #[derive(Default)]
 struct Batches {
     at: HashMap<u64, usize>,
-    all: Vec<(Arc<ClientInfo>, Vec<Letter>)>,
+    all: Vec<(Arc<ClientInfo>, Vec<PushMessage>)>,
 }
 
 impl Batches {
-    fn add(&mut self, client: &Arc<ClientInfo>, letter: Letter) {
+    fn add(&mut self, client: &Arc<ClientInfo>, message: PushMessage) {
         let at = *self.at.entry(client.id).or_insert(self.all.len());
         if at == self.all.len() {
             self.all.push((client.clone(), Vec::new()));
         }
-        self.all[at].1.push(letter);
+        self.all[at].1.push(message);
     }
 }
 
@@ -136,14 +141,14 @@ fn deliver_together(pubsub: &PubSub, monitors: &Monitors, messages: &[Message]) 
             Message::PublishedInShard { channel, text } => {
                 _ = hand_out_in_shard(shards.of(channel), (channel, text), &mut put);
             }
-            Message::Letter(client, letter) => batches.add(client, letter.clone()),
+            Message::PushMessage(client, message) => batches.add(client, message.clone()),
             Message::Lines(lines) => {
                 watchers.iter().flat_map(|them| them.iter()).for_each(|client| put(client, lines.clone()));
             }
         }
     }
-    for (client, letters) in batches.all {
-        mail::put_all(&client, letters, pubsub.limits.of(&client));
+    for (client, messages) in batches.all {
+        push_queue::put_all(&client, messages, pubsub.limits.of(&client));
     }
 }
 

@@ -23,11 +23,11 @@ use evenkeel_resp::request::{Parsed, Span, State, parse};
 use evenkeel_store::Place;
 
 use super::feed::note_point;
-use super::wire::Ended;
+use super::primary_connection::Ended;
 use crate::acl::Access;
 use crate::clients::ClientInfo;
 use crate::clock;
-use crate::command::{Args, Command, Id, Reach};
+use crate::command::{Args, Command, Id, LockScope};
 use crate::dispatch::{Executor, Outcome, Request};
 use crate::reply::Reply;
 use crate::server::Server;
@@ -205,14 +205,14 @@ impl Applier {
     fn run_batch(&mut self, generation: u64, now_ms: u64) -> Result<(), Ended> {
         let server = self.server.clone();
         let keyspace = &server.keyspace;
-        self.executor.seat.now_ms = 0;
-        self.executor.seat.played_ms = now_ms;
-        keyspace.enter(&mut self.executor.seat);
+        self.executor.ctx.now_ms = 0;
+        self.executor.ctx.played_ms = now_ms;
+        keyspace.enter(&mut self.executor.ctx);
         // Looked at inside the gate, through which DEBUG RELOAD goes when it has said so.
         while server.pause.is_to_reload() && !server.stopping.load(Acquire) {
-            keyspace.leave(&mut self.executor.seat);
+            keyspace.leave(&mut self.executor.ctx);
             std::thread::sleep(RELOAD_LOOK);
-            keyspace.enter(&mut self.executor.seat);
+            keyspace.enter(&mut self.executor.ctx);
         }
         // What was waited for is no command's time.
         self.executor.last_ticks = clock::ticks();
@@ -237,7 +237,7 @@ impl Applier {
             self.executor.serve_woken();
         }
         let is_wanted = !stops && self.is_wanted();
-        keyspace.leave(&mut self.executor.seat);
+        keyspace.leave(&mut self.executor.ctx);
         if is_wanted { ran } else { Err(Ended::Superseded) }
     }
 
@@ -247,11 +247,11 @@ impl Applier {
     }
 
     fn prefetch(&self) {
-        let (keyspace, seat) = (&self.server.keyspace, &self.executor.seat);
+        let (keyspace, ctx) = (&self.server.keyspace, &self.executor.ctx);
         let keys = || self.batch.iter().filter_map(|parts| parts.key);
-        keys().for_each(|(_, place)| keyspace.prefetch_slot(seat, place));
-        keys().for_each(|(hash, place)| keyspace.prefetch_bucket(seat, place, hash));
-        keys().for_each(|(hash, place)| keyspace.prefetch_entry(seat, place, hash, ENTRY_LINES));
+        keys().for_each(|(_, place)| keyspace.prefetch_slot(ctx, place));
+        keys().for_each(|(hash, place)| keyspace.prefetch_bucket(ctx, place, hash));
+        keys().for_each(|(hash, place)| keyspace.prefetch_entry(ctx, place, hash, ENTRY_LINES));
     }
 
     fn run_one(&mut self, parts: &Parts) -> Result<(), Ended> {
@@ -277,7 +277,7 @@ impl Applier {
                 self.complain(name, "this server knows it in another form");
                 return Ok(());
             }
-            if !matches!(row.reach, Reach::Keys) {
+            if !matches!(row.lock_scope, LockScope::Keys) {
                 self.pass_on();
             }
             self.execute(parts);
@@ -344,7 +344,7 @@ impl Applier {
             stream.append(&self.buffer[self.passed..self.ran]);
             link.note_applied(self.session.db);
             // Where replicas of our own are fed, that is done by who knows what they still need.
-            if !self.server.replication.door.is_open() {
+            if !self.server.replication.replica_inbox.is_open() {
                 stream.trim(self.executor.settings.repl_backlog_size, &[]);
             }
             let offset = stream.offset();

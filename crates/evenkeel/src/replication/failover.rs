@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
 
-use evenkeel_store::Held;
+use evenkeel_store::SlotGuard;
 use parking_lot::Mutex;
 
 use super::link::{self, Target};
@@ -96,14 +96,14 @@ impl Failover {
 }
 
 /// Begins. Everything is held, and this server is a primary that is not failing over.
-pub(crate) fn begin(server: &Arc<Server>, held: &mut Held<'_>, plan: Plan) {
-    assert!(held.holds_all(), "writes stop at one moment");
+pub(crate) fn begin(server: &Arc<Server>, guard: &mut SlotGuard<'_>, plan: Plan) {
+    assert!(guard.holds_all(), "writes stop at one moment");
     let state = &server.replication;
     assert!(!state.is_replica(), "only a primary has something to give");
     let target = plan.target.as_ref().map_or("any replica".into(), name);
     server.log.notice(format!("FAILOVER requested to {target}."));
     server.pause.begin(Pauser::Failover, false, u64::MAX, clock::unix_ms());
-    held.hide_expired(true);
+    guard.hide_expired(true);
     state.stream().is_at_rest = true;
     *state.failover.0.lock() = Some((Phase::Waiting, plan));
     // Else replicas would say within a second what they have.
@@ -112,14 +112,14 @@ pub(crate) fn begin(server: &Arc<Server>, held: &mut Held<'_>, plan: Plan) {
 }
 
 /// Gives it up, for this reason, if there is one; whether there was. Everything is held.
-pub(crate) fn abort(server: &Arc<Server>, held: &mut Held<'_>, reason: &str) -> bool {
+pub(crate) fn abort(server: &Arc<Server>, guard: &mut SlotGuard<'_>, reason: &str) -> bool {
     let Some((phase, plan)) = server.replication.failover.0.lock().clone() else { return false };
     let target = plan.target.as_ref().map_or(String::new(), |target| format!(" to {}", name(target)));
     server.log.notice(format!("Aborting failover{target} while {}: {reason}", phase.name()));
     match phase {
-        Phase::Waiting => held.hide_expired(false),
+        Phase::Waiting => guard.hide_expired(false),
         Phase::Asking | Phase::Asked => {
-            link::change(server, held, None);
+            link::change(server, guard, None);
             link::remember(server, None);
         }
     }
@@ -130,9 +130,9 @@ pub(crate) fn abort(server: &Arc<Server>, held: &mut Held<'_>, reason: &str) -> 
 /// The link's thread: the server that was asked to become a primary does not.
 pub(super) fn refused(server: &Arc<Server>, generation: u64, reason: &str) {
     let state = &server.replication;
-    state.with_all_held(server, |held| {
+    state.with_all_held(server, |guard| {
         if state.link.generation() == generation && state.failover.is_asking() {
-            abort(server, held, reason);
+            abort(server, guard, reason);
         }
     });
 }
@@ -161,11 +161,11 @@ pub(super) fn look(server: &Arc<Server>) {
     if !is_time_up && who_has_all(server, &plan).is_none() {
         return;
     }
-    let has_changed = server.replication.with_all_held(server, |held| {
+    let has_changed = server.replication.with_all_held(server, |guard| {
         // Somebody may have given it up meanwhile, or may want another one.
         let Some((Phase::Waiting, plan)) = server.replication.failover.0.lock().clone() else { return false };
         let is_time_up = plan.until.is_some_and(|until| Instant::now() >= until);
-        (is_time_up || who_has_all(server, &plan).is_some()) && go_on(server, held, plan, is_time_up)
+        (is_time_up || who_has_all(server, &plan).is_some()) && go_on(server, guard, plan, is_time_up)
     });
     if has_changed {
         link::end_waits(server);
@@ -181,16 +181,16 @@ pub(crate) fn give_up_late(server: &Arc<Server>) {
         !is_forced && plan.until.is_some_and(|until| Instant::now() > until + LATE)
     };
     if is_late() {
-        state.with_all_held(server, |held| {
+        state.with_all_held(server, |guard| {
             if is_late() {
-                abort(server, held, "Replica never caught up before timeout");
+                abort(server, guard, "Replica never caught up before timeout");
             }
         });
     }
 }
 
 /// Follows who has all; whether there is one. Everything is held.
-fn go_on(server: &Arc<Server>, held: &mut Held<'_>, plan: Plan, is_time_up: bool) -> bool {
+fn go_on(server: &Arc<Server>, guard: &mut SlotGuard<'_>, plan: Plan, is_time_up: bool) -> bool {
     let target = match (who_has_all(server, &plan), &plan.target) {
         (Some(target), _) => {
             server.log.notice(format!("Failover target {} is synced, failing over.", name(&target)));
@@ -202,14 +202,14 @@ fn go_on(server: &Arc<Server>, held: &mut Held<'_>, plan: Plan, is_time_up: bool
         }
         (None, _) => {
             if is_time_up {
-                abort(server, held, "Replica never caught up before timeout");
+                abort(server, guard, "Replica never caught up before timeout");
             }
             return false;
         }
     };
     let plan = Plan { target: Some(target.clone()), ..plan };
     *server.replication.failover.0.lock() = Some((Phase::Asking, plan));
-    link::change(server, held, Some(target.clone()));
+    link::change(server, guard, Some(target.clone()));
     link::remember(server, Some(target));
     true
 }

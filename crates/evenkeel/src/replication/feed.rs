@@ -23,9 +23,9 @@ use std::time::{Duration, Instant};
 use evenkeel_store::journal::{Reader, select};
 
 use super::backlog::BLOCK;
-use super::overflow::Overflow;
-use super::peer::{Peer, Stage};
-use super::pipe::Pipe;
+use super::replica_connection::{ReplicaConnection, Stage};
+use super::snapshot_pipe::SnapshotPipe;
+use super::spill_file::SpillFile;
 use super::{Reading, Stream};
 use crate::clock;
 use crate::config::Settings;
@@ -69,7 +69,7 @@ struct Feed {
     server: Arc<Server>,
     settings: Arc<Settings>,
     poll: Poll,
-    peers: BTreeMap<u64, Peer>,
+    replicas: BTreeMap<u64, ReplicaConnection>,
     last_token: u64,
     /// Of the stream that the replicas have been told of.
     era: u64,
@@ -82,7 +82,7 @@ struct Feed {
     asked: u64,
     sync: Option<Sync>,
     /// Snapshots that have been taken, and of which some replica has yet to be sent the rest, with all for whom they are.
-    draining: Vec<(Arc<Pipe>, Vec<u64>)>,
+    draining: Vec<(Arc<SnapshotPipe>, Vec<u64>)>,
     now: Instant,
     now_ms: u64,
     last_record: Instant,
@@ -119,13 +119,13 @@ pub(super) fn start(server: &Arc<Server>) -> io::Result<()> {
 
 fn new(server: &Arc<Server>) -> io::Result<Feed> {
     let poll = Poll::new()?;
-    poll.add_wakeup(server.replication.door.fd(), WAKEUP_TOKEN)?;
+    poll.add_wakeup(server.replication.replica_inbox.fd(), WAKEUP_TOKEN)?;
     let now = Instant::now();
     Ok(Feed {
         server: server.clone(),
         settings: server.settings(),
         poll,
-        peers: BTreeMap::new(),
+        replicas: BTreeMap::new(),
         last_token: 0,
         era: 0,
         reader: None,
@@ -164,7 +164,7 @@ impl Feed {
     fn turn(&mut self) {
         self.wait();
         self.follow_era();
-        let arrivals = self.server.replication.door.take();
+        let arrivals = self.server.replication.replica_inbox.take();
         self.take_log();
         if !arrivals.is_empty() {
             // What they may go on with is what is to be kept now, of all that was written before they came.
@@ -198,12 +198,12 @@ impl Feed {
         for index in 0..events {
             let event = self.poll.event(index);
             if event.token == WAKEUP_TOKEN {
-                self.server.replication.door.drain();
+                self.server.replication.replica_inbox.drain();
                 continue;
             }
-            let Some(peer) = self.peers.get_mut(&event.token) else { continue };
-            peer.is_writable |= event.is_writable();
-            peer.is_readable |= event.is_readable() || event.is_hangup();
+            let Some(replica) = self.replicas.get_mut(&event.token) else { continue };
+            replica.is_writable |= event.is_writable();
+            replica.is_readable |= event.is_readable() || event.is_hangup();
         }
         self.listen_to_all();
     }
@@ -285,8 +285,8 @@ impl Feed {
             self.era = era;
             self.points.clear();
             self.points.extend(self.reader.as_ref().map(|reader| (offset, reader.last())));
-            self.part_if(|peer| {
-                let waits = matches!(peer.stage, Stage::Waiting { .. });
+            self.part_if(|replica| {
+                let waits = matches!(replica.stage, Stage::Waiting { .. });
                 (!waits).then(|| "the stream is another one from now on".into())
             });
         }
@@ -320,13 +320,13 @@ impl Feed {
 
     fn send_all(&mut self) {
         let (mut failed, mut sent) = (Vec::new(), 0);
-        for (token, peer) in &mut self.peers {
+        for (token, replica) in &mut self.replicas {
             // Of what was written after it was killed, it gets nothing.
-            if peer.is_killed() {
+            if replica.is_killed() {
                 failed.push((*token, "it was killed".into()));
                 continue;
             }
-            if !peer.is_writable {
+            if !replica.is_writable {
                 continue;
             }
             // Let go of between two of them: INFO and ROLE look at it, too.
@@ -334,11 +334,11 @@ impl Feed {
             if stream.era() != self.era {
                 break; // offsets do not mean what they did
             }
-            match peer.send(&stream, self.now) {
+            match replica.send(&stream, self.now) {
                 Ok(some) => {
                     sent += some;
-                    self.has_more |= some > 0 && peer.is_writable && peer.has_more(&stream);
-                    if peer.is_done() {
+                    self.has_more |= some > 0 && replica.is_writable && replica.has_more(&stream);
+                    if replica.is_done() {
                         failed.push((*token, "it has all that it wanted".into()));
                     }
                 }
@@ -347,8 +347,8 @@ impl Feed {
         }
         self.server.replication.figures.sent.fetch_add(sent as u64, Relaxed);
         for (token, reason) in failed {
-            if let Some(peer) = self.peers.remove(&token) {
-                self.part(peer, &reason);
+            if let Some(replica) = self.replicas.remove(&token) {
+                self.part(replica, &reason);
             }
         }
     }
@@ -362,22 +362,24 @@ impl Feed {
 
     /// Lets go of what nobody has to be sent any more.
     fn trim(&mut self) {
-        let living = self.peers.values().filter(|peer| !peer.is_killed());
-        let readers: Vec<u64> = living.filter_map(Peer::needs).collect();
-        let catches_up = self.peers.values().any(|peer| peer.catches_up);
+        let living = self.replicas.values().filter(|replica| !replica.is_killed());
+        let readers: Vec<u64> = living.filter_map(ReplicaConnection::needs).collect();
+        let catches_up = self.replicas.values().any(|replica| replica.catches_up);
         let kept = self.settings.repl_backlog_size;
         let state = &self.server.replication;
         let mut stream = state.stream();
         stream.trim(kept, &readers);
         let in_memory = if catches_up { MEMORY_LEN_MAX.max(kept + BLOCK as u64) } else { u64::MAX };
         let without_disk = WITHOUT_DISK_LEN_MAX.max(in_memory);
-        let overflowed = stream.overflow(in_memory, without_disk, |from| {
+        let overflowed = stream.spill_file(in_memory, without_disk, |from| {
             let server = self.server.clone();
-            Overflow::create(&self.settings.dir, from, move || server.replication.door.nudge())
+            SpillFile::create(&self.settings.dir, from, move || server.replication.replica_inbox.nudge())
         });
-        let waiting = stream.overflow.as_ref().map_or(0, Overflow::waiting);
-        let on_disk =
-            stream.overflow.as_ref().map_or(0, |overflow| overflow.len() - waiting.min(overflow.len()));
+        let waiting = stream.spill_file.as_ref().map_or(0, SpillFile::waiting);
+        let on_disk = stream
+            .spill_file
+            .as_ref()
+            .map_or(0, |spill_file| spill_file.len() - waiting.min(spill_file.len()));
         self.note_memory(&stream);
         drop(stream);
         state.figures.on_disk.store(on_disk, Relaxed);
@@ -385,7 +387,7 @@ impl Feed {
             self.give_up_slow(without_disk, &error);
         }
         self.tend_pipes();
-        if let Some(answered) = self.peers.values().map(Peer::answered).min() {
+        if let Some(answered) = self.replicas.values().map(ReplicaConnection::answered).min() {
             while self.points.len() > 1 && self.points[1].0 <= answered {
                 self.points.pop_front();
             }
@@ -397,28 +399,28 @@ impl Feed {
     /// Whether the backlog is kept for nobody.
     fn is_over(&self) -> bool {
         let ttl = self.settings.repl_backlog_ttl;
-        let is_long = ttl > 0 && self.now - self.alone_since > Duration::from_secs(ttl);
-        let is_idle = self.peers.is_empty() && self.sync.is_none() && self.draining.is_empty();
-        is_idle && (is_long && !self.server.replication.is_replica() || !self.reader_is_there())
+        let is_worth_offloading = ttl > 0 && self.now - self.alone_since > Duration::from_secs(ttl);
+        let is_idle = self.replicas.is_empty() && self.sync.is_none() && self.draining.is_empty();
+        is_idle && (is_worth_offloading && !self.server.replication.is_replica() || !self.reader_is_there())
     }
 
     /// Ends the stream, and gives everything back; `false`: somebody has come.
     fn leave(&mut self) -> bool {
         let (keyspace, state) = (&self.server.keyspace, &self.server.replication);
         if let Some(reader) = self.reader.take() {
-            let mut seat = state.seat.lock();
-            keyspace.enter(&mut seat);
-            let mut held = keyspace.hold_all(&mut seat);
-            state.leave_log(&mut held); // unless somebody came before, and made this server a replica
-            drop(held);
-            keyspace.leave(&mut seat);
+            let mut ctx = state.ctx.lock();
+            keyspace.enter(&mut ctx);
+            let mut guard = keyspace.hold_all(&mut ctx);
+            state.leave_log(&mut guard); // unless somebody came before, and made this server a replica
+            drop(guard);
+            keyspace.leave(&mut ctx);
             reader.end(&keyspace.journal);
             state.stream().forget();
             state.figures.beyond.store(0, Relaxed);
             state.reading.set(Reading::NONE);
             self.server.log.notice("The replication backlog is freed: there has been no replica for long.");
         }
-        state.door.close(|| state.reader.lock().is_some())
+        state.replica_inbox.close(|| state.reader.lock().is_some())
     }
 
     /// The server ends. What was in the log has been sent, as far as the sockets took it.
@@ -426,12 +428,12 @@ impl Feed {
         if let Some(sync) = self.sync.take() {
             sync.pipe.give_up();
         }
-        for peer in self.peers.values() {
-            if let Stage::Snapshot { pipe, .. } = &peer.stage {
+        for replica in self.replicas.values() {
+            if let Stage::Snapshot { pipe, .. } = &replica.stage {
                 pipe.give_up();
             }
         }
-        self.server.replication.door.end();
+        self.server.replication.replica_inbox.end();
     }
 }
 
@@ -460,9 +462,9 @@ mod tests {
         state.stream().keep();
         let mut feed = new(server).expect("descriptors are free");
         feed.follow_era();
-        state.with_all_held(server, |held| {
+        state.with_all_held(server, |guard| {
             state.stream().rename(crate::server::random_hex());
-            state.follow_log(held);
+            state.follow_log(guard);
         });
         assert!(!live.connect().run("SET k v").is_error());
         live.wait_until("it is in the stream", || {
@@ -481,7 +483,7 @@ mod tests {
         let (server, state) = (&live.server, &live.server.replication);
         state.stream().keep();
         let mut feed = new(server).expect("descriptors are free");
-        state.with_all_held(server, |held| state.follow_log(held));
+        state.with_all_held(server, |guard| state.follow_log(guard));
         feed.follow_era();
         assert!(!live.connect().run("SET k v").is_error());
         live.wait_until("it is in the stream", || {
@@ -490,7 +492,7 @@ mod tests {
         });
         let before = state.stream().offset();
         state.ask_for_acks(server.keyspace.journal.last());
-        state.with_all_held(server, |held| state.leave_log(held));
+        state.with_all_held(server, |guard| state.leave_log(guard));
         feed.take_log();
         assert_eq!((state.stream().offset(), feed.reader.is_none()), (before, true));
         live.stop();
@@ -508,7 +510,7 @@ mod tests {
         feed.now += LONG;
         feed.round();
         state.set_replica(false);
-        state.with_all_held(server, |held| state.follow_log(held));
+        state.with_all_held(server, |guard| state.follow_log(guard));
         assert!(!feed.is_over());
         feed.now += LONG;
         feed.take_log();

@@ -6,7 +6,7 @@
 use crate::config::Settings;
 
 use super::link::{OFFSET_MAX, Position};
-use super::wire::{Ended, Wire};
+use super::primary_connection::{Ended, PrimaryConnection};
 use crate::server::Server;
 
 /// What the primary is going to send.
@@ -24,18 +24,18 @@ pub(super) enum Answer {
 pub(super) fn introduce(
     server: &Server,
     settings: &Settings,
-    wire: &mut Wire,
+    conn: &mut PrimaryConnection,
     position: Option<&Position>,
     failover: bool,
 ) -> Result<Answer, Ended> {
-    ping(server, wire)?;
-    log_in(settings, wire)?;
-    announce(server, settings, wire)?;
-    ask(server, wire, position, failover)
+    ping(server, conn)?;
+    log_in(settings, conn)?;
+    announce(server, settings, conn)?;
+    ask(server, conn, position, failover)
 }
 
-fn ping(server: &Server, wire: &mut Wire) -> Result<(), Ended> {
-    let answer = exchange(wire, &[b"PING"])?;
+fn ping(server: &Server, conn: &mut PrimaryConnection) -> Result<(), Ended> {
+    let answer = exchange(conn, &[b"PING"])?;
     // Who wants to know first who we are is as alive as any other.
     let is_alive = [&b"+"[..], b"-NOAUTH", b"-NOPERM", b"-ERR operation not permitted"];
     if !is_alive.iter().any(|start| answer.starts_with(start)) {
@@ -45,7 +45,7 @@ fn ping(server: &Server, wire: &mut Wire) -> Result<(), Ended> {
     Ok(())
 }
 
-fn log_in(settings: &Settings, wire: &mut Wire) -> Result<(), Ended> {
+fn log_in(settings: &Settings, conn: &mut PrimaryConnection) -> Result<(), Ended> {
     if settings.masterauth.is_empty() {
         return Ok(());
     }
@@ -54,7 +54,7 @@ fn log_in(settings: &Settings, wire: &mut Wire) -> Result<(), Ended> {
         words.push(&settings.masteruser);
     }
     words.push(&settings.masterauth);
-    let answer = exchange(wire, &words)?;
+    let answer = exchange(conn, &words)?;
     if answer.starts_with(b"-") {
         return Err(Ended::Broken(format!("Unable to AUTH to MASTER: {}", shown(&answer))));
     }
@@ -62,7 +62,7 @@ fn log_in(settings: &Settings, wire: &mut Wire) -> Result<(), Ended> {
 }
 
 /// Says how to be reached and what is understood. All of it is sent before the answers are read.
-fn announce(server: &Server, settings: &Settings, wire: &mut Wire) -> Result<(), Ended> {
+fn announce(server: &Server, settings: &Settings, conn: &mut PrimaryConnection) -> Result<(), Ended> {
     let port = match settings.replica_announce_port {
         0 if settings.tls_replication && settings.tls_port > 0 => settings.tls_port,
         0 => settings.port,
@@ -77,10 +77,10 @@ fn announce(server: &Server, settings: &Settings, wire: &mut Wire) -> Result<(),
     // Valkey sends what the named version can read; what is older than 7.2 gets no deadlines of fields.
     told.push(vec![b"REPLCONF", b"version", VALKEY_VERSION]);
     for words in &told {
-        wire.send_command(words)?;
+        conn.send_command(words)?;
     }
     for words in &told {
-        let answer = answer(wire)?;
+        let answer = answer(conn)?;
         if answer.starts_with(b"-") {
             let what = String::from_utf8_lossy(words[1]);
             server.log.notice(format!(
@@ -97,7 +97,7 @@ const VALKEY_VERSION: &[u8] = b"9.1.0";
 
 fn ask(
     server: &Server,
-    wire: &mut Wire,
+    conn: &mut PrimaryConnection,
     position: Option<&Position>,
     failover: bool,
 ) -> Result<Answer, Ended> {
@@ -117,11 +117,11 @@ fn ask(
         words.push(b"FAILOVER");
         was_asked = server.replication.failover.note_asked();
     }
-    let mut answer = exchange(wire, &words)?;
+    let mut answer = exchange(conn, &words)?;
     if was_asked && is_of_a_primary(&answer) {
         server.log.notice("The failover target has become the master already: it is followed.");
         words.pop();
-        answer = exchange(wire, &words)?;
+        answer = exchange(conn, &words)?;
     }
     if let Some(rest) = answer.strip_prefix(b"+FULLRESYNC") {
         return full(server, rest);
@@ -153,7 +153,7 @@ fn ask(
         .log
         .notice(format!("Master does not support PSYNC or is in error state (reply: {})", shown(&answer)));
     server.log.notice("Retrying with SYNC...");
-    wire.send_command(&[b"SYNC"])?;
+    conn.send_command(&[b"SYNC"])?;
     Ok(Answer::FullWithoutOffset)
 }
 
@@ -188,15 +188,15 @@ pub(super) fn is_id(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
-fn exchange(wire: &mut Wire, words: &[&[u8]]) -> Result<Vec<u8>, Ended> {
-    wire.send_command(words)?;
-    answer(wire)
+fn exchange(conn: &mut PrimaryConnection, words: &[&[u8]]) -> Result<Vec<u8>, Ended> {
+    conn.send_command(words)?;
+    answer(conn)
 }
 
 /// The next line that says something.
-pub(super) fn answer(wire: &mut Wire) -> Result<Vec<u8>, Ended> {
+pub(super) fn answer(conn: &mut PrimaryConnection) -> Result<Vec<u8>, Ended> {
     loop {
-        let line = wire.line()?;
+        let line = conn.line()?;
         if !line.is_empty() {
             return Ok(line);
         }

@@ -22,12 +22,12 @@ use std::sync::atomic::Ordering::*;
 use std::time::Instant;
 
 use evenkeel_rdb::file::{FileReader, Part, ReadLimits};
-use evenkeel_store::Seat;
+use evenkeel_store::ThreadContext;
 
 use super::History;
 use super::link::LOOK;
+use super::primary_connection::{Ended, PrimaryConnection};
 use super::receive::{Received, Snapshot};
-use super::wire::{Ended, Wire};
 use crate::clock;
 use crate::config::{DisklessLoad, Settings};
 use crate::dispatch::Executor;
@@ -51,12 +51,12 @@ pub(super) struct New {
 pub(super) fn run(
     server: &Arc<Server>,
     executor: &mut Executor,
-    wire: &mut Wire,
+    conn: &mut PrimaryConnection,
     new: New,
 ) -> Result<u32, Ended> {
     let settings = server.settings();
-    let mut snapshot = Snapshot::begin(server, wire)?;
-    let is_empty = is_empty(server, &mut executor.seat);
+    let mut snapshot = Snapshot::begin(server, conn)?;
+    let is_empty = is_empty(server, &mut executor.ctx);
     let to_disk = match settings.repl_diskless_load {
         DisklessLoad::Disabled => true,
         DisklessLoad::OnEmptyDb => !is_empty,
@@ -145,15 +145,15 @@ impl<'a> Installer<'a> {
     /// Has all clients wait, unless this link is not wanted any more: nobody follows somebody else from here on.
     fn have_all_wait(&mut self) -> Result<(), Ended> {
         let (server, keyspace) = (self.server, &self.server.keyspace);
-        keyspace.enter(&mut self.executor.seat);
-        let held = keyspace.hold_all(&mut self.executor.seat);
+        keyspace.enter(&mut self.executor.ctx);
+        let guard = keyspace.hold_all(&mut self.executor.ctx);
         let is_wanted = server.replication.link.generation() == self.new.generation;
         if is_wanted {
             load::set_loading(server, true);
         }
-        drop(held);
+        drop(guard);
         self.executor.serve_woken();
-        keyspace.leave(&mut self.executor.seat);
+        keyspace.leave(&mut self.executor.ctx);
         if is_wanted { Ok(()) } else { Err(Ended::Superseded) }
     }
 
@@ -223,35 +223,35 @@ impl<'a> Installer<'a> {
         let db = loaded.position.as_ref().map_or(0, |position| position.db);
         let quiet = Quiet::begin(self.server, self.new.generation, &mut || snapshot.give_sign())?;
         let (server, keyspace) = (self.server, &self.server.keyspace);
-        let seat = &mut self.executor.seat;
-        seat.now_ms = clock::unix_ms();
-        keyspace.enter(seat);
-        let mut held = keyspace.hold_all(seat);
+        let ctx = &mut self.executor.ctx;
+        ctx.now_ms = clock::unix_ms();
+        keyspace.enter(ctx);
+        let mut guard = keyspace.hold_all(ctx);
         let is_wanted = server.replication.link.generation() == self.new.generation;
         let ends_log = is_wanted && server.persist.aof.is_on();
         let mut old = Vec::new();
         if ends_log {
-            rewrite::leave(server, &mut held);
+            rewrite::leave(server, &mut guard);
         }
         if is_wanted {
             server.scripts.set_libraries(loaded.libraries);
             for index in 0..keyspace.databases() {
                 let hidden = keyspace.hidden(index).expect("it was asked before");
-                held.unasked(|held| {
-                    held.swap(index, hidden);
-                    old.extend(held.flush(hidden));
+                guard.unasked(|guard| {
+                    guard.swap(index, hidden);
+                    old.extend(guard.flush(hidden));
                 });
             }
             server.forget_tracked();
         }
-        drop(held);
+        drop(guard);
         if is_wanted {
             self.begin_history(db);
         }
         self.executor.serve_woken();
-        keyspace.leave(&mut self.executor.seat);
+        keyspace.leave(&mut self.executor.ctx);
         server.note_flush();
-        server.rubbish.free_flushed(old);
+        server.lazy_free.free_flushed(old);
         if ends_log {
             rewrite::end_log(server);
         }
@@ -287,12 +287,12 @@ impl<'a> Installer<'a> {
     /// Serves those who wait for what has been loaded: as `swapdb` does it, of which they could not tell.
     fn wake_waiters(&mut self) {
         let keyspace = &self.server.keyspace;
-        keyspace.enter(&mut self.executor.seat);
-        let mut held = keyspace.hold_all(&mut self.executor.seat);
-        (0..keyspace.databases()).for_each(|db| held.wake_waiters(db));
-        drop(held);
+        keyspace.enter(&mut self.executor.ctx);
+        let mut guard = keyspace.hold_all(&mut self.executor.ctx);
+        (0..keyspace.databases()).for_each(|db| guard.wake_waiters(db));
+        drop(guard);
         self.executor.serve_woken();
-        keyspace.leave(&mut self.executor.seat);
+        keyspace.leave(&mut self.executor.ctx);
     }
 
     /// Drops the data, unless this link is not wanted any more.
@@ -314,29 +314,29 @@ impl<'a> Installer<'a> {
     /// Empties databases: those that clients see only if this link is wanted still.
     fn flush(&mut self, databases: impl Iterator<Item = usize>, which: Which) -> bool {
         let (server, keyspace) = (self.server, &self.server.keyspace);
-        keyspace.enter(&mut self.executor.seat);
-        let mut held = keyspace.hold_all(&mut self.executor.seat);
+        keyspace.enter(&mut self.executor.ctx);
+        let mut guard = keyspace.hold_all(&mut self.executor.ctx);
         let is_hidden = which == Which::Hidden;
         let is_wanted = is_hidden || server.replication.link.generation() == self.new.generation;
         let wanted = databases.filter(|_| is_wanted);
-        let flushed: Vec<_> = held.unasked(|held| wanted.filter_map(|db| held.flush(db)).collect());
+        let flushed: Vec<_> = guard.unasked(|guard| wanted.filter_map(|db| guard.flush(db)).collect());
         if is_wanted && !is_hidden {
             server.forget_tracked();
         }
-        drop(held);
+        drop(guard);
         self.executor.serve_woken();
-        keyspace.leave(&mut self.executor.seat);
+        keyspace.leave(&mut self.executor.ctx);
         server.note_flush();
-        server.rubbish.free_flushed(flushed);
+        server.lazy_free.free_flushed(flushed);
         is_wanted
     }
 }
 
-fn is_empty(server: &Server, seat: &mut Seat) -> bool {
+fn is_empty(server: &Server, ctx: &mut ThreadContext) -> bool {
     let keyspace = &server.keyspace;
-    keyspace.enter(seat);
-    let is_empty = (0..keyspace.databases()).all(|db| keyspace.is_empty(seat, db));
-    keyspace.leave(seat);
+    keyspace.enter(ctx);
+    let is_empty = (0..keyspace.databases()).all(|db| keyspace.is_empty(ctx, db));
+    keyspace.leave(ctx);
     is_empty
 }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 
-use evenkeel_store::Held;
+use evenkeel_store::SlotGuard;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::History;
@@ -24,7 +24,7 @@ use super::apply::Applier;
 use super::failover;
 use super::handshake::{self, Answer};
 use super::install;
-use super::wire::{Ended, Wire};
+use super::primary_connection::{Ended, PrimaryConnection};
 use crate::blocking::End;
 use crate::clients::ClientInfo;
 use crate::clock;
@@ -45,7 +45,7 @@ const VAIN_MAX: u64 = 10;
 /// So many that did not stand as long, but got on, and how long before the next one: a bad line cuts again and again, and who
 /// waits meanwhile may lack too much.
 const SHORT_MAX: u64 = 50;
-const BREATH: Duration = Duration::from_millis(5);
+const RECONNECT_DELAY: Duration = Duration::from_millis(5);
 
 /// How often the primary is told how far we are.
 const ACK_EVERY: Duration = Duration::from_secs(1);
@@ -158,7 +158,7 @@ pub(crate) struct Figures {
 }
 
 /// See the module's text.
-pub(crate) struct Link {
+pub(crate) struct PrimaryLink {
     wanted: Mutex<Wanted>,
     changed: Condvar,
     /// Held by who puts into force what clients may do on a replica.
@@ -185,9 +185,9 @@ struct Wanted {
     generation: u64,
 }
 
-impl Link {
-    pub(super) fn new() -> Link {
-        Link {
+impl PrimaryLink {
+    pub(super) fn new() -> PrimaryLink {
+        PrimaryLink {
             wanted: Mutex::default(),
             changed: Condvar::new(),
             following: Mutex::default(),
@@ -247,11 +247,11 @@ impl Link {
     }
 
     /// The link stands, and the primary is among the clients.
-    fn stand(&self, server: &Server, wire: &Wire, generation: u64) -> Result<(), Ended> {
+    fn stand(&self, server: &Server, conn: &PrimaryConnection, generation: u64) -> Result<(), Ended> {
         let mut client = self.client.lock();
-        wire.check()?; // under the lock, so that whoever gives the link another end strikes what is listed
-        server.clients.add(wire.client.clone());
-        *client = Some(wire.client.id);
+        conn.check()?; // under the lock, so that whoever gives the link another end strikes what is listed
+        server.clients.add(conn.client.clone());
+        *client = Some(conn.client.id);
         self.reach(server, generation, Phase::Connected)
     }
 
@@ -296,19 +296,19 @@ impl Link {
 
 /// Refuses what clients may not do on a replica, as the settings say.
 pub(crate) fn follow_settings(server: &Server) {
-    let (replication, obstacles) = (&server.replication, &server.persist.obstacles);
+    let (replication, blockers) = (&server.replication, &server.persist.blockers);
     // Of two threads, the one that comes last has seen all that the other one has.
     let _turn = replication.link.following.lock();
     let settings = server.settings();
     let is_replica = replication.is_replica();
-    obstacles.set(READ_ONLY, is_replica && settings.replica_read_only);
+    blockers.set(READ_ONLY, is_replica && settings.replica_read_only);
     let is_stale = is_replica && !replication.link.is_up();
-    obstacles.set(STALE, is_stale && !settings.replica_serve_stale_data);
+    blockers.set(STALE, is_stale && !settings.replica_serve_stale_data);
 }
 
 /// Makes this server follow another one, or none. Everything is held.
-pub(crate) fn change(server: &Arc<Server>, held: &mut Held<'_>, target: Option<Target>) {
-    assert!(held.holds_all(), "who may write changes at one moment");
+pub(crate) fn change(server: &Arc<Server>, guard: &mut SlotGuard<'_>, target: Option<Target>) {
+    assert!(guard.holds_all(), "who may write changes at one moment");
     let (replication, link) = (&server.replication, &server.replication.link);
     let was_replica = replication.is_replica();
     let generation = {
@@ -318,15 +318,15 @@ pub(crate) fn change(server: &Arc<Server>, held: &mut Held<'_>, target: Option<T
     link.strike_client(server);
     match (&target, was_replica) {
         (Some(_), false) => {
-            held.hide_expired(true);
+            guard.hide_expired(true);
             replication.set_replica(true);
-            replication.leave_log(held);
+            replication.leave_log(guard);
             // The position is that of the data, and what clients wrote last may still be on its way into the stream.
             let is_whole = replication.wait_for_end_of_log(LOG_PATIENCE);
             // Whoever followed us until now may be the one to go on with. Its stream selects a database first.
             link.note_position(is_whole && replication.stream().backlog().is_some(), 0);
         }
-        (None, true) => promote(server, held),
+        (None, true) => promote(server, guard),
         (Some(_), true) | (None, false) => {}
     }
     let phase = if target.is_some() { Phase::Connect } else { Phase::None };
@@ -352,7 +352,7 @@ pub(crate) fn remember(server: &Server, target: Option<Target>) {
 }
 
 /// The history goes on under a name of its own: others may do so under the former one.
-fn promote(server: &Arc<Server>, held: &mut Held<'_>) {
+fn promote(server: &Arc<Server>, guard: &mut SlotGuard<'_>) {
     // Where it was a primary until a moment ago, and the stream had no time to become whole.
     let is_whole = server.replication.wait_for_end_of_log(LOG_PATIENCE);
     let mut stream = server.replication.stream();
@@ -368,14 +368,14 @@ fn promote(server: &Arc<Server>, held: &mut Held<'_>) {
     stream.rename(new);
     let is_kept = stream.backlog().is_some();
     drop(stream);
-    held.hide_expired(false);
+    guard.hide_expired(false);
     server.replication.set_replica(false);
     server.replication.link.note_position(false, 0);
     // Whatever there is, is the data from now on.
     server.persist.is_incomplete.store(false, Release);
     if is_kept {
-        server.replication.follow_log(held);
-        if let Err(error) = server.replication.door.open(server) {
+        server.replication.follow_log(guard);
+        if let Err(error) = server.replication.replica_inbox.open(server) {
             server.log.warning(format!("No thread for replicas: {error}"));
         }
     }
@@ -384,7 +384,7 @@ fn promote(server: &Arc<Server>, held: &mut Held<'_>) {
 /// Follows whom the settings name, before there are data. The thread begins later, when they have been loaded.
 pub(crate) fn follow_at_start(server: &Arc<Server>) {
     let Some(Primary { host, port }) = server.settings().replicaof.clone() else { return };
-    rewrite::with_all_held(server, |held| change(server, held, Some(Target { host, port })));
+    rewrite::with_all_held(server, |guard| change(server, guard, Some(Target { host, port })));
 }
 
 /// What has been loaded from disk is at this position of a stream: a replica goes on there.
@@ -406,8 +406,8 @@ pub(crate) fn go_on_as_primary(server: &Arc<Server>, position: Option<Position>)
     let mut history = History::named(id);
     history.branch(offset, random_hex());
     server.replication.stream().restart(history, offset);
-    rewrite::with_all_held(server, |held| server.replication.follow_log(held));
-    if let Err(error) = server.replication.door.open(server) {
+    rewrite::with_all_held(server, |guard| server.replication.follow_log(guard));
+    if let Err(error) = server.replication.replica_inbox.open(server) {
         server.log.warning(format!("No thread for replicas: {error}"));
     }
 }
@@ -495,7 +495,7 @@ impl Follower {
             if !may_hurry {
                 self.pause(generation, PAUSE);
             } else if short > SHORT_MAX {
-                self.pause(generation, BREATH);
+                self.pause(generation, RECONNECT_DELAY);
             }
         }
     }
@@ -541,7 +541,7 @@ impl Follower {
         self.has_stood = false;
         log.notice(format!("Connecting to MASTER {}:{}", target.host, target.port));
         link.reach(&server, generation, Phase::Connecting)?;
-        let mut wire = Wire::connect(&server, target, generation)?;
+        let mut conn = PrimaryConnection::connect(&server, target, generation)?;
         log.notice("MASTER <-> REPLICA sync started");
         link.reach(&server, generation, Phase::Handshake)?;
         // Of a server that was a primary until now, what its clients have written is still on its way into the stream.
@@ -550,21 +550,21 @@ impl Follower {
         }
         let (settings, position) = (server.settings(), link.position(&server));
         let is_asking = server.replication.failover.is_asking();
-        let answer = handshake::introduce(&server, &settings, &mut wire, position.as_ref(), is_asking)?;
+        let answer = handshake::introduce(&server, &settings, &mut conn, position.as_ref(), is_asking)?;
         failover::succeeded(&server, generation);
         match answer {
             Answer::Continue { id } => match position {
-                Some(position) => self.go_on(&wire, position, id)?,
+                Some(position) => self.go_on(&conn, position, id)?,
                 None => return Err(Ended::broken("The master goes on with a stream that was not asked for")),
             },
             Answer::Full { id, offset } => {
-                self.take_over(&mut wire, generation, Some((id, offset)))?;
+                self.take_over(&mut conn, generation, Some((id, offset)))?;
             }
-            Answer::FullWithoutOffset => self.take_over(&mut wire, generation, None)?,
+            Answer::FullWithoutOffset => self.take_over(&mut conn, generation, None)?,
         }
-        link.stand(&server, &wire, generation)?;
+        link.stand(&server, &conn, generation)?;
         self.has_stood = true;
-        let ended = self.follow(&mut wire, generation);
+        let ended = self.follow(&mut conn, generation);
         if generation == link.generation() {
             link.strike_client(&server);
         }
@@ -572,26 +572,31 @@ impl Follower {
     }
 
     /// The stream goes on where it was.
-    fn go_on(&mut self, wire: &Wire, position: Position, id: Option<String>) -> Result<(), Ended> {
+    fn go_on(
+        &mut self,
+        conn: &PrimaryConnection,
+        position: Position,
+        id: Option<String>,
+    ) -> Result<(), Ended> {
         let server = &self.server;
         let mut stream = server.replication.stream();
-        wire.check()?; // under the lock under which a server that becomes a primary names its stream
+        conn.check()?; // under the lock under which a server that becomes a primary names its stream
         if let Some(id) = id.filter(|id| *id != stream.history.id) {
             server.log.notice(format!("Master replication ID changed to {id}"));
             stream.rename(id);
         }
         drop(stream);
-        server.replication.door.nudge(); // those behind are to learn the name
+        server.replication.replica_inbox.nudge(); // those behind are to learn the name
         server.replication.link.figures.partial_syncs.fetch_add(1, Relaxed);
         server.log.notice("Successful partial resynchronization with master.");
-        self.applier.begin(wire.client.clone(), position.db);
+        self.applier.begin(conn.client.clone(), position.db);
         Ok(())
     }
 
     /// Replaces the data by those of the primary. `point`: the name of its stream, and where in it its snapshot is.
     fn take_over(
         &mut self,
-        wire: &mut Wire,
+        conn: &mut PrimaryConnection,
         generation: u64,
         point: Option<(String, u64)>,
     ) -> Result<(), Ended> {
@@ -600,23 +605,23 @@ impl Follower {
         let is_known = point.is_some();
         let (id, offset) = point.unwrap_or_else(|| (random_hex(), 0));
         let new = install::New { history: History::named(id), offset, generation, is_known };
-        let db = install::run(&server, &mut self.applier.executor, wire, new)?;
-        wire.begin_to_listen();
+        let db = install::run(&server, &mut self.applier.executor, conn, new)?;
+        conn.begin_to_listen();
         server.replication.link.figures.full_syncs.fetch_add(1, Relaxed);
         server.log.notice("MASTER <-> REPLICA sync: Finished with success");
-        self.applier.begin(wire.client.clone(), db);
+        self.applier.begin(conn.client.clone(), db);
         Ok(())
     }
 
     /// Tells the primary how many bytes of the stream have been run, and how many are on disk; returns both.
-    fn acknowledge(&mut self, wire: &mut Wire) -> Result<(u64, Option<u64>), Ended> {
+    fn acknowledge(&mut self, conn: &mut PrimaryConnection) -> Result<(u64, Option<u64>), Ended> {
         let offset = self.server.replication.stream().offset();
         self.applier.note_point(offset);
         let synced = self.applier.synced();
         let told = [Some(offset), synced].map(|bytes| bytes.map_or(String::new(), |bytes| bytes.to_string()));
         let [bytes, on_disk] = told.each_ref().map(|told| told.as_bytes());
         let words: [&[u8]; 5] = [b"REPLCONF", b"ACK", bytes, b"FACK", on_disk];
-        wire.send_command(if synced.is_some() { &words } else { &words[..3] })?;
+        conn.send_command(if synced.is_some() { &words } else { &words[..3] })?;
         Ok((offset, synced))
     }
 
@@ -625,12 +630,12 @@ impl Follower {
         let (server, aof) = (&self.server, &self.server.persist.aof);
         let limit = || server.settings().appendonly_buffer_limit;
         aof.goes_on()
-            && (server.persist.obstacles.any() & CROWDED != 0
+            && (server.persist.blockers.any() & CROWDED != 0
                 || aof.unread(&server.keyspace.journal) > limit())
     }
 
     /// Runs the stream.
-    fn follow(&mut self, wire: &mut Wire, generation: u64) -> Result<Infallible, Ended> {
+    fn follow(&mut self, conn: &mut PrimaryConnection, generation: u64) -> Result<Infallible, Ended> {
         let server = self.server.clone();
         let mut next_ack = Instant::now();
         // What the primary has asked for last, and has not been told to be on disk.
@@ -642,20 +647,20 @@ impl Follower {
             let is_synced = owed.is_some() && self.applier.synced() >= owed;
             if is_asked || is_synced || Instant::now() >= next_ack {
                 next_ack = Instant::now() + ACK_EVERY;
-                let (offset, synced) = self.acknowledge(wire)?;
+                let (offset, synced) = self.acknowledge(conn)?;
                 // Where the disk is not synced within a second, the next word says so.
                 owed = (is_asked && synced.is_some_and(|synced| synced < offset)).then_some(offset);
-                server.keyspace.tidy(&mut self.applier.executor.seat);
+                server.keyspace.tidy(&mut self.applier.executor.ctx);
             }
             let patience = next_ack.saturating_duration_since(Instant::now());
             let patience = if owed.is_some() { patience.min(SYNC_LOOK) } else { patience };
             // What the disk cannot take up must not fill the memory: the primary keeps it, as for any replica that is slow.
             if self.is_crowded() {
-                wire.check()?;
+                conn.check()?;
                 std::thread::sleep(patience.min(LOOK));
                 continue;
             }
-            let received = wire.receive_within(self.applier.room(ROOM), patience);
+            let received = conn.receive_within(self.applier.room(ROOM), patience);
             let got = received.as_ref().map_or(0, |got| got.unwrap_or(0));
             self.applier.received(got, ROOM);
             received?;
@@ -679,7 +684,7 @@ mod tests {
         let (server, state) = (&live.server, &live.server.replication);
         let _busy = state.link.wanted.lock(); // it waits for this
         let plan = failover::Plan { target: None, until: Some(Instant::now()), force: false };
-        state.with_all_held(server, |held| failover::begin(server, held, plan));
+        state.with_all_held(server, |guard| failover::begin(server, guard, plan));
         live.wait_until("it is given up", || {
             failover::give_up_late(server);
             !state.failover.is_under_way()
@@ -713,21 +718,21 @@ mod tests {
         let live = Live::start(1, &[]);
         let (server, state) = (&live.server, &live.server.replication);
         state.stream().keep();
-        state.with_all_held(server, |held| state.follow_log(held));
-        state.door.open(server).expect("a thread more");
+        state.with_all_held(server, |guard| state.follow_log(guard));
+        state.replica_inbox.open(server).expect("a thread more");
         let mut client = live.connect();
         for round in 0..20 {
             assert!(!client.run("SET k v").is_error());
             let target = Target { host: "127.0.0.1".into(), port: 1 };
-            let (is_whole, position) = state.with_all_held(server, |held| {
-                change(server, held, Some(target));
+            let (is_whole, position) = state.with_all_held(server, |guard| {
+                change(server, guard, Some(target));
                 (!state.reading.is_any(), state.link.position(server))
             });
             assert!(is_whole, "round {round}");
             let offset = position.expect("it is kept").offset;
             std::thread::sleep(Duration::from_millis(5));
             assert_eq!(state.stream().offset(), offset);
-            state.with_all_held(server, |held| change(server, held, None));
+            state.with_all_held(server, |guard| change(server, guard, None));
         }
         live.stop();
     }

@@ -12,19 +12,19 @@
 mod addresses;
 mod apply;
 pub(crate) mod backlog;
-mod door;
 pub(crate) mod failover;
 mod feed;
 mod handshake;
 mod install;
 pub(crate) mod link;
-mod overflow;
-mod peer;
-mod pipe;
+mod primary_connection;
 mod receive;
+mod replica_connection;
+mod replica_inbox;
 pub(crate) mod replicas;
+mod snapshot_pipe;
+mod spill_file;
 mod sync;
-mod wire;
 
 use std::io;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::
 use std::time::{Duration, Instant};
 
 use evenkeel_store::journal::{Journal, Reader};
-use evenkeel_store::{Held, Seat};
+use evenkeel_store::{SlotGuard, ThreadContext};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::clock;
@@ -40,11 +40,11 @@ use crate::config::Settings;
 use crate::persist::NO_REPLICAS;
 use crate::server::{Server, random_hex};
 use backlog::{BLOCK, Backlog};
-use door::Door;
 use failover::Failover;
-use link::{Link, Position};
-use overflow::Overflow;
+use link::{Position, PrimaryLink};
+use replica_inbox::ReplicaInbox;
 use replicas::Replicas;
+use spill_file::SpillFile;
 
 /// Longest that somebody waits who asks for the stream's offset, and how often it is looked at.
 const CATCH_UP_MAX: Duration = Duration::from_millis(10);
@@ -58,12 +58,12 @@ pub(crate) struct State {
     stream: Mutex<Stream>,
     is_replica: AtomicBool,
     /// To the primary, where there is one.
-    pub(crate) link: Link,
+    pub(crate) link: PrimaryLink,
     pub(crate) failover: Failover,
     pub(crate) replicas: Replicas,
-    pub(crate) door: Door,
+    pub(crate) replica_inbox: ReplicaInbox,
     /// For whoever of this module needs everything held.
-    seat: Mutex<Seat>,
+    ctx: Mutex<ThreadContext>,
     /// Set once the stream that this server makes has ended for good.
     end: Mutex<Option<End>>,
     /// The stream is made of the log, by a reader that lies here until the feeding thread takes it, and at this place of the
@@ -201,7 +201,7 @@ pub(crate) struct Stream {
     /// How often it has begun anew, or got another name: what replicas have been told of it is no longer so.
     era: u64,
     /// What lies before the backlog, and is needed for a full sync.
-    overflow: Option<Overflow>,
+    spill_file: Option<SpillFile>,
     /// A replica is to come to its end: but for what is logged, nothing more is put in.
     is_at_rest: bool,
 }
@@ -213,7 +213,7 @@ impl Stream {
             offset: 0,
             backlog: None,
             era: 0,
-            overflow: None,
+            spill_file: None,
             is_at_rest: false,
         }
     }
@@ -239,40 +239,41 @@ impl Stream {
 
     /// Bytes of memory of what is kept, with what the disk has not taken yet.
     pub(crate) fn memory(&self) -> u64 {
-        self.backlog.as_ref().map_or(0, Backlog::memory) + self.overflow.as_ref().map_or(0, Overflow::memory)
+        self.backlog.as_ref().map_or(0, Backlog::memory)
+            + self.spill_file.as_ref().map_or(0, SpillFile::memory)
     }
 
     /// The offset of the first byte that is kept, in memory or on disk, if any are.
     pub(crate) fn start(&self) -> Option<u64> {
         let backlog = self.backlog.as_ref()?;
-        let overflow = self.overflow.as_ref().filter(|overflow| !overflow.is_unused());
-        Some(overflow.map_or(backlog.start(), |overflow| overflow.start().min(backlog.start())))
+        let spill_file = self.spill_file.as_ref().filter(|spill_file| !spill_file.is_unused());
+        Some(spill_file.map_or(backlog.start(), |spill_file| spill_file.start().min(backlog.start())))
     }
 
     /// Keeps at most so many bytes of the backlog in memory, and has the rest written to disk; where there is no file for it, up to
     /// `len_without` in memory, before that is an error.
-    fn overflow(
+    fn spill_file(
         &mut self,
         len: u64,
         len_without: u64,
-        create: impl FnOnce(u64) -> io::Result<Overflow>,
+        create: impl FnOnce(u64) -> io::Result<SpillFile>,
     ) -> io::Result<()> {
         let beyond = self.backlog.as_mut().filter(|backlog| backlog.len() > len);
-        let overflow = match (&mut self.overflow, &beyond) {
-            (Some(overflow), _) => overflow,
+        let spill_file = match (&mut self.spill_file, &beyond) {
+            (Some(spill_file), _) => spill_file,
             (None, None) => return Ok(()),
             (none, Some(backlog)) => none.insert(create(backlog.start())?),
         };
-        match overflow.is_open() {
+        match spill_file.is_open() {
             Ok(true) => {}
-            Err(error) if !overflow.is_unused() => return Err(error), // what it had is lost
+            Err(error) if !spill_file.is_unused() => return Err(error), // what it had is lost
             _ if beyond.as_ref().is_none_or(|backlog| backlog.len() <= len_without) => return Ok(()),
             Ok(false) => {} // in memory, on its way to the disk
             Err(error) => return Err(error),
         }
         if let Some(backlog) = beyond {
-            overflow.append(backlog.start(), backlog.take_oldest(len));
-            backlog.give_back(overflow.written());
+            spill_file.append(backlog.start(), backlog.take_oldest(len));
+            backlog.give_back(spill_file.written());
         }
         Ok(())
     }
@@ -283,14 +284,14 @@ impl Stream {
         let Some(backlog) = &mut self.backlog else { return };
         let needed = readers.iter().copied().min();
         backlog.trim(size, needed);
-        let is_needed = |overflow: &Overflow| match overflow.is_unused() {
+        let is_needed = |spill_file: &SpillFile| match spill_file.is_unused() {
             true => backlog.len() > size + BLOCK as u64,
             false => needed < Some(backlog.start()),
         };
-        if needed.is_none() || !self.overflow.as_ref().is_some_and(is_needed) {
-            self.overflow = None;
-        } else if let (Some(overflow), Some(needed)) = (&mut self.overflow, needed) {
-            overflow.trim(needed, readers);
+        if needed.is_none() || !self.spill_file.as_ref().is_some_and(is_needed) {
+            self.spill_file = None;
+        } else if let (Some(spill_file), Some(needed)) = (&mut self.spill_file, needed) {
+            spill_file.trim(needed, readers);
         }
     }
 
@@ -312,7 +313,7 @@ impl Stream {
 
     /// Keeps nothing any more: what comes now nobody will ever have had before.
     pub(crate) fn forget(&mut self) {
-        self.overflow = None;
+        self.spill_file = None;
         if self.backlog.take().is_some() {
             self.history = History::new();
         }
@@ -330,7 +331,7 @@ impl Stream {
             history,
             offset,
             backlog: Some(Backlog::new(offset)),
-            overflow: None,
+            spill_file: None,
             era: self.era + 1,
             is_at_rest: self.is_at_rest,
         };
@@ -349,15 +350,15 @@ impl State {
         (self.link.figures.bytes_in.load(Relaxed), self.figures.sent.load(Relaxed))
     }
 
-    pub(crate) fn new(seat: Seat) -> io::Result<State> {
+    pub(crate) fn new(ctx: ThreadContext) -> io::Result<State> {
         Ok(State {
             stream: Mutex::new(Stream::new()),
             is_replica: AtomicBool::new(false),
-            link: Link::new(),
+            link: PrimaryLink::new(),
             failover: Failover::default(),
             replicas: Replicas::default(),
-            door: Door::new()?,
-            seat: Mutex::new(seat),
+            replica_inbox: ReplicaInbox::new()?,
+            ctx: Mutex::new(ctx),
             end: Mutex::new(None),
             reading: Reading::default(),
             reader: Mutex::new(None),
@@ -387,22 +388,22 @@ impl State {
     }
 
     /// Does something with everything held, and does not wait for a snapshot that is being taken.
-    fn with_all_held<R>(&self, server: &Server, f: impl FnOnce(&mut Held<'_>) -> R) -> R {
-        let (mut seat, keyspace) = (self.seat.lock(), &server.keyspace);
-        keyspace.enter(&mut seat);
-        let result = f(&mut keyspace.hold_all(&mut seat));
-        keyspace.leave(&mut seat);
+    fn with_all_held<R>(&self, server: &Server, f: impl FnOnce(&mut SlotGuard<'_>) -> R) -> R {
+        let (mut ctx, keyspace) = (self.ctx.lock(), &server.keyspace);
+        keyspace.enter(&mut ctx);
+        let result = f(&mut keyspace.hold_all(&mut ctx));
+        keyspace.leave(&mut ctx);
         result
     }
 
     /// Waits, for so long at most as a client does not notice, until the stream has what clients have been told is done: who asks
     /// for an offset right after a write means one behind it.
     pub(crate) fn catch_up(&self, journal: &Journal) {
-        let (laid, place) = (journal.laid(), self.place.load(Relaxed));
+        let (laid, place) = (journal.published(), self.place.load(Relaxed));
         if !self.reading.is_any() || journal.has_read(place, laid) {
             return;
         }
-        self.door.nudge();
+        self.replica_inbox.nudge();
         let began = Instant::now();
         while !journal.has_read(place, laid) && began.elapsed() < CATCH_UP_MAX {
             std::thread::sleep(CATCH_UP_LOOK);
@@ -410,9 +411,9 @@ impl State {
     }
 
     /// The stream is made of the log from now on, if it is not already. Everything is held.
-    pub(crate) fn follow_log(&self, held: &mut Held<'_>) {
+    pub(crate) fn follow_log(&self, guard: &mut SlotGuard<'_>) {
         if !self.reading.is_any() {
-            let reader = held.join_log_for_replicas();
+            let reader = guard.join_log_for_replicas();
             self.place.store(reader.place(), Relaxed);
             *self.reader.lock() = Some(reader);
             self.reading.set(Reading::GOES_ON);
@@ -421,9 +422,9 @@ impl State {
 
     /// The stream is not made of the log any more. Everything is held; [`State::wait_for_end_of_log`] before anybody counts
     /// on that the stream is as far as the data.
-    pub(crate) fn leave_log(&self, held: &mut Held<'_>) {
+    pub(crate) fn leave_log(&self, guard: &mut SlotGuard<'_>) {
         if self.reading.goes_on() {
-            held.dismiss(self.place.load(Relaxed));
+            guard.dismiss(self.place.load(Relaxed));
             self.reading.set(Reading::ENDS);
         }
     }
@@ -433,7 +434,7 @@ impl State {
     pub(crate) fn wait_for_end_of_log(&self, patience: Duration) -> bool {
         let began = Instant::now();
         while self.reading.ends() && began.elapsed() < patience {
-            self.door.nudge();
+            self.replica_inbox.nudge();
             std::thread::sleep(Duration::from_millis(1));
         }
         !self.reading.ends()
@@ -442,20 +443,20 @@ impl State {
     /// The last point of the stream, if this server makes it and keeps it: replicas that are there may follow whoever loads
     /// the snapshot of this moment without another one. Everything is held, and nobody writes any more, unless
     /// [`State::go_on`] is called.
-    pub(crate) fn finish(&self, held: &mut Held<'_>) -> Option<Position> {
+    pub(crate) fn finish(&self, guard: &mut SlotGuard<'_>) -> Option<Position> {
         let mut end = self.end.lock();
         let is_known = end.as_ref().is_some_and(|end| end.point.is_some());
         if !is_known && self.reading.is_any() && !self.is_replica() {
-            let dirty = end.as_ref().map_or_else(|| held.keyspace().total().dirty, |end| end.dirty);
+            let dirty = end.as_ref().map_or_else(|| guard.keyspace().total().dirty, |end| end.dirty);
             // What is removed from here on, replicas would not hear of.
-            held.hide_expired(true);
-            self.leave_log(held);
+            guard.hide_expired(true);
+            self.leave_log(guard);
             let is_whole = self.wait_for_end_of_log(link::LOG_PATIENCE);
             let stream = self.stream();
             let point = (is_whole && stream.backlog.is_some()).then(|| {
                 // What comes next begins with a database, since it begins another stream.
                 let position = Position { id: stream.history.id.clone(), offset: stream.offset, db: 0 };
-                Point { record: held.keyspace().journal.last(), position }
+                Point { record: guard.keyspace().journal.last(), position }
             });
             *end = Some(End { point, dirty });
         }
@@ -464,29 +465,29 @@ impl State {
 
     /// Stops the server at one moment, of which `stop` is told where it is in the stream, if that is known.
     pub(crate) fn stop(&self, server: &Server, stop: impl FnOnce(Option<Point>)) {
-        self.with_all_held(server, |held| {
+        self.with_all_held(server, |guard| {
             if !self.is_replica() {
-                self.finish(held);
+                self.finish(guard);
                 return stop(self.end.lock().as_ref().and_then(|end| end.point.clone()));
             }
-            let record = held.keyspace().journal.last();
+            let record = guard.keyspace().journal.last();
             stop(self.link.position(server).map(|position| Point { record, position }));
         });
     }
 
     /// The end does not come: what [`State::finish`] has ended goes on.
     pub(crate) fn go_on(&self, server: &Arc<Server>) {
-        self.with_all_held(server, |held| {
+        self.with_all_held(server, |guard| {
             let end = self.end.lock().take();
             if self.is_replica() {
                 return;
             }
-            held.hide_expired(self.failover.is_under_way());
+            guard.hide_expired(self.failover.is_under_way());
             if self.stream().backlog.is_some() {
                 // Writes were paused; but one that came all the same is in no stream.
-                let is_same = end.is_none_or(|end| end.dirty == held.keyspace().total().dirty);
+                let is_same = end.is_none_or(|end| end.dirty == guard.keyspace().total().dirty);
                 if self.wait_for_end_of_log(link::LOG_PATIENCE) && is_same {
-                    self.follow_log(held);
+                    self.follow_log(guard);
                 } else {
                     self.stream().give_up();
                 }
@@ -494,7 +495,7 @@ impl State {
         });
         // Without a replica, its thread has ended with its reader.
         if self.reading.is_any()
-            && let Err(error) = self.door.open(server)
+            && let Err(error) = self.replica_inbox.open(server)
         {
             server.log.warning(format!("No thread for replicas: {error}"));
         }
@@ -505,8 +506,8 @@ impl State {
         let (least, lag) = (settings.min_replicas_to_write, settings.min_replicas_max_lag);
         let asks = least > 0 && lag > 0 && !self.is_replica();
         let lacks = asks && self.replicas.count_good(u64::from(lag), clock::unix_ms()) < least as usize;
-        if lacks != (server.persist.obstacles.any() & NO_REPLICAS != 0) {
-            server.persist.obstacles.set(NO_REPLICAS, lacks);
+        if lacks != (server.persist.blockers.any() & NO_REPLICAS != 0) {
+            server.persist.blockers.set(NO_REPLICAS, lacks);
         }
         lacks
     }
@@ -514,8 +515,8 @@ impl State {
     /// Waits until the feeding thread has sent what the sockets take, the server being stopped.
     pub(crate) fn wait_for_end(&self, server: &Server) {
         let began = Instant::now();
-        while self.door.is_open() && began.elapsed() < Duration::from_secs(1) {
-            self.door.nudge();
+        while self.replica_inbox.is_open() && began.elapsed() < Duration::from_secs(1) {
+            self.replica_inbox.nudge();
             std::thread::sleep(Duration::from_millis(1));
         }
         debug_assert!(server.stopping.load(Acquire));
@@ -533,7 +534,7 @@ impl State {
         let (mut waits, mut count, mut behind) = (false, 0, Vec::new());
         // Of somebody else's stream they get what there is by now: it goes on, and is no end of ours.
         let offset = self.stream().offset();
-        while self.door.is_open() {
+        while self.replica_inbox.is_open() {
             let (last, is_replica) = (server.keyspace.journal.last(), self.is_replica());
             behind = self.replicas.list();
             behind.retain(|replica| replica.is_online());
@@ -617,12 +618,12 @@ mod tests {
         let (server, state) = (&live.server, &live.server.replication);
         let mut client = live.connect();
         state.stream().keep();
-        state.with_all_held(server, |held| state.follow_log(held));
-        state.door.open(server).expect("a thread more");
+        state.with_all_held(server, |guard| state.follow_log(guard));
+        state.replica_inbox.open(server).expect("a thread more");
         let mut end_in_vain = |write: &str| {
             assert!(!client.run("SET k before").is_error());
             let id = state.stream().history.id.clone();
-            let position = state.with_all_held(server, |held| state.finish(held)).expect("it is kept");
+            let position = state.with_all_held(server, |guard| state.finish(guard)).expect("it is kept");
             assert!(!client.run(write).is_error());
             state.go_on(server);
             let stream = state.stream();
@@ -639,7 +640,7 @@ mod tests {
     fn a_reader_is_said_to_end_when_it_is_dismissed() {
         const TIMES: usize = 500_000;
         let keyspace = evenkeel_store::Keyspace::new(1, 2, 0, 7);
-        let state = State::new(keyspace.seat()).expect("there are descriptors");
+        let state = State::new(keyspace.thread_context()).expect("there are descriptors");
         std::thread::scope(|scope| {
             let feeder = scope.spawn(|| {
                 for _ in 0..TIMES {
@@ -653,14 +654,14 @@ mod tests {
                 }
             });
             for _ in 0..TIMES {
-                let mut seat = state.seat.lock();
-                keyspace.enter(&mut seat);
-                let mut held = keyspace.hold_all(&mut seat);
-                state.follow_log(&mut held);
-                state.leave_log(&mut held);
-                drop(held);
-                keyspace.leave(&mut seat);
-                drop(seat);
+                let mut ctx = state.ctx.lock();
+                keyspace.enter(&mut ctx);
+                let mut guard = keyspace.hold_all(&mut ctx);
+                state.follow_log(&mut guard);
+                state.leave_log(&mut guard);
+                drop(guard);
+                keyspace.leave(&mut ctx);
+                drop(ctx);
                 while !feeder.is_finished() && !state.wait_for_end_of_log(Duration::ZERO) {
                     std::hint::spin_loop();
                 }

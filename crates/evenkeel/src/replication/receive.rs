@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
 use super::handshake::{answer, shown};
-use super::wire::{Ended, Wire};
-use crate::persist::fresh;
+use super::primary_connection::{Ended, PrimaryConnection};
+use crate::persist::temp_file;
 use crate::server::Server;
 
 /// Bytes received at a time.
@@ -35,7 +35,7 @@ enum Form {
 
 /// The bytes of a snapshot, read from the primary. [`Snapshot::ended`] knows why it ended if not by itself.
 pub(super) struct Snapshot<'w> {
-    wire: &'w mut Wire,
+    conn: &'w mut PrimaryConnection,
     server: std::sync::Arc<Server>,
     form: Form,
     /// What has been received and not been read, from `taken` on; the last forty bytes of it may be the mark.
@@ -48,14 +48,17 @@ pub(super) struct Snapshot<'w> {
 
 impl<'w> Snapshot<'w> {
     /// Waits for the announcement.
-    pub(super) fn begin(server: &std::sync::Arc<Server>, wire: &'w mut Wire) -> Result<Snapshot<'w>, Ended> {
-        let line = answer(wire)?;
+    pub(super) fn begin(
+        server: &std::sync::Arc<Server>,
+        conn: &'w mut PrimaryConnection,
+    ) -> Result<Snapshot<'w>, Ended> {
+        let line = answer(conn)?;
         let form = form(&line)?;
         let figures = &server.replication.link.figures;
         figures.transfer_total.store(if let Form::Length(len) = form { len as i64 } else { 0 }, Relaxed);
         figures.transfer_read.store(0, Relaxed);
         Ok(Snapshot {
-            wire,
+            conn,
             server: server.clone(),
             form,
             buffer: Vec::new(),
@@ -83,7 +86,7 @@ impl<'w> Snapshot<'w> {
     pub(super) fn give_sign(&mut self) -> Result<(), Ended> {
         if self.last_sign.elapsed() >= SIGN_OF_LIFE {
             self.last_sign = Instant::now();
-            self.wire.send(b"\n")?;
+            self.conn.send(b"\n")?;
         }
         Ok(())
     }
@@ -107,7 +110,7 @@ impl<'w> Snapshot<'w> {
         };
         let filled = self.buffer.len();
         self.buffer.resize(filled + room, 0);
-        let got = match self.wire.receive_within(&mut self.buffer[filled..], SIGN_OF_LIFE) {
+        let got = match self.conn.receive_within(&mut self.buffer[filled..], SIGN_OF_LIFE) {
             Ok(got) => got.unwrap_or(0),
             Err(ended) => {
                 self.buffer.truncate(filled);
@@ -186,7 +189,7 @@ impl Received {
                 folder.display()
             ))
         };
-        let created = fresh::create(folder, |number| format!("temp-{}.{process}.rdb", now + number));
+        let created = temp_file::create(folder, |number| format!("temp-{}.{process}.rdb", now + number));
         let (file, path) = created.map_err(|error| {
             Ended::Broken(format!(
                 "Opening the temp file needed for MASTER <-> REPLICA synchronization, in {}: {error}",

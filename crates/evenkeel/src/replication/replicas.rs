@@ -39,7 +39,7 @@ impl Progress {
 
 /// What a connection says about itself before it asks for the stream (REPLCONF), and what it asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Introduction {
+pub(crate) struct ReplicaHello {
     /// As it wants to be known; zero and empty: by what the socket says.
     pub(crate) port: u16,
     pub(crate) ip: String,
@@ -91,15 +91,15 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    pub(crate) fn new(client: Arc<ClientInfo>, introduction: &Introduction, now_ms: u64) -> Replica {
-        let ip = match &introduction.ip[..] {
+    pub(crate) fn new(client: Arc<ClientInfo>, replica_hello: &ReplicaHello, now_ms: u64) -> Replica {
+        let ip = match &replica_hello.ip[..] {
             "" => client.address.rsplit_once(':').map_or(client.address.clone(), |(ip, _)| ip.to_owned()),
             ip => ip.to_owned(),
         };
         Replica {
             client,
             ip: ip.trim_matches(['[', ']']).to_owned(),
-            port: introduction.port,
+            port: replica_hello.port,
             progress: AtomicU8::new(Progress::Waiting as u8),
             acked: AtomicU64::new(0),
             acked_record: AtomicU64::new(0),
@@ -212,8 +212,8 @@ mod tests {
 
     fn replica(address: &str, ip: &str) -> Arc<Replica> {
         let client = ClientInfo::new(1, address.into(), String::new(), -1, false, 0);
-        let introduction = Introduction { ip: ip.into(), port: 7, ..Introduction::default() };
-        Arc::new(Replica::new(Arc::new(client), &introduction, 1_000))
+        let replica_hello = ReplicaHello { ip: ip.into(), port: 7, ..ReplicaHello::default() };
+        Arc::new(Replica::new(Arc::new(client), &replica_hello, 1_000))
     }
 
     #[test]

@@ -17,17 +17,17 @@ use std::time::Instant;
 
 use evenkeel_rdb::Version;
 use evenkeel_rdb::file::FileWriter;
-use evenkeel_store::Held;
+use evenkeel_store::SlotGuard;
 
 use super::link::Position;
-use super::pipe::{Inlet, Pipe};
 use super::replicas::Content;
+use super::snapshot_pipe::{Inlet, SnapshotPipe};
 use crate::config::Settings;
 use crate::persist::Job;
-use crate::persist::draft::{Cache, Draft};
-use crate::persist::fresh;
+use crate::persist::direct_writer::{Cache, DirectWriter};
 use crate::persist::recorder::{Form as _, Records};
 use crate::persist::snapshot;
+use crate::persist::temp_file;
 use crate::server::{Server, random_hex};
 
 /// Bytes taken from a file at once.
@@ -43,7 +43,7 @@ pub(super) enum Form {
 }
 
 /// Begins a full sync into a pipe. Who calls has claimed that a snapshot is being taken.
-pub(super) fn begin(server: &Arc<Server>, pipe: Arc<Pipe>, form: Form, content: Content) {
+pub(super) fn begin(server: &Arc<Server>, pipe: Arc<SnapshotPipe>, form: Form, content: Content) {
     let (on_thread, into) = (server.clone(), pipe.clone());
     let thread = std::thread::Builder::new().name("full-sync".into());
     let spawned = thread.spawn(move || run(&on_thread, into, form, content));
@@ -53,7 +53,7 @@ pub(super) fn begin(server: &Arc<Server>, pipe: Arc<Pipe>, form: Form, content: 
     }
 }
 
-fn run(server: &Arc<Server>, pipe: Arc<Pipe>, form: Form, content: Content) {
+fn run(server: &Arc<Server>, pipe: Arc<SnapshotPipe>, form: Form, content: Content) {
     let began = Instant::now();
     let result = catch_unwind(AssertUnwindSafe(|| match form {
         Form::Mark => send_as_taken(server, &pipe, content),
@@ -69,19 +69,19 @@ fn run(server: &Arc<Server>, pipe: Arc<Pipe>, form: Form, content: Content) {
     }
     pipe.finish(result.map(drop).map_err(|error| error.to_string()));
     server.persist.end_sync();
-    server.replication.door.nudge();
+    server.replication.replica_inbox.nudge();
 }
 
 /// The lowest version of the format that can hold what there is.
-fn version(server: &Server, held: &Held<'_>) -> Version {
+fn version(server: &Server, guard: &SlotGuard<'_>) -> Version {
     let keyspace = &server.keyspace;
-    let has_timed = |db: usize| keyspace.timed_hashes(held.seat, db) > 0;
+    let has_timed = |db: usize| keyspace.timed_hashes(guard.ctx, db) > 0;
     if (0..keyspace.databases()).any(has_timed) { Version::V80 } else { Version::V10 }
 }
 
 /// At the moment that the snapshot is of: what comes next is the stream. A replica's goes on in the database that its own
 /// primary has selected, so whoever loads the snapshot has to be told, also where nobody knows the name of that stream.
-fn begin_stream(server: &Server, held: &mut Held<'_>) -> Option<Position> {
+fn begin_stream(server: &Server, guard: &mut SlotGuard<'_>) -> Option<Position> {
     let state = &server.replication;
     if state.is_replica() {
         if state.reading.ends() {
@@ -95,7 +95,7 @@ fn begin_stream(server: &Server, held: &mut Held<'_>) -> Option<Position> {
         state.sync_at.store(position.offset, Release);
         return Some(position);
     }
-    state.follow_log(held);
+    state.follow_log(guard);
     state.sync_behind.store(server.keyspace.journal.last(), Release);
     None
 }
@@ -107,20 +107,20 @@ fn take<W: Write>(
     file: FileWriter<W>,
     to_disk: bool,
     content: Content,
-    look: impl FnOnce(&mut Held<'_>),
+    look: impl FnOnce(&mut SlotGuard<'_>),
 ) -> io::Result<FileWriter<W>> {
     let mut records = Records::new(file, settings.clone());
-    let at_start = |held: &mut Held<'_>| {
-        look(held);
-        begin_stream(server, held)
+    let at_start = |guard: &mut SlotGuard<'_>| {
+        look(guard);
+        begin_stream(server, guard)
     };
     if content == Content::All {
         return snapshot::take(server, settings, (Job::Sync, to_disk), records, at_start);
     }
     let mut libraries = Arc::default();
-    let position = server.replication.with_all_held(server, |held| {
+    let position = server.replication.with_all_held(server, |guard| {
         libraries = server.scripts.libraries();
-        at_start(held)
+        at_start(guard)
     });
     position.map_or(Ok(()), |position| records.position(&position))?;
     if content == Content::Libraries {
@@ -129,7 +129,7 @@ fn take<W: Write>(
     server.persist.unless_cancelled(Job::Sync, records.finish())
 }
 
-fn send_as_taken(server: &Arc<Server>, pipe: &Arc<Pipe>, content: Content) -> io::Result<u64> {
+fn send_as_taken(server: &Arc<Server>, pipe: &Arc<SnapshotPipe>, content: Content) -> io::Result<u64> {
     let (settings, mark) = (server.settings(), random_hex());
     let mut inlet = Inlet(pipe.clone());
     inlet.write_all(format!("$EOF:{mark}\r\n").as_bytes())?;
@@ -137,7 +137,7 @@ fn send_as_taken(server: &Arc<Server>, pipe: &Arc<Pipe>, content: Content) -> io
     let expected = if content == Content::All { now_needed(server) } else { Version::V10 };
     let file = snapshot::open(inlet, &settings, expected, false)?;
     let mut needed = expected;
-    let file = take(server, &settings, file, false, content, |held| needed = version(server, held))?;
+    let file = take(server, &settings, file, false, content, |guard| needed = version(server, guard))?;
     if content == Content::All && needed > expected {
         return Err(io::Error::other("hashes got fields that expire while it began"));
     }
@@ -148,18 +148,18 @@ fn send_as_taken(server: &Arc<Server>, pipe: &Arc<Pipe>, content: Content) -> io
 }
 
 fn now_needed(server: &Server) -> Version {
-    let mut seat = server.replication.seat.lock();
-    server.keyspace.enter(&mut seat);
-    let version = version(server, &server.keyspace.hold_none(&mut seat));
-    server.keyspace.leave(&mut seat);
+    let mut ctx = server.replication.ctx.lock();
+    server.keyspace.enter(&mut ctx);
+    let version = version(server, &server.keyspace.hold_none(&mut ctx));
+    server.keyspace.leave(&mut ctx);
     version
 }
 
-fn send_from_file(server: &Arc<Server>, pipe: &Arc<Pipe>, content: Content) -> io::Result<u64> {
+fn send_from_file(server: &Arc<Server>, pipe: &Arc<SnapshotPipe>, content: Content) -> io::Result<u64> {
     let settings = server.settings();
-    let disk = fresh::nameless(&settings.dir, "repl")?;
-    let draft = Draft::new(server, &settings, &disk, Cache::Through, Job::Sync)?;
-    let file = snapshot::open(draft, &settings, Version::V10, false)?;
+    let disk = temp_file::nameless(&settings.dir, "repl")?;
+    let writer = DirectWriter::new(server, &settings, &disk, Cache::Through, Job::Sync)?;
+    let file = snapshot::open(writer, &settings, Version::V10, false)?;
     let file = take(server, &settings, file, true, content, |_| ())?;
     let len = snapshot::finish(file, &disk)?;
     let mut inlet = Inlet(pipe.clone());
@@ -189,7 +189,7 @@ mod tests {
             for (reading, is_fine) in [(Reading::ENDS, false), (Reading::NONE, true)] {
                 state.set_replica(true);
                 state.reading.set(reading);
-                let pipe = Pipe::new();
+                let pipe = SnapshotPipe::new();
                 assert!(live.server.persist.claim_sync());
                 run(&live.server, pipe.clone(), Form::Mark, content);
                 assert_eq!(pipe.end().map(|end| end.is_ok()), Some(is_fine), "{content:?}");

@@ -15,7 +15,7 @@ use crate::error::Error;
 /// See the module's text.
 #[derive(Default)]
 pub(crate) struct Busy {
-    /// A script is announced. Shared with the seats whose threads answer clients then, see [`evenkeel_store::Seat::gate_busy`].
+    /// A script is announced. Shared with the seats whose threads answer clients then, see [`evenkeel_store::ThreadContext::gate_busy`].
     is_announced: Arc<AtomicBool>,
     is_function: AtomicBool,
     killed: AtomicBool,

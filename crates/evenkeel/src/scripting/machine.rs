@@ -311,11 +311,11 @@ impl Machine {
     pub(crate) fn run(&mut self, call: &mut Call<'_, '_>, target: &Target, keys: usize, ro: bool) -> Done {
         let flags = target.flags();
         admit(call, flags, ro)?;
-        let (db, keeps) = (call.session.db, call.held.seat.keep_expired);
+        let (db, keeps) = (call.session.db, call.guard.ctx.keep_expired);
         // What a read removes could not be put back.
-        call.held.seat.keep_expired |= !call.held.holds_all();
+        call.guard.ctx.keep_expired |= !call.guard.holds_all();
         let done = self.run_admitted(call, target, keys, ro);
-        call.held.seat.keep_expired = keeps;
+        call.guard.ctx.keep_expired = keeps;
         if call.session.db != db {
             call.session.select(db);
         }
@@ -395,23 +395,19 @@ impl Machine {
             // The next script is watched as usual again.
             let _ = watch::watch(&self.lua);
         }
-        if let Some(again @ (Ended::Outside | Ended::ForOnce | Ended::Slow | Ended::ForGood)) = run.ended {
+        if let Some(again @ (Ended::HeapValue | Ended::ForOnce | Ended::Slow | Ended::ForGood)) = run.ended {
             if let Some(undo) = run.undo.take() {
-                run.call.held.undo(undo);
+                run.call.guard.undo(undo);
             }
             let habits = target.habits();
             let shown = match again {
                 Ended::Slow => &habits.slow,
                 Ended::ForGood => &habits.for_good,
-                Ended::Outside => &habits.outside,
+                Ended::HeapValue => &habits.outside,
                 _ => return Err(Error::NeedsAll),
             };
             shown.store(true, Relaxed);
-            return if again == Ended::Outside {
-                Err(Error::NeedsAll)
-            } else {
-                run.call.go_to_slow_scripts()
-            };
+            return if again == Ended::HeapValue { Err(Error::NeedsAll) } else { run.call.offload_script() };
         }
         let elapsed = clock::ticks().saturating_sub(run.since) / clock::ticks_per_us();
         if matches!(run.call.mode, Mode::Again(_)) && elapsed < run::SLOW_US / 2 {
@@ -430,7 +426,7 @@ impl Machine {
         match run.ended {
             Some(Ended::Panicked) => return Err(Error::abandoned()),
             Some(Ended::Stopped) => {
-                run.call.held.forget_log();
+                run.call.guard.forget_log();
                 return Err(Error::text("ERR the server is shutting down"));
             }
             _ => {}
@@ -546,7 +542,7 @@ impl Machine {
 
 /// What a script's flags and the server's state have against it.
 fn admit(call: &Call<'_, '_>, flags: Option<ScriptFlags>, ro: bool) -> Result<(), Error> {
-    let is_stale = call.server.persist.obstacles.any() & STALE != 0 && !call.session.replays;
+    let is_stale = call.server.persist.blockers.any() & STALE != 0 && !call.session.replays;
     let may_be_stale = flags.is_some_and(|flags| flags.has(ScriptFlags::ALLOW_STALE));
     if is_stale && !may_be_stale {
         return Err(Error::text(STALE_TEXT));
@@ -559,12 +555,12 @@ fn admit(call: &Call<'_, '_>, flags: Option<ScriptFlags>, ro: bool) -> Result<()
         let set = crate::command::table::table().find(b"SET").expect("a command of this name");
         let set = crate::command::table::table().row(set);
         // Whether it may be run on old data has been looked at.
-        if call.server.persist.obstacles.any() & !STALE != 0
+        if call.server.persist.blockers.any() & !STALE != 0
             && let Some(error) = call.server.persist.refuses(call.server, (set, set.flags), call.session)
         {
             return Err(error);
         }
-        if !flags.has(ScriptFlags::ALLOW_OOM) && call.held.seat.is_short_of_memory {
+        if !flags.has(ScriptFlags::ALLOW_OOM) && call.guard.ctx.is_short_of_memory {
             return Err(Error::OutOfMemory);
         }
     }

@@ -23,7 +23,7 @@ use crate::acl;
 use crate::acl::log::Refusal;
 use crate::blocking::Mode;
 use crate::clock::{self, Ticks};
-use crate::command::{Args, Call, Command, Flags, Id, Reach};
+use crate::command::{Args, Call, Command, Flags, Id, LockScope};
 use crate::dispatch::{keys_of, run_in_script};
 use crate::error::Error;
 use crate::log::Level;
@@ -54,7 +54,7 @@ const SHOWN_BYTES_MAX: usize = 4 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     /// It reaches for what it does not hold, and will again.
-    Outside,
+    HeapValue,
     /// This time it needs everything held.
     ForOnce,
     /// It takes long.
@@ -206,21 +206,23 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             Err((id, error)) => return self.reject(id, &error),
         };
         let keys = keys_of(row, &args, self.call.session.db, self.call.server);
-        let holds = match row.reach_in(&args) {
-            Reach::Keys | Reach::KeysUnless(_) => keys.iter().all(|key| self.call.held.holds(key.place)),
+        let holds = match row.lock_scope_in(&args) {
+            LockScope::Keys | LockScope::KeysUnless(_) => {
+                keys.iter().all(|key| self.call.guard.holds(key.place))
+            }
             // What touches no key and leaves no trace may be done twice.
-            Reach::Walk => row.flags.has(Flags::NO_DATA) && !row.flags.has(Flags::MAY_WRITE),
-            Reach::Whole | Reach::Queue | Reach::Script { .. } => false,
+            LockScope::Walk => row.flags.has(Flags::NO_DATA) && !row.flags.has(Flags::MAY_WRITE),
+            LockScope::Whole | LockScope::Queue | LockScope::Script { .. } => false,
         };
-        if !holds && !self.call.held.holds_all() {
-            return self.end(Ended::Outside);
+        if !holds && !self.call.guard.holds_all() {
+            return self.end(Ended::HeapValue);
         }
         // While only its slots are held, what has expired is hidden, not removed; but replicas that do as it did would
         // still have it.
         let is_of_several = keys.len() > 1 && row.flags.has(Flags::WRITE);
         if is_of_several
-            && !self.call.held.holds_all()
-            && keys.iter().any(|key| self.call.held.has_expired(key))
+            && !self.call.guard.holds_all()
+            && keys.iter().any(|key| self.call.guard.has_expired(key))
         {
             return self.end(Ended::ForOnce);
         }
@@ -230,15 +232,15 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             return self.end(instead);
         }
         if row.flags.has(Flags::WRITE.with(Flags::MAY_WRITE)) {
-            let may_take_back = matches!(row.reach_in(&args), Reach::Keys);
+            let may_take_back = matches!(row.lock_scope_in(&args), LockScope::Keys);
             let publishes = !may_take_back && !row.flags.has(Flags::WRITE);
             self.written += keys.len();
             self.for_good |= !publishes && (!may_take_back || self.written > UNDO_KEYS_MAX);
             if let Some(undo) = &mut self.undo {
                 if may_take_back && undo.len() + keys.len() <= UNDO_KEYS_MAX && undo.bytes() <= UNDO_BYTES_MAX
                 {
-                    keys.iter().for_each(|key| self.call.held.keep_for_undo(key, undo));
-                } else if let Err(instead) = self.give_up_undo(Ended::Outside, !publishes) {
+                    keys.iter().for_each(|key| self.call.guard.keep_for_undo(key, undo));
+                } else if let Err(instead) = self.give_up_undo(Ended::HeapValue, !publishes) {
                     return self.end(instead);
                 }
             }
@@ -251,7 +253,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         self.reply.resp3 = self.resp3;
         let done = run_in_script(self.call, id, args, &keys, &mut self.reply);
         if self.undo.is_none() {
-            self.call.held.report_events();
+            self.call.guard.report_events();
         }
         if self.call.server.monitors.is_any() {
             self.show(row, &args);
@@ -266,11 +268,11 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         if may_leave && self.undo.is_some() && server.inboxes.len() == 1 {
             return Err(Ended::ForGood);
         }
-        if !self.call.held.holds_all() {
+        if !self.call.guard.holds_all() {
             return Err(outside);
         }
         self.undo = None;
-        self.call.held.report_events();
+        self.call.guard.report_events();
         self.send_shown();
         Ok(())
     }
@@ -286,7 +288,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
     /// The run counts: what it has called may be seen.
     pub(super) fn send_shown(&mut self) {
         if self.call.server.monitors.is_any() {
-            monitor::show_calls(self.call.held, std::mem::take(&mut self.shown));
+            monitor::show_calls(self.call.guard, std::mem::take(&mut self.shown));
         }
     }
 
@@ -326,8 +328,8 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         if row.flags.has(Flags::NOSCRIPT) && !server.scripts.denies_nothing.load(Relaxed) {
             return Err((Some(id), Error::text("ERR This Redis command is not allowed from script")));
         }
-        let obstacles = server.persist.obstacles.any();
-        if obstacles & STALE != 0 && !row.flags.has(Flags::STALE) && !self.call.session.replays {
+        let blockers = server.persist.blockers.any();
+        if blockers & STALE != 0 && !row.flags.has(Flags::STALE) && !self.call.session.replays {
             return Err((Some(id), Error::text("ERR Can not execute the command on a stale replica")));
         }
         if let Err(refused) = acl::admit_in_script(self.call, id, args) {
@@ -347,14 +349,14 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             return Ok((id, row));
         }
         if writes
-            && obstacles != 0
+            && blockers != 0
             && !self.call.session.replays
             && let Some(error) = server.persist.refuses(server, (row, row.flags), self.call.session)
         {
             return Err((Some(id), error));
         }
         let short =
-            row.flags.has(Flags::DENYOOM) && !self.allow_oom && self.call.held.seat.is_short_of_memory;
+            row.flags.has(Flags::DENYOOM) && !self.allow_oom && self.call.guard.ctx.is_short_of_memory;
         if short { Err((Some(id), Error::OutOfMemory)) } else { Ok((id, row)) }
     }
 
@@ -381,7 +383,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
     /// back is about to be.
     fn keeps_waiting(&self, elapsed: u64) -> bool {
         let threshold = self.call.settings.busy_reply_threshold;
-        threshold > 0 && elapsed / 1000 >= threshold && self.call.held.holds_all()
+        threshold > 0 && elapsed / 1000 >= threshold && self.call.guard.holds_all()
     }
 
     fn is_killed(&self) -> bool {

@@ -17,7 +17,7 @@ use crate::log::try_file;
 use crate::net::listener;
 use crate::observe::process;
 use crate::persist::lock::{self, What};
-use crate::persist::{fresh, rewrite};
+use crate::persist::{rewrite, temp_file};
 use crate::tls;
 
 /// What there is to say of a configuration on this machine.
@@ -99,7 +99,7 @@ fn can_write(path: &Path) -> io::Result<()> {
     match path.metadata() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            fresh::nameless(folder.unwrap_or(Path::new(".")), "check").map(drop)
+            temp_file::nameless(folder.unwrap_or(Path::new(".")), "check").map(drop)
         }
         Err(error) => Err(error),
         Ok(_) => try_file(path),
@@ -128,7 +128,7 @@ fn why_unwritable(settings: &Settings) -> Option<String> {
     let log = settings.dir.join(&settings.appenddirname);
     let has_log = settings.appendonly && log.is_dir();
     for folder in [Some(&settings.dir), has_log.then_some(&log)].into_iter().flatten() {
-        if let Err(error) = fresh::nameless(folder, "check") {
+        if let Err(error) = temp_file::nameless(folder, "check") {
             return Some(format!("No file can be written in {}: {}", folder.display(), cause(&error)));
         }
     }

@@ -40,11 +40,11 @@ impl Live {
         });
         let long = (workers..2 * workers).map(|index| {
             let server = server.clone();
-            std::thread::spawn(move || crate::long::run(&server, &server.long, index))
+            std::thread::spawn(move || crate::offload::run(&server, &server.offload, index))
         });
         let of_scripts = server.clone();
         let scripts = std::thread::spawn(move || {
-            crate::long::run(&of_scripts, &of_scripts.slow_scripts, 2 * workers);
+            crate::offload::run(&of_scripts, &of_scripts.slow_scripts, 2 * workers);
         });
         let threads = serving.chain(long).chain(std::iter::once(scripts)).collect();
         Live { threads, server, folder }
@@ -71,10 +71,10 @@ impl Live {
 
     /// Panics if the keyspace is not in order.
     pub(crate) fn verify(&self) {
-        let mut seat = self.server.keyspace.seat();
-        self.server.keyspace.enter(&mut seat);
-        self.server.keyspace.hold_all(&mut seat).verify();
-        self.server.keyspace.leave(&mut seat);
+        let mut ctx = self.server.keyspace.thread_context();
+        self.server.keyspace.enter(&mut ctx);
+        self.server.keyspace.hold_all(&mut ctx).verify();
+        self.server.keyspace.leave(&mut ctx);
     }
 
     /// Stops the workers; fails if one of them has.

@@ -17,10 +17,10 @@ pub(crate) struct Recorder {
 impl World {
     /// Begins the log.
     pub(crate) fn record(&mut self) -> Recorder {
-        let (server, seat) = (self.server.clone(), &mut self.workers[0].seat);
-        server.keyspace.enter(seat);
-        let reader = server.keyspace.hold_all(seat).join_log();
-        server.keyspace.leave(seat);
+        let (server, ctx) = (self.server.clone(), &mut self.workers[0].ctx);
+        server.keyspace.enter(ctx);
+        let reader = server.keyspace.hold_all(ctx).join_log();
+        server.keyspace.leave(ctx);
         Recorder { reader, bytes: Vec::new(), db: 0 }
     }
 
@@ -56,10 +56,10 @@ impl World {
         for db in 0..server.keyspace.databases() {
             let executor = &mut self.workers[0];
             executor.refresh(now_ms);
-            server.keyspace.enter(&mut executor.seat);
-            server.keyspace.hold_none(&mut executor.seat).sweep(db, 0, evenkeel_store::SLOTS, || false);
+            server.keyspace.enter(&mut executor.ctx);
+            server.keyspace.hold_none(&mut executor.ctx).sweep(db, 0, evenkeel_store::SLOTS, || false);
             executor.serve_woken();
-            server.keyspace.leave(&mut executor.seat);
+            server.keyspace.leave(&mut executor.ctx);
         }
         self.resume_all();
     }

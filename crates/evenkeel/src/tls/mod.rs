@@ -12,7 +12,7 @@ mod files;
 mod pace;
 mod papers;
 mod sessions;
-mod tunnel;
+mod stream;
 mod verify;
 
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ use crate::config::{AuthClients, Settings};
 pub(crate) use pace::Pace;
 pub(crate) use papers::{Paper, users};
 use sessions::Sessions;
-pub(crate) use tunnel::Tunnel;
+pub(crate) use stream::TlsStream;
 use verify::AnyName;
 
 /// What connections are encrypted with from now on.

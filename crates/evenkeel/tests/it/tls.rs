@@ -67,7 +67,7 @@ impl Secure {
     }
 
     /// Connects, and finishes the handshake on this side.
-    fn tunnel(&self, config: Arc<ClientConfig>) -> io::Result<Tunnel> {
+    fn tunnel(&self, config: Arc<ClientConfig>) -> io::Result<TlsStream> {
         tunnel(TcpStream::connect(self.address())?, config)
     }
 
@@ -83,12 +83,12 @@ impl Secure {
 }
 
 /// A TLS connection of a client, over some socket.
-pub(crate) struct Tunnel<S: Read + Write = TcpStream> {
+pub(crate) struct TlsStream<S: Read + Write = TcpStream> {
     stream: StreamOwned<ClientConnection, S>,
     socket: TcpStream,
 }
 
-pub(crate) fn tunnel(socket: TcpStream, config: Arc<ClientConfig>) -> io::Result<Tunnel> {
+pub(crate) fn tunnel(socket: TcpStream, config: Arc<ClientConfig>) -> io::Result<TlsStream> {
     let same = socket.try_clone()?;
     tunnel_over(socket, same, config)
 }
@@ -98,7 +98,7 @@ fn tunnel_over<S: Read + Write>(
     mut through: S,
     socket: TcpStream,
     config: Arc<ClientConfig>,
-) -> io::Result<Tunnel<S>> {
+) -> io::Result<TlsStream<S>> {
     socket.set_nodelay(true)?;
     socket.set_read_timeout(Some(PATIENCE))?;
     let name = "localhost".try_into().expect("a name");
@@ -106,16 +106,16 @@ fn tunnel_over<S: Read + Write>(
     while connection.is_handshaking() {
         connection.complete_io(&mut through)?;
     }
-    Ok(Tunnel { stream: StreamOwned::new(connection, through), socket })
+    Ok(TlsStream { stream: StreamOwned::new(connection, through), socket })
 }
 
-impl<S: Read + Write> Read for Tunnel<S> {
+impl<S: Read + Write> Read for TlsStream<S> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.stream.read(buf)
     }
 }
 
-impl<S: Read + Write> Write for Tunnel<S> {
+impl<S: Read + Write> Write for TlsStream<S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.write(bytes)
     }
@@ -125,7 +125,7 @@ impl<S: Read + Write> Write for Tunnel<S> {
     }
 }
 
-impl<S: Read + Write + Send> Transport for Tunnel<S> {
+impl<S: Read + Write + Send> Transport for TlsStream<S> {
     fn set_read_timeout(&self, wait: Duration) -> io::Result<()> {
         self.socket.set_read_timeout(Some(wait))
     }

@@ -22,7 +22,7 @@ use super::root::{Root, Twin, View, ViewMut};
 use super::share::Share;
 use super::tree::Tree;
 use super::varint::{self, Varint};
-use crate::held::Expire;
+use crate::guard::Expire;
 use crate::{Hasher, Millis};
 
 /// See the module's text. A field and its value are at most [`super::ELEMENT_MAX`] bytes together.

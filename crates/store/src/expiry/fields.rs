@@ -4,22 +4,22 @@
 //! fields. One all of whose fields are due is removed as a whole, in one step.
 
 use super::SWEEP_FIELDS_MAX;
-use crate::audience::Audience;
 use crate::collection::{Collection, Hash};
+use crate::context::add;
 use crate::events::What;
-use crate::held::{Concerns, Held};
+use crate::guard::{Concerns, SlotGuard};
 use crate::key::Place;
-use crate::seat::add;
 use crate::segment::Word;
+use crate::subscribers::SlotSubscribers;
 use crate::watch::Change;
 
 /// As how many fields removing a whole hash counts: up to 64 blocks of it are freed at once.
 const WHOLE: usize = SWEEP_FIELDS_MAX / 4;
 
-impl Held<'_> {
+impl SlotGuard<'_> {
     /// Removes due fields of a hash, which was seen under the lock that is still held, as many as there is time for.
     pub(super) fn sweep_hash(&mut self, place: Place, word: Word, fields_left: &mut usize) {
-        let (slot, hasher, now) = (self.slot_of_place(place), &self.keyspace().hasher, self.seat.now_ms);
+        let (slot, hasher, now) = (self.slot_of_place(place), &self.keyspace().hasher, self.ctx.now_ms);
         let entry = word.entry();
         let key_hash = hasher.hash(entry.key());
         let found = slot.find_word(key_hash, word).expect("it was seen under the same lock");
@@ -32,7 +32,7 @@ impl Held<'_> {
             *fields_left = fields_left.saturating_sub(WHOLE);
             self.fields_expired(place, entry.key(), due, true);
             self.log_removal(place, entry.key());
-            return self.unasked(|held| held.remove_found(place, found));
+            return self.unasked(|guard| guard.remove_found(place, found));
         }
         let mut names: Vec<Vec<u8>> = Vec::new();
         let is_logged = self.is_logged();
@@ -43,9 +43,9 @@ impl Held<'_> {
         });
         debug_assert!(!hash.is_empty(), "a hash that has no live field is removed as a whole");
         drop(hash);
-        self.seat.discard_cut(cut);
+        self.ctx.discard_cut(cut);
         *fields_left -= removed;
-        self.unasked(|held| add(&held.seat.tally.dirty, removed as u64));
+        self.unasked(|guard| add(&guard.ctx.tally.dirty, removed as u64));
         let found = self.note_times(place, found, before);
         slot.remember(found);
         if !names.is_empty() {
@@ -54,22 +54,22 @@ impl Held<'_> {
         }
         if removed > 0 {
             self.fields_expired(place, entry.key(), removed as u64, false);
-            self.tell_if_there(place, entry.key());
+            self.notify_if_there(place, entry.key());
         }
     }
 
     /// Counts fields that are gone, since their time has passed, or all with them.
     #[cold]
     pub(crate) fn fields_expired(&mut self, place: Place, key: &[u8], count: u64, all: bool) {
-        add(&self.seat.tally.expired_fields, count);
-        self.happened(place, key, if all { What::AllFieldsExpired } else { What::FieldsExpired });
+        add(&self.ctx.tally.expired_fields, count);
+        self.emit(place, key, if all { What::AllFieldsExpired } else { What::FieldsExpired });
     }
 
     /// Tells those who watch the key, or wait for it.
-    pub(crate) fn tell_if_there(&mut self, place: Place, key: &[u8]) {
+    pub(crate) fn notify_if_there(&mut self, place: Place, key: &[u8]) {
         let slot = self.slot_at(place).1;
-        if Audience::is_there(&slot.audience) {
-            self.tell(slot, place, key, Change::Written, Concerns::Everybody);
+        if SlotSubscribers::is_there(&slot.subscribers) {
+            self.notify(slot, place, key, Change::Written, Concerns::Everybody);
         }
     }
 }

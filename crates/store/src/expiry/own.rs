@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::held::Held;
+use crate::guard::SlotGuard;
 use crate::key::Place;
 use crate::keyspace::Keyspace;
 
@@ -54,12 +54,12 @@ impl Keyspace {
     }
 }
 
-impl Held<'_> {
+impl SlotGuard<'_> {
     /// Remembers a key that has just got a deadline, if only this server knows of it: what is replayed, and what is loaded, the
     /// primary has.
     #[inline]
     pub(crate) fn note_own(&mut self, place: Place, key: &[u8]) {
-        if self.seat.hides_expired && self.seat.now_ms != 0 && !self.seat.is_unheard {
+        if self.ctx.hides_expired && self.ctx.now_ms != 0 && !self.ctx.is_unheard {
             self.remember_own(place, key);
         }
     }
@@ -72,7 +72,7 @@ impl Held<'_> {
     /// Removes those of a replica's own keys whose time has passed, until `stop` says so or all have been looked at. Only for who
     /// holds nothing.
     pub fn sweep_own(&mut self, mut stop: impl FnMut() -> bool) {
-        while self.keyspace().own_timed() > 0 && self.seat.hides_expired {
+        while self.keyspace().own_timed() > 0 && self.ctx.hides_expired {
             let (names, is_last) = self.keyspace().change_own(Own::next);
             names.iter().for_each(|name| self.look_at_own(name));
             if is_last || stop() {
@@ -84,18 +84,18 @@ impl Held<'_> {
     /// Removes a key that is due, and forgets one that has gone or has no deadline any more; under the lock under which it may get
     /// another one.
     fn look_at_own(&mut self, name: &Name) {
-        let (keyspace, now) = (self.keyspace(), self.seat.now_ms);
+        let (keyspace, now) = (self.keyspace(), self.ctx.now_ms);
         let forget = || _ = keyspace.change_own(|own| own.names.remove(name));
         if keyspace.db_if_used(name.0 as usize).is_none() {
             return forget();
         }
         let key = keyspace.key(name.0, &name.1);
-        self.visit(key.place, |held| {
-            let found = held.slot_of_place(key.place).find(key.hash, key.bytes);
+        self.visit(key.place, |guard| {
+            let found = guard.slot_of_place(key.place).find(key.hash, key.bytes);
             match found.and_then(|found| Some((found, found.entry().deadline()?))) {
                 None => forget(),
                 Some((found, deadline)) if deadline <= now => {
-                    held.expire(&key, found, false);
+                    guard.expire(&key, found, false);
                     forget();
                 }
                 Some(_) => {}

@@ -1,13 +1,13 @@
 //! Deadlines as tables know them: a column of coarse ones, and counts of those that there are.
 
+use crate::context::add_signed;
 use crate::entry::Times;
-use crate::held::Held;
+use crate::guard::SlotGuard;
 use crate::key::Place;
 use crate::keyspace::Db;
-use crate::seat::add_signed;
 use crate::slot::{Found, Slot};
 
-impl Held<'_> {
+impl SlotGuard<'_> {
     /// Notes what has become of the deadlines of the entry found, which were `before`; returns where it is then.
     #[inline]
     pub(crate) fn note_times(&mut self, place: Place, found: Found, before: Times) -> Found {
@@ -22,7 +22,7 @@ impl Held<'_> {
         if after.own.is_some() && after.own != before.own {
             self.note_own(place, found.entry().key());
         }
-        let found = if due != 0 { slot.make_timed(found, self.seat) } else { found };
+        let found = if due != 0 { slot.make_timed(found, self.ctx) } else { found };
         slot.set_deadline(found, due);
         found
     }
@@ -44,7 +44,7 @@ impl Held<'_> {
                 _ => {}
             }
         }
-        let tally = &self.seat.tally.dbs[db.id];
+        let tally = &self.ctx.tally.dbs[db.id];
         add_signed(&tally.timed, own.into());
         add_signed(&tally.hashes, hashes.into());
     }
@@ -52,8 +52,8 @@ impl Held<'_> {
     /// Counts keys with deadlines of their own that are about to be taken out of a slot.
     pub(super) fn count_removed(&mut self, place: Place, keys: usize) {
         let (db, slot) = self.slot_at(place);
-        add_signed(&self.seat.tally.dbs[db.id].keys, -(keys as i64));
-        add_signed(&self.seat.tally.dbs[db.id].timed, -(keys as i64));
+        add_signed(&self.ctx.tally.dbs[db.id].keys, -(keys as i64));
+        add_signed(&self.ctx.tally.dbs[db.id].timed, -(keys as i64));
         slot.count_timed(-i32::try_from(keys).expect("a segment has fewer keys"), 0);
         if slot.timed_len() == 0 {
             db.timed.clear(place.slot());

@@ -1,12 +1,12 @@
 //! Merging what all seats have laid down.
 
-use super::{Journal, Lane, Page, Record, Span};
+use super::{Journal, Page, Record, Span, WriterQueue};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::*;
 use crate::sync::atomic::fence;
 
-/// Reads the records of all lanes in the order of their numbers. Made by [`crate::Held::join_log`]; to be ended by
-/// [`crate::Held::dismiss`], and [`Reader::end`] when what was there then has been read or is not wanted.
+/// Reads the records of all lanes in the order of their numbers. Made by [`crate::SlotGuard::join_log`]; to be ended by
+/// [`crate::SlotGuard::dismiss`], and [`Reader::end`] when what was there then has been read or is not wanted.
 pub struct Reader {
     /// Which of those that read at the same time it is.
     place: usize,
@@ -16,7 +16,7 @@ pub struct Reader {
     bound: u64,
     /// The largest number of a record that was taken from a lane.
     ahead: u64,
-    lanes: Vec<Taken>,
+    queues: Vec<Taken>,
     /// The lanes that there is something of, with the number of its first record.
     heads: Vec<(u64, usize)>,
 }
@@ -34,9 +34,10 @@ struct Taken {
 impl Reader {
     /// Of what comes behind a record with this number, the last one of all so far.
     pub(super) fn new(journal: &Journal, place: usize, last: u64) -> Reader {
-        let nothing = |lane: &Lane| Taken { last: lane.marks.laid.load(Relaxed), ..Taken::default() };
-        let lanes = journal.lanes.iter().map(nothing).collect();
-        Reader { place, last, bound: last, ahead: last, lanes, heads: Vec::new() }
+        let nothing =
+            |queue: &WriterQueue| Taken { last: queue.marks.published.load(Relaxed), ..Taken::default() };
+        let queues = journal.queues.iter().map(nothing).collect();
+        Reader { place, last, bound: last, ahead: last, queues, heads: Vec::new() }
     }
 
     /// Which of those that read at the same time it is, for those who have to do with it from outside.
@@ -96,17 +97,17 @@ impl Reader {
         journal.raise(now);
         fence(SeqCst);
         let (mut bound, mut is_held_up) = (now, false);
-        for (index, (lane, taken)) in journal.lanes.iter().zip(&mut self.lanes).enumerate() {
+        for (index, (queue, taken)) in journal.queues.iter().zip(&mut self.queues).enumerate() {
             // In this order: a draft that is not there any more has been laid down.
-            let begun = lane.marks.begun.load(Acquire);
+            let begun = queue.marks.begun.load(Acquire);
             bound = bound.min(begun);
-            if lane.marks.laid.load(Acquire) == taken.last {
+            if queue.marks.published.load(Acquire) == taken.last {
                 is_held_up |= begun < now;
                 continue;
             }
-            let mut pages = lane.pages.lock();
+            let mut pages = queue.pages.lock();
             pages.close();
-            taken.last = lane.marks.laid.load(Relaxed);
+            taken.last = queue.marks.published.load(Relaxed);
             // The first one is to be at the end.
             let mut filled = std::mem::take(&mut pages.filled[self.place]);
             drop(pages);
@@ -146,8 +147,8 @@ impl Reader {
         wants: &impl Fn(u64) -> bool,
         f: &mut impl FnMut(Record<'_>) -> bool,
     ) -> bool {
-        let lane = self.heads[place].1;
-        let taken = &mut self.lanes[lane];
+        let queue = self.heads[place].1;
+        let taken = &mut self.queues[queue];
         let mut go_on = true;
         while let Some(page) = taken.pages.last() {
             while let Some(span) = page.records.get(taken.at)
@@ -169,7 +170,7 @@ impl Reader {
             let page = taken.pages.pop().expect("just looked at");
             taken.at = 0;
             journal.note_read(self.place, page.weight());
-            journal.recycle(lane, page);
+            journal.recycle(queue, page);
         }
         match taken.pages.last() {
             Some(page) => self.heads[place].0 = page.records[taken.at].number,
@@ -181,15 +182,15 @@ impl Reader {
     /// Waits until something has been laid down or [`Journal::wake`] was called, for at most so long. What is in nobody's
     /// lane yet may be what is missing.
     pub fn sleep(&self, journal: &Journal, timeout: std::time::Duration) {
-        let desk = &journal.desks[self.place];
-        desk.sleeps.store(true, Relaxed);
-        let is_filled = |lane: &Lane| lane.pages.lock().has_some_for(self.place);
-        let mut woken = desk.wake.0.lock();
-        if !*woken && !journal.lanes.iter().any(is_filled) {
-            desk.wake.1.wait_for(&mut woken, timeout);
+        let reader_slot = &journal.reader_slots[self.place];
+        reader_slot.sleeps.store(true, Relaxed);
+        let is_filled = |queue: &WriterQueue| queue.pages.lock().has_some_for(self.place);
+        let mut woken = reader_slot.wake.0.lock();
+        if !*woken && !journal.queues.iter().any(is_filled) {
+            reader_slot.wake.1.wait_for(&mut woken, timeout);
         }
         *woken = false;
         drop(woken);
-        desk.sleeps.store(false, Relaxed);
+        reader_slot.sleeps.store(false, Relaxed);
     }
 }

@@ -32,16 +32,16 @@ pub(super) fn note(block: *const u8) {
 #[cold]
 fn first(address: usize) {
     if !mark(address).swap(true, Relaxed)
-        && let Some(tell) = TELL.get()
+        && let Some(notify) = TELL.get()
     {
-        tell(address);
+        notify(address);
     }
 }
 
-/// Has `tell` called with the address of the first block of each region from now on, by the thread that allocates it; so it must
+/// Has `notify` called with the address of the first block of each region from now on, by the thread that allocates it; so it must
 /// not allocate. Only the first such function counts.
-pub fn tell_of_first_blocks(tell: fn(usize)) {
-    let _ = TELL.set(tell);
+pub fn tell_of_first_blocks(notify: fn(usize)) {
+    let _ = TELL.set(notify);
 }
 
 /// Whether a block has come from the region since it was last forgotten.

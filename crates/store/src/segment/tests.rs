@@ -70,8 +70,8 @@ impl Model {
             let bucket = self.segment.find_by(*tag, |other| other == word).expect("every word is found");
             assert_eq!(self.segment.deadline(bucket), *deadline);
         }
-        let held: usize = self.segment.occupied().count();
-        assert_eq!(held, self.words.len());
+        let guard: usize = self.segment.occupied().count();
+        assert_eq!(guard, self.words.len());
         let timed = (0..self.segment.buckets()).filter(|bucket| self.segment.deadline(*bucket) != 0).count();
         assert_eq!(timed, self.words.values().filter(|(_, deadline)| *deadline != 0).count());
         let mut from_there: Vec<usize> = self.segment.occupied_from(12_345).collect();

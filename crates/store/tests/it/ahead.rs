@@ -21,9 +21,9 @@ fn name(random: &mut Random, kinds: usize) -> Vec<u8> {
 fn found(world: &mut World, members: &BTreeSet<Vec<u8>>, key: &[u8]) -> usize {
     let members: Vec<&[u8]> = members.iter().map(|member| &member[..]).collect();
     let key = world.keyspace.key(0, key);
-    world.keyspace.enter(&mut world.seat);
-    let found = world.keyspace.prefetch_members(&mut world.seat, &key, &members);
-    world.keyspace.leave(&mut world.seat);
+    world.keyspace.enter(&mut world.ctx);
+    let found = world.keyspace.prefetch_members(&mut world.ctx, &key, &members);
+    world.keyspace.leave(&mut world.ctx);
     found
 }
 
@@ -57,13 +57,13 @@ fn check(change: impl Fn(&mut World, &[u8], bool)) {
 #[test]
 fn members_of_sets_are_found_ahead() {
     check(|world, member, adds| {
-        world.one(0, KEY, |held, key| {
-            let hasher = &held.keyspace().hasher;
+        world.one(0, KEY, |guard, key| {
+            let hasher = &guard.keyspace().hasher;
             let change = |set: &mut Edit<'_, Set>| {
                 set.changes = 1;
                 if adds { set.insert(hasher, member) } else { set.remove(hasher, member) }
             };
-            held.edit(key, change).expect("a set")
+            guard.edit(key, change).expect("a set")
         });
     });
 }
@@ -72,8 +72,8 @@ fn members_of_sets_are_found_ahead() {
 fn fields_of_hashes_are_found_ahead_with_deadlines_and_without() {
     for expire in [Expire::Clear, Expire::At(u64::MAX / 2)] {
         check(|world, member, adds| {
-            world.one(0, KEY, |held, key| {
-                let (hasher, now) = (&held.keyspace().hasher, held.seat.now_ms);
+            world.one(0, KEY, |guard, key| {
+                let (hasher, now) = (&guard.keyspace().hasher, guard.ctx.now_ms);
                 let change = |hash: &mut Edit<'_, Hash>| {
                     hash.changes = 1;
                     if adds {
@@ -82,7 +82,7 @@ fn fields_of_hashes_are_found_ahead_with_deadlines_and_without() {
                         hash.remove(hasher, now, member)
                     }
                 };
-                held.edit(key, change).expect("a hash")
+                guard.edit(key, change).expect("a hash")
             });
         });
     }
@@ -91,8 +91,8 @@ fn fields_of_hashes_are_found_ahead_with_deadlines_and_without() {
 #[test]
 fn members_of_sorted_sets_are_found_ahead() {
     check(|world, member, adds| {
-        world.one(0, KEY, |held, key| {
-            let hasher = &held.keyspace().hasher;
+        world.one(0, KEY, |guard, key| {
+            let hasher = &guard.keyspace().hasher;
             let change = |set: &mut Edit<'_, ZSet>| {
                 set.changes = 1;
                 if adds {
@@ -101,7 +101,7 @@ fn members_of_sorted_sets_are_found_ahead() {
                     set.remove(hasher, member)
                 }
             };
-            held.edit(key, change).expect("a sorted set")
+            guard.edit(key, change).expect("a sorted set")
         });
     });
 }
@@ -111,16 +111,16 @@ fn members_of_sorted_sets_are_found_ahead() {
 fn nothing_is_noticed() {
     let mut world = World::new(1);
     let members: Vec<Vec<u8>> = (0..1000).map(|number| format!("member {number}").into_bytes()).collect();
-    world.one(0, KEY, |held, key| {
-        let hasher = &held.keyspace().hasher;
+    world.one(0, KEY, |guard, key| {
+        let hasher = &guard.keyspace().hasher;
         let change = |set: &mut Edit<'_, Set>| {
             set.changes = 1;
             members.iter().for_each(|member| _ = set.insert(hasher, member));
         };
-        held.edit(key, change).expect("a set");
-        held.set_deadline(key, Some(held.seat.now_ms + 1));
+        guard.edit(key, change).expect("a set");
+        guard.set_deadline(key, Some(guard.ctx.now_ms + 1));
     });
-    world.seat.now_ms += 10;
+    world.ctx.now_ms += 10;
     let before = format!("{:?}", world.keyspace.total());
     assert_eq!(found(&mut world, &members.into_iter().take(MEMBERS_MAX).collect(), KEY), MEMBERS_MAX);
     assert_eq!((world.len(0), format!("{:?}", world.keyspace.total())), (1, before));

@@ -16,13 +16,13 @@ fn shared(world: &World) -> u64 {
 
 /// Copies `one` to `other`, sharing so many bytes.
 fn copy(world: &mut World, bytes: u64) {
-    world.two((0, b"one"), (1, b"other"), |held, one, other| held.copy(one, other, bytes));
+    world.two((0, b"one"), (1, b"other"), |guard, one, other| guard.copy(one, other, bytes));
 }
 
 fn appraise(world: &mut World) {
     world.lazy_free.clear();
     for _ in 0..world.keyspace.sharers() {
-        assert!(world.none(|held| held.appraise_next()));
+        assert!(world.none(|guard| guard.appraise_next()));
     }
     world.verify();
 }
@@ -35,42 +35,42 @@ fn assert_about(found: u64, expected: u64) {
 fn what_a_copied_string_shares_is_counted_until_it_is_its_own() {
     let mut world = World::new(2);
     world.set(0, b"one", &vec![b'v'; 100 * CHUNK], Expire::Clear);
-    let bytes = world.one(0, b"one", |held, key| held.peek(key).expect("there").memory() as u64);
+    let bytes = world.one(0, b"one", |guard, key| guard.peek(key).expect("there").memory() as u64);
     copy(&mut world, bytes);
     assert_about(shared(&world), bytes);
     appraise(&mut world);
     assert_about(shared(&world), 100 * CHUNK as u64);
     // Written to, whichever of the two it is, they share less.
-    world.one(1, b"other", |held, key| held.write_range(key, 0, &[b'w'; 30 * CHUNK]).expect("a string"));
-    world.one(0, b"one", |held, key| {
-        held.write_range(key, 50 * CHUNK, &[b'x'; 30 * CHUNK]).expect("a string")
+    world.one(1, b"other", |guard, key| guard.write_range(key, 0, &[b'w'; 30 * CHUNK]).expect("a string"));
+    world.one(0, b"one", |guard, key| {
+        guard.write_range(key, 50 * CHUNK, &[b'x'; 30 * CHUNK]).expect("a string")
     });
     appraise(&mut world);
     assert_about(shared(&world), 40 * CHUNK as u64);
     // What keeps its name and value keeps this, too.
-    world.one(1, b"other", |held, key| held.set_deadline(key, Some(u64::MAX)));
-    world.two((1, b"other"), (0, b"moved"), |held, from, to| held.rename(from, to));
+    world.one(1, b"other", |guard, key| guard.set_deadline(key, Some(u64::MAX)));
+    world.two((1, b"other"), (0, b"moved"), |guard, from, to| guard.rename(from, to));
     assert_about(shared(&world), 40 * CHUNK as u64);
-    world.one(0, b"one", |held, key| held.remove(key));
+    world.one(0, b"one", |guard, key| guard.remove(key));
     appraise(&mut world);
     assert_eq!((shared(&world), world.keyspace.sharers()), (0, 0));
-    assert!(!world.none(|held| held.appraise_next()));
+    assert!(!world.none(|guard| guard.appraise_next()));
 }
 
 #[test]
 fn what_goes_is_counted_no_more() {
     let mut world = World::new(2);
     let ways: [fn(&mut World); 5] = [
-        |world| _ = world.one(1, b"other", |held, key| held.remove(key)),
+        |world| _ = world.one(1, b"other", |guard, key| guard.remove(key)),
         |world| world.set(1, b"other", b"short", Expire::Clear),
-        |world| _ = world.all(|held| held.flush(1)),
+        |world| _ = world.all(|guard| guard.flush(1)),
         |world| {
-            world.one(1, b"other", |held, key| held.set_deadline(key, Some(1)));
+            world.one(1, b"other", |guard, key| guard.set_deadline(key, Some(1)));
             world.sweep(1);
         },
         |world| {
             let rope = Made::Rope(Rope::new(&[b'x'; 3 * CHUNK]));
-            world.one(1, b"other", |held, key| held.set_made(key, rope));
+            world.one(1, b"other", |guard, key| guard.set_made(key, rope));
         },
     ];
     for way in ways {
@@ -88,7 +88,7 @@ fn check<T: Collection + Clone>(value: T, bytes: fn(&T) -> usize, change: fn(&mu
     let mut world = World::new(2);
     let all = bytes(&value) as u64;
     assert!(all > 100_000);
-    world.one(0, b"one", |held, key| held.set_collection(key, value, 0, None));
+    world.one(0, b"one", |guard, key| guard.set_collection(key, value, 0, None));
     copy(&mut world, all);
     appraise(&mut world);
     assert_about(shared(&world), all);
@@ -96,7 +96,7 @@ fn check<T: Collection + Clone>(value: T, bytes: fn(&T) -> usize, change: fn(&mu
     appraise(&mut world);
     assert!((all / 2..all).contains(&shared(&world)), "{} of {all}", shared(&world));
     // What a snapshot or a reply keeps is shared, but no value's.
-    world.one(0, b"one", |held, key| held.remove(key));
+    world.one(0, b"one", |guard, key| guard.remove(key));
     appraise(&mut world);
     assert_eq!(shared(&world), 0);
 }
@@ -122,8 +122,9 @@ fn pages_of_collections_are_counted_exactly() {
         list,
         |list| list.shared_memory(0),
         |world| {
-            world.one(1, b"other", |held, key| {
-                held.edit(key, |list: &mut evenkeel_store::Edit<'_, List>| list.push_back(b"more"))
+            world.one(1, b"other", |guard, key| {
+                guard
+                    .edit(key, |list: &mut evenkeel_store::Edit<'_, List>| list.push_back(b"more"))
                     .expect("a list")
             });
         },
@@ -133,8 +134,9 @@ fn pages_of_collections_are_counted_exactly() {
         |set| set.shared_memory(0),
         |world| {
             let hasher = world.keyspace.hasher.clone();
-            world.one(0, b"one", |held, key| {
-                held.edit(key, |set: &mut evenkeel_store::Edit<'_, Set>| set.insert(&hasher, b"more"))
+            world.one(0, b"one", |guard, key| {
+                guard
+                    .edit(key, |set: &mut evenkeel_store::Edit<'_, Set>| set.insert(&hasher, b"more"))
                     .expect("a set")
             });
         },
@@ -144,8 +146,9 @@ fn pages_of_collections_are_counted_exactly() {
         |zset| zset.shared_memory(0),
         |world| {
             let hasher = world.keyspace.hasher.clone();
-            world.one(0, b"one", |held, key| {
-                held.edit(key, |zset: &mut evenkeel_store::Edit<'_, ZSet>| zset.insert(&hasher, b"more", 1.0))
+            world.one(0, b"one", |guard, key| {
+                guard
+                    .edit(key, |zset: &mut evenkeel_store::Edit<'_, ZSet>| zset.insert(&hasher, b"more", 1.0))
                     .expect("a sorted set")
             });
         },
@@ -155,11 +158,12 @@ fn pages_of_collections_are_counted_exactly() {
         |hash| hash.shared_memory(0),
         |world| {
             let hasher = world.keyspace.hasher.clone();
-            world.one(0, b"one", |held, key| {
-                held.edit(key, |hash: &mut evenkeel_store::Edit<'_, Hash>| {
-                    hash.set(&hasher, 0, b"more", b"value", Expire::Clear)
-                })
-                .expect("a hash")
+            world.one(0, b"one", |guard, key| {
+                guard
+                    .edit(key, |hash: &mut evenkeel_store::Edit<'_, Hash>| {
+                        hash.set(&hasher, 0, b"more", b"value", Expire::Clear)
+                    })
+                    .expect("a hash")
             });
         },
     );
@@ -170,7 +174,7 @@ fn holes_are_counted_as_they_come_and_go() {
     let mut world = World::new(2);
     let holes = |world: &World| world.keyspace.apart();
     let write = |world: &mut World, offset, bytes: &[u8]| {
-        world.one(0, b"key", |held, key| held.write_range(key, offset, bytes).expect("a string"));
+        world.one(0, b"key", |guard, key| guard.write_range(key, offset, bytes).expect("a string"));
         world.verify();
     };
     write(&mut world, 100 * CHUNK, b"x");
@@ -180,11 +184,11 @@ fn holes_are_counted_as_they_come_and_go() {
     write(&mut world, 6 * CHUNK, b"\0");
     assert_eq!(holes(&world).holes, 298);
     world.set(1, b"key", &vec![0; 10 * CHUNK], Expire::Clear);
-    world.two((0, b"key"), (1, b"copy"), |held, from, to| held.copy(from, to, 1000));
+    world.two((0, b"key"), (1, b"copy"), |guard, from, to| guard.copy(from, to, 1000));
     assert_eq!(holes(&world).holes, 2 * 298 + 10);
-    drop(world.all(|held| held.flush(1)));
+    drop(world.all(|guard| guard.flush(1)));
     assert_eq!(holes(&world), Apart { shared: 0, holes: 298 });
-    world.one(0, b"key", |held, key| held.remove(key));
+    world.one(0, b"key", |guard, key| guard.remove(key));
     assert_eq!(holes(&world), Apart::default());
 }
 
@@ -192,12 +196,12 @@ fn holes_are_counted_as_they_come_and_go() {
 fn a_made_string_that_has_chunks_of_others_shares_them() {
     let mut world = World::new(2);
     let rope = Rope::new(&[b'r'; 10 * CHUNK]);
-    world.one(0, b"one", |held, key| held.set_made(key, Made::Rope(rope)));
+    world.one(0, b"one", |guard, key| guard.set_made(key, Made::Rope(rope)));
     assert_eq!(shared(&world), 0);
-    let source = world.one(0, b"one", |held, key| held.peek(key).expect("there").rope().expect("a rope"));
+    let source = world.one(0, b"one", |guard, key| guard.peek(key).expect("there").rope().expect("a rope"));
     let mut other = source.clone();
     other.write(0, b"other");
-    world.one(0, b"other", |held, key| held.set_made(key, Made::Rope(other)));
+    world.one(0, b"other", |guard, key| guard.set_made(key, Made::Rope(other)));
     drop(source);
     assert_about(shared(&world), 9 * CHUNK as u64);
     world.verify();

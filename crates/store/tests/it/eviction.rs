@@ -19,13 +19,13 @@ fn tagged(at: usize) -> Vec<u8> {
 fn evict(world: &mut World, policy: Policy, keys: usize) {
     let mut pool = Pool::default();
     for _ in 0..keys {
-        assert!(world.none(|held| held.evict(policy, 5, 1, &mut pool)), "there are keys that may go");
+        assert!(world.none(|guard| guard.evict(policy, 5, 1, &mut pool)), "there are keys that may go");
     }
     assert_eq!(world.keyspace.total().evicted, keys as u64);
 }
 
 fn survivors(world: &mut World, names: impl Iterator<Item = Vec<u8>>) -> usize {
-    names.filter(|key| world.one(0, key, |held, key| held.peek(key).is_some())).count()
+    names.filter(|key| world.one(0, key, |guard, key| guard.peek(key).is_some())).count()
 }
 
 /// Of 10,000 keys, half of them read a minute ago and half only written long ago, 4,000 go.
@@ -35,9 +35,9 @@ fn lru_keeps_what_was_read() {
     for name in [name, tagged] {
         let mut world = World::new(4);
         (0..keys).for_each(|at| world.set(0, &name(at), b"value", Expire::Clear));
-        world.seat.now_ms += 3_600_000;
+        world.ctx.now_ms += 3_600_000;
         (0..keys).step_by(2).for_each(|at| drop(world.get(0, &name(at))));
-        world.seat.now_ms += 60_000;
+        world.ctx.now_ms += 60_000;
         evict(&mut world, ALL_LRU, keys * 4 / 10);
         let read = survivors(&mut world, (0..keys).step_by(2).map(name));
         println!("LRU: {read} of {} keys that were read survive", keys / 2);
@@ -51,7 +51,7 @@ fn lru_keeps_what_was_read() {
 fn lfu_keeps_what_is_read_often() {
     let keys = scaled(500, 10_000, 10_000);
     let mut world = World::new(1);
-    world.seat.access = Access::Lfu { log_factor: 10, decay_minutes: 1 };
+    world.ctx.access = Access::Lfu { log_factor: 10, decay_minutes: 1 };
     (0..keys).for_each(|at| world.set(0, &name(at), b"value", Expire::Clear));
     for _ in 0..30 {
         (0..keys).step_by(2).for_each(|at| drop(world.get(0, &name(at))));
@@ -100,15 +100,15 @@ fn volatile_policies_find_the_few() {
         let mut world = World::new(2);
         (0..keys).for_each(|at| world.set(1, &tagged(at), b"value", Expire::Clear));
         let policy = Policy { volatile_only: true, order };
-        assert!(!world.none(|held| held.evict(policy, 5, 1, &mut Pool::default())), "none qualifies");
+        assert!(!world.none(|guard| guard.evict(policy, 5, 1, &mut Pool::default())), "none qualifies");
         for at in (0..keys).step_by(keys / 10) {
-            world.one(1, &tagged(at), |held, key| held.set_deadline(key, Some(u64::MAX)));
+            world.one(1, &tagged(at), |guard, key| guard.set_deadline(key, Some(u64::MAX)));
         }
         // A trace of one that was taken back must not mislead.
-        world.one(1, &tagged(1), |held, key| held.set_deadline(key, Some(1 << 50)));
-        world.one(1, &tagged(1), |held, key| held.set_deadline(key, None));
+        world.one(1, &tagged(1), |guard, key| guard.set_deadline(key, Some(1 << 50)));
+        world.one(1, &tagged(1), |guard, key| guard.set_deadline(key, None));
         evict(&mut world, policy, 10);
-        assert!(!world.none(|held| held.evict(policy, 5, 1, &mut Pool::default())), "all are gone");
+        assert!(!world.none(|guard| guard.evict(policy, 5, 1, &mut Pool::default())), "all are gone");
         assert_eq!((world.len(1), world.timed_len(1)), (keys - 10, 0));
         world.verify();
     }
@@ -120,9 +120,9 @@ fn a_lonely_key_is_evicted() {
     let keys = scaled(1000, 20_000, 100_000);
     let mut world = World::new(1);
     (0..keys).for_each(|at| world.set(0, &tagged(at), b"value", Expire::Clear));
-    (1..keys).for_each(|at| assert!(world.one(0, &tagged(at), |held, key| held.remove(key))));
-    assert!(world.none(|held| held.evict(ALL_LRU, 5, 1, &mut Pool::default())));
-    assert!(!world.none(|held| held.evict(ALL_LRU, 5, 1, &mut Pool::default())));
+    (1..keys).for_each(|at| assert!(world.one(0, &tagged(at), |guard, key| guard.remove(key))));
+    assert!(world.none(|guard| guard.evict(ALL_LRU, 5, 1, &mut Pool::default())));
+    assert!(!world.none(|guard| guard.evict(ALL_LRU, 5, 1, &mut Pool::default())));
 }
 
 /// What was chosen once and used since stays; the pool is not believed blindly.
@@ -131,15 +131,15 @@ fn a_candidate_that_was_used_stays() {
     let mut world = World::new(1);
     let mut pool = Pool::default();
     (0..20).for_each(|at| world.set(0, &name(at), b"value", Expire::Clear));
-    world.seat.now_ms += 500_000;
+    world.ctx.now_ms += 500_000;
     (20..300).for_each(|at| world.set(0, &name(at), b"value", Expire::Clear));
-    world.seat.now_ms += 500_000;
+    world.ctx.now_ms += 500_000;
     // Now the pool is full of the first twenty, which are then used.
-    assert!(world.none(|held| held.evict(ALL_LRU, 300, 1, &mut pool)));
+    assert!(world.none(|guard| guard.evict(ALL_LRU, 300, 1, &mut pool)));
     let there = survivors(&mut world, (0..20).map(name));
     (0..20).for_each(|at| drop(world.get(0, &name(at))));
     for _ in 0..100 {
-        assert!(world.none(|held| held.evict(ALL_LRU, 5, 1, &mut pool)));
+        assert!(world.none(|guard| guard.evict(ALL_LRU, 5, 1, &mut pool)));
     }
     let left = survivors(&mut world, (0..20).map(name));
     assert!(left + 1 >= there, "{left} of {there} that were used are left");
@@ -159,22 +159,22 @@ fn candidates_may_vanish() {
         let order = [Order::Lru, Order::Lfu, Order::Ttl, Order::Random][random.below(4)];
         let policy = Policy { volatile_only: random.chance(50), order };
         let there = (0..3).any(|db| world.len(db) > 0);
-        assert_eq!(world.none(|held| held.evict(policy, 10, 1, &mut pool)), there);
+        assert_eq!(world.none(|guard| guard.evict(policy, 10, 1, &mut pool)), there);
         match random.below(4) {
-            0 => drop(world.all(|held| held.flush(random.below(3)))),
-            1 => world.all(|held| held.swap(0, 2)),
-            2 => (0..300).for_each(|at| _ = world.one(0, &name(at), |held, key| held.remove(key))),
-            _ => world.seat.now_ms += 1000,
+            0 => drop(world.all(|guard| guard.flush(random.below(3)))),
+            1 => world.all(|guard| guard.swap(0, 2)),
+            2 => (0..300).for_each(|at| _ = world.one(0, &name(at), |guard, key| guard.remove(key))),
+            _ => world.ctx.now_ms += 1000,
         }
     }
     // A pool whose candidates' database is not there does not make it anew: a database takes half a megabyte.
     let mut world = World::new(3);
     (0..50).for_each(|at| world.set(0, &name(at), b"value", Expire::Clear));
-    assert!(world.none(|held| held.evict(ALL_LRU, 10, 1, &mut pool)));
-    world.all(|held| held.swap(0, 1));
-    (0..50).for_each(|at| _ = world.one(1, &name(at), |held, key| held.remove(key)));
-    assert!(!world.none(|held| held.evict(ALL_LRU, 10, 1, &mut pool)));
-    assert_eq!(world.none(|held| held.keyspace().table_memory(held.seat, 0)), 0);
+    assert!(world.none(|guard| guard.evict(ALL_LRU, 10, 1, &mut pool)));
+    world.all(|guard| guard.swap(0, 1));
+    (0..50).for_each(|at| _ = world.one(1, &name(at), |guard, key| guard.remove(key)));
+    assert!(!world.none(|guard| guard.evict(ALL_LRU, 10, 1, &mut pool)));
+    assert_eq!(world.none(|guard| guard.keyspace().table_memory(guard.ctx, 0)), 0);
     world.verify();
 }
 
@@ -196,22 +196,23 @@ fn an_access_from_the_future_is_recent() {
 #[test]
 fn reads_and_writes_leave_their_marks() {
     let mut world = World::new(1);
-    let access = |world: &mut World| world.one(0, b"k", |held, key| held.peek(key).expect("there").access());
+    let access =
+        |world: &mut World| world.one(0, b"k", |guard, key| guard.peek(key).expect("there").access());
     world.set(0, b"k", b"value", Expire::Clear);
     assert_eq!(access(&mut world), lru_clock(START_MS));
-    world.seat.now_ms += 10_000;
-    world.seat.no_touch = true;
+    world.ctx.now_ms += 10_000;
+    world.ctx.no_touch = true;
     world.get(0, b"k");
     assert_eq!(access(&mut world), lru_clock(START_MS), "NO-TOUCH leaves no mark");
     world.set(0, b"k", b"other", Expire::Clear);
     assert_eq!(access(&mut world), lru_clock(START_MS + 10_000), "a new value is new");
-    world.seat.no_touch = false;
-    world.seat.now_ms += 10_000;
+    world.ctx.no_touch = false;
+    world.ctx.now_ms += 10_000;
     world.get(0, b"k");
     assert_eq!(access(&mut world), lru_clock(START_MS + 20_000));
     // Under LFU a key keeps its history, whatever length its next value has.
-    world.seat.access = Access::Lfu { log_factor: 0, decay_minutes: 0 };
-    world.one(0, b"k", |held, key| held.remove(key));
+    world.ctx.access = Access::Lfu { log_factor: 0, decay_minutes: 0 };
+    world.one(0, b"k", |guard, key| guard.remove(key));
     world.set(0, b"k", b"value", Expire::Clear);
     world.set(0, b"k", b"VALUE", Expire::Clear);
     world.set(0, b"k", b"another length", Expire::Clear);

@@ -43,7 +43,7 @@ struct Model {
 
 impl Model {
     fn now(&self) -> u64 {
-        self.world.seat.now_ms
+        self.world.ctx.now_ms
     }
 
     fn deadline(&mut self) -> Option<u64> {
@@ -70,16 +70,17 @@ impl Model {
         let (key, now) = ((self.name)(&mut self.random), self.now());
         let fields: Vec<(u8, Option<u64>)> =
             (0..self.random.below(4)).map(|_| (self.random.below(12) as u8, self.deadline())).collect();
-        self.world.one(0, &key, |held, key| {
-            let hasher = &held.keyspace().hasher;
-            held.edit(key, |hash: &mut Edit<'_, Hash>| {
-                for (field, deadline) in &fields {
-                    let expire = deadline.map_or(Expire::Clear, Expire::At);
-                    hash.set(hasher, now, &[*field], b"value", expire);
-                    hash.changes += 1;
-                }
-            })
-            .expect("a hash");
+        self.world.one(0, &key, |guard, key| {
+            let hasher = &guard.keyspace().hasher;
+            guard
+                .edit(key, |hash: &mut Edit<'_, Hash>| {
+                    for (field, deadline) in &fields {
+                        let expire = deadline.map_or(Expire::Clear, Expire::At);
+                        hash.set(hasher, now, &[*field], b"value", expire);
+                        hash.changes += 1;
+                    }
+                })
+                .expect("a hash");
         });
         self.settled(&key).fields.extend(fields);
     }
@@ -87,9 +88,9 @@ impl Model {
     fn remove_fields(&mut self) {
         let (key, now) = ((self.name)(&mut self.random), self.now());
         let fields: BTreeSet<u8> = (0..self.random.below(9)).map(|_| self.random.below(12) as u8).collect();
-        let removed = self.world.one(0, &key, |held, key| {
-            let hasher = &held.keyspace().hasher;
-            let removed = held.edit_if_there(key, |hash: &mut Edit<'_, Hash>| {
+        let removed = self.world.one(0, &key, |guard, key| {
+            let hasher = &guard.keyspace().hasher;
+            let removed = guard.edit_if_there(key, |hash: &mut Edit<'_, Hash>| {
                 let removed = fields.iter().filter(|field| hash.remove(hasher, now, &[**field])).count();
                 hash.changes = removed as u64;
                 removed
@@ -107,13 +108,13 @@ impl Model {
 
     fn remove(&mut self) {
         let key = (self.name)(&mut self.random);
-        self.world.one(0, &key, |held, key| held.remove(key));
+        self.world.one(0, &key, |guard, key| guard.remove(key));
         self.keys.remove(&key);
     }
 
     fn set_deadline(&mut self) {
         let (key, deadline) = ((self.name)(&mut self.random), self.deadline());
-        let done = self.world.one(0, &key, |held, key| held.set_deadline(key, deadline));
+        let done = self.world.one(0, &key, |guard, key| guard.set_deadline(key, deadline));
         let now = self.now();
         if done {
             self.settled(&key).deadline = deadline;
@@ -125,11 +126,11 @@ impl Model {
     fn rename_or_copy(&mut self) {
         let (from, to) = ((self.name)(&mut self.random), (self.name)(&mut self.random));
         let renames = self.random.chance(50);
-        let there = self.world.two((0, &from), (0, &to), |held, from, to| {
-            let there = held.look(from).is_some();
+        let there = self.world.two((0, &from), (0, &to), |guard, from, to| {
+            let there = guard.look(from).is_some();
             match there {
-                true if renames => held.rename(from, to),
-                true => held.copy(from, to, 7_000),
+                true if renames => guard.rename(from, to),
+                true => guard.copy(from, to, 7_000),
                 false => {}
             }
             there
@@ -145,9 +146,9 @@ impl Model {
 
     fn read(&mut self) {
         let (key, now) = ((self.name)(&mut self.random), self.now());
-        let found = self.world.one(0, &key, |held, key| {
-            let hasher = &held.keyspace().hasher;
-            held.collection::<Hash>(key).expect("a hash").map(|hash| {
+        let found = self.world.one(0, &key, |guard, key| {
+            let hasher = &guard.keyspace().hasher;
+            guard.collection::<Hash>(key).expect("a hash").map(|hash| {
                 let live: BTreeSet<u8> = hash.iter(now).map(|(name, _)| name[0]).collect();
                 assert_eq!(hash.len(now), live.len() as u64);
                 (0..12).for_each(|n| assert_eq!(hash.get(hasher, now, &[n]).is_some(), live.contains(&n)));
@@ -160,15 +161,15 @@ impl Model {
 
     /// Keys that are there, whether or not they have expired: whether they have a deadline of their own, and their fields.
     fn physical(&mut self) -> BTreeMap<Vec<u8>, (bool, BTreeSet<u8>)> {
-        let now = std::mem::replace(&mut self.world.seat.now_ms, 0);
+        let now = std::mem::replace(&mut self.world.ctx.now_ms, 0);
         let mut keys = BTreeMap::new();
-        self.world.none(|held| {
-            held.for_each_key(0, |view| {
+        self.world.none(|guard| {
+            guard.for_each_key(0, |view| {
                 let fields = view.collection::<Hash>().fields().map(|field| field.name[0]).collect();
                 keys.insert(view.key().to_vec(), (view.deadline().is_some(), fields));
             });
         });
-        self.world.seat.now_ms = now;
+        self.world.ctx.now_ms = now;
         keys
     }
 
@@ -176,7 +177,7 @@ impl Model {
         let before = self.physical();
         let policy = Policy { volatile_only: true, order: Order::Ttl };
         let pool = &mut self.pool;
-        let evicted = self.world.none(|held| held.evict(policy, 5, 1, pool));
+        let evicted = self.world.none(|guard| guard.evict(policy, 5, 1, pool));
         assert_eq!(evicted, before.values().any(|(timed, _)| *timed), "a timed field makes no key volatile");
         let after = self.physical();
         let gone: Vec<_> = before.into_iter().filter(|(key, _)| !after.contains_key(key)).collect();
@@ -200,8 +201,8 @@ impl Model {
         self.keys.retain(|key, _| physical.contains_key(key));
         // Sweeps know time to 128 ms.
         let due = |deadline: Option<u64>| deadline.is_some_and(|deadline| deadline <= now - 128);
-        self.world.none(|held| {
-            held.for_each_key(0, |view| {
+        self.world.none(|guard| {
+            guard.for_each_key(0, |view| {
                 assert!(!due(view.deadline()));
                 let hash = view.collection::<Hash>();
                 assert!(hash.fields().all(|field| !due(field.deadline)), "due fields are gone");
@@ -215,12 +216,12 @@ impl Model {
         let physical = self.physical();
         assert_eq!(self.world.len(0), physical.len());
         assert_eq!(self.world.timed_len(0), physical.values().filter(|(timed, _)| *timed).count());
-        self.world.none(|held| {
-            let (mut hashes, now) = (0, held.seat.now_ms);
-            held.seat.now_ms = 0;
-            held.for_each_key(0, |view| hashes += usize::from(view.collection::<Hash>().timed_len() > 0));
-            held.seat.now_ms = now;
-            assert_eq!(held.keyspace().timed_hashes(held.seat, 0), hashes);
+        self.world.none(|guard| {
+            let (mut hashes, now) = (0, guard.ctx.now_ms);
+            guard.ctx.now_ms = 0;
+            guard.for_each_key(0, |view| hashes += usize::from(view.collection::<Hash>().timed_len() > 0));
+            guard.ctx.now_ms = now;
+            assert_eq!(guard.keyspace().timed_hashes(guard.ctx, 0), hashes);
         });
     }
 
@@ -231,7 +232,7 @@ impl Model {
             40..44 => self.remove(),
             44..50 => self.set_deadline(),
             50..55 => self.rename_or_copy(),
-            55..58 => self.world.seat.now_ms += self.random.below(3000) as u64,
+            55..58 => self.world.ctx.now_ms += self.random.below(3000) as u64,
             58 => self.sweep(),
             59 => self.evict(),
             _ => self.read(),
@@ -250,18 +251,18 @@ fn run(name: fn(&mut Random) -> Vec<u8>, test: &str) {
         }
         if model.random.below(steps / 3) == 0 {
             // Counts go with the data.
-            model.world.all(|held| held.swap(0, 1));
+            model.world.all(|guard| guard.swap(0, 1));
             assert_eq!((model.world.len(0), model.world.timed_len(0)), (0, 0));
             model.world.verify();
-            model.world.all(|held| held.swap(0, 1));
+            model.world.all(|guard| guard.swap(0, 1));
         }
     }
-    model.world.seat.now_ms += 1 << 31;
+    model.world.ctx.now_ms += 1 << 31;
     model.sweep();
     model.check_counts();
     assert_eq!(model.world.timed_len(0), 0);
-    assert!(model.world.seat.now_ms > START_MS && model.world.keyspace.total().expired_fields > 0);
-    drop(model.world.all(|held| held.flush(0)));
+    assert!(model.world.ctx.now_ms > START_MS && model.world.keyspace.total().expired_fields > 0);
+    drop(model.world.all(|guard| guard.flush(0)));
     model.world.verify();
 }
 
@@ -295,33 +296,34 @@ fn many_due_fields_are_removed_in_small_steps() {
 fn longest_step(spread: u32) -> Duration {
     const FIELDS: u32 = scaled(200, 100_000, 300_000) as u32;
     let mut world = World::new(1);
-    world.one(0, b"h", |held, key| {
-        let (hasher, now) = (&held.keyspace().hasher, held.seat.now_ms);
-        held.edit(key, |hash: &mut Edit<'_, Hash>| {
-            for number in 0..FIELDS {
-                let expire = Expire::At(now + 1 + u64::from(number % spread));
-                hash.set(hasher, now, &number.to_be_bytes(), b"value", expire);
-            }
-            hash.set(hasher, now, b"stays", b"value", Expire::Clear);
-            hash.changes = 1;
-        })
-        .expect("a hash");
+    world.one(0, b"h", |guard, key| {
+        let (hasher, now) = (&guard.keyspace().hasher, guard.ctx.now_ms);
+        guard
+            .edit(key, |hash: &mut Edit<'_, Hash>| {
+                for number in 0..FIELDS {
+                    let expire = Expire::At(now + 1 + u64::from(number % spread));
+                    hash.set(hasher, now, &number.to_be_bytes(), b"value", expire);
+                }
+                hash.set(hasher, now, b"stays", b"value", Expire::Clear);
+                hash.changes = 1;
+            })
+            .expect("a hash");
     });
     // A snapshot has it, so that pages are copied.
-    let clone = world.one(0, b"h", |held, key| {
-        Hash::clone(&held.collection::<Hash>(key).expect("a hash").expect("it is there"))
+    let clone = world.one(0, b"h", |guard, key| {
+        Hash::clone(&guard.collection::<Hash>(key).expect("a hash").expect("it is there"))
     });
-    world.seat.now_ms += 2000;
-    let now = world.seat.now_ms;
+    world.ctx.now_ms += 2000;
+    let now = world.ctx.now_ms;
     let (mut longest, mut visits, mut next) = (Duration::ZERO, 0_u64, Some(0));
     while let Some(from) = next {
         let before = thread_time();
-        next = world.none(|held| held.sweep(0, from, SLOTS, || true).next);
+        next = world.none(|guard| guard.sweep(0, from, SLOTS, || true).next);
         longest = longest.max(thread_time() - before);
         visits += 1;
         if visits == 3 {
-            let len = world.one(0, b"h", |held, key| {
-                held.collection::<Hash>(key).map(|hash| hash.map(|hash| hash.len(now)))
+            let len = world.one(0, b"h", |guard, key| {
+                guard.collection::<Hash>(key).map(|hash| hash.map(|hash| hash.len(now)))
             });
             assert_eq!(len, Ok(Some(1)), "expired fields are not counted, although they are there");
         }
@@ -339,18 +341,19 @@ fn longest_step(spread: u32) -> Duration {
 fn a_hash_all_of_whose_fields_are_due_goes_as_a_whole() {
     const FIELDS: u32 = scaled(300, 10_000, 10_000) as u32;
     let mut world = World::new(1);
-    world.one(0, b"h", |held, key| {
-        let (hasher, now) = (&held.keyspace().hasher, held.seat.now_ms);
-        held.edit(key, |hash: &mut Edit<'_, Hash>| {
-            for number in 0..FIELDS {
-                hash.set(hasher, now, &number.to_be_bytes(), b"value", Expire::At(now + 5));
-            }
-            hash.changes = 1;
-        })
-        .expect("a hash");
+    world.one(0, b"h", |guard, key| {
+        let (hasher, now) = (&guard.keyspace().hasher, guard.ctx.now_ms);
+        guard
+            .edit(key, |hash: &mut Edit<'_, Hash>| {
+                for number in 0..FIELDS {
+                    hash.set(hasher, now, &number.to_be_bytes(), b"value", Expire::At(now + 5));
+                }
+                hash.changes = 1;
+            })
+            .expect("a hash");
     });
-    world.seat.now_ms += 200;
-    let swept = world.none(|held| held.sweep(0, 0, SLOTS, || false));
+    world.ctx.now_ms += 200;
+    let swept = world.none(|guard| guard.sweep(0, 0, SLOTS, || false));
     assert_eq!((swept.removed, world.len(0)), (0, 0));
     assert_eq!(world.keyspace.total().expired_fields, u64::from(FIELDS));
     assert_eq!(world.lazy_free.len(), usize::from(FIELDS == 10_000), "what is much is freed elsewhere");
@@ -363,21 +366,22 @@ fn deadlines_of_fields_outlive_most_keys() {
     let mut world = World::new(1);
     let names: Vec<String> = (0..scaled(60, 600, 600)).map(|number| format!("{{tag}}{number}")).collect();
     for name in &names {
-        world.one(0, name.as_bytes(), |held, key| {
-            let (hasher, now) = (&held.keyspace().hasher, held.seat.now_ms);
-            held.edit(key, |hash: &mut Edit<'_, Hash>| {
-                hash.set(hasher, now, b"stays", b"value", Expire::Clear);
-                hash.set(hasher, now, b"goes", b"value", Expire::At(now + 1000));
-                hash.changes = 2;
-            })
-            .expect("a hash");
+        world.one(0, name.as_bytes(), |guard, key| {
+            let (hasher, now) = (&guard.keyspace().hasher, guard.ctx.now_ms);
+            guard
+                .edit(key, |hash: &mut Edit<'_, Hash>| {
+                    hash.set(hasher, now, b"stays", b"value", Expire::Clear);
+                    hash.set(hasher, now, b"goes", b"value", Expire::At(now + 1000));
+                    hash.changes = 2;
+                })
+                .expect("a hash");
         });
     }
     for name in &names[5..] {
-        assert!(world.one(0, name.as_bytes(), |held, key| held.remove(key)));
+        assert!(world.one(0, name.as_bytes(), |guard, key| guard.remove(key)));
     }
     world.verify();
-    world.seat.now_ms += 2000;
+    world.ctx.now_ms += 2000;
     world.sweep(0);
     assert_eq!((world.len(0), world.keyspace.total().expired_fields), (5, 5));
     world.verify();

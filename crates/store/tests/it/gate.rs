@@ -24,38 +24,38 @@ struct Shared {
     data: UnsafeCell<u64>,
 }
 
-fn shared(seats: usize) -> Arc<Shared> {
-    Arc::new(Shared { gate: Gate::new(seats), data: UnsafeCell::new(0) })
+fn shared(contexts: usize) -> Arc<Shared> {
+    Arc::new(Shared { gate: Gate::new(contexts), data: UnsafeCell::new(0) })
 }
 
 impl Shared {
     /// Reads inside the gate; twice, since nothing may change meanwhile.
-    fn read(&self, seat: usize) -> u64 {
-        self.gate.enter(seat);
-        self.read_inside(seat)
+    fn read(&self, ctx: usize) -> u64 {
+        self.gate.enter(ctx);
+        self.read_inside(ctx)
     }
 
     /// The same, or nothing where the gate is closed and `refuse` says so.
-    fn read_unless(&self, seat: usize, refuse: impl Fn() -> bool) -> Option<u64> {
-        self.gate.enter_unless(seat, refuse).then(|| self.read_inside(seat))
+    fn read_unless(&self, ctx: usize, refuse: impl Fn() -> bool) -> Option<u64> {
+        self.gate.enter_unless(ctx, refuse).then(|| self.read_inside(ctx))
     }
 
-    fn read_inside(&self, seat: usize) -> u64 {
+    fn read_inside(&self, ctx: usize) -> u64 {
         // SAFETY: the model checks that nobody writes meanwhile.
         let (first, second) = self.data.with(|data| unsafe { (*data, *data) });
-        self.gate.leave(seat);
+        self.gate.leave(ctx);
         assert_eq!(first, second);
         first
     }
 
     /// Writes with the gate closed, from inside.
-    fn write(&self, seat: usize) {
-        self.gate.enter(seat);
-        let closed = self.gate.close(seat);
+    fn write(&self, ctx: usize) {
+        self.gate.enter(ctx);
+        let closed = self.gate.close(ctx);
         // SAFETY: the model checks that nobody else reads or writes meanwhile.
         self.data.with_mut(|data| unsafe { *data += 1 });
         drop(closed);
-        self.gate.leave(seat);
+        self.gate.leave(ctx);
     }
 }
 
@@ -80,9 +80,9 @@ fn two_close_the_gate_from_inside() {
     explore(2, || {
         let shared = shared(3);
         let others: Vec<_> = [0, 1]
-            .map(|seat| {
+            .map(|ctx| {
                 let shared = shared.clone();
-                thread::spawn(move || if seat == 0 { shared.write(seat) } else { _ = shared.read(seat) })
+                thread::spawn(move || if ctx == 0 { shared.write(ctx) } else { _ = shared.read(ctx) })
             })
             .into();
         shared.write(2);
@@ -169,9 +169,9 @@ fn a_closer_that_is_refused_is_outside() {
 fn who_is_not_refused_gets_in() {
     explore(2, || {
         let shared = shared(3);
-        let readers = [0, 1].map(|seat| {
+        let readers = [0, 1].map(|ctx| {
             let shared = shared.clone();
-            thread::spawn(move || assert!(shared.read_unless(seat, || false).is_some()))
+            thread::spawn(move || assert!(shared.read_unless(ctx, || false).is_some()))
         });
         shared.write(2);
         readers.into_iter().for_each(|reader| reader.join().expect("no panic"));
@@ -229,29 +229,29 @@ fn threads_go_in_and_out() {
     let (inside, closed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let rounds = crate::world::scaled(20, 10_000, 50_000);
     std::thread::scope(|scope| {
-        for seat in 0..4 {
+        for ctx in 0..4 {
             let (gate, inside, closed) = (&gate, &inside, &closed);
             scope.spawn(move || {
                 for _ in 0..rounds {
-                    gate.enter(seat);
+                    gate.enter(ctx);
                     inside.fetch_add(1, SeqCst);
                     assert_eq!(closed.load(SeqCst), 0);
                     inside.fetch_sub(1, SeqCst);
-                    gate.leave(seat);
+                    gate.leave(ctx);
                 }
             });
         }
-        for seat in 4..6 {
+        for ctx in 4..6 {
             let (gate, inside, closed) = (&gate, &inside, &closed);
             scope.spawn(move || {
                 for _ in 0..rounds / 20 {
-                    gate.enter(seat);
-                    let guard = gate.close(seat);
+                    gate.enter(ctx);
+                    let guard = gate.close(ctx);
                     assert_eq!(closed.fetch_add(1, SeqCst), 0, "one closer at a time");
                     assert_eq!(inside.load(SeqCst), 0);
                     closed.fetch_sub(1, SeqCst);
                     drop(guard);
-                    gate.leave(seat);
+                    gate.leave(ctx);
                 }
             });
         }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use evenkeel_store::journal::{Journal, Reader, Record};
-use evenkeel_store::{Expire, Held, Key, Keyspace, SLOTS, Seat, Watch};
+use evenkeel_store::{Expire, Key, Keyspace, SLOTS, SlotGuard, ThreadContext, Watch};
 use evenkeel_testkit::Random;
 use loom::sync::Arc;
 use loom::thread;
@@ -26,12 +26,12 @@ struct Shared {
 }
 
 /// Writes to a slot, and logs its number and how often that was written to.
-fn write(shared: &Shared, draft: &mut model::Draft, seat: usize, slot: usize) {
+fn write(shared: &Shared, buffer: &mut model::JournalBuffer, ctx: usize, slot: usize) {
     let mut writes = shared.slots[slot].lock();
     writes.0 += 1;
     let words = [slot.to_string(), writes.0.to_string()];
-    draft.push(0, words.iter().map(String::as_bytes));
-    writes.1 = draft.commit(&shared.journal, seat, writes.1);
+    buffer.push(0, words.iter().map(String::as_bytes));
+    writes.1 = buffer.commit(&shared.journal, ctx, writes.1);
 }
 
 /// What a record says.
@@ -52,13 +52,13 @@ fn explore_writers(preemptions: usize, writers: &'static [&'static [usize]], pag
         let threads: Vec<_> = writers
             .iter()
             .enumerate()
-            .map(|(seat, slots)| {
+            .map(|(ctx, slots)| {
                 let shared = shared.clone();
                 thread::spawn(move || {
-                    let mut draft = model::Draft::default();
+                    let mut buffer = model::JournalBuffer::default();
                     for slots in slots.chunks(page) {
-                        slots.iter().for_each(|slot| write(&shared, &mut draft, seat, *slot));
-                        shared.journal.lay_down(seat, &mut draft);
+                        slots.iter().for_each(|slot| write(&shared, &mut buffer, ctx, *slot));
+                        shared.journal.publish(ctx, &mut buffer);
                     }
                 })
             })
@@ -123,10 +123,10 @@ fn two_readers_share_pages() {
         let writer = thread::spawn({
             let shared = shared.clone();
             move || {
-                let mut draft = model::Draft::default();
+                let mut buffer = model::JournalBuffer::default();
                 for _ in 0..2 {
-                    write(&shared, &mut draft, 0, 0);
-                    shared.journal.lay_down(0, &mut draft);
+                    write(&shared, &mut buffer, 0, 0);
+                    shared.journal.publish(0, &mut buffer);
                 }
             }
         });
@@ -153,7 +153,7 @@ fn name(at: usize) -> (u32, Vec<u8>) {
 
 struct Writer<'a> {
     keyspace: &'a Keyspace,
-    seat: Seat,
+    ctx: ThreadContext,
     random: Random,
     written: u64,
 }
@@ -161,17 +161,17 @@ struct Writer<'a> {
 impl Writer<'_> {
     /// A batch: some commands, one page.
     fn act(&mut self) {
-        self.keyspace.enter(&mut self.seat);
+        self.keyspace.enter(&mut self.ctx);
         for _ in 0..=self.random.below(4) {
             match self.random.below(500) {
                 0 => self.flush(),
-                1 => _ = self.keyspace.hold_none(&mut self.seat).sweep(0, 0, SLOTS, || false),
+                1 => _ = self.keyspace.hold_none(&mut self.ctx).sweep(0, 0, SLOTS, || false),
                 _ => self.write(),
             }
         }
-        self.keyspace.leave(&mut self.seat);
+        self.keyspace.leave(&mut self.ctx);
         if self.random.chance(10) {
-            self.seat.now_ms += 1;
+            self.ctx.now_ms += 1;
         }
     }
 
@@ -180,10 +180,10 @@ impl Writer<'_> {
         let names: Vec<_> = (0..=self.random.below(4)).map(|_| name(self.random.below(KEYS))).collect();
         let keys: Vec<Key<'_>> = names.iter().map(|(db, name)| self.keyspace.key(*db, name)).collect();
         let mut places = keys.iter().map(|key| key.place).collect();
-        let mut held = self.keyspace.hold(&mut self.seat, &mut places);
+        let mut guard = self.keyspace.hold(&mut self.ctx, &mut places);
         for key in &keys {
             self.written += 1;
-            change(&mut held, key, &mut self.random, self.written);
+            change(&mut guard, key, &mut self.random, self.written);
             if self.random.chance(5) {
                 std::thread::yield_now(); // on few cores, threads hardly ever meet by themselves
             }
@@ -191,37 +191,37 @@ impl Writer<'_> {
     }
 
     fn flush(&mut self) {
-        let mut held = self.keyspace.hold_all(&mut self.seat);
-        let flushed = held.flush(1);
-        held.log(1, [&b"FLUSHDB"[..]].into_iter());
-        drop(held);
+        let mut guard = self.keyspace.hold_all(&mut self.ctx);
+        let flushed = guard.flush(1);
+        guard.log(1, [&b"FLUSHDB"[..]].into_iter());
+        drop(guard);
         drop(flushed);
     }
 }
 
-fn change(held: &mut Held<'_>, key: &Key<'_>, random: &mut Random, value: u64) {
+fn change(guard: &mut SlotGuard<'_>, key: &Key<'_>, random: &mut Random, value: u64) {
     let db = key.place.db() as u32;
     if random.chance(25) {
-        if held.remove(key) {
-            held.log(db, [b"DEL", key.bytes].into_iter());
+        if guard.remove(key) {
+            guard.log(db, [b"DEL", key.bytes].into_iter());
         }
         return;
     }
     let value = format!("{value} by {:?}", std::thread::current().id());
-    let expire = if random.chance(30) { Expire::At(held.seat.now_ms + 3) } else { Expire::Clear };
-    held.set_string(key, value.as_bytes(), expire);
-    held.log(db, [b"SET", key.bytes, value.as_bytes()].into_iter());
+    let expire = if random.chance(30) { Expire::At(guard.ctx.now_ms + 3) } else { Expire::Clear };
+    guard.set_string(key, value.as_bytes(), expire);
+    guard.log(db, [b"SET", key.bytes, value.as_bytes()].into_iter());
 }
 
 /// Another reader comes, reads some, and goes, again and again. Returns behind which record each began, its last one, and how many
 /// records it got.
 fn come_and_go(keyspace: &Keyspace, seed: u64, writing: &AtomicUsize) -> Vec<(u64, u64, usize)> {
-    let (mut seat, mut random) = (keyspace.seat(), Random::new(seed));
+    let (mut ctx, mut random) = (keyspace.thread_context(), Random::new(seed));
     let mut stretches = Vec::new();
     while writing.load(Relaxed) > 0 {
-        keyspace.enter(&mut seat);
-        let mut reader = keyspace.hold_all(&mut seat).join_log();
-        keyspace.leave(&mut seat);
+        keyspace.enter(&mut ctx);
+        let mut reader = keyspace.hold_all(&mut ctx).join_log();
+        keyspace.leave(&mut ctx);
         let first = reader.last();
         let count = |reader: &mut Reader, journal: &Journal| {
             let mut count = 0;
@@ -237,12 +237,12 @@ fn come_and_go(keyspace: &Keyspace, seed: u64, writing: &AtomicUsize) -> Vec<(u6
             records += count(&mut reader, &keyspace.journal);
             std::thread::yield_now();
         }
-        keyspace.enter(&mut seat);
-        let mut held = keyspace.hold_all(&mut seat);
-        held.dismiss(reader.place());
+        keyspace.enter(&mut ctx);
+        let mut guard = keyspace.hold_all(&mut ctx);
+        guard.dismiss(reader.place());
         let last = keyspace.journal.last();
-        drop(held);
-        keyspace.leave(&mut seat);
+        drop(guard);
+        keyspace.leave(&mut ctx);
         if random.chance(50) {
             records += count(&mut reader, &keyspace.journal);
             assert_eq!(reader.last(), last, "all of it, and nothing of what came later");
@@ -301,11 +301,11 @@ fn what_threads_log_leads_to_what_they_wrote() {
     // Nothing of this may depend on the clock.
     let clock = [|| 0, clock, wrong_clock][seeds.below(3)];
     let keyspace = Keyspace::new(2, threads + 2, START_MS, seeds.draw()).with_clock(clock);
-    let mut seat = keyspace.seat();
-    seat.now_ms = START_MS;
-    keyspace.enter(&mut seat);
-    let mut reader = keyspace.hold_all(&mut seat).join_log();
-    keyspace.leave(&mut seat);
+    let mut ctx = keyspace.thread_context();
+    ctx.now_ms = START_MS;
+    keyspace.enter(&mut ctx);
+    let mut reader = keyspace.hold_all(&mut ctx).join_log();
+    keyspace.leave(&mut ctx);
     let place = [reader.place()];
     let (batches, writing) = (scaled(30, 15_000, 150_000), AtomicUsize::new(threads));
     let (mut keys, mut numbers) = (Keys::new(), Vec::new());
@@ -320,10 +320,10 @@ fn what_threads_log_leads_to_what_they_wrote() {
         for _ in 0..threads {
             let (keyspace, writing, random) = (&keyspace, &writing, Random::new(seeds.draw()));
             let place = &place;
-            let mut seat = keyspace.seat();
-            seat.now_ms = START_MS;
+            let mut ctx = keyspace.thread_context();
+            ctx.now_ms = START_MS;
             scope.spawn(move || {
-                let mut writer = Writer { keyspace, seat, random, written: 0 };
+                let mut writer = Writer { keyspace, ctx, random, written: 0 };
                 (0..batches).for_each(|_| writer.act());
                 writing.fetch_sub(1, Relaxed);
                 place.iter().for_each(|place| keyspace.journal.wake(*place));
@@ -346,16 +346,16 @@ fn what_threads_log_leads_to_what_they_wrote() {
         assert_eq!(records, all, "an unbroken stretch, with nothing of what came later");
     }
     assert_eq!((reader.last(), keyspace.journal.unread()), (keyspace.journal.last(), 0), "all was read");
-    seat.now_ms = 0; // nothing has expired: only what was removed is gone
+    ctx.now_ms = 0; // nothing has expired: only what was removed is gone
     let mut there = Keys::new();
     for at in 0..KEYS {
         let (db, bytes) = name(at);
         let key = keyspace.key(db, &bytes);
-        keyspace.enter(&mut seat);
-        let mut held = keyspace.hold_one(&mut seat, key.place);
-        let value = held.string(&key).expect("a string").map(|value| value.bytes().into_owned());
-        drop(held);
-        keyspace.leave(&mut seat);
+        keyspace.enter(&mut ctx);
+        let mut guard = keyspace.hold_one(&mut ctx, key.place);
+        let value = guard.string(&key).expect("a string").map(|value| value.bytes().into_owned());
+        drop(guard);
+        keyspace.leave(&mut ctx);
         if let Some(value) = value {
             there.insert((db, bytes), value);
         }
@@ -381,19 +381,19 @@ fn wrong_clock() -> u64 {
 fn what_one_has_been_told_of_comes_before() {
     let threads = threads();
     let keyspace = Keyspace::new(1, threads + 2, START_MS, 1).with_clock(clock);
-    let mut seat = keyspace.seat();
-    keyspace.enter(&mut seat);
-    let mut reader = keyspace.hold_all(&mut seat).join_log();
-    keyspace.leave(&mut seat);
+    let mut ctx = keyspace.thread_context();
+    keyspace.enter(&mut ctx);
+    let mut reader = keyspace.hold_all(&mut ctx).join_log();
+    keyspace.leave(&mut ctx);
     let (turns, turn) = (scaled(20, 2_000, 20_000), AtomicUsize::new(0));
-    let set = |seat: &mut Seat, name: &str, value: usize| {
+    let set = |ctx: &mut ThreadContext, name: &str, value: usize| {
         let (key, value) = (keyspace.key(0, name.as_bytes()), value.to_string());
-        keyspace.enter(seat);
-        let mut held = keyspace.hold_one(seat, key.place);
-        held.set_string(&key, value.as_bytes(), Expire::Clear);
-        held.log(0, [b"SET", key.bytes, value.as_bytes()].into_iter());
-        drop(held);
-        keyspace.leave(seat);
+        keyspace.enter(ctx);
+        let mut guard = keyspace.hold_one(ctx, key.place);
+        guard.set_string(&key, value.as_bytes(), Expire::Clear);
+        guard.log(0, [b"SET", key.bytes, value.as_bytes()].into_iter());
+        drop(guard);
+        keyspace.leave(ctx);
     };
     let mut last = None;
     let mut read = |reader: &mut Reader| {
@@ -409,16 +409,16 @@ fn what_one_has_been_told_of_comes_before() {
     };
     std::thread::scope(|scope| {
         for thread in 0..threads {
-            let (turn, mut seat, set, turns) = (&turn, keyspace.seat(), &set, turns);
+            let (turn, mut ctx, set, turns) = (&turn, keyspace.thread_context(), &set, turns);
             scope.spawn(move || {
                 let mut now = 0;
                 while now < turns {
                     now = turn.load(std::sync::atomic::Ordering::Acquire);
                     if now < turns && now % threads == thread {
-                        set(&mut seat, &format!("turn of {thread}"), now);
+                        set(&mut ctx, &format!("turn of {thread}"), now);
                         turn.store(now + 1, std::sync::atomic::Ordering::Release);
                     } else if thread > 0 {
-                        set(&mut seat, &format!("own of {thread}"), 0);
+                        set(&mut ctx, &format!("own of {thread}"), 0);
                     }
                     std::thread::yield_now();
                 }
@@ -434,11 +434,11 @@ fn what_one_has_been_told_of_comes_before() {
 }
 
 /// Sets a key and logs that. The seat is inside.
-fn set(keyspace: &Keyspace, seat: &mut Seat, name: &str) {
+fn set(keyspace: &Keyspace, ctx: &mut ThreadContext, name: &str) {
     let key = keyspace.key(0, name.as_bytes());
-    let mut held = keyspace.hold_one(seat, key.place);
-    held.set_string(&key, b"", Expire::Clear);
-    held.log(0, [b"SET", key.bytes].into_iter());
+    let mut guard = keyspace.hold_one(ctx, key.place);
+    guard.set_string(&key, b"", Expire::Clear);
+    guard.log(0, [b"SET", key.bytes].into_iter());
 }
 
 /// The keys of all records that are there, one behind the other.
@@ -452,9 +452,9 @@ fn names(keyspace: &Keyspace, reader: &mut Reader) -> String {
     names.join(" ")
 }
 
-fn keyspace_with_a_reader(clock: fn() -> u64) -> (Keyspace, [Seat; 2], Reader) {
+fn keyspace_with_a_reader(clock: fn() -> u64) -> (Keyspace, [ThreadContext; 2], Reader) {
     let keyspace = Keyspace::new(1, 2, START_MS, 1).with_clock(clock);
-    let [mut one, other] = [keyspace.seat(), keyspace.seat()];
+    let [mut one, other] = [keyspace.thread_context(), keyspace.thread_context()];
     keyspace.enter(&mut one);
     let reader = keyspace.hold_all(&mut one).join_log();
     keyspace.leave(&mut one);
@@ -484,9 +484,9 @@ fn a_slots_writes_need_no_clock() {
     set(&keyspace, &mut other, "{s}6");
     // What was only read comes before what was made of it.
     let mut places = [&b"x"[..], b"{s}"].map(|name| keyspace.key(0, name).place).to_vec();
-    let mut held = keyspace.hold(&mut one, &mut places);
-    held.log(0, [b"MADE".as_slice(), b"x"].into_iter());
-    drop(held);
+    let mut guard = keyspace.hold(&mut one, &mut places);
+    guard.log(0, [b"MADE".as_slice(), b"x"].into_iter());
+    drop(guard);
     set(&keyspace, &mut other, "{s}7");
     keyspace.leave(&mut one);
     keyspace.leave(&mut other);
@@ -519,23 +519,23 @@ fn records_come_in_the_order_of_the_clock() {
 fn what_nobody_reads_is_not_logged() {
     static READINGS: AtomicUsize = AtomicUsize::new(0);
     let keyspace = Keyspace::new(1, 1, START_MS, 1).with_clock(|| READINGS.fetch_add(1, Relaxed) as u64);
-    let mut seat = keyspace.seat();
-    let write = |seat: &mut Seat| {
-        keyspace.enter(seat);
-        (0..2_000).for_each(|number| set(&keyspace, seat, &format!("key:{number}")));
-        keyspace.leave(seat);
-        (keyspace.journal.last(), keyspace.journal.laid(), READINGS.load(Relaxed))
+    let mut ctx = keyspace.thread_context();
+    let write = |ctx: &mut ThreadContext| {
+        keyspace.enter(ctx);
+        (0..2_000).for_each(|number| set(&keyspace, ctx, &format!("key:{number}")));
+        keyspace.leave(ctx);
+        (keyspace.journal.last(), keyspace.journal.published(), READINGS.load(Relaxed))
     };
-    assert_eq!(write(&mut seat), (0, 0, 0));
-    keyspace.enter(&mut seat);
-    let reader = keyspace.hold_all(&mut seat).join_log();
-    keyspace.leave(&mut seat);
-    let with_reader = write(&mut seat);
+    assert_eq!(write(&mut ctx), (0, 0, 0));
+    keyspace.enter(&mut ctx);
+    let reader = keyspace.hold_all(&mut ctx).join_log();
+    keyspace.leave(&mut ctx);
+    let with_reader = write(&mut ctx);
     assert!(with_reader.0 > 0 && with_reader.1 > 0 && with_reader.2 > 0, "{with_reader:?}");
-    keyspace.enter(&mut seat);
-    keyspace.hold_all(&mut seat).dismiss(reader.place());
-    keyspace.leave(&mut seat);
+    keyspace.enter(&mut ctx);
+    keyspace.hold_all(&mut ctx).dismiss(reader.place());
+    keyspace.leave(&mut ctx);
     reader.end(&keyspace.journal);
-    let after = (keyspace.journal.last(), keyspace.journal.laid(), READINGS.load(Relaxed));
-    assert_eq!(write(&mut seat), after);
+    let after = (keyspace.journal.last(), keyspace.journal.published(), READINGS.load(Relaxed));
+    assert_eq!(write(&mut ctx), after);
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use evenkeel_store::Expire;
 
-use crate::memory::held as held_memory;
+use crate::memory::guard as held_memory;
 use crate::world::{World, random, scaled, thread_time};
 
 /// Times of single operations: the longest say whether anything ever pauses.
@@ -49,20 +49,20 @@ fn no_operation_on_a_large_slot_is_long() {
     }
     assert_eq!((world.len(0), world.timed_len(0)), (keys, keys.div_ceil(3)));
     world.verify();
-    let (entries, tables) = (keys * 50, world.none(|held| held.keyspace().table_memory(held.seat, 0)));
+    let (entries, tables) = (keys * 50, world.none(|guard| guard.keyspace().table_memory(guard.ctx, 0)));
     assert!(held_memory() - before > (entries / 2) as isize);
 
     for _ in 0..keys {
         let name = &names[random.below(keys)];
-        reads.time(|| assert!(world.one(0, name, |held, key| held.read(key).is_some())));
+        reads.time(|| assert!(world.one(0, name, |guard, key| guard.read(key).is_some())));
     }
 
     for name in &names {
-        deadlines.time(|| assert!(world.one(0, name, |held, key| held.set_deadline(key, Some(u64::MAX)))));
+        deadlines.time(|| assert!(world.one(0, name, |guard, key| guard.set_deadline(key, Some(u64::MAX)))));
     }
 
     for name in &names {
-        removals.time(|| assert!(world.one(0, name, |held, key| held.remove(key))));
+        removals.time(|| assert!(world.one(0, name, |guard, key| guard.remove(key))));
     }
     assert_eq!((world.len(0), world.timed_len(0)), (0, 0));
     world.verify();

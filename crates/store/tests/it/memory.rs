@@ -18,13 +18,13 @@ thread_local! {
 }
 
 /// Bytes that this thread has allocated less those that it has freed.
-pub(crate) fn held() -> isize {
+pub(crate) fn guard() -> isize {
     HELD.get()
 }
 
 fn add(bytes: isize) {
     // A thread that is being torn down has no counter any more.
-    let _ = HELD.try_with(|held| held.set(held.get() + bytes));
+    let _ = HELD.try_with(|guard| guard.set(guard.get() + bytes));
 }
 
 // SAFETY: every call is passed on unchanged.

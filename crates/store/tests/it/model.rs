@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use evenkeel_store::evict::{Order, Policy, Pool};
 use evenkeel_store::rope::{CHUNK, FLAT_MAX};
 use evenkeel_store::snapshot::{Sink, Walk};
-use evenkeel_store::{Expire, SLOTS, Seat, View};
+use evenkeel_store::{Expire, SLOTS, ThreadContext, View};
 use evenkeel_testkit::Random;
 
-use crate::memory::held as held_memory;
+use crate::memory::guard as held_memory;
 use crate::world::{START_MS, World, random, scaled};
 
 const DATABASES: usize = 3;
@@ -34,7 +34,7 @@ struct Model {
     pools: Vec<(Policy, Pool)>,
     expired: u64,
     /// The snapshot thread's.
-    seat: Seat,
+    ctx: ThreadContext,
     snapshot: Option<Snapshot>,
     snapshots: usize,
     snapshots_lost: usize,
@@ -71,7 +71,7 @@ impl Model {
         });
         let world = World::new(DATABASES);
         Model {
-            seat: world.keyspace.seat(),
+            ctx: world.keyspace.thread_context(),
             snapshot: None,
             snapshots: 0,
             snapshots_lost: 0,
@@ -115,7 +115,7 @@ impl Model {
     }
 
     fn deadline(&mut self) -> u64 {
-        let now = self.world.seat.now_ms;
+        let now = self.world.ctx.now_ms;
         match self.random.below(20) {
             0 => u64::MAX,
             1 => 1,
@@ -128,7 +128,7 @@ impl Model {
 
     /// The model's side of a look at a key: an expired one is removed, unless the seat keeps such.
     fn live(&mut self, db: u32, key: &[u8], keep: bool) -> Option<&mut Entry> {
-        let (now, map) = (self.world.seat.now_ms, &mut self.databases[db as usize]);
+        let (now, map) = (self.world.ctx.now_ms, &mut self.databases[db as usize]);
         if map.get(key)?.deadline.is_some_and(|deadline| deadline <= now) {
             if !keep {
                 map.remove(key);
@@ -140,7 +140,7 @@ impl Model {
     }
 
     fn keeps(&self) -> bool {
-        self.world.seat.keep_expired || self.hides
+        self.world.ctx.keep_expired || self.hides
     }
 
     fn step(&mut self) {
@@ -151,8 +151,8 @@ impl Model {
             0..3 => self.flush_or_swap(),
             3..6 => self.sweep(),
             6..60 => self.evict(),
-            60..80 => self.world.seat.now_ms += self.random.below(2000) as u64,
-            80..83 => self.world.seat.keep_expired = self.random.chance(30),
+            60..80 => self.world.ctx.now_ms += self.random.below(2000) as u64,
+            80..83 => self.world.ctx.keep_expired = self.random.chance(30),
             83..85 => self.hide_expired(),
             85..97 => self.random_key(),
             97..100 => self.begin_snapshot(),
@@ -186,7 +186,7 @@ impl Model {
 
     fn append(&mut self) {
         let ((db, key), value) = (self.key(), self.value());
-        let len = self.world.one(db, &key, |held, key| held.append(key, &value)).expect("a string");
+        let len = self.world.one(db, &key, |guard, key| guard.append(key, &value)).expect("a string");
         match self.live(db, &key, false) {
             Some(entry) => entry.value.extend_from_slice(&value),
             None => drop(self.databases[db as usize].insert(key.clone(), Entry { value, deadline: None })),
@@ -198,7 +198,7 @@ impl Model {
         let ((db, key), value) = (self.key(), self.value());
         let offset = if self.random.chance(5) { self.random.below(6 * CHUNK) } else { self.random.below(60) };
         let len =
-            self.world.one(db, &key, |held, key| held.write_range(key, offset, &value)).expect("a string");
+            self.world.one(db, &key, |guard, key| guard.write_range(key, offset, &value)).expect("a string");
         if self.live(db, &key, false).is_none() {
             if value.is_empty() {
                 return assert_eq!(len, 0);
@@ -216,7 +216,7 @@ impl Model {
 
     fn remove(&mut self) {
         let (db, key) = self.key();
-        let removed = self.world.one(db, &key, |held, key| held.remove(key));
+        let removed = self.world.one(db, &key, |guard, key| guard.remove(key));
         // What is only hidden is there for who removes it.
         let is_hidden = self.hides && self.databases[db as usize].contains_key(&key);
         assert_eq!(removed, is_hidden || self.live(db, &key, self.keeps()).is_some());
@@ -228,7 +228,7 @@ impl Model {
     fn set_deadline(&mut self) {
         let (db, key) = self.key();
         let deadline = self.random.chance(70).then(|| self.deadline());
-        let done = self.world.one(db, &key, |held, key| held.set_deadline(key, deadline));
+        let done = self.world.one(db, &key, |guard, key| guard.set_deadline(key, deadline));
         let entry = self.live(db, &key, self.keeps());
         assert_eq!(done, entry.is_some());
         if let Some(entry) = entry {
@@ -239,11 +239,11 @@ impl Model {
     fn rename_or_copy(&mut self) {
         let ((from_db, from), (to_db, to)) = (self.key(), self.key());
         let rename = self.random.chance(50);
-        let there = self.world.two((from_db, &from), (to_db, &to), |held, from, to| {
-            let there = held.look(from).is_some();
+        let there = self.world.two((from_db, &from), (to_db, &to), |guard, from, to| {
+            let there = guard.look(from).is_some();
             match there {
-                true if rename => held.rename(from, to),
-                true => held.copy(from, to, 7_000),
+                true if rename => guard.rename(from, to),
+                true => guard.copy(from, to, 7_000),
                 false => {}
             }
             there
@@ -260,8 +260,9 @@ impl Model {
 
     fn read(&mut self) {
         let (db, key) = self.key();
-        let found = self.world.one(db, &key, |held, key| {
-            held.read(key)
+        let found = self.world.one(db, &key, |guard, key| {
+            guard
+                .read(key)
                 .map(|view| Entry { value: view.string().bytes().into_owned(), deadline: view.deadline() })
         });
         let keep = self.keeps();
@@ -270,8 +271,8 @@ impl Model {
 
     fn random_key(&mut self) {
         let db = self.random.below(DATABASES);
-        let found = self.world.none(|held| held.random_key(db));
-        let now = self.world.seat.now_ms;
+        let found = self.world.none(|guard| guard.random_key(db));
+        let now = self.world.ctx.now_ms;
         let live = |entry: &Entry| entry.deadline.is_none_or(|deadline| deadline > now);
         match found {
             Some(key) => assert!(live(&self.databases[db][&key])),
@@ -289,10 +290,10 @@ impl Model {
     fn flush_or_swap(&mut self) {
         let (one, other) = (self.random.below(DATABASES), self.random.below(DATABASES));
         if self.random.chance(70) {
-            self.world.all(|held| held.swap(one, other));
+            self.world.all(|guard| guard.swap(one, other));
             self.databases.swap(one, other);
         } else {
-            drop(self.world.all(|held| held.flush(one)));
+            drop(self.world.all(|guard| guard.flush(one)));
             self.databases[one].clear();
         }
     }
@@ -300,7 +301,7 @@ impl Model {
     fn hide_expired(&mut self) {
         self.hides = self.random.chance(30);
         let hides = self.hides;
-        self.world.all(|held| held.hide_expired(hides));
+        self.world.all(|guard| guard.hide_expired(hides));
     }
 
     /// Some keys into a hidden database, or that one into the place of the one that it lies beside.
@@ -308,9 +309,9 @@ impl Model {
         let db = self.random.below(DATABASES);
         let hidden = self.world.keyspace.hidden(db).expect("there are few databases");
         if self.random.chance(10) {
-            drop(self.world.all(|held| {
-                held.swap(db, hidden);
-                held.flush(hidden)
+            drop(self.world.all(|guard| {
+                guard.swap(db, hidden);
+                guard.flush(hidden)
             }));
             self.databases[db] = std::mem::take(&mut self.hidden[db]);
             return;
@@ -330,7 +331,7 @@ impl Model {
         }
         // Some are lost, since what may wait for them is too little.
         let waiting_max = if self.random.chance(25) { self.random.below(300) } else { usize::MAX };
-        let walk = self.world.all(|held| held.begin_snapshot(waiting_max));
+        let walk = self.world.all(|guard| guard.begin_snapshot(waiting_max));
         let got = Got(vec![BTreeMap::new(); DATABASES]);
         self.snapshot = Some(Snapshot { walk, expected: self.databases.clone(), got, waiting_max });
     }
@@ -341,13 +342,13 @@ impl Model {
         let snapshot = self.snapshot.as_mut().expect("one has begun");
         assert!(keyspace.handed_over() <= snapshot.waiting_max, "no more waits than may");
         for _ in 0..self.random.below(64) {
-            snapshot.walk.step(keyspace, &mut self.seat, &mut snapshot.got);
+            snapshot.walk.step(keyspace, &mut self.ctx, &mut snapshot.got);
         }
         if !snapshot.walk.is_done() || self.random.chance(50) {
             return;
         }
         let Snapshot { walk, expected, mut got, .. } = self.snapshot.take().expect("one has begun");
-        let rest = self.world.all(|held| held.end_snapshot(walk));
+        let rest = self.world.all(|guard| guard.end_snapshot(walk));
         let is_lost = rest.is_lost();
         rest.finish(&self.world.keyspace, &mut got);
         assert_eq!(self.world.keyspace.handed_over(), 0);
@@ -360,7 +361,7 @@ impl Model {
     }
 
     fn sweep(&mut self) {
-        let (db, now) = (self.random.below(DATABASES), self.world.seat.now_ms);
+        let (db, now) = (self.random.below(DATABASES), self.world.ctx.now_ms);
         let removed = self.world.sweep(db);
         if self.hides {
             return assert_eq!(removed, 0, "nothing is removed while it is hidden");
@@ -382,7 +383,7 @@ impl Model {
         let at = self.random.below(self.pools.len());
         let (policy, pool) = &mut self.pools[at];
         let policy = *policy;
-        let evicted = self.world.none(|held| held.evict(policy, 5, 1, pool));
+        let evicted = self.world.none(|guard| guard.evict(policy, 5, 1, pool));
         let goes = |entry: &Entry| !policy.volatile_only || entry.deadline.is_some();
         assert_eq!(evicted, self.databases.iter().flat_map(BTreeMap::values).any(goes));
         if !evicted {
@@ -405,12 +406,12 @@ impl Model {
 
     /// All keys that are there, expired or not.
     fn physical(&mut self, db: usize) -> BTreeSet<Vec<u8>> {
-        let now = std::mem::replace(&mut self.world.seat.now_ms, 0);
+        let now = std::mem::replace(&mut self.world.ctx.now_ms, 0);
         let mut keys = BTreeSet::new();
-        self.world.none(|held| {
-            held.for_each_key(db, |view| assert!(keys.insert(view.key().to_vec()), "each key once"));
+        self.world.none(|guard| {
+            guard.for_each_key(db, |view| assert!(keys.insert(view.key().to_vec()), "each key once"));
         });
-        self.world.seat.now_ms = now;
+        self.world.ctx.now_ms = now;
         keys
     }
 
@@ -426,18 +427,18 @@ impl Model {
     fn check_everything(&mut self) {
         self.check_counts();
         self.world.verify();
-        let now = std::mem::replace(&mut self.world.seat.now_ms, 0);
+        let now = std::mem::replace(&mut self.world.ctx.now_ms, 0);
         for db in 0..DATABASES {
             let mut there = BTreeMap::new();
-            self.world.none(|held| {
-                held.for_each_key(db, |view| {
+            self.world.none(|guard| {
+                guard.for_each_key(db, |view| {
                     let value = view.string().bytes().into_owned();
                     there.insert(view.key().to_vec(), Entry { value, deadline: view.deadline() });
                 });
             });
             assert!(there == self.databases[db], "database {db} differs from its model");
         }
-        self.world.seat.now_ms = now;
+        self.world.ctx.now_ms = now;
     }
 }
 
@@ -455,7 +456,7 @@ fn run(name: fn(&mut Random) -> Vec<u8>, steps: usize, test: &str) {
         }
     }
     model.check_everything();
-    assert!(model.world.seat.now_ms > START_MS);
+    assert!(model.world.ctx.now_ms > START_MS);
     // A run has few snapshots, so one of each kind is waited for.
     for _ in 0..20 * steps {
         if cfg!(miri) || model.snapshots > 0 && model.snapshots_lost > 0 {
@@ -473,11 +474,11 @@ fn run(name: fn(&mut Random) -> Vec<u8>, steps: usize, test: &str) {
         model.snapshots_lost
     );
     // All keys that can expire do, and are swept.
-    model.world.all(|held| held.hide_expired(false));
-    model.world.seat.now_ms += 1 << 30;
+    model.world.all(|guard| guard.hide_expired(false));
+    model.world.ctx.now_ms += 1 << 30;
     for db in 0..DATABASES {
-        let removed = model.world.none(|held| held.sweep(db, 0, SLOTS, || false).removed);
-        let now = model.world.seat.now_ms;
+        let removed = model.world.none(|guard| guard.sweep(db, 0, SLOTS, || false).removed);
+        let now = model.world.ctx.now_ms;
         let due = |entry: &Entry| entry.deadline.is_some_and(|deadline| deadline <= now);
         assert_eq!(removed, model.databases[db].values().filter(|entry| due(entry)).count());
     }
@@ -518,7 +519,7 @@ fn long_keys() {
 /// Writes to another database for each key that it gets, as clients do who go on.
 struct Busy<'a> {
     keyspace: &'a evenkeel_store::Keyspace,
-    seat: Seat,
+    ctx: ThreadContext,
     got: usize,
 }
 
@@ -528,9 +529,9 @@ impl Sink for Busy<'_> {
         if db == 0 {
             let name = format!("key:{}", self.got);
             let key = self.keyspace.key(1, name.as_bytes());
-            self.keyspace.enter(&mut self.seat);
-            self.keyspace.hold_one(&mut self.seat, key.place).set_string(&key, b"new", Expire::Clear);
-            self.keyspace.leave(&mut self.seat);
+            self.keyspace.enter(&mut self.ctx);
+            self.keyspace.hold_one(&mut self.ctx, key.place).set_string(&key, b"new", Expire::Clear);
+            self.keyspace.leave(&mut self.ctx);
         }
     }
 
@@ -548,15 +549,15 @@ fn a_flushed_database_is_taken_while_others_write() {
     for (db, number) in (0..2).flat_map(|db| (1..=KEYS).map(move |number| (db, number))) {
         world.set(db, format!("key:{number}").as_bytes(), &[b'v'; 100], Expire::Clear);
     }
-    let mut walk = world.all(|held| held.begin_snapshot(20 * 1_000));
-    drop(world.all(|held| held.flush(0)));
-    let mut sink = Busy { keyspace: &world.keyspace, seat: world.keyspace.seat(), got: 0 };
+    let mut walk = world.all(|guard| guard.begin_snapshot(20 * 1_000));
+    drop(world.all(|guard| guard.flush(0)));
+    let mut sink = Busy { keyspace: &world.keyspace, ctx: world.keyspace.thread_context(), got: 0 };
     while !walk.is_done() {
-        drop(walk.step(&world.keyspace, &mut world.seat, &mut sink));
+        drop(walk.step(&world.keyspace, &mut world.ctx, &mut sink));
     }
-    world.keyspace.enter(&mut world.seat);
-    let rest = world.keyspace.hold_all(&mut world.seat).end_snapshot(walk);
-    world.keyspace.leave(&mut world.seat);
+    world.keyspace.enter(&mut world.ctx);
+    let rest = world.keyspace.hold_all(&mut world.ctx).end_snapshot(walk);
+    world.keyspace.leave(&mut world.ctx);
     assert!(!rest.is_lost());
     drop(rest.finish(&world.keyspace, &mut sink));
     assert_eq!(sink.got, 2 * KEYS);

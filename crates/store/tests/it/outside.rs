@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-use evenkeel_store::{Expire, Keyspace, Seat};
+use evenkeel_store::{Expire, Keyspace, ThreadContext};
 
 use crate::world::START_MS;
 
 /// Has another thread close the gate for long as soon as `act` lets it, on a seat that is inside before. The seat is inside
 /// again when that thread is done.
-fn beside_a_long_closer(act: impl FnOnce(&Keyspace, &mut Seat)) {
+fn beside_a_long_closer(act: impl FnOnce(&Keyspace, &mut ThreadContext)) {
     let keyspace = Keyspace::new(1, 2, START_MS, 7);
     let (busy, is_over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
-    let (mut own, mut others) = (keyspace.seat(), keyspace.seat());
+    let (mut own, mut others) = (keyspace.thread_context(), keyspace.thread_context());
     own.gate_busy = Some(busy.clone());
     keyspace.enter(&mut own);
     let key = keyspace.key(0, b"k");
@@ -20,13 +20,13 @@ fn beside_a_long_closer(act: impl FnOnce(&Keyspace, &mut Seat)) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             keyspace.enter(&mut others);
-            let held = keyspace.hold_all(&mut others);
+            let guard = keyspace.hold_all(&mut others);
             busy.store(true, Release);
             while !is_over.load(Acquire) {
                 std::thread::yield_now();
             }
             busy.store(false, Release);
-            drop(held);
+            drop(guard);
             keyspace.leave(&mut others);
         });
         act(&keyspace, &mut own);
@@ -41,18 +41,18 @@ fn beside_a_long_closer(act: impl FnOnce(&Keyspace, &mut Seat)) {
 
 #[test]
 fn a_seat_stays_outside_wherever_it_waits_for_the_gate() {
-    beside_a_long_closer(|keyspace, seat| while keyspace.hold_none(seat).give_way() {});
-    beside_a_long_closer(|keyspace, seat| {
-        while seat.is_inside() {
-            let walked = keyspace.hold_none(seat).for_each_key(0, |_| ());
-            assert_eq!(walked, seat.is_inside());
+    beside_a_long_closer(|keyspace, ctx| while keyspace.hold_none(ctx).give_way() {});
+    beside_a_long_closer(|keyspace, ctx| {
+        while ctx.is_inside() {
+            let walked = keyspace.hold_none(ctx).for_each_key(0, |_| ());
+            assert_eq!(walked, ctx.is_inside());
         }
     });
-    beside_a_long_closer(|keyspace, seat| while keyspace.step_out(seat) {});
-    beside_a_long_closer(|keyspace, seat| {
-        while seat.is_inside() {
-            keyspace.hold_none(seat).aside(std::thread::yield_now);
+    beside_a_long_closer(|keyspace, ctx| while keyspace.step_out(ctx) {});
+    beside_a_long_closer(|keyspace, ctx| {
+        while ctx.is_inside() {
+            keyspace.hold_none(ctx).outside_gate(std::thread::yield_now);
         }
     });
-    beside_a_long_closer(|keyspace, seat| while keyspace.try_hold_all(seat).is_some() {});
+    beside_a_long_closer(|keyspace, ctx| while keyspace.try_hold_all(ctx).is_some() {});
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use evenkeel_store::{Cursor, Expire, Held};
+use evenkeel_store::{Cursor, Expire, SlotGuard};
 use evenkeel_testkit::Random;
 
 use crate::world::{World, random, scaled};
@@ -74,15 +74,15 @@ fn disturb(world: &mut World, random: &mut Random, stay: &[Vec<u8>], others: usi
         let other = format!("{}{}", ["{tag}x", "x"][random.below(2)], random.below(others)).into_bytes();
         let expire = if random.chance(30) { Expire::At(u64::MAX) } else { Expire::Clear };
         match random.below(3) {
-            0 => drop(world.one(0, &other, |held, key| held.remove(key))),
+            0 => drop(world.one(0, &other, |guard, key| guard.remove(key))),
             _ => world.set(0, &other, b"other", expire),
         }
     }
     let key = &stay[random.below(stay.len())];
     match random.below(3) {
         0 => world.set(0, key, &vec![b'v'; random.below(100)], Expire::Clear),
-        1 => drop(world.one(0, key, |held, key| held.set_deadline(key, Some(u64::MAX)))),
-        _ => drop(world.one(0, key, |held, key| held.set_deadline(key, None))),
+        1 => drop(world.one(0, key, |guard, key| guard.set_deadline(key, Some(u64::MAX)))),
+        _ => drop(world.one(0, key, |guard, key| guard.set_deadline(key, None))),
     }
 }
 
@@ -110,7 +110,7 @@ fn keys_that_stay_are_returned_while_others_come_and_go() {
             if random.below(100) == 0 {
                 for at in 0..others {
                     let other = format!("{{tag}}x{at}").into_bytes();
-                    world.one(0, &other, |held, key| held.remove(key));
+                    world.one(0, &other, |guard, key| guard.remove(key));
                 }
             }
         }
@@ -160,7 +160,7 @@ fn an_emptied_slot_is_left_behind() {
     let low = if world.scan(0, Cursor(0), 1).0[0].starts_with(b"{b}") { "b" } else { "user1000" };
     let high = if low == "b" { "user1000" } else { "b" };
     let (_, cursor) = world.scan(0, Cursor(0), keys / 2);
-    (0..keys).for_each(|at| assert!(world.one(0, &name(low, at), |held, key| held.remove(key))));
+    (0..keys).for_each(|at| assert!(world.one(0, &name(low, at), |guard, key| guard.remove(key))));
     let (rest, next) = world.scan(0, cursor, usize::MAX);
     assert_eq!((rest.len(), next), (keys, Cursor(0)));
     assert!(rest.iter().all(|key| key.starts_with(format!("{{{high}}}").as_bytes())));
@@ -182,15 +182,15 @@ fn any_cursor_is_answered() {
 #[test]
 fn expired_keys_are_removed_on_the_way() {
     let (mut world, _) = filled(50, scaled(100, 2000, 2000));
-    let (now, live) = (world.seat.now_ms, world.len(0));
+    let (now, live) = (world.ctx.now_ms, world.len(0));
     for at in 0..300 {
         world.set(0, format!("gone:{at}").as_bytes(), b"", Expire::At(now));
         world.set(0, format!("{{tag}}gone:{at}").as_bytes(), b"", Expire::At(now));
     }
     world.set(0, b"there", b"", Expire::At(now + 1));
-    world.seat.keep_expired = true;
+    world.ctx.keep_expired = true;
     assert_eq!((scan_all(&mut world, 0, 10).len(), world.len(0)), (live + 1, live + 601), "only hidden");
-    world.seat.keep_expired = false;
+    world.ctx.keep_expired = false;
     let keys = scan_all(&mut world, 0, 10);
     assert!(keys.contains_key(&b"there"[..]) && keys.values().all(|times| *times == 1));
     assert_eq!((keys.len(), world.len(0)), (live + 1, live + 1));
@@ -203,26 +203,26 @@ fn expired_keys_are_removed_on_the_way() {
 fn a_walk_sees_each_key_once_while_others_come_and_go() {
     let (world, keys) = filled(0, scaled(100, 5000, 20_000));
     let (keyspace, done) = (&world.keyspace, AtomicBool::new(false));
-    let mut seat = keyspace.seat();
+    let mut ctx = keyspace.thread_context();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for round in (0..2).cycle().take_while(|_| !done.load(Relaxed)) {
                 for at in 0..scaled(50, 5000, 20_000) {
                     let bytes = format!("{{tag}}other:{at}");
                     let key = keyspace.key(0, bytes.as_bytes());
-                    keyspace.enter(&mut seat);
-                    let mut held = keyspace.hold_one(&mut seat, key.place);
+                    keyspace.enter(&mut ctx);
+                    let mut guard = keyspace.hold_one(&mut ctx, key.place);
                     if round == 0 {
-                        held.set_string(&key, b"", Expire::Clear)
+                        guard.set_string(&key, b"", Expire::Clear)
                     } else {
-                        _ = held.remove(&key)
+                        _ = guard.remove(&key)
                     }
-                    drop(held);
-                    keyspace.leave(&mut seat);
+                    drop(guard);
+                    keyspace.leave(&mut ctx);
                 }
             }
         });
-        let mut walker = world.seat;
+        let mut walker = world.ctx;
         for _ in 0..scaled(5, 30, 100) {
             let mut times: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
             keyspace.enter(&mut walker);
@@ -238,9 +238,10 @@ fn a_walk_sees_each_key_once_while_others_come_and_go() {
 
 /// Walks database 0, and holds everything for a moment on another thread while the first segment is walked. Returns
 /// how often each key was seen.
-fn walk_interrupted(world: World, f: impl FnOnce(&mut Held<'_>) + Send) -> BTreeMap<Vec<u8>, usize> {
+fn walk_interrupted(world: World, f: impl FnOnce(&mut SlotGuard<'_>) + Send) -> BTreeMap<Vec<u8>, usize> {
     let (keyspace, (tell, told), about_to) = (&world.keyspace, channel(), &AtomicBool::new(false));
-    let (mut walker, mut other, mut times) = (world.seat, keyspace.seat(), BTreeMap::<Vec<u8>, usize>::new());
+    let (mut walker, mut other, mut times) =
+        (world.ctx, keyspace.thread_context(), BTreeMap::<Vec<u8>, usize>::new());
     other.now_ms = walker.now_ms;
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -271,7 +272,7 @@ fn walk_interrupted(world: World, f: impl FnOnce(&mut Held<'_>) + Send) -> BTree
 fn a_long_walk_gives_way() {
     for (spread, tagged) in [(200, 0), (0, 2000)] {
         let (world, keys) = filled(spread, tagged);
-        let times = walk_interrupted(world, |held| drop(held.flush(0)));
+        let times = walk_interrupted(world, |guard| drop(guard.flush(0)));
         assert!((1..keys.len()).contains(&times.len()), "the walk saw {} of {}", times.len(), keys.len());
     }
 }
@@ -280,14 +281,14 @@ fn a_long_walk_gives_way() {
 #[test]
 fn a_walk_sees_no_key_twice_whatever_becomes_of_its_slot() {
     let (world, keys) = filled(0, 1500);
-    let times = walk_interrupted(world, |held| {
+    let times = walk_interrupted(world, |guard| {
         for bytes in &keys {
-            let key = held.keyspace().key(0, bytes);
-            assert!(held.remove(&key));
+            let key = guard.keyspace().key(0, bytes);
+            assert!(guard.remove(&key));
         }
         for bytes in keys.iter().take(500) {
-            let key = held.keyspace().key(0, bytes);
-            held.set_string(&key, b"", Expire::Clear);
+            let key = guard.keyspace().key(0, bytes);
+            guard.set_string(&key, b"", Expire::Clear);
         }
     });
     assert!(times.values().all(|times| *times == 1) && times.len() > 500, "some before and some after");
@@ -300,7 +301,7 @@ fn random_keys_are_spread() {
         let mut times: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
         let draws = keys.len() * 20;
         for _ in 0..draws {
-            let key = world.none(|held| held.random_key(0)).expect("there are keys");
+            let key = world.none(|guard| guard.random_key(0)).expect("there are keys");
             *times.entry(key).or_default() += 1;
         }
         assert!(times.keys().all(|key| keys.contains(key)));
@@ -317,19 +318,19 @@ fn a_lonely_key_is_drawn() {
     let mut rest = keys.iter();
     let lonely = rest.next().expect("there are keys");
     for key in rest {
-        assert!(world.one(0, key, |held, key| held.remove(key)));
+        assert!(world.one(0, key, |guard, key| guard.remove(key)));
     }
     world.verify();
-    let now = world.seat.now_ms;
+    let now = world.ctx.now_ms;
     for _ in 0..20 {
-        assert_eq!(world.none(|held| held.random_key(0)).as_ref(), Some(lonely));
+        assert_eq!(world.none(|guard| guard.random_key(0)).as_ref(), Some(lonely));
     }
     for at in 0..scaled(300, 3000, 3000) {
         world.set(0, format!("dead{at}").as_bytes(), b"", Expire::At(now));
     }
     for _ in 0..20 {
-        assert_eq!(world.none(|held| held.random_key(0)).as_ref(), Some(lonely));
+        assert_eq!(world.none(|guard| guard.random_key(0)).as_ref(), Some(lonely));
     }
-    world.one(0, lonely, |held, key| held.remove(key));
-    assert_eq!(world.none(|held| held.random_key(0)), None);
+    world.one(0, lonely, |guard, key| guard.remove(key));
+    assert_eq!(world.none(|guard| guard.random_key(0)), None);
 }

@@ -4,17 +4,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use evenkeel_store::rope::{CHUNK, FLAT_MAX, Rope};
-use evenkeel_store::{Edited, Expire, Held, Key, Made, Str, WrongType};
+use evenkeel_store::{Edited, Expire, Key, Made, SlotGuard, Str, WrongType};
 
-use crate::memory::held as held_memory;
+use crate::memory::guard as held_memory;
 use crate::world::World;
 
 fn is_raw(world: &mut World, key: &[u8]) -> bool {
-    world.one(0, key, |held, key| held.peek(key).expect("there").is_raw())
+    world.one(0, key, |guard, key| guard.peek(key).expect("there").is_raw())
 }
 
 fn append(world: &mut World, key: &[u8], bytes: &[u8]) -> usize {
-    world.one(0, key, |held, key| held.append(key, bytes)).expect("a string")
+    world.one(0, key, |guard, key| guard.append(key, bytes)).expect("a string")
 }
 
 /// OBJECT ENCODING tells edited values from others; so does a Redis server, and these are its answers.
@@ -27,7 +27,7 @@ fn edited_values_are_raw() {
     assert!(is_raw(&mut world, b"appended"));
     world.set(0, b"appended", b"456", Expire::Clear);
     assert!(!is_raw(&mut world, b"appended"));
-    let len = world.one(0, b"range", |held, key| held.write_range(key, 3, b"abc"));
+    let len = world.one(0, b"range", |guard, key| guard.write_range(key, 3, b"abc"));
     assert_eq!(len, Ok(6));
     assert!(is_raw(&mut world, b"range"));
     assert_eq!(world.get(0, b"range"), Some(b"\0\0\0abc".to_vec()));
@@ -40,8 +40,8 @@ fn flat_strings_are_edited_where_they_lie() {
     let dirty = |world: &World| world.keyspace.total().dirty;
     let edit = |world: &mut World, key: &[u8], changes, instead: Option<&[u8]>| {
         let edited = Edited { changes, instead: instead.map(<[u8]>::to_vec) };
-        world.one(0, key, |held, key| {
-            held.edit_flat::<WrongType>(key, |bytes| {
+        world.one(0, key, |guard, key| {
+            guard.edit_flat::<WrongType>(key, |bytes| {
                 bytes[0] = b'X';
                 Ok(edited)
             })
@@ -50,7 +50,7 @@ fn flat_strings_are_edited_where_they_lie() {
     assert_eq!(edit(&mut world, b"key", 1, None), Ok(None));
     world.set(0, b"key", b"string", Expire::At(u64::MAX));
     let before = dirty(&world);
-    let refuse = |held: &mut Held<'_>, key: &Key<'_>| held.edit_flat(key, |_| Err(WrongType));
+    let refuse = |guard: &mut SlotGuard<'_>, key: &Key<'_>| guard.edit_flat(key, |_| Err(WrongType));
     assert_eq!(world.one(0, b"key", refuse), Err(WrongType));
     assert!(!is_raw(&mut world, b"key"));
     assert_eq!(edit(&mut world, b"key", 3, None), Ok(Some(3)));
@@ -59,13 +59,13 @@ fn flat_strings_are_edited_where_they_lie() {
     for longer in [b"longer than before".to_vec(), vec![b'x'; FLAT_MAX + 1]] {
         assert_eq!(edit(&mut world, b"key", 1, Some(&longer)), Ok(Some(1)));
         assert_eq!(world.get(0, b"key"), Some(longer));
-        let deadline = world.one(0, b"key", |held, key| held.peek(key).expect("there").deadline());
+        let deadline = world.one(0, b"key", |guard, key| guard.peek(key).expect("there").deadline());
         assert_eq!(deadline, Some(u64::MAX));
     }
     assert_eq!(edit(&mut world, b"key", 1, None), Ok(None), "a rope is not flat");
 
     let before = dirty(&world);
-    world.one(0, b"key", |held, key| held.remake(key, Made::Flat(b"short".to_vec()), Expire::Keep, 5));
+    world.one(0, b"key", |guard, key| guard.remake(key, Made::Flat(b"short".to_vec()), Expire::Keep, 5));
     assert_eq!((world.get(0, b"key"), dirty(&world)), (Some(b"short".to_vec()), before + 5));
     assert!(is_raw(&mut world, b"key"));
     world.verify();
@@ -77,14 +77,14 @@ fn made_and_unchanged_values_are_raw() {
     let mut world = World::new(1);
     let dirty = |world: &World| world.keyspace.total().dirty;
     world.set(0, b"key", b"12", Expire::At(u64::MAX));
-    world.one(0, b"key", |held, key| held.set_made(key, Made::Flat(b"34".to_vec())));
+    world.one(0, b"key", |guard, key| guard.set_made(key, Made::Flat(b"34".to_vec())));
     assert!(is_raw(&mut world, b"key"));
     assert_eq!(world.get(0, b"key"), Some(b"34".to_vec()));
-    assert_eq!(world.one(0, b"key", |held, key| held.peek(key).expect("there").deadline()), None);
+    assert_eq!(world.one(0, b"key", |guard, key| guard.peek(key).expect("there").deadline()), None);
 
     world.set(0, b"key", b"12", Expire::At(u64::MAX));
     let before = dirty(&world);
-    assert_eq!(world.one(0, b"key", |held, key| held.write_same(key)), Ok(()));
+    assert_eq!(world.one(0, b"key", |guard, key| guard.write_same(key)), Ok(()));
     assert!(is_raw(&mut world, b"key"));
     assert_eq!(dirty(&world), before);
 
@@ -101,14 +101,14 @@ fn made_and_unchanged_values_are_raw() {
 fn texts_stay_texts_until_written_to() {
     let mut world = World::new(1);
     let is_text = |world: &mut World, key: &[u8]| {
-        world.one(0, key, |held, key| held.peek(key).expect("there").is_text())
+        world.one(0, key, |guard, key| guard.peek(key).expect("there").is_text())
     };
     world.set(0, b"key", b"1", Expire::At(u64::MAX));
-    world.one(0, b"key", |held, key| held.set_text(key, b"3"));
+    world.one(0, b"key", |guard, key| guard.set_text(key, b"3"));
     assert!(is_text(&mut world, b"key"));
-    assert!(world.one(0, b"key", |held, key| held.set_deadline(key, None)));
-    world.two((0, b"key"), (0, b"copy"), |held, key, copy| held.copy(key, copy, 0));
-    world.two((0, b"key"), (0, b"name"), |held, key, name| held.rename(key, name));
+    assert!(world.one(0, b"key", |guard, key| guard.set_deadline(key, None)));
+    world.two((0, b"key"), (0, b"copy"), |guard, key, copy| guard.copy(key, copy, 0));
+    world.two((0, b"key"), (0, b"name"), |guard, key, name| guard.rename(key, name));
     assert!(is_text(&mut world, b"copy") && is_text(&mut world, b"name"));
     world.set(0, b"copy", b"4", Expire::Clear);
     assert!(!is_text(&mut world, b"copy"));
@@ -123,9 +123,9 @@ fn a_made_rope_is_stored_as_it_is() {
     let chunk = Arc::new(vec![b'c'; CHUNK]);
     let rope =
         Rope::from_chunks(2 * CHUNK + 3, vec![None, Some(chunk.clone()), Some(Arc::new(b"end".to_vec()))]);
-    world.one(0, b"new", |held, key| held.set_made(key, Made::Rope(rope.clone())));
+    world.one(0, b"new", |guard, key| guard.set_made(key, Made::Rope(rope.clone())));
     world.set(0, b"old", &vec![b'o'; CHUNK], Expire::At(u64::MAX));
-    world.one(0, b"old", |held, key| held.set_made(key, Made::Rope(rope)));
+    world.one(0, b"old", |guard, key| guard.set_made(key, Made::Rope(rope)));
     assert_eq!(Arc::strong_count(&chunk), 2, "one here, one in the rope");
     let expected = [vec![0; CHUNK], vec![b'c'; CHUNK], b"end".to_vec()].concat();
     assert!(world.get(0, b"new").as_deref() == Some(&expected) && world.get(0, b"old") == Some(expected));
@@ -137,7 +137,7 @@ fn writing_nothing_makes_a_key_only_by_append() {
     let mut world = World::new(1);
     assert_eq!(append(&mut world, b"appended", b""), 0);
     assert_eq!(world.get(0, b"appended"), Some(Vec::new()));
-    assert_eq!(world.one(0, b"range", |held, key| held.write_range(key, 1 << 40, b"")), Ok(0));
+    assert_eq!(world.one(0, b"range", |guard, key| guard.write_range(key, 1 << 40, b"")), Ok(0));
     assert_eq!(world.get(0, b"range"), None);
 }
 
@@ -148,14 +148,14 @@ fn a_panic_in_a_write_leaves_the_key_alone() {
     for len in [10, FLAT_MAX + 1] {
         let value = vec![b'v'; len];
         world.set(0, b"key", &value, Expire::Clear);
-        world.keyspace.enter(&mut world.seat);
+        world.keyspace.enter(&mut world.ctx);
         let key = world.keyspace.key(0, b"key");
         let panicked = catch_unwind(AssertUnwindSafe(|| {
-            let mut held = world.keyspace.hold_one(&mut world.seat, key.place);
-            let _ = held.write_range(&key, usize::MAX - 1, b"two bytes too many");
+            let mut guard = world.keyspace.hold_one(&mut world.ctx, key.place);
+            let _ = guard.write_range(&key, usize::MAX - 1, b"two bytes too many");
         }));
         assert!(panicked.is_err());
-        world.keyspace.leave(&mut world.seat);
+        world.keyspace.leave(&mut world.ctx);
         assert_eq!(world.get(0, b"key"), Some(value));
         world.verify();
     }
@@ -169,17 +169,17 @@ fn copies_share_memory_until_written_to() {
     let value = vec![b'v'; 100 * CHUNK];
     world.set(0, b"one", &value, Expire::At(u64::MAX));
     let alone = held_memory();
-    world.two((0, b"one"), (1, b"other"), |held, one, other| held.copy(one, other, 0));
+    world.two((0, b"one"), (1, b"other"), |guard, one, other| guard.copy(one, other, 0));
     assert!(held_memory() - alone < (600 << 10), "a database is half a megabyte, and the value is shared");
     let shared = held_memory();
-    world.one(1, b"other", |held, key| held.write_range(key, 50 * CHUNK, b"w").expect("a string"));
+    world.one(1, b"other", |guard, key| guard.write_range(key, 50 * CHUNK, b"w").expect("a string"));
     let copied = held_memory() - shared;
     assert!(copied < 2 * CHUNK as isize, "{copied} bytes for one chunk and a spine");
     assert_eq!(world.get(0, b"one"), Some(value));
-    let byte = |at| world.one(1, b"other", |held, key| held.peek(key).expect("there").string().byte(at));
+    let byte = |at| world.one(1, b"other", |guard, key| guard.peek(key).expect("there").string().byte(at));
     assert_eq!([50 * CHUNK - 1, 50 * CHUNK, 50 * CHUNK + 1].map(byte), *b"vwv");
-    world.one(0, b"one", |held, key| held.remove(key));
-    world.one(1, b"other", |held, key| held.remove(key));
+    world.one(0, b"one", |guard, key| guard.remove(key));
+    world.one(1, b"other", |guard, key| guard.remove(key));
     assert_eq!(world.lazy_free.len(), 2, "values of many chunks are freed elsewhere");
     drop(world);
     assert_eq!(held_memory(), before);
@@ -190,8 +190,8 @@ fn copies_share_memory_until_written_to() {
 fn a_chunk_being_sent_is_not_written_to() {
     let mut world = World::new(1);
     world.set(0, b"key", &vec![b'v'; 3 * CHUNK], Expire::Clear);
-    let sent = world.one(0, b"key", |held, key| {
-        let Some(Str::Rope(rope)) = held.string(key).expect("a string") else { panic!("a rope") };
+    let sent = world.one(0, b"key", |guard, key| {
+        let Some(Str::Rope(rope)) = guard.string(key).expect("a string") else { panic!("a rope") };
         rope.pieces(CHUNK..2 * CHUNK)
             .map(|piece| match piece {
                 evenkeel_store::rope::Piece::Bytes(chunk, _) => chunk.clone(),
@@ -200,7 +200,7 @@ fn a_chunk_being_sent_is_not_written_to() {
             .next()
             .expect("one piece")
     });
-    world.one(0, b"key", |held, key| held.write_range(key, CHUNK, b"written").expect("a string"));
+    world.one(0, b"key", |guard, key| guard.write_range(key, CHUNK, b"written").expect("a string"));
     assert!(sent.iter().all(|byte| *byte == b'v'));
     assert_eq!(&world.get(0, b"key").expect("there")[CHUNK..CHUNK + 7], b"written");
 }
@@ -214,6 +214,6 @@ fn appending_bytes_is_cheap() {
     (0..bytes).for_each(|_| _ = append(&mut world, b"key", b"x"));
     println!("{bytes} appends of one byte: {:?}", start.elapsed());
     assert_eq!(world.get(0, b"key").expect("there").len(), bytes);
-    let memory = world.one(0, b"key", |held, key| held.peek(key).expect("there").memory());
+    let memory = world.one(0, b"key", |guard, key| guard.peek(key).expect("there").memory());
     assert!(memory < bytes + 3 * CHUNK / 2, "{memory}");
 }

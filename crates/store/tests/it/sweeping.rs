@@ -16,7 +16,7 @@ fn sweep_stepwise(world: &mut World, db: usize) -> (usize, Duration) {
     let (mut removed, mut at, mut longest) = (0, Some(0), Duration::ZERO);
     while let Some(from) = at {
         let start = thread_time();
-        let swept = world.none(|held| held.sweep(db, from, SLOTS, || true));
+        let swept = world.none(|guard| guard.sweep(db, from, SLOTS, || true));
         longest = longest.max(thread_time() - start);
         assert!(swept.removed <= STEP_MAX, "{} at once", swept.removed);
         (removed, at) = (removed + swept.removed, swept.next);
@@ -41,8 +41,8 @@ fn due_keys_go_and_no_others() {
             world.set(0, name.as_bytes(), b"value", Expire::At(deadline));
             deadlines.push(deadline);
         }
-        while world.seat.now_ms < START_MS + 101_000 {
-            let now = world.seat.now_ms;
+        while world.ctx.now_ms < START_MS + 101_000 {
+            let now = world.ctx.now_ms;
             sweep_stepwise(&mut world, 0);
             // Sweeps know time to 128 ms.
             let surely = deadlines.iter().filter(|deadline| **deadline <= now.saturating_sub(128)).count();
@@ -50,7 +50,7 @@ fn due_keys_go_and_no_others() {
             let gone = deadlines.len() - world.timed_len(0);
             assert!((surely..=perhaps).contains(&gone), "{gone} went, {surely} to {perhaps} were due");
             assert_eq!(world.len(0), world.timed_len(0));
-            world.seat.now_ms += random.below(15_000) as u64;
+            world.ctx.now_ms += random.below(15_000) as u64;
         }
         sweep_stepwise(&mut world, 0);
         let forever = deadlines.iter().filter(|deadline| **deadline > 1 << 59).count();
@@ -69,7 +69,7 @@ fn a_large_slot_is_swept_in_small_steps() {
         world.set(0, format!("{{tag}}{at}").as_bytes(), b"value", Expire::At(deadline));
     }
     assert_eq!(sweep_stepwise(&mut world, 0).0, 0);
-    world.seat.now_ms += 2000;
+    world.ctx.now_ms += 2000;
     let start = thread_time();
     let (removed, longest) = sweep_stepwise(&mut world, 0);
     println!("{removed} keys of one slot swept in {:?}, longest step {longest:?}", thread_time() - start);
@@ -90,7 +90,7 @@ fn thinly_spread_due_keys_are_found_in_small_steps() {
         due += usize::from(soon);
         world.set(0, format!("{{tag}}{at}").as_bytes(), b"value", Expire::At(deadline));
     }
-    world.seat.now_ms += 2000;
+    world.ctx.now_ms += 2000;
     let (removed, longest) = sweep_stepwise(&mut world, 0);
     println!("{removed} of {keys} keys of one slot swept, longest step {longest:?}");
     assert_eq!(removed, due);
@@ -106,12 +106,12 @@ fn deadlines_that_change_are_followed() {
     world.set(0, b"sooner", b"", at(START_MS + DAY_MS));
     world.set(0, b"kept", b"", at(START_MS + 1000));
     world.set(0, b"replaced", b"", at(START_MS + 1000));
-    world.one(0, b"later", |held, key| held.set_deadline(key, Some(START_MS + DAY_MS)));
-    world.one(0, b"never", |held, key| held.set_deadline(key, None));
-    world.one(0, b"sooner", |held, key| held.set_deadline(key, Some(START_MS + 1000)));
+    world.one(0, b"later", |guard, key| guard.set_deadline(key, Some(START_MS + DAY_MS)));
+    world.one(0, b"never", |guard, key| guard.set_deadline(key, None));
+    world.one(0, b"sooner", |guard, key| guard.set_deadline(key, Some(START_MS + 1000)));
     world.set(0, b"kept", b"another value", Expire::Keep);
     world.set(0, b"replaced", b"another value", Expire::Clear);
-    world.seat.now_ms += 2000;
+    world.ctx.now_ms += 2000;
     assert_eq!(world.sweep(0), 2);
     let there = |world: &mut World, key: &[u8]| world.get(0, key).is_some();
     assert!(there(&mut world, b"later") && there(&mut world, b"never") && there(&mut world, b"replaced"));
@@ -127,13 +127,13 @@ fn swapped_databases_are_swept() {
         world.set(0, format!("{at}").as_bytes(), b"", Expire::At(START_MS + 1000));
         world.set(1, format!("{at}").as_bytes(), b"", Expire::At(START_MS + DAY_MS));
     }
-    world.all(|held| held.swap(0, 1));
-    world.all(|held| held.swap(2, 1));
-    world.seat.now_ms += 2000;
+    world.all(|guard| guard.swap(0, 1));
+    world.all(|guard| guard.swap(2, 1));
+    world.ctx.now_ms += 2000;
     assert_eq!([0, 1, 2].map(|db| world.sweep(db)), [0, 0, 100]);
     assert_eq!([0, 1, 2].map(|db| world.timed_len(db)), [100, 0, 0]);
-    drop(world.all(|held| held.flush(0)));
-    world.seat.now_ms += 2 * DAY_MS;
+    drop(world.all(|guard| guard.flush(0)));
+    world.ctx.now_ms += 2 * DAY_MS;
     assert_eq!([0, 1, 2].map(|db| world.sweep(db)), [0, 0, 0]);
     world.verify();
 }
@@ -146,18 +146,18 @@ fn a_clock_set_back_does_no_harm() {
         world.set(0, format!("{{tag}}{at}").as_bytes(), b"", Expire::At(START_MS - 2000 + at as u64));
     }
     let keys = world.len(0);
-    world.seat.now_ms = START_MS - 1_500;
+    world.ctx.now_ms = START_MS - 1_500;
     let removed = world.sweep(0);
     assert!((100..=501).contains(&removed.max(100)), "{removed}");
     // More than a day before the start, deadlines are not told apart any more: sweeps wait.
     world.set(0, b"{tag}long ago", b"", Expire::At(START_MS - 3 * DAY_MS / 2));
     let keys = keys + 1;
-    world.seat.now_ms = START_MS - 2 * DAY_MS;
+    world.ctx.now_ms = START_MS - 2 * DAY_MS;
     assert_eq!(world.sweep(0), 0);
-    world.seat.now_ms = 0;
+    world.ctx.now_ms = 0;
     assert_eq!(world.sweep(0), 0);
     assert_eq!(world.len(0), keys - removed);
-    world.seat.now_ms = START_MS + 1000;
+    world.ctx.now_ms = START_MS + 1000;
     assert_eq!(world.sweep(0), keys - removed);
     assert_eq!(world.len(0), 0);
     world.verify();
@@ -171,12 +171,12 @@ fn a_sweep_keeps_to_its_range() {
         world.set(0, format!("{at}").as_bytes(), b"", Expire::At(START_MS));
     }
     let keys = world.len(0);
-    let lower = world.none(|held| held.sweep(0, 0, SLOTS / 2, || false));
+    let lower = world.none(|guard| guard.sweep(0, 0, SLOTS / 2, || false));
     assert_eq!(lower.next, None);
     assert_eq!(world.len(0), keys - lower.removed);
     let mut visits = 0;
-    let upper = world.none(|held| {
-        held.sweep(0, SLOTS / 2, usize::MAX, || {
+    let upper = world.none(|guard| {
+        guard.sweep(0, SLOTS / 2, usize::MAX, || {
             visits += 1;
             visits == 10
         })

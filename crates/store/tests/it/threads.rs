@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use evenkeel_store::evict::{Order, Policy, Pool};
-use evenkeel_store::{Cursor, Expire, Held, Key, Keyspace, Place, SLOTS, Seat, Watch};
+use evenkeel_store::{Cursor, Expire, Key, Keyspace, Place, SLOTS, SlotGuard, ThreadContext, Watch};
 use evenkeel_testkit::Random;
 use evenkeel_testkit::random::fresh_seed;
 
@@ -30,19 +30,19 @@ fn passer_by(at: usize) -> Vec<u8> {
 }
 
 /// Balances are written in different lengths, so that entries are replaced as well as overwritten.
-fn write_balance(held: &mut Held<'_>, key: &Key<'_>, balance: i64, width: usize) {
-    held.set_string(key, format!("{balance:width$}").as_bytes(), Expire::Keep);
+fn write_balance(guard: &mut SlotGuard<'_>, key: &Key<'_>, balance: i64, width: usize) {
+    guard.set_string(key, format!("{balance:width$}").as_bytes(), Expire::Keep);
 }
 
-fn balance(held: &mut Held<'_>, key: &Key<'_>) -> i64 {
-    let value = held.string(key).expect("a string").expect("accounts stay").bytes().into_owned();
+fn balance(guard: &mut SlotGuard<'_>, key: &Key<'_>) -> i64 {
+    let value = guard.string(key).expect("a string").expect("accounts stay").bytes().into_owned();
     String::from_utf8(value).expect("digits").trim().parse().expect("digits")
 }
 
 /// One thread's side of it.
 struct Actor<'a> {
     keyspace: &'a Keyspace,
-    seat: Seat,
+    ctx: ThreadContext,
     random: Random,
     transfers: &'a AtomicUsize,
     pool: Pool,
@@ -51,7 +51,7 @@ struct Actor<'a> {
 
 impl Actor<'_> {
     fn act(&mut self) {
-        self.keyspace.enter(&mut self.seat);
+        self.keyspace.enter(&mut self.ctx);
         match self.random.below(100) {
             0..30 => self.transfer(),
             30..32 => self.audit(),
@@ -60,9 +60,9 @@ impl Actor<'_> {
             45..60 => self.batch(),
             _ => self.come_and_go(),
         }
-        self.keyspace.leave(&mut self.seat);
+        self.keyspace.leave(&mut self.ctx);
         match self.random.below(50) {
-            0 => self.keyspace.tidy(&mut self.seat),
+            0 => self.keyspace.tidy(&mut self.ctx),
             1 => self.watch(),
             _ => {}
         }
@@ -73,60 +73,60 @@ impl Actor<'_> {
         let (from, to) = (self.keyspace.key(from.0, &from.1), self.keyspace.key(to.0, &to.1));
         let (amount, width) = (self.random.below(10) as i64, self.random.below(12));
         let mut places = vec![from.place, to.place];
-        let mut held = self.keyspace.hold(&mut self.seat, &mut places);
-        let before = balance(&mut held, &from);
+        let mut guard = self.keyspace.hold(&mut self.ctx, &mut places);
+        let before = balance(&mut guard, &from);
         if self.random.chance(20) {
             std::thread::yield_now(); // on few cores, threads hardly ever meet by themselves
         }
-        write_balance(&mut held, &from, before - amount, width);
-        let before = balance(&mut held, &to);
-        write_balance(&mut held, &to, before + amount, width);
+        write_balance(&mut guard, &from, before - amount, width);
+        let before = balance(&mut guard, &to);
+        write_balance(&mut guard, &to, before + amount, width);
         self.transfers.fetch_add(1, Relaxed);
     }
 
     fn audit(&mut self) {
         let keyspace = self.keyspace;
         if self.random.chance(50) {
-            let mut held = keyspace.hold_all(&mut self.seat);
-            assert_eq!(sum(&mut held, keyspace), ACCOUNTS as i64 * OPENING);
+            let mut guard = keyspace.hold_all(&mut self.ctx);
+            assert_eq!(sum(&mut guard, keyspace), ACCOUNTS as i64 * OPENING);
         } else {
             let names: Vec<_> = (0..ACCOUNTS).map(account).collect();
             let mut places = names.iter().map(|(db, name)| keyspace.key(*db, name).place).collect();
-            let mut held = keyspace.hold(&mut self.seat, &mut places);
-            assert_eq!(sum(&mut held, keyspace), ACCOUNTS as i64 * OPENING);
+            let mut guard = keyspace.hold(&mut self.ctx, &mut places);
+            assert_eq!(sum(&mut guard, keyspace), ACCOUNTS as i64 * OPENING);
         }
     }
 
     /// Flushes and swaps databases that others are using.
     fn scratch(&mut self) {
-        let mut held = self.keyspace.hold_all(&mut self.seat);
+        let mut guard = self.keyspace.hold_all(&mut self.ctx);
         let [one, other] = SCRATCH_DBS;
         match self.random.below(4) {
-            0 => held.swap(one, other),
-            1 => held.verify(),
-            _ => drop(held.flush(one)),
+            0 => guard.swap(one, other),
+            1 => guard.verify(),
+            _ => drop(guard.flush(one)),
         }
     }
 
     fn walk(&mut self) {
         let db = self.random.below(4);
-        let mut held = self.keyspace.hold_none(&mut self.seat);
+        let mut guard = self.keyspace.hold_none(&mut self.ctx);
         match self.random.below(5) {
-            0 => self.cursor = held.scan(db, self.cursor, 100, |view| assert!(!view.key().is_empty())),
-            1 => drop(held.random_key(db)),
+            0 => self.cursor = guard.scan(db, self.cursor, 100, |view| assert!(!view.key().is_empty())),
+            1 => drop(guard.random_key(db)),
             2 => {
                 let from = self.random.below(SLOTS);
-                held.sweep(db, from, SLOTS, || self.random.chance(20));
+                guard.sweep(db, from, SLOTS, || self.random.chance(20));
             }
             3 => {
                 let order = [Order::Lru, Order::Lfu, Order::Ttl, Order::Random][self.random.below(4)];
                 // Accounts have no deadline, so they stay.
-                held.evict(Policy { volatile_only: true, order }, 5, 1, &mut self.pool);
+                guard.evict(Policy { volatile_only: true, order }, 5, 1, &mut self.pool);
             }
             _ => {
-                let keyspace = held.keyspace();
-                assert!(keyspace.timed_len(held.seat, db) < 1 << 30 && keyspace.len(held.seat, db) < 1 << 30);
-                keyspace.table_memory(held.seat, db);
+                let keyspace = guard.keyspace();
+                assert!(keyspace.timed_len(guard.ctx, db) < 1 << 30 && keyspace.len(guard.ctx, db) < 1 << 30);
+                keyspace.table_memory(guard.ctx, db);
             }
         }
     }
@@ -136,12 +136,12 @@ impl Actor<'_> {
         let names: Vec<Vec<u8>> = (0..8).map(|_| passer_by(self.random.below(4000))).collect();
         let db = self.random.below(4) as u32;
         let keys: Vec<Key<'_>> = names.iter().map(|name| self.keyspace.key(db, name)).collect();
-        keys.iter().for_each(|key| self.keyspace.prefetch_slot(&self.seat, key.place));
-        keys.iter().for_each(|key| self.keyspace.prefetch_bucket(&self.seat, key.place, key.hash));
-        keys.iter().for_each(|key| self.keyspace.prefetch_entry(&self.seat, key.place, key.hash, 2));
+        keys.iter().for_each(|key| self.keyspace.prefetch_slot(&self.ctx, key.place));
+        keys.iter().for_each(|key| self.keyspace.prefetch_bucket(&self.ctx, key.place, key.hash));
+        keys.iter().for_each(|key| self.keyspace.prefetch_entry(&self.ctx, key.place, key.hash, 2));
         for key in &keys {
-            let mut held = self.keyspace.hold_one(&mut self.seat, key.place);
-            if let Some(view) = held.read(key) {
+            let mut guard = self.keyspace.hold_one(&mut self.ctx, key.place);
+            if let Some(view) = guard.read(key) {
                 assert!(view.key() == key.bytes && view.string().len() < 40_000);
             }
         }
@@ -154,14 +154,14 @@ impl Actor<'_> {
         for _ in 0..self.random.below(12) {
             let name = passer_by(self.random.below(4000));
             let key = self.keyspace.key(db, &name);
-            let mut held = self.keyspace.hold_one(&mut self.seat, key.place);
+            let mut guard = self.keyspace.hold_one(&mut self.ctx, key.place);
             let deadline = START_MS + self.random.below(2000) as u64;
             match self.random.below(4) {
-                _ if remove => drop(held.remove(&key)),
-                0 => held.set_string(&key, b"value", Expire::Clear),
-                1 => held.set_string(&key, &vec![b'v'; self.random.below(40_000)], Expire::At(deadline)),
-                2 => drop(held.set_deadline(&key, Some(deadline))),
-                _ => held.set_string(&key, b"VALUE", Expire::Keep),
+                _ if remove => drop(guard.remove(&key)),
+                0 => guard.set_string(&key, b"value", Expire::Clear),
+                1 => guard.set_string(&key, &vec![b'v'; self.random.below(40_000)], Expire::At(deadline)),
+                2 => drop(guard.set_deadline(&key, Some(deadline))),
+                _ => guard.set_string(&key, b"VALUE", Expire::Keep),
             }
         }
     }
@@ -171,22 +171,22 @@ impl Actor<'_> {
         let (db, name) = account(self.random.below(ACCOUNTS));
         let key = self.keyspace.key(db, &name);
         let watch = Arc::new(Watch::default());
-        self.keyspace.enter(&mut self.seat);
+        self.keyspace.enter(&mut self.ctx);
         let before = {
-            let mut held = self.keyspace.hold_one(&mut self.seat, key.place);
-            held.watch(&key, &watch);
-            balance(&mut held, &key)
+            let mut guard = self.keyspace.hold_one(&mut self.ctx, key.place);
+            guard.watch(&key, &watch);
+            balance(&mut guard, &key)
         };
-        self.keyspace.leave(&mut self.seat);
+        self.keyspace.leave(&mut self.ctx);
         std::thread::yield_now();
-        self.keyspace.enter(&mut self.seat);
+        self.keyspace.enter(&mut self.ctx);
         {
-            let mut held = self.keyspace.hold_one(&mut self.seat, key.place);
-            let after = balance(&mut held, &key);
+            let mut guard = self.keyspace.hold_one(&mut self.ctx, key.place);
+            let after = balance(&mut guard, &key);
             assert!(watch.is_touched() || before == after, "{before} became {after}");
-            held.unwatch(&key, &watch);
+            guard.unwatch(&key, &watch);
         }
-        self.keyspace.leave(&mut self.seat);
+        self.keyspace.leave(&mut self.ctx);
     }
 }
 
@@ -194,16 +194,16 @@ impl Drop for Actor<'_> {
     /// A thread that fails inside would leave the others waiting for it at the gate.
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.keyspace.leave(&mut self.seat);
+            self.keyspace.leave(&mut self.ctx);
         }
     }
 }
 
-fn sum(held: &mut Held<'_>, keyspace: &Keyspace) -> i64 {
+fn sum(guard: &mut SlotGuard<'_>, keyspace: &Keyspace) -> i64 {
     (0..ACCOUNTS)
         .map(|at| {
             let (db, name) = account(at);
-            balance(held, &keyspace.key(db, &name))
+            balance(guard, &keyspace.key(db, &name))
         })
         .sum()
 }
@@ -214,39 +214,39 @@ fn everything_at_once() {
     println!("threads: EVENKEEL_SEED={seed} (the order of threads is not repeated)");
     let keyspace = Keyspace::new(4, THREADS + 1, START_MS, seed);
     let transfers = AtomicUsize::new(0);
-    let mut seat = keyspace.seat();
-    seat.now_ms = START_MS;
-    keyspace.enter(&mut seat);
+    let mut ctx = keyspace.thread_context();
+    ctx.now_ms = START_MS;
+    keyspace.enter(&mut ctx);
     for (db, name) in (0..ACCOUNTS).map(account) {
         let key = keyspace.key(db, &name);
-        write_balance(&mut keyspace.hold_one(&mut seat, key.place), &key, OPENING, 0);
+        write_balance(&mut keyspace.hold_one(&mut ctx, key.place), &key, OPENING, 0);
     }
-    keyspace.leave(&mut seat);
+    keyspace.leave(&mut ctx);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (keyspace, transfers) = (&keyspace, &transfers);
-            let mut seat = keyspace.seat();
-            seat.now_ms = START_MS;
+            let mut ctx = keyspace.thread_context();
+            ctx.now_ms = START_MS;
             let random = Random::new(seed.wrapping_add(thread as u64));
             scope.spawn(move || {
                 let pool = Pool::default();
-                let mut actor = Actor { keyspace, seat, random, transfers, pool, cursor: Cursor(0) };
+                let mut actor = Actor { keyspace, ctx, random, transfers, pool, cursor: Cursor(0) };
                 for step in 0..scaled(60, 25_000, 200_000) {
                     actor.act();
                     // Clocks of threads differ a little.
-                    actor.seat.now_ms = START_MS + step as u64 / 16 + thread as u64;
+                    actor.ctx.now_ms = START_MS + step as u64 / 16 + thread as u64;
                 }
             });
         }
     });
     assert!(transfers.load(Relaxed) > 0);
-    keyspace.enter(&mut seat);
+    keyspace.enter(&mut ctx);
     {
-        let mut held = keyspace.hold_all(&mut seat);
-        assert_eq!(sum(&mut held, &keyspace), ACCOUNTS as i64 * OPENING);
-        held.verify();
+        let mut guard = keyspace.hold_all(&mut ctx);
+        assert_eq!(sum(&mut guard, &keyspace), ACCOUNTS as i64 * OPENING);
+        guard.verify();
     }
-    keyspace.leave(&mut seat);
+    keyspace.leave(&mut ctx);
 }
 
 /// Mistakes of callers that would undo what the gate and the locks promise are caught where they are made.
@@ -256,29 +256,26 @@ fn misuse_is_caught() {
     let keyspace = Keyspace::new(1, 2, START_MS, 1);
     let other = Keyspace::new(1, 1, START_MS, 1);
     let key = keyspace.key(0, b"key");
-    let mut seat = keyspace.seat();
-    let caught = |seat: &mut Seat, mistake: fn(&Keyspace, &mut Seat, Key<'_>)| {
-        catch_unwind(AssertUnwindSafe(|| mistake(&keyspace, seat, key))).is_err()
+    let mut ctx = keyspace.thread_context();
+    let caught = |ctx: &mut ThreadContext, mistake: fn(&Keyspace, &mut ThreadContext, Key<'_>)| {
+        catch_unwind(AssertUnwindSafe(|| mistake(&keyspace, ctx, key))).is_err()
     };
-    assert!(
-        caught(&mut seat, |keyspace, seat, key| drop(keyspace.hold_one(seat, key.place))),
-        "from outside"
-    );
-    assert!(caught(&mut seat, |keyspace, seat, _| keyspace.leave(seat)), "twice out");
-    assert!(catch_unwind(AssertUnwindSafe(|| other.enter(&mut seat))).is_err(), "another keyspace's seat");
-    keyspace.enter(&mut seat);
-    let mistakes: [fn(&Keyspace, &mut Seat, Key<'_>); 6] = [
-        |keyspace, seat, _| keyspace.enter(seat),
-        |keyspace, seat, key| keyspace.leave(keyspace.hold_one(seat, key.place).seat),
-        |keyspace, seat, _| keyspace.leave(keyspace.hold_all(seat).seat),
-        |keyspace, seat, key| drop(keyspace.hold_all(keyspace.hold_one(seat, key.place).seat)),
-        |keyspace, seat, key| drop(keyspace.hold_one(keyspace.hold_one(seat, key.place).seat, key.place)),
-        |keyspace, seat, _| drop(keyspace.hold(seat, &mut vec![Place::new(0, 1), Place::new(7, 0)])),
+    assert!(caught(&mut ctx, |keyspace, ctx, key| drop(keyspace.hold_one(ctx, key.place))), "from outside");
+    assert!(caught(&mut ctx, |keyspace, ctx, _| keyspace.leave(ctx)), "twice out");
+    assert!(catch_unwind(AssertUnwindSafe(|| other.enter(&mut ctx))).is_err(), "another keyspace's seat");
+    keyspace.enter(&mut ctx);
+    let mistakes: [fn(&Keyspace, &mut ThreadContext, Key<'_>); 6] = [
+        |keyspace, ctx, _| keyspace.enter(ctx),
+        |keyspace, ctx, key| keyspace.leave(keyspace.hold_one(ctx, key.place).ctx),
+        |keyspace, ctx, _| keyspace.leave(keyspace.hold_all(ctx).ctx),
+        |keyspace, ctx, key| drop(keyspace.hold_all(keyspace.hold_one(ctx, key.place).ctx)),
+        |keyspace, ctx, key| drop(keyspace.hold_one(keyspace.hold_one(ctx, key.place).ctx, key.place)),
+        |keyspace, ctx, _| drop(keyspace.hold(ctx, &mut vec![Place::new(0, 1), Place::new(7, 0)])),
     ];
-    assert!(mistakes.iter().all(|mistake| caught(&mut seat, *mistake)));
-    assert!(catch_unwind(AssertUnwindSafe(|| drop(other.hold_one(&mut seat, key.place)))).is_err());
+    assert!(mistakes.iter().all(|mistake| caught(&mut ctx, *mistake)));
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(other.hold_one(&mut ctx, key.place)))).is_err());
     // Nothing is left locked, and the gate works.
-    drop(keyspace.hold(&mut seat, &mut vec![key.place, Place::new(0, 1)]));
-    keyspace.hold_all(&mut seat).verify();
-    keyspace.leave(&mut seat);
+    drop(keyspace.hold(&mut ctx, &mut vec![key.place, Place::new(0, 1)]));
+    keyspace.hold_all(&mut ctx).verify();
+    keyspace.leave(&mut ctx);
 }

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use evenkeel_store::{Expire, Held, Kind, Place, SLOTS, Waiter, Wants};
+use evenkeel_store::{Expire, Kind, Place, SLOTS, SlotGuard, Waiter, Wants};
 
 use crate::world::{World, random, scaled};
 
@@ -36,17 +36,17 @@ fn name_of(waiter: Arc<dyn Waiter>) -> u64 {
 /// Puts a waiter for strings into a queue; its ticket is its name.
 fn wait(world: &mut World, db: u32, key: &[u8], wants: Wants, beyond: &[Place]) -> u64 {
     let ticket = world.keyspace.ticket();
-    world.one(db, key, |held, key| held.wait(key, ticket, waiter(ticket, wants, beyond)));
+    world.one(db, key, |guard, key| guard.wait(key, ticket, waiter(ticket, wants, beyond)));
     ticket
 }
 
 /// The keys that can be served with what is held, and of each the waiters that want it, in order.
-fn woken(held: &mut Held<'_>) -> Vec<(Vec<u8>, Vec<u64>)> {
+fn woken(guard: &mut SlotGuard<'_>) -> Vec<(Vec<u8>, Vec<u64>)> {
     let mut all = Vec::new();
-    while let Some(woken) = held.next_woken() {
-        let key = held.keyspace().key(woken.place.db() as u32, &woken.key);
+    while let Some(woken) = guard.next_woken() {
+        let key = guard.keyspace().key(woken.place.db() as u32, &woken.key);
         let (mut names, mut after) = (Vec::new(), 0);
-        while let Some((ticket, waiter)) = held.next_waiter(&key, after) {
+        while let Some((ticket, waiter)) = guard.next_waiter(&key, after) {
             after = ticket;
             names.push(name_of(waiter));
         }
@@ -66,21 +66,21 @@ fn a_write_notes_its_key_once_for_those_who_want_it() {
     let second = wait(&mut world, 0, b"k", Wants::any_change(), &[]);
     wait(&mut world, 0, b"other", string(), &[]);
     assert_eq!(world.keyspace.waited_keys(), [2, 1]);
-    let seen = world.one(0, b"k", |held, key| {
-        held.set_string(key, b"v", Expire::Clear);
-        held.append(key, b"w").expect("a string");
-        woken(held)
+    let seen = world.one(0, b"k", |guard, key| {
+        guard.set_string(key, b"v", Expire::Clear);
+        guard.append(key, b"w").expect("a string");
+        woken(guard)
     });
     assert_eq!(seen, [(b"k".to_vec(), vec![first, second])]);
-    let seen = world.one(0, b"k", |held, key| {
-        assert!(held.remove(key));
-        woken(held)
+    let seen = world.one(0, b"k", |guard, key| {
+        assert!(guard.remove(key));
+        woken(guard)
     });
     assert_eq!(seen, [(b"k".to_vec(), vec![second])], "who wants a string does not hear that there is none");
-    let gone = world.one(0, b"k", |held, key| {
-        let gone = (held.unwait(key, first), held.unwait(key, first), held.unwait(key, second));
-        held.set_string(key, b"v", Expire::Clear);
-        assert_eq!(woken(held), []);
+    let gone = world.one(0, b"k", |guard, key| {
+        let gone = (guard.unwait(key, first), guard.unwait(key, first), guard.unwait(key, second));
+        guard.set_string(key, b"v", Expire::Clear);
+        assert_eq!(woken(guard), []);
         gone
     });
     assert_eq!(gone, (true, false, true));
@@ -93,14 +93,14 @@ fn a_write_notes_its_key_once_for_those_who_want_it() {
 fn what_one_seat_has_noted_another_notes_for_itself() {
     let mut world = World::new(1);
     let ticket = wait(&mut world, 0, b"k", string(), &[]);
-    let mut other = world.keyspace.seat();
+    let mut other = world.keyspace.thread_context();
     other.now_ms = crate::world::START_MS;
     world.keyspace.enter(&mut other);
     let key = world.keyspace.key(0, b"k");
     world.keyspace.hold_one(&mut other, key.place).set_string(&key, b"v", Expire::Clear);
-    let seen = world.one(0, b"k", |held, key| {
-        held.set_string(key, b"w", Expire::Clear);
-        woken(held)
+    let seen = world.one(0, b"k", |guard, key| {
+        guard.set_string(key, b"w", Expire::Clear);
+        woken(guard)
     });
     assert_eq!(seen, [(b"k".to_vec(), vec![ticket])]);
     assert_eq!(other.next_unserved(), Some(key.place));
@@ -120,23 +120,23 @@ fn a_write_locks_what_its_waiters_need_and_what_theirs_need() {
     wait(&mut world, 0, b"b", string(), &[chain[2], far]);
     wait(&mut world, 0, b"c", string(), &[chain[0]]);
     let mut places = vec![chain[0]];
-    world.keyspace.enter(&mut world.seat);
+    world.keyspace.enter(&mut world.ctx);
     {
-        let held = world.keyspace.hold_to_write(&mut world.seat, &mut places);
-        assert!([chain[0], chain[1], chain[2], far].iter().all(|place| held.holds(*place)));
-        assert!(!held.holds(chain[3]) && !held.holds_all());
+        let guard = world.keyspace.hold_to_write(&mut world.ctx, &mut places);
+        assert!([chain[0], chain[1], chain[2], far].iter().all(|place| guard.holds(*place)));
+        assert!(!guard.holds(chain[3]) && !guard.holds_all());
     }
-    world.keyspace.leave(&mut world.seat);
+    world.keyspace.leave(&mut world.ctx);
     // A key that cannot be served with what is held stays noted.
-    world.one(0, b"a", |held, key| {
-        held.set_string(key, b"v", Expire::Clear);
-        assert_eq!(woken(held), []);
+    world.one(0, b"a", |guard, key| {
+        guard.set_string(key, b"v", Expire::Clear);
+        assert_eq!(woken(guard), []);
     });
-    assert!(world.seat.has_woken());
+    assert!(world.ctx.has_woken());
     // Whoever holds more finds it there, whatever he has come for.
     assert_eq!(world.all(woken).len(), 1);
-    assert!(!world.seat.has_woken());
-    assert_eq!(world.seat.next_unserved(), None);
+    assert!(!world.ctx.has_woken());
+    assert_eq!(world.ctx.next_unserved(), None);
 }
 
 #[test]
@@ -147,16 +147,16 @@ fn flushing_and_swapping_leave_waiters_with_the_number() {
     let there = wait(&mut world, 1, b"k", string(), &[]);
     world.set(0, b"k", b"v", Expire::Clear);
     assert_eq!(world.all(woken), [(b"k".to_vec(), vec![here, gone])]);
-    let seen = world.all(|held| {
-        held.swap(0, 1);
-        woken(held)
+    let seen = world.all(|guard| {
+        guard.swap(0, 1);
+        woken(guard)
     });
     assert_eq!(seen, [(b"k".to_vec(), vec![gone]), (b"k".to_vec(), vec![there])]);
     world.set(0, b"k", b"v", Expire::Clear);
     assert_eq!(world.all(woken), [(b"k".to_vec(), vec![here, gone])]);
-    let seen = world.all(|held| {
-        drop(held.flush(0));
-        woken(held)
+    let seen = world.all(|guard| {
+        drop(guard.flush(0));
+        woken(guard)
     });
     assert_eq!(seen, [(b"k".to_vec(), vec![gone])]);
     world.verify();
@@ -170,10 +170,10 @@ fn sweeps_and_lookups_of_expired_keys_are_writes() {
         world.set(0, key, b"v", Expire::At(crate::world::START_MS + 100));
     }
     assert_eq!(world.all(woken).len(), 2);
-    world.seat.now_ms += 1000;
+    world.ctx.now_ms += 1000;
     assert_eq!(world.get(0, b"a"), None);
-    assert_eq!(world.seat.next_unserved(), Some(world.keyspace.key(0, b"a").place));
-    world.none(|held| held.sweep(0, 0, SLOTS, || false));
+    assert_eq!(world.ctx.next_unserved(), Some(world.keyspace.key(0, b"a").place));
+    world.none(|guard| guard.sweep(0, 0, SLOTS, || false));
     assert_eq!(world.all(woken).iter().map(|(key, _)| &key[..]).collect::<Vec<_>>(), [b"a", b"b"]);
 }
 
@@ -199,19 +199,19 @@ fn queues_keep_the_order_whatever_happens() {
             2 => {
                 if let Some(queue) = model.get_mut(key) {
                     let (ticket, _) = queue.remove(random.below(queue.len()));
-                    assert!(world.one(0, key, |held, key| held.unwait(key, ticket)));
+                    assert!(world.one(0, key, |guard, key| guard.unwait(key, ticket)));
                     model.retain(|_, queue| !queue.is_empty());
                 }
             }
             way => {
-                let seen = world.all(|held| {
-                    let key = held.keyspace().key(0, key);
+                let seen = world.all(|guard| {
+                    let key = guard.keyspace().key(0, key);
                     if way == 3 {
-                        held.set_string(&key, b"v", Expire::Clear);
-                    } else if !held.remove(&key) {
+                        guard.set_string(&key, b"v", Expire::Clear);
+                    } else if !guard.remove(&key) {
                         return None;
                     }
-                    Some(woken(held))
+                    Some(woken(guard))
                 });
                 let wants = |any: &bool| way == 3 || *any;
                 let expected = model.get(key).map(|queue| {

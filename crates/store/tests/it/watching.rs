@@ -2,23 +2,23 @@
 
 use std::sync::Arc;
 
-use evenkeel_store::{Expire, Held, Key, Watch};
+use evenkeel_store::{Expire, Key, SlotGuard, Watch};
 
-use crate::memory::held as held_memory;
+use crate::memory::guard as held_memory;
 use crate::world::{START_MS, World};
 
 /// Watches a key, does something, and says whether the flag is set.
 fn touched(world: &mut World, db: u32, key: &[u8], action: impl FnOnce(&mut World)) -> bool {
     let watch = Arc::new(Watch::default());
-    world.one(db, key, |held, key| held.watch(key, &watch));
+    world.one(db, key, |guard, key| guard.watch(key, &watch));
     world.verify();
     action(world);
-    world.one(db, key, |held, key| held.unwatch(key, &watch));
+    world.one(db, key, |guard, key| guard.unwatch(key, &watch));
     world.verify();
     watch.is_touched()
 }
 
-fn on(key: &'static [u8], f: impl FnOnce(&mut Held<'_>, &Key<'_>)) -> impl FnOnce(&mut World) {
+fn on(key: &'static [u8], f: impl FnOnce(&mut SlotGuard<'_>, &Key<'_>)) -> impl FnOnce(&mut World) {
     move |world| world.one(0, key, f)
 }
 
@@ -27,18 +27,19 @@ fn changes_touch() {
     let world = &mut World::new(2);
     world.set(0, b"k", b"value", Expire::Clear);
     assert!(touched(world, 0, b"k", |world| world.set(0, b"k", b"other", Expire::Keep)));
-    assert!(touched(world, 0, b"k", on(b"k", |held, key| _ = held.append(key, b"more"))));
-    assert!(touched(world, 0, b"k", on(b"k", |held, key| _ = held.write_range(key, 0, b"x"))));
-    assert!(touched(world, 0, b"k", on(b"k", |held, key| assert!(held.set_deadline(key, Some(u64::MAX))))));
-    assert!(touched(world, 0, b"k", on(b"k", |held, key| assert!(held.remove(key)))));
+    assert!(touched(world, 0, b"k", on(b"k", |guard, key| _ = guard.append(key, b"more"))));
+    assert!(touched(world, 0, b"k", on(b"k", |guard, key| _ = guard.write_range(key, 0, b"x"))));
+    assert!(touched(world, 0, b"k", on(b"k", |guard, key| assert!(guard.set_deadline(key, Some(u64::MAX))))));
+    assert!(touched(world, 0, b"k", on(b"k", |guard, key| assert!(guard.remove(key)))));
     assert!(touched(world, 0, b"k", |world| world.set(0, b"k", b"value", Expire::Clear)), "it was not there");
-    let rename = |world: &mut World| world.two((0, b"k"), (0, b"l"), |held, from, to| held.rename(from, to));
+    let rename =
+        |world: &mut World| world.two((0, b"k"), (0, b"l"), |guard, from, to| guard.rename(from, to));
     assert!(touched(world, 0, b"k", rename));
     let copy =
-        |world: &mut World| world.two((0, b"l"), (0, b"k"), |held, from, to| held.copy(from, to, 7_000));
+        |world: &mut World| world.two((0, b"l"), (0, b"k"), |guard, from, to| guard.copy(from, to, 7_000));
     assert!(touched(world, 0, b"k", copy));
     assert!(!touched(world, 0, b"l", copy), "the origin of a copy is as it was");
-    assert!(touched(world, 0, b"k", |world| drop(world.all(|held| held.flush(0)))));
+    assert!(touched(world, 0, b"k", |world| drop(world.all(|guard| guard.flush(0)))));
 }
 
 #[test]
@@ -54,9 +55,9 @@ fn nothing_else_touches() {
         !touched(world, 0, b"{t}k", |world| world.set(1, b"{t}k", b"value", Expire::Clear)),
         "another database"
     );
-    assert!(!touched(world, 0, b"{t}k", |world| drop(world.all(|held| held.flush(1)))));
-    assert!(!touched(world, 0, b"none", |world| drop(world.all(|held| held.flush(0)))), "it was not there");
-    assert!(!touched(world, 0, b"none", on(b"none", |held, key| assert!(!held.remove(key)))));
+    assert!(!touched(world, 0, b"{t}k", |world| drop(world.all(|guard| guard.flush(1)))));
+    assert!(!touched(world, 0, b"none", |world| drop(world.all(|guard| guard.flush(0)))), "it was not there");
+    assert!(!touched(world, 0, b"none", on(b"none", |guard, key| assert!(!guard.remove(key)))));
 }
 
 /// One session watches two keys of a slot, one of them twice; giving up one leaves the other.
@@ -66,11 +67,11 @@ fn a_watch_may_have_several_keys() {
     let mut world = World::new(1);
     let watch = Arc::new(Watch::default());
     for key in [b"{t}k", b"{t}l", b"{t}k"] {
-        world.one(0, key, |held, key| held.watch(key, &watch));
+        world.one(0, key, |guard, key| guard.watch(key, &watch));
     }
     world.verify();
-    world.one(0, b"{t}k", |held, key| held.unwatch(key, &watch));
-    world.one(0, b"{t}k", |held, key| held.unwatch(key, &watch));
+    world.one(0, b"{t}k", |guard, key| guard.unwatch(key, &watch));
+    world.one(0, b"{t}k", |guard, key| guard.unwatch(key, &watch));
     world.verify();
     world.set(0, b"{t}k", b"value", Expire::Clear);
     assert!(!watch.is_touched());
@@ -88,14 +89,14 @@ fn expiry_touches_once() {
     let read = |world: &mut World| drop(world.get(0, b"k"));
     world.set(0, b"k", b"value", Expire::At(START_MS + 10));
     let expire = |world: &mut World| {
-        world.seat.now_ms += 10;
+        world.ctx.now_ms += 10;
         read(world);
     };
     assert!(touched(world, 0, b"k", expire));
     world.set(0, b"k", b"value", Expire::At(START_MS));
     assert!(!touched(world, 0, b"k", read), "it was as good as gone");
     world.set(0, b"k", b"value", Expire::At(START_MS));
-    assert!(!touched(world, 0, b"k", |world| drop(world.all(|held| held.flush(0)))));
+    assert!(!touched(world, 0, b"k", |world| drop(world.all(|guard| guard.flush(0)))));
     world.set(0, b"k", b"value", Expire::At(START_MS));
     assert!(touched(world, 0, b"k", |world| world.set(0, b"k", b"new", Expire::Clear)));
 }
@@ -105,26 +106,26 @@ fn expiry_touches_once() {
 fn an_expired_key_that_is_still_there_has_lapsed() {
     let world = &mut World::new(1);
     let watch = Arc::new(Watch::default());
-    let lapsed = |world: &mut World| world.one(0, b"k", |held, key| held.lapsed(key, &watch));
+    let lapsed = |world: &mut World| world.one(0, b"k", |guard, key| guard.lapsed(key, &watch));
     assert!(!lapsed(world), "no key");
     world.set(0, b"k", b"value", Expire::At(START_MS + 10));
-    assert!(world.one(0, b"k", |held, key| held.watch(key, &watch)));
-    assert!(!world.one(0, b"k", |held, key| held.watch(key, &watch)), "watched already");
+    assert!(world.one(0, b"k", |guard, key| guard.watch(key, &watch)));
+    assert!(!world.one(0, b"k", |guard, key| guard.watch(key, &watch)), "watched already");
     assert!(!lapsed(world), "it lives");
-    world.seat.now_ms += 10;
+    world.ctx.now_ms += 10;
     assert!(lapsed(world) && !watch.is_touched());
     assert_eq!(world.len(0), 1, "asking removes nothing");
-    world.one(0, b"k", |held, key| held.unwatch(key, &watch));
-    world.one(0, b"k", |held, key| held.watch(key, &watch));
+    world.one(0, b"k", |guard, key| guard.unwatch(key, &watch));
+    world.one(0, b"k", |guard, key| guard.watch(key, &watch));
     assert!(!lapsed(world), "it had expired when the watch began");
-    world.one(0, b"k", |held, key| held.unwatch(key, &watch));
+    world.one(0, b"k", |guard, key| guard.unwatch(key, &watch));
 }
 
 /// SWAPDB touches the keys that are in either database; watchers stay with the number of theirs.
 #[test]
 fn swapping_touches_what_it_changes() {
     let world = &mut World::new(3);
-    let swap = |world: &mut World| world.all(|held| held.swap(0, 1));
+    let swap = |world: &mut World| world.all(|guard| guard.swap(0, 1));
     world.set(0, b"here", b"value", Expire::Clear);
     world.set(1, b"there", b"value", Expire::Clear);
     assert!(touched(world, 0, b"here", swap));
@@ -147,7 +148,7 @@ fn swapping_touches_what_it_changes() {
     assert!(!touched(world, 0, b"dead", swap), "a dead one has become none");
     world.set(0, b"dead", b"value", Expire::At(START_MS));
     assert!(!touched(world, 0, b"dead", swap), "a dead one has become another");
-    drop(world.all(|held| held.flush(0)));
+    drop(world.all(|guard| guard.flush(0)));
     world.set(0, b"dead", b"alive", Expire::Clear);
     assert!(touched(world, 1, b"dead", swap), "a dead one has come alive");
 }
@@ -158,11 +159,11 @@ fn watches_that_nobody_reads_any_more_are_dropped() {
     let world = &mut World::new(2);
     let leave = |world: &mut World, count: usize| {
         for _ in 0..count {
-            world.one(0, b"k", |held, key| assert!(held.watch(key, &Arc::default())));
+            world.one(0, b"k", |guard, key| assert!(guard.watch(key, &Arc::default())));
         }
     };
     let kept = Arc::new(Watch::default());
-    world.one(0, b"k", |held, key| held.watch(key, &kept));
+    world.one(0, b"k", |guard, key| guard.watch(key, &kept));
     for left in [1, 50] {
         leave(world, left);
         world.verify();
@@ -170,11 +171,11 @@ fn watches_that_nobody_reads_any_more_are_dropped() {
         world.verify();
     }
     assert!(kept.is_touched());
-    world.one(0, b"k", |held, key| {
-        held.unwatch(key, &kept);
-        assert!(!held.is_heard() || held.watch(key, &kept));
+    world.one(0, b"k", |guard, key| {
+        guard.unwatch(key, &kept);
+        assert!(!guard.has_listeners() || guard.watch(key, &kept));
     });
-    world.one(0, b"k", |held, key| held.unwatch(key, &kept));
-    world.one(0, b"k", |held, _| assert!(!held.is_heard(), "nobody is left"));
+    world.one(0, b"k", |guard, key| guard.unwatch(key, &kept));
+    world.one(0, b"k", |guard, _| assert!(!guard.has_listeners(), "nobody is left"));
     world.verify();
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use evenkeel_store::{Cursor, Garbage, Held, Key, Keyspace, LazyFree, SLOTS, Seat};
+use evenkeel_store::{Cursor, Garbage, Key, Keyspace, LazyFree, SLOTS, SlotGuard, ThreadContext};
 use evenkeel_testkit::random::{Random, fresh_seed};
 
 /// 2023-11-14: any time will do that is long after 1970.
@@ -22,7 +22,7 @@ pub(crate) const fn scaled(miri: usize, dev: usize, release: usize) -> usize {
 
 pub(crate) struct World {
     pub(crate) keyspace: Keyspace,
-    pub(crate) seat: Seat,
+    pub(crate) ctx: ThreadContext,
     pub(crate) lazy_free: Arc<Queue>,
 }
 
@@ -70,17 +70,22 @@ impl World {
     pub(crate) fn new(databases: usize) -> World {
         let lazy_free = Arc::new(Queue::default());
         let keyspace = Keyspace::new(databases, 2, START_MS, 12345).with_lazy_free(lazy_free.clone());
-        let mut seat = keyspace.seat();
-        seat.now_ms = START_MS;
-        World { keyspace, seat, lazy_free }
+        let mut ctx = keyspace.thread_context();
+        ctx.now_ms = START_MS;
+        World { keyspace, ctx, lazy_free }
     }
 
     /// Inside the gate, with the slot of one key locked.
-    pub(crate) fn one<R>(&mut self, db: u32, key: &[u8], f: impl FnOnce(&mut Held<'_>, &Key<'_>) -> R) -> R {
+    pub(crate) fn one<R>(
+        &mut self,
+        db: u32,
+        key: &[u8],
+        f: impl FnOnce(&mut SlotGuard<'_>, &Key<'_>) -> R,
+    ) -> R {
         let key = self.keyspace.key(db, key);
-        self.keyspace.enter(&mut self.seat);
-        let result = f(&mut self.keyspace.hold_one(&mut self.seat, key.place), &key);
-        self.keyspace.leave(&mut self.seat);
+        self.keyspace.enter(&mut self.ctx);
+        let result = f(&mut self.keyspace.hold_one(&mut self.ctx, key.place), &key);
+        self.keyspace.leave(&mut self.ctx);
         result
     }
 
@@ -89,61 +94,61 @@ impl World {
         &mut self,
         one: (u32, &[u8]),
         other: (u32, &[u8]),
-        f: impl FnOnce(&mut Held<'_>, &Key<'_>, &Key<'_>) -> R,
+        f: impl FnOnce(&mut SlotGuard<'_>, &Key<'_>, &Key<'_>) -> R,
     ) -> R {
         let (one, other) = (self.keyspace.key(one.0, one.1), self.keyspace.key(other.0, other.1));
         let mut places = vec![one.place, other.place];
-        self.keyspace.enter(&mut self.seat);
-        let result = f(&mut self.keyspace.hold(&mut self.seat, &mut places), &one, &other);
-        self.keyspace.leave(&mut self.seat);
+        self.keyspace.enter(&mut self.ctx);
+        let result = f(&mut self.keyspace.hold(&mut self.ctx, &mut places), &one, &other);
+        self.keyspace.leave(&mut self.ctx);
         result
     }
 
     /// With nothing locked.
-    pub(crate) fn none<R>(&mut self, f: impl FnOnce(&mut Held<'_>) -> R) -> R {
-        self.keyspace.enter(&mut self.seat);
-        let result = f(&mut self.keyspace.hold_none(&mut self.seat));
-        self.keyspace.leave(&mut self.seat);
+    pub(crate) fn none<R>(&mut self, f: impl FnOnce(&mut SlotGuard<'_>) -> R) -> R {
+        self.keyspace.enter(&mut self.ctx);
+        let result = f(&mut self.keyspace.hold_none(&mut self.ctx));
+        self.keyspace.leave(&mut self.ctx);
         result
     }
 
     /// With everything held.
-    pub(crate) fn all<R>(&mut self, f: impl FnOnce(&mut Held<'_>) -> R) -> R {
-        self.keyspace.enter(&mut self.seat);
-        let result = f(&mut self.keyspace.hold_all(&mut self.seat));
-        self.keyspace.leave(&mut self.seat);
+    pub(crate) fn all<R>(&mut self, f: impl FnOnce(&mut SlotGuard<'_>) -> R) -> R {
+        self.keyspace.enter(&mut self.ctx);
+        let result = f(&mut self.keyspace.hold_all(&mut self.ctx));
+        self.keyspace.leave(&mut self.ctx);
         result
     }
 
     pub(crate) fn verify(&mut self) {
-        self.all(|held| held.verify());
+        self.all(|guard| guard.verify());
     }
 
     pub(crate) fn len(&mut self, db: usize) -> usize {
-        self.none(|held| held.keyspace().len(held.seat, db))
+        self.none(|guard| guard.keyspace().len(guard.ctx, db))
     }
 
     pub(crate) fn timed_len(&mut self, db: usize) -> usize {
-        self.none(|held| held.keyspace().timed_len(held.seat, db))
+        self.none(|guard| guard.keyspace().timed_len(guard.ctx, db))
     }
 
     pub(crate) fn set(&mut self, db: u32, key: &[u8], value: &[u8], expire: evenkeel_store::Expire) {
-        self.one(db, key, |held, key| held.set_string(key, value, expire));
+        self.one(db, key, |guard, key| guard.set_string(key, value, expire));
     }
 
     pub(crate) fn get(&mut self, db: u32, key: &[u8]) -> Option<Vec<u8>> {
-        self.one(db, key, |held, key| held.read(key).map(|view| view.string().bytes().into_owned()))
+        self.one(db, key, |guard, key| guard.read(key).map(|view| view.string().bytes().into_owned()))
     }
 
     /// The keys that one call of SCAN returns, and where the next goes on.
     pub(crate) fn scan(&mut self, db: usize, cursor: Cursor, count: usize) -> (Vec<Vec<u8>>, Cursor) {
         let mut keys = Vec::new();
-        let next = self.none(|held| held.scan(db, cursor, count, |view| keys.push(view.key().to_vec())));
+        let next = self.none(|guard| guard.scan(db, cursor, count, |view| keys.push(view.key().to_vec())));
         (keys, next)
     }
 
     /// Sweeps the whole database once; returns how many keys went.
     pub(crate) fn sweep(&mut self, db: usize) -> usize {
-        self.none(|held| held.sweep(db, 0, SLOTS, || false).removed)
+        self.none(|guard| guard.sweep(db, 0, SLOTS, || false).removed)
     }
 }

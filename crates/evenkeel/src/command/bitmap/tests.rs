@@ -87,10 +87,10 @@ fn a_far_bit_takes_little_memory() {
     let server = executor.server.clone();
     let memory = |executor: &mut crate::dispatch::Executor, key: &[u8]| {
         let key = server.keyspace.key(0, key);
-        server.keyspace.enter(&mut executor.seat);
+        server.keyspace.enter(&mut executor.ctx);
         let memory =
-            server.keyspace.hold_one(&mut executor.seat, key.place).peek(&key).expect("there").memory();
-        server.keyspace.leave(&mut executor.seat);
+            server.keyspace.hold_one(&mut executor.ctx, key.place).peek(&key).expect("there").memory();
+        server.keyspace.leave(&mut executor.ctx);
         memory
     };
     assert!(memory(executor, b"far") < 200 << 10);

@@ -7,7 +7,7 @@
 
 use evenkeel_resp::float;
 use evenkeel_store::collection::{Hash, List, Set, Stream, ZSet};
-use evenkeel_store::{Held, Kind, View};
+use evenkeel_store::{Kind, SlotGuard, View};
 
 use crate::command::Call;
 use crate::error::Done;
@@ -104,15 +104,15 @@ fn number_of(kind: Kind) -> u32 {
 pub(super) fn digest(call: &mut Call<'_, '_>) -> Done {
     let mut all = Digest::default();
     for db in 0..call.server.keyspace.databases() {
-        take_database(&mut all, call.held, db);
+        take_database(&mut all, call.guard, db);
     }
     call.reply.simple(&all.hex());
     Ok(())
 }
 
-fn take_database(all: &mut Digest, held: &mut Held<'_>, db: usize) {
+fn take_database(all: &mut Digest, guard: &mut SlotGuard<'_>, db: usize) {
     let mut begun = false;
-    held.for_each_key(db, |view| {
+    guard.for_each_key(db, |view| {
         if !std::mem::replace(&mut begun, true) {
             all.mix(&(db as u32).to_be_bytes());
         }
@@ -129,9 +129,9 @@ pub(super) fn digest_value(call: &mut Call<'_, '_>) -> Done {
     call.reply.array(names.len());
     for name in names {
         let key = call.server.keyspace.key(call.session.db, name);
-        let digest = call.held.visit(key.place, |held| {
+        let digest = call.guard.visit(key.place, |guard| {
             let mut digest = Digest::default();
-            if let Some(view) = held.peek(&key) {
+            if let Some(view) = guard.peek(&key) {
                 digest.take(view);
             }
             digest

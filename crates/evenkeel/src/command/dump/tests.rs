@@ -2,8 +2,8 @@ use evenkeel_rdb::{Encoder, Group, Id, Info, NodeLimits, Version};
 use evenkeel_testkit::Target;
 use evenkeel_testkit::payload::seal;
 
-use crate::serial::{self, Origin};
 use crate::testing::{World, check};
+use crate::value_codec::{self, Origin};
 
 /// `hello`, as Redis 7.0 dumps it.
 const HELLO: &str = r#""\x00\x05hello\n\x00cr\xdfve4 \n""#;
@@ -136,7 +136,7 @@ fn a_transaction_restores_and_dumps() {
 #[test]
 fn large_values_are_done_elsewhere() {
     let mut world = World::new();
-    let long_before = world.server.long.total();
+    let long_before = world.server.offload.total();
     let noise =
         |len: usize| (0..len as u64).map(|n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect();
     world.call(&[b"SET".to_vec(), b"string".to_vec(), noise(5_000_000)]).expect("a reply");
@@ -148,7 +148,7 @@ fn large_values_are_done_elsewhere() {
     }
     // Few elements, but long ones.
     world.call(&[b"HSET".to_vec(), b"hash".to_vec(), b"f".to_vec(), noise(1_000_000)]).expect("a reply");
-    assert_eq!(world.server.long.total(), long_before);
+    assert_eq!(world.server.offload.total(), long_before);
     for key in ["string", "list", "set", "hash"] {
         let dump = world.call(&[b"DUMP".to_vec(), key.into()]);
         let payload = dump.expect("a reply").as_bytes().expect("a payload").to_vec();
@@ -163,7 +163,7 @@ fn large_values_are_done_elsewhere() {
         assert_eq!(world.run("STRLEN nosuch"), ":0");
         world.run("DEL copy again");
     }
-    assert!(world.server.long.total() >= long_before + 8, "{}", world.server.long.total());
+    assert!(world.server.offload.total() >= long_before + 8, "{}", world.server.offload.total());
     world.verify();
 }
 
@@ -255,7 +255,7 @@ fn what_comes_from_a_primary_may_share_names_of_any_length() {
     let settings = server.settings();
     for (origin, is_read) in [(Origin::Client, false), (Origin::Trusted, true)] {
         let mut decoder = evenkeel_rdb::dump::open(&payload).expect("a whole payload");
-        let read = serial::read(&mut decoder, &settings, &server.keyspace.hasher, (0, origin));
+        let read = value_codec::read(&mut decoder, &settings, &server.keyspace.hasher, (0, origin));
         assert_eq!(read.is_ok(), is_read, "{origin:?}");
     }
     world.verify();
@@ -288,17 +288,17 @@ fn names_that_the_store_does_not_share_are_written_with_each_entry() {
 fn what_is_small_only_since_it_is_compressed_is_read_elsewhere() {
     let mut world = World::new();
     let noise = |len: usize| (0..len as u64).map(|n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8);
-    for (value, is_long) in
+    for (value, is_worth_offloading) in
         [(vec![b'x'; 2_000_000], true), (vec![b'x'; 20_000], false), (noise(20_000).collect(), false)]
     {
         let (len, mut encoder) = (value.len(), Encoder::new(Vec::new(), Version::V10));
         encoder.string((&value[..]).into());
         let payload = seal(&encoder.into_out(), 10);
         assert!(payload.len() < 30_000, "{}", payload.len());
-        let before = world.server.long.total();
+        let before = world.server.offload.total();
         let args = [b"RESTORE".to_vec(), b"k".to_vec(), b"0".to_vec(), payload, b"REPLACE".to_vec()];
         assert_eq!(world.call(&args).expect("a reply").to_string(), "OK");
-        assert_eq!(world.server.long.total() > before, is_long, "{len} bytes");
+        assert_eq!(world.server.offload.total() > before, is_worth_offloading, "{len} bytes");
         assert_eq!(world.run("STRLEN k"), format!(":{len}"));
     }
 }

@@ -345,7 +345,7 @@ fn long_commands() {
     run(&mut world, &["SORT l ALPHA STORE m", "SORT s BY nosuch_* LIMIT 0 40000 GET # STORE n"]);
     run(&mut world, &["SPOP s 30000", "SINTERSTORE i s t", "SPOP s 99999", "SPOP t 100", "SDIFFSTORE d t i"]);
     let log = recorder.take(&world);
-    assert!(world.server.long.total() > 3, "some were done elsewhere");
+    assert!(world.server.offload.total() > 3, "some were done elsewhere");
     let longest =
         log.iter().filter(|line| line.starts_with("SREM")).map(|line| line.split(' ').count()).max();
     assert_eq!(longest, Some(1002), "words of one command");
@@ -394,7 +394,7 @@ fn ranges_of_members_whose_scores_differ() {
         }
     }
     assert!(differ > 0, "the range is another one there");
-    assert!(world.server.long.total() > 0, "some were done elsewhere");
+    assert!(world.server.offload.total() > 0, "some were done elsewhere");
 }
 
 /// What a handler that breaks down has done is seen by clients, so it is logged.

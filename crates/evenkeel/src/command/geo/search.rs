@@ -16,7 +16,7 @@ use super::{Point, reply_distance};
 use crate::command::zset::{Limits, Made};
 use crate::command::{Args, Call, Keys};
 use crate::error::Done;
-use crate::long::Work;
+use crate::offload::Work;
 use crate::reply::Reply;
 
 /// The source, and the destination where an option names one.
@@ -74,14 +74,14 @@ pub(super) fn geosearchstore(call: &mut Call<'_, '_>) -> Done {
 
 /// `source` and `destination` are keys of the row, of which the second may be missing if nothing is to be stored.
 fn search(call: &mut Call<'_, '_>, syntax: Syntax, source: usize, destination: usize) -> Done {
-    let hasher = &call.held.keyspace().hasher;
-    let zset = call.held.collection::<ZSet>(&call.keys[source])?.map(|zset| ZSet::clone(&zset));
+    let hasher = &call.guard.keyspace().hasher;
+    let zset = call.guard.collection::<ZSet>(&call.keys[source])?.map(|zset| ZSet::clone(&zset));
     let place = |member: &[u8]| zset.as_ref().and_then(|zset| Point::of(zset, hasher, member));
     let query = Query::parse(&call.args, syntax, if zset.is_some() { Some(&place) } else { None })?;
     let (Some(zset), Some(shape)) = (zset, &query.shape) else {
         if query.stores {
             let key = &call.keys[destination];
-            if call.held.remove(key) {
+            if call.guard.remove(key) {
                 call.log(&[b"DEL", key.bytes]);
             }
             call.reply.int(0);
@@ -94,10 +94,10 @@ fn search(call: &mut Call<'_, '_>, syntax: Syntax, source: usize, destination: u
     let members: u64 = stretches.iter().map(|stretch| stretch.end - stretch.start).sum();
     let work = members.saturating_mul(shape.units());
     let search = Search { zset, query, stretches };
-    match (search.query.stores, call.is_long(work as usize)) {
+    match (search.query.stores, call.is_worth_offloading(work as usize)) {
         (false, false) => search.reply(call.reply),
         (false, true) => {
-            return call.go_long(Work::reads(move |reply| {
+            return call.offload(Work::reads(move |reply| {
                 search.reply(reply);
                 Ok(())
             }));
@@ -113,10 +113,10 @@ fn search(call: &mut Call<'_, '_>, syntax: Syntax, source: usize, destination: u
 
 fn store_elsewhere(call: &mut Call<'_, '_>, search: Search, source: usize, destination: usize) -> Done {
     let (server, limits, zset) = (call.server.clone(), Limits::of(call.settings), search.zset.clone());
-    call.go_long(Work::writes(
+    call.offload(Work::writes(
         move || Ok(search.store(&server.keyspace.hasher, limits)),
         move |call| {
-            let now = call.held.collection::<ZSet>(&call.keys[source]);
+            let now = call.guard.collection::<ZSet>(&call.keys[source]);
             matches!(now, Ok(Some(now)) if now.is_same(&zset))
         },
         move |call, made: Made| made.store_and_log(call, destination),

@@ -24,14 +24,14 @@ fn a_polygon_of_many_corners_is_searched_elsewhere() {
     for member in 0..100 {
         world.run(&format!("GEOADD places {} 10.5 m{member}", 10.4 + f64::from(member) / 1_000.0));
     }
-    for (corners, is_long) in [(4, false), (1_000, false), (10_000, true)] {
+    for (corners, is_worth_offloading) in [(4, false), (1_000, false), (10_000, true)] {
         let mut line = format!("GEOSEARCH places BYPOLYGON {corners}");
         for corner in 0..corners {
             let (sine, cosine) = (std::f64::consts::TAU * f64::from(corner) / f64::from(corners)).sin_cos();
             line += &format!(" {:.6} {:.6}", 10.5 + cosine, 10.5 + sine);
         }
-        let before = world.server.long.total();
+        let before = world.server.offload.total();
         assert_eq!(world.run(&line).matches("\"m").count(), 100);
-        assert_eq!(world.server.long.total() > before, is_long, "{corners} corners");
+        assert_eq!(world.server.offload.total() > before, is_worth_offloading, "{corners} corners");
     }
 }

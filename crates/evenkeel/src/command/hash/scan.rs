@@ -3,7 +3,7 @@
 use evenkeel_store::collection::Hash;
 use evenkeel_store::{Hasher, Millis};
 
-use super::super::elsewhere::is_much;
+use super::super::offloading::is_much;
 use super::super::scan::{Filter, Of, PageFound, cursor_of};
 use super::{Call, sight};
 use crate::error::{Done, Error};
@@ -15,8 +15,8 @@ use crate::reply::Reply;
 pub(super) fn hscan(call: &mut Call<'_, '_>) -> Done {
     let cursor = cursor_of(call.args.at(2)).ok_or(Error::text("ERR invalid cursor"))?;
     let ((hasher, now), args) = (sight(call), call.args);
-    let small = call.held.peek(&call.keys[0]).is_some_and(|view| view.form() == 0);
-    let Some(hash) = call.held.collection::<Hash>(&call.keys[0])? else {
+    let small = call.guard.peek(&call.keys[0]).is_some_and(|view| view.form() == 0);
+    let Some(hash) = call.guard.collection::<Hash>(&call.keys[0])? else {
         PageFound::default().reply(call.reply, 0);
         return Ok(());
     };

@@ -16,12 +16,12 @@ pub(super) fn hgetex(call: &mut Call<'_, '_>) -> Done {
     let options = Options::parse(&args.until(at), 2, Of::HGetEx)?;
     let first = check_fields(&args, at, 1)?;
     // Of another type is said before a time that is none.
-    call.held.peek_collection::<Hash>(&call.keys[0])?;
+    call.guard.peek_collection::<Hash>(&call.keys[0])?;
     let (settings, (hasher, now)) = (call.settings, sight(call));
     let (expire, len_max) = (options.field_expire(call.counts_from_ms(), "hgetex")?, call.reply_len_max());
     let (keys, reply) = (call.keys, &mut *call.reply);
     reply.array(args.len() - first);
-    let changed = call.held.edit_if_there(&keys[0], |hash: &mut Edit<'_, Hash>| {
+    let changed = call.guard.edit_if_there(&keys[0], |hash: &mut Edit<'_, Hash>| {
         let mut changed = Vec::new();
         for name in args.from(first) {
             if !reply.cut_beyond(len_max) {
@@ -79,7 +79,7 @@ pub(super) fn hsetex(call: &mut Call<'_, '_>) -> Done {
     let at = find_fields(&args, 2)?;
     let options = Options::parse_sent(&args.until(at), 2, Of::HSetEx, call.session.replays)?;
     let first = check_fields(&args, at, 2)?;
-    let is_there = call.held.peek_collection::<Hash>(&call.keys[0])?.is_some();
+    let is_there = call.guard.peek_collection::<Hash>(&call.keys[0])?.is_some();
     if options.condition == if is_there { Condition::IfAbsent } else { Condition::IfPresent } {
         call.reply.int(0);
         return Ok(());
@@ -87,7 +87,7 @@ pub(super) fn hsetex(call: &mut Call<'_, '_>) -> Done {
     let (settings, (hasher, now)) = (call.settings, sight(call));
     let expire = options.field_expire(call.counts_from_ms(), "hsetex")?;
     let mut traces = Traces::default();
-    let sets = call.held.edit(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
+    let sets = call.guard.edit(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
         let size = hash.size();
         let pairs = || (first..args.len()).step_by(2).map(|at| (args.at(at), args.at(at + 1)));
         let has = |name| hash.get(hasher, now, name).is_some();
@@ -184,10 +184,10 @@ fn log_set(call: &mut Call<'_, '_>, first: usize, expire: Expire, traces: Traces
 pub(super) fn hgetdel(call: &mut Call<'_, '_>) -> Done {
     let (args, (hasher, now)) = (call.args, sight(call));
     let first = only_fields(&args)?;
-    call.held.peek_collection::<Hash>(&call.keys[0])?;
+    call.guard.peek_collection::<Hash>(&call.keys[0])?;
     let (keys, reply) = (call.keys, &mut *call.reply);
     reply.array(args.len() - first);
-    let removed_any = call.held.edit_if_there(&keys[0], |hash: &mut Edit<'_, Hash>| {
+    let removed_any = call.guard.edit_if_there(&keys[0], |hash: &mut Edit<'_, Hash>| {
         let size = hash.size();
         for name in args.from(first) {
             reply_value(reply, Some(hash), (hasher, now), name);

@@ -61,7 +61,7 @@ fn set_deadlines(call: &mut Call<'_, '_>, unit_ms: i64, base: Millis) -> Done {
     let deadline = given.checked_mul(unit_ms).and_then(|given| given.checked_add_unsigned(base));
     let deadline = deadline.filter(|_| given >= 0).ok_or(Error::InvalidExpire(call.name()))?;
     let (settings, (hasher, now)) = (call.settings, sight(call));
-    let outcomes = call.held.edit_if_there(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
+    let outcomes = call.guard.edit_if_there(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
         let set = |name| {
             let outcome = set_deadline(hash, hasher, now, name, deadline, &conditions);
             hash.changes += u64::from(outcome > 0);
@@ -130,7 +130,7 @@ fn reply_each(call: &mut Call<'_, '_>, numbers: Option<Vec<i64>>, count: usize) 
 pub(super) fn hpersist(call: &mut Call<'_, '_>) -> Done {
     let (args, (hasher, now)) = (call.args, sight(call));
     let first = only_fields(&args)?;
-    let outcomes = call.held.edit_if_there(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
+    let outcomes = call.guard.edit_if_there(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
         let clear = |name| match hash.field(hasher, now, name).map(|field| field.deadline) {
             None => -2,
             Some(None) => -1,
@@ -180,7 +180,7 @@ fn reply_times(call: &mut Call<'_, '_>, shown: impl Fn(Millis) -> u64) -> Done {
     if usize::try_from(count) != Ok(args.len() - 4) {
         return Err(Error::Syntax);
     }
-    let hash = call.held.collection::<Hash>(&call.keys[0])?;
+    let hash = call.guard.collection::<Hash>(&call.keys[0])?;
     call.reply.array(args.len() - 4);
     for name in args.from(4) {
         let field = hash.as_ref().and_then(|hash| hash.field(hasher, now, name));

@@ -73,11 +73,11 @@ fn move_or_block(call: &mut Call<'_, '_>, from: Side, to: Side, timeout_at: usiz
 /// `false`, and nothing is done, if there is none to take.
 fn try_move(call: &mut Call<'_, '_>, from: Side, to: Side) -> Result<bool, Error> {
     let (source, destination) = (&call.keys[0], &call.keys[1]);
-    let Some(list) = call.held.peek_collection::<List>(source)? else { return Ok(false) };
+    let Some(list) = call.guard.peek_collection::<List>(source)? else { return Ok(false) };
     let at = from.range(1, list.len()).start;
     let element = list.get(at).expect("a list that is there is not empty").to_vec();
     if source.bytes == destination.bytes {
-        call.held.edit(source, |list: &mut Edit<'_, List>| {
+        call.guard.edit(source, |list: &mut Edit<'_, List>| {
             super::remove(list, at..at + 1);
             to.push(list, &element);
         })?;
@@ -85,10 +85,10 @@ fn try_move(call: &mut Call<'_, '_>, from: Side, to: Side) -> Result<bool, Error
         call.say(source, LIST, from.pop_event());
     } else {
         // First, since a destination of another type is refused before anything has changed. Both count as one change.
-        call.held.edit(destination, |list: &mut Edit<'_, List>| to.push(list, &element))?;
-        call.held.announce(destination, 0);
+        call.guard.edit(destination, |list: &mut Edit<'_, List>| to.push(list, &element))?;
+        call.guard.announce(destination, 0);
         call.say(destination, LIST, to.push_event());
-        call.held.edit(source, |list: &mut Edit<'_, List>| super::remove(list, at..at + 1))?;
+        call.guard.edit(source, |list: &mut Edit<'_, List>| super::remove(list, at..at + 1))?;
         call.say_taken(source, LIST, from.pop_event());
     }
     call.reply.bulk_of(element);
@@ -132,7 +132,7 @@ pub(super) fn brpop(call: &mut Call<'_, '_>) -> Done {
 fn pop_or_block(call: &mut Call<'_, '_>, side: Side) -> Done {
     let (timeout, all) = (call.timeout_s(call.args.len() - 1)?, 0..call.keys.len());
     for key in &call.keys[call.tries(all.clone())] {
-        let popped = call.held.edit_if_there(key, |list| {
+        let popped = call.guard.edit_if_there(key, |list| {
             call.reply.array(2);
             call.reply.bulk(key.bytes);
             take(list, 1, side, call.reply);
@@ -169,7 +169,7 @@ fn parse_mpop(call: &Call<'_, '_>, index: usize) -> Result<(Side, u64), Error> {
 fn try_mpop(call: &mut Call<'_, '_>, side: Side, count: u64) -> Result<bool, Error> {
     for key in call.tries(0..call.keys.len()) {
         let name = &call.keys[key];
-        let popped = call.held.edit_if_there(name, |list: &mut Edit<'_, List>| {
+        let popped = call.guard.edit_if_there(name, |list: &mut Edit<'_, List>| {
             let count = count.min(list.len());
             call.reply.array(2);
             call.reply.bulk(name.bytes);

@@ -5,7 +5,7 @@ use evenkeel_store::collection::List;
 
 use super::{Side, check_element};
 use crate::command::Call;
-use crate::command::elsewhere::is_much;
+use crate::command::offloading::is_much;
 use crate::error::{Done, Error};
 use crate::reply::Reply;
 
@@ -29,7 +29,7 @@ pub(super) fn linsert(call: &mut Call<'_, '_>) -> Done {
             u64::from(at.is_some())
         });
     }
-    let len = call.held.edit_if_there(&call.keys[0], |list: &mut Edit<'_, List>| {
+    let len = call.guard.edit_if_there(&call.keys[0], |list: &mut Edit<'_, List>| {
         let at = list.positions(pivot, 0..list.len(), false).next()?;
         list.insert(at + behind, element);
         list.changes = 1;
@@ -55,7 +55,7 @@ pub(super) fn lrem(call: &mut Call<'_, '_>) -> Done {
             removed
         });
     }
-    let removed = call.held.edit_if_there(&call.keys[0], |list: &mut Edit<'_, List>| {
+    let removed = call.guard.edit_if_there(&call.keys[0], |list: &mut Edit<'_, List>| {
         list.changes = list.remove_equal(element, limit, count < 0);
         list.changes
     })?;
@@ -65,11 +65,11 @@ pub(super) fn lrem(call: &mut Call<'_, '_>) -> Done {
 
 /// A clone of the call's list if it is so long that looking through it is to be done elsewhere.
 fn much_of(call: &mut Call<'_, '_>) -> Result<Option<List>, Error> {
-    let list = call.held.peek_collection::<List>(&call.keys[0])?;
+    let list = call.guard.peek_collection::<List>(&call.keys[0])?;
     let Some(list) = list.filter(|list| is_much(list.len())).map(|list| List::clone(&list)) else {
         return Ok(None);
     };
-    Ok(Some(list).filter(|list| call.is_long(list.len() as usize)))
+    Ok(Some(list).filter(|list| call.is_worth_offloading(list.len() as usize)))
 }
 
 /// An integer that can be negated.
@@ -155,7 +155,7 @@ fn not_negative(call: &Call<'_, '_>, index: usize, text: &'static str) -> Result
 /// LPOS key element [RANK rank] [COUNT num-matches] [MAXLEN len]
 pub(super) fn lpos(call: &mut Call<'_, '_>) -> Done {
     let search = Search::parse(call)?;
-    let list = call.held.collection::<List>(&call.keys[0])?;
+    let list = call.guard.collection::<List>(&call.keys[0])?;
     match list {
         Some(list) if is_much(search.depth(&list)) => {
             let (list, element) = (List::clone(&list), call.args.at(2).to_vec());

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use crate::clients::ClientInfo;
 use crate::clock;
-use crate::replication::replicas::{Introduction, Progress, Replica};
+use crate::replication::replicas::{Progress, Replica, ReplicaHello};
 use crate::testing::{World, check};
 
 #[test]
@@ -67,7 +67,7 @@ fn writes_need_good_replicas_where_the_settings_say_so() {
 fn a_replica_counts_from_the_moment_it_is_online() {
     let mut world = World::new();
     let client = ClientInfo::new(1, "10.0.0.1:999".into(), String::new(), -1, false, 0);
-    let replica = Replica::new(Arc::new(client), &Introduction::default(), clock::unix_ms());
+    let replica = Replica::new(Arc::new(client), &ReplicaHello::default(), clock::unix_ms());
     let replica = Arc::new(replica);
     world.server.replication.replicas.add(replica.clone());
     world.check(

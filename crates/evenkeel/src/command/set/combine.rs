@@ -11,14 +11,14 @@ use evenkeel_store::collection::{Collection, Set};
 use super::form::Limits;
 use super::{Call, elements, hasher};
 use crate::error::{Done, Error};
-use crate::long::{LONG_MIN, LONG_PAGES, Work};
+use crate::offload::{OFFLOAD_MIN, OFFLOAD_PAGES, Work};
 use crate::reply::Reply;
 
 /// The sets at the call's keys from `first` on; an empty one where there is none.
 fn sources(call: &mut Call<'_, '_>, first: usize) -> Result<Vec<Set>, Error> {
     let keys = &call.keys[first..];
     let sets = keys.iter().map(|key| {
-        let set = call.held.collection::<Set>(key)?;
+        let set = call.guard.collection::<Set>(key)?;
         Ok(set.map_or_else(Set::new, |set| Set::clone(&set)))
     });
     sets.collect()
@@ -28,9 +28,9 @@ fn sources(call: &mut Call<'_, '_>, first: usize) -> Result<Vec<Set>, Error> {
 fn reply_with(call: &mut Call<'_, '_>, operation: Operation) -> Done {
     let (hasher, sets) = (hasher(call), sources(call, 0)?);
     let plan = Plan::new(operation, &sets, Aim::Each);
-    if call.is_long(elements(plan.ns())) {
+    if call.is_worth_offloading(elements(plan.ns())) {
         let hasher = hasher.clone();
-        return call.go_long(Work::reads(move |reply| {
+        return call.offload(Work::reads(move |reply| {
             write_members(reply, &plan, &hasher, &sets);
             Ok(())
         }));
@@ -54,11 +54,11 @@ fn store(call: &mut Call<'_, '_>, operation: Operation) -> Done {
     let (hasher, limits, sets) = (hasher(call), Limits::of(call.settings), sources(call, 1)?);
     let plan = Plan::new(operation, &sets, Aim::Set);
     // What the result shares is added up, page by page.
-    let is_large = |set: &Set| set.pages_up_to(LONG_PAGES) >= LONG_PAGES;
-    let adds_up = if plan.shares() && sets.iter().any(is_large) { LONG_MIN } else { 0 };
-    if call.is_long(elements(plan.ns()).max(adds_up)) {
+    let is_large = |set: &Set| set.pages_up_to(OFFLOAD_PAGES) >= OFFLOAD_PAGES;
+    let adds_up = if plan.shares() && sets.iter().any(is_large) { OFFLOAD_MIN } else { 0 };
+    if call.is_worth_offloading(elements(plan.ns()).max(adds_up)) {
         let (hasher, known) = (hasher.clone(), sets.clone());
-        return call.go_long(Work::writes(
+        return call.offload(Work::writes(
             move || Ok(Made::of(operation, &plan, &hasher, limits, sets)),
             move |call| are_there_still(call, &known),
             |call, made| {
@@ -91,8 +91,8 @@ impl Made {
 
     fn store(self, call: &mut Call<'_, '_>) {
         call.reply.int(self.result.len() as i64);
-        call.held.set_sharing_collection(&call.keys[0], (self.result, self.form, self.shared), None);
-        self.sets.into_iter().for_each(|set| call.held.discard(set));
+        call.guard.set_sharing_collection(&call.keys[0], (self.result, self.form, self.shared), None);
+        self.sets.into_iter().for_each(|set| call.guard.discard(set));
     }
 }
 
@@ -105,7 +105,7 @@ fn is_cut_down(sets: &[Set]) -> bool {
 }
 
 fn are_there_still(call: &mut Call<'_, '_>, sets: &[Set]) -> bool {
-    call.keys[1..].iter().zip(sets).all(|(key, set)| match call.held.peek_collection::<Set>(key) {
+    call.keys[1..].iter().zip(sets).all(|(key, set)| match call.guard.peek_collection::<Set>(key) {
         Ok(Some(now)) => now.is_same(set),
         Ok(None) => set.is_empty(),
         Err(_) => false,
@@ -138,9 +138,9 @@ pub(super) fn sintercard(call: &mut Call<'_, '_>) -> Done {
     }
     let (hasher, sets) = (hasher(call), sources(call, 0)?);
     let plan = Plan::new(Operation::Intersection, &sets, Aim::Each);
-    if call.is_long(elements(plan.ns())) {
+    if call.is_worth_offloading(elements(plan.ns())) {
         let hasher = hasher.clone();
-        return call.go_long(Work::reads(move |reply| {
+        return call.offload(Work::reads(move |reply| {
             reply.int(count_shared(&plan, &hasher, &sets, limit));
             Ok(())
         }));

@@ -9,7 +9,7 @@ use evenkeel_store::collection::{Collection, Set};
 use super::form::{HASHTABLE, LISTPACK, Limits};
 use super::{Call, Open, all};
 use crate::error::{Done, Error};
-use crate::long::Work;
+use crate::offload::Work;
 use crate::reply::{BULK_MIN, Reply};
 
 const NOT_A_COUNT: &str = "ERR value is out of range, must be positive";
@@ -30,9 +30,9 @@ pub(super) fn spop(call: &mut Call<'_, '_>) -> Done {
 }
 
 fn pop_one(call: &mut Call<'_, '_>) -> Done {
-    let mut dice = Dice::new(call.held.seat.random());
-    let (key, reply, is_logged) = (&call.keys[0], &mut *call.reply, call.held.is_logged());
-    let popped = call.held.edit_if_there::<Set, _>(key, |set| {
+    let mut dice = Dice::new(call.guard.ctx.random());
+    let (key, reply, is_logged) = (&call.keys[0], &mut *call.reply, call.guard.is_logged());
+    let popped = call.guard.edit_if_there::<Set, _>(key, |set| {
         let at = dice.below(set.len());
         let member = set.get(at).expect("a position inside");
         reply.element(&member, || set.share(at));
@@ -51,13 +51,13 @@ fn pop_one(call: &mut Call<'_, '_>) -> Done {
 }
 
 fn pop_many(call: &mut Call<'_, '_>, count: u64) -> Done {
-    let (mut dice, limits) = (Dice::new(call.held.seat.random()), Limits::of(call.settings));
-    let len = call.held.peek_collection::<Set>(&call.keys[0])?.map_or(0, |set| set.len());
-    if call.is_long(count.min(len) as usize) {
+    let (mut dice, limits) = (Dice::new(call.guard.ctx.random()), Limits::of(call.settings));
+    let len = call.guard.peek_collection::<Set>(&call.keys[0])?.map_or(0, |set| set.len());
+    if call.is_worth_offloading(count.min(len) as usize) {
         return pop_elsewhere(call, count.min(len), dice);
     }
-    let (key, reply, is_logged) = (&call.keys[0], &mut *call.reply, call.held.is_logged());
-    let popped = call.held.edit_if_there::<Set, _>(key, |set| {
+    let (key, reply, is_logged) = (&call.keys[0], &mut *call.reply, call.guard.is_logged());
+    let popped = call.guard.edit_if_there::<Set, _>(key, |set| {
         set.changes = count.min(set.len());
         if set.changes == set.len() {
             all(reply, set, Open::Set);
@@ -95,7 +95,7 @@ fn members_at(set: &Set, positions: &[u64]) -> Vec<Vec<u8>> {
 /// Pops many members of a large set, which takes another thread long: it divides what it shares, and what is left takes
 /// the set's place.
 fn pop_elsewhere(call: &mut Call<'_, '_>, count: u64, mut dice: Dice) -> Done {
-    let Some(set) = call.held.peek_collection::<Set>(&call.keys[0])?.map(|set| Set::clone(&set)) else {
+    let Some(set) = call.guard.peek_collection::<Set>(&call.keys[0])?.map(|set| Set::clone(&set)) else {
         unreachable!("the caller has seen the set");
     };
     let (known, mut popped) = (set.clone(), Reply::default());
@@ -108,12 +108,12 @@ fn pop_elsewhere(call: &mut Call<'_, '_>, count: u64, mut dice: Dice) -> Done {
         Ok((set, rest, positions, popped))
     };
     let is_there_still = move |call: &mut Call<'_, '_>| {
-        let now = call.held.peek_collection::<Set>(&call.keys[0]);
+        let now = call.guard.peek_collection::<Set>(&call.keys[0]);
         now.is_ok_and(|now| now.is_some_and(|now| now.is_same(&known)))
     };
-    call.go_long(Work::writes(divide, is_there_still, move |call, (set, rest, positions, popped)| {
+    call.offload(Work::writes(divide, is_there_still, move |call, (set, rest, positions, popped)| {
         let limits = Limits::of(call.settings);
-        call.held.edit_if_there::<Set, _>(&call.keys[0], |old| {
+        call.guard.edit_if_there::<Set, _>(&call.keys[0], |old| {
             old.changes = count;
             old.form = form_of_rest(old.form, count, &rest, limits);
             let cut = std::mem::replace(&mut **old, rest).into_cut();
@@ -121,7 +121,7 @@ fn pop_elsewhere(call: &mut Call<'_, '_>, count: u64, mut dice: Dice) -> Done {
         })?;
         let members = positions.iter().map(|at| set.get(*at).expect("a position inside"));
         call.log_each(&[b"SREM", call.keys[0].bytes], 1, members);
-        call.held.discard(set);
+        call.guard.discard(set);
         call.reply.append(popped);
         Ok(())
     }))
@@ -149,8 +149,8 @@ pub(super) fn srandmember(call: &mut Call<'_, '_>) -> Done {
 }
 
 fn show_one(call: &mut Call<'_, '_>) -> Done {
-    let mut dice = Dice::new(call.held.seat.random());
-    match call.held.collection::<Set>(&call.keys[0])? {
+    let mut dice = Dice::new(call.guard.ctx.random());
+    match call.guard.collection::<Set>(&call.keys[0])? {
         Some(set) => {
             let at = dice.below(set.len());
             call.reply.element(&set.get(at).expect("a position inside"), || set.share(at));
@@ -162,8 +162,8 @@ fn show_one(call: &mut Call<'_, '_>) -> Done {
 
 /// Different ones, at most `count`.
 fn show_different(call: &mut Call<'_, '_>, count: u64) -> Done {
-    let mut dice = Dice::new(call.held.seat.random());
-    let Some(set) = call.held.collection::<Set>(&call.keys[0])?.map(|set| Set::clone(&set)) else {
+    let mut dice = Dice::new(call.guard.ctx.random());
+    let Some(set) = call.guard.collection::<Set>(&call.keys[0])?.map(|set| Set::clone(&set)) else {
         call.reply.array(0);
         return Ok(());
     };
@@ -175,8 +175,8 @@ fn show_different(call: &mut Call<'_, '_>, count: u64) -> Done {
         let positions = dice.positions(count, set.len());
         some(reply, &set, &positions, &mut dice, Open::Array);
     };
-    if call.is_long(elements) {
-        return call.go_long(Work::reads(move |reply| {
+    if call.is_worth_offloading(elements) {
+        return call.offload(Work::reads(move |reply| {
             show(reply);
             Ok(())
         }));
@@ -190,9 +190,9 @@ fn show_different(call: &mut Call<'_, '_>, count: u64) -> Done {
 /// There is no bound to what may be asked for, so there is one to the reply: the client's output buffer limit, at which
 /// its connection is closed with nothing sent, or else the longest string.
 fn show_any(call: &mut Call<'_, '_>, count: u64) -> Done {
-    let mut dice = Dice::new(call.held.seat.random());
+    let mut dice = Dice::new(call.guard.ctx.random());
     let (len_max, longest) = (call.reply_len_max(), call.settings.proto_max_bulk_len);
-    let Some(set) = call.held.collection::<Set>(&call.keys[0])?.map(|set| Set::clone(&set)) else {
+    let Some(set) = call.guard.collection::<Set>(&call.keys[0])?.map(|set| Set::clone(&set)) else {
         call.reply.array(0);
         return Ok(());
     };
@@ -215,7 +215,7 @@ fn show_any(call: &mut Call<'_, '_>, count: u64) -> Done {
         }
         Ok(())
     };
-    if call.is_long(count as usize) { call.go_long(Work::reads(show)) } else { show(call.reply) }
+    if call.is_worth_offloading(count as usize) { call.offload(Work::reads(show)) } else { show(call.reply) }
 }
 
 /// The members at these positions, in random order.

@@ -3,7 +3,7 @@
 use evenkeel_store::Hasher;
 use evenkeel_store::collection::Set;
 
-use super::super::elsewhere::is_much;
+use super::super::offloading::is_much;
 use super::super::scan::{Filter, Of, PageFound, cursor_of};
 use super::form::HASHTABLE;
 use super::{Call, hasher};
@@ -16,8 +16,8 @@ use crate::reply::Reply;
 pub(super) fn sscan(call: &mut Call<'_, '_>) -> Done {
     let cursor = cursor_of(call.args.at(2)).ok_or(Error::text("ERR invalid cursor"))?;
     let (hasher, args) = (hasher(call), call.args);
-    let is_small = call.held.peek(&call.keys[0]).is_some_and(|view| view.form() < HASHTABLE);
-    let Some(set) = call.held.collection::<Set>(&call.keys[0])? else {
+    let is_small = call.guard.peek(&call.keys[0]).is_some_and(|view| view.form() < HASHTABLE);
+    let Some(set) = call.guard.collection::<Set>(&call.keys[0])? else {
         PageFound::default().reply(call.reply, 0);
         return Ok(());
     };

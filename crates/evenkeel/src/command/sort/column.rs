@@ -5,7 +5,7 @@
 
 use evenkeel_store::collection::Hash;
 use evenkeel_store::rope::Spine;
-use evenkeel_store::{Held, Key, Kind, Place, Str};
+use evenkeel_store::{Key, Kind, Place, SlotGuard, Str};
 
 use super::plan::Pattern;
 
@@ -16,12 +16,12 @@ const VISIT_MAX: usize = 256;
 pub(super) fn look_up(
     pattern: &Pattern,
     elements: &[&[u8]],
-    held: &mut Held<'_>,
+    guard: &mut SlotGuard<'_>,
     db: u32,
     mut found: impl FnMut(usize, Option<Str<'_>>),
 ) {
-    let (keyspace, mut name) = (held.keyspace(), Vec::new());
-    let visits = held.aside(|| {
+    let (keyspace, mut name) = (guard.keyspace(), Vec::new());
+    let visits = guard.outside_gate(|| {
         let place = |(index, element): (usize, &&[u8])| {
             pattern.name(element, &mut name);
             (keyspace.key(db, &name).place, index)
@@ -32,13 +32,15 @@ pub(super) fn look_up(
     });
     for slot in visits.chunk_by(|one, next| one.0 == next.0) {
         for some in slot.chunks(VISIT_MAX) {
-            held.visit(some[0].0, |held| {
+            guard.visit(some[0].0, |guard| {
                 for (_, index) in some {
                     pattern.name(elements[*index], &mut name);
-                    with_value(held, &keyspace.key(db, &name), pattern.field(), |value| found(*index, value));
+                    with_value(guard, &keyspace.key(db, &name), pattern.field(), |value| {
+                        found(*index, value)
+                    });
                 }
             });
-            let is_inside = held.give_way();
+            let is_inside = guard.give_way();
             assert!(
                 is_inside,
                 "threads for long commands wait for the gate, and others hold what they visit"
@@ -48,9 +50,14 @@ pub(super) fn look_up(
 }
 
 /// Calls `f` with the string at the key, or with a field of the hash at the key.
-fn with_value(held: &mut Held<'_>, key: &Key<'_>, field: Option<&[u8]>, f: impl FnOnce(Option<Str<'_>>)) {
-    let (hasher, now) = (&held.keyspace().hasher, held.seat.now_ms);
-    match (held.read(key), field) {
+fn with_value(
+    guard: &mut SlotGuard<'_>,
+    key: &Key<'_>,
+    field: Option<&[u8]>,
+    f: impl FnOnce(Option<Str<'_>>),
+) {
+    let (hasher, now) = (&guard.keyspace().hasher, guard.ctx.now_ms);
+    match (guard.read(key), field) {
         (Some(view), None) if view.kind() == Kind::String => f(Some(view.string())),
         (Some(view), Some(field)) if view.kind() == Kind::Hash => {
             f(view.collection::<Hash>().get(hasher, now, field).map(Str::Flat));
@@ -76,11 +83,11 @@ enum Cell {
 }
 
 impl Column {
-    pub(super) fn of(pattern: &Pattern, elements: &[&[u8]], held: &mut Held<'_>, db: u32) -> Column {
+    pub(super) fn of(pattern: &Pattern, elements: &[&[u8]], guard: &mut SlotGuard<'_>, db: u32) -> Column {
         let mut column = Column::default();
         if let Pattern::Keys { .. } = pattern {
             column.cells = vec![Cell::Nothing; elements.len()];
-            look_up(pattern, elements, held, db, |index, value| column.set(index, value));
+            look_up(pattern, elements, guard, db, |index, value| column.set(index, value));
         }
         column
     }

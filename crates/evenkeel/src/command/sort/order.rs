@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 
 use evenkeel_resp::float::parse_weight;
 use evenkeel_store::collection::{Collection, List};
-use evenkeel_store::{Held, Str};
+use evenkeel_store::{SlotGuard, Str};
 
 use super::column::{Column, look_up};
 use super::plan::{Pattern, Plan};
@@ -33,14 +33,14 @@ impl<'s> Outcome<'s> {
     pub(super) fn of(
         plan: &'s Plan,
         source: &'s Source,
-        held: &mut Held<'_>,
+        guard: &mut SlotGuard<'_>,
         db: u32,
     ) -> Result<Outcome<'s>, Error> {
         let elements = match plan.sorts {
-            true => sorted(plan, source, held, db)?,
-            false => held.aside(|| plan.unsorted(source)),
+            true => sorted(plan, source, guard, db)?,
+            false => guard.outside_gate(|| plan.unsorted(source)),
         };
-        let columns = plan.gets.iter().map(|pattern| Column::of(pattern, &elements, held, db)).collect();
+        let columns = plan.gets.iter().map(|pattern| Column::of(pattern, &elements, guard, db)).collect();
         Ok(Outcome { plan, elements, columns })
     }
 
@@ -91,17 +91,22 @@ impl<'s> Outcome<'s> {
 }
 
 /// The elements that are wanted, by their weights.
-fn sorted<'s>(plan: &Plan, source: &'s Source, held: &mut Held<'_>, db: u32) -> Result<Vec<&'s [u8]>, Error> {
-    let elements = held.aside(|| source.elements(0..source.len()));
+fn sorted<'s>(
+    plan: &Plan,
+    source: &'s Source,
+    guard: &mut SlotGuard<'_>,
+    db: u32,
+) -> Result<Vec<&'s [u8]>, Error> {
+    let elements = guard.outside_gate(|| source.elements(0..source.len()));
     let weights = match (&plan.by, plan.alpha) {
         (None, true) => Weights::Elements,
-        (Some(by), true) => Weights::Texts(Column::of(by, &elements, held, db)),
-        (Some(by), false) => Weights::Numbers(weights_by(by, &elements, held, db)),
-        (None, false) => {
-            Weights::Numbers(held.aside(|| elements.iter().map(|element| parse_weight(element)).collect()))
-        }
+        (Some(by), true) => Weights::Texts(Column::of(by, &elements, guard, db)),
+        (Some(by), false) => Weights::Numbers(weights_by(by, &elements, guard, db)),
+        (None, false) => Weights::Numbers(
+            guard.outside_gate(|| elements.iter().map(|element| parse_weight(element)).collect()),
+        ),
     };
-    held.aside(|| {
+    guard.outside_gate(|| {
         let order = match weights {
             Weights::Elements => arrange(plan, &elements, |at| elements[at], |a, b| collate(plan, a, b)),
             Weights::Texts(column) => {
@@ -129,9 +134,9 @@ enum Weights {
 }
 
 /// The numbers that a pattern leads to, zero where that is nothing; `None` if one of them is no number.
-fn weights_by(by: &Pattern, elements: &[&[u8]], held: &mut Held<'_>, db: u32) -> Option<Vec<f64>> {
+fn weights_by(by: &Pattern, elements: &[&[u8]], guard: &mut SlotGuard<'_>, db: u32) -> Option<Vec<f64>> {
     let (mut weights, mut good) = (vec![0.0; elements.len()], true);
-    look_up(by, elements, held, db, |index, value| {
+    look_up(by, elements, guard, db, |index, value| {
         if !good {
             return;
         }

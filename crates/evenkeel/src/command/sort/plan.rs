@@ -144,7 +144,7 @@ impl Plan {
         self.lookups().next().is_some()
     }
 
-    /// How much work it is, in the units of [`crate::command::Call::is_long`].
+    /// How much work it is, in the units of [`crate::command::Call::is_worth_offloading`].
     pub(super) fn units(&self, source: &Source) -> usize {
         let len = if self.sorts { source.len() } else { self.range(source.len()).len() };
         len.saturating_mul(2 + 10 * self.lookups().count() + self.gets.len())

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use evenkeel_store::collection::{List, Set, ZSet};
-use evenkeel_store::{Held, Key, Kind, View};
+use evenkeel_store::{Key, Kind, SlotGuard, View};
 
 use crate::error::Error;
 
@@ -24,17 +24,17 @@ pub(super) enum Source {
 impl Source {
     /// What is at the key, which counts as a read of it. Redis lays a sorted set out anew for this, and OBJECT ENCODING
     /// tells.
-    pub(super) fn read(held: &mut Held<'_>, key: &Key<'_>) -> Result<Source, Error> {
-        let source = held.read(key).map_or(Ok(Source::Nothing), Source::of)?;
+    pub(super) fn read(guard: &mut SlotGuard<'_>, key: &Key<'_>) -> Result<Source, Error> {
+        let source = guard.read(key).map_or(Ok(Source::Nothing), Source::of)?;
         if let Source::ZSet(_) = source {
-            held.note_form(key, LARGE);
+            guard.note_form(key, LARGE);
         }
         Ok(source)
     }
 
     /// The same, without counting.
-    pub(super) fn peek(held: &mut Held<'_>, key: &Key<'_>) -> Result<Source, Error> {
-        held.peek(key).map_or(Ok(Source::Nothing), Source::of)
+    pub(super) fn peek(guard: &mut SlotGuard<'_>, key: &Key<'_>) -> Result<Source, Error> {
+        guard.peek(key).map_or(Ok(Source::Nothing), Source::of)
     }
 
     fn of(view: View<'_>) -> Result<Source, Error> {

@@ -296,9 +296,9 @@ fn a_long_sort_keeps_nobody_from_bringing_all_to_rest() {
         assert_eq!(slow.call(&push.collect::<Vec<_>>()).as_int(), Some(ELEMENTS as i64));
         let mut swaps_during = || {
             slow.send(&sort.split(' ').collect::<Vec<_>>()).expect("it reads");
-            live.wait_until("it has begun", || live.server.long.running() == 1);
+            live.wait_until("it has begun", || live.server.offload.running() == 1);
             let mut swaps = 0;
-            while live.server.long.running() == 1 {
+            while live.server.offload.running() == 1 {
                 assert_eq!(operator.run("SWAPDB 1 2").to_string(), "OK");
                 swaps += 1;
             }

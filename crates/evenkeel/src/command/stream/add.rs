@@ -59,7 +59,7 @@ pub(super) fn xadd(call: &mut Call<'_, '_>) -> Done {
     let (now, limits) = (call.now_ms(), limits(call.settings));
     let add = |edit: &mut Edit<'_, Stream>| add(edit, &options, fields, limits, now);
     let (id, effect) = if options.only_if_there {
-        match call.held.edit_if_there(&call.keys[0], add)? {
+        match call.guard.edit_if_there(&call.keys[0], add)? {
             Some(added) => added?,
             None => {
                 call.reply.null();
@@ -67,7 +67,7 @@ pub(super) fn xadd(call: &mut Call<'_, '_>) -> Done {
             }
         }
     } else {
-        call.held.edit(&call.keys[0], add)??
+        call.guard.edit(&call.keys[0], add)??
     };
     call.say(&call.keys[0], STREAM, "xadd");
     if !matches!(&effect, Effect::Nothing) && !matches!(&effect, Effect::Deleted(ids) if ids.is_empty()) {
@@ -127,7 +127,7 @@ pub(super) fn xtrim(call: &mut Call<'_, '_>) -> Done {
     let trim = trim
         .finish(call.settings, call.is_replay())?
         .ok_or(Error::text("ERR syntax error, XTRIM must be called with a trimming strategy"))?;
-    let trimmed = call.held.edit_if_there(&call.keys[0], |edit: &mut Edit<'_, Stream>| {
+    let trimmed = call.guard.edit_if_there(&call.keys[0], |edit: &mut Edit<'_, Stream>| {
         let trimmed = trim.apply(edit);
         edit.discard(trimmed.cut);
         edit.changes = trimmed.count;
@@ -151,12 +151,12 @@ fn log_trim(call: &mut Call<'_, '_>, effect: &Effect) {
 
 /// XDEL key id [id ...]
 pub(super) fn xdel(call: &mut Call<'_, '_>) -> Done {
-    if call.held.peek_collection::<Stream>(&call.keys[0])?.is_none() {
+    if call.guard.peek_collection::<Stream>(&call.keys[0])?.is_none() {
         call.reply.int(0);
         return Ok(());
     }
     let ids = id::all(&call.args, 2)?;
-    let deleted = call.held.edit(&call.keys[0], |edit: &mut Edit<'_, Stream>| {
+    let deleted = call.guard.edit(&call.keys[0], |edit: &mut Edit<'_, Stream>| {
         edit.changes = ids.iter().map(|id| u64::from(edit.delete(*id))).sum();
         edit.changes
     })?;
@@ -166,7 +166,7 @@ pub(super) fn xdel(call: &mut Call<'_, '_>) -> Done {
 
 /// XLEN key
 pub(super) fn xlen(call: &mut Call<'_, '_>) -> Done {
-    let len = call.held.collection::<Stream>(&call.keys[0])?.map_or(0, |stream| stream.len());
+    let len = call.guard.collection::<Stream>(&call.keys[0])?.map_or(0, |stream| stream.len());
     call.reply.int(len as i64);
     Ok(())
 }
@@ -231,9 +231,9 @@ pub(super) fn xsetid(call: &mut Call<'_, '_>) -> Done {
     let is_replay = call.is_replay();
     let history = History::parse(&call.args, is_replay)?;
     let key = &call.keys[0];
-    let stream = call.held.peek_collection::<Stream>(key)?.ok_or(Error::NoSuchKey)?;
+    let stream = call.guard.peek_collection::<Stream>(key)?.ok_or(Error::NoSuchKey)?;
     history.check(&stream, is_replay)?;
-    call.held.edit(key, |edit: &mut Edit<'_, Stream>| {
+    call.guard.edit(key, |edit: &mut Edit<'_, Stream>| {
         let (added, deleted) = (edit.log().added(), edit.log().max_deleted_id());
         let (added, deleted) = (history.added.unwrap_or(added), history.max_deleted_id.unwrap_or(deleted));
         edit.set_history(history.last_id, added, deleted);

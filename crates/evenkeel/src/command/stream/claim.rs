@@ -8,7 +8,7 @@ use super::effect::Effect;
 use super::id;
 use super::range::reply_entry;
 use crate::error::{Done, Error};
-use crate::long::LONG_MIN;
+use crate::offload::OFFLOAD_MIN;
 use crate::reply::Reply;
 
 /// Milliseconds since a delivery; none if the clock went back since.
@@ -96,14 +96,14 @@ impl<'a> PendingRange<'a> {
 pub(super) fn xpending(call: &mut Call<'_, '_>) -> Done {
     let range = PendingRange::parse(&call.args)?;
     let now = call.now_ms();
-    let found = call.held.collection::<Stream>(&call.keys[0])?;
+    let found = call.guard.collection::<Stream>(&call.keys[0])?;
     let group = found.as_ref().and_then(|stream| stream.group(call.args.at(2)));
     let group = group.ok_or_else(|| no_key_or_group(call.args))?;
     let Some(range) = range else {
         reply_summary(call.reply, group);
         return Ok(());
     };
-    if range.reply(call.reply, group, now, LONG_MIN) {
+    if range.reply(call.reply, group, now, OFFLOAD_MIN) {
         return Ok(());
     }
     let (stream, args) = (found.as_deref().expect("it has the group").clone(), call.args.to_owned());
@@ -186,7 +186,7 @@ impl ClaimOptions {
 /// [LASTID last-id]
 pub(super) fn xclaim(call: &mut Call<'_, '_>) -> Done {
     let (args, now) = (call.args, call.now_ms());
-    let found = call.held.collection::<Stream>(&call.keys[0])?;
+    let found = call.guard.collection::<Stream>(&call.keys[0])?;
     if found.is_none_or(|stream| stream.group(args.at(2)).is_none()) {
         return Err(no_key_or_group(args));
     }
@@ -198,7 +198,7 @@ pub(super) fn xclaim(call: &mut Call<'_, '_>) -> Done {
     let times = Times { now_ms: now, seen_ms: call.counts_from_ms() };
     let len_max = call.reply_len_max();
     let (key, reply) = (&call.keys[0], &mut *call.reply);
-    let effect = call.held.edit(key, |edit: &mut Edit<'_, Stream>| {
+    let effect = call.guard.edit(key, |edit: &mut Edit<'_, Stream>| {
         let (group, log) = edit.group_mut(args.at(2)).expect("seen above");
         let mut position = None;
         if options.last_id > group.last_id() {
@@ -229,7 +229,7 @@ pub(super) fn xautoclaim(call: &mut Call<'_, '_>) -> Done {
     let min_idle_ms = min_idle(&args, "XAUTOCLAIM")?;
     let start = id::start(args.at(5))?;
     let (count, just_id) = autoclaim_options(&args)?;
-    let found = call.held.collection::<Stream>(&call.keys[0])?;
+    let found = call.guard.collection::<Stream>(&call.keys[0])?;
     let group = found.as_ref().and_then(|stream| Some((stream.group(args.at(2))?, stream.log())));
     let (group, log) = group.ok_or_else(|| no_key_or_group(args))?;
     let sweep = Sweep::over(group, log, start, count, |delivery| {
@@ -238,7 +238,7 @@ pub(super) fn xautoclaim(call: &mut Call<'_, '_>) -> Done {
     let times = Times { now_ms: now, seen_ms: call.counts_from_ms() };
     let len_max = call.reply_len_max();
     let (key, reply) = (&call.keys[0], &mut *call.reply);
-    let effect = call.held.edit(key, |edit: &mut Edit<'_, Stream>| {
+    let effect = call.guard.edit(key, |edit: &mut Edit<'_, Stream>| {
         let (group, log) = edit.group_mut(args.at(2)).expect("seen above");
         let mut claim = Claim::begin(group, log, args.at(3), times, just_id);
         sweep.gone.iter().for_each(|id| claim.forget(*id));

@@ -62,7 +62,7 @@ pub(super) fn xreadgroup(call: &mut Call<'_, '_>) -> Done {
 fn find_group(call: &mut Call<'_, '_>, options: &ReadOptions, stream: usize) -> Result<(), Error> {
     let (is_serving, key) = (call.is_serving(), &call.keys[stream]);
     let group = call.args.at(options.group);
-    let has_group = match call.held.collection::<Stream>(key) {
+    let has_group = match call.guard.collection::<Stream>(key) {
         Ok(found) => found.map(|found| found.group(group).is_some()),
         Err(WrongType) if is_serving => None,
         Err(wrong) => return Err(wrong.into()),
@@ -105,7 +105,7 @@ impl Reader<'_> {
             return false;
         }
         let reply = &mut *call.reply;
-        let effect = call.held.edit_if_there(key, |edit: &mut Edit<'_, Stream>| {
+        let effect = call.guard.edit_if_there(key, |edit: &mut Edit<'_, Stream>| {
             let (group, log) = edit.group_mut(self.group).expect("seen above");
             let is_new_consumer = group.add_consumer(self.consumer, self.now_ms);
             let consumer = group.consumer_mut(self.consumer).expect("just added");
@@ -126,7 +126,7 @@ impl Reader<'_> {
 
     /// Whether there is something that nobody in the group was given.
     fn has_new(&self, call: &mut Call<'_, '_>, key: &Key<'_>) -> bool {
-        let found = call.held.peek_collection::<Stream>(key).ok().flatten();
+        let found = call.guard.peek_collection::<Stream>(key).ok().flatten();
         let last_id =
             found.as_ref().and_then(|found| Some((found.log(), found.group(self.group)?.last_id())));
         last_id.is_some_and(|(log, last_id)| !positions_after(log, last_id, 1).is_empty())

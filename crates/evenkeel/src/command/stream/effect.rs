@@ -25,12 +25,12 @@ impl Effect {
     /// Logs it. That it is nothing is said as well, since such a command counts as a change.
     pub(super) fn log(self, call: &mut Call<'_, '_>, key: &[u8], group: &[u8], consumer: &[u8]) {
         if self.is_new_consumer {
-            call.held.say(call.session.db, key, STREAM, "xgroup-createconsumer");
+            call.guard.say(call.session.db, key, STREAM, "xgroup-createconsumer");
         }
         if !call.is_logged() {
             return;
         }
-        call.held.log_nothing();
+        call.guard.log_nothing();
         if self.is_new_consumer {
             call.log(&[b"XGROUP", b"CREATECONSUMER", key, group, consumer]);
         }

@@ -50,7 +50,7 @@ fn check_count(args: &Args<'_>, options_max: usize) -> Result<(), Error> {
 pub(super) fn create(call: &mut Call<'_, '_>) -> Done {
     let options = GroupOptions::parse(&call.args, true)?;
     let (key, name) = (&call.keys[0], call.args.at(3));
-    let found = call.held.peek_collection::<Stream>(key)?;
+    let found = call.guard.peek_collection::<Stream>(key)?;
     let last_id = match &found {
         Some(stream) => stream.log().last_id(),
         None if options.make_stream => StreamId::MIN,
@@ -62,7 +62,7 @@ pub(super) fn create(call: &mut Call<'_, '_>) -> Done {
     if found.is_some_and(|stream| stream.group(name).is_some()) {
         return Err(Error::text("BUSYGROUP Consumer Group name already exists"));
     }
-    call.held.edit(key, |edit: &mut Edit<'_, Stream>| {
+    call.guard.edit(key, |edit: &mut Edit<'_, Stream>| {
         edit.add_group(name, Group::new(at, options.entries_read));
         edit.changes = 1;
         // A new group is nobody's business, a new key is.
@@ -94,7 +94,7 @@ fn key_needed() -> Error {
 
 /// Makes sure that the stream is there, and the group as well; returns the last id.
 fn find_group(call: &mut Call<'_, '_>) -> Result<StreamId, Error> {
-    let stream = call.held.peek_collection::<Stream>(&call.keys[0])?.ok_or_else(key_needed)?;
+    let stream = call.guard.peek_collection::<Stream>(&call.keys[0])?.ok_or_else(key_needed)?;
     match stream.group(call.args.at(3)) {
         Some(_) => Ok(stream.log().last_id()),
         None => Err(super::no_group(&call.args, 3)),
@@ -107,7 +107,7 @@ fn edit_group<R>(
     change: impl FnOnce(&mut Edit<'_, Stream>, &[u8]) -> R,
 ) -> Result<R, Error> {
     let name = call.args.at(3);
-    Ok(call.held.edit(&call.keys[0], |edit: &mut Edit<'_, Stream>| {
+    Ok(call.guard.edit(&call.keys[0], |edit: &mut Edit<'_, Stream>| {
         edit.concerns = Concerns::Nobody;
         change(edit, name)
     })?)
@@ -131,7 +131,7 @@ pub(super) fn setid(call: &mut Call<'_, '_>) -> Done {
 
 /// XGROUP DESTROY key group
 pub(super) fn destroy(call: &mut Call<'_, '_>) -> Done {
-    call.held.peek_collection::<Stream>(&call.keys[0])?.ok_or_else(key_needed)?;
+    call.guard.peek_collection::<Stream>(&call.keys[0])?.ok_or_else(key_needed)?;
     let destroyed = edit_group(call, |edit, name| {
         let cut = edit.remove_group(name);
         let destroyed = cut.is_some();
@@ -191,13 +191,13 @@ pub(super) fn help(call: &mut Call<'_, '_>) -> Done {
 /// XACK key group id [id ...]
 pub(super) fn xack(call: &mut Call<'_, '_>) -> Done {
     let name = call.args.at(2);
-    let found = call.held.collection::<Stream>(&call.keys[0])?;
+    let found = call.guard.collection::<Stream>(&call.keys[0])?;
     if found.is_none_or(|stream| stream.group(name).is_none()) {
         call.reply.int(0);
         return Ok(());
     }
     let ids = id::all(&call.args, 3)?;
-    let acknowledged = call.held.edit(&call.keys[0], |edit: &mut Edit<'_, Stream>| {
+    let acknowledged = call.guard.edit(&call.keys[0], |edit: &mut Edit<'_, Stream>| {
         let (group, _) = edit.group_mut(name).expect("seen above");
         let acknowledged = ids.iter().map(|id| u64::from(group.forget(*id))).sum();
         (edit.changes, edit.concerns) = (acknowledged, Concerns::Nobody);

@@ -3,7 +3,7 @@
 use evenkeel_store::Ref;
 use evenkeel_store::collection::stream::{Consumer, Entry, Group, Log, Stream, StreamId};
 
-use super::super::elsewhere::is_much;
+use super::super::offloading::is_much;
 use super::super::{Call, docs};
 use super::id;
 use super::range::reply_entry;
@@ -37,7 +37,7 @@ pub(super) fn consumers(call: &mut Call<'_, '_>) -> Done {
 
 /// The stream, and where to reply.
 fn find<'c>(call: &'c mut Call<'_, '_>) -> Result<(Ref<'c, Stream>, &'c mut Reply), Error> {
-    let found = call.held.collection::<Stream>(&call.keys[0])?;
+    let found = call.guard.collection::<Stream>(&call.keys[0])?;
     Ok((found.ok_or(Error::NoSuchKey)?, &mut *call.reply))
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use evenkeel_store::collection::stream::{Entry, Stream};
 
-use super::super::elsewhere::is_much;
+use super::super::offloading::is_much;
 use super::super::{Args, Call};
 use super::id;
 use crate::error::{Done, Error};
@@ -24,7 +24,7 @@ pub(super) fn xrevrange(call: &mut Call<'_, '_>) -> Done {
 fn range(call: &mut Call<'_, '_>, start: usize, end: usize, backwards: bool) -> Done {
     let (start, end) = (id::start(call.args.at(start))?, id::end(call.args.at(end))?);
     let count = count(&call.args)?;
-    let (stream, reply) = (call.held.collection::<Stream>(&call.keys[0])?, &mut *call.reply);
+    let (stream, reply) = (call.guard.collection::<Stream>(&call.keys[0])?, &mut *call.reply);
     let Some(stream) = stream else {
         reply.array(0);
         return Ok(());

@@ -11,7 +11,7 @@ use evenkeel_store::Kind;
 use evenkeel_store::collection::stream::{Log, Stream, StreamId};
 
 use super::super::args::OwnedArgs;
-use super::super::elsewhere::is_much;
+use super::super::offloading::is_much;
 use super::super::{Args, Call};
 use super::id;
 use super::range::reply_entry;
@@ -122,7 +122,7 @@ pub(super) fn xread(call: &mut Call<'_, '_>) -> Done {
     let mut ids = Vec::with_capacity(tries.len());
     for stream in tries {
         let text = options.id_text(&call.args, stream);
-        let found = call.held.collection::<Stream>(&call.keys[stream])?;
+        let found = call.guard.collection::<Stream>(&call.keys[stream])?;
         ids.push((stream, settle(text, found.as_ref().map(|stream| stream.log()))?));
     }
     if is_much(entries_after(call, &ids, options.count)) {
@@ -130,7 +130,7 @@ pub(super) fn xread(call: &mut Call<'_, '_>) -> Done {
     }
     let len_max = call.reply_len_max();
     let served = reply_streams(call, ids.iter().copied(), |call, stream, after| {
-        let found = call.held.peek_collection::<Stream>(&call.keys[stream]);
+        let found = call.guard.peek_collection::<Stream>(&call.keys[stream]);
         let Ok(Some(found)) = found else { return false };
         let range = positions_after(found.log(), after, options.count);
         call.reply.cut_beyond(len_max) || reply_stream(call.reply, call.keys[stream].bytes, &found, range)
@@ -147,7 +147,7 @@ pub(super) fn xread(call: &mut Call<'_, '_>) -> Done {
 /// Entries of these streams after these ids, at most `count` of each.
 fn entries_after(call: &mut Call<'_, '_>, ids: &[(usize, StreamId)], count: u64) -> u64 {
     let of_each = |(stream, after): &(usize, StreamId)| {
-        let found = call.held.peek_collection::<Stream>(&call.keys[*stream]).ok().flatten()?;
+        let found = call.guard.peek_collection::<Stream>(&call.keys[*stream]).ok().flatten()?;
         let range = positions_after(found.log(), *after, count);
         Some(range.end - range.start)
     };
@@ -158,7 +158,7 @@ fn entries_after(call: &mut Call<'_, '_>, ids: &[(usize, StreamId)], count: u64)
 fn read_elsewhere(call: &mut Call<'_, '_>, ids: &[(usize, StreamId)], count: u64) -> Done {
     let of_each = |(stream, after): &(usize, StreamId)| {
         let key = &call.keys[*stream];
-        let found = call.held.peek_collection::<Stream>(key).ok().flatten()?;
+        let found = call.guard.peek_collection::<Stream>(key).ok().flatten()?;
         let range = positions_after(found.log(), *after, count);
         (!range.is_empty()).then(|| (key.bytes.to_vec(), Stream::clone(&found), range))
     };

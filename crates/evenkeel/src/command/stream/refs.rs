@@ -50,7 +50,7 @@ fn count(args: &Args<'_>, at: usize) -> Result<usize, Error> {
 /// XDELEX key [KEEPREF | DELREF | ACKED] IDS numids id [id ...]
 pub(super) fn xdelex(call: &mut Call<'_, '_>) -> Done {
     let (refs, ids) = parse(&call.args, 2)?;
-    let done = call.held.edit_if_there(&call.keys[0], |edit: &mut Edit<'_, Stream>| {
+    let done = call.guard.edit_if_there(&call.keys[0], |edit: &mut Edit<'_, Stream>| {
         let codes = ids.iter().map(|id| delete(edit, *id, refs));
         codes.collect::<Vec<i64>>()
     })?;
@@ -74,7 +74,7 @@ fn delete(edit: &mut Edit<'_, Stream>, id: StreamId, refs: Refs) -> i64 {
 pub(super) fn xackdel(call: &mut Call<'_, '_>) -> Done {
     let (refs, ids) = parse(&call.args, 3)?;
     let name = call.args.at(2);
-    let done = call.held.edit_if_there(&call.keys[0], |edit: &mut Edit<'_, Stream>| {
+    let done = call.guard.edit_if_there(&call.keys[0], |edit: &mut Edit<'_, Stream>| {
         let codes = ids.iter().map(|id| {
             let acknowledged = edit.group_mut(name).is_some_and(|(group, _)| group.forget(*id));
             if !acknowledged {

@@ -13,7 +13,7 @@ use super::range::reply_members;
 use super::{GATHER_UNITS, Limits, Made};
 use crate::command::{Args, Call, Keys};
 use crate::error::{Done, Error};
-use crate::long::Work;
+use crate::offload::Work;
 use crate::reply::Reply;
 
 /// How the scores of one member become one.
@@ -82,8 +82,8 @@ impl Value {
 
     fn discard(self, call: &mut Call<'_, '_>) {
         match self {
-            Value::Sorted(zset) => call.held.discard(zset),
-            Value::Plain(set) => call.held.discard(set),
+            Value::Sorted(zset) => call.guard.discard(zset),
+            Value::Plain(set) => call.guard.discard(set),
             Value::Missing => {}
         }
     }
@@ -204,7 +204,7 @@ impl Plan {
         }
     }
 
-    /// How much work it is, in the units of [`Call::is_long`].
+    /// How much work it is, in the units of [`Call::is_worth_offloading`].
     fn units(&self) -> usize {
         /// To look a member up in one of the others.
         const LOOK_UP_UNITS: u64 = 8;
@@ -285,7 +285,7 @@ fn sources(call: &mut Call<'_, '_>, counted: usize, first_key: usize) -> Result<
         return Err(Error::Syntax);
     }
     let keys = call.keys[first_key..].iter();
-    keys.map(|key| Ok(Source { value: value_of(call.held.read(key))?, weight: 1.0 })).collect()
+    keys.map(|key| Ok(Source { value: value_of(call.guard.read(key))?, weight: 1.0 })).collect()
 }
 
 /// A clone of what is at a key.
@@ -315,8 +315,8 @@ pub(super) fn zdiff(call: &mut Call<'_, '_>) -> Done {
 
 fn reply(call: &mut Call<'_, '_>, operation: Operation) -> Done {
     let (plan, _) = Plan::parse(call, operation, Form::Reply, 1, 0)?;
-    let hasher = &call.held.keyspace().hasher;
-    if call.is_long(plan.units()) {
+    let hasher = &call.guard.keyspace().hasher;
+    if call.is_worth_offloading(plan.units()) {
         let hasher = hasher.clone();
         return call.reply_elsewhere(move |reply| plan.reply(&hasher, reply));
     }
@@ -341,12 +341,12 @@ pub(super) fn zdiffstore(call: &mut Call<'_, '_>) -> Done {
 
 fn store(call: &mut Call<'_, '_>, operation: Operation) -> Done {
     let (plan, _) = Plan::parse(call, operation, Form::Store, 2, 1)?;
-    let (hasher, limits) = (&call.held.keyspace().hasher, Limits::of(call.settings));
-    if !call.is_long(plan.units()) {
+    let (hasher, limits) = (&call.guard.keyspace().hasher, Limits::of(call.settings));
+    if !call.is_worth_offloading(plan.units()) {
         return plan.make(hasher, limits).store(call);
     }
     let (hasher, known) = (hasher.clone(), found(call)?);
-    call.go_long(Work::writes(
+    call.offload(Work::writes(
         move || Ok((plan.make(&hasher, limits), plan)),
         move |call| found(call).is_ok_and(|now| now.iter().zip(&known).all(|(now, then)| now.is_same(then))),
         |call, (made, plan)| {
@@ -359,14 +359,14 @@ fn store(call: &mut Call<'_, '_>, operation: Operation) -> Done {
 
 /// Clones of what is at the source keys of a command that stores.
 fn found(call: &mut Call<'_, '_>) -> Result<Vec<Value>, Error> {
-    call.keys[1..].iter().map(|key| value_of(call.held.peek(key))).collect()
+    call.keys[1..].iter().map(|key| value_of(call.guard.peek(key))).collect()
 }
 
 /// ZINTERCARD numkeys key [key ...] [LIMIT limit]
 pub(super) fn zintercard(call: &mut Call<'_, '_>) -> Done {
     let (plan, limit) = Plan::parse(call, Operation::Inter, Form::Count, 1, 0)?;
-    let hasher = &call.held.keyspace().hasher;
-    if call.is_long(plan.units()) {
+    let hasher = &call.guard.keyspace().hasher;
+    if call.is_worth_offloading(plan.units()) {
         let hasher = hasher.clone();
         return call.reply_elsewhere(move |reply| reply.int(plan.count(&hasher, limit) as i64));
     }

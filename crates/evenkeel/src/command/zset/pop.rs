@@ -8,7 +8,7 @@ use evenkeel_store::{Edit, WrongType};
 
 use super::REMOVE_UNITS;
 use crate::blocking::{Timeout, Wait};
-use crate::command::elsewhere::is_much;
+use crate::command::offloading::is_much;
 use crate::command::{Args, Call};
 use crate::error::{Done, Error};
 use crate::reply::Reply;
@@ -75,8 +75,8 @@ fn long_pop(call: &mut Call<'_, '_>, key: usize, count: u64) -> Result<Option<ZS
     if !is_much(count.saturating_mul(REMOVE_UNITS)) {
         return Ok(None);
     }
-    let zset = call.held.peek_collection::<ZSet>(&call.keys[key])?.map(|zset| ZSet::clone(&zset));
-    Ok(zset.filter(|zset| call.is_long((count.min(zset.len()) * REMOVE_UNITS) as usize)))
+    let zset = call.guard.peek_collection::<ZSet>(&call.keys[key])?.map(|zset| ZSet::clone(&zset));
+    Ok(zset.filter(|zset| call.is_worth_offloading((count.min(zset.len()) * REMOVE_UNITS) as usize)))
 }
 
 /// Has another thread take up to `count` members from the set at the call's key of this number, the first that there is.
@@ -88,7 +88,7 @@ fn pop_elsewhere(
     count: u64,
     shape: Shape,
 ) -> Done {
-    let (hasher, name) = (call.held.keyspace().hasher.clone(), call.keys[key].bytes.to_vec());
+    let (hasher, name) = (call.guard.keyspace().hasher.clone(), call.keys[key].bytes.to_vec());
     let take = move |zset: &mut ZSet, reply: &mut Reply| {
         let range = end.range(count.min(zset.len()), zset.len());
         reply_popped(reply, zset, range.clone(), end, &name, shape);
@@ -115,9 +115,9 @@ fn pop(
     count: u64,
     shape: Shape,
 ) -> Result<Option<u64>, WrongType> {
-    let hasher = &call.held.keyspace().hasher;
+    let hasher = &call.guard.keyspace().hasher;
     let (key, reply) = (&call.keys[key], &mut *call.reply);
-    call.held.edit_if_there(key, |edit: &mut Edit<'_, ZSet>| {
+    call.guard.edit_if_there(key, |edit: &mut Edit<'_, ZSet>| {
         edit.changes = count.min(edit.len());
         let range = end.range(edit.changes, edit.len());
         reply_popped(reply, edit, range.clone(), end, key.bytes, shape);

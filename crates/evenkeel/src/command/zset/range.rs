@@ -10,10 +10,10 @@ use evenkeel_store::collection::{Gather, Lex, ZSet};
 use evenkeel_store::{Edit, Hasher};
 
 use super::{GATHER_UNITS, Limits, Made, REMOVE_UNITS};
-use crate::command::elsewhere::is_much;
+use crate::command::offloading::is_much;
 use crate::command::{Args, Call};
 use crate::error::{Done, Error};
-use crate::long::Work;
+use crate::offload::Work;
 use crate::reply::Reply;
 
 /// What a range goes by.
@@ -170,20 +170,20 @@ impl<'a> Query<'a> {
     }
 
     /// What it finds in a set, and how that is told.
-    fn stretch(&self, zset: &ZSet) -> Stretch {
+    fn stretch(&self, zset: &ZSet) -> ReplyChunk {
         let (reverse, with_scores) = (self.reverse, self.with_scores);
-        Stretch { positions: self.positions(zset), reverse, with_scores }
+        ReplyChunk { positions: self.positions(zset), reverse, with_scores }
     }
 }
 
 /// Positions in ascending order, and how what is there is told.
-struct Stretch {
+struct ReplyChunk {
     positions: Range<u64>,
     reverse: bool,
     with_scores: bool,
 }
 
-impl Stretch {
+impl ReplyChunk {
     fn len(&self) -> u64 {
         self.positions.end - self.positions.start
     }
@@ -269,7 +269,7 @@ pub(super) fn zrevrangebylex(call: &mut Call<'_, '_>) -> Done {
 
 fn range(call: &mut Call<'_, '_>, by: Option<By>, reverse: Option<bool>) -> Done {
     let query = Query::parse(&call.args, 1, by, reverse, false)?;
-    let Some(zset) = call.held.collection::<ZSet>(&call.keys[0])? else {
+    let Some(zset) = call.guard.collection::<ZSet>(&call.keys[0])? else {
         call.reply.array(0);
         return Ok(());
     };
@@ -285,29 +285,29 @@ fn range(call: &mut Call<'_, '_>, by: Option<By>, reverse: Option<bool>) -> Done
 /// ZRANGESTORE dst src min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]
 pub(super) fn zrangestore(call: &mut Call<'_, '_>) -> Done {
     let query = Query::parse(&call.args, 2, None, None, true)?;
-    let (hasher, limits) = (&call.held.keyspace().hasher, Limits::of(call.settings));
-    let source = call.held.collection::<ZSet>(&call.keys[1])?.map(|zset| ZSet::clone(&zset));
+    let (hasher, limits) = (&call.guard.keyspace().hasher, Limits::of(call.settings));
+    let source = call.guard.collection::<ZSet>(&call.keys[1])?.map(|zset| ZSet::clone(&zset));
     let Some(source) = source else { return Made::nothing(limits).store(call) };
     let positions = query.positions(&source);
     let is_the_same_elsewhere = query.ends.are_the_same_elsewhere(&source);
     let store = move |call: &mut Call<'_, '_>, made: Made| {
         if is_the_same_elsewhere { made.store(call) } else { made.store_and_log(call, 0) }
     };
-    if !call.is_long((positions.end - positions.start) as usize * GATHER_UNITS) {
+    if !call.is_worth_offloading((positions.end - positions.start) as usize * GATHER_UNITS) {
         return store(call, gather(hasher, &source, positions, limits));
     }
     let (hasher, known) = (hasher.clone(), source.clone());
-    call.go_long(Work::writes(
+    call.offload(Work::writes(
         move || {
             let made = gather(&hasher, &source, positions, limits);
             Ok((made, source))
         },
         move |call| {
-            let now = call.held.peek_collection::<ZSet>(&call.keys[1]);
+            let now = call.guard.peek_collection::<ZSet>(&call.keys[1]);
             now.is_ok_and(|now| now.is_some_and(|now| now.is_same(&known)))
         },
         move |call, (made, source)| {
-            call.held.discard(source);
+            call.guard.discard(source);
             store(call, made)
         },
     ))
@@ -332,7 +332,7 @@ pub(super) fn zlexcount(call: &mut Call<'_, '_>) -> Done {
 
 fn count(call: &mut Call<'_, '_>, by: By) -> Done {
     let ends = Ends::parse(by, &call.args, 2, 3)?;
-    let zset = call.held.collection::<ZSet>(&call.keys[0])?;
+    let zset = call.guard.collection::<ZSet>(&call.keys[0])?;
     let range = zset.map_or(0..0, |zset| ends.positions(&zset, false));
     call.reply.int((range.end - range.start) as i64);
     Ok(())
@@ -355,8 +355,8 @@ pub(super) fn zremrangebylex(call: &mut Call<'_, '_>) -> Done {
 
 fn remove(call: &mut Call<'_, '_>, by: By) -> Done {
     let ends = Ends::parse(by, &call.args, 2, 3)?;
-    let (hasher, is_logged) = (&call.held.keyspace().hasher, call.is_logged());
-    let Some(zset) = call.held.peek_collection::<ZSet>(&call.keys[0])? else {
+    let (hasher, is_logged) = (&call.guard.keyspace().hasher, call.is_logged());
+    let Some(zset) = call.guard.peek_collection::<ZSet>(&call.keys[0])? else {
         call.reply.int(0);
         return Ok(());
     };
@@ -368,7 +368,7 @@ fn remove(call: &mut Call<'_, '_>, by: By) -> Done {
     let is_told = is_logged && count > 0 && !is_the_same_elsewhere;
     let mut shared = (is_much || is_told).then(|| ZSet::clone(&zset));
     if is_much
-        && call.is_long((count * REMOVE_UNITS) as usize)
+        && call.is_worth_offloading((count * REMOVE_UNITS) as usize)
         && let Some(zset) = shared.take()
     {
         let (hasher, removed) = (hasher.clone(), range.clone());
@@ -385,14 +385,14 @@ fn remove(call: &mut Call<'_, '_>, by: By) -> Done {
     }
     // Where nobody needs to see what there was, it is not shared either, and nothing is copied.
     let before = shared.filter(|_| is_told);
-    call.held.edit_if_there(&call.keys[0], |edit: &mut Edit<'_, ZSet>| {
+    call.guard.edit_if_there(&call.keys[0], |edit: &mut Edit<'_, ZSet>| {
         edit.changes = count;
         let cut = edit.remove_range(hasher, range.clone());
         edit.discard(cut);
     })?;
     if let Some(before) = before {
         log_removed(call, &before, range);
-        call.held.discard(before);
+        call.guard.discard(before);
     }
     call.reply.int(count as i64);
     Ok(())

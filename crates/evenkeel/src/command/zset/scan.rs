@@ -7,7 +7,7 @@ use evenkeel_store::collection::ZSet;
 
 use super::LISTPACK;
 use crate::command::Call;
-use crate::command::elsewhere::is_much;
+use crate::command::offloading::is_much;
 use crate::command::scan::{Filter, Of, PageFound, cursor_of};
 use crate::error::{Done, Error};
 use crate::reply::Reply;
@@ -17,9 +17,9 @@ use crate::reply::Reply;
 /// What is a `listpack` to clients comes whole, as from Redis. Scores are texts even in RESP3.
 pub(super) fn zscan(call: &mut Call<'_, '_>) -> Done {
     let cursor = cursor_of(call.args.at(2)).ok_or(Error::text("ERR invalid cursor"))?;
-    let (hasher, args) = (&call.held.keyspace().hasher, call.args);
-    let small = call.held.peek(&call.keys[0]).is_some_and(|view| view.form() == LISTPACK);
-    let Some(zset) = call.held.collection::<ZSet>(&call.keys[0])? else {
+    let (hasher, args) = (&call.guard.keyspace().hasher, call.args);
+    let small = call.guard.peek(&call.keys[0]).is_some_and(|view| view.form() == LISTPACK);
+    let Some(zset) = call.guard.collection::<ZSet>(&call.keys[0])? else {
         PageFound::default().reply(call.reply, 0);
         return Ok(());
     };

@@ -7,7 +7,7 @@ use super::Worker;
 use crate::clients::ClientInfo;
 use crate::net::connection::Connection;
 use crate::observe::stats::add;
-use crate::pubsub::mail::Found;
+use crate::pubsub::push_queue::Pending;
 
 impl Worker {
     pub(super) fn deliver_to(&mut self, clients: Vec<Arc<ClientInfo>>) {
@@ -25,7 +25,7 @@ impl Worker {
 
     /// Delivers what there is, and puts the connection back or closes it.
     pub(super) fn deliver(&mut self, token: u64, mut connection: Box<Connection>) {
-        if connection.client().mail.is_empty() || self.send_mail(&mut connection, Vec::new()) {
+        if connection.client().push_queue.is_empty() || self.send_mail(&mut connection, Vec::new()) {
             self.put_back(token, connection);
         } else {
             self.close(token, connection);
@@ -35,10 +35,10 @@ impl Worker {
     /// Sends the mail behind what waits to be sent, all of it in one go, with these before it; `false` when the connection is
     /// to be closed.
     pub(super) fn send_mail(&mut self, connection: &mut Connection, late: Vec<Arc<[u8]>>) -> bool {
-        let mut letters = late;
-        match connection.client().mail.take(connection.resp3) {
-            Found::Letters(more) => letters.extend(more),
-            Found::TooMuch { waiting } => {
+        let mut messages = late;
+        match connection.client().push_queue.take(connection.resp3) {
+            Pending::Messages(more) => messages.extend(more),
+            Pending::TooMuch { waiting } => {
                 self.note_output_limit(connection, waiting);
                 return false;
             }
@@ -49,8 +49,8 @@ impl Worker {
             && let Some(waiting) = &mut connection.session.waiting
             && waiting.may_be_answered()
         {
-            waiting.late_len += letters.iter().map(|letter| letter.len()).sum::<usize>();
-            waiting.late.append(&mut letters);
+            waiting.late_len += messages.iter().map(|message| message.len()).sum::<usize>();
+            waiting.late.append(&mut messages);
             let late_len = waiting.late_len;
             let waits = connection.backlog_len() + late_len;
             connection.client().out_bytes.store(waits, Relaxed);
@@ -61,17 +61,17 @@ impl Worker {
             }
             return !is_too_much;
         }
-        if connection.session.closing || letters.is_empty() {
+        if connection.session.closing || messages.is_empty() {
             return true; // the last it gets to read is the reply that it waits for
         }
-        let len: usize = letters.iter().map(|letter| letter.len()).sum();
+        let len: usize = messages.iter().map(|message| message.len()).sum();
         let stats = self.executor.stats();
         add(&stats.writes, 1);
         add(&stats.net_out, len as u64);
         add(&connection.client().net_out, len as u64);
         // If the socket was full before, it is announced when it is not; and replies that are put off are sent in the next turn.
         let must_wait = connection.backlog_len() > 0;
-        connection.enqueue(letters);
+        connection.enqueue(messages);
         self.kept_for_clients += len;
         if must_wait { self.within_limits(connection) } else { self.flush_backlog(connection) }
     }

@@ -103,11 +103,11 @@ impl Worker {
         let (persist, limit) = (&self.server.persist, self.executor.settings.appendonly_buffer_limit);
         let unread = persist.aof.unread(&self.server.keyspace.journal);
         // Only the log's thread would let them go on.
-        if unread > limit && persist.aof.goes_on() && persist.obstacles.any() & CROWDED == 0 {
-            persist.obstacles.set(CROWDED, true);
+        if unread > limit && persist.aof.goes_on() && persist.blockers.any() & CROWDED == 0 {
+            persist.blockers.set(CROWDED, true);
             fence(SeqCst);
             if !persist.aof.goes_on() {
-                return persist.obstacles.set(CROWDED, false);
+                return persist.blockers.set(CROWDED, false);
             }
             persist.aof.figures.crowded.fetch_add(1, Relaxed);
             self.server.log.warning(format!(

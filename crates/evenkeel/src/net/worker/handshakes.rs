@@ -21,8 +21,8 @@ pub(super) const HANDSHAKE_MS: u64 = 10_000;
 impl Worker {
     /// A connection whose handshake is not finished has sent something.
     pub(super) fn queue_handshake(&mut self, token: u64, mut connection: Box<Connection>) {
-        if let Some(tunnel) = connection.tunnel()
-            && !std::mem::replace(&mut tunnel.is_queued, true)
+        if let Some(tls_stream) = connection.tls_stream()
+            && !std::mem::replace(&mut tls_stream.is_queued, true)
         {
             self.handshakes.push_back(token);
         }
@@ -42,8 +42,8 @@ impl Worker {
     }
 
     fn shake_hand(&mut self, token: u64, mut connection: Box<Connection>) {
-        if let Some(tunnel) = connection.tunnel() {
-            tunnel.is_queued = false;
+        if let Some(tls_stream) = connection.tls_stream() {
+            tls_stream.is_queued = false;
         }
         if connection.client().killed.load(Relaxed) {
             return self.close(token, connection);
@@ -64,7 +64,7 @@ impl Worker {
 
     /// Serves a client from now on, or tells it why not.
     fn begin_service(&mut self, token: u64, mut connection: Box<Connection>) {
-        if let Some(refusal) = connection.tunnel().and_then(|tunnel| tunnel.refusal) {
+        if let Some(refusal) = connection.tls_stream().and_then(|tls_stream| tls_stream.refusal) {
             self.server.rejected_connections.fetch_add(1, Relaxed);
             // Whether it arrives makes no difference.
             let _ = connection.write_gathered(&[std::io::IoSlice::new(refusal.as_bytes())]);
@@ -83,7 +83,7 @@ impl Worker {
         if by == CertifiedUser::Off {
             return;
         }
-        let users = connection.tunnel().and_then(|tunnel| Some(tls::users(tunnel.shown()?, by)));
+        let users = connection.tls_stream().and_then(|tls_stream| Some(tls::users(tls_stream.shown()?, by)));
         if let Some(users) = users {
             acl::log_in_as_one_of(&self.server, &mut connection.session, &users, self.now_ms);
         }

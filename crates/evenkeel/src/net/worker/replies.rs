@@ -11,7 +11,7 @@ use crate::observe::stats::{Stage, add};
 use crate::pipeline::REPLY_LEN_MAX;
 
 /// Bytes that may wait for a client that has not said who it is, where it has to.
-const STRANGERS_MAX: u64 = 1024;
+const UNAUTHENTICATED_MAX: u64 = 1024;
 
 /// Milliseconds for which replies are put off at most.
 const PUT_OFF_MS_MAX: u64 = 500;
@@ -25,7 +25,7 @@ impl Worker {
         let waiting = (connection.backlog_len() + len) as u64;
         if limit > 0 && waiting > limit || self.reply.is_cut() {
             // Nothing of it is sent: a client must not take the beginning for the whole.
-            self.server.rubbish.free(std::mem::take(&mut self.reply));
+            self.server.lazy_free.free(std::mem::take(&mut self.reply));
             self.note_output_limit(connection, waiting);
             return false;
         }
@@ -96,8 +96,8 @@ impl Worker {
     /// Has what was sent freed by the thread for that, where it is much.
     #[inline]
     fn clear_away(&self, connection: &mut Connection) {
-        for stretch in connection.rubbish.drain(..) {
-            self.server.rubbish.free(stretch);
+        for chunk in connection.lazy_free.drain(..) {
+            self.server.lazy_free.free(chunk);
         }
     }
 
@@ -132,7 +132,7 @@ impl Worker {
     pub(super) fn within_limits(&mut self, connection: &mut Connection) -> bool {
         let limit = self.output_limit(connection);
         let len = connection.backlog_len() as u64;
-        if len > STRANGERS_MAX && connection.session.is_stranger(&self.server.acl) {
+        if len > UNAUTHENTICATED_MAX && connection.session.is_unauthenticated(&self.server.acl) {
             self.note_output_limit(connection, len);
             return false;
         }

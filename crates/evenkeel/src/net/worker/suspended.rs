@@ -24,10 +24,11 @@ pub(super) struct Leaving {
 impl Worker {
     /// The connection's command waits. What comes meanwhile stays in the kernel.
     pub(super) fn suspend(&mut self, token: u64, mut connection: Box<Connection>) {
-        if connection.session.introduction.as_ref().is_some_and(|introduction| introduction.asks.is_some()) {
+        if connection.session.replica_hello.as_ref().is_some_and(|replica_hello| replica_hello.asks.is_some())
+        {
             self.vacate(token, &connection);
             connection.let_go(u64::MAX); // nobody would say so later
-            return self.server.replication.door.enter(&self.server, *connection);
+            return self.server.replication.replica_inbox.enter(&self.server, *connection);
         }
         let hung_up = has_hung_up(connection.fd());
         let Some(waiting) = &mut connection.session.waiting else { return self.put_back(token, connection) };
@@ -110,7 +111,7 @@ impl Worker {
                 return self.close(token, connection);
             }
         }
-        let has_mail = !late.is_empty() || !connection.client().mail.is_empty();
+        let has_mail = !late.is_empty() || !connection.client().push_queue.is_empty();
         if has_mail && !self.send_mail(&mut connection, late) {
             return self.close(token, connection);
         }
@@ -120,7 +121,7 @@ impl Worker {
     /// A reply that nobody wants.
     fn discard(&self, reply: Reply) {
         if reply.len() > LARGE {
-            self.server.rubbish.free(reply);
+            self.server.lazy_free.free(reply);
         }
     }
 
@@ -139,12 +140,12 @@ impl Worker {
         if let On::Long(_) = waiting.on {
             return;
         }
-        let (server, seat) = (&self.server, &mut self.executor.seat);
-        if !server.keyspace.enter_unless(seat, || server.scripts.busy.is_busy()) {
+        let (server, ctx) = (&self.server, &mut self.executor.ctx);
+        if !server.keyspace.enter_unless(ctx, || server.scripts.busy.is_busy()) {
             return self.leaving.waits.push(waiting);
         }
-        waiting.leave(&mut server.keyspace.hold_none(seat));
-        server.keyspace.leave(seat);
+        waiting.leave(&mut server.keyspace.hold_none(ctx));
+        server.keyspace.leave(ctx);
     }
 
     /// Does what could not be done while a script kept the gate closed.
@@ -154,16 +155,16 @@ impl Worker {
         {
             return;
         }
-        let (server, seat) = (&self.server, &mut self.executor.seat);
-        if !server.keyspace.try_enter(seat) {
+        let (server, ctx) = (&self.server, &mut self.executor.ctx);
+        if !server.keyspace.try_enter(ctx) {
             return;
         }
         let Leaving { waits } = std::mem::take(&mut self.leaving);
         let watches = std::mem::take(&mut self.executor.left_watches);
-        let mut held = server.keyspace.hold_none(seat);
-        waits.iter().for_each(|waiting| waiting.leave(&mut held));
-        watches.into_iter().for_each(|watching| watching.end(&mut held));
-        drop(held);
-        server.keyspace.leave(seat);
+        let mut guard = server.keyspace.hold_none(ctx);
+        waits.iter().for_each(|waiting| waiting.leave(&mut guard));
+        watches.into_iter().for_each(|watching| watching.end(&mut guard));
+        drop(guard);
+        server.keyspace.leave(ctx);
     }
 }

@@ -203,14 +203,14 @@ pub(super) fn cluster(_: &Facts<'_>, text: &mut Text) {
 }
 
 pub(super) fn keyspace(facts: &Facts<'_>, text: &mut Text) {
-    let (keyspace, seat) = (&facts.server.keyspace, &facts.held.seat);
+    let (keyspace, ctx) = (&facts.server.keyspace, &facts.guard.ctx);
     for db in 0..keyspace.databases() {
-        let keys = keyspace.len(seat, db);
+        let keys = keyspace.len(ctx, db);
         if keys > 0 {
-            let expires = keyspace.timed_len(seat, db);
-            let mean_ttl = facts.server.census.mean_ttl_ms(db);
+            let expires = keyspace.timed_len(ctx, db);
+            let mean_ttl = facts.server.sampler.mean_ttl_ms(db);
             let mean_ttl = if expires == 0 { 0 } else { mean_ttl };
-            let hashes = keyspace.timed_hashes(seat, db);
+            let hashes = keyspace.timed_hashes(ctx, db);
             text.field(
                 format_args!("db{db}"),
                 format_args!(

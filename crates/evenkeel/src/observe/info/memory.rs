@@ -51,7 +51,8 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.field("rss_overhead_bytes", 0);
     text.field("mem_fragmentation_ratio", format_args!("{:.2}", figures.fragmentation()));
     text.field("mem_fragmentation_bytes", figures.fragmentation_bytes());
-    let waits = unread + server.keyspace.kept_for_snapshot() as u64 + server.rubbish.values_pending() as u64;
+    let waits =
+        unread + server.keyspace.kept_for_snapshot() as u64 + server.lazy_free.values_pending() as u64;
     text.field("mem_not_counted_for_evict", beyond + waits);
     text.field("mem_shared_counted_for_evict", apart_bytes(server));
     text.field("mem_replication_backlog", backlog);
@@ -63,8 +64,8 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.field("mem_aof_buffer", aof.unread(&server.keyspace.journal) + aof.figures.buffered.load(Relaxed));
     text.field("mem_allocator", "mimalloc");
     text.field("active_defrag_running", 0);
-    text.field("lazyfree_pending_objects", server.rubbish.pending());
-    text.field("lazyfreed_objects", server.rubbish.freed());
+    text.field("lazyfree_pending_objects", server.lazy_free.pending());
+    text.field("lazyfreed_objects", server.lazy_free.freed());
 }
 
 fn percent(part: u64, whole: u64) -> String {

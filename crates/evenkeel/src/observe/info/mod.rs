@@ -15,7 +15,7 @@ pub(crate) use commands::latencies_of;
 use std::fmt::{Display, Write as _};
 use std::sync::Arc;
 
-use evenkeel_store::Held;
+use evenkeel_store::SlotGuard;
 
 use crate::clients::Totals;
 use crate::clock;
@@ -64,20 +64,20 @@ const SECTIONS: &[Section] = &[
 struct Facts<'a> {
     server: &'a Arc<Server>,
     settings: Arc<Settings>,
-    held: &'a Held<'a>,
+    guard: &'a SlotGuard<'a>,
     now_ms: u64,
     clients: Totals,
 }
 
 /// The text of the sections `wanted`, given in lower case; without any, of those that are the default.
-pub(crate) fn text(server: &Arc<Server>, held: &Held<'_>, wanted: &[Vec<u8>]) -> String {
+pub(crate) fn text(server: &Arc<Server>, guard: &SlotGuard<'_>, wanted: &[Vec<u8>]) -> String {
     let asked = |name: &str| wanted.iter().any(|one| one == name.as_bytes());
     let all = asked("all") || asked("everything");
     let default = wanted.is_empty() || asked("default");
     let facts = Facts {
         server,
         settings: server.settings(),
-        held,
+        guard,
         now_ms: clock::unix_ms(),
         clients: server.clients.totals(),
     };

@@ -19,9 +19,9 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
 
     text.field("total_connections_received", sum(|stats| &stats.connections));
     text.field("total_commands_processed", sum(|stats| &stats.commands_run));
-    text.field("long_commands_running", server.long.running());
-    text.field("long_commands_queued", server.long.queued());
-    text.field("long_commands_processed", server.long.total());
+    text.field("long_commands_running", server.offload.running());
+    text.field("long_commands_queued", server.offload.queued());
+    text.field("long_commands_processed", server.offload.total());
     text.field("instantaneous_ops_per_sec", rates.commands_per_second());
     let (repl_in, repl_out) = server.replication.traffic();
     text.field("total_net_input_bytes", sum(|stats| &stats.net_in) + repl_in);
@@ -45,7 +45,7 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("expire_cycle_cpu_milliseconds", stage_us(Stage::Expire) / 1000);
     text.field("evicted_keys", keys.evicted);
     text.field("evicted_clients", server.evicted_clients.load(Relaxed));
-    let (total, current) = server.census.over_limit_ms(facts.now_ms);
+    let (total, current) = server.sampler.over_limit_ms(facts.now_ms);
     text.field("total_eviction_exceeded_time", total);
     text.field("current_eviction_exceeded_time", current);
     text.field("keyspace_hits", keys.hits);

@@ -18,7 +18,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::beside::Syncer;
+use super::async_fsync::Syncer;
 use crate::persist::direct::{self, BLOCK};
 
 /// Bytes that are worth a write past the cache by themselves.

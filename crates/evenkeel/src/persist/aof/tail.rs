@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use evenkeel_rdb::aof::tail::{self, BLOCK, HEADER_LEN, Place, TAIL_LEN};
 
 use crate::persist::direct;
-use crate::persist::space::Space;
+use crate::persist::disk_space::Space;
 
 const _: () = assert!(BLOCK.is_multiple_of(direct::BLOCK) && TAIL_LEN.is_multiple_of(RECORD_MAX));
 

@@ -19,7 +19,7 @@ use evenkeel_store::rope::{Piece, Rope};
 
 use super::{Form, PIECE, Sizes, Taken};
 use crate::replication::link::Position;
-use crate::serial::Value;
+use crate::value_codec::Value;
 
 /// Words behind the head of a command, and bytes of them, after which the next one begins: readers take a command at a time.
 const WORDS_MAX: usize = 1_000;

@@ -9,7 +9,7 @@ use evenkeel_rdb::{Encoder, Item, Out, Version};
 use super::{Form, PIECE, Sizes, Taken};
 use crate::config::Settings;
 use crate::replication::link::Position;
-use crate::serial;
+use crate::value_codec;
 
 /// See the module's text.
 pub(crate) struct Records<W: io::Write> {
@@ -100,7 +100,7 @@ impl<W: io::Write> Form for Records<W> {
         self.encoder.record(Item::Bytes(key), about);
         match value {
             Taken::Flat(bytes) => self.encoder.string(Item::Bytes(bytes)),
-            Taken::Other(value) => serial::record(value, &self.settings, &mut self.encoder),
+            Taken::Other(value) => value_codec::record(value, &self.settings, &mut self.encoder),
         }
     }
 

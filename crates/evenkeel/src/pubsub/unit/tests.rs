@@ -41,7 +41,7 @@ fn part_of(message: &Value) -> Option<(usize, usize)> {
     let text = message.to_string();
     let (_, name) = text.rsplit_once("unit:")?;
     let (unit, part) = name.split_once(':')?;
-    let digits = part.split(|letter: char| !letter.is_ascii_digit()).next()?;
+    let digits = part.split(|message: char| !message.is_ascii_digit()).next()?;
     Some((unit.parse().ok()?, digits.parse().ok()?))
 }
 

@@ -6,7 +6,7 @@ use super::{Feed, ROUND};
 use crate::net::connection::Connection;
 use crate::net::inbox::Message;
 use crate::replication::State;
-use crate::replication::peer::{Peer, Stage, Word};
+use crate::replication::replica_connection::{ReplicaConnection, Stage, Word};
 use crate::replication::replicas::Asks;
 
 impl Feed {
@@ -15,38 +15,38 @@ impl Feed {
         let (token, client) = (self.last_token, connection.client().clone());
         client.token.store(token, Relaxed);
         client.is_replica.store(true, Relaxed);
-        let mut peer = Peer::new(connection, self.now_ms, self.now);
-        if let Err(error) = self.poll.add_connection(peer.connection().fd(), token) {
-            self.server.log.warning(format!("Cannot wait for replica {}: {error}", peer.shared.name()));
+        let mut replica = ReplicaConnection::new(connection, self.now_ms, self.now);
+        if let Err(error) = self.poll.add_connection(replica.connection().fd(), token) {
+            self.server.log.warning(format!("Cannot wait for replica {}: {error}", replica.shared.name()));
             return self.server.clients.remove(client.id);
         }
-        peer.connection().delay_small_packets(self.settings.repl_disable_tcp_nodelay);
-        self.server.log.notice(format!("Replica {} asks for synchronization", peer.shared.name()));
-        self.answer(&mut peer);
-        self.server.replication.replicas.add(peer.shared.clone());
-        self.peers.insert(token, peer);
+        replica.connection().delay_small_packets(self.settings.repl_disable_tcp_nodelay);
+        self.server.log.notice(format!("Replica {} asks for synchronization", replica.shared.name()));
+        self.answer(&mut replica);
+        self.server.replication.replicas.add(replica.shared.clone());
+        self.replicas.insert(token, replica);
         self.listen(token); // what came together with the request is not announced any more
         self.last_round -= ROUND;
     }
 
     /// Lets a replica go on with the stream, if what it lacks is there.
-    pub(super) fn answer(&mut self, peer: &mut Peer) {
+    pub(super) fn answer(&mut self, replica: &mut ReplicaConnection) {
         let (log, state) = (&self.server.log, &self.server.replication);
-        let Some(Asks::Rest(Some((id, bytes)))) = peer.introduction.asks.clone() else {
-            log.notice(format!("Full resync requested by replica {}", peer.shared.name()));
+        let Some(Asks::Rest(Some((id, bytes)))) = replica.replica_hello.asks.clone() else {
+            log.notice(format!("Full resync requested by replica {}", replica.shared.name()));
             return;
         };
         let stream = state.stream();
         if stream.can_continue(&id, bytes) && self.reader_is_there() {
-            let name = if peer.introduction.takes_names { &stream.history.id[..] } else { "" };
-            peer.say(format!("+CONTINUE {name}").trim_end().as_bytes());
-            peer.say(b"\r\n");
-            peer.go_on(bytes, stream.offset());
-            peer.shared.note_acked(bytes, self.record_at(bytes));
+            let name = if replica.replica_hello.takes_names { &stream.history.id[..] } else { "" };
+            replica.say(format!("+CONTINUE {name}").trim_end().as_bytes());
+            replica.say(b"\r\n");
+            replica.go_on(bytes, stream.offset());
+            replica.shared.note_acked(bytes, self.record_at(bytes));
             state.figures.partial.fetch_add(1, Relaxed);
             return log.notice(format!(
                 "Partial resynchronization request from {} accepted. Sending {} bytes of backlog starting from offset {}.",
-                peer.shared.name(),
+                replica.shared.name(),
                 stream.offset() - bytes,
                 bytes + 1
             ));
@@ -60,7 +60,7 @@ impl Feed {
             let own = &stream.history.id;
             format!("a history that is not ours ({asked} at {bytes}; ours is {own}, before {until} {second})")
         };
-        log.notice(format!("Unable to partial resync with replica {} for {reason}", peer.shared.name()));
+        log.notice(format!("Unable to partial resync with replica {} for {reason}", replica.shared.name()));
     }
 
     /// Whether the stream goes on: by this thread, or by the link to our own primary.
@@ -71,44 +71,44 @@ impl Feed {
 
     /// Hears those who may have said something.
     pub(super) fn listen_to_all(&mut self) {
-        let tokens = self.peers.iter().filter(|(_, peer)| peer.is_readable).map(|(token, _)| *token);
+        let tokens = self.replicas.iter().filter(|(_, replica)| replica.is_readable).map(|(token, _)| *token);
         for token in tokens.collect::<Vec<_>>() {
             self.listen(token);
         }
     }
 
     pub(super) fn listen(&mut self, token: u64) {
-        let Some(mut peer) = self.peers.remove(&token) else { return };
+        let Some(mut replica) = self.replicas.remove(&token) else { return };
         let mut acked = false;
-        let heard = peer.listen(&self.server, |peer, word| {
-            peer.moved = self.now;
-            peer.heard(self.now_ms);
+        let heard = replica.listen(&self.server, |replica, word| {
+            replica.moved = self.now;
+            replica.heard(self.now_ms);
             if let Word::Ack { bytes, synced } = word {
                 acked = true;
-                self.note_ack(peer, bytes, synced);
+                self.note_ack(replica, bytes, synced);
             }
         });
-        self.has_more |= peer.is_readable;
+        self.has_more |= replica.is_readable;
         match heard {
-            Ok(()) => drop(self.peers.insert(token, peer)),
-            Err(error) => self.part(peer, &error.to_string()),
+            Ok(()) => drop(self.replicas.insert(token, replica)),
+            Err(error) => self.part(replica, &error.to_string()),
         }
         if acked {
             self.tell_waiters();
         }
     }
 
-    pub(super) fn note_ack(&self, peer: &mut Peer, bytes: u64, synced: Option<u64>) {
-        if let Stage::Loading { then } = peer.stage {
-            peer.go_online(then);
-            let name = peer.shared.name();
+    pub(super) fn note_ack(&self, replica: &mut ReplicaConnection, bytes: u64, synced: Option<u64>) {
+        if let Stage::Loading { then } = replica.stage {
+            replica.go_online(then);
+            let name = replica.shared.name();
             self.server.log.notice(format!("Synchronization with replica {name} succeeded"));
         }
-        peer.has_loaded |= matches!(peer.stage, Stage::Snapshot { .. } | Stage::Online { .. });
-        peer.shared.note_acked(bytes, self.record_at(bytes));
+        replica.has_loaded |= matches!(replica.stage, Stage::Snapshot { .. } | Stage::Online { .. });
+        replica.shared.note_acked(bytes, self.record_at(bytes));
         if let Some(synced) = synced {
-            peer.shared.note_synced(self.record_at(synced));
-            peer.synced = Some(synced);
+            replica.shared.note_synced(self.record_at(synced));
+            replica.synced = Some(synced);
         }
     }
 
@@ -127,20 +127,21 @@ impl Feed {
         }
     }
 
-    pub(super) fn part(&self, peer: Peer, reason: &str) {
-        let name = peer.shared.name();
+    pub(super) fn part(&self, replica: ReplicaConnection, reason: &str) {
+        let name = replica.shared.name();
         self.server.log.notice(format!("Connection with replica {name} lost: {reason}"));
-        self.server.replication.replicas.remove(&peer.shared);
-        self.server.clients.remove(peer.shared.client.id);
+        self.server.replication.replicas.remove(&replica.shared);
+        self.server.clients.remove(replica.shared.client.id);
         // The descriptor leaves the epoll when it is closed.
     }
 
     /// Parts with those for whom there is a reason.
-    pub(super) fn part_if(&mut self, mut reason: impl FnMut(&mut Peer) -> Option<String>) {
-        let reasons = self.peers.iter_mut().filter_map(|(token, peer)| Some((*token, reason(peer)?)));
+    pub(super) fn part_if(&mut self, mut reason: impl FnMut(&mut ReplicaConnection) -> Option<String>) {
+        let reasons =
+            self.replicas.iter_mut().filter_map(|(token, replica)| Some((*token, reason(replica)?)));
         for (token, reason) in reasons.collect::<Vec<_>>() {
-            if let Some(peer) = self.peers.remove(&token) {
-                self.part(peer, &reason);
+            if let Some(replica) = self.replicas.remove(&token) {
+                self.part(replica, &reason);
             }
         }
     }
@@ -152,7 +153,7 @@ impl State {
     pub(crate) fn ask_for_acks(&self, record: u64) {
         self.acks_wanted.fetch_max(record, AcqRel);
         self.wants_acks.store(true, Release);
-        self.door.nudge();
+        self.replica_inbox.nudge();
     }
 }
 

@@ -6,19 +6,19 @@ use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
 use super::Feed;
-use crate::persist::points::{self, Awaited};
+use crate::persist::save_points::{self, Awaited};
 use crate::persist::{Job, snapshot};
 use crate::replication::backlog::Backlog;
-use crate::replication::overflow::Overflow;
-use crate::replication::peer::{Peer, Stage};
-use crate::replication::pipe::Pipe;
+use crate::replication::replica_connection::{ReplicaConnection, Stage};
 use crate::replication::replicas::Asks;
+use crate::replication::snapshot_pipe::SnapshotPipe;
+use crate::replication::spill_file::SpillFile;
 use crate::replication::sync::{self, Form};
 use crate::replication::{NEVER, State, Stream};
 
 /// A full sync whose snapshot is being taken.
 pub(super) struct Sync {
-    pub(super) pipe: Arc<Pipe>,
+    pub(super) pipe: Arc<SnapshotPipe>,
     form: Form,
     /// Its place in the stream, once that is known and told to those for whom it is.
     place: Option<u64>,
@@ -33,17 +33,17 @@ impl Feed {
         self.look_at_draining();
         let Some(sync) = &self.sync else { return self.begin_sync_if_due() };
         let (pipe, form, place) = (sync.pipe.clone(), sync.form, sync.place);
-        let is_for = |peer: &Peer| peer.pipe().is_some_and(|its| Arc::ptr_eq(its, &pipe));
+        let is_for = |replica: &ReplicaConnection| replica.pipe().is_some_and(|its| Arc::ptr_eq(its, &pipe));
         let end = pipe.end();
         if let Some(Err(reason)) = &end {
-            self.part_if(|peer| is_for(peer).then(|| format!("its full sync failed: {reason}")));
-        } else if !self.peers.values().any(is_for) || self.server.persist.is_cancelled(Job::Sync) {
+            self.part_if(|replica| is_for(replica).then(|| format!("its full sync failed: {reason}")));
+        } else if !self.replicas.values().any(is_for) || self.server.persist.is_cancelled(Job::Sync) {
             pipe.give_up(); // perhaps it waits for room
             self.server.persist.cancel_sync(); // or it writes to a file
         }
         if form == Form::Mark && place.is_some() && end == Some(Ok(())) {
-            let has_it = |peer: &Peer| matches!(peer.stage, Stage::Loading { then } if Some(then) == place);
-            let all = self.peers.iter().filter(|(_, peer)| is_for(peer) || has_it(peer));
+            let has_it = |replica: &ReplicaConnection| matches!(replica.stage, Stage::Loading { then } if Some(then) == place);
+            let all = self.replicas.iter().filter(|(_, replica)| is_for(replica) || has_it(replica));
             let tokens = all.map(|(token, _)| *token).collect();
             self.draining.push((pipe, tokens));
         }
@@ -55,12 +55,13 @@ impl Feed {
 
     /// Says of each snapshot that nobody is sent any more who has it.
     fn look_at_draining(&mut self) {
-        let Feed { draining, peers, server, .. } = self;
+        let Feed { draining, replicas, server, .. } = self;
         draining.retain(|(pipe, tokens)| {
-            let is_for = |peer: &Peer| peer.pipe().is_some_and(|its| Arc::ptr_eq(its, pipe));
-            let is_sent = peers.values().any(is_for);
+            let is_for =
+                |replica: &ReplicaConnection| replica.pipe().is_some_and(|its| Arc::ptr_eq(its, pipe));
+            let is_sent = replicas.values().any(is_for);
             if !is_sent {
-                let count = tokens.iter().filter(|token| peers.contains_key(token)).count();
+                let count = tokens.iter().filter(|token| replicas.contains_key(token)).count();
                 server.log.notice(format!(
                     "Diskless rdb transfer, done reading from pipe, {count} replicas still up."
                 ));
@@ -74,9 +75,9 @@ impl Feed {
             return; // which has given up the one that was being taken
         }
         let waiting = || {
-            self.peers.values().filter_map(|peer| match peer.stage {
+            self.replicas.values().filter_map(|replica| match replica.stage {
                 Stage::Waiting { since } => {
-                    Some((since, peer.introduction.content, peer.introduction.takes_mark))
+                    Some((since, replica.replica_hello.content, replica.replica_hello.takes_mark))
                 }
                 _ => None,
             })
@@ -100,15 +101,16 @@ impl Feed {
         if !self.server.persist.claim_sync() {
             return snapshot::give_way(&self.server);
         }
-        let (state, pipe) = (&self.server.replication, Pipe::new());
+        let (state, pipe) = (&self.server.replication, SnapshotPipe::new());
         state.sync_behind.store(NEVER, Release);
         let keeps = state.is_replica().then(|| state.stream().offset());
-        let is_for =
-            |peer: &Peer| matches!(peer.stage, Stage::Waiting { .. }) && peer.introduction.content == content;
-        for peer in self.peers.values_mut().filter(|peer| is_for(peer)) {
-            peer.stage = Stage::Begun { pipe: pipe.clone(), keeps };
-            peer.moved = self.now;
-            peer.introduction.takes_mark = takes_mark;
+        let is_for = |replica: &ReplicaConnection| {
+            matches!(replica.stage, Stage::Waiting { .. }) && replica.replica_hello.content == content
+        };
+        for replica in self.replicas.values_mut().filter(|replica| is_for(replica)) {
+            replica.stage = Stage::Begun { pipe: pipe.clone(), keeps };
+            replica.moved = self.now;
+            replica.replica_hello.takes_mark = takes_mark;
             state.figures.full.fetch_add(1, Relaxed);
         }
         let form = if takes_mark { Form::Mark } else { Form::Length };
@@ -126,49 +128,50 @@ impl Feed {
         }
         let id = stream.history.id.clone();
         drop(stream);
-        for peer in self.peers.values_mut() {
-            let Stage::Begun { pipe, .. } = &peer.stage else { continue };
+        for replica in self.replicas.values_mut() {
+            let Stage::Begun { pipe, .. } = &replica.stage else { continue };
             let pipe = pipe.clone();
-            if peer.introduction.asks != Some(Asks::Snapshot) {
-                peer.say(format!("+FULLRESYNC {id} {offset}\r\n").as_bytes());
+            if replica.replica_hello.asks != Some(Asks::Snapshot) {
+                replica.say(format!("+FULLRESYNC {id} {offset}\r\n").as_bytes());
             }
-            peer.begin_snapshot(pipe, offset);
+            replica.begin_snapshot(pipe, offset);
         }
     }
 
     /// Lets go of what nobody has to be sent any more of the snapshots that are being sent, and makes room where others wait.
     pub(super) fn tend_pipes(&mut self) {
-        let mut pipes: Vec<(Arc<Pipe>, Vec<u64>)> = Vec::new();
-        for peer in self.peers.values() {
-            let Stage::Snapshot { pipe, at, .. } = &peer.stage else { continue };
+        let mut pipes: Vec<(Arc<SnapshotPipe>, Vec<u64>)> = Vec::new();
+        for replica in self.replicas.values() {
+            let Stage::Snapshot { pipe, at, .. } = &replica.stage else { continue };
             match pipes.iter_mut().find(|(other, _)| Arc::ptr_eq(other, pipe)) {
                 Some((_, readers)) => readers.push(*at),
                 None => pipes.push((pipe.clone(), vec![*at])),
             }
         }
-        let is_waited_for = |peer: &Peer| matches!(peer.stage, Stage::Waiting { .. });
+        let is_waited_for = |replica: &ReplicaConnection| matches!(replica.stage, Stage::Waiting { .. });
         let awaited = match () {
             () if pipes.is_empty() => Awaited::Nothing,
-            () if self.peers.values().any(is_waited_for) => Awaited::Asked,
-            () => points::awaited(&self.server),
+            () if self.replicas.values().any(is_waited_for) => Awaited::Asked,
+            () => save_points::awaited(&self.server),
         };
         let (mut in_memory, mut on_disk) = (0, 0);
         for (pipe, readers) in pipes {
             let server = self.server.clone();
-            let create =
-                |from| Overflow::create(&self.settings.dir, from, move || server.replication.door.nudge());
+            let create = |from| {
+                SpillFile::create(&self.settings.dir, from, move || server.replication.replica_inbox.nudge())
+            };
             if let Err(error) = pipe.tend(&readers, awaited, create) {
                 self.server.log.warning(format!(
                     "What slower replicas have yet to be sent of a snapshot cannot be kept on disk, in {}: {error}",
                     self.settings.dir.display()
                 ));
                 let start = pipe.lock().bytes.start();
-                let lacks = |peer: &Peer| match &peer.stage {
+                let lacks = |replica: &ReplicaConnection| match &replica.stage {
                     Stage::Snapshot { pipe: its, at, .. } => Arc::ptr_eq(its, &pipe) && *at < start,
                     _ => false,
                 };
-                self.part_if(|peer| {
-                    lacks(peer).then(|| "its full sync takes more room than there is".into())
+                self.part_if(|replica| {
+                    lacks(replica).then(|| "its full sync takes more room than there is".into())
                 });
             }
             let (memory, disk) = pipe.lock().sizes();
@@ -189,15 +192,17 @@ impl Feed {
         let (offset, start) = (stream.offset(), stream.backlog().map_or(0, Backlog::start));
         drop(stream);
         let is_beyond = |needs: u64| needs < start || offset.saturating_sub(needs) > len_max;
-        let is_slow = |peer: &Peer| peer.needs().is_some_and(is_beyond);
-        if !self.peers.values().any(is_slow) {
+        let is_slow = |replica: &ReplicaConnection| replica.needs().is_some_and(is_beyond);
+        if !self.replicas.values().any(is_slow) {
             return;
         }
         self.server.log.warning(format!(
             "What is written during a full sync is more than is kept in memory, and cannot be kept on disk, in {}: {error}",
             self.settings.dir.display()
         ));
-        self.part_if(|peer| is_slow(peer).then(|| "its full sync takes more room than there is".into()));
+        self.part_if(|replica| {
+            is_slow(replica).then(|| "its full sync takes more room than there is".into())
+        });
     }
 }
 

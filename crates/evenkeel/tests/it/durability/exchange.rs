@@ -154,10 +154,10 @@ fn a_trim_with_a_limit_that_redis_has_logged_is_replayed() {
     (0..200).for_each(|n| drop(client.run(&format!("XADD s {}-1 f v", n + 1))));
     assert_eq!(client.run("XTRIM s MAXLEN ~ 50 LIMIT 100").as_int(), Some(100));
     client.run("XADD s MAXLEN ~ 50 LIMIT 20 * f v");
-    let held = digest(&mut client);
+    let guard = digest(&mut client);
     assert!(one.stop().success());
     other.kill();
     take_over(one.folder(), other.folder());
     other.start_again();
-    assert_eq!(digest(&mut other.connect()), held);
+    assert_eq!(digest(&mut other.connect()), guard);
 }

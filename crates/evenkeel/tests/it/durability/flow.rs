@@ -89,8 +89,8 @@ fn check(server: &Server, least: u64, most: u64) -> u64 {
         let words: Vec<String> = ["MGET".to_owned()].into_iter().chain(names).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let values = client.call(&words);
-        for (number, held) in numbers.zip(values.as_items().expect("an array")) {
-            assert!(held.as_bytes() == Some(value(number).as_bytes()), "k{number} of {keys}");
+        for (number, guard) in numbers.zip(values.as_items().expect("an array")) {
+            assert!(guard.as_bytes() == Some(value(number).as_bytes()), "k{number} of {keys}");
         }
     }
     keys

@@ -124,8 +124,8 @@ impl Writer {
         assert_eq!(gap, None, "{self:?}: a write is missing, or came twice or late");
         let last = |kind: u64, mark: u64| (1..=len).rev().find(|n| n % 5 == kind && n % MARKS == mark);
         for mark in 0..MARKS {
-            let held = client.call(&["GET", &self.key(&format!("mark{mark}"))]);
-            assert_eq!(some_number(&held), last(2, mark), "mark {mark} of {self:?}, {len} on the list");
+            let guard = client.call(&["GET", &self.key(&format!("mark{mark}"))]);
+            assert_eq!(some_number(&guard), last(2, mark), "mark {mark} of {self:?}, {len} on the list");
             let gone = client.call(&["GET", &self.key(&format!("soon{mark}"))]);
             assert!(gone.is_null(), "soon {mark} of {self:?} is {gone}");
         }
@@ -135,10 +135,10 @@ impl Writer {
         client.call(&["SELECT", &self.away()]);
         for mark in 0..MARKS {
             let key = self.key(&format!("far{mark}"));
-            let held = client.call(&["GET", &key]);
-            assert_eq!(some_number(&held), last(3, mark), "far {mark} of {self:?}, {len} on the list");
+            let guard = client.call(&["GET", &key]);
+            assert_eq!(some_number(&guard), last(3, mark), "far {mark} of {self:?}, {len} on the list");
             let left = client.call(&["PTTL", &key]).as_int().expect("a number");
-            let right = if held.is_null() { left == -2 } else { (FAR_MS / 2..FAR_MS).contains(&left) };
+            let right = if guard.is_null() { left == -2 } else { (FAR_MS / 2..FAR_MS).contains(&left) };
             assert!(right, "far {mark} of {self:?} lives for {left} ms more");
         }
         len

@@ -114,8 +114,8 @@ fn load(file: &std::path::Path) -> Server {
 
 fn sum(client: &mut Client) -> i64 {
     let names: Vec<String> = ["MGET".to_owned()].into_iter().chain((0..ACCOUNTS).map(account)).collect();
-    let held = client.call(&names);
-    held.as_items().expect("an array").iter().map(number).sum()
+    let guard = client.call(&names);
+    guard.as_items().expect("an array").iter().map(number).sum()
 }
 
 #[test]
@@ -193,8 +193,8 @@ fn check_generation(client: &mut Client) {
 fn check_names(client: &mut Client) {
     client.call(&["SELECT", "4"]);
     for key in 0..200 {
-        let held = client.call(&["EXISTS", &format!("c:{key}")]).as_int();
-        assert_eq!(held, Some(0), "c:{key} is only there within a transaction");
+        let guard = client.call(&["EXISTS", &format!("c:{key}")]).as_int();
+        assert_eq!(guard, Some(0), "c:{key} is only there within a transaction");
         let (a, b) = (format!("a:{key}"), format!("b:{key}"));
         let (a, b) = (client.call(&["EXISTS", &a]).as_int(), client.call(&["EXISTS", &b]).as_int());
         assert!(a <= b, "a:{key} is never there without b:{key}");

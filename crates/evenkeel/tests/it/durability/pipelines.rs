@@ -100,11 +100,11 @@ fn pipelines_are_logged_as_they_came(args: &[&str]) {
             scope.spawn(move || send_pipelines(client, index, random));
         }
     });
-    let held = all_of(&server);
-    assert!(held.len() > KEYS, "{} keys", held.len());
+    let guard = all_of(&server);
+    assert!(guard.len() > KEYS, "{} keys", guard.len());
     let offset = || server.info("master_repl_offset");
     wait_until("the replica has all", || replica.info("slave_repl_offset") == offset());
-    same(&held, &all_of(&replica), "the replica");
+    same(&guard, &all_of(&replica), "the replica");
     assert_eq!(server.info("sync_full"), "1");
     // What has been read of the log is lent no more, and what is lent counts.
     wait_until("the file has all", || server.info("aof_buffer_length") == "0");
@@ -112,7 +112,7 @@ fn pipelines_are_logged_as_they_came(args: &[&str]) {
     server.kill();
     server.start_again();
     wait_until("it has been loaded", || server.info("loading") == "0");
-    same(&held, &all_of(&server), "the file");
+    same(&guard, &all_of(&server), "the file");
 }
 
 #[test]

@@ -14,19 +14,19 @@ use crate::program;
 fn a_base_of_commands_has_everything() {
     let mut server = Server::start(&program(), &[ARGS, PLAIN].concat());
     fill(&mut server.connect());
-    let held = contents(&server);
+    let guard = contents(&server);
     rewrite(&server);
     let base = server.folder().join(FOLDER).join("appendonly.aof.2.base.aof");
     assert!(fs::read(&base).expect("the base has this name").starts_with(b"*2\r\n$6\r\nSELECT\r\n"));
     assert!(server.stop().success());
     server.start_again();
-    assert_same(&server, &held, "ourselves");
+    assert_same(&server, &guard, "ourselves");
     for peer in [Peer::Valkey, Peer::Redis] {
         let Some(program) = Program::oracle(peer) else { continue };
-        let mut held = held.clone();
+        let mut guard = guard.clone();
         if peer == Peer::Redis {
             // Redis has no such thing.
-            held.remove(&(0, b"timed".to_vec())).expect("it is there");
+            guard.remove(&(0, b"timed".to_vec())).expect("it is there");
             server.connect().run("DEL timed");
             rewrite(&server);
         }
@@ -34,7 +34,7 @@ fn a_base_of_commands_has_everything() {
         other.kill();
         take_over(server.folder(), other.folder());
         other.start_again();
-        assert_same(&other, &held, &format!("{peer:?}"));
+        assert_same(&other, &guard, &format!("{peer:?}"));
     }
 }
 
@@ -56,14 +56,14 @@ fn snapshots_have_everything() {
         server
     };
     let load = |server: &Server, by: &Program, whose: &str| {
-        let held = contents(server);
+        let guard = contents(server);
         assert_eq!(server.connect().run("SAVE").to_string(), "OK");
         let mut other = Server::start(by, &["--save", ""]);
         other.kill();
         fs::copy(server.folder().join("dump.rdb"), other.folder().join("dump.rdb"))
             .expect("the folder is ours");
         other.start_again();
-        assert_same(&other, &held, whose);
+        assert_same(&other, &guard, whose);
         assert_eq!(other.connect().run("FCALL f 0").as_int(), Some(7), "{whose}");
     };
     let ours = saved(&program());
@@ -82,8 +82,8 @@ fn contents(server: &Server) -> Digest {
     digest(&mut target(server))
 }
 
-fn assert_same(server: &Server, held: &Digest, whose: &str) {
-    assert_eq!(difference(&contents(server), held), None, "{whose}");
+fn assert_same(server: &Server, guard: &Digest, whose: &str) {
+    assert_eq!(difference(&contents(server), guard), None, "{whose}");
 }
 
 fn fill(client: &mut Client) {

@@ -162,16 +162,16 @@ fn streams_with_the_greatest_numbers_come_back() {
     // Redis 7.0 takes it.
     client.run("XSETID s 6-0");
     let digest = |server: &Server| digest(&mut target(server));
-    let held = digest(&server);
+    let guard = digest(&server);
     ok(&mut client, "DEBUG LOADAOF");
-    assert_eq!(difference(&digest(&server), &held), None, "the log");
+    assert_eq!(difference(&digest(&server), &guard), None, "the log");
     ok(&mut client, "DEBUG RELOAD");
-    assert_eq!(difference(&digest(&server), &held), None, "a snapshot");
+    assert_eq!(difference(&digest(&server), &guard), None, "a snapshot");
     ok(&mut client, "CONFIG SET aof-use-rdb-preamble no");
     super::exchange::rewrite(&server);
     assert!(server.stop().success());
     server.start_again();
-    assert_eq!(difference(&digest(&server), &held), None, "a base of commands");
+    assert_eq!(difference(&digest(&server), &guard), None, "a base of commands");
 }
 
 /// It cannot be turned off while a base is being written, and is as soon as that has been given up.
@@ -371,12 +371,12 @@ fn what_is_there_gives_way_where_that_is_wanted() {
         }
         load(&mut client, "2");
         ok(&mut client, "DEBUG RELOAD NOFLUSH NOSAVE MERGE");
-        let mut held = ["GET k", "GET new", "LRANGE l 0 -1", "DBSIZE", "FCALL f 0"]
+        let mut guard = ["GET k", "GET new", "LRANGE l 0 -1", "DBSIZE", "FCALL f 0"]
             .map(|line| client.run(line).to_string())
             .to_vec();
-        held.push((client.run("PTTL timed").as_int().expect("a number") > 0).to_string());
+        guard.push((client.run("PTTL timed").as_int().expect("a number") > 0).to_string());
         let expected = ["\"1\"", "\"1\"", "[\"a\", \"b\"]", ":4", ":1", "true"];
-        assert_eq!(held, expected, "{peer:?}");
+        assert_eq!(guard, expected, "{peer:?}");
         server.assert_healthy();
     }
 }

@@ -140,10 +140,10 @@ fn what_was_acknowledged_is_there_when_the_machine_has_failed() {
         put_back += usize::from(server.log().contains("had been synced in the tail are back"));
         let mut client = server.connect();
         for (index, count) in counts.iter().enumerate() {
-            let held = client.call(&["GET", &format!("count:{index}")]).to_string();
-            let held: i64 = held.trim_matches('"').parse().expect("a number");
-            assert!(held >= *count, "round {round}: {held} of {count} that writer {index} was told of");
-            assert!(held <= count + 1, "round {round}: {held} of {count}: executed twice");
+            let guard = client.call(&["GET", &format!("count:{index}")]).to_string();
+            let guard: i64 = guard.trim_matches('"').parse().expect("a number");
+            assert!(guard >= *count, "round {round}: {guard} of {count} that writer {index} was told of");
+            assert!(guard <= count + 1, "round {round}: {guard} of {count}: executed twice");
         }
     }
     assert!(put_back >= 4, "a tail was needed in {put_back} rounds only");

@@ -15,7 +15,7 @@ const KEYS: usize = 40;
 /// A client, and what it has cached: the value of each key, or that there is none.
 pub(super) struct Cache {
     client: Client,
-    held: HashMap<Vec<u8>, Option<Vec<u8>>>,
+    guard: HashMap<Vec<u8>, Option<Vec<u8>>>,
     told: u64,
     /// Beginnings of the keys that it is told of; none: all.
     prefixes: Vec<String>,
@@ -28,7 +28,7 @@ impl Cache {
         assert_eq!(reply.to_string(), "OK");
         let prefixes =
             mode.iter().filter(|word| word.starts_with('k')).map(|word| (*word).to_owned()).collect();
-        Cache { client, held: HashMap::new(), told: 0, prefixes }
+        Cache { client, guard: HashMap::new(), told: 0, prefixes }
     }
 
     /// The reply to a command, all messages before it having been taken note of.
@@ -45,8 +45,8 @@ impl Cache {
         assert_eq!(parts[0].as_bytes(), Some(&b"invalidate"[..]));
         self.told += 1;
         match parts[1].as_items() {
-            Some(keys) => keys.iter().for_each(|key| drop(self.held.remove(key.as_bytes().expect("a key")))),
-            None => self.held.clear(),
+            Some(keys) => keys.iter().for_each(|key| drop(self.guard.remove(key.as_bytes().expect("a key")))),
+            None => self.guard.clear(),
         }
     }
 
@@ -54,7 +54,7 @@ impl Cache {
         self.client.send(&["GET", key]).expect("the server is there");
         let value = self.reply();
         assert!(!value.is_error(), "{value}");
-        self.held.insert(key.as_bytes().to_vec(), value.as_bytes().map(<[u8]>::to_vec));
+        self.guard.insert(key.as_bytes().to_vec(), value.as_bytes().map(<[u8]>::to_vec));
     }
 
     fn is_told_of(&self, key: &str) -> bool {
@@ -70,9 +70,9 @@ impl Cache {
     /// Nothing in it differs from what the server has, whom `plain` asks. All is quiet.
     #[track_caller]
     pub(super) fn assert_is_true(&self, plain: &mut Client) {
-        println!("{} keys cached, {} messages", self.held.len(), self.told);
+        println!("{} keys cached, {} messages", self.guard.len(), self.told);
         assert!(self.told > 0, "there was something to tell");
-        for (key, value) in &self.held {
+        for (key, value) in &self.guard {
             let now = plain.call(&[b"GET", &key[..]]).as_bytes().map(<[u8]>::to_vec);
             assert_eq!(now, *value, "{}", String::from_utf8_lossy(key));
         }
@@ -86,7 +86,7 @@ pub(super) fn key(member: &mut Member<'_>) -> String {
 pub(super) fn read(member: &mut Member<'_>, cache: &mut Cache) {
     while member.goes_on() {
         let key = key(member);
-        if cache.held.contains_key(key.as_bytes()) || !cache.is_told_of(&key) {
+        if cache.guard.contains_key(key.as_bytes()) || !cache.is_told_of(&key) {
             cache.settle();
         } else {
             cache.fetch(&key);

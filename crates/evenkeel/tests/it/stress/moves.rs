@@ -133,9 +133,9 @@ fn locks_of_several_keys_exclude_each_other() {
             if member.client.call(&["MSETNX", &a, &me, &b, &me]) != Value::Int(1) {
                 continue;
             }
-            let held = member.client.call(&["MGET", &a, &b]);
+            let guard = member.client.call(&["MGET", &a, &b]);
             let mine = Value::bulk(me.as_bytes());
-            assert_eq!(held, Value::Array(vec![mine.clone(), mine]), "somebody else is in");
+            assert_eq!(guard, Value::Array(vec![mine.clone(), mine]), "somebody else is in");
             assert_eq!(member.client.call(&["DEL", &a, &b]), Value::Int(2));
             taken.fetch_add(1, Ordering::Relaxed);
         }

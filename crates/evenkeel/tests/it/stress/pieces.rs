@@ -28,9 +28,9 @@ fn send_in_pieces(member: &mut Member<'_>) {
         for _ in 0..3 {
             assert_eq!(member.client.read().to_string(), "OK");
         }
-        let held = member.client.call(&["GET", &name]);
-        assert_eq!(held.as_bytes().map(<[u8]>::len), Some(len), "{name} is not as long as what was set");
-        assert_eq!(held.as_bytes(), Some(&value[..]), "{name} is not what was set");
+        let guard = member.client.call(&["GET", &name]);
+        assert_eq!(guard.as_bytes().map(<[u8]>::len), Some(len), "{name} is not as long as what was set");
+        assert_eq!(guard.as_bytes(), Some(&value[..]), "{name} is not what was set");
     }
 }
 

@@ -38,8 +38,8 @@ fn move_by_compare_and_set(member: &mut Member<'_>) {
     while member.goes_on() {
         let (from, to, amount) = order(member);
         member.client.call(&["WATCH", &from, &to]);
-        let held = member.client.call(&["MGET", &from, &to]);
-        let [a, b] = held.as_items().expect("two values") else { panic!("MGET of two says {held}") };
+        let guard = member.client.call(&["MGET", &from, &to]);
+        let [a, b] = guard.as_items().expect("two values") else { panic!("MGET of two says {guard}") };
         let (a, b) = (number(a) - amount, number(b) + amount);
         let transfer = [command(["MSET", &from, &a.to_string(), &to, &b.to_string()])];
         exec(&mut member.client, &transfer); // if another was faster: the next one
@@ -49,22 +49,22 @@ fn move_by_compare_and_set(member: &mut Member<'_>) {
 fn read_at_once(member: &mut Member<'_>) {
     let all: Vec<String> = ["MGET".to_owned()].into_iter().chain(accounts()).collect();
     while member.goes_on() {
-        let held = member.client.call(&all);
-        let sum: i64 = held.as_items().expect("an array").iter().map(number).sum();
-        assert_eq!(sum, BALANCE * ACCOUNTS as i64, "MGET saw half a transfer: {held}");
+        let guard = member.client.call(&all);
+        let sum: i64 = guard.as_items().expect("an array").iter().map(number).sum();
+        assert_eq!(sum, BALANCE * ACCOUNTS as i64, "MGET saw half a transfer: {guard}");
     }
 }
 
 fn read_in_transaction(member: &mut Member<'_>) {
     let gets: Vec<Vec<String>> = accounts().iter().map(|account| command(["GET", account])).collect();
     while member.goes_on() {
-        let held = exec(&mut member.client, &gets).expect("nothing is watched");
-        let sum: i64 = held.iter().map(number).sum();
+        let guard = exec(&mut member.client, &gets).expect("nothing is watched");
+        let sum: i64 = guard.iter().map(number).sum();
         assert_eq!(
             sum,
             BALANCE * ACCOUNTS as i64,
             "a transaction saw half of another: {}",
-            Value::Array(held)
+            Value::Array(guard)
         );
     }
 }

@@ -159,7 +159,7 @@ fn text_len(text: &[u8]) -> usize {
 }
 
 /// An entry on its way into a page whose head is known.
-pub(super) struct Draft<F> {
+pub(super) struct JournalBuffer<F> {
     flags: u8,
     ms: u64,
     seq: u64,
@@ -168,10 +168,10 @@ pub(super) struct Draft<F> {
     pub(super) len: usize,
 }
 
-impl<'f, F: ExactSizeIterator<Item = &'f [u8]> + Clone> Draft<F> {
+impl<'f, F: ExactSizeIterator<Item = &'f [u8]> + Clone> JournalBuffer<F> {
     /// `fields` are names and values by turns. The id is not less than the head's.
     #[inline]
-    pub(super) fn new(head: &Head<'_>, id: StreamId, fields: F) -> Draft<F> {
+    pub(super) fn new(head: &Head<'_>, id: StreamId, fields: F) -> JournalBuffer<F> {
         let ms = id.ms - head.base.ms;
         let seq = if ms == 0 { id.seq - head.base.seq } else { id.seq };
         let (mut flags, mut len) = (0, 1);
@@ -189,7 +189,7 @@ impl<'f, F: ExactSizeIterator<Item = &'f [u8]> + Clone> Draft<F> {
             flags |= NAMED;
             len += Varint::len_of(fields.len() as u64 / 2) + fields.clone().map(text_len).sum::<usize>();
         }
-        Draft { flags, ms, seq, fields, len }
+        JournalBuffer { flags, ms, seq, fields, len }
     }
 
     #[inline]
@@ -223,9 +223,9 @@ pub(super) fn first_page<'f>(
     bytes: usize,
 ) -> Page {
     let head = Head::bytes_for(id, fields.clone());
-    let draft = Draft::new(&Head::parse(&head), id, fields);
-    let room = draft.len.max(bytes.saturating_sub(head.len()));
+    let buffer = JournalBuffer::new(&Head::parse(&head), id, fields);
+    let room = buffer.len.max(bytes.saturating_sub(head.len()));
     let mut page = Page::with_head(&head, items.max(1), room);
-    page.insert_by(0, draft.len, 0, |space| draft.write(space));
+    page.insert_by(0, buffer.len, 0, |space| buffer.write(space));
     page
 }

@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::super::Cut;
 use super::super::page::{PAGE_MAX, Page};
 use super::super::tree::{Bound, Inner, Seek, Tree, WithPages};
-use super::codec::{self, Draft, Entry, Head};
+use super::codec::{self, Entry, Head, JournalBuffer};
 use super::id::StreamId;
 
 /// How much a page may hold: `stream-node-max-entries` and `stream-node-max-bytes`, of which zero means no limit.
@@ -168,10 +168,10 @@ impl Entries {
                 *page = codec::first_page(id, fields, 0, 0);
                 return (page.used(), Vec::new());
             }
-            let draft = Draft::new(&Head::of(page), id, fields.clone());
-            if at < limits.entries && page.bytes_with(draft.len) <= limits.bytes {
-                let len = draft.len;
-                page.insert_by(at, len, 0, |space| draft.write(space));
+            let buffer = JournalBuffer::new(&Head::of(page), id, fields.clone());
+            if at < limits.entries && page.bytes_with(buffer.len) <= limits.bytes {
+                let len = buffer.len;
+                page.insert_by(at, len, 0, |space| buffer.write(space));
                 return (len, Vec::new());
             }
             // The next page is going to be as full as this one: it need not grow step by step.

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use evenkeel_store::{Keyspace, Seat, memory};
+use evenkeel_store::{Keyspace, ThreadContext, memory};
 
 /// Milliseconds between two walks over all tables: at 16,384 slots a database, a walk takes about a millisecond each.
 const TABLES_EVERY_MS: u64 = 5_000;
@@ -14,7 +14,7 @@ const TTL_EVERY_MS: u64 = 1_000;
 const TTL_SAMPLES: usize = 64;
 
 /// See the module's text. Written by the control thread alone.
-pub(crate) struct Census {
+pub(crate) struct Sampler {
     startup_bytes: AtomicU64,
     /// By database.
     table_bytes: Box<[AtomicU64]>,
@@ -28,9 +28,9 @@ pub(crate) struct Census {
     ttl_at_ms: AtomicU64,
 }
 
-impl Census {
-    pub(crate) fn new(databases: usize) -> Census {
-        Census {
+impl Sampler {
+    pub(crate) fn new(databases: usize) -> Sampler {
+        Sampler {
             startup_bytes: AtomicU64::new(0),
             table_bytes: (0..databases).map(|_| AtomicU64::new(0)).collect(),
             mean_ttl: (0..databases).map(|_| AtomicU64::new(0)).collect(),
@@ -80,23 +80,23 @@ impl Census {
     }
 
     /// Does what is due. `limit` is `maxmemory`; the seat is outside the gate.
-    pub(crate) fn round(&self, keyspace: &Keyspace, seat: &mut Seat, limit: u64) {
-        let now = seat.now_ms;
+    pub(crate) fn round(&self, keyspace: &Keyspace, ctx: &mut ThreadContext, limit: u64) {
+        let now = ctx.now_ms;
         self.note_limit(limit, now);
         if is_due(&self.ttl_at_ms, TTL_EVERY_MS, now) {
             for (db, mean) in self.mean_ttl.iter().enumerate() {
-                keyspace.enter(seat);
-                let found = keyspace.hold_none(seat).mean_ttl(db, TTL_SAMPLES);
-                keyspace.leave(seat);
+                keyspace.enter(ctx);
+                let found = keyspace.hold_none(ctx).mean_ttl(db, TTL_SAMPLES);
+                keyspace.leave(ctx);
                 mean.store(found.unwrap_or(0), Relaxed);
             }
         }
         if is_due(&self.tables_at_ms, TABLES_EVERY_MS, now) {
             for (db, bytes) in self.table_bytes.iter().enumerate() {
                 // Inside for one database at a time: whoever needs everything at rest waits.
-                keyspace.enter(seat);
-                bytes.store(keyspace.table_memory(seat, db) as u64, Relaxed);
-                keyspace.leave(seat);
+                keyspace.enter(ctx);
+                bytes.store(keyspace.table_memory(ctx, db) as u64, Relaxed);
+                keyspace.leave(ctx);
             }
         }
     }

@@ -26,8 +26,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use parking_lot::{Condvar, Mutex};
 
 use super::backlog::{BLOCK, SPARES_MAX};
-use crate::persist::fresh;
-use crate::persist::space::Space;
+use crate::persist::disk_space::Space;
+use crate::persist::temp_file;
 use crate::sandbox::{self, Call};
 
 /// Bytes that may lie on disk: more than half an hour of what one thread writes.
@@ -64,7 +64,7 @@ static LEFT_BEHIND: AtomicUsize = AtomicUsize::new(0);
 const LEFT_BEHIND_MAX: usize = 8;
 
 /// See the module's text.
-pub(crate) struct Overflow {
+pub(crate) struct SpillFile {
     /// The offset of the file's first byte, of the first one that is still there, and of the one behind the last.
     base: u64,
     start: u64,
@@ -111,28 +111,28 @@ enum Request {
     Fetch { index: u64, len: usize },
 }
 
-impl Overflow {
+impl SpillFile {
     /// Empty, in this folder, for the stream from this offset on or from one behind it. `notify` is called when something that
     /// was asked for is there.
     pub(super) fn create(
         folder: &Path,
         offset: u64,
         notify: impl Fn() + Send + 'static,
-    ) -> io::Result<Overflow> {
+    ) -> io::Result<SpillFile> {
         let folder = folder.to_path_buf();
         let open = move || {
-            let file = fresh::nameless(&folder, "stream")?;
+            let file = temp_file::nameless(&folder, "stream")?;
             reserve(&file)?;
             Ok(file)
         };
-        Overflow::start_thread(open, offset, notify)
+        SpillFile::start_thread(open, offset, notify)
     }
 
     fn start_thread(
         open: impl FnOnce() -> io::Result<File> + Send + 'static,
         offset: u64,
         notify: impl Fn() + Send + 'static,
-    ) -> io::Result<Overflow> {
+    ) -> io::Result<SpillFile> {
         if LEFT_BEHIND.load(Relaxed) >= LEFT_BEHIND_MAX {
             return Err(io::Error::other("the disk still hangs with what was given to it before"));
         }
@@ -146,7 +146,7 @@ impl Overflow {
             }
             on_thread.end();
         })?;
-        Ok(Overflow { base: offset, start: offset, end: offset, shared })
+        Ok(SpillFile { base: offset, start: offset, end: offset, shared })
     }
 
     /// The offset of the first byte that is there.
@@ -175,7 +175,7 @@ impl Overflow {
         self.waiting() + fetched as u64 * PIECE_LEN + (written * BLOCK) as u64
     }
 
-    /// Whether its file is there, which nobody knows yet of a disk that hangs. Errors as [`Overflow::check`].
+    /// Whether its file is there, which nobody knows yet of a disk that hangs. Errors as [`SpillFile::check`].
     pub(super) fn is_open(&self) -> io::Result<bool> {
         self.check().map(|()| self.shared.is_open.load(Acquire))
     }
@@ -288,7 +288,7 @@ impl Overflow {
 }
 
 /// What waits for a disk that hangs goes at once. The thread goes when the disk lets it.
-impl Drop for Overflow {
+impl Drop for SpillFile {
     fn drop(&mut self) {
         let mut queue = self.shared.queue.lock();
         let waiting = std::mem::take(&mut queue.requests);
@@ -422,19 +422,19 @@ mod tests {
     fn what_was_put_there_is_read_until_it_is_not_needed() {
         let mut random = random();
         let begin = random.draw() >> 20;
-        let mut overflow = Overflow::create(&std::env::temp_dir(), begin, || {}).expect("a thread");
+        let mut spill_file = SpillFile::create(&std::env::temp_dir(), begin, || {}).expect("a thread");
         let (mut model, mut needed) = (Vec::new(), begin);
         while model.len() < 3 * HOLE_LEN as usize {
             let byte = random.draw() as u8;
-            overflow.append(begin + model.len() as u64, blocks(byte, 16));
+            spill_file.append(begin + model.len() as u64, blocks(byte, 16));
             model.resize(model.len() + 16 * BLOCK, byte);
             needed += random.below((begin as usize + model.len()) - needed as usize + 1) as u64 / 8;
             let from = needed + random.below((begin as usize + model.len()) - needed as usize) as u64;
-            overflow.trim(needed, &[from]);
-            assert!(overflow.len() < begin + model.len() as u64 - needed + HOLE_LEN);
+            spill_file.trim(needed, &[from]);
+            assert!(spill_file.len() < begin + model.len() as u64 - needed + HOLE_LEN);
             let mut got = None;
             wait_until("it is fetched", || {
-                got = overflow.read(from);
+                got = spill_file.read(from);
                 got.is_some()
             });
             let (piece, skip) = got.expect("it is there");
@@ -442,42 +442,42 @@ mod tests {
             assert!(skip < piece.len() && piece[skip..] == model[at..at + piece.len() - skip], "at {at}");
             // What was asked for ahead comes when it has been written.
             wait_until("nothing is under way", || {
-                overflow.shared.pieces.lock().values().all(Option::is_some)
+                spill_file.shared.pieces.lock().values().all(Option::is_some)
             });
-            overflow.trim(needed, &[from]);
-            assert!(overflow.shared.pieces.lock().len() <= 2, "what was fetched for others is let go of");
+            spill_file.trim(needed, &[from]);
+            assert!(spill_file.shared.pieces.lock().len() <= 2, "what was fetched for others is let go of");
         }
-        assert!(!overflow.has(begin + model.len() as u64) && !overflow.has(begin));
-        overflow.check().expect("a disk that takes it");
-        wait_until("all is on disk", || overflow.waiting() == 0);
-        assert!(overflow.shared.read.lock().len() <= SPARE_PIECES_MAX);
+        assert!(!spill_file.has(begin + model.len() as u64) && !spill_file.has(begin));
+        spill_file.check().expect("a disk that takes it");
+        wait_until("all is on disk", || spill_file.waiting() == 0);
+        assert!(spill_file.shared.read.lock().len() <= SPARE_PIECES_MAX);
     }
 
     #[test]
     fn memory_is_used_again() {
-        let mut overflow = Overflow::create(&std::env::temp_dir(), 0, || {}).expect("a thread");
+        let mut spill_file = SpillFile::create(&std::env::temp_dir(), 0, || {}).expect("a thread");
         let given = blocks(1, SPARES_MAX + 5);
         let places: Vec<*const u8> = given.iter().map(|block| block.as_ptr()).collect();
-        overflow.append(0, given);
-        wait_until("all is on disk", || overflow.waiting() == 0);
-        wait_until("they are given back", || overflow.shared.written.lock().len() == SPARES_MAX);
-        let written = overflow.written();
+        spill_file.append(0, given);
+        wait_until("all is on disk", || spill_file.waiting() == 0);
+        wait_until("they are given back", || spill_file.shared.written.lock().len() == SPARES_MAX);
+        let written = spill_file.written();
         assert!(written.iter().zip(&places).all(|(block, place)| block.as_ptr() == *place));
-        assert!(overflow.written().is_empty());
+        assert!(spill_file.written().is_empty());
 
-        let fetch = |overflow: &Overflow, at| {
+        let fetch = |spill_file: &SpillFile, at| {
             let mut got = None;
             wait_until("it is fetched", || {
-                got = overflow.read(at);
+                got = spill_file.read(at);
                 got.is_some()
             });
             got.expect("it is there").0.as_ptr()
         };
-        let first = fetch(&overflow, 0);
-        overflow.trim(2 * PIECE_LEN, &[2 * PIECE_LEN]);
-        assert!(!overflow.shared.read.lock().is_empty());
+        let first = fetch(&spill_file, 0);
+        spill_file.trim(2 * PIECE_LEN, &[2 * PIECE_LEN]);
+        assert!(!spill_file.shared.read.lock().is_empty());
         assert!(
-            (2..4).any(|index| fetch(&overflow, index * PIECE_LEN) == first),
+            (2..4).any(|index| fetch(&spill_file, index * PIECE_LEN) == first),
             "that memory has another piece"
         );
     }
@@ -485,7 +485,7 @@ mod tests {
     #[test]
     fn room_is_taken_before_anything_is_given_to_it() {
         use std::os::unix::fs::MetadataExt;
-        let file = fresh::nameless(&std::env::temp_dir(), "reserve").expect("a file");
+        let file = temp_file::nameless(&std::env::temp_dir(), "reserve").expect("a file");
         reserve(&file).expect("room");
         let metadata = file.metadata().expect("it is open");
         assert!(metadata.blocks() * 512 >= RESERVED_LEN && metadata.len() == 0, "{metadata:?}");
@@ -511,12 +511,12 @@ mod tests {
     /// Whoever is sent a piece that was the last one goes on when there is more.
     #[test]
     fn the_last_piece_grows() {
-        let mut overflow = Overflow::create(&std::env::temp_dir(), 7, || {}).expect("a thread");
+        let mut spill_file = SpillFile::create(&std::env::temp_dir(), 7, || {}).expect("a thread");
         let mut at = 7;
         for n in 0..5 * PIECE_LEN as usize / (3 * BLOCK) {
-            overflow.append(7 + (n * 3 * BLOCK) as u64, blocks(n as u8, 3));
-            while overflow.has(at) {
-                if let Some((piece, skip)) = overflow.read(at) {
+            spill_file.append(7 + (n * 3 * BLOCK) as u64, blocks(n as u8, 3));
+            while spill_file.has(at) {
+                if let Some((piece, skip)) = spill_file.read(at) {
                     assert!(piece[skip..].iter().all(|byte| usize::from(*byte) == n), "{n} at {at}");
                     at += (piece.len() - skip) as u64;
                 }
@@ -532,11 +532,11 @@ mod tests {
             _ = hangs.recv();
             Err(io::Error::other("it hung"))
         };
-        let mut overflow = Overflow::start_thread(open, 0, || {}).expect("a thread");
-        overflow.append(0, blocks(1, 64));
-        let shared = overflow.shared.clone();
+        let mut spill_file = SpillFile::start_thread(open, 0, || {}).expect("a thread");
+        spill_file.append(0, blocks(1, 64));
+        let shared = spill_file.shared.clone();
         assert_eq!(shared.queue.lock().requests.len(), 64);
-        drop(overflow);
+        drop(spill_file);
         assert!(shared.queue.lock().requests.is_empty());
         drop(go_on);
         wait_until("the thread ends", || shared.queue.lock().has_ended);
@@ -551,23 +551,23 @@ mod tests {
         };
         let (told, hears) = channel();
         let notify = move || _ = told.send(());
-        let mut overflow = Overflow::start_thread(open, 0, notify).expect("a thread");
+        let mut spill_file = SpillFile::start_thread(open, 0, notify).expect("a thread");
         let mut given = 0;
-        while overflow.check().is_ok() {
-            assert!(!overflow.is_open().expect("nobody knows yet"));
-            overflow.append(given, blocks(1, 64));
+        while spill_file.check().is_ok() {
+            assert!(!spill_file.is_open().expect("nobody knows yet"));
+            spill_file.append(given, blocks(1, 64));
             given += 64 * BLOCK as u64;
-            assert_eq!(overflow.waiting(), given);
-            assert!(overflow.read(0).is_none(), "it is being fetched");
-            overflow.trim(0, &[0]);
+            assert_eq!(spill_file.waiting(), given);
+            assert!(spill_file.read(0).is_none(), "it is being fetched");
+            spill_file.trim(0, &[0]);
         }
         assert!(given > WAITING_LEN_MAX && given <= WAITING_LEN_MAX + 64 * BLOCK as u64, "a bound of memory");
-        let why = overflow.check().expect_err("it does not take it").to_string();
+        let why = spill_file.check().expect_err("it does not take it").to_string();
         assert_eq!(why, format!("the disk lags {given} bytes behind"));
         drop(go_on);
         hears.recv_timeout(Duration::from_secs(60)).expect("the feeding thread is woken");
-        assert_eq!(overflow.check().expect_err("it has failed").to_string(), "it hung");
-        assert_eq!(overflow.is_open().expect_err("it will not be").to_string(), "it hung");
-        assert!(overflow.read(0).is_none());
+        assert_eq!(spill_file.check().expect_err("it has failed").to_string(), "it hung");
+        assert_eq!(spill_file.is_open().expect_err("it will not be").to_string(), "it hung");
+        assert!(spill_file.read(0).is_none());
     }
 }

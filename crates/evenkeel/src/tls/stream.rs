@@ -1,8 +1,8 @@
 //! What makes a connection a TLS connection: records in, plain bytes out, and the reverse, over a socket that does not wait.
 //!
 //! It reads as a socket reads, with one difference: there may be more to read although the socket is empty, since a record
-//! may hold more than there was room for. [`Tunnel::has_more`] tells. It writes as a socket writes, with one difference:
-//! what it has taken is sealed, and may not all have been sent; [`Tunnel::unsent`] tells how much has not.
+//! may hold more than there was room for. [`TlsStream::has_more`] tells. It writes as a socket writes, with one difference:
+//! what it has taken is sealed, and may not all have been sent; [`TlsStream::unsent`] tells how much has not.
 //!
 //! Bytes from the socket go through a buffer that belongs to the thread, so an idle connection keeps little. Sealed records
 //! are sent from where they were made. At most [`SEAL_LEN`] bytes are sealed ahead of the socket.
@@ -36,7 +36,7 @@ thread_local! {
 }
 
 /// See the module's text.
-pub(crate) struct Tunnel {
+pub(crate) struct TlsStream {
     connection: Connection,
     /// What has been received and not been opened, since there was no room for what came before.
     ahead: Vec<u8>,
@@ -55,24 +55,24 @@ pub(crate) struct Tunnel {
     pub(crate) refusal: Option<&'static str>,
 }
 
-impl Tunnel {
+impl TlsStream {
     /// Bytes that an idle one takes, about: measured with 1,500.
     pub(crate) const MEMORY: usize = 7 * 1024;
 
     /// For a connection that somebody else has made.
-    pub(crate) fn accept(config: Arc<ServerConfig>) -> Result<Tunnel, rustls::Error> {
-        Ok(Tunnel::over(ServerConnection::new(config)?.into()))
+    pub(crate) fn accept(config: Arc<ServerConfig>) -> Result<TlsStream, rustls::Error> {
+        Ok(TlsStream::over(ServerConnection::new(config)?.into()))
     }
 
     /// For a connection that was made to this address.
-    pub(crate) fn connect(contexts: &Contexts, address: IpAddr) -> Result<Tunnel, rustls::Error> {
+    pub(crate) fn connect(contexts: &Contexts, address: IpAddr) -> Result<TlsStream, rustls::Error> {
         let name = ServerName::IpAddress(address.into());
-        Ok(Tunnel::over(ClientConnection::new(contexts.client.clone(), name)?.into()))
+        Ok(TlsStream::over(ClientConnection::new(contexts.client.clone(), name)?.into()))
     }
 
-    fn over(mut connection: Connection) -> Tunnel {
+    fn over(mut connection: Connection) -> TlsStream {
         connection.set_buffer_limit(Some(SEAL_LEN));
-        Tunnel {
+        TlsStream {
             connection,
             ahead: Vec::new(),
             waits: false,

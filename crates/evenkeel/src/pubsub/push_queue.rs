@@ -27,46 +27,48 @@ use crate::server::Server;
 
 /// See the module's text.
 #[derive(Default)]
-pub(crate) struct Mail {
+pub(crate) struct PushQueue {
     state: Mutex<State>,
 }
 
 /// Something for a client, in both protocols: its own may change before it has read this.
 #[derive(Clone)]
-pub(crate) enum Letter {
+pub(crate) enum PushMessage {
     /// The two differ in their first byte at most.
     Alike(Arc<[u8]>),
     /// `None`: who speaks RESP2 is not told.
     Unlike { resp2: Option<Arc<[u8]>>, resp3: Arc<[u8]> },
 }
 
-impl From<Arc<[u8]>> for Letter {
-    fn from(bytes: Arc<[u8]>) -> Letter {
-        Letter::Alike(bytes)
+impl From<Arc<[u8]>> for PushMessage {
+    fn from(bytes: Arc<[u8]>) -> PushMessage {
+        PushMessage::Alike(bytes)
     }
 }
 
-impl From<Vec<u8>> for Letter {
-    fn from(bytes: Vec<u8>) -> Letter {
-        Letter::Alike(bytes.into())
+impl From<Vec<u8>> for PushMessage {
+    fn from(bytes: Vec<u8>) -> PushMessage {
+        PushMessage::Alike(bytes.into())
     }
 }
 
-impl Letter {
+impl PushMessage {
     /// Bytes, in the longer form.
     fn len(&self) -> usize {
         match self {
-            Letter::Alike(bytes) => bytes.len(),
-            Letter::Unlike { resp2, resp3 } => resp3.len().max(resp2.as_ref().map_or(0, |bytes| bytes.len())),
+            PushMessage::Alike(bytes) => bytes.len(),
+            PushMessage::Unlike { resp2, resp3 } => {
+                resp3.len().max(resp2.as_ref().map_or(0, |bytes| bytes.len()))
+            }
         }
     }
 
     /// What is sent, if anything. A push that was encoded for the other protocol gets the first byte that this one wants.
     fn encoded(self, resp3: bool) -> Option<Arc<[u8]>> {
         let bytes = match self {
-            Letter::Alike(bytes) => bytes,
-            Letter::Unlike { resp3: bytes, .. } if resp3 => return Some(bytes),
-            Letter::Unlike { resp2, .. } => return resp2,
+            PushMessage::Alike(bytes) => bytes,
+            PushMessage::Unlike { resp3: bytes, .. } if resp3 => return Some(bytes),
+            PushMessage::Unlike { resp2, .. } => return resp2,
         };
         let (wanted, other) = if resp3 { (b'>', b'*') } else { (b'*', b'>') };
         if bytes.first() != Some(&other) {
@@ -80,7 +82,7 @@ impl Letter {
 
 #[derive(Default)]
 struct State {
-    letters: Vec<Letter>,
+    messages: Vec<PushMessage>,
     bytes: usize,
     /// Its worker has been told, or will be at the end of a batch.
     is_noted: bool,
@@ -90,8 +92,8 @@ struct State {
 
 /// What a worker finds.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Found {
-    Letters(Vec<Arc<[u8]>>),
+pub(crate) enum Pending {
+    Messages(Vec<Arc<[u8]>>),
     /// The client is to be closed, with so many bytes waiting.
     TooMuch {
         waiting: u64,
@@ -104,24 +106,24 @@ thread_local! {
 }
 
 /// Puts something into a client's mail, unless that makes more than `limit` bytes wait for it.
-pub(crate) fn put(client: &Arc<ClientInfo>, letter: impl Into<Letter>, limit: u64) {
-    put_all(client, std::iter::once(letter.into()), limit);
+pub(crate) fn put(client: &Arc<ClientInfo>, message: impl Into<PushMessage>, limit: u64) {
+    put_all(client, std::iter::once(message.into()), limit);
 }
 
 /// The same for several letters, among which no others come.
-pub(crate) fn put_all(client: &Arc<ClientInfo>, letters: impl IntoIterator<Item = Letter>, limit: u64) {
-    let mut state = client.mail.state.lock();
+pub(crate) fn put_all(client: &Arc<ClientInfo>, messages: impl IntoIterator<Item = PushMessage>, limit: u64) {
+    let mut state = client.push_queue.state.lock();
     if state.is_over {
         return;
     }
-    for letter in letters {
-        state.bytes += letter.len();
+    for message in messages {
+        state.bytes += message.len();
         if (state.bytes + client.out_bytes.load(Relaxed)) as u64 > limit {
             state.is_over = true;
-            state.letters = Vec::new();
+            state.messages = Vec::new();
             break;
         }
-        state.letters.push(letter);
+        state.messages.push(message);
     }
     if !std::mem::replace(&mut state.is_noted, true) {
         drop(state);
@@ -134,24 +136,24 @@ fn note(client: &Arc<ClientInfo>) {
     IS_ANY_NOTED.set(true);
 }
 
-impl Mail {
+impl PushQueue {
     /// Takes what has come, in the protocol that the client speaks now.
-    pub(crate) fn take(&self, resp3: bool) -> Found {
+    pub(crate) fn take(&self, resp3: bool) -> Pending {
         let mut state = self.state.lock();
         state.is_noted = false;
         if state.is_over {
-            return Found::TooMuch { waiting: state.bytes as u64 };
+            return Pending::TooMuch { waiting: state.bytes as u64 };
         }
         state.bytes = 0;
-        let letters = std::mem::take(&mut state.letters);
+        let messages = std::mem::take(&mut state.messages);
         drop(state);
-        Found::Letters(letters.into_iter().filter_map(|letter| letter.encoded(resp3)).collect())
+        Pending::Messages(messages.into_iter().filter_map(|message| message.encoded(resp3)).collect())
     }
 
     /// Whether there is nothing in it.
     pub(crate) fn is_empty(&self) -> bool {
         let state = self.state.lock();
-        state.letters.is_empty() && !state.is_over
+        state.messages.is_empty() && !state.is_over
     }
 }
 
@@ -183,7 +185,7 @@ fn tell_noted(server: &Server) {
         }
     }
     for (worker, clients) in by_worker.into_iter().enumerate().filter(|(_, clients)| !clients.is_empty()) {
-        server.inboxes[worker].post(Message::Mail(clients));
+        server.inboxes[worker].post(Message::PushQueued(clients));
     }
 }
 
@@ -192,11 +194,11 @@ mod tests {
     use super::*;
     use crate::testing::World;
 
-    fn letter(bytes: &[u8]) -> Arc<[u8]> {
+    fn message(bytes: &[u8]) -> Arc<[u8]> {
         bytes.into()
     }
 
-    fn newcomer(world: &World) -> Arc<ClientInfo> {
+    fn new_client(world: &World) -> Arc<ClientInfo> {
         let id = world.server.clients.next_id();
         Arc::new(ClientInfo::new(id, "test:1".into(), "test:2".into(), -1, false, 0))
     }
@@ -204,19 +206,19 @@ mod tests {
     #[test]
     fn a_letter_is_read_in_the_protocol_that_is_spoken_then() {
         let world = World::new();
-        let client = newcomer(&world);
-        let unlike = |resp2| Letter::Unlike { resp2, resp3: letter(b">three") };
+        let client = new_client(&world);
+        let unlike = |resp2| PushMessage::Unlike { resp2, resp3: message(b">three") };
         for (sent, resp2, resp3) in [
-            (letter(b">push").into(), Some("*push"), Some(">push")),
-            (letter(b"*push").into(), Some("*push"), Some(">push")),
-            (letter(b"+line").into(), Some("+line"), Some("+line")),
+            (message(b">push").into(), Some("*push"), Some(">push")),
+            (message(b"*push").into(), Some("*push"), Some(">push")),
+            (message(b"+line").into(), Some("+line"), Some("+line")),
             (unlike(None), None, Some(">three")),
-            (unlike(Some(letter(b"*two"))), Some("*two"), Some(">three")),
+            (unlike(Some(message(b"*two"))), Some("*two"), Some(">three")),
         ] {
             for (is_resp3, expected) in [(false, resp2), (true, resp3)] {
                 put(&client, sent.clone(), u64::MAX);
-                let expected: Vec<_> = expected.iter().map(|text| letter(text.as_bytes())).collect();
-                assert_eq!(client.mail.take(is_resp3), Found::Letters(expected));
+                let expected: Vec<_> = expected.iter().map(|text| message(text.as_bytes())).collect();
+                assert_eq!(client.push_queue.take(is_resp3), Pending::Messages(expected));
             }
         }
         tell(&world.server);
@@ -226,14 +228,14 @@ mod tests {
     #[test]
     fn a_thread_that_ends_tells_those_whom_it_has_noted() {
         let world = World::new();
-        let client = newcomer(&world);
+        let client = new_client(&world);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let _teller = Teller(&world.server);
-                put(&client, letter(b"+line"), u64::MAX);
+                put(&client, message(b"+line"), u64::MAX);
             });
         });
         let told = world.server.inboxes[0].take();
-        assert!(matches!(&told[..], [Message::Mail(clients)] if clients[0].id == client.id));
+        assert!(matches!(&told[..], [Message::PushQueued(clients)] if clients[0].id == client.id));
     }
 }

@@ -10,10 +10,10 @@ use crate::Millis;
 use crate::collection::Cut;
 use crate::events::Event;
 use crate::gate::Gate;
-use crate::journal::Draft;
+use crate::heap_value::HeapValue;
+use crate::journal::JournalBuffer;
 use crate::key::Place;
 use crate::lazy_free::{Garbage, LazyFree};
-use crate::outside::Outside;
 use crate::segment::Retired;
 use crate::snapshot::Kept;
 use crate::wait::Woken;
@@ -33,8 +33,8 @@ const FREE_BLOCKS_MAX: usize = 64;
 /// Bytes of replaced tables that may wait to be freed before each batch tries.
 const RETIRED_BYTES: usize = 256 * 1024;
 
-/// See the module's text. Made by [`crate::Keyspace::seat`].
-pub struct Seat {
+/// See the module's text. Made by [`crate::Keyspace::ctx`].
+pub struct ThreadContext {
     /// The time by which keys are expired. Whoever drives the seat keeps it current.
     pub now_ms: Millis,
     /// The time at which keys are used when `now_ms` is before it: for who runs again what a log tells, which is to find
@@ -45,7 +45,7 @@ pub struct Seat {
     pub no_touch: bool,
     /// DEBUG SET-ACTIVE-EXPIRE and paused writes: expired keys are hidden but not removed.
     pub keep_expired: bool,
-    /// The same for all seats at once, as a replica has it; see [`crate::Held::hide_expired`].
+    /// The same for all seats at once, as a replica has it; see [`crate::SlotGuard::hide_expired`].
     pub(crate) hides_expired: bool,
     /// What it does is not logged: it does again what somebody else's log tells.
     pub is_mute: bool,
@@ -62,7 +62,7 @@ pub struct Seat {
     /// instead of waiting, wherever it waits for the gate: its thread has clients to answer. Any other seat waits.
     pub gate_busy: Option<Arc<AtomicBool>>,
     /// Keys that were written to and have waiters, in the order of the writes. Whoever drives the seat serves them; see
-    /// [`crate::Held::next_woken`].
+    /// [`crate::SlotGuard::next_woken`].
     pub(crate) woken: VecDeque<Woken>,
     /// Those that could not be served with what was held.
     pub(crate) put_off: VecDeque<Woken>,
@@ -79,11 +79,11 @@ pub struct Seat {
     /// The number of the client whose command is being run, while somebody wants to hear what happens.
     pub acting: u64,
     /// What has been logged since then.
-    pub draft: Draft,
-    /// Changes that were logged where they were made; see [`crate::Held::changes`].
+    pub buffer: JournalBuffer,
+    /// Changes that were logged where they were made; see [`crate::SlotGuard::changes`].
     pub(crate) logged_aside: u64,
     /// How often it was said what to log.
-    pub(crate) told: u64,
+    pub(crate) log_overrides: u64,
     pub(crate) index: usize,
     pub(crate) inside: bool,
     /// Something is held with this seat: it must not leave, and not hold a second thing.
@@ -166,7 +166,7 @@ pub(crate) fn add_signed(counter: &AtomicI64, by: i64) {
     counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
 }
 
-impl Seat {
+impl ThreadContext {
     /// Whether it has something for a snapshot that is not laid down yet.
     pub fn has_kept(&self) -> bool {
         !self.kept.is_empty()
@@ -178,8 +178,8 @@ impl Seat {
         left_behind: Arc<LeftBehind>,
         lazy_free: Arc<dyn LazyFree>,
         random: u64,
-    ) -> Seat {
-        Seat {
+    ) -> ThreadContext {
+        ThreadContext {
             now_ms: 0,
             played_ms: 0,
             access: Access::Lru,
@@ -201,9 +201,9 @@ impl Seat {
             events_heard: 0,
             has_messages: false,
             acting: 0,
-            draft: Draft::default(),
+            buffer: JournalBuffer::default(),
             logged_aside: 0,
-            told: 0,
+            log_overrides: 0,
             index,
             inside: false,
             holding: false,
@@ -227,7 +227,7 @@ impl Seat {
     }
 
     /// Frees a value here, or hands it to [`LazyFree`] when freeing it would take long.
-    pub(crate) fn discard(&self, value: Option<Outside>) {
+    pub(crate) fn discard(&self, value: Option<HeapValue>) {
         self.free_lazily(value.and_then(|value| Garbage::of_value(value, FREE_BLOCKS_MAX)));
     }
 
@@ -254,7 +254,7 @@ impl Seat {
         self.keep_expired || self.hides_expired
     }
 
-    /// Whether its thread has clients to answer instead of waiting for the gate; see [`Seat::gate_busy`].
+    /// Whether its thread has clients to answer instead of waiting for the gate; see [`ThreadContext::gate_busy`].
     pub(crate) fn refuses_to_wait(&self) -> bool {
         self.gate_busy.as_ref().is_some_and(|busy| busy.load(Acquire))
     }
@@ -329,7 +329,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ThreadContext {
     fn drop(&mut self) {
         self.left_behind.0.lock().extend(self.retired.drain(..));
         debug_assert!(!self.inside || std::thread::panicking(), "a seat is dropped outside the gate");

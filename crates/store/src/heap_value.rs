@@ -9,7 +9,7 @@ use crate::rope::Rope;
 
 /// See the module's text. Cloning shares the value.
 #[derive(Clone)]
-pub(crate) enum Outside {
+pub(crate) enum HeapValue {
     Rope(Rope),
     List(List),
     Set(Set),
@@ -22,52 +22,52 @@ pub(crate) enum Outside {
 macro_rules! each {
     ($outside:expr, $value:ident => $then:expr) => {
         match $outside {
-            Outside::Rope($value) => $then,
-            Outside::List($value) => $then,
-            Outside::Set($value) => $then,
-            Outside::ZSet($value) => $then,
-            Outside::Hash($value) => $then,
-            Outside::Stream($value) => $then,
+            HeapValue::Rope($value) => $then,
+            HeapValue::List($value) => $then,
+            HeapValue::Set($value) => $then,
+            HeapValue::ZSet($value) => $then,
+            HeapValue::Hash($value) => $then,
+            HeapValue::Stream($value) => $then,
         }
     };
 }
 
-impl Outside {
+impl HeapValue {
     pub(crate) fn kind(&self) -> Kind {
         match self {
-            Outside::Rope(_) => Kind::String,
-            Outside::List(_) => Kind::List,
-            Outside::Set(_) => Kind::Set,
-            Outside::ZSet(_) => Kind::ZSet,
-            Outside::Hash(_) => Kind::Hash,
-            Outside::Stream(_) => Kind::Stream,
+            HeapValue::Rope(_) => Kind::String,
+            HeapValue::List(_) => Kind::List,
+            HeapValue::Set(_) => Kind::Set,
+            HeapValue::ZSet(_) => Kind::ZSet,
+            HeapValue::Hash(_) => Kind::Hash,
+            HeapValue::Stream(_) => Kind::Stream,
         }
     }
 
     pub(crate) fn into_raw(self) -> *const u8 {
         match self {
-            Outside::Rope(rope) => rope.into_raw().cast(),
-            Outside::List(list) => list.into_raw().as_ptr(),
-            Outside::Set(set) => set.into_raw().as_ptr(),
-            Outside::ZSet(set) => set.into_raw().as_ptr(),
-            Outside::Hash(hash) => hash.into_raw().as_ptr(),
-            Outside::Stream(stream) => stream.into_raw().as_ptr(),
+            HeapValue::Rope(rope) => rope.into_raw().cast(),
+            HeapValue::List(list) => list.into_raw().as_ptr(),
+            HeapValue::Set(set) => set.into_raw().as_ptr(),
+            HeapValue::ZSet(set) => set.into_raw().as_ptr(),
+            HeapValue::Hash(hash) => hash.into_raw().as_ptr(),
+            HeapValue::Stream(stream) => stream.into_raw().as_ptr(),
         }
     }
 
     /// # Safety
     /// `raw` comes from `into_raw` of a value of this kind, and stands for one reference.
-    pub(crate) unsafe fn from_raw(kind: Kind, raw: *const u8) -> Outside {
+    pub(crate) unsafe fn from_raw(kind: Kind, raw: *const u8) -> HeapValue {
         let address = NonNull::new(raw.cast_mut()).expect("a value has an address");
         // SAFETY: by the caller's promise.
         unsafe {
             match kind {
-                Kind::String => Outside::Rope(Rope::from_raw(raw.cast())),
-                Kind::List => Outside::List(List::from_raw(address)),
-                Kind::Set => Outside::Set(Set::from_raw(address)),
-                Kind::ZSet => Outside::ZSet(ZSet::from_raw(address)),
-                Kind::Hash => Outside::Hash(Hash::from_raw(address)),
-                Kind::Stream => Outside::Stream(Stream::from_raw(address)),
+                Kind::String => HeapValue::Rope(Rope::from_raw(raw.cast())),
+                Kind::List => HeapValue::List(List::from_raw(address)),
+                Kind::Set => HeapValue::Set(Set::from_raw(address)),
+                Kind::ZSet => HeapValue::ZSet(ZSet::from_raw(address)),
+                Kind::Hash => HeapValue::Hash(Hash::from_raw(address)),
+                Kind::Stream => HeapValue::Stream(Stream::from_raw(address)),
             }
         }
     }
@@ -80,7 +80,7 @@ impl Outside {
     /// The same without the groups of a stream, each consumer of which would be looked at.
     pub(crate) fn memory_about(&self) -> usize {
         match self {
-            Outside::Stream(stream) => stream.memory_of_entries(),
+            HeapValue::Stream(stream) => stream.memory_of_entries(),
             other => other.memory(),
         }
     }
@@ -93,12 +93,12 @@ impl Outside {
     /// Bytes of memory that other values refer to as well: all of it if more than `owners` references to this one are there.
     pub(crate) fn shared_memory(&self, owners: u32) -> usize {
         match self {
-            Outside::Rope(rope) => rope.shared_memory(owners as usize),
-            Outside::List(list) => list.shared_memory(owners),
-            Outside::Set(set) => set.shared_memory(owners),
-            Outside::ZSet(set) => set.shared_memory(owners),
-            Outside::Hash(hash) => hash.shared_memory(owners),
-            Outside::Stream(stream) => stream.shared_memory(owners),
+            HeapValue::Rope(rope) => rope.shared_memory(owners as usize),
+            HeapValue::List(list) => list.shared_memory(owners),
+            HeapValue::Set(set) => set.shared_memory(owners),
+            HeapValue::ZSet(set) => set.shared_memory(owners),
+            HeapValue::Hash(hash) => hash.shared_memory(owners),
+            HeapValue::Stream(stream) => stream.shared_memory(owners),
         }
     }
 

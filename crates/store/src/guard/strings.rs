@@ -1,10 +1,10 @@
 //! Strings: read, set, and changed where they lie.
 
-use super::{Expire, Held, WrongType};
+use super::{Expire, SlotGuard, WrongType};
+use crate::context::Access;
 use crate::entry::{EntryPtr, Kind, Value};
 use crate::key::Key;
 use crate::rope::{FLAT_MAX, Rope, Str};
-use crate::seat::Access;
 use crate::watch::Change;
 
 /// A string that a command has made.
@@ -14,7 +14,7 @@ pub enum Made {
     Rope(Rope),
 }
 
-/// What a command has done to a string in [`Held::edit_flat`].
+/// What a command has done to a string in [`SlotGuard::edit_flat`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Edited {
     /// How many changes that counts as; with none, the string is what it was.
@@ -23,8 +23,8 @@ pub struct Edited {
     pub instead: Option<Vec<u8>>,
 }
 
-impl Held<'_> {
-    /// The string at the key, as [`Held::read`].
+impl SlotGuard<'_> {
+    /// The string at the key, as [`SlotGuard::read`].
     #[inline]
     pub fn string(&mut self, key: &Key<'_>) -> Result<Option<Str<'_>>, WrongType> {
         match self.read(key) {
@@ -51,7 +51,7 @@ impl Held<'_> {
             Expire::At(deadline) => Some(deadline),
         };
         // A new value was used just now; how often the key was used stays with the key.
-        if self.seat.access == Access::Lru {
+        if self.ctx.access == Access::Lru {
             old.set_access(self.new_access());
         } else {
             self.mark(old);

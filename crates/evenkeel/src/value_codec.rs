@@ -8,9 +8,9 @@ mod write;
 
 use evenkeel_store::collection::{Collection, Hash, List, Set, Stream, ZSet};
 use evenkeel_store::rope::{CHUNK, Rope};
-use evenkeel_store::{Expire, Held, Key, Kind, Made, Millis, Str, View};
+use evenkeel_store::{Expire, Key, Kind, Made, Millis, SlotGuard, Str, View};
 
-use crate::long::LONG_MIN;
+use crate::offload::OFFLOAD_MIN;
 
 pub(crate) use read::{Origin, build, read};
 pub(crate) use write::{payload, record};
@@ -91,7 +91,7 @@ impl Value {
     /// the stream.
     pub(crate) fn elements(&self) -> usize {
         /// More than this is work for another thread in any case.
-        const BYTES_MAX: usize = LONG_MIN * BYTES_PER_ELEMENT;
+        const BYTES_MAX: usize = OFFLOAD_MIN * BYTES_PER_ELEMENT;
         let (elements, bytes) = match self {
             Value::Flat(bytes) => (1, bytes.len()),
             Value::Rope(rope) => (1, rope.len()),
@@ -124,20 +124,26 @@ impl Formed {
     }
 
     /// Sets the key to it.
-    pub(crate) fn store(self, held: &mut Held<'_>, key: &Key<'_>, deadline: Option<Millis>) {
+    pub(crate) fn store(self, guard: &mut SlotGuard<'_>, key: &Key<'_>, deadline: Option<Millis>) {
         let expire = deadline.map_or(Expire::Clear, Expire::At);
         match self.value {
-            Value::Flat(bytes) => held.set_string(key, &bytes, expire),
-            Value::Rope(rope) => held.remake(key, Made::Rope(rope), expire, 1),
-            Value::List(list) => put(held, key, list, self.form, deadline),
-            Value::Set(set) => put(held, key, set, self.form, deadline),
-            Value::ZSet(set) => put(held, key, set, self.form, deadline),
-            Value::Hash(hash) => put(held, key, hash, self.form, deadline),
-            Value::Stream(stream) => put(held, key, stream, self.form, deadline),
+            Value::Flat(bytes) => guard.set_string(key, &bytes, expire),
+            Value::Rope(rope) => guard.remake(key, Made::Rope(rope), expire, 1),
+            Value::List(list) => put(guard, key, list, self.form, deadline),
+            Value::Set(set) => put(guard, key, set, self.form, deadline),
+            Value::ZSet(set) => put(guard, key, set, self.form, deadline),
+            Value::Hash(hash) => put(guard, key, hash, self.form, deadline),
+            Value::Stream(stream) => put(guard, key, stream, self.form, deadline),
         }
     }
 }
 
-fn put<T: Collection>(held: &mut Held<'_>, key: &Key<'_>, value: T, form: u8, deadline: Option<Millis>) {
-    held.set_collection(key, value, form, deadline);
+fn put<T: Collection>(
+    guard: &mut SlotGuard<'_>,
+    key: &Key<'_>,
+    value: T,
+    form: u8,
+    deadline: Option<Millis>,
+) {
+    guard.set_collection(key, value, form, deadline);
 }

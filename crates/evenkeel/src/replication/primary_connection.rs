@@ -21,7 +21,7 @@ use crate::clock;
 use crate::config::Settings;
 use crate::net::poll::await_events;
 use crate::server::Server;
-use crate::tls::Tunnel;
+use crate::tls::TlsStream;
 
 /// How long it may take to notice that the link is not wanted any more.
 const LOOK: Duration = Duration::from_millis(50);
@@ -51,11 +51,11 @@ impl Ended {
 }
 
 /// See the module's text. Dropping it closes the connection.
-pub(super) struct Wire {
+pub(super) struct PrimaryConnection {
     server: Arc<Server>,
     stream: TcpStream,
     /// With `tls-replication`.
-    tunnel: Option<Box<Tunnel>>,
+    tls_stream: Option<Box<TlsStream>>,
     /// Which of the server's links this is.
     generation: u64,
     pub(super) client: Arc<ClientInfo>,
@@ -66,8 +66,12 @@ pub(super) struct Wire {
     taken: usize,
 }
 
-impl Wire {
-    pub(super) fn connect(server: &Arc<Server>, target: &Target, generation: u64) -> Result<Wire, Ended> {
+impl PrimaryConnection {
+    pub(super) fn connect(
+        server: &Arc<Server>,
+        target: &Target,
+        generation: u64,
+    ) -> Result<PrimaryConnection, Ended> {
         let settings = server.settings();
         let failed = |error: io::Error| Ended::Broken(format!("Unable to connect to MASTER: {error}"));
         let mut last = Ended::broken("Unable to connect to MASTER: its name has no address");
@@ -82,7 +86,8 @@ impl Wire {
             text => Some(resolve(&String::from_utf8_lossy(text), 0)?),
         };
         for address in resolve(&target.host, target.port)? {
-            match Wire::connect_to(server, &settings, (address, sources.as_deref()), generation) {
+            match PrimaryConnection::connect_to(server, &settings, (address, sources.as_deref()), generation)
+            {
                 Err(Ended::Broken(reason)) => last = Ended::Broken(reason),
                 other => return other,
             }
@@ -95,7 +100,7 @@ impl Wire {
         settings: &Settings,
         (address, sources): (SocketAddr, Option<&[SocketAddr]>),
         generation: u64,
-    ) -> Result<Wire, Ended> {
+    ) -> Result<PrimaryConnection, Ended> {
         let failed = |error: io::Error| Ended::Broken(format!("Error condition on socket for SYNC: {error}"));
         let socket = open(settings, address, sources).map_err(failed)?;
         match socket.connect(&SockAddr::from(address)) {
@@ -104,25 +109,26 @@ impl Wire {
         }
         let stream = TcpStream::from(socket);
         let client = client_of(server, &stream, address);
-        let tunnel = tunnel_to(server, settings, address)?;
+        let tls_stream = tunnel_to(server, settings, address)?;
         let (server, heard, ahead) = (server.clone(), Instant::now(), Vec::new());
-        let mut wire = Wire { server, stream, tunnel, generation, client, heard, ahead, taken: 0 };
-        wire.wait(libc::POLLOUT)?;
-        if let Some(error) = wire.stream.take_error().map_err(failed)? {
+        let mut conn =
+            PrimaryConnection { server, stream, tls_stream, generation, client, heard, ahead, taken: 0 };
+        conn.wait(libc::POLLOUT)?;
+        if let Some(error) = conn.stream.take_error().map_err(failed)? {
             return Err(failed(error));
         }
         // Now it is known where it goes out.
-        wire.client = client_of(&wire.server, &wire.stream, address);
-        wire.shake()?;
-        Ok(wire)
+        conn.client = client_of(&conn.server, &conn.stream, address);
+        conn.shake()?;
+        Ok(conn)
     }
 
     /// Does the handshake of TLS, where there is to be one.
     fn shake(&mut self) -> Result<(), Ended> {
         let fd = self.stream.as_raw_fd();
-        while let Some(tunnel) = &mut self.tunnel {
-            let done = tunnel.shake(fd);
-            let wants = if tunnel.unsent() > 0 { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
+        while let Some(tls_stream) = &mut self.tls_stream {
+            let done = tls_stream.shake(fd);
+            let wants = if tls_stream.unsent() > 0 { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
             match done {
                 Ok(true) => break,
                 Ok(false) => self.wait(wants)?,
@@ -135,16 +141,16 @@ impl Wire {
     }
 
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        match &mut self.tunnel {
+        match &mut self.tls_stream {
             None => self.stream.read(into),
-            Some(tunnel) => tunnel.read(self.stream.as_raw_fd(), into),
+            Some(tls_stream) => tls_stream.read(self.stream.as_raw_fd(), into),
         }
     }
 
     /// Writes some of it; `WouldBlock` if nothing can be.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let Some(tunnel) = &mut self.tunnel else { return self.stream.write(bytes) };
-        match tunnel.write(self.stream.as_raw_fd(), &[IoSlice::new(bytes)])? {
+        let Some(tls_stream) = &mut self.tls_stream else { return self.stream.write(bytes) };
+        match tls_stream.write(self.stream.as_raw_fd(), &[IoSlice::new(bytes)])? {
             0 => Err(io::ErrorKind::WouldBlock.into()),
             taken => Ok(taken),
         }
@@ -153,7 +159,7 @@ impl Wire {
     /// Whether something that counts as written has not been sent.
     fn has_unsent(&mut self) -> io::Result<bool> {
         let fd = self.stream.as_raw_fd();
-        self.tunnel.as_mut().map_or(Ok(false), |tunnel| tunnel.flush(fd).map(|all| !all))
+        self.tls_stream.as_mut().map_or(Ok(false), |tls_stream| tls_stream.flush(fd).map(|all| !all))
     }
 
     /// Receives something, at least a byte.
@@ -194,7 +200,7 @@ impl Wire {
                     if until.is_some_and(|until| Instant::now() >= until) {
                         return Ok(None);
                     }
-                    let look = if self.server.slack.follow_a_slice() { Duration::ZERO } else { LOOK };
+                    let look = if self.server.purge.follow_a_slice() { Duration::ZERO } else { LOOK };
                     let left = until.map_or(look, |until| until.saturating_duration_since(Instant::now()));
                     self.poll(libc::POLLIN, left.min(look))?;
                 }
@@ -319,16 +325,16 @@ fn tunnel_to(
     server: &Server,
     settings: &Settings,
     address: SocketAddr,
-) -> Result<Option<Box<Tunnel>>, Ended> {
+) -> Result<Option<Box<TlsStream>>, Ended> {
     if !settings.tls_replication {
         return Ok(None);
     }
     let contexts =
         server.tls.contexts().ok_or_else(|| Ended::broken("tls-replication is not configured yet"))?;
-    let tunnel = Tunnel::connect(&contexts, address.ip());
-    let tunnel =
-        tunnel.map_err(|error| Ended::Broken(format!("No TLS for the link to the master: {error}")))?;
-    Ok(Some(Box::new(tunnel)))
+    let tls_stream = TlsStream::connect(&contexts, address.ip());
+    let tls_stream =
+        tls_stream.map_err(|error| Ended::Broken(format!("No TLS for the link to the master: {error}")))?;
+    Ok(Some(Box::new(tls_stream)))
 }
 
 /// The primary as CLIENT LIST shows it.

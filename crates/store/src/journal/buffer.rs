@@ -66,7 +66,7 @@ pub struct Record<'a> {
 
 /// What a seat has logged since it went inside the gate.
 #[derive(Default)]
-pub struct Draft {
+pub struct JournalBuffer {
     pub(crate) is_on: bool,
     /// Some of those who read are replicas.
     pub(crate) has_replicas: bool,
@@ -94,7 +94,7 @@ struct Open {
     is_data: bool,
 }
 
-impl Draft {
+impl JournalBuffer {
     /// Appends a command to the record that is being written.
     pub(crate) fn push<'a>(&mut self, db: u32, args: impl ExactSizeIterator<Item = &'a [u8]>) {
         put_command(self.begin_command(db, true), args);
@@ -148,17 +148,17 @@ impl Draft {
 
     /// Ends the record, which gets a number above `above`: those of all records on what is held. The caller still holds all that
     /// the record has to do with. Returns the number.
-    pub(crate) fn commit(&mut self, journal: &Journal, seat: usize, above: u64) -> u64 {
+    pub(crate) fn commit(&mut self, journal: &Journal, ctx: usize, above: u64) -> u64 {
         let Some(Open { mut start, commands, received, first_db, db, is_data }) = self.open.take() else {
             return self.last;
         };
-        let marks = &journal.lanes[seat].marks;
+        let marks = &journal.queues[ctx].marks;
         let is_first = self.page.records.is_empty();
         if is_first {
             self.floor = journal.begin_draft(marks, self.last);
         }
         let least = self.floor.max(self.last).max(above).max(journal.now());
-        self.last = ((least >> SEAT_BITS) + 1) << SEAT_BITS | seat as u64;
+        self.last = ((least >> SEAT_BITS) + 1) << SEAT_BITS | ctx as u64;
         marks.last.store(self.last, Relaxed);
         if is_first {
             marks.begun.store(self.last - 1, Relaxed);

@@ -18,8 +18,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use super::claims::STUCK;
 use super::direct::{self, BLOCK as ALIGN, start_writeback};
+use super::jobs::STUCK;
 use super::pace::handed_over_max;
 use super::snapshot::overrun;
 use super::{Job, LOOK, cancelled};
@@ -47,7 +47,7 @@ pub(crate) enum Cache {
 }
 
 /// See the module's text. What has been written is in the file after a flush, and on disk after a sync of the file.
-pub(crate) struct Draft {
+pub(crate) struct DirectWriter {
     server: Arc<Server>,
     /// Whose file it is. When that is cancelled, nobody waits for the disk any more.
     job: Job,
@@ -59,7 +59,7 @@ pub(crate) struct Draft {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Draft {
+impl DirectWriter {
     /// Goes on where `file` ends, which is empty or ends at a multiple of [`ALIGN`] if it is to be written past the cache.
     /// Until it is flushed, nobody else writes to it.
     pub(crate) fn new(
@@ -68,7 +68,7 @@ impl Draft {
         file: &File,
         cache: Cache,
         job: Job,
-    ) -> io::Result<Draft> {
+    ) -> io::Result<DirectWriter> {
         let past_cache = cache == Cache::Past && settings.snapshot_direct_io;
         let mut writer = Writer {
             server: server.clone(),
@@ -93,11 +93,18 @@ impl Draft {
                 }
             }
         })?;
-        Ok(Draft { server: server.clone(), job, block: None, full: Some(full), empty, thread: Some(thread) })
+        Ok(DirectWriter {
+            server: server.clone(),
+            job,
+            block: None,
+            full: Some(full),
+            empty,
+            thread: Some(thread),
+        })
     }
 }
 
-impl Write for Draft {
+impl Write for DirectWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.block.is_none() {
             let given = self.given_back()?;
@@ -121,7 +128,7 @@ impl Write for Draft {
     }
 }
 
-impl Draft {
+impl DirectWriter {
     /// A block that the disk has taken, or nobody has filled yet; `None`: the thread has ended.
     ///
     /// # Errors
@@ -172,7 +179,7 @@ impl Draft {
     }
 }
 
-impl Drop for Draft {
+impl Drop for DirectWriter {
     /// Waits for the thread, unless nobody wants the file any more: then the thread ends when the disk lets it, and what it has
     /// written is in a file that is removed.
     fn drop(&mut self) {
@@ -334,16 +341,16 @@ mod tests {
             let (path, mut file) = create(&live, "draft");
             let bytes: Vec<u8> =
                 (0..len / 8 + 1).flat_map(|_| random.draw().to_le_bytes()).take(len).collect();
-            let mut draft =
-                Draft::new(&live.server, &settings, &file, cache, Job::Snapshot).expect("a draft");
+            let mut writer =
+                DirectWriter::new(&live.server, &settings, &file, cache, Job::Snapshot).expect("a draft");
             let mut left = &bytes[..];
             while !left.is_empty() {
                 let len_max = if random.chance(2) { 300 } else { 3 * BLOCK };
                 let (piece, behind) = left.split_at((1 + random.below(len_max)).min(left.len()));
-                draft.write_all(piece).expect("it is written");
+                writer.write_all(piece).expect("it is written");
                 left = behind;
             }
-            draft.flush().expect("it is written");
+            writer.flush().expect("it is written");
             assert!(!is_direct(&file), "others may write what they like");
             assert!(std::fs::read(&path).expect("the file") == bytes, "{len} bytes, {cache:?}");
             // As when a header is put right.
@@ -361,10 +368,10 @@ mod tests {
         let goes_past = |setting: &str, cache| {
             assert!(!live.connect().run(&format!("CONFIG SET snapshot-direct-io {setting}")).is_error());
             let settings = live.server.settings();
-            let mut draft =
-                Draft::new(&live.server, &settings, &file, cache, Job::Snapshot).expect("a draft");
+            let mut writer =
+                DirectWriter::new(&live.server, &settings, &file, cache, Job::Snapshot).expect("a draft");
             // When the last one has found a block to be filled, the first has been written.
-            draft.write_all(&vec![7; BLOCKS * BLOCK + 1]).expect("it is written");
+            writer.write_all(&vec![7; BLOCKS * BLOCK + 1]).expect("it is written");
             is_direct(&file)
         };
         assert_eq!(goes_past("yes", Cache::Past), can_be);
@@ -378,16 +385,17 @@ mod tests {
     fn whoever_writes_is_told_of_an_error() {
         let live = Live::start(1, &[]);
         let full = OpenOptions::new().write(true).open("/dev/full").expect("a device that is always full");
-        let mut draft =
-            Draft::new(&live.server, &live.server.settings(), &full, Cache::Through, Job::Snapshot)
+        let mut writer =
+            DirectWriter::new(&live.server, &live.server.settings(), &full, Cache::Through, Job::Snapshot)
                 .expect("a draft");
-        let error = draft.write_all(&vec![0; 9 * BLOCK]).expect_err("it is full");
+        let error = writer.write_all(&vec![0; 9 * BLOCK]).expect_err("it is full");
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
-        assert!(draft.write_all(&vec![0; 9 * BLOCK]).is_err() || draft.flush().is_err(), "nor later");
-        let mut draft = Draft::new(&live.server, &live.server.settings(), &full, Cache::Past, Job::Snapshot)
-            .expect("a draft");
-        draft.write_all(b"little").expect("nobody has tried yet");
-        assert_eq!(draft.flush().expect_err("it is full").kind(), io::ErrorKind::StorageFull);
+        assert!(writer.write_all(&vec![0; 9 * BLOCK]).is_err() || writer.flush().is_err(), "nor later");
+        let mut writer =
+            DirectWriter::new(&live.server, &live.server.settings(), &full, Cache::Past, Job::Snapshot)
+                .expect("a draft");
+        writer.write_all(b"little").expect("nobody has tried yet");
+        assert_eq!(writer.flush().expect_err("it is full").kind(), io::ErrorKind::StorageFull);
         live.stop();
     }
 }

@@ -3,7 +3,7 @@
 //! The one waits when the stretch is full, the other never waits for anything. Several replicas read the same pipe, each at
 //! its own offset; what the slowest of them has been sent goes. The pace is that of the quickest: when that one has nearly all that
 //! there is and the pipe is full of what others have yet to be sent, the oldest half goes to a file without a name
-//! ([`super::overflow`]), and they are sent it from there. Where the disk does not take it, those with room wait for the slowest,
+//! ([`super::spill_file`]), and they are sent it from there. Where the disk does not take it, those with room wait for the slowest,
 //! as long as that one takes anything.
 
 use std::io;
@@ -14,8 +14,8 @@ use evenkeel_store::memory;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::backlog::{BLOCK, Backlog};
-use super::overflow::Overflow;
-use crate::persist::points::Awaited;
+use super::spill_file::SpillFile;
+use crate::persist::save_points::Awaited;
 
 /// Bytes that wait in memory at most: several milliseconds of a fast network, which is how often somebody comes to send them.
 const PIPE_LEN: u64 = 8 << 20;
@@ -30,7 +30,7 @@ const WAITING_LEN_MAX: u64 = 16 << 20;
 const REST: Duration = Duration::from_secs(1);
 
 /// See the module's text.
-pub(super) struct Pipe {
+pub(super) struct SnapshotPipe {
     state: Mutex<State>,
     room: Condvar,
 }
@@ -38,7 +38,7 @@ pub(super) struct Pipe {
 pub(super) struct State {
     pub(super) bytes: Backlog,
     /// What lies before them and has still to be sent to somebody.
-    spilled: Option<Overflow>,
+    spilled: Option<SpillFile>,
     /// When the disk is asked again that has failed, or has no room; whether it has been said that it fails.
     rests_until: Option<Instant>,
     has_failed: bool,
@@ -50,8 +50,8 @@ pub(super) struct State {
     is_given_up: bool,
 }
 
-impl Pipe {
-    pub(super) fn new() -> Arc<Pipe> {
+impl SnapshotPipe {
+    pub(super) fn new() -> Arc<SnapshotPipe> {
         let state = State {
             bytes: Backlog::new(0),
             spilled: None,
@@ -61,7 +61,7 @@ impl Pipe {
             end: None,
             is_given_up: false,
         };
-        Arc::new(Pipe { state: Mutex::new(state), room: Condvar::new() })
+        Arc::new(SnapshotPipe { state: Mutex::new(state), room: Condvar::new() })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -100,7 +100,7 @@ impl Pipe {
         &self,
         readers: &[u64],
         awaited: Awaited,
-        create: impl FnOnce(u64) -> io::Result<Overflow>,
+        create: impl FnOnce(u64) -> io::Result<SpillFile>,
     ) -> io::Result<()> {
         let mut state = self.state.lock();
         let mut result = state.tend(readers, awaited, create);
@@ -127,7 +127,7 @@ impl State {
     }
 
     /// What has gone to the disk, if this offset is there.
-    pub(super) fn spilled(&self, offset: u64) -> Option<&Overflow> {
+    pub(super) fn spilled(&self, offset: u64) -> Option<&SpillFile> {
         self.spilled.as_ref().filter(|spilled| spilled.has(offset))
     }
 
@@ -143,7 +143,7 @@ impl State {
         &mut self,
         readers: &[u64],
         awaited: Awaited,
-        create: impl FnOnce(u64) -> io::Result<Overflow>,
+        create: impl FnOnce(u64) -> io::Result<SpillFile>,
     ) -> io::Result<()> {
         let (Some(&slowest), Some(&quickest)) = (readers.iter().min(), readers.iter().max()) else {
             return Ok(());
@@ -155,7 +155,7 @@ impl State {
             self.bytes.give_back(spilled.written());
         }
         // One that is caught up with has gaps if more is given to it.
-        let is_over = |spilled: &Overflow| !spilled.is_unused() && slowest >= self.bytes.start();
+        let is_over = |spilled: &SpillFile| !spilled.is_unused() && slowest >= self.bytes.start();
         if self.spilled.as_ref().is_some_and(is_over) {
             self.spilled = None;
         }
@@ -172,7 +172,7 @@ impl State {
     }
 
     /// Gives the oldest bytes to the disk, if that takes them by now.
-    fn spill(&mut self, create: impl FnOnce(u64) -> io::Result<Overflow>) -> io::Result<bool> {
+    fn spill(&mut self, create: impl FnOnce(u64) -> io::Result<SpillFile>) -> io::Result<bool> {
         if self.rests_until.is_some_and(|until| Instant::now() < until) {
             return Ok(false);
         }
@@ -198,7 +198,7 @@ impl State {
 }
 
 /// The end that is written to.
-pub(super) struct Inlet(pub(super) Arc<Pipe>);
+pub(super) struct Inlet(pub(super) Arc<SnapshotPipe>);
 
 impl io::Write for Inlet {
     /// Waits for room.
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn who_writes_waits_for_the_slowest_who_reads() {
-        let pipe = Pipe::new();
+        let pipe = SnapshotPipe::new();
         let (piece, pieces) = (vec![7; 1 << 20], 40);
         let written = std::thread::spawn({
             let (mut inlet, piece) = (Inlet(pipe.clone()), piece.clone());
@@ -253,7 +253,7 @@ mod tests {
     }
 
     /// Writes so much, whose byte at each offset says where it is.
-    fn write_all(pipe: &Arc<Pipe>, len: u64) -> std::thread::JoinHandle<()> {
+    fn write_all(pipe: &Arc<SnapshotPipe>, len: u64) -> std::thread::JoinHandle<()> {
         let mut inlet = Inlet(pipe.clone());
         std::thread::spawn(move || {
             let all: Vec<u8> = (0..len).map(byte_at).collect();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     /// What can be read at this offset by now, at most so much; looks whether it is what it should be, and says where that ends.
-    fn read_some(pipe: &Pipe, at: u64, max: usize) -> u64 {
+    fn read_some(pipe: &SnapshotPipe, at: u64, max: usize) -> u64 {
         let state = pipe.lock();
         let bytes = match state.spilled(at) {
             Some(spilled) => spilled.read(at).map_or(vec![], |(piece, skip)| piece[skip..].to_vec()),
@@ -284,8 +284,8 @@ mod tests {
     #[test]
     fn the_quickest_sets_the_pace() {
         const LEN: u64 = 5 * PIPE_LEN;
-        let pipe = Pipe::new();
-        let create = |from| Overflow::create(&std::env::temp_dir(), from, || {});
+        let pipe = SnapshotPipe::new();
+        let create = |from| SpillFile::create(&std::env::temp_dir(), from, || {});
         let writer = write_all(&pipe, LEN);
         let mut random = crate::testing::random();
         // The first one takes all, one now and then a little, and one nothing.
@@ -315,8 +315,8 @@ mod tests {
     #[test]
     fn who_catches_up_is_followed_by_a_new_file() {
         const MB: u64 = 1 << 20;
-        let pipe = Pipe::new();
-        let create = |from| Overflow::create(&std::env::temp_dir(), from, || {});
+        let pipe = SnapshotPipe::new();
+        let create = |from| SpillFile::create(&std::env::temp_dir(), from, || {});
         let write = |len: u64| pipe.lock().bytes.append(&vec![7; len as usize]);
         let spill = |readers: &[u64], to: u64| {
             while pipe.lock().bytes.start() < to {
@@ -335,10 +335,10 @@ mod tests {
     /// The snapshot's own memory is counted apart, and these bytes are given back by others.
     #[test]
     fn bytes_on_their_way_are_counted_with_the_rest() {
-        let (pipe, piece) = (Pipe::new(), vec![7; 256 << 20]);
+        let (pipe, piece) = (SnapshotPipe::new(), vec![7; 256 << 20]);
         let apart = || memory::used() as isize - memory::used_by_data() as isize;
         let before = apart();
-        memory::aside(|| Inlet(pipe.clone()).write_all(&piece)).expect("it is empty");
+        memory::uncounted(|| Inlet(pipe.clone()).write_all(&piece)).expect("it is empty");
         assert!(apart() < before + piece.len() as isize / 2);
     }
 
@@ -346,24 +346,24 @@ mod tests {
     #[test]
     fn a_large_piece_goes_to_the_disk_by_and_by() {
         const LEN: u64 = 320 << 20;
-        let pipe = Pipe::new();
-        let create = |from| Overflow::create(&std::env::temp_dir(), from, || {});
+        let pipe = SnapshotPipe::new();
+        let create = |from| SpillFile::create(&std::env::temp_dir(), from, || {});
         pipe.lock().bytes.append(&vec![7; LEN as usize]);
         while pipe.lock().bytes.len() >= PIPE_LEN {
             pipe.tend(&[0, LEN], Awaited::Nothing, create).expect("a disk that takes it");
             let state = pipe.lock();
-            let waiting = state.spilled.as_ref().map_or(0, Overflow::waiting);
+            let waiting = state.spilled.as_ref().map_or(0, SpillFile::waiting);
             assert!(waiting <= 2 * WAITING_LEN_MAX + BLOCK as u64, "{waiting}");
         }
     }
 
     #[test]
     fn who_has_no_disk_waits_for_the_slowest() {
-        let pipe = Pipe::new();
+        let pipe = SnapshotPipe::new();
         let writer = write_all(&pipe, 2 * PIPE_LEN);
         let (mut readers, mut failed) = ([0; 2], 0);
         let tend = |readers: &[u64], awaited| {
-            let create = |from| Overflow::create("/none/such".as_ref(), from, || {});
+            let create = |from| SpillFile::create("/none/such".as_ref(), from, || {});
             usize::from(pipe.tend(readers, awaited, create).is_err())
         };
         while failed == 0 || pipe.held_up_since(0).is_none() {
@@ -385,9 +385,9 @@ mod tests {
     fn others_are_not_waited_for_by_who_waits_for_the_end() {
         for awaited in [Awaited::Nothing, Awaited::Due, Awaited::Asked] {
             let others_wait = awaited != Awaited::Nothing;
-            let pipe = Pipe::new();
+            let pipe = SnapshotPipe::new();
             let writer = write_all(&pipe, 3 * PIPE_LEN);
-            let create = |from| Overflow::create(&std::env::temp_dir(), from, || {});
+            let create = |from| SpillFile::create(&std::env::temp_dir(), from, || {});
             let began = std::time::Instant::now();
             while !writer.is_finished() && (others_wait || began.elapsed().as_millis() < 100) {
                 assert!(began.elapsed().as_secs() < 60, "it waits");
@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn who_writes_for_nobody_is_told() {
-        let pipe = Pipe::new();
+        let pipe = SnapshotPipe::new();
         let writer = std::thread::spawn({
             let mut inlet = Inlet(pipe.clone());
             move || (0..).find_map(|_| inlet.write_all(&[0; 1 << 20]).err())

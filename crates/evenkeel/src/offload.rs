@@ -3,7 +3,7 @@
 //! A worker that sorts a million elements would keep all its other clients waiting for a second, and as long as it holds
 //! the slots of its keys, every other worker that wants one of them. But a large collection can be shared in constant
 //! time, and what others write afterwards does not change what is shared. So a handler whose work is large shares its
-//! sources, hands the rest over as [`Work`] ([`Call::go_long`]), and its connection waits for the reply as one that
+//! sources, hands the rest over as [`Work`] ([`Call::offload`]), and its connection waits for the reply as one that
 //! waits for a key does. The worker goes on with the next client.
 //!
 //! A command that only reads is done with that. One that stores its result locks its keys when the result is there and
@@ -20,9 +20,9 @@
 //! Inside MULTI, and where a command is run on behalf of one who waits, all is done in place; likewise when
 //! [`QUEUE_MAX`] commands wait for a thread already.
 //!
-//! What waits for another server ([`Call::go_abroad`]), or for the disk ([`Call::go_to_disk`]), must not keep the few threads there are
+//! What waits for another server ([`Call::offload_io`]), or for the disk ([`Call::offload_disk`]), must not keep the few threads there are
 //! from all else, however long that says nothing: it has a thread of its own for that, and comes here with its result. There are
-//! [`ABROAD_MAX`] of these at most, and no more commands of that kind begin meanwhile.
+//! [`BLOCKING_IO_MAX`] of these at most, and no more commands of that kind begin meanwhile.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
 
-use evenkeel_store::Held;
+use evenkeel_store::SlotGuard;
 use parking_lot::{Condvar, Mutex};
 
 use crate::acl::{self, Access};
@@ -39,7 +39,7 @@ use crate::clients::ClientInfo;
 use crate::clock::{self, Ticks};
 use crate::command::args::OwnedArgs;
 use crate::command::table::table;
-use crate::command::{Args, Call, Flags, Id, Reach};
+use crate::command::{Args, Call, Flags, Id, LockScope};
 use crate::config::cause;
 use crate::dispatch::Executor;
 use crate::error::{Done, Error};
@@ -51,16 +51,16 @@ use crate::session::{Caching, Session};
 use crate::waiting::{On, Resumed, Waiting};
 
 /// Elements from which on work is large: at some 50 ns each, a millisecond's.
-pub(crate) const LONG_MIN: usize = 20_000;
+pub(crate) const OFFLOAD_MIN: usize = 20_000;
 
 /// Pages from which on going over all of them is large work: 0.3 ms where none is in a cache.
-pub(crate) const LONG_PAGES: usize = 4096;
+pub(crate) const OFFLOAD_PAGES: usize = 4096;
 
 /// Commands but for scripts that may wait for a thread. Each keeps its sources from being freed.
 const QUEUE_MAX: usize = 128;
 
 /// Commands that may wait for other servers, or for the disk, at a time.
-const ABROAD_MAX: usize = 64;
+const BLOCKING_IO_MAX: usize = 64;
 
 /// How often the work is done without locks before it is done under them.
 const ATTEMPTS: u8 = 2;
@@ -74,14 +74,14 @@ enum Run {
     /// Visits the slots of keys: what it is given holds nothing, or all that it visits.
     Visiting(Box<Visiting>),
     /// Waits for another server, until nobody waits for it any more, or for the disk. If nothing is to be stored, the reply is OK.
-    Abroad(Box<Abroad>),
+    BlockingIo(Box<BlockingIo>),
 }
 
 type Apart = dyn FnOnce(Args<'_>, &mut Reply) -> Ran + Send;
 
-type Visiting = dyn FnOnce(&mut Held<'_>, &mut Reply) -> Ran + Send;
+type Visiting = dyn FnOnce(&mut SlotGuard<'_>, &mut Reply) -> Ran + Send;
 
-type Abroad = dyn FnOnce(&Arc<AtomicBool>) -> Ran + Send;
+type BlockingIo = dyn FnOnce(&Arc<AtomicBool>) -> Ran + Send;
 
 /// There may be something to be stored.
 type Ran = Result<Option<Commit>, Error>;
@@ -109,8 +109,8 @@ impl Work {
     }
 
     /// The same for work that visits the slots of keys.
-    pub(crate) fn visits(run: impl FnOnce(&mut Held<'_>, &mut Reply) -> Done + Send + 'static) -> Work {
-        let run = Run::Visiting(Box::new(|held, reply| run(held, reply).map(|()| None)));
+    pub(crate) fn visits(run: impl FnOnce(&mut SlotGuard<'_>, &mut Reply) -> Done + Send + 'static) -> Work {
+        let run = Run::Visiting(Box::new(|guard, reply| run(guard, reply).map(|()| None)));
         Work { run, writes: false, is_script: false }
     }
 
@@ -137,29 +137,30 @@ impl Work {
 
     /// The same for work that visits the slots of keys. What it finds there need not be current at the end.
     pub(crate) fn visits_and_writes<T: Send + 'static>(
-        compute: impl FnOnce(&mut Held<'_>) -> Result<T, Error> + Send + 'static,
+        compute: impl FnOnce(&mut SlotGuard<'_>) -> Result<T, Error> + Send + 'static,
         is_current: impl FnMut(&mut Call<'_, '_>) -> bool + Send + 'static,
         store: impl FnOnce(&mut Call<'_, '_>, T) -> Done + Send + 'static,
     ) -> Work {
-        let run =
-            |held: &mut Held<'_>, _: &mut Reply| Ok(Some(Commit::of(compute(held)?, is_current, store)));
+        let run = |guard: &mut SlotGuard<'_>, _: &mut Reply| {
+            Ok(Some(Commit::of(compute(guard)?, is_current, store)))
+        };
         Work { run: Run::Visiting(Box::new(run)), writes: true, is_script: false }
     }
 
     /// The same for work that waits for another server, and should look whether anybody waits for that still: `compute`
     /// is told when nobody does. What it has got is stored in any case.
-    pub(crate) fn abroad<T: Send + 'static>(
+    pub(crate) fn blocking_io<T: Send + 'static>(
         compute: impl FnOnce(&Arc<AtomicBool>) -> Result<T, Error> + Send + 'static,
         store: impl FnOnce(&mut Call<'_, '_>, T) -> Done + Send + 'static,
     ) -> Work {
         let run =
             |nobody_waits: &Arc<AtomicBool>| Ok(Some(Commit::of(compute(nobody_waits)?, |_| true, store)));
-        Work { run: Run::Abroad(Box::new(run)), writes: true, is_script: false }
+        Work { run: Run::BlockingIo(Box::new(run)), writes: true, is_script: false }
     }
 
     /// Work that waits for the disk, and is replied OK to.
     pub(crate) fn waits_for_disk(run: impl FnOnce() -> Done + Send + 'static) -> Work {
-        Work { run: Run::Abroad(Box::new(|_| run().map(|()| None))), writes: false, is_script: false }
+        Work { run: Run::BlockingIo(Box::new(|_| run().map(|()| None))), writes: false, is_script: false }
     }
 
     /// What stands in for work that somebody has taken.
@@ -192,19 +193,19 @@ impl Mode {
 impl Call<'_, '_> {
     /// Whether work on so many elements is worth being done elsewhere, and may be.
     #[inline]
-    pub(crate) fn is_long(&self, elements: usize) -> bool {
-        elements >= LONG_MIN && self.may_go_long()
+    pub(crate) fn is_worth_offloading(&self, elements: usize) -> bool {
+        elements >= OFFLOAD_MIN && self.may_offload()
     }
 
     /// Only of a command with keys is it known what to lock in the end.
-    fn may_go_long(&self) -> bool {
-        if !matches!(table().row(self.id).reach, Reach::Keys | Reach::KeysUnless(_)) {
+    fn may_offload(&self) -> bool {
+        if !matches!(table().row(self.id).lock_scope, LockScope::Keys | LockScope::KeysUnless(_)) {
             return false;
         }
         match self.mode {
             // Who tracks would hear of a change before the reply that it concerns.
             Mode::Direct if self.session.is_tracking() => false,
-            Mode::Direct => !self.session.replays && self.server.long.has_room(),
+            Mode::Direct => !self.session.replays && self.server.offload.has_room(),
             Mode::Again(_) => !self.mode.must_end(),
             Mode::Nested | Mode::Script | Mode::Serving(_) => false,
         }
@@ -212,14 +213,14 @@ impl Call<'_, '_> {
 
     /// What the handler of a script returns that takes too long for a worker: it is run anew elsewhere, with everything
     /// held.
-    pub(crate) fn go_to_slow_scripts(&mut self) -> Done {
+    pub(crate) fn offload_script(&mut self) -> Done {
         let again = Work::writes(|| Ok(()), |_| false, |_, ()| Ok(()));
         self.session.long = Some(Work { is_script: true, ..again });
         Err(Error::Suspended)
     }
 
     /// What a handler without keys returns whose work is done elsewhere; inside a transaction it is done at once.
-    pub(crate) fn go_elsewhere(&mut self, work: impl FnOnce(&mut Reply) -> Done + Send + 'static) -> Done {
+    pub(crate) fn offload_read(&mut self, work: impl FnOnce(&mut Reply) -> Done + Send + 'static) -> Done {
         if self.mode != Mode::Direct {
             return work(self.reply);
         }
@@ -228,9 +229,9 @@ impl Call<'_, '_> {
     }
 
     /// The same for work that needs everything to come to rest: who runs as a part of something keeps it from that.
-    pub(crate) fn go_to_rest(&mut self, work: impl FnOnce(&mut Reply) -> Done + Send + 'static) -> Done {
+    pub(crate) fn offload_alone(&mut self, work: impl FnOnce(&mut Reply) -> Done + Send + 'static) -> Done {
         self.must_be_alone()?;
-        self.go_elsewhere(work)
+        self.offload_read(work)
     }
 
     fn must_be_alone(&self) -> Done {
@@ -244,19 +245,19 @@ impl Call<'_, '_> {
     }
 
     /// What a handler returns whose work needs everything to come to rest, and waits for the disk. The reply is OK.
-    pub(crate) fn go_to_disk(&mut self, work: impl FnOnce() -> Done + Send + 'static) -> Done {
+    pub(crate) fn offload_disk(&mut self, work: impl FnOnce() -> Done + Send + 'static) -> Done {
         self.must_be_alone()?;
-        self.go_abroad(Work::waits_for_disk(work))
+        self.offload_io(Work::waits_for_disk(work))
     }
 
     /// What a handler returns whose work waits for another server, and would keep everybody here waiting with it. Who tracks
     /// may hear of a change before the reply, which holds nothing that could be cached. Where it must not be done elsewhere,
     /// it is done at once; where it might, but too many wait for a thread already, it is refused.
-    pub(crate) fn go_abroad(&mut self, work: Work) -> Done {
+    pub(crate) fn offload_io(&mut self, work: Work) -> Done {
         if self.mode != Mode::Direct || self.session.replays {
-            return self.go_long(work);
+            return self.offload(work);
         }
-        if self.server.long.abroad.load(Relaxed) >= ABROAD_MAX {
+        if self.server.offload.blocking_io.load(Relaxed) >= BLOCKING_IO_MAX {
             return Err(Error::text(
                 "ERR Too many commands wait for other servers or the disk already, try again later",
             ));
@@ -266,15 +267,15 @@ impl Call<'_, '_> {
     }
 
     /// What a handler returns whose work is large. Where it must not be done elsewhere, it is done at once.
-    pub(crate) fn go_long(&mut self, work: Work) -> Done {
-        if self.may_go_long() {
+    pub(crate) fn offload(&mut self, work: Work) -> Done {
+        if self.may_offload() {
             self.session.long = Some(work);
             return Err(Error::Suspended);
         }
         let ran = match work.run {
             Run::Apart(run) => run(self.args, self.reply),
-            Run::Visiting(run) => run(self.held, self.reply),
-            Run::Abroad(run) => ok_for_nothing(run(&Arc::default()), self.reply),
+            Run::Visiting(run) => run(self.guard, self.reply),
+            Run::BlockingIo(run) => ok_for_nothing(run(&Arc::default()), self.reply),
         };
         match ran? {
             Some(commit) => (commit.store)(self),
@@ -285,14 +286,14 @@ impl Call<'_, '_> {
 
 /// The commands that wait for a thread, and figures about them.
 #[derive(Default)]
-pub(crate) struct Long {
+pub(crate) struct OffloadPool {
     jobs: Mutex<VecDeque<Job>>,
     came: Condvar,
     /// How many wait; a hint for who must not take the lock.
     queued: AtomicUsize,
     running: AtomicUsize,
     /// How many have a thread of their own, to wait for another server.
-    abroad: AtomicUsize,
+    blocking_io: AtomicUsize,
     total: AtomicU64,
 }
 
@@ -312,18 +313,18 @@ pub(crate) struct Job {
     /// What it has taken on its worker.
     spent: Ticks,
     /// What it has waited for another server.
-    abroad: Ticks,
+    blocking_io: Ticks,
     /// The client has gone.
     nobody_waits: Arc<AtomicBool>,
 }
 
-impl Long {
+impl OffloadPool {
     pub(crate) fn queued(&self) -> usize {
         self.queued.load(Relaxed)
     }
 
     pub(crate) fn running(&self) -> usize {
-        self.running.load(Relaxed) + self.abroad.load(Relaxed)
+        self.running.load(Relaxed) + self.blocking_io.load(Relaxed)
     }
 
     /// Commands worked on elsewhere since the start.
@@ -352,12 +353,12 @@ impl Long {
         let (tracks, caching) = (session.tracks && work.is_script, session.caching);
         #[rustfmt::skip]
         let job = |work| Job {
-            number, client, id, args, db, resp3, no_touch, tracks, caching, work, spent, abroad: 0, nobody_waits,
+            number, client, id, args, db, resp3, no_touch, tracks, caching, work, spent, blocking_io: 0, nobody_waits,
         };
         match work {
-            Work { run: Run::Abroad(run), writes, .. } => {
+            Work { run: Run::BlockingIo(run), writes, .. } => {
                 let in_its_place = Work { writes, ..Work::nothing() };
-                go_abroad(server, job(in_its_place), run);
+                offload_io(server, job(in_its_place), run);
             }
             work => self.push(server, job(work)),
         }
@@ -446,16 +447,16 @@ fn ok_for_nothing(ran: Ran, reply: &mut Reply) -> Ran {
 }
 
 /// Lets a command's work wait for another server, or for the disk, on a thread of its own, and queues the command with the result.
-fn go_abroad(server: &Arc<Server>, job: Job, run: Box<Abroad>) {
+fn offload_io(server: &Arc<Server>, job: Job, run: Box<BlockingIo>) {
     let come_back = |server: &Server, mut job: Job, ran: std::thread::Result<Ran>| {
         let come = |_: Args<'_>, reply: &mut Reply| {
             ok_for_nothing(ran.unwrap_or_else(|panic| resume_unwind(panic)), reply)
         };
         job.work.run = Run::Apart(Box::new(come));
-        server.long.push(server, job);
+        server.offload.push(server, job);
     };
     let (on_thread, waits) = (server.clone(), job.nobody_waits.clone());
-    server.long.abroad.fetch_add(1, Relaxed);
+    server.offload.blocking_io.fetch_add(1, Relaxed);
     // The job is handed over once there is a thread.
     let (hand_over, handed) = std::sync::mpsc::channel();
     let thread = std::thread::Builder::new().name("abroad".into());
@@ -463,14 +464,14 @@ fn go_abroad(server: &Arc<Server>, job: Job, run: Box<Abroad>) {
         let before = clock::ticks();
         let ran = catch_unwind(AssertUnwindSafe(|| run(&waits)));
         let Ok(mut job): Result<Job, _> = handed.recv() else { return };
-        job.abroad = clock::ticks().saturating_sub(before);
+        job.blocking_io = clock::ticks().saturating_sub(before);
         come_back(&on_thread, job, ran);
-        on_thread.long.abroad.fetch_sub(1, Relaxed);
+        on_thread.offload.blocking_io.fetch_sub(1, Relaxed);
     });
     match spawned {
         Ok(_) => _ = hand_over.send(job),
         Err(error) => {
-            server.long.abroad.fetch_sub(1, Relaxed);
+            server.offload.blocking_io.fetch_sub(1, Relaxed);
             come_back(
                 server,
                 job,
@@ -481,29 +482,29 @@ fn go_abroad(server: &Arc<Server>, job: Job, run: Box<Abroad>) {
 }
 
 /// Works on long commands until the server stops. `index` tells its counters from those of the other threads.
-pub(crate) fn run(server: &Arc<Server>, long: &Long, index: usize) {
+pub(crate) fn run(server: &Arc<Server>, long: &OffloadPool, index: usize) {
     evenkeel_store::memory::register_thread();
     let mut executor = Executor::new(server.clone(), index);
     if std::ptr::eq(long, &server.slow_scripts) {
         executor = executor.that_answers();
     }
     while !server.stopping.load(Acquire) {
-        if let Some(job) = long.await_next(&server.stopping, || server.slack.is_asked()) {
+        if let Some(job) = long.await_next(&server.stopping, || server.purge.is_asked()) {
             job.run(&mut executor, long);
         }
-        server.keyspace.tidy(&mut executor.seat);
-        server.slack.follow_a_slice();
+        server.keyspace.tidy(&mut executor.ctx);
+        server.purge.follow_a_slice();
     }
 }
 
 impl Job {
     /// Does the work, stores what is to be stored, and sends the reply to the connection's worker.
-    pub(crate) fn run(self, executor: &mut Executor, long: &Long) {
+    pub(crate) fn run(self, executor: &mut Executor, long: &OffloadPool) {
         self.work_off(executor, long);
         long.running.fetch_sub(1, Relaxed);
     }
 
-    fn work_off(mut self, executor: &mut Executor, long: &Long) {
+    fn work_off(mut self, executor: &mut Executor, long: &OffloadPool) {
         let server = executor.server.clone();
         executor.refresh(clock::unix_ms());
         let before = clock::ticks();
@@ -514,13 +515,19 @@ impl Job {
         let work = std::mem::replace(&mut self.work, Work::nothing());
         let may_write = work.is_script || table().row(self.id).flags.has(Flags::WRITE);
         let done = self.attempt(executor, long, work, &mut reply);
-        let elapsed = clock::ticks().saturating_sub(before) + self.abroad;
+        let elapsed = clock::ticks().saturating_sub(before) + self.blocking_io;
         add(&executor.stats().long_ticks, elapsed);
         self.book(executor, done, &mut reply, elapsed);
         server.resume(Resumed { client: self.client, number: self.number, reply, may_write, closes: false });
     }
 
-    fn attempt(&self, executor: &mut Executor, long: &Long, mut work: Work, reply: &mut Reply) -> Done {
+    fn attempt(
+        &self,
+        executor: &mut Executor,
+        long: &OffloadPool,
+        mut work: Work,
+        reply: &mut Reply,
+    ) -> Done {
         for attempts in 1..=ATTEMPTS {
             let result = self.work_on(executor, work, reply);
             match result {
@@ -546,19 +553,19 @@ impl Job {
         let run = match work.run {
             Run::Apart(run) => return shielded(executor, |_| run(self.args.as_args(), reply)),
             Run::Visiting(run) => run,
-            Run::Abroad(_) => unreachable!("it comes here with what it has got"),
+            Run::BlockingIo(_) => unreachable!("it comes here with what it has got"),
         };
         let server = executor.server.clone();
         executor.refresh(clock::unix_ms());
-        executor.seat.no_touch = self.no_touch;
-        server.keyspace.enter(&mut executor.seat);
+        executor.ctx.no_touch = self.no_touch;
+        server.keyspace.enter(&mut executor.ctx);
         executor.note_pause();
         let mut session = self.session(&server);
         let ran = self.is_still_permitted(executor, &mut session).and_then(|()| {
-            shielded(executor, |executor| run(&mut server.keyspace.hold_none(&mut executor.seat), reply))
+            shielded(executor, |executor| run(&mut server.keyspace.hold_none(&mut executor.ctx), reply))
         });
         executor.serve_woken();
-        server.keyspace.leave(&mut executor.seat);
+        server.keyspace.leave(&mut executor.ctx);
         ran
     }
 
@@ -566,7 +573,7 @@ impl Job {
     fn commit(
         &self,
         executor: &mut Executor,
-        long: &Long,
+        long: &OffloadPool,
         commit: Commit,
         attempts: u8,
         reply: &mut Reply,
@@ -596,9 +603,9 @@ impl Job {
                     call.run(row)
                 })
             });
-            if executor.seat.is_inside() {
+            if executor.ctx.is_inside() {
                 executor.serve_woken();
-                server.keyspace.leave(&mut executor.seat);
+                server.keyspace.leave(&mut executor.ctx);
             }
             if done != Err(Error::AdmitAgain) {
                 break done;
@@ -617,7 +624,7 @@ impl Job {
         if self.client.killed.load(Relaxed) {
             return Err(Error::killed());
         }
-        let (args, now_ms) = (self.args.as_args(), executor.seat.now_ms);
+        let (args, now_ms) = (self.args.as_args(), executor.ctx.now_ms);
         match acl::admit(&executor.server, session, self.id, &args, now_ms)? {
             true => Ok(()),
             false => Err(Error::killed()), // the user is gone, and its connections are being closed
@@ -635,30 +642,30 @@ impl Job {
 
     /// Waits until the command may write. Then the seat is inside the gate, behind which the server gets another role or
     /// comes to rest, and has not left it since it was looked at.
-    fn admit(&self, executor: &mut Executor, long: &Long, session: &mut Session) -> Done {
+    fn admit(&self, executor: &mut Executor, long: &OffloadPool, session: &mut Session) -> Done {
         let (row, args, server) = (table().row(self.id), self.args.as_args(), executor.server.clone());
         loop {
             executor.refresh(clock::unix_ms());
-            let is_inside = server.keyspace.try_enter(&mut executor.seat);
+            let is_inside = server.keyspace.try_enter(&mut executor.ctx);
             if is_inside {
                 executor.make_room();
             }
-            if !executor.seat.is_inside() {
+            if !executor.ctx.is_inside() {
                 return Err(server.scripts.busy.refusal());
             }
             if let Err(refusal) = self.is_still_permitted(executor, session) {
-                server.keyspace.leave(&mut executor.seat);
+                server.keyspace.leave(&mut executor.ctx);
                 return Err(refusal);
             }
             if let Some(refusal) = server.persist.refuses(&server, (row, row.flags), session) {
-                server.keyspace.leave(&mut executor.seat);
+                server.keyspace.leave(&mut executor.ctx);
                 return Err(refusal);
             }
-            let is_paused = server.pause.delays(&server, (row, &args), session, executor.seat.now_ms);
-            if !is_paused && !server.persist.obstacles.delays(row, session) {
+            let is_paused = server.pause.delays(&server, (row, &args), session, executor.ctx.now_ms);
+            if !is_paused && !server.persist.blockers.delays(row, session) {
                 return Ok(());
             }
-            server.keyspace.leave(&mut executor.seat);
+            server.keyspace.leave(&mut executor.ctx);
             // A pause for writes keeps nobody from reading.
             match long.next_that_reads() {
                 Some(job) => job.run(executor, long),
@@ -669,7 +676,7 @@ impl Job {
 
     /// As if it had been run at once: one call, and all the time that it took.
     fn book(&self, executor: &mut Executor, done: Done, reply: &mut Reply, long: Ticks) {
-        let waited = std::mem::take(&mut executor.seat.lock_wait);
+        let waited = std::mem::take(&mut executor.ctx.lock_wait);
         let (server, settings, stats) = (&executor.server, &executor.settings, executor.stats());
         if let Err(error) = &done {
             reply.fail(error);

@@ -9,18 +9,18 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use crate::Millis;
-use crate::audience::Audience;
 use crate::collection::{Collection, Cut};
+use crate::context::{Access, ThreadContext, add, add_signed};
 use crate::entry::{EntryPtr, Ref, Times, Value, View};
 use crate::events::What;
 use crate::evict;
 use crate::gate::Closed;
+use crate::heap_value::HeapValue;
 use crate::key::{Key, Place};
 use crate::keyspace::{Db, Flushed, Keyspace};
-use crate::outside::Outside;
-use crate::seat::{Access, Seat, add, add_signed};
 use crate::segment::Word;
 use crate::slot::{Found, Slot};
+use crate::subscribers::SlotSubscribers;
 use crate::watch::Change;
 
 pub use self::strings::{Edited, Made};
@@ -92,94 +92,98 @@ enum Scope<'a> {
 }
 
 /// See the module's text. Dropping it unlocks.
-pub struct Held<'a> {
+pub struct SlotGuard<'a> {
     keyspace: &'a Keyspace,
-    pub seat: &'a mut Seat,
+    pub ctx: &'a mut ThreadContext,
     scope: Scope<'a>,
     /// Somebody watches or waits for keys of the one slot that is held.
-    heard: bool,
+    listened: bool,
 }
 
-impl<'a> Held<'a> {
+impl<'a> SlotGuard<'a> {
     #[inline]
-    pub(crate) fn one(keyspace: &'a Keyspace, seat: &'a mut Seat, place: Place) -> Held<'a> {
-        keyspace.assert_free(seat);
-        let heard = Audience::is_there(&lock(keyspace, seat, place).audience);
-        seat.holding = true;
-        Held { keyspace, seat, scope: Scope::One(place), heard }
+    pub(crate) fn one(keyspace: &'a Keyspace, ctx: &'a mut ThreadContext, place: Place) -> SlotGuard<'a> {
+        keyspace.assert_free(ctx);
+        let listened = SlotSubscribers::is_there(&lock(keyspace, ctx, place).subscribers);
+        ctx.holding = true;
+        SlotGuard { keyspace, ctx, scope: Scope::One(place), listened }
     }
 
     /// `places` are ascending and without repetitions.
-    pub(crate) fn many(keyspace: &'a Keyspace, seat: &'a mut Seat, places: &'a [Place]) -> Held<'a> {
-        keyspace.assert_free(seat);
-        lock_all(keyspace, seat, places);
-        seat.holding = true;
-        Held { keyspace, seat, scope: Scope::Many(places), heard: false }
+    pub(crate) fn many(
+        keyspace: &'a Keyspace,
+        ctx: &'a mut ThreadContext,
+        places: &'a [Place],
+    ) -> SlotGuard<'a> {
+        keyspace.assert_free(ctx);
+        lock_all(keyspace, ctx, places);
+        ctx.holding = true;
+        SlotGuard { keyspace, ctx, scope: Scope::Many(places), listened: false }
     }
 
     /// Holds `places`, sorted here, and what serving waiters may take: those in these slots, then those in the slots
     /// that serving them takes, and so on. What is found missing is locked in ascending order with the rest, anew.
     pub(crate) fn to_write(
         keyspace: &'a Keyspace,
-        seat: &'a mut Seat,
+        ctx: &'a mut ThreadContext,
         places: &'a mut Vec<Place>,
-    ) -> Held<'a> {
+    ) -> SlotGuard<'a> {
         /// More rounds than waiters are ever linked; if others come faster than that, everything is held.
         const ROUNDS_MAX: usize = 64;
-        keyspace.assert_free(seat);
+        keyspace.assert_free(ctx);
         for _ in 0..ROUNDS_MAX {
             places.sort_unstable();
             places.dedup();
-            lock_all(keyspace, seat, places);
+            lock_all(keyspace, ctx, places);
             let more = keyspace.beyond(places);
             if more.is_empty() {
-                seat.holding = true;
-                return Held { keyspace, seat, scope: Scope::Many(places), heard: false };
+                ctx.holding = true;
+                return SlotGuard { keyspace, ctx, scope: Scope::Many(places), listened: false };
             }
             unlock_all(keyspace, places);
             places.extend(more);
         }
-        Held::all(keyspace, seat)
+        SlotGuard::all(keyspace, ctx)
     }
 
-    pub(crate) fn all(keyspace: &'a Keyspace, seat: &'a mut Seat) -> Held<'a> {
-        keyspace.assert_free(seat);
-        keyspace.lay_down(seat);
-        let closed = keyspace.close(seat);
-        Held::behind(closed, keyspace, seat)
+    pub(crate) fn all(keyspace: &'a Keyspace, ctx: &'a mut ThreadContext) -> SlotGuard<'a> {
+        keyspace.assert_free(ctx);
+        keyspace.publish(ctx);
+        let closed = keyspace.close(ctx);
+        SlotGuard::behind(closed, keyspace, ctx)
     }
 
     /// The same; `None`: another thread keeps the gate closed for long, and the seat stays outside.
-    pub(crate) fn try_all(keyspace: &'a Keyspace, seat: &'a mut Seat) -> Option<Held<'a>> {
-        keyspace.assert_free(seat);
-        keyspace.lay_down(seat);
-        let closed = keyspace.try_close(seat)?;
-        Some(Held::behind(closed, keyspace, seat))
+    pub(crate) fn try_all(keyspace: &'a Keyspace, ctx: &'a mut ThreadContext) -> Option<SlotGuard<'a>> {
+        keyspace.assert_free(ctx);
+        keyspace.publish(ctx);
+        let closed = keyspace.try_close(ctx)?;
+        Some(SlotGuard::behind(closed, keyspace, ctx))
     }
 
-    fn behind(closed: Closed<'a>, keyspace: &'a Keyspace, seat: &'a mut Seat) -> Held<'a> {
-        keyspace.attune(seat);
+    fn behind(closed: Closed<'a>, keyspace: &'a Keyspace, ctx: &'a mut ThreadContext) -> SlotGuard<'a> {
+        keyspace.sync_flags(ctx);
         if keyspace.journal.is_on() {
             keyspace.journal.last(); // slots may go, and what is logged from now on comes behind all that was
         }
-        seat.holding = true;
-        Held { keyspace, seat, scope: Scope::All(closed), heard: false }
+        ctx.holding = true;
+        SlotGuard { keyspace, ctx, scope: Scope::All(closed), listened: false }
     }
 
-    pub(crate) fn none(keyspace: &'a Keyspace, seat: &'a mut Seat) -> Held<'a> {
-        keyspace.assert_free(seat);
-        Held { keyspace, seat, scope: Scope::None, heard: false }
+    pub(crate) fn none(keyspace: &'a Keyspace, ctx: &'a mut ThreadContext) -> SlotGuard<'a> {
+        keyspace.assert_free(ctx);
+        SlotGuard { keyspace, ctx, scope: Scope::None, listened: false }
     }
 
-    pub(crate) fn outside(keyspace: &'a Keyspace, seat: &'a mut Seat) -> Held<'a> {
-        assert!(!seat.inside, "who is inside holds something or nothing in there");
-        Held { keyspace, seat, scope: Scope::None, heard: false }
+    pub(crate) fn outside(keyspace: &'a Keyspace, ctx: &'a mut ThreadContext) -> SlotGuard<'a> {
+        assert!(!ctx.inside, "who is inside holds something or nothing in there");
+        SlotGuard { keyspace, ctx, scope: Scope::None, listened: false }
     }
 
     /// Whether somebody watches or waits for keys of the one slot that is held. Says nothing where more is held.
     #[inline]
-    pub fn is_heard(&self) -> bool {
-        self.heard
+    pub fn has_listeners(&self) -> bool {
+        self.listened
     }
 
     pub fn keyspace(&self) -> &'a Keyspace {
@@ -207,10 +211,10 @@ impl<'a> Held<'a> {
         match self.scope {
             _ if self.holds(place) => f(self),
             Scope::None => {
-                self.keyspace.assert_inside(self.seat);
-                lock(self.keyspace, self.seat, place);
+                self.keyspace.assert_inside(self.ctx);
+                lock(self.keyspace, self.ctx, place);
                 self.scope = Scope::One(place);
-                self.seat.holding = true;
+                self.ctx.holding = true;
                 let result = f(self);
                 self.unlock();
                 self.scope = Scope::None;
@@ -224,33 +228,33 @@ impl<'a> Held<'a> {
     /// all of them until it ends.
     #[inline]
     pub fn tidy_between_commands(&mut self) {
-        if self.seat.has_much_retired() {
+        if self.ctx.has_much_retired() {
             // Once for tables that wait for threads which have left the gate by now, and once for those replaced since.
-            self.seat.free_retired(&self.keyspace.gate);
-            self.seat.free_retired(&self.keyspace.gate);
+            self.ctx.free_retired(&self.keyspace.gate);
+            self.ctx.free_retired(&self.keyspace.gate);
         }
     }
 
     /// Lets a thread that waits for everything to come to rest go first. For a caller that holds nothing and works long:
     /// whatever was read before may have changed afterwards. Does nothing where something is held. `false`: that thread
-    /// takes long, the seat is outside, and the caller has to give its work up; see [`Seat::gate_busy`].
+    /// takes long, the seat is outside, and the caller has to give its work up; see [`ThreadContext::gate_busy`].
     #[must_use]
     pub fn give_way(&mut self) -> bool {
         if matches!(self.scope, Scope::None) && self.keyspace.gate.is_closed() {
-            self.keyspace.leave(self.seat);
-            return self.keyspace.try_enter(self.seat);
+            self.keyspace.leave(self.ctx);
+            return self.keyspace.try_enter(self.ctx);
         }
         true
     }
 
     /// Runs `f`, which takes long and touches no data, outside the gate, so that no thread that needs everything at rest
     /// waits for it; whatever was read before may have changed afterwards. Where something is held, `f` runs in place. A
-    /// seat with [`Seat::gate_busy`] may be outside afterwards: its thread touches no data after this.
-    pub fn aside<R>(&mut self, f: impl FnOnce() -> R) -> R {
+    /// seat with [`ThreadContext::gate_busy`] may be outside afterwards: its thread touches no data after this.
+    pub fn outside_gate<R>(&mut self, f: impl FnOnce() -> R) -> R {
         if !matches!(self.scope, Scope::None) {
             return f();
         }
-        let _stroll = Stroll::begin(self.keyspace, self.seat);
+        let _stroll = GateExit::begin(self.keyspace, self.ctx);
         f()
     }
 
@@ -264,13 +268,13 @@ impl<'a> Held<'a> {
             Scope::None | Scope::All(_) => &[],
         };
         unlock_all(self.keyspace, places);
-        self.seat.holding = false;
+        self.ctx.holding = false;
     }
 
     /// The largest number of a record of one of the slots that are held; zero where everything is.
     #[inline]
     pub(crate) fn last_logged(&self) -> u64 {
-        let logged = |place: &Place| Audience::logged(&slot(self.keyspace, *place).audience);
+        let logged = |place: &Place| SlotSubscribers::logged(&slot(self.keyspace, *place).subscribers);
         match &self.scope {
             Scope::One(place) => logged(place),
             Scope::Many(places) => places.iter().map(logged).max().unwrap_or(0),
@@ -281,7 +285,8 @@ impl<'a> Held<'a> {
     /// Notes the number of their last record with the slots that are held.
     #[inline]
     pub(crate) fn note_logged(&self, number: u64) {
-        let note = |place: &Place| Audience::note_logged(&slot(self.keyspace, *place).audience, number);
+        let note =
+            |place: &Place| SlotSubscribers::note_logged(&slot(self.keyspace, *place).subscribers, number);
         match &self.scope {
             Scope::One(place) => note(place),
             Scope::Many(places) => places.iter().for_each(note),
@@ -310,8 +315,8 @@ impl<'a> Held<'a> {
     fn live(&mut self, key: &Key<'_>) -> Option<Found> {
         let found = self.slot(key).1.find(key.hash, key.bytes)?;
         match found.entry().deadline() {
-            Some(deadline) if deadline <= self.seat.now_ms => {
-                self.expire(key, found, self.seat.keeps_expired())
+            Some(deadline) if deadline <= self.ctx.now_ms => {
+                self.expire(key, found, self.ctx.keeps_expired())
             }
             _ => Some(found),
         }
@@ -323,7 +328,7 @@ impl<'a> Held<'a> {
     fn live_or_gone(&mut self, key: &Key<'_>) -> Option<Found> {
         let found = self.slot(key).1.find(key.hash, key.bytes)?;
         match found.entry().deadline() {
-            Some(deadline) if deadline <= self.seat.now_ms => self.expire(key, found, false),
+            Some(deadline) if deadline <= self.ctx.now_ms => self.expire(key, found, false),
             _ => Some(found),
         }
     }
@@ -331,10 +336,10 @@ impl<'a> Held<'a> {
     #[cold]
     pub(crate) fn expire(&mut self, key: &Key<'_>, found: Found, keep: bool) -> Option<Found> {
         if !keep {
-            self.happened(key.place, key.bytes, What::Expired);
+            self.emit(key.place, key.bytes, What::Expired);
             self.log_removal(key.place, key.bytes);
-            self.unasked(|held| held.remove_found(key.place, found));
-            add(&self.seat.tally.expired, 1);
+            self.unasked(|guard| guard.remove_found(key.place, found));
+            add(&self.ctx.tally.expired, 1);
         }
         None
     }
@@ -351,7 +356,7 @@ impl<'a> Held<'a> {
     pub fn look(&mut self, key: &Key<'_>) -> Option<View<'_>> {
         let found = self.live(key);
         if found.is_some() {
-            add(&self.seat.tally.hits, 1);
+            add(&self.ctx.tally.hits, 1);
         } else {
             self.missed(key);
         }
@@ -363,7 +368,7 @@ impl<'a> Held<'a> {
     pub fn read(&mut self, key: &Key<'_>) -> Option<View<'_>> {
         match self.live(key) {
             Some(found) => {
-                add(&self.seat.tally.hits, 1);
+                add(&self.ctx.tally.hits, 1);
                 self.mark(found.entry());
                 Some(View::new(found.entry()))
             }
@@ -375,8 +380,8 @@ impl<'a> Held<'a> {
     }
 
     fn missed(&mut self, key: &Key<'_>) {
-        add(&self.seat.tally.misses, 1);
-        self.happened(key.place, key.bytes, What::Missed);
+        add(&self.ctx.tally.misses, 1);
+        self.emit(key.place, key.bytes, What::Missed);
     }
 
     /// The key's entry; counts as an access but neither as a hit nor as a miss: for who is about to change it.
@@ -389,23 +394,23 @@ impl<'a> Held<'a> {
     /// Leaves the mark of an access on an entry.
     #[inline]
     fn mark(&mut self, entry: EntryPtr) {
-        if self.seat.no_touch {
+        if self.ctx.no_touch {
             return;
         }
-        match self.seat.access {
+        match self.ctx.access {
             Access::Lru => {
-                let now = evict::lru_clock(self.seat.used_ms());
+                let now = evict::lru_clock(self.ctx.used_ms());
                 // Reading does not dirty the cache line more than once a second.
                 if entry.access() != now {
                     entry.set_access(now);
                 }
             }
             Access::Lfu { log_factor, decay_minutes } => {
-                let random = self.seat.random();
+                let random = self.ctx.random();
                 let access = entry.access();
                 entry.set_access(evict::lfu_touched(
                     access,
-                    self.seat.used_ms(),
+                    self.ctx.used_ms(),
                     log_factor,
                     decay_minutes,
                     random,
@@ -422,13 +427,13 @@ impl<'a> Held<'a> {
     }
 
     fn new_access(&self) -> u32 {
-        match self.seat.access {
-            Access::Lru => evict::lru_clock(self.seat.used_ms()),
-            Access::Lfu { .. } => evict::lfu_new(self.seat.used_ms()),
+        match self.ctx.access {
+            Access::Lru => evict::lru_clock(self.ctx.used_ms()),
+            Access::Lfu { .. } => evict::lfu_new(self.ctx.used_ms()),
         }
     }
 
-    /// The collection at the key, as [`Held::read`].
+    /// The collection at the key, as [`SlotGuard::read`].
     #[inline]
     pub fn collection<T: Collection>(&mut self, key: &Key<'_>) -> Result<Option<Ref<'_, T>>, WrongType> {
         match self.read(key) {
@@ -438,7 +443,7 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// The collection at the key, as [`Held::peek`]: for who is about to change it.
+    /// The collection at the key, as [`SlotGuard::peek`]: for who is about to change it.
     pub fn peek_collection<T: Collection>(&mut self, key: &Key<'_>) -> Result<Option<Ref<'_, T>>, WrongType> {
         match self.peek(key) {
             None => Ok(None),
@@ -462,7 +467,7 @@ impl<'a> Held<'a> {
             let mut edit = Edit::new(&mut value, 0);
             let result = change(&mut edit);
             let Edit { changes, form, cut, .. } = edit;
-            cut.into_iter().for_each(|cut| self.seat.discard_cut(cut));
+            cut.into_iter().for_each(|cut| self.ctx.discard_cut(cut));
             if !value.is_empty() {
                 self.add_collection(key, value, form, None);
                 self.changed_times(key, Change::Written, changes);
@@ -475,7 +480,7 @@ impl<'a> Held<'a> {
         }
         self.mark(entry);
         self.preserve(key.place, entry);
-        let (before, now) = (entry.times(), self.seat.now_ms);
+        let (before, now) = (entry.times(), self.ctx.now_ms);
         let mut value = entry.collection_mut::<T>();
         let overdue = value.overdue(now);
         let mut edit = Edit::new(&mut *value, entry.form());
@@ -484,18 +489,18 @@ impl<'a> Held<'a> {
         let is_empty = value.is_empty();
         let expired = if overdue > 0 { overdue.saturating_sub(value.overdue(now)) } else { 0 };
         drop(value);
-        cut.into_iter().for_each(|cut| self.seat.discard_cut(cut));
+        cut.into_iter().for_each(|cut| self.ctx.discard_cut(cut));
         let found = self.note_times(key.place, found, before);
         if expired > 0 {
             self.fields_expired(key.place, key.bytes, expired, is_empty && changes == 0);
         }
         if is_empty && changes == 0 {
-            self.unasked(|held| held.remove_found(key.place, found));
+            self.unasked(|guard| guard.remove_found(key.place, found));
         } else if is_empty {
             self.remove_found(key.place, found);
-            add(&self.seat.tally.dirty, changes - 1);
+            add(&self.ctx.tally.dirty, changes - 1);
         } else if expired > 0 && changes == 0 {
-            self.tell_if_there(key.place, key.bytes);
+            self.notify_if_there(key.place, key.bytes);
         } else if changes > 0 {
             entry.set_form(form);
             self.changed_for(key, Change::Written, changes, concerns);
@@ -561,7 +566,7 @@ impl<'a> Held<'a> {
         self.note_shared(key.place, entry, shared);
         self.insert(key, entry);
         if replaced.is_none() {
-            self.happened(key.place, key.bytes, What::Added);
+            self.emit(key.place, key.bytes, What::Added);
         }
         self.changed(key, Change::Written);
     }
@@ -570,7 +575,7 @@ impl<'a> Held<'a> {
     /// was used just now.
     pub(crate) fn access_after(&mut self, found: Option<&Found>) -> u32 {
         match found {
-            Some(found) if self.seat.access != Access::Lru => {
+            Some(found) if self.ctx.access != Access::Lru => {
                 self.mark(found.entry());
                 found.entry().access()
             }
@@ -582,8 +587,8 @@ impl<'a> Held<'a> {
     /// reference to it; elsewhere if that takes long.
     pub fn discard<T: Collection>(&mut self, value: T) {
         // SAFETY: the raw value is one of this kind, and its reference moves on.
-        let outside = unsafe { Outside::from_raw(T::KIND, value.into_raw().as_ptr()) };
-        self.seat.discard(Some(outside));
+        let outside = unsafe { HeapValue::from_raw(T::KIND, value.into_raw().as_ptr()) };
+        self.ctx.discard(Some(outside));
     }
 
     fn add_collection<T: Collection>(&mut self, key: &Key<'_>, value: T, form: u8, deadline: Option<Millis>) {
@@ -600,15 +605,15 @@ impl<'a> Held<'a> {
     ) -> EntryPtr {
         let raw = value.into_raw();
         // SAFETY: the raw value is one of this kind, and its reference moves on.
-        let outside = unsafe { Outside::from_raw(T::KIND, raw.as_ptr()) };
-        EntryPtr::new(key.bytes, Value::Outside(outside, form), deadline, self.new_access())
+        let outside = unsafe { HeapValue::from_raw(T::KIND, raw.as_ptr()) };
+        EntryPtr::new(key.bytes, Value::HeapValue(outside, form), deadline, self.new_access())
     }
 
     /// Removes the key; `false` when it was not there. Where what has expired is only hidden, it is there: whoever may write to a
     /// replica is to be rid of it.
     #[inline]
     pub fn remove(&mut self, key: &Key<'_>) -> bool {
-        let hides = self.seat.hides_expired;
+        let hides = self.ctx.hides_expired;
         let found = if hides { self.slot(key).1.find(key.hash, key.bytes) } else { self.live(key) };
         let Some(found) = found else { return false };
         self.remove_found(key.place, found);
@@ -630,7 +635,7 @@ impl<'a> Held<'a> {
             _ if entry.deadline() != deadline => {
                 let before = entry.times();
                 let new = entry.rebuild(key.bytes, deadline);
-                new.set_epoch(self.seat.epoch);
+                new.set_epoch(self.ctx.epoch);
                 self.slot(key).1.replace(found, new);
                 self.note_times(key.place, found, before);
             }
@@ -646,7 +651,7 @@ impl<'a> Held<'a> {
         let entry = self.detach(from.place, found);
         self.preserve(from.place, entry);
         // To save points, it is one change.
-        self.unasked(|held| held.changed(from, Change::Removed));
+        self.unasked(|guard| guard.changed(from, Change::Removed));
         if let Some(found) = self.live_or_gone(to) {
             let old = self.detach(to.place, found);
             self.free(to.place, old);
@@ -676,23 +681,23 @@ impl<'a> Held<'a> {
     pub fn flush(&mut self, db: usize) -> Option<Flushed> {
         assert!(self.holds_all(), "flushing needs everything");
         // Each key is a change that a save point counts; that of an empty one is none, and logged all the same.
-        match self.keyspace.len(self.seat, db) as u64 {
-            0 => self.unasked(|held| add(&held.seat.tally.dirty, 1)),
-            keys => add(&self.seat.tally.dirty, keys),
+        match self.keyspace.len(self.ctx, db) as u64 {
+            0 => self.unasked(|guard| add(&guard.ctx.tally.dirty, 1)),
+            keys => add(&self.ctx.tally.dirty, keys),
         }
-        if self.keyspace.is_empty(self.seat, db) {
+        if self.keyspace.is_empty(self.ctx, db) {
             return None; // and it need not be made again
         }
-        self.keyspace.flush(db, self.seat)
+        self.keyspace.flush(db, self.ctx)
     }
 
     /// Does what nobody has asked for: what changes meanwhile is none of the writes that save points count.
     #[inline]
     pub fn unasked<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
-        let before = self.seat.tally.asked();
+        let before = self.ctx.tally.asked();
         let result = f(self);
         // Not what has been added: something in it may be unasked for by itself.
-        let tally = &self.seat.tally;
+        let tally = &self.ctx.tally;
         tally.unasked.store(tally.dirty.load(Relaxed).wrapping_sub(before), Release);
         result
     }
@@ -700,7 +705,7 @@ impl<'a> Held<'a> {
     /// Looks whether who waits for keys of a database can be served, whose keys have come unheard; everything is held.
     pub fn wake_waiters(&mut self, db: usize) {
         assert!(self.holds_all(), "anybody may wait for any of them");
-        self.keyspace.note_waited(db, self.seat);
+        self.keyspace.note_waited(db, self.ctx);
     }
 
     /// From now on, until this is taken back, no key is removed because its time has passed: neither by who meets it nor
@@ -710,7 +715,7 @@ impl<'a> Held<'a> {
         assert!(self.holds_all(), "it begins and ends at one moment");
         self.keyspace.hide_expired(hide);
         self.keyspace.forget_own(); // from here on they are keys like others
-        self.seat.hides_expired = hide;
+        self.ctx.hides_expired = hide;
     }
 
     /// Makes a database ready for its first key, which would do that itself: half a megabyte more at that moment could
@@ -722,14 +727,14 @@ impl<'a> Held<'a> {
     /// Exchanges two databases; everything is held.
     pub fn swap(&mut self, a: usize, b: usize) {
         assert!(self.holds_all(), "swapping needs everything");
-        add(&self.seat.tally.dirty, 1);
-        self.keyspace.swap(a, b, self.seat);
+        add(&self.ctx.tally.dirty, 1);
+        self.keyspace.swap(a, b, self.ctx);
     }
 
     /// Whether the key is there although its time has passed.
     pub fn has_expired(&self, key: &Key<'_>) -> bool {
         let deadline = self.slot(key).1.find(key.hash, key.bytes).and_then(|found| found.entry().deadline());
-        deadline.is_some_and(|deadline| deadline <= self.seat.now_ms)
+        deadline.is_some_and(|deadline| deadline <= self.ctx.now_ms)
     }
 
     // The rest is how entries get into and out of tables.
@@ -749,27 +754,34 @@ impl<'a> Held<'a> {
     /// The same where not everybody is to be told.
     #[inline]
     fn changed_for(&mut self, key: &Key<'_>, change: Change, times: u64, concerns: Concerns) {
-        add(&self.seat.tally.dirty, times);
+        add(&self.ctx.tally.dirty, times);
         if concerns == Concerns::Everybody {
             let what = if change == Change::Removed { What::Removed } else { What::Written };
-            self.happened(key.place, key.bytes, what);
+            self.emit(key.place, key.bytes, what);
         }
         let slot = self.slot(key).1;
-        if Audience::is_there(&slot.audience) {
-            self.tell(slot, key.place, key.bytes, change, concerns);
+        if SlotSubscribers::is_there(&slot.subscribers) {
+            self.notify(slot, key.place, key.bytes, change, concerns);
         }
     }
 
     #[cold]
-    pub(crate) fn tell(&mut self, slot: &Slot, place: Place, key: &[u8], change: Change, concerns: Concerns) {
+    pub(crate) fn notify(
+        &mut self,
+        slot: &Slot,
+        place: Place,
+        key: &[u8],
+        change: Change,
+        concerns: Concerns,
+    ) {
         let keyspace = self.keyspace;
-        Audience::with(&slot.audience, |audience| {
+        SlotSubscribers::with(&slot.subscribers, |subscribers| {
             if concerns == Concerns::Everybody {
-                audience.watchers.touch(key, change);
-                keyspace.watches.fetch_sub(audience.watchers.drop_forgotten(key), Relaxed);
+                subscribers.watchers.touch(key, change);
+                keyspace.watches.fetch_sub(subscribers.watchers.drop_forgotten(key), Relaxed);
             }
             if concerns != Concerns::Nobody {
-                audience.waiters.note(key, place, self.seat);
+                subscribers.waiters.note(key, place, self.ctx);
             }
         });
     }
@@ -777,7 +789,7 @@ impl<'a> Held<'a> {
     #[inline]
     fn add_entry(&mut self, key: &Key<'_>, entry: EntryPtr) {
         self.insert(key, entry);
-        self.happened(key.place, key.bytes, What::Added);
+        self.emit(key.place, key.bytes, What::Added);
     }
 
     #[inline]
@@ -787,7 +799,7 @@ impl<'a> Held<'a> {
         if slot.len() == 0 {
             db.occupied.set(key.place.slot());
         }
-        entry.set_epoch(self.seat.epoch);
+        entry.set_epoch(self.ctx.epoch);
         self.count_apart(key.place, entry);
         let times = entry.times();
         let due = times.first().map_or(0, |first| self.keyspace.coarse(first));
@@ -797,15 +809,15 @@ impl<'a> Held<'a> {
                 self.note_own(key.place, key.bytes);
             }
         }
-        slot.insert(key.hash, entry, due, &self.keyspace.hasher, self.seat);
-        add_signed(&self.seat.tally.dbs[db.id].keys, 1);
+        slot.insert(key.hash, entry, due, &self.keyspace.hasher, self.ctx);
+        add_signed(&self.ctx.tally.dbs[db.id].keys, 1);
     }
 
     /// Puts another entry of the same key in place of the one found, and frees that.
     fn replace(&mut self, key: &Key<'_>, found: Found, entry: EntryPtr) {
         let old = found.entry();
         let before = old.times();
-        entry.set_epoch(self.seat.epoch);
+        entry.set_epoch(self.ctx.epoch);
         self.count_apart(key.place, entry);
         self.slot(key).1.replace(found, entry);
         self.note_times(key.place, found, before);
@@ -818,8 +830,8 @@ impl<'a> Held<'a> {
         if found.segment.deadline(found.bucket) != 0 {
             self.count_times(db, slot, place, found.entry().times(), Times::default());
         }
-        let entry = slot.remove(found, self.seat);
-        add_signed(&self.seat.tally.dbs[db.id].keys, -1);
+        let entry = slot.remove(found, self.ctx);
+        add_signed(&self.ctx.tally.dbs[db.id].keys, -1);
         self.note_emptied(place);
         entry
     }
@@ -828,26 +840,26 @@ impl<'a> Held<'a> {
     pub(crate) fn remove_found(&mut self, place: Place, found: Found) {
         let word = found.segment.word(found.bucket);
         let entry = self.detach(place, found);
-        self.tell_removed(place, &[word]);
+        self.notify_removed(place, &[word]);
         self.free(place, entry);
     }
 
     /// Counts keys that have been removed, and tells those who watch them or wait for them.
-    pub(crate) fn tell_removed(&mut self, place: Place, removed: &[Word]) {
-        add(&self.seat.tally.dirty, removed.len() as u64);
+    pub(crate) fn notify_removed(&mut self, place: Place, removed: &[Word]) {
+        add(&self.ctx.tally.dirty, removed.len() as u64);
         if self.is_listened_to() {
-            removed.iter().for_each(|word| self.happened(place, word.entry().key(), What::Removed));
+            removed.iter().for_each(|word| self.emit(place, word.entry().key(), What::Removed));
         }
         let slot = self.slot_at(place).1;
-        if Audience::is_there(&slot.audience) {
+        if SlotSubscribers::is_there(&slot.subscribers) {
             removed.iter().for_each(|word| {
-                self.tell(slot, place, word.entry().key(), Change::Removed, Concerns::Everybody)
+                self.notify(slot, place, word.entry().key(), Change::Removed, Concerns::Everybody)
             });
         }
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for SlotGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         self.unlock();
@@ -855,11 +867,11 @@ impl Drop for Held<'_> {
 }
 
 /// Locks slots, given in ascending order.
-fn lock_all(keyspace: &Keyspace, seat: &mut Seat, places: &[Place]) {
+fn lock_all(keyspace: &Keyspace, ctx: &mut ThreadContext, places: &[Place]) {
     // Checked before the first lock is taken: a panic between two would leave the first one locked.
     assert!(places.last().is_none_or(|place| place.db() < keyspace.all_databases()), "no such database");
     for place in places {
-        lock(keyspace, seat, *place);
+        lock(keyspace, ctx, *place);
     }
 }
 
@@ -879,31 +891,31 @@ fn slot(keyspace: &Keyspace, place: Place) -> &Slot {
 
 /// Locks a slot, and books the time if another thread has it.
 #[inline]
-fn lock<'a>(keyspace: &'a Keyspace, seat: &mut Seat, place: Place) -> &'a Slot {
+fn lock<'a>(keyspace: &'a Keyspace, ctx: &mut ThreadContext, place: Place) -> &'a Slot {
     let slot = slot(keyspace, place);
     if !slot.try_lock() {
-        let before = (seat.ticks)();
+        let before = (ctx.ticks)();
         slot.lock();
-        seat.lock_wait += (seat.ticks)().saturating_sub(before);
+        ctx.lock_wait += (ctx.ticks)().saturating_sub(before);
     }
     slot
 }
 
 /// A seat that is outside for a while, and goes back in, also after a panic, if it may.
-struct Stroll<'a> {
+struct GateExit<'a> {
     keyspace: &'a Keyspace,
-    seat: &'a mut Seat,
+    ctx: &'a mut ThreadContext,
 }
 
-impl<'a> Stroll<'a> {
-    fn begin(keyspace: &'a Keyspace, seat: &'a mut Seat) -> Stroll<'a> {
-        keyspace.leave(seat);
-        Stroll { keyspace, seat }
+impl<'a> GateExit<'a> {
+    fn begin(keyspace: &'a Keyspace, ctx: &'a mut ThreadContext) -> GateExit<'a> {
+        keyspace.leave(ctx);
+        GateExit { keyspace, ctx }
     }
 }
 
-impl Drop for Stroll<'_> {
+impl Drop for GateExit<'_> {
     fn drop(&mut self) {
-        self.keyspace.try_enter(self.seat);
+        self.keyspace.try_enter(self.ctx);
     }
 }

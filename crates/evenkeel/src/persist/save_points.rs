@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
-use super::claims::State;
+use super::jobs::State;
 use super::{Job, rewrite, snapshot};
 use crate::clock;
 use crate::config::{SavePoint, Settings};

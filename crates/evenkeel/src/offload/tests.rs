@@ -219,7 +219,7 @@ fn results_are_not_stored_during_a_pause() {
     let (mut slow, mut operator) = (live.connect(), live.connect());
     assert!(!slow.run("SET k v").is_error());
     say(&mut slow, "TEST.LONGCOPY k to 50");
-    live.wait_until("it has begun", || live.server.long.running() == 1);
+    live.wait_until("it has begun", || live.server.offload.running() == 1);
     assert!(!operator.run("CLIENT PAUSE 100000 WRITE").is_error());
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(operator.run("EXISTS to"), Value::Int(0));
@@ -233,7 +233,7 @@ fn who_waits_for_the_end_of_a_pause_keeps_nobody_from_reading() {
     let (mut slow, mut other, mut operator) = (live.connect(), live.connect(), live.connect());
     assert!(!slow.run("SET k v").is_error());
     say(&mut slow, "TEST.LONGCOPY k to 50");
-    live.wait_until("it has begun", || live.server.long.running() == 1);
+    live.wait_until("it has begun", || live.server.offload.running() == 1);
     assert!(!operator.run("CLIENT PAUSE 100000 WRITE").is_error());
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(other.run("TEST.LONG k 50").to_string(), "\"v\"");
@@ -249,7 +249,7 @@ fn results_are_not_stored_by_who_has_become_a_replica() {
     let (mut slow, mut operator) = (live.connect(), live.connect());
     assert!(!slow.run("SET k v").is_error());
     say(&mut slow, "TEST.LONGCOPY k to 50");
-    live.wait_until("it has begun", || live.server.long.running() == 1);
+    live.wait_until("it has begun", || live.server.offload.running() == 1);
     assert_eq!(operator.run("REPLICAOF 127.0.0.1 1").to_string(), "OK");
     assert_eq!(slow.read().to_string(), "-READONLY You can't write against a read only replica.");
     assert_eq!(operator.run("EXISTS to"), Value::Int(0));
@@ -263,8 +263,8 @@ fn more_than_the_threads_can_do_waits_or_is_done_in_place() {
     assert!(!clients[0].run("SET k v").is_error());
     clients.iter_mut().for_each(|client| say(client, "TEST.LONG k 1"));
     clients.iter_mut().for_each(|client| assert_eq!(client.read().to_string(), "\"v\""));
-    live.wait_until("all is done", || live.server.long.running() == 0);
-    assert_eq!(live.server.long.queued(), 0);
+    live.wait_until("all is done", || live.server.offload.running() == 0);
+    assert_eq!(live.server.offload.queued(), 0);
     live.stop();
 }
 
@@ -285,11 +285,11 @@ fn large_replies_arrive_whole_and_who_leaves_is_let_go() {
     let mut idle = live.connect();
     say(&mut idle, "TEST.LONG k 1");
     drop(slow);
-    live.wait_until("all is done", || live.server.long.running() == 0);
+    live.wait_until("all is done", || live.server.offload.running() == 0);
     // It is sent as much as the socket takes, and never reads it.
     live.wait_until("the reply is on its way", || live.server.clients.totals().output_max > 1_000_000);
     drop(idle);
-    live.wait_until("all is freed", || live.server.rubbish.pending() == 0);
+    live.wait_until("all is freed", || live.server.lazy_free.pending() == 0);
     assert_eq!(quick.run("PING").to_string(), "PONG");
     live.stop();
 }
@@ -312,10 +312,10 @@ fn a_server_stops_while_work_is_done() {
     let mut client = live.connect();
     assert!(!client.run("SET k v").is_error());
     say(&mut client, "TEST.LONG k 300");
-    live.wait_until("it has begun", || live.server.long.running() == 1);
+    live.wait_until("it has begun", || live.server.offload.running() == 1);
     let mut second = live.connect();
     say(&mut second, "TEST.LONG k 60000");
-    live.wait_until("it has come", || live.server.long.queued() == 1);
+    live.wait_until("it has come", || live.server.offload.queued() == 1);
     live.stop();
     assert_eq!(client.read_to_end().expect("the server hangs up"), b"");
 }
@@ -383,13 +383,13 @@ fn whoever_waits_for_the_gate_looks_again() {
         // More keys than are locked one by one.
         ("SORT list BY weight_* STORE to".to_string(), ":1100"),
     ];
-    let mut seat = live.server.keyspace.seat();
+    let mut ctx = live.server.keyspace.thread_context();
     for (command, reply) in commands {
-        live.server.keyspace.enter(&mut seat);
+        live.server.keyspace.enter(&mut ctx);
         say(&mut writer, &command);
         std::thread::sleep(Duration::from_millis(100));
         live.server.pause.begin(Pauser::End, false, u64::MAX, clock::unix_ms());
-        live.server.keyspace.leave(&mut seat);
+        live.server.keyspace.leave(&mut ctx);
         std::thread::sleep(Duration::from_millis(100));
         assert_eq!(operator.run("EXISTS to"), Value::Int(0), "{command}");
         live.server.pause.end(Pauser::End);

@@ -12,7 +12,7 @@ use crate::net::poll::Wakeup;
 use crate::server::Server;
 
 /// See the module's text.
-pub(crate) struct Door {
+pub(crate) struct ReplicaInbox {
     wakeup: Wakeup,
     inside: Mutex<Inside>,
 }
@@ -24,9 +24,9 @@ struct Inside {
     runs: bool,
 }
 
-impl Door {
-    pub(super) fn new() -> io::Result<Door> {
-        Ok(Door { wakeup: Wakeup::new()?, inside: Mutex::default() })
+impl ReplicaInbox {
+    pub(super) fn new() -> io::Result<ReplicaInbox> {
+        Ok(ReplicaInbox { wakeup: Wakeup::new()?, inside: Mutex::default() })
     }
 
     /// A connection becomes a replica's.

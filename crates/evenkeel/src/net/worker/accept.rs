@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
-use crate::tls::Tunnel;
+use crate::tls::TlsStream;
 
 /// Connections accepted per turn and listener; the rest wait for the next turn.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -14,8 +14,8 @@ const ACCEPTS_PER_TURN: usize = 64;
 const OPERATORS_MAX: usize = 8;
 
 /// How long a connection beyond `maxclients` waits for a place, in milliseconds, and how many may wait.
-pub(super) const DOORSTEP_MS: u64 = 20;
-const DOORSTEP_MAX: usize = 64;
+pub(super) const ACCEPT_QUEUE_MS: u64 = 20;
+const ACCEPT_QUEUE_MAX: usize = 64;
 
 /// How often it is logged, in milliseconds, that connections cannot be accepted.
 const COMPLAINT_MS: u64 = 1_000;
@@ -48,7 +48,7 @@ impl Worker {
                     self.server.log.warning(format!("Accepting client connection: {error}"));
                 }
                 let _ = self.poll.remove(listener.fd());
-                self.unheard.push(listener);
+                self.muted_listeners.push(listener);
             }
             _ => self.server.log.verbose(format!("Accepting client connection: {error}")),
         }
@@ -56,7 +56,7 @@ impl Worker {
 
     /// Listens again where it could not be accepted.
     pub(super) fn listen_again(&mut self) {
-        for listener in std::mem::take(&mut self.unheard) {
+        for listener in std::mem::take(&mut self.muted_listeners) {
             if self.listeners.iter().any(|one| one.id == listener.id) {
                 self.listen(&listener);
             }
@@ -85,14 +85,14 @@ impl Worker {
 
     /// Accepts what has come in, after the connections that have ended in this turn are gone.
     pub(super) fn answer_the_door(&mut self) {
-        while let Some((since_ms, accepted)) = self.doorstep.pop_front() {
-            if self.over(&accepted) > 0 && self.now_ms < since_ms + DOORSTEP_MS {
-                self.doorstep.push_front((since_ms, accepted));
+        while let Some((since_ms, accepted)) = self.accept_queue.pop_front() {
+            if self.over(&accepted) > 0 && self.now_ms < since_ms + ACCEPT_QUEUE_MS {
+                self.accept_queue.push_front((since_ms, accepted));
                 break;
             }
             self.welcome(accepted);
         }
-        for listener in std::mem::take(&mut self.knocking) {
+        for listener in std::mem::take(&mut self.ready_listeners) {
             self.accept(listener);
         }
     }
@@ -107,8 +107,8 @@ impl Worker {
     /// Lets a connection wait a moment for a place when there is none: the end of another one may be on its way
     /// through another worker, and a client that reconnects counts on being let in.
     pub(super) fn admit(&mut self, accepted: Accepted) {
-        if self.over(&accepted) > 0 && self.doorstep.len() < DOORSTEP_MAX {
-            return self.doorstep.push_back((self.now_ms, accepted));
+        if self.over(&accepted) > 0 && self.accept_queue.len() < ACCEPT_QUEUE_MAX {
+            return self.accept_queue.push_back((self.now_ms, accepted));
         }
         self.welcome(accepted);
     }
@@ -148,10 +148,10 @@ impl Worker {
             self.server.rejected_connections.fetch_add(1, Relaxed);
             return;
         };
-        match Tunnel::accept(config) {
-            Ok(mut tunnel) => {
-                tunnel.refusal = refusal;
-                let connection = self.connection_of(accepted).within(tunnel);
+        match TlsStream::accept(config) {
+            Ok(mut tls_stream) => {
+                tls_stream.refusal = refusal;
+                let connection = self.connection_of(accepted).within(tls_stream);
                 self.deal(Box::new(connection));
             }
             Err(error) => self.server.log.warning(format!("No TLS for {address}: {error}")),
@@ -167,7 +167,7 @@ impl Worker {
             ClientInfo::new(id, accepted.address, accepted.local_address, fd, accepted.is_unix, self.now_ms);
         let info = Arc::new(info);
         self.server.clients.add(info.clone());
-        let mut session = Session::of_newcomer(info, &self.server);
+        let mut session = Session::of_new_connection(info, &self.server);
         session.on_probation = self.server.clients.count() > settings.maxclients as usize;
         Connection::new(accepted.socket, session)
     }
@@ -261,18 +261,18 @@ impl Worker {
     pub(super) fn forget(&mut self, mut connection: Box<Connection>) {
         self.abandon_wait(&mut connection);
         if connection.backlog_len() > LARGE {
-            self.server.rubbish.free(connection.abandon());
+            self.server.lazy_free.free(connection.abandon());
         }
         let server = &self.server;
-        let seat = &mut self.executor.seat;
-        connection.session.hear_no_more(server);
+        let ctx = &mut self.executor.ctx;
+        connection.session.end_push(server);
         server.clients.remove(connection.client().id);
         if let Some(watching) = connection.session.watching.take() {
-            if !server.keyspace.enter_unless(seat, || server.scripts.busy.is_busy()) {
+            if !server.keyspace.enter_unless(ctx, || server.scripts.busy.is_busy()) {
                 return self.executor.left_watches.push(watching);
             }
-            watching.end(&mut server.keyspace.hold_none(seat));
-            server.keyspace.leave(seat);
+            watching.end(&mut server.keyspace.hold_none(ctx));
+            server.keyspace.leave(ctx);
         }
     }
 }

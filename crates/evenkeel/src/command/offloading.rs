@@ -1,22 +1,22 @@
-//! Long commands on one collection: what they reply or change is worked out by another thread (see [`crate::long`]).
+//! Long commands on one collection: what they reply or change is worked out by another thread (see [`crate::offload`]).
 
 use evenkeel_store::collection::Collection;
 
 use super::Call;
 use crate::error::Done;
-use crate::long::{LONG_MIN, Work};
+use crate::offload::{OFFLOAD_MIN, Work};
 use crate::reply::Reply;
 
 /// Whether going through so many elements is worth being done elsewhere.
 #[inline]
 pub(crate) fn is_much(elements: u64) -> bool {
-    elements >= LONG_MIN as u64
+    elements >= OFFLOAD_MIN as u64
 }
 
 impl Call<'_, '_> {
     /// Replies with what `write` makes of a clone of the collection that it owns.
     pub(crate) fn reply_elsewhere(&mut self, write: impl FnOnce(&mut Reply) + Send + 'static) -> Done {
-        self.go_long(Work::reads(move |reply| {
+        self.offload(Work::reads(move |reply| {
             write(reply);
             Ok(())
         }))
@@ -27,7 +27,7 @@ impl Call<'_, '_> {
     /// would have to begin to wait on a thread that cannot.
     pub(crate) fn first_of_much(&mut self, elements: u64) -> Option<usize> {
         let keys = if is_much(elements) { self.keys } else { &[] };
-        keys.iter().position(|key| self.held.peek(key).is_some())
+        keys.iter().position(|key| self.guard.peek(key).is_some())
     }
 
     /// Has the collection at the call's first key changed elsewhere: `change` gets a clone, which then takes the
@@ -58,18 +58,18 @@ impl Call<'_, '_> {
             Ok((changed, changes, reply))
         };
         let is_current = move |call: &mut Call<'_, '_>| {
-            let now = call.held.peek_collection::<T>(&call.keys[key]);
+            let now = call.guard.peek_collection::<T>(&call.keys[key]);
             let is_same = now.is_ok_and(|now| now.is_some_and(|now| now.is_same(&known)));
-            is_same && call.keys[..key].iter().all(|before| call.held.peek(before).is_none())
+            is_same && call.keys[..key].iter().all(|before| call.guard.peek(before).is_none())
         };
-        self.go_long(Work::writes(compute, is_current, move |call, (changed, changes, reply)| {
-            let old = call.held.edit_if_there::<T, _>(&call.keys[key], |edit| {
+        self.offload(Work::writes(compute, is_current, move |call, (changed, changes, reply)| {
+            let old = call.guard.edit_if_there::<T, _>(&call.keys[key], |edit| {
                 edit.changes = changes;
                 std::mem::replace(&mut **edit, changed)
             })?;
             if let Some(old) = old {
                 log(call, &old);
-                call.held.discard(old);
+                call.guard.discard(old);
             }
             call.reply.append(reply);
             Ok(())

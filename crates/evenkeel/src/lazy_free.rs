@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_millis(10);
 const LOOK: Duration = Duration::from_micros(50);
 
 /// Things to be dropped on another thread.
-pub(crate) struct Rubbish {
+pub(crate) struct LazyFreeThread {
     sender: Sender<Box<dyn Send>>,
     counts: Arc<Counts>,
 }
@@ -50,13 +50,13 @@ struct Counts {
     forgotten: AtomicU64,
     /// FLUSHDBs and FLUSHALLs whose memory has not come back yet.
     flushes: AtomicU64,
-    /// See [`Rubbish::flushed_at`].
+    /// See [`LazyFreeThread::flushed_at`].
     flushed_at: AtomicU64,
 }
 
-impl Rubbish {
+impl LazyFreeThread {
     /// Starts the thread; it ends when the last sender is gone.
-    pub(crate) fn start(inboxes: Arc<[Inbox]>) -> Rubbish {
+    pub(crate) fn start(inboxes: Arc<[Inbox]>) -> LazyFreeThread {
         let (sender, receiver) = channel::<Box<dyn Send>>();
         let counts = Arc::new(Counts::default());
         let freed = counts.clone();
@@ -70,7 +70,7 @@ impl Rubbish {
                 }
             })
             .expect("a thread can be started");
-        Rubbish { sender, counts }
+        LazyFreeThread { sender, counts }
     }
 
     /// Drops `thing` soon.
@@ -80,7 +80,7 @@ impl Rubbish {
         drop(self.sender.send(Box::new(thing)));
     }
 
-    /// Drops flushed databases soon; until then, [`Rubbish::is_flushing`].
+    /// Drops flushed databases soon; until then, [`LazyFreeThread::is_flushing`].
     pub(crate) fn free_flushed(&self, databases: impl Send + 'static) {
         self.counts.flushes.fetch_add(1, Relaxed);
         // Dropped in this order.
@@ -107,7 +107,7 @@ impl Rubbish {
         }
     }
 
-    /// Much is about to be given up, and nothing is on its way back yet: see [`Rubbish::flushed_at`]. `apart`: bytes that count
+    /// Much is about to be given up, and nothing is on its way back yet: see [`LazyFreeThread::flushed_at`]. `apart`: bytes that count
     /// beside those that are used.
     pub(crate) fn note_flush(&self, apart: u64) {
         self.counts.flushed_at.store(memory::used_by_data() as u64 + apart, Relaxed);
@@ -140,7 +140,7 @@ impl Rubbish {
     }
 }
 
-impl LazyFree for Rubbish {
+impl LazyFree for LazyFreeThread {
     fn free(&self, garbage: Garbage) {
         let bytes = garbage.memory();
         if self.counts.values.load(Relaxed) > QUEUED_BYTES_MAX && bytes <= IN_PLACE_MAX {
@@ -151,7 +151,7 @@ impl LazyFree for Rubbish {
         }
         self.counts.values.fetch_add(bytes as u64, Relaxed);
         // Dropped in this order.
-        Rubbish::free(self, (garbage, Returned { counts: self.counts.clone(), bytes }));
+        LazyFreeThread::free(self, (garbage, Returned { counts: self.counts.clone(), bytes }));
     }
 }
 

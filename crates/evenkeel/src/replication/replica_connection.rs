@@ -20,8 +20,8 @@ use evenkeel_resp::number::parse_i64;
 use evenkeel_resp::request::{Parsed, State, parse};
 
 use super::Stream;
-use super::pipe::Pipe;
-use super::replicas::{Introduction, Progress, Replica};
+use super::replicas::{Progress, Replica, ReplicaHello};
+use super::snapshot_pipe::SnapshotPipe;
 use crate::acl;
 use crate::clock;
 use crate::command::Args;
@@ -43,10 +43,10 @@ const READS_MAX: usize = 4;
 const WORD_LEN_MAX: usize = 16 * 1024;
 
 /// See the module's text.
-pub(super) struct Peer {
+pub(super) struct ReplicaConnection {
     connection: Connection,
     pub(super) shared: Arc<Replica>,
-    pub(super) introduction: Introduction,
+    pub(super) replica_hello: ReplicaHello,
     pub(super) stage: Stage,
     /// What goes before all else, of which `head_sent` bytes are sent.
     head: Vec<u8>,
@@ -73,9 +73,9 @@ pub(super) enum Stage {
     Waiting { since: Instant },
     /// The snapshot in this pipe is to be for it, as soon as it is known where in the stream that begins: not before `keeps`,
     /// where the stream is not that of this server's own writes, and may go on before that is known here.
-    Begun { pipe: Arc<Pipe>, keeps: Option<u64> },
+    Begun { pipe: Arc<SnapshotPipe>, keeps: Option<u64> },
     /// It is sent the snapshot from `at` on, and afterwards the stream from `then` on.
-    Snapshot { pipe: Arc<Pipe>, at: u64, then: u64 },
+    Snapshot { pipe: Arc<SnapshotPipe>, at: u64, then: u64 },
     /// It loads the snapshot.
     Loading { then: u64 },
     /// It is sent the stream from `at` on.
@@ -93,14 +93,14 @@ pub(super) enum Word {
     Ack { bytes: u64, synced: Option<u64> },
 }
 
-impl Peer {
-    pub(super) fn new(connection: Connection, now_ms: u64, now: Instant) -> Peer {
-        let introduction = connection.session.introduction.as_deref().cloned().unwrap_or_default();
-        let shared = Arc::new(Replica::new(connection.client().clone(), &introduction, now_ms));
-        Peer {
+impl ReplicaConnection {
+    pub(super) fn new(connection: Connection, now_ms: u64, now: Instant) -> ReplicaConnection {
+        let replica_hello = connection.session.replica_hello.as_deref().cloned().unwrap_or_default();
+        let shared = Arc::new(Replica::new(connection.client().clone(), &replica_hello, now_ms));
+        ReplicaConnection {
             connection,
             shared,
-            introduction,
+            replica_hello,
             stage: Stage::Waiting { since: now },
             head: Vec::new(),
             head_sent: 0,
@@ -138,14 +138,14 @@ impl Peer {
         match &self.stage {
             Stage::Waiting { .. } | Stage::Begun { .. } => true,
             Stage::Snapshot { pipe, at: 0, .. } => {
-                !self.introduction.takes_mark && pipe.lock().bytes.end() == 0
+                !self.replica_hello.takes_mark && pipe.lock().bytes.end() == 0
             }
             _ => false,
         }
     }
 
     /// Where the snapshot comes from that is for it.
-    pub(super) fn pipe(&self) -> Option<&Arc<Pipe>> {
+    pub(super) fn pipe(&self) -> Option<&Arc<SnapshotPipe>> {
         match &self.stage {
             Stage::Begun { pipe, .. } | Stage::Snapshot { pipe, .. } => Some(pipe),
             _ => None,
@@ -181,13 +181,13 @@ impl Peer {
     }
 
     /// The snapshot in its pipe begins at this offset of the stream.
-    pub(super) fn begin_snapshot(&mut self, pipe: Arc<Pipe>, then: u64) {
+    pub(super) fn begin_snapshot(&mut self, pipe: Arc<SnapshotPipe>, then: u64) {
         self.stage = Stage::Snapshot { pipe, at: 0, then };
         self.catches_up = true;
         self.has_loaded = false;
     }
 
-    /// Sends what there is, as far as the socket takes it; returns how many bytes. If [`Peer::is_writable`] afterwards, there
+    /// Sends what there is, as far as the socket takes it; returns how many bytes. If [`ReplicaConnection::is_writable`] afterwards, there
     /// may be more.
     pub(super) fn send(&mut self, stream: &Stream, now: Instant) -> io::Result<usize> {
         if self.connection.backlog_len() > 0 && self.connection.send_backlog()? == Sent::Part {
@@ -257,7 +257,7 @@ impl Peer {
         }
         if sent > 0 {
             self.stage = Stage::Snapshot { pipe, at: at + sent as u64, then };
-            if !self.introduction.takes_mark {
+            if !self.replica_hello.takes_mark {
                 self.shared.set_progress(Progress::Snapshot);
             }
         }
@@ -266,10 +266,10 @@ impl Peer {
 
     /// All of the snapshot has been sent.
     fn end_snapshot(&mut self, then: u64) {
-        if self.introduction.only_snapshot {
+        if self.replica_hello.only_snapshot {
             self.stage = Stage::Done;
             self.shared.set_progress(Progress::Done);
-        } else if self.introduction.takes_mark && !self.has_loaded {
+        } else if self.replica_hello.takes_mark && !self.has_loaded {
             self.stage = Stage::Loading { then };
             self.shared.set_progress(Progress::Online);
         } else {
@@ -279,9 +279,9 @@ impl Peer {
 
     fn send_stream(&mut self, stream: &Stream, at: u64, now: Instant) -> io::Result<usize> {
         let Some(backlog) = stream.backlog() else { return Ok(0) };
-        let sent = match &stream.overflow {
-            Some(overflow) if overflow.has(at) => {
-                let Some((piece, skip)) = overflow.read(at) else { return Ok(0) };
+        let sent = match &stream.spill_file {
+            Some(spill_file) if spill_file.has(at) => {
+                let Some((piece, skip)) = spill_file.read(at) else { return Ok(0) };
                 self.send_slices(&[IoSlice::new(&piece[skip..])])?
             }
             _ if backlog.has(at) => self.send_slices(&backlog.slices(at, SEND_LEN))?,
@@ -316,9 +316,13 @@ impl Peer {
         }
     }
 
-    /// Reads what it has said, if not too much, and calls `f` with each word. If [`Peer::is_readable`] afterwards, there may
+    /// Reads what it has said, if not too much, and calls `f` with each word. If [`ReplicaConnection::is_readable`] afterwards, there may
     /// be more. An error is the end of the connection: also that its user may not say this any more.
-    pub(super) fn listen(&mut self, server: &Server, mut f: impl FnMut(&mut Peer, Word)) -> io::Result<()> {
+    pub(super) fn listen(
+        &mut self,
+        server: &Server,
+        mut f: impl FnMut(&mut ReplicaConnection, Word),
+    ) -> io::Result<()> {
         for _ in 0..READS_MAX {
             match self.connection.read_more(READ_LEN) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -340,7 +344,11 @@ impl Peer {
         self.take_words(server, &mut f) // what it said together with its request
     }
 
-    fn take_words(&mut self, server: &Server, f: &mut impl FnMut(&mut Peer, Word)) -> io::Result<()> {
+    fn take_words(
+        &mut self,
+        server: &Server,
+        f: &mut impl FnMut(&mut ReplicaConnection, Word),
+    ) -> io::Result<()> {
         let Connection { session, input, .. } = &mut self.connection;
         let (words, used) = words(input, |args| may_say(server, session, args))?;
         self.connection.input.drain(..used);
