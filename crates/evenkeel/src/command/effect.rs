@@ -1,7 +1,7 @@
 //! What is logged instead of a command: other commands with the same effect at any time and place.
 //!
 //! The log is read by servers for which nothing has expired yet and whose clock shows another time, or none. A command that
-//! depends on the clock, on chance, on what has expired or on who waits is logged by what it has done. docs/log.md has the
+//! depends on the clock, on chance, on what has expired or on who waits is logged by what it has done. docs/journal.md has the
 //! whole list.
 //!
 //! What a command has done may be a million words, and whoever reads the log need not be made to take them all at once: they

@@ -19,7 +19,7 @@ pub(super) const ARGS: &[&str] =
 /// Bases are commands.
 pub(super) const PLAIN: &[&str] = &["--aof-use-rdb-preamble", "no"];
 
-/// Not logged, or nothing that a digest is the same for: see docs/log.md.
+/// Not logged, or nothing that a digest is the same for: see docs/journal.md.
 const LEFT_OUT: &[&str] =
     &["DEBUG", "CONFIG", "SHUTDOWN", "RESET", "CLIENT", "MONITOR", "SUBSCRIBE", "PSUBSCRIBE"];
 
