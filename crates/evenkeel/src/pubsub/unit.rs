@@ -33,7 +33,7 @@ pub(crate) enum Message {
         text: Box<[u8]>,
     },
     /// For one client.
-    PushMessage(Arc<ClientInfo>, PushMessage),
+    Sent(Arc<ClientInfo>, PushMessage),
     /// For all who watch by MONITOR.
     Lines(Arc<[u8]>),
 }
@@ -95,7 +95,7 @@ fn deliver_one(pubsub: &PubSub, monitors: &Monitors, message: &Message) {
     match message {
         Message::Published { channel, text } => _ = pubsub.publish(channel, text),
         Message::PublishedInShard { channel, text } => _ = pubsub.publish_in_shard(channel, text),
-        Message::PushMessage(client, message) => pubsub.send(client, message.clone()),
+        Message::Sent(client, message) => pubsub.send(client, message.clone()),
         Message::Lines(lines) => monitors.send(pubsub, || lines.clone()),
     }
 }
@@ -141,7 +141,7 @@ fn deliver_together(pubsub: &PubSub, monitors: &Monitors, messages: &[Message]) 
             Message::PublishedInShard { channel, text } => {
                 _ = hand_out_in_shard(shards.of(channel), (channel, text), &mut put);
             }
-            Message::PushMessage(client, message) => batches.add(client, message.clone()),
+            Message::Sent(client, message) => batches.add(client, message.clone()),
             Message::Lines(lines) => {
                 watchers.iter().flat_map(|them| them.iter()).for_each(|client| put(client, lines.clone()));
             }
