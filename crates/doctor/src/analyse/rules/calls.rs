@@ -1,4 +1,4 @@
-//! R7: wake-ups that bring nothing. R12: many calls for few bytes.
+//! R7: wake-ups without events. R12: many calls for few bytes.
 
 use super::sends::SENDS;
 use super::{SHARE_MIN, percent};
@@ -15,7 +15,7 @@ const CALLS_MANY: f64 = 1_000.0;
 const SMALL_SHARE_MIN: f64 = 0.1;
 const WOULD_BLOCK_MIN: f64 = 0.3;
 
-/// Calls of one kind, added up.
+/// Calls of a kind, added up.
 #[derive(Debug, Default)]
 struct Sum {
     count: u64,
@@ -39,7 +39,7 @@ fn unseen() -> Outcome {
     Outcome::Unseen("counts of system calls need programs in the kernel".to_string())
 }
 
-/// Calls on connections to others.
+/// Calls on connections.
 fn on_peers(view: &View<'_>, names: &[&str]) -> Sum {
     let is_named = |call: &&Call| names.contains(&call.name.as_str());
     sum(view.calls().filter(is_named).filter(|call| view.role(call.fd).is_some_and(|role| role.is_peer())))
@@ -54,14 +54,14 @@ impl Sum {
         self.count.saturating_sub(self.would_block)
     }
 
-    /// Whether these are many calls that each bring few bytes, and take time.
+    /// Whether these are many calls that each transfer few bytes, and together take time.
     fn is_small(&self, view: &View<'_>) -> bool {
         let is_much = view.share(self.cpu_ns) >= SMALL_SHARE_MIN;
         is_much && self.bytes_each() < BYTES_FEW && view.per_second(self.done()) > CALLS_MANY
     }
 }
 
-/// Whether a sample is inside one of the calls of which R12 says that they receive too few bytes each.
+/// Whether a sample is inside one of R12's receives of few bytes.
 pub(super) fn is_small_receive(view: &View<'_>) -> impl Fn(&Sample) -> bool + use<> {
     let are_small = view.counts_calls() && on_peers(view, RECEIVES).is_small(view);
     move |sample| are_small && sample.call.as_deref().is_some_and(|name| RECEIVES.contains(&name))
@@ -128,7 +128,10 @@ pub(crate) fn useless_wakeups(view: &View<'_>) -> Outcome {
             Finding::new("R7", share, view.confidence(0.7, false), title)
                 .evidence(format!("{} polls a second", view.rate(polls.count)), command)
                 .within(&[view.scale_error(share)])
-                .next("Wait with a time-out instead of polling; EPOLLEXCLUSIVE where several wait for one descriptor."),
+                .next(
+                    "Wait with a time-out instead of polling; EPOLLEXCLUSIVE where several wait for one \
+                     descriptor.",
+                ),
         );
     }
     if view.per_second(accepts.count) > CALLS_MANY && refused > WOULD_BLOCK_MIN {
@@ -172,7 +175,7 @@ mod tests {
         let diagnosis = diagnose(&recording);
         let title = &diagnosis.findings.iter().find(|finding| finding.rule == "R12").expect("R12").title;
         assert!(title.starts_with("It receives 1 bytes a call, 50000 times a second"), "{title}");
-        // The function that calls them is not named for what they take.
+        // The time of the small receives is not attributed to their caller as well.
         golden::add_samples(&mut recording, &["main", "readClient", "ksys_read"], 500);
         recording.samples.last_mut().expect("the one just added").call = Some("read".to_string());
         golden::add_samples(&mut recording, &["main", "readClient"], 200);
