@@ -14,8 +14,7 @@ use crate::recording::{Frame, Sample};
 
 /// Two suffice: the third rarely has half of the first.
 const HOT_MAX: usize = 2;
-/// A function with this much of the time is worth a look; its confidence is low, so any specific cause goes
-/// first.
+/// A hot function is a place to look at, not yet a cause: more specific findings should rank before it.
 const HOT_CONFIDENCE: f64 = 0.6;
 /// A function with this part of the samples below it, and less than `SHARE_MIN` in itself, is the main loop.
 const LOOP_SHARE: f64 = 0.7;

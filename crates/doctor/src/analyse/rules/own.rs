@@ -1,7 +1,7 @@
 //! R19: the doctor itself: its cost to the server, the events it lost, and the stacks it could not walk.
 //!
-//! These findings gain nothing, so they come last. They qualify the others: shares of system calls are too
-//! high by the programs' time in each call, and lost events are missing somewhere.
+//! These findings gain nothing, so they come last. They qualify the other findings: shares of system calls
+//! are too high by the programs' time in each call, and lost events are missing somewhere.
 
 use super::percent;
 use crate::analyse::finding::{Finding, Outcome};
