@@ -1,4 +1,4 @@
-//! Probes that are asked for by name, on a real server.
+//! Probes on request, on a real server.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::refusals::refused;
 use crate::stage::{self, Load, redis, stage};
 use crate::{PIPELINED, corpus};
 
-/// Whether programs can be loaded here; says so where not.
+/// Whether programs can be loaded here; prints a message if not.
 fn can_probe(pid: &str) -> bool {
     let seen = stage::doctor_json(&["diagnose", "--json", "--no-ask", "--seconds", "0.6", "--pid", pid]);
     let can = seen["tier"] == "T0";
@@ -18,7 +18,7 @@ fn can_probe(pid: &str) -> bool {
     can
 }
 
-/// The first number before a word.
+/// Returns the first number before a word.
 fn number_before(text: &str, word: &str) -> f64 {
     let (before, _) = text.split_once(word).unwrap_or_else(|| panic!("no {word} in {text}"));
     let last = before.split_whitespace().next_back().and_then(|number| number.parse().ok());
@@ -97,7 +97,7 @@ fn the_stages_of_requests_are_told_as_the_server_counts_them() {
         let row = row(name);
         let (times, told, counted) = (row[0], row[1], row[2]);
         assert!(times > 100.0, "{said}");
-        // The count is in whole microseconds, and both are read one after the other.
+        // The count is in whole microseconds, and the two are read in succession.
         assert!((told - counted).abs() <= 0.1 * counted + 0.05, "{name}: {said}");
     }
     println!("{said}");
