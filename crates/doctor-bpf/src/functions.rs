@@ -49,7 +49,7 @@ pub fn find(pid: i32, name: &str) -> Result<Function> {
             return Ok(Function { name, module, path, offset });
         }
     }
-    bail!("no function of it is named {name}; names are as `evenkeel-doctor cpu` shows them")
+    bail!("it has no function named {name}; names are as `evenkeel-doctor cpu` shows them")
 }
 
 /// Offsets and full names of the file's functions with that name. Symbols that equal the name win over
@@ -99,6 +99,6 @@ mod tests {
         let by_address = find(own, &format!("{}+0x0", found.module));
         assert!(by_address.is_ok_and(|function| function.offset == 0), "the start of the file");
         let error = find(own, "no_such_function").expect_err("there is none");
-        assert!(error.to_string().starts_with("no function of it is named no_such_function"), "{error}");
+        assert!(error.to_string().starts_with("it has no function named no_such_function"), "{error}");
     }
 }

@@ -74,7 +74,7 @@ impl Counter {
     fn tracepoints(pid: i32, names: Vec<String>) -> Result<Counter> {
         ensure!(
             names.len() <= TRACEPOINTS_MAX,
-            "{} tracepoints have such a name: say more of it, {TRACEPOINTS_MAX} are the most",
+            "{} tracepoints match: use a longer name, at most {TRACEPOINTS_MAX} may match",
             names.len()
         );
         let object = load(pid, &["on_tracepoint"])?;
@@ -92,7 +92,7 @@ impl Counter {
         ensure!(!names.is_empty(), "the kernel has no tracepoint and no function named {pattern}");
         ensure!(
             names.len() <= COUNTS_MAX,
-            "{} functions of the kernel have such a name: say more of it, {COUNTS_MAX} are the most",
+            "{} functions of the kernel match: use a longer name, at most {COUNTS_MAX} may match",
             names.len()
         );
         let options = KprobeMultiOpts {
@@ -107,8 +107,8 @@ impl Counter {
         match attached {
             Ok((object, link)) => Ok(Counter { object, links: vec![link], names }),
             Err(error) => bail!(
-                "{} functions of the kernel have such a name, and it does not let them be counted (it needs \
-                 kprobes): {error:#}. Tracepoints can be: see `perf list tracepoint`",
+                "{} functions of the kernel match, but it cannot count them (this needs kprobes): \
+                 {error:#}. It can count tracepoints: see `perf list tracepoint`",
                 names.len()
             ),
         }

@@ -133,12 +133,12 @@ fn unknown(view: &View<'_>) -> Option<String> {
     if ended > ENDED_MAX {
         let percent = ended * 100.0;
         return Some(format!(
-            "threads that ended took {percent:.0}% of a CPU, and what they did is not known: the others wait \
-             for work"
+            "threads that ended took {percent:.0}% of a CPU, and their work is unknown: the other threads \
+             wait for work"
         ));
     }
     let hidden = view.hidden_sleeps()?;
-    Some(format!("{hidden}: what seems to wait for work may wait for anything"))
+    Some(format!("{hidden}: a thread that seems to wait for work may wait for anything"))
 }
 
 fn judge(view: &View<'_>, findings: &[Finding]) -> (Verdict, String) {
@@ -160,8 +160,8 @@ fn judge(view: &View<'_>, findings: &[Finding]) -> (Verdict, String) {
     }
     if waits(budget) {
         let sentence = format!(
-            "The limit is elsewhere: {name} waits for work {:.0}% of the time. Look at who sends it \
-             requests, at the network, or at what it depends on.",
+            "The limit is elsewhere: {name} waits for work {:.0}% of the time. Look at its clients, at \
+             the network, or at the services that it depends on.",
             budget.share(budget.idle_ns) * 100.0
         );
         return (Verdict::Elsewhere, sentence);

@@ -71,19 +71,19 @@ impl<'a> View<'a> {
     /// Why no rule can exclude that a thread waits for something, if sleeps were hidden.
     pub(crate) fn hidden_sleeps(&self) -> Option<String> {
         let hidden = self.recording.health.sleeps_hidden;
-        hidden.then(|| "where its threads sleep is hidden from this user".to_string())
+        hidden.then(|| "the sleeps of its threads are hidden from this user".to_string())
     }
 
     /// The same for open descriptors.
     pub(crate) fn hidden_descriptors(&self) -> Option<String> {
         let hidden = self.recording.health.descriptors_hidden;
-        hidden.then(|| "what its descriptors are is hidden from this user".to_string())
+        hidden.then(|| "its descriptors are hidden from this user".to_string())
     }
 
     /// The same for short, rare events, if the programs were attached for a part of the window only.
     pub(crate) fn hidden_moments(&self) -> Option<String> {
         let duty = self.recording.health.duty;
-        (duty < DUTY_LOW).then(|| format!("it was looked for in {:.0}% of the window only", duty * 100.0))
+        (duty < DUTY_LOW).then(|| format!("it was observed for {:.0}% of the window only", duty * 100.0))
     }
 
     pub(crate) fn has_samples(&self) -> bool {

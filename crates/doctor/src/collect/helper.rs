@@ -93,9 +93,7 @@ impl Server {
     pub(crate) fn name_replicas(&self, descriptors: &mut [Descriptor], notes: &mut Vec<String>) {
         match self.ask(&["CLIENT", "LIST"]) {
             Ok(text) => apply(descriptors, &text),
-            Err(error) => {
-                notes.push(format!("the server was asked for its clients and did not say: {error:#}"))
-            }
+            Err(error) => notes.push(format!("the server did not list its clients: {error:#}")),
         }
     }
 

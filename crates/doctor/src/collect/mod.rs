@@ -212,7 +212,7 @@ impl Window {
         let notes = [
             self.threads
                 .refused
-                .then(|| "where threads sleep is hidden: not the same user, and not root".to_string()),
+                .then(|| "sleeps of threads are hidden: not the same user, and not root".to_string()),
             self.sockets.note.clone(),
         ];
         let looks = self.threads.looks;

@@ -125,7 +125,7 @@ mod with_programs {
         let server = helper::server(found.pid, &descriptors, &name, password);
         let ask = || {
             let stages = server.as_ref().and_then(helper::Server::say).and_then(|said| said.stages);
-            stages.context("it does not say what it counts of the stages of requests (INFO)")
+            stages.context("its INFO has no times of the stages of requests")
         };
         ask()?;
         let teller = bpf::Teller::start(found.pid, "evenkeel", "stage")?;

@@ -100,7 +100,7 @@ fn by_port(port: u16) -> Result<i32> {
     let inodes: Vec<u64> =
         table.entries.iter().filter(|e| e.listens && e.local.port() == port).map(|e| e.inode).collect();
     if inodes.is_empty() {
-        bail!("nobody listens on TCP port {port} here (in a container, use --pid)");
+        bail!("no process listens on TCP port {port} here (in a container, use --pid)");
     }
     // Of several processes that share the socket, the lowest number is the parent.
     let owner = procfs::processes().into_iter().find(|&pid| {
@@ -108,9 +108,7 @@ fn by_port(port: u16) -> Result<i32> {
             .into_iter()
             .any(|fd| descriptors::socket_inode(pid, fd).is_some_and(|inode| inodes.contains(&inode)))
     });
-    owner.with_context(|| {
-        format!("somebody listens on port {port}, but whose process that is only root may see")
-    })
+    owner.with_context(|| format!("a process listens on port {port}, but only root may see which"))
 }
 
 pub(crate) fn describe(pid: i32) -> Target {

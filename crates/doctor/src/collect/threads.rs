@@ -3,8 +3,8 @@
 //! The counters (`schedstat`, `status`) are the kernel's own. Sleeps are sampled: `syscall` shows the
 //! thread's call and its arguments, so blocked time has a descriptor also without kernel privileges. If the
 //! thread has not run since the sample before, both samples show the same sleep; this gives the length of
-//! long sleeps. A sample costs a few microseconds per thread. Its interval grows with its duration, to at
-//! most 2% of a CPU.
+//! long sleeps. A sample costs a few
+//! microseconds per thread, and the interval grows with it, so that sampling takes at most 2% of a CPU.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};

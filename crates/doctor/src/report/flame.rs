@@ -142,7 +142,7 @@ pub(crate) fn wakers(recording: &Recording, names: &mut Names) -> Graph {
     for &tid in by_thread.keys() {
         add_wakers(recording, names, &by_thread, &mut paths, &[], (tid, 1.0));
     }
-    graph("Who woke it", "us", paths, names)
+    graph("Wakers", "us", paths, names)
 }
 
 /// Adds the sleeps of a thread, times a scale, below a path.

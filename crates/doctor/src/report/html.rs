@@ -220,7 +220,7 @@ fn sockets(recording: &Recording) -> Table {
     });
     let connections = recording.sockets.iter().map(|s| {
         let state = format!(
-            "at most {} bytes unsent and {} unread, {} sent again, window closed in {} of {} looks",
+            "at most {} bytes unsent and {} unread, {} sent again, window closed in {} of {} samples",
             s.unsent_max, s.unread_max, s.retransmissions, s.seen_probing, s.seen
         );
         vec![s.local.clone(), s.remote.clone(), state]

@@ -108,7 +108,7 @@ pub(crate) fn locks(recording: &Recording) -> String {
     }
     let _ = writeln!(out, "All threads together waited {:.1} ms for mutexes.", ms(blocked));
     if places.is_empty() && blocked > 0 {
-        out.push_str("(which and where needs programs in the kernel)\n");
+        out.push_str("(mutexes and places need BPF programs)\n");
     }
     out
 }
@@ -194,7 +194,7 @@ pub(crate) fn forks(recording: &Recording) -> String {
         }
     }
     if all == 0 {
-        out.push_str("(what is copied needs CPU samples)\n");
+        out.push_str("(the cost of copying needs CPU samples)\n");
     }
     out
 }

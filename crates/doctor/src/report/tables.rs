@@ -203,7 +203,7 @@ pub(crate) fn wakers(recording: &Recording) -> String {
         );
     }
     if recording.wakers.is_empty() {
-        out.push_str("(who wakes whom needs programs in the kernel)\n");
+        out.push_str("(wake-ups between threads need BPF programs)\n");
     }
     out
 }

@@ -70,7 +70,7 @@ fn show(out: &mut String, number: usize, finding: &Finding) {
     paragraph(out, &format!("{number}. "), &format!("{}.", finding.title));
     let gain = match finding.share {
         _ if !finding.is_cause() => "about this report".to_string(),
-        Some(_) => format!("at most x{:.2} if mended", finding.ceiling),
+        Some(_) => format!("at most x{:.2} if fixed", finding.ceiling),
         None => "felt by clients, not by the thread".to_string(),
     };
     let each = finding.per_request_us.map_or_else(String::new, |us| format!("{us:.2} us a request; "));
@@ -114,7 +114,7 @@ fn show_health(out: &mut String, health: &Health, seconds: f64) {
         );
     }
     if health.looks > 0 {
-        let _ = write!(text, "; {} looks, one each {:.0} ms", health.looks, health.look_ns as f64 / 1e6);
+        let _ = write!(text, "; {} samples, every {:.0} ms", health.looks, health.look_ns as f64 / 1e6);
     }
     text.push('.');
     if health.stacks > 0 {
@@ -155,7 +155,7 @@ pub(crate) fn comparison(comparison: &Comparison) -> String {
         paragraph(&mut out, "   ", &format!("[{}; {}]", change.rule, extent(change)));
     }
     if comparison.changes.is_empty() {
-        line(&mut out, "No finding came, went, or changed by more than chance does.");
+        line(&mut out, "No finding appeared, is gone, or changed by more than the sampling error.");
     }
     show_parts(&mut out, "Functions, with what they call", comparison.unit, &comparison.functions);
     show_parts(&mut out, "System calls", comparison.unit, &comparison.calls);

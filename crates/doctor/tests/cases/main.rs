@@ -406,7 +406,7 @@ fn a_look_that_costs_much_says_so() {
     let seen = diagnose("system calls without end", server.pid());
     let Some(seen) = seen.in_kernel() else { return };
     let last = seen.titles().last().copied().unwrap_or("");
-    assert!(last.starts_with("While it looks, the doctor itself takes "), "{seen}");
+    assert!(last.starts_with("While active, the doctor itself takes "), "{seen}");
     assert_eq!(seen.rules().last().map(String::as_str), Some("R19"), "{seen}");
 }
 

@@ -33,7 +33,7 @@ fn processes_that_cannot_be_looked_at_are_named() {
         refused(&["diagnose", "--name", "no-such-program"]),
         "evenkeel-doctor: there is no process named no-such-program\n"
     );
-    assert!(refused(&["diagnose", "--port", "1"]).contains("nobody listens on TCP port 1 here"));
+    assert!(refused(&["diagnose", "--port", "1"]).contains("no process listens on TCP port 1 here"));
     assert!(
         refused(&["diagnose", "--pid", "1", "--seconds", "0"]).contains("--seconds is to be more than 0")
     );

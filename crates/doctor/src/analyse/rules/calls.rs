@@ -36,7 +36,7 @@ fn sum<'a>(calls: impl Iterator<Item = &'a Call>) -> Sum {
 }
 
 fn unseen() -> Outcome {
-    Outcome::Unseen("counts of system calls need programs in the kernel".to_string())
+    Outcome::Unseen("counts of system calls need BPF programs".to_string())
 }
 
 /// Calls on connections.
@@ -78,15 +78,14 @@ pub(crate) fn small_calls(view: &View<'_>) -> Outcome {
         let refused = sum.would_block as f64 / sum.count.max(1) as f64;
         let command = format!("strace -c -f -e trace={} -p {}", names.join(","), view.pid());
         if refused >= WOULD_BLOCK_MIN && share >= SHARE_MIN {
-            let title =
-                format!("{} of the calls by which it {verb} find nothing to do (EAGAIN)", percent(refused));
+            let title = format!("When it {verb}, {} of the calls fail with EAGAIN", percent(refused));
             let finding = Finding::new("R12", share * refused, view.confidence(0.7, false), title);
             findings.push(
                 finding
                     .about(verb)
                     .evidence(format!("{} such calls a second", view.rate(sum.would_block)), command)
                     .within(&[view.scale_error(share * refused)])
-                    .next("Stop after a read that was not filled; wait for the event before the next."),
+                    .next("Stop after a read that did not fill the buffer; wait for the next event."),
             );
         } else if sum.is_small(view) {
             let (done, each) = (sum.done(), sum.bytes_each());
@@ -121,7 +120,7 @@ pub(crate) fn useless_wakeups(view: &View<'_>) -> Outcome {
     let refused = accepts.would_block as f64 / accepts.count.max(1) as f64;
     let mut findings = Vec::new();
     if rate > CALLS_MANY && events < 0.5 {
-        let title = format!("It looks for events {rate:.0} times a second, and finds {events:.2} each time");
+        let title = format!("It polls {rate:.0} times a second, and gets {events:.2} events each time");
         let share = view.share(polls.cpu_ns);
         let command = format!("strace -c -f -e trace=epoll_wait,poll,select -p {}", view.pid());
         findings.push(
@@ -135,10 +134,8 @@ pub(crate) fn useless_wakeups(view: &View<'_>) -> Outcome {
         );
     }
     if view.per_second(accepts.count) > CALLS_MANY && refused > WOULD_BLOCK_MIN {
-        let title = format!(
-            "{} of accepts find nobody: several threads are woken for one connection",
-            percent(refused)
-        );
+        let title =
+            format!("{} of accepts find no connection: several threads are woken for each", percent(refused));
         let share = view.share(accepts.cpu_ns);
         let command = format!("strace -c -f -e trace=accept4 -p {}", view.pid());
         let counts =

@@ -36,7 +36,7 @@ fn finding(view: &View<'_>, file: &str, name: &str, calls: &[&Call]) -> Finding 
     let blocked: u64 = calls.iter().map(|call| call.blocked_ns).sum();
     let share = view.share(blocked);
     let title = format!(
-        "{} waits for a disk to read: {name} of {} takes {} of the thread's time",
+        "{} waits for disk reads: {name} of {} takes {} of the thread's time",
         view.recording.target.name,
         file.rsplit('/').next().unwrap_or(file),
         percent(share)
@@ -54,8 +54,8 @@ fn finding(view: &View<'_>, file: &str, name: &str, calls: &[&Call]) -> Finding 
         .about(format!("{name} of {file}"))
         .evidence(what, format!("strace -f -T -y -e trace={name} -p {}", view.pid()))
         .next(
-            "Keep what is read often in memory, read ahead, or read on other threads; then see whether the \
-             disk is slow.",
+            "Keep frequently read data in memory, read ahead, or read on other threads; then check whether \
+             the disk is slow.",
         )
         .frames([name.to_string()]);
     match calls.iter().find_map(|call| disk_of(view, call.fd)) {

@@ -75,8 +75,8 @@ fn finding(view: &View<'_>, name: &str, role: Role, calls: &[&Call], waited: u64
         .evidence(what, trace)
         .next(match role {
             _ if frozen => {
-                "Thaw the file system (fsfreeze --unfreeze), and see who freezes it: backups and snapshots \
-                 of volumes do."
+                "Thaw the file system (fsfreeze --unfreeze), and find out why it was frozen: backups and \
+                 snapshots of volumes do."
             }
             Role::AppendOnlyFile => {
                 "If losing the last second is acceptable: appendfsync everysec. Else a faster disk, or a \

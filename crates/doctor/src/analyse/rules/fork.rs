@@ -26,7 +26,7 @@ pub(crate) fn page_tables(view: &View<'_>) -> Outcome {
     // has no pauses.
     let said = view.recording.forks.filter(|forks| forks.count > 0);
     if said.is_none() && !view.counts_calls() {
-        return Outcome::Unseen("how long a fork takes needs programs in the kernel".to_string());
+        return Outcome::Unseen("the length of forks needs BPF programs".to_string());
     }
     let seen_ns = seen.map_or(0, |call| call.longest_ns);
     let longest_ns = seen_ns.max(said.map_or(0, |forks| forks.latest_ns));
@@ -69,7 +69,7 @@ pub(crate) fn page_tables(view: &View<'_>) -> Outcome {
 
 pub(crate) fn copy_on_write(view: &View<'_>) -> Outcome {
     if !view.samples_kernel() {
-        return Outcome::Unseen("stacks of the kernel need rights to sample it".to_string());
+        return Outcome::Unseen("stacks of the kernel need privileges".to_string());
     }
     let copying = view.mark(|frame| COPIES.contains(&frame.name.as_str()));
     let copies = view.samples().filter(|sample| view.meets(sample.stack, &copying));

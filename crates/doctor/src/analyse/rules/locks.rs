@@ -74,7 +74,7 @@ fn is_locking(frame: &Frame) -> bool {
 
 pub(crate) fn hand_offs(view: &View<'_>) -> Outcome {
     if view.recording.wakers.is_empty() {
-        return Outcome::Unseen("who wakes whom needs programs in the kernel".to_string());
+        return Outcome::Unseen("wake-ups between threads need BPF programs".to_string());
     }
     let is_own = |w: &&Waker| w.waker_pid == view.pid() && w.waker_tid != w.tid;
     let sum = |wakers: &mut dyn Iterator<Item = &Waker>| {

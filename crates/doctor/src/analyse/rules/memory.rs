@@ -28,7 +28,7 @@ struct Delay {
 #[rustfmt::skip]
 const DELAYS: &[Delay] = &[
     Delay {
-        title: "The thread takes memory back from others before it gets any (direct reclaim)",
+        title: "The thread reclaims memory before it can allocate (direct reclaim)",
         functions: &["try_to_free_pages", "__alloc_pages_direct_reclaim", "__perform_reclaim",
                      "try_to_free_mem_cgroup_pages", "mem_cgroup_handle_over_high"],
         command: "grep -E 'allocstall|pgscan_direct|pgsteal_direct' /proc/vmstat; cat /proc/pressure/memory",
@@ -36,7 +36,7 @@ const DELAYS: &[Delay] = &[
                (vm.min_free_kbytes).",
     },
     Delay {
-        title: "The thread moves pages together for a huge one",
+        title: "The thread compacts memory for a huge page",
         functions: &["try_to_compact_pages", "__alloc_pages_direct_compact", "compact_zone",
                      "collapse_huge_page"],
         command: "grep -E 'compact_stall|thp_' /proc/vmstat; cat /sys/kernel/mm/transparent_hugepage/defrag",
@@ -64,10 +64,7 @@ pub(crate) fn not_there(view: &View<'_>) -> Outcome {
     let mapping = view.sample_share(count);
     let mut findings = Vec::new();
     if waits >= SHARE_MIN {
-        let title = format!(
-            "The thread waits {} of the time for memory that is not there (page faults)",
-            percent(waits)
-        );
+        let title = format!("The thread waits {} of the time for page faults", percent(waits));
         let command = format!("pidstat -r -t -p {} 1   # majflt/s", view.pid());
         findings.push(
             Finding::new("R15", waits, view.confidence(0.7, false), title)
@@ -148,8 +145,8 @@ fn address_space(view: &View<'_>) -> Option<Finding> {
     let count = waits().map(|wait| wait.count).sum();
     (share >= SHARE_MIN).then(|| {
         let title = format!(
-            "The thread waits {} of the time for the lock on its address space (mmap_lock): others map and \
-             unmap",
+            "The thread waits {} of the time for the lock on its address space (mmap_lock): other \
+             threads map and unmap",
             percent(share)
         );
         let command = format!("strace -c -f -e trace={} -p {}", CALLS.join(","), view.pid());
@@ -157,8 +154,8 @@ fn address_space(view: &View<'_>) -> Option<Finding> {
             .about("mmap_lock")
             .evidence(format!("{} such waits a second", view.rate(count)), command)
             .next(
-                "Map and unmap less, by larger pieces, or keep freed memory in the process (malloc_trim, \
-                 madvise less often).",
+                "Map and unmap less often, in larger pieces, or keep freed memory in the process \
+                 (malloc_trim, madvise less often).",
             )
             .frames(LOCK_WAITS.iter().map(ToString::to_string))
     })
@@ -183,7 +180,7 @@ fn made_again(view: &View<'_>, samples: u64, place: Option<&str>) -> Finding {
     } else {
         (
             format!(
-                "Memory that is touched for the first time takes {} of the thread's time{place_text}",
+                "The first touch of memory pages takes {} of the thread's time{place_text}",
                 percent(share)
             ),
             "Use buffers again, touch them before they are needed, or use huge pages.",
@@ -274,9 +271,9 @@ mod tests {
         };
         for sleeps in [false, true] {
             let titles = title(&["try_to_free_pages"], sleeps);
-            assert!(titles[0].starts_with("The thread takes memory back from others before"), "{titles:?}");
+            assert!(titles[0].starts_with("The thread reclaims memory before it can allocate"), "{titles:?}");
             let titles = title(&["try_to_compact_pages"], sleeps);
-            assert!(titles[0].starts_with("The thread moves pages together for a huge one: 1"), "{titles:?}");
+            assert!(titles[0].starts_with("The thread compacts memory for a huge page: 1"), "{titles:?}");
         }
         let titles = title(&["rwsem_down_read_slowpath"], true);
         assert!(
@@ -295,10 +292,7 @@ mod tests {
             found.map(|finding| finding.title)
         };
         let title_of_line = title(LINE).expect("a quarter of its time");
-        assert!(
-            title_of_line.starts_with("Memory that is touched for the first time takes "),
-            "{title_of_line}"
-        );
+        assert!(title_of_line.starts_with("The first touch of memory pages takes "), "{title_of_line}");
         assert_eq!(title(&[LINE, &["do_wp_page"]].concat()), None);
     }
 }

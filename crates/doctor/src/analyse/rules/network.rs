@@ -65,7 +65,10 @@ fn full(view: &View<'_>, listener: &Listener) -> Option<Finding> {
     Some(
         Finding::outside("R10", 2.0, view.confidence(0.8, false), title)
             .about(address.as_str())
-            .evidence(format!("{} of the looks found somebody waiting; {waited}", percent(seen)), command)
+            .evidence(
+                format!("{} of the samples found connections waiting; {waited}", percent(seen)),
+                command,
+            )
             .next(
                 "An edge-triggered listener must be drained until EAGAIN at each event; or use \
                  level-triggered.",
@@ -104,7 +107,7 @@ fn on_the_network(view: &View<'_>) -> Option<Finding> {
     let title = if closed {
         format!("{who} does not read: its window is closed and {} bytes wait for it", worst.unsent_max)
     } else {
-        format!("{who} takes what it is sent slowly: {} bytes wait for it", worst.unsent_max)
+        format!("{who} reads slowly: {} bytes wait for it", worst.unsent_max)
     };
     // A pipelining client or a replica that keeps up has bytes in flight as well: only a closed window is
     // certain.
@@ -112,14 +115,14 @@ fn on_the_network(view: &View<'_>) -> Option<Finding> {
     let mut finding = Finding::outside("R11", ceiling, view.confidence(confidence, false), title)
         .evidence(
             format!(
-                "{} of {} looks found much unsent, {} a closed window, {} that it had taken something",
+                "{} of {} samples found much unsent data, {} a closed window, {} progress of the receiver",
                 worst.seen_unsent, worst.seen, worst.seen_probing, worst.seen_taking
             ),
             format!("ss -tnmo dst {}", worst.remote),
         )
         .next(
-            "Look at that peer, or at the network to it; a limit on its output buffer keeps it from taking \
-             memory.",
+            "Look at that process, or at the network to it; a limit on its output buffer keeps it from \
+             taking memory.",
         );
     finding.holds_while_idle = closed;
     if sockets.len() > 1 {
@@ -150,12 +153,12 @@ fn on_this_machine(view: &View<'_>, socket: &Socket) -> Option<Finding> {
     };
     let confidence = view.confidence(if stopped { 0.9 } else { 0.6 }, false).max(0.5);
     let looks = format!(
-        "{} of {} looks found something unread, {} found it stopped",
+        "{} of {} samples found unread data, {} found it stopped",
         socket.seen_unsent, socket.seen, socket.seen_stopped
     );
     let pid = socket.remote.rsplit_once('(').map_or("", |(_, pid)| pid.trim_end_matches(')'));
     let next = match stopped {
-        true => format!("Let it go on: kill -CONT {pid}; and see who stopped it."),
+        true => format!("Continue it: kill -CONT {pid}; and find out why it was stopped."),
         false => format!("See what it waits for: cat /proc/{pid}/stack."),
     };
     Some(
@@ -277,11 +280,7 @@ mod tests {
         let diagnosis = diagnose(&recording);
         assert_eq!(diagnosis.findings[0].rule, "R2", "{}", diagnosis.sentence);
         let slow = diagnosis.findings.iter().find(|finding| finding.rule == "R11").expect("it is said");
-        assert!(
-            slow.title.starts_with("10.0.0.9:4000 of clients takes what it is sent slowly"),
-            "{}",
-            slow.title
-        );
+        assert!(slow.title.starts_with("10.0.0.9:4000 of clients reads slowly"), "{}", slow.title);
     }
 
     #[test]

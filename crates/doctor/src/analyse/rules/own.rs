@@ -38,8 +38,8 @@ fn cost(view: &View<'_>, health: &Health, window: f64) -> Option<Finding> {
     }
     let each = health.kernel_ns / health.kernel_runs.max(1);
     let title = format!(
-        "While it looks, the doctor itself takes {} of a CPU, so it looked {} of the time: times of short \
-         system calls are too long by that",
+        "While active, the doctor itself takes {} of a CPU, so it was active for {} of the time: it adds to \
+         the times of short system calls",
         percent(share),
         percent(health.duty)
     );
@@ -48,7 +48,7 @@ fn cost(view: &View<'_>, health: &Health, window: f64) -> Option<Finding> {
         .about("its cost")
         .evidence(format!("its programs ran {} times, {each} ns each", health.kernel_runs), show);
     Some(finding.next(&format!(
-        "Shares of functions without that: evenkeel-doctor diagnose --no-bpf --pid {}",
+        "Shares of functions without this cost: evenkeel-doctor diagnose --no-bpf --pid {}",
         view.pid()
     )))
 }
@@ -70,7 +70,7 @@ fn lost(health: &Health) -> Option<Finding> {
         health.events_lost
     );
     let show = "evenkeel-doctor explain --json FILE   # health.events_lost".to_string();
-    let lost = format!("{} of what the programs told had no room", health.events_lost);
+    let lost = format!("{} events had no room", health.events_lost);
     let finding = Finding::aside("R19", title).about("its losses").evidence(lost, show);
     (health.events_lost > 0)
         .then(|| finding.next("A shorter window has fewer kinds of calls, stacks and descriptors."))

@@ -24,8 +24,7 @@ pub(crate) fn waiting_for_a_cpu(view: &View<'_>) -> Outcome {
     let steal = view.recording.host.steal;
     let lost = steal * view.share(view.critical.cpu_ns + view.critical.run_queue_ns);
     if lost >= SHARE_MIN {
-        let title =
-            format!("The hypervisor takes {} of the thread's time: it gives it to others", percent(lost));
+        let title = format!("The hypervisor takes {} of the thread's time for other machines", percent(lost));
         findings.push(
             Finding::new("R8", lost, view.confidence(0.8, false), title)
                 .about("steal")
@@ -78,7 +77,7 @@ fn crowded(view: &View<'_>, share: f64) -> Finding {
             format!("pidstat -u -p {} 10 1", neighbour.pid),
         );
     }
-    finding.next("Move the others elsewhere, give the server CPUs of its own, or more of them.")
+    finding.next("Move the other processes elsewhere, or give the server more CPUs or dedicated CPUs.")
 }
 
 #[cfg(test)]

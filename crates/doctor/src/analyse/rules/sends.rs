@@ -58,7 +58,7 @@ pub(crate) fn by_role(view: &View<'_>) -> Outcome {
     let sent = cpu.get(&Role::Replica).map_or(0.0, |&ns| view.share(ns));
     findings.extend(replicas(view, sent));
     if findings.is_empty() && !view.counts_calls() {
-        return Outcome::Unseen("CPU inside system calls needs programs in the kernel".to_string());
+        return Outcome::Unseen("CPU time inside system calls needs BPF programs".to_string());
     }
     Outcome::found_or(findings, || {
         let all = view.share(cpu.values().sum());
@@ -130,7 +130,7 @@ fn sending(view: &View<'_>, role: Role, share: f64) -> Finding {
 
 pub(crate) fn receive_inside_send(view: &View<'_>) -> Outcome {
     if !view.samples_kernel() {
-        return Outcome::Unseen("stacks of the kernel need rights to sample it".to_string());
+        return Outcome::Unseen("stacks of the kernel need privileges".to_string());
     }
     let sends = |sample: &&Sample| is_send(sample);
     let receive = view.mark(|frame| RECEIVES.contains(&frame.name.as_str()));

@@ -28,7 +28,7 @@ const NEARLY_ALL: f64 = 0.9;
 
 pub(crate) fn periodic(view: &View<'_>) -> Outcome {
     if !view.counts_calls() {
-        return Outcome::Unseen("turns of an event loop need programs in the kernel".to_string());
+        return Outcome::Unseen("turns of an event loop need BPF programs".to_string());
     }
     let tid = view.critical.tid;
     let stalls: Vec<&Stall> = view.recording.stalls.iter().filter(|stall| stall.tid == tid).collect();
@@ -82,7 +82,7 @@ fn finding(view: &View<'_>, stalls: &[&Stall], period: u64) -> Finding {
         (None, None) => format!("{} of it computing", percent(computing)),
     };
     let title = format!(
-        "Every {:.2} s the event loop stands still for {}, and everybody waits: {cause}",
+        "Every {:.2} s the event loop stands still for {}, and all clients wait: {cause}",
         period as f64 / 1e9,
         millis(mean)
     );
@@ -103,7 +103,7 @@ fn finding(view: &View<'_>, stalls: &[&Stall], period: u64) -> Finding {
     let mut finding = Finding::new("R17", view.share(all), view.confidence(confidence, false), title)
         .about("stalls with a period")
         .evidence(evidence, show)
-        .next("Look for what it does by a timer: cut it into small pieces, or give it to another thread.")
+        .next("Find the work that a timer starts: split it into small pieces, or move it to another thread.")
         .frames(function.map(ToString::to_string));
     finding.holds_while_idle = true;
     finding
