@@ -1,7 +1,7 @@
-//! Compiles the programs for the kernel: each of `src/bpf/*.bpf.c` becomes an object that the library carries.
+//! Compiles the BPF programs: each `src/bpf/*.bpf.c` becomes an object that the library embeds.
 //!
-//! Only clang does that well. $CLANG, else the newest of Debian's, else plain `clang`. libbpf's headers come from the
-//! crate that also links libbpf, so both are of one version.
+//! Only clang compiles them well: $CLANG, else the newest of Debian's, else plain `clang`. libbpf's headers
+//! come from the crate that also links libbpf, so both have the same version.
 
 use std::env;
 use std::path::PathBuf;

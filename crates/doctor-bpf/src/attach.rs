@@ -1,4 +1,4 @@
-//! Loading the programs, attaching them, and what they cost.
+//! Loads the programs, attaches them, and reads their cost.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -18,12 +18,12 @@ use crate::{Cost, Course, Kinds};
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/doctor.bpf.o"));
 
-/// Sleeps that get a stack. A walk takes about 2 us: at most a tenth of what it explains.
+/// Minimum sleep that gets a stack. A walk takes about 2 us: at most a tenth of the sleep it explains.
 const STACK_FROM_NS: u64 = 20_000;
 /// Rows written to the kernel in one call.
 const ROWS_A_BATCH: usize = 64 << 10;
 const SAMPLES: &str = "on_sample";
-/// Looks at each task once, when it is asked to.
+/// Iterates over all tasks once, on request.
 const LOOK: &str = "on_look";
 
 #[derive(Debug)]
@@ -31,20 +31,20 @@ pub(crate) struct Programs {
     object: Object,
     links: Vec<Link>,
     pub(crate) config: Config,
-    /// From when to when they were on.
+    /// The spans of time in which the programs were attached.
     pub(crate) on: Vec<(u64, u64)>,
     samples_a_second: u64,
     epoch: u32,
-    /// By the clock of the programs, when they were put on.
+    /// When the programs were attached, by their clock.
     since_ns: u64,
-    /// Events after it are not looked at, by the clock of the programs.
+    /// The programs ignore events after this time, by their clock.
     until_ns: u64,
     /// While it is open, the kernel measures the run time of BPF programs.
     _measuring: Option<OwnedFd>,
     pub(crate) detached_at_ns: u64,
 }
 
-/// Whether process numbers are the same for us and for the programs, which see those of the machine.
+/// Whether this process is in the initial PID namespace, whose numbers the programs see.
 pub(crate) fn in_first_namespace() -> bool {
     const FIRST: &str = "pid:[4026531836]"; // PROC_PID_INIT_INO
     std::fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == FIRST)
@@ -58,9 +58,9 @@ impl Programs {
         samples_a_second: u64,
         course: Course,
     ) -> Result<Programs> {
-        libbpf_rs::set_print(None); // the reason comes with the error
+        libbpf_rs::set_print(None); // the error carries the reason
         let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
-        // A tenth more: the window begins a little after the programs come.
+        // A tenth more: the window begins a little after the programs are attached.
         let least = course.window.mul_f64(1.1 / TIME_SLOTS as f64);
         let config = Config {
             tgid: pid.cast_unsigned(),
@@ -126,13 +126,13 @@ impl Programs {
             };
             links.extend(result.with_context(|| format!("the program {name} cannot be attached"))?);
         }
-        // Last: who wakes after the look makes an event.
+        // Last: a thread that wakes after the iteration makes an event.
         look_at_tasks(&look.context("the object has no program that looks at tasks")?)?;
         self.links = links;
         Ok(())
     }
 
-    /// Lets the programs look at events for `length` from now.
+    /// Lets the programs handle events for `length` from now.
     pub(crate) fn extend(&mut self, length: Duration) -> Result<()> {
         self.until_ns = now_ns().saturating_add(length.as_nanos() as u64);
         let control = Control { epoch: self.epoch, pad: 0, since: self.since_ns, until: self.until_ns };
@@ -140,7 +140,7 @@ impl Programs {
         Ok(())
     }
 
-    /// Whether they were on.
+    /// Detaches the programs. Returns false if they were not attached.
     pub(crate) fn detach(&mut self) -> bool {
         if self.links.is_empty() {
             return false;
@@ -203,16 +203,16 @@ fn write_array<T: Plain>(map: &Map<'_>, values: &[T]) -> Result<()> {
     Ok(())
 }
 
-/// Has the program run once for each task of the machine.
+/// Runs the program once for each task of the machine.
 fn look_at_tasks(program: &ProgramMut<'_>) -> Result<()> {
     let link = program.attach_iter_with_opts(IterOpts::None).context("tasks cannot be looked at")?;
     let mut look = Iter::new(&link).context("tasks cannot be looked at")?;
-    // The program writes nothing: the end comes at once, when all were seen.
+    // The program writes no output: the read ends once all tasks were visited.
     while look.read(&mut [0; 64]).context("tasks cannot be looked at")? > 0 {}
     Ok(())
 }
 
-/// One event a CPU; the program is run at each of its samples.
+/// Opens a perf event per CPU; the program runs at each of its samples.
 fn attach_samples(program: &ProgramMut<'_>, samples_a_second: u64) -> Result<Vec<Link>> {
     let mut links = Vec::new();
     for cpu in online_cpus()? {
@@ -235,11 +235,12 @@ pub(crate) fn online_cpus() -> Result<Vec<i32>> {
     Ok(cpus)
 }
 
-/// Has the kernel measure run times, as long as the descriptor is open. Older kernels cannot; then the cost is unknown.
+/// Makes the kernel measure run times for as long as the descriptor is open. Older kernels cannot; then the
+/// cost is unknown.
 fn measure() -> Option<OwnedFd> {
     // SAFETY: no pointers.
     let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
-    // SAFETY: the descriptor was just opened, and nobody else has it.
+    // SAFETY: the descriptor was just opened, and nothing else owns it.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -253,7 +254,7 @@ fn run_time(program: &ProgramMut<'_>) -> Option<(u64, u64)> {
     (result == 0).then_some((info.run_time_ns, info.run_cnt))
 }
 
-/// The clock of the programs: monotonic, without sleep of the machine.
+/// The clock of the programs: monotonic, without the machine's suspend time.
 fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the structure is alive for the call.

@@ -1,22 +1,22 @@
-//! The course of time: what the programs counted by slots of it, and the turns of event loops that took long.
+//! The time course: totals by slot of time, and the stalls of event loops.
 
 use crate::attach::Programs;
 use crate::harvest::{all, descriptor, place};
 use crate::shared::{self, CALL_IDLE, CALL_RECEIVE, Config, FD_LOCK};
 use crate::{Slot, Stall};
 
-/// Sleeps for other reasons than want of work that had not ended when the programs were taken off, from when to when.
+/// Sleeps (from, to) that were not waits for work and had not ended when the programs were detached.
 pub(crate) type OpenSleeps = Vec<(u64, u64)>;
 
-/// Whether the sleep of a thread is one for want of work, as the programs have it. What a descriptor is they know by its
-/// calls that ended; here it is not known, so a read counts as one.
+/// Whether a thread's sleep is a wait for work, by the rule of `is_idle` in the programs. They know a
+/// descriptor's kind from its finished calls. Here it is unknown, so a read counts as a wait for work.
 pub(crate) fn is_idle(config: &Config, thread: &shared::Thread) -> bool {
     let flags =
         usize::try_from(thread.nr).ok().and_then(|nr| config.call_flags.get(nr)).copied().unwrap_or(0);
     thread.in_call != 0 && thread.fd != FD_LOCK && flags & (CALL_IDLE | CALL_RECEIVE) != 0
 }
 
-/// Slots from when the programs came first to when they went last.
+/// Slots from the first attachment to the last detachment.
 pub(crate) fn slots(programs: &Programs, open: &OpenSleeps) -> Vec<Slot> {
     let Config { slot_ns, .. } = programs.config;
     let (Some(&(first, _)), Some(&(_, last))) = (programs.on.first(), programs.on.last()) else {
@@ -45,7 +45,7 @@ pub(crate) fn slots(programs: &Programs, open: &OpenSleeps) -> Vec<Slot> {
     slots.into_iter().skip(first as usize).take((last + 1 - first) as usize).collect()
 }
 
-/// Gives each slot its part of a piece of time.
+/// Splits the time between `from` and `to` among its slots.
 fn spread(slots: &mut [Slot], slot_ns: u64, mut from: u64, to: u64, add: impl Fn(&mut Slot, u64)) {
     while from < to {
         let index = from / slot_ns.max(1);

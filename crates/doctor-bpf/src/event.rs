@@ -1,4 +1,4 @@
-//! Perf events: the kernel's samples of a CPU clock, which work in virtual machines too, since no hardware is needed.
+//! Perf events on the kernel's CPU clock. It needs no hardware counter, so it works in virtual machines too.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -25,7 +25,7 @@ struct Attributes {
 }
 const _: () = assert!(size_of::<Attributes>() == 96); // PERF_ATTR_SIZE_VER3
 
-/// What a sample brings along; the numbers are those of perf_event_open(2).
+/// The contents of a sample; the numbers are those of perf_event_open(2).
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Wanted {
     pub(crate) flags: u64,
@@ -39,14 +39,14 @@ pub(crate) const EXCLUDE_KERNEL: u64 = 1 << 5;
 const BY_FREQUENCY: u64 = 1 << 10;
 pub(crate) const EXCLUDE_CALLCHAIN_USER: u64 = 1 << 22;
 
-/// Whose samples.
+/// Which threads are sampled.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Of {
     Everybody,
     Thread(i32),
 }
 
-/// Opens the CPU clock, on one CPU, with so many samples a second.
+/// Opens the clock of a CPU, with `frequency` samples a second.
 pub(crate) fn open_clock(of: Of, cpu: i32, frequency: u64, wanted: Wanted) -> io::Result<OwnedFd> {
     const SOFTWARE: u32 = 1;
     const CPU_CLOCK: u64 = 0;
@@ -74,6 +74,6 @@ pub(crate) fn open_clock(of: Of, cpu: i32, frequency: u64, wanted: Wanted) -> io
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just opened, and nobody else has it.
+    // SAFETY: the descriptor was just opened, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }

@@ -1,4 +1,4 @@
-//! Finding a function of a process by its name: in which of its files, and where.
+//! Finds a function of a process by name: the mapped file and the offset in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,27 +8,30 @@ use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
 use crate::symbols::demangle;
 use crate::tables::{self, Area};
 
-/// Candidates that a refusal names.
+/// Candidates that the error for an ambiguous name lists.
 const SHOWN_MAX: usize = 5;
 
-/// Where a function begins.
+/// The start of a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
-    /// As it is known, which may be longer than what was asked for.
+    /// The full name, which may be longer than the requested name.
     pub name: String,
-    /// What people call the file.
+    /// The file name without its folder.
     pub module: String,
-    /// The file by a path that we can open.
+    /// A path by which this process can open the file.
     pub path: String,
     /// In the file.
     pub offset: u64,
 }
 
-/// The function of a process with this name: a symbol, mangled or not, or its last part (`Store::get`), or the file and
-/// the address in it, as functions without symbols are called (`redis-server+0x13c0b0`).
+/// Finds the function of a process with this name. The name is one of:
 ///
-/// A name that several functions have is refused, with some of them; one in the program itself is taken before those
-/// in libraries.
+/// - a symbol, mangled or not;
+/// - the last part of a symbol (`Store::get`);
+/// - the file and an address in it, as functions without symbols are shown (`redis-server+0x13c0b0`).
+///
+/// Fails for a name that several functions of a file have, and lists some of them. The program itself is
+/// searched before its libraries.
 pub fn find(pid: i32, name: &str) -> Result<Function> {
     let mut seen = BTreeSet::new();
     for area in tables::areas(pid)? {
@@ -46,11 +49,11 @@ pub fn find(pid: i32, name: &str) -> Result<Function> {
             return Ok(Function { name, module, path, offset });
         }
     }
-    bail!("no function of it is named {name}; names are as `evenkeel-doctor cpu` shows them")
+    bail!("it has no function named {name}; names are as `evenkeel-doctor cpu` shows them")
 }
 
-/// Places in the file of functions with that name, and what they are called. A symbol that is the whole name wins over
-/// those that end with it.
+/// Offsets and full names of the file's functions with that name. Symbols that equal the name win over
+/// symbols that end with it.
 fn in_file(image: &[u8], area: &Area, name: &str) -> BTreeMap<u64, String> {
     let Ok(file) = object::File::parse(image) else { return BTreeMap::new() };
     if let Some(address) = name.strip_prefix(area.module()).and_then(|rest| rest.strip_prefix("+0x")) {
@@ -74,7 +77,7 @@ fn in_file(image: &[u8], area: &Area, name: &str) -> BTreeMap<u64, String> {
     if whole.is_empty() { ends } else { whole }
 }
 
-/// Where in the file an address of it is.
+/// Returns the file offset of an address of the file.
 pub(crate) fn offset_of(file: &object::File<'_>, address: u64) -> Option<u64> {
     file.segments().find_map(|segment| {
         let (offset, size) = segment.file_range();
@@ -96,6 +99,6 @@ mod tests {
         let by_address = find(own, &format!("{}+0x0", found.module));
         assert!(by_address.is_ok_and(|function| function.offset == 0), "the start of the file");
         let error = find(own, "no_such_function").expect_err("there is none");
-        assert!(error.to_string().starts_with("no function of it is named no_such_function"), "{error}");
+        assert!(error.to_string().starts_with("it has no function named no_such_function"), "{error}");
     }
 }

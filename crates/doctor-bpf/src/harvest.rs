@@ -1,4 +1,4 @@
-//! Reading what the programs counted, and putting names to it.
+//! Reads the maps of the programs and symbolises the stacks.
 
 use std::collections::{HashMap, HashSet};
 
@@ -58,7 +58,8 @@ pub(crate) fn read(pid: i32, tables: &Tables, programs: &Programs, unfinished: &
     seen
 }
 
-/// Every entry of a map. What cannot be read is not there: the map may be changing under us only if a program hangs.
+/// Returns all entries of a map. Unreadable entries are skipped: the map changes during the read only if a
+/// program hangs.
 pub(crate) fn all<K: Plain, V: Plain>(programs: &Programs, name: &str) -> Vec<(K, V)> {
     let Ok(map) = programs.map(name) else { return Vec::new() };
     map.keys()
@@ -125,8 +126,8 @@ fn empty(tid: u32, nr: i32, fd: i32) -> Call {
 /// Thread, number of the call, and descriptor.
 type Key = (u32, i32, i32);
 
-/// Calls that had not ended when the programs were taken off: a thread may sleep in one for the whole window, or through a
-/// pause. Of each, the time that was seen of it.
+/// Calls that had not ended when the programs were detached: a thread may sleep in a call for the whole
+/// window, or through a pause. Holds the observed time of each.
 #[derive(Debug, Default)]
 pub(crate) struct Unfinished {
     calls: HashMap<Key, Open>,
@@ -142,7 +143,7 @@ struct Open {
 }
 
 impl Unfinished {
-    /// To be called once each time that the programs were taken off.
+    /// Call it once after each time the programs were detached.
     pub(crate) fn add(&mut self, programs: &Programs) {
         let end = programs.detached_at_ns;
         for (tid, thread) in all::<u32, shared::Thread>(programs, "threads") {
@@ -225,7 +226,7 @@ fn wakers(programs: &Programs) -> Vec<Waker> {
 
 const NO_STACK: i32 = -1;
 
-/// Stacks of addresses, then of named frames; each stack and each frame once.
+/// Stacks of addresses, then of named frames; equal stacks and equal frames are stored once.
 pub(crate) struct Stacks {
     user: HashMap<u64, (Vec<u64>, u32)>,
     kernel: HashMap<i32, Vec<u64>>,
@@ -254,7 +255,7 @@ impl Stacks {
         Stacks::new(user.collect(), kernel.collect())
     }
 
-    /// Addresses by the numbers of stacks; those of a user with how the walk ended.
+    /// Takes addresses by stack number; a user stack also carries how its walk ended.
     pub(crate) fn new(user: HashMap<u64, (Vec<u64>, u32)>, kernel: HashMap<i32, Vec<u64>>) -> Stacks {
         Stacks {
             user,
@@ -316,7 +317,7 @@ impl Stacks {
     }
 }
 
-/// Return addresses are after their calls, so the call is at one less; the innermost address is exact.
+/// Return addresses follow the call, so the call is at the address minus one; the innermost address is exact.
 fn look_ups(pcs: &[u64]) -> impl Iterator<Item = u64> + '_ {
     pcs.iter().enumerate().map(|(depth, &pc)| if depth == 0 { pc } else { pc.saturating_sub(1) })
 }

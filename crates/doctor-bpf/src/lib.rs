@@ -1,18 +1,20 @@
-//! The doctor's collectors inside the kernel: off-CPU time, system calls by descriptor, wakers, and CPU samples.
+//! The doctor's BPF collectors: off-CPU time, system calls by descriptor, wakers, and CPU samples.
 //!
 //! ```text
-//! Capture::start    load, build the tables for walking stacks, attach
-//! pause, resume     take the programs off and put them on again (a budget decides)
-//! finish            read what was counted, name the addresses
+//! Capture::start    load, build the unwind tables, attach
+//! pause, resume     detach and attach the programs again (the caller's budget decides)
+//! finish            read the maps, symbolise the addresses
 //! ```
 //!
-//! `Sampler` is for where no programs can be loaded: CPU samples by perf, walked outside of the kernel.
-//! `Counter`, `Stopwatch` and `Teller` are probes that somebody asks for by name, in an object of their own.
+//! `Sampler` works where no programs can be loaded: perf takes CPU samples, user space walks the stacks.
+//! `Counter`, `Stopwatch` and `Teller` are the probes that a user requests by name. Their programs are in a
+//! separate object.
 //!
-//! What comes out is counts and times by thread, call and descriptor number; what a descriptor is for, and what anything
-//! means, is not known here. Dropping a `Capture` detaches everything; when the process is killed, the kernel does.
+//! The results are counts and times by thread, call and descriptor number; their meaning, and the file or
+//! socket behind a descriptor, is the caller's business. Dropping a `Capture` detaches everything; when the
+//! process is killed, the kernel does.
 //!
-//! Built with clang, and only where somebody wants it: see ARCHITECTURE.md.
+//! The build needs clang, so the crate is optional: see ARCHITECTURE.md.
 
 mod attach;
 mod course;
@@ -40,14 +42,14 @@ use anyhow::{Result, ensure};
 /// The module of frames inside the kernel.
 pub const KERNEL: &str = "kernel";
 
-/// What system calls are, by number; the caller has the names.
+/// Classes of system calls, by number. The caller has the names.
 #[derive(Debug, Clone)]
 pub struct Kinds {
     /// Numbers of calls whose first argument is a descriptor.
     pub on_descriptor: Vec<i64>,
     /// Calls in which a thread waits for work.
     pub idle: Vec<i64>,
-    /// Of those, the ones that wait for any of several descriptors.
+    /// The subset of `idle` that waits for any of several descriptors.
     pub polls: Vec<i64>,
     /// Calls that wait for work, unless their descriptor is a file.
     pub receives: Vec<i64>,
@@ -55,14 +57,14 @@ pub struct Kinds {
     pub close: i64,
 }
 
-/// What is kept of the course of time.
+/// Limits of the time course: slots of time, and stalls of event loops.
 #[derive(Debug, Clone, Copy)]
 pub struct Course {
-    /// How much longer than this the window may not be.
+    /// Upper bound of the window's length.
     pub window: Duration,
-    /// Length of a slot, unless the window needs longer ones.
+    /// Length of a slot; longer if the window needs more slots than there are.
     pub slot: Duration,
-    /// Turns of an event loop of this length are kept.
+    /// Turns of an event loop that last at least this long are kept.
     pub stall: Duration,
 }
 
@@ -94,10 +96,11 @@ pub struct Call {
     pub descriptor: Option<Described>,
 }
 
-/// What a descriptor was when it was seen first: for those that are gone before anybody looks into /proc.
+/// The file or socket behind a descriptor at its first call. A descriptor may be closed before a reader of
+/// /proc sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Described {
-    /// By the last part of its path.
+    /// The last part of its path.
     File(String),
     Tcp {
         listens: bool,
@@ -115,33 +118,33 @@ pub struct Sample {
     pub fd: Option<i32>,
     /// Index into `Seen::stacks`.
     pub stack: u32,
-    /// In a turn of an event loop that had taken long already.
+    /// The event loop's turn had already exceeded `Course::stall`.
     pub late: bool,
     pub count: u64,
 }
 
-/// A turn of an event loop that took long: from the end of one poll to the begin of the next.
+/// A turn of an event loop that took long: from the end of a poll to the begin of the next.
 #[derive(Debug, Clone)]
 pub struct Stall {
     pub tid: i32,
-    /// Since the programs came first.
+    /// Since the programs were first attached.
     pub at_ns: u64,
     pub length_ns: u64,
     pub blocked_ns: u64,
     pub queued_ns: u64,
-    /// Its longest call.
+    /// The turn's longest call.
     pub place: Place,
     pub fd: Option<i32>,
     pub call_ns: u64,
 }
 
-/// What happened in one slot of time, in all threads.
+/// Totals of one slot of time, over all threads.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Slot {
     pub samples: u64,
     pub blocked_ns: u64,
     pub queued_ns: u64,
-    /// How long the programs looked.
+    /// How long the programs were active in this slot.
     pub seen_ns: u64,
 }
 
@@ -151,7 +154,7 @@ pub struct Wait {
     pub place: Place,
     pub fd: Option<i32>,
     pub lock: bool,
-    /// Of a futex.
+    /// Of the futex; `None` for other calls.
     pub address: Option<u64>,
     pub stack: u32,
     pub count: u64,
@@ -185,7 +188,7 @@ pub struct Seen {
     pub waits: Vec<Wait>,
     pub wakers: Vec<Waker>,
     pub stalls: Vec<Stall>,
-    /// From when the programs came first, each `slot_ns` long.
+    /// From the first attachment on, each `slot_ns` long.
     pub slots: Vec<Slot>,
     pub slot_ns: u64,
     /// Indices into `frames`, the innermost first.
@@ -198,25 +201,26 @@ pub struct Seen {
     pub notes: Vec<String>,
 }
 
-/// What the programs cost, by the kernel's own count.
+/// Run time of the programs, as measured by the kernel.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cost {
     pub time: Duration,
     pub runs: u64,
 }
 
-/// Programs that are loaded and, unless paused, attached.
+/// Loaded programs, attached unless paused.
 #[derive(Debug)]
 pub struct Capture {
     pid: i32,
     tables: tables::Tables,
     programs: attach::Programs,
-    /// Calls that had not ended when the programs were taken off.
+    /// Calls that had not ended when the programs were detached.
     unfinished: harvest::Unfinished,
 }
 
 impl Capture {
-    /// Loads and attaches everything, or says why this machine does not let us; then nothing is left behind.
+    /// Loads and attaches all programs. Fails, and leaves nothing behind, if the machine does not permit it;
+    /// the error says why.
     ///
     /// `length` is as for `resume`.
     pub fn start(
@@ -234,19 +238,20 @@ impl Capture {
         Ok(capture)
     }
 
-    /// Takes the programs off; what they counted stays.
+    /// Detaches the programs; their counts stay.
     pub fn pause(&mut self) {
         if self.programs.detach() {
             self.unfinished.add(&self.programs);
         }
     }
 
-    /// Puts the programs on for `length`: when it has passed, they look at nothing, also if we are kept from taking them off.
+    /// Attaches the programs for `length`. After that they ignore all events, even if this process is not
+    /// scheduled in time to detach them.
     pub fn resume(&mut self, length: Duration) -> Result<()> {
         self.programs.attach(length)
     }
 
-    /// Puts the end off: `length` from now. To be called before it has come, or what happened between is missing.
+    /// Sets the end to `length` from now. Call it before the old end: events between the two are not counted.
     pub fn extend(&mut self, length: Duration) -> Result<()> {
         self.programs.extend(length)
     }
@@ -255,14 +260,14 @@ impl Capture {
         self.programs.cost()
     }
 
-    /// Reads everything and names it; the process should still run, or there are no names.
+    /// Reads and symbolises everything. Without the running process there are no names.
     pub fn finish(mut self) -> Seen {
         self.pause();
         harvest::read(self.pid, &self.tables, &self.programs, &self.unfinished)
     }
 }
 
-/// What programs need of the machine, whatever they do.
+/// Checks the requirements that all programs share.
 fn check_machine() -> Result<()> {
     ensure!(
         std::path::Path::new("/sys/kernel/btf/vmlinux").exists(),

@@ -1,7 +1,8 @@
-//! CPU samples without programs in the kernel: perf hands out registers and a copy of the stack, and we walk it here.
+//! CPU samples without BPF: perf delivers registers and a copy of the stack, and this process walks it.
 //!
-//! With rights the kernel's own frames come along; a plain user gets samples of user code, of his own processes. One ring
-//! a CPU takes the samples of all threads there, and threads that begin later are included by inheritance.
+//! With privileges, samples include the kernel's frames. An unprivileged user gets samples of user code, of
+//! his own processes. Each CPU has a ring for the samples of all threads there; threads that begin later are
+//! included by inheritance.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -18,7 +19,7 @@ use crate::tables::{self, Tables};
 use crate::walk::{Registers, walk};
 use crate::{Place, Sample, Seen};
 
-/// Each thread takes a descriptor for each CPU; of more only the first are sampled.
+/// Each thread takes a descriptor for each CPU. Beyond this bound, only the first threads are sampled.
 const EVENTS_MAX: usize = 768;
 const STACK_BYTES: u32 = 16 << 10;
 
@@ -30,7 +31,7 @@ const SAMPLE_STACK_USER: u64 = 1 << 13;
 const REGISTERS: u64 = 1 << 6 | 1 << 7 | 1 << 8; // bp, sp, ip
 const RECORD_LOST: u32 = 2;
 const RECORD_SAMPLE: u32 = 9;
-/// Addresses of a call chain from here on say what follows: "of the kernel", "of the user".
+/// Addresses of a call chain from here on are context markers: "kernel follows", "user follows".
 const MARKS_FROM: u64 = -4095_i64 as u64;
 
 #[derive(Debug)]
@@ -39,13 +40,13 @@ pub struct Sampler {
     tables: Tables,
     sees_kernel: bool,
     rings: Vec<Ring>,
-    /// Open as long as samples are wanted.
+    /// Sampling ends when these are closed.
     _events: Vec<OwnedFd>,
     seen: Sampled,
     notes: Vec<String>,
 }
 
-/// Stacks with how often they were seen; each address list once.
+/// Stacks and their counts; equal address lists are stored once.
 #[derive(Debug, Default)]
 struct Sampled {
     counts: HashMap<(i32, i32, u64), u64>,
@@ -57,7 +58,7 @@ struct Sampled {
 }
 
 impl Sampler {
-    /// Begins to sample all threads of a process, with the kernel's frames if we may have them.
+    /// Begins to sample all threads of a process, with the kernel's frames if they are permitted.
     pub fn start(pid: i32, samples_a_second: u64) -> Result<Sampler> {
         let tables = tables::build(pid)?;
         let (sees_kernel, opened) = match open(pid, samples_a_second, true) {
@@ -76,18 +77,20 @@ impl Sampler {
         })
     }
 
-    /// Whether samples of the kernel are among them; else there are none while a thread is in a system call.
+    /// Whether samples inside the kernel are included. Without them, a thread in a system call has no
+    /// samples.
     pub fn sees_kernel(&self) -> bool {
         self.sees_kernel
     }
 
-    /// Takes what has come; to be called often, or the rings overflow and samples are lost.
+    /// Drains the rings. Call it often: a full ring loses samples.
     pub fn read(&mut self) {
         for ring in &mut self.rings {
             for (kind, bytes) in ring.drain() {
                 match kind {
                     RECORD_SAMPLE => {
-                        // Samples that cannot be read are none of ours: the kernel writes what was asked for.
+                        // The kernel writes the requested fields, so an unreadable sample is not from our
+                        // events.
                         let _ = self.seen.add(&self.tables, &bytes, self.sees_kernel);
                     }
                     RECORD_LOST => self.seen.lost += Fields(&bytes[8.min(bytes.len())..]).word().unwrap_or(0),
@@ -97,7 +100,7 @@ impl Sampler {
         }
     }
 
-    /// Names everything; the process should still run, or there are no names.
+    /// Symbolises everything. Without the running process there are no names.
     pub fn finish(mut self) -> Seen {
         self.read();
         let Sampled { counts, user, kernel, walked, complete, lost } = self.seen;
@@ -195,7 +198,7 @@ fn into_ring_of(event: &OwnedFd, leader: i32) -> Result<()> {
     Ok(())
 }
 
-/// The parts of a record, in turn.
+/// Reads the fields of a record in turn.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {

@@ -1,7 +1,9 @@
-//! Probes on request: counts of what the kernel does for a process, and how long calls of one of its functions take.
+//! Probes on request: counts of kernel tracepoints and functions that a process runs, and the latency of one
+//! of its own functions.
 //!
-//! They are dearer than what always runs, and how dear depends on what is asked for: hence in an object of their own, for
-//! one question at a time. What cannot be had on this kernel is an error that says so.
+//! They cost more than the permanent programs, by an amount that depends on the request. Therefore they are
+//! in a separate object and answer a single question at a time. If the kernel does not support a probe, the
+//! error says so.
 
 use std::fs;
 
@@ -17,15 +19,16 @@ use crate::{attach, check_machine};
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
 
-/// Each is attached for all processes, and those that are met often slow them.
+/// Each is attached for all processes, and frequent tracepoints slow these processes.
 pub const TRACEPOINTS_MAX: usize = 64;
-/// Types by which the kernel describes its tracepoints.
+/// Prefix of the BTF types that describe tracepoints.
 const TRACEPOINT_TYPE: &str = "btf_trace_";
 
-/// Loads the programs with these names, and no others: what one kernel lacks is not in the way of the rest.
+/// Loads only the programs with these names, so that a kernel which lacks support for one of them can run the
+/// rest.
 pub(crate) fn load(pid: i32, wanted: &[&str]) -> Result<Object> {
     check_machine()?;
-    libbpf_rs::set_print(None); // the reason comes with the error
+    libbpf_rs::set_print(None); // the error carries the reason
     let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
     for mut program in open.progs_mut() {
         let is_wanted = program.name().to_str().is_some_and(|name| wanted.contains(&name));
@@ -57,7 +60,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// `pattern`: a name in which `*` stands for anything. Tracepoints are looked for first, then functions.
+    /// `pattern`: a name in which `*` matches any text. Tracepoints are searched first, then functions.
     pub fn start(pid: i32, pattern: &str) -> Result<Counter> {
         check_machine()?;
         let tracepoints = matching(tracepoints()?, pattern);
@@ -71,7 +74,7 @@ impl Counter {
     fn tracepoints(pid: i32, names: Vec<String>) -> Result<Counter> {
         ensure!(
             names.len() <= TRACEPOINTS_MAX,
-            "{} tracepoints have such a name: say more of it, {TRACEPOINTS_MAX} are the most",
+            "{} tracepoints match: use a longer name, at most {TRACEPOINTS_MAX} may match",
             names.len()
         );
         let object = load(pid, &["on_tracepoint"])?;
@@ -89,7 +92,7 @@ impl Counter {
         ensure!(!names.is_empty(), "the kernel has no tracepoint and no function named {pattern}");
         ensure!(
             names.len() <= COUNTS_MAX,
-            "{} functions of the kernel have such a name: say more of it, {COUNTS_MAX} are the most",
+            "{} functions of the kernel match: use a longer name, at most {COUNTS_MAX} may match",
             names.len()
         );
         let options = KprobeMultiOpts {
@@ -104,14 +107,14 @@ impl Counter {
         match attached {
             Ok((object, link)) => Ok(Counter { object, links: vec![link], names }),
             Err(error) => bail!(
-                "{} functions of the kernel have such a name, and it does not let them be counted (it needs kprobes): \
-                 {error:#}. Tracepoints can be: see `perf list tracepoint`",
+                "{} functions of the kernel match, but it cannot count them (this needs kprobes): \
+                 {error:#}. It can count tracepoints: see `perf list tracepoint`",
                 names.len()
             ),
         }
     }
 
-    /// Detaches everything; the names with their counts, the most met first.
+    /// Detaches everything. Returns names and counts, the most frequent first.
     pub fn finish(mut self) -> Vec<(String, u64)> {
         self.links.clear();
         let count = |index: usize| first(&self.object, "counts", index as u32).unwrap_or(0);
@@ -123,7 +126,7 @@ impl Counter {
     }
 }
 
-/// All tracepoints, by the types that describe their arguments.
+/// Returns all tracepoints, by the BTF types that describe their arguments.
 fn tracepoints() -> Result<Vec<String>> {
     let kernel = Btf::from_vmlinux().context("the kernel's description of itself cannot be read")?;
     let types = kernel.type_by_kind::<types::Typedef<'_>>();
@@ -148,7 +151,7 @@ fn matching(mut names: Vec<String>, pattern: &str) -> Vec<String> {
     names
 }
 
-/// Whether a pattern, in which `*` stands for anything, is all of a name.
+/// Whether `pattern`, in which `*` matches any text, matches the whole name.
 fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let start = parts.next().unwrap_or("");
@@ -162,19 +165,19 @@ fn matches(pattern: &str, name: &str) -> bool {
     rest.ends_with(end)
 }
 
-/// How long calls of one function took.
+/// Latency of the calls of a function.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Latency {
-    /// Calls that began, those inside of one another too, and those that have not returned.
+    /// Calls that began, including nested calls and calls that have not returned.
     pub begun: u64,
     pub count: u64,
     pub sum_ns: u64,
     pub longest_ns: u64,
-    /// Calls that took less than so many nanoseconds, and at least as many as the entry before.
+    /// (Bound in nanoseconds, calls below it and not below the bound of the entry before).
     pub slots: Vec<(u64, u64)>,
 }
 
-/// Times calls of a function.
+/// Times the calls of a function.
 #[derive(Debug)]
 pub struct Stopwatch {
     object: Object,
@@ -193,7 +196,7 @@ impl Stopwatch {
         Ok(Stopwatch { object, links })
     }
 
-    /// Calls that began so far.
+    /// Returns the number of calls that began so far.
     pub fn begun(&self) -> u64 {
         first::<shared::Latency>(&self.object, "latency", 0).map_or(0, |latency| latency.begun)
     }
@@ -214,12 +217,12 @@ impl Stopwatch {
     }
 }
 
-/// The first number of nanoseconds that is no more in a slot, as `slot_of` of probe.bpf.c has them.
+/// The exclusive upper bound of a slot in nanoseconds, matching `slot_of` of probe.bpf.c.
 fn end_of(slot: usize) -> u64 {
     let next = slot as u64 + 1;
     match (next / 4, next % 4) {
         (0, quarter) => quarter,
-        (1, _) => 4, // no number is in the slots from 4 to 7
+        (1, _) => 4, // slots 4 to 7 stay empty
         (power @ 2..64, quarter) => (4 + quarter) << (power - 2),
         _ => u64::MAX,
     }

@@ -1,34 +1,36 @@
-//! The ring through which the kernel hands out perf records.
+//! The mmap'ed ring through which the kernel delivers perf records.
 //!
-//! The kernel writes records and moves `head`; we read up to it and move `tail`. Records may wrap around the end.
+//! The kernel writes records and moves `head`; this side reads up to `head` and moves `tail`. Records may
+//! wrap around the end.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Of data; with a page before it this stays under what an unprivileged user may lock for each CPU (516 KiB).
+/// Bytes of data. With the page before it, the mapping stays under the memory that an unprivileged user may
+/// lock for each CPU (516 KiB).
 pub(crate) const DATA_BYTES: usize = 256 << 10;
 const _: () = assert!(DATA_BYTES.is_power_of_two()); // positions are masked
 const PAGE: usize = 4096;
 const LENGTH: usize = PAGE + DATA_BYTES;
-/// Where `struct perf_event_mmap_page` has its positions.
+/// Offsets of the two positions in `struct perf_event_mmap_page`.
 const HEAD: usize = 1024;
 const TAIL: usize = 1032;
 const HEADER: usize = 8;
 
-/// Memory that is shared with the kernel; unmapped with the value.
+/// Memory shared with the kernel; unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Ring {
     at: *mut u8,
 }
 
-/// A record: its kind, and what follows its header.
+/// A record: its kind, and its bytes after the header.
 pub(crate) type Record = (u32, Vec<u8>);
 
 impl Ring {
     pub(crate) fn map(event: BorrowedFd<'_>) -> io::Result<Ring> {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping where the kernel likes, of an open descriptor.
+        // SAFETY: a new mapping at an address of the kernel's choice, of an open descriptor.
         let at = unsafe {
             libc::mmap(std::ptr::null_mut(), LENGTH, rights, libc::MAP_SHARED, event.as_raw_fd(), 0)
         };
@@ -40,9 +42,9 @@ impl Ring {
         unsafe { &*self.at.add(offset).cast::<AtomicU64>() }
     }
 
-    /// Takes out all whole records that are there.
+    /// Takes out all complete records.
     pub(crate) fn drain(&mut self) -> Vec<Record> {
-        let head = self.position(HEAD).load(Ordering::Acquire); // what is before it is written
+        let head = self.position(HEAD).load(Ordering::Acquire); // records before it are complete
         let mut tail = self.position(TAIL).load(Ordering::Relaxed);
         let mut records = Vec::new();
         while head.wrapping_sub(tail) >= HEADER as u64 {
@@ -50,12 +52,12 @@ impl Ring {
             let kind = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
             let size = usize::from(u16::from_ne_bytes([header[6], header[7]]));
             if size < HEADER || size as u64 > head.wrapping_sub(tail) {
-                break; // never so, and going on would not end
+                break; // impossible, and the loop would not end
             }
             records.push((kind, self.copy(tail.wrapping_add(HEADER as u64), size - HEADER)));
             tail = tail.wrapping_add(size as u64);
         }
-        self.position(TAIL).store(head, Ordering::Release); // from here on the kernel may write over it
+        self.position(TAIL).store(head, Ordering::Release); // the kernel may overwrite the bytes from here on
         records
     }
 
@@ -63,7 +65,7 @@ impl Ring {
         let start = from as usize & (DATA_BYTES - 1);
         let first = length.min(DATA_BYTES - start);
         let mut bytes = Vec::with_capacity(length);
-        // SAFETY: both parts are inside of the data, and the kernel writes to neither until the tail is moved.
+        // SAFETY: both parts are inside the data, and the kernel writes to neither before `tail` is moved.
         unsafe {
             let data = self.at.add(PAGE);
             bytes.extend_from_slice(std::slice::from_raw_parts(data.add(start), first));
@@ -75,7 +77,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: what was mapped, once.
+        // SAFETY: the address and length of the mapping, which is unmapped once.
         unsafe { libc::munmap(self.at.cast(), LENGTH) };
     }
 }

@@ -1,4 +1,5 @@
-//! What the programs and their loader exchange: the types of `bpf/shared.h`, and how they become bytes and back.
+//! The types of `bpf/shared.h`, which the programs and their loader exchange, and their conversion from and
+//! to bytes.
 
 use std::mem::size_of;
 
@@ -31,7 +32,8 @@ pub(crate) const CFA_BP: u8 = 2;
 pub(crate) const CFA_PLT: u8 = 3;
 pub(crate) const CFA_END: u8 = 4;
 
-/// A type of integers without padding, so that any bytes of its size are one, and it is any bytes.
+/// A type of integers without padding: any bytes of its size are a valid value, and all bytes of a value are
+/// initialised.
 ///
 /// # Safety
 /// `repr(C)`, only integers and arrays of them, and no padding.

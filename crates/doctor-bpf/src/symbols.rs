@@ -1,8 +1,9 @@
 //! Names for addresses, while the process still runs.
 //!
-//! Stripped binaries keep the symbols that others link against, so most of a server's functions have names; those that are
-//! private to a file have none. They are named by their module and the start of their entry in .eh_frame, so that all
-//! addresses of one function still are one function; and the reason why there is no name goes with it.
+//! Stripped binaries keep the symbols that other files link against, so most of a server's functions have
+//! names. File-private functions have none. They are named by their module and the start of their .eh_frame
+//! entry, so that all addresses of a function stay together. The frame also carries the reason for the
+//! missing name.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,7 @@ use blazesym::{MaybeDefault, Pid};
 use crate::tables::Tables;
 use crate::{Frame, KERNEL};
 
-/// Names each address once, in one question to the library.
+/// Symbolises each address once, in a single call of the library.
 pub(crate) struct Names<'a> {
     pid: i32,
     tables: &'a Tables,
@@ -24,12 +25,13 @@ impl<'a> Names<'a> {
         Names { pid, tables }
     }
 
-    /// Of addresses in the process. Return addresses are to be given less one, since they are after the call.
+    /// Names addresses in the process. Pass return addresses minus one, because they follow the call.
     pub(crate) fn user(&self, addresses: &[u64]) -> HashMap<u64, Frame> {
         let symbolizer = Symbolizer::builder().enable_demangling(false).enable_code_info(false).build();
         let mut process = Process::new(Pid::from(self.pid.cast_unsigned()));
         process.debug_syms = false;
-        // By map_files also files that were replaced, or have another path in a container; plain users may not.
+        // map_files also reaches files that were replaced, or have another path in a container. It needs
+        // privileges.
         process.map_files = self.may_follow_map_files();
         let found = symbolizer.symbolize(&Source::Process(process), Input::AbsAddr(addresses));
         let found = found.unwrap_or_default();
@@ -113,7 +115,7 @@ fn file_name(path: &str) -> String {
     path.rsplit('/').next().unwrap_or(path).to_string()
 }
 
-/// Only what is mangled: a C function may be named `w`, which a C++ demangler takes for a type.
+/// Demangles only mangled names: a C function may be named `w`, which a C++ demangler takes for a type.
 pub(crate) fn demangle(name: &str) -> String {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         return format!("{rust:#}"); // without the hash at its end

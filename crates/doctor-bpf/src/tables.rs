@@ -1,9 +1,11 @@
-//! The rules of .eh_frame, flattened: for each executable mapping sorted rows that say how to find the caller's frame.
+//! Unwind tables: the rules of .eh_frame as sorted rows, for each executable mapping. A row says how to find
+//! the caller's frame.
 //!
-//! Compilers leave these rules for exceptions even where nobody throws, so binaries without frame pointers and without
-//! symbols can be walked. What BPF does with the rows is in `bpf/unwind.h`. Two kinds of rules are beyond it, a CFA from
-//! another register and one by an expression (signal frames): such rows are marked, and a walk that meets them is broken.
-//! The one expression that every binary has is the lazy stub's of .plt, and it has a kind of its own.
+//! Compilers emit these rules for exceptions, also for code that never throws. So binaries without frame
+//! pointers and without symbols can be walked. `bpf/unwind.h` uses the rows. It does not support two kinds of
+//! rules: a CFA from another register, and a CFA by an expression (signal frames). Such rows are marked, and
+//! a walk that meets them is broken. The lazy stub of .plt is an expression that every binary has; it gets a
+//! row kind of its own.
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,9 +21,9 @@ use object::{Object, ObjectSection, ObjectSegment, SegmentFlags};
 
 use crate::shared::{CFA_BP, CFA_END, CFA_PLT, CFA_SP, CFA_UNKNOWN, MAPPINGS_MAX, Mapping, Row};
 
-/// A bound on the table in the kernel: 64 MiB. A browser has two million rows.
+/// Bound of the table in the kernel: 64 MiB. A browser has two million rows.
 pub(crate) const ROWS_MAX: usize = 4 << 20;
-/// A file that is mapped is read whole; larger ones are walked by frame pointers.
+/// A mapped file is read whole; larger files are walked by frame pointers.
 const FILE_BYTES_MAX: u64 = 2 << 30;
 const VDSO_BYTES_MAX: u64 = 64 << 10;
 const PAGE: u64 = 4096;
@@ -35,7 +37,7 @@ pub(crate) struct Tables {
     pub(crate) notes: Vec<String>,
 }
 
-/// Where code came from, for the names of functions that have no symbol.
+/// The origin of code, to name functions without a symbol.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Module {
     pub(crate) name: String,
@@ -43,7 +45,7 @@ pub(crate) struct Module {
     pub(crate) starts: Vec<u32>,
 }
 
-/// Executable memory, and the file that it is from.
+/// Executable memory, and the file that it maps.
 #[derive(Debug, Clone)]
 pub(crate) struct Area {
     start: u64,
@@ -53,19 +55,19 @@ pub(crate) struct Area {
 }
 
 impl Area {
-    /// What people call the file.
+    /// The file name without its folder.
     pub(crate) fn module(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or("")
     }
 }
 
-/// What a process may execute.
+/// Returns the executable mappings of a process.
 pub(crate) fn areas(pid: i32) -> Result<Vec<Area>> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).context("its mappings cannot be read")?;
     Ok(maps.lines().filter_map(parse_area).collect())
 }
 
-/// The tables of all that a process may execute.
+/// Builds the tables of all executable mappings of a process.
 pub(crate) fn build(pid: i32) -> Result<Tables> {
     let mut tables = Tables::default();
     let mut known: HashMap<String, (u32, u32, Vec<u32>)> = HashMap::new();
@@ -104,7 +106,7 @@ pub(crate) fn build(pid: i32) -> Result<Tables> {
     Ok(tables)
 }
 
-/// A line of /proc/PID/maps, if what it maps may be executed.
+/// Parses a line of /proc/PID/maps. Returns `None` if the mapping is not executable.
 fn parse_area(line: &str) -> Option<Area> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
@@ -120,8 +122,8 @@ fn parse_area(line: &str) -> Option<Area> {
     Some(Area { start: hex(start)?, end: hex(end)?, offset, path })
 }
 
-/// Where we find the file behind a mapping. By way of map_files also if it was replaced, or is seen by another name in a
-/// container.
+/// Returns a path to the file behind a mapping. map_files also reaches files that were replaced, or have
+/// another path in a container.
 pub(crate) fn path_for_us(pid: i32, area: &Area) -> Result<String> {
     ensure!(area.path.starts_with('/'), "no file");
     let exact = format!("/proc/{pid}/map_files/{:x}-{:x}", area.start, area.end);
@@ -129,7 +131,7 @@ pub(crate) fn path_for_us(pid: i32, area: &Area) -> Result<String> {
     Ok(if fs::metadata(&exact).is_ok() { exact } else { named })
 }
 
-/// The file behind a mapping.
+/// Reads the file behind a mapping.
 pub(crate) fn read_area(pid: i32, area: &Area) -> Result<Vec<u8>> {
     if area.path == "[vdso]" {
         let length = area.end.saturating_sub(area.start).min(VDSO_BYTES_MAX);
@@ -143,10 +145,11 @@ pub(crate) fn read_area(pid: i32, area: &Area) -> Result<Vec<u8>> {
     Ok(fs::read(path)?)
 }
 
-/// What is to be added to an address in the file to get the one in memory.
+/// Returns the difference between an address in memory and the address in the file.
 fn bias(image: &[u8], area: &Area) -> Result<u64> {
     let file = object::File::parse(image)?;
-    // Segments meet within a page of the file, and that page is mapped for both: only code is asked for here.
+    // Two segments may share a page of the file, which is mapped for both: only executable segments count
+    // here.
     let executes = |flags| matches!(flags, SegmentFlags::Elf { p_flags, .. } if p_flags.0 & PF_X.0 != 0);
     for segment in file.segments().filter(|segment| executes(segment.flags())) {
         let (offset, size) = segment.file_range();
@@ -159,7 +162,8 @@ fn bias(image: &[u8], area: &Area) -> Result<u64> {
     anyhow::bail!("no segment of the file is mapped there")
 }
 
-/// The rows of a file: where they begin, how many, and the starts of its functions. None if it has no rules.
+/// The rows of a file: index of the first, their number, and the starts of its functions. `None` without
+/// rules.
 fn rows_of(
     path: &str,
     image: &[u8],
@@ -186,7 +190,7 @@ fn rows_of(
     Some(found)
 }
 
-/// All rules of an ELF file as sorted rows, and the starts of its functions.
+/// Returns all rules of an ELF file as sorted rows, and the starts of its functions.
 pub(crate) fn flatten(image: &[u8]) -> Result<(Vec<Row>, Vec<u32>)> {
     let file = object::File::parse(image)?;
     let section = file.section_by_name(".eh_frame").context("it has no .eh_frame")?;
@@ -218,7 +222,7 @@ pub(crate) fn flatten(image: &[u8]) -> Result<(Vec<Row>, Vec<u32>)> {
                 rows.push(flat(pc, row, stub));
             }
         }
-        // Nothing is known of the gap up to the next function.
+        // The gap up to the next function has no rules.
         rows.push(Row { pc: end, cfa_offset: 0, bp_offset: 0, cfa: CFA_UNKNOWN, bp_saved: 0 });
     }
     ensure!(!rows.is_empty(), "its .eh_frame is empty");
@@ -252,9 +256,9 @@ where
     }
 }
 
-/// Sorted, one row for an address, and none that says the same as the one before.
+/// Sorts the rows; keeps one row per address, and drops rows equal to their predecessor.
 fn compact(mut rows: Vec<Row>) -> Vec<Row> {
-    // Where a function ends and the next begins, the rule is kept and the mark of the gap goes.
+    // Where a function ends and the next begins, the rule wins over the mark of the gap.
     rows.sort_by_key(|row| (row.pc, row.cfa != CFA_UNKNOWN));
     let says = |row: &Row| (row.cfa, row.cfa_offset, row.bp_saved, row.bp_offset);
     let mut kept: Vec<Row> = Vec::with_capacity(rows.len());
@@ -306,7 +310,7 @@ mod tests {
         assert_eq!((rows[at].cfa, rows[at].cfa_offset), (CFA_SP, 8), "at its first instruction");
     }
 
-    /// An ELF file of headers alone, with segments of (flags, offset, address, size).
+    /// Returns an ELF file of headers alone, with segments of (flags, offset, address, size).
     fn elf(segments: &[(u32, u64, u64, u64)]) -> Vec<u8> {
         let mut image = vec![0_u8; 64];
         image[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");

@@ -1,8 +1,8 @@
 //! Static probes (USDT): places in a program that its author has marked, with numbers in registers.
 //!
-//! A note in the file says where each is and where its arguments are. Such a probe may stand in code that the compiler copied,
-//! so one name has many places. Only the simplest arguments are taken: two numbers of 8 bytes, in the registers of a
-//! function's first two.
+//! A note in the file gives the address of each place and the location of its arguments. The compiler may
+//! copy the code around a probe, so a name may have many places. Only the simplest arguments are supported:
+//! two numbers of 8 bytes, in the registers of a function's first two arguments.
 
 use std::collections::BTreeSet;
 
@@ -17,18 +17,18 @@ use crate::tables;
 
 const SECTION: &str = ".note.stapsdt";
 const ARGUMENTS: &str = "8@%rdi 8@%rsi";
-/// Each is a trap of its own.
+/// Each place is a breakpoint trap.
 const PLACES_MAX: usize = 256;
 
-/// Watches one static probe of a process: sums of its second number by its first.
+/// Watches a static probe of a process: sums its second number by its first.
 #[derive(Debug)]
 pub struct Teller {
     object: Loaded,
-    /// While they are there, the probes are.
+    /// The probes are detached when these are dropped.
     _links: Vec<Link>,
 }
 
-/// How often the probe was met with a first number, and the sum of the second.
+/// For a first number: how often the probe was met, and the sum of the second number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Told {
     pub count: u64,
@@ -48,7 +48,7 @@ impl Teller {
         Ok(Teller { object, _links: links })
     }
 
-    /// What was told so far, by the first number.
+    /// Returns the counts and sums so far, indexed by the first number.
     pub fn told(&self) -> Vec<Told> {
         let of = |which| first::<shared::Told>(&self.object, "told", which);
         let all = (0..TOLD_MAX as u32).map_while(of);
@@ -56,7 +56,7 @@ impl Teller {
     }
 }
 
-/// The file that has the probe, and the places in it.
+/// Returns the file that has the probe, and its offsets in it.
 fn find(pid: i32, provider: &str, name: &str) -> Result<(String, BTreeSet<u64>)> {
     let mut seen = BTreeSet::new();
     for area in tables::areas(pid)? {
@@ -87,14 +87,15 @@ fn find(pid: i32, provider: &str, name: &str) -> Result<(String, BTreeSet<u64>)>
 
 #[derive(Debug, PartialEq, Eq)]
 struct Note<'a> {
-    /// 0 of code that the linker left out.
+    /// 0 if the linker removed the code.
     address: u64,
     provider: &'a str,
     name: &'a str,
     arguments: &'a str,
 }
 
-/// Notes one after the other: lengths of owner and content, a kind, the owner, the content; each part filled up to 4 bytes.
+/// Parses consecutive notes: lengths of owner and content, a kind, the owner, the content. Owner and content
+/// are padded to 4 bytes.
 fn parse(mut bytes: &[u8]) -> impl Iterator<Item = Note<'_>> {
     std::iter::from_fn(move || {
         const HEAD: usize = 12;
@@ -112,7 +113,7 @@ fn parse(mut bytes: &[u8]) -> impl Iterator<Item = Note<'_>> {
     })
 }
 
-/// Three addresses, of which the first is the place, and three texts.
+/// Parses three addresses, the first of which is the place, and three texts.
 fn parse_content(content: &[u8]) -> Option<Note<'_>> {
     const ADDRESSES: usize = 24;
     let address = u64::from_ne_bytes(content.get(..8)?.try_into().ok()?);

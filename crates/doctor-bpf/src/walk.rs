@@ -1,11 +1,11 @@
-//! The walk of `bpf/unwind.h` outside of the kernel: over registers and a copy of the stack, by the same tables.
+//! The walk of `bpf/unwind.h` in user space: over registers and a copy of the stack, by the same tables.
 
 use crate::shared::{
     CFA_BP, CFA_END, CFA_PLT, CFA_SP, FRAMES_MAX, Mapping, Row, STACK_BROKEN, STACK_COMPLETE, STACK_CUT,
 };
 use crate::tables::Tables;
 
-/// A thread in user code, when a sample was taken.
+/// Registers of a thread in user code at a sample.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Registers {
     pub(crate) ip: u64,
@@ -34,7 +34,8 @@ enum Step {
     Broken,
 }
 
-/// Addresses from the innermost on, and how the walk ended: STACK_COMPLETE, STACK_CUT or STACK_BROKEN.
+/// Returns addresses from the innermost on, and how the walk ended: STACK_COMPLETE, STACK_CUT or
+/// STACK_BROKEN.
 pub(crate) fn walk(tables: &Tables, start: Registers, stack: &[u8]) -> (Vec<u64>, u32) {
     let memory = Copied { from: start.sp, bytes: stack };
     let mut frame = start;
@@ -50,7 +51,7 @@ pub(crate) fn walk(tables: &Tables, start: Registers, stack: &[u8]) -> (Vec<u64>
     (addresses, STACK_CUT)
 }
 
-/// `inner`: the innermost frame, whose address is not that after a call.
+/// `inner`: this is the innermost frame, whose address is not a return address.
 fn step(tables: &Tables, memory: Copied<'_>, frame: Registers, inner: bool) -> Step {
     let pc = if inner { frame.ip } else { frame.ip.wrapping_sub(1) };
     let Some(mapping) = mapping_of(tables, pc) else { return Step::Broken };
@@ -105,7 +106,8 @@ mod tests {
     const CODE: u64 = 0x40_0000;
     const STACK: u64 = 0x7000_0000;
 
-    /// One file: a function by the stack pointer at 0x100, one by the frame pointer at 0x200, the outermost at 0x300.
+    /// A file with three functions: by the stack pointer at 0x100, by the frame pointer at 0x200, outermost
+    /// at 0x300.
     fn tables() -> Tables {
         let row = |pc, cfa, cfa_offset, bp_saved| Row { pc, cfa_offset, bp_offset: -16, cfa, bp_saved };
         let rows = vec![row(0x100, CFA_SP, 16, 0), row(0x200, CFA_BP, 16, 1), row(0x300, CFA_END, 0, 0)];
@@ -128,7 +130,8 @@ mod tests {
     #[test]
     fn frames_are_found_by_both_pointers_up_to_the_outermost() {
         let start = Registers { ip: CODE + 0x150, sp: STACK, bp: STACK + 24 };
-        // A local, the return into the second function, another local, its saved frame pointer, the return to the outermost.
+        // Local, return into the second function, local, its saved frame pointer, return into the outermost
+        // function.
         let memory = stack(&[7, CODE + 0x250, 7, 0x1234, CODE + 0x350]);
         let (addresses, end) = walk(&tables(), start, &memory);
         assert_eq!(addresses, [CODE + 0x150, CODE + 0x250, CODE + 0x350]);

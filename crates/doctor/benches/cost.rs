@@ -1,15 +1,17 @@
-//! What being looked at costs a server: its throughput in windows with the doctor, and in those just before and after.
+//! The doctor's cost to a server: throughput in windows with the doctor, and in the windows just before and
+//! after.
 //!
 //! ```text
 //! cargo bench -p evenkeel-doctor --features bpf --bench cost -- [--pairs 10] [--seconds 3] [--first]
 //! ```
 //!
-//! Machines drift, so a window counts only against its neighbours in time, and the median of these ratios is reported. The
-//! ratios of neighbours without the doctor are beside it: what they stray from 1 is noise. The doctor is the whole
-//! program as anybody starts it, all collectors on, with its budget; a window begins when its programs are attached.
+//! Machines drift, so a window counts only against its neighbours in time, and the median of these ratios is
+//! reported. The ratios of neighbours without the doctor are beside it: their distance from 1 is noise. The
+//! doctor runs as a whole program, with all collectors and its budget; a window begins when its programs are
+//! attached.
 //!
-//! `--first` runs server and load before everything else on the machine (root). A busy machine then disturbs less; but the
-//! part of the doctor outside of the kernel has to wait as well, so its CPU time, about 1%, is not in the figure.
+//! `--first` gives server and load real-time priority (root). Then a busy machine disturbs less. But the
+//! doctor's user-space part has to wait as well, so its CPU time, about 1%, is not in the result.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -17,9 +19,9 @@ use std::time::{Duration, Instant};
 
 use evenkeel_testkit::{Client, Peer, Program, Server};
 
-/// What the throughput with the doctor is to be at least.
+/// Minimum throughput with the doctor.
 const GOAL: f64 = 0.95;
-/// The start of the doctor is not in the window: it may take this long.
+/// Maximum time of the doctor's start, which is not part of the window.
 const START_MAX: Duration = Duration::from_secs(20);
 
 const LOADS: &[(&str, &[&str])] = &[
@@ -50,7 +52,7 @@ fn main() {
     }
 }
 
-/// Cargo adds `--bench`, which says nothing here.
+/// Ignores Cargo's `--bench`.
 fn options() -> Option<Options> {
     let mut options = Options { pairs: 10, seconds: 3.0, first: false };
     let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
@@ -93,7 +95,7 @@ fn measure(name: &str, args: &[&str], redis: &Program, options: &Options) {
     );
 }
 
-/// Commands a second.
+/// Returns commands a second.
 fn rate(client: &mut Client, length: Duration) -> f64 {
     let (start, before) = (Instant::now(), commands(client));
     std::thread::sleep(length);
@@ -108,7 +110,7 @@ fn commands(client: &mut Client) -> f64 {
     field.and_then(|text| text.trim().parse().ok()).expect("INFO counts commands")
 }
 
-/// The server's CPU is not the load's; the doctor runs wherever the kernel puts it, as it would elsewhere.
+/// Server and load have different CPUs; the doctor runs wherever the kernel puts it, as it would elsewhere.
 fn on_cpu(cpu: usize, first: bool) -> Vec<&'static str> {
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
     let before_others: &[&str] = if first { &["chrt", "-r", "5"] } else { &[] };
@@ -119,7 +121,7 @@ fn on_cpu(cpu: usize, first: bool) -> Vec<&'static str> {
     }
 }
 
-/// redis-benchmark without end; ends with the value.
+/// An endless redis-benchmark, killed on drop.
 struct Load(Child);
 
 impl Load {
@@ -148,7 +150,7 @@ struct Doctor {
 }
 
 impl Doctor {
-    /// Starts it, and comes back when it looks.
+    /// Starts the doctor, and returns when its programs are attached.
     fn start(pid: u32, seconds: f64) -> Doctor {
         let file = std::env::temp_dir().join(format!("doctor-cost-{}", std::process::id()));
         let child = Command::new(env!("CARGO_BIN_EXE_evenkeel-doctor"))
@@ -165,7 +167,7 @@ impl Doctor {
         Doctor { child, file }
     }
 
-    /// The part of its window in which the programs were on, and the share of a CPU that they took.
+    /// Returns the part of the window with attached programs, and the share of a CPU that they took.
     fn finish(mut self) -> [f64; 2] {
         let status = self.child.wait().expect("it was started");
         assert!(status.success(), "the doctor failed");
@@ -182,7 +184,7 @@ impl Doctor {
     }
 }
 
-/// Whether a process holds links of programs in the kernel.
+/// Whether a process holds links of BPF programs.
 fn attached(pid: u32) -> bool {
     let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
     let link = |entry: std::fs::DirEntry| std::fs::read_link(entry.path()).ok();

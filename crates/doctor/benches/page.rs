@@ -1,12 +1,12 @@
-//! How long the page of a large recording takes, and how large it is.
+//! Time and size of the page of a large recording.
 //!
 //! ```text
 //! cargo bench -p evenkeel-doctor --bench page -- [--stacks 100000] [--rounds 5]
 //! ```
 //!
-//! The recording is one of this process, to which stacks are added: each another path of 20 functions, as a large server has
-//! them; half of them are of samples, and half of sleeps. Measured is the whole program: reading the file, the diagnosis, and
-//! writing the page.
+//! The recording is of this process, with added stacks. Each is a different path of 20 functions, as in a
+//! large server; half of them are of samples, and half of sleeps. The measured time is that of the whole
+//! program: reading the file, the diagnosis, and writing the page.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,13 +16,13 @@ use crc_fast::{CrcAlgorithm, checksum};
 use evenkeel_testkit::Random;
 use serde_json::{Value, json};
 
-/// The page of 100,000 stacks is to be there in this time, and to have no more bytes.
+/// Time and size limits of the page of 100,000 stacks.
 const GOAL: Duration = Duration::from_secs(1);
 const BYTES_MAX: u64 = 5 << 20;
 
 const FRAMES: usize = 5_000;
 const DEPTH: usize = 20;
-/// Functions that one function calls.
+/// Functions that each function calls.
 const CALLED: usize = 4;
 
 fn main() {
@@ -40,7 +40,8 @@ fn main() {
     took.sort_unstable();
     let bytes = std::fs::metadata(&page).expect("the page was written").len();
     println!(
-        "{stacks} stacks: {:.2} s (goal {GOAL:?}; {:.2} to {:.2} of {rounds}), of them {:.2} s on a CPU; {:.2} MB (goal {} MB)",
+        "{stacks} stacks: {:.2} s (goal {GOAL:?}; {:.2} to {:.2} of {rounds}), of them {:.2} s on a CPU; \
+         {:.2} MB (goal {} MB)",
         took[took.len() / 2].as_secs_f64(),
         took[0].as_secs_f64(),
         took[took.len() - 1].as_secs_f64(),
@@ -51,7 +52,7 @@ fn main() {
     let _ = std::fs::remove_dir_all(&folder);
 }
 
-/// Cargo adds `--bench`, which says nothing here.
+/// Ignores Cargo's `--bench`.
 fn options() -> Option<(usize, usize)> {
     let (mut stacks, mut rounds) = (100_000, 5);
     let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
@@ -81,9 +82,9 @@ fn explain(recording: &Path, page: &Path) -> Duration {
     start.elapsed()
 }
 
-/// What a busy machine does not change.
+/// CPU time, which a busy machine does not change.
 fn cpu_of_children() -> Duration {
-    // SAFETY: zeroes are a valid `rusage`, and the call fills what it is given.
+    // SAFETY: zeroes are a valid `rusage`, and the call fills the structure.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage);
@@ -93,7 +94,7 @@ fn cpu_of_children() -> Duration {
     time(usage.ru_utime) + time(usage.ru_stime)
 }
 
-/// A recording with so many stacks; its first line is made anew.
+/// Makes a recording with `stacks` stacks, and rewrites its header.
 fn make(folder: &Path, stacks: usize) -> PathBuf {
     let path = folder.join("recording");
     let pid = std::process::id().to_string();

@@ -1,4 +1,4 @@
-//! Recordings for tests, made up: a server of the Redis kind, idle and busy, to which tests add what they are about.
+//! Synthetic recordings for tests: a server of the Redis family, idle and busy, which tests modify.
 
 use crate::recording::{
     Call, Descriptor, Frame, Health, Heat, Host, KERNEL, Listener, Neighbour, Recording, Role, Sample,
@@ -16,7 +16,7 @@ fn descriptor(fd: i32, role: Role, what: &str) -> Descriptor {
     Descriptor { fd, role, what: what.to_string(), peer: None, disk: None }
 }
 
-/// A server in which one thread waits for events.
+/// A server whose only thread waits for events.
 pub(crate) fn idle() -> Recording {
     Recording {
         made_by: "evenkeel-doctor test".to_string(),
@@ -113,7 +113,7 @@ pub(crate) fn everything_is_wrong() -> Recording {
     recording
 }
 
-/// Adds a stack, given from the outermost function on, and returns its number.
+/// Adds a stack, given from the outermost function on, and returns its index.
 pub(crate) fn add_stack(recording: &mut Recording, names: &[&str]) -> u32 {
     let mut stack = Vec::new();
     for name in names.iter().rev() {

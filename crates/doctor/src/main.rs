@@ -1,13 +1,13 @@
-//! `evenkeel-doctor`: one command that says what holds a server process back.
+//! `evenkeel-doctor`: a command that finds the bottleneck of a server process.
 //!
 //! ```text
-//! collect     the only part with rights         collect/, and the crate doctor-bpf for what runs in the kernel
-//! recording   what was seen, as a file           recording/
-//! analyse     pure functions of a recording      analyse/
-//! report      for people and for scripts         report/
+//! collect     the only part with privileges       collect/, and the crate doctor-bpf for the BPF programs
+//! recording   the collected data, as a file       recording/
+//! analyse     pure functions of a recording       analyse/
+//! report      for people and for scripts          report/
 //! ```
 //!
-//! Each knows only the data of the one before it.
+//! Each stage knows only the data of the stage before it.
 
 mod analyse;
 mod collect;
@@ -41,94 +41,94 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Look at a process and say what holds it back
+    /// Find the bottleneck of a process
     Diagnose {
         #[command(flatten)]
         look: Look,
         #[command(flatten)]
         output: Output,
-        /// Keep the recording, for `explain` and for others
+        /// Also keep the recording, for `explain`
         #[arg(long, value_name = "FILE")]
         record: Option<PathBuf>,
     },
-    /// Look at a process and write what was seen to a file
+    /// Record a process to a file
     Record {
         #[command(flatten)]
         look: Look,
         #[arg(long, short, value_name = "FILE")]
         output: PathBuf,
     },
-    /// Diagnose a recording: without rights, on any machine
+    /// Diagnose a recording: without privileges, on any machine
     Explain {
         file: PathBuf,
         #[command(flatten)]
         output: Output,
     },
-    /// What changed from one recording to another
+    /// Compare two recordings
     Diff {
         before: PathBuf,
         after: PathBuf,
-        /// For scripts
+        /// Print JSON, for scripts
         #[arg(long)]
         json: bool,
-        /// Also as one page: what changed, and differential flame graphs both ways
+        /// Also write an HTML page: the changes, and differential flame graphs in both directions
         #[arg(long, value_name = "FILE")]
         html: Option<PathBuf>,
     },
-    /// Threads of a process or recording: where their time goes
+    /// Time of each thread: on a CPU, in the run queue, blocked, waiting for work
     Threads(Question),
     /// System calls by thread and descriptor, with the descriptor's role
     Syscalls {
         #[command(flatten)]
         question: Question,
-        /// What a row is about
+        /// Grouping of the rows
         #[arg(long, value_enum, default_value = "thread")]
         by: report::tables::By,
     },
     /// Accept queues, and connections with full queues
     Sockets(Question),
-    /// Who wakes whom
+    /// Which threads wake which
     Wakeups(Question),
     /// CPU samples as folded stacks, for tools that draw flame graphs
     Cpu(Question),
-    /// Where threads are blocked, waits for work left out
+    /// Stacks of blocked threads, without waits for work
     Offcpu(Question),
-    /// Waits for mutexes, by the mutex and by who takes it
+    /// Waits for mutexes, by mutex and by the function that takes it
     Locks(Question),
-    /// Who waits for a CPU, and who has it
+    /// Waits for a CPU, and the processes that use the CPUs
     Runqueue(Question),
-    /// How long forks stop their thread, and what shared pages cost after
+    /// How long forks stop their thread, and the cost of shared pages afterwards
     Fork(Question),
-    /// How long calls of a function of the process take
+    /// Latency of a function of the process
     Function {
-        /// As `cpu` shows it, or the end of it after "::"
+        /// Name as shown by `cpu`, or its end after "::"
         #[arg(value_name = "NAME")]
         function: String,
         #[command(flatten)]
         live: Live,
     },
-    /// How long the stages of requests take, by an Evenkeel's static probes and by its own count
+    /// Times of the stages of requests, by Evenkeel's static probes and by its own statistics
     Stages {
         #[command(flatten)]
         live: Live,
-        /// Password for asking it; else $REDISCLI_AUTH
+        /// Password for INFO; else $REDISCLI_AUTH
         #[arg(long)]
         auth: Option<String>,
     },
-    /// How often the kernel does something for the process: tracepoints, or functions of the kernel
+    /// How often the process meets kernel tracepoints or kernel functions
     Count {
-        /// In which * stands for anything: 'sched_*'
+        /// Name in which * matches any text: 'sched_*'
         pattern: String,
         #[command(flatten)]
         live: Live,
     },
-    /// Stacks for other tools
+    /// Write stacks for other tools
     Export {
         #[command(flatten)]
         question: Question,
         #[command(flatten)]
         format: Format,
-        /// Else to standard output
+        /// Output file; else standard output
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
     },
@@ -136,13 +136,13 @@ enum Verb {
 
 #[derive(Args)]
 struct Format {
-    /// A line for each stack, with its CPU samples
+    /// Folded stacks: a line per stack, with its CPU samples
     #[arg(long, conflicts_with = "pprof", required_unless_present = "pprof")]
     folded: bool,
-    /// With --folded: microseconds blocked instead
+    /// With --folded: blocked microseconds instead of samples
     #[arg(long, requires = "folded")]
     off_cpu: bool,
-    /// For `go tool pprof` and what reads its profiles: CPU, blocked and waiting time
+    /// A profile for `go tool pprof` and compatible tools: CPU, blocked and waiting time
     #[arg(long)]
     pprof: bool,
 }
@@ -151,29 +151,29 @@ struct Format {
 struct Look {
     #[command(flatten)]
     which: Which,
-    /// Length of the window
+    /// Length of the window in seconds
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Load nothing into the kernel: perf and /proc alone
+    /// Load no BPF programs: use perf and /proc alone
     #[arg(long)]
     no_bpf: bool,
     /// Use /proc alone
     #[arg(long)]
     proc_only: bool,
-    /// Do not ask a Redis-like server who its replicas are
+    /// Do not ask a Redis-like server which clients are replicas
     #[arg(long)]
     no_ask: bool,
-    /// Password for that question; else $REDISCLI_AUTH
+    /// Password for that query; else $REDISCLI_AUTH
     #[arg(long)]
     auth: Option<String>,
 }
 
 #[derive(Args)]
 struct Output {
-    /// For scripts
+    /// Print JSON, for scripts
     #[arg(long)]
     json: bool,
-    /// Also as one page: findings, flame graphs, tables
+    /// Also write an HTML page: findings, flame graphs, tables
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -190,12 +190,12 @@ struct Live {
 struct Question {
     #[command(flatten)]
     which: MaybeWhich,
-    /// A recording, instead of a process
+    /// Use this recording instead of a process
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// Load nothing into the kernel: perf and /proc alone
+    /// Load no BPF programs: use perf and /proc alone
     #[arg(long)]
     no_bpf: bool,
     /// Use /proc alone
@@ -291,7 +291,8 @@ fn run(verb: Verb) -> Result<()> {
     }
 }
 
-/// Folded stacks. Where there are none, why is said on stderr: what reads the lines is another program.
+/// Returns folded stacks. If there are none, the reason goes to stderr, because another program reads the
+/// lines.
 fn folded(recording: &Recording, off_cpu: bool) -> String {
     let lines = report::folded(recording, off_cpu);
     if lines.is_empty() {
@@ -322,7 +323,7 @@ fn answer(question: Question, table: impl FnOnce(&Recording) -> String) -> Resul
     print_text(&table(&look(question)?))
 }
 
-/// The recording that a question is about, or one that is taken now.
+/// Loads the recording of a question, or takes a new recording.
 fn look(question: Question) -> Result<Recording> {
     let Question { which: MaybeWhich { pid, port, name }, from, seconds, no_bpf, proc_only } = question;
     match from {
@@ -338,13 +339,14 @@ fn look(question: Question) -> Result<Recording> {
     }
 }
 
-/// Names of processes, files and functions are anybody's, and must not tell a terminal what to do.
+/// Prints text. Names of processes, files and functions come from anywhere, and must not send control
+/// characters to the terminal.
 fn print_text(text: &str) -> Result<()> {
     let is_told = |c: char| c.is_control() && c != '\n';
     print(text.replace(is_told, "?").as_bytes())
 }
 
-/// A reader that has seen enough, as `head` has, is no error.
+/// Prints bytes. A reader that stops early, like `head`, is not an error.
 fn print(bytes: &[u8]) -> Result<()> {
     match std::io::stdout().lock().write_all(bytes) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("cannot write"),
@@ -352,7 +354,7 @@ fn print(bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// The window that was asked for.
+/// The length of the window.
 fn length(seconds: f64) -> Result<Duration> {
     const SECONDS_MAX: f64 = 3_600.0;
     ensure!(
@@ -362,7 +364,7 @@ fn length(seconds: f64) -> Result<Duration> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// Becomes true at Ctrl-C: a window ends early then, and what was seen is reported.
+/// Returns a flag that Ctrl-C sets: the window then ends early, and the data so far is reported.
 fn stop_on_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {

@@ -1,5 +1,5 @@
-//! Files for the eyes of their owner: recordings and pages say which programs run on a machine, and who its
-//! peers are.
+//! Files that only their owner may read: recordings and pages show the programs of a machine, and the
+//! addresses of its clients.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -8,8 +8,8 @@ use std::path::Path;
 
 const OWNER_ONLY: u32 = 0o600;
 
-/// Creates a file, or empties an existing one, and lets only its owner read and write it, whatever the umask is.
-/// Pipes and devices stay as they are.
+/// Creates or truncates a file with access for its owner only, whatever the umask. Pipes and devices keep
+/// their mode.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(OWNER_ONLY).open(path)?;
     let metadata = file.metadata()?;
@@ -19,7 +19,7 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes such a file as a whole.
+/// Writes all `bytes` to a file made by `create`.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     create(path)?.write_all(bytes)
 }

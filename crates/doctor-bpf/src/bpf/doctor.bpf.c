@@ -1,15 +1,16 @@
 /*
- * Where a process' time goes: every switch and system call of its threads, and samples of each CPU.
+ * Time of a process: every switch and system call of its threads, and samples of each CPU.
  *
- * Times are added up here, by thread, call and descriptor; nothing is sent event by event. Blocked time, time in the run
- * queue and time on a CPU are kept apart: a sleep ends when the thread is woken, and what passes until it runs is the
- * queue's. A switch without a sleep (preemption) is queue from its start.
+ * The programs add up times by thread, call and descriptor; they send no events. Blocked time, time in the
+ * run queue and time on a CPU are separate: a sleep ends when the thread is woken, and the time until it runs
+ * is run queue. A switch without a sleep (preemption) is run queue from its start.
  *
- * A thread that sleeps when the programs come makes no event until it wakes, and a server may stand still for seconds: so
- * all threads are looked at once then, and what each is in is read from the registers that it entered the kernel with.
+ * A thread that sleeps when the programs are attached makes no event until it wakes, and a server may stand
+ * still for seconds. So all threads are visited once at that time; the registers of its entry to the kernel
+ * tell which call a thread is in.
  *
- * The stack of a sleep is taken when its system call ends, not when it begins: only then it is known whether the sleep was
- * long enough to be worth 2 us, and the user's stack is the same.
+ * The stack of a sleep is taken when its system call ends, not when it begins: only then it is known whether
+ * the sleep was long enough to be worth 2 us, and the user's stack is the same.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -19,7 +20,7 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Filled in by the loader before the programs are loaded; the verifier then knows the values. */
+/* The loader fills it in before it loads the programs; the verifier then knows the values. */
 const volatile struct config config SEC(".rodata.config");
 
 #define SHORT_SLEEP_NS 50000
@@ -116,7 +117,7 @@ static __always_inline struct totals *sums(void)
 			ADD(s->field, 1);  \
 	} while (0)
 
-/* Whether it is still wanted: the loader may be kept from taking the programs off in time. */
+/* Whether the window has ended: the loader may not be scheduled in time to detach the programs. */
 static __always_inline bool is_over(__u64 now)
 {
 	__u32 zero = 0;
@@ -140,7 +141,7 @@ static __always_inline void lost_stack(void)
 
 #include "unwind.h"
 
-/* The state of a thread, made new if there is none or if it is from before a pause. */
+/* Returns the state of a thread, created anew if there is none or if it is from before a pause. */
 static __always_inline struct thread *thread_of(struct task_struct *task)
 {
 	__u32 zero = 0, tid = task->pid;
@@ -152,13 +153,13 @@ static __always_inline struct thread *thread_of(struct task_struct *task)
 		return t;
 	struct thread fresh = { .epoch = now->epoch, .nr = UNKNOWN_CALL, .fd = NO_FD };
 	if (task->start_time >= now->since)
-		fresh.nr = OUTSIDE_CALLS; /* its registers are its parent's, who is in clone */
+		fresh.nr = OUTSIDE_CALLS; /* its registers are a copy of its parent's, which is in clone */
 	if (bpf_map_update_elem(&threads, &tid, &fresh, BPF_ANY))
 		COUNT(lost_keys);
 	return bpf_map_lookup_elem(&threads, &tid);
 }
 
-/* What a descriptor is, for those that are gone before anybody can look in /proc. */
+/* Records the file or socket behind a descriptor, which may be closed before a reader of /proc sees it. */
 static __noinline int describe(struct call *c, __s32 fd)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -200,7 +201,7 @@ static __always_inline struct call *call_of(__u32 tid, __s32 nr, __s32 fd)
 	return bpf_map_lookup_elem(&calls, &key);
 }
 
-/* A wait for a mutex, as `is_lock_wait` of the loader's caller has it: glibc and Rust's std both wait while it is 2. */
+/* A wait for a mutex, as in `is_lock_wait` of the loader's caller: glibc and Rust's std wait on value 2. */
 static __always_inline bool is_lock_wait(__u64 operation, __u32 value)
 {
 	switch (operation & 0x7f) {
@@ -236,7 +237,7 @@ static __always_inline void begin_call(struct thread *t, struct pt_regs *regs, l
 	t->call_at = now;
 }
 
-/* The call that a task which is not on a CPU has begun before we looked; from now on it counts. */
+/* Finds the call that an off-CPU task began before the programs were attached; it counts from now on. */
 static __always_inline void find_call(struct thread *t, struct task_struct *task, __u64 now)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
@@ -258,7 +259,7 @@ static __always_inline void went_off(struct task_struct *task, bool preempted, _
 	t->woken_at = preempted ? now : 0;
 }
 
-/* Time without a CPU goes to the slots that it lies in. */
+/* Splits time without a CPU among its slots. */
 static __noinline int spread(__u64 from, __u64 to, bool queued)
 {
 	int i;
@@ -282,7 +283,7 @@ static __noinline int spread(__u64 from, __u64 to, bool queued)
 	return 0;
 }
 
-/* Whether a thread sleeps for want of work, as far as that is known here. */
+/* Whether a thread sleeps for want of work, as far as it is known here. */
 static __always_inline bool is_idle(struct thread *t, __u32 tid)
 {
 	__u8 flags = flags_of(t->nr);
@@ -342,7 +343,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 		return 0;
 	if (leaves && prev_state & TASK_IS_DEAD) {
 		__u32 tid = prev->pid;
-		bpf_map_delete_elem(&threads, &tid); /* its end was an event, and this is no sleep */
+		bpf_map_delete_elem(&threads, &tid); /* sched_process_exit came before; this is not a sleep */
 	} else if (leaves) {
 		went_off(prev, preempt || prev_state == 0, now);
 	}
@@ -423,7 +424,7 @@ int BPF_PROG(on_enter, struct pt_regs *regs, long nr)
 	return 0;
 }
 
-/* The place of a sleep that was long enough. */
+/* Records the wait of a call whose sleep was long enough. */
 static __always_inline void take_wait(struct thread *t, __u32 tid, __u8 flags)
 {
 	__u64 slept = t->blocked_ns, count = 1;
@@ -478,7 +479,7 @@ int BPF_PROG(on_exit, struct pt_regs *regs, long result)
 	if (c) {
 		if (!c->count && t->fd >= 0 && !(flags & CALL_CLOSE))
 			describe(c, t->fd);
-		/* Plain sums: the row is this thread's alone. An atomic one costs as much as all of the rest. */
+		/* Plain sums: only this thread writes the row. An atomic sum costs as much as all the rest. */
 		c->count++;
 		c->wall_ns += wall;
 		c->blocked_ns += t->blocked_ns;
@@ -509,7 +510,7 @@ int BPF_PROG(on_exit, struct pt_regs *regs, long result)
 	return 0;
 }
 
-/* Once for each task of the machine, right after the other programs came. */
+/* Runs once for each task of the machine, right after the other programs were attached. */
 SEC("iter/task")
 int on_look(struct bpf_iter__task *context)
 {
@@ -519,15 +520,15 @@ int on_look(struct bpf_iter__task *context)
 	if (!task || !c || task->tgid != config.tgid || !task->__state || task->exit_state)
 		return 0;
 	if (bpf_core_field_exists(task->on_cpu) && task->on_cpu)
-		return 0; /* about to sleep: that will be an event */
+		return 0; /* about to sleep, which will be an event */
 	__u32 tid = task->pid;
 	struct thread *t = bpf_map_lookup_elem(&threads, &tid);
 	if (t && t->epoch == c->epoch)
-		return 0; /* it has made an event meanwhile */
+		return 0; /* it has made an event since */
 	__u64 now = bpf_ktime_get_ns();
 	struct thread asleep = { .epoch = c->epoch, .fd = NO_FD, .off_at = now };
 	find_call(&asleep, task, now);
-	bpf_map_update_elem(&threads, &tid, &asleep, t ? BPF_ANY : BPF_NOEXIST); /* fails if it woke just now */
+	bpf_map_update_elem(&threads, &tid, &asleep, t ? BPF_ANY : BPF_NOEXIST); /* fails if it woke since */
 	return 0;
 }
 

@@ -1,9 +1,9 @@
 /*
- * The few types of the kernel that the programs look into, with only the fields that they read.
+ * The few kernel types that the programs read, with only the fields that they use.
  *
- * Where the fields really are is filled in when a program is loaded, from the description that the running kernel gives
- * of itself (/sys/kernel/btf/vmlinux). So one object runs on every kernel, and the 100,000 lines that `bpftool btf dump`
- * would write, which are right for one kernel only, need not be in the repository.
+ * The loader fills in the real offsets of the fields, from the BTF of the running kernel
+ * (/sys/kernel/btf/vmlinux). So a single object runs on every kernel, and the repository does not need the
+ * 100,000 lines that `bpftool btf dump` would write, which are right for a single kernel only.
  */
 #pragma once
 
@@ -92,7 +92,7 @@ struct bpf_perf_event_data;
 
 #pragma clang attribute pop
 
-/* What the kernel hands to a program that looks at tasks one by one: pointers at fixed places. */
+/* The context of a program that iterates over tasks: pointers at fixed offsets. */
 struct bpf_iter__task {
 	void *meta;
 	struct task_struct *task;

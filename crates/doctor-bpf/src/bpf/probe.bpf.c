@@ -1,6 +1,6 @@
 /*
- * Probes on request: how often a tracepoint or a function of the kernel is met by the threads of a process, how long
- * calls of one function of the process take, and what its static probes tell.
+ * Probes on request: how often the threads of a process meet a tracepoint or a function of the kernel, how
+ * long calls of one function of the process take, and the numbers of its static probes.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -9,7 +9,7 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Filled in by the loader before the programs are loaded. */
+/* The loader fills it in before it loads the programs. */
 const volatile __u32 target SEC(".rodata.target");
 
 struct {
@@ -26,7 +26,7 @@ struct {
 	__type(value, struct latency);
 } latency SEC(".maps");
 
-/* Calls that have not returned, by thread. A function that calls itself is timed once, from outside. */
+/* Calls that have not returned, by thread. A recursive function is timed once, at its outermost call. */
 struct open_call {
 	__u64 since, depth;
 };
@@ -88,7 +88,7 @@ int on_begin(void *context)
 	return 0;
 }
 
-/* Four slots for each power of two: the two bits after the highest one that is set. */
+/* Four slots for each power of two, by the two bits after the highest set bit. */
 static __always_inline __u32 slot_of(__u64 ns)
 {
 	__u32 power = 0;
@@ -118,12 +118,12 @@ int on_return(void *context)
 	__sync_fetch_and_add(&l->count, 1);
 	__sync_fetch_and_add(&l->sum_ns, took);
 	if (took > l->longest_ns)
-		l->longest_ns = took; /* two threads at once may lose the shorter's, or rarely the longer's */
+		l->longest_ns = took; /* of two threads at once, the shorter time may be lost, rarely the longer */
 	__sync_fetch_and_add(&l->slots[slot_of(took) & (SLOTS - 1)], 1);
 	return 0;
 }
 
-/* A static probe with its two numbers where a function has its first two. */
+/* A static probe whose two numbers are in the registers of a function's first two arguments. */
 SEC("uprobe")
 int on_told(struct pt_regs *registers)
 {

@@ -1,10 +1,11 @@
 /*
  * A walk of the user's stack by the rules of .eh_frame, inside the kernel.
  *
- * Distributions build without frame pointers, so the kernel's own walk ends at once. What compilers always leave is
- * .eh_frame: for each address, how far the caller's frame is from the stack or the frame pointer, and where the frame
- * pointer was saved. The loader has flattened these into sorted rows; here it is two binary searches and at most two reads
- * of the user's memory a frame. The return address is always 8 bytes below the CFA on x86-64.
+ * Distributions build without frame pointers, so the kernel's own walk ends at once. Compilers always emit
+ * .eh_frame: for each address, the distance of the caller's frame from the stack or the frame pointer, and
+ * where the frame pointer was saved. The loader flattens these rules into sorted rows. A step of the walk is
+ * two binary searches and at most two reads of the user's memory. On x86-64 the return address is always
+ * 8 bytes below the CFA.
  *
  * Memory that is not resident ends the walk: the programs may not fault.
  */
@@ -19,7 +20,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1); /* as many as there are, set by the loader */
+	__uint(max_entries, 1); /* the loader sets the number of rows */
 	__type(key, __u32);
 	__type(value, struct row);
 } rows SEC(".maps");
@@ -32,7 +33,7 @@ struct {
 	__type(value, struct user_stack);
 } user_stacks SEC(".maps");
 
-/* A walk in the making; one for each kind of program, since a sample may interrupt the end of a call. */
+/* A walk in progress. Calls and samples have an entry each: a sample may interrupt the end of a call. */
 #define SCRATCH_CALL 0
 #define SCRATCH_SAMPLE 1
 struct {
@@ -50,7 +51,7 @@ static __noinline int find_mapping(__u64 pc)
 {
 	__u32 low = 0, high = config.mappings;
 	int i;
-	bpf_for(i, 0, 10) /* 2^9 are MAPPINGS_MAX */
+	bpf_for(i, 0, 10) /* 2^9 is MAPPINGS_MAX */
 	{
 		if (low >= high)
 			break;
@@ -73,7 +74,7 @@ static __noinline int find_row(__u32 first, __u32 count, __u32 pc)
 {
 	__u32 low = 0, high = count;
 	int i;
-	bpf_for(i, 0, 24) /* 2^23 are the rows that the loader takes at most */
+	bpf_for(i, 0, 24) /* the loader accepts fewer than 2^23 rows */
 	{
 		if (low >= high)
 			break;
@@ -106,10 +107,10 @@ static __always_inline int climb(struct frame *f, __u64 cfa, __u64 bp)
 	return STEP_ON;
 }
 
-/* From a frame to its caller's. `inner`: the innermost frame, whose pc is not a return address. */
+/* Steps from a frame to its caller's. `inner`: the innermost frame, whose pc is not a return address. */
 static __always_inline int step(struct frame *f, bool inner)
 {
-	/* A call may be the last instruction of a function: its return address is already in the next one. */
+	/* A call may be a function's last instruction: its return address then belongs to the next function. */
 	__u64 pc = inner ? f->pc : f->pc - 1;
 	int index = find_mapping(pc);
 	if (index < 0)
@@ -154,7 +155,7 @@ static __always_inline int step(struct frame *f, bool inner)
 	return climb(f, cfa, bp);
 }
 
-/* Keeps the user's stack of a thread and returns its number; 0 if there is none. The thread is the current one. */
+/* Stores the user stack of the current thread and returns its number, or 0 if there is none. */
 static __noinline __u64 take_user_stack(__u32 slot)
 {
 	struct user_stack *stack = bpf_map_lookup_elem(&scratch, &slot);

@@ -1,9 +1,10 @@
-//! Two recordings side by side: which findings came, which went, which changed, and which functions and calls account for it.
+//! Compares two recordings: findings that appeared, are gone or changed, and the functions and calls behind
+//! them.
 //!
-//! Where both servers said how many requests they had processed, everything is told as time for each; else findings are
-//! shares of the critical thread's time, and functions and calls are shares of its CPU time. So a window that was longer or
-//! a load that was lower does not look like a change. A change counts from `CHANGE_MIN` on, and only if it is larger than
-//! what chance does to shares of that many samples.
+//! If both servers reported how many requests they processed, times are per request. Else findings are shares
+//! of the critical thread's time, and functions and calls are shares of its CPU time. So a longer window or a
+//! lower load does not look like a change. A change counts from `CHANGE_MIN` on, and only if it exceeds the
+//! sampling error of the shares.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,7 @@ use super::{Diagnosis, Finding, Requests, critical, diagnose, examine};
 use crate::recording::Recording;
 
 const CHANGE_MIN: f64 = 0.02;
-/// Standard errors by which a share must change: once in twenty it is chance all the same.
+/// Standard errors by which a share must change; chance alone exceeds them once in twenty.
 const ERRORS: f64 = 2.0;
 const ROWS_MAX: usize = 10;
 
@@ -31,18 +32,18 @@ pub(crate) struct Change {
     pub(crate) fate: Fate,
     pub(crate) rule: &'static str,
     pub(crate) subject: String,
-    /// Of the finding in the second recording, or of the first if it is gone.
+    /// Title of the finding in the second recording, or in the first if the finding is gone.
     pub(crate) title: String,
     /// Shares of the critical thread's time.
     pub(crate) before: f64,
     pub(crate) after: f64,
-    /// The same for each request, if both servers counted them.
+    /// The shares as time per request, if both servers counted requests.
     pub(crate) before_us: Option<f64>,
     pub(crate) after_us: Option<f64>,
 }
 
 impl Change {
-    /// As a share of the time that a request has.
+    /// The change as a share of the time per request.
     fn size(&self, per_request: Option<&PerRequest>) -> f64 {
         match per_request {
             Some(each) => {
@@ -53,36 +54,36 @@ impl Change {
         }
     }
 
-    /// What no share measures counts by being there at all.
+    /// A finding without a share counts in full.
     fn weight(&self, per_request: Option<&PerRequest>) -> f64 {
         if self.before == 0.0 && self.after == 0.0 { 1.0 } else { self.size(per_request) }
     }
 }
 
-/// What both servers counted.
+/// Request metrics, if both servers counted them.
 struct PerRequest {
     before: Requests,
     after: Requests,
 }
 
 impl PerRequest {
-    /// The lesser of the times that a request has: a server that waited for work had more.
+    /// The shorter of the two times per request: a server that waited for work had more time.
     fn lesser_us(&self) -> f64 {
         self.before.critical_us.min(self.after.critical_us).max(1e-9)
     }
 }
 
-/// What the figures of functions and calls are.
+/// The unit of functions and calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Unit {
     /// Shares of the critical thread's CPU time.
     CpuShare,
-    /// Its CPU time for each request, in microseconds.
+    /// CPU time of the critical thread per request, in microseconds.
     MicrosecondsPerRequest,
 }
 
-/// A function or a call, in both.
+/// A function or a call in both recordings.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Part {
     pub(crate) name: String,
@@ -102,7 +103,7 @@ pub(crate) struct Comparison {
     pub(crate) after: Diagnosis,
     pub(crate) changes: Vec<Change>,
     pub(crate) unit: Unit,
-    /// Functions with what they call.
+    /// Functions, including their callees.
     pub(crate) functions: Vec<Part>,
     /// CPU time of system calls by role of the descriptor.
     pub(crate) calls: Vec<Part>,
@@ -127,7 +128,7 @@ pub(crate) fn compare(before: &Recording, after: &Recording) -> Comparison {
         change.after_us = each.map(|each| change.after * each.after.critical_us);
     }
     changes.retain(|change| change.fate != Fate::Changed || change.size(each) >= CHANGE_MIN.max(error));
-    // New causes first: where one came, the shares of all others fall.
+    // New causes first: each new cause lowers the shares of all the rest.
     changes.sort_by(|a, b| {
         let old = |change: &Change| change.fate == Fate::Changed;
         old(a)
@@ -147,8 +148,8 @@ pub(crate) fn compare(before: &Recording, after: &Recording) -> Comparison {
     }
 }
 
-/// A function may be named in one recording only because in the other what it calls has 5% as well: it is in both, then,
-/// and has changed by what it takes.
+/// Corrects an R1 change by the function's share in both recordings. A function may have a finding in only
+/// one recording because a callee has 5% as well in the other; then the function has changed, not appeared.
 fn by_function(
     change: &mut Change,
     before: &BTreeMap<String, f64>,
@@ -162,7 +163,7 @@ fn by_function(
     }
 }
 
-/// How far chance may move a share of half of the samples.
+/// The error by chance of a share of half of the samples.
 fn chance(recording: &Recording) -> f64 {
     let samples: u64 = recording.samples.iter().map(|sample| sample.count).sum();
     if samples == 0 { 0.0 } else { ERRORS * 0.5 / (samples as f64).sqrt() }
@@ -199,7 +200,7 @@ fn change(before: Option<&Finding>, after: Option<&Finding>) -> Option<Change> {
     })
 }
 
-/// Inclusive shares of functions, kernel's too, in the critical thread's samples.
+/// Inclusive shares of functions, the kernel's included, in the critical thread's samples.
 fn functions(recording: &Recording) -> BTreeMap<String, f64> {
     let Some(budget) = critical::choose(recording) else { return BTreeMap::new() };
     let view = View::new(recording, budget);
@@ -227,7 +228,7 @@ fn calls(recording: &Recording) -> BTreeMap<String, f64> {
     sums
 }
 
-/// What differs, the most first; `whole` is what a share of one is in each.
+/// The differences, the largest first. `whole` is the value of a share of 1 in each recording.
 fn parts(
     before: &BTreeMap<String, f64>,
     after: &BTreeMap<String, f64>,

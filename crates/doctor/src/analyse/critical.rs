@@ -1,4 +1,4 @@
-//! Which thread is critical, and where its time went.
+//! Chooses the critical thread, and splits its time.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,25 +6,27 @@ use serde::Serialize;
 
 use crate::recording::{Call, Recording, Role, Thread, Wait};
 
-/// Calls in which a thread waits for work. A futex is among them: waits for a mutex have a name of their own.
+/// Calls in which a thread waits for work. Includes futex: waits for a mutex are recorded under a name of
+/// their own.
 #[rustfmt::skip]
 pub(crate) const IDLE_CALLS: &[&str] = &[
-    "epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect6", "accept", "accept4", "nanosleep",
-    "clock_nanosleep", "pause", "rt_sigtimedwait", "rt_sigsuspend", "wait4", "waitid", "restart_syscall", "io_getevents",
-    "io_uring_enter", "futex",
+    "epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect6", "accept", "accept4",
+    "nanosleep", "clock_nanosleep", "pause", "rt_sigtimedwait", "rt_sigsuspend", "wait4", "waitid",
+    "restart_syscall", "io_getevents", "io_uring_enter", "futex",
 ];
 
-/// Calls that wait for a peer to send.
+/// Calls that wait for the other end to send.
 pub(crate) const RECEIVING: &[&str] = &["read", "readv", "recvfrom", "recvmsg", "recvmmsg"];
 
-/// Calls that wait for any of several descriptors: between two lies a turn of an event loop.
+/// Calls that wait for any of several descriptors: a turn of an event loop lies between two of them.
 pub(crate) const POLLS: &[&str] =
     &["epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect6"];
 
-/// A thread that serves no connection is critical only if it is much busier than those that do.
+/// Factor for threads that serve no connection: they are critical only if they are much busier than the
+/// serving threads.
 const BEHIND: f64 = 0.6;
 
-/// Where a thread's time went; the parts add up to the window.
+/// The parts of a thread's time, which add up to the window.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Budget {
     pub(crate) tid: i32,
@@ -32,7 +34,7 @@ pub(crate) struct Budget {
     pub(crate) window_ns: u64,
     pub(crate) cpu_ns: u64,
     pub(crate) run_queue_ns: u64,
-    /// Waiting for something else than work: disks, locks, memory, peers that do not take what it sends.
+    /// Blocked for other reasons than lack of work: disks, locks, memory, receivers that do not read.
     pub(crate) blocked_ns: u64,
     /// Waiting for work.
     pub(crate) idle_ns: u64,
@@ -63,7 +65,7 @@ pub(crate) fn is_idle(call: &Call, role: Option<Role>) -> bool {
     RECEIVING.contains(&call.name.as_str()) && waits_for_sender
 }
 
-/// As `is_idle`, of a sleep that has a stack.
+/// As `is_idle`, for a sleep that has a stack.
 pub(crate) fn is_idle_wait(wait: &Wait) -> bool {
     wait.call.as_deref().is_some_and(|name| IDLE_CALLS.contains(&name))
 }
@@ -77,7 +79,7 @@ pub(crate) fn budget(recording: &Recording, thread: &Thread, roles: &HashMap<i32
     let role = |call: &Call| call.fd.and_then(|fd| roles.get(&fd).copied());
     let calls = recording.calls.iter().filter(|call| call.tid == thread.tid);
     let blocked: u64 = calls.filter(|call| !is_idle(call, role(call))).map(|call| call.blocked_ns).sum();
-    // What /proc counts is exact; what was sampled or scaled gives way to it.
+    // The times from /proc are exact; sampled or scaled times are cut to fit.
     let cpu_ns = thread.cpu_ns.min(window_ns);
     let run_queue_ns = thread.run_queue_ns.min(window_ns - cpu_ns);
     let blocked_ns = blocked.min(window_ns - cpu_ns - run_queue_ns);
@@ -92,7 +94,7 @@ pub(crate) fn budget(recording: &Recording, thread: &Thread, roles: &HashMap<i32
     }
 }
 
-/// The thread that clients wait for: the busiest of those that serve connections, unless another is far busier.
+/// The thread that clients wait for: the busiest of the serving threads, unless another thread is far busier.
 pub(crate) fn choose(recording: &Recording) -> Option<Budget> {
     let roles = roles(recording);
     let serves = |call: &&Call| {

@@ -1,36 +1,36 @@
-//! A finding: a cause in plain words, how much of the critical thread's time it takes, and how anybody can check it.
+//! A finding: a cause in plain words, its share of the critical thread's time, and commands to check it.
 
 use serde::Serialize;
 
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Evidence {
     pub(crate) what: String,
-    /// What shows the same by hand.
+    /// A command that shows the same.
     pub(crate) command: String,
 }
 
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Finding {
     pub(crate) rule: &'static str,
-    /// What it is about, without figures: the same cause in another recording has the same.
+    /// The subject without numbers, equal for the same cause in another recording.
     pub(crate) subject: String,
     /// One sentence, without a full stop.
     pub(crate) title: String,
-    /// Of the critical thread's time; none for causes outside of it.
+    /// Share of the critical thread's time; none for causes outside of it.
     pub(crate) share: Option<f64>,
-    /// By how much that may be wrong either way, once in twenty more: it was sampled, or scaled up from a part of the window.
+    /// Half-width of the 95% interval of `share`, if it was sampled or scaled up from a part of the window.
     pub(crate) share_error: Option<f64>,
-    /// The share as time for each request, where the server says how many it processes.
+    /// The share as time per request, if the server reports how many it processes.
     pub(crate) per_request_us: Option<f64>,
-    /// What throughput could become, at most, if it were mended: 1.25 is a quarter more.
+    /// Upper bound of the throughput without this cause: 1.25 is a quarter more.
     pub(crate) ceiling: f64,
     /// 0 to 1.
     pub(crate) confidence: f64,
     pub(crate) evidence: Vec<Evidence>,
     pub(crate) next_step: String,
-    /// Names of functions, for the flame graph to point at.
+    /// Functions to mark in the flame graph.
     pub(crate) frames: Vec<String>,
-    /// It keeps clients waiting also while the server has nothing to do.
+    /// Clients wait for this even while the server has nothing to do.
     pub(crate) holds_while_idle: bool,
 }
 
@@ -54,17 +54,17 @@ impl Finding {
         }
     }
 
-    /// A cause that no time of a thread measures: connections that are refused, a peer that does not read.
+    /// A cause that no thread's time measures: refused connections, a receiver that does not read.
     pub(crate) fn outside(rule: &'static str, ceiling: f64, confidence: f64, title: String) -> Finding {
         Finding { share: None, ceiling, holds_while_idle: true, ..Finding::new(rule, 0.0, confidence, title) }
     }
 
-    /// Nothing that could be mended in the server: what the other findings are to be read with.
+    /// A remark on how to read the other findings; not a cause that could be removed.
     pub(crate) fn aside(rule: &'static str, title: String) -> Finding {
         Finding { share: None, ..Finding::new(rule, 0.0, 1.0, title) }
     }
 
-    /// Whether anything could be gained.
+    /// Whether removing it could gain anything.
     pub(crate) fn is_cause(&self) -> bool {
         self.ceiling > 1.0
     }
@@ -74,14 +74,14 @@ impl Finding {
         self
     }
 
-    /// Errors of the parts of its share that are not exact.
+    /// Sets the errors of the inexact parts of its share.
     pub(crate) fn within(mut self, errors: &[f64]) -> Finding {
         let error = errors.iter().map(|error| error * error).sum::<f64>().sqrt();
         self.share_error = (error > 0.0).then_some(error);
         self
     }
 
-    /// For rules that may find several causes.
+    /// Sets the subject, for rules that may find several causes.
     pub(crate) fn about(mut self, subject: impl Into<String>) -> Finding {
         self.subject = subject.into();
         self
@@ -98,23 +98,23 @@ impl Finding {
     }
 
     pub(crate) fn rank(&self) -> f64 {
-        // The gain, not the ceiling: a cause that gains nothing is last, however sure it is.
+        // By gain, not by ceiling: a finding that gains nothing is last, however sure it is.
         (self.ceiling - 1.0) * self.confidence
     }
 }
 
-/// What a rule says.
+/// The result of a rule.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Found(Vec<Finding>),
-    /// Looked, and it is not the cause; with the figure.
+    /// Examined, and not the cause; with the measured value.
     RuledOut(String),
-    /// This recording does not show it.
+    /// The recording does not contain the data.
     Unseen(String),
 }
 
 impl Outcome {
-    /// What was not to be seen is not ruled out.
+    /// Turns "ruled out" into "unseen" if the data was hidden.
     pub(crate) fn if_shown(self, hidden: Option<String>) -> Outcome {
         match (self, hidden) {
             (Outcome::RuledOut(_), Some(why)) => Outcome::Unseen(why),

@@ -1,9 +1,9 @@
-//! From a recording to a diagnosis: pure functions, the same answer on any machine.
+//! From a recording to a diagnosis: pure functions, with the same result on any machine.
 //!
-//! The first question is which thread is critical: the one that clients wait for. Everything is then said in shares of its
-//! time: what it computes, what it waits for, and when it has nothing to do. A rule looks at the recording and gives
-//! findings, or says what rules its cause out, or that this tier does not show it. Findings are ranked by what mending them
-//! could gain at most, times how sure they are.
+//! The first step chooses the critical thread, the thread that clients wait for. All shares are of its time:
+//! computing, waiting for something, and waiting for work. A rule examines the recording. It returns
+//! findings, or why its cause is ruled out, or that this tier does not show it. Findings are ranked by the
+//! maximum gain of removing the cause, times their confidence.
 
 mod compare;
 mod critical;
@@ -28,16 +28,16 @@ use serde::Serialize;
 use crate::recording::Recording;
 use finding::Outcome;
 
-/// More would hide the first.
+/// More would bury the first.
 const FINDINGS_MAX: usize = 5;
-/// Share of the critical thread's time that waits for work, from which the limit is elsewhere.
+/// Share of the critical thread's time spent waiting for work, from which the limit is outside the server.
 const ELSEWHERE_FROM: f64 = 0.7;
-/// Busy share under which nobody asked for anything.
+/// Busy share below which the server counts as idle.
 const IDLE_BELOW: f64 = 0.02;
 const RUN_QUEUE_LOW: f64 = 0.1;
-/// CPU time of threads that ended, in CPUs, up to which it is not what the server does.
+/// CPU time of ended threads, in CPUs, up to which it may be neglected.
 const ENDED_MAX: f64 = 0.1;
-/// Windows that are shorter say little.
+/// Shorter windows say little.
 const WINDOW_MIN_NS: u64 = 500_000_000;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -45,9 +45,9 @@ const WINDOW_MIN_NS: u64 = 500_000_000;
 pub(crate) enum Verdict {
     /// The first finding is the answer.
     Found,
-    /// Nobody asks for anything.
+    /// The server has nothing to do.
     Idle,
-    /// The server waits for work most of the time: who loads it, or what lies between, is the limit.
+    /// The server waits for work most of the time: the clients or the network are the limit.
     Elsewhere,
     /// Busy, and no cause stands out.
     Spread,
@@ -71,7 +71,7 @@ pub(crate) struct Diagnosis {
 pub(crate) struct RuledOut {
     pub(crate) rule: &'static str,
     pub(crate) why: String,
-    /// This tier does not show it: not ruled out, only not seen.
+    /// This tier does not show the cause, so it is not ruled out.
     pub(crate) unseen: bool,
 }
 
@@ -99,7 +99,7 @@ fn examine(recording: &Recording) -> Diagnosis {
             Outcome::Unseen(why) => ruled_out.push(RuledOut { rule: rule.id, why, unseen: true }),
         }
     }
-    // What a thread does in the little time in which it is awake comes behind what keeps it asleep.
+    // Causes that act while a thread is awake rank behind the causes that keep it asleep.
     let waits = waits(&critical);
     let is_behind = |finding: &Finding| waits && !finding.holds_while_idle;
     findings.sort_by(|a, b| {
@@ -122,28 +122,29 @@ fn inconclusive(critical: Option<Budget>, because: String) -> Diagnosis {
     Diagnosis { verdict, sentence, critical, requests: None, findings: Vec::new(), ruled_out: Vec::new() }
 }
 
-/// Whether the thread waits for work most of the time, and for nothing else.
+/// Whether the thread waits for work most of the time, and hardly ever for a CPU.
 fn waits(budget: &Budget) -> bool {
     budget.share(budget.idle_ns) > ELSEWHERE_FROM && budget.share(budget.run_queue_ns) < RUN_QUEUE_LOW
 }
 
-/// Why a thread that seems to wait for work may not, or others may work in its place.
+/// Why a thread that seems to wait for work may not, or why other threads may work in its place.
 fn unknown(view: &View<'_>) -> Option<String> {
     let ended = view.share(view.recording.health.ended_cpu_ns);
     if ended > ENDED_MAX {
         let percent = ended * 100.0;
         return Some(format!(
-            "threads that ended took {percent:.0}% of a CPU, and what they did is not known: the others wait for work"
+            "threads that ended took {percent:.0}% of a CPU, and their work is unknown: the other threads \
+             wait for work"
         ));
     }
     let hidden = view.hidden_sleeps()?;
-    Some(format!("{hidden}: what seems to wait for work may wait for anything"))
+    Some(format!("{hidden}: a thread that seems to wait for work may wait for anything"))
 }
 
 fn judge(view: &View<'_>, findings: &[Finding]) -> (Verdict, String) {
     let budget = &view.critical;
     let name = &view.recording.target.name;
-    // What keeps clients waiting while the server sleeps is a finding, however idle the threads are.
+    // A cause that keeps clients waiting while the server sleeps is a finding, however idle the threads are.
     if let Some(first) = findings.first().filter(|finding| finding.holds_while_idle) {
         return (Verdict::Found, first.title.clone());
     }
@@ -159,8 +160,8 @@ fn judge(view: &View<'_>, findings: &[Finding]) -> (Verdict, String) {
     }
     if waits(budget) {
         let sentence = format!(
-            "The limit is elsewhere: {name} waits for work {:.0}% of the time. Look at who sends it requests, at the \
-             network, or at what it depends on.",
+            "The limit is elsewhere: {name} waits for work {:.0}% of the time. Look at its clients, at \
+             the network, or at the services that it depends on.",
             budget.share(budget.idle_ns) * 100.0
         );
         return (Verdict::Elsewhere, sentence);

@@ -1,4 +1,4 @@
-//! What a request costs, where the server was asked how many it had processed.
+//! The cost of a request, if the server was asked how many it had processed.
 
 use serde::Serialize;
 
@@ -8,18 +8,18 @@ use crate::recording::{OwnCount, Recording};
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Requests {
     pub(crate) per_second: f64,
-    /// CPU time of all threads together for each.
+    /// CPU time of all threads together, per request.
     pub(crate) cpu_us: f64,
-    /// CPU time of the critical thread for each that it serves.
+    /// CPU time of the critical thread, per request that it serves.
     pub(crate) critical_cpu_us: f64,
-    /// The critical thread's time for each that it serves, whatever it does: a share of its time, times this, is what a request
-    /// has of that.
+    /// Wall time of the critical thread, per request that it serves: its factor from shares to time per
+    /// request.
     pub(crate) critical_us: f64,
-    /// What the server says of its own time: shares of that of its workers, the largest first.
+    /// The server's own account of its workers' time, as shares, the largest first.
     pub(crate) stages: Vec<(String, f64)>,
 }
 
-/// None where the server was not asked, or nobody else asked it anything.
+/// `None` if the server was not asked, or had no requests but the doctor's.
 pub(crate) fn requests(recording: &Recording, critical: &Budget) -> Option<Requests> {
     let counted = recording.own_count.as_ref().filter(|counted| counted.commands > 0)?;
     let each_ns = counted.between_ns as f64 / counted.commands as f64;
@@ -34,8 +34,8 @@ pub(crate) fn requests(recording: &Recording, critical: &Budget) -> Option<Reque
     })
 }
 
-/// The part of the requests that the critical thread serves: of threads with the same name but for a number, each serves
-/// as much as it works.
+/// The critical thread's part of the requests. Threads whose names differ only by a number share the requests
+/// by their CPU time.
 fn served_by(recording: &Recording, critical: &Budget) -> f64 {
     fn kind(name: &str) -> &str {
         name.trim_end_matches(|c: char| c.is_ascii_digit())
@@ -60,7 +60,7 @@ mod tests {
     use crate::recording::{OwnCount, Recording, Thread};
 
     fn asked(mut recording: Recording) -> Recording {
-        // A million in half of the window: five microseconds each.
+        // A million in half of the window: five microseconds per request.
         recording.own_count = Some(OwnCount {
             between_ns: golden::WINDOW_NS / 2,
             commands: 1_000_000,

@@ -1,4 +1,4 @@
-//! Samples as a tree of functions, for the question which function of the server's own is the deepest that matters.
+//! Samples as a tree of functions, to find the deepest of the server's own functions that matter.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::recording::Frame;
 pub(crate) struct Tree<'a> {
     nodes: Vec<Node<'a>>,
     roots: BTreeMap<u32, usize>,
-    /// Of each frame its name, and the number of it: frames of several files may have one name.
+    /// Name of each frame, and the name's number: frames of several files may share a name.
     names: Vec<(&'a str, u32)>,
 }
 
@@ -21,14 +21,14 @@ struct Node<'a> {
     children: BTreeMap<u32, usize>,
 }
 
-/// A function by name, with the samples in it and in what it called.
+/// A function by name, with the samples in it and in its callees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hot<'a> {
     pub(crate) name: &'a str,
     pub(crate) inclusive: u64,
-    /// Of these, the samples with none of the tree's functions below it.
+    /// The part of these without any of the tree's functions below it.
     pub(crate) itself: u64,
-    /// Names from the root to it.
+    /// Names from the root to the function.
     pub(crate) path: Vec<&'a str>,
 }
 
@@ -42,12 +42,12 @@ impl<'a> Tree<'a> {
         Tree { names: frames.iter().map(number).collect(), ..Tree::default() }
     }
 
-    /// Frames by number, from the outermost on.
+    /// Adds a stack of frame numbers, the outermost first.
     pub(crate) fn add(&mut self, frames: impl Iterator<Item = u32>, count: u64) {
         let mut parent: Option<usize> = None;
         for frame in frames {
             let (name, number) = self.names[frame as usize];
-            // A function that calls itself is one level: its inclusive time would be counted twice.
+            // Direct recursion is a single level: its inclusive time would be counted twice.
             if parent.is_some_and(|index| self.nodes[index].number == number) {
                 continue;
             }
@@ -65,7 +65,8 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Functions with at least `least` samples that call none with as many, each name once, the most samples first.
+    /// Functions with at least `least` samples and no callee with as many; each name once, the most samples
+    /// first.
     pub(crate) fn deepest(&self, least: u64) -> Vec<Hot<'a>> {
         let mut found: Vec<Hot<'a>> = Vec::new();
         let mut open: Vec<(usize, Vec<&'a str>)> =
@@ -86,7 +87,7 @@ impl<'a> Tree<'a> {
             open.extend(deeper.into_iter().map(|child| (child, path.clone())));
         }
         found.sort_by(|a, b| b.inclusive.cmp(&a.inclusive).then_with(|| a.name.cmp(b.name)));
-        // One function reached on two ways is one cause.
+        // A function reached on two paths is a single cause.
         let mut merged: Vec<Hot<'a>> = Vec::new();
         for hot in found {
             match merged.iter_mut().find(|other| other.name == hot.name) {

@@ -1,4 +1,4 @@
-//! A recording from the point of view of its critical thread: what rules ask for.
+//! A recording from the point of view of its critical thread: the queries of the rules.
 
 use std::collections::HashMap;
 
@@ -6,11 +6,12 @@ use super::critical::{Budget, roles};
 use super::stacks::Tree;
 use crate::recording::{Call, Frame, INTERVAL_ERRORS, Recording, Role, Sample, Tier, Wait};
 
-/// Findings from sampled states are this sure, compared with exact times.
+/// Confidence factor of findings from sampled states, relative to exact times.
 const SAMPLED: f64 = 0.75;
-/// Part of the window from which on programs that were on for less may have missed what is short and rare.
+/// If the programs were attached for less than this part of the window, they may have missed short, rare
+/// events.
 const DUTY_LOW: f64 = 0.9;
-/// Samples of the critical thread under which shares of functions mean nothing.
+/// Samples of the critical thread below which shares of functions mean nothing.
 const SAMPLES_MIN: u64 = 50;
 
 #[derive(Debug)]
@@ -21,7 +22,7 @@ pub(crate) struct View<'a> {
     samples_total: u64,
 }
 
-/// For each frame of the recording, whether it is one of a kind.
+/// For each frame of the recording, whether it matches a predicate.
 #[derive(Debug)]
 pub(crate) struct Marks(Vec<bool>);
 
@@ -67,63 +68,63 @@ impl<'a> View<'a> {
         self.recording.waits.iter().filter(|wait| wait.tid == self.critical.tid)
     }
 
-    /// Why nobody can say that no thread waits for something, if so.
+    /// Why no rule can exclude that a thread waits for something, if sleeps were hidden.
     pub(crate) fn hidden_sleeps(&self) -> Option<String> {
         let hidden = self.recording.health.sleeps_hidden;
-        hidden.then(|| "where its threads sleep is hidden from this user".to_string())
+        hidden.then(|| "the sleeps of its threads are hidden from this user".to_string())
     }
 
-    /// The same of what it has open.
+    /// The same for open descriptors.
     pub(crate) fn hidden_descriptors(&self) -> Option<String> {
         let hidden = self.recording.health.descriptors_hidden;
-        hidden.then(|| "what its descriptors are is hidden from this user".to_string())
+        hidden.then(|| "its descriptors are hidden from this user".to_string())
     }
 
-    /// The same of what is short and rare, where the programs were on for a part of the window only.
+    /// The same for short, rare events, if the programs were attached for a part of the window only.
     pub(crate) fn hidden_moments(&self) -> Option<String> {
         let duty = self.recording.health.duty;
-        (duty < DUTY_LOW).then(|| format!("it was looked for in {:.0}% of the window only", duty * 100.0))
+        (duty < DUTY_LOW).then(|| format!("it was observed for {:.0}% of the window only", duty * 100.0))
     }
 
     pub(crate) fn has_samples(&self) -> bool {
         self.samples_total >= SAMPLES_MIN
     }
 
-    /// Whether system calls were counted and timed, each of them.
+    /// Whether every system call was counted and timed.
     pub(crate) fn counts_calls(&self) -> bool {
         self.recording.tier == Tier::T0
     }
 
-    /// Whether there are samples, and the kernel's functions are in them.
+    /// Whether there are samples, with the kernel's functions.
     pub(crate) fn samples_kernel(&self) -> bool {
         self.has_samples() && self.recording.tier <= Tier::T1
     }
 
-    /// Share of the critical thread's time that `count` of its samples stand for.
+    /// The share of the critical thread's time that `count` of its samples represent.
     pub(crate) fn sample_share(&self, count: u64) -> f64 {
         count as f64 / self.samples_total.max(1) as f64 * self.share(self.sampled_cpu_ns())
     }
 
-    /// By how much that share may be wrong, at 95%: as many of so many samples as chance gives.
+    /// The 95% sampling error of that share.
     pub(crate) fn sample_error(&self, count: u64) -> f64 {
         let taken = self.samples_total as f64 * self.recording.health.duty.clamp(1e-3, 1.0);
         let part = count as f64 / self.samples_total.max(1) as f64;
         INTERVAL_ERRORS * (part * (1.0 - part) / taken.max(1.0)).sqrt() * self.share(self.sampled_cpu_ns())
     }
 
-    /// By how much a share of counted time may be wrong, at 95%: it was scaled up where there were pauses.
+    /// The 95% error of a share of counted time, which was scaled up for the pauses.
     pub(crate) fn scale_error(&self, share: f64) -> f64 {
         share * self.recording.health.scale_error.unwrap_or(0.0)
     }
 
-    /// A count by the second, and how sure that is.
+    /// A count per second, and its error.
     pub(crate) fn rate(&self, count: u64) -> String {
         let error =
             self.recording.health.scale_error.map_or_else(String::new, |e| format!(" (±{:.0}%)", e * 100.0));
         format!("{:.0}{error}", self.per_second(count))
     }
 
-    /// The CPU time that samples are of: without rights, the kernel's part has none.
+    /// The CPU time that the samples cover: without privileges, they exclude the kernel's part.
     fn sampled_cpu_ns(&self) -> u64 {
         let (tid, all) = (self.critical.tid, self.critical.cpu_ns);
         let thread = self.recording.threads.iter().find(|thread| thread.tid == tid);
@@ -139,7 +140,8 @@ impl<'a> View<'a> {
         recording.stacks[stack as usize].iter().map(|&index| &recording.frames[index as usize])
     }
 
-    /// The frames that are so. Stacks share their frames: what is asked of names is asked once a frame, not once a stack.
+    /// Marks the frames that match. Stacks share frames, so the predicate runs once per frame, not once per
+    /// stack.
     pub(crate) fn mark(&self, is: impl Fn(&Frame) -> bool) -> Marks {
         Marks(self.recording.frames.iter().map(is).collect())
     }
@@ -149,13 +151,14 @@ impl<'a> View<'a> {
         self.recording.stacks[stack as usize].iter().any(|&index| marks.0[index as usize])
     }
 
-    /// As `meets`, of the frames that are below the first marked by `until`, or of all.
+    /// As `meets`, for the frames below the first that `until` marks, or for all.
     pub(crate) fn meets_below(&self, stack: u32, marks: &Marks, until: &Marks) -> bool {
         let frames = self.recording.stacks[stack as usize].iter().map(|&index| index as usize);
         frames.take_while(|&index| !until.0[index]).any(|index| marks.0[index])
     }
 
-    /// The critical thread's samples as a tree of those frames that are `own`: what others do belongs to their caller.
+    /// The critical thread's samples as a tree of the frames that are `own`; the time of all other frames
+    /// belongs to their caller.
     pub(crate) fn tree(&self, keep: impl Fn(&Sample) -> bool, own: impl Fn(&Frame) -> bool) -> Tree<'a> {
         let own = self.mark(own);
         let recording = self.recording;
@@ -167,7 +170,7 @@ impl<'a> View<'a> {
         tree
     }
 
-    /// What the recording's quality leaves of a confidence. `by_stack`: the evidence is from stacks.
+    /// Reduces a confidence by the recording's quality. `by_stack`: the evidence comes from stacks.
     pub(crate) fn confidence(&self, base: f64, by_stack: bool) -> f64 {
         let health = &self.recording.health;
         let mut confidence = base;

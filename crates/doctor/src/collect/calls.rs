@@ -1,12 +1,12 @@
 //! System calls by number: their names, and whether their first argument is a descriptor.
 //!
-//! From libc's own constants, so the table is right on every architecture. Calls that are not in it are rare in servers
-//! and are shown by number.
+//! The numbers are libc's constants, so the table is right on every architecture. Calls that are missing here
+//! are rare in servers and are shown by number.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// Numbers above are not asked about; the largest of Linux 6.18 is 469.
+/// Bound of the numbers; the largest of Linux 6.18 is 469.
 pub(crate) const NUMBER_MAX: usize = 512;
 
 macro_rules! table {
@@ -21,14 +21,16 @@ table!(ON_DESCRIPTOR:
     pread64 SYS_pread64, pwrite64 SYS_pwrite64, readv SYS_readv, writev SYS_writev, preadv SYS_preadv,
     pwritev SYS_pwritev, preadv2 SYS_preadv2, pwritev2 SYS_pwritev2, dup SYS_dup, dup3 SYS_dup3,
     connect SYS_connect, accept SYS_accept, accept4 SYS_accept4, sendto SYS_sendto, recvfrom SYS_recvfrom,
-    sendmsg SYS_sendmsg, recvmsg SYS_recvmsg, sendmmsg SYS_sendmmsg, recvmmsg SYS_recvmmsg, shutdown SYS_shutdown,
-    bind SYS_bind, listen SYS_listen, getsockname SYS_getsockname, getpeername SYS_getpeername,
-    setsockopt SYS_setsockopt, getsockopt SYS_getsockopt, fcntl SYS_fcntl, flock SYS_flock, fsync SYS_fsync,
-    fdatasync SYS_fdatasync, ftruncate SYS_ftruncate, fallocate SYS_fallocate, sync_file_range SYS_sync_file_range,
-    splice SYS_splice, tee SYS_tee, sendfile SYS_sendfile, epoll_ctl SYS_epoll_ctl, epoll_pwait SYS_epoll_pwait,
-    epoll_pwait2 SYS_epoll_pwait2, signalfd4 SYS_signalfd4, timerfd_settime SYS_timerfd_settime,
-    getdents64 SYS_getdents64, io_uring_enter SYS_io_uring_enter, fadvise64 SYS_fadvise64, readahead SYS_readahead,
-    syncfs SYS_syncfs, io_submit SYS_io_submit,
+    sendmsg SYS_sendmsg, recvmsg SYS_recvmsg, sendmmsg SYS_sendmmsg, recvmmsg SYS_recvmmsg,
+    shutdown SYS_shutdown, bind SYS_bind, listen SYS_listen, getsockname SYS_getsockname,
+    getpeername SYS_getpeername, setsockopt SYS_setsockopt, getsockopt SYS_getsockopt, fcntl SYS_fcntl,
+    flock SYS_flock, fsync SYS_fsync, fdatasync SYS_fdatasync, ftruncate SYS_ftruncate,
+    fallocate SYS_fallocate, sync_file_range SYS_sync_file_range, splice SYS_splice, tee SYS_tee,
+    sendfile SYS_sendfile,
+    epoll_ctl SYS_epoll_ctl, epoll_pwait SYS_epoll_pwait, epoll_pwait2 SYS_epoll_pwait2,
+    signalfd4 SYS_signalfd4, timerfd_settime SYS_timerfd_settime, getdents64 SYS_getdents64,
+    io_uring_enter SYS_io_uring_enter, fadvise64 SYS_fadvise64, readahead SYS_readahead, syncfs SYS_syncfs,
+    io_submit SYS_io_submit,
 );
 
 #[rustfmt::skip]
@@ -43,9 +45,9 @@ table!(OTHERS:
     ppoll SYS_ppoll, rt_sigtimedwait SYS_rt_sigtimedwait, rt_sigsuspend SYS_rt_sigsuspend,
     restart_syscall SYS_restart_syscall, openat SYS_openat, unlinkat SYS_unlinkat, newfstatat SYS_newfstatat,
     renameat SYS_renameat, renameat2 SYS_renameat2, eventfd2 SYS_eventfd2, epoll_create1 SYS_epoll_create1,
-    pipe2 SYS_pipe2, membarrier SYS_membarrier, io_getevents SYS_io_getevents, gettid SYS_gettid, sync SYS_sync,
-    process_vm_readv SYS_process_vm_readv, set_robust_list SYS_set_robust_list, statx SYS_statx,
-    sched_getaffinity SYS_sched_getaffinity, sched_setaffinity SYS_sched_setaffinity,
+    pipe2 SYS_pipe2, membarrier SYS_membarrier, io_getevents SYS_io_getevents, gettid SYS_gettid,
+    sync SYS_sync, process_vm_readv SYS_process_vm_readv, set_robust_list SYS_set_robust_list,
+    statx SYS_statx, sched_getaffinity SYS_sched_getaffinity, sched_setaffinity SYS_sched_setaffinity,
 );
 
 #[cfg(target_arch = "x86_64")]
@@ -55,8 +57,9 @@ table!(OLD_ON_DESCRIPTOR: epoll_wait SYS_epoll_wait, dup2 SYS_dup2);
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 table!(OLD_OTHERS:
-    open SYS_open, stat SYS_stat, lstat SYS_lstat, poll SYS_poll, select SYS_select, pipe SYS_pipe, fork SYS_fork,
-    vfork SYS_vfork, rename SYS_rename, unlink SYS_unlink, pause SYS_pause, access SYS_access, time SYS_time,
+    open SYS_open, stat SYS_stat, lstat SYS_lstat, poll SYS_poll, select SYS_select, pipe SYS_pipe,
+    fork SYS_fork, vfork SYS_vfork, rename SYS_rename, unlink SYS_unlink, pause SYS_pause, access SYS_access,
+    time SYS_time,
 );
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -84,11 +87,11 @@ pub(crate) fn on_descriptor() -> [bool; NUMBER_MAX] {
 
 pub(crate) const FUTEX: i64 = libc::SYS_futex;
 
-/// A wait for a mutex that somebody holds, as opposed to a wait for work.
+/// Whether a futex wait is for a held mutex, as opposed to a wait for work.
 ///
-/// glibc's mutexes and those of Rust's std both store 2 for "held, and somebody waits", and wait while it is 2.
-/// Condition variables wait for the change of a counter, semaphores and parked threads for 0 or -1; a counter that is
-/// 2 just then is taken for a mutex once in its life. PI mutexes wait by operations of their own.
+/// The mutexes of glibc and of Rust's std both store 2 for "held, with waiters", and wait on that value.
+/// Condition variables wait for the change of a counter, semaphores and parked threads for 0 or -1. A counter
+/// that is just 2 is mistaken for a mutex once in its life. PI mutexes wait by operations of their own.
 pub(crate) fn is_lock_wait(operation: u64, value: u64) -> bool {
     const WAIT: u64 = 0;
     const LOCK_PI: u64 = 6;
@@ -101,7 +104,7 @@ pub(crate) fn is_lock_wait(operation: u64, value: u64) -> bool {
     }
 }
 
-/// The name under which such waits are kept, beside "futex" for all others.
+/// The call name of waits for a mutex; all other futex waits are under "futex".
 pub(crate) const FUTEX_LOCK: &str = "futex-lock";
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! Throttling: a control group that used up its CPU time before its period was over.
 //!
-//! A limit may stand at any level above the process, so every ancestor is asked, and the one that throttled most is
-//! reported. Both hierarchies are read, the unified one (v2) and the one of its own for CPU (v1).
+//! Any level above the process may have a limit, so every ancestor is read, and the level that throttled most
+//! is reported. Both hierarchies are read: the unified hierarchy (v2), and the separate CPU hierarchy (v1).
 
 use std::path::{Path, PathBuf};
 
 use super::procfs;
 use crate::recording::Throttling;
 
-/// Levels above a process; deeper hierarchies are cut.
+/// Levels that are read; deeper hierarchies are cut.
 const LEVELS_MAX: usize = 32;
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Watch {
     }
 }
 
-/// The folders that count CPU time for the groups in `text`, which is /proc/PID/cgroup, and for their ancestors.
+/// Returns the folders with CPU counters of the groups in `text` (/proc/PID/cgroup), and of their ancestors.
 fn folders(text: &str, root: &Path) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for line in text.lines() {

@@ -1,9 +1,10 @@
-//! Descriptors and their roles: what the server would call them.
+//! Descriptors and their roles from the server's point of view.
 //!
-//! A number means nothing to a reader; "writes to replicas" does. A role comes from the kind of the descriptor, the
-//! path, and for sockets from which end they are: a connection to a port that the server listens on came from outside.
-//! Both ends of a local connection are in one table, so the process at the other end has a name; a server of the same
-//! kind that connected to us is a replica, and a process at the end of a pipe that writes a log is a log daemon. Which files are what is known by the names that Redis and its kin give them.
+//! A number means nothing to a reader; "writes to replicas" does. The role comes from the descriptor's kind,
+//! the path, and for sockets the direction: a connection to a port on which the server listens is inbound.
+//! Both ends of a local connection are in one table, so the process at the other end has a name. A server of
+//! the same kind that connected to the target is a replica, and a process at the end of a pipe that writes a
+//! log is a log daemon. Files are recognised by the names that Redis and related servers give them.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -13,11 +14,11 @@ use super::sockets::{Entry, parse_lines, read_table};
 use super::{diag, procfs};
 use crate::recording::{Descriptor, Role};
 
-/// Descriptors that are looked at.
+/// Bound of the descriptors that are examined.
 pub(crate) const DESCRIPTORS_MAX: usize = 65_536;
-/// Time for finding the processes at the other ends.
+/// Time limit of the search for the processes at the other ends.
 const PEERS_BUDGET: Duration = Duration::from_millis(300);
-/// Servers that replicate from one another by connecting as a client does.
+/// Servers whose replicas connect to the primary as a client does.
 const REPLICATING: &[&str] = &["redis-server", "valkey-server", "keydb-server", "evenkeel"];
 
 pub(crate) fn link(pid: i32, fd: i32) -> Option<String> {
@@ -33,25 +34,25 @@ pub(crate) fn socket_inode(pid: i32, fd: i32) -> Option<u64> {
     inode_of(&link(pid, fd)?)
 }
 
-/// Inodes of the target's sockets, with their descriptors.
+/// Returns the inodes of the target's sockets, with their descriptors.
 pub(crate) fn owned_sockets(pid: i32) -> HashMap<u64, i32> {
     let numbers = procfs::numbers_in(procfs::path(pid, "fd"));
     let sockets = numbers.into_iter().take(DESCRIPTORS_MAX);
     sockets.filter_map(|fd| Some((socket_inode(pid, fd)?, fd))).collect()
 }
 
-/// A Unix socket or a pipe of the target, and who has its other end.
+/// A Unix socket or a pipe of the target, and the process at its other end.
 #[derive(Debug, Clone)]
 pub(crate) struct Local {
     pub(crate) fd: i32,
-    /// Of a socket.
+    /// `None` for a pipe.
     pub(crate) inode: Option<u64>,
     pub(crate) peer_pid: i32,
     pub(crate) peer: String,
 }
 
-/// All descriptors of the target, and which of them lead to other processes without a network; `name` is what the target is
-/// called itself.
+/// Describes all descriptors of the target, and returns the local connections to other processes. `name` is
+/// the target's own name.
 pub(crate) fn describe_all(pid: i32, name: &str) -> (Vec<Descriptor>, Vec<Local>) {
     let numbers = procfs::numbers_in(procfs::path(pid, "fd"));
     let links: Vec<(i32, String)> =
@@ -122,7 +123,8 @@ fn connection(fd: i32, entry: &Entry, ports: &HashSet<u16>, peer: Option<String>
     Descriptor { fd, role, what: format!("{} {arrow} {}", entry.local, entry.remote), peer, disk: None }
 }
 
-/// What a process holds that another one may hold the other end of. A pipe is one thing for both.
+/// An object that another process may share or hold the other end of. Both ends of a pipe have the same
+/// inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum End {
     Socket(u64),
@@ -157,7 +159,7 @@ impl Ends {
     }
 }
 
-/// A process that has the other end.
+/// A process that holds the other end.
 #[derive(Debug, Clone)]
 struct Holder {
     pid: i32,
@@ -175,8 +177,8 @@ impl Holder {
     }
 }
 
-/// Who has these ends. To find an owner, every process' descriptors must be read: the search ends when all are found, or with
-/// its budget.
+/// Finds the processes that hold these ends. It must read the descriptors of every process, so the search
+/// stops when all ends are found, or at the end of its budget.
 fn find_holders(pid: i32, wanted: impl Iterator<Item = End>) -> HashMap<End, Holder> {
     let mut wanted: HashSet<End> = wanted.collect();
     let mut found = HashMap::new();
@@ -187,7 +189,7 @@ fn find_holders(pid: i32, wanted: impl Iterator<Item = End>) -> HashMap<End, Hol
         }
         for fd in procfs::numbers_in(procfs::path(other, "fd")) {
             let Some(end) = link(other, fd).and_then(|link| End::parse(&link)) else { continue };
-            // Its own end of a pipe looks like the other one.
+            // The target's own end of a pipe looks like the other end.
             if (other == pid && matches!(end, End::Pipe(_))) || !wanted.remove(&end) {
                 continue;
             }
@@ -198,7 +200,7 @@ fn find_holders(pid: i32, wanted: impl Iterator<Item = End>) -> HashMap<End, Hol
     found
 }
 
-/// What a link of /proc/PID/fd says that is no TCP socket.
+/// The role of a link of /proc/PID/fd that is not a TCP socket.
 pub(crate) fn role_of_link(link: &str) -> Role {
     match link {
         "anon_inode:[eventpoll]" => return Role::Epoll,
@@ -262,7 +264,7 @@ mod tests {
     fn the_other_end_of_what_leads_to_another_process_is_found() {
         use std::process::{Command, Stdio};
         let mut cat = Command::new("cat");
-        // Whoever runs the tests may keep what they say in a log.
+        // A runner of the tests may write its output to a log, which would make `cat` a log daemon.
         cat.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = cat.spawn().expect("cat is there");
         let own = std::process::id().cast_signed();

@@ -1,8 +1,8 @@
-//! INET_DIAG and UNIX_DIAG: the kernel's tables of TCP and Unix sockets, as `ss` asks for them.
+//! INET_DIAG and UNIX_DIAG: the kernel's tables of TCP and Unix sockets, which `ss` also reads.
 //!
-//! Beside what /proc/net/tcp shows the first knows a listener's limit and its drops, and of a connection how often it sent
-//! again and how long its peer's window held it up. The second knows who is at the other end, and how much waits there.
-//! Both answer for the network namespace that we are in.
+//! Beyond /proc/net/tcp, INET_DIAG has a listener's limit and drops, and a connection's retransmissions and
+//! acknowledged bytes. UNIX_DIAG has the inode of the other end, and the length of the queues. Both cover the
+//! network namespace of this process.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,9 +12,9 @@ use super::sockets::Entry;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const TCP_LISTEN: u8 = 10;
-/// Every state but TIME_WAIT (6) and NEW_SYN_RECV (12): those have no owner.
+/// Every state but TIME_WAIT (6) and NEW_SYN_RECV (12), which have no owner.
 const STATES: u32 = 0x0fff & !(1 << 6);
-/// Attributes of an answer, and the bits that ask for them.
+/// Attributes of a reply, and the request bits for them.
 const ATTRIBUTE_INFO: u16 = 2;
 const ATTRIBUTE_SKMEMINFO: u16 = 7;
 const EXTENSIONS: u8 = 1 << (ATTRIBUTE_INFO - 1) | 1 << (ATTRIBUTE_SKMEMINFO - 1);
@@ -22,17 +22,17 @@ const SKMEMINFO_DROPS: usize = 8 * 4;
 /// Offsets in `struct tcp_info`.
 const INFO_TOTAL_RETRANS: usize = 100;
 const INFO_BYTES_ACKED: usize = 120;
-/// `struct nlmsghdr`, `struct inet_diag_req_v2`, and `struct inet_diag_msg`.
+/// Sizes of `struct nlmsghdr`, `struct inet_diag_req_v2`, and `struct inet_diag_msg`.
 const HEADER: usize = 16;
 const REQUEST: usize = 56;
 const MESSAGE: usize = 72;
 const TIMER_PROBE: u8 = 4;
-/// One answer of the kernel is at most 32 KiB.
+/// A datagram of the kernel's reply is at most 32 KiB.
 const BUFFER: usize = 64 << 10;
-/// A bound on what is kept: ten times the descriptors of the largest server we expect.
+/// Bound of the kept entries: ten times the descriptors of the largest expected server.
 const ENTRIES_MAX: usize = 500_000;
 
-/// `struct unix_diag_req`, and `struct unix_diag_msg`.
+/// Sizes of `struct unix_diag_req` and `struct unix_diag_msg`.
 const UNIX_REQUEST: usize = 24;
 const UNIX_MESSAGE: usize = 16;
 const UNIX_SHOW_PEER: u32 = 1 << 2;
@@ -40,7 +40,7 @@ const UNIX_SHOW_QUEUES: u32 = 1 << 4;
 const UNIX_ATTRIBUTE_PEER: u16 = 2;
 const UNIX_ATTRIBUTE_QUEUES: u16 = 4;
 
-/// TCP sockets.
+/// Returns the TCP sockets.
 pub(crate) fn read() -> io::Result<Vec<Entry>> {
     let socket = open()?;
     let mut entries = Vec::new();
@@ -60,9 +60,9 @@ pub(crate) fn read() -> io::Result<Vec<Entry>> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct UnixEntry {
     pub(crate) inode: u64,
-    /// The socket that it is connected to.
+    /// Inode of the connected socket.
     pub(crate) peer: Option<u64>,
-    /// Sent, and not read yet by the other end, as memory that it takes.
+    /// Memory of sent data that the other end has not read yet.
     pub(crate) send_queue: u32,
     pub(crate) receive_queue: u32,
 }
@@ -88,11 +88,11 @@ fn open() -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just opened, and nobody else has it.
+    // SAFETY: the descriptor was just opened, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Asks for all sockets of a family: the first byte of the request.
+/// Requests all sockets of the family in the first byte of `body`.
 fn ask(socket: &OwnedFd, body: &[u8]) -> io::Result<()> {
     let mut request = vec![0_u8; HEADER];
     request[0..4].copy_from_slice(&((HEADER + body.len()) as u32).to_ne_bytes());
@@ -118,7 +118,7 @@ fn receive<T>(socket: &OwnedFd, entries: &mut Vec<T>, entry: fn(&[u8]) -> Option
     }
 }
 
-/// Messages of one answer; true after the last.
+/// Parses the messages of a datagram; returns true after the last message of the reply.
 fn parse<T>(mut bytes: &[u8], entries: &mut Vec<T>, entry: fn(&[u8]) -> Option<T>) -> io::Result<bool> {
     while bytes.len() >= HEADER {
         let length = u32_at(bytes, 0).unwrap_or(0) as usize;

@@ -1,7 +1,7 @@
-//! Block devices by /proc/diskstats, and which of them a file is on.
+//! Block devices by /proc/diskstats, and the device of each file.
 //!
-//! The kernel counts requests and the time that they took, of every device and for everybody. The device of a file comes
-//! from the table of mounts, not from the file: asking a file system that hangs would hang as well.
+//! For every device, the kernel counts requests and their time, over all processes. The device of a file
+//! comes from the table of mounts, not from the file: a call on a hanging file system would hang as well.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ pub(crate) struct Watch {
     before: HashMap<String, Disk>,
 }
 
-/// A device as a mount names it: by number, "8:1", and by name, "sda1".
+/// A device with its number in mountinfo, "8:1"; its name is like "sda1".
 type Numbered = (String, Disk);
 
 impl Watch {
@@ -23,7 +23,7 @@ impl Watch {
         Watch { before: read().into_iter().map(|(_, disk)| (disk.name.clone(), disk)).collect() }
     }
 
-    /// Those that did something since, the busiest first.
+    /// Returns the disks with activity since `begin`, the busiest first.
     pub(crate) fn end(&self) -> Vec<Disk> {
         let since = |(_, disk): Numbered| match self.before.get(&disk.name) {
             Some(before) => difference(before, disk),
@@ -58,7 +58,7 @@ fn read() -> Vec<Numbered> {
     text.lines().filter_map(parse_disk).collect()
 }
 
-/// A line of /proc/diskstats; kernels before 5.5 do not count flushes.
+/// Parses a line of /proc/diskstats; kernels before 5.5 do not count flushes.
 fn parse_disk(line: &str) -> Option<Numbered> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
@@ -75,7 +75,7 @@ fn parse_disk(line: &str) -> Option<Numbered> {
     Some((format!("{}:{}", fields[0], fields[1]), disk))
 }
 
-/// Names the disks of files, as far as the table of mounts shows them.
+/// Sets the disks of stored files, as far as the table of mounts shows them.
 pub(crate) fn name(pid: i32, descriptors: &mut [Descriptor]) {
     let disks: HashMap<String, String> =
         read().into_iter().map(|(number, disk)| (number, disk.name)).collect();
@@ -89,8 +89,8 @@ pub(crate) fn name(pid: i32, descriptors: &mut [Descriptor]) {
     }
 }
 
-/// The number of a mount, and the disk under it: by its number, or by the name of its source where the file system has a
-/// number of its own.
+/// Returns the id of a mount, and the disk below it: by its number, or by the name of its source if the file
+/// system has a number of its own.
 fn parse_mount<'a>(line: &'a str, disks: &HashMap<String, String>) -> Option<(&'a str, String)> {
     let (mount, source) = line.split_once(" - ")?;
     let mut fields = mount.split(' ');

@@ -1,9 +1,9 @@
-//! Asking a server of the Redis kind who its clients are, how many commands it has processed and how long its forks took:
-//! read-only, and only if it is one by its name.
+//! Read-only queries to a server of the Redis family: its clients, processed commands, and the time of its
+//! forks. Only servers with a known name are asked.
 //!
-//! Without it, a replica on another machine looks like any client. CLIENT LIST says by a flag which connections are
-//! replicas, and by their addresses which descriptors that are. A server that wants a password and got none is left
-//! alone: the answer is an error, and the roles stay as they were guessed.
+//! Without the query, a replica on another machine looks like any client. CLIENT LIST flags the connections
+//! of replicas, and its addresses match them to descriptors. If the server requires a password and none is
+//! given, the reply is an error and the roles stay as guessed.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,34 +16,35 @@ use super::is_inbound;
 use crate::recording::{Descriptor, Forks, OwnCount, Role};
 
 const SERVERS: &[&str] = &["redis-server", "valkey-server", "keydb-server", "evenkeel"];
-/// A server whose loop is blocked does not answer; the capture must not wait for it.
+/// A server whose loop is blocked does not reply, and the capture must not wait for it.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// Of a reply: 50,000 clients at about 350 bytes each.
+/// Bound of a reply: 50,000 clients at about 350 bytes each.
 const REPLY_MAX: u64 = 32 << 20;
 
-/// A server that answers questions.
+/// A server that can be queried.
 #[derive(Debug, Clone)]
 pub(crate) struct Server {
     address: SocketAddr,
     password: Option<String>,
-    /// Of INFO; older servers than Redis 7 take one at a time.
+    /// Arguments of INFO; servers older than Redis 7 take a single section.
     sections: &'static [&'static str],
 }
 
-/// What INFO said.
+/// The parsed reply to INFO.
 #[derive(Debug, Clone)]
 pub(crate) struct Said {
     at: Instant,
     commands: Option<u64>,
     pub(crate) forks: Option<Forks>,
-    /// What it counts itself of the stages of requests, if it does.
+    /// The server's own times of the stages of requests, if it has them.
     pub(crate) stages: Option<Stages>,
 }
 
 impl Said {
-    /// What was counted since an earlier answer. `questions` were asked by us from that one to this one, without this one.
+    /// The counts since an earlier reply. `questions`: commands of the doctor from that reply up to this,
+    /// without this.
     pub(crate) fn since(&self, earlier: &Said, questions: u64) -> Option<OwnCount> {
-        let commands = self.commands?.checked_sub(earlier.commands?)?; // less: CONFIG RESETSTAT
+        let commands = self.commands?.checked_sub(earlier.commands?)?; // smaller after CONFIG RESETSTAT
         let between_ns = self.at.saturating_duration_since(earlier.at).as_nanos() as u64;
         let times = self.stages.iter().flat_map(|stages| &stages.us);
         let times_before = earlier.stages.iter().flat_map(|stages| &stages.us);
@@ -58,14 +59,14 @@ impl Said {
     }
 }
 
-/// The server, if its name is of the kind and it listens.
+/// Returns the server if its name is known and it listens.
 pub(crate) fn server(
     pid: i32,
     descriptors: &[Descriptor],
     name: &str,
     password: Option<&str>,
 ) -> Option<Server> {
-    // Elsewhere the same address is another server's, which must not be given the password.
+    // In another namespace the same address may be another server's, which must not receive the password.
     if !is_in_our_network(pid) {
         return None;
     }
@@ -82,7 +83,7 @@ pub(crate) fn server(
     Some(Server { address, password: password.map(str::to_string), sections })
 }
 
-/// Whether the process has the network namespace that this one has.
+/// Whether the process is in this process's network namespace.
 fn is_in_our_network(pid: i32) -> bool {
     let network = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/net")).ok();
     network(&pid.to_string()).is_some_and(|theirs| network("self") == Some(theirs))
@@ -92,13 +93,11 @@ impl Server {
     pub(crate) fn name_replicas(&self, descriptors: &mut [Descriptor], notes: &mut Vec<String>) {
         match self.ask(&["CLIENT", "LIST"]) {
             Ok(text) => apply(descriptors, &text),
-            Err(error) => {
-                notes.push(format!("the server was asked for its clients and did not say: {error:#}"))
-            }
+            Err(error) => notes.push(format!("the server did not list its clients: {error:#}")),
         }
     }
 
-    /// What it has counted since it was started.
+    /// Queries the counters since the server's start.
     pub(crate) fn say(&self) -> Option<Said> {
         let info = self.ask(self.sections).ok()?;
         Some(Said {
@@ -109,7 +108,7 @@ impl Server {
         })
     }
 
-    /// Commands that a question is.
+    /// Commands that a query counts for.
     pub(crate) fn commands_each(&self) -> u64 {
         1 + u64::from(self.password.is_some())
     }
@@ -123,7 +122,7 @@ impl Server {
         if let Some(password) = &self.password {
             writer.write_all(&command(&["AUTH", password]))?;
             let line = read_line(&mut reader)?;
-            // The error for an unknown command, which AUTH is where it was renamed, quotes the arguments.
+            // Where AUTH was renamed, the error for an unknown command quotes the arguments.
             ensure!(line == "+OK", "AUTH: {}", line.replace(password.as_str(), "(redacted)"));
         }
         let name = words.join(" ");
@@ -148,12 +147,12 @@ fn parse_forks(info: &str) -> Option<Forks> {
     Some(Forks { count: field(info, "total_forks")?, latest_ns })
 }
 
-/// The stages of requests, as Evenkeel counts them.
+/// Evenkeel's times of the stages of requests.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Stages {
-    /// Names in the order of their numbers, with the microseconds since it was started.
+    /// Names in the order of the stages' numbers, with microseconds since the server's start.
     pub(crate) us: Vec<(String, u64)>,
-    /// Of the counter that its probes tell times in.
+    /// Rate of the counter in which its static probes report times.
     pub(crate) ticks_per_us: f64,
 }
 
@@ -165,11 +164,11 @@ fn parse_stages(info: &str) -> Option<Stages> {
     let us: Vec<(String, u64)> = info.lines().filter_map(stage).collect();
     let clock = info.lines().find_map(|line| line.strip_prefix("monotonic_clock:"))?;
     let ticks = clock.split_once("TSC @ ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
-    const NS: f64 = 1_000.0; // of the clock that takes the counter's place
+    const NS: f64 = 1_000.0; // the probes use nanoseconds if there is no TSC
     (!us.is_empty()).then(|| Stages { us, ticks_per_us: ticks.unwrap_or(NS) })
 }
 
-/// A listener on all addresses is reached by the loopback one.
+/// A listener on all addresses is reached at the loopback address.
 fn reachable(address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port()),
@@ -193,7 +192,7 @@ fn read_line(reader: &mut impl BufRead) -> Result<String> {
     Ok(String::from_utf8_lossy(&line).trim_end().to_string())
 }
 
-/// Gives each connection the role that the server's flags say: S is a replica, M the primary.
+/// Sets the role of each connection by the server's flags: S is a replica, M the primary.
 fn apply(descriptors: &mut [Descriptor], list: &str) {
     let roles: HashMap<&str, Role> = list
         .lines()
@@ -237,7 +236,8 @@ mod tests {
         assert_eq!(parse_stages("monotonic_clock:POSIX clock_gettime\r\n"), None);
     }
 
-    /// A server whose AUTH was renamed takes it for an unknown command, and quotes its arguments in the error.
+    /// A server whose AUTH was renamed takes AUTH for an unknown command, and quotes its arguments in the
+    /// error.
     #[test]
     fn an_error_of_the_server_does_not_tell_the_password() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

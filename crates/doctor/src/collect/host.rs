@@ -1,4 +1,5 @@
-//! The machine around the target: who else ran, what the hypervisor took, and counters of the network and of interrupts.
+//! The machine around the target: other busy processes, steal time, and counters of the network and of
+//! interrupts.
 
 use std::collections::HashMap;
 
@@ -7,7 +8,7 @@ use crate::recording::{Counter, Host, Neighbour};
 
 /// Neighbours that a recording keeps.
 const NEIGHBOURS_KEPT: usize = 8;
-/// CPU time in the window from which a process is a neighbour worth a line.
+/// CPU time in the window from which a process counts as a neighbour.
 const NEIGHBOUR_NS: u64 = 20_000_000;
 
 #[derive(Debug)]
@@ -56,15 +57,15 @@ impl Watch {
     }
 }
 
-/// The CPU time that the machine has asked for so far, and the stolen part of it; in ticks.
+/// The CPU time that the machine has requested so far, and the stolen part of it; in ticks.
 fn cpu_times() -> (u64, u64) {
     parse_cpu_line(&procfs::read("/proc/stat".into()).unwrap_or_default())
 }
 
 fn parse_cpu_line(text: &str) -> (u64, u64) {
-    const IDLE: usize = 3; // and then iowait, which is idle too
+    const IDLE: usize = 3; // followed by iowait, which is idle too
     const STEAL: usize = 7;
-    const GUEST: usize = 8; // those two are in user and nice already
+    const GUEST: usize = 8; // from here on guest times, which user and nice include
     let line = text.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or("");
     let times: Vec<u64> = line.split_ascii_whitespace().filter_map(|field| field.parse().ok()).collect();
     let idle: u64 = times.iter().skip(IDLE).take(2).sum();
@@ -76,7 +77,7 @@ fn process_times() -> HashMap<i32, u64> {
     procfs::processes().into_iter().filter_map(time).collect()
 }
 
-/// Counters that rules look at, by the names that `nstat` and /proc/interrupts use.
+/// Returns the counters that rules use, by the names of `nstat` and /proc/interrupts.
 fn counters(pid: i32) -> Vec<(String, u64)> {
     let mut found = Vec::new();
     for file in ["net/netstat", "net/snmp"] {
@@ -97,7 +98,7 @@ const PAIRS: &[&str] = &[
     "TcpPassiveOpens",
 ];
 
-/// Two lines each: "TcpExt: name name" and "TcpExt: 1 2".
+/// Parses pairs of lines: "TcpExt: name name" and "TcpExt: 1 2".
 fn parse_pairs(text: &str) -> Vec<(String, u64)> {
     let mut found = Vec::new();
     let lines: Vec<&str> = text.lines().collect();

@@ -1,11 +1,13 @@
-//! The collectors inside the kernel, under a budget, and what they saw in the words of a recording.
+//! Runs the BPF collectors under a budget, and converts their results to a recording.
 //!
-//! The kernel measures what the programs cost; what it does around them is estimated by how often they run. When both
-//! are above `GOAL` of a CPU, they are taken off for so long that the mean comes down to it: a duty cycle. Counts and times are then scaled up to the whole window, and `Health::duty`
-//! says so. Blocked time is not scaled: in pauses it is sampled from /proc, or a sleep that is longer than a piece would be
-//! missed. What /proc counts (CPU time, run queue) is exact in any case.
+//! The kernel measures the programs' run time; the overhead around each run is estimated by the number of
+//! runs. If both together exceed `GOAL` of a CPU, the programs are detached until the mean is at `GOAL`: a
+//! duty cycle. Counts and times are then scaled up to the whole window, and `Health::duty` records it.
+//! Blocked time is not scaled: in pauses it is sampled from /proc, which also sees sleeps that are longer
+//! than an attached span. /proc's own counters (CPU time, run queue) are exact in any case.
 //!
-//! On a machine so busy that this process is not run in time, the programs stop by themselves after `LEASE`.
+//! On a machine so busy that this process is not scheduled in time, the programs stop by themselves after
+//! `LEASE`.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -21,23 +23,24 @@ use crate::recording::{
     Wait, Waker,
 };
 
-/// Samples a second and CPU. Not a divisor of 1,000, so that work every millisecond is not always or never hit.
+/// Samples a second and CPU. 199 does not divide 1,000: work every millisecond is not always or never hit.
 const SAMPLES_A_SECOND: u64 = 199;
-/// Share of one CPU that the programs may take.
+/// Share of a CPU that the programs may take.
 const GOAL: f64 = 0.03;
-/// Around a run: the slow way into a system call, the trampoline, and the two looks at the clock for the kernel's own
-/// count. Where each request is a system call, throughput fell by 5% where 2.5% was counted (`benches/cost.rs`).
+/// Overhead of a run: the slow path into a system call, the trampoline, and two clock reads for the kernel's
+/// statistics. With a system call per request, throughput fell by 5% where 2.5% was measured
+/// (`benches/cost.rs`).
 const AROUND: Duration = Duration::from_nanos(120);
-/// The programs are on at least this long; shorter pieces would be mostly attaching.
+/// Minimum attached span; shorter spans would be mostly attaching.
 const PIECE: Duration = Duration::from_millis(100);
-/// How long the programs look without being told to go on.
+/// How long the programs handle events without an extension.
 const LEASE: Duration = Duration::from_millis(250);
-/// However dear the programs are, they are on for this part of the window, or nothing is seen.
+/// Minimum part of the window with attached programs, whatever they cost: else the recording is empty.
 const DUTY_MIN: f64 = 0.05;
-/// Sleep that nothing accounts for, from which it is put to the call that the thread is in now.
+/// Unaccounted sleep, as a share of the window, from which it is attributed to the thread's current call.
 const MISSING_SHARE: f64 = 0.02;
 
-/// Of the map over time: fifty a second, as people know such maps.
+/// A slot of the heat map: 50 a second, as is usual for such maps.
 const SLOT: Duration = Duration::from_millis(20);
 
 pub(crate) const OUTSIDE: &str = "outside calls";
@@ -46,21 +49,21 @@ pub(crate) struct Collector {
     pid: i32,
     capture: Capture,
     on_since: Option<Instant>,
-    /// While they are on: when they stop by themselves.
+    /// While attached: when the programs stop by themselves.
     lease_until: Instant,
     on: Duration,
     pieces: Vec<Piece>,
     off_until: Instant,
-    /// Where each thread sleeps at the end, for sleeps that do not end in the window.
+    /// The call in which each thread sleeps at the end, for sleeps that do not end in the window.
     at_end: HashMap<i32, Asleep>,
     passed: Duration,
 }
 
-/// A time in which the programs were on.
+/// A span with attached programs.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     length: Duration,
-    /// How often programs have run up to its end.
+    /// Runs of the programs up to its end.
     runs: u64,
 }
 
@@ -96,7 +99,7 @@ impl Collector {
         })
     }
 
-    /// Keeps the budget: takes the programs off when they have had their share, and puts them on again.
+    /// Enforces the budget: detaches the programs when they exceed it, and attaches them again.
     pub(crate) fn tick(&mut self) -> Result<()> {
         let now = Instant::now();
         match self.on_since {
@@ -207,19 +210,20 @@ impl Collector {
     }
 }
 
-/// CPU seconds that the programs have taken.
+/// CPU seconds of the programs, overhead included.
 fn cost(counted: bpf::Cost) -> f64 {
     counted.time.as_secs_f64() + AROUND.as_secs_f64() * counted.runs as f64
 }
 
-/// How long to stay off after `on`, so that the mean share is the goal.
+/// How long to stay detached after `on`, so that the mean share is `GOAL`.
 fn off_time(on: Duration, share: f64) -> Duration {
     let duty = (GOAL / share).clamp(DUTY_MIN, 1.0);
     on.mul_f64(1.0 / duty - 1.0)
 }
 
-/// By what part of itself a count that was scaled up may be wrong, at 95%: pieces of the window differ, and what lies between
-/// them was not seen. A ratio estimate over the pieces that were drawn, with the correction for those that were all.
+/// The 95% error of a scaled count, as a part of the count: pieces of the window differ, and the pauses
+/// between them were not observed. This is a ratio estimate over the sampled pieces, with finite population
+/// correction.
 fn scale_error(pieces: &[Piece], duty: f64) -> Option<f64> {
     let runs = |index: usize| pieces[index].runs - if index == 0 { 0 } else { pieces[index - 1].runs };
     let all_runs = pieces.last()?.runs as f64;
@@ -242,16 +246,16 @@ impl Scale {
     }
 }
 
-/// A sleep that is under way.
+/// A sleep in progress.
 #[derive(Debug)]
 struct Asleep {
     call: String,
     fd: Option<i32>,
-    /// The kernel's functions, the innermost first; none of waits for work, and none without rights.
+    /// The kernel's functions, the innermost first. Empty for waits for work, and without privileges.
     kernel: Vec<String>,
 }
 
-/// Where each thread sleeps now.
+/// Returns the sleep in which each thread is now.
 fn sleeps(pid: i32) -> HashMap<i32, Asleep> {
     let on_descriptor = calls::on_descriptor();
     let asleep = |tid: i32| {
@@ -265,7 +269,7 @@ fn sleeps(pid: i32) -> HashMap<i32, Asleep> {
     procfs::threads(pid).into_iter().filter_map(asleep).collect()
 }
 
-/// The name of a call; none outside of calls.
+/// The name of a call; `None` outside of calls.
 fn in_call(place: Place, lock: bool) -> Option<String> {
     (place != Place::Outside).then(|| name_of(place, lock))
 }
@@ -286,7 +290,7 @@ fn convert_call(call: &bpf::Call, scale: Scale) -> Call {
         fd: call.fd,
         count: Some(scale.up(call.count)),
         cpu_ns: scale.up(cpu_ns),
-        blocked_ns: call.blocked_ns, // what was blocked in pauses is sampled
+        blocked_ns: call.blocked_ns, // in pauses, blocked time is sampled
         run_queue_ns: scale.up(call.queued_ns),
         longest_ns: call.longest_ns,
         bytes: scale.up(call.bytes),
@@ -334,13 +338,13 @@ fn fill_health(recording: &mut Recording, seen: &Seen, duty: f64) {
     health.notes.extend(seen.notes.iter().cloned());
 }
 
-/// Descriptors that lived too briefly for /proc: short connections.
+/// Adds descriptors that lived too briefly for /proc, such as short connections.
 fn add_descriptors(recording: &mut Recording, seen: &Seen) {
     let mut known: HashSet<i32> = recording.descriptors.iter().map(|d| d.fd).collect();
     let listeners = recording.descriptors.iter().filter(|d| d.role == Role::Listener);
     let ports: HashSet<String> =
         listeners.filter_map(|d| Some(d.what.rsplit_once(':')?.1.to_string())).collect();
-    // A number may be given again and again: what it was for most of the time counts.
+    // A number may be reused: the object with the most time wins.
     let mut calls: Vec<&bpf::Call> = seen.calls.iter().collect();
     calls.sort_by_key(|call| std::cmp::Reverse(call.wall_ns));
     for call in calls {
@@ -368,7 +372,7 @@ fn from_described(fd: i32, described: &Described, ports: &HashSet<String>) -> De
     Descriptor { fd, role, what, peer: None, disk: None }
 }
 
-/// Sleeps in pauses were sampled from /proc: a sleep that is longer than the programs are on is seen by nothing else.
+/// Adds the sleeps of pauses, sampled from /proc: sleeps longer than an attached span are seen nowhere else.
 fn add_sleep_in_pauses(recording: &mut Recording, sampled: Vec<Call>) {
     for sleep in sampled {
         let same = |call: &&mut Call| call.tid == sleep.tid && call.name == sleep.name && call.fd == sleep.fd;
@@ -382,7 +386,8 @@ fn add_sleep_in_pauses(recording: &mut Recording, sampled: Vec<Call>) {
     }
 }
 
-/// Time that no event and no look accounts for, as when this process was not run: it goes to the call that the thread is in.
+/// Attributes time that neither an event nor a sample covers to the thread's current call. Such gaps occur
+/// when this process was not scheduled.
 fn add_missing_sleep(recording: &mut Recording, at_end: &HashMap<i32, Asleep>) {
     let mut blocked: HashMap<i32, u64> = HashMap::new();
     for call in &recording.calls {
@@ -411,7 +416,8 @@ fn add_missing_sleep(recording: &mut Recording, at_end: &HashMap<i32, Asleep>) {
     }
 }
 
-/// The stack of a sleep is taken when its call returns. Of one that lasts beyond the window there is the kernel's part.
+/// Adds waits that last beyond the window. The stack of a sleep is taken when its call returns; until then
+/// there is only the kernel's part.
 fn add_open_waits(recording: &mut Recording, at_end: &HashMap<i32, Asleep>) {
     for (&tid, asleep) in at_end.iter().filter(|(_, asleep)| !asleep.kernel.is_empty()) {
         let here = |other: i32, call: Option<&str>, fd| {
@@ -463,7 +469,7 @@ mod tests {
         };
         assert!(scale_error(&pieces(&[100; 10]), 0.2).expect("it was scaled") < 1e-9);
         let error = scale_error(&pieces(&[50, 150, 50, 150]), 0.2).expect("it was scaled");
-        // The standard deviation is 57.7% of the mean; four pieces, and a fifth of all.
+        // The standard deviation is 57.7% of the mean; four pieces are a fifth of all.
         assert!((error - 1.96 * 0.577 / 2.0 * 0.8_f64.sqrt()).abs() < 0.001, "{error}");
         assert!(scale_error(&pieces(&[50, 150, 50, 150, 50, 150, 50, 150]), 0.2).expect("too") < error);
         assert_eq!(scale_error(&pieces(&[50, 150]), 1.0), None, "all of it was seen");

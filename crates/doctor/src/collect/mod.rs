@@ -1,7 +1,8 @@
-//! Collecting: the only part with rights, and the only one that touches the target's machine.
+//! Collection: the only part with privileges, and the only part that touches the target's machine.
 //!
-//! What can be had decides the tier: programs inside the kernel where they load (`kernel.rs`), else perf (`perf.rs`),
-//! else /proc alone. What could not be had is noted in the recording once, with its reason. Nothing here draws conclusions.
+//! The available mechanism decides the tier: BPF programs if they load (`kernel.rs`), else perf (`perf.rs`),
+//! else /proc alone. Each missing mechanism is noted in the recording, with its reason. This module draws no
+//! conclusions.
 
 mod calls;
 mod cgroup;
@@ -34,20 +35,20 @@ use target::Found;
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) seconds: f64,
-    /// Load nothing into the kernel, even if that could be had.
+    /// Load no BPF programs, even if they are available.
     #[cfg_attr(not(feature = "bpf"), expect(dead_code, reason = "there is nothing to leave out"))]
     pub(crate) no_bpf: bool,
-    /// Use /proc alone, even if more could be had.
+    /// Use /proc alone, even if more is available.
     pub(crate) proc_only: bool,
-    /// Ask a Redis-like server who its replicas are.
+    /// Ask a server of the Redis family which clients are replicas.
     pub(crate) ask: bool,
     pub(crate) password: Option<String>,
 }
 
-/// Between two steps of the loop, so that Ctrl-C and the end of the target are noticed soon.
+/// Maximum step of the loop, so that Ctrl-C and the end of the target are noticed soon.
 const STEP_MAX: Duration = Duration::from_millis(100);
 
-/// What the progress line shows.
+/// State of the progress line.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Progress {
     pub(crate) passed: Duration,
@@ -55,7 +56,7 @@ pub(crate) struct Progress {
     pub(crate) tier: Tier,
 }
 
-/// Looks at the target for a window and says what was seen; `stop` ends the window early.
+/// Records the target for a window; `stop` ends the window early.
 pub(crate) fn capture(
     found: &Found,
     options: &Options,
@@ -71,7 +72,7 @@ pub(crate) fn capture(
     if let Some(server) = &helper {
         server.name_replicas(&mut descriptors, &mut notes);
     }
-    // Before anything counts: who hangs does not answer.
+    // Before counting starts: a hanging server does not reply.
     let said_before = helper.as_ref().and_then(helper::Server::say);
     let mut inside = Inside::start(pid, options, &mut notes);
     let mut window = Window::begin(pid, locals);
@@ -111,19 +112,20 @@ pub(crate) fn capture(
     recording.tier = inside.tier();
     recording.health.notes.splice(0..0, notes);
     inside.fill(&mut recording)?;
-    // Each sleep was an event there, whatever /proc shows.
+    // BPF sees every sleep as an event, whatever /proc shows.
     recording.health.sleeps_hidden &= recording.tier != Tier::T0;
     Ok(recording)
 }
 
-/// Descriptors that came during the window; of a number that was given again, the one from the beginning stays.
+/// Adds descriptors that were opened during the window; for a reused number, the descriptor from the
+/// beginning wins.
 fn merge_descriptors(descriptors: &mut Vec<Descriptor>, later: Vec<Descriptor>) {
     let known: HashMap<i32, ()> = descriptors.iter().map(|d| (d.fd, ())).collect();
     descriptors.extend(later.into_iter().filter(|d| !known.contains_key(&d.fd)));
     descriptors.sort_by_key(|d| d.fd);
 }
 
-/// What counters said at the end of a window.
+/// Counters at the end of a window.
 struct Counted {
     threads: Vec<Thread>,
     calls: Vec<Call>,
@@ -133,7 +135,7 @@ struct Counted {
     counters: Vec<Counter>,
 }
 
-/// The collectors on /proc, over one window.
+/// The collectors on /proc, over a window.
 struct Window {
     pid: i32,
     start: Instant,
@@ -154,7 +156,8 @@ impl Window {
     fn begin(pid: i32, locals: Vec<descriptors::Local>) -> Window {
         let host = host::Watch::begin(pid);
         let groups = cgroup::Watch::begin(pid);
-        // Threads are read one after the other, at the end in the same order: each has the length from here to there.
+        // Both ends read the threads in the same order, so the time between the two reads of each is the
+        // window's length.
         let now = Instant::now();
         let threads = threads::Watch::begin(pid);
         Window {
@@ -173,9 +176,9 @@ impl Window {
         }
     }
 
-    /// Does what is due, and says how long nothing will be.
+    /// Takes the samples that are due, and returns the time until the next.
     fn step(&mut self, sample_threads: bool) -> Duration {
-        // What passed until now was not sampled: the first look after that has nothing to account for.
+        // The time up to now was not sampled: the first sample after it must not account for it.
         let sampled_before = std::mem::replace(&mut self.samples_threads, sample_threads);
         if !sample_threads || !sampled_before {
             self.threads.skip();
@@ -183,7 +186,7 @@ impl Window {
             self.next_threads = Instant::now() + self.threads.look();
         }
         if Instant::now() >= self.next_sockets {
-            // CPU time: on a busy machine looks take long, and cost no more.
+            // CPU time: on a busy machine a sample takes longer, but costs no more.
             let start = own_cpu();
             let owned = descriptors::owned_sockets(self.pid);
             let listed = own_cpu().saturating_sub(start) * sockets::LOOK_SHARE;
@@ -193,7 +196,7 @@ impl Window {
         next.saturating_duration_since(Instant::now())
     }
 
-    /// Reads what goes on counting, as soon as the window is over.
+    /// Reads the running counters as soon as the window is over.
     fn close(&self) -> Counted {
         let (threads, calls, ended_cpu_ns) = self.threads.end();
         let throttling = self.groups.end();
@@ -203,13 +206,13 @@ impl Window {
 
     fn end(mut self, passed: Duration, end: Counted) -> Recording {
         let Counted { threads, calls, ended_cpu_ns, throttling, host, counters } = end;
-        // Drops are counted from look to look, however long those take on a busy machine.
+        // Drops are counted between samples, however long these take on a busy machine.
         self.sockets.look(&descriptors::owned_sockets(self.pid));
         let own_cpu_ns = own_cpu().saturating_sub(self.own_cpu).as_nanos() as u64;
         let notes = [
             self.threads
                 .refused
-                .then(|| "where threads sleep is hidden: not the same user, and not root".to_string()),
+                .then(|| "sleeps of threads are hidden: not the same user, and not root".to_string()),
             self.sockets.note.clone(),
         ];
         let looks = self.threads.looks;
@@ -255,7 +258,7 @@ impl Window {
 
 /// User and system time of this process so far.
 fn own_cpu() -> Duration {
-    // SAFETY: zeroes are a valid `rusage`, and the call fills what it is given.
+    // SAFETY: zeroes are a valid `rusage`, and the call fills the structure.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
@@ -265,7 +268,7 @@ fn own_cpu() -> Duration {
     time(usage.ru_utime) + time(usage.ru_stime)
 }
 
-/// The best collectors that can be had beside those on /proc.
+/// The best available collectors beside /proc.
 enum Inside {
     #[cfg(feature = "bpf")]
     Kernel(Box<kernel::Collector>),
@@ -292,8 +295,8 @@ impl Inside {
             match kernel::Collector::start(pid, Duration::from_secs_f64(options.seconds)) {
                 Ok(collector) => return Inside::Kernel(Box::new(collector)),
                 Err(error) => notes.push(format!(
-                    "no programs inside the kernel: {error:#}; so system calls and switches are not counted, and waits \
-                     are sampled from /proc"
+                    "no programs inside the kernel: {error:#}; so system calls and switches are not \
+                     counted, and waits are sampled from /proc"
                 )),
             }
         }
@@ -301,8 +304,8 @@ impl Inside {
             Ok(collector) => {
                 if collector.tier() == Tier::T2 {
                     notes.push(
-                        "no samples of the kernel: they need root, CAP_PERFMON, or kernel.perf_event_paranoid at most 1; \
-                         so what system calls do is not seen"
+                        "no samples of the kernel: they need root, CAP_PERFMON, or \
+                         kernel.perf_event_paranoid at most 1; so what system calls do is not seen"
                             .to_string(),
                     );
                 }
@@ -331,7 +334,7 @@ impl Inside {
         }
     }
 
-    /// Whether sleeps are seen now: not by perf, and not in a pause of the programs.
+    /// Whether sleeps are observed now: not by perf, and not in a pause of the programs.
     fn sees_sleeps(&self) -> bool {
         match self {
             #[cfg(feature = "bpf")]
@@ -342,7 +345,7 @@ impl Inside {
         }
     }
 
-    /// Keeps the budget, and takes what has come.
+    /// Enforces the budget, and drains the samples.
     fn tick(&mut self) -> Result<()> {
         match self {
             #[cfg(feature = "bpf")]
@@ -356,7 +359,7 @@ impl Inside {
         }
     }
 
-    /// Takes the programs off, at once: what they have counted can be read later.
+    /// Detaches the programs at once; their counts can be read later.
     fn stop(&mut self, passed: Duration) {
         match self {
             #[cfg(feature = "bpf")]
@@ -386,7 +389,7 @@ impl Inside {
     }
 }
 
-/// Whether a role was found by asking; used by the helper.
+/// Whether a role is that of an inbound connection; used by the helper.
 fn is_inbound(role: Role) -> bool {
     matches!(role, Role::Client | Role::Replica)
 }

@@ -1,5 +1,5 @@
-//! CPU samples by perf, for where no programs can be loaded: without the rights for it, or on a kernel that does not
-//! describe itself. What threads wait for is then sampled from /proc, as without perf.
+//! CPU samples by perf, where no programs can be loaded: without the privileges, or on a kernel without BTF.
+//! Sleeps are then sampled from /proc, as without perf.
 
 use anyhow::Result;
 use evenkeel_doctor_bpf::{Sampler, Seen};
@@ -7,10 +7,11 @@ use evenkeel_doctor_bpf::{Sampler, Seen};
 use super::kernel::convert_frame;
 use crate::recording::{Recording, Sample, Tier};
 
-/// Each sample copies 16 KiB of stack, so fewer than where programs walk it. No divisor of 100, at which /proc is read.
+/// Each sample copies 16 KiB of stack, so there are fewer than with BPF. 99 does not divide 100, the rate of
+/// /proc.
 const SAMPLES_A_SECOND: u64 = 99;
-/// The kernel's functions for system calls are called so, and the name of the call follows. Which of them is in a stack is
-/// up to the compiler: the others end by jumping to it.
+/// Prefixes of the kernel's functions for system calls; the call's name follows. The compiler decides which
+/// of them a stack has: the rest tail-call it.
 const CALL_PREFIXES: &[&str] = &["__x64_sys_", "__do_sys_", "__se_sys_", "ksys_", "__sys_"];
 
 pub(crate) struct Collector {
@@ -57,6 +58,6 @@ fn call_of(recording: &Recording, stack: u32) -> Option<String> {
     let mut frames = recording.frames_of(stack).filter(|frame| frame.is_kernel());
     frames.find_map(|frame| {
         let name = CALL_PREFIXES.iter().find_map(|prefix| frame.name.strip_prefix(prefix))?;
-        Some(name.strip_prefix("new").unwrap_or(name).to_string()) // newfstat and its kin
+        Some(name.strip_prefix("new").unwrap_or(name).to_string()) // as in newfstat
     })
 }

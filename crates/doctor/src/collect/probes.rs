@@ -1,9 +1,9 @@
-//! Probes on request: how long calls of a function take, how often the kernel does something for the target, and what the
-//! target's own static probes tell.
+//! Probes on request: the latency of a function, counts of kernel tracepoints and functions, and the target's
+//! own static probes.
 //!
-//! What they cost depends on what is asked for, so they are never a part of a diagnosis. A function that is called more
-//! than `CALLS_A_SECOND_MAX` times a second is refused: a probe costs up to 6 us a call, and such a server would be
-//! slowed by more than a tenth.
+//! Their cost depends on the request, so they are never a part of a diagnosis. A function with more than
+//! `CALLS_A_SECOND_MAX` calls a second is refused: a probe costs up to 6 us a call, and would slow such a
+//! server by more than a tenth.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -12,29 +12,29 @@ use anyhow::Result;
 
 use super::target::Found;
 
-/// How long calls of one function took.
+/// Latency of the calls of a function.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Timed {
     pub(crate) function: String,
     pub(crate) module: String,
     pub(crate) seconds: f64,
     pub(crate) count: u64,
-    /// Calls that had not returned, and those inside of one another.
+    /// Nested calls, and calls that had not returned.
     pub(crate) unfinished: u64,
     pub(crate) sum_ns: u64,
     pub(crate) longest_ns: u64,
-    /// Calls that took less than so many nanoseconds, and at least as many as the entry before.
+    /// (Bound in nanoseconds, calls below it and not below the bound of the entry before).
     pub(crate) slots: Vec<(u64, u64)>,
 }
 
-/// Names with how often they were met, the most first.
+/// Names and counts, the most frequent first.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Counted {
     pub(crate) seconds: f64,
     pub(crate) counts: Vec<(String, u64)>,
 }
 
-/// A stage of requests, by the static probes of the target and by its own count.
+/// A stage of requests, by the target's static probes and by its own statistics.
 #[derive(Debug, Clone)]
 pub(crate) struct Stage {
     pub(crate) name: String,
@@ -66,7 +66,7 @@ mod with_programs {
     use crate::collect::{STEP_MAX, descriptors, helper, target};
 
     const CALLS_A_SECOND_MAX: f64 = 20_000.0;
-    /// Calls are counted this long before anything is concluded: a tenth of the most is 100 calls.
+    /// Calls are counted this long before the first check: at a tenth of the limit these are 100 calls.
     const TRIAL: Duration = Duration::from_millis(50);
 
     pub(crate) fn time_function(
@@ -81,8 +81,8 @@ mod with_programs {
             let rate = stopwatch.begun() as f64 / passed.as_secs_f64();
             ensure!(
                 rate <= CALLS_A_SECOND_MAX,
-                "{} is called {rate:.0} times a second: timing each call would slow the server too much (at most {:.0}). \
-                 Its share of CPU time is a part of every diagnosis",
+                "{} is called {rate:.0} times a second: timing each call would slow the server too much (at \
+                 most {:.0}). Its share of CPU time is a part of every diagnosis",
                 function.name,
                 CALLS_A_SECOND_MAX
             );
@@ -112,8 +112,8 @@ mod with_programs {
         Ok(Counted { seconds: passed.as_secs_f64(), counts: counter.finish() })
     }
 
-    /// What the probe at each stage of a request tells, beside what the server counts: its probes give a stage's number and
-    /// time, and its counts give the names.
+    /// Compares the probe at each stage of a request with the server's own statistics. The probe gives a
+    /// stage's number and time, and the statistics give the names.
     pub(crate) fn stages(
         found: &Found,
         password: Option<&str>,
@@ -125,18 +125,20 @@ mod with_programs {
         let server = helper::server(found.pid, &descriptors, &name, password);
         let ask = || {
             let stages = server.as_ref().and_then(helper::Server::say).and_then(|said| said.stages);
-            stages.context("it does not say what it counts of the stages of requests (INFO)")
+            stages.context("its INFO has no times of the stages of requests")
         };
         ask()?;
         let teller = bpf::Teller::start(found.pid, "evenkeel", "stage")?;
         let met = |told: &[bpf::Told]| told.iter().map(|told| told.count).sum::<u64>();
-        // What is told is looked at first: the end of an INFO's own execution counts in neither then, or in both.
+        // The probe's counts are read before INFO: the end of INFO's own execution is then in neither or in
+        // both.
         let (before, counted_before) = (teller.told(), ask()?);
         let passed = wait(found, length, stop, TRIAL, |passed| {
             let rate = met(&teller.told()).saturating_sub(met(&before)) as f64 / passed.as_secs_f64();
             ensure!(
                 rate <= CALLS_A_SECOND_MAX,
-                "{rate:.0} stages end each second: to look at each would slow the server too much (at most {:.0})",
+                "{rate:.0} stages end each second: to look at each would slow the server too much (at most \
+                 {:.0})",
                 CALLS_A_SECOND_MAX
             );
             Ok(())
@@ -153,7 +155,8 @@ mod with_programs {
         Ok(Staged { seconds: passed.as_secs_f64(), stages: stages.collect() })
     }
 
-    /// Waits for the window to end, in steps of which the first is `step`, and gives its true length.
+    /// Waits for the end of the window, checking at each step, the first after `step`. Returns the actual
+    /// length.
     fn wait(
         found: &Found,
         length: Duration,

@@ -1,11 +1,12 @@
-//! Files of /proc: what they say, as values. Each parser is a function of a text; a thin reader stands beside it.
+//! Files of /proc as values. Each parser is a function of a text, with a thin reader beside it.
 //!
-//! A process may end between two reads, and a thread ends all the time: readers give `None` for what is not there.
+//! A process may end between two reads, and threads end all the time: readers return `None` for missing
+//! files.
 
 use std::fs;
 use std::path::PathBuf;
 
-/// Ticks a second of the times in `stat`; the kernel shows 100 to user space on every architecture we build for.
+/// Length of a tick of the times in `stat`: user space sees 100 Hz on every supported architecture.
 const TICK_NS: u64 = 10_000_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,23 +14,24 @@ pub(crate) struct Stat {
     pub(crate) name: String,
     pub(crate) state: char,
     pub(crate) parent: i32,
-    /// It has no program and no memory of its own.
+    /// A kernel thread, which has no program and no memory of its own.
     pub(crate) is_of_kernel: bool,
     pub(crate) faults_minor: u64,
     pub(crate) faults_major: u64,
     pub(crate) user_ns: u64,
     pub(crate) system_ns: u64,
-    /// In ticks since boot: with the pid it names one process for good.
+    /// In ticks since boot: together with the pid, it identifies a process for good.
     pub(crate) started: u64,
 }
 
-/// A flag of tasks in the kernel, which its interface shows as they are.
+/// A kernel task flag, which /proc shows unchanged.
 const PF_KTHREAD: u64 = 0x0020_0000;
 
-/// The name is in parentheses and may hold blanks and parentheses itself: the last closing one ends it.
+/// Parses `stat`. The name is in parentheses and may hold blanks and parentheses itself: the last closing
+/// parenthesis ends it.
 pub(crate) fn parse_stat(text: &str) -> Option<Stat> {
     let (open, close) = (text.find('(')?, text.rfind(')')?);
-    // A process may call itself anything.
+    // A process may set its name to any bytes.
     let name = text.get(open + 1..close)?.replace(char::is_control, "?");
     let fields: Vec<&str> = text.get(close + 1..)?.split_ascii_whitespace().collect();
     // Field 3 of proc_pid_stat(5) is the first here.
@@ -47,7 +49,7 @@ pub(crate) fn parse_stat(text: &str) -> Option<Stat> {
     })
 }
 
-/// On a CPU, waiting for a CPU, and how often it got one.
+/// Returns time on a CPU, time in the run queue, and how often the thread got a CPU.
 pub(crate) fn parse_schedstat(text: &str) -> Option<(u64, u64, u64)> {
     let mut numbers = text.split_ascii_whitespace().map(|field| field.parse::<u64>().ok());
     Some((numbers.next()??, numbers.next()??, numbers.next()??))
@@ -64,7 +66,7 @@ pub(crate) enum InCall {
     },
 }
 
-/// "running", "-1 stack pc", or the number, six arguments, and both registers.
+/// Parses "running", "-1 stack pc", or the number, six arguments, and both registers.
 pub(crate) fn parse_syscall(text: &str) -> Option<InCall> {
     let mut fields = text.split_ascii_whitespace();
     let first = fields.next()?;
@@ -82,20 +84,20 @@ pub(crate) fn parse_syscall(text: &str) -> Option<InCall> {
     Some(InCall::Call { number, arguments })
 }
 
-/// The kernel's functions of a line each, "[<0>] name+0x1/0x2", the innermost first.
+/// Parses the kernel's functions, a line "[<0>] name+0x1/0x2" each, the innermost first.
 #[cfg(feature = "bpf")]
 pub(crate) fn parse_stack(text: &str) -> Vec<String> {
     let name = |line: &str| Some(line.split_once("] ")?.1.split('+').next()?.to_string());
     text.lines().filter_map(name).collect()
 }
 
-/// The value of a line "Name:   value" of `status`.
+/// Returns the value of a line "Name:   value" of `status`.
 pub(crate) fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     let line = status.lines().find(|line| line.split(':').next() == Some(name))?;
     Some(line.split_once(':')?.1.trim())
 }
 
-/// How many CPUs a list like "0-3,7" names.
+/// Returns the number of CPUs in a list like "0-3,7".
 pub(crate) fn count_cpus(list: &str) -> u32 {
     let count_range = |range: &str| -> Option<u32> {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -121,7 +123,7 @@ pub(crate) fn stat(pid: i32) -> Option<Stat> {
     parse_stat(&read(path(pid, "stat"))?)
 }
 
-/// The numbers that a folder's entries are named by, sorted: processes, threads or descriptors.
+/// Returns the sorted numbers that name a folder's entries: processes, threads or descriptors.
 pub(crate) fn numbers_in(folder: PathBuf) -> Vec<i32> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut numbers: Vec<i32> =

@@ -1,8 +1,9 @@
-//! TCP sockets of the target: its listeners' queues, and connections that wait for their peer, looked at twice a second. And
-//! what leads to other processes of this machine by Unix sockets and pipes: what they have not read, and whether they run.
+//! TCP sockets of the target, sampled twice a second: the queues of its listeners, and connections that wait
+//! for the other end. For Unix sockets and pipes to local processes: unread data, and whether the process is
+//! stopped.
 //!
-//! No BPF is needed for that: the kernel keeps the length of each queue and counts drops per listener. A look costs in
-//! proportion to all sockets of the machine, so looks come less often where they take long.
+//! This needs no BPF: the kernel has the length of each queue and the drops of each listener. The cost of a
+//! sample grows with the number of sockets of the machine, so slow samples are taken less often.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,11 +14,11 @@ use super::{diag, own_cpu, procfs};
 use crate::recording::{Listener, Socket, UNSENT_MUCH};
 
 const LOOK: Duration = Duration::from_millis(500);
-/// A look, and the list of descriptors before it, may take a hundredth of the time until the next.
+/// A sample, with the list of descriptors before it, may take a hundredth of the time until the next.
 pub(crate) const LOOK_SHARE: u32 = 100;
-/// Connections that a recording keeps: those with the most in their queues.
+/// Connections that a recording keeps: the longest queues win.
 const SOCKETS_KEPT: usize = 100;
-/// Unix sockets and pipes that are followed.
+/// Bound of the Unix sockets and pipes that are sampled.
 const LOCALS_MAX: usize = 256;
 
 #[derive(Debug, Clone)]
@@ -26,15 +27,15 @@ pub(crate) struct Entry {
     pub(crate) remote: SocketAddr,
     pub(crate) listens: bool,
     pub(crate) inode: u64,
-    /// Of a listener: connections that wait to be accepted. Of a connection: bytes not read yet.
+    /// For a listener: connections that wait to be accepted. For a connection: unread bytes.
     pub(crate) receive_queue: u32,
     pub(crate) send_queue: u32,
     pub(crate) backlog: Option<u32>,
     pub(crate) drops: Option<u32>,
     pub(crate) retransmissions: u32,
-    /// Bytes that the peer has acknowledged so far, where that is told.
+    /// Bytes that the other end has acknowledged so far, if known.
     pub(crate) acked: Option<u64>,
-    /// The peer's window is closed, and we ask it again and again.
+    /// The other end's window is closed, and the kernel probes it again and again.
     pub(crate) probing: bool,
 }
 
@@ -60,15 +61,15 @@ impl Default for Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     pub(crate) entries: Vec<Entry>,
-    /// Why limits and drops of listeners are not known.
+    /// Why limits and drops of listeners are unknown.
     pub(crate) note: Option<String>,
 }
 
-/// The TCP sockets of the network that `pid` is in.
+/// Reads the TCP sockets of the network namespace of `pid`.
 pub(crate) fn read_table(pid: i32) -> Table {
     let namespace = |pid: i32| std::fs::read_link(procfs::path(pid, "ns/net")).ok();
     let own = std::process::id().cast_signed();
-    // What may not be read is taken for the same: most processes are in the one there is.
+    // An unreadable namespace is taken for the same: most machines have a single namespace.
     let elsewhere = namespace(pid).zip(namespace(own)).is_some_and(|(its, ours)| its != ours);
     let note = if elsewhere {
         "its network is another namespace: limits and drops of accept queues are unknown".to_string()
@@ -83,7 +84,7 @@ pub(crate) fn read_table(pid: i32) -> Table {
     Table { entries, note: Some(note) }
 }
 
-/// Lines of /proc/net/tcp, and of tcp6, udp and udp6, which have the same form.
+/// Parses /proc/net/tcp, tcp6, udp or udp6, which have the same format.
 pub(crate) fn parse_lines(text: &str) -> Vec<Entry> {
     text.lines().skip(1).filter_map(parse_line).collect()
 }
@@ -108,7 +109,7 @@ fn parse_line(line: &str) -> Option<Entry> {
     })
 }
 
-/// "0100007F:1F90": words of the machine's byte order.
+/// Parses "0100007F:1F90": words in the machine's byte order.
 fn parse_address(text: &str) -> Option<SocketAddr> {
     let (host, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -130,7 +131,7 @@ struct Followed {
     acked_before: Option<u64>,
 }
 
-/// What the looks of a window found.
+/// The samples of a window.
 #[derive(Debug)]
 pub(crate) struct Watch {
     pid: i32,
@@ -156,7 +157,8 @@ impl Watch {
         Watch { pid, listeners: HashMap::new(), connections: HashMap::new(), locals, note: None }
     }
 
-    /// Looks once; `owned` are the inodes of the target's sockets with their descriptors. Says how long to wait.
+    /// Takes a sample; `owned` maps the inodes of the target's sockets to descriptors. Returns the time until
+    /// the next.
     pub(crate) fn look(&mut self, owned: &HashMap<u64, i32>) -> Duration {
         let start = own_cpu();
         let table = read_table(self.pid);
@@ -243,9 +245,10 @@ impl Watch {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 0100007F:18EB 00000000:0000 0A 00000000:00000003 00:00000000 00000000     0        0 1201 1 0 100 0 0 10 0
-   1: 0100007F:18EB 0200007F:E480 01 00010000:00000010 04:00000014 00000002     0        0 1202 3 0 20 4 0 10 0
+    const TEXT: &str = "\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:18EB 00000000:0000 0A 00000000:00000003 00:00000000 00000000     0     0 1201 1 0 100 0 0 10 0
+   1: 0100007F:18EB 0200007F:E480 01 00010000:00000010 04:00000014 00000002     0     0 1202 3 0 20 4 0 10 0
    2: cut
 ";
 

@@ -1,4 +1,4 @@
-//! Which process is meant: by number, by the port that it listens on, by name, or a command that is started for it.
+//! Finds the target process: by number, by listening port, by name, or by starting a command.
 
 use std::process::{Child, Command};
 
@@ -26,7 +26,7 @@ pub(crate) struct Which {
     pub(crate) command: Vec<String>,
 }
 
-/// A process that was found, and whether it is ours to end.
+/// A process that was found, and the child to end if it was started here.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) pid: i32,
@@ -35,7 +35,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Whether the same process still runs: numbers are given again.
+    /// Whether the same process still runs: numbers are reused.
     pub(crate) fn is_alive(&self) -> bool {
         procfs::stat(self.pid).is_some_and(|stat| stat.started == self.started && !"ZX".contains(stat.state))
     }
@@ -44,7 +44,7 @@ impl Found {
 impl Drop for Found {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // It may have ended by itself; there is nobody to tell.
+            // The child may have ended by itself, and nothing could handle the error.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -100,17 +100,15 @@ fn by_port(port: u16) -> Result<i32> {
     let inodes: Vec<u64> =
         table.entries.iter().filter(|e| e.listens && e.local.port() == port).map(|e| e.inode).collect();
     if inodes.is_empty() {
-        bail!("nobody listens on TCP port {port} here (in a container, use --pid)");
+        bail!("no process listens on TCP port {port} here (in a container, use --pid)");
     }
-    // Of several that share the socket, the one with the lowest number is the parent.
+    // Of several processes that share the socket, the lowest number is the parent.
     let owner = procfs::processes().into_iter().find(|&pid| {
         procfs::numbers_in(procfs::path(pid, "fd"))
             .into_iter()
             .any(|fd| descriptors::socket_inode(pid, fd).is_some_and(|inode| inodes.contains(&inode)))
     });
-    owner.with_context(|| {
-        format!("somebody listens on port {port}, but whose process that is only root may see")
-    })
+    owner.with_context(|| format!("a process listens on port {port}, but only root may see which"))
 }
 
 pub(crate) fn describe(pid: i32) -> Target {

@@ -1,9 +1,10 @@
 //! Threads by /proc: exact counters at both ends of the window, and states a hundred times a second between.
 //!
-//! The counters (`schedstat`, `status`) are the kernel's own and exact. Where a thread sleeps is sampled: `syscall` says
-//! which call it is in and with which arguments, so also without rights in the kernel blocked time has a descriptor.
-//! A sleep of which the thread has not run since the look before is the same one: so long ones are known by their length.
-//! A look costs a few microseconds a thread, so the time between looks grows with what a look took: at most 2% of a CPU.
+//! The counters (`schedstat`, `status`) are the kernel's own. Sleeps are sampled: `syscall` shows the
+//! thread's call and its arguments, so blocked time has a descriptor also without kernel privileges. If the
+//! thread has not run since the sample before, both samples show the same sleep; this gives the length of
+//! long sleeps. A sample costs a few
+//! microseconds per thread, and the interval grows with it, so that sampling takes at most 2% of a CPU.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -13,18 +14,19 @@ use super::procfs::{self, InCall};
 use crate::analyse::IDLE_CALLS;
 use crate::recording::{Call, Thread};
 
-/// Time between looks if they are cheap.
+/// Minimum time between samples.
 const LOOK: Duration = Duration::from_millis(10);
-/// A look may take this part of the time until the next.
+/// A sample may take this part of the time until the next.
 const LOOK_SHARE: u32 = 50;
-/// Threads that one look visits: of more, each look takes the next ones.
+/// Threads per sample. If there are more, each sample continues with the next threads.
 const THREADS_MAX: usize = 512;
 
-/// The counters of a thread since it began.
+/// Returns the counters of a thread since its start.
 fn counters(pid: i32, tid: i32) -> Option<Thread> {
     let read = |rest| procfs::read(procfs::task_path(pid, tid, rest));
     let stat = procfs::parse_stat(&read("stat")?)?;
-    // Kernels without CONFIG_SCHED_INFO have no schedstat: CPU time is good to a tick then, and run queues are unseen.
+    // Kernels without CONFIG_SCHED_INFO have no schedstat: CPU time is then in ticks, and run queue time is
+    // unknown.
     let schedstat = read("schedstat").and_then(|text| procfs::parse_schedstat(&text));
     let (cpu_ns, run_queue_ns, _) = schedstat.unwrap_or((stat.user_ns + stat.system_ns, 0, 0));
     let status = read("status").unwrap_or_default();
@@ -43,7 +45,7 @@ fn counters(pid: i32, tid: i32) -> Option<Thread> {
     })
 }
 
-/// What was seen of a thread's sleeps.
+/// The samples of a thread's sleeps.
 #[derive(Debug, Default)]
 struct Seen {
     looks: u64,
@@ -53,10 +55,10 @@ struct Seen {
     sleep: Option<Sleep>,
 }
 
-/// A call, and the descriptor it is on.
+/// A call and its descriptor.
 type At = (String, Option<i32>);
 
-/// A sleep that is under way.
+/// A sleep in progress.
 #[derive(Debug)]
 struct Sleep {
     at: At,
@@ -66,7 +68,7 @@ struct Sleep {
 }
 
 impl Seen {
-    /// Takes note of a sleep that may be the one of the last look.
+    /// Records a sleep, which may be the sleep of the last sample.
     fn is_asleep(&mut self, at: &At, runs: u64) {
         let same = self.sleep.as_ref().filter(|sleep| sleep.runs == runs && sleep.at == *at);
         let Some(sleep) = same else {
@@ -90,7 +92,7 @@ pub(crate) struct Watch {
     pub(crate) looks: u64,
     /// `syscall` could not be read: sleeps have no name.
     pub(crate) refused: bool,
-    /// CPU time of the whole process until the begin, ended threads included.
+    /// CPU time of the whole process up to `begin`, ended threads included.
     begin_cpu_ns: u64,
 }
 
@@ -110,12 +112,13 @@ impl Watch {
         }
     }
 
-    /// Looks at the threads' states, and says how long to wait until the next look.
+    /// Samples the states of threads, and returns the time until the next sample.
     pub(crate) fn look(&mut self) -> Duration {
         let start = Instant::now();
         let tids = procfs::threads(self.pid);
         let rounds = tids.len().div_ceil(THREADS_MAX).max(1);
-        // Each thread stands for the time since the last look, times the looks that pass until it comes again.
+        // Each thread's sample stands for the time since the last sample, times the samples until the
+        // thread's next turn.
         let passed = start.duration_since(self.last_look).as_nanos() as u64 * rounds as u64;
         self.last_look = start;
         self.looks += 1;
@@ -127,7 +130,7 @@ impl Watch {
         LOOK.max(start.elapsed() * LOOK_SHARE)
     }
 
-    /// The time since the last look is somebody else's to account for.
+    /// Drops the time since the last sample: another collector accounts for it.
     pub(crate) fn skip(&mut self) {
         self.last_look = Instant::now();
     }
@@ -142,7 +145,7 @@ impl Watch {
             return;
         }
         let text = procfs::read(procfs::task_path(self.pid, tid, "syscall"));
-        // One that has ended meanwhile is no refusal.
+        // A thread that has ended since is not a refusal.
         self.refused |= text.is_none() && procfs::read(procfs::task_path(self.pid, tid, "stat")).is_some();
         let place = match text.and_then(|text| procfs::parse_syscall(&text)) {
             Some(InCall::Running) => return, // woke up between both reads
@@ -150,7 +153,7 @@ impl Watch {
             Some(InCall::Call { number, arguments }) => place(&self.on_descriptor, number, arguments),
             None => ("asleep".to_string(), None),
         };
-        // How long waits for work are is nobody's question.
+        // The length of waits for work is not needed.
         if !IDLE_CALLS.contains(&place.0.as_str()) {
             let text = procfs::read(procfs::task_path(self.pid, tid, "schedstat"));
             if let Some((_, _, runs)) = text.and_then(|text| procfs::parse_schedstat(&text)) {
@@ -160,7 +163,8 @@ impl Watch {
         *seen.asleep_ns.entry(place).or_default() += passed;
     }
 
-    /// The threads over the window, the ended ones left out, what was sampled of their sleeps, and the CPU time of those that ended.
+    /// Returns the threads that still run, over the window; the samples of their sleeps; and the CPU time of
+    /// ended threads.
     pub(crate) fn end(&self) -> (Vec<Thread>, Vec<Call>, u64) {
         let mut threads = Vec::new();
         let mut calls = Vec::new();
@@ -182,13 +186,13 @@ impl Watch {
     }
 }
 
-/// CPU time of a process, that of its ended threads included; zero where it cannot be read.
+/// CPU time of a process, ended threads included; zero if unreadable.
 fn cpu_of_all(pid: i32) -> u64 {
     let stat = procfs::read(procfs::path(pid, "stat")).and_then(|text| procfs::parse_stat(&text));
     stat.map_or(0, |stat| stat.user_ns + stat.system_ns)
 }
 
-/// The name of a call, and the descriptor it is on.
+/// Returns the name of a call, and its descriptor.
 pub(crate) fn place(
     on_descriptor: &[bool; calls::NUMBER_MAX],
     number: i64,

@@ -1,13 +1,13 @@
-//! A recording on disk: one line that says what follows, then JSON.
+//! A recording on disk: a header line, then JSON.
 //!
 //! ```text
-//! evenkeel-doctor recording 4 18342 9f3c...e1\n      version, bytes that follow, CRC64 of all this and the bytes
+//! evenkeel-doctor recording 4 18342 9f3c...e1\n      version, length of the JSON, CRC64 of header and JSON
 //! {"made_by":"evenkeel-doctor 0.1.0", ...}
 //! ```
 //!
-//! `head -1` tells a person what the file is, the length tells a cut file from a whole one, and the checksum tells a
-//! damaged one. JSON, because recordings are small (stacks are stored once), are attached to bug reports, and are read
-//! by scripts. A field may be added within a version; a change of meaning is a new version.
+//! `head -1` identifies the file, the length detects truncation, and the checksum detects damage. The format
+//! is JSON because recordings are small (stacks are stored once), are attached to bug reports, and are read
+//! by scripts. A field may be added within a version; a change of meaning needs a new version.
 
 use std::fs;
 use std::io::Write;
@@ -20,17 +20,18 @@ use super::{Recording, redacted};
 use crate::private;
 
 const MAGIC: &str = "evenkeel-doctor recording";
-/// 3: `host.steal` is of the CPU time that was asked for. 4: the checksum is of the version and the length, too.
+/// 3: `host.steal` is a share of the requested CPU time. 4: the checksum covers the version and the length,
+/// too.
 const VERSION: u32 = 4;
-/// The last in which another version's digit would not have been noticed.
+/// The last version whose checksum covers the JSON only.
 const SUM_OF_BODY: u32 = 3;
-/// Larger than the recording of 10,000 threads with 100,000 stacks; a bound on what a file can make us read.
+/// Bound of the file's length; a recording of 10,000 threads with 100,000 stacks is smaller.
 const BYTES_MAX: u64 = 1 << 30;
 const SUM_DIGITS: usize = 16;
 /// Magic, two numbers of at most 10 digits, 16 hexadecimal digits, and blanks.
 const HEADER_MAX: usize = 80;
 
-/// Writes beside `path` and renames, so that an interrupted run leaves no half file under that name.
+/// Writes a file beside `path` and renames it, so that an interrupted run leaves no partial file at `path`.
 pub(crate) fn save(recording: &Recording, path: &Path) -> Result<()> {
     let bytes = encode(recording)?;
     let beside = path.with_extension("part");
@@ -74,7 +75,7 @@ fn decode(bytes: &[u8]) -> Result<Recording> {
     );
     let [_, length, expected] = fields[..] else { bail!("its first line is damaged") };
     let length: usize = length.parse().context("its first line is damaged")?;
-    ensure!(expected.len() == SUM_DIGITS, "its first line is damaged"); // a leading zero may have become a blank
+    ensure!(expected.len() == SUM_DIGITS, "its first line is damaged"); // a leading zero may be a blank
     let words = header.and_then(|line| line.strip_suffix(expected)).context("its first line is damaged")?;
     let expected = u64::from_str_radix(expected, 16).context("its first line is damaged")?;
     let body = &bytes[end + 1..];
@@ -84,12 +85,12 @@ fn decode(bytes: &[u8]) -> Result<Recording> {
     let mut recording: Recording =
         serde_json::from_slice(body).context("its content does not fit its version")?;
     check(&recording)?;
-    // Recordings of earlier versions have all arguments as they were.
+    // Recordings of earlier versions have unredacted arguments.
     recording.target.arguments = redacted(recording.target.arguments.iter().map(String::as_str));
     Ok(recording)
 }
 
-/// Analyses index `stacks` and `frames` by what is in the file, and divide by the window.
+/// Analyses index `stacks` and `frames` with values of the file, and divide by the window.
 fn check(recording: &Recording) -> Result<()> {
     let stacks = recording.stacks.len() as u64;
     let frames = recording.frames.len() as u64;
@@ -174,7 +175,8 @@ mod tests {
         assert!(refusal(cut.as_bytes()).contains("its first line is damaged"));
     }
 
-    /// The version says what fields mean, so a changed one is damage, too; recordings of before are read as they were.
+    /// The version defines the meaning of fields, so a changed version is damage, too. Older recordings are
+    /// still readable.
     #[test]
     fn another_version_is_noticed() {
         let whole = String::from_utf8(encode(&golden::idle()).expect("encodes")).expect("it is JSON");
@@ -200,7 +202,7 @@ mod tests {
             let at = random.below(bytes.len());
             let flip = 1 << random.below(8);
             bytes[at] ^= flip;
-            // The case of a hexadecimal digit, and a blank for another one, say the same.
+            // The case of a hexadecimal digit, and a different blank, do not change the meaning.
             let harmless = bytes[..at.min(HEADER_MAX)].len() < HEADER_MAX && flip == 0x20;
             assert!(decode(&bytes).is_err() || harmless, "byte {at} xor {flip:#x} went unnoticed");
         }

@@ -1,10 +1,10 @@
-//! A recording: everything that was seen of a process in one window, and nothing that was concluded from it.
+//! A recording: everything observed of a process in a window, without conclusions.
 //!
-//! Collectors are the only code with rights; analyses are pure functions of a recording. So a recording can be taken in
-//! production and explained elsewhere, and each rule is tested on recordings that are kept.
+//! Collectors are the only code with privileges; analyses are pure functions of a recording. So a recording
+//! can be taken in production and analysed elsewhere, and each rule is tested on stored recordings.
 //!
-//! Names of functions are in it already: addresses mean something only while the process runs, on its machine.
-//! Times are nanoseconds, and those of threads, calls and waits add up to what the window had, not to a rate.
+//! Functions are stored by name: addresses are valid only while the process runs, on its machine. Times are
+//! nanoseconds. The times of threads, calls and waits are sums over the window, not rates.
 
 mod file;
 mod redact;
@@ -14,14 +14,14 @@ pub(crate) use redact::redacted;
 
 use serde::{Deserialize, Serialize};
 
-/// How much the collectors could see. A finding says from which it comes, so that it is never weaker in silence.
+/// The capability of the collectors. Findings state their tier, so weaker evidence is visible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Tier {
-    /// Programs inside the kernel: every switch and system call, complete stacks.
+    /// BPF programs: every switch and system call, complete stacks.
     T0,
-    /// Perf, with the rights for it: CPU samples with the kernel's part; the rest as T3.
+    /// Privileged perf: CPU samples with the kernel's part; the rest as T3.
     T1,
-    /// Perf for a plain user, on his own process: CPU samples of user code; the rest as T3.
+    /// Unprivileged perf, on the user's own process: CPU samples of user code; the rest as T3.
     T2,
     /// /proc alone: threads' states a hundred times a second, counters, sockets.
     T3,
@@ -52,7 +52,7 @@ pub(crate) struct Recording {
     pub(crate) samples: Vec<Sample>,
     pub(crate) waits: Vec<Wait>,
     pub(crate) wakers: Vec<Waker>,
-    /// Turns of event loops that took long, by their begin.
+    /// Stalls of event loops, by their start.
     #[serde(default)]
     pub(crate) stalls: Vec<Stall>,
     #[serde(default)]
@@ -64,16 +64,16 @@ pub(crate) struct Recording {
     pub(crate) listeners: Vec<Listener>,
     pub(crate) sockets: Vec<Socket>,
     pub(crate) throttling: Option<Throttling>,
-    /// Block devices that did something.
+    /// Block devices with activity.
     #[serde(default)]
     pub(crate) disks: Vec<Disk>,
-    /// What a server of the Redis family says of its forks, if it was asked.
+    /// Forks by the INFO of a server of the Redis family, if it was asked.
     #[serde(default)]
     pub(crate) forks: Option<Forks>,
-    /// What a server of the Redis family counted itself, if it was asked.
+    /// Commands and stage times by the INFO of a server of the Redis family, if it was asked.
     #[serde(default)]
     pub(crate) own_count: Option<OwnCount>,
-    /// Counters of the whole machine, by name, as what was added in the window.
+    /// Increments of machine-wide counters in the window, by name.
     pub(crate) counters: Vec<Counter>,
     pub(crate) health: Health,
 }
@@ -84,7 +84,7 @@ impl Recording {
         self.stacks[stack as usize].iter().map(|&index| &self.frames[index as usize])
     }
 
-    /// A thread as people know it: "redis-server (100)".
+    /// A thread's display name: "redis-server (100)".
     pub(crate) fn thread_name(&self, tid: i32) -> String {
         let thread = self.threads.iter().find(|thread| thread.tid == tid);
         thread.map_or_else(|| format!("thread {tid}"), |thread| format!("{} ({tid})", thread.name))
@@ -95,9 +95,9 @@ impl Recording {
 pub(crate) struct Host {
     pub(crate) kernel: String,
     pub(crate) cpus: u32,
-    /// Share of the CPU time that the machine asked for, idle excluded, that its hypervisor gave to others.
+    /// Share of the requested CPU time, idle excluded, that the hypervisor gave to other machines.
     pub(crate) steal: f64,
-    /// Processes that ran beside the target, the busiest first.
+    /// Other processes on the machine, the busiest first.
     pub(crate) neighbours: Vec<Neighbour>,
 }
 
@@ -115,7 +115,7 @@ pub(crate) struct Target {
     pub(crate) executable: String,
     /// Without secrets.
     pub(crate) arguments: Vec<String>,
-    /// CPUs that it may run on, as the kernel writes them: "0-3,7".
+    /// CPUs on which it may run, in the kernel's format: "0-3,7".
     pub(crate) cpus_allowed: String,
     pub(crate) cpus_allowed_count: u32,
     pub(crate) descriptors_limit: Option<u64>,
@@ -126,7 +126,7 @@ pub(crate) struct Thread {
     pub(crate) tid: i32,
     pub(crate) name: String,
     pub(crate) cpu_ns: u64,
-    /// The part of `cpu_ns` inside the kernel; ticks, so only good to about 1%.
+    /// The part of `cpu_ns` inside the kernel; in ticks, so accurate to about 1%.
     pub(crate) system_ns: u64,
     /// Runnable, and waiting for a CPU.
     pub(crate) run_queue_ns: u64,
@@ -134,18 +134,18 @@ pub(crate) struct Thread {
     pub(crate) switches_involuntary: u64,
     pub(crate) faults_minor: u64,
     pub(crate) faults_major: u64,
-    /// How often the sampler found it in uninterruptible sleep, and how often it looked.
+    /// Samples in uninterruptible sleep, and all samples.
     pub(crate) seen_uninterruptible: u64,
     pub(crate) seen: u64,
 }
 
-/// What a thread did in one system call on one descriptor, over the window.
+/// Calls of a thread with the same name and descriptor, over the window.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Call {
     pub(crate) tid: i32,
     pub(crate) name: String,
     pub(crate) fd: Option<i32>,
-    /// None where states were sampled: how often is not known then.
+    /// None if states were sampled: the number of calls is then unknown.
     pub(crate) count: Option<u64>,
     pub(crate) cpu_ns: u64,
     pub(crate) blocked_ns: u64,
@@ -167,28 +167,28 @@ impl Call {
     }
 }
 
-/// Samples of a running thread that had the same stack.
+/// Samples of a running thread with the same stack.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Sample {
     pub(crate) tid: i32,
     pub(crate) stack: u32,
     pub(crate) count: u64,
-    /// The system call it was in, and on which descriptor.
+    /// The system call and descriptor of the sample.
     pub(crate) call: Option<String>,
     pub(crate) fd: Option<i32>,
-    /// In a turn of the event loop that had taken `STALL_NS` already.
+    /// The event loop's turn had already taken `STALL_NS`.
     #[serde(default)]
     pub(crate) late: bool,
 }
 
-/// Turns of an event loop from this length on are kept. Between two events a client waits as long.
+/// Minimum length of a stall. A client's event may wait as long as a turn.
 pub(crate) const STALL_NS: u64 = 20_000_000;
 
-/// A turn of an event loop that took long: from the end of one poll to the begin of the next.
+/// A turn of an event loop that took long: from the end of a poll to the begin of the next.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Stall {
     pub(crate) tid: i32,
-    /// Since the window began.
+    /// Since the start of the window.
     pub(crate) at_ns: u64,
     pub(crate) length_ns: u64,
     pub(crate) blocked_ns: u64,
@@ -199,7 +199,7 @@ pub(crate) struct Stall {
     pub(crate) call_ns: u64,
 }
 
-/// What all threads did in each slot of the window; empty where that was not seen.
+/// The activity of all threads in each slot of the window; empty if unknown.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Heat {
     pub(crate) slot_ns: u64,
@@ -210,39 +210,39 @@ pub(crate) struct Heat {
 pub(crate) struct Slot {
     /// CPU samples.
     pub(crate) samples: u64,
-    /// Sleeps that are no waits for work.
+    /// Sleeps other than waits for work.
     pub(crate) blocked_ns: u64,
     pub(crate) run_queue_ns: u64,
-    /// How long was looked; none of it where the programs were off.
+    /// How long the slot was observed; 0 while the programs were detached.
     pub(crate) seen_ns: u64,
 }
 
-/// Time that a thread was blocked at one place.
+/// Blocked time of a thread at a place.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Wait {
     pub(crate) tid: i32,
     pub(crate) stack: u32,
     pub(crate) call: Option<String>,
     pub(crate) fd: Option<i32>,
-    /// Of a futex: the word that was waited for.
+    /// Address of the futex; `None` for other calls.
     pub(crate) address: Option<u64>,
     pub(crate) count: u64,
     pub(crate) blocked_ns: u64,
     pub(crate) longest_ns: u64,
 }
 
-/// Who ended a thread's sleeps.
+/// The wakers of a thread's sleeps.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Waker {
     pub(crate) tid: i32,
     /// The call that the thread slept in.
     pub(crate) call: Option<String>,
-    /// 0 is the idle task, that is: an interrupt.
+    /// 0 is the idle task: an interrupt.
     pub(crate) waker_tid: i32,
     pub(crate) waker_pid: i32,
     pub(crate) waker_name: String,
     pub(crate) count: u64,
-    /// How many came from another CPU.
+    /// Wake-ups from another CPU.
     pub(crate) across: u64,
     pub(crate) slept_ns: u64,
 }
@@ -250,7 +250,7 @@ pub(crate) struct Waker {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Frame {
     pub(crate) name: String,
-    /// File that the code is from; "kernel" for the kernel's.
+    /// The code's file; "kernel" for the kernel's code.
     pub(crate) module: String,
     /// Why there is no symbol: the name is then the module and the start of the function.
     pub(crate) unnamed: Option<String>,
@@ -271,7 +271,7 @@ pub(crate) enum Role {
     Client,
     Replica,
     Primary,
-    /// A connection that the server made.
+    /// A connection that the server opened.
     Outbound,
     AppendOnlyFile,
     Snapshot,
@@ -289,7 +289,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// As it stands in a sentence: "writes to clients".
+    /// The role within a sentence: "writes to clients".
     pub(crate) fn plural(self) -> &'static str {
         match self {
             Role::Listener => "listening sockets",
@@ -335,9 +335,9 @@ pub(crate) struct Descriptor {
     pub(crate) role: Role,
     /// Path, or addresses of both ends.
     pub(crate) what: String,
-    /// The process at the other end, where it runs on this machine.
+    /// The process at the other end, if it runs on this machine.
     pub(crate) peer: Option<String>,
-    /// Of a file: the disk that it is on, if that is one of `Recording::disks`.
+    /// For a file: its disk, if `Recording::disks` has it.
     #[serde(default)]
     pub(crate) disk: Option<String>,
 }
@@ -345,10 +345,10 @@ pub(crate) struct Descriptor {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Listener {
     pub(crate) address: String,
-    /// Connections waiting to be accepted: most that was seen, and the limit where it is known.
+    /// Connections waiting to be accepted: the observed maximum, and the limit if known.
     pub(crate) waiting_max: u32,
     pub(crate) backlog: Option<u32>,
-    /// Looks, and looks that found somebody waiting.
+    /// Samples, and samples with waiting connections.
     pub(crate) seen: u64,
     pub(crate) seen_waiting: u64,
     /// Connections dropped in the window because the queue was full.
@@ -361,30 +361,30 @@ pub(crate) struct Socket {
     pub(crate) local: String,
     pub(crate) remote: String,
     pub(crate) fd: Option<i32>,
-    /// Sent or to be sent, and not acknowledged: most that was seen, and in how many of `seen` looks there was any.
+    /// Maximum of the unacknowledged bytes, sent or to be sent.
     pub(crate) unsent_max: u64,
-    /// Looks that found more than `UNSENT_MUCH`.
+    /// Samples with more than `UNSENT_MUCH`.
     pub(crate) seen_unsent: u64,
-    /// Arrived, and not read yet by the server.
+    /// Maximum of the bytes that arrived and were not read by the server.
     pub(crate) unread_max: u64,
     pub(crate) seen_unread: u64,
     pub(crate) seen: u64,
     pub(crate) retransmissions: u64,
-    /// The peer's window was closed: it does not read, or not as fast as is sent.
+    /// Samples with a closed window of the other end: it does not read, or more slowly than the server sends.
     pub(crate) seen_probing: u64,
-    /// Looks that found that it had taken something since the look before.
+    /// Samples in which the other end had acknowledged bytes since the sample before.
     #[serde(default)]
     pub(crate) seen_taking: u64,
-    /// To a process on this machine, by a Unix socket or a pipe. `seen_unsent` has looks that found anything then, since such
-    /// a process reads at once, if it does; of a pipe it is not known.
+    /// A Unix socket or a pipe to a process on this machine. `seen_unsent` then counts samples with any
+    /// unread data, because a local process reads at once, if at all; for a pipe it is unknown.
     #[serde(default)]
     pub(crate) local_only: bool,
-    /// Looks that found the process at the other end stopped.
+    /// Samples in which the process at the other end was stopped.
     #[serde(default)]
     pub(crate) seen_stopped: u64,
 }
 
-/// Bytes in a send queue from which a look counts as "held up by the peer": more than one reply of usual size.
+/// Bytes in a send queue from which a sample counts as unsent: more than a reply of usual size.
 pub(crate) const UNSENT_MUCH: u64 = 64 << 10;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -397,18 +397,18 @@ pub(crate) struct Throttling {
     pub(crate) limit_cpus: Option<f64>,
 }
 
-/// What a block device did in the window, for everybody.
+/// Activity of a block device in the window, for all processes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Disk {
     pub(crate) name: String,
     pub(crate) reads: Requests,
     pub(crate) writes: Requests,
     pub(crate) flushes: Requests,
-    /// When at least one request was under way.
+    /// Time with at least one request in flight.
     pub(crate) busy_ns: u64,
 }
 
-/// Requests of one kind that ended, and the time from the first queue to the answer, added up.
+/// Completed requests of a kind, and the sum of their times from queueing to completion.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Requests {
     pub(crate) count: u64,
@@ -419,18 +419,18 @@ pub(crate) struct Requests {
 pub(crate) struct Forks {
     /// In the window.
     pub(crate) count: u64,
-    /// How long the latest one kept the server, in the window or before.
+    /// Length of the latest fork, which may have been before the window.
     pub(crate) latest_ns: u64,
 }
 
-/// What the server counted between two answers, one at each end of the window.
+/// The server's own counts between two replies, which are at the ends of the window.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OwnCount {
-    /// Between the answers; not above zero only in a file that is made up.
+    /// Time between the replies; always above zero, unless the file was forged.
     pub(crate) between_ns: u64,
-    /// Commands that it processed, without our questions.
+    /// Commands that it processed, without the doctor's.
     pub(crate) commands: u64,
-    /// Time of its workers in each stage of requests, ns, where it counts that.
+    /// Time of its workers in each stage of requests, ns, if it reports them.
     pub(crate) stages: Vec<(String, u64)>,
 }
 
@@ -440,36 +440,37 @@ pub(crate) struct Counter {
     pub(crate) added: u64,
 }
 
-/// Standard errors of an interval that holds the truth nineteen times of twenty.
+/// Standard errors of a 95% interval.
 pub(crate) const INTERVAL_ERRORS: f64 = 1.96;
 
-/// How the recording itself went.
+/// Quality and cost of the recording.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Health {
-    /// What could not be had, each with its reason and what was used instead.
+    /// Missing mechanisms, each with its reason and its substitute.
     pub(crate) notes: Vec<String>,
     /// CPU time of this program in the window.
     pub(crate) own_cpu_ns: u64,
-    /// CPU time of its programs inside the kernel, by the kernel's own count.
+    /// CPU time of its BPF programs, as measured by the kernel.
     pub(crate) kernel_ns: u64,
     pub(crate) kernel_runs: u64,
     pub(crate) events_lost: u64,
     pub(crate) stacks: u64,
     pub(crate) stacks_complete: u64,
-    /// Part of the window in which the costly collectors were on; figures of them are scaled up by its inverse.
+    /// Part of the window with attached programs; their counts and times are scaled up by its inverse.
     pub(crate) duty: f64,
-    /// By what part of themselves scaled counts and times may be wrong, at 95%; none where they are exact, or nothing tells.
+    /// The 95% error of scaled counts and times, as a part of them; none if they are exact, or if it is
+    /// unknown.
     #[serde(default)]
     pub(crate) scale_error: Option<f64>,
-    /// Where threads sleep could not be read, or what descriptors are: what is not there was not looked for.
+    /// Sleeps or descriptors were unreadable: their absence in the recording means nothing.
     #[serde(default)]
     pub(crate) sleeps_hidden: bool,
     #[serde(default)]
     pub(crate) descriptors_hidden: bool,
-    /// CPU time of threads that ended in the window, of which nothing else is known.
+    /// CPU time of threads that ended in the window; nothing else is known of them.
     #[serde(default)]
     pub(crate) ended_cpu_ns: u64,
-    /// Looks of the sampler, and the time between two.
+    /// Samples of the sampler, and the time between two.
     pub(crate) looks: u64,
     pub(crate) look_ns: u64,
 }

@@ -1,20 +1,20 @@
-//! Takes secrets out of a process' command line: passwords, ACL passwords and their hashes, tokens, and what
-//! URLs say of their user. Recordings and pages are attached to bug reports, and a server's command line may
-//! have all of these.
+//! Removes secrets from a process's command line: passwords, ACL passwords and their hashes, tokens, and the
+//! user part of URLs. Recordings and pages are attached to bug reports, and a server's command line may have
+//! all of these.
 //!
-//! Which arguments a program takes for secrets is not known, so names decide, and more is taken out than need
-//! be: of an argument that names a secret, all behind the name; and where the name stands alone, the next
-//! argument and those behind it up to the next option. No diagnosis depends on any of them.
+//! It is unknown which arguments a program takes for secrets, so names decide, and too much is removed rather
+//! than too little. From an argument that names a secret, everything after the name is removed. If the name
+//! stands alone, the next argument and those behind it up to the next option are removed. No diagnosis
+//! depends on any of them.
 
 const REDACTED: &str = "(redacted)";
 
-/// Parts of names, in lower case and with hyphens, of what holds a secret: `--requirepass`, `PGPASSWORD`,
-/// `MYSQL_PWD`, `masterauth`, `REDISCLI_AUTH`, `tls-key-file-pass`.
+/// Parts of the names of secrets, in lower case and with hyphens: `--requirepass`, `PGPASSWORD`, `MYSQL_PWD`,
+/// `masterauth`, `REDISCLI_AUTH`, `tls-key-file-pass`.
 const SECRET: [&str; 9] =
     ["pass", "pwd", "auth", "secret", "token", "credential", "api-key", "apikey", "private-key"];
 
-/// Options whose whole name says too little: a password of redis-cli and others, and `user:password` of curl
-/// and others.
+/// Options whose name says too little: a password of redis-cli, and `user:password` of curl.
 const PASSWORD: &str = "-a";
 const USERS: [&str; 4] = ["-u", "-U", "--user", "--proxy-user"];
 
@@ -48,8 +48,7 @@ pub(crate) fn redacted<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Vec<
     shown
 }
 
-/// Where a secret begins, whose name is before it: behind `password=`, or at the end if the argument is the
-/// name alone.
+/// Returns where a secret begins: after `password=`, or at the end if the argument is the name alone.
 fn secret_in(argument: &str) -> Option<usize> {
     let plain = argument.to_ascii_lowercase().replace('_', "-");
     let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-.".contains(byte);
@@ -64,7 +63,7 @@ fn secret_in(argument: &str) -> Option<usize> {
     ends.min()
 }
 
-/// Of `user:password`, the user.
+/// Redacts the password of `user:password`.
 fn user_in(argument: &str) -> String {
     match argument.split_once(':') {
         Some((user, rest)) if !rest.starts_with("//") => format!("{user}:{REDACTED}"),
@@ -72,8 +71,7 @@ fn user_in(argument: &str) -> String {
     }
 }
 
-/// Returns the argument with those words redacted whose form shows a secret: ACL rules with a password, and URLs
-/// with a user.
+/// Redacts words whose form shows a secret: ACL rules with a password, and URLs with a user.
 fn words_in(argument: &str) -> String {
     argument.split_inclusive(char::is_whitespace).map(word_in).collect()
 }
@@ -166,7 +164,8 @@ mod tests {
         for line in [
             "/usr/bin/redis-server|*:6379|[cluster]",
             "redis-server *:6379",
-            "evenkeel|/etc/evenkeel.conf|--port|6379|--dir|/srv/bypass/data|--save|900 1|--tls-key-file|/etc/key.pem",
+            "evenkeel|/etc/evenkeel.conf|--port|6379|--dir|/srv/bypass/data|--save|900 1|--tls-key-file|\
+             /etc/key.pem",
             "x|/etc/passwd|other|>|#|!|a://b|@|\u{fc}",
             "",
         ] {

@@ -1,8 +1,8 @@
 //! Stacks for other tools: folded lines, and the profile format of pprof.
 //!
-//! A pprof file is one protobuf message (github.com/google/pprof, proto/profile.proto). Four numbers go with each stack:
-//! samples, CPU time, blocked time, and time that waited for work; the tool shows the one it is asked for. It is written
-//! without compression, which the format allows.
+//! A pprof file is a protobuf message (github.com/google/pprof, proto/profile.proto). Each stack has four
+//! numbers: samples, CPU time, blocked time, and time waiting for work; the user selects one in the tool. The
+//! file is not compressed, which the format allows.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -10,8 +10,8 @@ use std::fmt::Write;
 use crate::analyse::is_idle_wait;
 use crate::recording::Recording;
 
-/// One line a stack, as the tools for flame graphs take it: frames from the outermost on, a blank, the number. `off_cpu`:
-/// microseconds of blocked time instead of samples.
+/// Returns a line per stack, in the format of flame graph tools: frames from the outermost on, a blank, the
+/// number. `off_cpu`: microseconds of blocked time instead of samples.
 pub(crate) fn folded(recording: &Recording, off_cpu: bool) -> String {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     let mut add = |tid: i32, stack: u32, call: Option<&str>, value: u64| {
@@ -19,7 +19,7 @@ pub(crate) fn folded(recording: &Recording, off_cpu: bool) -> String {
         let mut names = vec![thread.map_or("?", |thread| thread.name.as_str())];
         names.extend(recording.frames_of(stack).rev().map(|frame| frame.name.as_str()));
         names.extend(call);
-        // The separators of the format cannot stand in a name.
+        // Names must not contain the separators of the format.
         let line = names.iter().map(|name| name.replace([';', '\n'], ":")).collect::<Vec<_>>().join(";");
         *lines.entry(line).or_default() += value;
     };
@@ -42,7 +42,7 @@ const VALUES: [(&str, &str); 4] =
 
 pub(crate) fn pprof(recording: &Recording) -> Vec<u8> {
     let mut strings = Strings::default();
-    strings.add(""); // the format wants it first
+    strings.add(""); // the format requires it first
     let mut profile = Message::default();
     for (kind, unit) in VALUES {
         profile.message(1, &value_type(&mut strings, kind, unit));
@@ -81,7 +81,7 @@ pub(crate) fn pprof(recording: &Recording) -> Vec<u8> {
     profile.0
 }
 
-/// CPU time that one sample of each thread stands for.
+/// CPU time per sample of each thread.
 fn cpu_of_a_sample(recording: &Recording) -> HashMap<i32, f64> {
     let mut counts: HashMap<i32, u64> = HashMap::new();
     for sample in &recording.samples {
@@ -114,7 +114,7 @@ fn one(recording: &Recording, strings: &mut Strings, tid: i32, stack: u32, value
     sample
 }
 
-/// Texts of the profile, each once, by number.
+/// Texts of the profile by index, without duplicates.
 #[derive(Default)]
 struct Strings {
     list: Vec<String>,
@@ -133,7 +133,7 @@ impl Strings {
     }
 }
 
-/// A protobuf message in the making; fields are written in the order in which they are added.
+/// A protobuf message under construction; fields are written in the order of the calls.
 #[derive(Default)]
 struct Message(Vec<u8>);
 

@@ -1,9 +1,12 @@
-//! Stacks as trees for the page: each name once, each stack a path, and what is too small to be seen left out.
+//! Stacks as trees for the page: names are stored once, each stack is a path, and invisibly small nodes are
+//! left out.
 //!
-//! A differential graph has the widths of one recording, and of each node what it was in the other one, in the same measure:
-//! of two, one shows what came, and the other what went, since a graph cannot show a node that it lacks.
+//! The widths of a differential graph come from a single recording. Each node also has its value in the other
+//! recording, in the same measure. A graph cannot show a node that it lacks, so there are two: the first
+//! shows new nodes, and the second shows gone nodes.
 //!
-//! A tree is made of sorted paths: those with the same beginning lie side by side, and what is too small is never built.
+//! A tree is built from sorted paths: paths with the same beginning are adjacent, and small nodes are never
+//! built.
 
 use std::collections::BTreeMap;
 
@@ -12,19 +15,19 @@ use serde::Serialize;
 use crate::analyse::is_idle_wait;
 use crate::recording::{Recording, Waker};
 
-/// Of a graph's total: a pixel and less on a wide screen. It bounds the page: at most 2,000 nodes a level.
+/// Minimum part of a graph's total: a pixel on a wide screen. It bounds the page to 2,000 nodes a level.
 const SMALLEST: f64 = 0.0005;
-/// Outermost frames that are drawn; deeper ones are in the recording.
+/// Outermost frames that are drawn; the recording has the deeper frames.
 const DEPTH_MAX: usize = 160;
-/// Who woke the one who woke the one who woke a thread.
+/// Length of a chain of wakers.
 const WAKERS_DEEP: usize = 3;
 
-/// One graph. `total` is in `unit`.
+/// A graph, with values in `unit`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Graph {
     pub(crate) title: String,
     pub(crate) unit: &'static str,
-    /// Of a differential graph: its widths are those of the first recording.
+    /// For a differential graph: its widths are those of the first recording.
     #[serde(skip_serializing_if = "is_false")]
     pub(crate) of_before: bool,
     pub(crate) root: Node,
@@ -36,7 +39,8 @@ impl Graph {
     }
 }
 
-/// `n` indexes the page's names; `k` marks the kernel's functions, `v` is with all below, `o` is that in the other recording.
+/// `n`: index into the page's names; `k`: a kernel function; `v`: value with all nodes below; `o`: the same
+/// in the other recording.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Node {
     n: u32,
@@ -53,7 +57,7 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// The page's names, each once.
+/// The page's names, without duplicates.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     list: Vec<String>,
@@ -76,7 +80,7 @@ impl Names {
     }
 }
 
-/// From the outermost step on. A step is twice the number of a name, and one more if it is the kernel's.
+/// From the outermost step on. A step is twice the index of a name, plus 1 for a kernel function.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Path {
     steps: Vec<u32>,
@@ -93,13 +97,15 @@ pub(crate) fn on_cpu(recording: &Recording, names: &mut Names) -> Graph {
     graph("On CPU", "samples", paths, names)
 }
 
-/// Time blocked by thread, with the system call innermost. `work`: whether waits for work are shown, or all else.
+/// Blocked time by thread, with the system call innermost. `work`: show waits for work instead of all other
+/// waits.
 pub(crate) fn off_cpu(recording: &Recording, names: &mut Names, work: bool) -> Graph {
     let paths = off_cpu_paths(recording, names, work, &|tid| recording.thread_name(tid));
     graph(if work { "Waiting for work" } else { "Blocked" }, "us", paths, names)
 }
 
-/// Time on a CPU and blocked in one, waits for work left out: what a thread's time that it could give to clients goes to.
+/// Time on a CPU and blocked time in one graph, without waits for work: the time that could have served
+/// clients.
 pub(crate) fn combined(recording: &Recording, names: &mut Names) -> Graph {
     let called = |tid| recording.thread_name(tid);
     let mut samples: BTreeMap<i32, u64> = BTreeMap::new();
@@ -126,7 +132,7 @@ pub(crate) fn combined(recording: &Recording, names: &mut Names) -> Graph {
     graph("On CPU and blocked", "us", paths, names)
 }
 
-/// Time asleep by thread, call, and who ended the sleep; and where that was a thread of the target, who had woken it.
+/// Time asleep by thread, call, and waker. If the waker is a thread of the target, its own wakers follow.
 pub(crate) fn wakers(recording: &Recording, names: &mut Names) -> Graph {
     let mut by_thread: BTreeMap<i32, Vec<&Waker>> = BTreeMap::new();
     for waker in &recording.wakers {
@@ -136,10 +142,10 @@ pub(crate) fn wakers(recording: &Recording, names: &mut Names) -> Graph {
     for &tid in by_thread.keys() {
         add_wakers(recording, names, &by_thread, &mut paths, &[], (tid, 1.0));
     }
-    graph("Who woke it", "us", paths, names)
+    graph("Wakers", "us", paths, names)
 }
 
-/// Adds the sleeps of a thread, times a scale, behind a path.
+/// Adds the sleeps of a thread, times a scale, below a path.
 fn add_wakers(
     recording: &Recording,
     names: &mut Names,
@@ -174,8 +180,7 @@ fn add_wakers(
     }
 }
 
-/// Both ways: what the second recording has, beside what the first had, and the other way round. Threads are known by their
-/// names alone, as their numbers differ.
+/// Differential graphs in both directions. Threads are matched by name, as their numbers differ.
 pub(crate) fn differences(before: &Recording, after: &Recording, names: &mut Names) -> Vec<Graph> {
     let called = |recording: &Recording, tid: i32| {
         let thread = recording.threads.iter().find(|thread| thread.tid == tid);
@@ -186,7 +191,8 @@ pub(crate) fn differences(before: &Recording, after: &Recording, names: &mut Nam
         |recording, names: &mut Names| off_cpu_paths(recording, names, false, &|tid| called(recording, tid));
     let (cpu_before, cpu_after) = (on_cpu(before, names), on_cpu(after, names));
     let (blocked_before, blocked_after) = (blocked(before, names), blocked(after, names));
-    // Samples against samples, since one recording may have had more of them; blocked time against the length of the window.
+    // CPU time is compared by samples, as the recordings may differ in their number; blocked time by the
+    // windows' length.
     let samples = total(&cpu_after) as f64 / total(&cpu_before).max(1) as f64;
     let windows = after.window_ns as f64 / before.window_ns.max(1) as f64;
     let (to_before, windows_to_before) = (1.0 / samples.max(1e-9), 1.0 / windows.max(1e-9));
@@ -199,7 +205,7 @@ pub(crate) fn differences(before: &Recording, after: &Recording, names: &mut Nam
     ]
 }
 
-/// `shown` beside what `other` has at the same places, times `scale`.
+/// Draws `shown`, with the values of `other` at the same places, times `scale`.
 fn differential(
     title: &str,
     unit: &'static str,
@@ -237,7 +243,7 @@ fn on_cpu_paths(recording: &Recording, names: &mut Names, called: &dyn Fn(i32) -
     paths
 }
 
-/// With the call as the last step.
+/// The call is the last step.
 fn off_cpu_paths(
     recording: &Recording,
     names: &mut Names,
@@ -255,7 +261,7 @@ fn off_cpu_paths(
     paths
 }
 
-/// The steps of stacks. Names of frames and threads are looked up once each, not once a stack.
+/// The steps of stacks. Names of frames and threads are looked up once each, not once per stack.
 struct Steps<'a> {
     recording: &'a Recording,
     names: &'a mut Names,
@@ -287,14 +293,15 @@ impl<'a> Steps<'a> {
 }
 
 struct Building {
-    /// A node has more than this.
+    /// A node is drawn if it has more than this.
     least: u64,
-    /// Of values of the other recording.
+    /// Factor for values of the other recording.
     scale: f64,
 }
 
 impl Building {
-    /// The nodes at a depth, of sorted paths that are the same up to there, the largest first.
+    /// Returns the nodes at a depth, the largest first. `shown` and `other` are sorted, and equal up to that
+    /// depth.
     fn nodes(&self, shown: &[Path], other: Option<&[Path]>, depth: usize) -> Vec<Node> {
         let mut nodes = Vec::new();
         let mut rest = &shown[shown.partition_point(|path| path.steps.len() <= depth)..];
@@ -315,7 +322,7 @@ impl Building {
     }
 }
 
-/// Those that take this step at a depth, of sorted paths that are the same up to there.
+/// Returns the paths with step `at` at a depth. `paths` is sorted, and equal up to that depth.
 fn same_step(paths: &[Path], depth: usize, at: u32) -> &[Path] {
     let from = paths.partition_point(|path| path.steps.get(depth) < Some(&at));
     let paths = &paths[from..];

@@ -1,7 +1,9 @@
-//! The diagnosis, or a comparison of two, as one page that needs nothing else: no server, no network, no other file.
+//! The diagnosis, or a comparison of two recordings, as a self-contained page: no server, no network, no
+//! other file.
 //!
-//! The page is three files of this crate put together, with the data as JSON between them. All text of the target (names of
-//! functions, files and threads) is data, and the script puts it on the page as text only, so nothing in it is markup.
+//! The page combines three files of this crate, with the data as JSON between them. All text of the target
+//! (names of functions, files and threads) is data. The script only inserts it as text, so none of it is
+//! markup.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -49,7 +51,7 @@ struct Change {
     detail: String,
 }
 
-/// Cells as text; the script shows them as they are.
+/// Cells as text, which the script shows unchanged.
 #[derive(Serialize)]
 struct Table {
     title: &'static str,
@@ -88,7 +90,7 @@ pub(crate) fn html(recording: &Recording, diagnosis: &Diagnosis) -> Result<Strin
     page(&data)
 }
 
-/// Two recordings: what changed, and differential flame graphs both ways.
+/// Compares two recordings: the changes, and differential flame graphs in both directions.
 pub(crate) fn differences(before: &Recording, after: &Recording, comparison: &Comparison) -> Result<String> {
     let mut names = Names::default();
     let graphs = flame::differences(before, after, &mut names);
@@ -120,7 +122,7 @@ pub(crate) fn differences(before: &Recording, after: &Recording, comparison: &Co
 }
 
 fn page(data: &impl Serialize) -> Result<String> {
-    // A name may hold "</script>": as an escape it is the same JSON, and no end of the script.
+    // A name may contain "</script>": as an escape it is the same JSON, but does not end the script.
     let json = serde_json::to_string(data)?.replace('<', "\\u003c");
     Ok(PAGE.replace("/*STYLE*/", STYLE).replace("/*SCRIPT*/", SCRIPT).replace("/*DATA*/", &json))
 }
@@ -177,7 +179,10 @@ fn calls(recording: &Recording) -> Table {
     Table {
         title: "System calls by descriptor and role",
         #[rustfmt::skip]
-        head: vec!["tid", "call", "fd", "role", "calls", "CPU ms", "blocked ms", "run queue ms", "longest ms", "bytes", "what"],
+        head: vec![
+            "tid", "call", "fd", "role", "calls", "CPU ms", "blocked ms", "run queue ms", "longest ms",
+            "bytes", "what",
+        ],
         rows: rows.collect(),
     }
 }
@@ -215,7 +220,7 @@ fn sockets(recording: &Recording) -> Table {
     });
     let connections = recording.sockets.iter().map(|s| {
         let state = format!(
-            "at most {} bytes unsent and {} unread, {} sent again, window closed in {} of {} looks",
+            "at most {} bytes unsent and {} unread, {} sent again, window closed in {} of {} samples",
             s.unsent_max, s.unread_max, s.retransmissions, s.seen_probing, s.seen
         );
         vec![s.local.clone(), s.remote.clone(), state]

@@ -1,4 +1,5 @@
-//! The diagnosis as JSON: what the terminal shows, with the same names, for scripts and other tools.
+//! The diagnosis as JSON: the contents of the terminal report, with the same names, for scripts and other
+//! tools.
 
 use anyhow::Result;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! What probes saw: latencies of a function as a histogram, counts, and stages of requests.
+//! Results of probes: latencies of a function as a histogram, counts, and stages of requests.
 
 use std::fmt::Write;
 
@@ -38,7 +38,7 @@ pub(crate) fn latency(timed: &Timed) -> String {
     out
 }
 
-/// A line for each stage: what the probes told, and what the server counted.
+/// Returns a line for each stage: its time by the probes, and by the server's own statistics.
 pub(crate) fn stages(staged: &Staged) -> String {
     let mut out = format!("{:<12} {:>10} {:>14} {:>14}\n", "stage", "times", "by probes, ms", "by INFO, ms");
     for stage in staged.stages.iter().filter(|stage| stage.times > 0) {
@@ -49,7 +49,7 @@ pub(crate) fn stages(staged: &Staged) -> String {
     out
 }
 
-/// The end of the slot in which that share of the calls is reached.
+/// Returns the end of the slot in which the calls reach that share.
 fn quantile(slots: &[(u64, u64)], count: u64, share: f64) -> u64 {
     let wanted = (count as f64 * share).ceil() as u64;
     let mut seen = 0;
@@ -60,7 +60,7 @@ fn quantile(slots: &[(u64, u64)], count: u64, share: f64) -> u64 {
     slot.or(slots.last()).map_or(0, |(end, _)| *end)
 }
 
-/// Slots added up to powers of two.
+/// Merges slots into powers of two.
 fn powers(slots: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut rows: Vec<(u64, u64)> = Vec::new();
     for &(end, calls) in slots {

@@ -1,4 +1,4 @@
-//! Answers for who asks one thing: where threads are blocked, which locks, who has the CPUs, what forks cost.
+//! Reports on single questions: where threads are blocked, which locks, use of the CPUs, cost of forks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use crate::recording::{Recording, Wait};
 /// Frames of a path that are shown, the innermost first.
 const PATH_MAX: usize = 5;
 
-/// Where threads were blocked, waits for work left out: by call, descriptor and stack.
+/// Where threads were blocked, without waits for work: by call, descriptor and stack.
 pub(crate) fn off_cpu(recording: &Recording) -> String {
     let roles = analyse::roles(recording);
     let mut out = format!(
@@ -46,7 +46,7 @@ pub(crate) fn off_cpu(recording: &Recording) -> String {
                 head(&wait.count.to_string(), wait.blocked_ns, wait.longest_ns, &at),
             ));
         }
-        // Sleeps too short for a stack, and all of them where stacks are not to be had.
+        // Sleeps too short for a stack, or all sleeps if there are no stacks.
         if left > 0 {
             let at = descriptor.map_or_else(String::new, what);
             rows.push((left, head("-", left, call.longest_ns, &at)));
@@ -62,7 +62,7 @@ pub(crate) fn off_cpu(recording: &Recording) -> String {
     out
 }
 
-/// Functions from the innermost on; the kernel's are left out, unless there are no others.
+/// Functions from the innermost on, without the kernel's, unless there are only kernel functions.
 fn path(recording: &Recording, stack: u32) -> String {
     let of_user = recording.frames_of(stack).any(|frame| !frame.is_kernel());
     let frames = recording.frames_of(stack).filter(|frame| !of_user || !frame.is_kernel());
@@ -70,7 +70,7 @@ fn path(recording: &Recording, stack: u32) -> String {
     names.join(" < ")
 }
 
-/// Waits for held mutexes, by the mutex and by who took it, the longest waited for first.
+/// Waits for held mutexes, by mutex and by the function that takes it, the longest blocked time first.
 pub(crate) fn locks(recording: &Recording) -> String {
     #[derive(Default)]
     struct Place {
@@ -108,12 +108,12 @@ pub(crate) fn locks(recording: &Recording) -> String {
     }
     let _ = writeln!(out, "All threads together waited {:.1} ms for mutexes.", ms(blocked));
     if places.is_empty() && blocked > 0 {
-        out.push_str("(which and where needs programs in the kernel)\n");
+        out.push_str("(mutexes and places need BPF programs)\n");
     }
     out
 }
 
-/// Who waits for a CPU, and who else has it.
+/// Threads that wait for a CPU, and the processes that use the CPUs.
 pub(crate) fn run_queue(recording: &Recording) -> String {
     let share = |ns: u64| ns as f64 / recording.window_ns.max(1) as f64 * 100.0;
     let mut threads: Vec<_> = recording.threads.iter().collect();
@@ -162,7 +162,7 @@ pub(crate) fn run_queue(recording: &Recording) -> String {
     out
 }
 
-/// Forks: how long each kept its thread, and what pages shared with a child cost after.
+/// How long forks stopped their thread, and the cost of the pages shared with a child.
 pub(crate) fn forks(recording: &Recording) -> String {
     let mut out =
         format!("{:>8} {:<10} {:>7} {:>10} {:>11}\n", "tid", "call", "count", "all ms", "longest ms");
@@ -194,7 +194,7 @@ pub(crate) fn forks(recording: &Recording) -> String {
         }
     }
     if all == 0 {
-        out.push_str("(what is copied needs CPU samples)\n");
+        out.push_str("(the cost of copying needs CPU samples)\n");
     }
     out
 }

@@ -1,4 +1,5 @@
-//! Tables of one recording, for who knows the question: threads, system calls by descriptor, locks, sockets.
+//! Tables of a recording, for readers with a specific question: threads, system calls by descriptor, locks,
+//! sockets.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -6,7 +7,7 @@ use std::fmt::Write;
 use crate::analyse::budget;
 use crate::recording::{Call, Descriptor, Recording, Role};
 
-/// Rows of a table: the rest is in the recording.
+/// Rows of a table; the rest is in the recording.
 pub(crate) const ROWS_MAX: usize = 30;
 
 pub(crate) fn seconds(recording: &Recording) -> f64 {
@@ -44,7 +45,7 @@ pub(crate) fn threads(recording: &Recording) -> String {
     out
 }
 
-/// What system calls are put together by.
+/// The key by which system calls are grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum By {
     /// A row for each thread, call and descriptor
@@ -55,7 +56,7 @@ pub(crate) enum By {
     Fd,
 }
 
-/// Calls that have the same of what `by` keeps, added up; the rest is left out of them.
+/// Sums up the calls that are equal in the key of `by`; other key fields are cleared.
 fn together(calls: &[Call], by: By) -> Vec<Call> {
     let mut sums: BTreeMap<(i32, &str, Option<i32>), Call> = BTreeMap::new();
     for call in calls {
@@ -202,7 +203,7 @@ pub(crate) fn wakers(recording: &Recording) -> String {
         );
     }
     if recording.wakers.is_empty() {
-        out.push_str("(who wakes whom needs programs in the kernel)\n");
+        out.push_str("(wake-ups between threads need BPF programs)\n");
     }
     out
 }

@@ -1,11 +1,12 @@
-//! The diagnosis as a person reads it: the answer first, then what shows it, what it is not, and what it cost to know.
+//! The diagnosis as text: the answer first, then the evidence, the excluded causes, and the doctor's own
+//! cost.
 
 use std::fmt::Write;
 
 use crate::analyse::{Budget, Change, Comparison, Diagnosis, Fate, Finding, Part, Requests, Unit};
 use crate::recording::{Health, Recording};
 
-/// Lines are wrapped here; most terminals are wider, and readers are not.
+/// Lines are wrapped here: most terminals are wider, but long lines are hard to read.
 const WIDTH: usize = 100;
 
 pub(crate) fn terminal(recording: &Recording, diagnosis: &Diagnosis) -> String {
@@ -40,7 +41,8 @@ pub(crate) fn terminal(recording: &Recording, diagnosis: &Diagnosis) -> String {
 fn budget(critical: &Budget) -> String {
     let percent = |ns| critical.share(ns) * 100.0;
     format!(
-        "Critical thread: {} ({}): {:.1}% on a CPU, {:.1}% waiting for one, {:.1}% blocked, {:.1}% waiting for work.",
+        "Critical thread: {} ({}): {:.1}% on a CPU, {:.1}% waiting for one, {:.1}% blocked, {:.1}% waiting \
+         for work.",
         critical.name,
         critical.tid,
         percent(critical.cpu_ns),
@@ -53,8 +55,8 @@ fn budget(critical: &Budget) -> String {
 fn each_request(requests: &Requests) -> String {
     let Requests { per_second, cpu_us, critical_cpu_us, .. } = requests;
     let mut text = format!(
-        "By its own count it processes {per_second:.0} commands a second: {cpu_us:.2} us of CPU each, {critical_cpu_us:.2} us of \
-         that in the critical thread."
+        "By its own count it processes {per_second:.0} commands a second: {cpu_us:.2} us of CPU each, \
+         {critical_cpu_us:.2} us of that in the critical thread."
     );
     let stages = requests.stages.iter().filter(|(_, share)| *share >= 0.0005);
     let stages: Vec<String> = stages.map(|(name, share)| format!("{name} {:.1}%", share * 100.0)).collect();
@@ -68,7 +70,7 @@ fn show(out: &mut String, number: usize, finding: &Finding) {
     paragraph(out, &format!("{number}. "), &format!("{}.", finding.title));
     let gain = match finding.share {
         _ if !finding.is_cause() => "about this report".to_string(),
-        Some(_) => format!("at most x{:.2} if mended", finding.ceiling),
+        Some(_) => format!("at most x{:.2} if fixed", finding.ceiling),
         None => "felt by clients, not by the thread".to_string(),
     };
     let each = finding.per_request_us.map_or_else(String::new, |us| format!("{us:.2} us a request; "));
@@ -79,7 +81,7 @@ fn show(out: &mut String, number: usize, finding: &Finding) {
     paragraph(out, "   ", &format!("[{}; {of}{each}{gain}; confidence {confidence:.0}%]", finding.rule));
     for evidence in &finding.evidence {
         paragraph(out, "   - ", &evidence.what);
-        // Not wrapped: it is to be copied.
+        // Not wrapped, so that it can be copied.
         line(out, &format!("       $ {}", evidence.command));
     }
     if !finding.next_step.is_empty() {
@@ -112,7 +114,7 @@ fn show_health(out: &mut String, health: &Health, seconds: f64) {
         );
     }
     if health.looks > 0 {
-        let _ = write!(text, "; {} looks, one each {:.0} ms", health.looks, health.look_ns as f64 / 1e6);
+        let _ = write!(text, "; {} samples, every {:.0} ms", health.looks, health.look_ns as f64 / 1e6);
     }
     text.push('.');
     if health.stacks > 0 {
@@ -137,7 +139,7 @@ fn show_health(out: &mut String, health: &Health, seconds: f64) {
     }
 }
 
-/// Two recordings: what changed, and where it is seen.
+/// Two recordings: the changes, and the functions and calls behind them.
 pub(crate) fn comparison(comparison: &Comparison) -> String {
     let mut out = String::new();
     paragraph(&mut out, "before: ", &comparison.before.sentence);
@@ -153,14 +155,14 @@ pub(crate) fn comparison(comparison: &Comparison) -> String {
         paragraph(&mut out, "   ", &format!("[{}; {}]", change.rule, extent(change)));
     }
     if comparison.changes.is_empty() {
-        line(&mut out, "No finding came, went, or changed by more than chance does.");
+        line(&mut out, "No finding appeared, is gone, or changed by more than the sampling error.");
     }
     show_parts(&mut out, "Functions, with what they call", comparison.unit, &comparison.functions);
     show_parts(&mut out, "System calls", comparison.unit, &comparison.calls);
     out
 }
 
-/// By how much a finding changed.
+/// The extent of a change.
 pub(crate) fn extent(change: &Change) -> String {
     let (before, after) = (change.before * 100.0, change.after * 100.0);
     let mut text = format!("{before:.1}% > {after:.1}% of the critical thread's time");
@@ -170,7 +172,7 @@ pub(crate) fn extent(change: &Change) -> String {
     text
 }
 
-/// What the figures of functions and calls are, and one of them.
+/// The unit of functions and calls, and the format of a value.
 pub(crate) fn unit(unit: Unit) -> (&'static str, fn(f64) -> String) {
     match unit {
         Unit::CpuShare => ("% of the critical thread's CPU time", |share| format!("{:.1}", share * 100.0)),
@@ -202,7 +204,7 @@ fn line(out: &mut String, text: &str) {
     out.push('\n');
 }
 
-/// Text with a prefix on its first line; the others are indented as far.
+/// Writes text with a prefix on its first line; the following lines are indented to match.
 fn paragraph(out: &mut String, prefix: &str, text: &str) {
     let indent = prefix.chars().count();
     let mut column = indent;

@@ -1,7 +1,8 @@
-//! Programs with one known fault each, and clients with another.
+//! Programs with a known fault, and clients with a known fault.
 //!
-//! A program is this test binary, started again with the name of the program in its environment: `play` is a test that
-//! does nothing otherwise. So there is nothing to install, and the doctor sees a process of its own.
+//! A program is this test binary, started again with the program's name in its environment; the test `play`
+//! runs it, and does nothing otherwise. So there is nothing to install, and the doctor sees a separate
+//! process.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -19,12 +20,12 @@ use evenkeel_testkit::Random;
 use crate::stage::{Place, prefix};
 
 const VARIABLE: &str = "EVENKEEL_DOCTOR_CASE";
-/// Of the file that a program reads.
+/// Names the file that the program `reader` reads.
 pub(crate) const FILE_VARIABLE: &str = "EVENKEEL_DOCTOR_FILE";
 const BACKLOG: i32 = 5;
 const WORKERS: usize = 4;
 
-/// A program of the corpus; ends with the value.
+/// A program of the corpus, killed on drop.
 pub(crate) struct Program {
     child: Child,
     port: u16,
@@ -35,7 +36,7 @@ impl Program {
         self.child.id()
     }
 
-    /// A process that it has started.
+    /// Returns a process that it has started.
     pub(crate) fn child(&self) -> u32 {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
         let children = tasks.flatten().find_map(|task| {
@@ -45,7 +46,7 @@ impl Program {
         children.expect("it has started one")
     }
 
-    /// Where it listens, if it does.
+    /// The port on which it listens; 0 if none.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
@@ -62,7 +63,7 @@ pub(crate) fn start(name: &str, place: Place) -> Program {
     start_by(&prefix(place), &std::env::current_exe().expect("this test has a path"), name)
 }
 
-/// As `start`, by other commands, and from a copy of this test.
+/// As `start`, with a command prefix and a copy of this test binary.
 pub(crate) fn start_by(prefix: &[&str], own: &Path, name: &str) -> Program {
     let own = own.to_str().expect("a path of text").to_string();
     let mut words: Vec<String> = prefix.iter().map(ToString::to_string).collect();
@@ -75,7 +76,7 @@ pub(crate) fn start_by(prefix: &[&str], own: &Path, name: &str) -> Program {
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
     let mut child = command.spawn().expect("this test can be started again");
-    // Its standard input closes when we end, however we end: then it ends too.
+    // Its standard input closes when this process ends, for whatever reason; then the program ends too.
     let lines = BufReader::new(child.stdout.take().expect("it was asked for")).lines();
     let ready =
         lines.map_while(Result::ok).find_map(|line| Some(line.split_once("ready on ")?.1.to_string()));
@@ -120,7 +121,7 @@ fn hog() {
     }
 }
 
-/// Most of its time is the kernel's.
+/// Spends most of its time in the kernel.
 fn writer() {
     let mut nobody = std::fs::File::options().write(true).open("/dev/null").expect("it is there");
     ready(0);
@@ -137,7 +138,7 @@ fn write_to_nobody(file: &mut std::fs::File) {
 pub(crate) const MANY_THREADS: usize = 10_000;
 pub(crate) const MANY_DESCRIPTORS: usize = 50_000;
 
-/// Many threads and descriptors that do nothing; as many as the machine allows.
+/// As many idle threads and descriptors as the machine allows.
 fn many() {
     let want = MANY_DESCRIPTORS as u64 + 100;
     let limit = libc::rlimit { rlim_cur: want, rlim_max: want };
@@ -145,7 +146,7 @@ fn many() {
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     let null = std::fs::File::open("/dev/null").expect("it is there");
     let files: Vec<_> = (0..MANY_DESCRIPTORS).map_while(|_| null.try_clone().ok()).collect();
-    // While they start they have to do with each other: it takes locks to start.
+    // Starting takes locks, so the threads contend until all have started.
     static SLEEPERS: AtomicUsize = AtomicUsize::new(0);
     let sleep = || {
         SLEEPERS.fetch_add(1, Ordering::Relaxed);
@@ -163,7 +164,7 @@ fn many() {
     }
 }
 
-#[inline(always)] // its time is its caller's
+#[inline(always)] // so that its time is its caller's
 fn spin(length: Duration) {
     let start = Instant::now();
     while start.elapsed() < length {
@@ -171,8 +172,9 @@ fn spin(length: Duration) {
     }
 }
 
-/// Threads that take a task and write to a log: one queue and one log for all, or one of each for each. How long each
-/// takes varies, or all would wait in one line for the slower of the two and never for the other.
+/// Threads that take a task and write to a log. Queue and log are shared by all threads, or separate for
+/// each. Their lengths vary: with fixed lengths all threads would queue for the slower lock, and never for
+/// the faster.
 fn workers(shared: bool) {
     ready(0);
     let (queue, log) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
@@ -205,7 +207,8 @@ fn append_to_log(log: &Mutex<u64>, length: Duration) {
     *lines += 1;
 }
 
-/// Reads pages of a file at random, past the kernel's cache. The file is the test's, and gone with its folder.
+/// Reads random pages of a file, past the kernel's cache. The file belongs to the test, and goes with its
+/// folder.
 fn reader() {
     const PAGE: usize = 4096;
     const PAGES: usize = 4096;
@@ -215,7 +218,7 @@ fn reader() {
     let file =
         std::fs::File::options().read(true).custom_flags(libc::O_DIRECT).open(&path).expect("it is there");
     let mut random = Random::new(1);
-    // Past the cache, the kernel wants memory that begins at a page.
+    // O_DIRECT requires page-aligned memory.
     let mut room = vec![0_u8; 2 * PAGE];
     let start = room.as_ptr().align_offset(PAGE);
     ready(0);
@@ -226,7 +229,7 @@ fn reader() {
     }
 }
 
-/// A short backlog, and one connection accepted each 20 ms.
+/// A short backlog, and a connection accepted every 20 ms.
 fn slow_accept() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     // SAFETY: listen(2) on our own descriptor; again, since std listens with 128.
@@ -238,13 +241,13 @@ fn slow_accept() {
     }
 }
 
-/// Processes that were forked before there was work, and accept from one listener with a short backlog.
+/// Pre-forked processes that accept from a shared listener with a short backlog.
 fn pool() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     // SAFETY: listen(2) on our own descriptor; again, since std listens with 128.
     assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) }, 0);
     for _ in 0..WORKERS {
-        // SAFETY: the child makes system calls alone, and ends with us.
+        // SAFETY: the child makes system calls alone, and ends with this process.
         unsafe {
             if libc::fork() == 0 {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -263,7 +266,7 @@ fn serve_one_by_one(listener: &TcpListener) -> ! {
     loop {
         let Ok((mut stream, _)) = listener.accept() else { continue };
         if stream.read(&mut request).is_ok_and(|len| len > 0) {
-            std::thread::sleep(Duration::from_millis(1)); // it asks somebody else
+            std::thread::sleep(Duration::from_millis(1)); // a backend call
             let _ = stream.write_all(b"+PONG\r\n");
         }
     }
@@ -271,11 +274,11 @@ fn serve_one_by_one(listener: &TcpListener) -> ! {
 
 const FOR_GOOD: Duration = Duration::MAX;
 
-/// Waits for an event of one descriptor, for so long at most.
+/// Waits for an event of a descriptor, for at most `length`.
 fn wait_for_events(epoll: i32, length: Duration) {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     let ms = i32::try_from(length.as_millis() + 1).unwrap_or(-1);
-    // SAFETY: room for one event is given.
+    // SAFETY: `event` has room for the single event that is requested.
     unsafe { libc::epoll_wait(epoll, &raw mut event, 1, ms) };
 }
 
@@ -289,7 +292,7 @@ fn epoll_of(fd: i32, events: i32) -> i32 {
     }
 }
 
-/// Four threads with an eventfd each: who is woken wakes the next.
+/// Four threads with an eventfd each; each woken thread wakes the next.
 fn ping_pong() {
     // SAFETY: no pointers.
     let fds: Vec<i32> = (0..WORKERS).map(|_| unsafe { libc::eventfd(0, 0) }).collect();
@@ -316,7 +319,7 @@ fn ping_pong() {
     threads.into_iter().for_each(|thread| thread.join().expect("a worker runs for good"));
 }
 
-/// An event loop that answers, and that four times a second does a chore for a while.
+/// An event loop that accepts, and does a chore four times a second.
 fn cron() {
     const PERIOD: Duration = Duration::from_millis(250);
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -337,7 +340,7 @@ fn sweep() {
     spin(Duration::from_millis(70));
 }
 
-/// An edge-triggered listener of which one connection is accepted at each event.
+/// An edge-triggered listener that accepts a single connection per event.
 fn one_accept() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     ready(listener.local_addr().expect("bound").port());
@@ -345,13 +348,13 @@ fn one_accept() {
     loop {
         wait_for_events(epoll, FOR_GOOD);
         let Ok((mut stream, _)) = listener.accept() else { continue };
-        // The work on a request: others arrive meanwhile.
+        // The work on a request: other connections arrive meanwhile.
         std::thread::sleep(Duration::from_millis(3));
         let _ = stream.write_all(b"+PONG\r\n");
     }
 }
 
-/// A server that logs each request, and maps a buffer of its own for each line.
+/// A server that logs each request, and maps a new buffer for each line.
 fn map_log() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let mut log = std::fs::File::options().write(true).open("/dev/null").expect("it is there");
@@ -372,7 +375,7 @@ fn map_log() {
 fn log_line(log: &mut std::fs::File) {
     const LEN: usize = 1 << 20;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: new memory, nobody else's, which is unmapped after its last use.
+    // SAFETY: new memory that nothing else uses, unmapped after its last use.
     unsafe {
         let line = libc::mmap(std::ptr::null_mut(), LEN, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
         assert_ne!(line, libc::MAP_FAILED, "no memory for a line");
@@ -382,7 +385,7 @@ fn log_line(log: &mut std::fs::File) {
     }
 }
 
-/// What stands behind a proxy: the same answer to every request.
+/// The origin behind a proxy: the same reply to every request.
 fn origin() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     ready(listener.local_addr().expect("bound").port());
@@ -401,7 +404,7 @@ fn origin() {
     }
 }
 
-/// Clients on threads of this process; they end with the value.
+/// Clients on threads of this process, stopped on drop.
 pub(crate) struct Clients {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -434,7 +437,7 @@ fn connect(port: u16) -> TcpStream {
     stream
 }
 
-/// Many who connect and give up soon.
+/// Many clients that connect and soon give up.
 pub(crate) fn crowd(port: u16) -> Clients {
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], port));
     Clients::start(20, move |stop| {
@@ -444,7 +447,7 @@ pub(crate) fn crowd(port: u16) -> Clients {
     })
 }
 
-/// A connection for each request, of so many clients.
+/// A new connection for each request, by `clients` threads.
 pub(crate) fn short_connections(port: u16, clients: usize) -> Clients {
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], port));
     Clients::start(clients, move |stop| {
@@ -457,7 +460,7 @@ pub(crate) fn short_connections(port: u16, clients: usize) -> Clients {
     })
 }
 
-/// Asks for a large value again and again, and reads nothing.
+/// Requests a large value many times, and reads nothing.
 pub(crate) fn deaf_client(port: u16) -> Clients {
     Clients::start(1, move |stop| {
         let mut stream = connect(port);
@@ -476,7 +479,7 @@ fn ping(stream: &mut TcpStream, pieces: &[&[u8]]) -> bool {
     sent && stream.read_exact(&mut [0; 7]).is_ok()
 }
 
-/// One request, a rest, and so on.
+/// Sends single requests, with a rest after each.
 pub(crate) fn calm_clients(port: u16, rest: Duration) -> Clients {
     Clients::start(2, move |stop| {
         let mut stream = connect(port);
@@ -486,7 +489,7 @@ pub(crate) fn calm_clients(port: u16, rest: Duration) -> Clients {
     })
 }
 
-/// Sixteen requests at a time, without a rest.
+/// Sends sixteen requests at a time, without a rest.
 pub(crate) fn busy_client(port: u16) -> Clients {
     Clients::start(1, move |stop| {
         let (mut stream, mut answers) = (connect(port), [0; 16 * 7]);
@@ -499,7 +502,7 @@ pub(crate) fn busy_client(port: u16) -> Clients {
     })
 }
 
-/// A connection for each request, and patience until the answer comes.
+/// A new connection for each request; each client waits for the reply.
 pub(crate) fn patient_crowd(port: u16) -> Clients {
     Clients::start(12, move |stop| {
         while !stop.load(Ordering::Relaxed) {
@@ -508,7 +511,7 @@ pub(crate) fn patient_crowd(port: u16) -> Clients {
     })
 }
 
-/// Each byte of a request in a packet of its own.
+/// Sends each byte of a request in a packet of its own.
 pub(crate) fn chatty_clients(port: u16) -> Clients {
     Clients::start(4, move |stop| {
         let mut stream = connect(port);
@@ -517,7 +520,7 @@ pub(crate) fn chatty_clients(port: u16) -> Clients {
     })
 }
 
-/// Requests by way of a proxy, with long addresses for its log.
+/// Requests through a proxy, with long addresses for its log.
 pub(crate) fn proxied(proxy: u16, origin: u16) -> Clients {
     let path = "x".repeat(1_000);
     let request = format!("GET http://127.0.0.1:{origin}/{path} HTTP/1.1\r\nHost: case\r\n\r\n");
@@ -536,7 +539,7 @@ pub(crate) fn proxied(proxy: u16, origin: u16) -> Clients {
             if answers.read_exact(&mut [0; 5]).is_err() {
                 return;
             }
-            std::thread::sleep(Duration::from_millis(1)); // or its log daemon has no CPU left
+            std::thread::sleep(Duration::from_millis(1)); // else its log daemon gets no CPU
         }
     })
 }

@@ -1,4 +1,4 @@
-//! Servers that wait for files: a file system that stands still, and reads that go to the disk.
+//! Servers that wait for files: a frozen file system, and reads from the disk.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use crate::corpus;
 use crate::extremes::programs_of_the_doctor;
 use crate::stage::{self, Load, Seen, diagnose, redis, stage};
 
-/// Where no programs can be loaded, there is nothing to wait for.
+/// Bound of the wait for BPF programs, which some machines cannot load.
 const PATIENCE: Duration = Duration::from_secs(5);
 const SIZE: &str = "64M";
 
@@ -19,14 +19,14 @@ fn succeeds(program: &str, args: &[&str]) -> bool {
     quiet.is_ok_and(|status| status.success())
 }
 
-/// A file system in a file, mounted; taken away with the value.
+/// A mounted file system in a file, removed on drop.
 struct Disk {
     folder: PathBuf,
     image: PathBuf,
 }
 
 impl Disk {
-    /// None, with a word about it, where we may not mount one.
+    /// `None`, with a message, if mounting is not permitted.
     fn mount(name: &str) -> Option<Disk> {
         let folder = std::env::temp_dir().join(format!("doctor-{name}-{}", std::process::id()));
         let disk = Disk { image: folder.with_extension("image"), folder };
@@ -54,9 +54,10 @@ impl Drop for Disk {
     }
 }
 
-/// Nobody writes to the disk while the value lives, or for this long.
+/// Freezes the disk until it is dropped, for at most `FROZEN_S_MAX`.
 ///
-/// Another process thaws: when its standard input closes, which it does however this one ends, or when time is up.
+/// Another process thaws the disk when its standard input closes, which happens however this process ends, or
+/// when time is up.
 struct Frozen(Child);
 
 const FROZEN_S_MAX: &str = "40";
@@ -82,7 +83,7 @@ impl Drop for Frozen {
     }
 }
 
-/// A redis-server that keeps its log on the disk, and is stuck in a write to it.
+/// A redis-server with its append-only file on the disk, stuck in a write to it.
 fn stuck(disk: &Disk) -> (Server, Load, Frozen) {
     let args = ["--appendonly", "yes", "--appendfsync", "everysec", "--dir", disk.path()];
     let server = Server::start(&redis(stage::SERVER), &args);
@@ -124,20 +125,20 @@ fn a_write_that_began_before_and_ends_in_the_window_is_the_first_finding() {
     let _stage = stage();
     let Some(disk) = Disk::mount("thawed") else { return };
     let (server, load, frozen) = stuck(&disk);
-    drop(load); // what it waits for is answered then, and nothing comes after
+    drop(load); // its pending requests complete after the thaw, and no more follow
     let before = programs_of_the_doctor();
     let thaw = std::thread::spawn(move || {
         let start = Instant::now();
         while start.elapsed() < PATIENCE && programs_of_the_doctor().iter().all(|id| before.contains(id)) {
             std::thread::sleep(Duration::from_millis(20));
         }
-        std::thread::sleep(Duration::from_secs(2)); // it has begun, or it is over: both will do
+        std::thread::sleep(Duration::from_secs(2)); // the window has begun, or is over: both will do
         drop(frozen);
     });
     let seen = diagnose("the same, thawed in the window", server.pid());
     thaw.join().expect("it does not panic");
     expect_the_file(&seen);
-    // A second of three at least.
+    // At least a second of three.
     assert!(seen.first_share() > 0.25, "{seen}");
 }
 

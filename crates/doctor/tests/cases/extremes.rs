@@ -1,5 +1,5 @@
-//! Targets and machines of unusual shape: many threads and descriptors, a mount namespace of its own, no symbols, a kernel
-//! that does not describe itself, and a doctor that is killed.
+//! Targets and machines of unusual shape: many threads and descriptors, a separate mount namespace, no
+//! symbols, a kernel without BTF, and a doctor that is killed.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ fn a_program_that_only_its_own_namespace_can_see_is_named() {
     let _stage = stage();
     let folder = Folder::new("namespace");
     let own = std::env::current_exe().expect("this test has a path");
-    // The file is on a disk in memory that is mounted there alone.
+    // The file is on a tmpfs that is mounted in that namespace alone.
     let script = format!(
         "mount -t tmpfs none {0} && cp {1} {0}/program && exec {0}/program \"$@\"",
         folder.file(""),
@@ -74,21 +74,22 @@ fn on_a_kernel_that_does_not_describe_itself_perf_is_used_and_it_is_said() {
     );
 }
 
-/// Links of programs in the kernel that a process holds.
+/// Returns the number of BPF links that a process holds.
 pub(crate) fn links_of(pid: u32) -> usize {
     let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return 0 };
     let link = |entry: std::fs::DirEntry| std::fs::read_link(entry.path()).ok();
     entries.flatten().filter_map(link).filter(|to| to.to_string_lossy().contains("bpf_link")).count()
 }
 
-/// Numbers of all programs that are loaded into the kernel and are the doctor's, by their names.
+/// Returns the ids of all loaded BPF programs that have the doctor's names.
 pub(crate) fn programs_of_the_doctor() -> Vec<u32> {
     const NEXT_ID: libc::c_int = 11;
     const FD_BY_ID: libc::c_int = 13;
     const INFO_BY_FD: libc::c_int = 15;
-    const NAME_AT: usize = 64; // of `struct bpf_prog_info`
+    const NAME_AT: usize = 64; // in `struct bpf_prog_info`
     let call = |command: libc::c_int, attributes: &mut [u64; 4]| {
-        // SAFETY: the attributes are alive for the call, and larger than what these commands read and write.
+        // SAFETY: the attributes are alive for the call, and larger than the bytes that these commands
+        // access.
         unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_mut_ptr(), 32) }
     };
     let mut found = Vec::new();
@@ -101,12 +102,12 @@ pub(crate) fn programs_of_the_doctor() -> Vec<u32> {
         id = (attributes[0] >> 32) as u32;
         let fd = call(FD_BY_ID, &mut [u64::from(id), 0, 0, 0]);
         if fd < 0 {
-            continue; // it was unloaded meanwhile
+            continue; // unloaded since
         }
         let mut info = [0_u8; 128];
         let length = info.len() as u64;
         call(INFO_BY_FD, &mut [fd as u64 | length << 32, info.as_mut_ptr() as u64, 0, 0]);
-        // SAFETY: the descriptor is ours, and used no more.
+        // SAFETY: the descriptor is ours, and is not used again.
         unsafe { libc::close(fd as i32) };
         if [&b"on_switch"[..], b"on_enter", b"on_sample"].iter().any(|name| info[NAME_AT..].starts_with(name))
         {
@@ -136,7 +137,7 @@ fn of_a_doctor_that_was_killed_nothing_stays_attached() {
     if !has_programs {
         return println!("left out: needs eBPF");
     }
-    // Others may be there, of a doctor that ended just before, or of another user's.
+    // Programs of a doctor that ended just before, or of another user, may be there.
     let new: Vec<u32> = during.into_iter().filter(|id| !before.contains(id)).collect();
     assert!(new.len() >= 3, "{before:?} {new:?}");
     // The kernel frees programs a little later.

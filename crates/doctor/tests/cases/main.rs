@@ -1,10 +1,11 @@
-//! Cases whose cause is known: each starts a real server, loads it, and asks the doctor.
+//! Cases with a known cause: each starts a real server, loads it, and runs the doctor.
 //!
-//! A case asserts the rule of the first finding, or the verdict; so no other cause may be ranked above. Those that are not
-//! ignored are the short set of `make test`; `make doctor-cases` runs all and prints a line for each.
+//! A case asserts the rule of the first finding, or the verdict, so no other cause may rank above it. Cases
+//! that are not ignored are the short set of `make test`; `make doctor-cases` runs all and prints a line for
+//! each.
 //!
-//! Server and load have CPUs of their own, and as root they run before everything else on the machine: otherwise what the
-//! doctor finds is that the machine is busy, and it would be right.
+//! Server and load have separate CPUs, and real-time priority if the tests run as root. Otherwise the doctor
+//! would find that the machine is busy, and would be right.
 
 mod corpus;
 mod disks;
@@ -21,23 +22,23 @@ use std::time::Duration;
 use evenkeel_testkit::{Peer, Server};
 use stage::{Load, Seen, diagnose, diagnose_with, redis, stage};
 
-/// Of few keys: to look for one among those that no cache holds would be a cause of its own.
+/// Few keys: with a key space larger than the caches, lookups would be a cause of their own.
 const PIPELINED: &[&str] = &["-t", "set", "-d", "500", "-P", "16", "-c", "50", "-r", "10000"];
 
-/// Without a pipeline, or work hides the waiting.
+/// Without a pipeline, where work would hide the waiting.
 const SYNCED: &[&str] = &["-t", "set", "-d", "500", "-c", "10", "-r", "100000"];
 
-/// A server that has `replicas` replicas in sync.
+/// A server with `replicas` replicas in sync.
 fn with_replicas(peer: Peer, replicas: usize) -> (Server, Vec<Server>) {
     let primary = Server::start(&stage::peer(peer, stage::SERVER), &[]);
     let replicas = follow(&primary, replicas);
     (primary, replicas)
 }
 
-/// So many Redis in sync with it, which share the load's CPU.
+/// Starts `count` replicas of `primary` in sync, which share the load's CPU.
 fn follow(primary: &Server, count: usize) -> Vec<Server> {
     let program = match primary.program().peer() {
-        Some(Peer::Valkey) => stage::peer(Peer::Valkey, stage::LOAD), // Redis does not read its snapshots
+        Some(Peer::Valkey) => stage::peer(Peer::Valkey, stage::LOAD), // Redis cannot read its snapshots
         _ => redis(stage::LOAD),
     };
     let port = primary.port().to_string();
@@ -124,7 +125,8 @@ fn a_sync_on_the_event_loop_is_the_first_finding() {
     let seen = diagnose("redis-server, appendfsync always", server.pid());
     seen.expect_first("R3");
     assert!(seen.titles()[0].contains("fdatasync on the append-only file"), "{seen}");
-    // Measured while the programs are on and sampled in pauses: together no more than there is.
+    // Blocked time is measured while the programs are attached and sampled in pauses; the sum must not exceed
+    // the window.
     assert!(seen.first_share() < 0.98, "{seen}");
 }
 
@@ -157,7 +159,7 @@ fn a_neighbour_on_the_same_cpu_is_the_first_finding() {
     assert!(seen.text().contains(&format!("({})", hog.pid())), "the neighbour is named: {seen}");
 }
 
-/// A private folder for recordings, removed with the value.
+/// A private folder for recordings, removed on drop.
 struct Folder(std::path::PathBuf);
 
 impl Folder {
@@ -249,7 +251,7 @@ fn a_fork_under_load_is_found_and_its_length_is_the_servers_own() {
 }
 
 fn a_fork_is_found(peer: Peer) {
-    // The child has the load's CPU, or waiting for the server's would be the first finding.
+    // The child has the load's CPU; else waiting for the server's CPU would be the first finding.
     let args = ["--bgsave_cpulist", "1", "--save", ""];
     let server = Server::start(&stage::peer(peer, stage::SERVER), &args);
     let mut client = server.connect();
@@ -298,11 +300,11 @@ fn threads_that_wake_one_another_are_the_first_finding() {
     assert!(seen.titles()[0].starts_with("Threads hand work to one another "), "{seen}");
 }
 
-/// A control group that may use a fifth of a CPU; removed with the value.
+/// A control group that may use a fifth of a CPU, removed on drop.
 struct Limited(std::path::PathBuf);
 
 impl Limited {
-    /// None where we may not make one.
+    /// `None` if no group can be made.
     fn new(pid: u32) -> Option<Limited> {
         let root = std::path::Path::new("/sys/fs/cgroup");
         let mount = if root.join("cpu").is_dir() { root.join("cpu") } else { root.to_path_buf() };
@@ -329,7 +331,7 @@ impl Drop for Limited {
 #[ignore = "long"]
 fn a_limit_of_its_control_group_is_the_first_finding() {
     let _stage = stage();
-    // The group goes after the program: one with members stays.
+    // The group is dropped after the program: a group with members cannot be removed.
     let (_group, hog);
     hog = corpus::start("hog", stage::ANYWHERE);
     let Some(group) = Limited::new(hog.pid()) else {
@@ -404,7 +406,7 @@ fn a_look_that_costs_much_says_so() {
     let seen = diagnose("system calls without end", server.pid());
     let Some(seen) = seen.in_kernel() else { return };
     let last = seen.titles().last().copied().unwrap_or("");
-    assert!(last.starts_with("While it looks, the doctor itself takes "), "{seen}");
+    assert!(last.starts_with("While active, the doctor itself takes "), "{seen}");
     assert_eq!(seen.rules().last().map(String::as_str), Some("R19"), "{seen}");
 }
 

@@ -1,4 +1,4 @@
-//! Probes that are asked for by name, on a real server.
+//! Probes on request, on a real server.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::refusals::refused;
 use crate::stage::{self, Load, redis, stage};
 use crate::{PIPELINED, corpus};
 
-/// Whether programs can be loaded here; says so where not.
+/// Whether programs can be loaded here; prints a message if not.
 fn can_probe(pid: &str) -> bool {
     let seen = stage::doctor_json(&["diagnose", "--json", "--no-ask", "--seconds", "0.6", "--pid", pid]);
     let can = seen["tier"] == "T0";
@@ -18,7 +18,7 @@ fn can_probe(pid: &str) -> bool {
     can
 }
 
-/// The first number before a word.
+/// Returns the first number before a word.
 fn number_before(text: &str, word: &str) -> f64 {
     let (before, _) = text.split_once(word).unwrap_or_else(|| panic!("no {word} in {text}"));
     let last = before.split_whitespace().next_back().and_then(|number| number.parse().ok());
@@ -54,7 +54,7 @@ fn calls_of_a_function_are_timed_and_those_of_a_hot_one_are_refused() {
     let hot = refused(&time("zmalloc"));
     assert!(hot.contains("zmalloc is called ") && hot.contains("would slow the server too much"), "{hot}");
     let unknown = refused(&time("no_such_function"));
-    assert!(unknown.contains("no function of it is named no_such_function"), "{unknown}");
+    assert!(unknown.contains("it has no function named no_such_function"), "{unknown}");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn tracepoints_are_counted_by_name() {
     let count: u64 = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0);
     assert!(count > 50, "{said}");
     let count = |pattern: &str| refused(&["count", pattern, "--seconds", "1", "--pid", &pid]);
-    assert!(count("*").contains(" tracepoints have such a name: say more of it"));
+    assert!(count("*").contains(" tracepoints match: use a longer name"));
     assert!(count("no_such_*_thing").contains("the kernel has no tracepoint and no function named no_such_"));
 }
 
@@ -97,11 +97,11 @@ fn the_stages_of_requests_are_told_as_the_server_counts_them() {
         let row = row(name);
         let (times, told, counted) = (row[0], row[1], row[2]);
         assert!(times > 100.0, "{said}");
-        // The count is in whole microseconds, and both are read one after the other.
+        // The count is in whole microseconds, and the two are read in succession.
         assert!((told - counted).abs() <= 0.1 * counted + 0.05, "{name}: {said}");
     }
     println!("{said}");
     let other = Server::start(&redis(stage::SERVER), &[]);
     let refusal = refused(&["stages", "--seconds", "1", "--pid", &other.pid().to_string()]);
-    assert!(refusal.contains("does not say what it counts of the stages of requests"), "{refusal}");
+    assert!(refusal.contains("its INFO has no times of the stages of requests"), "{refusal}");
 }

@@ -1,4 +1,4 @@
-//! What cannot be looked at is said in one sentence, with an exit code, and nothing stays behind.
+//! Refusals: a single sentence and an exit code, and nothing stays behind.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -33,7 +33,7 @@ fn processes_that_cannot_be_looked_at_are_named() {
         refused(&["diagnose", "--name", "no-such-program"]),
         "evenkeel-doctor: there is no process named no-such-program\n"
     );
-    assert!(refused(&["diagnose", "--port", "1"]).contains("nobody listens on TCP port 1 here"));
+    assert!(refused(&["diagnose", "--port", "1"]).contains("no process listens on TCP port 1 here"));
     assert!(
         refused(&["diagnose", "--pid", "1", "--seconds", "0"]).contains("--seconds is to be more than 0")
     );
@@ -62,8 +62,8 @@ fn recordings_that_are_damaged_are_refused() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// What a command line has of secrets is in no file, and files are for their owner alone, also where there
-/// were others.
+/// Files contain no secrets of the command line, and only their owner may access them, even if they existed
+/// before.
 #[test]
 fn files_have_no_secrets_and_are_their_owner_s() {
     let _stage = stage();
@@ -90,7 +90,7 @@ fn files_have_no_secrets_and_are_their_owner_s() {
     });
     let look = ["diagnose", "--proc-only", "--seconds", "0.5", "--json", "--pid", &pid];
     let seen = doctor(&[&look[..], &["--record", recording, "--html", page]].concat());
-    drop(target.stdin.take()); // it reads the end, and ends
+    drop(target.stdin.take()); // it reads the end of its input, and ends
     target.wait().expect("it is ours");
     let others = [
         doctor(&["explain", recording, "--html", again]),
@@ -112,7 +112,7 @@ fn files_have_no_secrets_and_are_their_owner_s() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// Waits until a doctor has its programs in the kernel; where it can have none, until it has had time to look about.
+/// Waits until a doctor has attached its programs, or for a few seconds if it cannot.
 fn begun(pid: u32) {
     let start = Instant::now();
     while links_of(pid) < 3 && start.elapsed() < Duration::from_secs(3) {

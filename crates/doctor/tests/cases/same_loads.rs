@@ -1,5 +1,5 @@
-//! The loads of the first cases on other servers of the kind: on Valkey the causes are the same, on Evenkeel they are not
-//! there, and what the doctor sees of its time is what it counts itself.
+//! The loads of the main cases on other servers of the family. On Valkey the causes are the same. Evenkeel
+//! does not have them, and the doctor's samples match Evenkeel's own statistics.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -53,7 +53,7 @@ fn a_sync_on_the_event_loop_of_valkey_is_the_first_finding() {
     assert!(seen.titles()[0].contains("fdatasync on the append-only file"), "{seen}");
 }
 
-/// One worker, so that its thread and the server's count are of the same time.
+/// A single worker, so that its thread and the server's statistics cover the same time.
 fn evenkeel(more: &[&str]) -> Option<Server> {
     let program = stage::evenkeel(Place::FirstAlike);
     if program.is_none() {
@@ -102,18 +102,18 @@ fn evenkeel_that_syncs_each_write_is_seen_as_it_counts() {
     let Some(server) = evenkeel(&args) else { return };
     let _load = Load::start_at(Place::RestAlike, server.port(), SYNCED);
     let Some(seen) = agrees("evenkeel, appendfsync always", &server) else { return };
-    // That clients wait for a disk is true of both; here, nobody else does.
+    // Clients wait for a disk on both servers; here, no other client does.
     assert!(!seen.critical().starts_with("worker") || !seen.rules().contains(&"R3".to_string()), "{seen}");
 }
 
-/// A stage that has so much of the busy time has samples enough to be compared.
+/// Minimum share of the busy time for a stage to be compared: smaller stages have too few samples.
 const LARGE: f64 = 0.2;
 
-/// Diagnoses the server, and compares what its worker did by our samples with what its stage clocks say.
+/// Diagnoses the server, and compares its worker's sampled stages with its own stage clocks.
 fn agrees(case: &str, server: &Server) -> Option<Seen> {
     let folder = Folder::new("same-loads");
     let kept = folder.file("recording");
-    // Samples without the programs, which take a pause after each look at such loads.
+    // perf samples: under such loads BPF programs would be detached most of the time.
     let seen = diagnose_for(case, server.pid(), "15", &["--no-bpf", "--record", &kept]);
     if seen.tier() != "T1" {
         println!("left out: needs perf with the kernel's part, and has {}", seen.tier());
@@ -125,12 +125,13 @@ fn agrees(case: &str, server: &Server) -> Option<Seen> {
     let Sampled { busy: seen_busy, stages: sampled, count } = by_samples(&recording);
     let (counted_busy, counted) = by_stages(&recording);
     println!(
-        "  busy {seen_busy:.3?}, by its own count {counted_busy:.3}; {sampled:.3?}, by its own count {counted:.3?}"
+        "  busy {seen_busy:.3?}, by its own count {counted_busy:.3}; {sampled:.3?}, by its own count \
+         {counted:.3?}"
     );
-    // The worker itself cannot tell whether it had no work, or no CPU after it had got some.
+    // The worker cannot tell a lack of work from a lack of CPU after work arrived.
     let (least, most) = (seen_busy.start() * 0.9, seen_busy.end() * 1.1);
     assert!((least..most).contains(&counted_busy), "{seen_busy:?} {counted_busy}");
-    // What chance does to so many samples aside.
+    // Allow for the sampling error.
     let chance = |share: f64| 2.0 * (share * (1.0 - share) / count).sqrt();
     let is_near = |seen: f64, counted: f64| (seen - counted).abs() <= 0.1 * counted + chance(counted);
     let mut compared = 0;
@@ -143,11 +144,11 @@ fn agrees(case: &str, server: &Server) -> Option<Seen> {
 }
 
 struct Sampled {
-    /// The share of the worker's time in which it works, without and with that in which it could and had no CPU.
+    /// The worker's busy share: without the time in the run queue, and with it.
     busy: RangeInclusive<f64>,
-    /// Shares of that by what it does.
+    /// Shares of the busy samples by stage.
     stages: BTreeMap<&'static str, f64>,
-    /// Samples of that.
+    /// Number of busy samples.
     count: f64,
 }
 
@@ -185,14 +186,14 @@ fn by_samples(recording: &Value) -> Sampled {
     let idle = counts.remove("idle").unwrap_or(0.0);
     let share = |ns: f64| ns / number(&recording["window_ns"]);
     let cpu = share(number(&worker["cpu_ns"]) * (1.0 - idle / all));
-    // What a hypervisor takes is in neither of them.
+    // Neither bound includes the steal time.
     let stolen = number(&recording["host"]["steal"]);
     let busy = cpu..=(cpu + share(number(&worker["run_queue_ns"]))) / (1.0 - stolen);
     let count = all - idle;
     Sampled { busy, stages: counts.into_iter().map(|(stage, of_it)| (stage, of_it / count)).collect(), count }
 }
 
-/// The same by its own count.
+/// The same by the server's own stage times.
 fn by_stages(recording: &Value) -> (f64, BTreeMap<&'static str, f64>) {
     let stages = recording["own_count"]["stages"].as_array().expect("it was asked");
     let (mut times, mut idle) = (BTreeMap::from([("read", 0.0), ("execute", 0.0), ("write", 0.0)]), 0.0);

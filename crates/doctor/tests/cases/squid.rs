@@ -12,17 +12,17 @@ use crate::{Folder, corpus};
 const PROGRAM: &str = "/usr/sbin/squid";
 const END_WAIT: Duration = Duration::from_secs(10);
 
-/// A proxy on a port of 127.0.0.1, with everything that it writes in a folder of its own. Ends with the value.
+/// A proxy on a port of 127.0.0.1, which writes only into its own folder. Stopped on drop.
 struct Squid {
     child: Child,
     port: u16,
-    /// Of its memory in /dev/shm.
+    /// Prefix of its memory files in /dev/shm.
     name: String,
     folder: Folder,
 }
 
 impl Squid {
-    /// None, with a word about it, where there is none.
+    /// `None`, with a message, if squid is not installed.
     fn start() -> Option<Squid> {
         if !Path::new(PROGRAM).exists() {
             println!("left out: scripts/setup doctor installs squid");
@@ -41,7 +41,7 @@ impl Squid {
             "shutdown_lifetime 0 seconds\n".to_string(),
         ];
         std::fs::write(here("conf"), lines.join("\n")).expect("a private folder");
-        // As root it becomes another user.
+        // Started as root, squid switches to another user.
         assert!(Command::new("chmod").args(["777", &here("")]).status().is_ok_and(|status| status.success()));
         let log = std::fs::File::create(here("out")).expect("a private folder");
         let mut words = stage::prefix(stage::SERVER);
@@ -64,7 +64,7 @@ impl Squid {
         self.child.id()
     }
 
-    /// Its child that writes the log.
+    /// Returns the child process that writes the log.
     fn log_daemon(&self) -> Option<i32> {
         let children = format!("/proc/{0}/task/{0}/children", self.pid());
         let children = std::fs::read_to_string(children).unwrap_or_default();
@@ -96,7 +96,8 @@ impl Drop for Squid {
     }
 }
 
-/// A process that does not run while the value lives, or for this long: another process lets it go on, however we end.
+/// Keeps a process stopped until drop, for at most `STOPPED_S_MAX`: another process continues it, however
+/// this process ends.
 struct Stopped(Child);
 
 const STOPPED_S_MAX: &str = "30";
@@ -110,7 +111,7 @@ impl Stopped {
             .stderr(Stdio::null())
             .spawn();
         let stopped = Stopped(child.expect("bash is there"));
-        // SAFETY: a plain system call; the process is a child of one that we started, and lives as long.
+        // SAFETY: a plain system call; the process is a child of the server started here, and lives as long.
         unsafe { libc::kill(pid, libc::SIGSTOP) };
         stopped
     }

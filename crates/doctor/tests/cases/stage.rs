@@ -1,4 +1,4 @@
-//! Where cases are played: one at a time, on CPUs of their own, and what the doctor said of them.
+//! The environment of cases: a case at a time, on dedicated CPUs, and access to the doctor's report.
 
 use std::fmt;
 use std::process::{Child, Command, Stdio};
@@ -15,21 +15,21 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 static STAGE: Mutex<()> = Mutex::new(());
 
-/// Two cases at once would find one another.
+/// Two concurrent cases would find each other.
 pub(crate) fn stage() -> MutexGuard<'static, ()> {
     STAGE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where a process runs.
+/// CPU and priority of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A CPU of its own, before everything else.
+    /// A dedicated CPU, at real-time priority.
     First,
-    /// The other CPUs, before everything else.
+    /// The other CPUs, at real-time priority.
     Rest,
-    /// Any CPU, before everything else.
+    /// Any CPU, at real-time priority.
     All,
-    /// As `First` and `Rest`, and not before others: whose timers come late where something goes before everything.
+    /// As `First` and `Rest`, without priority: real-time priority would delay the timers of other processes.
     FirstAlike,
     RestAlike,
     Anywhere,
@@ -40,7 +40,7 @@ pub(crate) const LOAD: Place = Place::Rest;
 pub(crate) const ALL: Place = Place::All;
 pub(crate) const ANYWHERE: Place = Place::Anywhere;
 
-/// The commands that put a program there; empty where the machine or our rights do not allow it.
+/// Returns a command prefix for a place; empty if the machine or the user's privileges do not allow it.
 pub(crate) fn prefix(place: Place) -> Vec<&'static str> {
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
     // SAFETY: it only reads.
@@ -66,14 +66,14 @@ pub(crate) fn peer(peer: Peer, place: Place) -> Program {
     Program::find(peer).expect("scripts/setup installs the peers").started_by(&prefix(place))
 }
 
-/// Evenkeel, if it was built beside the doctor.
+/// Returns Evenkeel, if it was built beside the doctor.
 pub(crate) fn evenkeel(place: Place) -> Option<Program> {
     let beside = std::path::Path::new(env!("CARGO_BIN_EXE_evenkeel-doctor")).with_file_name("evenkeel");
     let program = Program::under_test(beside.to_str()?);
     program.path().exists().then(|| program.started_by(&prefix(place)))
 }
 
-/// redis-benchmark without end; ends with the value.
+/// An endless redis-benchmark, killed on drop.
 pub(crate) struct Load(Child);
 
 impl Load {
@@ -81,7 +81,7 @@ impl Load {
         Load::start_at(LOAD, port, args)
     }
 
-    /// As many requests as `args` say.
+    /// Runs the number of requests in `args`.
     pub(crate) fn run(port: u16, args: &[&str]) {
         let mut load = Load::start(port, args);
         assert!(load.0.wait().is_ok_and(|status| status.success()), "redis-benchmark failed");
@@ -113,7 +113,7 @@ pub(crate) fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// What the doctor said.
+/// The doctor's report.
 pub(crate) struct Seen {
     report: Value,
 }
@@ -135,13 +135,13 @@ pub(crate) fn diagnose_for(case: &str, pid: u32, seconds: &str, more: &[&str]) -
     seen
 }
 
-/// What the doctor prints with `--json` among its arguments.
+/// Returns the parsed output of the doctor; `args` include `--json`.
 #[track_caller]
 pub(crate) fn doctor_json(args: &[&str]) -> Value {
     serde_json::from_str(&doctor(args)).expect("--json prints JSON")
 }
 
-/// What the doctor prints.
+/// Returns the output of the doctor.
 #[track_caller]
 pub(crate) fn doctor(args: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_evenkeel-doctor")).args(args).output();
@@ -151,7 +151,7 @@ pub(crate) fn doctor(args: &[&str]) -> String {
 }
 
 impl Seen {
-    /// None, with a word about it, where nothing could be loaded into the kernel: such a case cannot be played there.
+    /// `None`, with a message, if no programs could be loaded: the case cannot run there.
     pub(crate) fn in_kernel(self) -> Option<Seen> {
         if self.tier() == "T0" {
             return Some(self);
@@ -179,8 +179,8 @@ impl Seen {
         verdict.as_str().unwrap_or("inconclusive")
     }
 
-    /// Ranked, without what the hypervisor took: a case plays a load, and on a machine that others share that one may
-    /// rightly come before everything that the load does.
+    /// The ranked findings without steal time: on a shared machine, steal may rightly rank before the effects
+    /// of the case's load.
     fn findings(&self) -> impl Iterator<Item = &Value> {
         let all = self.report["findings"].as_array().expect("a list").iter();
         all.filter(|f| !f["title"].as_str().is_some_and(|title| title.starts_with("The hypervisor takes")))
@@ -194,7 +194,7 @@ impl Seen {
         self.findings().map(|f| f["title"].as_str().expect("a title")).collect()
     }
 
-    /// Of the critical thread's time, that of the first finding.
+    /// The first finding's share of the critical thread's time.
     pub(crate) fn first_share(&self) -> f64 {
         self.findings().next().and_then(|finding| finding["share"].as_f64()).unwrap_or(0.0)
     }

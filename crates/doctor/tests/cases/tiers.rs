@@ -1,4 +1,4 @@
-//! What can be had without the rights for more: each tier on a real process, and what it says is missing.
+//! The tiers without full privileges: each on a real process, with the notes on missing mechanisms.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,7 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// A copy that any user may start: the folder of the build may be closed to him.
+/// Makes a copy that any user may start: the build folder may be closed to him.
 fn copy_for_all(program: &Path, folder: &Folder) -> PathBuf {
     use std::os::unix::fs::PermissionsExt;
     let copy =
@@ -29,7 +29,7 @@ fn copy_for_all(program: &Path, folder: &Folder) -> PathBuf {
     copy
 }
 
-/// What the doctor says to nobody of a process.
+/// Returns the doctor's answer about a process to the user nobody.
 fn ask_as_nobody(doctor: &Path, question: &[&str], pid: u32) -> String {
     let output = Command::new(NOBODY[0])
         .args(&NOBODY[1..])
@@ -50,7 +50,7 @@ fn notes(report: &Value) -> String {
     report["health"]["notes"].to_string()
 }
 
-/// Whether this doctor can sample at all; one that was built without eBPF has /proc alone.
+/// Whether this doctor can sample: without eBPF support it has /proc alone.
 const HAS_PERF: bool = cfg!(feature = "bpf");
 
 #[test]
@@ -67,7 +67,7 @@ fn a_plain_user_sees_the_functions_of_his_own_process_and_what_is_missing_is_sai
     let notes = notes(&report);
     assert!(notes.contains("no programs inside the kernel: ") && notes.contains("CAP_BPF"), "{notes}");
     if report["tier"] == "T3" {
-        // kernel.perf_event_paranoid above 2 takes perf from plain users.
+        // kernel.perf_event_paranoid above 2 denies perf to unprivileged users.
         return assert!(notes.contains("no CPU samples by perf: "), "{notes}");
     }
     assert_eq!(report["tier"], "T2", "{notes}");

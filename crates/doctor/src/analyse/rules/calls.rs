@@ -1,4 +1,4 @@
-//! R7: wake-ups that bring nothing. R12: many calls for few bytes.
+//! R7: wake-ups without events. R12: many calls for few bytes.
 
 use super::sends::SENDS;
 use super::{SHARE_MIN, percent};
@@ -15,7 +15,7 @@ const CALLS_MANY: f64 = 1_000.0;
 const SMALL_SHARE_MIN: f64 = 0.1;
 const WOULD_BLOCK_MIN: f64 = 0.3;
 
-/// Calls of one kind, added up.
+/// Calls of a kind, added up.
 #[derive(Debug, Default)]
 struct Sum {
     count: u64,
@@ -36,10 +36,10 @@ fn sum<'a>(calls: impl Iterator<Item = &'a Call>) -> Sum {
 }
 
 fn unseen() -> Outcome {
-    Outcome::Unseen("counts of system calls need programs in the kernel".to_string())
+    Outcome::Unseen("counts of system calls need BPF programs".to_string())
 }
 
-/// Calls on connections to others.
+/// Calls on connections.
 fn on_peers(view: &View<'_>, names: &[&str]) -> Sum {
     let is_named = |call: &&Call| names.contains(&call.name.as_str());
     sum(view.calls().filter(is_named).filter(|call| view.role(call.fd).is_some_and(|role| role.is_peer())))
@@ -54,14 +54,14 @@ impl Sum {
         self.count.saturating_sub(self.would_block)
     }
 
-    /// Whether these are many calls that each bring few bytes, and take time.
+    /// Whether these are many calls that each transfer few bytes, and together take time.
     fn is_small(&self, view: &View<'_>) -> bool {
         let is_much = view.share(self.cpu_ns) >= SMALL_SHARE_MIN;
         is_much && self.bytes_each() < BYTES_FEW && view.per_second(self.done()) > CALLS_MANY
     }
 }
 
-/// Whether a sample is inside one of the calls of which R12 says that they receive too few bytes each.
+/// Whether a sample is inside one of R12's receives of few bytes.
 pub(super) fn is_small_receive(view: &View<'_>) -> impl Fn(&Sample) -> bool + use<> {
     let are_small = view.counts_calls() && on_peers(view, RECEIVES).is_small(view);
     move |sample| are_small && sample.call.as_deref().is_some_and(|name| RECEIVES.contains(&name))
@@ -78,15 +78,14 @@ pub(crate) fn small_calls(view: &View<'_>) -> Outcome {
         let refused = sum.would_block as f64 / sum.count.max(1) as f64;
         let command = format!("strace -c -f -e trace={} -p {}", names.join(","), view.pid());
         if refused >= WOULD_BLOCK_MIN && share >= SHARE_MIN {
-            let title =
-                format!("{} of the calls by which it {verb} find nothing to do (EAGAIN)", percent(refused));
+            let title = format!("When it {verb}, {} of the calls fail with EAGAIN", percent(refused));
             let finding = Finding::new("R12", share * refused, view.confidence(0.7, false), title);
             findings.push(
                 finding
                     .about(verb)
                     .evidence(format!("{} such calls a second", view.rate(sum.would_block)), command)
                     .within(&[view.scale_error(share * refused)])
-                    .next("Stop after a read that was not filled; wait for the event before the next."),
+                    .next("Stop after a read that did not fill the buffer; wait for the next event."),
             );
         } else if sum.is_small(view) {
             let (done, each) = (sum.done(), sum.bytes_each());
@@ -121,21 +120,22 @@ pub(crate) fn useless_wakeups(view: &View<'_>) -> Outcome {
     let refused = accepts.would_block as f64 / accepts.count.max(1) as f64;
     let mut findings = Vec::new();
     if rate > CALLS_MANY && events < 0.5 {
-        let title = format!("It looks for events {rate:.0} times a second, and finds {events:.2} each time");
+        let title = format!("It polls {rate:.0} times a second, and gets {events:.2} events each time");
         let share = view.share(polls.cpu_ns);
         let command = format!("strace -c -f -e trace=epoll_wait,poll,select -p {}", view.pid());
         findings.push(
             Finding::new("R7", share, view.confidence(0.7, false), title)
                 .evidence(format!("{} polls a second", view.rate(polls.count)), command)
                 .within(&[view.scale_error(share)])
-                .next("Wait with a time-out instead of polling; EPOLLEXCLUSIVE where several wait for one descriptor."),
+                .next(
+                    "Wait with a time-out instead of polling; EPOLLEXCLUSIVE where several wait for one \
+                     descriptor.",
+                ),
         );
     }
     if view.per_second(accepts.count) > CALLS_MANY && refused > WOULD_BLOCK_MIN {
-        let title = format!(
-            "{} of accepts find nobody: several threads are woken for one connection",
-            percent(refused)
-        );
+        let title =
+            format!("{} of accepts find no connection: several threads are woken for each", percent(refused));
         let share = view.share(accepts.cpu_ns);
         let command = format!("strace -c -f -e trace=accept4 -p {}", view.pid());
         let counts =
@@ -172,7 +172,7 @@ mod tests {
         let diagnosis = diagnose(&recording);
         let title = &diagnosis.findings.iter().find(|finding| finding.rule == "R12").expect("R12").title;
         assert!(title.starts_with("It receives 1 bytes a call, 50000 times a second"), "{title}");
-        // The function that calls them is not named for what they take.
+        // The time of the small receives is not attributed to their caller as well.
         golden::add_samples(&mut recording, &["main", "readClient", "ksys_read"], 500);
         recording.samples.last_mut().expect("the one just added").call = Some("read".to_string());
         golden::add_samples(&mut recording, &["main", "readClient"], 200);

@@ -1,6 +1,6 @@
-//! R16: the thread that serves clients waits for files to be read, and how the disk under them does.
+//! R16: the thread that serves clients waits for reads of files; with statistics of the disk below.
 //!
-//! Which file comes from the descriptor; the disk's own count of requests tells a slow disk from many requests.
+//! The descriptor tells the file; the disk's own statistics tell a slow disk from many requests.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ fn finding(view: &View<'_>, file: &str, name: &str, calls: &[&Call]) -> Finding 
     let blocked: u64 = calls.iter().map(|call| call.blocked_ns).sum();
     let share = view.share(blocked);
     let title = format!(
-        "{} waits for a disk to read: {name} of {} takes {} of the thread's time",
+        "{} waits for disk reads: {name} of {} takes {} of the thread's time",
         view.recording.target.name,
         file.rsplit('/').next().unwrap_or(file),
         percent(share)
@@ -53,7 +53,10 @@ fn finding(view: &View<'_>, file: &str, name: &str, calls: &[&Call]) -> Finding 
     let finding = Finding::new("R16", share, view.confidence(0.9, false), title)
         .about(format!("{name} of {file}"))
         .evidence(what, format!("strace -f -T -y -e trace={name} -p {}", view.pid()))
-        .next("Keep what is read often in memory, read ahead, or read on other threads; then see whether the disk is slow.")
+        .next(
+            "Keep frequently read data in memory, read ahead, or read on other threads; then check whether \
+             the disk is slow.",
+        )
         .frames([name.to_string()]);
     match calls.iter().find_map(|call| disk_of(view, call.fd)) {
         Some(disk) => with_disk(view, finding, disk),
@@ -69,7 +72,7 @@ pub(super) fn disk_of<'a>(view: &View<'a>, fd: Option<i32>) -> Option<&'a Disk> 
     recording.disks.iter().find(|disk| disk.name == name)
 }
 
-/// Adds what the disk did, for everybody.
+/// Adds the disk's statistics, which cover all processes.
 pub(super) fn with_disk(view: &View<'_>, finding: Finding, disk: &Disk) -> Finding {
     let kinds = [("reads", disk.reads), ("writes", disk.writes), ("flushes", disk.flushes)];
     let mut parts: Vec<String> = kinds

@@ -1,7 +1,7 @@
 //! R3: the thread that serves clients waits for a disk.
 //!
-//! A sync or a write that blocks on the event loop stops every client for its length, so the longest single call matters
-//! as much as the sum. The descriptor's role says which file it is, and so which setting.
+//! A sync or a write that blocks the event loop stops every client for its length, so the longest single call
+//! matters as much as the sum. The descriptor's role tells the file, and so the setting to change.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ const SYNCS: &[&str] = &["fsync", "fdatasync", "sync_file_range", "msync", "sync
 const WRITES: &[&str] =
     &["write", "writev", "pwrite64", "pwritev", "pwritev2", "ftruncate", "fallocate", "close"];
 const OTHERS: &[&str] = &["renameat", "renameat2", "rename", "unlink", "unlinkat", "openat", "open"];
-/// One call of this length is felt by clients even if the sum is small.
+/// Clients notice a call of this length even if the sum is small.
 const STALL_NS: u64 = 100_000_000;
-/// Where the kernel keeps writers of a file system that is frozen, as `fsfreeze` and snapshots of volumes do.
+/// The kernel function in which writers to a frozen file system wait (`fsfreeze`, snapshots of volumes).
 const FROZEN: &str = "percpu_rwsem_wait";
 
 pub(crate) fn on_the_loop(view: &View<'_>) -> Outcome {
@@ -33,7 +33,7 @@ pub(crate) fn on_the_loop(view: &View<'_>) -> Outcome {
             let longest = calls.iter().map(|c| c.longest_ns).max().unwrap_or(0);
             view.share(waited(calls)) >= SHARE_MIN || longest >= STALL_NS
         })
-        .filter(|(_, calls)| calls.iter().any(|c| c.blocked_ns * 4 > c.cpu_ns)) // else it is work, not waiting
+        .filter(|(_, calls)| calls.iter().any(|c| c.blocked_ns * 4 > c.cpu_ns)) // else it is work
         .map(|((name, role), calls)| finding(view, name, *role, calls, waited(calls)))
         .collect();
     Outcome::found_or(findings, || format!("files take {} of its time", percent(view.share(blocked))))
@@ -74,10 +74,13 @@ fn finding(view: &View<'_>, name: &str, role: Role, calls: &[&Call], waited: u64
         .about(format!("{name} on {}", role.plural()))
         .evidence(what, trace)
         .next(match role {
-            _ if frozen => "Thaw the file system (fsfreeze --unfreeze), and see who freezes it: backups and snapshots of volumes do.",
+            _ if frozen => {
+                "Thaw the file system (fsfreeze --unfreeze), and find out why it was frozen: backups and \
+                 snapshots of volumes do."
+            }
             Role::AppendOnlyFile => {
-                "If losing the last second is acceptable: appendfsync everysec. Else a faster disk, or a server that \
-                 syncs on another thread."
+                "If losing the last second is acceptable: appendfsync everysec. Else a faster disk, or a \
+                 server that syncs on another thread."
             }
             Role::Log => "Log to a file system that does not block, log less, or log on a thread of its own.",
             _ => "Move the write to another thread, or the file to a faster disk.",
@@ -91,12 +94,12 @@ fn finding(view: &View<'_>, name: &str, role: Role, calls: &[&Call], waited: u64
         finding =
             finding.evidence(format!("the file system is frozen: the kernel keeps it in {FROZEN}"), show);
     }
-    // Nobody is served while it lasts, however little else there was to do.
+    // No client is served during the call, however little else there was to do.
     finding.holds_while_idle = longest >= STALL_NS;
     finding
 }
 
-/// Whether one of these calls waits for a frozen file system.
+/// Whether any of these calls waits for a frozen file system.
 fn is_frozen(view: &View<'_>, calls: &[&Call]) -> bool {
     let same = |wait: &&Wait| {
         calls

@@ -1,4 +1,4 @@
-//! R4: a fork that copies page tables while clients wait. R5: pages copied because a child still shares them.
+//! R4: a fork that copies page tables while clients wait. R5: copies of pages that a child still shares.
 
 use super::{SHARE_MIN, millis, percent};
 use crate::analyse::finding::{Finding, Outcome};
@@ -13,23 +13,25 @@ const FELT_MIN: f64 = 1.2;
 const FELT_MAX: f64 = 3.0;
 pub(crate) const TABLE_COPIES: &[&str] = &["copy_page_range", "copy_page_tables", "dup_mm", "dup_mmap"];
 #[rustfmt::skip]
-pub(crate) const COPIES: &[&str] = &["do_wp_page", "wp_page_copy", "do_cow_fault", "copy_user_highpage", "do_huge_pmd_wp_page"];
+pub(crate) const COPIES: &[&str] = &[
+    "do_wp_page", "wp_page_copy", "do_cow_fault", "copy_user_highpage", "do_huge_pmd_wp_page",
+];
 
 pub(crate) fn page_tables(view: &View<'_>) -> Outcome {
     let seen = view
         .calls()
         .filter(|call| FORKS.contains(&call.name.as_str()) && call.count.is_some())
         .max_by_key(|call| call.longest_ns);
-    // A fork may fall into a pause of the budget, or into its begin: the server's own clock has no pauses.
+    // A fork may fall into a pause of the budget, or into the start of the capture. The server's own clock
+    // has no pauses.
     let said = view.recording.forks.filter(|forks| forks.count > 0);
     if said.is_none() && !view.counts_calls() {
-        return Outcome::Unseen("how long a fork takes needs programs in the kernel".to_string());
+        return Outcome::Unseen("the length of forks needs BPF programs".to_string());
     }
     let seen_ns = seen.map_or(0, |call| call.longest_ns);
     let longest_ns = seen_ns.max(said.map_or(0, |forks| forks.latest_ns));
     if longest_ns < FORK_MIN_NS {
         let short = Outcome::RuledOut(format!("the longest fork took {}", millis(longest_ns.max(seen_ns))));
-        // The server's own clock has no pauses.
         return short.if_shown(view.hidden_moments().filter(|_| view.recording.forks.is_none()));
     }
     let all_ns = match said {
@@ -53,10 +55,13 @@ pub(crate) fn page_tables(view: &View<'_>) -> Outcome {
     }
     let mut finding = finding
         .evidence("page tables to copy".to_string(), format!("grep VmPTE /proc/{}/status", view.pid()))
-        .next("Snapshot less often or on a replica; less memory in this process; or a server that does not fork.")
+        .next(
+            "Snapshot less often or on a replica; less memory in this process; or a server that does not \
+             fork.",
+        )
         .frames(TABLE_COPIES.iter().map(ToString::to_string));
     finding.holds_while_idle = true;
-    // It is the longest wait that hurts, not the mean.
+    // The longest wait hurts, not the mean.
     let felt = 1.0 + longest_ns as f64 / FELT_NS;
     finding.ceiling = finding.ceiling.max(felt.clamp(FELT_MIN, FELT_MAX));
     Outcome::Found(vec![finding])
@@ -64,7 +69,7 @@ pub(crate) fn page_tables(view: &View<'_>) -> Outcome {
 
 pub(crate) fn copy_on_write(view: &View<'_>) -> Outcome {
     if !view.samples_kernel() {
-        return Outcome::Unseen("stacks of the kernel need rights to sample it".to_string());
+        return Outcome::Unseen("stacks of the kernel need privileges".to_string());
     }
     let copying = view.mark(|frame| COPIES.contains(&frame.name.as_str()));
     let copies = view.samples().filter(|sample| view.meets(sample.stack, &copying));
@@ -101,7 +106,7 @@ mod tests {
             let found = diagnosis.findings.iter().find(|finding| finding.rule == "R4").expect("R4");
             assert!(found.title.contains("40.0 ms"), "{}", found.title);
         }
-        // The latest one was before the window.
+        // The latest fork was before the window.
         recording.forks = Some(Forks { count: 0, latest_ns: 40_000_000 });
         assert!(diagnose(&recording).findings.iter().all(|finding| finding.rule != "R4"));
     }

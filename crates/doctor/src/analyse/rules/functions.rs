@@ -1,8 +1,8 @@
-//! R1: the server's own function in which its CPU time goes. R14: chores that every server has: memory, copying, the clock,
-//! logging.
+//! R1: the server's own functions that take its CPU time. R14: chores that every server has: memory, copying,
+//! the clock, logging.
 //!
-//! "Own" is what is not the kernel's and not a chore. A function that is on the way to a hotter one is not named: the
-//! deepest that still has `SHARE_MIN` is where somebody can change something.
+//! "Own" excludes the kernel's functions and chores. A function on the path to a hotter function is not
+//! named: the deepest function with `SHARE_MIN` is where a change can help.
 
 use super::memory::is_mapping;
 use super::{SHARE_MIN, percent};
@@ -12,16 +12,16 @@ use crate::analyse::stacks::Hot;
 use crate::analyse::view::View;
 use crate::recording::{Frame, Sample};
 
-/// Two are enough: the third rarely has half of the first.
+/// Two suffice: the third rarely has half of the first.
 const HOT_MAX: usize = 2;
-/// A function with this much of the time is a place to look at; with less it competes with nothing.
+/// A hot function is a place to look at, not yet a cause: more specific findings should rank before it.
 const HOT_CONFIDENCE: f64 = 0.6;
-/// What has this part of the samples below it, and less than `SHARE_MIN` in itself, is the loop that calls everything.
+/// A function with this part of the samples below it, and less than `SHARE_MIN` in itself, is the main loop.
 const LOOP_SHARE: f64 = 0.7;
-/// A part of this size explains the whole.
+/// A chore of this part explains the whole function.
 const ONLY_SHARE: f64 = 0.9;
 
-/// A kind of chore, and what its functions or libraries are called.
+/// A kind of chore, and the functions or libraries that do it.
 struct Chore {
     name: &'static str,
     functions: &'static [&'static str],
@@ -33,27 +33,32 @@ struct Chore {
 const CHORES: &[Chore] = &[
     Chore {
         name: "allocating and freeing memory",
-        functions: &["malloc", "free", "calloc", "realloc", "cfree", "aligned_alloc", "posix_memalign", "je_", "mi_", "tc_",
-                     "zmalloc", "zfree", "zrealloc", "operator new", "operator delete", "__libc_malloc", "_int_malloc", "_int_free"],
+        functions: &["malloc", "free", "calloc", "realloc", "cfree", "aligned_alloc", "posix_memalign", "je_",
+                     "mi_", "tc_", "zmalloc", "zfree", "zrealloc", "operator new", "operator delete",
+                     "__libc_malloc", "_int_malloc", "_int_free"],
         modules: &["libjemalloc", "libtcmalloc", "libmimalloc"],
         next: "Reuse buffers; check that the allocator is not fighting over one arena.",
     },
     Chore {
         name: "copying and comparing bytes",
-        functions: &["memcpy", "memmove", "memset", "memcmp", "__memcpy", "__memmove", "__memset", "__memcmp", "bcmp", "strlen", "__strlen"],
+        functions: &["memcpy", "memmove", "memset", "memcmp", "__memcpy", "__memmove", "__memset", "__memcmp",
+                     "bcmp", "strlen", "__strlen"],
         modules: &[],
         next: "See in the flame graph who copies; large values copied more than once are the usual cause.",
     },
     Chore {
         name: "reading the clock",
-        functions: &["clock_gettime", "__clock_gettime", "gettimeofday", "__vdso_clock_gettime", "__vdso_gettimeofday", "mstime", "ustime"],
+        functions: &["clock_gettime", "__clock_gettime", "gettimeofday", "__vdso_clock_gettime",
+                     "__vdso_gettimeofday", "mstime", "ustime"],
         modules: &["[vdso]"],
-        next: "Read it once per turn of the loop. If it is a system call here, the clock source is not the time-stamp counter.",
+        next: "Read it once per turn of the loop. If it is a system call here, the clock source is not the \
+               time-stamp counter.",
     },
     Chore {
         name: "formatting and logging",
-        functions: &["vsnprintf", "snprintf", "__vsnprintf", "vfprintf", "fprintf", "fputs", "fwrite", "fflush", "syslog", "vsyslog",
-                     "serverLog", "serverLogRaw", "_serverLog", "strftime", "localtime_r"],
+        functions: &["vsnprintf", "snprintf", "__vsnprintf", "vfprintf", "fprintf", "fputs", "fwrite",
+                     "fflush", "syslog", "vsyslog", "serverLog", "serverLogRaw", "_serverLog", "strftime",
+                     "localtime_r"],
         modules: &[],
         next: "Lower the log level, or log less often on this path.",
     },
@@ -71,7 +76,7 @@ fn starts_variant(name: &str, known: &str) -> bool {
     known.starts_with("__") && name.strip_prefix(known).is_some_and(|rest| rest.starts_with('_'))
 }
 
-/// Code that is not the server's: for R1 its time belongs to the caller.
+/// Code that is not the server's own: R1 attributes its time to the caller.
 pub(super) fn is_foreign(frame: &Frame) -> bool {
     frame.is_kernel()
         || CHORES.iter().any(|chore| is_chore(frame, chore))
@@ -84,7 +89,7 @@ pub(crate) fn hot(view: &View<'_>) -> Outcome {
     if !view.has_samples() {
         return Outcome::Unseen("shares of functions need CPU samples with stacks".to_string());
     }
-    // What R2 and R12 name is not named again.
+    // Samples that R2 and R12 explain are not counted again.
     let (feeds, is_small_receive) = (sends::feeds(view), calls::is_small_receive(view));
     let is_named = |s: &Sample| view.meets(s.stack, &feeds) || sends::is_send(s) || is_small_receive(s);
     let tree = view.tree(|sample| !is_named(sample), |frame| !is_foreign(frame));
@@ -105,7 +110,7 @@ pub(crate) fn hot(view: &View<'_>) -> Outcome {
                 hot.name,
                 percent(share)
             );
-            // How much of a function can be mended is unknown: half of it is the best that is likely.
+            // The removable part of a function is unknown: half of it is the best likely case.
             let mut finding = Finding::new("R1", share, view.confidence(HOT_CONFIDENCE, true), title);
             finding.ceiling = 1.0 / (1.0 - share / 2.0);
             finding
@@ -124,8 +129,8 @@ pub(crate) fn hot(view: &View<'_>) -> Outcome {
     Outcome::found_or(findings.collect(), || "no function of its own has 5%".to_string())
 }
 
-/// Whether nearly all of a function is a chore that it does, or memory that the kernel makes for it: R14 and R15 name that, for
-/// all who do it.
+/// Whether nearly all of a function is a chore, or the kernel's work on its memory. R14 and R15 name that
+/// time, for all callers.
 fn is_only_a_chore(view: &View<'_>, hot: &Hot<'_>) -> bool {
     let is_chore = |frame: &Frame| is_mapping(frame) || CHORES.iter().any(|chore| is_chore(frame, chore));
     let (hot, chores) = (view.mark(|frame| frame.name == hot.name), view.mark(is_chore));

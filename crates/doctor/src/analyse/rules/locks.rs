@@ -1,8 +1,8 @@
-//! R6: threads that wait for a mutex, by the mutex and the place. R9: threads that hand work to one another so often that
-//! waking costs more than working.
+//! R6: threads that wait for a mutex, by mutex and place. R9: threads that hand work to one another so often
+//! that waking costs more than working.
 //!
-//! A wait for a mutex is told from a wait for work by the value that the futex is waited on (`collect/calls.rs`). The place
-//! is the first function above the library's. Who holds the mutex meanwhile is seen by who wakes.
+//! The value that a futex wait expects distinguishes a mutex from a wait for work (`collect/calls.rs`). The
+//! place is the first function above the library's. The waker of the wait is the thread that held the mutex.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use crate::analyse::view::View;
 use crate::recording::{Frame, Recording, Wait, Waker};
 
 pub(crate) const LOCK: &str = "futex-lock";
-/// Hand-offs a second from which waking is a cost of its own.
+/// Hand-offs per second from which waking is a cost of its own.
 const HAND_OFFS_MIN: f64 = 5_000.0;
-/// Part of a thread's wake-ups.
+/// Part of a thread's wake-ups by its own process, from which no outside thread wakes it.
 const ONLY_OWN: f64 = 0.9;
-/// A system call, an interrupt to the other CPU, and two switches.
+/// Cost of a hand-off: a system call, an interrupt to the other CPU, and two switches.
 const HAND_OFF_NS: f64 = 5_000.0;
 
 pub(crate) fn contended(view: &View<'_>) -> Outcome {
@@ -57,7 +57,7 @@ pub(crate) fn contended(view: &View<'_>) -> Outcome {
     Outcome::Found(vec![finding.frames(names)])
 }
 
-/// The function that took the lock: the first that is no library's.
+/// The function that took the lock: the first outside the libraries.
 pub(crate) fn taker(recording: &Recording, wait: &Wait) -> String {
     let mut frames = recording.frames_of(wait.stack).filter(|frame| !frame.is_kernel());
     let found = frames.find(|frame| !is_locking(frame));
@@ -74,7 +74,7 @@ fn is_locking(frame: &Frame) -> bool {
 
 pub(crate) fn hand_offs(view: &View<'_>) -> Outcome {
     if view.recording.wakers.is_empty() {
-        return Outcome::Unseen("who wakes whom needs programs in the kernel".to_string());
+        return Outcome::Unseen("wake-ups between threads need BPF programs".to_string());
     }
     let is_own = |w: &&Waker| w.waker_pid == view.pid() && w.waker_tid != w.tid;
     let sum = |wakers: &mut dyn Iterator<Item = &Waker>| {
@@ -84,7 +84,8 @@ pub(crate) fn hand_offs(view: &View<'_>) -> Outcome {
     let of_critical = |w: &&Waker| w.tid == view.critical.tid;
     let (all, _) = sum(&mut wakers().filter(of_critical));
     let (mut count, mut across) = sum(&mut wakers().filter(of_critical).filter(is_own));
-    // Who is woken by nobody but his own waits for his own: then the hand-offs of all are one chain.
+    // A thread that only its own process wakes waits for its own process: then the hand-offs of all threads
+    // form a chain.
     let only_own = count as f64 >= ONLY_OWN * all.max(1) as f64;
     if only_own {
         (count, across) = sum(&mut wakers().filter(is_own));
@@ -105,14 +106,15 @@ pub(crate) fn hand_offs(view: &View<'_>) -> Outcome {
         .within(&[view.scale_error(share)])
         .evidence(
             format!(
-                "{} of the wake-ups come from another CPU, by an interrupt; {:.0} such interrupts a second on the machine",
+                "{} of the wake-ups come from another CPU, by an interrupt; {:.0} such interrupts a second \
+                 on the machine",
                 percent(part),
                 view.per_second(interrupts)
             ),
             command,
         )
         .next("Hand over in batches, wake only who sleeps, or do the work where it arrives.");
-    // Each sleeps most of the time, and nobody from outside could change that by asking more.
+    // Each thread sleeps most of the time, and more requests from outside would not change that.
     finding.holds_while_idle = only_own;
     Outcome::Found(vec![finding])
 }
@@ -182,14 +184,15 @@ mod tests {
             across: 30_000,
             slept_ns: 1,
         };
-        // Neither of two is woken often enough by itself; the chain is.
+        // Neither of the two threads is woken often enough alone; the chain is.
         recording.wakers = vec![waker(golden::TID, 101, golden::TID), waker(101, golden::TID, golden::TID)];
         let diagnosis = diagnose(&recording);
         assert!(diagnosis.sentence.contains("6000 times a second"), "{}", diagnosis.sentence);
         let mut working = recording.clone();
         recording.wakers.push(waker(golden::TID, 7, 4_000));
         assert!(diagnose(&recording).findings.is_empty(), "a client wakes it as often");
-        // What each does when it is awake takes more than the hand-offs, and is not why they sleep.
+        // The work of each thread when awake takes more than the hand-offs, but is not the reason of their
+        // sleeps.
         working.threads[0].cpu_ns = golden::WINDOW_NS / 5;
         working.calls[0].blocked_ns = golden::WINDOW_NS / 5 * 4;
         golden::add_samples(&mut working, &["main", "worker"], 2_000);

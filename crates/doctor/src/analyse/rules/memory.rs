@@ -1,6 +1,6 @@
-//! R15: memory that is not there when it is touched: it must be read from a disk, or the kernel must make it, again and again
-//! where it is mapped and unmapped all the time. And what keeps the kernel from making it at once: it has to take memory back
-//! first, to move pages together, or to wait until another thread has changed the same address space.
+//! R15: memory that is absent when it is touched. Either a disk must be read, or the kernel must provide
+//! pages, again and again if memory is mapped and unmapped all the time. Delays of the kernel are part of the
+//! rule: direct reclaim, compaction, and waits until another thread has changed the same address space.
 
 use super::fork::COPIES;
 use super::functions::is_foreign;
@@ -10,11 +10,14 @@ use crate::analyse::view::View;
 use crate::recording::Frame;
 
 const CALLS: &[&str] = &["mmap", "munmap", "mremap", "brk", "madvise"];
-/// What the kernel runs for these calls, and for the first touch of a page.
+/// Kernel functions of these calls, and of the first touch of a page.
 #[rustfmt::skip]
-const FUNCTIONS: &[&str] = &["ksys_mmap_pgoff", "vm_mmap_pgoff", "__vm_munmap", "__do_sys_munmap", "do_vmi_munmap", "do_vmi_align_munmap",
-                             "__do_sys_mremap", "__do_sys_brk", "do_madvise", "do_user_addr_fault", "handle_mm_fault", "exc_page_fault"];
-/// What the thread itself must do, or wait for, before the kernel has memory for it.
+const FUNCTIONS: &[&str] = &[
+    "ksys_mmap_pgoff", "vm_mmap_pgoff", "__vm_munmap", "__do_sys_munmap", "do_vmi_munmap",
+    "do_vmi_align_munmap", "__do_sys_mremap", "__do_sys_brk", "do_madvise", "do_user_addr_fault",
+    "handle_mm_fault", "exc_page_fault",
+];
+/// Work or a wait of the thread itself before the kernel has memory for it.
 struct Delay {
     title: &'static str,
     functions: &'static [&'static str],
@@ -25,26 +28,28 @@ struct Delay {
 #[rustfmt::skip]
 const DELAYS: &[Delay] = &[
     Delay {
-        title: "The thread takes memory back from others before it gets any (direct reclaim)",
-        functions: &["try_to_free_pages", "__alloc_pages_direct_reclaim", "__perform_reclaim", "try_to_free_mem_cgroup_pages",
-                     "mem_cgroup_handle_over_high"],
+        title: "The thread reclaims memory before it can allocate (direct reclaim)",
+        functions: &["try_to_free_pages", "__alloc_pages_direct_reclaim", "__perform_reclaim",
+                     "try_to_free_mem_cgroup_pages", "mem_cgroup_handle_over_high"],
         command: "grep -E 'allocstall|pgscan_direct|pgsteal_direct' /proc/vmstat; cat /proc/pressure/memory",
-        next: "More memory, a higher limit of its control group (memory.high, memory.max), or more kept free (vm.min_free_kbytes).",
+        next: "More memory, a higher limit of its control group (memory.high, memory.max), or more kept free \
+               (vm.min_free_kbytes).",
     },
     Delay {
-        title: "The thread moves pages together for a huge one",
-        functions: &["try_to_compact_pages", "__alloc_pages_direct_compact", "compact_zone", "collapse_huge_page"],
+        title: "The thread compacts memory for a huge page",
+        functions: &["try_to_compact_pages", "__alloc_pages_direct_compact", "compact_zone",
+                     "collapse_huge_page"],
         command: "grep -E 'compact_stall|thp_' /proc/vmstat; cat /sys/kernel/mm/transparent_hugepage/defrag",
         next: "Set transparent_hugepage/defrag to defer or madvise, or leave huge pages out for this server.",
     },
 ];
-/// Waits for the lock on an address space: these, below what is done with its mappings.
+/// Waits for the lock of the address space, if they are below a function that works on mappings.
 const LOCK_WAITS: &[&str] =
     &["rwsem_down_read_slowpath", "rwsem_down_write_slowpath", "down_read_killable", "down_write_killable"];
-/// A server that grows asks for more now and then.
+/// A growing server asks for more memory now and then.
 const CALLS_MANY: f64 = 100.0;
 
-/// Code of the kernel that makes memory, and takes it back.
+/// Kernel code that provides memory, or takes it back.
 pub(super) fn is_mapping(frame: &Frame) -> bool {
     frame.is_kernel() && FUNCTIONS.contains(&frame.name.as_str())
 }
@@ -59,10 +64,7 @@ pub(crate) fn not_there(view: &View<'_>) -> Outcome {
     let mapping = view.sample_share(count);
     let mut findings = Vec::new();
     if waits >= SHARE_MIN {
-        let title = format!(
-            "The thread waits {} of the time for memory that is not there (page faults)",
-            percent(waits)
-        );
+        let title = format!("The thread waits {} of the time for page faults", percent(waits));
         let command = format!("pidstat -r -t -p {} 1   # majflt/s", view.pid());
         findings.push(
             Finding::new("R15", waits, view.confidence(0.7, false), title)
@@ -85,13 +87,13 @@ pub(crate) fn not_there(view: &View<'_>) -> Outcome {
     })
 }
 
-/// Samples in the kernel's work on memory, and the function of the server's own that causes most of it.
+/// Samples in the kernel's work on memory, and the server's own function that causes most of it.
 fn mapping<'a>(view: &View<'a>) -> (u64, Option<&'a str>) {
     if !view.samples_kernel() {
         return (0, None);
     }
     let mapping = view.mark(is_mapping);
-    // The copies are R5's, and delays have findings of their own.
+    // Copies belong to R5, and delays have findings of their own.
     let named = |frame: &Frame| {
         let name = frame.name.as_str();
         COPIES.contains(&name) || DELAYS.iter().any(|delay| delay.functions.contains(&name))
@@ -104,7 +106,7 @@ fn mapping<'a>(view: &View<'a>) -> (u64, Option<&'a str>) {
     (count, place)
 }
 
-/// By samples of what the thread does itself, and by the stacks of its waits.
+/// Share by samples of the thread's own work, and by the stacks of its waits.
 fn delayed(view: &View<'_>, delay: &Delay) -> Option<Finding> {
     if !view.samples_kernel() {
         return None;
@@ -132,7 +134,7 @@ fn delayed(view: &View<'_>, delay: &Delay) -> Option<Finding> {
     })
 }
 
-/// A page fault waits while another thread maps or unmaps, and the other way round.
+/// A page fault waits while another thread maps or unmaps, and vice versa.
 fn address_space(view: &View<'_>) -> Option<Finding> {
     let (locks, mapping) = (
         view.mark(|frame| frame.is_kernel() && LOCK_WAITS.contains(&frame.name.as_str())),
@@ -143,14 +145,18 @@ fn address_space(view: &View<'_>) -> Option<Finding> {
     let count = waits().map(|wait| wait.count).sum();
     (share >= SHARE_MIN).then(|| {
         let title = format!(
-            "The thread waits {} of the time for the lock on its address space (mmap_lock): others map and unmap",
+            "The thread waits {} of the time for the lock on its address space (mmap_lock): other \
+             threads map and unmap",
             percent(share)
         );
         let command = format!("strace -c -f -e trace={} -p {}", CALLS.join(","), view.pid());
         Finding::new("R15", share, view.confidence(0.9, true), title)
             .about("mmap_lock")
             .evidence(format!("{} such waits a second", view.rate(count)), command)
-            .next("Map and unmap less, by larger pieces, or keep freed memory in the process (malloc_trim, madvise less often).")
+            .next(
+                "Map and unmap less often, in larger pieces, or keep freed memory in the process \
+                 (malloc_trim, madvise less often).",
+            )
             .frames(LOCK_WAITS.iter().map(ToString::to_string))
     })
 }
@@ -164,15 +170,17 @@ fn made_again(view: &View<'_>, samples: u64, place: Option<&str>) -> Finding {
     let (title, next) = if rate >= CALLS_MANY {
         (
             format!(
-                "Mapping and unmapping memory {rate:.0} times a second takes {} of the thread's time{place_text}",
+                "Mapping and unmapping memory {rate:.0} times a second takes {} of the thread's \
+                 time{place_text}",
                 percent(share)
             ),
-            "Keep the buffer and use it again; with glibc, M_MMAP_THRESHOLD and M_TRIM_THRESHOLD keep large ones in the process.",
+            "Keep the buffer and use it again; with glibc, M_MMAP_THRESHOLD and M_TRIM_THRESHOLD keep large \
+             ones in the process.",
         )
     } else {
         (
             format!(
-                "Memory that is touched for the first time takes {} of the thread's time{place_text}",
+                "The first touch of memory pages takes {} of the thread's time{place_text}",
                 percent(share)
             ),
             "Use buffers again, touch them before they are needed, or use huge pages.",
@@ -226,7 +234,7 @@ mod tests {
             !diagnose(&recording).findings.iter().any(|finding| again(&finding.title)),
             "the same once more"
         );
-        // User code alone shows nothing of it.
+        // Samples of user code alone do not show it.
         recording.tier = Tier::T2;
         assert!(diagnose(&recording).findings.iter().all(|finding| finding.rule != "R15"));
     }
@@ -263,9 +271,9 @@ mod tests {
         };
         for sleeps in [false, true] {
             let titles = title(&["try_to_free_pages"], sleeps);
-            assert!(titles[0].starts_with("The thread takes memory back from others before"), "{titles:?}");
+            assert!(titles[0].starts_with("The thread reclaims memory before it can allocate"), "{titles:?}");
             let titles = title(&["try_to_compact_pages"], sleeps);
-            assert!(titles[0].starts_with("The thread moves pages together for a huge one: 1"), "{titles:?}");
+            assert!(titles[0].starts_with("The thread compacts memory for a huge page: 1"), "{titles:?}");
         }
         let titles = title(&["rwsem_down_read_slowpath"], true);
         assert!(
@@ -284,10 +292,7 @@ mod tests {
             found.map(|finding| finding.title)
         };
         let title_of_line = title(LINE).expect("a quarter of its time");
-        assert!(
-            title_of_line.starts_with("Memory that is touched for the first time takes "),
-            "{title_of_line}"
-        );
+        assert!(title_of_line.starts_with("The first touch of memory pages takes "), "{title_of_line}");
         assert_eq!(title(&[LINE, &["do_wp_page"]].concat()), None);
     }
 }

@@ -1,7 +1,8 @@
-//! The rules: each knows one family of causes, what shows it, and what rules it out.
+//! The rules. Each covers a family of causes: the evidence for them, and the evidence against them.
 //!
-//! A rule gives a finding from `SHARE_MIN` of the critical thread's time on. Thresholds are constants at the top of the
-//! rule's file, with their reason. R18 (the limit is elsewhere) is the verdict, in `analyse/mod.rs`.
+//! A rule returns a finding from `SHARE_MIN` of the critical thread's time on. Thresholds are constants at
+//! the top of the rule's file, with their reason. R18 (the limit is elsewhere) is a verdict, in
+//! `analyse/mod.rs`.
 
 mod calls;
 mod disks;
@@ -25,7 +26,7 @@ pub(crate) const SHARE_MIN: f64 = 0.05;
 pub(crate) struct Rule {
     pub(crate) id: &'static str,
     look: fn(&View<'_>) -> Outcome,
-    /// What it has to be shown to rule anything out.
+    /// The data without which the rule cannot rule anything out.
     needs: Needs,
 }
 
@@ -69,7 +70,7 @@ pub(crate) const ALL: &[Rule] = &[
     Rule { id: "R19", look: own::look, needs: Needs::Nothing },
 ];
 
-/// "24%", and "0.4%" where a whole number would say nothing.
+/// "24%", and "0.4%" where a whole number would be too coarse.
 pub(crate) fn percent(share: f64) -> String {
     if share >= 0.0995 { format!("{:.0}%", share * 100.0) } else { format!("{:.1}%", share * 100.0) }
 }

@@ -1,8 +1,8 @@
-//! R10: connections that wait to be accepted, or are refused. R11: peers that do not take what they are sent, on the network
+//! R10: connections that wait to be accepted, or are refused. R11: receivers that do not read, on the network
 //! and on this machine.
 //!
-//! Both are seen from the kernel's tables alone, and both may hold up clients while every thread of the server sleeps. A server
-//! that waits in the send itself for a peer to read is seen by its calls.
+//! The kernel's tables show both, and both may hold up clients while every thread of the server sleeps. The
+//! call statistics show a server that waits inside a send until its receiver reads.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,18 @@ use crate::analyse::finding::{Finding, Outcome};
 use crate::analyse::view::View;
 use crate::recording::{Listener, Role, Socket};
 
-/// Part of the looks that found somebody waiting, from which the server accepts too late.
+/// Part of the polls that found connections waiting, from which the server accepts too late.
 const WAITING_MIN: f64 = 0.5;
-/// Part of the looks with much unsent, from which a peer is slow; and looks that are enough to say so.
+/// Part of the polls with much unsent data, from which a receiver is slow; and the minimum number of polls.
 const UNSENT_MIN: f64 = 0.5;
 const LOOKS_MIN: u64 = 4;
-/// Part of the looks that found a closed window, from which a peer does not read; unless it takes something in more of them
-/// than this: then it reads, only more slowly than is sent.
+/// Part of the polls with a closed window, from which a receiver does not read. If it made progress in more
+/// than `TAKING_MAX` of the polls, it reads, only more slowly than the server sends.
 const CLOSED_MIN: f64 = 0.25;
 const TAKING_MAX: f64 = 0.5;
-/// A process that stands still at the begin and at the end needs no more looks.
+/// A process that is stopped at the begin and at the end needs no more polls.
 const STOPPED_LOOKS_MIN: u64 = 2;
-/// Of a process on this machine: part of the looks that found something that it had not read.
+/// For a process on this machine: part of the polls that found unread data.
 const UNREAD_MIN: f64 = 0.75;
 const IDLE_FROM: f64 = 0.7;
 
@@ -65,8 +65,14 @@ fn full(view: &View<'_>, listener: &Listener) -> Option<Finding> {
     Some(
         Finding::outside("R10", 2.0, view.confidence(0.8, false), title)
             .about(address.as_str())
-            .evidence(format!("{} of the looks found somebody waiting; {waited}", percent(seen)), command)
-            .next("An edge-triggered listener must be drained until EAGAIN at each event; or use level-triggered."),
+            .evidence(
+                format!("{} of the samples found connections waiting; {waited}", percent(seen)),
+                command,
+            )
+            .next(
+                "An edge-triggered listener must be drained until EAGAIN at each event; or use \
+                 level-triggered.",
+            ),
     )
 }
 
@@ -101,19 +107,23 @@ fn on_the_network(view: &View<'_>) -> Option<Finding> {
     let title = if closed {
         format!("{who} does not read: its window is closed and {} bytes wait for it", worst.unsent_max)
     } else {
-        format!("{who} takes what it is sent slowly: {} bytes wait for it", worst.unsent_max)
+        format!("{who} reads slowly: {} bytes wait for it", worst.unsent_max)
     };
-    // A pipelining client or a replica that keeps up has bytes under way as well: only a closed window is sure.
+    // A pipelining client or a replica that keeps up has bytes in flight as well: only a closed window is
+    // certain.
     let (ceiling, confidence) = if closed { (1.5, 0.8) } else { (1.05, 0.3) };
     let mut finding = Finding::outside("R11", ceiling, view.confidence(confidence, false), title)
         .evidence(
             format!(
-                "{} of {} looks found much unsent, {} a closed window, {} that it had taken something",
+                "{} of {} samples found much unsent data, {} a closed window, {} progress of the receiver",
                 worst.seen_unsent, worst.seen, worst.seen_probing, worst.seen_taking
             ),
             format!("ss -tnmo dst {}", worst.remote),
         )
-        .next("Look at that peer, or at the network to it; a limit on its output buffer keeps it from taking memory.");
+        .next(
+            "Look at that process, or at the network to it; a limit on its output buffer keeps it from \
+             taking memory.",
+        );
     finding.holds_while_idle = closed;
     if sockets.len() > 1 {
         let all = "ss -tnmoi   # those with much in Send-Q".to_string();
@@ -127,7 +137,7 @@ fn is_closed(socket: &Socket) -> bool {
     part(socket.seen_probing) >= CLOSED_MIN && part(socket.seen_taking) <= TAKING_MAX
 }
 
-/// A process here that reads at once, if it reads at all.
+/// A local receiver reads at once, if it reads at all.
 fn on_this_machine(view: &View<'_>, socket: &Socket) -> Option<Finding> {
     let stopped = socket.seen_stopped as f64 >= UNSENT_MIN * socket.seen as f64;
     let unread = socket.seen_unsent as f64 >= UNREAD_MIN * socket.seen as f64;
@@ -143,12 +153,12 @@ fn on_this_machine(view: &View<'_>, socket: &Socket) -> Option<Finding> {
     };
     let confidence = view.confidence(if stopped { 0.9 } else { 0.6 }, false).max(0.5);
     let looks = format!(
-        "{} of {} looks found something unread, {} found it stopped",
+        "{} of {} samples found unread data, {} found it stopped",
         socket.seen_unsent, socket.seen, socket.seen_stopped
     );
     let pid = socket.remote.rsplit_once('(').map_or("", |(_, pid)| pid.trim_end_matches(')'));
     let next = match stopped {
-        true => format!("Let it go on: kill -CONT {pid}; and see who stopped it."),
+        true => format!("Continue it: kill -CONT {pid}; and find out why it was stopped."),
         false => format!("See what it waits for: cat /proc/{pid}/stack."),
     };
     Some(
@@ -159,7 +169,7 @@ fn on_this_machine(view: &View<'_>, socket: &Socket) -> Option<Finding> {
     )
 }
 
-/// The other end of a descriptor, with what it is for.
+/// The other end of a descriptor, with its role.
 fn other_end(view: &View<'_>, fd: Option<i32>, name: &str) -> String {
     match view.role(fd) {
         Some(Role::LogDaemon) => format!("Its log daemon {name}"),
@@ -186,14 +196,20 @@ fn blocked_sends(view: &View<'_>) -> Vec<Finding> {
             let known = descriptor.map(|d| d.peer.clone().unwrap_or_else(|| d.what.clone()));
             let who = other_end(view, fd, &known.unwrap_or_else(|| "a peer".to_string()));
             let share = view.share(ns);
-            let title = format!("{who} does not read in time: {name} to it takes {} of the thread's time", percent(share));
+            let title = format!(
+                "{who} does not read in time: {name} to it takes {} of the thread's time",
+                percent(share)
+            );
             Finding::new("R11", share, view.confidence(0.9, false), title)
                 .about(format!("waiting in {name} for {who}"))
                 .evidence(
                     format!("blocked {} in {name}", millis(ns)),
                     format!("strace -f -T -y -e trace={name} -p {}", view.pid()),
                 )
-                .next("Look at what that process waits for; sends that do not block, or another thread for them, keep it apart.")
+                .next(
+                    "Look at what that process waits for; sends that do not block, or another thread for \
+                     them, keep it apart.",
+                )
                 .frames([name.to_string()])
         })
         .collect()
@@ -255,7 +271,8 @@ mod tests {
             "{}",
             diagnosis.sentence
         );
-        // Somebody who reads with all his might more slowly than is sent closes his window now and then.
+        // A client that reads all the time, but more slowly than the server sends, closes its window now and
+        // then.
         socket.seen_taking = 19;
         let mut recording = golden::busy();
         golden::add_samples(&mut recording, &["main", "call", "replicationFeedSlaves", "memcpy"], 500);
@@ -263,11 +280,7 @@ mod tests {
         let diagnosis = diagnose(&recording);
         assert_eq!(diagnosis.findings[0].rule, "R2", "{}", diagnosis.sentence);
         let slow = diagnosis.findings.iter().find(|finding| finding.rule == "R11").expect("it is said");
-        assert!(
-            slow.title.starts_with("10.0.0.9:4000 of clients takes what it is sent slowly"),
-            "{}",
-            slow.title
-        );
+        assert!(slow.title.starts_with("10.0.0.9:4000 of clients reads slowly"), "{}", slow.title);
     }
 
     #[test]

@@ -1,18 +1,19 @@
-//! R19: the doctor itself: what its look cost the server, what it lost, and which stacks it could not walk.
+//! R19: the doctor itself: its cost to the server, the events it lost, and the stacks it could not walk.
 //!
-//! Nothing can be gained by mending these, so they come last. But who reads the other findings should know: shares of
-//! system calls are too high by what the programs take in each, and what was lost is missing somewhere.
+//! These findings gain nothing, so they come last. They qualify the other findings: shares of system calls
+//! are too high by the programs' time in each call, and lost events are missing somewhere.
 
 use super::percent;
 use crate::analyse::finding::{Finding, Outcome};
 use crate::analyse::view::View;
 use crate::recording::Health;
 
-/// Of a CPU while the programs are on. Their budget is on the mean, which a duty cycle keeps; in the pieces they may take more.
+/// CPUs, while the programs are attached. Their budget limits the mean, which a duty cycle keeps; the
+/// attached spans may take more.
 const COST_MIN: f64 = 0.1;
-/// Of a CPU, outside of the kernel.
+/// CPUs, of the doctor's own process.
 const OWN_MIN: f64 = 0.1;
-/// Of the stacks, from which shares of functions are in doubt.
+/// Part of the stacks, from which shares of functions are in doubt.
 const BROKEN_MIN: f64 = 0.1;
 const STACKS_MIN: u64 = 50;
 
@@ -37,8 +38,8 @@ fn cost(view: &View<'_>, health: &Health, window: f64) -> Option<Finding> {
     }
     let each = health.kernel_ns / health.kernel_runs.max(1);
     let title = format!(
-        "While it looks, the doctor itself takes {} of a CPU, so it looked {} of the time: times of short system calls are \
-         too long by that",
+        "While active, the doctor itself takes {} of a CPU, so it was active for {} of the time: it adds to \
+         the times of short system calls",
         percent(share),
         percent(health.duty)
     );
@@ -47,7 +48,7 @@ fn cost(view: &View<'_>, health: &Health, window: f64) -> Option<Finding> {
         .about("its cost")
         .evidence(format!("its programs ran {} times, {each} ns each", health.kernel_runs), show);
     Some(finding.next(&format!(
-        "Shares of functions without that: evenkeel-doctor diagnose --no-bpf --pid {}",
+        "Shares of functions without this cost: evenkeel-doctor diagnose --no-bpf --pid {}",
         view.pid()
     )))
 }
@@ -69,7 +70,7 @@ fn lost(health: &Health) -> Option<Finding> {
         health.events_lost
     );
     let show = "evenkeel-doctor explain --json FILE   # health.events_lost".to_string();
-    let lost = format!("{} of what the programs told had no room", health.events_lost);
+    let lost = format!("{} events had no room", health.events_lost);
     let finding = Finding::aside("R19", title).about("its losses").evidence(lost, show);
     (health.events_lost > 0)
         .then(|| finding.next("A shorter window has fewer kinds of calls, stacks and descriptors."))

@@ -1,4 +1,5 @@
-//! R8: the thread could run and does not: others have the CPU, its group has used up its limit, or the hypervisor took it.
+//! R8: the thread is runnable and does not run: the CPU is shared, its group is at its limit, or the
+//! hypervisor took the CPU.
 
 use super::{SHARE_MIN, percent};
 use crate::analyse::finding::{Finding, Outcome};
@@ -10,7 +11,8 @@ const QUEUE_MIN: f64 = 0.1;
 
 pub(crate) fn waiting_for_a_cpu(view: &View<'_>) -> Outcome {
     let queue = view.share(view.critical.run_queue_ns);
-    // That is the sum of all of its CPUs, and perhaps of others in the group: the thread itself could not run for as long as it waited.
+    // `throttled_ns` is the sum over all CPUs, and perhaps over other processes of the group. Of this, the
+    // thread felt at most its own wait in the run queue.
     let throttled = view.recording.throttling.as_ref().map_or(0.0, |t| view.share(t.throttled_ns)).min(queue);
     let mut findings = Vec::new();
     if let Some(throttling) = view.recording.throttling.as_ref().filter(|_| throttled >= SHARE_MIN) {
@@ -18,12 +20,11 @@ pub(crate) fn waiting_for_a_cpu(view: &View<'_>) -> Outcome {
     } else if queue >= QUEUE_MIN {
         findings.push(crowded(view, queue));
     }
-    // Who asks for little loses little.
+    // A thread that wants little CPU time loses little.
     let steal = view.recording.host.steal;
     let lost = steal * view.share(view.critical.cpu_ns + view.critical.run_queue_ns);
     if lost >= SHARE_MIN {
-        let title =
-            format!("The hypervisor takes {} of the thread's time: it gives it to others", percent(lost));
+        let title = format!("The hypervisor takes {} of the thread's time for other machines", percent(lost));
         findings.push(
             Finding::new("R8", lost, view.confidence(0.8, false), title)
                 .about("steal")
@@ -76,7 +77,7 @@ fn crowded(view: &View<'_>, share: f64) -> Finding {
             format!("pidstat -u -p {} 10 1", neighbour.pid),
         );
     }
-    finding.next("Move the others elsewhere, give the server CPUs of its own, or more of them.")
+    finding.next("Move the other processes elsewhere, or give the server more CPUs or dedicated CPUs.")
 }
 
 #[cfg(test)]
@@ -111,7 +112,7 @@ mod tests {
         assert!(!told(golden::idle()));
     }
 
-    /// What the group's CPUs lost together is not what this thread waited.
+    /// The group's loss over all CPUs is not this thread's wait.
     #[test]
     fn a_limit_that_the_thread_does_not_feel_is_no_cause() {
         let mut recording = golden::busy();

@@ -1,8 +1,9 @@
-//! R2: CPU that sending costs, by whom it is sent to; feeding replicas is a part of it. R13: the other end's receive work
-//! inside our own send.
+//! R2: CPU time of sending, by role of the receiver; feeding replicas is a part of it. R13: the receiver's
+//! work inside the server's own send.
 //!
-//! A replica costs twice: the server copies each command for it, and writes it to its socket. The first is in a function
-//! that has a name in every server of the Redis family; the second is in system calls on descriptors whose role is known.
+//! A replica costs twice: the server copies each command for it, and writes it to the socket. The copies are
+//! in functions whose names are known for all servers of the Redis family; the writes are system calls on
+//! descriptors with a known role.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use crate::recording::{Role, Sample};
 
 pub(crate) const SENDS: &[&str] = &["write", "writev", "sendto", "sendmsg", "sendmmsg", "sendfile", "splice"];
 
-/// Functions that copy commands for replicas; what they call belongs to them.
+/// Functions that copy commands for replicas; their callees count as part of them.
 #[rustfmt::skip]
 const FEEDS: &[&str] = &[
     "replicationFeedSlaves", "replicationFeedReplicas", "replicationFeedStreamFromMasterStream",
@@ -21,16 +22,18 @@ const FEEDS: &[&str] = &[
     "feedReplicationBacklog", "replicationFeedMonitors",
 ];
 
-/// Loopback always does some; from here on it is worth a word.
+/// Loopback always has some; from this share on it is worth a finding.
 const RECEIVE_MIN: f64 = 0.15;
 #[rustfmt::skip]
-const RECEIVES: &[&str] = &["tcp_v4_rcv", "tcp_v6_rcv", "tcp_rcv_established", "__netif_receive_skb", "process_backlog"];
+const RECEIVES: &[&str] = &[
+    "tcp_v4_rcv", "tcp_v6_rcv", "tcp_rcv_established", "__netif_receive_skb", "process_backlog",
+];
 
 pub(crate) fn is_feed(name: &str) -> bool {
     FEEDS.contains(&name)
 }
 
-/// Functions that feed replicas: samples in them are of work for those.
+/// Marks the functions that feed replicas.
 pub(crate) fn feeds(view: &View<'_>) -> Marks {
     view.mark(|frame| is_feed(&frame.name))
 }
@@ -55,7 +58,7 @@ pub(crate) fn by_role(view: &View<'_>) -> Outcome {
     let sent = cpu.get(&Role::Replica).map_or(0.0, |&ns| view.share(ns));
     findings.extend(replicas(view, sent));
     if findings.is_empty() && !view.counts_calls() {
-        return Outcome::Unseen("CPU inside system calls needs programs in the kernel".to_string());
+        return Outcome::Unseen("CPU time inside system calls needs BPF programs".to_string());
     }
     Outcome::found_or(findings, || {
         let all = view.share(cpu.values().sum());
@@ -63,7 +66,7 @@ pub(crate) fn by_role(view: &View<'_>) -> Outcome {
     })
 }
 
-/// Feeding replicas: both parts are one cause.
+/// Feeding replicas: copies and writes are a single cause.
 fn replicas(view: &View<'_>, sent: f64) -> Option<Finding> {
     let feeds = feeds(view);
     let fed = view.samples().filter(|sample| view.meets(sample.stack, &feeds));
@@ -74,7 +77,8 @@ fn replicas(view: &View<'_>, sent: f64) -> Option<Finding> {
     }
     let count = view.recording.descriptors.iter().filter(|d| d.role == Role::Replica).count();
     let title = format!(
-        "Feeding {} replica{} takes {} of the thread's time: {} copying commands for them, {} writing to their sockets",
+        "Feeding {} replica{} takes {} of the thread's time: {} copying commands for them, {} writing to \
+         their sockets",
         if count == 0 { "its".to_string() } else { count.to_string() },
         if count == 1 { "" } else { "s" },
         percent(fed + sent),
@@ -88,9 +92,15 @@ fn replicas(view: &View<'_>, sent: f64) -> Option<Finding> {
     Some(
         Finding::new("R2", fed + sent, view.confidence(0.9, true), title)
             .about("feeding replicas")
-            .evidence(format!("{} of CPU samples are inside functions that feed replicas", percent(fed)), perf)
+            .evidence(
+                format!("{} of CPU samples are inside functions that feed replicas", percent(fed)),
+                perf,
+            )
             .evidence(format!("writes to replicas take {}", percent(sent)), trace)
-            .next("Chain replicas behind one another, or use a server that copies a command once for all of them.")
+            .next(
+                "Chain replicas behind one another, or use a server that copies a command once for all of \
+                 them.",
+            )
             .frames(FEEDS.iter().map(ToString::to_string))
             .within(&[view.sample_error(samples), view.scale_error(sent)]),
     )
@@ -104,7 +114,7 @@ fn sending(view: &View<'_>, role: Role, share: f64) -> Finding {
         .filter(|c| SENDS.contains(&c.name.as_str()) && view.role(c.fd) == Some(role))
         .filter_map(|c| c.count)
         .sum();
-    // It is work that clients asked for: less can be gained than the share says.
+    // Clients asked for this work: the possible gain is smaller than the share.
     let mut finding = Finding::new("R2", share, view.confidence(0.5, false), title);
     finding.ceiling = 1.0 / (1.0 - share / 2.0);
     finding
@@ -120,7 +130,7 @@ fn sending(view: &View<'_>, role: Role, share: f64) -> Finding {
 
 pub(crate) fn receive_inside_send(view: &View<'_>) -> Outcome {
     if !view.samples_kernel() {
-        return Outcome::Unseen("stacks of the kernel need rights to sample it".to_string());
+        return Outcome::Unseen("stacks of the kernel need privileges".to_string());
     }
     let sends = |sample: &&Sample| is_send(sample);
     let receive = view.mark(|frame| RECEIVES.contains(&frame.name.as_str()));
@@ -137,8 +147,14 @@ pub(crate) fn receive_inside_send(view: &View<'_>) -> Outcome {
     let perf = format!("perf record -g -p {} -- sleep 10; perf report -S tcp_v4_rcv -g caller", view.pid());
     Outcome::Found(vec![
         Finding::new("R13", share, view.confidence(0.4, true), title)
-            .evidence(format!("{} of CPU samples are in TCP's receive path below a send", percent(share)), perf)
-            .next("Expected where both ends are on one machine; a Unix socket, or clients elsewhere, take it away.")
+            .evidence(
+                format!("{} of CPU samples are in TCP's receive path below a send", percent(share)),
+                perf,
+            )
+            .next(
+                "Expected where both ends are on one machine; a Unix socket, or clients elsewhere, take it \
+                 away.",
+            )
             .frames(RECEIVES.iter().map(ToString::to_string))
             .within(&[view.sample_error(count)]),
     ])
@@ -171,7 +187,7 @@ mod tests {
         assert_eq!(first.rule, "R2");
         assert!(first.title.starts_with("Feeding 1 replica takes "), "{}", first.title);
         assert!(first.title.ends_with("2.0% writing to their sockets"), "{}", first.title);
-        // What is named there is not found again as a hot function.
+        // Functions of this finding are not found again as hot functions.
         assert!(
             diagnosis.findings.iter().all(|f| !f.title.contains("replicationFeedSlaves")),
             "{diagnosis:#?}"

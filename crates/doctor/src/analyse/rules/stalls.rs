@@ -1,8 +1,9 @@
-//! R17: the event loop stands still again and again, with a period.
+//! R17: the event loop stalls again and again, with a period.
 //!
-//! A mean hides it: a loop that works 60 ms every quarter of a second has three quarters of its time free, and each client
-//! waits up to 60 ms. A turn of the loop, from one poll to the next, is as long as everybody waits who came during it. What
-//! has a period is done by the server's own clock, and so can be cut into pieces or moved elsewhere.
+//! A mean hides such stalls: a loop that works 60 ms every quarter of a second is free for three quarters of
+//! the time, but each client waits up to 60 ms. A client that arrives during a turn of the loop, from one
+//! poll to the next, waits until the turn ends. Periodic work is driven by the server's own timer, so it can
+//! be split or moved to another thread.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +13,22 @@ use crate::analyse::finding::{Finding, Outcome};
 use crate::analyse::view::View;
 use crate::recording::{STALL_NS, Stall};
 
-/// Fewer have a period by chance.
+/// Fewer stalls have a period by chance.
 const STALLS_MIN: usize = 5;
-/// Intervals that are the period, or two or three of it where one was not seen, and how exactly.
+/// Part of the intervals that must be the period, or two or three periods if a stall was missed; and the
+/// tolerance.
 const REGULAR_MIN: f64 = 0.8;
 const MISSED_MAX: f64 = 3.0;
 const EXACT: f64 = 0.1;
-/// One of this length is felt even if the sum is small.
+/// Clients notice a stall of this length even if the sum is small.
 const LONG_NS: u64 = 100_000_000;
-/// A part of this size is what the stalls are.
+/// A cause with this part of the stalls' time is named for the finding.
 const MOST: f64 = 0.5;
 const NEARLY_ALL: f64 = 0.9;
 
 pub(crate) fn periodic(view: &View<'_>) -> Outcome {
     if !view.counts_calls() {
-        return Outcome::Unseen("turns of an event loop need programs in the kernel".to_string());
+        return Outcome::Unseen("turns of an event loop need BPF programs".to_string());
     }
     let tid = view.critical.tid;
     let stalls: Vec<&Stall> = view.recording.stalls.iter().filter(|stall| stall.tid == tid).collect();
@@ -46,7 +48,7 @@ pub(crate) fn periodic(view: &View<'_>) -> Outcome {
     }
 }
 
-/// From the begin of one to the begin of the next, if that is nearly always the same.
+/// The interval between the starts of two stalls, if it is nearly always the same.
 fn period(stalls: &[&Stall]) -> Option<u64> {
     if stalls.len() < STALLS_MIN {
         return None;
@@ -80,15 +82,16 @@ fn finding(view: &View<'_>, stalls: &[&Stall], period: u64) -> Finding {
         (None, None) => format!("{} of it computing", percent(computing)),
     };
     let title = format!(
-        "Every {:.2} s the event loop stands still for {}, and everybody waits: {cause}",
+        "Every {:.2} s the event loop stands still for {}, and all clients wait: {cause}",
         period as f64 / 1e9,
         millis(mean)
     );
-    // Other rules know more of disks, locks and neighbours.
+    // Other rules know more about disks, locks and neighbours.
     let confidence = if computing >= MOST { 0.9 } else { 0.5 };
     let longest = stalls.iter().map(|stall| stall.length_ns).max().unwrap_or(0);
     let evidence = format!(
-        "{} turns of its loop took more than {}, the longest {}; {} of that time on a CPU, {} blocked, {} waiting for one",
+        "{} turns of its loop took more than {}, the longest {}; {} of that time on a CPU, {} blocked, {} \
+         waiting for one",
         stalls.len(),
         millis(STALL_NS),
         millis(longest),
@@ -100,13 +103,13 @@ fn finding(view: &View<'_>, stalls: &[&Stall], period: u64) -> Finding {
     let mut finding = Finding::new("R17", view.share(all), view.confidence(confidence, false), title)
         .about("stalls with a period")
         .evidence(evidence, show)
-        .next("Look for what it does by a timer: cut it into small pieces, or give it to another thread.")
+        .next("Find the work that a timer starts: split it into small pieces, or move it to another thread.")
         .frames(function.map(ToString::to_string));
     finding.holds_while_idle = true;
     finding
 }
 
-/// Its own function that nearly all samples of the stalls are in, or most of them.
+/// The server's own function that holds nearly all samples of the stalls, or most of them.
 fn function<'a>(view: &View<'a>) -> Option<&'a str> {
     let late: u64 = view.samples().filter(|sample| sample.late).map(|sample| sample.count).sum();
     let tree = view.tree(|sample| sample.late, |frame| !is_foreign(frame));
@@ -117,7 +120,7 @@ fn function<'a>(view: &View<'a>) -> Option<&'a str> {
     with(NEARLY_ALL).or_else(|| with(MOST))
 }
 
-/// The call that took most of the time, of those that were the longest of their turns.
+/// Of the calls that were the longest of their turns, the call with the largest sum.
 fn call(view: &View<'_>, stalls: &[&Stall]) -> Option<(String, u64)> {
     let mut calls: BTreeMap<(&str, Option<i32>), u64> = BTreeMap::new();
     for stall in stalls {
@@ -157,7 +160,7 @@ mod tests {
         golden::add_samples(&mut recording, &["main", "cron", "sweep"], 200);
         recording.samples[0].late = true;
         golden::add_samples(&mut recording, &["main", "call"], 200);
-        // One was not seen.
+        // A stall was not seen.
         let stall = Stall { length_ns: 120 * MS, ..Stall::default() };
         recording.stalls = at(&[100, 602, 1_099, 2_101, 2_600, 3_102], &stall);
         let title = title(&recording).expect("R17");

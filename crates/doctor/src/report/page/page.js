@@ -10,14 +10,14 @@ const make = (tag, text, parent, kind) => {
 };
 const percent = (share) => (share * 100).toFixed(share < 0.1 ? 1 : 0) + "%";
 
-// Of a comparison: what it says, and each change.
+// For a comparison: both sentences, and each change.
 function showChanges() {
   byId("sentence").textContent = data.after;
   byId("about").textContent = data.about;
   document.title = data.after;
   make("p", "Before: " + data.before, byId("findings"));
-  byId("legend").textContent = "Red: more after than before. Blue: less. A graph lacks what the other recording alone had: look at both.";
-  if (!data.changes.length) make("p", "No finding came, went, or changed by more than chance does.", byId("findings"));
+  byId("legend").textContent = "Red: more after than before. Blue: less. A graph lacks the stacks that only the other recording has: look at both.";
+  if (!data.changes.length) make("p", "No finding appeared, is gone, or changed by more than the sampling error.", byId("findings"));
   data.changes.forEach((change, index) => {
     const card = make("div", null, byId("findings"), "finding");
     make("h3", `${index + 1}. ${change.fate}: ${change.title}`, card);
@@ -48,7 +48,7 @@ function showFindings() {
   data.diagnosis.findings.forEach((finding, index) => {
     const card = make("div", null, byId("findings"), "finding");
     make("h3", `${index + 1}. ${finding.title}`, card);
-    const gain = finding.ceiling <= 1 ? "about this report" : finding.share === null ? "felt by clients" : `at most x${finding.ceiling.toFixed(2)} if mended`;
+    const gain = finding.ceiling <= 1 ? "about this report" : finding.share === null ? "felt by clients" : `at most x${finding.ceiling.toFixed(2)} if fixed`;
     const each = finding.per_request_us === null ? "" : `${finding.per_request_us.toFixed(2)} us a request; `;
     const of = finding.share_error === null ? "" : `${(finding.share * 100).toFixed(1)}% ±${(finding.share_error * 100).toFixed(1)}% of its time; `;
     make("div", `${finding.rule}; ${of}${each}${gain}; confidence ${Math.round(finding.confidence * 100)}%`, card, "small");
@@ -89,7 +89,7 @@ function showTabs() {
       const pattern = new RegExp(text, "i");
       mark((name) => pattern.test(name));
     } catch {
-      // The pattern is not finished yet.
+      // The pattern is incomplete yet.
     }
   };
 }
@@ -99,7 +99,7 @@ function mark(test) {
   draw();
 }
 
-// Path from the root to a node: those are drawn over the whole width.
+// The path from the root to a node: its nodes are drawn over the whole width.
 function pathTo(node, target) {
   if (node === target) return [node];
   for (const child of node.c || []) {
@@ -116,7 +116,7 @@ function matchedValue(node) {
 
 const ROW = 18;
 
-// Of a comparison: red has become more, blue less; the stronger, the more of the whole.
+// For a comparison: red for more, blue for less; the larger the change of the total's share, the stronger.
 function changeColor(node) {
   const change = (graph.of_before ? node.o - node.v : node.v - node.o) / Math.max(1, graph.root.v), strength = Math.min(1, Math.sqrt(Math.abs(change)) * 2.5);
   if (Math.abs(change) < 0.002) return "#b9b6b2";
@@ -198,7 +198,7 @@ const HEAT_PARTS = [
   ["Run queue", (slot) => slot.run_queue_ns, (v) => `waiting for a CPU ${(v / 1e6).toFixed(1)} ms`, [176, 125, 28]],
 ];
 
-// A column is a second, a row a part of it: what comes each second is a line, and what stalls is a block.
+// A column is a second, a row a part of it: events once a second form a line, and a stall forms a block.
 function showHeat() {
   const slot_ns = data.heat.slot_ns;
   const slots = data.heat.slots.slice(0, Math.max(1, Math.round(data.seconds * 1e9 / slot_ns)));
@@ -235,10 +235,10 @@ function showHeat() {
     const slot = slots[index];
     if (!slot) return;
     const at = `${(index * slot_ns / 1e9).toFixed(2)} s: `;
-    detail.textContent = at + (slot.seen_ns ? HEAT_PARTS.map((part) => part[2](part[1](slot))).join(", ") : "not looked");
+    detail.textContent = at + (slot.seen_ns ? HEAT_PARTS.map((part) => part[2](part[1](slot))).join(", ") : "not observed");
   };
   byId("heatabout").textContent =
-    `From left to right ${columns} seconds, from below to above the ${rows} parts of each, ${slot_ns / 1e6} ms. Grey: not looked.`;
+    `From left to right ${columns} seconds, from below to above the ${rows} parts of each, ${slot_ns / 1e6} ms. Grey: not observed.`;
   paint();
 }
 
