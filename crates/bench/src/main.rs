@@ -15,7 +15,6 @@ mod proc;
 mod promises;
 mod read;
 mod stats;
-mod sync;
 mod sys;
 mod syscalls;
 mod table;

@@ -3,19 +3,17 @@
 //!
 //! **Expired keys.** Each worker sweeps its own share of the slots. A sweep begins with every tick.
 //!
-//! **Unused memory.** When much has been freed, each worker gives back what it has unused ([`crate::allocator::AllocatorPurge`]). One that has
+//! **Unused memory.** When much has been freed, each worker gives back what it has unused ([`evenkeel_runtime::allocator::AllocatorPurge`]). One that has
 //! much to do takes a slice with every tick; otherwise it goes on until it is through.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use evenkeel_store::SLOTS;
 
-use crate::clock::{self, Ticks};
 use crate::dispatch::Executor;
 use crate::observe::stats::{Stage, add};
-
-/// The longest slice of background work, in microseconds.
-pub(crate) const SLICE_US_MAX: u64 = 500;
+use evenkeel_runtime::allocator::SLICE_US_MAX;
+use evenkeel_runtime::clock::{self, Ticks};
 
 /// Microseconds after which a sweep visits no further slot: a visit takes up to 200 more when a segment is due as a whole.
 const SWEEP_US_MAX: u64 = SLICE_US_MAX - 200;

@@ -9,7 +9,6 @@
 //! [`claim`] decides who ends a wait; `net/worker/suspended.rs` is what the connection's worker does; docs/blocking.md
 //! has the whole story.
 
-pub(crate) mod claim;
 pub(crate) mod serve;
 
 use std::collections::HashSet;
@@ -27,7 +26,7 @@ use crate::error::{Done, Error};
 use crate::reply::Reply;
 use crate::session::Caching;
 use crate::waiting::{On, Resumed, Waiting, has_hung_up};
-use claim::Claim;
+use evenkeel_runtime::claim::Claim;
 
 /// How a call came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,10 +14,8 @@ use evenkeel_store::evict::Pool;
 use evenkeel_store::{Access, Key, Place, SlotGuard, ThreadContext};
 
 use crate::acl;
-use crate::background::SLICE_US_MAX;
 use crate::blocking::Mode;
 use crate::blocking::serve::Host;
-use crate::clock::{self, Ticks};
 use crate::command::table::{Table, table};
 use crate::command::{Args, Call, Command, Flags, Id, LockScope};
 use crate::config::{Policy, Settings};
@@ -31,6 +29,8 @@ use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::{ReplyMode, Session, Watching};
 use crate::waiting::Resumed;
+use evenkeel_runtime::allocator::SLICE_US_MAX;
+use evenkeel_runtime::clock::{self, Ticks};
 
 mod admission;
 pub(crate) mod memory;

@@ -1,7 +1,7 @@
 //! The lazy-free thread: frees flushed databases and large values, which would keep a worker from its clients.
 //!
 //! Most of that memory belongs to workers, and a worker spends time on every block of its memory that another thread
-//! frees ([`crate::allocator`]). So the lazy-free thread pauses after some thousand blocks until each worker has taken
+//! frees ([`evenkeel_runtime::allocator`]). So the lazy-free thread pauses after some thousand blocks until each worker has taken
 //! its blocks back: no worker is kept from its clients by more than these. The thread does not wait a second time for a
 //! worker that has not answered, because a script runs on it, until that worker has.
 //!

@@ -4,20 +4,15 @@
 //! `pipeline.rs` and `dispatch.rs`.
 
 mod acl;
-mod allocator;
 mod background;
 mod blocking;
 mod check;
 mod clients;
-mod clock;
 mod command;
 mod config;
-mod crash;
 mod dispatch;
 mod error;
-mod glob;
 mod lazy_free;
-mod log;
 mod monitor;
 mod net;
 mod observe;
@@ -28,13 +23,11 @@ mod pipeline;
 mod pubsub;
 mod replication;
 mod reply;
-mod sandbox;
 mod scripting;
 mod sd_notify;
 mod server;
 mod session;
 mod startup;
-mod sync;
 #[cfg(test)]
 mod testing;
 mod tls;

@@ -18,12 +18,12 @@ use evenkeel_store::SlotGuard;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::clients::ClientInfo;
-use crate::clock;
 use crate::command::{Args, Command, Flags, specs};
 use crate::error::Error;
 use crate::pubsub::PubSub;
 use crate::pubsub::unit::{self, Message};
 use crate::session::Session;
+use evenkeel_runtime::clock;
 
 /// Who watches.
 #[derive(Default)]

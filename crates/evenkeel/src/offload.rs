@@ -36,7 +36,6 @@ use parking_lot::{Condvar, Mutex};
 use crate::acl::{self, Access};
 use crate::blocking::{Mode, Timeout};
 use crate::clients::ClientInfo;
-use crate::clock::{self, Ticks};
 use crate::command::args::OwnedArgs;
 use crate::command::table::table;
 use crate::command::{Args, Call, Flags, Id, LockScope};
@@ -49,6 +48,7 @@ use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::{Caching, Session};
 use crate::waiting::{On, Resumed, Waiting};
+use evenkeel_runtime::clock::{self, Ticks};
 
 /// Elements from which on work is large: at some 50 ns each, a millisecond's.
 pub(crate) const OFFLOAD_MIN: usize = 20_000;

@@ -13,7 +13,6 @@ use evenkeel_store::ahead::MEMBERS_MAX;
 use evenkeel_store::journal::Received;
 use evenkeel_store::{Key, Place};
 
-use crate::clock;
 use crate::command::{Args, Id};
 use crate::dispatch::{Executor, Outcome, Request, append_push, book};
 use crate::error::Error;
@@ -23,6 +22,7 @@ use crate::observe::stats::{Stage, add};
 use crate::pubsub::push_queue;
 use crate::reply::Reply;
 use crate::session::Session;
+use evenkeel_runtime::clock;
 
 /// Commands per batch: enough to hide the memory's latency, few enough that what was fetched is still there.
 const BATCH: usize = 32;

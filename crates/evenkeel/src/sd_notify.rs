@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use crate::config::Supervised;
-use crate::log::Log;
+use evenkeel_runtime::server_log::Log;
 
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 

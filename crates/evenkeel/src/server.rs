@@ -11,16 +11,13 @@ use evenkeel_store::events::Events;
 use parking_lot::{Mutex, RwLock};
 
 use crate::acl::Acl;
-use crate::allocator::AllocatorPurge;
 use crate::clients::{ClientInfo, Clients};
-use crate::clock;
 use crate::command::migrate::Targets;
 use crate::command::table::{renamed, table};
 use crate::command::{Args, Command, Flags, LockScope, Table};
 use crate::config::{ConfigFile, Settings};
 use crate::dispatch::memory::apart_bytes;
 use crate::lazy_free::LazyFreeThread;
-use crate::log::Log;
 use crate::monitor::Monitors;
 use crate::net::inbox::{Inbox, Message};
 use crate::net::listener::Listeners;
@@ -41,6 +38,10 @@ use crate::session::Session;
 use crate::tls::Tls;
 use crate::tracking::Tracking;
 use crate::waiting::Resumed;
+use evenkeel_runtime::allocator::AllocatorPurge;
+use evenkeel_runtime::clock;
+use evenkeel_runtime::random::{random_hex, random_seed};
+use evenkeel_runtime::server_log::Log;
 
 /// See the module's text.
 pub(crate) struct Server {
@@ -448,25 +449,4 @@ fn writes(server: &Server, (row, args): (&Command, &Args<'_>), session: &Session
     }
     let mut queued = session.multi.iter().flat_map(|multi| &multi.queue);
     queued.any(|queued| one(table().row(queued.id), &queued.args.as_args()))
-}
-
-fn random_seed() -> u64 {
-    let mut bytes = [0; 8];
-    fill_random(&mut bytes);
-    u64::from_le_bytes(bytes)
-}
-
-/// Forty random hexadecimal digits, as Redis names runs.
-pub(crate) fn random_hex() -> String {
-    let mut bytes = [0; 20];
-    fill_random(&mut bytes);
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-pub(crate) fn fill_random(bytes: &mut [u8]) {
-    for bytes in bytes.chunks_mut(256) {
-        // SAFETY: the pointer and length are those of `bytes`.
-        let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-        assert_eq!(got, bytes.len() as isize, "the kernel gives up to 256 random bytes at once");
-    }
 }

@@ -12,14 +12,9 @@ use evenkeel_rdb::without_numbers;
 use evenkeel_store::ThreadContext;
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR2, SIGXFSZ};
 
-use crate::allocator::{self, Watch};
-use crate::background::SLICE_US_MAX;
 use crate::check;
-use crate::clock::{self, Ticks};
 use crate::command::table::table;
 use crate::config::{Action, Launch, LogLevel, Mistakes, NoEffect, Settings};
-use crate::crash;
-use crate::log::{Level, Log, Target, try_file};
 use crate::net::listener::NOWHERE;
 use crate::net::worker::Worker;
 use crate::persist::load::{self, Ended};
@@ -28,8 +23,13 @@ use crate::persist::progress_bar::Bar;
 use crate::persist::replay::{self, Replayed};
 use crate::persist::{aof, end, passed_over, rewrite, save_points, snapshot};
 use crate::replication::{failover, link};
-use crate::sandbox::{self, Call};
 use crate::server::Server;
+use evenkeel_runtime::allocator::SLICE_US_MAX;
+use evenkeel_runtime::allocator::{self, Watch};
+use evenkeel_runtime::clock::{self, Ticks};
+use evenkeel_runtime::crash;
+use evenkeel_runtime::sandbox::{self, Call};
+use evenkeel_runtime::server_log::{Level, Log, try_file};
 
 mod preflight;
 mod sentinel;
@@ -130,9 +130,9 @@ fn serve(launch: Launch) -> ExitCode {
         eprintln!("{}", preflight::no_log_file(path, &error));
         return ExitCode::FAILURE;
     }
-    let log = Log::start(level_of(settings.loglevel), Target::of(&settings));
+    let log = Log::start(level_of(settings.loglevel), settings.log_target());
     tell_terminal(&settings, &without_effect);
-    crash::follow(&settings);
+    crash::follow(settings.crash_log_enabled, settings.logfile.as_deref());
     forbidden.into_iter().for_each(|line| log.warning(line));
     let settings = match within_file_limit(settings, &log) {
         Ok(settings) => settings,

@@ -20,13 +20,11 @@ use evenkeel_testkit::{Peer, Program, Random, Target, transcript};
 
 use crate::blocking::{End, Mode, Wait};
 use crate::clients::ClientInfo;
-use crate::clock;
 use crate::command::args::OwnedArgs;
 use crate::command::{Args, Call, Command, Group, Keys, at_least, exactly, read, write};
 use crate::config::Launch;
 use crate::dispatch::{Executor, Outcome, Request};
 use crate::error::{Done, Error};
-use crate::log::{self, Level, Log};
 use crate::net::inbox::Message;
 use crate::offload::{OFFLOAD_MIN, Work};
 use crate::pubsub::push_queue::Pending;
@@ -34,6 +32,8 @@ use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
 use crate::waiting::{On, Resumed, Waiting};
+use evenkeel_runtime::clock;
+use evenkeel_runtime::server_log::{self, Level, Log};
 
 /// Commands that only tests have.
 #[rustfmt::skip]
@@ -49,8 +49,8 @@ pub(crate) const COMMANDS: &[Command] = &[
 
 /// A new folder, for a test to remove. `purpose` is in its name.
 pub(crate) fn folder(purpose: &str) -> PathBuf {
-    let path =
-        std::env::temp_dir().join(format!("evenkeel-{purpose}-{}", &crate::server::random_hex()[..12]));
+    let path = std::env::temp_dir()
+        .join(format!("evenkeel-{purpose}-{}", &evenkeel_runtime::random::random_hex()[..12]));
     std::fs::create_dir(&path).expect("the temporary directory takes a new one");
     path
 }
@@ -225,7 +225,7 @@ impl World {
 
     /// With more arguments.
     pub(crate) fn with(args: &[&str]) -> World {
-        let log = Log::start(Level::Nothing, log::Target::default());
+        let log = Log::start(Level::Nothing, server_log::Target::default());
         let args = START.iter().chain(&["--save", ""]).chain(args).map(OsString::from);
         let launch = Launch::from_args(args, |_| true).expect("there is a working directory");
         assert!(launch.mistakes.is_empty(), "{:?}", launch.mistakes);

@@ -528,7 +528,7 @@ impl Tracking {
 
 /// Keeps what a client is told until the keys are let go of, with the other messages of the unit.
 fn keep(client: &Arc<ClientInfo>, message: PushMessage) {
-    unit::keep(Message::PushMessage(client.clone(), message));
+    unit::keep(Message::Sent(client.clone(), message));
 }
 
 fn note_broken(client: &Arc<ClientInfo>, target: u64, put: impl Fn(&Arc<ClientInfo>, PushMessage)) {

@@ -1,7 +1,7 @@
 //! Four threads that hand events round, each with an epoll and an eventfd, as the workers of a server have them.
 //!
 //! An event is a microsecond's work, after which it goes to the next thread. The one way to hand it over writes the eventfd
-//! each time; the other is the server's own mailbox, compiled here from its file, which writes it only to a thread that
+//! each time; the other is the server's own mailbox, which writes it only to a thread that
 //! sleeps. What the threads' CPU time holds beyond the events' work was spent on waking.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -10,13 +10,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use evenkeel_runtime::mailbox::Mailbox;
+
 use crate::load::keys::Random;
 use crate::sys::{self, Poller};
 use crate::{interrupt, proc};
-use mailbox::Mailbox;
-
-#[path = "../../../evenkeel/src/net/mailbox.rs"]
-mod mailbox;
 
 pub(super) const THREADS: usize = 4;
 /// Steps of work for an event: about a microsecond.

@@ -11,7 +11,7 @@ use super::rows::{self, Category, Need};
 use super::{absent, has_spaces};
 use crate::command::table::table;
 use crate::command::{Args, Flags, Id};
-use crate::glob;
+use evenkeel_runtime::glob;
 
 /// Why a rule is none, in Redis' words.
 pub(crate) type RuleError = &'static str;

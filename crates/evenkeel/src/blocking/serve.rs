@@ -8,7 +8,6 @@ use evenkeel_store::{Key, SlotGuard};
 
 use super::{Blocked, Mode};
 use crate::acl::{self, Access};
-use crate::clock;
 use crate::command::Call;
 use crate::command::table::table;
 use crate::config::Settings;
@@ -20,6 +19,7 @@ use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
 use crate::waiting::Resumed;
+use evenkeel_runtime::clock;
 
 /// Who serves: the worker whose command has woken them.
 pub(crate) struct Host<'a> {

@@ -11,7 +11,7 @@ use crate::clients::ClientInfo;
 use crate::error::{Done, Error};
 use crate::offload::Work;
 use crate::pubsub::Kind;
-use crate::server::fill_random;
+use evenkeel_runtime::random::fill_random;
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[

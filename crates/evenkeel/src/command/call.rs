@@ -7,12 +7,12 @@ use evenkeel_store::{Key, SlotGuard};
 
 use super::{Args, Command, Flags, Id};
 use crate::blocking::Mode;
-use crate::clock;
 use crate::config::Settings;
 use crate::error::Done;
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
+use evenkeel_runtime::clock;
 
 /// Bytes of a string that are believed of a log, whatever `proto-max-bulk-len` says: 4 GiB. Beyond it is a broken file.
 const LOGGED_LEN_MAX: usize = 4 << 30;

@@ -6,15 +6,15 @@
 
 use super::{Call, Command, Group, at_least, container, docs, exactly, session};
 use crate::config::{Extent, SetError, Settings, cause};
-use crate::crash;
 use crate::error::{Done, Error};
-use crate::log::Level;
 use crate::offload::Work;
 use crate::persist::{self, rewrite};
 use crate::replication::link;
 use crate::server::Server;
 use crate::startup::{level_of, raise_file_limit};
 use crate::tls::Change;
+use evenkeel_runtime::crash;
+use evenkeel_runtime::server_log::Level;
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
@@ -139,7 +139,7 @@ fn put_into_effect(
         server.acl.set_default_password(&new.requirepass);
     }
     if has("crash-log-enabled") {
-        crash::follow(new);
+        crash::follow(new.crash_log_enabled, new.logfile.as_deref());
     }
     server.log.set_level(level_of(new.loglevel));
     for one in new.in_vain(changed) {

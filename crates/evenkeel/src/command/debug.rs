@@ -13,11 +13,11 @@ use evenkeel_store::{Expire, Key, Kind, Str};
 use super::config_command::rewrite_file;
 use super::object::{encoding_of, refcount_of};
 use super::{Arity, Call, Command, Flags, Group, Handler, LockScope, at_least, docs, exactly, session};
-use crate::clock;
 use crate::config::{self, Extent, Permit};
 use crate::error::{Done, Error};
 use crate::persist;
 use crate::persist::reload::Options;
+use evenkeel_runtime::clock;
 
 /// Not `NO_DATA`: some topics look at keys, so EXEC holds everything for them.
 const FLAGS: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::LOADING).with(Flags::STALE);

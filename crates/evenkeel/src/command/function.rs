@@ -9,13 +9,13 @@ use super::script::{flush_mode, reads, run, runs};
 use super::{
     Args, Call, Command, Flags, Group, Handler, LockScope, at_least, container, docs, exactly, session,
 };
-use crate::clock;
 use crate::error::{Done, Error};
-use crate::glob;
 use crate::scripting::functions::{Libraries, Library};
 use crate::scripting::machine;
 use crate::scripting::shebang::ScriptFlags;
 use crate::server::Server;
+use evenkeel_runtime::clock;
+use evenkeel_runtime::glob;
 
 const GROUP: Group = Group::Scripting;
 

@@ -1,9 +1,9 @@
 //! HOTKEYS.
 
 use super::{Args, Call, Command, Group, at_least, container, docs, exactly, session};
-use crate::clock;
 use crate::error::{Done, Error};
 use crate::observe::hotkeys::{Metric, Wanted};
+use evenkeel_runtime::clock;
 
 const GROUP: Group = Group::Server;
 
@@ -230,9 +230,9 @@ mod tests {
         ",
         );
         let server = world.server.clone();
-        server.hotkeys.end_if_due(&server, crate::clock::unix_ms() + 500);
+        server.hotkeys.end_if_due(&server, evenkeel_runtime::clock::unix_ms() + 500);
         assert!(server.hotkeys.is_on());
-        server.hotkeys.end_if_due(&server, crate::clock::unix_ms() + 1000);
+        server.hotkeys.end_if_due(&server, evenkeel_runtime::clock::unix_ms() + 1000);
         assert!(!server.hotkeys.is_on());
         world.check("> HOTKEYS GET  < [[\"tracking-active\", :0, *, \"by-requests\", [\"k\", :1]]]");
     }

@@ -5,8 +5,8 @@ use super::specs::{self, Find, KeySpec};
 use super::table::table;
 use super::{Args, Call, Command, Group, at_least, exactly, session};
 use crate::error::{Done, Error};
-use crate::glob;
 use crate::reply::Reply;
+use evenkeel_runtime::glob;
 
 const GROUP: Group = Group::Connection;
 

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use super::table::table;
 use super::{Call, Command, Group, at_least, container, docs, exactly, session};
-use crate::clock;
 use crate::error::{Done, Error};
 use crate::observe::info::latencies_of;
 use crate::observe::latency::report;
+use evenkeel_runtime::clock;
 
 const GROUP: Group = Group::Server;
 

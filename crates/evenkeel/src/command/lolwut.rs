@@ -7,8 +7,8 @@ use super::{Call, Command, Flags, Group, at_least, session};
 use crate::error::Done;
 use crate::observe::info::latencies_of;
 use crate::observe::stats::Latencies;
-use crate::server::fill_random;
 use crate::startup::VERSION;
+use evenkeel_runtime::random::fill_random;
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[

@@ -1,9 +1,9 @@
 //! MEMORY: what takes it.
 
 use super::{Call, Command, Flags, Group, Keys, at_least, container, docs, exactly, read, session};
-use crate::allocator;
 use crate::error::{Done, Error};
 use crate::observe::memory::Figures;
+use evenkeel_runtime::allocator;
 
 const GROUP: Group = Group::Server;
 

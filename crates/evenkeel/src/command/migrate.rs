@@ -20,12 +20,12 @@ use evenkeel_resp::value::Value as Answer;
 use evenkeel_store::{Millis, Watch};
 
 use super::{Args, Call, Command, Group, Keys, at_least, write};
-use crate::clock;
 use crate::config::Settings;
 use crate::error::{Done, Error};
 use crate::offload::Work;
 use crate::server::Server;
 use crate::value_codec::{self, Value};
+use evenkeel_runtime::clock;
 use target::{Patience, Target, Who};
 
 pub(crate) use target::Targets;

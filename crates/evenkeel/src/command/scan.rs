@@ -8,8 +8,8 @@ use evenkeel_store::{Cursor, View};
 
 use super::{Args, Call, Command, Group, at_least, exactly, walk};
 use crate::error::{Done, Error};
-use crate::glob;
 use crate::reply::Reply;
+use evenkeel_runtime::glob;
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[

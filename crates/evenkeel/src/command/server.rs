@@ -1,9 +1,9 @@
 //! Commands about the server as a whole: what it is, what time it has, and its end.
 
 use super::{Call, Command, Flags, Group, at_least, exactly, session};
-use crate::clock;
 use crate::error::Done;
 use crate::observe::info;
+use evenkeel_runtime::clock;
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[

@@ -43,8 +43,9 @@ pub(crate) use typed::{
 };
 pub(crate) use value::{Word, memory_size};
 
-use crate::glob;
 use directives::{Change, Directive, find_setting, settings};
+use evenkeel_runtime::glob;
+use evenkeel_runtime::server_log::Target;
 use fields::Fields;
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -78,6 +79,15 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Where the server log goes.
+    pub(crate) fn log_target(&self) -> Target {
+        let ident = || String::from_utf8_lossy(&self.syslog_ident).into_owned();
+        Target {
+            file: self.logfile.clone(),
+            syslog: self.syslog_enabled.then(|| (ident(), self.syslog_facility.code())),
+        }
+    }
+
     /// CONFIG GET: names and values that fit any of the patterns, sorted by name, each name once.
     ///
     /// A full name is shown as it was asked for, and finds hidden directives too. An alias is a name of its own.

@@ -1,6 +1,6 @@
 //! File names with wildcards, for `include`.
 
-use crate::glob;
+use evenkeel_runtime::glob;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 

@@ -13,7 +13,7 @@ use super::file::{self, Loader};
 use super::line::plain_or_quoted;
 use super::value::{Kind, Word};
 use crate::acl;
-use crate::sandbox::{self, Call};
+use evenkeel_runtime::sandbox::{self, Call};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, Permissions};

@@ -12,14 +12,14 @@ use evenkeel_store::evict::{self, Order};
 use evenkeel_store::memory;
 
 use super::Executor;
-use crate::background::SLICE_US_MAX;
-use crate::clock;
 use crate::command::{Command, Flags, LockScope};
 use crate::config::Policy;
 use crate::net::inbox::Inbox;
 use crate::observe::stats::Stage;
 use crate::server::Server;
 use crate::session::Session;
+use evenkeel_runtime::allocator::SLICE_US_MAX;
+use evenkeel_runtime::clock;
 
 /// Part of `maxmemory` by which the process may exceed it while removed data are being freed.
 const SLACK: usize = 8;

@@ -5,7 +5,6 @@ use evenkeel_store::Key;
 use super::{Parts, keys_of};
 use crate::acl;
 use crate::blocking::Mode;
-use crate::clock;
 use crate::command::table::table;
 use crate::command::{Args, Call, Id};
 use crate::error::Done;
@@ -14,6 +13,7 @@ use crate::observe;
 use crate::observe::commandlog::{self, Spent};
 use crate::reply::Reply;
 use crate::session::Queued;
+use evenkeel_runtime::clock;
 /// Runs a command that a script calls, with what the script holds; the reply is empty. Its errors are counted here.
 pub(crate) fn run_in_script(
     call: &mut Call<'_, '_>,

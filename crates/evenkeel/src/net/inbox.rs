@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
 use super::connection::Connection;
-use super::mailbox::Mailbox;
 use super::poll::Wakeup;
-use crate::allocator;
 use crate::clients::ClientInfo;
 use crate::waiting::Resumed;
+use evenkeel_runtime::allocator;
+use evenkeel_runtime::mailbox::Mailbox;
 
 /// What a worker can be told.
 pub(crate) enum Message {

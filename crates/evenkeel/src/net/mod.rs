@@ -3,7 +3,6 @@
 pub(crate) mod connection;
 pub(crate) mod inbox;
 pub(crate) mod listener;
-mod mailbox;
 pub(crate) mod poll;
 pub(crate) mod region;
 pub(crate) mod worker;

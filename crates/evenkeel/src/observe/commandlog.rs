@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 
 use crate::clients::ClientInfo;
-use crate::clock::{self, Ticks};
 use crate::command::{Args, Command, Flags, specs};
 use crate::config::Settings;
 use crate::server::Server;
+use evenkeel_runtime::clock::{self, Ticks};
 
 /// Arguments kept of a command, and bytes of each.
 const ARGS_MAX: usize = 32;

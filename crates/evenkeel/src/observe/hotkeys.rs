@@ -14,9 +14,9 @@ use super::commandlog::Spent;
 use super::process::{self, CpuTime};
 use super::sketch::Sketch;
 use super::stats::Stats;
-use crate::clock;
 use crate::command::{Args, Command};
 use crate::server::Server;
+use evenkeel_runtime::clock;
 
 /// Without a ratio of one's own: each worker looks at its first commands, so that a few are counted exactly, and then at one
 /// in so many, which costs less than a hundredth of a command each.

@@ -16,7 +16,7 @@ use std::fmt::Write as _;
 
 use parking_lot::Mutex;
 
-use crate::clock;
+use evenkeel_runtime::clock;
 
 /// Samples kept of each event; one per second at most.
 const SAMPLES_MAX: usize = 160;

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 
 use super::probe::probe;
-use crate::clock::{self, Ticks};
 use crate::command::Id;
+use evenkeel_runtime::clock::{self, Ticks};
 
 /// What a worker spends its time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

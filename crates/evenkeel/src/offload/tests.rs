@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use evenkeel_resp::value::Value;
 use evenkeel_testkit::Client;
 
-use crate::clock;
 use crate::server::Pauser;
 use crate::testing::World;
 use crate::testing::live::Live;
+use evenkeel_runtime::clock;
 
 fn say(client: &mut Client, line: &str) {
     client.send(&evenkeel_testkit::words::split(line).expect("a command line")).expect("an open connection");

@@ -42,11 +42,11 @@ pub(super) use self::file::LogFile;
 use self::tail::TailFile;
 pub(crate) use self::tail::boot;
 use super::{CROWDED, NO_LOG};
-use crate::clock;
 use crate::config::{Fsync, Settings};
 use crate::net::inbox::Message;
 use crate::replication::Point;
 use crate::server::Server;
+use evenkeel_runtime::clock;
 
 /// Bytes taken from the log before they are written: large enough that a write's own cost does not matter, and few enough
 /// that they are still in a cache then.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use crate::sandbox::{self, Call};
+use evenkeel_runtime::sandbox::{self, Call};
 
 /// What addresses, lengths and places in the file must be multiples of, past the cache: the block of nearly all disks. One
 /// that wants more refuses the write, and gets all through the cache.

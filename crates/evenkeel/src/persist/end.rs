@@ -14,13 +14,13 @@ use parking_lot::Mutex;
 use super::jobs::STUCK;
 use super::snapshot;
 use crate::clients::ClientInfo;
-use crate::clock;
 use crate::command::Id;
 use crate::config::cause;
 use crate::error::Error;
 use crate::reply::Reply;
 use crate::server::{Pauser, Server};
 use crate::waiting::Resumed;
+use evenkeel_runtime::clock;
 
 /// What an operator can do whose server does not end since it cannot save.
 const WITHOUT: &str = "SHUTDOWN NOSAVE ends the server without a snapshot";

@@ -179,7 +179,7 @@ impl State {
 impl Running {
     pub(super) fn now(job: Job, is_alone: bool) -> Running {
         let stage = Stage::Before(Instant::now());
-        let since_s = crate::clock::unix_ms() / 1000;
+        let since_s = evenkeel_runtime::clock::unix_ms() / 1000;
         Running { job, since_s, is_alone, is_owed: false, is_given_up: false, stage, copied: 0 }
     }
 
@@ -377,7 +377,7 @@ impl Persist {
     pub(crate) fn end_sync(&self) {
         let mut state = self.state.lock();
         let running = state.sync.take().expect("it was claimed");
-        state.last_took_s = Some((crate::clock::unix_ms() / 1000).saturating_sub(running.since_s));
+        state.last_took_s = Some((evenkeel_runtime::clock::unix_ms() / 1000).saturating_sub(running.since_s));
         state.note_end();
         drop(state);
         self.ended.notify_all();

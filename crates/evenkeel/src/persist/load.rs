@@ -22,7 +22,6 @@ use parking_lot::Mutex;
 
 use super::LOADING;
 use super::pace::key_delay;
-use crate::clock;
 use crate::config::{Policy, Settings};
 use crate::pubsub::push_queue;
 use crate::replication::link::{self, Position};
@@ -30,6 +29,7 @@ use crate::scripting::functions::{Libraries, Library};
 use crate::scripting::machine;
 use crate::server::Server;
 use crate::value_codec::{self, Origin};
+use evenkeel_runtime::clock;
 
 /// Batches that have been cut and not been taken yet: what keeps the loading threads busy, and 2 MB each.
 const BATCHES_WAITING: usize = 4;

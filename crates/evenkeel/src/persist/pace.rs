@@ -20,9 +20,9 @@ use evenkeel_store::snapshot::Sink;
 use evenkeel_store::{Keyspace, View, memory};
 
 use super::Progress;
-use crate::clock::{process_cpu, thread_cpu};
 use crate::config::Settings;
-use crate::sandbox::{self, Call};
+use evenkeel_runtime::clock::{process_cpu, thread_cpu};
+use evenkeel_runtime::sandbox::{self, Call};
 
 /// Longest piece of work; what other threads may have to wait for.
 const PIECE: Duration = Duration::from_micros(100);

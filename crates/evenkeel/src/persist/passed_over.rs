@@ -13,7 +13,7 @@ use evenkeel_rdb::aof::{Directory, Found, Part};
 
 use super::rewrite;
 use crate::config::Settings;
-use crate::log::{Level, Log};
+use evenkeel_runtime::server_log::{Level, Log};
 
 /// Seconds and nanoseconds of the last change of a file, to its name or owner too: a copy keeps the time of its content.
 type Changed = (i64, i64);

@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering::*;
 use super::load::{self, Ended};
 use super::replay::{self, Replayed};
 use super::{Job, rewrite, snapshot};
-use crate::clock;
 use crate::pubsub::push_queue;
 use crate::scripting::functions::Libraries;
 use crate::server::{Pauser, Server};
+use evenkeel_runtime::clock;
 
 /// What DEBUG RELOAD does around the load.
 #[derive(Clone, Copy)]

@@ -17,7 +17,6 @@ use super::load::{self, Ended, How, in_file};
 use super::{aof, rewrite};
 use crate::acl::Access;
 use crate::clients::ClientInfo;
-use crate::clock;
 use crate::command::LockScope;
 use crate::command::args::OwnedArgs;
 use crate::command::table::table;
@@ -26,6 +25,7 @@ use crate::replication::link::Position;
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
+use evenkeel_runtime::clock;
 
 /// Bytes of the longest command: arguments are known by 32-bit offsets.
 const COMMAND_MAX: usize = u32::MAX as usize;

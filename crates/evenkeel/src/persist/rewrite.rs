@@ -15,9 +15,9 @@ use super::direct_writer::{Cache, DirectWriter};
 use super::lock::What;
 use super::recorder::{Commands, Records};
 use super::{Job, Running, aof, save_points, snapshot};
-use crate::clock;
 use crate::config::Settings;
 use crate::server::Server;
+use evenkeel_runtime::clock;
 
 /// What follows the base that is about to be written.
 enum Log {

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering::*;
 
 use super::jobs::State;
 use super::{Job, rewrite, snapshot};
-use crate::clock;
 use crate::config::{SavePoint, Settings};
 use crate::server::Server;
+use evenkeel_runtime::clock;
 
 /// How long after a snapshot that failed the next one may come by itself.
 const RETRY_S: u64 = 5;

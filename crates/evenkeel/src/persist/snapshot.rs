@@ -25,10 +25,10 @@ use super::lock::What;
 use super::pace::{GivesWay, NAP_MAX, Pace, Paced};
 use super::recorder::{Form, Recorder, Records, Sizes};
 use super::{Job, LOOK, Progress, Running, cancelled};
-use crate::clock;
 use crate::config::{Settings, cause};
 use crate::replication::link::Position;
 use crate::server::Server;
+use evenkeel_runtime::clock;
 
 /// The version of Redis that files name as their writer's: the one whose formats they have.
 const REDIS_VERSION: &str = "7.0.15";

@@ -22,7 +22,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::clients::{ClientInfo, Names};
 use crate::config::Settings;
-use crate::glob;
+use evenkeel_runtime::glob;
 use push_queue::PushMessage;
 
 pub(crate) mod notices;

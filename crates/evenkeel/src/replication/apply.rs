@@ -26,12 +26,12 @@ use super::feed::note_point;
 use super::primary_connection::Ended;
 use crate::acl::Access;
 use crate::clients::ClientInfo;
-use crate::clock;
 use crate::command::{Args, Command, Id, LockScope};
 use crate::dispatch::{Executor, Outcome, Request};
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
+use evenkeel_runtime::clock;
 
 /// Commands run between two looks at the gate: enough that asking the memory for all of their keys at once is worth it.
 const BATCH: usize = 32;

@@ -27,8 +27,8 @@ use evenkeel_store::SlotGuard;
 use parking_lot::Mutex;
 
 use super::link::{self, Target};
-use crate::clock;
 use crate::server::{Pauser, Server};
+use evenkeel_runtime::clock;
 
 /// Behind the end of a failover's time, the link's thread has had its turn.
 const LATE: Duration = Duration::from_millis(500);

@@ -27,10 +27,10 @@ use super::replica_connection::{ReplicaConnection, Stage};
 use super::snapshot_pipe::SnapshotPipe;
 use super::spill_file::SpillFile;
 use super::{Reading, Stream};
-use crate::clock;
 use crate::config::Settings;
 use crate::net::poll::Poll;
 use crate::server::Server;
+use evenkeel_runtime::clock;
 use full::{Sync, place_sync};
 
 /// How often the thread comes while there is something to send: what a replica lags behind at least.
@@ -463,7 +463,7 @@ mod tests {
         let mut feed = new(server).expect("descriptors are free");
         feed.follow_era();
         state.with_all_held(server, |guard| {
-            state.stream().rename(crate::server::random_hex());
+            state.stream().rename(evenkeel_runtime::random::random_hex());
             state.follow_log(guard);
         });
         assert!(!live.connect().run("SET k v").is_error());

@@ -28,7 +28,6 @@ use super::History;
 use super::link::LOOK;
 use super::primary_connection::{Ended, PrimaryConnection};
 use super::receive::{Received, Snapshot};
-use crate::clock;
 use crate::config::{DisklessLoad, Settings};
 use crate::dispatch::Executor;
 use crate::persist::load::{self, Loaded, Target};
@@ -36,6 +35,7 @@ use crate::persist::lock::What;
 use crate::persist::rewrite;
 use crate::scripting::functions::Libraries;
 use crate::server::Server;
+use evenkeel_runtime::clock;
 
 /// What is to be put in place.
 pub(super) struct New {

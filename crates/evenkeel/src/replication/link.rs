@@ -27,11 +27,12 @@ use super::install;
 use super::primary_connection::{Ended, PrimaryConnection};
 use crate::blocking::End;
 use crate::clients::ClientInfo;
-use crate::clock;
 use crate::config::Primary;
 use crate::persist::{CROWDED, READ_ONLY, STALE, rewrite};
-use crate::server::{Server, random_hex};
+use crate::server::Server;
 use crate::startup::STACK_LEN;
+use evenkeel_runtime::clock;
+use evenkeel_runtime::random::random_hex;
 
 /// Bytes received at a time.
 pub(super) const ROOM: usize = 256 * 1024;

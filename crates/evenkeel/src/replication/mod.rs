@@ -35,11 +35,12 @@ use evenkeel_store::journal::{Journal, Reader};
 use evenkeel_store::{SlotGuard, ThreadContext};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::clock;
 use crate::config::Settings;
 use crate::persist::NO_REPLICAS;
-use crate::server::{Server, random_hex};
+use crate::server::Server;
 use backlog::{BLOCK, Backlog};
+use evenkeel_runtime::clock;
+use evenkeel_runtime::random::random_hex;
 use failover::Failover;
 use link::{Position, PrimaryLink};
 use replica_inbox::ReplicaInbox;

@@ -17,11 +17,11 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::link::{Phase, Target};
 use crate::clients::ClientInfo;
-use crate::clock;
 use crate::config::Settings;
 use crate::net::poll::await_events;
 use crate::server::Server;
 use crate::tls::TlsStream;
+use evenkeel_runtime::clock;
 
 /// How long it may take to notice that the link is not wanted any more.
 const LOOK: Duration = Duration::from_millis(50);

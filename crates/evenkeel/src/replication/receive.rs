@@ -181,7 +181,7 @@ pub(super) struct Received {
 impl Received {
     /// Writes all that comes into a file.
     pub(super) fn from(snapshot: &mut Snapshot<'_>, folder: &Path) -> Result<Received, Ended> {
-        let (now, process) = (crate::clock::unix_ms() / 1000, std::process::id());
+        let (now, process) = (evenkeel_runtime::clock::unix_ms() / 1000, std::process::id());
         let failed = |error: io::Error| {
             Ended::Broken(format!(
                 "Write error or short write writing to the DB dump file needed for MASTER <-> REPLICA synchronization, in \

@@ -23,12 +23,12 @@ use super::Stream;
 use super::replicas::{Progress, Replica, ReplicaHello};
 use super::snapshot_pipe::SnapshotPipe;
 use crate::acl;
-use crate::clock;
 use crate::command::Args;
 use crate::command::table::table;
 use crate::net::connection::{Connection, Sent};
 use crate::server::Server;
 use crate::session::Session;
+use evenkeel_runtime::clock;
 
 /// Bytes sent to one replica before it is the next one's turn.
 const SEND_LEN: usize = 1 << 20;

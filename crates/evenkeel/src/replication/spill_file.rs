@@ -28,7 +28,7 @@ use parking_lot::{Condvar, Mutex};
 use super::backlog::{BLOCK, SPARES_MAX};
 use crate::persist::disk_space::Space;
 use crate::persist::temp_file;
-use crate::sandbox::{self, Call};
+use evenkeel_runtime::sandbox::{self, Call};
 
 /// Bytes that may lie on disk: more than half an hour of what one thread writes.
 const OVERFLOW_LEN_MAX: u64 = 64 << 30;

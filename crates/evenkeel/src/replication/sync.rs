@@ -28,7 +28,8 @@ use crate::persist::direct_writer::{Cache, DirectWriter};
 use crate::persist::recorder::{Form as _, Records};
 use crate::persist::snapshot;
 use crate::persist::temp_file;
-use crate::server::{Server, random_hex};
+use crate::server::Server;
+use evenkeel_runtime::random::random_hex;
 
 /// Bytes taken from a file at once.
 const PIECE: usize = 256 * 1024;

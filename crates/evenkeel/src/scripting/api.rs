@@ -14,7 +14,7 @@ use super::{Habits, search, sha_of};
 use crate::acl;
 use crate::command::args::OwnedArgs;
 use crate::command::connection::REDIS_VERSION;
-use crate::log::Level;
+use evenkeel_runtime::server_log::Level;
 
 /// How long the code of a library may take to register its functions, and if it has been loaded before, here or elsewhere: a machine that
 /// is busy is no reason to refuse a file, or to have a replica lack what its primary has.

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 
 use parking_lot::Mutex;
 
-use crate::clock::Ticks;
 use crate::error::Error;
+use evenkeel_runtime::clock::Ticks;
 
 /// See the module's text.
 #[derive(Default)]

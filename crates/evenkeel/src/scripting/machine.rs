@@ -16,11 +16,11 @@ use super::run::{self, Ended, Run};
 use super::shebang::{self, ScriptFlags};
 use super::{Script, Sha, api, libraries, raw, sha_of, watch};
 use crate::blocking::Mode;
-use crate::clock;
 use crate::command::Call;
 use crate::error::{Done, Error};
 use crate::persist::{STALE, STALE_TEXT};
 use crate::server::Server;
+use evenkeel_runtime::clock;
 
 /// Bytes of memory that a state may take.
 pub(super) const MEMORY_MAX: usize = 512 << 20;

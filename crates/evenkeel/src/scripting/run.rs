@@ -22,15 +22,15 @@ use super::raw::{Arg, Called, Stack};
 use crate::acl;
 use crate::acl::log::Refusal;
 use crate::blocking::Mode;
-use crate::clock::{self, Ticks};
 use crate::command::{Args, Call, Command, Flags, Id, LockScope};
 use crate::dispatch::{keys_of, run_in_script};
 use crate::error::Error;
-use crate::log::Level;
 use crate::monitor;
 use crate::observe::stats::add;
 use crate::persist::STALE;
 use crate::reply::Reply;
+use evenkeel_runtime::clock::{self, Ticks};
+use evenkeel_runtime::server_log::Level;
 
 /// How long a script may keep a worker before it is taken to the thread for slow ones: ten shares of a connection.
 pub(super) const SLOW_US: u64 = 5_000;

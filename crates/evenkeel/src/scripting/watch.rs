@@ -9,7 +9,7 @@ use std::cell::Cell;
 use mlua::{HookTriggers, Lua, VmState};
 
 use super::{api, run};
-use crate::clock::{self, Ticks};
+use evenkeel_runtime::clock::{self, Ticks};
 
 /// Instructions between two looks: some 5 us, of which the look is not a hundredth.
 const EVERY_MAX: u32 = 1_000;

@@ -7,7 +7,6 @@
 mod acl;
 mod apart;
 mod check_config;
-mod claim;
 mod differential;
 mod disk;
 mod dump;
@@ -17,7 +16,6 @@ mod freeing;
 mod hostile;
 mod log;
 mod long_elements;
-mod mailbox;
 mod moving;
 mod network;
 mod notices;
@@ -27,7 +25,6 @@ mod replication;
 mod revoked;
 mod sandbox;
 mod stress;
-mod sync;
 mod tls;
 mod turns;
 

@@ -557,7 +557,7 @@ fn what_redis_says_of_a_stream_is_believed() {
 #[test]
 fn consumers_of_a_log_were_seen_when_it_came() {
     let mut timeless = World::timeless();
-    let before_ms = crate::clock::unix_ms();
+    let before_ms = evenkeel_runtime::clock::unix_ms();
     for line in [
         "XADD x 1-0 f v",
         "XGROUP CREATE x g 0",
@@ -696,7 +696,7 @@ fn check_peer(peer: Peer) {
         server.start_again();
         assert!(!server.log().contains("CRITICAL"), "episode {episode}: {}", server.log());
         // What has expired by now is nowhere.
-        storm.world.now_ms = crate::clock::unix_ms();
+        storm.world.now_ms = evenkeel_runtime::clock::unix_ms();
         storm.world.sweep_all();
         let (here, there) = (digest(&mut storm.world), digest(&mut transcript::target(&server)));
         storm.compare(&here, &there, &log);

@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
 use crate::clients::ClientInfo;
-use crate::clock;
 use crate::replication::replicas::{Progress, Replica, ReplicaHello};
 use crate::testing::{World, check};
+use evenkeel_runtime::clock;
 
 #[test]
 fn what_a_replica_says_before() {

@@ -93,7 +93,7 @@ mod tempdir {
 
     impl Folder {
         pub(super) fn new() -> Folder {
-            let name = format!("evenkeel-wait-{}", &crate::server::random_hex()[..12]);
+            let name = format!("evenkeel-wait-{}", &evenkeel_runtime::random::random_hex()[..12]);
             let path = std::env::temp_dir().join(name);
             std::fs::create_dir(&path).expect("a folder of one's own");
             Folder(path)

@@ -8,12 +8,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::Worker;
 use crate::acl;
-use crate::clock;
 use crate::config::CertifiedUser;
 use crate::dispatch::book;
 use crate::net::connection::Connection;
 use crate::observe::stats::Stage;
 use crate::tls;
+use evenkeel_runtime::clock;
 
 /// How long a client may take for its handshake, in milliseconds.
 pub(super) const HANDSHAKE_MS: u64 = 10_000;

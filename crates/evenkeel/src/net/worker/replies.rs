@@ -3,12 +3,12 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Worker;
-use crate::clock;
 use crate::config::OutputLimit;
 use crate::dispatch::book;
 use crate::net::connection::{Connection, Sent};
 use crate::observe::stats::{Stage, add};
 use crate::pipeline::REPLY_LEN_MAX;
+use evenkeel_runtime::clock;
 
 /// Bytes that may wait for a client that has not said who it is, where it has to.
 const UNAUTHENTICATED_MAX: u64 = 1024;

@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Facts, Text};
-use crate::clock;
 use crate::command::connection::{EVENKEEL_VERSION, REDIS_VERSION};
 use crate::observe::process;
 use crate::replication::link::Phase;
 use crate::tls::Paper;
+use evenkeel_runtime::clock;
 use evenkeel_store::evict::lru_clock;
 
 /// Where a replica says to be in the stream that has no part of one: Redis' value.

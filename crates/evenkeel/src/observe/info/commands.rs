@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{Facts, Text};
-use crate::clock;
 use crate::command::table::table;
 use crate::observe::stats::{CommandStats, Latencies};
 use crate::server::Server;
+use evenkeel_runtime::clock;
 
 pub(super) fn calls(facts: &Facts<'_>, text: &mut Text) {
     for (index, row) in table().rows().iter().enumerate() {

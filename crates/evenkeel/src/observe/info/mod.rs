@@ -18,9 +18,9 @@ use std::sync::Arc;
 use evenkeel_store::SlotGuard;
 
 use crate::clients::Totals;
-use crate::clock;
 use crate::config::Settings;
 use crate::server::Server;
+use evenkeel_runtime::clock;
 
 /// A section: its name, its title, and who prints it.
 struct Section {

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Facts, Text};
-use crate::clock;
 use crate::persist::{Job, State};
+use evenkeel_runtime::clock;
 
 pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     let (persist, now_s) = (&facts.server.persist, clock::unix_ms() / 1000);

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{Facts, Text};
-use crate::clock;
 use crate::observe::stats::{Stage, Stats};
 use crate::pubsub::Kind;
+use evenkeel_runtime::clock;
 
 pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     let server = facts.server;

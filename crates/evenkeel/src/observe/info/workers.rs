@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Facts, Text};
-use crate::clock;
 use crate::observe::stats::{Stage, Stats};
+use evenkeel_runtime::clock;
 
 /// Microseconds of each stage, over all workers, and the longest slice of background work.
 pub(super) fn stages(facts: &Facts<'_>, text: &mut Text) {

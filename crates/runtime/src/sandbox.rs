@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// System calls that the server can do without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Call {
+pub enum Call {
     /// Longer time slices for a snapshot's thread.
     SchedSetattr,
     /// `thread-affinity`.
@@ -86,13 +86,13 @@ impl Call {
 static FORBIDDEN: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the server may make the call: false only where a filter would end the process for it.
-pub(crate) fn permits(call: Call) -> bool {
+pub fn permits(call: Call) -> bool {
     FORBIDDEN.load(Relaxed) & call.bit() == 0
 }
 
 /// Finds out which calls would end the process. To be called at the start, while there are no other threads. Returns a line for the
 /// server's log if there are any.
-pub(crate) fn probe() -> Option<String> {
+pub fn probe() -> Option<String> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if !has_filter(&status) {
         return None;

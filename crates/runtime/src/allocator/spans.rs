@@ -81,7 +81,7 @@ mod tests {
 
     use super::*;
     use crate::allocator::{PURGE_DELAY, settle};
-    use crate::testing::random;
+    use evenkeel_testkit::random::fresh_seed;
 
     fn on_a_thread(run: impl FnOnce() + Send + 'static) {
         thread::spawn(run).join().expect("it does not panic");
@@ -156,7 +156,9 @@ mod tests {
     #[test]
     fn a_walk_ends_and_harms_nothing_whatever_becomes_of_the_spans_meanwhile() {
         keep_what_is_freed();
-        let mut random = random();
+        let seed = fresh_seed();
+        println!("EVENKEEL_SEED={seed}");
+        let mut random = Random::new(seed);
         let seeds = [random.draw(), random.draw(), random.draw()];
         // They take the segments that others have given back.
         let walks = seeds.map(|seed| {

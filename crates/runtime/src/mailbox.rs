@@ -9,26 +9,26 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering::*, fence};
 
 /// See the module's text.
-pub(crate) struct Mailbox<T> {
+pub struct Mailbox<T> {
     messages: Mutex<Vec<T>>,
     /// The owner is about to wait, or waits, and nobody has woken it yet.
     sleeping: AtomicBool,
 }
 
 impl<T> Mailbox<T> {
-    pub(crate) fn new() -> Mailbox<T> {
+    pub fn new() -> Mailbox<T> {
         Mailbox { messages: Mutex::new(Vec::new()), sleeping: AtomicBool::new(false) }
     }
 
     /// Puts a message in; `true`: the owner sleeps, and it is this sender who has to wake it.
-    pub(crate) fn put(&self, message: T) -> bool {
+    pub fn put(&self, message: T) -> bool {
         self.messages.lock().push(message);
         fence(SeqCst);
         self.sleeping.load(Relaxed) && self.sleeping.swap(false, AcqRel)
     }
 
     /// The owner says that it is about to wait; `false` when there are messages, and it must not.
-    pub(crate) fn may_sleep(&self) -> bool {
+    pub fn may_sleep(&self) -> bool {
         self.sleeping.swap(true, AcqRel);
         fence(SeqCst);
         if self.messages.lock().is_empty() {
@@ -39,14 +39,14 @@ impl<T> Mailbox<T> {
     }
 
     /// The owner is awake.
-    pub(crate) fn awake(&self) {
+    pub fn awake(&self) {
         if self.sleeping.load(Relaxed) {
             self.sleeping.swap(false, AcqRel);
         }
     }
 
     /// Takes all messages.
-    pub(crate) fn take(&self) -> Vec<T> {
+    pub fn take(&self) -> Vec<T> {
         std::mem::take(&mut self.messages.lock())
     }
 }

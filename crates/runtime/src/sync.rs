@@ -1,4 +1,4 @@
-//! What [`crate::net::mailbox`] and [`crate::blocking::claim`] are made of. A module of its own, so that the models in
+//! What [`crate::mailbox`] and [`crate::claim`] are made of. A module of its own, so that the models in
 //! `tests/it` can compile those files against loom's counterparts.
 
 pub(crate) use parking_lot::{Mutex, MutexGuard};

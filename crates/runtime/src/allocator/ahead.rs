@@ -68,7 +68,7 @@ static THREAD: OnceLock<Thread> = OnceLock::new();
 
 /// Starts the thread, which goes on as long as the process, where the kernel can do what it needs. To be called before other threads are
 /// started, which take their first pages.
-pub(crate) fn start(workers: usize, huge_pages: bool) -> std::io::Result<()> {
+pub fn start(workers: usize, huge_pages: bool) -> std::io::Result<()> {
     if has_several_nodes() || !can_ask() {
         return Ok(());
     }
@@ -86,7 +86,7 @@ pub(crate) fn start(workers: usize, huge_pages: bool) -> std::io::Result<()> {
 }
 
 /// Memory may have gone back to the system: where, is found out.
-pub(crate) fn look_for_gaps() {
+pub fn look_for_gaps() {
     GAPS.store(true, Release);
     wake();
 }

@@ -9,7 +9,7 @@
 //! nothing, a last `\` is itself. The empty text fits one star, but not two.
 
 /// Whether `pattern` fits the whole of `text`; with `ignore_case` ASCII letters are equal in both cases.
-pub(crate) fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
+pub fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
     if text.is_empty() {
         return matches!(pattern, b"" | b"*");
     }
@@ -34,7 +34,7 @@ pub(crate) fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
 }
 
 /// Whether `pattern` can fit more than one text, so that a look-up by name is not enough.
-pub(crate) fn is_pattern(pattern: &[u8]) -> bool {
+pub fn is_pattern(pattern: &[u8]) -> bool {
     pattern.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
 }
 

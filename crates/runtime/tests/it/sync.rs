@@ -1,4 +1,4 @@
-//! What the files under test find as `crate::sync` when they are compiled here: loom's primitives, in `parking_lot`'s shape.
+//! What the files under test find as `evenkeel_runtime::sync` when they are compiled here: loom's primitives, in `parking_lot`'s shape.
 
 pub(crate) use loom::sync::{MutexGuard, atomic};
 

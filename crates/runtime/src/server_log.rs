@@ -22,7 +22,6 @@ use std::time::{Duration, Instant};
 use evenkeel_rdb::without_numbers;
 
 use crate::clock;
-use crate::config::{Facility, Settings};
 
 /// Lines that may wait: at 100 bytes each, 400 KiB.
 const QUEUE: usize = 4096;
@@ -32,7 +31,7 @@ const FLUSH_WAIT: Duration = Duration::from_secs(2);
 
 /// How much a line matters, as in Redis' `loglevel`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Level {
+pub enum Level {
     Debug,
     Verbose,
     Notice,
@@ -63,25 +62,15 @@ impl Level {
 
 /// Where lines go.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Target {
+pub struct Target {
     /// Appended to; `None` is standard output.
-    pub(crate) file: Option<PathBuf>,
-    /// The system's log as well, under this name.
-    pub(crate) syslog: Option<(String, Facility)>,
-}
-
-impl Target {
-    pub(crate) fn of(settings: &Settings) -> Target {
-        let ident = || String::from_utf8_lossy(&settings.syslog_ident).into_owned();
-        Target {
-            file: settings.logfile.clone(),
-            syslog: settings.syslog_enabled.then(|| (ident(), settings.syslog_facility)),
-        }
-    }
+    pub file: Option<PathBuf>,
+    /// The system's log as well, under this name and with this facility of syslog(3).
+    pub syslog: Option<(String, libc::c_int)>,
 }
 
 /// Whether the log's file can be written, as far as that can be seen without waiting: a pipe may get its reader later.
-pub(crate) fn try_file(path: &Path) -> io::Result<()> {
+pub fn try_file(path: &Path) -> io::Result<()> {
     match open(path, libc::O_NONBLOCK) {
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(()), // a pipe without a reader
         opened => opened.map(drop),
@@ -95,7 +84,7 @@ enum Order {
 
 /// See the module's text. Cloning gives another handle on the same log.
 #[derive(Clone)]
-pub(crate) struct Log {
+pub struct Log {
     queue: SyncSender<Order>,
     shared: Arc<Shared>,
 }
@@ -110,7 +99,7 @@ struct Shared {
 
 impl Log {
     /// Starts the thread.
-    pub(crate) fn start(level: Level, target: Target) -> Log {
+    pub fn start(level: Level, target: Target) -> Log {
         let (queue, orders) = sync_channel(QUEUE);
         let level = AtomicU8::new(level as u8);
         let is_in_file = target.file.is_some();
@@ -124,16 +113,16 @@ impl Log {
         Log { queue, shared }
     }
 
-    pub(crate) fn set_level(&self, level: Level) {
+    pub fn set_level(&self, level: Level) {
         self.shared.level.store(level as u8, Relaxed);
     }
 
-    pub(crate) fn is_enabled(&self, level: Level) -> bool {
+    pub fn is_enabled(&self, level: Level) -> bool {
         level as u8 >= self.shared.level.load(Relaxed)
     }
 
     /// Never waits.
-    pub(crate) fn line(&self, level: Level, text: impl Into<String>) {
+    pub fn line(&self, level: Level, text: impl Into<String>) {
         if self.is_enabled(level)
             && self.queue.try_send(Order::Line(level, clock::unix_ms(), text.into())).is_err()
         {
@@ -142,35 +131,35 @@ impl Log {
         }
     }
 
-    pub(crate) fn notice(&self, text: impl Into<String>) {
+    pub fn notice(&self, text: impl Into<String>) {
         self.line(Level::Notice, text);
     }
 
-    pub(crate) fn warning(&self, text: impl Into<String>) {
+    pub fn warning(&self, text: impl Into<String>) {
         self.line(Level::Warning, text);
     }
 
-    pub(crate) fn verbose(&self, text: impl Into<String>) {
+    pub fn verbose(&self, text: impl Into<String>) {
         self.line(Level::Verbose, text);
     }
 
     /// Whether lines go to a file, and an operator at a terminal sees none.
-    pub(crate) fn is_in_file(&self) -> bool {
+    pub fn is_in_file(&self) -> bool {
         self.shared.is_in_file
     }
 
     /// Lines lost because too many waited, since the start or CONFIG RESETSTAT.
-    pub(crate) fn lost(&self) -> u64 {
+    pub fn lost(&self) -> u64 {
         self.shared.lost.load(Relaxed)
     }
 
     /// CONFIG RESETSTAT.
-    pub(crate) fn reset_lost(&self) {
+    pub fn reset_lost(&self) {
         self.shared.lost.store(0, Relaxed);
     }
 
     /// Waits until all lines so far are written, for [`FLUSH_WAIT`] at most. Not for workers.
-    pub(crate) fn flush(&self) {
+    pub fn flush(&self) {
         let until = Instant::now() + FLUSH_WAIT;
         let (done, wait) = sync_channel(1);
         let mut order = Order::Flush(done);
@@ -251,12 +240,10 @@ fn open(path: &Path, flags: libc::c_int) -> io::Result<std::fs::File> {
 }
 
 /// For all of the process, and only by the log's thread: whoever keeps the system's log may hang as well.
-fn open_syslog(ident: &str, facility: Facility) {
+fn open_syslog(ident: &str, facility: libc::c_int) {
     let ident = CString::new(ident.replace('\0', "?")).expect("zeros were replaced");
     // SAFETY: the text lives as long as the process.
-    unsafe {
-        libc::openlog(ident.into_raw(), libc::LOG_PID | libc::LOG_NDELAY | libc::LOG_NOWAIT, facility.code())
-    };
+    unsafe { libc::openlog(ident.into_raw(), libc::LOG_PID | libc::LOG_NDELAY | libc::LOG_NOWAIT, facility) };
 }
 
 fn write_syslog(level: Level, text: &str) {

@@ -24,36 +24,36 @@
 use crate::sync::{Mutex, MutexGuard};
 
 /// See the module's text. Whether the wait is over.
-pub(crate) struct Claim(Mutex<bool>);
+pub struct Claim(Mutex<bool>);
 
 /// A wait that is being served; dropping it lets it go on waiting.
-pub(crate) struct Claimed<'a>(MutexGuard<'a, bool>);
+pub struct Claimed<'a>(MutexGuard<'a, bool>);
 
 impl Claim {
-    pub(crate) fn new() -> Claim {
+    pub fn new() -> Claim {
         Claim(Mutex::new(false))
     }
 
     /// Claims the wait in order to serve it; `None`: it is over.
-    pub(crate) fn take(&self) -> Option<Claimed<'_>> {
+    pub fn take(&self) -> Option<Claimed<'_>> {
         let is_over = self.0.lock();
         (!*is_over).then_some(Claimed(is_over))
     }
 
     /// Whether the wait is over; looked at when nobody is serving it.
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         *self.0.lock()
     }
 
     /// Ends the wait without serving it; `false`: it was over.
-    pub(crate) fn end(&self) -> bool {
+    pub fn end(&self) -> bool {
         !std::mem::replace(&mut *self.0.lock(), true)
     }
 }
 
 impl Claimed<'_> {
     /// The wait has been served.
-    pub(crate) fn finish(mut self) {
+    pub fn finish(mut self) {
         *self.0 = true;
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A count that grows evenly; see [`ns`].
-pub(crate) type Ticks = u64;
+pub type Ticks = u64;
 
 #[derive(Clone, Copy)]
 struct Scale {
@@ -49,7 +49,7 @@ fn scale() -> &'static Scale {
 
 /// The present, in ticks. Comes from one counter for all threads.
 #[inline]
-pub(crate) fn ticks() -> Ticks {
+pub fn ticks() -> Ticks {
     let scale = scale();
     if scale.counter { counter() } else { scale.base.elapsed().as_nanos() as u64 }
 }
@@ -59,7 +59,7 @@ const LOG_SHIFT: u32 = 7;
 
 /// The clock of the log, the same for all threads: what is logged after something else has been seen has no earlier time. See
 /// [`evenkeel_store::journal`].
-pub(crate) fn log_time() -> u64 {
+pub fn log_time() -> u64 {
     let scale = scale();
     let since = match scale.is_one {
         true => counter().saturating_sub(scale.first),
@@ -71,40 +71,40 @@ pub(crate) fn log_time() -> u64 {
 /// What is done for clients is timed, always: but for who asks what that costs (DEBUG ACCOUNTING).
 static IS_ACCOUNTING: AtomicBool = AtomicBool::new(true);
 
-pub(crate) fn set_accounting(is_on: bool) {
+pub fn set_accounting(is_on: bool) {
     IS_ACCOUNTING.store(is_on, Relaxed);
 }
 
 #[inline]
-pub(crate) fn is_accounting() -> bool {
+pub fn is_accounting() -> bool {
     IS_ACCOUNTING.load(Relaxed)
 }
 
 /// The present as the end of a stage that began at `from`; without accounting, stages take no time.
 #[inline]
-pub(crate) fn stage_end(from: Ticks) -> Ticks {
+pub fn stage_end(from: Ticks) -> Ticks {
     if is_accounting() { ticks() } else { from }
 }
 
 /// A span of ticks in nanoseconds.
 #[inline]
-pub(crate) fn ns(ticks: Ticks) -> u64 {
+pub fn ns(ticks: Ticks) -> u64 {
     ((u128::from(ticks) * u128::from(scale().ns_q32)) >> 32) as u64
 }
 
 /// A span of ticks in microseconds.
-pub(crate) fn us(ticks: Ticks) -> u64 {
+pub fn us(ticks: Ticks) -> u64 {
     ns(ticks) / 1000
 }
 
 /// How many ticks a microsecond has, at least one.
 #[inline]
-pub(crate) fn ticks_per_us() -> u64 {
+pub fn ticks_per_us() -> u64 {
     scale().per_us
 }
 
 /// Where ticks come from, for INFO.
-pub(crate) fn source() -> String {
+pub fn source() -> String {
     if scale().counter {
         format!("X86 TSC @ {} ticks/us", ticks_per_us())
     } else {
@@ -113,22 +113,22 @@ pub(crate) fn source() -> String {
 }
 
 /// Milliseconds since the Unix epoch.
-pub(crate) fn unix_ms() -> u64 {
+pub fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 /// Microseconds since the Unix epoch.
-pub(crate) fn unix_us() -> u64 {
+pub fn unix_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
 /// CPU time of this thread so far.
-pub(crate) fn thread_cpu() -> Duration {
+pub fn thread_cpu() -> Duration {
     cpu(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
 /// CPU time of all threads so far.
-pub(crate) fn process_cpu() -> Duration {
+pub fn process_cpu() -> Duration {
     cpu(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 

@@ -18,7 +18,10 @@ use std::time::{Duration, Instant};
 
 use evenkeel_store::memory;
 
-pub(crate) mod ahead;
+/// The longest slice of background work, in microseconds: a worker serves its clients between two slices.
+pub const SLICE_US_MAX: u64 = 500;
+
+pub mod ahead;
 mod spans;
 
 /// Numbers of options: how long what was freed is kept, in milliseconds, ..
@@ -37,7 +40,7 @@ const GENERIC_COLLECT: libmimalloc_sys::mi_option_t = 36;
 ///
 /// A thread that does not [`settle`] looks through all its pages once in a million requests that its present page cannot serve,
 /// and not in ten thousand: that is milliseconds for each GB.
-pub(crate) fn set_up(huge_pages: bool) {
+pub fn set_up(huge_pages: bool) {
     const PURGE_DELAY_MS: std::ffi::c_long = 1000;
     const SHARED_PURGE_MULT: libmimalloc_sys::mi_option_t = 24;
     const REQUESTS: std::ffi::c_long = 1_000_000;
@@ -64,7 +67,7 @@ unsafe extern "C" {
 /// A thread that calls this again and again does not look through all its pages, unless a million requests come between two calls.
 /// The allocator has it do so after as many, in one piece, for what others have freed.
 #[inline]
-pub(crate) fn settle() {
+pub fn settle() {
     // SAFETY: works on the calling thread's own heap.
     unsafe { evenkeel_settle() };
 }
@@ -76,7 +79,7 @@ fn collect() {
 }
 
 /// The allocator's own report.
-pub(crate) fn report() -> String {
+pub fn report() -> String {
     unsafe extern "C" fn append(line: *const libc::c_char, text: *mut libc::c_void) {
         // SAFETY: the allocator passes a text that ends in a zero, and the address that it was given.
         let (line, text) = unsafe { (std::ffi::CStr::from_ptr(line), &mut *text.cast::<String>()) };
@@ -90,7 +93,7 @@ pub(crate) fn report() -> String {
 
 /// How often threads have been asked to give back what they have unused, and how often one has.
 #[derive(Default)]
-pub(crate) struct AllocatorPurge {
+pub struct AllocatorPurge {
     asked: AtomicU64,
     given_back: AtomicU64,
 }
@@ -102,19 +105,19 @@ thread_local! {
 
 impl AllocatorPurge {
     /// Threads are to look at [`AllocatorPurge::is_asked`] soon.
-    pub(crate) fn ask(&self) {
+    pub fn ask(&self) {
         self.asked.fetch_add(1, Relaxed);
     }
 
     /// Whether there is anything to do for this thread.
     #[inline]
-    pub(crate) fn is_asked(&self) -> bool {
+    pub fn is_asked(&self) -> bool {
         spans::is_on() || BEGUN.get() != self.asked.load(Relaxed)
     }
 
     /// Does what was asked for, until `is_over`, which is asked now and then: within a microsecond or two, and a millisecond where much
     /// goes back. Returns whether there is more to do.
-    pub(crate) fn follow(&self, is_over: impl FnMut() -> bool) -> bool {
+    pub fn follow(&self, is_over: impl FnMut() -> bool) -> bool {
         if !self.is_asked() {
             return false;
         }
@@ -131,8 +134,8 @@ impl AllocatorPurge {
     }
 
     /// The same for as long as a worker's slice of background work.
-    pub(crate) fn follow_a_slice(&self) -> bool {
-        let until = Instant::now() + Duration::from_micros(crate::background::SLICE_US_MAX);
+    pub fn follow_a_slice(&self) -> bool {
+        let until = Instant::now() + Duration::from_micros(SLICE_US_MAX);
         self.follow(|| Instant::now() >= until)
     }
 }
@@ -156,7 +159,7 @@ const FADING_ROUNDS: u32 = 40;
 
 /// The control thread's eye on what has been freed.
 #[derive(Default)]
-pub(crate) struct Watch {
+pub struct Watch {
     /// The most that was used since threads were last asked.
     peak: usize,
     last: usize,
@@ -208,7 +211,7 @@ impl Watch {
     }
 
     /// One round; whether all threads are asked for something now.
-    pub(crate) fn round(&mut self, purge: &AllocatorPurge) -> bool {
+    pub fn round(&mut self, purge: &AllocatorPurge) -> bool {
         let given_back = purge.given_back.load(Relaxed);
         let has_given_back = std::mem::replace(&mut self.given_back, given_back) != given_back;
         let looked = self.look(memory::used());

@@ -13,8 +13,6 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-use crate::config::Settings;
-
 const SIGNALS: [i32; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT, libc::SIGSYS];
 
@@ -37,12 +35,13 @@ static REPORTED: AtomicBool = AtomicBool::new(false);
 /// Whether there are reports; without them, the signals take their course alone.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
 
-/// Reports such signals from now on, or no more, as `crash-log-enabled` says.
-pub(crate) fn follow(settings: &Settings) {
-    if settings.crash_log_enabled {
-        watch(settings.logfile.as_deref());
+/// Reports such signals from now on in `logfile` (`None`: on standard output), or no longer, as `is_wanted` says.
+/// The file of the first call that wants reports is kept.
+pub fn follow(is_wanted: bool, logfile: Option<&Path>) {
+    if is_wanted {
+        watch(logfile);
     }
-    IS_WANTED.store(settings.crash_log_enabled, SeqCst);
+    IS_WANTED.store(is_wanted, SeqCst);
 }
 
 fn watch(logfile: Option<&Path>) {
@@ -121,7 +120,7 @@ fn write_report(known: &Known, signal: i32, info: &libc::siginfo_t) {
     // SAFETY: for signals of the kernel's own, this field of the union is the one that is set.
     let address = unsafe { info.si_addr() } as usize;
     let pid = std::process::id();
-    let version = crate::startup::VERSION;
+    let version = env!("CARGO_PKG_VERSION");
     // A `Text` takes what fits.
     let _ = write!(
         text,

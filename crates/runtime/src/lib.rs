@@ -1,0 +1,15 @@
+//! The parts of a server process that know nothing of Redis: time, randomness, the allocator, the server log, crash
+//! reports, and the small synchronisation protocols that are checked with loom.
+//!
+//! Absent: configuration (callers pass values), sockets, commands.
+
+pub mod allocator;
+pub mod claim;
+pub mod clock;
+pub mod crash;
+pub mod glob;
+pub mod mailbox;
+pub mod random;
+pub mod sandbox;
+pub mod server_log;
+mod sync;
