@@ -10,8 +10,9 @@ pub const RULE: Rule = Rule {
     unit: "dependencies that point up",
     bound: 0,
     slack: 1,
-    advice: "Move the shared names into a lower crate, or hand them in as an argument or a trait. A new crate \
-             gets its place in LAYERS (crates/tidy/src/layers.rs): above all that it uses, below all that use it.",
+    advice: "Move the shared names into a lower crate, or hand them in as an argument or a trait. A new \
+             crate gets its place in LAYERS (crates/tidy/src/layers.rs): above the crates that it uses, \
+             below its users.",
 };
 
 /// A layer: crates that do not know each other, and the crates that they may use.

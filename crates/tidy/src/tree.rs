@@ -145,8 +145,8 @@ fn sources(files: &[File]) -> Vec<Source> {
         marks.run();
         let folder = module_folder(&file.path);
         test_modules.extend(marks.modules.iter().map(|name| format!("{folder}/{name}")));
-        let product_lines =
-            if inner.starts_with("src/") { file.text.lines().count() - marks.lines } else { 0 };
+        let lines = if inner.starts_with("src/") { file.text.lines().count() } else { 0 };
+        let product_lines = lines.saturating_sub(marks.lines);
         let tested = marks.tested;
         sources.push(Source {
             file: index,

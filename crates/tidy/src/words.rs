@@ -48,7 +48,7 @@ pub enum Form {
 #[derive(Clone, Copy, Debug)]
 pub enum Scope {
     Everywhere,
-    /// All crates but those of [`TOOLS`].
+    /// All crates but the tools (`TOOLS`).
     Server,
     /// Files whose path contains this text.
     Within(&'static str),
@@ -118,7 +118,7 @@ pub const GLOSSARY: &[Word] = &[
     word("door",       Part,     Everywhere,            "ReplicaInbox, inbox"),
     word("Link",       Whole,    Server,                "PrimaryLink"),
     word("Wire",       Whole,    Server,                "PrimaryConnection"),
-    word("Peer",       Whole,    Everywhere,            "ReplicaConnection; for Redis or Valkey in tests: Reference"),
+    word("Peer",       Whole,    Everywhere,            "ReplicaConnection; of tests: Reference"),
     word("Pipe",       Whole,    Server,                "SnapshotPipe"),
     word("Overflow",   Whole,    Within("/replication"), "SpillFile"),
     // modules
