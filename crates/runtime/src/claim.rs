@@ -29,6 +29,12 @@ pub struct Claim(Mutex<bool>);
 /// A wait that is being served; dropping it lets it go on waiting.
 pub struct Claimed<'a>(MutexGuard<'a, bool>);
 
+impl Default for Claim {
+    fn default() -> Claim {
+        Claim::new()
+    }
+}
+
 impl Claim {
     pub fn new() -> Claim {
         Claim(Mutex::new(false))

@@ -15,6 +15,12 @@ pub struct Mailbox<T> {
     sleeping: AtomicBool,
 }
 
+impl<T> Default for Mailbox<T> {
+    fn default() -> Mailbox<T> {
+        Mailbox::new()
+    }
+}
+
 impl<T> Mailbox<T> {
     pub fn new() -> Mailbox<T> {
         Mailbox { messages: Mutex::new(Vec::new()), sleeping: AtomicBool::new(false) }
