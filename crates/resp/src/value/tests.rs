@@ -14,7 +14,7 @@ fn encoded(value: &Value) -> Vec<u8> {
     out
 }
 
-/// One of each type, with the bytes that servers send and the line that people read.
+/// A value of each type, with the bytes that servers send and the line that people read.
 #[rustfmt::skip]
 fn samples() -> Vec<(&'static [u8], Value, &'static str)> {
     let text = |text: &str| Value::bulk(text);
@@ -205,7 +205,8 @@ impl Random {
     }
 }
 
-/// Mutated replies never panic, and what is still a reply writes back to something that reads the same.
+/// Mutated replies never panic; a mutated reply that still decodes writes back to a value that prints the
+/// same.
 #[test]
 fn mutated_replies_are_read_or_refused() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
@@ -225,7 +226,8 @@ fn mutated_replies_are_read_or_refused() {
         if let Ok(Some((value, used))) = decode(&bytes) {
             assert!(used <= bytes.len());
             let again = decoded(&encoded(&value));
-            assert_eq!(again.to_string(), value.to_string(), "seed {seed}"); // text: NaN is not equal to itself
+            // compares texts: NaN is not equal to itself
+            assert_eq!(again.to_string(), value.to_string(), "seed {seed}");
         }
     }
 }
