@@ -1,8 +1,8 @@
-//! The one chart and the tables of a run that a README shows: what a command costs each server, to Valkey, and what clients
-//! feel of snapshots and full syncs.
+//! The chart and the tables of a run for a README: the cost of a command in each server, relative to Valkey,
+//! and the impact of snapshots and full syncs on clients.
 //!
-//! They are made of the run's JSON, and say of which machine and day they are. The chart needs nothing else: its styles are
-//! in it, since pages that show it as an image give it none.
+//! They are made of the run's JSON, and name its machine and day. The chart contains its styles, since pages
+//! that show it as an image supply none.
 
 use std::fmt::Write;
 
@@ -21,16 +21,16 @@ const ROW_HEIGHT: f64 = 20.0;
 const GROUP_GAP: f64 = 30.0;
 const HEAD_HEIGHT: f64 = 34.0;
 const FOOT_HEIGHT: f64 = 30.0;
-/// What the others are held against.
+/// The server that all servers are compared with.
 const REFERENCE: &str = "valkey";
 const OURS: &str = "evenkeel";
-/// The experiments of which clients feel something, and what that is.
+/// The experiments with an impact on clients, and the events that cause it.
 const FELT: [(&str, &str); 2] = [("snapshot", "BGSAVE"), ("full-sync", "full sync")];
 
-/// A load, and what it cost each server.
+/// A load, and its cost in each server.
 struct Group {
     name: String,
-    /// The words of its goal in the run.
+    /// The words of the load's goal in the run.
     goal: String,
     servers: Vec<Cost>,
 }
@@ -39,11 +39,11 @@ struct Cost {
     server: String,
     /// CPU microseconds per command.
     us: Spread,
-    /// To the reference's, round by round.
+    /// Ratio to the reference server, round by round.
     ratio: Spread,
 }
 
-/// The first pinned measurement of each load, with the servers in the order in which they were measured.
+/// Returns the first pinned measurement of each load, with the servers in the order of measurement.
 fn groups(run: &Json) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let is_pinned = |record: &&Json| record.get("pinned").and_then(Json::as_bool) == Some(true);
@@ -69,7 +69,7 @@ fn groups(run: &Json) -> Vec<Group> {
     groups
 }
 
-/// A server that is measured again, for the noise.
+/// Returns whether this is the repeated measurement of a server, which shows the noise.
 fn is_control(server: &Json) -> bool {
     server.get("control").and_then(Json::as_bool) == Some(true)
 }
@@ -108,7 +108,7 @@ fn versions(run: &Json) -> String {
     peers.collect::<Vec<String>>().join(", ")
 }
 
-/// The chart as SVG; `None` when the run has no throughput with Valkey in it.
+/// Draws the chart as SVG; `None` if the run has no throughput with Valkey in it.
 pub(crate) fn svg(run: &Json) -> Option<String> {
     let groups = groups(run);
     let most = groups.iter().flat_map(|group| &group.servers).map(|cost| cost.ratio.max).fold(1.0, f64::max);
@@ -151,7 +151,7 @@ pub(crate) fn svg(run: &Json) -> Option<String> {
     Some(out)
 }
 
-/// A bar as long as the ratio, with a line over it from the smallest to the largest.
+/// Draws a bar as long as the ratio, and a line over it from the smallest to the largest ratio.
 fn bar(cost: &Cost, most: f64, y: f64, out: &mut String) {
     let at = |ratio: f64| LABEL_WIDTH + ratio / most * BAR_WIDTH;
     let middle = y + ROW_HEIGHT / 2.0;
@@ -177,7 +177,8 @@ fn bar(cost: &Cost, most: f64, y: f64, out: &mut String) {
     );
 }
 
-/// The same in Markdown, with the goals, what clients feel, and the promises; `None` when the run has neither.
+/// Formats the costs in Markdown, with the goals, the impact on clients, and the promises. `None` if the run
+/// has neither costs nor impact.
 pub(crate) fn markdown(run: &Json) -> Option<String> {
     let (costs, felt) = (costs_table(run), felt_table(run));
     if costs.is_none() && felt.is_none() {
@@ -214,7 +215,7 @@ fn costs_table(run: &Json) -> Option<String> {
     Some(out)
 }
 
-/// A row for each server in the first record of each experiment of `FELT`.
+/// Formats a row for each server in the first record of each experiment of `FELT`.
 fn felt_table(run: &Json) -> Option<String> {
     let mut rows = String::new();
     for (experiment, event) in FELT {

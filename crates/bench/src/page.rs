@@ -1,7 +1,8 @@
-//! A run as one page of HTML that needs nothing else: its tables, bars with their ranges, lines by cores or clients, and
+//! A run as a self-contained page of HTML: its tables, bars with their ranges, lines by cores or clients, and
 //! latency over time.
 //!
-//! The page is made of the run's JSON, so one can be drawn of any earlier run. It has no script, and reads as well on paper.
+//! The page is made of the run's JSON, so it can be drawn for any earlier run. It has no script, and reads as
+//! well on paper.
 
 mod axis;
 mod curves;
@@ -16,7 +17,7 @@ use crate::stats::Spread;
 use crate::table::{figure, thousands};
 
 const STYLE: &str = include_str!("page.css");
-/// The figures that are drawn as bars where they were measured in rounds, and what is written above.
+/// The metrics drawn as bars if they were measured in rounds, and the captions above.
 const BARS: [(&str, &str); 4] = [
     ("requests_per_s", "requests per second"),
     ("cpu_us_per_command", "CPU microseconds per command"),
@@ -61,14 +62,14 @@ pub(crate) fn page(run: &Json) -> String {
     out
 }
 
-/// Without the name of the experiment, which stands above.
+/// Returns the title without the name of the experiment, which stands above.
 fn title(record: &Json) -> &str {
     let title = text(record, "title");
     let rest = title.strip_prefix(text(record, "experiment")).unwrap_or(title);
     rest.strip_prefix(':').unwrap_or(title).trim_start()
 }
 
-/// The names of the experiments, each once, as links.
+/// Writes the names of the experiments, without duplicates, as links.
 fn contents(run: &Json, out: &mut String) {
     let mut names: Vec<String> =
         list(run, "experiments").map(|one| escaped(text(one, "experiment"))).collect();
@@ -98,7 +99,7 @@ fn head(run: &Json, out: &mut String) {
     out.push_str("</p>\n");
 }
 
-/// The promises, with the goals that were missed under each.
+/// Writes the promises, with the missed goals under each.
 fn kept(run: &Json, out: &mut String) {
     let mut rows = String::new();
     for record in list(run, "promises") {
@@ -159,14 +160,14 @@ fn write_table(table: &Json, out: &mut String) {
     out.push_str("</table></div>\n");
 }
 
-/// A number stays with its unit, and its range stands below it.
+/// Keeps a number with its unit, and puts its range below it.
 fn unbroken(cell: &str) -> String {
     let (number, range) = cell.split_once(" (").unwrap_or((cell, ""));
     let number = number.replace(' ', "\u{a0}");
     if range.is_empty() { number } else { format!("{number} <small>({range}</small>") }
 }
 
-/// One bar for each server's median, and a line over it from the smallest to the largest.
+/// Draws a bar for each server's median, and a line over it from the smallest to the largest value.
 fn bars(record: &Json, figure: &str, what: &str, out: &mut String) {
     let rounds = |server: &Json| samples(server.get(figure).filter(|value| value.is_array())?);
     let spread = |server: &Json| Spread::of(rounds(server)?);

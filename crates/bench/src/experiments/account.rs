@@ -1,4 +1,4 @@
-//! What Evenkeel's workers say of themselves: the fields of INFO workers, summed over all workers.
+//! The workers' own statistics in Evenkeel: the fields of INFO workers, summed over all workers.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use super::lanes::Lane;
 use crate::peers::ask;
 
-/// Counts, and microseconds of stages. Two of them make a difference.
+/// Counts, and microseconds of stages. Two accounts can be subtracted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Account(BTreeMap<String, f64>);
 
@@ -28,12 +28,12 @@ impl Account {
         (!sums.is_empty()).then_some(Self(sums))
     }
 
-    /// 0 for what is not there.
+    /// Returns a field, or 0 if it is missing.
     pub(super) fn get(&self, name: &str) -> f64 {
         self.0.get(name).copied().unwrap_or(0.0)
     }
 
-    /// Microseconds of all stages but idle.
+    /// Returns the microseconds of all stages but idle.
     pub(super) fn busy_us(&self) -> f64 {
         let is_busy = |name: &str| name.ends_with("_usec") && name != "idle_usec";
         self.0.iter().filter(|(name, _)| is_busy(name)).map(|(_, us)| us).sum()
