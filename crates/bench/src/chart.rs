@@ -119,10 +119,12 @@ pub(crate) fn svg(run: &Json) -> Option<String> {
     let height =
         HEAD_HEIGHT + groups.len() as f64 * GROUP_GAP + rows as f64 * ROW_HEIGHT + FOOT_HEIGHT + 16.0;
     let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+         height=\"{height}\" \
          font-family=\"system-ui, sans-serif\" font-size=\"13\" fill=\"#1d2733\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n\
-         <text x=\"16\" y=\"24\" font-size=\"15\" font-weight=\"600\">CPU time of the server per command, to Valkey's: \
+         <text x=\"16\" y=\"24\" font-size=\"15\" font-weight=\"600\">\
+         CPU time of the server per command, to Valkey's: \
          shorter is better</text>\n"
     );
     let mut y = HEAD_HEIGHT;
@@ -160,7 +162,8 @@ fn bar(cost: &Cost, most: f64, y: f64, out: &mut String) {
         out,
         "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
          <rect x=\"{LABEL_WIDTH}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{fill}\"/>\
-         <line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle:.1}\" y2=\"{middle:.1}\" stroke=\"#1d2733\" stroke-width=\"1.5\"/>\
+         <line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle:.1}\" y2=\"{middle:.1}\" \
+         stroke=\"#1d2733\" stroke-width=\"1.5\"/>\
          <text x=\"{:.1}\" y=\"{:.1}\">{:.2} ({:.2} us)</text>",
         LABEL_WIDTH - 8.0,
         middle + 4.5,
@@ -262,10 +265,13 @@ mod tests {
     use super::*;
 
     fn run() -> Json {
-        let server = |name: &str, us: [f64; 3], control: bool| serde_json::json!({"server": name, "control": control, "cpu_us_per_command": us});
+        let server = |name: &str, us: [f64; 3], control: bool| {
+            serde_json::json!({"server": name, "control": control,
+                               "cpu_us_per_command": us})
+        };
         let record = |pinned: bool, pipeline: u64, servers: Vec<Json>| {
-            serde_json::json!({"experiment": "throughput", "command": "SET", "pipeline": pipeline, "keys": 300_000,
-                               "pinned": pinned, "servers": servers})
+            serde_json::json!({"experiment": "throughput", "command": "SET", "pipeline": pipeline,
+                               "keys": 300_000, "pinned": pinned, "servers": servers})
         };
         let servers = || {
             vec![
@@ -275,11 +281,14 @@ mod tests {
             ]
         };
         serde_json::json!({
-            "when": "2026-01-31 12:00", "cpu": "a <cpu>", "cores": 2, "kernel": "6.1", "rounds": 3, "seconds": 2.0,
+            "when": "2026-01-31 12:00", "cpu": "a <cpu>", "cores": 2, "kernel": "6.1",
+            "rounds": 3, "seconds": 2.0,
             "peers": [{"name": "valkey", "version": "9"}, {"name": "floor", "version": "built in"}],
-            "experiments": [record(false, 16, servers()), record(true, 16, servers()), record(true, 16, servers()),
+            "experiments": [record(false, 16, servers()), record(true, 16, servers()),
+                            record(true, 16, servers()),
                             record(true, 1, vec![server("evenkeel", [1.0; 3], false)])],
-            "goals": [{"goal": "CPU to valkey's: SET, pipeline 16, 300,000 keys", "bound": "<= 0.40", "reached": 0.5, "met": false}],
+            "goals": [{"goal": "CPU to valkey's: SET, pipeline 16, 300,000 keys", "bound": "<= 0.40",
+                       "reached": 0.5, "met": false}],
             "promises": [{"promise": "small", "verdict": "met", "goals": 1, "missed": []}],
         })
     }

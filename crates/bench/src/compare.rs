@@ -23,8 +23,9 @@ use crate::table::Table;
 const SETTING: [&str; 6] = ["cpu", "cores", "memory_bytes", "kernel", "rounds", "seconds"];
 /// The metrics shown without `--all`, besides metrics measured once.
 #[rustfmt::skip]
-const MAIN: [&str; 11] = ["requests_per_s", "cpu_us_per_command", "latency_us_p99", "latency_us_max", "requests_per_s_during",
-                         "p99_us_during", "longest_us_during", "longest_us", "took_s", "bytes_per_key", "bytes_per_element"];
+const MAIN: [&str; 11] = ["requests_per_s", "cpu_us_per_command", "latency_us_p99", "latency_us_max",
+                         "requests_per_s_during", "p99_us_during", "longest_us_during", "longest_us",
+                         "took_s", "bytes_per_key", "bytes_per_element"];
 /// Parts of the names of metrics for which more is better.
 const MORE_IS_BETTER: [&str; 5] =
     ["requests_per_s", "commands_per_s", "messages_per_s", "events_per_s", "useful"];
@@ -32,8 +33,8 @@ const MORE_IS_BETTER: [&str; 5] =
 const LEAST: f64 = 0.03;
 /// Numbers that identify the measurement.
 #[rustfmt::skip]
-const SETTINGS: [&str; 11] = ["clients", "pipeline", "keys", "elements", "value_size", "threads", "cores", "databases", "replicas", "count",
-                              "of_each"];
+const SETTINGS: [&str; 11] = ["clients", "pipeline", "keys", "elements", "value_size", "threads", "cores",
+                              "databases", "replicas", "count", "of_each"];
 /// Members that are shown elsewhere.
 const NOT_FIGURES: [&str; 4] = ["table", "curves", "timelines", "title"];
 
@@ -326,7 +327,8 @@ mod tests {
             serde_json::json!({"server": "x", "requests_per_s": [1, 2], "load_busy": [1, 2], "took_s": 3}),
         );
         let after = record(
-            serde_json::json!({"server": "x", "requests_per_s": [5, 6], "load_busy": [1, 2], "took_s": 4, "new": 1}),
+            serde_json::json!({"server": "x", "requests_per_s": [5, 6], "load_busy": [1, 2], "took_s": 4,
+                               "new": 1}),
         );
         let names = |all| lines(&before, &after, all).into_iter().map(|line| line.figure).collect::<Vec<_>>();
         assert_eq!(names(false), ["requests_per_s", "took_s"]);
@@ -342,7 +344,8 @@ mod tests {
         let run = |factor: i64| {
             serde_json::json!({
                 "servers_by_clients": [[server("x", factor)], [server("x", 10 * factor)]],
-                "steps": [{"step": "delete", "elements": 100, "servers": [server("x", 100 * factor), server("y", 100)]}],
+                "steps": [{"step": "delete", "elements": 100,
+                           "servers": [server("x", 100 * factor), server("y", 100)]}],
                 "timelines": [{"name": "x", "points": [1, 2]}],
             })
         };
@@ -421,13 +424,17 @@ mod tests {
 
     #[test]
     fn charts_are_no_figures() {
-        let record = serde_json::json!({"curves": [{"what": "rate", "x_values": [1, 2], "series": [{"median": [1, 2]}]}]});
+        let record = serde_json::json!({"curves": [{"what": "rate", "x_values": [1, 2],
+                                                    "series": [{"median": [1, 2]}]}]});
         assert_eq!(changes(&record, &record), []);
     }
 
     #[test]
     fn a_goal_that_was_met_must_stay_met() {
-        let run = |met: bool| serde_json::json!({"goals": [{"goal": "g", "bound": "<= 1", "reached": 1.0, "met": met}]});
+        let run = |met: bool| {
+            serde_json::json!({"goals": [{"goal": "g", "bound": "<= 1",
+                                          "reached": 1.0, "met": met}]})
+        };
         assert!(goals(&run(true), &run(false)));
         assert!(!goals(&run(false), &run(true)));
         assert!(!goals(&run(false), &run(false)));

@@ -123,14 +123,18 @@ fn password_of_environment() -> Result<Option<Password>> {
 }
 
 const LOAD_NOTES: &str = "\
-Commands: mixed is GET with 10% SET, or as many as it says. In words, {key} and {value} stand for a key and the value,
-{same} for the key before, {number} for a key's digits. Several commands, separated by \" ; \", come by turns, or, if
+Commands: mixed is GET with 10% SET, or as many as it says. In words, {key} and {value} stand for a key and \
+the value,
+{same} for the key before, {number} for a key's digits. Several commands, separated by \" ; \", \
+come by turns, or, if
 each begins with a percentage, in any order and that often; there, get and set are known, too.
 GETs of keys that are not there are misses, and cost less: write them first with `evenkeel-bench fill`.
 
-Keys: zipf takes the k-th key in proportion to 1/k^EXPONENT (0.99), hot sends PERCENT (50) of the requests to one.
+Keys: zipf takes the k-th key in proportion to 1/k^EXPONENT (0.99), hot sends PERCENT (50) \
+of the requests to one.
 
-Rate: without --rate, each connection waits for its answer before it sends again, so a server that stalls is asked less.
+Rate: without --rate, each connection waits for its answer before it sends again, \
+so a server that stalls is asked less.
 With it, latencies run from when a request was due.
 
 Short connections to this machine come from 127.0.0.1 to 127.0.0.64, which Redis 7.0 in protected mode denies.

@@ -122,7 +122,8 @@ fn kept(run: &Json, out: &mut String) {
     if !rows.is_empty() {
         let _ = write!(
             out,
-            "<section>\n<h2>Promises</h2>\n<table class=\"words\">\n<tr><th>promise</th><th>verdict</th></tr>\n{rows}</table>\n</section>\n"
+            "<section>\n<h2>Promises</h2>\n<table class=\"words\">\n\
+             <tr><th>promise</th><th>verdict</th></tr>\n{rows}</table>\n</section>\n"
         );
     }
 }
@@ -143,7 +144,8 @@ fn goals(run: &Json, out: &mut String) {
     if !rows.is_empty() {
         let _ = write!(
             out,
-            "<section>\n<h2>Goals</h2>\n<table>\n<tr><th>goal</th><th>bound</th><th>reached</th><th></th></tr>\n{rows}</table>\n</section>\n"
+            "<section>\n<h2>Goals</h2>\n<table>\n\
+             <tr><th>goal</th><th>bound</th><th>reached</th><th></th></tr>\n{rows}</table>\n</section>\n"
         );
     }
 }
@@ -191,8 +193,10 @@ fn bars(record: &Json, figure: &str, what: &str, out: &mut String) {
             if spread.median >= 1e3 { thousands(spread.median) } else { format!("{:.2}", spread.median) };
         let _ = writeln!(
             out,
-            "<text class=\"name\" x=\"{:.1}\" y=\"{:.1}\">{}</text><rect class=\"{class}\" x=\"{LABEL_WIDTH}\" y=\"{top:.1}\" \
-             width=\"{:.1}\" height=\"{:.1}\"/><line class=\"range\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle:.1}\" y2=\"{middle:.1}\"/>\
+            "<text class=\"name\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\
+             <rect class=\"{class}\" x=\"{LABEL_WIDTH}\" y=\"{top:.1}\" \
+             width=\"{:.1}\" height=\"{:.1}\"/>\
+             <line class=\"range\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle:.1}\" y2=\"{middle:.1}\"/>\
              <text x=\"{:.1}\" y=\"{:.1}\">{shown}</text>",
             LABEL_WIDTH - 8.0,
             middle + 4.0,
@@ -229,19 +233,24 @@ mod tests {
     #[test]
     fn a_page_has_tables_bars_and_curves_and_no_foreign_markup() {
         let run = serde_json::json!({
-            "cpu": "a <b>", "cores": 2, "memory_bytes": 1u64 << 31, "kernel": "6", "rounds": 3, "seconds": 1.0,
+            "cpu": "a <b>", "cores": 2, "memory_bytes": 1u64 << 31, "kernel": "6", "rounds": 3,
+            "seconds": 1.0,
             "peers": [{"name": "valkey", "version": "9"}],
             "promises": [{"promise": "never <late>", "verdict": "not met", "goals": 2, "experiment": "x",
-                          "missed": [{"goal": "p99", "bound": "<= 1.00", "reached": 2.5, "by": "2.50 times as much"}]},
+                          "missed": [{"goal": "p99", "bound": "<= 1.00", "reached": 2.5,
+                                      "by": "2.50 times as much"}]},
                          {"promise": "small", "verdict": "met", "goals": 1, "missed": []}],
-            "goals": [{"goal": "g", "bound": "<= 1", "reached": 2.0, "met": false, "verdict": "NOT met (+1.00); the machine alone 1.50"}],
+            "goals": [{"goal": "g", "bound": "<= 1", "reached": 2.0, "met": false,
+                       "verdict": "NOT met (+1.00); the machine alone 1.50"}],
             "experiments": [{
                 "experiment": "x", "title": "t & u",
                 "table": {"head": ["", "rate"], "rows": [["evenkeel", "5", "0.50 us (0.40..0.60)"]]},
                 "servers": [{"server": "evenkeel", "requests_per_s": [1.0, 2.0, 4.0]}, {"server": "odd"}],
                 "curves": [{"what": "rate", "x": "cores", "x_values": [1, 2],
-                            "series": [{"server": "evenkeel", "median": [1, 2], "min": [1, 2], "max": [1, 3]}]}],
-                "timelines": [{"server": "evenkeel", "slice_ms": 10, "longest_us": [50.0, 3000.0], "event": "BGSAVE", "event_ms": [0.0, 10.0]},
+                            "series": [{"server": "evenkeel", "median": [1, 2], "min": [1, 2],
+                                        "max": [1, 3]}]}],
+                "timelines": [{"server": "evenkeel", "slice_ms": 10, "longest_us": [50.0, 3000.0],
+                               "event": "BGSAVE", "event_ms": [0.0, 10.0]},
                               {"server": "none", "slice_ms": 10, "longest_us": []}],
             }],
         });

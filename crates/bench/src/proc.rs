@@ -231,7 +231,8 @@ mod tests {
 
     #[test]
     fn netstat_pairs_names_with_numbers() {
-        let text = "TcpExt: SyncookiesSent ListenOverflows ListenDrops\nTcpExt: 1 22 333\nIpExt: ListenOverflows\nIpExt: 9\n";
+        let text = "TcpExt: SyncookiesSent ListenOverflows ListenDrops\n\
+        TcpExt: 1 22 333\nIpExt: ListenOverflows\nIpExt: 9\n";
         assert_eq!(netstat(text, "TcpExt:", "ListenOverflows"), Some(22));
         assert_eq!(netstat(text, "TcpExt:", "Nothing"), None);
         assert_eq!(netstat("", "TcpExt:", "ListenOverflows"), None);

@@ -191,10 +191,8 @@ fn memcached_is_filled_and_asked() {
     all_answered(&server, &["-k", "100", "-P", "16"], 3_200);
     all_answered(&server, &["-k", "100", "-P", "3", "--command", "mixed:50"], 600);
     all_answered(&server, &["-k", "100", "-c", "5", "--short"], 40);
-    assert_eq!(
-        load(&server, &["-k", "200", "-n", "200", "--distribution", "sequential"]).expect("it runs")["misses"],
-        100
-    );
+    let result = load(&server, &["-k", "200", "-n", "200", "--distribution", "sequential"]).expect("it runs");
+    assert_eq!(result["misses"], 100);
     let large = load(&server, &["-k", "1", "-n", "3", "-d", "2000000", "--command", "set"]);
     let large = large.expect_err("it takes no such values");
     assert!(large.contains("every request was answered with an error"), "{large}");

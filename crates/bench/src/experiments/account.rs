@@ -55,7 +55,8 @@ mod tests {
 
     #[test]
     fn fields_are_summed_over_the_workers() {
-        let info = "$99\r\n# Workers\r\nworker0:connections=3,busy=0.5,commands=10,read_usec=20,lock_wait_usec=3,idle_usec=500\r\n\
+        let info = "$99\r\n# Workers\r\nworker0:connections=3,busy=0.5,commands=10,\
+        read_usec=20,lock_wait_usec=3,idle_usec=500\r\n\
              worker1:connections=0,busy=0.000,commands=5,read_usec=7,lock_wait_usec=0,idle_usec=900\r\n";
         let account = Account::read(info).expect("two workers");
         let [commands, waited] = ["commands", "lock_wait_usec"].map(|name| account.get(name));

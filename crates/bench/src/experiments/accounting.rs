@@ -226,7 +226,8 @@ mod tests {
 
     #[test]
     fn commands_and_cpu_come_from_one_reply() {
-        let info = "$9\r\n# Stats\r\ntotal_commands_processed:70\r\n# CPU\r\nused_cpu_sys:0.5\r\nused_cpu_user:1.25\r\n\
+        let info = "$9\r\n# Stats\r\ntotal_commands_processed:70\r\n# CPU\r\n\
+        used_cpu_sys:0.5\r\nused_cpu_user:1.25\r\n\
                     used_cpu_sys_children:9\r\n";
         assert_eq!(read_use(info), Some((70.0, 1.75)));
         assert_eq!(read_use("$0\r\n"), None);

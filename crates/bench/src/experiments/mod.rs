@@ -380,7 +380,7 @@ pub(crate) fn short(session: &mut Session) -> Result<()> {
     session.attempt("accounting", accounting)
 }
 
-/// Runs all experiments, one after the other.
+/// Runs all experiments in sequence.
 pub(crate) fn all(session: &mut Session) -> Result<()> {
     let pinned = ThroughputArgs::default();
     let unpinned = ThroughputArgs { unpinned: true, ..pinned.clone() };

@@ -1,5 +1,5 @@
-//! The probe of `stalls`: GETs sent one by one over a connection to each of the server's serving threads, and
-//! the longest time until a reply.
+//! The probe of `stalls`: GETs sent in sequence over a connection to each of the server's serving threads,
+//! and the longest time until a reply.
 //!
 //! On a machine with fewer cores than busy threads, the scheduler causes most of a long wait: the replying
 //! thread, or the probe itself, is runnable but does not run. That is not the server's fault, and would drown

@@ -1,6 +1,6 @@
-//! `scale`: the benefit of further cores, from one to all.
+//! `scale`: the benefit of further cores, up to all.
 //!
-//! For each number of cores: Evenkeel with as many workers; as many Redis processes of one thread each, which
+//! For each number of cores: Evenkeel with as many workers; as many single-threaded Redis processes, which
 //! divide the keys and the clients among themselves; memcached with as many threads; and, if there are enough
 //! cores, Valkey with as many I/O threads. The processes share nothing, so their losses together are the
 //! machine's: caches, memory, the load beside them. Evenkeel's losses beyond that are its own, and its own
@@ -35,7 +35,7 @@ const LOADS: [(Command, usize); 4] =
 const BRIEF_LOADS: usize = 2;
 const KEYS: u64 = 300_000;
 const VALUE_SIZE: usize = 500;
-/// Clients per core, and in all: as many for one worker as for many, so that only the workers differ.
+/// Clients per core, and in all: the same for any number of workers, so that only the workers differ.
 const CLIENTS_PER_CORE: usize = 16;
 const CLIENTS_MIN: usize = 50;
 /// Bounds with all cores: the share of the workers' busy time spent waiting for locks, and the growth of the
@@ -45,7 +45,7 @@ const GROWTH_MAX: f64 = 1.10;
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct ScaleArgs {
-    /// Measure with one core and with all, and only with a pipeline
+    /// Measure with a single core and with all, and only with a pipeline
     #[arg(long)]
     pub(super) brief: bool,
 }
@@ -272,7 +272,8 @@ fn report(session: &mut Session, all: &[Scaled], command: &Command, pipeline: us
     session.report("scale", &title, &table, members);
 }
 
-/// Judges the growth of the CPU per command from one core to all, relative to processes that share nothing.
+/// Judges the growth of the CPU per command from a single core to all, relative to processes that share
+/// nothing.
 fn judge_growth(session: &mut Session, all: &[Scaled], what: &str) {
     let growth = |kind| {
         let of = |cores| all.iter().find(|one| one.kind == kind && one.cores == cores).map(|one| &one.series);

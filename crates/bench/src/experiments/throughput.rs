@@ -153,7 +153,8 @@ pub(crate) fn throughput(session: &mut Session, args: &ThroughputArgs) -> Result
         println!("{}: left out, {gigabytes:.1} GB more do not fit into the memory", peer.kind.name());
     }
     println!(
-        "\nCPU ratio: to valkey in the same round; of a server that is measured again: to itself, which is the noise"
+        "\nCPU ratio: to valkey in the same round; \
+         of a server that is measured again: to itself, which is the noise"
     );
     let lanes = plans.iter().map(|plan| args.start(session, plan)).collect::<Result<Vec<Lane>>>()?;
     for (command, pipeline, goal) in LOADS {

@@ -177,7 +177,8 @@ fn server(session: &mut Session) -> Result<()> {
         ]));
     }
     let title = format!(
-        "wake-up: {PUBLISHERS} clients PUBLISH {MESSAGE_SIZE} B to {SUBSCRIBERS} subscribers over {THREADS} workers, {} cores",
+        "wake-up: {PUBLISHERS} clients PUBLISH {MESSAGE_SIZE} B to {SUBSCRIBERS} \
+         subscribers over {THREADS} workers, {} cores",
         sys::cores()
     );
     session.report("wake-up", &title, &table, vec![("servers", Json::Array(figures))]);

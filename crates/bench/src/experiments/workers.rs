@@ -67,7 +67,8 @@ pub(crate) fn workers(session: &mut Session) -> Result<()> {
         ]));
     }
     let title = format!(
-        "One worker and {}, unpinned, {CLIENTS} clients, {VALUE_SIZE} B values: requests/s, and ratios of all to one",
+        "One worker and {}, unpinned, {CLIENTS} clients, {VALUE_SIZE} B values: \
+         requests/s, and ratios of all to one",
         sys::cores()
     );
     session.report("workers", &title, &table, vec![("loads", Json::Array(figures))]);

@@ -96,7 +96,7 @@ impl Draw {
     }
 }
 
-/// Ranks by Zipf's law, by rejection-inversion (Hörmann and Derflinger 1996): no table, and about one draw
+/// Ranks by Zipf's law, by rejection-inversion (Hörmann and Derflinger 1996): no table, and about a draw
 /// per rank, whatever the number of ranks.
 ///
 /// The law's bars of width one lie under the curve x^-exponent. A point is drawn under the curve, by the

@@ -136,7 +136,8 @@ impl KeptConnections {
             if counts.replies > client.awaited {
                 let words = client.last_words();
                 bail!(
-                    "the server sent more replies than there were requests; does it speak this protocol?{words}"
+                    "the server sent more replies than there were \
+                     requests; does it speak this protocol?{words}"
                 );
             }
             client.awaited -= counts.replies;

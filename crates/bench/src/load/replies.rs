@@ -2,9 +2,9 @@
 //!
 //! The generator needs the number of replies, errors and misses, not the values. So nothing is copied or
 //! kept: the payload of a bulk is skipped by arithmetic, and a nested array needs no stack, only the number
-//! of values that are still open. A scalar closes one value; an array of n closes one and opens n; a map of n
-//! closes one and opens 2n; an attribute opens 2n beside the value that it precedes. This takes a few words
-//! of state per connection. Pushed messages are not replies.
+//! of values that are still open. A scalar closes a value; an array of n closes a value and opens n; a map
+//! of n closes a value and opens 2n; an attribute opens 2n beside the value that it precedes. This takes a
+//! few words of state per connection. Pushed messages are not replies.
 //!
 //! The same type counts requests for the `floor` server, since a request is an array of bulks.
 
@@ -240,15 +240,15 @@ impl Skipper {
 mod tests {
     use super::*;
 
-    const STREAM: &[u8] =
-        b"+OK\r\n$5\r\nhe\r\no\r\n$-1\r\n:42\r\n-ERR no\r\n*0\r\n*2\r\n$1\r\na\r\n*1\r\n:1\r\n*-1\r\n$0\r\n\r\n-WRONG second\r\n";
+    const STREAM: &[u8] = b"+OK\r\n$5\r\nhe\r\no\r\n$-1\r\n:42\r\n-ERR no\r\n*0\r\n\
+         *2\r\n$1\r\na\r\n*1\r\n:1\r\n*-1\r\n$0\r\n\r\n-WRONG second\r\n";
     const HELD: Counts = Counts { replies: 10, errors: 2, misses: 2 };
 
     /// Null, boolean, double, big number, verbatim text, two pushes, a map with a set in it, an empty map, an
     /// attribute and its value within an array, and an error with a length.
-    const RESP3: &[u8] =
-        b"_\r\n#t\r\n,1.5\r\n(12345678901234567890\r\n=7\r\ntxt:a\r\n\r\n>2\r\n+pushed\r\n*1\r\n:1\r\n>0\r\n%1\r\n+k\r\n~2\r\n:1\r\n:2\r\n\
-          %0\r\n*1\r\n|1\r\n+ttl\r\n:3\r\n$1\r\nx\r\n!3\r\nERR\r\n";
+    const RESP3: &[u8] = b"_\r\n#t\r\n,1.5\r\n(12345678901234567890\r\n=7\r\ntxt:a\r\n\r\n\
+         >2\r\n+pushed\r\n*1\r\n:1\r\n>0\r\n%1\r\n+k\r\n~2\r\n:1\r\n:2\r\n\
+         %0\r\n*1\r\n|1\r\n+ttl\r\n:3\r\n$1\r\nx\r\n!3\r\nERR\r\n";
     const HELD3: Counts = Counts { replies: 9, errors: 1, misses: 1 };
 
     fn feed_all(pieces: &[&[u8]]) -> (Counts, Skipper) {

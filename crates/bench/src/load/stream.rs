@@ -23,7 +23,7 @@ impl Stream {
         self.socket.set_nonblocking(true)
     }
 
-    /// Returns whether a short read may leave bytes behind: TLS records are opened one by one.
+    /// Returns whether a short read may leave bytes behind: each TLS record is opened on its own.
     pub(super) fn reads_in_parts(&self) -> bool {
         self.tunnel.is_some()
     }

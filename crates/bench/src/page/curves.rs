@@ -449,7 +449,8 @@ mod tests {
     fn perfect_scaling_is_drawn_if_the_record_says_so() {
         let curve = |ideal: Json| {
             json!({"x": "cores", "x_values": [1, 2, 4], "ideal": ideal,
-                                         "series": [series("redis", &[5.0, 6.0, 8.0]), series("evenkeel", &[2.0, 4.0, 7.0])]})
+                                         "series": [series("redis", &[5.0, 6.0, 8.0]),
+                                                    series("evenkeel", &[2.0, 4.0, 7.0])]})
         };
         assert!(drawn(curve(true.into())).contains(IDEAL));
         for no in [Json::Null, false.into(), "true".into()] {
@@ -481,7 +482,8 @@ mod tests {
             json!({"x_values": [0, 0], "series": [series("x", &[0.0, 0.0])], "ideal": true}),
             json!({"x_values": [1, 2], "series": [series("zeros", &[0.0, 0.0])], "ideal": true}),
             json!({"x_values": [1, 1e15], "series": [series("x", &[1e-12, 1e15])]}),
-            json!({"x_values": [1, 2, 3], "series": [{"server": "gap", "median": [1, null, 3], "min": [null, 1], "max": []}]}),
+            json!({"x_values": [1, 2, 3],
+                   "series": [{"server": "gap", "median": [1, null, 3], "min": [null, 1], "max": []}]}),
             json!({"x_values": [1, 2], "series": [series("below", &[-3.0, -1.0])]}),
         ] {
             assert_eq!(drawn(some.clone()).matches("<figure>").count(), 1, "{some}");

@@ -1,4 +1,4 @@
-//! Latency over time: a record's `timelines`, one under the other, all on the same scales.
+//! Latency over time: a record's `timelines` below each other, all on the same scales.
 //!
 //! A moment without a reply has no point: the line goes on to the reply that was waited for.
 
@@ -147,7 +147,8 @@ fn panel(timeline: &Timeline<'_>, scales: &Scales, top: f64, event: &str, out: &
         let (from, to) = (scales.x(from), scales.x(to));
         let _ = writeln!(
             out,
-            "<rect class=\"event\" x=\"{from:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{}\"><title>{}</title></rect>",
+            "<rect class=\"event\" x=\"{from:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{}\">\
+             <title>{}</title></rect>",
             to - from,
             scales.height,
             escaped(timeline.event)
@@ -212,7 +213,8 @@ mod tests {
     #[test]
     fn all_have_the_scales_of_the_longest() {
         let drawn = drawn(json!([
-            {"server": "evenkeel", "slice_ms": 500, "longest_us": [10.0, 100.0], "event": "BGSAVE", "event_ms": [0, 500]},
+            {"server": "evenkeel", "slice_ms": 500, "longest_us": [10.0, 100.0],
+             "event": "BGSAVE", "event_ms": [0, 500]},
             {"server": "valkey", "slice_ms": 1000, "longest_us": [10.0, 2e6, 10.0, 10.0], "event": "BGSAVE"},
         ]));
         assert_eq!((drawn.matches("<figure>").count(), drawn.matches("<polyline").count()), (1, 2));
@@ -225,7 +227,10 @@ mod tests {
 
     #[test]
     fn many_are_more_than_one_figure_and_different_events_are_named_at_each() {
-        let one = |event: &str| json!({"server": "a<b", "slice_ms": 10, "longest_us": [5, null, 7], "event": event});
+        let one = |event: &str| {
+            json!({"server": "a<b", "slice_ms": 10, "longest_us": [5, null, 7],
+                   "event": event})
+        };
         let drawn = drawn(json!([one("x"), one("y&z"), one("x"), one("x"), one("x"), one("x")]));
         assert_eq!((drawn.matches("<figure>").count(), drawn.matches("<polyline").count()), (2, 6));
         assert!(drawn.contains("a&lt;b") && drawn.contains("y&amp;z") && !drawn.contains("a<b"), "{drawn}");
