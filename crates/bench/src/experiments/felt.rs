@@ -37,7 +37,7 @@ const AT_ONCE: u64 = 20;
 const HUGE_HASH: &str = "huge:hash";
 const HUGE_ZSET: &str = "huge:zset";
 
-/// A million keys of 700 B, unless told otherwise.
+/// A million keys of 700 B by default.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct DataArgs {
     /// Number of keys

@@ -9,7 +9,7 @@
 //! Evenkeel is measured twice in each round, each time from the beginning: the difference is noise of the
 //! machine. Each round begins with another server. The result is the median of the rounds' longest waits.
 //!
-//! The server has a single serving thread unless told otherwise: then no client can be lucky and be served by
+//! The server has a single serving thread by default: then no client can be lucky and be served by
 //! another thread.
 
 use std::net::SocketAddr;

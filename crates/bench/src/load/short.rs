@@ -32,8 +32,7 @@ use crate::sys::{self, Poller};
 
 /// Source addresses: 64 x 28,000 ports outlast the minute of TIME_WAIT up to 30,000 connections a second.
 const SOURCES: u8 = 64;
-/// A client gives up after this time. The kernel's second try after a lost SYN comes at 1 s, the third at 3
-/// s.
+/// A client gives up after this time. After a lost SYN, the kernel tries again at 1 s and at 3 s.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Interval at which all connections are checked for `PATIENCE`.
 const LOOK_AROUND: Duration = Duration::from_millis(250);
