@@ -1,33 +1,34 @@
-# Runs one unit of Redis' test suite and writes down what became of each test.
+# Runs a unit of Redis' test suite and records the result of each test.
 #
-# The suite's own runner stops at the first exception: one command that the server does not have, in the set-up
-# code between two tests, and the rest of the unit is never run. A server that grows command by command needs the
-# opposite, so this file takes the runner's place. The suite stays as it was unpacked: while its files are read,
-# `proc` is a stand-in that puts the few procedures of REPLACED aside under the name `suite_...`, and the versions
-# below, which mostly wrap those, hold instead. From them follow:
+# The suite's own runner stops at the first exception: after an unknown command in the set-up code between two
+# tests, the rest of the unit never runs. A server that grows command by command needs the opposite, so this
+# file replaces the runner. The suite stays as it was unpacked: while its files are read, a substitute for
+# `proc` renames the few procedures of REPLACED to `suite_...`, and the versions below, mostly wrappers, take
+# their place. As a result:
 #
-#   - a body of start_server or tags runs statement by statement; one that throws is recorded as the failure of a
-#     test called "(setup) <its first line>", and the next one runs;
-#   - an exception inside a test is that test's failure, and the connection is made anew behind the same handle
-#     (a half-read reply or an open MULTI must not fail the tests that follow); a dead server is started again;
+#   - a body of start_server or tags runs statement by statement; a statement that throws is recorded as the
+#     failure of a test called "(setup) <its first line>", and the next statement runs;
+#   - an exception inside a test is that test's failure, and the connection is renewed behind the same handle
+#     (a half-read reply or an open MULTI must not fail the following tests); a dead server is restarted;
 #   - a server that ends while it starts is noticed at once instead of after two minutes;
-#   - a blocking command of a client that does not wait for its reply has been read by the server before the next
-#     command of another client is sent: the tests count on their order, which workers do not keep between clients;
-#   - the names in the skip list are left out, or with `try` run and reported when they pass.
+#   - the server has read a deferred client's blocking command before the next command of another client is
+#     sent: the tests rely on this order, which workers do not keep between clients;
+#   - the tests in the skip list are left out, or with `try` run and reported when they pass.
 #
-# A read from the server blocks without limit in Tcl. Whoever runs this file watches the modification time of
-# PROGRESS and kills the servers listed in PIDS when it stands still: the read then fails, and so does the test.
+# A read from the server blocks without limit in Tcl. The caller watches the modification time of OUT.progress
+# and kills the servers listed in OUT.pids when it stands still: the read then fails, and so does the test.
 #
-# Run in the suite's directory:  tclsh driver.tcl UNIT SKIPS OUT skip|try BASEPORT PORTCOUNT TLS DIRECTIVES [ONLY...]
-# TLS is 1 where everything is to go over TLS, else 0.
-# Writes OUT (one line per test: status, milliseconds, name, detail; tab-separated), OUT.pids and OUT.progress.
+# Run in the suite's directory:
+#     tclsh driver.tcl UNIT SKIPS OUT skip|try BASEPORT PORTCOUNT TLS DIRECTIVES [ONLY...]
+# TLS is 1 to run everything over TLS, else 0.
+# Writes OUT (a line per test: status, milliseconds, name, detail; tab-separated), OUT.pids and OUT.progress.
 
 lassign $argv unit skips_file out mode base_port port_count over_tls directives
 set only [lrange $argv 8 end]
-# The suite gives servers parameters for key agreements that there are not.
+# The suite names a file of DH parameters, which conformance/run does not make.
 if {$over_tls} { lappend directives tls-dh-params-file {""} }
 
-# --- The list of tests to leave out ---------------------------------------------------------------------------
+# --- The list of tests to leave out -------------------------------------------------------------------------
 
 # Returns the names that SKIPS lists for `unit`; a line is "unit: name — reason".
 proc listed_names {file unit} {
@@ -37,7 +38,9 @@ proc listed_names {file unit} {
     foreach line [split [read $channel] "\n"] {
         if {$line eq "" || [string index $line 0] eq "#"} continue
         set end [string last " \u2014 " $line]
-        if {![regexp {^(unit|integration)/[^ ]*: } $line] || $end < 0} { error "$file: not 'unit: name \u2014 reason': $line" }
+        if {![regexp {^(unit|integration)/[^ ]*: } $line] || $end < 0} {
+            error "$file: not 'unit: name \u2014 reason': $line"
+        }
         set colon [string first ": " $line]
         if {[string range $line 0 $colon-1] ne $unit} continue
         dict set names [string range $line $colon+2 $end-1] 0
@@ -46,10 +49,10 @@ proc listed_names {file unit} {
     return $names
 }
 
-# `listed` maps a listed name to how often the unit came by it.
+# `listed` maps a listed name to the number of times the unit reached it.
 set listed [listed_names $skips_file $unit]
 
-# True when `name` is not to be run; remembers that the list's entry has its test.
+# Returns true if `name` is to be left out; records that the list's entry has its test.
 proc left_out {name} {
     global listed only mode
     if {[llength $only] > 0 && $name ni $only} { return 1 }
@@ -60,7 +63,7 @@ proc left_out {name} {
     return 1
 }
 
-# --- The record -----------------------------------------------------------------------------------------------
+# --- The record ---------------------------------------------------------------------------------------------
 
 set out_channel [open $out w]
 fconfigure $out_channel -buffering line -encoding utf-8
@@ -73,7 +76,7 @@ proc progress {what} {
     close $channel
 }
 
-# One line of OUT. A failure of a listed test, which only `try` runs, is what the list says: skipped.
+# Writes a line of OUT. A failed test of the list, which runs only with `try`, is recorded as skipped.
 proc record {status elapsed name {detail ""}} {
     if {[dict exists $::listed $name]} {
         if {$status eq "passed"} { set status unneeded }
@@ -84,12 +87,12 @@ proc record {status elapsed name {detail ""}} {
     progress "$status: $name"
 }
 
-# --- Wrappers around the suite's procedures -------------------------------------------------------------------
+# --- Wrappers around the suite's procedures -----------------------------------------------------------------
 
-set REPLACED {test start_server tags send_data_packet wait_server_started test_client_main get_nonloopback_addr
-              verify_log_message wait_for_log_messages}
+set REPLACED {test start_server tags send_data_packet wait_server_started test_client_main
+    get_nonloopback_addr verify_log_message wait_for_log_messages}
 
-set complete 1     ;# until a statement fails that may have held tests
+set complete 1     ;# until a statement fails that may contain tests
 set test_depth 0   ;# above 0 inside a test, where an exception belongs to the test
 set packets {}     ;# what the suite reported since the test began: {status data} ...
 
@@ -114,30 +117,33 @@ proc test {name code args} {
     }
 }
 
-# A test that is left out still empties the database where it would have: later tests count keys.
+# A test that is left out still empties the database if the test does: later tests count keys.
 proc flush_instead {code} {
     if {[regexp {\n\s*r (flushdb|flushall)\s*\n} $code]} { catch { r flushdb } }
 }
 
-# Puts the suite's stacks back where an exception left them; entries that stay may have changed (a reconnect).
+# Cuts the suite's stacks back after an exception; the remaining entries may have changed (a reconnect).
 proc unwind {depth tags cur_test} {
     set ::servers [lrange $::servers 0 $depth-1]
     set ::tags $tags
     set ::cur_test $cur_test
 }
 
-# An exception in a few words: its text, and the statement of the unit that threw it.
+# Describes an exception: its text, and the statement of the unit that threw it.
 proc exception {message} {
     set where ""
     foreach {all frame} [regexp -all -inline {invoked from within\n"([^\n]*)} $::errorInfo] {
-        if {![string match {uplevel *} $frame] && ![string match {suite_*} $frame]} { set where $frame; break }
+        if {![string match {uplevel *} $frame] && ![string match {suite_*} $frame]} {
+            set where $frame
+            break
+        }
     }
     set where [string trim $where " \{\""]
     if {$where ne ""} { set where " (in: $where)" }
     return "exception: $message$where"
 }
 
-# Why the test that just ran did not pass; "" when it did.
+# Returns why the last test did not pass; "" if it passed.
 proc complaint_of {thrown message} {
     if {$thrown} { return [exception $message] }
     set passed 0
@@ -153,7 +159,7 @@ proc complaint_of {thrown message} {
     return ""
 }
 
-# What the suite's test clients tell its runner over a socket stays in this process.
+# Keeps the packets of the suite's test clients, meant for its runner's socket, in this process.
 proc send_data_packet {channel status data {elapsed 0}} {
     switch $status {
         server-spawned { puts $::pids_channel $data }
@@ -182,14 +188,14 @@ proc tags {tags code} {
     uplevel 1 [list suite_tags $tags $code]
 }
 
-# How often the unit came by each statement.
+# The number of times the unit reached each statement.
 set came_by [dict create]
 
 # Runs a body in the caller's frame, each statement on its own.
 proc run_statements {code} {
     foreach statement [statements $code] {
         set name "(setup) [string trim [lindex [split [string trim $statement] "\n"] 0]]"
-        # Of a statement that comes more than once, one alone may be listed.
+        # The list may name a single occurrence of a repeated statement.
         dict incr ::came_by $name
         set numbered "$name #[dict get $::came_by $name]"
         if {[dict exists $::listed $numbered]} { set name $numbered }
@@ -223,7 +229,7 @@ proc statements {code} {
     return $all
 }
 
-# --- Servers --------------------------------------------------------------------------------------------------
+# --- Servers ------------------------------------------------------------------------------------------------
 
 # Waits until the log of the server shows its process id; returns 1 when its port was taken.
 proc wait_server_started {config_file stdout pid} {
@@ -238,13 +244,13 @@ proc wait_server_started {config_file stdout pid} {
     error "the server did not log its PID: [start_errors $stdout]"
 }
 
-# The last lines that a server said, on either channel.
+# Returns the last lines of a server's output, on either channel.
 proc start_errors {stdout} {
     set stderr [file join [file dirname $stdout] stderr]
     string trim "[exec tail -n 3 $stdout]\n[exec tail -n 3 $stderr]"
 }
 
-# After a failure: every server on the stack alive, its connection fresh.
+# After a failure, restarts dead servers on the stack, and renews the connections to live servers.
 proc recover {} {
     for {set level 0} {$level > -[llength $::servers]} {incr level -1} {
         catch {
@@ -257,7 +263,7 @@ proc recover {} {
     }
 }
 
-# A new connection behind the handle that the unit holds, in the suite's database.
+# Opens a new connection behind the handle that the unit holds, in the suite's database.
 proc renew_connection {level} {
     set server [lindex $::servers end+$level]
     if {![dict exists $server client]} { return [reconnect $level] }
@@ -274,17 +280,19 @@ proc renew_connection {level} {
     $handle client unpause ;# a pause left behind would hold up every test that follows
 }
 
-# The host's own address is not for tests: connections go over loopback, unless the caller runs this in a network
-# of its own and names the address there. Without one the suite leaves those assertions out.
+# Tests do not use the host's own address: connections go over loopback, unless the caller runs this in a
+# network namespace and names the address there. Without an address the suite leaves such assertions out.
 proc get_nonloopback_addr {} {
     if {[info exists ::env(CONFORMANCE_ADDRESS)]} { return $::env(CONFORMANCE_ADDRESS) }
     return ""
 }
 
-# The suite looks once, at once. Here the log is written by a thread of its own, so a line may come a moment after the
-# reply to the command that caused it.
+# The suite checks the server log once, at once. In Evenkeel a separate thread writes the server log, so a
+# line may come a moment after the reply to the command that caused it.
 proc verify_log_message {server pattern from_line} {
-    for {set left 100} {[catch {suite_verify_log_message $server $pattern $from_line} message]} {incr left -1} {
+    for {set left 100} {
+        [catch {suite_verify_log_message $server $pattern $from_line} message]
+    } {incr left -1} {
         if {$left == 0} { error $message }
         after 10
     }
@@ -295,9 +303,9 @@ proc wait_for_log_messages {server patterns from_line maxtries delay} {
     suite_wait_for_log_messages $server $patterns $from_line $maxtries $delay
 }
 
-# Tests let one client block, then another one, then have a third push, and expect them to be served in that order
-# without looking whether they wait yet. One thread takes requests in the order in which they came; of several, one
-# may be held up by the machine.
+# Tests let two clients block in turn, then let a third client push, and expect the two to be served in that
+# order, without checking that they already wait. A single thread takes requests in the order of their
+# arrival; with several threads, the machine may delay one.
 set BLOCKING {blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin wait xread xreadgroup}
 
 proc dispatch {id method args} {
@@ -306,31 +314,34 @@ proc dispatch {id method args} {
     return -code $code $result
 }
 
-# Waits until the server has read what was sent to it, or a tenth of a second: it may sleep, as tests make it do.
+# Waits until the server has read all sent bytes, at most a tenth of a second: a test may have put it to
+# sleep.
 proc await_taken {id} {
     set own_port [lindex [fconfigure $::redis::fd($id) -sockname] 2]
-    set server_end [format {:%04X [0-9A-F]+:%04X 01 [0-9A-F]+:([0-9A-F]+)} [lindex $::redis::addr($id) 1] $own_port]
+    set form {:%04X [0-9A-F]+:%04X 01 [0-9A-F]+:([0-9A-F]+)}
+    set server_end [format $form [lindex $::redis::addr($id) 1] $own_port]
     for {set left 100} {$left > 0} {incr left -1} {
         set table [open /proc/net/tcp]
         set known [regexp $server_end [read $table] all unread]
         close $table
-        after 1 ;# from the reading on, the server takes a moment to carry it out
+        after 1 ;# after reading a command, the server takes a moment to execute it
         if {!$known || $unread eq "00000000"} return
     }
 }
 
-# --- Reading the suite and running the unit -------------------------------------------------------------------
+# --- Reading the suite and running the unit -----------------------------------------------------------------
 
-# The suite's main program, started as a test client, calls this once it is read: nothing to do yet.
+# The suite's main program, started as a test client, calls this at the end of its file: nothing to do yet.
 proc test_client_main {port} {}
 
-# Reads the suite with our procedures in place of its own. A socket that listens stands in for its runner: one test
-# needs a port that is taken.
+# Reads the suite with the procedures above in place of its own. A listening socket stands in for its runner:
+# a test needs a port in use.
 proc read_suite {} {
     global argv
     set runner [socket -server {apply {{channel args} {close $channel}}} -myaddr 127.0.0.1 0]
     set port [lindex [fconfigure $runner -sockname] 2]
-    set argv [list --client $port --clients 1 --large-memory --baseport $::base_port --portcount $::port_count]
+    set argv [list --client $port --clients 1 --large-memory \
+        --baseport $::base_port --portcount $::port_count]
     if {$::over_tls} { lappend argv --tls }
     rename proc define
     define proc {name arguments body} {
@@ -354,8 +365,8 @@ proc run_unit {unit} {
     run_statements $code
 }
 
-# A panic that a server caught is a defect all the same, and so is a list entry without its test, where all tests of
-# the unit were come by.
+# A panic that a server caught is still a defect. So is a list entry without its test, if the unit reached all
+# of its tests.
 proc check_afterwards {} {
     foreach log [glob -nocomplain tests/tmp/server.[pid].*/stderr tests/tmp/server.[pid].*/stdout] {
         if {![catch {exec grep -m1 -A1 "panicked at" $log} panic]} { record failed 0 "(panic) $log" $panic }

@@ -1,8 +1,8 @@
-//! The one chart and the tables of a run that a README shows: what a command costs each server, to Valkey, and what clients
-//! feel of snapshots and full syncs.
+//! The chart and the tables of a run for a README: the cost of a command in each server, relative to Valkey,
+//! and the impact of snapshots and full syncs on clients.
 //!
-//! They are made of the run's JSON, and say of which machine and day they are. The chart needs nothing else: its styles are
-//! in it, since pages that show it as an image give it none.
+//! They are made of the run's JSON, and name its machine and day. The chart contains its styles, since pages
+//! that show it as an image supply none.
 
 use std::fmt::Write;
 
@@ -21,16 +21,16 @@ const ROW_HEIGHT: f64 = 20.0;
 const GROUP_GAP: f64 = 30.0;
 const HEAD_HEIGHT: f64 = 34.0;
 const FOOT_HEIGHT: f64 = 30.0;
-/// What the others are held against.
+/// The server that all servers are compared with.
 const REFERENCE: &str = "valkey";
 const OURS: &str = "evenkeel";
-/// The experiments of which clients feel something, and what that is.
+/// The experiments with an impact on clients, and the events that cause it.
 const FELT: [(&str, &str); 2] = [("snapshot", "BGSAVE"), ("full-sync", "full sync")];
 
-/// A load, and what it cost each server.
+/// A load, and its cost in each server.
 struct Group {
     name: String,
-    /// The words of its goal in the run.
+    /// The words of the load's goal in the run.
     goal: String,
     servers: Vec<Cost>,
 }
@@ -39,11 +39,11 @@ struct Cost {
     server: String,
     /// CPU microseconds per command.
     us: Spread,
-    /// To the reference's, round by round.
+    /// Ratio to the reference server, round by round.
     ratio: Spread,
 }
 
-/// The first pinned measurement of each load, with the servers in the order in which they were measured.
+/// Returns the first pinned measurement of each load, with the servers in the order of measurement.
 fn groups(run: &Json) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let is_pinned = |record: &&Json| record.get("pinned").and_then(Json::as_bool) == Some(true);
@@ -69,7 +69,7 @@ fn groups(run: &Json) -> Vec<Group> {
     groups
 }
 
-/// A server that is measured again, for the noise.
+/// Returns whether this is the repeated measurement of a server, which shows the noise.
 fn is_control(server: &Json) -> bool {
     server.get("control").and_then(Json::as_bool) == Some(true)
 }
@@ -108,7 +108,7 @@ fn versions(run: &Json) -> String {
     peers.collect::<Vec<String>>().join(", ")
 }
 
-/// The chart as SVG; `None` when the run has no throughput with Valkey in it.
+/// Draws the chart as SVG; `None` if the run has no throughput with Valkey in it.
 pub(crate) fn svg(run: &Json) -> Option<String> {
     let groups = groups(run);
     let most = groups.iter().flat_map(|group| &group.servers).map(|cost| cost.ratio.max).fold(1.0, f64::max);
@@ -119,10 +119,12 @@ pub(crate) fn svg(run: &Json) -> Option<String> {
     let height =
         HEAD_HEIGHT + groups.len() as f64 * GROUP_GAP + rows as f64 * ROW_HEIGHT + FOOT_HEIGHT + 16.0;
     let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+         height=\"{height}\" \
          font-family=\"system-ui, sans-serif\" font-size=\"13\" fill=\"#1d2733\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n\
-         <text x=\"16\" y=\"24\" font-size=\"15\" font-weight=\"600\">CPU time of the server per command, to Valkey's: \
+         <text x=\"16\" y=\"24\" font-size=\"15\" font-weight=\"600\">\
+         CPU time of the server per command, to Valkey's: \
          shorter is better</text>\n"
     );
     let mut y = HEAD_HEIGHT;
@@ -151,7 +153,7 @@ pub(crate) fn svg(run: &Json) -> Option<String> {
     Some(out)
 }
 
-/// A bar as long as the ratio, with a line over it from the smallest to the largest.
+/// Draws a bar as long as the ratio, and a line over it from the smallest to the largest ratio.
 fn bar(cost: &Cost, most: f64, y: f64, out: &mut String) {
     let at = |ratio: f64| LABEL_WIDTH + ratio / most * BAR_WIDTH;
     let middle = y + ROW_HEIGHT / 2.0;
@@ -160,7 +162,8 @@ fn bar(cost: &Cost, most: f64, y: f64, out: &mut String) {
         out,
         "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
          <rect x=\"{LABEL_WIDTH}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{fill}\"/>\
-         <line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle:.1}\" y2=\"{middle:.1}\" stroke=\"#1d2733\" stroke-width=\"1.5\"/>\
+         <line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle:.1}\" y2=\"{middle:.1}\" \
+         stroke=\"#1d2733\" stroke-width=\"1.5\"/>\
          <text x=\"{:.1}\" y=\"{:.1}\">{:.2} ({:.2} us)</text>",
         LABEL_WIDTH - 8.0,
         middle + 4.5,
@@ -177,7 +180,8 @@ fn bar(cost: &Cost, most: f64, y: f64, out: &mut String) {
     );
 }
 
-/// The same in Markdown, with the goals, what clients feel, and the promises; `None` when the run has neither.
+/// Formats the costs in Markdown, with the goals, the impact on clients, and the promises. `None` if the run
+/// has neither costs nor impact.
 pub(crate) fn markdown(run: &Json) -> Option<String> {
     let (costs, felt) = (costs_table(run), felt_table(run));
     if costs.is_none() && felt.is_none() {
@@ -214,7 +218,7 @@ fn costs_table(run: &Json) -> Option<String> {
     Some(out)
 }
 
-/// A row for each server in the first record of each experiment of `FELT`.
+/// Formats a row for each server in the first record of each experiment of `FELT`.
 fn felt_table(run: &Json) -> Option<String> {
     let mut rows = String::new();
     for (experiment, event) in FELT {
@@ -261,10 +265,13 @@ mod tests {
     use super::*;
 
     fn run() -> Json {
-        let server = |name: &str, us: [f64; 3], control: bool| serde_json::json!({"server": name, "control": control, "cpu_us_per_command": us});
+        let server = |name: &str, us: [f64; 3], control: bool| {
+            serde_json::json!({"server": name, "control": control,
+                               "cpu_us_per_command": us})
+        };
         let record = |pinned: bool, pipeline: u64, servers: Vec<Json>| {
-            serde_json::json!({"experiment": "throughput", "command": "SET", "pipeline": pipeline, "keys": 300_000,
-                               "pinned": pinned, "servers": servers})
+            serde_json::json!({"experiment": "throughput", "command": "SET", "pipeline": pipeline,
+                               "keys": 300_000, "pinned": pinned, "servers": servers})
         };
         let servers = || {
             vec![
@@ -274,11 +281,14 @@ mod tests {
             ]
         };
         serde_json::json!({
-            "when": "2026-01-31 12:00", "cpu": "a <cpu>", "cores": 2, "kernel": "6.1", "rounds": 3, "seconds": 2.0,
+            "when": "2026-01-31 12:00", "cpu": "a <cpu>", "cores": 2, "kernel": "6.1",
+            "rounds": 3, "seconds": 2.0,
             "peers": [{"name": "valkey", "version": "9"}, {"name": "floor", "version": "built in"}],
-            "experiments": [record(false, 16, servers()), record(true, 16, servers()), record(true, 16, servers()),
+            "experiments": [record(false, 16, servers()), record(true, 16, servers()),
+                            record(true, 16, servers()),
                             record(true, 1, vec![server("evenkeel", [1.0; 3], false)])],
-            "goals": [{"goal": "CPU to valkey's: SET, pipeline 16, 300,000 keys", "bound": "<= 0.40", "reached": 0.5, "met": false}],
+            "goals": [{"goal": "CPU to valkey's: SET, pipeline 16, 300,000 keys", "bound": "<= 0.40",
+                       "reached": 0.5, "met": false}],
             "promises": [{"promise": "small", "verdict": "met", "goals": 1, "missed": []}],
         })
     }

@@ -1,12 +1,12 @@
-//! `compare`: two runs' figures side by side, to see what a change has done.
+//! `compare`: the metrics of two runs side by side, to see the effect of a change.
 //!
-//! A figure was measured once per round. Its noise is how far a server that was measured again in the same rounds lies from
-//! itself, in either run, and `LEAST` at least; and two runs' ranges that overlap say no more. A difference within that is
-//! called none. Runs of two machines, or of two lengths, tell nothing of each
-//! other, so that is said first.
+//! A metric was measured once per round. Its noise is the deviation of a repeated server from itself in the
+//! same rounds, in either run, and at least `LEAST`. A difference within the noise, or between two runs whose
+//! ranges overlap, counts as none. Runs of two machines, or of two lengths, are not comparable, so that is
+//! reported first.
 //!
-//! Experiments nest their figures as suits them: by server, by step, by load. Here each is called by the texts, and the numbers
-//! of `SETTINGS`, of all objects that it lies in.
+//! Experiments nest their metrics in different ways: by server, by step, by load. Here a metric is named by
+//! the texts, and the numbers of `SETTINGS`, of all objects that contain it.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -19,21 +19,22 @@ use crate::read::{list, read, text};
 use crate::stats::Spread;
 use crate::table::Table;
 
-/// What both runs must have in common to be compared.
+/// Settings that comparable runs have in common.
 const SETTING: [&str; 6] = ["cpu", "cores", "memory_bytes", "kernel", "rounds", "seconds"];
-/// The figures that are shown without `--all`, besides those measured once.
+/// The metrics shown without `--all`, besides metrics measured once.
 #[rustfmt::skip]
-const MAIN: [&str; 11] = ["requests_per_s", "cpu_us_per_command", "latency_us_p99", "latency_us_max", "requests_per_s_during",
-                         "p99_us_during", "longest_us_during", "longest_us", "took_s", "bytes_per_key", "bytes_per_element"];
-/// Parts of the names of those of which more is better.
+const MAIN: [&str; 11] = ["requests_per_s", "cpu_us_per_command", "latency_us_p99", "latency_us_max",
+                         "requests_per_s_during", "p99_us_during", "longest_us_during", "longest_us",
+                         "took_s", "bytes_per_key", "bytes_per_element"];
+/// Parts of the names of metrics for which more is better.
 const MORE_IS_BETTER: [&str; 5] =
     ["requests_per_s", "commands_per_s", "messages_per_s", "events_per_s", "useful"];
-/// Less is noise however narrow the ranges of a few rounds are.
+/// A smaller difference is noise, however narrow the ranges of a few rounds are.
 const LEAST: f64 = 0.03;
-/// Numbers that say what was measured.
+/// Numbers that identify the measurement.
 #[rustfmt::skip]
-const SETTINGS: [&str; 11] = ["clients", "pipeline", "keys", "elements", "value_size", "threads", "cores", "databases", "replicas", "count",
-                              "of_each"];
+const SETTINGS: [&str; 11] = ["clients", "pipeline", "keys", "elements", "value_size", "threads", "cores",
+                              "databases", "replicas", "count", "of_each"];
 /// Members that are shown elsewhere.
 const NOT_FIGURES: [&str; 4] = ["table", "curves", "timelines", "title"];
 
@@ -41,20 +42,20 @@ const NOT_FIGURES: [&str; 4] = ["table", "curves", "timelines", "title"];
 pub(crate) struct CompareArgs {
     /// The earlier run's --json
     old: PathBuf,
-    /// The later one's
+    /// The later run's --json
     new: PathBuf,
-    /// Show all figures, not only rates, CPU and latencies
+    /// Show all metrics, not only rates, CPU and latencies
     #[arg(long)]
     all: bool,
 }
 
-/// What became of a figure.
+/// The change of a metric between two runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     None,
     Better,
     Worse,
-    /// Measured once, so nobody knows how much it varies.
+    /// Measured once, so its variation is unknown.
     Unknown,
 }
 
@@ -69,7 +70,7 @@ impl Change {
     }
 }
 
-/// Prints both; fails, as a process, if a figure has become worse or a goal is not met any more.
+/// Prints both runs; the exit code is a failure if a metric has become worse or a goal is no longer met.
 pub(crate) fn compare(args: &CompareArgs) -> Result<ExitCode> {
     let (old, new) = (read(&args.old)?, read(&args.new)?);
     for name in SETTING.into_iter().filter(|name| old.get(name) != new.get(name)) {
@@ -112,7 +113,7 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<ExitCode> {
 }
 
 struct Line {
-    /// Whose it is.
+    /// The name of the measured object.
     of: String,
     figure: String,
     before: Spread,
@@ -124,13 +125,13 @@ fn ratio(before: f64, after: f64) -> String {
     Some(after / before).filter(|ratio| ratio.is_finite()).map_or_else(String::new, |it| format!("{it:.2}"))
 }
 
-/// A figure with what it is called by.
+/// A metric with its name.
 struct Figure<'a> {
     of: String,
     name: &'a str,
-    /// A round each; not a number where it was not measured.
+    /// A value per round; NaN in rounds without a measurement.
     rounds: Vec<f64>,
-    /// How far a ratio may be from 1 without meaning anything; 0 where nothing was measured again.
+    /// Largest deviation of a ratio from 1 that counts as noise; 0 if no server was repeated.
     noise: f64,
 }
 
@@ -140,10 +141,10 @@ impl Figure<'_> {
     }
 }
 
-/// The noise of each figure, of all servers that stand side by side.
+/// The noise of each metric, over all servers of a list.
 type Noise<'a> = HashMap<&'a str, f64>;
 
-/// The rounds of a figure, if it is one: a number, or numbers with nulls among them.
+/// Returns the rounds of a metric: a number, or numbers with nulls among them; `None` for other values.
 fn rounds(value: &Json) -> Option<Vec<f64>> {
     let number = |value: &Json| if value.is_null() { Some(f64::NAN) } else { value.as_f64() };
     let rounds: Vec<f64> = match value {
@@ -157,8 +158,8 @@ fn is_control(server: &Json) -> bool {
     server.get("control") == Some(&true.into())
 }
 
-/// What a control says of the figures of the server that it repeats: the one of the same name without `again`, else the one
-/// before it.
+/// Returns the noise of each metric, from a control and the server that it repeats: the server of the same
+/// name without `again`, else the server before it.
 fn noise(servers: &[Json]) -> Noise<'_> {
     let mut noise = Noise::new();
     for (index, control) in servers.iter().enumerate().filter(|(_, server)| is_control(server)) {
@@ -184,13 +185,13 @@ fn noise(servers: &[Json]) -> Noise<'_> {
     noise
 }
 
-/// The figures of an object and of all that it holds, in their order.
+/// Collects the metrics of a value and of everything inside, in order.
 fn collect<'a>(value: &'a Json, of: &str, known: &Noise<'a>, found: &mut Vec<Figure<'a>>) {
     let Some(members) = value.as_object() else {
         let items = value.as_array().map_or(&[][..], Vec::as_slice);
         let noise = noise(items);
         let known = if noise.is_empty() { known } else { &noise };
-        // A list of lists, as of servers by clients: called by the place.
+        // A list of lists, such as servers by clients, is named by the position.
         for (index, item) in items.iter().enumerate() {
             let numbered = format!("{of} #{}", index + 1);
             collect(item, if item.is_array() { numbered.trim_start() } else { of }, known, found);
@@ -219,7 +220,7 @@ fn collect<'a>(value: &'a Json, of: &str, known: &Noise<'a>, found: &mut Vec<Fig
     }
 }
 
-/// Of the experiment itself, its name is known.
+/// Returns the metrics of an experiment; its name is known.
 fn figures(record: &Json) -> Vec<Figure<'_>> {
     let mut found = Vec::new();
     for (name, value) in record.as_object().into_iter().flatten() {
@@ -246,7 +247,7 @@ fn lines(before: &Json, after: &Json, all: bool) -> Vec<Line> {
         let (before, after) = (Spread::of(before)?, Spread::of(after)?);
         let change = match change(later.name, before, after, earlier.noise.max(later.noise)) {
             Change::Better | Change::Worse if is_once => Change::Unknown,
-            // Two values that were measured once tell nothing, even if they are the same.
+            // Two values that were each measured once show nothing, even if they are equal.
             Change::None if earlier.rounds.len().max(later.rounds.len()) < 2 => Change::Unknown,
             change => change,
         };
@@ -255,7 +256,7 @@ fn lines(before: &Json, after: &Json, all: bool) -> Vec<Line> {
     figures(after).iter().filter_map(line).collect()
 }
 
-/// `noise`: so far a ratio may be from 1 without meaning anything.
+/// `noise`: largest deviation of the ratio from 1 that counts as noise.
 fn change(name: &str, before: Spread, after: Spread, noise: f64) -> Change {
     let is_small = (after.median - before.median).abs() <= LEAST.max(noise) * before.median.abs();
     if is_small || after.min <= before.max && before.min <= after.max {
@@ -265,7 +266,7 @@ fn change(name: &str, before: Spread, after: Spread, noise: f64) -> Change {
     if (after.median > before.median) == more_is_better { Change::Better } else { Change::Worse }
 }
 
-/// Prints the goals; whether one that was met is not met any more.
+/// Prints the goals; returns whether a goal that was met is no longer met.
 fn goals(old: &Json, new: &Json) -> bool {
     let mut table = Table::new(&["goal", "bound", "before", "after", ""]);
     let (mut is_lost, mut is_any) = (false, false);
@@ -326,7 +327,8 @@ mod tests {
             serde_json::json!({"server": "x", "requests_per_s": [1, 2], "load_busy": [1, 2], "took_s": 3}),
         );
         let after = record(
-            serde_json::json!({"server": "x", "requests_per_s": [5, 6], "load_busy": [1, 2], "took_s": 4, "new": 1}),
+            serde_json::json!({"server": "x", "requests_per_s": [5, 6], "load_busy": [1, 2], "took_s": 4,
+                               "new": 1}),
         );
         let names = |all| lines(&before, &after, all).into_iter().map(|line| line.figure).collect::<Vec<_>>();
         assert_eq!(names(false), ["requests_per_s", "took_s"]);
@@ -342,7 +344,8 @@ mod tests {
         let run = |factor: i64| {
             serde_json::json!({
                 "servers_by_clients": [[server("x", factor)], [server("x", 10 * factor)]],
-                "steps": [{"step": "delete", "elements": 100, "servers": [server("x", 100 * factor), server("y", 100)]}],
+                "steps": [{"step": "delete", "elements": 100,
+                           "servers": [server("x", 100 * factor), server("y", 100)]}],
                 "timelines": [{"name": "x", "points": [1, 2]}],
             })
         };
@@ -361,7 +364,7 @@ mod tests {
         assert!(lines(&control, &control, true).is_empty());
     }
 
-    /// What becomes of the figures of `x` between two records.
+    /// Returns the changes of metrics between two records.
     fn changes(before: &Json, after: &Json) -> Vec<(String, Change)> {
         let lines = lines(before, after, true).into_iter();
         lines.map(|line| (line.figure, line.change)).collect()
@@ -421,13 +424,17 @@ mod tests {
 
     #[test]
     fn charts_are_no_figures() {
-        let record = serde_json::json!({"curves": [{"what": "rate", "x_values": [1, 2], "series": [{"median": [1, 2]}]}]});
+        let record = serde_json::json!({"curves": [{"what": "rate", "x_values": [1, 2],
+                                                    "series": [{"median": [1, 2]}]}]});
         assert_eq!(changes(&record, &record), []);
     }
 
     #[test]
     fn a_goal_that_was_met_must_stay_met() {
-        let run = |met: bool| serde_json::json!({"goals": [{"goal": "g", "bound": "<= 1", "reached": 1.0, "met": met}]});
+        let run = |met: bool| {
+            serde_json::json!({"goals": [{"goal": "g", "bound": "<= 1",
+                                          "reached": 1.0, "met": met}]})
+        };
         assert!(goals(&run(true), &run(false)));
         assert!(!goals(&run(false), &run(true)));
         assert!(!goals(&run(false), &run(false)));

@@ -1,13 +1,16 @@
 //! The floor: a server that does nothing but the system calls.
 //!
-//! One thread, one epoll loop: read, find where the requests end, answer each with a fixed reply, write once. What it
-//! costs is what the kernel costs; no server that reads and writes sockets like this can be cheaper. `*2` is taken for a
-//! GET and answered with a value of fixed size, `*1` for a PING, all else for a SET.
+//! A single thread with an epoll loop: read, find where the requests end, answer each with a fixed reply,
+//! write once. Its cost is the kernel's cost; no server that reads and writes sockets like this can be
+//! cheaper. `*2` is taken for a GET and answered with a value of fixed size, `*1` for a PING, all else for a
+//! SET.
 //!
-//! Requests are measured once: the first of its kind is read byte by byte, and later ones that begin alike are taken to
-//! be as long, if a request (or nothing) begins where they would end. So the floor does not pay for a parser.
+//! Requests are measured once: the first request of a kind is read byte by byte. Later requests that begin
+//! alike are assumed to have the same length, if a request (or nothing) begins where they would end. So the
+//! floor does not pay for a parser.
 //!
-//! Who asks with REPLCONF and PSYNC is a replica, and is sent all requests from then on, without a snapshot before.
+//! A client that sends REPLCONF and PSYNC is a replica, and gets all requests from then on, without a
+//! snapshot before.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,11 +25,11 @@ mod feed;
 
 use feed::Feed;
 
-/// What a replica is told: a stream that begins at 0, behind a snapshot without a byte.
+/// The reply to a replica: a stream that begins at 0, behind an empty snapshot.
 const FULL_RESYNC: &[u8] = b"+FULLRESYNC 0000000000000000000000000000000000000000 0\r\n$0\r\n";
 const READ_SIZE: usize = 64 * 1024;
 const LISTENER: usize = usize::MAX;
-/// Most connections that one turn accepts, so that those that are open are served meanwhile.
+/// Most connections that a turn accepts, so that open connections are served meanwhile.
 const ACCEPT_MAX: usize = 1_024;
 
 #[derive(clap::Args, Debug)]
@@ -44,7 +47,7 @@ pub(crate) struct Args {
 
 struct Client {
     socket: Socket,
-    /// The beginning of a request whose end has not come yet.
+    /// The beginning of an incomplete request.
     part: Vec<u8>,
     unsent: Vec<u8>,
 }
@@ -114,7 +117,8 @@ impl Floor {
         Ok(())
     }
 
-    /// Accepts what waits. Failing accepts (too many open files, a connection reset in the queue) are left for later.
+    /// Accepts waiting connections. Failing accepts (too many open files, a connection reset in the queue)
+    /// are left for later.
     fn accept(&mut self) -> Result<()> {
         for _ in 0..ACCEPT_MAX {
             let Ok((socket, _)) = self.listener.accept() else { return Ok(()) };
@@ -130,7 +134,7 @@ impl Floor {
         Ok(())
     }
 
-    /// None when the connection is over.
+    /// `None` when the connection is over.
     fn serve_client(&mut self, client: &mut Client, event: sys::Event) -> Option<Next> {
         if event.is_writable() && !client.unsent.is_empty() {
             let rest = std::mem::take(&mut client.unsent);
@@ -173,7 +177,8 @@ impl Floor {
         Some(Next::More)
     }
 
-    /// Gives the first `len` bytes of the inbox to all replicas; all but one get a copy.
+    /// Gives the first `len` bytes of the inbox to all replicas; the last replica gets the buffer, the rest
+    /// get copies.
     fn feed(&mut self, len: usize) {
         self.feeds.retain(|feed| !feed.is_over());
         let Some((last, others)) = self.feeds.split_last() else { return };
@@ -181,7 +186,8 @@ impl Floor {
         self.inbox = last.give(std::mem::take(&mut self.inbox), 0..len);
     }
 
-    /// Puts the replies to all whole requests of `inbox[..size]` into the outbox; returns where the unfinished rest begins.
+    /// Puts the replies to all whole requests of `inbox[..size]` into the outbox; returns the offset of the
+    /// unfinished rest.
     fn answer(&mut self, size: usize) -> Option<usize> {
         self.outbox.clear();
         let mut at = 0;
@@ -198,10 +204,10 @@ impl Floor {
     }
 }
 
-/// What becomes of a connection.
+/// The next state of a connection.
 enum Next {
     More,
-    /// It is a replica's.
+    /// The connection is a replica's.
     Feed,
 }
 
@@ -221,12 +227,13 @@ impl Client {
     }
 }
 
-/// How long requests are, by their number of words (below ten).
+/// Lengths of requests, by their number of words (below ten).
 #[derive(Default)]
 struct Lengths([usize; 10]);
 
 impl Lengths {
-    /// Length of the request at the start of `bytes`; `Some(None)` when it is not complete, None when it is not a request.
+    /// Returns the length of the request at the start of `bytes`; `Some(None)` if it is incomplete, `None` if
+    /// it is not a request.
     fn next(&mut self, bytes: &[u8]) -> Option<Option<usize>> {
         let [first, words, ..] = *bytes else { return Some(None) };
         if first != b'*' || !words.is_ascii_digit() {
@@ -243,7 +250,7 @@ impl Lengths {
     }
 }
 
-/// The same, byte by byte.
+/// Like `Lengths::next`, byte by byte.
 fn measure(bytes: &[u8]) -> Option<Option<usize>> {
     let mut request = Skipper::new();
     for end in 0..bytes.len() {

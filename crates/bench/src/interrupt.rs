@@ -1,6 +1,6 @@
-//! Ctrl-C and SIGTERM: a flag that every wait looks at.
+//! Ctrl-C and SIGTERM: a flag that every wait checks.
 //!
-//! The handler does nothing else, so that an interrupted run unwinds like one that failed: through `?`, past the
+//! The handler does nothing else, so that an interrupted run unwinds like a failed run: through `?`, past the
 //! destructors that end the servers and remove their directories.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +32,7 @@ pub(crate) fn check() -> Result<()> {
     }
 }
 
-/// Sleeps until `deadline`, or less when a signal came or `done` says that there is nothing left to wait for.
+/// Sleeps until `deadline`, or less when a signal comes or `done` returns true.
 pub(crate) fn sleep_until(deadline: Instant, mut done: impl FnMut() -> bool) -> Result<()> {
     loop {
         check()?;

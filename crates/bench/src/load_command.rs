@@ -1,4 +1,4 @@
-//! `load` and `fill`: the generator as a tool of its own, against any server that speaks the Redis protocol.
+//! `load` and `fill`: the generator as a standalone tool, against any server that speaks the Redis protocol.
 
 use std::env::{self, VarError};
 use std::io::{IsTerminal, stderr};
@@ -20,7 +20,7 @@ use crate::load::{self, Extras, Outcome, Plan, Until};
 use crate::table::{Table, thousands, time_us};
 use crate::{peers, sys};
 
-/// Where the server is, what is spoken there, and the keys.
+/// The server's address and protocol, and the keys.
 #[derive(clap::Args, Debug)]
 struct Target {
     /// Name or address of the server
@@ -34,10 +34,10 @@ struct Target {
     /// resp2, resp3 (each connection says HELLO 3), or memcached (get and set only)
     #[arg(long, default_value = "resp2", help_heading = "Server")]
     protocol: Protocol,
-    /// Password that each connection gives [default: REDISCLI_AUTH of the environment, which others cannot see]
+    /// Password of each connection [default: REDISCLI_AUTH of the environment, which other users cannot see]
     #[arg(short = 'a', long, value_name = "TEXT", help_heading = "Server")]
     password: Option<Password>,
-    /// User whose password it is [default: the server's default user]
+    /// User of the password [default: the server's default user]
     #[arg(long, value_name = "NAME", help_heading = "Server")]
     user: Option<String>,
     /// Number of the database that each connection selects
@@ -46,10 +46,10 @@ struct Target {
     /// Talk TLS; needs --cacert or --insecure
     #[arg(long, requires = "believed", help_heading = "TLS")]
     tls: bool,
-    /// PEM file of those who may vouch for the server
+    /// PEM file of the authorities trusted to certify the server
     #[arg(long, value_name = "FILE", requires = "tls", group = "believed", help_heading = "TLS")]
     cacert: Option<PathBuf>,
-    /// Believe the server whatever certificate it shows
+    /// Accept any certificate of the server
     #[arg(long, requires = "tls", group = "believed", help_heading = "TLS")]
     insecure: bool,
     /// PEM file of the certificate to show to the server
@@ -111,7 +111,7 @@ impl Target {
     }
 }
 
-/// Where redis-cli, too, looks for a password.
+/// The variable in which redis-cli, too, looks for a password.
 const PASSWORD_VARIABLE: &str = "REDISCLI_AUTH";
 
 fn password_of_environment() -> Result<Option<Password>> {
@@ -123,14 +123,18 @@ fn password_of_environment() -> Result<Option<Password>> {
 }
 
 const LOAD_NOTES: &str = "\
-Commands: mixed is GET with 10% SET, or as many as it says. In words, {key} and {value} stand for a key and the value,
-{same} for the key before, {number} for a key's digits. Several commands, separated by \" ; \", come by turns, or, if
+Commands: mixed is GET with 10% SET, or as many as it says. In words, {key} and {value} stand for a key and \
+the value,
+{same} for the key before, {number} for a key's digits. Several commands, separated by \" ; \", \
+come by turns, or, if
 each begins with a percentage, in any order and that often; there, get and set are known, too.
 GETs of keys that are not there are misses, and cost less: write them first with `evenkeel-bench fill`.
 
-Keys: zipf takes the k-th key in proportion to 1/k^EXPONENT (0.99), hot sends PERCENT (50) of the requests to one.
+Keys: zipf takes the k-th key in proportion to 1/k^EXPONENT (0.99), hot sends PERCENT (50) \
+of the requests to one.
 
-Rate: without --rate, each connection waits for its answer before it sends again, so a server that stalls is asked less.
+Rate: without --rate, each connection waits for its answer before it sends again, \
+so a server that stalls is asked less.
 With it, latencies run from when a request was due.
 
 Short connections to this machine come from 127.0.0.1 to 127.0.0.64, which Redis 7.0 in protected mode denies.
@@ -169,7 +173,7 @@ pub(crate) struct LoadArgs {
     /// uniform, sequential, zipf[:EXPONENT], or hot[:PERCENT]; see below
     #[arg(long, default_value = "uniform", value_name = "KIND", help_heading = "Requests")]
     distribution: Distribution,
-    /// Send so many per second, whatever the server does; see below
+    /// Send this many per second, whatever the server does; see below
     #[arg(short, long, value_name = "REQUESTS", help_heading = "Length")]
     rate: Option<f64>,
     /// Time to measure
@@ -178,7 +182,7 @@ pub(crate) struct LoadArgs {
     /// Time before that, which does not count
     #[arg(long, default_value_t = 0.5, value_name = "SECONDS", help_heading = "Length")]
     warm_up: f64,
-    /// Send so many requests instead, without warm-up
+    /// Send this many requests instead, without warm-up
     #[arg(short = 'n', long, conflicts_with_all = ["seconds", "warm_up"], help_heading = "Length")]
     requests: Option<u64>,
     /// Also measure this process: the server, when it runs on this machine
@@ -202,7 +206,7 @@ pub(crate) struct FillArgs {
     first: u64,
 }
 
-/// Longest run: a bound for mistakes on the command line, and what a `Duration` surely holds.
+/// Longest run: a bound for mistakes on the command line, within the range of a `Duration`.
 const SECONDS_MAX: f64 = 1e6;
 
 pub(crate) fn load(args: &LoadArgs) -> Result<()> {
@@ -267,7 +271,7 @@ pub(crate) fn fill(args: &FillArgs) -> Result<()> {
     Ok(())
 }
 
-/// Percentiles that are told: their names in a table and in JSON, and the parts of all batches that they stand for.
+/// Reported percentiles: their names in a table and in JSON, and their quantiles.
 const PERCENTILES: [(&str, &str, f64); 7] = [
     ("p50", "latency_us_p50", 0.5),
     ("p90", "latency_us_p90", 0.9),

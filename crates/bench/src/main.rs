@@ -1,4 +1,4 @@
-//! `evenkeel-bench`: load, measures, and the experiments that compare Evenkeel with its peers.
+//! `evenkeel-bench`: load, measurements, and the experiments that compare Evenkeel with other servers.
 
 mod chart;
 mod compare;
@@ -44,7 +44,7 @@ struct Cli {
 enum Verb {
     Load(load_command::LoadArgs),
     Fill(load_command::FillArgs),
-    /// Serve fixed replies: what the kernel alone costs
+    /// Serve fixed replies: the cost of the kernel alone
     Floor(floor::Args),
     /// Cost of SET and GET, with and without a pipeline
     Throughput {
@@ -76,9 +76,9 @@ enum Verb {
         #[command(flatten)]
         options: Options,
     },
-    /// What it costs that Evenkeel accounts for its time, and counts hot keys
+    /// Cost of Evenkeel's time accounting and hot-key counters
     Accounting(Options),
-    /// What it costs commands that somebody listens
+    /// Cost per command of notifications, monitors, user rules and TLS
     Features(Options),
     /// Longest wait while millions of keys come
     Growth {
@@ -94,33 +94,33 @@ enum Verb {
         #[command(flatten)]
         options: Options,
     },
-    /// Rates when nearly all requests go to one key
+    /// Rates when nearly all requests go to a single key
     HotKey(Options),
-    /// Rates of logged writes to one database and to all
+    /// Rates of logged writes to a single database and to all
     Databases(Options),
     /// Cost of MGET and MSET of many keys
     Scatter(Options),
-    /// What an append-only file costs
+    /// Cost of an append-only file
     Aof(Options),
-    /// What clients feel of a snapshot
+    /// Impact of a snapshot on clients
     Snapshot {
         #[command(flatten)]
         args: DataArgs,
         #[command(flatten)]
         options: Options,
     },
-    /// What clients feel when the disk under an append-only file stands still; needs root
+    /// Impact of a frozen disk under an append-only file on clients; needs root
     FrozenDisk(Options),
-    /// What replicas cost their primary, and how far behind they are
+    /// Cost of replicas for their primary, and their lag
     Replica(Options),
-    /// What clients feel while a new replica gets everything
+    /// Impact of a new replica's full sync on clients
     FullSync {
         #[command(flatten)]
         args: DataArgs,
         #[command(flatten)]
         options: Options,
     },
-    /// How long it takes to load a snapshot
+    /// Time to load a snapshot
     Loading {
         #[command(flatten)]
         args: DataArgs,
@@ -129,9 +129,9 @@ enum Verb {
     },
     /// Rates with few and many connections, kept and short
     Connections(Options),
-    /// What a request costs the load generator itself, beside redis-benchmark
+    /// The load generator's own cost per request, compared with redis-benchmark
     Generator(Options),
-    /// One worker against one per core
+    /// A single worker against a worker per core
     Workers(Options),
     /// From one core to all, beside processes that share nothing and memcached
     Scale {
@@ -140,9 +140,9 @@ enum Verb {
         #[command(flatten)]
         options: Options,
     },
-    /// What it costs that threads wake each other
+    /// Cost of threads waking each other
     WakeUp(Options),
-    /// Show two runs' figures side by side; fails if one has become worse beyond the noise
+    /// Show two runs' metrics side by side; fails if a metric has become worse beyond the noise
     Compare(compare::CompareArgs),
     /// Draw a page, a chart or a table of a run's --json
     Page(PageArgs),
@@ -154,15 +154,15 @@ enum Verb {
 
 #[derive(clap::Args)]
 struct PageArgs {
-    /// What --json has written
+    /// The file written by --json
     json: PathBuf,
     /// Write a page with all tables and charts to this file
     #[arg(required_unless_present_any = ["chart", "table"])]
     html: Option<PathBuf>,
-    /// Write one chart to this file, as SVG: what SET and GET cost, to Valkey
+    /// Write a chart to this file, as SVG: the cost of SET and GET, relative to Valkey
     #[arg(long, value_name = "FILE")]
     chart: Option<PathBuf>,
-    /// Write the same as a table to this file, as Markdown, with the promises
+    /// Write the chart's data as a table to this file, as Markdown, with the promises
     #[arg(long, value_name = "FILE")]
     table: Option<PathBuf>,
 }
@@ -238,7 +238,7 @@ fn draw(args: &PageArgs) -> Result<()> {
 fn run(options: &Options, experiment: impl FnOnce(&mut Session) -> Result<()>) -> Result<()> {
     let mut session = Session::new(options)?;
     let ended = experiment(&mut session);
-    // What was measured until something failed, or somebody had enough.
+    // Reports the measurements made before a failure or an interrupt, too.
     let finished = session.finish();
     ended.and(finished)
 }

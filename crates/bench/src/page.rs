@@ -1,7 +1,8 @@
-//! A run as one page of HTML that needs nothing else: its tables, bars with their ranges, lines by cores or clients, and
+//! A run as a self-contained page of HTML: its tables, bars with their ranges, lines by cores or clients, and
 //! latency over time.
 //!
-//! The page is made of the run's JSON, so one can be drawn of any earlier run. It has no script, and reads as well on paper.
+//! The page is made of the run's JSON, so it can be drawn for any earlier run. It has no script, and reads as
+//! well on paper.
 
 mod axis;
 mod curves;
@@ -16,7 +17,7 @@ use crate::stats::Spread;
 use crate::table::{figure, thousands};
 
 const STYLE: &str = include_str!("page.css");
-/// The figures that are drawn as bars where they were measured in rounds, and what is written above.
+/// The metrics drawn as bars if they were measured in rounds, and the captions above.
 const BARS: [(&str, &str); 4] = [
     ("requests_per_s", "requests per second"),
     ("cpu_us_per_command", "CPU microseconds per command"),
@@ -61,14 +62,14 @@ pub(crate) fn page(run: &Json) -> String {
     out
 }
 
-/// Without the name of the experiment, which stands above.
+/// Returns the title without the name of the experiment, which stands above.
 fn title(record: &Json) -> &str {
     let title = text(record, "title");
     let rest = title.strip_prefix(text(record, "experiment")).unwrap_or(title);
     rest.strip_prefix(':').unwrap_or(title).trim_start()
 }
 
-/// The names of the experiments, each once, as links.
+/// Writes the names of the experiments, without duplicates, as links.
 fn contents(run: &Json, out: &mut String) {
     let mut names: Vec<String> =
         list(run, "experiments").map(|one| escaped(text(one, "experiment"))).collect();
@@ -98,7 +99,7 @@ fn head(run: &Json, out: &mut String) {
     out.push_str("</p>\n");
 }
 
-/// The promises, with the goals that were missed under each.
+/// Writes the promises, with the missed goals under each.
 fn kept(run: &Json, out: &mut String) {
     let mut rows = String::new();
     for record in list(run, "promises") {
@@ -121,7 +122,8 @@ fn kept(run: &Json, out: &mut String) {
     if !rows.is_empty() {
         let _ = write!(
             out,
-            "<section>\n<h2>Promises</h2>\n<table class=\"words\">\n<tr><th>promise</th><th>verdict</th></tr>\n{rows}</table>\n</section>\n"
+            "<section>\n<h2>Promises</h2>\n<table class=\"words\">\n\
+             <tr><th>promise</th><th>verdict</th></tr>\n{rows}</table>\n</section>\n"
         );
     }
 }
@@ -142,7 +144,8 @@ fn goals(run: &Json, out: &mut String) {
     if !rows.is_empty() {
         let _ = write!(
             out,
-            "<section>\n<h2>Goals</h2>\n<table>\n<tr><th>goal</th><th>bound</th><th>reached</th><th></th></tr>\n{rows}</table>\n</section>\n"
+            "<section>\n<h2>Goals</h2>\n<table>\n\
+             <tr><th>goal</th><th>bound</th><th>reached</th><th></th></tr>\n{rows}</table>\n</section>\n"
         );
     }
 }
@@ -159,14 +162,14 @@ fn write_table(table: &Json, out: &mut String) {
     out.push_str("</table></div>\n");
 }
 
-/// A number stays with its unit, and its range stands below it.
+/// Keeps a number with its unit, and puts its range below it.
 fn unbroken(cell: &str) -> String {
     let (number, range) = cell.split_once(" (").unwrap_or((cell, ""));
     let number = number.replace(' ', "\u{a0}");
     if range.is_empty() { number } else { format!("{number} <small>({range}</small>") }
 }
 
-/// One bar for each server's median, and a line over it from the smallest to the largest.
+/// Draws a bar for each server's median, and a line over it from the smallest to the largest value.
 fn bars(record: &Json, figure: &str, what: &str, out: &mut String) {
     let rounds = |server: &Json| samples(server.get(figure).filter(|value| value.is_array())?);
     let spread = |server: &Json| Spread::of(rounds(server)?);
@@ -190,8 +193,10 @@ fn bars(record: &Json, figure: &str, what: &str, out: &mut String) {
             if spread.median >= 1e3 { thousands(spread.median) } else { format!("{:.2}", spread.median) };
         let _ = writeln!(
             out,
-            "<text class=\"name\" x=\"{:.1}\" y=\"{:.1}\">{}</text><rect class=\"{class}\" x=\"{LABEL_WIDTH}\" y=\"{top:.1}\" \
-             width=\"{:.1}\" height=\"{:.1}\"/><line class=\"range\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle:.1}\" y2=\"{middle:.1}\"/>\
+            "<text class=\"name\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\
+             <rect class=\"{class}\" x=\"{LABEL_WIDTH}\" y=\"{top:.1}\" \
+             width=\"{:.1}\" height=\"{:.1}\"/>\
+             <line class=\"range\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle:.1}\" y2=\"{middle:.1}\"/>\
              <text x=\"{:.1}\" y=\"{:.1}\">{shown}</text>",
             LABEL_WIDTH - 8.0,
             middle + 4.0,
@@ -228,19 +233,24 @@ mod tests {
     #[test]
     fn a_page_has_tables_bars_and_curves_and_no_foreign_markup() {
         let run = serde_json::json!({
-            "cpu": "a <b>", "cores": 2, "memory_bytes": 1u64 << 31, "kernel": "6", "rounds": 3, "seconds": 1.0,
+            "cpu": "a <b>", "cores": 2, "memory_bytes": 1u64 << 31, "kernel": "6", "rounds": 3,
+            "seconds": 1.0,
             "peers": [{"name": "valkey", "version": "9"}],
             "promises": [{"promise": "never <late>", "verdict": "not met", "goals": 2, "experiment": "x",
-                          "missed": [{"goal": "p99", "bound": "<= 1.00", "reached": 2.5, "by": "2.50 times as much"}]},
+                          "missed": [{"goal": "p99", "bound": "<= 1.00", "reached": 2.5,
+                                      "by": "2.50 times as much"}]},
                          {"promise": "small", "verdict": "met", "goals": 1, "missed": []}],
-            "goals": [{"goal": "g", "bound": "<= 1", "reached": 2.0, "met": false, "verdict": "NOT met (+1.00); the machine alone 1.50"}],
+            "goals": [{"goal": "g", "bound": "<= 1", "reached": 2.0, "met": false,
+                       "verdict": "NOT met (+1.00); the machine alone 1.50"}],
             "experiments": [{
                 "experiment": "x", "title": "t & u",
                 "table": {"head": ["", "rate"], "rows": [["evenkeel", "5", "0.50 us (0.40..0.60)"]]},
                 "servers": [{"server": "evenkeel", "requests_per_s": [1.0, 2.0, 4.0]}, {"server": "odd"}],
                 "curves": [{"what": "rate", "x": "cores", "x_values": [1, 2],
-                            "series": [{"server": "evenkeel", "median": [1, 2], "min": [1, 2], "max": [1, 3]}]}],
-                "timelines": [{"server": "evenkeel", "slice_ms": 10, "longest_us": [50.0, 3000.0], "event": "BGSAVE", "event_ms": [0.0, 10.0]},
+                            "series": [{"server": "evenkeel", "median": [1, 2], "min": [1, 2],
+                                        "max": [1, 3]}]}],
+                "timelines": [{"server": "evenkeel", "slice_ms": 10, "longest_us": [50.0, 3000.0],
+                               "event": "BGSAVE", "event_ms": [0.0, 10.0]},
                               {"server": "none", "slice_ms": 10, "longest_us": []}],
             }],
         });

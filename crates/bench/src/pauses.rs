@@ -1,7 +1,8 @@
-//! How long the machine keeps a thread from running where nothing else wants to run.
+//! Time for which the idle machine keeps a thread from running.
 //!
-//! A virtual machine's processors are taken away by whoever owns the real ones, for milliseconds at a time. A server that answers
-//! nobody in such a moment has not stalled. An empty loop on each processor sees how often that is, and how long.
+//! The hypervisor takes a virtual machine's processors away for milliseconds at a time. A server that does
+//! not answer in such a moment has not stalled. An empty loop on each processor sees how often that happens,
+//! and for how long.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,17 +13,17 @@ use crate::json::{Json, object};
 use crate::table::time_us;
 use crate::{interrupt, sys};
 
-/// Gaps from here on are counted.
+/// Shortest gap that is counted.
 const LONG: Duration = Duration::from_millis(1);
 
-/// What empty loops have seen.
+/// The pauses seen by empty loops.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Pauses {
     /// The longest gap between two readings of the clock.
     longest: Duration,
     /// Gaps of a millisecond or more, of all processors.
     long: u64,
-    /// For how long it was looked, on each processor.
+    /// Duration of the observation, on each processor.
     looked: Duration,
 }
 
@@ -40,7 +41,7 @@ impl Pauses {
         Ok(Pauses { looked: time, ..together })
     }
 
-    /// Both, one after the other.
+    /// Returns the sum of two observations in sequence.
     pub(crate) fn and(self, other: Pauses) -> Pauses {
         Pauses {
             longest: self.longest.max(other.longest),

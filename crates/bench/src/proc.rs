@@ -1,8 +1,9 @@
-//! What a process has used, from the scheduler's clock and `/proc`.
+//! Resource use of a process, from the scheduler's clock and `/proc`.
 //!
-//! CPU time comes from the process' CPU clock: nanoseconds, all threads, those that ended included. `/proc/PID/stat` only
-//! tells how it divides into user and system, since it counts in ticks of 10 ms. Context switches are summed over the
-//! threads that live: the kernel keeps no sum for the process. What one thread has run is in its `schedstat`.
+//! CPU time comes from the process' CPU clock: nanoseconds, all threads, including ended threads.
+//! `/proc/PID/stat` only serves to divide it into user and system, since it counts in ticks of 10 ms. Context
+//! switches are summed over the living threads: the kernel keeps no sum for the process. A thread's run time
+//! is in its `schedstat`.
 
 use std::fs;
 use std::time::Duration;
@@ -23,15 +24,15 @@ pub(crate) struct Usage {
     involuntary_switches: u64,
     /// Minor and major.
     page_faults: u64,
-    /// What each thread has run, in nanoseconds, by its number.
+    /// Run time of each thread, in nanoseconds, by its number.
     ran_ns: Vec<(u64, u64)>,
 }
 
-/// What it used between two looks.
+/// The use between two looks.
 #[derive(Clone, Debug)]
 pub(crate) struct Spent {
     pub(crate) cpu: Duration,
-    /// What that thread ran which ran most.
+    /// Run time of the thread that ran most.
     pub(crate) busiest: Duration,
     /// Share of the CPU time that was spent in the kernel, 0 to 1.
     pub(crate) system_share: f64,
@@ -43,7 +44,7 @@ pub(crate) struct Spent {
 }
 
 impl Spent {
-    /// What two processes used in the same time.
+    /// Returns the sum for two processes over the same time.
     pub(crate) fn and(&self, other: &Self) -> Self {
         let cpu = self.cpu + other.cpu;
         let system = self.cpu.mul_f64(self.system_share) + other.cpu.mul_f64(other.system_share);
@@ -106,7 +107,7 @@ pub(crate) fn usage(pid: u32) -> Result<Usage> {
     })
 }
 
-/// What the kernel tells of single threads only, those that live.
+/// Statistics that the kernel keeps only for single, living threads.
 #[derive(Default)]
 struct Threads {
     voluntary_switches: u64,
@@ -119,7 +120,8 @@ fn threads(pid: u32) -> Result<Threads> {
     for thread in fs::read_dir(format!("/proc/{pid}/task")).context("the server has no threads")? {
         let thread = thread?;
         let read = |file| fs::read_to_string(thread.path().join(file));
-        let (Ok(status), Ok(schedstat)) = (read("status"), read("schedstat")) else { continue }; // it just ended
+        // it just ended
+        let (Ok(status), Ok(schedstat)) = (read("status"), read("schedstat")) else { continue };
         sum.voluntary_switches += field(&status, "voluntary_ctxt_switches:").unwrap_or(0);
         sum.involuntary_switches += field(&status, "nonvoluntary_ctxt_switches:").unwrap_or(0);
         let number = thread.file_name().to_string_lossy().parse().ok();
@@ -129,7 +131,7 @@ fn threads(pid: u32) -> Result<Threads> {
     Ok(sum)
 }
 
-/// Of a `/proc/PID/stat` line.
+/// Fields of a `/proc/PID/stat` line.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     page_faults: u64,
@@ -141,17 +143,19 @@ struct Stat {
 fn stat(line: &str) -> Option<Stat> {
     let after_name = &line[line.rfind(')')? + 1..];
     let fields: Vec<&str> = after_name.split_ascii_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok(); // the state is the third of all
+    // the state is the third of all fields
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
     Some(Stat { page_faults: field(10)? + field(12)?, user_ticks: field(14)?, system_ticks: field(15)? })
 }
 
-/// The first number of the line that begins with `name`.
+/// Returns the first number of the line that begins with `name`.
 fn field(text: &str, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Connections that this machine's kernel dropped because a listener's queue was full; 0 where it does not say.
+/// Returns the connections that this machine's kernel dropped because a listener's queue was full; 0 if it
+/// does not say.
 pub(crate) fn listen_overflows() -> u64 {
     let text = fs::read_to_string("/proc/net/netstat").unwrap_or_default();
     netstat(&text, "TcpExt:", "ListenOverflows").unwrap_or(0)
@@ -165,20 +169,20 @@ fn netstat(text: &str, group: &str, name: &str) -> Option<u64> {
     numbers.split_ascii_whitespace().nth(column)?.parse().ok()
 }
 
-/// Interrupts by which the machine's processors have told each other since its start: to look for another thread to run
-/// (`RES`), and to call a function (`CAL`), which wakes threads, too. 0 where the kernel does not say.
+/// Returns the interrupts between the machine's processors since its start: for rescheduling (`RES`), and for
+/// function calls (`CAL`), which wake threads, too. 0 if the kernel does not say.
 pub(crate) fn interrupts_between_cpus() -> (u64, u64) {
     let text = fs::read_to_string("/proc/interrupts").unwrap_or_default();
     (interrupts(&text, "RES:"), interrupts(&text, "CAL:"))
 }
 
-/// The sum over all processors of a line of `/proc/interrupts`.
+/// Returns the sum over all processors of a line of `/proc/interrupts`.
 fn interrupts(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.trim_start().strip_prefix(name));
     line.into_iter().flat_map(str::split_ascii_whitespace).map_while(|count| count.parse::<u64>().ok()).sum()
 }
 
-/// Memory that could be used without swapping, in bytes.
+/// Returns the memory available without swapping, in bytes.
 pub(crate) fn memory_available() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     field(&text, "MemAvailable:").unwrap_or(0) * 1024
@@ -189,7 +193,7 @@ pub(crate) fn memory_total() -> u64 {
     field(&text, "MemTotal:").unwrap_or(0) * 1024
 }
 
-/// The processor's name, as the kernel prints it.
+/// Returns the processor's name, as the kernel prints it.
 pub(crate) fn cpu_model() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("model name"));
@@ -227,7 +231,8 @@ mod tests {
 
     #[test]
     fn netstat_pairs_names_with_numbers() {
-        let text = "TcpExt: SyncookiesSent ListenOverflows ListenDrops\nTcpExt: 1 22 333\nIpExt: ListenOverflows\nIpExt: 9\n";
+        let text = "TcpExt: SyncookiesSent ListenOverflows ListenDrops\n\
+        TcpExt: 1 22 333\nIpExt: ListenOverflows\nIpExt: 9\n";
         assert_eq!(netstat(text, "TcpExt:", "ListenOverflows"), Some(22));
         assert_eq!(netstat(text, "TcpExt:", "Nothing"), None);
         assert_eq!(netstat("", "TcpExt:", "ListenOverflows"), None);

@@ -1,7 +1,7 @@
-//! What Evenkeel promises, and whether a run has kept it.
+//! Evenkeel's promises, and whether a run has kept them.
 //!
-//! A promise is kept when every goal that belongs to it was met. A run that has not measured any of them says so: silence is
-//! no verdict.
+//! A promise is kept when every goal that belongs to it was met. A run that has not measured any of these
+//! goals reports the promise as not measured.
 
 use crate::json::{Json, object};
 use crate::read::{list, text};
@@ -42,7 +42,7 @@ impl Promise {
         }
     }
 
-    /// The experiment that shows it.
+    /// Returns the experiment that shows it.
     fn experiment(self) -> &'static str {
         match self {
             Self::Replica => "replica",
@@ -56,18 +56,18 @@ impl Promise {
     }
 }
 
-/// A goal with what was reached, and the promise that it belongs to, if any.
+/// A goal with the value reached, and the promise that it belongs to, if any.
 pub(crate) struct Verdict {
     pub(crate) promise: Option<Promise>,
     pub(crate) what: String,
     pub(crate) value: f64,
     pub(crate) goal: Goal,
-    /// Of a wait: the longest that the machine made an empty loop wait before and behind, in the same unit.
+    /// For a wait: the longest pause of an empty loop on the machine before and after, in the same unit.
     pub(crate) alone: Option<f64>,
 }
 
 impl Verdict {
-    /// `met`, or by how much it is missed, and whether the machine alone misses it.
+    /// `met`, or by how much the goal is missed, and whether the machine alone misses it.
     pub(crate) fn words(&self) -> String {
         let words = self.goal.verdict(self.value);
         match self.alone {
@@ -88,8 +88,8 @@ impl Verdict {
     }
 }
 
-/// A record for each promise, in their order: its `verdict` (met, not met, not measured), the number of its `goals` in this
-/// run, those that were `missed`, and the `experiment` that shows it.
+/// Returns a record for each promise, in their order: its `verdict` (met, not met, not measured), the number
+/// of its `goals` in this run, the `missed` goals, and the `experiment` that shows it.
 pub(crate) fn to_json(verdicts: &[Verdict]) -> Json {
     let record = |promise: Promise| {
         let goals = || verdicts.iter().filter(|verdict| verdict.promise == Some(promise));
@@ -111,7 +111,7 @@ pub(crate) fn to_json(verdicts: &[Verdict]) -> Json {
     Json::Array(Promise::ALL.into_iter().map(record).collect())
 }
 
-/// One record of [`to_json`], in words: `met, 5 goals`.
+/// Formats a record of [`to_json`]: `met, 5 goals`.
 pub(crate) fn verdict(record: &Json) -> String {
     let goals = record.get("goals").and_then(Json::as_u64).unwrap_or(0);
     let s = if goals == 1 { "" } else { "s" };
@@ -122,13 +122,13 @@ pub(crate) fn verdict(record: &Json) -> String {
     }
 }
 
-/// A missed goal, in words: `0.41, bound <= 0.25: 1.64 times as much`.
+/// Formats a missed goal: `0.41, bound <= 0.25: 1.64 times as much`.
 pub(crate) fn missed(goal: &Json) -> String {
     let reached = goal.get("reached").and_then(Json::as_f64).unwrap_or(f64::NAN);
     format!("{}, bound {}: {}", figure(reached), text(goal, "bound"), text(goal, "by"))
 }
 
-/// The promises for the terminal, with the goals that were missed under each.
+/// Returns the promises for the terminal, with the missed goals under each.
 pub(crate) fn table(promises: &Json) -> Table {
     let mut table = Table::new(&["promise", "verdict"]);
     for record in promises.as_array().into_iter().flatten() {

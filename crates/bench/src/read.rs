@@ -1,4 +1,4 @@
-//! What an earlier run has written, as JSON, and its parts.
+//! Reads the JSON of an earlier run, and its parts.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub(crate) fn text<'a>(of: &'a Json, name: &str) -> &'a str {
     of.get(name).and_then(Json::as_str).unwrap_or("")
 }
 
-/// The samples of a figure, if it is one.
+/// Returns the samples of a metric; `None` for other values.
 pub(crate) fn samples(value: &Json) -> Option<Vec<f64>> {
     match value {
         Json::Array(values) => values.iter().map(Json::as_f64).collect(),

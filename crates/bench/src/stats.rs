@@ -1,8 +1,9 @@
 //! Medians and ratios over alternating rounds.
 //!
-//! Machines drift: single figures move by a third from minute to minute while the ratio of two servers within one round
-//! moves little. So ratios are taken per round, between neighbours in time, and the median of those is reported. How far
-//! the ratio of a server to itself strays from 1 in the same rounds is the noise; a difference within it is none.
+//! Machines drift: single values move by a third from minute to minute while the ratio of two servers within
+//! a round moves little. So ratios are taken per round, between neighbours in time, and their median is
+//! reported. The noise is the deviation from 1 of a server's ratio to itself in the same rounds; a difference
+//! within the noise counts as none.
 
 use std::fmt;
 
@@ -15,7 +16,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// None when there are no values or one is not a number.
+    /// `None` if there are no values, or if any is NaN.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         if sorted.is_empty() || sorted.iter().any(|value| value.is_nan()) {
@@ -36,26 +37,26 @@ impl Spread {
         Self::of(rounds.map(|(ours, theirs)| ours / theirs))
     }
 
-    /// With one decimal; the range only where there is one.
+    /// Formats with one decimal; without the range if all values are equal.
     pub(crate) fn to_one_decimal(self) -> String {
         let Self { median, min, max } = self;
         if min == max { format!("{median:.1}") } else { format!("{median:.1} ({min:.1}..{max:.1})") }
     }
 
-    /// For a server against itself: how far from 1 a ratio may be without meaning anything.
+    /// For a server against itself: the largest deviation of a ratio from 1 that counts as noise.
     pub(crate) fn noise(&self) -> f64 {
         (self.max - 1.0).abs().max((1.0 - self.min).abs())
     }
 }
 
-/// Two decimals for ratios, with the range behind.
+/// Two decimals for ratios, followed by the range.
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.2} ({:.2}..{:.2})", self.median, self.min, self.max)
     }
 }
 
-/// On which side of the bound a figure is good.
+/// The side of the bound on which a value is good.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Goal {
     AtMost(f64),
@@ -70,7 +71,7 @@ impl Goal {
         }
     }
 
-    /// `met`, or by how much it is missed.
+    /// `met`, or by how much the goal is missed.
     pub(crate) fn verdict(self, value: f64) -> String {
         let (Self::AtMost(bound) | Self::AtLeast(bound)) = self;
         if self.is_met(value) { "met".to_owned() } else { format!("NOT met ({:+.2})", value - bound) }
@@ -78,7 +79,7 @@ impl Goal {
 }
 
 impl Goal {
-    /// How far a value is from the bound, in words, where it misses it.
+    /// Returns the distance of a value from the bound, in words, if the value misses the goal.
     pub(crate) fn missed_by(self, value: f64) -> String {
         match self {
             Self::AtMost(bound) if bound > 0.0 => format!("{:.2} times as much", value / bound),
@@ -115,7 +116,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_per_round() {
-        // Both twice as slow in the second round: the ratio does not see it, though the medians would.
+        // Both are twice as slow in the second round: the ratio does not change, though the medians would.
         let spread = Spread::of_ratios(&[1.0, 2.0, 1.1], &[2.0, 4.0, 2.0]).expect("rounds");
         assert_eq!(spread, Spread { median: 0.5, min: 0.5, max: 0.55 });
         assert_eq!(Spread::of_ratios(&[1.0, 1.0], &[0.0, 0.0]), None);

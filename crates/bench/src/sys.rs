@@ -1,8 +1,8 @@
-//! The system calls that the load loops and the measures need and the standard library does not offer: readiness
-//! (epoll), pinning, CPU clocks, the limit on open files.
+//! System calls that the load loops and the measurements need and the standard library does not offer:
+//! readiness (epoll), pinning, CPU clocks, the limit on open files.
 //!
-//! A readiness crate would do for the loops, but the generator's worth is its price per request: here every call it
-//! makes is in sight, and `epoll_wait` fills a buffer that is reused for ever.
+//! A readiness crate would do for the loops, but the generator's worth is its price per request: here every
+//! call that it makes is in sight, and `epoll_wait` fills a buffer that is reused for ever.
 
 use std::io;
 use std::net::TcpStream;
@@ -11,17 +11,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// Most events that one `wait` returns: enough that a loop turn over thousands of ready connections costs a few calls.
+/// Most events that a `wait` returns: enough that a loop turn over thousands of ready connections costs a few
+/// calls.
 const EVENTS_MAX: usize = 512;
 
-/// What the loops wait for: both directions, each change reported once.
+/// Interest of the loops: both directions, each change reported once.
 ///
-/// Edge-triggered costs less: level-triggered, the kernel looks at each connection a second time, only to find that the
-/// reply has been read. The price is a duty: read until the buffer is not filled any more.
+/// Edge-triggered costs less: level-triggered, the kernel checks each connection a second time, only to find
+/// that the reply has been read. In return, the caller must read until the buffer is not filled any more.
 pub(crate) const BOTH_EDGES: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
 pub(crate) const READABLE: u32 = libc::EPOLLIN as u32;
 
-/// What happened to the connection that was registered under `token`.
+/// An event of the connection that was registered under `token`.
 #[derive(Clone, Copy)]
 pub(crate) struct Event {
     pub(crate) token: usize,
@@ -48,12 +49,12 @@ impl Poller {
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: the call takes no pointers; its result is checked before use.
         let fd = checked(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: `fd` was just opened and nobody else knows it.
+        // SAFETY: `fd` was just opened and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self { fd, buffer: vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX] })
     }
 
-    /// Registers `source` under `token`. Closing the source takes it out again.
+    /// Removes `source` from the instance. Closing the source does so, too.
     pub(crate) fn remove(&self, source: &impl AsRawFd) -> io::Result<()> {
         let (poller, fd) = (self.fd.as_raw_fd(), source.as_raw_fd());
         // SAFETY: both descriptors are open for the call, and removing needs no event.
@@ -69,16 +70,16 @@ impl Poller {
         checked(rc).map(drop)
     }
 
-    /// Waits for so long (`None`: without end) and returns how many events `event(0..n)` holds. A signal counts as no event,
-    /// so that callers come round to look at their flags.
+    /// Waits for this long (`None`: without end) and returns the number of events that `event(0..n)` holds. A
+    /// signal counts as no event, so that callers come round to check their flags.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<usize> {
         let timeout = timeout.map(|timeout| libc::timespec {
             tv_sec: timeout.as_secs() as libc::time_t,
             tv_nsec: timeout.subsec_nanos().into(),
         });
         let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: the buffer holds EVENTS_MAX events, which is the number given; the timeout outlives the call, and there
-        // is no mask of signals.
+        // SAFETY: the buffer holds EVENTS_MAX events, which is the number given; the timeout outlives the
+        // call, and there is no mask of signals.
         let rc = unsafe {
             libc::epoll_pwait2(
                 self.fd.as_raw_fd(),
@@ -127,7 +128,7 @@ pub(crate) fn sync_files() {
     unsafe { libc::sync() };
 }
 
-/// The day and the time, in UTC: `2026-01-31 12:00`.
+/// Returns day and time, in UTC: `2026-01-31 12:00`.
 pub(crate) fn date() -> String {
     // SAFETY: a broken-down time is plain numbers, for which zeroes are valid.
     let mut parts: libc::tm = unsafe { std::mem::zeroed() };
@@ -140,12 +141,12 @@ pub(crate) fn date() -> String {
     format!("{year}-{month:02}-{:02} {:02}:{:02}", parts.tm_mday, parts.tm_hour, parts.tm_min)
 }
 
-/// Number of CPUs that this process may use.
+/// Returns the number of CPUs that this process may use.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get())
 }
 
-/// `"0,2-3"` to `[0, 2, 3]`.
+/// Parses `"0,2-3"` to `[0, 2, 3]`.
 pub(crate) fn parse_cpus(text: &str) -> Result<Vec<usize>> {
     let mut cpus = Vec::new();
     for part in text.split(',').filter(|part| !part.is_empty()) {
@@ -161,15 +162,16 @@ pub(crate) fn parse_cpus(text: &str) -> Result<Vec<usize>> {
     Ok(cpus)
 }
 
-/// CPU time of the calling thread, in nanoseconds.
+/// Returns the CPU time of the calling thread, in nanoseconds.
 pub(crate) fn thread_cpu_ns() -> u64 {
     clock_ns(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
 }
 
-/// CPU time (user + system) of a process, in nanoseconds, over all its threads, those that have ended included.
+/// Returns the CPU time (user + system) of a process, in nanoseconds, over all its threads, including ended
+/// threads.
 ///
-/// This is the scheduler's own account. Summing `/proc/PID/task/*/schedstat` has the same precision but loses the
-/// threads that end, and `/proc/PID/stat` counts in ticks of 10 ms.
+/// This is the scheduler's own account. Summing `/proc/PID/task/*/schedstat` has the same precision but loses
+/// the threads that end, and `/proc/PID/stat` counts in ticks of 10 ms.
 pub(crate) fn process_cpu_ns(pid: u32) -> io::Result<u64> {
     let mut clock: libc::clockid_t = 0;
     // SAFETY: `clock` is written by the call and outlives it.
@@ -187,13 +189,14 @@ fn clock_ns(clock: libc::clockid_t) -> io::Result<u64> {
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32).as_nanos() as u64)
 }
 
-/// Has the process end quietly when nobody reads its output any more (`| head`). Not for who writes to sockets.
+/// Makes the process end quietly when the reader of its output is gone (`| head`). Not for processes that
+/// write to sockets.
 pub(crate) fn end_with_the_reader() {
-    // SAFETY: sets the signal's own action back to what it is outside of Rust.
+    // SAFETY: sets the signal's own action back to the default outside of Rust.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
-/// Raises the soft limit on open files to the hard one and returns it. Servers started later inherit it.
+/// Raises the soft limit on open files to the hard limit and returns it. Servers started later inherit it.
 pub(crate) fn raise_open_files() -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is written by the call and outlives it.
@@ -212,19 +215,20 @@ pub(crate) fn die_with_parent() -> io::Result<()> {
     checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }).map(drop)
 }
 
-/// Lets the calling thread's waits end when they should: the kernel may add 50 us otherwise.
+/// Makes the calling thread's waits end on time: the kernel may add 50 us otherwise.
 pub(crate) fn wake_on_time() {
     // SAFETY: this option takes a number of nanoseconds and no pointers.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
 }
 
-/// Sends `signal` to a child that has not been waited for yet, whose number therefore cannot belong to another process.
+/// Sends `signal` to a child that has not been waited for yet, whose number therefore cannot belong to
+/// another process.
 pub(crate) fn signal_child(pid: u32, signal: libc::c_int) {
-    // SAFETY: the call takes no pointers. A failure means that the child is gone, which is what the caller wants.
+    // SAFETY: the call takes no pointers. A failure means that the child is gone, as the caller intends.
     unsafe { libc::kill(pid as libc::pid_t, signal) };
 }
 
-/// Waits until a child ends; the CPU time that it has taken.
+/// Waits until a child ends; returns its CPU time.
 pub(crate) fn wait_for_child(pid: u32) -> io::Result<Duration> {
     // SAFETY: plain numbers, for which zeroes are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -238,7 +242,7 @@ pub(crate) fn wait_for_child(pid: u32) -> io::Result<Duration> {
     Ok(time(usage.ru_utime) + time(usage.ru_stime))
 }
 
-/// The CPUs that this process may use, in their order.
+/// Returns the CPUs that this process may use, in their order.
 pub(crate) fn allowed_cpus() -> Vec<usize> {
     // SAFETY: a cpu set is plain bits, for which all zeroes is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -250,7 +254,7 @@ pub(crate) fn allowed_cpus() -> Vec<usize> {
     (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
 }
 
-/// Takes up to `len` bytes that have come out of a connection's buffer and drops them, without a copy; 0 at its end.
+/// Drops up to `len` received bytes of a connection, without a copy; returns their number, 0 at its end.
 pub(crate) fn discard(stream: &TcpStream, len: usize) -> io::Result<usize> {
     // SAFETY: nothing is written with MSG_TRUNC to a TCP connection, so there need be no buffer.
     let taken = unsafe { libc::recv(stream.as_raw_fd(), std::ptr::null_mut(), len, libc::MSG_TRUNC) };

@@ -1,7 +1,7 @@
-//! How many system calls a process makes, counted by the kernel's tracepoint on all of its threads.
+//! The number of system calls of a process, counted by the kernel's tracepoint on all of its threads.
 //!
-//! The counter costs each call some hundred nanoseconds, so nothing else is measured meanwhile. It needs root, or
-//! `perf_event_paranoid` at -1; where it cannot be had, there is no figure.
+//! The counter costs each call some hundred nanoseconds, so nothing else is measured meanwhile. It needs
+//! root, or `perf_event_paranoid` at -1; without these there is no count.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const TRACEPOINT: &str = "events/raw_syscalls/sys_enter/id";
-/// Where the file system of tracepoints is mounted, if it is.
+/// Mount points of the file system of tracepoints, if it is mounted.
 const MOUNTED: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 /// `PERF_TYPE_TRACEPOINT`
 const TYPE_TRACEPOINT: u32 = 2;
 
-/// The first version of `struct perf_event_attr`, which all kernels take. Zeroes mean: count, at once, in user space and in
-/// the kernel.
+/// The first version of `struct perf_event_attr`, which all kernels accept. Zeroes mean: count, at once, in
+/// user space and in the kernel.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -32,7 +32,7 @@ struct Attributes {
     breakpoint_address: u64,
 }
 
-/// Counts from its making on. Threads that start later are not in it.
+/// Counts from its creation on. Threads that start later are not counted.
 pub(crate) struct Syscalls(Vec<File>);
 
 impl Syscalls {
@@ -61,18 +61,19 @@ fn open(id: u64, thread: libc::pid_t) -> io::Result<File> {
     let size = size_of::<Attributes>() as u32;
     let attributes = Attributes { kind: TYPE_TRACEPOINT, size, config: id, ..Attributes::default() };
     let (any_cpu, no_group, no_flags) = (-1, -1, 0);
-    // SAFETY: the attributes outlive the call and say their own size.
+    // SAFETY: the attributes outlive the call and hold their own size.
     let fd = unsafe {
         libc::syscall(libc::SYS_perf_event_open, &raw const attributes, thread, any_cpu, no_group, no_flags)
     };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just opened and nobody else knows it.
+    // SAFETY: the descriptor was just opened and has no other owner.
     Ok(unsafe { File::from_raw_fd(fd as i32) })
 }
 
-/// The number of the tracepoint. Where nobody has mounted the file system that tells it, it is mounted for that moment.
+/// Returns the number of the tracepoint. If the file system with it is not mounted, it is mounted for that
+/// moment.
 fn tracepoint() -> io::Result<u64> {
     let read = |folder: &Path| {
         let text = fs::read_to_string(folder.join(TRACEPOINT))?;
@@ -103,7 +104,8 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        drop(Command::new("umount").arg(&self.0).stderr(Stdio::null()).status()); // it may never have been mounted
+        // it may never have been mounted
+        drop(Command::new("umount").arg(&self.0).stderr(Stdio::null()).status());
         drop(fs::remove_dir(&self.0));
     }
 }

@@ -1,4 +1,5 @@
-//! Tables for the terminal: the first column to the left, all others to the right, columns as wide as they need.
+//! Tables for the terminal: the first column to the left, all others to the right, columns as wide as they
+//! need.
 
 use std::fmt;
 
@@ -18,13 +19,13 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// The same for a page: the names of the columns, and the rows.
+    /// Returns the names of the columns, and the rows, for a page.
     pub(crate) fn to_json(&self) -> Json {
         let rows = self.rows[1..].iter().map(|row| Json::from(row.clone())).collect();
         object(vec![("head", self.rows[0].clone().into()), ("rows", Json::Array(rows))])
     }
 
-    /// The width of each column. Columns in which no row has anything are left out: their width is 0.
+    /// Returns the width of each column. Columns that are empty in all rows are left out: their width is 0.
     fn widths(&self) -> Vec<usize> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let cell = |row: &Vec<String>, column: usize| row.get(column).map_or(0, |cell| cell.chars().count());
@@ -65,7 +66,7 @@ pub(crate) fn thousands(number: f64) -> String {
     text
 }
 
-/// A figure whose size is not known: two decimals, more below a tenth, none from a thousand on.
+/// Formats a number of unknown size: two decimals, more below a tenth, none from a thousand on.
 pub(crate) fn figure(number: f64) -> String {
     match number.abs() {
         size if size >= 1e3 => thousands(number),
@@ -74,7 +75,7 @@ pub(crate) fn figure(number: f64) -> String {
     }
 }
 
-/// Microseconds as a time that reads well: `87 us`, `1.25 ms`, `2.10 s`.
+/// Formats microseconds as a readable time: `87 us`, `1.25 ms`, `2.10 s`.
 pub(crate) fn time_us(us: f64) -> String {
     match us {
         us if us < 1e3 => format!("{us:.0} us"),

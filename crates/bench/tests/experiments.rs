@@ -1,4 +1,5 @@
-//! Experiments from beginning to end, briefly, against real servers: their figures, their files, and what is made of those.
+//! Experiments from beginning to end, briefly, against real servers: their metrics, their files, and the
+//! pages made from these files.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -7,7 +8,7 @@ use serde_json::Value;
 
 const BENCH: &str = env!("CARGO_BIN_EXE_evenkeel-bench");
 
-/// A folder of its own, removed with the value.
+/// A temporary folder, removed with the value.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -40,7 +41,7 @@ fn bench(args: &[&str]) -> Output {
     output
 }
 
-/// Runs an experiment with the servers that are there; its first record.
+/// Runs an experiment with the installed servers; returns its first record.
 #[track_caller]
 fn run(folder: &Folder, args: &[&str]) -> Value {
     let (json, html) = (folder.path("run.json"), folder.path("run.html"));

@@ -1,4 +1,4 @@
-//! `load` and `fill` against real servers: every way to reach one, and what must be refused.
+//! `load` and `fill` against real servers: every way to reach a server, and errors that must be reported.
 
 mod certs;
 mod login;
@@ -24,7 +24,7 @@ fn programs() -> Vec<Program> {
     all
 }
 
-/// What `load` writes as JSON, or what it says when it fails.
+/// Returns the JSON of `load`, or its error text.
 fn load(server: &[&str], words: &[&str]) -> Result<serde_json::Value, String> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Relaxed);
@@ -39,7 +39,7 @@ fn load(server: &[&str], words: &[&str]) -> Result<serde_json::Value, String> {
         .output();
     let output = output.expect("the program is built");
     let text = std::fs::read_to_string(&file);
-    let _ = std::fs::remove_file(&file); // it is not there when the load failed
+    let _ = std::fs::remove_file(&file); // it does not exist if the load failed
     match text {
         Ok(text) if output.status.success() => Ok(serde_json::from_str(&text).expect("it writes JSON")),
         _ => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
@@ -57,7 +57,7 @@ fn fill(server: &[&str], words: &[&str]) {
     assert!(status.expect("the program is built").success(), "fill {server:?} {words:?}");
 }
 
-/// So many requests, each answered, none by an error or a null.
+/// Sends this many requests and checks that each was answered, none by an error or a null.
 #[track_caller]
 fn all_answered(server: &[&str], words: &[&str], requests: u64) -> serde_json::Value {
     let count = requests.to_string();
@@ -85,7 +85,7 @@ fn everything(server: &[&str]) {
     assert_eq!(wrong["errors"], 30, "{wrong}");
 }
 
-/// `everything`, in both forms of the protocol.
+/// `everything`, in both versions of the protocol.
 fn everything_twice(server: &[&str]) {
     for protocol in ["resp2", "resp3"] {
         everything(&[server, &["--protocol", protocol]].concat());
@@ -139,7 +139,7 @@ fn who_is_not_believed_over_tls() {
         let error = with(&["--cacert", &ca, "--sni", "elsewhere"]).expect_err("another name");
         assert!(error.contains("not valid for name"), "{error}");
         assert!(with(&["--cacert", &ca, "--sni", "localhost"]).is_ok());
-        // Who shows nothing is not let in; with TLS 1.3 it learns that only when it reads.
+        // A client without a certificate is refused; with TLS 1.3 it notices only when it reads.
         load(&["-p", &port, "--tls", "--insecure"], &["-n", "10", "-c", "1"]).expect_err("no certificate");
         let missing = with(&["--cacert", "/nowhere"]).expect_err("no file");
         assert!(missing.contains("/nowhere"), "{missing}");
@@ -191,10 +191,8 @@ fn memcached_is_filled_and_asked() {
     all_answered(&server, &["-k", "100", "-P", "16"], 3_200);
     all_answered(&server, &["-k", "100", "-P", "3", "--command", "mixed:50"], 600);
     all_answered(&server, &["-k", "100", "-c", "5", "--short"], 40);
-    assert_eq!(
-        load(&server, &["-k", "200", "-n", "200", "--distribution", "sequential"]).expect("it runs")["misses"],
-        100
-    );
+    let result = load(&server, &["-k", "200", "-n", "200", "--distribution", "sequential"]).expect("it runs");
+    assert_eq!(result["misses"], 100);
     let large = load(&server, &["-k", "1", "-n", "3", "-d", "2000000", "--command", "set"]);
     let large = large.expect_err("it takes no such values");
     assert!(large.contains("every request was answered with an error"), "{large}");
@@ -269,7 +267,7 @@ struct Memcached {
 }
 
 impl Memcached {
-    /// Once it answers; `None` where it is not installed, which CI does not forgive.
+    /// Starts memcached and waits until it answers; `None` if it is not installed, which fails on CI.
     fn start() -> Option<Self> {
         let port = free_port().to_string();
         let words = ["-p", &port, "-l", "127.0.0.1", "-U", "0", "-u", "root"];
@@ -299,7 +297,7 @@ impl Drop for Memcached {
     }
 }
 
-/// Redis 7.0 takes 127.0.0.2, from where short connections come, for a stranger.
+/// Redis 7.0 counts 127.0.0.2, the source of short connections, as not local.
 fn start(program: &Program, args: &[&str]) -> Server {
     Server::start(program, &[&["--protected-mode", "no"], args].concat())
 }

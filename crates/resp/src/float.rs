@@ -1,15 +1,15 @@
 //! Doubles as Redis 7.0 reads and prints them: scores, weights, coordinates.
 //!
-//! Reading is C's `strtod`: decimal with or without an exponent, hexadecimal, infinities. Printing is `%.17g`: 17
-//! significant digits, which read back to the same double, without zeros at their end; so 0.1 is
-//! `0.10000000000000001`. Nearly all scores are integers and take neither way.
+//! Parsing follows C's `strtod`: decimal with or without an exponent, hexadecimal, infinities. Printing
+//! follows `%.17g`: 17 significant digits, which read back to the same double, without trailing zeros; so 0.1
+//! is `0.10000000000000001`. Nearly all scores are integers and take neither path.
 
 use std::io::Write;
 
-/// Digits that a double needs at most to be told from all others.
+/// Decimal digits that distinguish a double from every other double.
 const DIGITS: usize = 17;
 
-/// Reads `text`, all of which must be a number: no space, no NaN, nothing that is too large or too close to zero.
+/// Parses `text`, all of which must be a number: no space, no NaN, no value that overflows or underflows.
 ///
 /// ```
 /// use evenkeel_resp::float::parse;
@@ -30,8 +30,8 @@ pub fn parse(text: &[u8]) -> Option<f64> {
     }
 }
 
-/// Reads `text` the way Redis reads the ends of ranges: spaces in front, an end at a zero byte, and nothing at all for
-/// zero are taken; what is too large is infinite, and what is too close to zero is that.
+/// Parses `text` as Redis parses the ends of ranges. Leading spaces are skipped, a zero byte ends the text,
+/// and an empty text is zero. A value that overflows is infinite; a value that underflows is zero.
 pub fn parse_leniently(text: &[u8]) -> Option<f64> {
     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     if text.is_empty() {
@@ -41,8 +41,8 @@ pub fn parse_leniently(text: &[u8]) -> Option<f64> {
     Some(read(&text[spaces..])?.value)
 }
 
-/// Reads `text` as SORT reads weights: spaces in front, an end at a zero byte, and nothing at all for zero are taken, but
-/// not what is too large or so close to zero that it loses digits.
+/// Parses `text` as SORT parses weights. Leading spaces are skipped, a zero byte ends the text, and an empty
+/// text is zero. Refuses values that overflow, and values so close to zero that they lose digits.
 ///
 /// ```
 /// use evenkeel_resp::float::parse_weight;
@@ -67,7 +67,7 @@ fn parse_odd_weight(text: &[u8]) -> Option<f64> {
     (fits && (is_hexadecimal || !value.is_subnormal())).then_some(value)
 }
 
-/// Up to 15 digits, which a double holds exactly; the sign of a zero is left to others.
+/// Parses up to 15 digits, which a double holds exactly. `None` for a negative zero, whose sign `read` keeps.
 #[inline]
 fn small_integer(text: &[u8]) -> Option<f64> {
     let (negative, digits) = match text {
@@ -96,7 +96,7 @@ fn small_integer(text: &[u8]) -> Option<f64> {
 
 struct Read {
     value: f64,
-    /// Neither too large nor too close to zero.
+    /// The value neither overflowed nor underflowed.
     fits: bool,
 }
 
@@ -117,7 +117,8 @@ fn read(text: &[u8]) -> Option<Read> {
     Some(Read { value: if negative { -read.value } else { read.value }, ..read })
 }
 
-/// What begins with a digit or a point, which rules out what Rust reads beyond numbers.
+/// Parses `text` that begins with a digit or a point. This excludes the words that Rust's parser also
+/// accepts.
 fn decimal(text: &[u8]) -> Option<Read> {
     let value: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
     let mut digits = text.iter().take_while(|byte| matches!(byte, b'0'..=b'9' | b'.'));
@@ -125,12 +126,13 @@ fn decimal(text: &[u8]) -> Option<Read> {
     Some(Read { value, fits: value.is_finite() && (value != 0.0 || is_zero) })
 }
 
-/// What follows `0x`: digits with or without a point, and an exponent of two, in decimal, after a `p`.
+/// Parses the text behind `0x`: digits with or without a point, and an exponent of two, in decimal, after a
+/// `p`.
 fn hexadecimal(text: &[u8]) -> Option<Read> {
     let end = text.iter().position(|byte| byte.eq_ignore_ascii_case(&b'p')).unwrap_or(text.len());
     let exponent = text[end..].split_first().map_or(Some(0), |(_letter, behind)| parse_exponent(behind))?;
     let digits = &text[..end];
-    // The first 60 bits that matter, and whether there are others behind them.
+    // The first 60 significant bits, and whether bits behind them are set.
     let (mut bits, mut lost, mut any, mut point) = (0_u64, false, false, false);
     let mut shift = exponent;
     for byte in digits {
@@ -151,7 +153,8 @@ fn hexadecimal(text: &[u8]) -> Option<Read> {
     any.then(|| scaled(bits, lost, shift))
 }
 
-/// What an exponent is behind its letter: a sign or none, and digits, as far as they can matter.
+/// Parses the text behind an exponent's letter: an optional sign and digits. The value is capped where more
+/// digits no longer matter.
 pub fn parse_exponent(text: &[u8]) -> Option<i64> {
     const FAR: i64 = 1 << 40;
     let (negative, digits) = match text {
@@ -166,14 +169,15 @@ pub fn parse_exponent(text: &[u8]) -> Option<i64> {
     Some(if negative { -value } else { value })
 }
 
-/// The double nearest to `(bits + something) * 2^exponent`, where there is something below one if `lost`.
+/// Returns the double nearest to `(bits + rest) * 2^exponent`; the rest lies between 0 and 1 if `lost`, else
+/// it is 0.
 fn scaled(bits: u64, lost: bool, exponent: i64) -> Read {
     if bits == 0 {
         return Read { value: 0.0, fits: true };
     }
     let zeros = bits.leading_zeros();
     let (bits, exponent) = (bits << zeros, exponent - i64::from(zeros));
-    // Of 64 bits, 53 are kept, and fewer of a number close to zero.
+    // Of 64 bits, 53 are kept; of a number close to zero, fewer.
     let drop = (-1074 - exponent).max(11);
     if drop > 64 {
         return Read { value: 0.0, fits: false };
@@ -183,7 +187,7 @@ fn scaled(bits: u64, lost: bool, exponent: i64) -> Read {
     let up = rest > half || rest == half && (lost || kept & 1 == 1);
     let kept = (kept + u128::from(up)) as f64;
     let power = (exponent + drop).min(2000) as i32;
-    // In two steps, each of which is exact: the power alone may be out of range although the product is not.
+    // Two steps, each exact: the power alone may be out of range although the product is not.
     let value = kept * 2_f64.powi(power / 2) * 2_f64.powi(power - power / 2);
     Read { value, fits: value.is_finite() && value != 0.0 }
 }
@@ -195,10 +199,10 @@ pub struct Text {
 }
 
 impl Text {
-    /// `value` as C prints it with `%.17g`.
+    /// Prints `value` as C does with `%.17g`.
     #[inline]
     pub fn new(value: f64) -> Text {
-        /// Integers below this have 17 digits at most, and are doubles exactly.
+        /// Integers below this bound have at most 17 digits, and doubles hold them exactly.
         const WHOLE: f64 = 1e15;
         let mut text = Text { bytes: [0; 32], len: 0 };
         if value.abs() < WHOLE && value == value.trunc() && (value != 0.0 || value.is_sign_positive()) {
@@ -236,7 +240,7 @@ impl Text {
         self.push_digits(&digits[..len], exponent);
     }
 
-    /// The number `d.ddd * 10^exponent`.
+    /// Appends the number `d.ddd * 10^exponent`.
     fn push_digits(&mut self, digits: &[u8], exponent: i32) {
         if !(-4..DIGITS as i32).contains(&exponent) {
             self.push(&digits[..1]);
@@ -265,7 +269,7 @@ impl Text {
     }
 }
 
-/// The 17 digits of a number above zero, and the power of ten of the first.
+/// Returns the 17 digits of a number above zero, and the power of ten of the first digit.
 fn digits_of(value: f64) -> ([u8; DIGITS], i32) {
     let mut text = [0; 32];
     let mut rest = &mut text[..];
@@ -288,7 +292,7 @@ mod tests {
         String::from_utf8_lossy(Text::new(value).as_bytes()).into_owned()
     }
 
-    /// As redis-server 7.0.15 answers ZSCORE after ZADD.
+    /// Expected texts: replies of redis-server 7.0.15 to ZSCORE after ZADD.
     #[test]
     fn scores_come_back_as_from_redis() {
         for (text, printed) in [
@@ -339,8 +343,9 @@ mod tests {
     fn what_is_no_number_is_refused() {
         #[rustfmt::skip]
         let texts = [
-            "", " ", ".", "-", "+", "e5", "1e", "1e+", "0x", "0x.", "0x1p", "0xg", "1..2", "--1", "+-1", " 1", "1 ", "1\0",
-            "nan", "-nan", "nan(1)", "1_0", "infi", "abc", "1e400", "-1e400", "1e-400", "2e-324", "0x1p1024", "0x1p-1075",
+            "", " ", ".", "-", "+", "e5", "1e", "1e+", "0x", "0x.", "0x1p", "0xg", "1..2", "--1", "+-1", " 1",
+            "1 ", "1\0", "nan", "-nan", "nan(1)", "1_0", "infi", "abc", "1e400", "-1e400", "1e-400", "2e-324",
+            "0x1p1024", "0x1p-1075",
             "0x1p-9999999999999999999", "0x1p9999999999999999999", "0x1.fffffffffffff8p1023", "e", "0x1.1.1",
         ];
         for text in texts {

@@ -2,10 +2,10 @@
 
 use crate::request::{ProtocolError, Span};
 
-/// Splits `buf[start..end]` (one line without its end) into words, appending their spans to `args`.
+/// Splits `buf[start..end]` (a line without its line end) into words, appending their spans to `args`.
 ///
-/// Quoted words are unescaped in place, since unescaping never makes a word longer: `"a\x41\n"` and `'it\'s'`.
-/// Fails when a quote is not closed or is followed by something other than a space.
+/// Quoted words are unescaped in place, since unescaping never makes a word longer: `"a\x41\n"` and
+/// `'it\'s'`. Fails when a quote is not closed, or when a byte other than a space follows the closing quote.
 pub(crate) fn split(
     buf: &mut [u8],
     start: usize,
@@ -27,7 +27,7 @@ pub(crate) fn split(
     }
 }
 
-/// Reads one word from `at`, writing its bytes from `*to` on; returns where the word ended.
+/// Reads a word from `at`, writing its bytes from `*to` on; returns the offset where the word ended.
 fn word_into(buf: &mut [u8], mut at: usize, end: usize, to: &mut usize) -> Option<usize> {
     while at < end && !ends_word(buf[at]) {
         match buf[at] {
@@ -106,7 +106,7 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
 }
 
-/// Two of the spaces do not end a bare word.
+/// Vertical tab and form feed are spaces between words, but do not end a bare word.
 fn ends_word(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0)
 }

@@ -1,6 +1,6 @@
 //! Integers as Redis reads them from clients: strict, decimal, no leading zeros, no plus sign, no spaces.
 
-/// Parses `text` as a signed 64-bit integer; `None` for anything that would not print back to the same bytes.
+/// Parses `text` as a signed 64-bit integer; `None` unless the number prints back to the same bytes.
 ///
 /// ```
 /// use evenkeel_resp::number::parse_i64;
@@ -15,7 +15,7 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
         digits => (false, digits),
     };
     match digits {
-        [b'0'] if !negative => return Some(0), // "-0" is no integer to Redis
+        [b'0'] if !negative => return Some(0), // Redis refuses "-0"
         [b'1'..=b'9', ..] if digits.len() <= 19 => {}
         _ => return None,
     }

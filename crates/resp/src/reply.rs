@@ -2,7 +2,7 @@
 
 use crate::float;
 
-/// Appends replies to `bytes`. Types that RESP2 lacks become what Redis sends in their place.
+/// Appends replies to `bytes`. For types that RESP2 lacks, RESP2 clients get Redis' substitutes.
 #[derive(Debug, Default)]
 pub struct Encoder {
     pub bytes: Vec<u8>,
@@ -10,13 +10,13 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// `+text`. The text holds no CR or LF.
+    /// Appends `+text`. The text holds no CR or LF.
     #[inline]
     pub fn simple(&mut self, text: &str) {
         self.line(b'+', text.as_bytes());
     }
 
-    /// A simple string of any bytes; line ends become blanks, as in errors.
+    /// Appends a simple string of any bytes; line ends become blanks, as in errors.
     pub fn simple_bytes(&mut self, text: &[u8]) {
         let start = self.bytes.len();
         self.line(b'+', text);
@@ -29,8 +29,8 @@ impl Encoder {
         self.bytes.extend_from_slice(b"+OK\r\n");
     }
 
-    /// `-text`; line breaks inside become spaces, so that user data in an error cannot end it, and those at its end
-    /// are left out.
+    /// Appends `-text`. Line breaks inside become spaces, so that user data cannot end the error early; line
+    /// breaks at the end of the text are dropped.
     #[cold]
     pub fn error(&mut self, text: &[u8]) {
         let len = text.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n')).map_or(0, |last| last + 1);
@@ -45,7 +45,7 @@ impl Encoder {
         self.header(b':', value);
     }
 
-    /// `$len`, the bytes, CR LF.
+    /// Appends `$len`, the bytes, CR LF.
     #[inline]
     pub fn bulk(&mut self, value: &[u8]) {
         self.bytes.reserve(value.len() + 16);
@@ -54,7 +54,7 @@ impl Encoder {
         self.bulk_end();
     }
 
-    /// The line before a bulk's `len` bytes, for callers that send the bytes themselves.
+    /// Appends the line before a bulk's `len` bytes, for callers that send the bytes themselves.
     #[inline]
     pub fn bulk_start(&mut self, len: usize) {
         self.header(b'$', len as i64);
@@ -65,7 +65,7 @@ impl Encoder {
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// An integer as a bulk string.
+    /// Appends an integer as a bulk string.
     pub fn bulk_int(&mut self, value: i64) {
         let mut digits = itoa(value);
         self.bulk(digits.text());
@@ -76,7 +76,7 @@ impl Encoder {
         self.bytes.extend_from_slice(if self.resp3 { b"_\r\n" } else { b"$-1\r\n" });
     }
 
-    /// The null that stands for an array.
+    /// Appends the null that stands for an array.
     pub fn null_array(&mut self) {
         self.bytes.extend_from_slice(if self.resp3 { b"_\r\n" } else { b"*-1\r\n" });
     }
@@ -97,8 +97,8 @@ impl Encoder {
         self.header(if self.resp3 { b'~' } else { b'*' }, len as i64);
     }
 
-    /// Opens a set whose `len` replies have been written already, from `start` on: for who does not know beforehand how
-    /// many there will be.
+    /// Opens a set whose `len` replies have already been appended, from `start` on: for callers that learn
+    /// the number of replies only while writing them.
     pub fn set_before(&mut self, start: usize, len: usize) {
         let end = self.bytes.len();
         self.set(len);
@@ -119,13 +119,13 @@ impl Encoder {
         }
     }
 
-    /// A double: `,1.5` in RESP3, a bulk in RESP2; see [`float::Text`].
+    /// Appends a double: `,1.5` in RESP3, a bulk in RESP2; see [`float::Text`].
     #[inline]
     pub fn double(&mut self, value: f64) {
         self.double_text(float::Text::new(value).as_bytes());
     }
 
-    /// A double that has been printed in another way.
+    /// Appends a double that the caller has printed in another format.
     pub fn double_text(&mut self, text: &[u8]) {
         if self.resp3 { self.line(b',', text) } else { self.bulk(text) }
     }
@@ -134,7 +134,7 @@ impl Encoder {
         if self.resp3 { self.line(b'(', digits.as_bytes()) } else { self.bulk(digits.as_bytes()) }
     }
 
-    /// A big number of which it is not known that its digits are such.
+    /// Appends a big number whose digits are unchecked; line ends become blanks.
     pub fn big_number_bytes(&mut self, digits: &[u8]) {
         if self.resp3 {
             self.line(b'(', digits)
@@ -145,7 +145,7 @@ impl Encoder {
         blank_line_ends(&mut self.bytes[end - digits.len()..end]);
     }
 
-    /// Text of any bytes with a format of which it is not known that it has three letters: blanks fill it up.
+    /// Appends a text with an unchecked format: cut to three letters, or filled up with blanks.
     pub fn verbatim_bytes(&mut self, text: &[u8], format: &[u8]) {
         if !self.resp3 {
             return self.bulk(text);
@@ -157,7 +157,7 @@ impl Encoder {
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// Text with a three-letter format such as `txt`.
+    /// Appends a text with a three-letter format such as `txt`.
     pub fn verbatim(&mut self, text: &str, format: &[u8; 3]) {
         if !self.resp3 {
             return self.bulk(text.as_bytes());
@@ -195,7 +195,7 @@ fn blank_line_ends(text: &mut [u8]) {
     text.iter_mut().filter(|byte| matches!(byte, b'\r' | b'\n')).for_each(|byte| *byte = b' ');
 }
 
-/// An integer's decimal digits.
+/// Returns an integer's decimal digits.
 pub fn itoa(value: i64) -> Digits {
     Digits { buffer: itoa::Buffer::new(), value }
 }

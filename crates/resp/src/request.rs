@@ -1,24 +1,26 @@
 //! Requests: `*3\r\n$3\r\nSET\r\n...` or an inline line, found in a buffer without copying a byte.
 //!
-//! [`parse`] is a function from a buffer and a [`State`] to a new state; it keeps nothing. A request that has not
-//! arrived whole gives back the state to go on from, so that one of a million arguments that trickles in is read
-//! once, not once per packet. Arguments are [`Span`]s into the buffer.
+//! [`parse`] is a function from a buffer and a [`State`] to a new state; it keeps nothing. For an incomplete
+//! request it returns the state to resume from, so that a request of a million arguments that trickles in is
+//! read once, not once per packet. Arguments are [`Span`]s into the buffer.
 //!
-//! What Redis tolerates is tolerated: the two bytes after a bulk are skipped unread, empty arrays and blank lines
-//! are requests without arguments.
+//! The parser tolerates the same input as Redis: the two bytes after a bulk are skipped unread, empty arrays
+//! and blank lines are requests without arguments.
 
 use std::borrow::Cow;
 
 use crate::inline;
 use crate::number::parse_i64;
 
-/// Longest line that announces a length, and longest inline command, in bytes (Redis' `PROTO_INLINE_MAX_SIZE`).
+/// Longest line that announces a length, and longest inline command, in bytes (Redis'
+/// `PROTO_INLINE_MAX_SIZE`).
 pub const LINE_LEN_MAX: usize = 64 * 1024;
 
-/// Most arguments of one request (Redis: `INT_MAX`).
+/// Most arguments in a request (Redis: `INT_MAX`).
 pub const ARGS_MAX: i64 = i32::MAX as i64;
 
-/// Where one argument lies in the buffer. Offsets are 32-bit: a request is at most 4 GiB, see [`ProtocolError::TooBig`].
+/// The place of an argument in the buffer. Offsets are 32-bit: a request is at most 4 GiB, see
+/// [`ProtocolError::TooBig`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     start: u32,
@@ -38,7 +40,7 @@ impl Span {
         &buf[self.start as usize..self.start as usize + self.len as usize]
     }
 
-    /// Where the argument ends with the end of its line; `None` if that is not the one that everybody writes.
+    /// Returns the offset after the argument's line end; `None` if that line end is not CR LF.
     #[inline]
     fn end_with_line(&self, buf: &[u8]) -> Option<usize> {
         let end = self.start as usize + self.len as usize;
@@ -51,7 +53,7 @@ impl Span {
     }
 }
 
-/// How far the request at hand has been read.
+/// Progress of the parser within the current request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     /// The next byte to read.
@@ -61,22 +63,22 @@ pub struct State {
 }
 
 impl State {
-    /// Before the first byte of the request that starts at `at`.
+    /// State before the first byte of the request that starts at `at`.
     pub fn start(at: usize) -> State {
         State { at, remaining: None }
     }
 }
 
-/// What [`parse`] found.
+/// Result of [`parse`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Parsed {
-    /// A whole request, which ends before this offset. Its arguments (perhaps none) have been appended.
+    /// A whole request that ends before this offset. Its arguments (perhaps none) have been appended.
     Ready(usize),
-    /// The rest has not arrived. `missing` is how many bytes the argument at hand still lacks at least.
+    /// The rest has not arrived. `missing`: bytes that the current argument still lacks, at least.
     More { state: State, missing: usize },
 }
 
-/// A request that cannot be understood: the connection is answered with the text and closed.
+/// A malformed request: the server replies with the text and closes the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolError {
     InlineTooBig,
@@ -88,13 +90,14 @@ pub enum ProtocolError {
     UnbalancedQuotes,
     /// More than 4 GiB in one request.
     TooBig,
-    /// More arguments, or a longer one, than somebody may send who has not said who it is.
+    /// More arguments, or a longer argument, than an unauthenticated client may send.
     StrangersArray,
     StrangersBulk,
 }
 
 impl ProtocolError {
-    /// The error as Redis words it, to be sent as `-ERR Protocol error: ...`. It may quote a byte that is no text.
+    /// Returns the error in Redis' words, to be sent as `-ERR Protocol error: ...`. It may quote a byte that
+    /// is not text.
     pub fn text(&self) -> Cow<'static, [u8]> {
         Cow::Borrowed(match self {
             ProtocolError::InlineTooBig => b"too big inline request",
@@ -114,7 +117,7 @@ impl ProtocolError {
     }
 }
 
-/// Reads one request from `buf[state.at..]` on, appending its arguments to `args`.
+/// Parses the request at `buf[state.at..]`, appending its arguments to `args`.
 ///
 /// `bulk_len_max` is the longest argument accepted, in bytes. Inline words are unescaped in place.
 #[inline]
@@ -127,7 +130,8 @@ pub fn parse(
     parse_from::<false>(buf, state, args, bulk_len_max)
 }
 
-/// The same from somebody who has to say first who it is, and may not take much memory for that: ten arguments of 16 KiB.
+/// Like [`parse`], for an unauthenticated client, whose request may take little memory: at most ten arguments
+/// of 16 KiB.
 pub fn parse_strangers(
     buf: &mut [u8],
     state: State,
@@ -169,7 +173,7 @@ fn parse_from<const STRANGER: bool>(
         match buf.get(at) {
             None => return Ok(Parsed::More { state: here, missing: 1 }),
             Some(b'$') => {}
-            // As in Redis, only when the whole line has come.
+            // As in Redis, the error waits until the whole line has arrived.
             Some(other) => match length_line_long(buf, at, ProtocolError::BulkLineTooBig)? {
                 None => return Ok(Parsed::More { state: here, missing: 1 }),
                 Some(_) => return Err(ProtocolError::ExpectedBulk(*other)),
@@ -198,8 +202,8 @@ fn parse_from<const STRANGER: bool>(
     Ok(Parsed::Ready(at))
 }
 
-/// The stretch of `buf` that is these arguments as an array of bulk strings, in the form that everybody writes: what was
-/// sent, if it was sent in that form. `None` where it was not, or the arguments do not lie one behind the other.
+/// Returns the part of `buf` that encodes these arguments as an array of bulk strings, if the client sent
+/// them in the common form. `None` if it used another form, or the arguments do not lie one behind the other.
 pub fn as_sent<'a>(buf: &'a [u8], args: &[Span]) -> Option<&'a [u8]> {
     let (first, others) = args.split_first()?;
     let bulk = (first.start as usize).checked_sub(1 + digits(first.len) + 2)?;
@@ -211,8 +215,9 @@ pub fn as_sent<'a>(buf: &'a [u8], args: &[Span]) -> Option<&'a [u8]> {
     }
     let mut end = first.end_with_line(buf)?;
     for arg in others {
-        // The line between was read as a length, but for its last byte. Of so many characters only one form has that value: the
-        // common one; and behind an end of line it is no blank between the words of another kind of request.
+        // The parser has read the line between the arguments as a length, except for its last byte. Among
+        // lines of this many characters only the common form has that value. The previous argument ended with
+        // CR LF, so the byte is no blank between words of an inline request.
         let from = arg.start as usize;
         if from != end + 1 + digits(arg.len) + 2 || buf[from - 1] != b'\n' {
             return None;
@@ -222,8 +227,8 @@ pub fn as_sent<'a>(buf: &'a [u8], args: &[Span]) -> Option<&'a [u8]> {
     Some(&buf[start..end])
 }
 
-/// Whether these bytes are the line that announces so many of something. Reads them one by one: what is put together to be
-/// compared has to be stored first, and read again as a whole.
+/// Returns whether `bytes` is the line that announces `number` of `kind`. Compares byte by byte: a line built
+/// for a comparison would have to be stored first and then be loaded as a whole.
 #[inline]
 fn is_line(bytes: &[u8], kind: u8, number: u32) -> bool {
     let [first, digits @ .., b'\r', b'\n'] = bytes else { return false };
@@ -236,7 +241,7 @@ fn is_line(bytes: &[u8], kind: u8, number: u32) -> bool {
     *first == kind && are_its && left == 0
 }
 
-/// How many decimal digits a number has.
+/// Returns the number of decimal digits of `number`.
 #[inline]
 fn digits(number: u32) -> usize {
     match number {
@@ -247,7 +252,7 @@ fn digits(number: u32) -> usize {
     }
 }
 
-/// A line that announces so many of something.
+/// The text of a line that announces a number, such as `*3\r\n`.
 pub struct Line {
     bytes: [u8; 24],
     from: u8,
@@ -280,7 +285,8 @@ impl std::ops::Deref for Line {
     }
 }
 
-/// A number up to CR and the byte after it: `Some((number, offset after the line))`, the number `None` when it is none.
+/// Reads a number up to CR, and skips the byte after CR. Returns `Some((number, offset after the line))`,
+/// where the number is `None` if the text is not a number.
 #[inline]
 fn length_line(
     buf: &[u8],
@@ -349,7 +355,7 @@ mod tests {
         args.iter().map(|span| span.of(buf).to_vec()).collect()
     }
 
-    /// All requests of a stream that arrives cut into pieces at `cuts`.
+    /// Returns all requests of a stream that arrives in pieces, cut at `cuts`.
     fn feed(stream: &[u8], cuts: &[usize]) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
         let (mut requests, mut args, mut buf) = (Vec::new(), Vec::new(), Vec::new());
         let mut state = State::start(0);
@@ -489,7 +495,7 @@ mod tests {
         assert_eq!(args.len(), 100_000);
     }
 
-    /// Mutated streams: whatever comes, an answer and no panic, and spans lie inside the buffer.
+    /// Mutated streams: `parse` always answers without a panic, and spans lie inside the buffer.
     #[test]
     fn mutations_never_panic() {
         let mut seed = 0x9e37_79b9_7f4a_7c15_u64;

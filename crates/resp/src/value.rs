@@ -1,10 +1,10 @@
-//! Replies as values: what a client of the protocol needs, and nothing that the server needs.
+//! Replies as values, for clients of the protocol only.
 //!
-//! The server writes replies straight into its output buffers and never builds such a tree. Load generators, tests and
-//! the doctor read replies, and for them a tree is the convenient form. Decoding is in two steps: a [`Scanner`] finds
-//! where a reply ends without allocating for what it contains, and only a reply that is wholly there is built. So a
-//! peer that announces a billion elements and sends none costs nothing, and a reply that trickles in is looked at once
-//! however many reads it takes.
+//! The server writes replies straight into its output buffers and never builds such a tree. Load generators,
+//! tests and the doctor read replies, and for them a tree is the convenient form. Decoding takes two steps: a
+//! [`Scanner`] finds the end of a reply without allocating for its content, and only a complete reply is
+//! built. So a server that announces a billion elements and sends none costs nothing, and a reply that
+//! trickles in is scanned once, however many reads it takes.
 //!
 //! RESP3's streamed types (`$?`, `*?`) are refused: no server of this family sends them.
 //!
@@ -18,10 +18,10 @@ use std::fmt;
 
 pub use decode::{DEPTH_MAX, DecodeError, LENGTH_MAX, LINE_MAX, Scanner, decode};
 
-/// One reply, of any type of RESP2 or RESP3.
+/// A reply, of any type of RESP2 or RESP3.
 ///
-/// Texts are bytes: nothing in the protocol promises UTF-8. The three nulls stay apart, because a server that sends
-/// the wrong one breaks clients that read the type before the value.
+/// Texts are bytes: nothing in the protocol promises UTF-8. The three nulls stay apart, because a server that
+/// sends the wrong null breaks clients that read the type before the value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// `+OK`
@@ -40,9 +40,9 @@ pub enum Value {
     Null,
     /// `*2` and two values
     Array(Vec<Value>),
-    /// `%1` and a pair; the order is the one on the wire
+    /// `%1` and a pair; the order is kept as sent
     Map(Vec<(Value, Value)>),
-    /// `~2` and two values; the order is the one on the wire
+    /// `~2` and two values; the order is kept as sent
     Set(Vec<Value>),
     /// `>2` and two values: not the answer to a command
     Push(Vec<Value>),
@@ -56,7 +56,7 @@ pub enum Value {
     Verbatim { format: [u8; 3], text: Vec<u8> },
     /// `!3` and three bytes: an error that may hold line ends
     BlobError(Vec<u8>),
-    /// `|1`, a pair, and then the value that it describes
+    /// `|1`, a pair, and then the value that the pair describes
     Attribute { pairs: Vec<(Value, Value)>, value: Box<Value> },
 }
 
@@ -72,7 +72,7 @@ impl Value {
         }
     }
 
-    /// The bytes of a string of any kind; errors are not strings.
+    /// Returns the bytes of a string of any kind; errors are not strings.
     pub fn as_bytes(&self) -> Option<&[u8]> {
         match self {
             Value::Simple(bytes) | Value::Bulk(bytes) | Value::Verbatim { text: bytes, .. } => Some(bytes),
@@ -80,7 +80,7 @@ impl Value {
         }
     }
 
-    /// The elements of an array, a set or a push.
+    /// Returns the elements of an array, a set or a push.
     pub fn as_items(&self) -> Option<&[Value]> {
         match self {
             Value::Array(items) | Value::Set(items) | Value::Push(items) => Some(items),
@@ -123,7 +123,7 @@ impl Value {
     }
 }
 
-/// A command as clients send it: an array of bulk strings.
+/// Encodes a command as clients send it: an array of bulk strings.
 pub fn encode_command<A: AsRef<[u8]>>(args: &[A]) -> Vec<u8> {
     let mut out = Vec::with_capacity(16 + args.iter().map(|arg| arg.as_ref().len() + 16).sum::<usize>());
     header(&mut out, b'*', args.len());
@@ -164,15 +164,15 @@ fn encode_pairs(out: &mut Vec<u8>, mark: u8, pairs: &[(Value, Value)]) {
     }
 }
 
-/// Rust prints `NaN` where the protocol says `nan`; the rest agrees.
+/// Rust prints `NaN`, the protocol says `nan`; all other numbers agree.
 fn double_text(number: f64) -> String {
     if number.is_nan() { "nan".to_owned() } else { number.to_string() }
 }
 
-/// One line for people and transcripts: `OK`, `:60`, `"v"`, `(nil)`, `-ERR ...`, `[a, b]`, `{k: v}`.
+/// Prints one line for people and transcripts: `OK`, `:60`, `"v"`, `(nil)`, `-ERR ...`, `[a, b]`, `{k: v}`.
 ///
-/// Each type has its own look, so that two values of different types never print alike, with one exception: a simple
-/// string prints bare, as it is by far the most frequent, and could hold anything.
+/// Each type has its own look, so that two values of different types never print alike. The exception is a
+/// simple string: it prints bare, as it is by far the most frequent, and could look like any other type.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -227,7 +227,7 @@ fn quoted(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     f.write_str("\"")
 }
 
-/// redis-cli's escapes: what a person can paste back between quotes.
+/// Writes redis-cli's escapes, which a person can paste back between quotes.
 fn escaped(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     for &byte in bytes {
         match byte {

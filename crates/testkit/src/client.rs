@@ -1,7 +1,9 @@
-//! A small blocking client: exact about bytes, impatient by default, and with no opinion about what it is sent.
+//! A small blocking client: exact about bytes, impatient by default, and indifferent to the content that it
+//! sends.
 //!
-//! Methods for the plain case (`call`, `run`, `read`) panic with a readable text when the connection fails: in a test
-//! that is the failure. The `try_` forms return the error, for tests in which the server is expected to hang up.
+//! Methods for the plain case (`call`, `run`, `read`) panic with a readable text when the connection fails:
+//! in a test that is the failure. The `try_` forms return the error, for tests in which the server is
+//! expected to hang up.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -13,7 +15,8 @@ use evenkeel_resp::value::{Scanner, Value, decode, encode_command};
 
 use crate::words;
 
-/// Longer than any answer of a healthy server on a busy two-core machine, shorter than a developer's patience.
+/// Longer than any answer of a healthy server on a busy two-core machine, shorter than a developer's
+/// patience.
 const REPLY_WAIT: Duration = Duration::from_secs(20);
 const CHUNK: usize = 64 * 1024;
 
@@ -23,7 +26,7 @@ enum Stream {
     Other(Box<dyn Transport>),
 }
 
-/// Another way to a server than a plain socket: TLS, or a socket that misbehaves.
+/// A transport other than a plain socket: TLS, or a socket that misbehaves.
 pub trait Transport: Read + Write + Send {
     fn set_read_timeout(&self, wait: Duration) -> io::Result<()>;
     fn set_write_timeout(&self, wait: Duration) -> io::Result<()>;
@@ -32,7 +35,7 @@ pub trait Transport: Read + Write + Send {
 
 pub struct Client {
     stream: Stream,
-    /// What has been received; before `read` it has been handed out. `read <= received.len()`.
+    /// Received bytes. The bytes before `read` have been handed out. `read <= received.len()`.
     received: Vec<u8>,
     read: usize,
     wait: Duration,
@@ -49,7 +52,7 @@ impl Client {
         Ok(Client::over(Stream::Unix(UnixStream::connect(path)?)))
     }
 
-    /// Takes a socket that the caller has set up, say with a small receive buffer.
+    /// Takes a socket that the caller has set up, for example with a small receive buffer.
     pub fn from_tcp(stream: TcpStream) -> Client {
         Client::over(Stream::Tcp(stream))
     }
@@ -62,7 +65,7 @@ impl Client {
         Client { stream, received: Vec::new(), read: 0, wait: REPLY_WAIT }
     }
 
-    /// How long `read` waits for a whole reply, and a write for room in the socket.
+    /// Sets the time that `read` waits for a whole reply, and a write for room in the socket.
     pub fn set_wait(&mut self, wait: Duration) {
         self.wait = wait;
     }
@@ -92,7 +95,7 @@ impl Client {
         }
     }
 
-    /// Sends all commands in one write, then reads all replies.
+    /// Sends all commands in a single write, then reads all replies.
     #[track_caller]
     pub fn pipeline<A: AsRef<[u8]>>(&mut self, commands: &[Vec<A>]) -> Vec<Value> {
         let bytes: Vec<u8> = commands.iter().flat_map(|args| encode_command(args)).collect();
@@ -135,7 +138,8 @@ impl Client {
         Ok(reply.expect("`read_raw` returns whole replies").0)
     }
 
-    /// One reply, byte for byte as it came. `UnexpectedEof`: the server hung up; `TimedOut`: it said nothing for long.
+    /// Reads a reply, byte for byte as it came. Errors: `UnexpectedEof` if the server hung up, `TimedOut` if
+    /// the reply took too long.
     pub fn read_raw(&mut self) -> io::Result<Vec<u8>> {
         let deadline = Instant::now() + self.wait;
         let mut scanner = Scanner::new();
@@ -158,7 +162,7 @@ impl Client {
         }
     }
 
-    /// All bytes up to the end that the server puts to the connection. A reset counts as an end.
+    /// Reads all bytes until the server closes the connection. A reset counts as an end.
     pub fn read_to_end(&mut self) -> io::Result<Vec<u8>> {
         let deadline = Instant::now() + self.wait;
         loop {
@@ -174,7 +178,7 @@ impl Client {
         Ok(rest)
     }
 
-    /// So many bytes, whatever they are.
+    /// Reads `len` bytes of any content.
     pub fn read_exactly(&mut self, len: usize) -> io::Result<Vec<u8>> {
         let deadline = Instant::now() + self.wait;
         self.forget_what_was_read();
@@ -187,7 +191,7 @@ impl Client {
         Ok(self.received[self.read - len..self.read].to_vec())
     }
 
-    /// Says that nothing more will be sent, and goes on listening.
+    /// Closes the sending direction; reading goes on.
     pub fn finish_sending(&mut self) -> io::Result<()> {
         match &mut self.stream {
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),
@@ -196,12 +200,12 @@ impl Client {
         }
     }
 
-    /// Bytes received beyond the replies that were read; a correct exchange leaves none.
+    /// Returns bytes received beyond the replies that were read; a correct exchange leaves none.
     pub fn unread(&self) -> &[u8] {
         &self.received[self.read..]
     }
 
-    /// Moves bytes only now and then: a pipeline's replies come by the thousand in one chunk.
+    /// Moves bytes only now and then: a pipeline's replies arrive by the thousand in one chunk.
     fn forget_what_was_read(&mut self) {
         if self.read == self.received.len() || self.read > CHUNK {
             self.received.drain(..self.read);
@@ -234,7 +238,7 @@ impl Client {
                 self.received.extend_from_slice(&chunk[..length]);
                 Ok(length)
             }
-            // A read that runs into its timeout says "would block" on Linux.
+            // A read that times out returns `WouldBlock` on Linux.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(io::ErrorKind::TimedOut.into()),
             Err(error) => Err(error),
         }

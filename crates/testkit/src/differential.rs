@@ -1,13 +1,13 @@
-//! The same random commands into two servers, and their replies compared byte by byte.
+//! Sends the same random commands to two servers and compares their replies byte by byte.
 //!
-//! Commands come from a table of families; a family is one file and one line in [`FAMILIES`]. They are run in episodes
-//! of a few hundred: each starts from empty servers and new connections, so that an episode which finds a difference can
-//! be run again and again with steps left out, until a handful of commands shows it ([`shrink`]). Everything follows
-//! from one seed, which is printed before the first command.
+//! Commands come from a table of families; a family is one file and a line in [`FAMILIES`]. They run in
+//! episodes of a few hundred commands. Each episode starts from empty servers and new connections, so an
+//! episode that finds a difference can be repeated with steps left out, until a handful of commands shows it
+//! ([`shrink`]). Everything follows from a seed, which is printed before the first command.
 //!
-//! What two correct servers may answer differently (the order of KEYS, an idle time) is listed by name in [`same`];
-//! anything else that differs is a finding. Times that matter to replies are far away or absolute, since two servers
-//! never execute at the same instant.
+//! Allowed differences between two correct servers (the order of KEYS, an idle time) are listed by name in
+//! [`same`]; any other difference is a finding. Times that matter to replies are far away or absolute, since
+//! two servers never execute at the same instant.
 
 mod bitmaps;
 mod connection;
@@ -41,7 +41,7 @@ use make::Maker;
 
 type Args = Vec<Vec<u8>>;
 
-/// How often a thing is drawn relative to its neighbours, and the thing.
+/// An item with its relative frequency.
 type Weighted<T> = (usize, T);
 type MakeCommand = fn(&mut Maker) -> Args;
 type MakeScene = fn(&mut Maker);
@@ -52,16 +52,16 @@ const CONNECTIONS: usize = 2;
 /// Long enough for state to build up, short enough to shrink and to end before any second passes.
 const EPISODE_STEPS: usize = 300;
 
-/// Commands that belong together, in one file.
+/// Commands that belong together, in the same file.
 struct Family {
     name: &'static str,
-    /// How often it is drawn, relative to the others.
+    /// Frequency relative to the other families.
     weight: usize,
-    /// The only peer that has these commands, where not all do.
+    /// The only reference server that has these commands; `None`: all have them.
     only: Option<Peer>,
-    /// One command each: these are also what transactions and protocol tests are filled with.
+    /// Single commands, which also fill transactions and protocol tests.
     commands: &'static [Weighted<MakeCommand>],
-    /// Several steps that only make sense together.
+    /// Sequences of steps that only make sense together.
     scenes: &'static [Weighted<MakeScene>],
 }
 
@@ -88,33 +88,33 @@ const FAMILIES: &[&Family] = &[
     &wire::FAMILY,
 ];
 
-/// What to run.
+/// The parameters of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     pub seed: u64,
-    /// Steps, nearly all of which are one command.
+    /// Number of steps, nearly all of which are single commands.
     pub commands: usize,
     /// The server whose replies count as right: it decides which families take part.
     pub oracle: Peer,
-    /// Families to leave out, by name.
+    /// Names of families to leave out.
     pub except: &'static [&'static str],
 }
 
-/// What a run without a finding did.
+/// The counts of a run without a finding.
 #[derive(Debug, Clone, Default)]
 pub struct Summary {
     pub commands: usize,
     /// Replies that were the same byte for byte.
     pub identical: usize,
-    /// Replies that were different and that the list of allowed differences explains.
+    /// Different replies that the list of allowed differences explains.
     pub allowed: usize,
-    /// Replies that were errors: most of what is drawn should be taken.
+    /// Replies that were errors: most drawn commands should succeed.
     pub refused: usize,
-    /// How many steps each family gave.
+    /// Number of steps per family.
     pub families: Vec<(&'static str, usize)>,
 }
 
-/// The shortest list of commands that two servers were found to answer differently.
+/// The shortest list of commands found to which two servers reply differently.
 #[derive(Debug)]
 pub struct Finding {
     seed: u64,
@@ -124,20 +124,20 @@ pub struct Finding {
     difference: Difference,
 }
 
-/// One reply that differs.
+/// A reply that differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Difference {
-    /// Which step of the episode.
+    /// Index of the step in the episode.
     step: usize,
     subject: String,
     oracle: String,
 }
 
-/// Commands that start from nothing and can be run again.
+/// Commands that start from empty servers and can be run again.
 #[derive(Debug, Clone)]
 struct Episode {
     oracle: Peer,
-    /// 2 or 3, per connection.
+    /// Protocol (2 or 3) of each connection.
     protocols: [u8; CONNECTIONS],
     steps: Vec<Step>,
 }
@@ -146,7 +146,8 @@ struct Episode {
 struct Step {
     connection: usize,
     action: Action,
-    /// Wait for the replies before anything else is sent; else it goes out together with the next step.
+    /// Wait for the replies before the next step is sent; else this step goes out together with the next
+    /// step.
     flush: bool,
     family: &'static str,
 }
@@ -154,13 +155,13 @@ struct Step {
 #[derive(Debug, Clone)]
 enum Action {
     Command(Args),
-    /// The same, typed as a line.
+    /// The same command, typed as a line.
     Inline(Args),
-    /// Bytes that may be no command and may make the server hang up.
+    /// Bytes that may not be a command and may make the server hang up.
     Raw(Vec<u8>),
-    /// Bytes on a connection of their own, which is then closed from this side.
+    /// Bytes on a connection of their own, which the client then closes.
     Burst(Vec<u8>),
-    /// A SCAN, or HSCAN and the like of a key, with these options from cursor 0, which is left out, to the end.
+    /// SCAN, or HSCAN and the like of a key, with these options, from cursor 0 (omitted here) to the end.
     Walk(Args),
     PauseMs(u64),
 }
@@ -191,15 +192,15 @@ pub fn compare(subject: &Server, oracle: &Server, plan: Plan) -> Result<Summary,
     Ok(summary)
 }
 
-/// A random step for tests that compare something else than replies.
+/// A random step, for tests that compare state instead of replies.
 #[derive(Debug)]
 pub enum Sent {
-    /// A connection's number, and what it sends.
+    /// A connection's number, and the command that it sends.
     Command(usize, Vec<Vec<u8>>),
     PauseMs(u64),
 }
 
-/// An episode's commands, without those that only make sense as bytes.
+/// Returns an episode's commands, without steps that only make sense as bytes.
 pub fn commands(plan: Plan) -> Vec<Sent> {
     let steps = make::episode(plan.seed, plan.commands, plan).steps;
     let sent = steps.into_iter().filter_map(|step| match step.action {
@@ -227,7 +228,8 @@ impl fmt::Display for Summary {
         let Summary { commands, identical, allowed, refused, families } = self;
         write!(
             f,
-            "{commands} commands, {identical} replies identical, {allowed} allowed to differ, {refused} errors;"
+            "{commands} commands, {identical} replies identical, {allowed} allowed to differ, {refused} \
+             errors;"
         )?;
         families.iter().try_for_each(|(name, count)| write!(f, " {name} {count}"))
     }

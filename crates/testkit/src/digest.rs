@@ -1,8 +1,9 @@
-//! All that a server holds, as texts to be compared: what a log was replayed into, a file loaded into, or a replica has.
+//! The whole content of a server as texts, to compare servers after a replay of an append-only file, a load
+//! or a sync.
 //!
-//! Made of the replies of ordinary commands, so any server of the family can be asked, and keys have the same text wherever
-//! they hold the same: elements that have no order are put into one, and what no log or file says is left out (when a
-//! consumer was last seen, how a stream's tree looks).
+//! The texts come from the replies of ordinary commands, so any server of the family can be asked, and equal
+//! values have equal texts. Elements without an order are sorted. State that neither an append-only file nor
+//! a snapshot records is left out (the last activity of a consumer, the layout of a stream's tree).
 
 use std::collections::BTreeMap;
 
@@ -11,17 +12,18 @@ use evenkeel_resp::value::Value;
 use crate::Server;
 use crate::transcript::{Target, target};
 
-/// Databases of a server, if nothing else is said.
+/// A server's default number of databases.
 const DATABASES: usize = 16;
 
-/// Words before what is not compared. A group's lag is made of other fields, and Redis 7.0 makes it in another way than 7.2.
+/// Names of fields that are not compared. A group's lag follows from other fields, and Redis 7.0 computes it
+/// differently from 7.2.
 const LEFT_OUT: &[&[u8]] =
     &[b"seen-time", b"active-time", b"inactive", b"lag", b"radix-tree-keys", b"radix-tree-nodes"];
 
-/// Databases and keys, with what is there.
+/// The text of each value, by database and key.
 pub type Digest = BTreeMap<(usize, Vec<u8>), String>;
 
-/// Asks a server for all that it holds.
+/// Reads the whole content of a server.
 pub fn digest(target: &mut dyn Target) -> Digest {
     let mut digest = Digest::new();
     for db in 0..DATABASES {
@@ -37,7 +39,7 @@ pub fn digest(target: &mut dyn Target) -> Digest {
     digest
 }
 
-/// When the keys expire that do.
+/// Reads the deadlines of all keys that have a deadline.
 fn deadlines(server: &Server) -> Digest {
     const ASKED_AT_ONCE: usize = 100;
     let (mut client, mut digest) = (server.connect(), Digest::new());
@@ -56,10 +58,10 @@ fn deadlines(server: &Server) -> Digest {
     digest
 }
 
-/// How two servers differ in what DEBUG DIGEST does not sum up: when keys expire, and where both are ours, which tell each
-/// other so much, what groups of streams have.
+/// Returns how two servers differ beyond the sums of DEBUG DIGEST: in the deadlines of keys, and, if both are
+/// Evenkeel and hold few keys, in everything that [`digest`] covers, such as the groups of streams.
 pub fn difference_beyond_sum(one: &Server, other: &Server) -> Option<String> {
-    /// To ask key by key takes half a second for so many.
+    /// Asking key by key takes half a second for so many keys.
     const KEYS_MAX: u64 = 5_000;
     let is_ours = |server: &Server| server.program().peer().is_none();
     let keys = || {
@@ -75,7 +77,7 @@ pub fn difference_beyond_sum(one: &Server, other: &Server) -> Option<String> {
     }
 }
 
-/// The first keys that differ, as one text; `None`: all is the same.
+/// Returns the first keys that differ, as a single text; `None` if all are the same.
 pub fn difference(one: &Digest, other: &Digest) -> Option<String> {
     const SHOWN: usize = 5;
     let keys = one.keys().chain(other.keys().filter(|key| !one.contains_key(*key)));
@@ -88,7 +90,7 @@ pub fn difference(one: &Digest, other: &Digest) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-/// The beginning and the end of a text that is long.
+/// Returns the beginning and the end of a long text.
 fn shortened(text: &str) -> String {
     const SHOWN: usize = 400;
     let chars: Vec<char> = text.chars().collect();
@@ -107,7 +109,7 @@ fn ask(target: &mut dyn Target, args: &[&[u8]]) -> Value {
     target.receive("digest").expect("a reply")
 }
 
-/// `None`: it has expired meanwhile.
+/// Returns the text of a key's value; `None` if the key has expired meanwhile.
 fn text_of(target: &mut dyn Target, key: &[u8]) -> Option<String> {
     let kind = ask(target, &[b"TYPE", key]).to_string();
     let deadline = ask(target, &[b"PEXPIRETIME", key]);
@@ -124,7 +126,7 @@ fn text_of(target: &mut dyn Target, key: &[u8]) -> Option<String> {
     Some(format!("{kind} until {deadline}: {value}"))
 }
 
-/// The items in groups of `step`, in the order of their texts.
+/// Joins the items in groups of `step`, sorted by their texts.
 fn sorted(reply: Value, step: usize) -> String {
     let items = reply.as_items().expect("an array");
     let text = |group: &[Value]| group.iter().map(Value::to_string).collect::<Vec<_>>().join(" ");
@@ -133,7 +135,7 @@ fn sorted(reply: Value, step: usize) -> String {
     groups.join(", ")
 }
 
-/// Members and scores, which servers print in different ways. Whether a zero has a sign depends on how the set has grown.
+/// Members and scores, which servers print differently. The sign of a zero depends on the history of the set.
 fn scores(reply: Value) -> String {
     let items = reply.as_items().expect("an array").chunks(2);
     let text = |pair: &[Value]| {
@@ -143,7 +145,7 @@ fn scores(reply: Value) -> String {
     items.map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// Fields and values, and the deadlines of the fields where the server knows such.
+/// Fields and values, and the deadlines of the fields where the server has such deadlines.
 fn hash(target: &mut dyn Target, key: &[u8]) -> String {
     let fields = ask(target, &[b"HGETALL", key]);
     let names: Vec<Vec<u8>> =
@@ -170,7 +172,7 @@ fn name(field: &Value) -> Vec<u8> {
     field.as_bytes().expect("a field is a string").to_vec()
 }
 
-/// A reply without what is not compared.
+/// Returns a reply without the fields that are not compared.
 fn comparable(reply: Value) -> String {
     let Value::Array(items) = reply else { return reply.to_string() };
     let mut texts = Vec::new();

@@ -1,31 +1,34 @@
-//! Histories of operations by several clients at once, and whether they could have happened one after the other.
+//! Histories of concurrent operations of several clients, and a check that they could have happened one after
+//! the other.
 //!
-//! A history is *linearizable* if each operation can be given a moment between its call and its reply so that,
-//! in the order of these moments, each saw what a single copy of the data would have shown it. The search for such an
-//! order is that of Wing and Gong (1993), with Lowe's memory (2017) of what has been tried: which operations have been
-//! done, and what they have left. Keys are independent of each other, so each has a history of its own.
+//! A history is *linearizable* if each operation can be given a moment between its call and its reply so
+//! that, in the order of these moments, each operation saw the state that a single copy of the data would
+//! have shown. The search for such an order is that of Wing and Gong (1993) with Lowe's cache (2017) of the
+//! combinations tried: the set of operations done, and the resulting state. Keys are independent of each
+//! other, so each key has its own history.
 //!
-//! An operation whose reply was lost may have been done at any moment after its call, or never.
+//! An operation whose reply was lost may have taken effect at any moment after its call, or never.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// What was done to a number that may be absent, and what was seen of it.
+/// An operation on a number that may be absent, with its observed result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     Set(i64),
     Get(Option<i64>),
-    /// The number behind which is what it was before.
+    /// The new number, and the observed previous number.
     Swap(i64, Option<i64>),
-    /// The number behind which is the sum.
+    /// The increment, and the observed sum.
     Add(i64, i64),
-    /// Whether it was there.
+    /// Whether the number was observed to be present.
     Delete(bool),
 }
 
 impl Op {
-    /// What it leaves of a state; `None`: it cannot have seen what it has. What was lost has seen nothing.
+    /// Returns the state after the operation; `None` if its observed result contradicts `state`. A lost
+    /// operation observed nothing.
     fn step(self, state: Option<i64>, is_lost: bool) -> Option<Option<i64>> {
         let (next, has_seen) = match self {
             Op::Set(number) => (Some(number), true),
@@ -41,7 +44,7 @@ impl Op {
     }
 }
 
-/// An operation: when it was called, and when it was replied to, if it was.
+/// An operation with the moments of its call and of its reply, if it had a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub called: u64,
@@ -49,7 +52,7 @@ pub struct Entry {
     pub op: Op,
 }
 
-/// Takes down what clients do. Moments are numbers drawn one after the other.
+/// Records the operations of clients. Moments are numbers drawn in sequence.
 #[derive(Default)]
 pub struct Recorder {
     moment: AtomicU64,
@@ -57,18 +60,18 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// The moment before an operation is called.
+    /// Returns the moment before an operation is called.
     pub fn begin(&self) -> u64 {
         self.moment.fetch_add(1, SeqCst)
     }
 
-    /// It has been replied to.
+    /// Records an operation that has been replied to.
     pub fn end(&self, called: u64, key: u64, op: Op) {
         let replied = Some(self.moment.fetch_add(1, SeqCst));
         self.add(key, Entry { called, replied, op });
     }
 
-    /// It has been called, and nobody knows what became of it.
+    /// Records an operation that has been called and whose effect is unknown.
     pub fn lost(&self, called: u64, key: u64, op: Op) {
         self.add(key, Entry { called, replied: None, op });
     }
@@ -78,7 +81,8 @@ impl Recorder {
     }
 }
 
-/// Fails, and shows where, unless the history of each key is linearizable. All keys are absent at first.
+/// Panics, with the operations that do not fit, unless the history of each key is linearizable. All keys are
+/// absent at first.
 #[track_caller]
 pub fn assert_linearizable(recorder: Recorder) {
     for (key, entries) in recorder.keys.into_inner().expect("who records does not panic") {
@@ -88,7 +92,8 @@ pub fn assert_linearizable(recorder: Recorder) {
     }
 }
 
-/// Whether there is an order; if not, the first operations (by their calls) that could not be done when most others were.
+/// Checks that an order exists. The error holds the first operations (by their calls) that could not be done
+/// when the search had done the most.
 pub fn check(entries: &[Entry]) -> Result<(), Vec<Entry>> {
     const SHOWN: usize = 12;
     let furthest = match Search::new(entries).run() {
@@ -102,27 +107,27 @@ pub fn check(entries: &[Entry]) -> Result<(), Vec<Entry>> {
     Err(left)
 }
 
-/// A call or a reply, in a list from which operations are taken out when they are done, and put back.
+/// A call or a reply, in a linked list from which the search removes the operations that it has done.
 #[derive(Clone, Copy)]
 struct Event {
-    /// Of which operation.
+    /// Index of the operation.
     entry: usize,
     is_call: bool,
     before: usize,
     after: usize,
 }
 
-/// The list's ends: the first event has this before it, the last one has it behind.
+/// Both ends of the list: the predecessor of the first event and the successor of the last event.
 const END: usize = 0;
 
 struct Search<'a> {
     entries: &'a [Entry],
-    /// The first one is no event, but both ends.
+    /// The first element is a sentinel for both ends of the list.
     events: Vec<Event>,
-    /// Of each operation, where its call and its reply are in the list.
+    /// For each operation, the list positions of its call and its reply.
     places: Vec<(usize, Option<usize>)>,
     done: Vec<bool>,
-    /// Those done that were replied to are to be all.
+    /// Operations with a reply that are not done yet.
     replied_left: usize,
 }
 
@@ -150,7 +155,7 @@ impl Search<'_> {
         Search { entries, events, places, done: vec![false; entries.len()], replied_left }
     }
 
-    /// `Err`: which operations were done when most of them were.
+    /// The error holds the operations done when the search had done the most.
     fn run(mut self) -> Result<(), Vec<bool>> {
         let (mut tried, mut path) = (HashSet::new(), Vec::new());
         let (mut furthest, mut least_left) = (self.done.clone(), self.replied_left);
@@ -159,7 +164,7 @@ impl Search<'_> {
             let event = self.events[at];
             let is_end = at == END || !event.is_call;
             if is_end {
-                // Whatever comes now must come after the operation of this reply, which is not done: back.
+                // Later operations must come after the operation of this reply, which is not done: backtrack.
                 let Some((entry, before)) = path.pop() else { return Err(furthest) };
                 self.put_back(entry);
                 state = before;
@@ -202,7 +207,7 @@ impl Search<'_> {
         self.replied_left -= usize::from(reply.is_some());
     }
 
-    /// In the opposite order of taking out.
+    /// Called in the reverse order of `take_out`.
     fn put_back(&mut self, entry: usize) {
         let (call, reply) = self.places[entry];
         for at in [reply, Some(call)].into_iter().flatten() {
@@ -266,8 +271,8 @@ mod tests {
         assert!(check(&[lost(7, Op::Set(7)), read(Some(7))]).is_err(), "before it was called");
     }
 
-    /// Whatever a single copy has shown to operations that overlap is found to be in order; with one reply changed to what no
-    /// operation can have left, it is not.
+    /// Histories of overlapping operations on a single copy are found to be linearizable. With one reply
+    /// changed to a number that no operation can have left, they are not.
     #[test]
     fn random_histories() {
         for seed in 0..50 {

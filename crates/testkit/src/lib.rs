@@ -1,8 +1,9 @@
-//! What tests need around a server: start one, talk to it, say in a transcript what it must answer, and compare it with
-//! another server under random commands.
+//! Tools for tests on a server: start a server, talk to it, state its expected answers in a transcript, and
+//! compare it with another server under random commands.
 //!
-//! Nothing here depends on the server's own crates: a test sees what a client sees. So the same test runs against
-//! `evenkeel`, against redis-server and against Valkey, and a test that a peer fails says something about the test.
+//! Nothing here depends on the server's own crates: a test sees the same as a client. So the same test runs
+//! against `evenkeel`, against redis-server and against Valkey, and a test that fails on a reference server
+//! is itself suspect.
 
 pub mod client;
 pub mod differential;

@@ -1,13 +1,13 @@
-//! Payloads as DUMP makes them, from bytes that need not be a value: what RESTORE is tried with.
+//! Payloads as DUMP makes them, from bytes that need not be a value: input for tests of RESTORE.
 
-/// The bytes, the format's version behind them, and the checksum over both.
+/// Returns the bytes, followed by the format's version and the checksum over both.
 pub fn seal(body: &[u8], version: u16) -> Vec<u8> {
     let mut payload = [body, &version.to_le_bytes()].concat();
     payload.extend_from_slice(&crc64(&payload).to_le_bytes());
     payload
 }
 
-/// The same payload with the checksum that belongs to it; it has room for one.
+/// Replaces the checksum at the payload's end by the right checksum.
 pub fn reseal(mut payload: Vec<u8>) -> Vec<u8> {
     payload.truncate(payload.len() - 8);
     payload.extend_from_slice(&crc64(&payload).to_le_bytes());

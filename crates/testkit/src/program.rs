@@ -1,21 +1,22 @@
-//! Which server binaries there are: the one under test, and the peers that serve as oracles.
+//! The server binaries: the binary under test, and the reference servers that serve as oracles.
 //!
-//! A peer may be missing on a developer's machine; then its tests say so loudly and pass. On CI they fail instead: a
-//! comparison that silently did not happen is worse than none.
+//! A reference server may be missing on a developer's machine; then its tests report that loudly and pass. On
+//! CI they fail: a comparison that silently did not happen is worse than none.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::seccomp;
 
-/// Chooses another binary than the one that was built: a release build, or a peer to test the tests with.
+/// Chooses another binary than the freshly built binary: a release build, or a reference server to test the
+/// tests with.
 const UNDER_TEST_VARIABLE: &str = "EVENKEEL_BIN";
 const VALKEY_VARIABLE: &str = "VALKEY_SERVER";
 
-/// Where `scripts/setup peers` puts the binary, under the workspace's root.
+/// The place where `scripts/setup peers` puts the binary, under the workspace's root.
 const VALKEY_UNPACKED: &str = "build/peers/valkey-server";
 
-/// Servers that an answer can be compared with.
+/// Reference servers, with which answers are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
     /// redis-server 7.0, as Debian 12 has it
@@ -27,16 +28,17 @@ pub enum Peer {
 #[derive(Debug, Clone)]
 pub struct Program {
     path: PathBuf,
-    /// A command that starts it, with its arguments; empty: none.
+    /// A command that starts the program, with its arguments; empty: none.
     prefix: Vec<String>,
-    /// The peer that this binary is; `None`: Evenkeel.
+    /// The reference server that this binary is; `None`: Evenkeel.
     peer: Option<Peer>,
     /// System calls that end its process.
     forbidden: &'static [libc::c_long],
 }
 
 impl Program {
-    /// The server under test: `EVENKEEL_BIN`, else `built`, the binary that cargo has just built for the test.
+    /// Returns the server under test: `EVENKEEL_BIN`, else `built`, the binary that cargo has just built for
+    /// the test.
     pub fn under_test(built: &str) -> Program {
         let path = std::env::var_os(UNDER_TEST_VARIABLE).map_or_else(|| PathBuf::from(built), PathBuf::from);
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -48,7 +50,7 @@ impl Program {
         Program { path, prefix: Vec::new(), peer, forbidden: &[] }
     }
 
-    /// The peer's binary, where it is installed.
+    /// Returns the reference server's binary, if it is installed.
     pub fn find(peer: Peer) -> Option<Program> {
         let path = match peer {
             Peer::Redis => on_path("redis-server"),
@@ -59,7 +61,8 @@ impl Program {
         Some(Program { path, prefix: Vec::new(), peer: Some(peer), forbidden: &[] })
     }
 
-    /// The peer's binary; where there is none, a line in the test's output, and on CI a failure.
+    /// Returns the reference server's binary. If it is missing, prints a line in the test's output, or panics
+    /// on CI.
     pub fn oracle(peer: Peer) -> Option<Program> {
         let found = Program::find(peer);
         if found.is_none() {
@@ -71,12 +74,14 @@ impl Program {
         found
     }
 
-    /// The same program, started by another command that becomes it in the end: `nsenter`, `taskset`, `prlimit`.
+    /// Returns the same program, started by a command that becomes it in the end: `nsenter`, `taskset`,
+    /// `prlimit`.
     pub fn started_by(self, prefix: &[&str]) -> Program {
         Program { prefix: prefix.iter().map(|word| (*word).to_owned()).collect(), ..self }
     }
 
-    /// The same program under a seccomp filter that ends its process for these system calls, as systemd's SystemCallFilter= does.
+    /// Returns the same program under a seccomp filter that ends its process for these system calls, as
+    /// systemd's SystemCallFilter= does.
     pub fn forbidden(self, forbidden: &'static [libc::c_long]) -> Program {
         Program { forbidden, ..self }
     }
@@ -104,7 +109,8 @@ impl Program {
         &self.path
     }
 
-    /// The peer that this program is, or `None` for Evenkeel: for what only one of them promises.
+    /// Returns the reference server that this program is, or `None` for Evenkeel: for tests of promises that
+    /// only one server makes.
     pub fn peer(&self) -> Option<Peer> {
         self.peer
     }

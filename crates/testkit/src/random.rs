@@ -1,7 +1,7 @@
 //! Random choices that a printed seed reproduces.
 //!
-//! SplitMix64 (Steele, Lea, Flood 2014): eight bytes of state, any seed is a good seed, and the sequence is the same on
-//! every machine and in every release, which no library promises for its default generator.
+//! SplitMix64 (Steele, Lea, Flood 2014): eight bytes of state, any seed is a good seed, and the sequence is
+//! the same on every machine and in every release, which no library promises for its default generator.
 
 /// The environment variable that repeats a run.
 const SEED_VARIABLE: &str = "EVENKEEL_SEED";
@@ -24,20 +24,20 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// A number from 0 to `bound - 1`; `bound` is not zero.
+    /// Returns a number from 0 to `bound - 1`; `bound` is not zero.
     pub fn below(&mut self, bound: usize) -> usize {
         assert!(bound > 0, "there is no number below zero");
         ((u128::from(self.draw()) * bound as u128) >> 64) as usize
     }
 
-    /// A number of the closed range.
+    /// Returns a number of the closed range.
     pub fn between(&mut self, low: i64, high: i64) -> i64 {
         assert!(low <= high, "an empty range");
         let span = (high as i128 - low as i128 + 1) as u128;
         (low as i128 + ((u128::from(self.draw()) * span) >> 64) as i128) as i64
     }
 
-    /// True in `percent` of 100 cases.
+    /// Returns true in `percent` of 100 cases.
     pub fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
@@ -46,14 +46,14 @@ impl Random {
         choices[self.below(choices.len())]
     }
 
-    /// Bytes of every value, up to `length_max` of them.
+    /// Returns up to `length_max` bytes of any value.
     pub fn bytes(&mut self, length_max: usize) -> Vec<u8> {
         let length = self.below(length_max + 1);
         (0..length).map(|_| self.draw() as u8).collect()
     }
 }
 
-/// The seed that `EVENKEEL_SEED` asks for, else one from the clock. Whoever uses it prints it.
+/// Returns the seed that `EVENKEEL_SEED` asks for, else a seed from the clock. The caller prints it.
 pub fn fresh_seed() -> u64 {
     if let Ok(text) = std::env::var(SEED_VARIABLE) {
         return text.parse().expect("EVENKEEL_SEED is a decimal number");

@@ -4,8 +4,9 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// System calls outside of systemd's group `@system-service`, and those of `@privileged` and `@resources`, which Debian's unit for
-/// redis-server forbids with `SystemCallFilter=@system-service` and `SystemCallFilter=~ @privileged @resources`, by systemd 252.
+/// System calls that Debian's unit for redis-server forbids with `SystemCallFilter=@system-service` and
+/// `SystemCallFilter=~ @privileged @resources` (systemd 252): all system calls outside of the group
+/// `@system-service`, and the members of `@privileged` and `@resources`.
 pub const DEBIAN: &[libc::c_long] = &[
     libc::SYS_acct,
     libc::SYS_adjtimex,
@@ -77,7 +78,7 @@ pub const DEBIAN: &[libc::c_long] = &[
     libc::SYS_vhangup,
 ];
 
-/// Has the process of the command end itself by SIGSYS when it makes one of these system calls.
+/// Installs a filter that ends the command's process by SIGSYS when it makes a forbidden system call.
 pub(crate) fn install(command: &mut Command, forbidden: &[libc::c_long]) {
     let filter = filter(forbidden);
     // SAFETY: between fork and exec the closure makes system calls only; the filter was made before.
@@ -85,7 +86,7 @@ pub(crate) fn install(command: &mut Command, forbidden: &[libc::c_long]) {
 }
 
 fn filter(forbidden: &[libc::c_long]) -> Vec<libc::sock_filter> {
-    /// Where the number of the system call is in what the filter reads.
+    /// Offset of the system call's number in the filter's input.
     const NUMBER_AT: u32 = 0;
     let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let mut filter = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, NUMBER_AT)];

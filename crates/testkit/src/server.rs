@@ -1,12 +1,12 @@
-//! A server process of one's own: a free port, a private folder, its log kept, and gone with the test.
+//! A private server process: a free port, a private folder, its log kept, and removed with the test.
 //!
-//! Ports are chosen by asking the kernel for a free one and letting go of it, so another process can take it before the
-//! server does; such a start is tried again on another port.
+//! To choose a port, the test asks the kernel for a free port and releases it, so another process can take
+//! the port before the server does; then the start is tried again on another port.
 //!
-//! A server that is kept in a `static` is never dropped, and a test run that is interrupted drops nothing. So the
-//! kernel is asked to kill each server when its parent is gone. That signal follows the *thread* that started the
-//! process, not the process, and threads of tests come and go: hence one thread that lives as long as the test binary
-//! and starts all servers.
+//! A server in a `static` is never dropped, and an interrupted test run drops nothing. So the kernel is asked
+//! to kill each server when its parent is gone. That signal follows the *thread* that started the process,
+//! not the process, and threads of tests come and go. Hence a single thread, which lives as long as the test
+//! binary, starts all servers.
 
 use std::fs::File;
 use std::io;
@@ -37,14 +37,14 @@ pub struct Server {
     connector: Option<Connector>,
 }
 
-/// How to connect, where that is not over the plain port.
+/// Opens a connection other than over the plain port.
 type Connector = Box<dyn Fn() -> io::Result<Client> + Send + Sync>;
 
 impl Server {
-    /// Starts the program with persistence off on a free port of 127.0.0.1 and waits until somebody answers there.
+    /// Starts the program with persistence off on a free port of 127.0.0.1 and waits until it answers there.
     ///
-    /// `args` come last, so they win over the defaults; `{dir}` and `{port}` in them become the private folder and the
-    /// port. With `--unixsocket` and `--port 0` the server is reached over that socket.
+    /// `args` come last, so they win over the defaults; `{dir}` and `{port}` in them become the private
+    /// folder and the port. With `--unixsocket` and `--port 0` the server is reached over that socket.
     #[track_caller]
     pub fn start(program: &Program, args: &[&str]) -> Server {
         match Server::try_start(program, args) {
@@ -53,7 +53,7 @@ impl Server {
         }
     }
 
-    /// As `start`, for a command line that the server may refuse: the error is what it said.
+    /// Like `start`, for a command line that the server may refuse: the error holds the server's output.
     pub fn try_start(program: &Program, args: &[&str]) -> Result<Server, String> {
         let mut problem = String::new();
         for _ in 0..PORTS_TRIED {
@@ -91,12 +91,12 @@ impl Server {
         &self.program
     }
 
-    /// The private folder: the server's working directory, and removed with it.
+    /// Returns the private folder: the server's working directory, removed with the server.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// All that the server wrote to its standard output and error, over restarts.
+    /// Returns the server's standard output and error, over restarts.
     pub fn log(&self) -> String {
         let bytes = std::fs::read(log_path(self.folder.path())).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -110,7 +110,7 @@ impl Server {
         }
     }
 
-    /// Everybody who connects to this server by way of it does it like that from now on.
+    /// Makes all later connections to this server go through `connector`.
     pub fn connect_by(&mut self, connector: impl Fn() -> io::Result<Client> + Send + Sync + 'static) {
         self.connector = Some(Box::new(connector));
     }
@@ -125,7 +125,7 @@ impl Server {
         }
     }
 
-    /// A connection that speaks RESP3.
+    /// Opens a connection that speaks RESP3.
     #[track_caller]
     pub fn connect3(&self) -> Client {
         let mut client = self.connect();
@@ -134,7 +134,7 @@ impl Server {
         client
     }
 
-    /// Resident memory of the process now, in bytes.
+    /// Returns the resident memory of the process, in bytes.
     #[track_caller]
     pub fn rss(&self) -> u64 {
         let status =
@@ -145,7 +145,7 @@ impl Server {
         kilobytes.expect("VmRSS is a number of kB") * 1024
     }
 
-    /// A field of INFO, over a connection of its own.
+    /// Returns a field of INFO, read over a new connection.
     #[track_caller]
     pub fn info(&self, field: &str) -> String {
         let reply = self.connect().run("INFO everything");
@@ -155,12 +155,12 @@ impl Server {
         value.unwrap_or_else(|| panic!("INFO has no field {field}")).to_owned()
     }
 
-    /// True while the process runs.
+    /// Returns whether the process runs.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.process.try_wait(), Ok(None))
     }
 
-    /// Fails unless the process runs and its log tells of no panic and no crash.
+    /// Panics unless the process runs and its log reports no panic and no crash.
     #[track_caller]
     pub fn assert_healthy(&mut self) {
         assert!(self.is_alive(), "the server has died:\n{}", self.log_tail());
@@ -194,7 +194,7 @@ impl Server {
         let _ = self.process.wait();
     }
 
-    /// Starts again what was stopped or killed, with the same arguments, port and folder.
+    /// Starts a stopped or killed server again, with the same arguments, port and folder.
     #[track_caller]
     pub fn start_again(&mut self) {
         if let Err(why) = self.try_start_again() {
@@ -202,10 +202,10 @@ impl Server {
         }
     }
 
-    /// The same where it may end before it is ready.
+    /// Like `start_again`, for a server that may end before it is ready.
     ///
     /// # Errors
-    /// It did: with what status.
+    /// The exit status of a server that ended early.
     pub fn try_start_again(&mut self) -> Result<(), String> {
         assert!(!self.is_alive(), "stop the server first");
         self.process = launch(&self.program, &self.args, self.folder.path()).expect("it started before");
@@ -213,7 +213,8 @@ impl Server {
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: a plain system call. The pid is of a child that has not been waited for, so it names no other process.
+        // SAFETY: a plain system call. The pid belongs to a child that has not been waited for, so it names
+        // no other process.
         unsafe { libc::kill(self.pid() as i32, signal) };
     }
 
@@ -226,7 +227,8 @@ impl Server {
             // Any answer but "loading" will do: a server may refuse this client.
             let answer = self.try_connect().and_then(|mut client| {
                 if let Some(password) = option(&self.args, "--requirepass") {
-                    client.try_call(&["AUTH", password])?; // before that, it does not say that it loads
+                    // before AUTH, the server does not report that it loads
+                    client.try_call(&["AUTH", password])?;
                 }
                 client.try_call(&["PING"])
             });
@@ -238,7 +240,7 @@ impl Server {
         Err(format!("no answer within {START_WAIT:?}"))
     }
 
-    /// The last lines, and all from a panic on.
+    /// Returns the last lines of the log, or everything from a panic on.
     fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
@@ -269,7 +271,7 @@ fn command_line(port: u16, folder: &Path, args: &[&str]) -> Vec<String> {
     defaults.iter().chain(args).map(fill_in).collect()
 }
 
-/// The value of an option on a command line; the last one counts.
+/// Returns the value of an option on a command line; the last occurrence counts.
 fn option<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
     let at = args.iter().rposition(|arg| arg == name)?;
     args.get(at + 1).map(String::as_str)
@@ -279,7 +281,7 @@ fn log_path(folder: &Path) -> PathBuf {
     folder.join("log")
 }
 
-/// A port that nobody listens on at the moment.
+/// Returns a port on which no process listens at the moment.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the loopback has a free port");
     listener.local_addr().expect("a bound socket has an address").port()
@@ -304,7 +306,7 @@ fn die_with_parent() -> io::Result<()> {
     }
 }
 
-/// See the head of this file: the kernel ends a server with the thread that started it.
+/// The kernel ends a server with the thread that started it: see the head of this file.
 fn spawn_on_lasting_thread(command: Command) -> io::Result<Child> {
     type Order = (Command, mpsc::Sender<io::Result<Child>>);
     static ORDERS: OnceLock<Mutex<mpsc::Sender<Order>>> = OnceLock::new();
@@ -341,6 +343,6 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0); // a folder left behind is no failure of the test
+        let _ = std::fs::remove_dir_all(&self.0); // a folder left behind does not fail the test
     }
 }

@@ -1,4 +1,4 @@
-//! Tests as sessions: what is typed, and what the server must say.
+//! Tests as sessions: the typed commands, and the expected replies.
 //!
 //! ```text
 //! # a remark
@@ -10,10 +10,11 @@
 //! a< ["list", "x"]                      here it is; pushes are read the same way
 //! ```
 //!
-//! Commands are in redis-cli's notation, replies in that of [`Value`]'s display, where `*` stands for any text and `\*`
-//! for a star. A command whose reply is not given anywhere must not be answered with an error.
+//! Commands are in redis-cli's notation, replies in that of [`Value`]'s display, where `*` stands for any
+//! text and `\*` for a star. A command whose reply is not given anywhere must not be answered with an error.
 //!
-//! What a transcript runs on is a [`Target`]: a server over TCP, where time is real, or one in process, where it is not.
+//! A transcript runs on a [`Target`]: a server over TCP, where time is real, or a server in process, where it
+//! is not.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -25,14 +26,14 @@ use crate::client::Client;
 use crate::server::Server;
 use crate::words;
 
-/// Longest pause over TCP. A test that needs more wants a target whose clock can be moved.
+/// Longest pause over TCP. A test that needs more wants a target with a settable clock.
 const REAL_PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Something that takes commands: on connections that have names, the first use of which opens them.
+/// A recipient of commands on named connections; the first use of a name opens its connection.
 pub trait Target {
     fn send(&mut self, connection: &str, args: &[Vec<u8>]);
 
-    /// The next reply or push on this connection; an error where none comes.
+    /// Returns the next reply or push on this connection; an error if none comes.
     fn receive(&mut self, connection: &str) -> Result<Value, String>;
 
     fn pass(&mut self, time: Duration);
@@ -43,7 +44,7 @@ pub trait Target {
     }
 }
 
-/// Runs a transcript on a server, each connection of which is new; panics at the first line that fails.
+/// Runs a transcript on a server, over new connections; panics at the first line that fails.
 #[track_caller]
 pub fn check(server: &Server, transcript: &str) {
     check_on(&mut Session { server, connections: HashMap::new() }, transcript);
@@ -71,7 +72,7 @@ struct Session<'a> {
 impl Target for Session<'_> {
     fn send(&mut self, connection: &str, args: &[Vec<u8>]) {
         let client = self.connections.entry(connection.to_owned()).or_insert_with(|| self.server.connect());
-        // A connection that is gone shows when its reply is read.
+        // A broken connection shows when its reply is read.
         let _ = client.send(args);
     }
 
@@ -94,7 +95,7 @@ enum Step<'a> {
 }
 
 fn run(target: &mut dyn Target, transcript: &str) -> Result<(), String> {
-    // The line of the command that has not been answered yet, per connection.
+    // The line of the unanswered command, per connection.
     let mut open: HashMap<&str, usize> = HashMap::new();
     for (number, line) in transcript.lines().enumerate() {
         let at_line = |problem: String| report(transcript, number, &problem);
@@ -121,7 +122,7 @@ fn run(target: &mut dyn Target, transcript: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Takes the reply that the transcript says nothing about.
+/// Reads a reply that the transcript does not mention.
 fn settle(target: &mut dyn Target, connection: &str) -> Result<(), String> {
     match target.receive(connection)? {
         error if error.is_error() => Err(format!("expected: anything but an error\n     got: {error}")),
@@ -134,7 +135,7 @@ fn compare(pattern: &str, got: Result<Value, String>) -> Result<(), String> {
     if matches(pattern, &got) { Ok(()) } else { Err(format!("expected: {pattern}\n     got: {got}")) }
 }
 
-/// The whole session with the line that failed marked, then what was wrong with it.
+/// Returns the whole session with the failed line marked, and then the problem.
 fn report(transcript: &str, number: usize, problem: &str) -> String {
     let mut text = format!("line {} of the transcript\n", number + 1);
     for (index, line) in transcript.lines().enumerate() {
@@ -179,11 +180,13 @@ fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// `*` matches any text, `\*` a star. On a mismatch behind a star, the star takes one byte more and the rest is tried again.
+/// `*` matches any text, `\*` a star. On a mismatch behind a star, the star takes one byte more and the rest
+/// is tried again.
 pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
     let (mut p, mut t) = (0, 0);
-    let mut star: Option<(usize, usize)> = None; // behind the last star, and where its text ended so far
+    // position behind the last star, and the end of its text so far
+    let mut star: Option<(usize, usize)> = None;
     while t < text.len() {
         match (pattern.get(p), pattern.get(p + 1)) {
             (Some(b'*'), _) => {
@@ -210,7 +213,7 @@ mod tests {
 
     use super::*;
 
-    /// A store of one key in process, with a clock that is moved.
+    /// A store of a single key in process, with a settable clock.
     #[derive(Default)]
     struct Toy {
         value: Option<Vec<u8>>,

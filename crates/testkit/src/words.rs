@@ -1,6 +1,7 @@
-//! Command lines as people type them, in redis-cli's notation: words, "double quotes" with escapes, 'single quotes'.
+//! Command lines as people type them, in redis-cli's notation: words, "double quotes" with escapes, 'single
+//! quotes'.
 
-/// Splits a line into arguments; an error says what is wrong with the line.
+/// Splits a line into arguments; an error describes the problem with the line.
 pub fn split(line: &str) -> Result<Vec<Vec<u8>>, String> {
     let (words, rest) = split_at_answer(line)?;
     match rest {
@@ -9,7 +10,7 @@ pub fn split(line: &str) -> Result<Vec<Vec<u8>>, String> {
     }
 }
 
-/// Splits up to a bare `<`, and returns what stands behind it.
+/// Splits up to a bare `<`, and returns the text behind it.
 pub fn split_at_answer(line: &str) -> Result<(Vec<Vec<u8>>, Option<&str>), String> {
     let mut words = Vec::new();
     let mut rest = line.trim_start();
@@ -24,7 +25,7 @@ pub fn split_at_answer(line: &str) -> Result<(Vec<Vec<u8>>, Option<&str>), Strin
     Ok((words, None))
 }
 
-/// The line that [`split`] takes apart into these arguments.
+/// Returns a line that [`split`] takes apart into these arguments.
 pub fn join<A: AsRef<[u8]>>(args: &[A]) -> String {
     args.iter().map(|arg| quoted_where_needed(arg.as_ref())).collect::<Vec<_>>().join(" ")
 }
@@ -74,7 +75,7 @@ fn closed(word: Vec<u8>, rest: &str) -> Result<(Vec<u8>, &str), String> {
     }
 }
 
-/// Adds what the escape at the start of `bytes` stands for, and returns how many bytes it took.
+/// Appends the byte for the escape at the start of `bytes`, and returns the escape's length.
 fn escape(bytes: &[u8], word: &mut Vec<u8>) -> usize {
     if let Some(byte) = hex_escape(bytes) {
         word.push(byte);

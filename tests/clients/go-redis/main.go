@@ -1,6 +1,6 @@
 // go-redis against a running server: check PORT PROTOCOL RESTART_COMMAND. Silent when all is well.
 //
-// check sentinel PROTOCOL SERVER starts servers of its own, and follows a sentinel.
+// check sentinel PROTOCOL SERVER starts its own servers, and follows a sentinel.
 package main
 
 import (
@@ -71,7 +71,8 @@ func errorsStayInTheirPlace(client *redis.Client) {
 	done, failed, value := pipe.Set(ctx, "text", "abc", 0), pipe.Incr(ctx, "text"), pipe.Get(ctx, "text")
 	_, _ = pipe.Exec(ctx)
 	check(done.Val() == "OK" && value.Val() == "abc", "the others", done, value)
-	check(failed.Err() != nil && strings.Contains(failed.Err().Error(), "not an integer"), "the error", failed.Err())
+	check(failed.Err() != nil && strings.Contains(failed.Err().Error(), "not an integer"),
+		"the error", failed.Err())
 }
 
 func transacts(client *redis.Client) {
@@ -96,8 +97,8 @@ func losesAWatchedRaceAndThenWins(client, other *redis.Client) {
 	check(must(client.Get(ctx, "a").Int()) == 11, "once")
 }
 
-// A ring deals keys out to servers by their hashes; here all of them are this one, under several names and in several
-// databases.
+// A ring distributes keys over servers by hash; here every shard is the same server, under several names and
+// in several databases.
 func dealsPipelinesOutToARing(port string, protocol int) {
 	names := []string{"north", "east", "south"}
 	options := redis.RingOptions{Addrs: map[string]string{}, Protocol: protocol}

@@ -17,7 +17,7 @@ const (
 	name     = "it"
 )
 
-// Processes and their folder, which go when the program ends.
+// Processes and their folder, which are removed when the program ends.
 type stage struct {
 	folder    string
 	processes []*exec.Cmd
@@ -61,7 +61,7 @@ func awaitAnswer(port int) {
 	await("it answers", func() bool { return client.Ping(ctx).Err() == nil })
 }
 
-// A primary and two replicas; returns the primary and its port.
+// Starts a primary and two replicas; returns the primary and its port.
 func (s *stage) startServers(server string) (*exec.Cmd, int) {
 	var primary *exec.Cmd
 	first := 0
@@ -85,14 +85,15 @@ func (s *stage) startServers(server string) (*exec.Cmd, int) {
 func (s *stage) startSentinel(primary int) int {
 	port, config := freePort(), filepath.Join(s.folder, "sentinel.conf")
 	text := fmt.Sprintf("port %d\nbind 127.0.0.1\ndir %s\nsentinel monitor %s 127.0.0.1 %d 1\n"+
-		"sentinel down-after-milliseconds %[3]s 1000\nsentinel failover-timeout %[3]s 4000\n", port, s.folder, name, primary)
+		"sentinel down-after-milliseconds %[3]s 1000\nsentinel failover-timeout %[3]s 4000\n",
+		port, s.folder, name, primary)
 	check(os.WriteFile(config, []byte(text), 0o600) == nil, "a configuration")
 	s.start("redis-sentinel", config)
 	awaitAnswer(port)
 	return port
 }
 
-// Counts up until so many replies, whatever happens to the connection; returns the last one.
+// Counts up until this many replies, whatever happens to the connection; returns the last count.
 func countUntil(client *redis.Client, replies int) (count int64) {
 	deadline := time.Now().Add(patience)
 	for replies > 0 {
@@ -106,8 +107,8 @@ func countUntil(client *redis.Client, replies int) (count int64) {
 	return count
 }
 
-// go-redis' clients of a sentinel, redis-sentinel itself, and three servers: the primary is killed while one client counts
-// up, which goes on with the replica that takes its place.
+// Tests go-redis' sentinel clients with redis-sentinel itself and three servers: the primary is killed while
+// a client counts up; the client goes on with the replica that takes its place.
 func followsASentinel(protocol int, server string) {
 	s := &stage{folder: must(os.MkdirTemp("", "go-redis-sentinel"))}
 	defer s.clear()
@@ -123,7 +124,7 @@ func followsASentinel(protocol int, server string) {
 	client := redis.NewFailoverClient(&options)
 	defer client.Close()
 	count := countUntil(client, 200)
-	// A connection of its own: WAIT is about what that one has written.
+	// A dedicated connection: WAIT covers only the connection's own writes.
 	one := client.Conn()
 	check(one.Incr(ctx, "count").Err() == nil, "it writes")
 	check(must(one.Wait(ctx, 2, 10*time.Second).Result()) == 2, "both replicas have it")
@@ -134,7 +135,7 @@ func followsASentinel(protocol int, server string) {
 	after := must(sentinel.GetMasterAddrByName(ctx, name).Result())
 	check(after[1] != strconv.Itoa(port), "another one is the primary", after)
 
-	// As long as the sentinel knows no replica of the new primary, the primary stands in for one.
+	// While the sentinel knows no replica of the new primary, the primary takes the replica's place.
 	options.ReplicaOnly = true
 	await("the other one follows, and is read from", func() bool {
 		replica := redis.NewFailoverClient(&options)

@@ -29,7 +29,8 @@ async function pipelines(client) {
 }
 
 async function errorsStayInTheirPlace(client) {
-  const [[, done], [error], [, value]] = await client.pipeline().set("text", "abc").incr("text").get("text").exec();
+  const [[, done], [error], [, value]] =
+    await client.pipeline().set("text", "abc").incr("text").get("text").exec();
   assert.equal(done, "OK");
   assert.match(error.message, /not an integer/);
   assert.equal(value, "abc");
@@ -55,7 +56,7 @@ async function survivesARestart(client) {
 }
 
 const [client, other] = [connect(), connect()];
-for (const each of [client, other]) each.on("error", () => {}); // lost connections are what this is about
+for (const each of [client, other]) each.on("error", () => {}); // the test breaks connections on purpose
 await client.flushall();
 await speaksTheProtocolAndKeepsBytes(client);
 await pipelines(client);

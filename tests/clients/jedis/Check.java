@@ -76,7 +76,7 @@ public class Check {
         check(won.exec().equals(List.of(11L)), "nobody else writes");
     }
 
-    /** A plain connection is lost with the server; the pool is what reconnects. */
+    /** A plain connection is lost with the server; the pool reconnects. */
     static void survivesARestart(JedisPooled pool, String restart) throws Exception {
         check(pool.set("before", "restart").equals("OK"), "the pool has a connection that will break");
         check(new ProcessBuilder(restart).inheritIO().start().waitFor() == 0, "the restart command");

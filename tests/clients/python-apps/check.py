@@ -1,6 +1,6 @@
 """Python's job queues, Django and locks against a running server: check.py PORT PROTOCOL RESTART_COMMAND.
 
-Celery and rq have real workers, in processes of their own. Silent when all is well.
+Celery and rq have real workers, in separate processes. Silent when all is well.
 """
 
 import os
@@ -29,7 +29,7 @@ def eventually(what, holds):
 
 @contextmanager
 def running(*arguments):
-    """A process of these arguments to python, asked to end when the block does."""
+    """Runs python with these arguments, and asks the process to end when the block does."""
     process = subprocess.Popen([sys.executable, "-m", *arguments], cwd=HERE)
     try:
         yield process
@@ -43,7 +43,7 @@ def celery_works_off_tasks(client):
     from celery import chain, chord, group
     from tasks import add, app, fails_twice, leave_a_mark, total
 
-    # What is sent before there is a worker waits.
+    # Tasks sent before a worker starts wait.
     early = [add.delay(number, 1) for number in range(50)]
     with running("celery", "--app", "tasks", "worker", "--concurrency", "2", "--loglevel", "ERROR"):
         assert [result.get(timeout=PATIENCE) for result in early] == list(range(1, 51))
@@ -76,7 +76,8 @@ def rq_works_off_jobs(client):
         queue.enqueue(note, "order", "second", depends_on=first)
         soon = queue.enqueue_in(timedelta(seconds=1), square, 12)
         broken = queue.enqueue(fails, retry=Retry(max=1))
-        eventually("all jobs are done", lambda: all(job.get_status(refresh=True) == "finished" for job in jobs))
+        eventually("all jobs are done",
+                   lambda: all(job.get_status(refresh=True) == "finished" for job in jobs))
         assert [job.return_value() for job in jobs] == [number * number for number in range(10)]
         eventually("what depends on another job is done", lambda: client.llen("order") == 2)
         assert client.lrange("order", 0, -1) == [b"first", b"second"]
@@ -85,10 +86,11 @@ def rq_works_off_jobs(client):
         eventually("a job fails for good", lambda: broken.get_status(refresh=True) == "failed")
         assert queue.failed_job_registry.get_job_ids() == [broken.id]
         assert len(queue) == 0
-        # Between two jobs, rq notes that it is to end and then waits for a job once more, for minutes. And where it is
-        # "idle" and still asks for something, the signal's exception leaves replies in redis-py's connection, which the
-        # last pipeline takes for its own. So it is to be where all has been read: blocked.
-        eventually("the worker is idle", lambda: [one.get_state() for one in Worker.all(queue=queue)] == ["idle"])
+        # Between two jobs, rq records the request to end and then waits for another job, for minutes. If it
+        # is "idle" and still sends commands, the signal's exception leaves replies in redis-py's connection,
+        # which the last pipeline takes for its own. So the worker has to be blocked, with all replies read.
+        eventually("the worker is idle",
+                   lambda: [one.get_state() for one in Worker.all(queue=queue)] == ["idle"])
         eventually("the worker waits", lambda: any("b" in one["flags"] for one in client.client_list()))
 
 

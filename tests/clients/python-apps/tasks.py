@@ -1,4 +1,4 @@
-"""What the workers of check.py run. They find the server by the variable SERVER_URL."""
+"""The tasks of check.py's workers. They find the server by the variable SERVER_URL."""
 
 import os
 import threading
@@ -47,7 +47,7 @@ def fails():
 
 
 def count_under_a_lock(turns):
-    """Reads, and writes one more, which loses turns unless the lock excludes everyone else."""
+    """Increments by reading and writing, which loses turns unless the lock excludes all other threads."""
     client = redis.Redis.from_url(URL)
     for _ in range(turns):
         with client.lock("turnstile", timeout=20, sleep=0.002, blocking_timeout=60):

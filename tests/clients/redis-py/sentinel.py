@@ -1,4 +1,6 @@
-"""redis-py's Sentinel client, redis-sentinel and three servers: sentinel.py PROTOCOL SERVER. Silent when all is well.
+"""redis-py's Sentinel client, redis-sentinel and three servers: sentinel.py PROTOCOL SERVER.
+
+Silent when all is well.
 
 The primary is killed while a client counts up; the client goes on with the replica that takes its place."""
 
@@ -47,7 +49,8 @@ def start_servers(folder, processes):
     for number in range(3):
         port, own = free_port(), os.path.join(folder, str(number))
         os.mkdir(own)
-        args = ["--port", str(port), "--bind", "127.0.0.1", "--dir", own, "--save", "", "--repl-diskless-sync-delay", "0"]
+        args = ["--port", str(port), "--bind", "127.0.0.1", "--dir", own, "--save", "",
+                "--repl-diskless-sync-delay", "0"]
         if servers:
             args += ["--replicaof", f"127.0.0.1 {next(iter(servers))}"]
         servers[port] = start(own, processes, SERVER, *args)
@@ -68,7 +71,7 @@ def start_sentinel(folder, processes, primary):
 
 
 def count_until(client, number):
-    """Counts up until so many replies, whatever happens to the connection; the last one."""
+    """Counts up until this many replies, whatever happens to the connection; returns the last count."""
     count, deadline = 0, time.monotonic() + PATIENCE_SECONDS
     while number > 0:
         assert time.monotonic() < deadline, "clients do not go on"

@@ -1,6 +1,6 @@
 // Redisson against a running server: Check PORT PROTOCOL RESTART_COMMAND. Silent when all is well.
 //
-// Nearly all that it does is scripts, and who waits is woken by what is published.
+// Nearly all of its commands are scripts, and published messages wake waiting clients.
 
 import java.time.Duration;
 import java.util.HashMap;
@@ -98,7 +98,9 @@ public class Check {
         check(most.get() <= 2 && semaphore.availablePermits() == 2, "two places, not " + most);
         RCountDownLatch latch = one.getCountDownLatch("latch");
         latch.trySetCount(3);
-        new Thread(() -> { for (int at = 0; at < 3; at++) other.getCountDownLatch("latch").countDown(); }).start();
+        new Thread(() -> {
+            for (int at = 0; at < 3; at++) other.getCountDownLatch("latch").countDown();
+        }).start();
         check(latch.await(PATIENCE_S, TimeUnit.SECONDS), "the latch opens");
     }
 

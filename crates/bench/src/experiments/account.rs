@@ -1,4 +1,4 @@
-//! What Evenkeel's workers say of themselves: the fields of INFO workers, summed over all workers.
+//! The workers' own statistics in Evenkeel: the fields of INFO workers, summed over all workers.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use super::lanes::Lane;
 use crate::peers::ask;
 
-/// Counts, and microseconds of stages. Two of them make a difference.
+/// Counts, and microseconds of stages. Two accounts can be subtracted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Account(BTreeMap<String, f64>);
 
@@ -28,12 +28,12 @@ impl Account {
         (!sums.is_empty()).then_some(Self(sums))
     }
 
-    /// 0 for what is not there.
+    /// Returns a field, or 0 if it is missing.
     pub(super) fn get(&self, name: &str) -> f64 {
         self.0.get(name).copied().unwrap_or(0.0)
     }
 
-    /// Microseconds of all stages but idle.
+    /// Returns the microseconds of all stages but idle.
     pub(super) fn busy_us(&self) -> f64 {
         let is_busy = |name: &str| name.ends_with("_usec") && name != "idle_usec";
         self.0.iter().filter(|(name, _)| is_busy(name)).map(|(_, us)| us).sum()
@@ -55,7 +55,8 @@ mod tests {
 
     #[test]
     fn fields_are_summed_over_the_workers() {
-        let info = "$99\r\n# Workers\r\nworker0:connections=3,busy=0.5,commands=10,read_usec=20,lock_wait_usec=3,idle_usec=500\r\n\
+        let info = "$99\r\n# Workers\r\nworker0:connections=3,busy=0.5,commands=10,\
+        read_usec=20,lock_wait_usec=3,idle_usec=500\r\n\
              worker1:connections=0,busy=0.000,commands=5,read_usec=7,lock_wait_usec=0,idle_usec=900\r\n";
         let account = Account::read(info).expect("two workers");
         let [commands, waited] = ["commands", "lock_wait_usec"].map(|name| account.get(name));

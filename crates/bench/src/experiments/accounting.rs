@@ -1,9 +1,10 @@
-//! `accounting`: what it costs that Evenkeel accounts for its time, and that it counts hot keys.
+//! `accounting`: the cost of Evenkeel's time accounting and of its hot-key counters.
 //!
-//! Both are worth about a hundredth of a command, far less than what two measurements of the same thing differ by when they
-//! are seconds apart. So one load runs on without a pause while the server is told, twenty times a second and more, to do without
-//! and to do with it; what each slice cost is compared with the slices right before and after it. A slice's commands and
-//! CPU time both come from one reply of the server itself (INFO), so they are of the same instant, whenever that reply is read.
+//! Both cost about a hundredth of a command, far less than the difference between two measurements of the
+//! same load some seconds apart. So a single load runs without a pause while the server switches the feature
+//! on and off, twenty times a second or more. The cost in each slice is compared with the slices right before
+//! and after it. A slice's commands and CPU time come from the same reply of the server (INFO), so they
+//! belong to the same instant, whenever that reply is read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,20 +27,20 @@ const KEYS: u64 = 50_000;
 const VALUE_SIZE: usize = 500;
 const TRAFFIC: [(Command, usize); 4] =
     [(Command::Set, 16), (Command::Get, 16), (Command::Set, 1), (Command::Get, 1)];
-/// After something was turned on or off, before a slice begins.
+/// Delay between a switch and the start of a slice.
 const SETTLE: Duration = Duration::from_millis(3);
-/// Fewest of them.
+/// Fewest pairs of slices.
 const PAIRS_MIN: usize = 8;
-/// CPU with it, to without.
+/// CPU with the feature, relative to without.
 const GOAL: Goal = Goal::AtMost(1.01);
 
-/// Something that the server can be told to do and not to do.
+/// A feature that the server can switch on and off.
 struct Switch {
     name: &'static str,
     on: &'static [&'static str],
     off: &'static [&'static str],
-    /// How long each of them lasts: long enough that asking and beginning do not show, short enough that its neighbours are
-    /// like it.
+    /// Length of a slice: long enough to hide the costs of asking and starting, short enough to be like its
+    /// neighbours.
     slice: Duration,
     promise: Option<Promise>,
 }
@@ -54,8 +55,8 @@ const SWITCHES: [Switch; 2] = [
     },
     Switch {
         name: "hot keys",
-        // With the usual sample from the beginning: each slice begins anew, and its first commands are not to be counted one
-        // by one. The sketches are filled in the first third.
+        // Starts with the usual sample rate: each slice starts the counters anew, and must not count its
+        // first commands singly. The sketches are filled in the first third.
         on: &["HOTKEYS", "START", "METRICS", "3", "CPU", "NET", "REQUESTS", "SAMPLE", "256"],
         off: &["HOTKEYS", "STOP"],
         slice: Duration::from_millis(100),
@@ -63,7 +64,7 @@ const SWITCHES: [Switch; 2] = [
     },
 ];
 
-/// Slices of a round that have it on.
+/// Slices of a round with the feature on.
 fn pairs(session: &Session, switch: &Switch) -> usize {
     let of_time = session.measured.as_secs_f64() / (2.0 * switch.slice.as_secs_f64());
     (of_time as usize).max(PAIRS_MIN)
@@ -127,17 +128,17 @@ pub(crate) fn accounting(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// `1.006 (1.001..1.012)`: what is asked for is smaller than the hundredths of other tables.
+/// `1.006 (1.001..1.012)`: the bound is finer than the hundredths of other tables.
 fn thousandths(spread: &Spread) -> String {
     format!("{:.3} ({:.3}..{:.3})", spread.median, spread.min, spread.max)
 }
 
-/// Medians over all slices, and ratios whose range is that of the rounds.
+/// Medians over all slices, and ratios with the range over the rounds.
 struct Costs {
     without: f64,
     with: f64,
     ratio: Spread,
-    /// Of slices that both were without it.
+    /// Ratio between slices that were both without the feature.
     noise: Spread,
 }
 
@@ -153,14 +154,15 @@ fn costs(session: &Session, lane: &Lane, traffic: &Traffic, switch: &Switch) -> 
     Ok(compare(&slices, pairs(session, switch)))
 }
 
-/// What a command cost in each slice, without and with it by turns; the first and the last are without.
+/// Returns the cost of a command in each slice, alternately without and with the feature; the first and the
+/// last slice are without.
 fn slices(session: &Session, lane: &Lane, switch: &Switch) -> Result<Vec<f64>> {
     let count = session.rounds * 2 * pairs(session, switch) + 1;
     let mut costs = Vec::with_capacity(count);
     for index in 0..count {
         let words = if index % 2 == 1 { switch.on } else { switch.off };
         let answer = ask(lane.server.address, words)?;
-        // What is off already need not be turned off.
+        // The first "off" may find the feature off already.
         if !answer.starts_with("+OK") && index > 0 {
             bail!("{}: {answer}", words.join(" "));
         }
@@ -175,7 +177,7 @@ fn slices(session: &Session, lane: &Lane, switch: &Switch) -> Result<Vec<f64>> {
     Ok(costs)
 }
 
-/// Commands that the server has run, and its CPU seconds.
+/// Returns the number of commands that the server has run, and its CPU seconds.
 fn use_of(lane: &Lane) -> Result<(f64, f64)> {
     let info = ask(lane.server.address, &["INFO", "stats", "cpu"])?;
     read_use(&info).context("INFO is of another form")
@@ -190,7 +192,7 @@ fn read_use(info: &str) -> Option<(f64, f64)> {
 
 const NONE: Spread = Spread { median: f64::NAN, min: f64::NAN, max: f64::NAN };
 
-/// `slices` begin and end without, and alternate; a round has `pairs` of both.
+/// `slices` begin and end without the feature, and alternate; a round has `pairs` of both.
 fn compare(slices: &[f64], pairs: usize) -> Costs {
     let median = |values: Vec<f64>| Spread::of(values).map_or(f64::NAN, |spread| spread.median);
     let every_second = |first: usize| slices.iter().skip(first).step_by(2).copied().collect();
@@ -213,7 +215,7 @@ mod tests {
 
     #[test]
     fn slices_are_compared_with_their_neighbours() {
-        // The machine becomes slower all the time, and with it a tenth more is spent.
+        // The machine becomes slower all the time, and slices with the feature cost a tenth more.
         let slice = |index: usize| (1.0 + index as f64) * if index % 2 == 1 { 1.1 } else { 1.0 };
         let slices: Vec<f64> = (0..=40).map(slice).collect();
         let costs = compare(&slices, 10);
@@ -224,7 +226,8 @@ mod tests {
 
     #[test]
     fn commands_and_cpu_come_from_one_reply() {
-        let info = "$9\r\n# Stats\r\ntotal_commands_processed:70\r\n# CPU\r\nused_cpu_sys:0.5\r\nused_cpu_user:1.25\r\n\
+        let info = "$9\r\n# Stats\r\ntotal_commands_processed:70\r\n# CPU\r\n\
+        used_cpu_sys:0.5\r\nused_cpu_user:1.25\r\n\
                     used_cpu_sys_children:9\r\n";
         assert_eq!(read_use(info), Some((70.0, 1.75)));
         assert_eq!(read_use("$0\r\n"), None);

@@ -1,11 +1,13 @@
-//! `aof`: what an append-only file costs.
+//! `aof`: the cost of an append-only file.
 //!
-//! Each server runs twice, without and with `appendonly yes`, and what the second takes more per command in the same
-//! round is what the file costs: the CPU of the whole process, its writing threads included. With `appendfsync always` the
-//! disk decides, so there the rate is compared: once with nothing pinned, since the thread that syncs needs a core from
-//! somewhere, as it does in production, with one worker and, as installed, one for each core, and a thread of the load for
-//! every four cores, as one serves no more than some 150,000 requests a second; and once with each server on one core, with
-//! that thread.
+//! Each server runs twice, without and with `appendonly yes`. The cost of the file is the additional CPU time
+//! per command in the same round, of the whole process, its writing threads included. With
+//! `appendfsync always` the disk decides, so there the rate is compared, in two setups:
+//!
+//! - Nothing pinned, since the syncing thread needs a core from somewhere, as in production. Evenkeel has a
+//!   single worker or, as installed, a worker per core. The load has a thread for every four cores, as a
+//!   thread serves no more than some 150,000 requests a second.
+//! - Each server on its own core, with the same load.
 
 use std::time::Duration;
 
@@ -23,14 +25,14 @@ use crate::stats::Goal;
 use crate::sys;
 use crate::table::Table;
 
-/// CPU microseconds that `everysec` may add to a SET, and to the part of it that is the serving thread's.
+/// CPU microseconds that `everysec` may add to a SET, and to the serving thread's part of it.
 const ADDED_US_MAX: f64 = 0.5;
 const ADDED_TO_SERVING_US_MAX: f64 = 0.1;
-/// Rate with `always`, to Redis' on the same disk.
+/// Rate with `always`, relative to Redis on the same disk.
 const ALWAYS_RATIO_MIN: f64 = 2.0;
-/// Behind the name of the server that has as many workers as there are cores.
+/// Suffix for the server that has as many workers as there are cores.
 const EACH_CORE: &str = ", always, a worker per core";
-/// Longest that turning the file on may take.
+/// Longest time to turn the file on, in seconds.
 const TURN_ON_S_MAX: u32 = 60;
 
 pub(super) fn estimate(session: &Session) -> Duration {
@@ -84,7 +86,7 @@ fn start(session: &Session, kind: Kind, args: &ThroughputArgs, threads: usize, s
 
 /// Turns the file on, and waits until its base is written.
 fn log(lane: &Lane) -> Result<()> {
-    // Growth is not to set off a rewrite in the middle of a measurement.
+    // Growth must not start a rewrite in the middle of a measurement.
     lane.set("auto-aof-rewrite-percentage", "0")?;
     lane.set("appendonly", "yes")?;
     wait_until(lane, "aof_rewrite_in_progress:0")?;

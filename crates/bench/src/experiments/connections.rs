@@ -1,13 +1,16 @@
-//! `connections`: does a server keep its rate when many clients are connected, or come and go?
+//! `connections`: the rate of a server when many clients are connected, or come and go.
 //!
-//! Kept connections ask one GET at a time, few and many of them: a server whose rate falls pays per connection instead of
-//! per request. Short ones connect, ask once and close: each costs an accept, and a burst of them needs a listen queue that
-//! is drained. Refused are those that the server turned away; failed, those that ended or waited for seconds without an
-//! answer; overflows, what the kernel dropped since the queue was full (the client tries again after a second, which shows
-//! as the longest latency).
+//! Kept connections send one GET at a time, with few connections and with many: a server whose rate falls
+//! pays per connection instead of per request. Short connections connect, ask once and close: each costs an
+//! accept, and a burst of them needs a listen queue that is drained.
 //!
-//! The last part gives every server a queue of five: a burst of connections overflows it unless whoever looks at the
-//! listener takes all that have come.
+//! - Refused: connections that the server turned away.
+//! - Failed: connections that ended, or waited for seconds, without an answer.
+//! - Overflows: connections that the kernel dropped since the queue was full. The client tries again after a
+//!   second, which shows as the longest latency.
+//!
+//! The last part gives every server a queue of five: a burst of connections overflows it unless the accepting
+//! thread takes all that have come.
 
 use std::time::Duration;
 
@@ -26,7 +29,7 @@ use crate::table::{Table, thousands, time_us};
 
 const KEPT: [usize; 5] = [1, 10, 100, 1_000, 3_000];
 const SHORT: [usize; 4] = [1, 100, 1_000, 3_000];
-/// With a listen queue of five.
+/// Numbers of clients with a listen queue of five.
 const SHORT_QUEUE: [usize; 2] = [100, 1_000];
 const SHORT_QUEUE_ARGS: &[&str] = &["--tcp-backlog", "5"];
 const KEPT_GOAL: Goal = Goal::AtLeast(0.90);
@@ -36,12 +39,12 @@ const VALUE_SIZE: usize = 500;
 /// Opening and closing 3,000 connections around each measurement, for the estimate of the time.
 const OPENING: Duration = Duration::from_millis(300);
 
-/// What is measured over several numbers of clients.
+/// A kind of connection, measured over several numbers of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Kept,
     Short,
-    /// Short ones, and a listen queue of five.
+    /// Short connections, with a listen queue of five.
     ShortQueue,
 }
 
@@ -70,7 +73,7 @@ impl Way {
         }
     }
 
-    /// Of the rate with the most clients, to the best rate.
+    /// Goal for the rate with the most clients, relative to the best rate.
     fn goal(self) -> Option<Goal> {
         match self {
             Self::Kept => Some(KEPT_GOAL),
@@ -109,7 +112,8 @@ fn start(session: &Session, more: &'static [&'static str]) -> Result<Vec<Lane>> 
     Ok(lanes)
 }
 
-/// For each number of clients the servers' series. The numbers alternate within the rounds like the servers do.
+/// Returns the servers' series for each number of clients. Within the rounds the numbers alternate, as the
+/// servers do.
 fn sweep(session: &Session, lanes: &[Lane], way: Way) -> Result<Vec<Vec<Series>>> {
     let empty = |lane: &Lane| Series {
         name: lane.name.clone(),
@@ -183,7 +187,7 @@ fn report(session: &mut Session, all: &[Vec<Series>], way: Way) {
     session.report("connections", &title, &table, figures);
 }
 
-/// A server's rates over the numbers of clients, for the page.
+/// Returns a server's rates over the numbers of clients, for the page.
 fn curve(across: &[&Series]) -> Json {
     let spreads: Vec<Spread> = across.iter().map(|series| series.spread(|sample| sample.rate)).collect();
     let list = |figure: fn(&Spread) -> f64| Json::from(spreads.iter().map(figure).collect::<Vec<f64>>());
@@ -195,7 +199,7 @@ fn curve(across: &[&Series]) -> Json {
     ])
 }
 
-/// A server's rates, `across` the numbers of clients.
+/// Formats a server's rates, `across` the numbers of clients.
 fn row(session: &mut Session, across: &[&Series], way: Way) -> Vec<String> {
     let last = across.last().expect("there is more than one number of clients");
     let ratio = last_to_peak(across);
@@ -228,7 +232,7 @@ fn row(session: &mut Session, across: &[&Series], way: Way) -> Vec<String> {
     cells
 }
 
-/// The rate with the most clients to the best rate, round by round.
+/// Returns the rate with the most clients, relative to the best rate, round by round.
 fn last_to_peak(across: &[&Series]) -> Option<Spread> {
     let rates: Vec<Vec<f64>> = across.iter().map(|series| series.values(|sample| sample.rate)).collect();
     let last = rates.last()?;

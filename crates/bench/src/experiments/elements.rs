@@ -1,7 +1,7 @@
-//! `elements`: what an element of a collection costs in memory, from the growth of the resident set.
+//! `elements`: the memory cost of a collection's element, from the growth of the resident set.
 //!
-//! Members of 16 bytes (hashes: fields and values of 16 bytes each), in one value of four million elements and in four hundred
-//! thousand values of ten.
+//! Members of 16 bytes (hashes: fields and values of 16 bytes each), in a single value of four million
+//! elements and in four hundred thousand values of ten.
 
 use std::time::Duration;
 
@@ -17,16 +17,16 @@ use crate::stats::{Goal, Spread};
 use crate::table::Table;
 use crate::{interrupt, proc};
 
-/// Huge pages come two megabytes at a time: half a byte an element.
+/// Huge pages come two megabytes at a time: half a byte per element.
 const ELEMENTS: u64 = 4_000_000;
 const SMALL: u64 = 10;
 /// Elements per command while the large value is built.
 const AT_ONCE: u64 = 100;
-/// Requests before the resident set is looked at first, which leave nothing.
+/// Requests before the first look at the resident set; they store nothing.
 const WARM_UP: u64 = 2_000;
 /// Background work may go on for a moment after the last write.
 const SETTLE: Duration = Duration::from_millis(1500);
-/// Of Valkey's bytes per element.
+/// Bytes per element, relative to Valkey.
 const GOAL_LARGE: Goal = Goal::AtMost(0.8);
 const GOAL_SMALL: Goal = Goal::AtMost(1.0);
 
@@ -102,12 +102,12 @@ fn spread(rounds: &[f64]) -> Spread {
     Spread::of(rounds.iter().copied()).expect("one round at least, and bytes are numbers")
 }
 
-/// Resident bytes per element of a server that holds nothing else.
+/// Returns the resident bytes per element of a server that holds nothing else.
 fn bytes(planned: &Planned<'_>, family: &Family, each: u64) -> Result<f64> {
     let lane = planned.start(1)?;
     let server = lane.server.address;
     let at_once = AT_ONCE.min(each);
-    // What a first value makes a server allocate once is not the elements', nor are buffers for requests of that size.
+    // Allocations for a first value, and buffers for requests of that size, do not belong to the elements.
     feed(server, 1, |_, words| (family.add)(0, words.add(family.command).add("first")))?;
     feed(server, WARM_UP, |_, words| {
         words.add("EXISTS");

@@ -1,7 +1,8 @@
-//! `features`: what it costs commands that somebody listens to what happens, that their user has rules, or that they come over TLS.
+//! `features`: the cost per command of keyspace notifications, monitors, tracking, user rules and TLS.
 //!
-//! Each server is measured by turns without a feature and with it, so that the two differ in nothing else. The ratio of both is
-//! what the feature costs; the ratio of the servers to each other, both with it, is what choosing one of them is worth then.
+//! Each server is measured alternately without a feature and with it, so that the two differ in nothing else.
+//! Their ratio is the cost of the feature. The ratio of the servers to each other, both with the feature, is
+//! the benefit of choosing either.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -29,21 +30,22 @@ const CLIENTS: usize = 50;
 const TRAFFIC: [(Command, usize); 4] =
     [(Command::Set, 16), (Command::Get, 16), (Command::Set, 1), (Command::Get, 1)];
 
-/// With a feature, to Valkey with it.
+/// Cost with a feature, relative to Valkey with it.
 const TO_VALKEY_MAX: f64 = 1.0;
 
-/// Patterns of keys that a user with rules has; the last of them fits.
+/// Key patterns of a user with rules; the last pattern matches.
 const PATTERNS: usize = 100;
 
-/// Something that can be on or off in a running server.
+/// A feature that can be on or off in a running server.
 struct Feature {
     name: &'static str,
-    /// Commands that turn it on and off, each on a connection of its own; the words are separated by spaces.
+    /// Commands that turn the feature on and off, each on its own connection; the words are separated by
+    /// spaces.
     on: fn() -> Vec<String>,
     off: &'static [&'static str],
     /// The load comes over TLS.
     encrypts: bool,
-    /// Connections kept open meanwhile, which read whatever comes, and what each sends.
+    /// Connections kept open meanwhile, which read whatever comes, and the command that each sends.
     listeners: usize,
     says: fn(usize) -> String,
 }
@@ -162,7 +164,7 @@ fn traffic(session: &Session, command: &Command, pipeline: usize) -> Traffic {
     }
 }
 
-/// One server's figures without a feature and with it.
+/// A server's series without a feature and with it.
 struct Pair {
     off: Series,
     on: Series,
@@ -197,7 +199,8 @@ fn measure(
     Ok(pairs)
 }
 
-/// Whether a server was built without TLS. One that is asked for it may end then, so it is one started for the question.
+/// Returns whether a server was built without TLS. Such a server may end when asked for TLS, so the question
+/// goes to a separate process.
 fn lacks_tls(session: &Session, kind: Kind) -> Result<bool> {
     let peer = session.peer(kind).expect("it was found");
     let lane = Lane::start(
@@ -212,7 +215,7 @@ fn lacks_tls(session: &Session, kind: Kind) -> Result<bool> {
     Ok(endpoint.is_err())
 }
 
-/// Has the server listen for TLS as well; clients need no certificate.
+/// Makes the server listen for TLS as well; clients need no certificate.
 fn encrypted(lane: &Lane) -> Result<Endpoint> {
     let (certificate, key) =
         (lane.server.directory().join("tls.crt"), lane.server.directory().join("tls.key"));
@@ -257,7 +260,7 @@ fn row(session: &mut Session, what: &str, feature: &Feature, pair: &Pair, all: &
     ]
 }
 
-/// A feature that is on, with those who listen.
+/// A feature that is on, with its listeners.
 struct TurnedOn<'a> {
     feature: &'a Feature,
     server: SocketAddr,
@@ -294,12 +297,12 @@ fn tell(server: SocketAddr, commands: &[&str]) -> Result<()> {
 /// A connection that listens until it is dropped.
 pub(super) struct Listener {
     stream: TcpStream,
-    /// Reads what comes; none for one that hears nothing.
+    /// Reads incoming messages; `None` for a connection that gets none.
     reads: Option<JoinHandle<()>>,
 }
 
 impl Listener {
-    /// Returns once it has been answered.
+    /// Connects, and returns after the first reply.
     pub(super) fn connect(server: SocketAddr, says: &str, hears: bool) -> Result<Self> {
         let mut stream = TcpStream::connect(server)?;
         stream.write_all(says.as_bytes())?;

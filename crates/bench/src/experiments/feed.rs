@@ -1,4 +1,4 @@
-//! Writes what an experiment needs into a server: any commands, in order, over one connection.
+//! Writes an experiment's data into a server: any commands, in order, over a single connection.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use crate::load::replies::Skipper;
 /// Commands sent before their replies are read.
 const BATCH: u64 = 200;
 
-/// A command being put together.
+/// A command under construction.
 #[derive(Default)]
 pub(super) struct Words {
     count: usize,
@@ -29,7 +29,7 @@ impl Words {
         self
     }
 
-    /// All words of a line.
+    /// Adds all words of a line.
     pub(super) fn line(&mut self, line: &str) -> &mut Self {
         line.split_whitespace().for_each(|word| _ = self.add(word));
         self
@@ -42,7 +42,7 @@ impl Words {
     }
 }
 
-/// Sends commands number 0 to `count`, each put together by `compose`; fails when one is answered by an error.
+/// Sends commands number 0 to `count`, each built by `compose`; fails on an error reply.
 pub(super) fn feed(server: SocketAddr, count: u64, mut compose: impl FnMut(u64, &mut Words)) -> Result<()> {
     let mut stream = TcpStream::connect(server)?;
     stream.set_nodelay(true)?;
@@ -75,7 +75,7 @@ pub(super) fn feed(server: SocketAddr, count: u64, mut compose: impl FnMut(u64, 
     Ok(())
 }
 
-/// Sixteen letters and digits that belong to a number, without an order or a common beginning.
+/// Returns sixteen letters and digits that belong to a number, without an order or a common prefix.
 pub(super) fn member(number: u64) -> [u8; 16] {
     let mut random = Random::new(number);
     let (high, low) = (random.next(), random.next());

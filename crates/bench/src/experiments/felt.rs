@@ -1,7 +1,8 @@
-//! What clients feel while something happens to a server: the load alone, and then for as long as the event lasts.
+//! The impact of an event on clients: measures the load alone, and then for as long as the event lasts.
 //!
-//! Each server is measured in every round, Evenkeel twice: what the second one says of the first is the machine's. Where
-//! the memory does not hold all of them, they run one after the other, and their rounds with them.
+//! Each server is measured in every round, Evenkeel twice: the difference between its two measurements is
+//! noise of the machine. If the memory does not hold all servers, they run one after the other, with all
+//! their rounds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -23,20 +24,20 @@ use crate::stats::Spread;
 use crate::table::{Table, thousands, time_us};
 use crate::{interrupt, proc};
 
-/// How often the process' memory is looked at.
+/// Interval between looks at the process' memory.
 const LOOK: Duration = Duration::from_millis(10);
-/// Shorter events are no measurement.
+/// Shorter events are not measurable.
 const SHORTEST: Duration = Duration::from_millis(100);
-/// Share of the free memory that the servers of one experiment may take.
+/// Share of the free memory that the servers of an experiment may take.
 const MEMORY_SHARE: f64 = 0.85;
-/// Bytes of an element of a huge value, in the dearest server.
+/// Bytes per element of a huge value, in the most expensive server.
 const PER_ELEMENT: u64 = 200;
 /// Elements per command while a huge value is built.
 const AT_ONCE: u64 = 20;
 const HUGE_HASH: &str = "huge:hash";
 const HUGE_ZSET: &str = "huge:zset";
 
-/// A million keys of 700 B, unless told otherwise.
+/// A million keys of 700 B by default.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct DataArgs {
     /// Number of keys
@@ -45,13 +46,13 @@ pub(crate) struct DataArgs {
     /// Bytes of a value
     #[arg(short = 'd', long, default_value_t = 700)]
     pub(super) value_size: usize,
-    /// As many keys as fit into the free memory twice, which is what a fork under writes may need
+    /// As many keys as fit into the free memory twice, which a fork under writes may need
     #[arg(long, conflicts_with = "keys")]
     pub(super) fill_memory: bool,
-    /// A hash and a sorted set of so many elements among the keys, written to as often as those
+    /// Add a hash and a sorted set of this many elements, written to as often as the keys
     #[arg(long, value_name = "ELEMENTS", default_value_t = 0)]
     pub(super) huge: u64,
-    /// Send so many per second, whatever the server does; latencies run from when a request was due
+    /// Send this many per second, whatever the server does; latencies run from when a request was due
     #[arg(short, long, value_name = "REQUESTS")]
     pub(super) rate: Option<f64>,
 }
@@ -63,20 +64,20 @@ impl Default for DataArgs {
 }
 
 impl DataArgs {
-    /// Where there is little time.
+    /// Used when there is little time.
     pub(super) const BRIEF: Self =
         Self { keys: 250_000, value_size: 700, fill_memory: false, huge: 0, rate: None };
 
     /// Nine million keys of 700 B: 7 GB.
     pub(super) const LARGE: Self = Self { keys: 9_000_000, ..Self::BRIEF };
 
-    /// The same with a hash and a sorted set of ten million elements.
+    /// `LARGE`, with a hash and a sorted set of ten million elements.
     pub(super) const HUGE: Self = Self { huge: 10_000_000, ..Self::LARGE };
 
     /// 5 GB.
     pub(super) const SYNCED: Self = Self { keys: 7_000_000, ..Self::BRIEF };
 
-    /// The same with as many keys as fit into the free memory twice, if those are fewer.
+    /// Returns the same arguments with at most as many keys as fit into the free memory twice.
     pub(super) fn that_fits(self) -> Self {
         let most = Self { fill_memory: true, ..self.clone() }.keys();
         Self { keys: self.keys.min(most), ..self }
@@ -90,7 +91,7 @@ impl DataArgs {
         room.saturating_sub(2 * self.huge * PER_ELEMENT) / memory_for(1, self.value_size)
     }
 
-    /// What one server holds, in bytes at most.
+    /// Returns the bytes that a server holds at most.
     pub(super) fn memory(&self) -> u64 {
         memory_for(self.keys(), self.value_size) + 2 * self.huge * PER_ELEMENT
     }
@@ -137,7 +138,8 @@ impl DataArgs {
         }
     }
 
-    /// The servers, in groups that fit into the memory together; a fork may need as much again for one of them.
+    /// Groups the servers so that each group fits into the memory together; a fork may need as much again for
+    /// one server.
     fn groups<'a>(&self, all: Vec<Planned<'a>>) -> Result<Vec<Vec<Planned<'a>>>> {
         let (each, free) = (self.memory(), (proc::memory_available() as f64 * MEMORY_SHARE) as u64);
         if 2 * each > free {
@@ -148,18 +150,18 @@ impl DataArgs {
     }
 }
 
-/// A server that is to be measured.
+/// A server to be measured.
 pub(super) struct Planned<'a> {
     peer: &'a Peer,
     is_control: bool,
-    /// What is not as it is when it is installed: what is said of that behind its name, and what is set.
+    /// The difference from the server as installed, if any.
     change: Option<Change>,
 }
 
-/// What is said of a change behind a server's name, and the directive and value that it is.
+/// Suffix of the server's name for a change, and the changed directive with its value.
 pub(super) type Change = (&'static str, [&'static str; 2]);
 
-/// The peers that keep data, and Evenkeel again.
+/// Returns the servers that keep data, and Evenkeel again.
 pub(super) fn planned(session: &Session) -> Vec<Planned<'_>> {
     let kinds =
         [(Kind::Valkey, false), (Kind::Evenkeel, false), (Kind::Redis, false), (Kind::Evenkeel, true)];
@@ -168,7 +170,7 @@ pub(super) fn planned(session: &Session) -> Vec<Planned<'_>> {
 }
 
 impl<'a> Planned<'a> {
-    /// One more of a kind, with a change.
+    /// Returns another server of a kind, with a change.
     pub(super) fn changed(session: &'a Session, kind: Kind, change: Change) -> Option<Planned<'a>> {
         Some(Planned { peer: session.peer(kind)?, is_control: false, change: Some(change) })
     }
@@ -182,12 +184,12 @@ impl<'a> Planned<'a> {
         format!("{}{}{change}", self.peer.kind.name(), if self.is_control { " again" } else { "" })
     }
 
-    /// Evenkeel, again.
+    /// Evenkeel, repeated.
     pub(super) fn is_control(&self) -> bool {
         self.is_control
     }
 
-    /// The first Evenkeel.
+    /// Evenkeel, not repeated.
     pub(super) fn is_ours(&self) -> bool {
         self.kind() == Kind::Evenkeel && !self.is_control
     }
@@ -202,7 +204,7 @@ impl<'a> Planned<'a> {
         Ok(lane)
     }
 
-    /// The same with its files in a directory that is there.
+    /// Like [`start`](Self::start), with its files in an existing directory.
     pub(super) fn start_in(&self, directory: &std::path::Path) -> Result<Lane> {
         let launch = Launch { threads: 1, ..Launch::default() };
         let mut lane = Lane::start_in(self.peer, &self.name(), &launch, directory)?;
@@ -211,20 +213,20 @@ impl<'a> Planned<'a> {
     }
 }
 
-/// The load before an event and during it, and what the event says of itself.
+/// The load before an event and during it, and the event's own result.
 pub(super) struct Felt<T> {
     pub(super) before: Sample,
     pub(super) during: Sample,
     timeline: Timeline,
-    /// Resident bytes before, and the most beyond those during the event; what a forked child has made the server copy is
-    /// in it, as the server counts it.
+    /// Resident bytes before, and the largest growth beyond them during the event. Pages that a forked child
+    /// has made the server copy are included, by the server's own count.
     pub(super) resident: u64,
     pub(super) grown: u64,
     pub(super) event: T,
 }
 
-/// Measures the load alone, and then with an event that begins as soon as that is being measured. It is over when it says
-/// so or returns, and with it the measurement.
+/// Measures the load alone, and then with an event that begins as soon as the second measurement runs. Event
+/// and measurement end when the event says so or returns.
 pub(super) fn feel<T: Send>(
     session: &Session,
     lane: &Lane,
@@ -264,8 +266,8 @@ pub(super) fn feel<T: Send>(
     Ok(Felt { before, during, timeline, resident, grown, event })
 }
 
-/// What the last child that wrote a snapshot had of its own: pages that one of the two has written to meanwhile. Evenkeel
-/// has no child, and all that it needs is resident in the process.
+/// Returns the private memory of the last child that wrote a snapshot: pages written to meanwhile by either
+/// process. Evenkeel has no child, and all its memory is resident in the process.
 fn copied(lane: &Lane) -> Result<u64> {
     if lane.kind == Kind::Evenkeel {
         return Ok(0);
@@ -275,7 +277,7 @@ fn copied(lane: &Lane) -> Result<u64> {
     Ok(told.and_then(|bytes| bytes.trim().parse().ok()).unwrap_or(0))
 }
 
-/// One server's rounds.
+/// A server's rounds.
 pub(super) struct Rounds<T> {
     pub(super) kind: Kind,
     pub(super) is_control: bool,
@@ -302,7 +304,7 @@ pub(super) fn rounds<T: Send>(
     Ok(lanes.iter().zip(all).map(rounds).collect())
 }
 
-/// The rounds of servers that hold these data; each is prepared before it is filled.
+/// Measures the rounds of servers that hold these data; each server is prepared before it is filled.
 pub(super) fn over_data<T: Send>(
     session: &Session,
     servers: Vec<Planned<'_>>,
@@ -319,7 +321,7 @@ pub(super) fn over_data<T: Send>(
     Ok(all)
 }
 
-/// A column of its own that an experiment adds: its name, what it shows, and what goes into the JSON under which name.
+/// An extra column of an experiment: its title, its cells, and its name and value in the JSON.
 pub(super) struct Column<T> {
     pub(super) head: &'static str,
     pub(super) cell: fn(&Rounds<T>) -> String,
@@ -344,17 +346,17 @@ impl<T> Rounds<T> {
         self.spread(figure).median
     }
 
-    /// Longest request during the event, in microseconds: the median of the rounds.
+    /// Returns the longest request during the event, in microseconds: the median of the rounds.
     pub(super) fn longest_us(&self) -> f64 {
         self.median(|felt| felt.during.max)
     }
 
-    /// Rate during the event, to before.
+    /// Returns the rate during the event, relative to before.
     pub(super) fn rate(&self) -> f64 {
         self.median(Felt::rate)
     }
 
-    /// Of this server's figure to the other's, round by round.
+    /// Returns the ratio of this server's metric to the other's, round by round.
     pub(super) fn ratio_to(&self, other: &Self, figure: fn(&Felt<T>) -> f64) -> f64 {
         let values = |rounds: &Self| rounds.all.iter().map(figure).collect::<Vec<f64>>();
         Spread::of_ratios(&values(self), &values(other)).map_or(f64::NAN, |spread| spread.median)
@@ -397,12 +399,12 @@ impl<T> Rounds<T> {
 }
 
 impl<T> Felt<T> {
-    /// During the event, to before.
+    /// Returns the rate during the event, relative to before.
     pub(super) fn rate(&self) -> f64 {
         self.during.rate / self.before.rate
     }
 
-    /// The longest latency over time, with the event between two moments of it.
+    /// Returns the longest latency over time, with the start and the end of the event.
     fn curve(&self, server: &str, event: &str, [from, to]: [Duration; 2]) -> Json {
         let longest = self.timeline.slices().iter().map(|slice| slice.longest.as_secs_f64() * 1e6);
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
@@ -416,11 +418,11 @@ impl<T> Felt<T> {
     }
 }
 
-/// What an event is called, and from when to when it was in a round.
+/// The name of an event, and its start and end in a round.
 pub(super) type Named<T> = (&'static str, fn(&Felt<T>) -> [Duration; 2]);
 
-/// Prints the table of an experiment and keeps its figures. Over time, the round is drawn whose longest request is the
-/// median.
+/// Prints the table of an experiment and keeps its metrics. The timeline shows the round whose longest
+/// request is the median.
 pub(super) fn report<T>(
     session: &mut Session,
     experiment: &'static str,
@@ -451,7 +453,7 @@ pub(super) fn report<T>(
     session.report(experiment, title, &table, members);
 }
 
-/// `3.10 ms (2.95 ms..4.00 ms)`; the range only where there is one.
+/// `3.10 ms (2.95 ms..4.00 ms)`; without the range if all rounds agree.
 pub(super) fn time_spread(us: Spread) -> String {
     if us.min == us.max {
         return time_us(us.median);

@@ -1,9 +1,10 @@
-//! `frozen-disk`: what clients feel when the file system under an append-only file stands still for three seconds.
+//! `frozen-disk`: the impact on clients when the file system under an append-only file freezes for three
+//! seconds.
 //!
-//! Each server gets a small file system of its own, in a file, and logs every SET to it with `appendfsync everysec`.
-//! `fsfreeze` stops everything that wants to write there, as a disk does that hangs, a snapshot of the volume, or a throttled
-//! cloud disk. Afterwards nothing may be missing: the server is killed, started again over its files, and must have
-//! all keys. That takes root; without, the experiment says so and is left out.
+//! Each server gets a small file system of its own, in a file, and logs every SET to it with
+//! `appendfsync everysec`. `fsfreeze` blocks every writer, as a hanging disk, a snapshot of the volume, or a
+//! throttled cloud disk does. Afterwards nothing may be missing: the server is killed, restarted over its
+//! files, and must have all keys. The experiment needs root; without, it reports so and is left out.
 
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
@@ -24,9 +25,9 @@ use crate::{interrupt, sys};
 /// Longest request while the file system is frozen, in microseconds.
 const LONGEST_US_MAX: f64 = 5_000.0;
 const FROZEN: Duration = Duration::from_secs(3);
-/// The load goes on so long before and after.
+/// Time of load before and after the freeze.
 const MARGIN: Duration = Duration::from_millis(500);
-/// Sparse: what is not written takes no room.
+/// Sparse: unwritten parts take no room.
 const DISK_BYTES: u64 = 8 << 30;
 const KEYS: u64 = 100_000;
 const VALUE_SIZE: usize = 500;
@@ -65,7 +66,7 @@ pub(crate) fn frozen_disk(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// The rounds, each server with a disk of its own; in the end nothing of them is under way any more.
+/// Runs the rounds, each server with its own disk; at the end no writes to the disks are under way.
 fn over_disks(session: &mut Session) -> Result<Vec<Rounds<()>>> {
     let planned = felt::planned(session);
     let disks = planned.iter().map(|one| Disk::make(&one.name().replace(' ', "-")));
@@ -89,11 +90,11 @@ fn over_disks(session: &mut Session) -> Result<Vec<Rounds<()>>> {
 
 fn start(planned: &Planned<'_>, disk: &Disk) -> Result<Lane> {
     let lane = planned.start_in(disk.folder())?;
-    // Growth is not to set off a rewrite in the middle of a measurement.
+    // Growth must not start a rewrite in the middle of a measurement.
     lane.set("auto-aof-rewrite-percentage", "0")?;
     lane.set("appendonly", "yes")?;
     if planned.kind() == Kind::Evenkeel {
-        // The question is what clients feel before it is reached, and writers wait.
+        // The experiment measures the time before the limit is reached and writers wait.
         lane.set("appendonly-buffer-limit", BUFFER_LIMIT)?;
     }
     wait_until(&lane, "aof_enabled:1")?;
@@ -102,7 +103,7 @@ fn start(planned: &Planned<'_>, disk: &Disk) -> Result<Lane> {
     Ok(lane)
 }
 
-/// What the process kept in memory meanwhile.
+/// Memory that the process kept for unwritten data, in MB.
 fn waiting_mb(felt: &Felt<()>) -> f64 {
     felt.grown as f64 / 1e6
 }
@@ -130,7 +131,7 @@ fn wait_for_keys(lane: &Lane) -> Result<()> {
     }
 }
 
-/// A file system in a file, unmounted and removed in the end.
+/// A file system in a file, unmounted and removed when dropped.
 struct Disk {
     image: PathBuf,
     folder: PathBuf,

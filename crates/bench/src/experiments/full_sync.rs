@@ -1,8 +1,9 @@
-//! `full-sync`: what clients feel while a new replica gets everything.
+//! `full-sync`: the impact on clients while a new replica gets the whole data set.
 //!
-//! Writes from 50 clients as fast as they can, first alone and then until a replica has the snapshot that takes it and the
-//! stream as fast as they come and drops them. It has to get there at the first try, with the limits that servers have of
-//! their own. Valkey runs without those as well: what it takes to get there is compared even where it does not by itself.
+//! 50 clients write as fast as they can, first alone and then until a replica has the snapshot. That replica
+//! takes snapshot and stream as fast as they come and drops them. The sync has to succeed at the first try,
+//! with each server's default limits. Valkey also runs without limits, so that its time is comparable even if
+//! it fails with them.
 
 use std::time::{Duration, Instant};
 
@@ -21,21 +22,23 @@ const LONGEST_US_MAX: f64 = 5_000.0;
 const RATE_MIN: f64 = 0.8;
 /// Memory that the process may take more meanwhile, in MB.
 const BUFFER_MB_MAX: f64 = 64.0;
-/// Time, to Valkey's.
+/// Time, relative to Valkey.
 const TIME_MAX: f64 = 1.0;
-/// Bytes of the data that come a second at least.
+/// Fewest bytes of data sent per second.
 const SLOWEST: u64 = 200_000_000;
-/// The stream has to go on within this time after the snapshot: a replica's second word is heard by all.
+/// The stream has to continue within this time after the snapshot: every server reads a replica's second
+/// acknowledgement by then.
 const GOES_ON: Duration = Duration::from_millis(2_500);
-/// Seconds for which a primary keeps its stream when the last replica has gone; the next round begins without one.
+/// Seconds for which a primary keeps its backlog after the last replica has gone; the next round begins
+/// without a backlog.
 const KEPT_S: u64 = 1;
 
-/// Valkey with as much memory for a replica as that needs.
+/// Valkey with as much memory for a replica as it needs.
 const UNLIMITED: Change = (", unlimited", ["client-output-buffer-limit", "replica 0 0 0"]);
 
 /// A full sync as seen from outside.
 struct Synced {
-    /// Until the snapshot had come, or the replica had been cut off.
+    /// Time until the snapshot had come, or the replica had been cut off.
     took: Duration,
     snapshot_bytes: u64,
     /// The replica had to begin anew, or was cut off.
@@ -125,14 +128,14 @@ fn judge(session: &mut Session, all: &[Rounds<Synced>]) {
     judge("memory during a full sync, MB", Goal::AtMost(BUFFER_MB_MAX), ours.median(grown_mb));
     judge("failed tries of a full sync", Goal::AtMost(0.0), ours.spread(failed).max);
     let succeeds = |rounds: &&Rounds<Synced>| rounds.kind == Kind::Valkey && rounds.spread(failed).max == 0.0;
-    // As it is when it is installed, if it gets there.
+    // Valkey as installed, if its sync succeeds.
     if let Some(valkey) = all.iter().find(succeeds) {
         let what = format!("time of a full sync, to that of {}", valkey.name);
         _ = session.judge(what, Goal::AtMost(TIME_MAX), ours.ratio_to(valkey, seconds));
     }
 }
 
-/// Attaches a replica, stays until the stream has gone on for a while, and leaves.
+/// Attaches a replica, stays until the stream has continued for a while, and leaves.
 fn sync(lane: &Lane, moment: &Event) -> Result<Synced> {
     let (began, before) = (Instant::now(), full_syncs(lane)?);
     let attached = Sink::attach(lane.server.address, &[]);

@@ -1,8 +1,9 @@
-//! `generator`: what a request costs the load generator itself, beside redis-benchmark.
+//! `generator`: the load generator's own cost per request, compared with redis-benchmark.
 //!
-//! Both send the same to `floor`, which answers without doing anything, in alternating rounds on the same CPUs: 50
-//! connections, SET and GET of 500 B over 300,000 keys. A generator that costs more than the server measures itself. Of
-//! redis-benchmark it is the process' whole CPU time, its start included, over so many requests that this does not show.
+//! Both send the same requests to `floor`, which answers without doing anything, in alternating rounds on the
+//! same CPUs: 50 connections, SET and GET of 500 B over 300,000 keys. A generator that costs more than the
+//! server measures itself. For redis-benchmark, the cost is the process' whole CPU time, including its start,
+//! which does not show over so many requests.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -20,7 +21,7 @@ use crate::table::Table;
 use crate::{interrupt, sys};
 
 const OTHER: &str = "redis-benchmark";
-/// To redis-benchmark's.
+/// Cost relative to redis-benchmark.
 const GOAL: Goal = Goal::AtMost(1.0);
 const LOADS: [(Command, usize); 4] =
     [(Command::Set, 1), (Command::Get, 1), (Command::Set, 16), (Command::Get, 16)];
@@ -108,7 +109,7 @@ fn redis_benchmark(lane: &Lane, traffic: &Traffic, requests: u64) -> Result<Figu
     ))
 }
 
-/// Of the line `"SET","123456.00","0.1",...` behind the names of the columns.
+/// Parses the line `"SET","123456.00","0.1",...` behind the names of the columns.
 fn rate(csv: &str) -> Option<f64> {
     let line = csv.lines().rev().find(|line| line.starts_with('"') && !line.starts_with("\"test\""))?;
     line.split(',').nth(1)?.trim_matches('"').parse().ok()

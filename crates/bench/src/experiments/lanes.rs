@@ -17,12 +17,12 @@ use crate::load::{self, Event, Outcome, Plan, Until};
 use crate::peers::{Kind, Launch, Peer, Server, ask};
 use crate::syscalls::Syscalls;
 
-/// Size of keys everywhere: 16 bytes, as other load generators have it.
+/// Size of keys everywhere: 16 bytes, as in other load generators.
 pub(super) const KEY_SIZE: usize = 16;
-/// What a server may need per key beside key and value: the dearest that was measured, rounded up.
+/// Memory that a server may need per key beside key and value, in bytes: the largest measured, rounded up.
 const OVERHEAD_PER_KEY: u64 = 120;
 
-/// Requests over which system calls are counted: those of opening the connections hardly show.
+/// Requests over which system calls are counted: opening the connections hardly shows.
 const COUNTED: u64 = 50_000;
 
 /// A running server with its place in the table.
@@ -39,13 +39,13 @@ impl Lane {
         Ok(Self { name: name.to_owned(), kind: peer.kind, is_control: false, server })
     }
 
-    /// The same with its files in a directory that is there.
+    /// Like [`start`](Self::start), with its files in an existing directory.
     pub(super) fn start_in(peer: &Peer, name: &str, launch: &Launch, directory: &Path) -> Result<Self> {
         let server = Server::start_in(peer, launch, Some(directory))?;
         Ok(Self { name: name.to_owned(), kind: peer.kind, is_control: false, server })
     }
 
-    /// Writes the keys and looks whether the last is there; a load of GETs finds any other that is missing.
+    /// Writes the keys and checks that the last key exists; a load of GETs finds any other missing key.
     pub(super) fn fill(&self, keys: KeyRange, value_size: usize) -> Result<()> {
         if self.kind == Kind::Floor {
             return Ok(()); // it keeps nothing
@@ -75,12 +75,12 @@ impl Lane {
     }
 }
 
-/// The bytes that a server may need for so many keys.
+/// Returns the bytes that a server may need for this many keys.
 pub(super) fn memory_for(keys: u64, value_size: usize) -> u64 {
     keys * (value_size as u64 + KEY_SIZE as u64 + OVERHEAD_PER_KEY)
 }
 
-/// What is sent to each server of an experiment.
+/// The requests sent to each server of an experiment.
 #[derive(Clone, Debug)]
 pub(super) struct Traffic {
     pub(super) command: Command,
@@ -91,16 +91,16 @@ pub(super) struct Traffic {
     pub(super) distribution: Distribution,
     pub(super) value_size: usize,
     pub(super) short: bool,
-    /// Requests per second, sent when they are due; `None`: each connection sends when it has been answered.
+    /// Requests per second, sent when they are due; `None`: each connection sends after its last reply.
     pub(super) rate: Option<f64>,
-    /// Where it goes, if not to where the server listens.
+    /// Destination, if other than the server's own address.
     pub(super) endpoint: Option<Endpoint>,
     pub(super) load_threads: usize,
     /// CPUs of the load; empty: anywhere.
     pub(super) load_cpus: Vec<usize>,
 }
 
-/// What nobody says otherwise: SET of 500 B from 50 clients, each waiting for its answer.
+/// The default: SET of 500 B from 50 clients, each waiting for its answer.
 impl Default for Traffic {
     fn default() -> Self {
         Self {
@@ -121,7 +121,7 @@ impl Default for Traffic {
 }
 
 impl Traffic {
-    /// The usual load on the CPUs that are the load's in pinned runs, a thread for each.
+    /// Returns the default load on the load's CPUs in pinned runs, with a thread for each CPU.
     pub(super) fn pinned(session: &Session) -> Self {
         let load_cpus = session.load_cpus.clone();
         Self { load_threads: load_cpus.len().max(1), load_cpus, ..Self::default() }
@@ -159,7 +159,7 @@ pub(super) fn rounds(session: &Session, lanes: &[Lane], traffic: &Traffic) -> Re
     Ok(lanes.iter().zip(all).map(series).collect())
 }
 
-/// What one measurement of each lane in each round gave, by lanes.
+/// Calls `measure` once per lane and round; returns the results by lanes.
 pub(super) fn in_rounds<L, T>(
     rounds: usize,
     lanes: &[L],
@@ -175,13 +175,13 @@ pub(super) fn in_rounds<L, T>(
     Ok(all)
 }
 
-/// One measurement of one lane.
+/// Measures a lane once.
 pub(super) fn measure(session: &Session, lane: &Lane, traffic: &Traffic) -> Result<Sample> {
     outcome(lane, traffic, session.measured).map(|outcome| Sample::from(&outcome))
 }
 
-/// System calls of the server per command; `None` where they cannot be counted. Not to be measured together with anything
-/// else.
+/// Returns the server's system calls per command; `None` if they cannot be counted. Counting would distort
+/// other measurements.
 pub(super) fn system_calls(lane: &Lane, traffic: &Traffic) -> Result<Option<f64>> {
     let Ok(mut calls) = Syscalls::count(lane.server.pid()) else { return Ok(None) };
     let before = calls.total()?;
@@ -189,12 +189,12 @@ pub(super) fn system_calls(lane: &Lane, traffic: &Traffic) -> Result<Option<f64>
     Ok(Some((calls.total()? - before) as f64 / COUNTED as f64))
 }
 
-/// All that is known of one measurement of this length, in which nothing went wrong.
+/// Returns the whole outcome of a measurement of this length; fails if a request failed.
 pub(super) fn outcome(lane: &Lane, traffic: &Traffic, measured: Duration) -> Result<Outcome> {
     run(lane, traffic, Until::Time { warm_up: WARM_UP, measured })
 }
 
-/// The same for as long as something else goes on.
+/// Like [`outcome`], for as long as an event lasts.
 pub(super) fn outcome_of(lane: &Lane, traffic: &Traffic, event: &Arc<Event>) -> Result<Outcome> {
     run(lane, traffic, Until::Event { warm_up: WARM_UP, event: event.clone() })
 }

@@ -1,8 +1,8 @@
-//! `load`: how long a server takes to be there again, with a snapshot of so many keys.
+//! `load`: the time until a server is back, with a snapshot of this many keys.
 //!
-//! Each server is filled, saves, and is started again over its own file; the time runs from the start of the process to
-//! the first reply that is no LOADING, less what it takes over an empty directory. The file has just been written, so
-//! it is in the page cache for all alike.
+//! Each server is filled, saves, and is restarted over its own file. The time runs from the start of the
+//! process to the first reply other than LOADING, less the time over an empty directory. The file has just
+//! been written, so for every server it is in the page cache.
 
 use std::time::{Duration, Instant};
 
@@ -19,12 +19,12 @@ use crate::proc;
 use crate::stats::{Goal, Spread};
 use crate::table::{Table, thousands};
 
-/// Of Valkey's time.
+/// Time, relative to Valkey.
 const RATIO_MAX: f64 = 0.6;
 const POLL: Duration = Duration::from_millis(5);
-/// Longest that a server may take to save: several gigabytes, and a slow disk.
+/// Longest time that a server may take to save: several gigabytes, and a slow disk.
 const SAVE_TIME_MAX: Duration = Duration::from_secs(900);
-/// Longest that a server may take to load.
+/// Longest time that a server may take to load.
 const LOAD_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// Filling at 200,000 keys a second and loading at 500,000, for each server.
@@ -100,7 +100,7 @@ fn measure(session: &Session, kind: Kind, args: &DataArgs) -> Result<Loaded> {
     Ok(Loaded { kind, took, file_bytes })
 }
 
-/// Kills the server and starts it again; how long until it has all keys.
+/// Kills the server and restarts it; returns the time until it has all keys.
 fn restart(lane: &mut Lane, keys: u64) -> Result<Duration> {
     let began = lane.server.restart(&[])?;
     let until = Instant::now() + LOAD_TIME_MAX;

@@ -1,7 +1,8 @@
-//! `memory`: what a key costs, from the growth of the resident set while 16-byte keys with 16-byte values are written.
+//! `memory`: the memory cost of a key, from the growth of the resident set while 16-byte keys with 16-byte
+//! values are written.
 //!
-//! Taken after each fifth of the keys, since tables grow in steps: a single figure depends on whether a table has just
-//! doubled. The goal is held against the last one, the median of the rounds.
+//! Measured after each fifth of the keys, since tables grow in steps: a single value depends on whether a
+//! table has just doubled. The goal applies to the last step, the median of the rounds.
 
 use std::time::Duration;
 
@@ -19,12 +20,12 @@ use crate::{interrupt, proc};
 
 const VALUE_SIZE: usize = 16;
 const STEPS: u64 = 5;
-/// What lies in memory of a key and its value, whatever holds them.
+/// Bytes of a key and its value, without any overhead.
 const PAYLOAD: usize = lanes::KEY_SIZE + VALUE_SIZE;
 const GOAL: Goal = Goal::AtMost(56.0);
 /// Background work (rehashing, freeing) may go on for a moment after the last write.
 const SETTLE: Duration = Duration::from_secs(1);
-/// For the estimate of the time.
+/// Keys per second, for the estimate of the time.
 const FILL_RATE: u64 = 300_000;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -128,7 +129,7 @@ impl Server {
         Spread::of(self.rounds.iter().map(figure)).expect("one round at least, and bytes are numbers")
     }
 
-    /// Bytes per key at the end of each round.
+    /// Returns the bytes per key at the end of each round.
     fn last(&self) -> Vec<f64> {
         self.rounds.iter().map(|growth| growth.per_key[STEPS as usize - 1]).collect()
     }

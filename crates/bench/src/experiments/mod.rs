@@ -1,8 +1,9 @@
-//! The experiments: each starts the servers that it compares, measures them in alternating rounds, and ends them.
+//! The experiments: each starts the servers that it compares, measures them in alternating rounds, and ends
+//! them.
 //!
-//! A round measures every server once, briefly, one after the other; the next round starts with another one. So whatever
-//! the machine does meanwhile (other tenants, temperature, page cache) meets all of them alike, and ratios are taken
-//! within a round (see `stats`).
+//! A round measures every server once, briefly, one after the other; the next round starts with another
+//! server. So anything that the machine does meanwhile (other tenants, temperature, page cache) affects all
+//! servers alike, and ratios are taken within a round (see `stats`).
 
 mod account;
 mod accounting;
@@ -67,20 +68,20 @@ pub(crate) use values::{ValuesArgs, values};
 pub(crate) use wake_up::wake_up;
 pub(crate) use workers::workers;
 
-/// Rounds and seconds per measurement, when not said otherwise: thorough and quick.
+/// Default rounds and seconds per measurement: thorough and quick.
 const THOROUGH: (usize, f64) = (5, 2.0);
 const QUICK: (usize, f64) = (3, 0.6);
 /// Warm-up before each measurement: connections are open, buffers and caches have their size.
 const WARM_UP: Duration = Duration::from_millis(200);
 /// Opening connections and coming to rest between two measurements, for the estimate of the time.
 const CHANGEOVER: Duration = Duration::from_millis(100);
-/// For how long it is looked what the machine does by itself, before and behind what measures waits.
+/// Time for which the idle machine is observed, before and after a measurement of waits.
 const LOOK_AT_MACHINE: Duration = Duration::from_secs(3);
 const SECONDS_MAX: f64 = 3_600.0;
 /// Keys of the large run in `all`.
 const MANY_KEYS: u64 = 10_000_000;
 
-/// What all experiments take from the command line.
+/// Command-line options of all experiments.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
@@ -97,10 +98,10 @@ pub(crate) struct Options {
     /// CPUs of the server in pinned runs [default: the first that this process may use]
     #[arg(long, value_name = "LIST")]
     server_cpus: Option<String>,
-    /// CPUs of the load in pinned runs [default: the second, or the first where there is only one]
+    /// CPUs of the load in pinned runs [default: the second, or the first on a single CPU]
     #[arg(long, value_name = "LIST")]
     load_cpus: Option<String>,
-    /// Write all figures to this file as JSON
+    /// Write all metrics to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write a page with tables and charts to this file
@@ -108,9 +109,9 @@ pub(crate) struct Options {
     html: Option<PathBuf>,
 }
 
-/// One run of the program over one or more experiments.
+/// A run of the program over one or more experiments.
 pub(crate) struct Session {
-    /// Those that speak RESP.
+    /// Servers that speak RESP.
     peers: Vec<Peer>,
     memcached: Option<Peer>,
     rounds: usize,
@@ -121,14 +122,15 @@ pub(crate) struct Session {
     html: Option<PathBuf>,
     records: Vec<Json>,
     verdicts: Vec<Verdict>,
-    /// What the machine does by itself, from a look at it until the next report.
+    /// Pauses of the idle machine, from an observation until the next report.
     pauses: Option<Pauses>,
-    /// Experiments of several that could not be measured, and why.
+    /// Experiments that could not be measured, and the errors.
     failures: Vec<(&'static str, String)>,
     started: Instant,
 }
 
-/// Above what a command costs the whole process and the serving thread, and [`Session::added_cells`] of each.
+/// Heads for the costs of a command in the whole process and in the serving thread, each with
+/// [`Session::added_cells`].
 const COST_HEAD: [&str; 8] = ["CPU us/command", "added", "goal", "", "serving thread", "added", "goal", ""];
 
 impl Session {
@@ -188,12 +190,12 @@ impl Session {
         self.all_peers().find(|peer| peer.kind == kind)
     }
 
-    /// How long so many measurements take.
+    /// Returns the duration of this many measurements.
     fn time_for(&self, measurements: usize) -> Duration {
         (self.measured + WARM_UP + CHANGEOVER) * measurements as u32
     }
 
-    /// Prints a table and keeps its figures.
+    /// Prints a table and keeps its metrics.
     fn report(
         &mut self,
         experiment: &'static str,
@@ -212,12 +214,12 @@ impl Session {
         self.records.push(object(record));
     }
 
-    /// Notes what became of a goal, and returns the words for its row.
+    /// Records the verdict on a goal, and returns the words for its row.
     fn judge(&mut self, what: String, goal: Goal, value: f64) -> String {
         self.judge_for(None, what, goal, value)
     }
 
-    /// The same for a goal that may belong to a promise.
+    /// Like [`judge`](Self::judge), for a goal that may belong to a promise.
     fn judge_for(
         &mut self,
         promise: impl Into<Option<Promise>>,
@@ -228,7 +230,7 @@ impl Session {
         self.note(Verdict { promise: promise.into(), what, value, goal, alone: None })
     }
 
-    /// What is added to what there was without, as much as may be, and what became of that: the last two where it is ours.
+    /// Returns cells for the added cost, its bound, and the verdict; the last two are empty unless `is_ours`.
     fn added_cells(
         &mut self,
         promise: Option<Promise>,
@@ -245,7 +247,8 @@ impl Session {
         [added.map(|added| added.to_string()).unwrap_or_default(), goal_cell, verdict]
     }
 
-    /// The same for a wait: the time in microseconds, `unit_us` of which are one of the goal's.
+    /// Like [`judge_for`](Self::judge_for), for a wait: the time is in microseconds, and the goal's unit has
+    /// `unit_us` of them.
     fn judge_wait(
         &mut self,
         promise: impl Into<Option<Promise>>,
@@ -264,7 +267,7 @@ impl Session {
         words
     }
 
-    /// Measures waits, between two looks at what the machine does by itself.
+    /// Measures waits, between two observations of the idle machine.
     fn beside_pauses<T>(&mut self, measure: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
         let before = Pauses::look(LOOK_AT_MACHINE)?;
         let measured = measure(self)?;
@@ -272,21 +275,22 @@ impl Session {
         Ok(measured)
     }
 
-    /// Runs one of several experiments: what keeps it from being measured is said, and does not keep the others from it.
+    /// Runs an experiment among several: an error is reported and recorded, and does not stop the following
+    /// experiments.
     fn attempt(&mut self, name: &'static str, run: impl FnOnce(&mut Session) -> Result<()>) -> Result<()> {
         let began = Instant::now();
         self.pauses = None;
         let ended = run(self);
         println!("\n({name}: {:.0} s)", began.elapsed().as_secs_f64());
         if let Err(error) = ended {
-            interrupt::check()?; // that ends them all
+            interrupt::check()?; // an interrupt ends all experiments
             eprintln!("\n{name}: not measured: {error:#}");
             self.failures.push((name, format!("{error:#}")));
         }
         self.save(&self.to_json())
     }
 
-    /// Writes the files that were asked for; nothing, while nothing has been measured.
+    /// Writes the requested files; nothing, while nothing has been measured.
     fn save(&self, run: &Json) -> Result<()> {
         if self.records.is_empty() {
             return Ok(());
@@ -301,7 +305,8 @@ impl Session {
         write(&self.html, &|| page(run))
     }
 
-    /// The goals and promises as tables, and the files that were asked for. Fails if something was not measured.
+    /// Prints the goals and promises as tables, and writes the requested files. Fails if an experiment was
+    /// not measured.
     pub(crate) fn finish(self) -> Result<()> {
         if !self.verdicts.is_empty() {
             let mut table = Table::new(&["goal", "bound", "reached", ""]);
@@ -360,7 +365,7 @@ impl Session {
     }
 }
 
-/// What is run when there is little time: the promises that decide whether somebody moves.
+/// Runs the short selection: the promises that decide whether a user migrates.
 pub(crate) fn short(session: &mut Session) -> Result<()> {
     session.attempt("throughput", |it| throughput(it, &ThroughputArgs::default()))?;
     session.attempt("scale", |it| scale(it, &ScaleArgs { brief: true }))?;
@@ -375,7 +380,7 @@ pub(crate) fn short(session: &mut Session) -> Result<()> {
     session.attempt("accounting", accounting)
 }
 
-/// All experiments, one after the other.
+/// Runs all experiments in sequence.
 pub(crate) fn all(session: &mut Session) -> Result<()> {
     let pinned = ThroughputArgs::default();
     let unpinned = ThroughputArgs { unpinned: true, ..pinned.clone() };

@@ -1,11 +1,11 @@
-//! The probe of `stalls`: GETs sent one by one over a connection to each of the server's serving threads, and the longest
-//! time until a reply.
+//! The probe of `stalls`: GETs sent in sequence over a connection to each of the server's serving threads,
+//! and the longest time until a reply.
 //!
-//! On a machine with fewer cores than busy threads, most of a long wait is the scheduler's: the thread that would reply, or
-//! the probe itself, could run and is not let. That is no fault of the server's, and would drown what is. The kernel keeps
-//! for each thread the time that it stood in line (`schedstat`), so the probe subtracts what its own thread and the one that
-//! serves the connection have stood there during the wait. What remains, the server's own, is work that was done before ours,
-//! waits for locks, page faults, and what the hypervisor takes.
+//! On a machine with fewer cores than busy threads, the scheduler causes most of a long wait: the replying
+//! thread, or the probe itself, is runnable but does not run. That is not the server's fault, and would drown
+//! the delays that are. The kernel counts for each thread the time that it was runnable but waited for a CPU
+//! (`schedstat`). The probe subtracts this time of its own thread and of the serving thread. The rest is the
+//! server's own: work done before the GET, waits for locks, page faults, and time taken by the hypervisor.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -20,18 +20,18 @@ use anyhow::{Context, Result, bail};
 
 use crate::interrupt;
 
-/// Between two GETs; leaves the core to others most of the time.
+/// Between two GETs; leaves the core to other threads most of the time.
 const PAUSE: Duration = Duration::from_micros(200);
-/// GETs by which the thread that serves a connection is told from the others.
+/// GETs that identify the thread which serves a connection.
 const TRIAL: usize = 300;
-/// Connections opened at most in search of one on each serving thread.
+/// Most connections opened to find a connection on each serving thread.
 const CONNECTIONS_MAX: usize = 16;
 
-/// The longest waits since the probe was last told to start over, in microseconds.
+/// The longest waits since the last [`Probe::start_over`], in microseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Longest {
     pub(super) us: f64,
-    /// Without the time in line; not necessarily of the same wait.
+    /// Without the time spent waiting for a CPU; not necessarily of the same wait.
     pub(super) own_us: f64,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    /// Probes the server, whose process is `pid`, as long as `work` goes on.
+    /// Probes the server, whose process is `pid`, while `work` runs.
     pub(super) fn run<R>(server: SocketAddr, pid: u32, work: impl FnOnce(&Probe) -> Result<R>) -> Result<R> {
         let probe = Probe { longest: Mutex::default(), stop: AtomicBool::new(false) };
         let mut lines = lines(server, pid)?;
@@ -69,7 +69,7 @@ impl Probe {
             for line in &mut *lines {
                 let before = (own.in_line()?, line.thread.in_line()?);
                 let us = line.get()?.as_nanos() as f64 / 1e3;
-                // Both may stand in line at once: that is one wait.
+                // Both threads may wait for a CPU at once: that is a single wait.
                 let in_line = (own.in_line()? - before.0).max(line.thread.in_line()? - before.1);
                 let mut longest = self.longest.lock().expect("nobody panics with it");
                 longest.us = longest.us.max(us);
@@ -82,7 +82,7 @@ impl Probe {
     }
 }
 
-/// A connection, and the thread of the server that serves it.
+/// A connection, and the server's thread that serves it.
 struct Line {
     stream: TcpStream,
     thread: Thread,
@@ -103,10 +103,10 @@ fn get(stream: &mut TcpStream) -> Result<Duration> {
     Ok(sent.elapsed())
 }
 
-/// A connection to each thread that serves any.
+/// Opens a connection to each thread that serves connections.
 fn lines(server: SocketAddr, pid: u32) -> Result<Vec<Line>> {
     let mut lines: Vec<Line> = Vec::new();
-    let mut spare = Vec::new(); // kept open, so that the server deals the next one to another thread
+    let mut spare = Vec::new(); // kept open, so that the server deals the next connection to another thread
     for _ in 0..CONNECTIONS_MAX {
         let mut stream = TcpStream::connect(server)?;
         stream.set_nodelay(true)?;
@@ -121,7 +121,7 @@ fn lines(server: SocketAddr, pid: u32) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The thread of the process that runs most when GETs come over this connection.
+/// Returns the thread of the process that runs most while GETs come over this connection.
 fn serving(stream: &mut TcpStream, pid: u32) -> Result<Thread> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).context("the server has no threads")?;
     let threads: Vec<Thread> = threads.filter_map(|entry| Thread::open(entry.ok()?.path()).ok()).collect();
@@ -135,7 +135,7 @@ fn serving(stream: &mut TcpStream, pid: u32) -> Result<Thread> {
     Ok(most)
 }
 
-/// A thread's account by the kernel's scheduler.
+/// A thread's account in the kernel's scheduler.
 struct Thread {
     path: PathBuf,
     schedstat: File,
@@ -148,7 +148,7 @@ impl Thread {
         Ok(Thread { path, schedstat })
     }
 
-    /// Time run, and time ready to run but not running, in nanoseconds.
+    /// Returns the time run, and the time runnable but not running, in nanoseconds.
     fn account(&self) -> Result<(u64, u64)> {
         let mut text = [0; 80];
         let size = self.schedstat.read_at(&mut text, 0).context("a thread of the server has ended")?;

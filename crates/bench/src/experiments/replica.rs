@@ -1,13 +1,13 @@
-//! `replica`: what replicas cost their primary.
+//! `replica`: the cost of replicas for their primary.
 //!
-//! Each server is measured with a replica that takes the stream and drops it, with three such, and with a real one, which is the
-//! same program, and before and behind each of them alone: one process, to which replicas come and from which they go, and which
-//! keeps nothing for them meanwhile. What it takes more per command than on the average of the two times alone around that is what
-//! they cost: the CPU of the whole process, and that of its busiest thread, which is the one that serves the clients. What it takes
-//! more alone than the times alone around that is what the machine adds by itself. The replicas share the load's cores, so the
-//! rates say less than the CPU.
+//! Each server is measured with a replica that drops the stream, with three of these, and with a real
+//! replica, which is the same program. Before and after each of these states it is measured alone: the same
+//! process, which keeps nothing for replicas meanwhile. The cost is the additional CPU time per command over
+//! the average of the two measurements alone around it: of the whole process, and of its busiest thread,
+//! which serves the clients. The difference between measurements alone is noise of the machine. The replicas
+//! share the load's cores, so the rates say less than the CPU.
 //!
-//! Of the real one, it is told what it spends on a command that it is sent, and then the lag ([`lag`]).
+//! For the real replica, the table shows its own CPU time per command, and then the lag ([`lag`]).
 
 mod lag;
 
@@ -28,7 +28,7 @@ use crate::stats::{Goal, Spread};
 use crate::table::Table;
 use crate::{interrupt, proc};
 
-/// What one replica may add to a SET, in CPU microseconds: to the whole process, and to the thread that serves.
+/// CPU microseconds that a replica may add to a SET: for the whole process, and for the serving thread.
 const ONE_ADDS_US_MAX: f64 = 0.25;
 const ONE_ADDS_TO_SERVING_US_MAX: f64 = 0.05;
 const THREE_ADD_US_MAX: f64 = 0.6;
@@ -36,15 +36,14 @@ const RATE_MIN: f64 = 0.93;
 const KEYS: u64 = 100_000;
 const VALUE_SIZE: usize = 500;
 const CLIENTS: usize = 50;
-/// Longest that a real replica may take to have everything, and a server to let go of what it kept for one.
+/// Longest time until a real replica has all data, or until a server has dropped its backlog.
 const SYNC_TIME_MAX: Duration = Duration::from_secs(60);
-/// Seconds for which a primary keeps its stream when the last replica has gone, the least that there is; afterwards it does
-/// without.
+/// Seconds for which a primary keeps its backlog after the last replica has gone: the minimum.
 const KEPT_S: u64 = 1;
-/// What coming and going takes in a round, about.
+/// Approximate time per round for attaching and detaching replicas.
 const CHANGES: Duration = Duration::from_secs(10);
 
-/// What is attached to a server while it is measured.
+/// The replicas attached to a server while it is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Alone,
@@ -55,25 +54,25 @@ enum State {
 /// In this order.
 const STATES: [State; 7] =
     [State::Alone, State::Sinks(1), State::Alone, State::Sinks(3), State::Alone, State::Real, State::Alone];
-/// The time alone that is compared with others.
+/// Index of the measurement alone that serves as the control.
 const AGAIN: usize = 2;
 const PIPELINES: [usize; 2] = [16, 1];
 
-/// A server, and what follows it for a while.
+/// A server, and the replica that follows it at times.
 struct Subject {
     lane: Lane,
     /// The floor has none.
     real: Option<Server>,
 }
 
-/// What is attached until it is dropped.
+/// Replicas that are attached until this is dropped.
 struct Attached<'a> {
     subject: &'a Subject,
     sinks: Vec<Sink>,
     real: Option<&'a Server>,
 }
 
-/// One measurement, and the CPU microseconds that the real replica, if there was one, spent on a command.
+/// A measurement, and the CPU microseconds per command of the real replica, if any.
 #[derive(Clone, Copy)]
 struct Measured {
     sample: Sample,
@@ -116,20 +115,20 @@ impl Subject {
         Ok(Subject { lane, real: Some(real) })
     }
 
-    /// Those that are measured of it.
+    /// Returns the states in which this server is measured.
     fn states(&self) -> impl Iterator<Item = State> {
         let count = if self.real.is_some() { STATES.len() } else { AGAIN + 1 };
         STATES.into_iter().take(count)
     }
 
-    /// One after the other with each length of pipelines.
+    /// Measures with each pipeline length, one after the other.
     fn measure(&self, session: &Session, state: State) -> Result<[Measured; 2]> {
         let attached = self.attach(session, state)?;
         let [one, other] = PIPELINES.map(|pipeline| attached.measure(session, pipeline));
         Ok([one?, other?])
     }
 
-    /// Has replicas come, and waits until they have everything; or waits until nothing is kept for any.
+    /// Attaches replicas, and waits until they have all data; or waits until the server keeps no backlog.
     fn attach(&self, session: &Session, state: State) -> Result<Attached<'_>> {
         let mut attached = Attached { subject: self, sinks: Vec::new(), real: None };
         match state {
@@ -175,16 +174,16 @@ impl Attached<'_> {
     }
 }
 
-/// The real one goes, too: its own data stay.
+/// Detaches the real replica, too: its own data stay.
 impl Drop for Attached<'_> {
     fn drop(&mut self) {
         if let Some(real) = self.real {
-            drop(follow(real, None)); // what comes of it is seen when it is to come again
+            drop(follow(real, None)); // an error shows at the next attachment
         }
     }
 }
 
-/// What a replica has done by now.
+/// A replica's progress.
 struct Applied {
     usage: proc::Usage,
     commands: u64,
@@ -208,7 +207,7 @@ fn replication(server: &Server) -> Result<String> {
     ask(server.address, &["INFO", "replication"])
 }
 
-/// Makes a server a replica and waits until it has everything; or makes it its own master.
+/// Makes a server a replica and waits until it has all data; or makes it a primary.
 fn follow(replica: &Server, primary: Option<SocketAddr>) -> Result<()> {
     let words = primary.map(|primary| [primary.ip().to_string(), primary.port().to_string()]);
     let [host, port] = words.unwrap_or(["NO".into(), "ONE".into()]);
@@ -274,7 +273,7 @@ fn cost(session: &mut Session, subjects: &[Subject], all: &[Vec<Vec<Measured>>],
     session.report("replica", &title, &table, members);
 }
 
-/// `f` of a figure and the average of those around it, round by round.
+/// Returns `f` of a metric and the average of the metrics around it, round by round.
 fn compare(
     series: &Series,
     [before, behind]: [&Series; 2],
@@ -286,7 +285,7 @@ fn compare(
     Spread::of(series.samples.iter().zip(around).map(|(sample, around)| f(figure(sample), around)))
 }
 
-/// The row of a series, but for the last cell. `around`: the same server before and behind it, alone.
+/// Returns the row of a series, without the last cell. `around`: the same server before and after it, alone.
 fn cells(
     session: &mut Session,
     state: State,
@@ -306,7 +305,7 @@ fn cells(
     let rate = compare(series, around, |sample| sample.rate, |with, alone| with / alone);
     let added = compare(series, around, |sample| sample.cpu_us, |with, alone| with - alone);
     let to_serving = compare(series, around, |sample| sample.busiest_us, |with, alone| with - alone);
-    // What is promised is promised of one that costs nothing itself.
+    // The promise is about a replica that costs nothing itself.
     let promise = (state == State::Sinks(1)).then_some(Promise::Replica);
     let is_judged = series.kind == Kind::Evenkeel && state != State::Alone;
     if is_judged && promise.is_some() {
@@ -314,7 +313,7 @@ fn cells(
         let what = format!("rate with a replica, to without, pipeline {pipeline}");
         session.judge_for(promise, what, Goal::AtLeast(RATE_MIN), rate);
     }
-    // A real replica takes what one that drops everything takes.
+    // A real replica has the same bound as a replica that drops everything.
     let (replicas, most) = match state {
         State::Sinks(3) => (3.0, THREE_ADD_US_MAX),
         _ => (1.0, ONE_ADDS_US_MAX),
@@ -332,7 +331,7 @@ fn cells(
     cells
 }
 
-/// What a series is called behind its server's name.
+/// Returns the suffix of a series behind its server's name.
 fn suffix(at: usize) -> &'static str {
     match STATES[at] {
         State::Alone if at == 0 => "",

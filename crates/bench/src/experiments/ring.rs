@@ -1,8 +1,8 @@
-//! Four threads that hand events round, each with an epoll and an eventfd, as the workers of a server have them.
+//! Four threads that pass events round, each with an epoll and an eventfd, like the workers of a server.
 //!
-//! An event is a microsecond's work, after which it goes to the next thread. The one way to hand it over writes the eventfd
-//! each time; the other is the server's own mailbox, which writes it only to a thread that
-//! sleeps. What the threads' CPU time holds beyond the events' work was spent on waking.
+//! An event is a microsecond's work, after which it goes to the next thread. The baseline writes the eventfd
+//! for each event. The alternative is the server's own mailbox, which writes the
+//! eventfd only for a sleeping thread. The threads' CPU time beyond the events' work was spent on waking.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -17,29 +17,29 @@ use crate::sys::{self, Poller};
 use crate::{interrupt, proc};
 
 pub(super) const THREADS: usize = 4;
-/// Steps of work for an event: about a microsecond.
+/// Steps of work per event: about a microsecond.
 const WORK: u32 = 600;
-/// Events by which the price of that is found.
+/// Events that calibrate the work.
 const TRIAL: u32 = 20_000;
-/// A thread looks at least so often whether it is to end.
+/// Longest time until a thread notices the end of the run.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// How threads tell each other.
+/// The way threads signal each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// The eventfd is written for each event.
+    /// Writes the eventfd for each event.
     Always,
-    /// It is written to a thread that sleeps.
+    /// Writes the eventfd for a sleeping thread only.
     Mailbox,
 }
 
-/// What one run has come to.
+/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ring {
     pub(super) events_per_s: f64,
-    /// Share of the threads' CPU time that was the events' work.
+    /// Share of the threads' CPU time spent on the events' work.
     pub(super) useful: f64,
-    /// Writes of an eventfd: for each event, and for each time that a thread was about to sleep.
+    /// Writes of an eventfd: per event, and per time that a thread was about to sleep.
     pub(super) signals_per_event: f64,
     pub(super) signals_per_sleep: f64,
     /// Of the whole machine, per second.
@@ -47,17 +47,17 @@ pub(super) struct Ring {
     pub(super) calls_per_s: f64,
 }
 
-/// A thread's place.
+/// A thread's place in the ring.
 struct Place {
     mailbox: Mailbox<u64>,
     event_fd: OwnedFd,
-    /// Counted by its thread alone.
+    /// Each counter has a single writer, its thread.
     events: AtomicU64,
     sleeps: AtomicU64,
     signals: AtomicU64,
 }
 
-/// Lets so many events go round for a time.
+/// Passes this many events round for a time.
 pub(super) fn run(way: Way, events: usize, time: Duration) -> Result<Ring> {
     let places = (0..THREADS).map(|_| Place::new()).collect::<Result<Vec<Place>>>()?;
     (0..events).for_each(|event| _ = places[event % THREADS].mailbox.put(event as u64));
@@ -100,7 +100,7 @@ impl Place {
         if fd < 0 {
             return Err(std::io::Error::last_os_error()).context("no eventfd");
         }
-        // SAFETY: `fd` was just opened and nobody else knows it.
+        // SAFETY: `fd` was just opened and has no other owner.
         let event_fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let [events, sleeps, signals] = [const { AtomicU64::new(0) }; 3];
         Ok(Self { mailbox: Mailbox::new(), event_fd, events, sleeps, signals })
@@ -108,25 +108,27 @@ impl Place {
 
     fn signal(&self) {
         let one = 1_u64;
-        // SAFETY: eight bytes are read from `one`. It fails only when the count is full, and then the thread is told.
+        // SAFETY: eight bytes are read from `one`. The write fails only when the count is full, and then the
+        // thread is signalled already.
         unsafe { libc::write(self.event_fd.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
     }
 
     fn drain(&self) {
         let mut count = 0_u64;
-        // SAFETY: eight bytes are written to `count`. It fails when there is nothing to read, which is fine.
+        // SAFETY: eight bytes are written to `count`. The read fails when there is nothing to read, which is
+        // fine.
         unsafe { libc::read(self.event_fd.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
     }
 }
 
-/// One thread; returns the CPU time that it has used, in nanoseconds.
+/// Runs a thread of the ring; returns the CPU time that it has used, in nanoseconds.
 fn go_round(way: Way, places: &[Place], index: usize, stop: &AtomicBool) -> Result<u64> {
     let (own, next) = (&places[index], &places[(index + 1) % places.len()]);
     let mut poller = Poller::new().context("epoll")?;
     poller.add(&own.event_fd, 0, sys::READABLE).context("epoll")?;
     let count = |counter: &AtomicU64| counter.store(counter.load(Relaxed) + 1, Relaxed);
     let began_ns = sys::thread_cpu_ns();
-    let mut events = own.mailbox.take(); // those that were dealt out before the start
+    let mut events = own.mailbox.take(); // events dealt out before the start
     while !stop.load(Relaxed) {
         for event in events.drain(..) {
             let event = work(event);
@@ -138,7 +140,8 @@ fn go_round(way: Way, places: &[Place], index: usize, stop: &AtomicBool) -> Resu
             }
         }
         count(&own.sleeps);
-        // With a signal for each event nobody has to look before he waits: the eventfd is readable if there is one.
+        // With a signal for each event no check is needed before the wait: the eventfd is readable if there
+        // is an event.
         let may_sleep = way == Way::Always || own.mailbox.may_sleep();
         if may_sleep && poller.wait(Some(PATIENCE)).context("epoll")? > 0 {
             own.drain();
@@ -149,13 +152,13 @@ fn go_round(way: Way, places: &[Place], index: usize, stop: &AtomicBool) -> Resu
     Ok(sys::thread_cpu_ns() - began_ns)
 }
 
-/// Numbers that each need the one before.
+/// Draws numbers that each depend on the previous number.
 fn work(event: u64) -> u64 {
     let mut random = Random::new(event);
     (0..WORK).fold(event, |sum, _| std::hint::black_box(sum ^ random.next()))
 }
 
-/// CPU nanoseconds of one event's work, by itself: the least of a few tries.
+/// Returns the CPU nanoseconds of an event's work, alone: the least of a few tries.
 fn work_ns() -> f64 {
     let once = |_| {
         let before = sys::thread_cpu_ns();

@@ -1,12 +1,14 @@
-//! `scale`: what further cores bring, from one to all.
+//! `scale`: the benefit of further cores, up to all.
 //!
-//! Evenkeel with so many workers, as many Redis processes of one thread each that divide the keys and the clients among
-//! themselves, memcached with as many threads and, where there are cores for it, Valkey with as many I/O threads. The
-//! processes share nothing, so what they lose by company is the machine's: caches, memory, the load beside them. What
-//! Evenkeel loses beyond that is its own, and its own clocks say how much of it was waiting for locks.
+//! For each number of cores: Evenkeel with as many workers; as many single-threaded Redis processes, which
+//! divide the keys and the clients among themselves; memcached with as many threads; and, if there are enough
+//! cores, Valkey with as many I/O threads. The processes share nothing, so their losses together are the
+//! machine's: caches, memory, the load beside them. Evenkeel's losses beyond that are its own, and its own
+//! clocks show the part spent waiting for locks.
 //!
-//! `serial` is what each further core adds to the CPU time of a command: (CPU/CPU at one - 1)/(cores - 1), Karp and Flatt's
-//! serial fraction (1990) with the CPU time instead of the rate, since a load that is too slow lowers the rate only.
+//! `serial` is the relative CPU time that each further core adds to a command: (CPU/CPU at one - 1)/(cores -
+//! 1). It is Karp and Flatt's serial fraction (1990) with the CPU time instead of the rate, since a load that
+//! is too slow lowers the rate only.
 
 use std::time::Duration;
 
@@ -27,23 +29,23 @@ use crate::stats::{Goal, Spread};
 use crate::sys;
 use crate::table::{Table, thousands};
 
-/// Those without a pipeline come last: `--brief` leaves them out.
+/// Loads without a pipeline come last: `--brief` leaves them out.
 const LOADS: [(Command, usize); 4] =
     [(Command::Set, 16), (Command::Get, 16), (Command::Set, 1), (Command::Get, 1)];
 const BRIEF_LOADS: usize = 2;
 const KEYS: u64 = 300_000;
 const VALUE_SIZE: usize = 500;
-/// Clients for each core, and in all: as many for one worker as for many, so that only the workers differ.
+/// Clients per core, and in all: the same for any number of workers, so that only the workers differ.
 const CLIENTS_PER_CORE: usize = 16;
 const CLIENTS_MIN: usize = 50;
-/// Share of the workers' busy time that they wait for locks, and growth of the CPU per command to that of processes that
-/// share nothing, both with all cores.
+/// Bounds with all cores: the share of the workers' busy time spent waiting for locks, and the growth of the
+/// CPU per command relative to processes that share nothing.
 const LOCK_WAIT_MAX: f64 = 0.01;
 const GROWTH_MAX: f64 = 1.10;
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct ScaleArgs {
-    /// Only one core and all, only with a pipeline
+    /// Measure with a single core and with all, and only with a pipeline
     #[arg(long)]
     pub(super) brief: bool,
 }
@@ -59,7 +61,7 @@ impl ScaleArgs {
         if self.brief { &LOADS[..BRIEF_LOADS] } else { &LOADS }
     }
 
-    /// Numbers of cores: powers of two, and all.
+    /// Returns the numbers of cores: powers of two, and all.
     fn steps(&self) -> Vec<usize> {
         let all = sys::cores();
         let mut steps: Vec<usize> = std::iter::successors(Some(1), |cores| Some(cores * 2))
@@ -76,14 +78,14 @@ fn kinds(session: &Session) -> Vec<Kind> {
     all.filter(|kind| session.peer(*kind).is_some()).collect()
 }
 
-/// A server with threads for so many cores, or a process for each.
+/// A server with threads for this many cores, or a process for each.
 struct Contender {
     kind: Kind,
     cores: usize,
     lanes: Vec<Lane>,
 }
 
-/// What one of them did over the rounds.
+/// A contender's results over the rounds.
 struct Scaled {
     kind: Kind,
     cores: usize,
@@ -121,7 +123,7 @@ fn start(session: &Session, kind: Kind, cores: usize) -> Result<Contender> {
     Ok(Contender { kind, cores, lanes })
 }
 
-/// The keys of one of so many processes.
+/// Returns the keys of a process among `processes`.
 fn share(number: usize, processes: usize) -> KeyRange {
     let (number, processes) = (number as u64, processes as u64);
     let first = KEYS * number / processes;
@@ -158,8 +160,8 @@ fn rounds(
     Ok(all)
 }
 
-/// The load has the cores that the server has not, or shares them all with it. Where it shares them, it has as many threads for all: each
-/// process needs one at least.
+/// The load has the cores that the server does not use, or shares all cores with it. If it shares them, it
+/// has as many threads for each contender, since each process needs at least a thread.
 fn measure(session: &Session, contender: &Contender, command: &Command, pipeline: usize) -> Result<Outcome> {
     let all = sys::cores();
     let (load_threads, load_cpus) = match contender.cores {
@@ -197,7 +199,7 @@ fn measure(session: &Session, contender: &Contender, command: &Command, pipeline
     joined.expect("there is at least one process")
 }
 
-/// Evenkeel's account; others keep none.
+/// Returns Evenkeel's account; other servers keep none.
 fn account(contender: &Contender) -> Result<Account> {
     match contender.kind {
         Kind::Evenkeel => Account::of(&contender.lanes[0]),
@@ -270,7 +272,8 @@ fn report(session: &mut Session, all: &[Scaled], command: &Command, pipeline: us
     session.report("scale", &title, &table, members);
 }
 
-/// Growth of the CPU per command from one core to all, to that of processes that share nothing.
+/// Judges the growth of the CPU per command from a single core to all, relative to processes that share
+/// nothing.
 fn judge_growth(session: &mut Session, all: &[Scaled], what: &str) {
     let growth = |kind| {
         let of = |cores| all.iter().find(|one| one.kind == kind && one.cores == cores).map(|one| &one.series);
@@ -286,7 +289,7 @@ fn judge_growth(session: &mut Session, all: &[Scaled], what: &str) {
     }
 }
 
-/// For the page: how the figures go with the number of cores, where there are at least two numbers to compare.
+/// Returns the metrics by number of cores for the page, if there are at least two numbers to compare.
 fn curves(all: &[Scaled]) -> Json {
     let one_of = |kind| all.iter().find(|one| one.kind == kind && one.cores == 1);
     let percent = |spread: Spread, of: &dyn Fn(f64) -> f64| Spread {
@@ -311,7 +314,7 @@ fn curves(all: &[Scaled]) -> Json {
     Json::Array([rate, serial, lock_wait].into_iter().flatten().collect())
 }
 
-/// `None` where fewer than two numbers of cores have the figure. What has none is null.
+/// `None` if fewer than two numbers of cores have the metric. Missing values are null.
 fn curve(what: &str, all: &[Scaled], figure: impl Fn(&Scaled) -> Option<Spread>) -> Option<Json> {
     let found: Vec<(&Scaled, Spread)> = all.iter().filter_map(|one| Some((one, figure(one)?))).collect();
     let mut steps: Vec<usize> = found.iter().map(|(one, _)| one.cores).collect();
@@ -354,7 +357,8 @@ fn serial(cpu_to_one: f64, cores: usize) -> f64 {
 }
 
 impl Scaled {
-    /// Of the time in which the workers were not idle; `None` for who does not say.
+    /// Returns the share of the workers' busy time spent waiting for locks; `None` for servers without this
+    /// account.
     fn lock_wait(&self) -> Option<f64> {
         let busy_us = self.account.busy_us();
         (busy_us > 0.0).then(|| self.account.get("lock_wait_usec") / busy_us)

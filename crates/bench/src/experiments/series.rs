@@ -1,4 +1,4 @@
-//! The figures of one server over the rounds, and how they are shown.
+//! The metrics of a server over the rounds, and their formats.
 
 use crate::json::{Json, object};
 use crate::load::Outcome;
@@ -7,23 +7,23 @@ use crate::proc::Spent;
 use crate::stats::Spread;
 use crate::table::time_us;
 
-/// One measurement, reduced to what is reported.
+/// A measurement, reduced to the reported metrics.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     /// Commands per second.
     pub(super) rate: f64,
     /// CPU microseconds of the server process per command.
     pub(super) cpu_us: f64,
-    /// The same of that thread which ran most.
+    /// CPU microseconds per command of the thread that ran most.
     pub(super) busiest_us: f64,
     pub(super) system_share: f64,
     /// Context switches of the server per thousand commands.
     pub(super) switches: f64,
-    /// Of them, those that the server did not ask for.
+    /// Involuntary context switches among them.
     pub(super) involuntary: f64,
     /// Page faults of the server per thousand commands.
     pub(super) faults: f64,
-    /// Resident at the end.
+    /// Resident bytes at the end.
     pub(super) rss_bytes: f64,
     /// Latencies of a batch, in microseconds.
     pub(super) p50: f64,
@@ -67,12 +67,12 @@ impl From<&Outcome> for Sample {
     }
 }
 
-/// One server's samples, a round each.
+/// A server's samples, a sample per round.
 #[derive(Clone, Debug)]
 pub(super) struct Series {
     pub(super) name: String,
     pub(super) kind: Kind,
-    /// The second measurement of a server that is measured twice, to see the noise.
+    /// The second measurement of a server that is measured twice, to show the noise.
     pub(super) is_control: bool,
     pub(super) samples: Vec<Sample>,
 }
@@ -90,12 +90,12 @@ impl Series {
         self.spread(figure).median
     }
 
-    /// Of this server's figure to the other's, round by round.
+    /// Returns the ratio of this server's metric to the other's, round by round.
     pub(super) fn ratio_to(&self, other: &Self, figure: impl Fn(&Sample) -> f64 + Copy) -> Option<Spread> {
         Spread::of_ratios(&self.values(figure), &other.values(figure))
     }
 
-    /// This server's figure less the other's, round by round.
+    /// Returns this server's metric less the other's, round by round.
     pub(super) fn more_than(&self, other: &Self, figure: impl Fn(&Sample) -> f64 + Copy) -> Option<Spread> {
         let (ours, theirs) = (self.values(figure), other.values(figure));
         Spread::of(ours.iter().zip(&theirs).map(|(ours, theirs)| ours - theirs))
@@ -149,7 +149,7 @@ impl Series {
     }
 }
 
-/// How far two measurements of the same server lie apart, for one figure; 0 where there was no control.
+/// Returns the deviation between two measurements of the same server, for a metric; 0 without a control.
 pub(super) fn noise(all: &[Series], figure: impl Fn(&Sample) -> f64 + Copy) -> f64 {
     let Some(control) = all.iter().find(|series| series.is_control) else { return 0.0 };
     let original = all.iter().find(|series| !series.is_control && series.kind == control.kind);

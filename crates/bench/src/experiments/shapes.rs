@@ -1,11 +1,12 @@
-//! `hot-key`, `databases` and `scatter`: loads of another shape than single keys, all alike, of one database.
+//! `hot-key`, `databases` and `scatter`: loads of a different shape than uniform single keys of a single
+//! database.
 //!
-//! - `hot-key`: nine of ten requests go to one key. What a server shares out by keys, it cannot share out then.
-//! - `databases`: writes with an append-only file, to one database and over all sixteen by turns. A log with a lock or a
-//!   buffer for each database, or for all of them, shows here.
-//! - `scatter`: MGET and MSET of many keys that have nothing in common, so that each is a miss of its own.
+//! - `hot-key`: nine of ten requests go to the same key, where a server cannot divide the work by keys.
+//! - `databases`: writes with an append-only file, to a single database and alternating over all sixteen. A
+//!   log with a lock or a buffer for each database, or for all of them, shows here.
+//! - `scatter`: MGET and MSET of many unrelated keys, so that each is a cache miss of its own.
 //!
-//! All rows of one experiment come from the same servers in the same rounds.
+//! All rows of an experiment come from the same servers in the same rounds.
 
 use std::time::Duration;
 
@@ -31,20 +32,20 @@ const HOT_PERCENT: u8 = 90;
 const DATABASES: usize = 16;
 const PIPELINE: usize = 16;
 
-/// With a hot key, many threads are not to be slower than one.
+/// With a hot key, many threads must not be slower than a single thread.
 const HOT_GOAL: Goal = Goal::AtLeast(1.0);
-/// Rate over many databases, to that over one.
+/// Rate over many databases, relative to the rate over one.
 const DATABASES_GOAL: Goal = Goal::AtLeast(0.95);
 const SCATTER_GOAL: Goal = Goal::AtMost(1.0);
 
-/// What is judged of each row of Evenkeel.
+/// The judged metric of each row of Evenkeel.
 #[derive(Clone, Copy)]
 enum Judged {
-    /// The rate, to Valkey's with the same load.
+    /// The rate, relative to Valkey with the same load.
     Rate,
-    /// The rate with the harder load, to that with the easier one.
+    /// The rate with the harder load, relative to the easier load.
     Harder,
-    /// CPU per key, to Valkey's.
+    /// CPU per key, relative to Valkey.
     Cpu,
 }
 
@@ -52,7 +53,7 @@ enum Judged {
 struct Shape {
     name: String,
     traffic: Traffic,
-    /// Keys of one command, by which the CPU is divided.
+    /// Keys per command, by which the CPU is divided.
     keys: usize,
 }
 
@@ -82,8 +83,8 @@ pub(crate) fn databases(session: &mut Session) -> Result<()> {
         let commands = (0..count).map(|db| format!("SELECT {db} ; SET {{key}} {{value}}"));
         Command::Words(commands.collect::<Vec<String>>().join(" ; "))
     };
-    // A batch of each connection is SELECT, SET, SELECT, SET: both shapes do the same, to as many keys in all, but for the
-    // numbers of the databases.
+    // A batch of each connection is SELECT, SET, SELECT, SET: both shapes do the same, to as many keys in
+    // all, except for the numbers of the databases.
     let shape = |count: usize| Shape {
         name: format!("{count} database{}", if count == 1 { "" } else { "s" }),
         traffic: Traffic {
@@ -106,7 +107,7 @@ pub(crate) fn databases(session: &mut Session) -> Result<()> {
     run(session, "databases", &title, &lanes, &[shape(1), shape(DATABASES)], Judged::Harder)
 }
 
-/// Gives each other database its part of as many keys as the first one has.
+/// Gives each other database its part of as many keys as the first database has.
 fn spread_over_databases(lane: &Lane) -> Result<()> {
     let swap = |with: usize| {
         let answer = ask(lane.server.address, &["SWAPDB", "0", &with.to_string()])?;
@@ -183,7 +184,7 @@ fn run(
             let per_key = |sample: &super::series::Sample| sample.cpu_us / shape.keys as f64;
             let text = |spread: Option<Spread>| spread.map(|spread| spread.to_string()).unwrap_or_default();
             let to_valkey = valkey.filter(|valkey| valkey.kind != series.kind);
-            // Shapes come in pairs of which the second is the harder one.
+            // Shapes come in pairs, the harder shape second.
             let easier = before.as_ref().filter(|_| index % 2 == 1).map(|before| &before[lane]);
             let [_, p99, _, max] = series.latency_cells();
             let judged = Some(judged).filter(|_| series.kind == Kind::Evenkeel);

@@ -1,5 +1,5 @@
-//! A replica that keeps nothing: it asks for everything, takes it, and drops it, so that what it costs is the primary's part
-//! alone.
+//! A replica that keeps nothing: it requests a full sync, takes it, and drops it, so that only the primary's
+//! cost remains.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,17 +12,17 @@ use anyhow::{Context, Result, bail};
 
 use crate::{interrupt, sys};
 
-/// Longest that a primary may be silent.
+/// Longest silence of a primary.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
-/// How often the stream's thread looks whether it is to end.
+/// Interval at which the stream's thread checks for its end.
 const LOOK: Duration = Duration::from_millis(50);
 const ACK_EVERY: Duration = Duration::from_secs(1);
 const PIECE: usize = 1 << 20;
-/// Length of the text that ends a snapshot whose length is not told.
+/// Length of the text that ends a snapshot of unannounced length.
 const MARK: usize = 40;
 
-/// The primary hung up in the middle of the snapshot. Servers do so to a replica behind whose back more has been written than
-/// they keep for it.
+/// The primary hung up in the middle of the snapshot. Servers do so if more has been written meanwhile than
+/// they keep for a replica.
 #[derive(Debug)]
 pub(super) struct CutOff {
     /// Bytes of the snapshot that had come.
@@ -47,7 +47,8 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    /// Becomes a replica of the server and takes its snapshot. The thread that takes the stream afterwards runs on these CPUs.
+    /// Becomes a replica of the server and takes its snapshot. The thread that takes the stream afterwards
+    /// runs on these CPUs.
     pub(super) fn attach(primary: SocketAddr, cpus: &[usize]) -> Result<Sink> {
         let stream = TcpStream::connect(primary)?;
         stream.set_read_timeout(Some(SILENCE_MAX))?;
@@ -63,7 +64,7 @@ impl Sink {
         let (stream_bytes, ended, is_over) = <(Arc<AtomicU64>, Arc<AtomicBool>, Arc<AtomicBool>)>::default();
         let (taken, end, over, cpus) = (stream_bytes.clone(), ended.clone(), is_over.clone(), cpus.to_vec());
         let thread = std::thread::Builder::new().name("sink".into()).spawn(move || {
-            drop(sys::pin(&cpus)); // elsewhere it does its work as well
+            drop(sys::pin(&cpus)); // it also works without pinning
             take(&stream, offset, &taken, &end);
             over.store(true, Relaxed);
         });
@@ -71,12 +72,12 @@ impl Sink {
         Ok(Sink { snapshot_bytes, stream_bytes, ended, is_over, thread })
     }
 
-    /// Bytes of the stream that have come.
+    /// Returns the bytes of the stream that have come.
     pub(super) fn stream_bytes(&self) -> u64 {
         self.stream_bytes.load(Relaxed)
     }
 
-    /// Whether the primary has ended the connection.
+    /// Returns whether the primary has ended the connection.
     pub(super) fn is_cut_off(&self) -> bool {
         self.is_over.load(Relaxed)
     }
@@ -91,7 +92,7 @@ impl Drop for Sink {
     }
 }
 
-/// Sends a command; the answer, which has to begin like this.
+/// Sends a command; returns the answer, which has to start with `beginning`.
 fn tell(reader: &mut BufReader<TcpStream>, command: &str, beginning: &str) -> Result<String> {
     reader.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
     let answer = line(reader)?;
@@ -101,7 +102,7 @@ fn tell(reader: &mut BufReader<TcpStream>, command: &str, beginning: &str) -> Re
     Ok(answer)
 }
 
-/// The next line that is not empty: primaries send those while they prepare a snapshot.
+/// Returns the next line that is not empty: primaries send empty lines while they prepare a snapshot.
 fn line(reader: &mut impl BufRead) -> Result<String> {
     loop {
         interrupt::check()?;
@@ -115,7 +116,8 @@ fn line(reader: &mut impl BufRead) -> Result<String> {
     }
 }
 
-/// Drops a snapshot; how many bytes it had. What follows it may have been read, and is the stream's.
+/// Drops a snapshot; returns its length in bytes. Bytes behind it may have been read, and belong to the
+/// stream.
 fn snapshot(reader: &mut BufReader<TcpStream>) -> Result<u64> {
     let head = line(reader)?;
     let told = head.strip_prefix('$').with_context(|| format!("{head:?} and not a snapshot"))?;
@@ -130,7 +132,7 @@ fn snapshot(reader: &mut BufReader<TcpStream>) -> Result<u64> {
     Ok(len)
 }
 
-/// Drops everything up to the mark and with it.
+/// Drops everything up to and including the mark.
 fn up_to(reader: &mut impl BufRead, mark: &[u8]) -> Result<u64> {
     if mark.len() != MARK {
         bail!("a mark of {} bytes", mark.len());
@@ -169,8 +171,8 @@ fn find(text: &[u8], mark: &[u8]) -> Option<usize> {
     (!at.is_null()).then(|| at as usize - text.as_ptr() as usize)
 }
 
-/// A primary sends the stream to who says that it has loaded the snapshot, and goes on for as long as it hears something: so
-/// that is said at once, and every second, as replicas do.
+/// Takes the stream. A primary sends it to a replica that acknowledges the snapshot, and goes on while
+/// acknowledgements come: so the sink acknowledges at once, and every second, as replicas do.
 fn take(mut stream: &TcpStream, offset: u64, taken: &AtomicU64, ended: &AtomicBool) {
     let mut next = Instant::now();
     while !ended.load(Relaxed) {

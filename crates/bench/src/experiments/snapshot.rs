@@ -1,7 +1,7 @@
-//! `snapshot`: what clients feel of a BGSAVE.
+//! `snapshot`: the impact of a BGSAVE on clients.
 //!
-//! Writes from 50 clients, first alone and then for as long as a snapshot is being taken: rate, latencies, how long the
-//! snapshot takes and how much memory it takes meanwhile.
+//! 50 clients write, first alone and then for as long as a snapshot is being taken: rate, latencies, the
+//! duration of the snapshot and its memory.
 
 use std::time::{Duration, Instant};
 
@@ -22,9 +22,9 @@ const LONGEST_US_MAX: f64 = 3_000.0;
 const RATE_MIN: f64 = 0.85;
 const P99_MAX: f64 = 1.3;
 const MEMORY_MAX: f64 = 0.02;
-/// Time, to Valkey's.
+/// Time, relative to Valkey.
 const TIME_MAX: f64 = 1.0;
-/// Bytes that a snapshot takes a second at least, under load.
+/// Fewest bytes per second that a snapshot writes under load.
 const SLOWEST: u64 = 200_000_000;
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -69,7 +69,7 @@ fn seconds(felt: &Felt<Duration>) -> f64 {
     felt.event.as_secs_f64()
 }
 
-/// What it took more, to what it had.
+/// Returns the additional memory, relative to the memory before.
 fn memory(felt: &Felt<Duration>) -> f64 {
     felt.grown as f64 / felt.resident as f64
 }
@@ -89,7 +89,7 @@ fn judge(session: &mut Session, all: &[Rounds<Duration>]) {
     }
 }
 
-/// Takes a snapshot; how long that took.
+/// Takes a snapshot; returns its duration.
 fn save(lane: &Lane) -> Result<Duration> {
     let began = Instant::now();
     let answer = ask(lane.server.address, &["BGSAVE"])?;

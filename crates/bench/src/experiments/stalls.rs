@@ -1,15 +1,16 @@
-//! `stalls`: how long one client waits while another one works on a huge value. `growth` and `expiry`: while millions of keys
-//! come, and while they all expire at once.
+//! `stalls`: the wait of a client while another client works on a huge value. `growth` and `expiry`: while
+//! millions of keys come, and while they all expire at once.
 //!
-//! A [`super::probe`] sends one GET after the other of a key of its own and notes the longest time to a reply, with and
-//! without what the kernel's scheduler has taken of it. Meanwhile another client builds values of millions of elements,
-//! copies them, writes to the copy, deletes both, sorts and unites. What the machine adds of itself shows in the rows where
-//! the server does nothing else, one of them beside a busy thread for each core.
+//! A [`super::probe`] sends GETs of its own key in sequence and records the longest time to a reply, with and
+//! without the part taken by the kernel's scheduler. Meanwhile another client builds values of millions of
+//! elements, copies them, writes to the copy, deletes both, sorts and unites. The machine's own delays show
+//! in the rows where the server does nothing else, one of them beside a busy thread for each core.
 //!
-//! Evenkeel is measured twice in each round, each time from the beginning: what the two differ in is the machine's. A round begins
-//! with another server than the one before. What counts is the median of the rounds' longest waits.
+//! Evenkeel is measured twice in each round, each time from the beginning: the difference is noise of the
+//! machine. Each round begins with another server. The result is the median of the rounds' longest waits.
 //!
-//! The server has one serving thread unless told otherwise: then nobody can be lucky and be served by the other one.
+//! The server has a single serving thread by default: then no client can be lucky and be served by
+//! another thread.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ use crate::table::{Table, thousands, time_us};
 
 /// Longest wait of the probe.
 const GOAL_MS: Goal = Goal::AtMost(3.0);
-/// How long the rows take in which nothing happens.
+/// Duration of the rows in which nothing happens.
 const IDLE: Duration = Duration::from_secs(2);
 /// Keys of `growth` and of `expiry`, and the bytes of their values.
 const GROWTH_KEYS: u64 = 20_000_000;
@@ -41,11 +42,11 @@ const EXPIRY_KEYS: u64 = 10_000_000;
 const VALUE_SIZE: usize = 64;
 /// Elements per command while a value is built.
 const AT_ONCE: u64 = 20;
-/// How long the probe goes on after a step, for what a server does in the background.
+/// Time that the probe goes on after a step, for the server's background work.
 const AFTER: Duration = Duration::from_millis(300);
-/// Keys that are to expire at once do so this long after the fill began, and 10 us more for each.
+/// Keys that are to expire at once do so this long after the fill began, and 10 us more per key.
 const FILL_PATIENCE: Duration = Duration::from_secs(3);
-/// Longest that a server may take to be rid of them.
+/// Longest time until a server has removed them.
 const EXPIRY_TIME_MAX: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -57,7 +58,7 @@ pub(crate) struct StallsArgs {
     /// Elements of the values that are sorted and united
     #[arg(long, default_value_t = 1_000_000)]
     work: u64,
-    /// Serving threads: with one, whoever works on huge values and whoever waits are served by the same thread
+    /// Serving threads: a single thread serves both the client with the huge values and the waiting client
     #[arg(long, default_value_t = 1)]
     threads: usize,
 }
@@ -79,14 +80,14 @@ impl StallsArgs {
 /// Appends element `number` of a value to a command.
 type Element = fn(u64, &mut Words);
 
-/// What happens while the probe runs.
+/// The work done while the probe runs.
 type Step = Box<dyn Fn(SocketAddr) -> Result<()>>;
 
 fn once(line: &'static str) -> Step {
     Box::new(move |server| feed(server, 1, |_, words| _ = words.line(line)))
 }
 
-/// A thread for each core that does nothing but run.
+/// Runs a busy thread on each core.
 fn keep_busy(time: Duration) -> Result<()> {
     let until = Instant::now() + time;
     std::thread::scope(|scope| {
@@ -97,7 +98,7 @@ fn keep_busy(time: Duration) -> Result<()> {
     interrupt::check()
 }
 
-/// Elements with numbers from zero on, added to one key.
+/// Adds elements, numbered from zero, to a key.
 fn build(command: &'static str, key: &'static str, count: u64, add: Element) -> Step {
     Box::new(move |server| {
         feed(server, count / AT_ONCE, |number, words| {
@@ -194,14 +195,15 @@ impl KeysArgs {
         Duration::from_secs(servers * seconds * session.rounds as u64)
     }
 
-    /// The same where they expire.
+    /// Like [`estimate`](Self::estimate), for keys that expire.
     pub(super) fn estimate_expiry(&self, session: &Session) -> Duration {
         let each = Duration::from_secs(15) + fill_patience(self.keys.unwrap_or(EXPIRY_KEYS));
         each * (felt::planned(session).len() * session.rounds) as u32
     }
 }
 
-/// Longest wait while the keyspace grows: tables have to become larger, and whoever moves all of one at once is seen.
+/// Measures the longest wait while the keyspace grows: tables have to grow, and moving a whole table at once
+/// shows here.
 pub(crate) fn growth(session: &mut Session, args: &KeysArgs) -> Result<()> {
     let (keys, size) = (args.keys.unwrap_or(GROWTH_KEYS), args.value_size);
     let steps: Vec<(String, Step)> = vec![
@@ -213,7 +215,7 @@ pub(crate) fn growth(session: &mut Session, args: &KeysArgs) -> Result<()> {
     waits_of(session, "growth", &title, args.threads, &steps)
 }
 
-/// Longest wait while all keys expire at the same moment.
+/// Measures the longest wait while all keys expire at the same moment.
 pub(crate) fn expiry(session: &mut Session, args: &KeysArgs) -> Result<()> {
     let (keys, size) = (args.keys.unwrap_or(EXPIRY_KEYS), args.value_size);
     // Past the end of the fill, however slow the server.
@@ -266,7 +268,7 @@ fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Runs the steps on one server after the other, in each round, and reports the longest waits of each.
+/// Runs the steps on each server in each round, and reports the longest waits.
 fn waits_of(
     session: &mut Session,
     experiment: &'static str,
@@ -317,7 +319,7 @@ fn waits_of(
     Ok(())
 }
 
-/// `3.10 ms of 3.20 ms in 1.0 s`; with several rounds, behind the first the least and the most.
+/// `3.10 ms of 3.20 ms in 1.0 s`; with several rounds, the first time is followed by its range.
 fn cell(rounds: &[Wait]) -> String {
     let own = felt::time_spread(spread(rounds, Wait::own_us));
     let (all, took) = (spread(rounds, Wait::us).median, spread(rounds, Wait::seconds).median);
@@ -328,7 +330,7 @@ fn spread(rounds: &[Wait], figure: fn(&Wait) -> f64) -> Spread {
     Spread::of(rounds.iter().map(figure)).expect("one round at least, and times are numbers")
 }
 
-/// What a step made the probe wait.
+/// The wait of the probe during a step.
 #[derive(Clone, Copy)]
 struct Wait {
     longest: Longest,
@@ -362,7 +364,7 @@ fn waits(planned: &Planned<'_>, threads: usize, steps: &[(String, Step)]) -> Res
             let took = started.elapsed();
             interrupt::sleep(AFTER)?;
             waits.push(Wait { longest: probe.longest(), took });
-            // FLUSHALL takes the key of the probe along.
+            // FLUSHALL deletes the key of the probe, too.
             feed(server, 1, |_, words| _ = words.line("SET probe value"))?;
         }
         Ok(waits)

@@ -1,9 +1,9 @@
-//! `throughput`: what a SET and a GET cost, with and without a pipeline.
+//! `throughput`: the cost of a SET and a GET, with and without a pipeline.
 //!
-//! The figure to look at is the CPU time of the server process per command, user and system, as a ratio to Valkey's in
-//! the same round. Requests per second depend on the load generator and the machine's mood as well; the CPU time does not
-//! care whether the server was waiting. Pinned, server and load have a CPU each and Evenkeel one worker. Unpinned, each
-//! server uses its threads as it likes, and the load shares the cores with it.
+//! The main metric is the CPU time of the server process per command, user and system, as a ratio to Valkey's
+//! in the same round. Requests per second also depend on the load generator and the machine; the CPU time
+//! does not depend on whether the server was waiting. Pinned, server and load have a CPU each and Evenkeel a
+//! single worker. Unpinned, each server uses its threads as it likes, and the load shares the cores with it.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::stats::{Goal, Spread};
 use crate::table::{Table, thousands};
 use crate::{proc, sys};
 
-/// What is measured, and the goals: CPU per command of one worker on one core, as a ratio to Valkey.
+/// The loads, and the goals: CPU per command of a worker on a single core, as a ratio to Valkey.
 const LOADS: [(Command, usize, Option<f64>); 6] = [
     (Command::Set, 16, Some(0.40)),
     (Command::Get, 16, Some(0.45)),
@@ -29,12 +29,12 @@ const LOADS: [(Command, usize, Option<f64>); 6] = [
     (Command::Set, 100, None),
     (Command::Get, 100, None),
 ];
-/// Valkey with I/O threads is shown from so many cores on. Its threads wait by spinning: with fewer cores they only take
+/// Fewest cores for Valkey with I/O threads. Its threads wait by spinning: with fewer cores they only take
 /// them from the main thread and the load.
 pub(super) const IO_THREADS_FROM: usize = 4;
-/// Share of the free memory that the servers of one experiment may take.
+/// Share of the free memory that the servers of an experiment may take.
 const MEMORY_SHARE: f64 = 0.85;
-/// Keys that a fill writes per second, at the slowest, for the estimate of the time.
+/// Keys that the slowest fill writes per second, for the estimate of the time.
 const FILL_RATE: u64 = 300_000;
 /// The load counts as the limit when it runs for more than this share of the time.
 pub(super) const LOAD_IS_THE_LIMIT: f64 = 0.95;
@@ -61,7 +61,7 @@ impl Default for ThroughputArgs {
     }
 }
 
-/// The servers that are compared, and whether there is memory for each.
+/// A server to compare.
 struct LanePlan {
     kind: Kind,
     name: String,
@@ -77,7 +77,7 @@ impl ThroughputArgs {
         session.time_for(lanes.len() * session.rounds * LOADS.len()) + fill
     }
 
-    /// As many servers as the memory holds, the most important first.
+    /// Returns as many servers as the memory holds, the most important first.
     fn lanes(&self, session: &Session) -> Vec<LanePlan> {
         let threads = if self.unpinned { sys::cores() } else { 1 };
         let several = if threads > 1 { format!(", {threads} threads") } else { String::new() };
@@ -153,7 +153,8 @@ pub(crate) fn throughput(session: &mut Session, args: &ThroughputArgs) -> Result
         println!("{}: left out, {gigabytes:.1} GB more do not fit into the memory", peer.kind.name());
     }
     println!(
-        "\nCPU ratio: to valkey in the same round; of a server that is measured again: to itself, which is the noise"
+        "\nCPU ratio: to valkey in the same round; \
+         of a server that is measured again: to itself, which is the noise"
     );
     let lanes = plans.iter().map(|plan| args.start(session, plan)).collect::<Result<Vec<Lane>>>()?;
     for (command, pipeline, goal) in LOADS {
@@ -182,7 +183,7 @@ pub(crate) fn throughput(session: &mut Session, args: &ThroughputArgs) -> Result
     Ok(())
 }
 
-/// One row per server, with the ratio to Valkey, and of the control to what it controls.
+/// Formats a row per server, with the ratio to Valkey, and of the control to its original.
 fn table(
     session: &mut Session,
     (all, calls): (&[Series], &[Option<f64>]),
@@ -243,7 +244,7 @@ fn table(
     table
 }
 
-/// The control is held against the server that it repeats, Valkey itself against nobody.
+/// Returns the ratio of a server to Valkey, and of the control to its original; `None` for Valkey itself.
 fn ratio_to_valkey(all: &[Series], series: &Series) -> Option<Spread> {
     let reference = if series.is_control { series.kind } else { Kind::Valkey };
     let reference = all.iter().find(|other| other.kind == reference && !other.is_control)?;
@@ -253,7 +254,7 @@ fn ratio_to_valkey(all: &[Series], series: &Series) -> Option<Spread> {
     series.ratio_to(reference, |sample| sample.cpu_us)
 }
 
-/// How busy the load was; an exclamation mark where it, not the server, set the rate.
+/// Formats the load's busy share; an exclamation mark if the load, not the server, set the rate.
 pub(super) fn busy_cell(series: &Series) -> String {
     let busy = series.median(|sample| sample.load_busy);
     format!("{:.0}%{}", busy * 100.0, if busy > LOAD_IS_THE_LIMIT { " !" } else { "" })

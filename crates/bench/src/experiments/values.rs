@@ -1,8 +1,8 @@
-//! `values`: what the usual commands on collections cost, on small values and on large ones.
+//! `values`: the cost of the usual commands on collections, on small values and on large values.
 //!
-//! As in `throughput`, the figure is the CPU time of the server process per command and its ratio to Valkey's in the same
-//! round. Small values are many with ten elements each (a hundred for the rows that say so); the large one has a million
-//! elements, more than fit into a core's caches.
+//! As in `throughput`, the metric is the CPU time of the server process per command and its ratio to Valkey's
+//! in the same round. There are many small values of ten elements each (a hundred for the rows that say so);
+//! the large value has a million elements, more than fit into a core's caches.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,12 +19,12 @@ use crate::peers::{Kind, Launch, ask};
 use crate::stats::Goal;
 use crate::table::Table;
 
-/// Of Valkey's CPU per command: in a pipeline, and without one.
+/// CPU per command relative to Valkey: in a pipeline, and without.
 const GOAL_PIPELINED: Goal = Goal::AtMost(0.7);
 const GOAL_SINGLE: Goal = Goal::AtMost(1.0);
 const PIPELINE: usize = 16;
 const CLIENTS: usize = 50;
-/// Elements of a large value, and keys of small ones.
+/// Elements of a large value, and keys of small values.
 const LARGE: u64 = 1_000_000;
 const SMALL_KEYS: u64 = 10_000;
 const KEY_SIZE: usize = 16;
@@ -45,11 +45,11 @@ struct Row {
     name: &'static str,
     family: Family,
     command: &'static str,
-    /// How many different keys or members its placeholders take.
+    /// Number of different keys or members that its placeholders take.
     range: u64,
 }
 
-/// What a row needs to be there.
+/// The data that a row needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
     Lists,
@@ -68,31 +68,32 @@ const fn row(name: &'static str, family: Family, command: &'static str, range: u
 
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
-    row("LPUSH, LPOP small", Lists,     "LPUSH list:{key} {value} ; LPOP list:{same}",          SMALL_KEYS),
-    row("LRANGE_100 small", Lists,      "LRANGE list100:{key} 0 99",                             SMALL_KEYS / 10),
+    row("LPUSH, LPOP small", Lists,     "LPUSH list:{key} {value} ; LPOP list:{same}",           SMALL_KEYS),
+    row("LRANGE_100 small", Lists,      "LRANGE list100:{key} 0 99",                         SMALL_KEYS / 10),
     row("LPUSH, LPOP large", Lists,     "LPUSH list {value} ; LPOP list",                        1),
     row("LRANGE_100 large", Lists,      "LRANGE list 500000 500099",                             1),
-    row("HSET small", Hashes,            "HSET hash:{key} field:00000000:5 {value}",              SMALL_KEYS),
-    row("HGET small", Hashes,            "HGET hash:{key} field:00000000:5",                      SMALL_KEYS),
-    row("HGETALL(100)", Hashes,          "HGETALL hash100:{key}",                                 SMALL_KEYS / 10),
-    row("HSET large", Hashes,            "HSET hash {key} {value}",                               LARGE),
-    row("HGET large", Hashes,            "HGET hash {key}",                                       LARGE),
-    row("SADD, SPOP small", Sets,      "SADD set:{key} a{number} ; SPOP set:{same}",            SMALL_KEYS),
-    row("SISMEMBER small", Sets,       "SISMEMBER set:{key} member:0000000:5",                  SMALL_KEYS),
-    row("SADD, SPOP large", Sets,      "SADD set other:{number} ; SPOP set",                    LARGE),
-    row("SISMEMBER large", Sets,       "SISMEMBER set {key}",                                   LARGE),
-    row("ZADD small", SortedSets,            "ZADD sorted:{key} {number} member:0000000:5",           SMALL_KEYS),
-    row("ZRANK small", SortedSets,           "ZRANK sorted:{key} member:0000000:5",                   SMALL_KEYS),
-    row("ZADD large", SortedSets,            "ZADD sorted {number} {key}",                            LARGE),
-    row("ZRANK large", SortedSets,           "ZRANK sorted {key}",                                    LARGE),
-    row("ZRANGE_100 large", SortedSets,      "ZRANGE sorted 500000 500099",                           1),
-    row("XADD small", Streams,            "XADD stream:{key} MAXLEN ~ 100 * field {value}",        SMALL_KEYS),
-    row("XADD large", Streams,            "XADD stream MAXLEN ~ 1000000 * field {value}",          1),
-    row("XADD, XREADGROUP", Streams,      "XADD stream MAXLEN ~ 1000000 * field {value} ; XREADGROUP GROUP group one COUNT 1 NOACK STREAMS stream >", 1),
-    row("XACK", Streams,                  "XACK pending group {number}-1",                         LARGE),
-    row("PFADD small", HyperLogLogs,           "PFADD hll:{key} {number}",                              SMALL_KEYS),
-    row("PFADD large", HyperLogLogs,           "PFADD hll {number}",                                    LARGE),
-    row("GEOSEARCH", Places,             "GEOSEARCH places FROMLONLAT 13.4 52.5 BYRADIUS 20 km COUNT 10", 1),
+    row("HSET small", Hashes,           "HSET hash:{key} field:00000000:5 {value}",              SMALL_KEYS),
+    row("HGET small", Hashes,           "HGET hash:{key} field:00000000:5",                      SMALL_KEYS),
+    row("HGETALL(100)", Hashes,         "HGETALL hash100:{key}",                             SMALL_KEYS / 10),
+    row("HSET large", Hashes,           "HSET hash {key} {value}",                               LARGE),
+    row("HGET large", Hashes,           "HGET hash {key}",                                       LARGE),
+    row("SADD, SPOP small", Sets,       "SADD set:{key} a{number} ; SPOP set:{same}",            SMALL_KEYS),
+    row("SISMEMBER small", Sets,        "SISMEMBER set:{key} member:0000000:5",                  SMALL_KEYS),
+    row("SADD, SPOP large", Sets,       "SADD set other:{number} ; SPOP set",                    LARGE),
+    row("SISMEMBER large", Sets,        "SISMEMBER set {key}",                                   LARGE),
+    row("ZADD small", SortedSets,       "ZADD sorted:{key} {number} member:0000000:5",           SMALL_KEYS),
+    row("ZRANK small", SortedSets,      "ZRANK sorted:{key} member:0000000:5",                   SMALL_KEYS),
+    row("ZADD large", SortedSets,       "ZADD sorted {number} {key}",                            LARGE),
+    row("ZRANK large", SortedSets,      "ZRANK sorted {key}",                                    LARGE),
+    row("ZRANGE_100 large", SortedSets, "ZRANGE sorted 500000 500099",                           1),
+    row("XADD small", Streams,          "XADD stream:{key} MAXLEN ~ 100 * field {value}",        SMALL_KEYS),
+    row("XADD large", Streams,          "XADD stream MAXLEN ~ 1000000 * field {value}",          1),
+    row("XADD, XREADGROUP", Streams, "XADD stream MAXLEN ~ 1000000 * field {value} \
+                                      ; XREADGROUP GROUP group one COUNT 1 NOACK STREAMS stream >", 1),
+    row("XACK", Streams,                "XACK pending group {number}-1",                         LARGE),
+    row("PFADD small", HyperLogLogs,    "PFADD hll:{key} {number}",                              SMALL_KEYS),
+    row("PFADD large", HyperLogLogs,    "PFADD hll {number}",                                    LARGE),
+    row("GEOSEARCH", Places,            "GEOSEARCH places FROMLONLAT 13.4 52.5 BYRADIUS 20 km COUNT 10", 1),
 ];
 
 impl ValuesArgs {
@@ -184,14 +185,14 @@ fn measure(
     Ok((cells, object(vec![("row", row.name.into()), ("command", row.command.into()), ("servers", servers)])))
 }
 
-/// Key number `number` after `prefix`, as the load writes it.
+/// Returns key number `number` after `prefix`, as the load writes it.
 fn key(prefix: &str, number: u64) -> Vec<u8> {
     let mut key = prefix.as_bytes().to_vec();
     keys::write(number, KEY_SIZE, &mut key);
     key
 }
 
-/// Everything that the rows of a family touch.
+/// Writes everything that the rows of a family touch.
 fn fill(server: SocketAddr, family: Family) -> Result<()> {
     const VALUE: &str = "sixteen bytes...";
     match family {
@@ -233,7 +234,7 @@ fn fill(server: SocketAddr, family: Family) -> Result<()> {
     }
 }
 
-/// Many values of ten elements, and some of a hundred, whose keys say so.
+/// Writes many values of ten elements, and some of a hundred, whose keys say so.
 fn small(server: SocketAddr, command: &str, name: &str, add: fn(u64, &mut Words)) -> Result<()> {
     for (keys, elements, suffix) in [(SMALL_KEYS, 10, ""), (SMALL_KEYS / 10, 100, "100")] {
         feed(server, keys, |number, words| {
@@ -244,7 +245,7 @@ fn small(server: SocketAddr, command: &str, name: &str, add: fn(u64, &mut Words)
     Ok(())
 }
 
-/// One value of a million elements.
+/// Writes a value of a million elements.
 fn large(server: SocketAddr, head: &str, add: fn(u64, &mut Words)) -> Result<()> {
     const AT_ONCE: u64 = 100;
     feed(server, LARGE / AT_ONCE, |number, words| {
@@ -253,7 +254,7 @@ fn large(server: SocketAddr, head: &str, add: fn(u64, &mut Words)) -> Result<()>
     })
 }
 
-/// A stream whose entries have all been read by a group and not been acknowledged.
+/// Writes a stream whose entries have all been read by a group and not been acknowledged.
 fn pending(server: SocketAddr) -> Result<()> {
     feed(server, LARGE, |number, words| {
         _ = words.line("XADD pending").add(format!("{}-1", number + 1)).line("field value");
@@ -264,7 +265,7 @@ fn pending(server: SocketAddr) -> Result<()> {
     })
 }
 
-/// A score for a member, in no order.
+/// Returns a score for a member, in no order.
 fn scattered(number: u64) -> String {
     (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 24).to_string()
 }

@@ -1,9 +1,10 @@
-//! `wake-up`: what it costs that threads wake each other.
+//! `wake-up`: the cost of threads waking each other.
 //!
-//! First by itself: four threads that hand events round ([`super::ring`]), with a signal for each event, and by the server's
-//! mailbox. One event means that each hand-over wakes a sleeper; with many, the threads are awake anyway, and a signal is
-//! waste. Then in the server: clients of four workers publish, and subscribers on all of them listen, so that nearly
-//! every message crosses from one worker to another. The workers count how often they were woken, and their turns.
+//! First in isolation: four threads pass events round ([`super::ring`]), with a signal for each event, and by
+//! the server's mailbox. With a single event each hand-over wakes a sleeper; with many, the threads are awake
+//! anyway, and a signal is waste. Then in the server: clients of four workers publish, and subscribers on all
+//! of them listen, so that nearly every message crosses from one worker to another. The workers count their
+//! wake-ups and turns.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ use crate::stats::{Goal, Spread};
 use crate::table::{Table, thousands};
 use crate::{proc, sys};
 
-/// Events on their way at a time: each hand-over wakes a sleeper, and hardly any has to.
+/// Events under way at a time: each hand-over wakes a sleeper, and hardly any has to.
 const EVENTS: [usize; 2] = [1, 64];
 const WAYS: [(Way, &str); 2] = [(Way::Always, "eventfd each time"), (Way::Mailbox, "evenkeel's mailbox")];
 const SUBSCRIBERS: usize = 8;
@@ -31,9 +32,9 @@ const PUBLISHERS: usize = 16;
 const PIPELINES: [usize; 2] = [1, 16];
 const MESSAGE_SIZE: usize = 50;
 const CHANNEL: &str = "evenkeel-bench:wake-up";
-/// Signals for each time that a thread went to sleep: who is awake gets none.
+/// Signals per time that a thread went to sleep: a thread that is awake gets none.
 const PER_SLEEP: Goal = Goal::AtMost(1.0);
-/// Wake-ups of all workers for each turn of a loop and each peer that it could have woken.
+/// Wake-ups of all workers, per turn of a loop and per other worker that it could have woken.
 const PER_TURN: Goal = Goal::AtMost(1.0);
 
 pub(super) fn estimate(session: &Session) -> Duration {
@@ -108,7 +109,7 @@ fn threads(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// One measurement of the server; wake-ups of workers and turns of their loops are per message.
+/// A measurement of the server; wake-ups of workers and turns of their loops are per message.
 struct Woken {
     sample: Sample,
     wakeups: f64,
@@ -176,7 +177,8 @@ fn server(session: &mut Session) -> Result<()> {
         ]));
     }
     let title = format!(
-        "wake-up: {PUBLISHERS} clients PUBLISH {MESSAGE_SIZE} B to {SUBSCRIBERS} subscribers over {THREADS} workers, {} cores",
+        "wake-up: {PUBLISHERS} clients PUBLISH {MESSAGE_SIZE} B to {SUBSCRIBERS} \
+         subscribers over {THREADS} workers, {} cores",
         sys::cores()
     );
     session.report("wake-up", &title, &table, vec![("servers", Json::Array(figures))]);
@@ -187,7 +189,7 @@ fn messages_per_s(one: &Woken) -> f64 {
     one.sample.rate * SUBSCRIBERS as f64
 }
 
-/// The account runs over the warm-up as well, and is divided by what was published in all of that time.
+/// The account covers the warm-up as well, and is divided by the messages of all that time.
 fn measure(session: &Session, lane: &Lane, traffic: &Traffic) -> Result<Woken> {
     let (before, began) = (Account::of(lane)?, Instant::now());
     let (interrupts_before, _) = proc::interrupts_between_cpus();

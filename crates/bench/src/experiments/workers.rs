@@ -1,8 +1,8 @@
-//! `workers`: does a second worker help?
+//! `workers`: the benefit of a second worker.
 //!
-//! One worker against as many as there are cores, unpinned, the same load. On a small machine the load needs cores as
-//! well: there, more workers can only win while a command costs the server more than it costs the load, and the table
-//! shows how busy the load was.
+//! A single worker is compared with as many workers as there are cores, unpinned, under the same load. On a
+//! small machine the load needs cores as well: there, more workers can only win while a command costs the
+//! server more than the load, and the table shows how busy the load was.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::table::Table;
 
 const LOADS: [(Command, usize); 4] =
     [(Command::Set, 16), (Command::Get, 16), (Command::Set, 1), (Command::Get, 1)];
-/// One worker, all workers, and one worker again for the noise.
+/// A single worker, all workers, and a single worker again for the noise.
 const LANES: usize = 3;
 const KEYS: u64 = 300_000;
 const VALUE_SIZE: usize = 500;
@@ -67,14 +67,15 @@ pub(crate) fn workers(session: &mut Session) -> Result<()> {
         ]));
     }
     let title = format!(
-        "One worker and {}, unpinned, {CLIENTS} clients, {VALUE_SIZE} B values: requests/s, and ratios of all to one",
+        "One worker and {}, unpinned, {CLIENTS} clients, {VALUE_SIZE} B values: \
+         requests/s, and ratios of all to one",
         sys::cores()
     );
     session.report("workers", &title, &table, vec![("loads", Json::Array(figures))]);
     Ok(())
 }
 
-/// One worker, one worker again, all workers.
+/// Starts a single worker, the same again, and all workers.
 fn start(session: &Session) -> Result<Option<Vec<Lane>>> {
     let Some(peer) = session.peer(Kind::Evenkeel) else { return Ok(None) };
     let mut lanes = Vec::new();

@@ -1,7 +1,8 @@
-//! What a replica costs at least: a thread that sends what the serving thread has read.
+//! The least cost of a replica: a thread that sends the bytes that the serving thread has read.
 //!
-//! The serving thread copies nothing and wakes nobody: it gives away the buffer that it has read into and goes on with another.
-//! The sending thread looks for them twice a millisecond, and sends as many as there are at once.
+//! The serving thread copies nothing and wakes no thread: it gives away the buffer that it has read into and
+//! goes on with another. The sending thread looks for buffers twice a millisecond, and sends all that are
+//! there at once.
 
 use std::io::{IoSlice, Write};
 use std::ops::Range;
@@ -13,22 +14,22 @@ use anyhow::{Context, Result};
 use parking_lot::Mutex;
 use socket2::Socket;
 
-/// How often the sending thread looks when there was nothing.
+/// Interval at which the idle sending thread looks for buffers.
 const LOOK: Duration = Duration::from_micros(500);
-/// Buffers that may wait. Then the clients wait, too.
+/// Most buffers that may wait; beyond, the clients wait, too.
 const WAITING_MAX: usize = 1_024;
 /// Buffers that are sent at once.
 const AT_ONCE: usize = 64;
 
-/// The way to the thread that sends.
+/// The queue to the sending thread.
 pub(super) struct Feed(Arc<Queue>);
 
 #[derive(Default)]
 struct Queue {
     waiting: Mutex<Vec<Piece>>,
-    /// What was sent, to be read into again.
+    /// Sent buffers, to be read into again.
     spare: Mutex<Vec<Vec<u8>>>,
-    /// The replica has gone, or the server does not serve it any more.
+    /// The replica has gone, or the server no longer serves it.
     is_over: AtomicBool,
 }
 
@@ -52,7 +53,7 @@ impl Feed {
         self.0.is_over.load(Relaxed)
     }
 
-    /// Gives away a part of a buffer; returns one to go on with, which may be empty.
+    /// Gives away a part of a buffer; returns a buffer to go on with, which may be empty.
     pub(super) fn give(&self, buffer: Vec<u8>, range: Range<usize>) -> Vec<u8> {
         loop {
             let mut waiting = self.0.waiting.lock();
@@ -94,9 +95,9 @@ impl Queue {
     }
 }
 
-/// None when the connection is over.
+/// `None` when the connection is over.
 fn write_all(socket: &mut Socket, mut slices: &mut [IoSlice<'_>]) -> Option<()> {
-    // Parts without bytes are passed over first: nothing written would be taken for the end.
+    // Empty parts are skipped first: a write of nothing would be taken for the end.
     IoSlice::advance_slices(&mut slices, 0);
     while !slices.is_empty() {
         let size = socket.write_vectored(slices).ok().filter(|size| *size > 0)?;
@@ -112,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// Socket of the server and stream of the replica.
+    /// Returns the socket of the server and the stream of the replica.
     fn pair() -> (Socket, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let replica = TcpStream::connect(listener.local_addr().expect("its address")).expect("it listens");

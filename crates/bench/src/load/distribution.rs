@@ -7,22 +7,22 @@ use anyhow::{Context, Result, bail};
 
 use super::keys::Random;
 
-/// Exponent of `zipf` when none is given: what measurements of caches have found, and what other generators take.
+/// Exponent of `zipf` by default, as measured in caches and used by other generators.
 const ZIPF_EXPONENT: f64 = 0.99;
 const ZIPF_EXPONENT_MAX: f64 = 10.0;
-/// Requests of a hundred that `hot` sends to one key when nothing is said.
+/// Percentage of requests that `hot` sends to a single key by default.
 const HOT_PERCENT: u8 = 50;
 
-/// Order in which keys come.
+/// The order in which keys come.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Distribution {
-    /// Each request takes any key, all alike.
+    /// Each request takes any key, all with the same probability.
     Uniform,
-    /// One after the other, and from the start again.
+    /// In sequence, and from the start again.
     Sequential,
     /// The key with the k-th number comes in proportion to 1/k^exponent.
     Zipf { exponent: f64 },
-    /// So many requests of a hundred go to the first key, the others to any.
+    /// `percent` of the requests go to the first key, the rest to any key.
     Hot { percent: u8 },
 }
 
@@ -96,19 +96,19 @@ impl Draw {
     }
 }
 
-/// Ranks by Zipf's law, by rejection-inversion (Hörmann and Derflinger 1996): no table, and about one draw for each rank
-/// however many there are.
+/// Ranks by Zipf's law, by rejection-inversion (Hörmann and Derflinger 1996): no table, and about a draw
+/// per rank, whatever the number of ranks.
 ///
-/// The law's bars of width one lie under the curve x^-exponent. A point is drawn under the curve, by the inverse of the
-/// curve's integral, and counts if it lies in the bar of the nearest rank.
+/// The law's bars of width one lie under the curve x^-exponent. A point is drawn under the curve, by the
+/// inverse of the curve's integral, and counts if it lies in the bar of the nearest rank.
 #[derive(Debug)]
 pub(super) struct Zipf {
     exponent: f64,
     count: f64,
-    /// The integral up to where the first bar begins, and to where the last one ends.
+    /// The integral up to the start of the first bar, and up to the end of the last bar.
     from: f64,
     to: f64,
-    /// A point that is not farther than this below its rank is surely in the bar.
+    /// A point at most this far below its rank is surely in the bar.
     sure: f64,
 }
 
@@ -123,7 +123,7 @@ impl Zipf {
 
     fn next(&self, random: &mut Random) -> u64 {
         loop {
-            // 53 bits are what a float between 0 and 1 can hold.
+            // A float between 0 and 1 holds 53 bits.
             let part = (random.next() >> 11) as f64 / (1u64 << 53) as f64;
             let area = self.to + part * (self.from - self.to);
             let at = self.inverse(area);
@@ -160,7 +160,7 @@ fn over(f: fn(f64) -> f64, x: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// How often each of the first ranks came.
+    /// Returns the number of draws per rank.
     fn drawn(distribution: Distribution, count: u64, draws: u64) -> Vec<u64> {
         let (mut draw, mut random) = (Draw::new(distribution, count), Random::new(5));
         let mut hits = vec![0; count as usize];
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn a_hot_key_gets_its_share() {
         let hits = drawn(Distribution::Hot { percent: 90 }, 10, 100_000);
-        assert!((90_300..91_700).contains(&hits[0]), "{hits:?}"); // and a tenth of the rest
+        assert!((90_300..91_700).contains(&hits[0]), "{hits:?}"); // 90 percent, and a tenth of the rest
         assert!(hits[1..].iter().all(|hits| (800..1_200).contains(hits)), "{hits:?}");
     }
 

@@ -1,4 +1,4 @@
-//! Where a server listens, what is spoken there, and how a connection to it is opened.
+//! A server's address and protocol, and the way to open a connection to it.
 
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
@@ -16,7 +16,7 @@ use super::replies::{Replies, Skipper};
 use super::stream::Stream;
 use super::tls::{Trust, Tunnel};
 
-/// Longest that a connection may take to be opened, handshake and greeting included.
+/// Longest time to open a connection, handshake and greeting included.
 const OPEN_TIME_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(crate) enum Address {
 pub(crate) enum Protocol {
     #[default]
     Resp2,
-    /// Asked for by HELLO 3, which each connection says first.
+    /// Requested by HELLO 3 as the first command of each connection.
     Resp3,
     /// Memcached's text protocol, for GET and SET.
     Memcached,
@@ -84,7 +84,7 @@ impl fmt::Display for Protocol {
 }
 
 impl Protocol {
-    /// What counts the replies of one connection.
+    /// Returns a counter for the replies of a connection.
     pub(super) fn replies(self) -> Replies {
         match self {
             Self::Resp2 | Self::Resp3 => Replies::Resp(Skipper::new()),
@@ -94,7 +94,7 @@ impl Protocol {
 }
 
 impl Endpoint {
-    /// A socket of the right kind, not connected.
+    /// Returns a socket of the right kind, not connected.
     pub(super) fn socket(&self) -> Result<Socket> {
         let (domain, transport) = match &self.address {
             Address::Tcp(address) => (Domain::for_address(*address), Some(Transport::TCP)),
@@ -116,7 +116,7 @@ impl Endpoint {
         self.tls.as_ref().map(Tunnel::new).transpose()
     }
 
-    /// A connection over which requests can be sent; from here on it never waits.
+    /// Opens a connection over which requests can be sent; from here on it never blocks.
     pub(super) fn open(&self, greeting: &Greeting) -> Result<Stream> {
         let socket = self.socket()?;
         socket.connect_timeout(&self.target()?, OPEN_TIME_MAX)?;
@@ -142,7 +142,7 @@ impl Endpoint {
     }
 }
 
-/// Says the greeting and waits until all of it has been answered.
+/// Sends the greeting and waits until all of it has been answered.
 fn greet(stream: &mut Stream, greeting: &Greeting) -> Result<()> {
     let (mut answers, mut inbox) = (greeting.answers(), [0; 1024]);
     stream.write_all(greeting.bytes()).with_context(|| format!("cannot say {greeting}"))?;

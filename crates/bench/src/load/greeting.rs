@@ -1,7 +1,7 @@
-//! What a connection says before its first request: HELLO 3, who it is, and which database it takes.
+//! The greeting that a connection sends before its first request: HELLO 3, credentials, and the database.
 //!
-//! It goes out in one piece, and its replies are looked at, unlike those to requests: with another answer than the one
-//! hoped for, nothing that follows measures what was asked for.
+//! The greeting goes out in one piece, and its replies are checked, unlike replies to requests: after an
+//! error, the following requests would not measure the requested load.
 
 use std::fmt;
 
@@ -10,17 +10,17 @@ use anyhow::{Result, bail};
 use super::endpoint::Protocol;
 use super::replies::Skipper;
 
-/// Who the connections are, and where their keys lie.
+/// The credentials of the connections, and the database with their keys.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Login {
-    /// Without it, the server takes a connection for its default user.
+    /// `None`: the server's default user.
     pub(crate) user: Option<String>,
     pub(crate) password: Option<Password>,
-    /// Without it, the server takes its first one.
+    /// `None`: the server's first database.
     pub(crate) database: Option<u32>,
 }
 
-/// Is not shown.
+/// Never shown.
 #[derive(Clone)]
 pub(crate) struct Password(String);
 
@@ -94,7 +94,7 @@ impl Greeting {
         &self.bytes
     }
 
-    /// What takes the replies of one connection.
+    /// Returns a reader for the replies of a connection.
     pub(super) fn answers(&self) -> Answers {
         Answers { skipper: Skipper::new(), answered: 0, awaited: self.commands.len(), is_error: false }
     }
@@ -113,11 +113,11 @@ pub(super) struct Answers {
     answered: usize,
     /// `answered <= awaited`
     awaited: usize,
-    /// The one under way is an error.
+    /// The current reply is an error.
     is_error: bool,
 }
 
-/// The server's answer to a part of the greeting, when it is an error.
+/// The server's error reply to a part of the greeting.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) command: String,
@@ -135,7 +135,7 @@ impl Answers {
         self.answered == self.awaited
     }
 
-    /// Takes from `bytes` what answers the greeting, up to the first refusal. Fails when that is not RESP.
+    /// Takes replies to the greeting from `bytes`, up to the first refusal. Fails if they are not RESP.
     pub(super) fn take(&mut self, greeting: &Greeting, bytes: &mut &[u8]) -> Result<Option<Refusal>> {
         while !self.are_complete()
             && let [byte, rest @ ..] = *bytes
@@ -165,7 +165,7 @@ mod tests {
         Login { user: user.map(str::to_owned), password, database }
     }
 
-    /// The words of all commands.
+    /// Returns the words of all commands.
     fn said(protocol: Protocol, login: &Login) -> String {
         let greeting = Greeting::new(protocol, login);
         let text = String::from_utf8(greeting.bytes).expect("ASCII");
@@ -203,7 +203,7 @@ mod tests {
         assert!(!format!("{login:?}").contains("hush"));
     }
 
-    /// What is left of `stream` after the greeting, and who refused what.
+    /// Returns the part of `stream` after the greeting, and the refusal, if any.
     fn answered(stream: &[u8], pieces: usize) -> (Vec<u8>, Option<String>) {
         let greeting = Greeting::new(Protocol::Resp3, &login(None, Some("x"), Some(3)));
         let (mut answers, mut left) = (greeting.answers(), Vec::new());

@@ -1,8 +1,9 @@
-//! Kept connections: each sends a batch, waits for all its replies, and sends the next, at once or when it is due.
+//! Kept connections: each sends a batch, waits for all its replies, and sends the next, at once or when it is
+//! due.
 //!
-//! A turn costs per ready connection one read and one write, and a share of one `epoll_wait`. It reads from all that are
-//! ready before it writes to any: the kernel's code for each direction stays in the cache, which is worth about 5%
-//! without a pipeline, where 98% of the generator's time is the kernel's.
+//! A turn costs a read and a write per ready connection, and a share of an `epoll_wait`. It reads from all
+//! ready connections before it writes to any: the kernel's code for each direction stays in the cache. This
+//! is worth about 5% without a pipeline, where 98% of the generator's time is the kernel's.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -19,18 +20,18 @@ use super::tally::Tally;
 use super::{Driver, Plan, TURN_MAX, Until};
 use crate::sys::{self, Poller};
 
-/// A read takes up to this much: a batch of 16 replies of 500 bytes fits eight times.
+/// Largest read: a batch of 16 replies of 500 bytes fits eight times.
 const READ_SIZE: usize = 64 * 1024;
 
 struct Client {
     stream: Stream,
     replies: Replies,
-    /// Replies until the batch is complete; 0: nothing is under way.
+    /// Replies until the batch is complete; 0: no batch is under way.
     awaited: u64,
-    /// Of that batch; it counts from when it was sent or, in an open loop, was due.
+    /// Requests of that batch; its time runs from when it was sent or, in an open loop, was due.
     sent: u64,
     sent_at: Instant,
-    /// What the socket did not take of the batch.
+    /// Bytes of the batch that the socket did not take.
     unsent: Vec<u8>,
 }
 
@@ -45,7 +46,7 @@ pub(super) struct KeptConnections {
     busy: usize,
     /// Connections whose batch this turn completed.
     ready: Vec<usize>,
-    /// In an open loop those that have nothing under way, and when the next batch is due.
+    /// In an open loop, the connections without a batch under way, and the schedule of the batches.
     idle: VecDeque<usize>,
     schedule: Option<Schedule>,
     batch: Vec<u8>,
@@ -84,7 +85,7 @@ impl KeptConnections {
         })
     }
 
-    /// Sends the next batch of a connection that has nothing under way, as far as requests are left.
+    /// Sends the next batch of an idle connection, as far as requests are left.
     fn send(&mut self, token: usize, due: Instant) -> Result<()> {
         let requests = self.pipeline.min(self.budget);
         if requests == 0 {
@@ -100,7 +101,7 @@ impl KeptConnections {
         client.send(&self.batch)
     }
 
-    /// Sends the batches that are due, as far as connections have nothing else under way.
+    /// Sends the batches that are due, as far as connections are idle.
     fn send_what_is_due(&mut self) -> Result<()> {
         while let Some(&token) = self.idle.front()
             && let Some(due) = self.schedule.as_mut().and_then(|schedule| schedule.take(Instant::now()))
@@ -111,13 +112,14 @@ impl KeptConnections {
         Ok(())
     }
 
-    /// How long a turn may wait.
+    /// Returns how long a turn may wait.
     fn patience(&self) -> Duration {
         let due = self.schedule.as_ref().filter(|_| !self.idle.is_empty() && self.budget > 0);
         due.map_or(TURN_MAX, |schedule| schedule.until_due(Instant::now()).min(TURN_MAX))
     }
 
-    /// Reads what has come for a connection; when its batch is complete, it becomes ready for the next.
+    /// Reads incoming bytes of a connection; when its batch is complete, the connection becomes ready for the
+    /// next.
     fn receive(&mut self, token: usize) -> Result<()> {
         loop {
             let client = &mut self.clients[token];
@@ -134,7 +136,8 @@ impl KeptConnections {
             if counts.replies > client.awaited {
                 let words = client.last_words();
                 bail!(
-                    "the server sent more replies than there were requests; does it speak this protocol?{words}"
+                    "the server sent more replies than there were \
+                     requests; does it speak this protocol?{words}"
                 );
             }
             client.awaited -= counts.replies;
@@ -208,14 +211,14 @@ impl Client {
         Ok(Self { stream, replies, awaited: 0, sent: 0, sent_at: Instant::now(), unsent })
     }
 
-    /// Sends what the socket has not taken before.
+    /// Sends the bytes that the socket did not take before.
     fn go_on(&mut self) -> Result<()> {
         self.stream.push().context("cannot write to the server")?;
         let rest = std::mem::take(&mut self.unsent);
         self.send(&rest)
     }
 
-    /// Writes `bytes`; what the socket does not take waits until it is writable again.
+    /// Writes `bytes`; the part that the socket does not take waits until the socket is writable again.
     fn send(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             match self.stream.write(bytes) {

@@ -1,7 +1,8 @@
-//! Which keys the load touches, and how they are written.
+//! The keys of the load, and their format.
 //!
-//! Key number i is `key:` and i in decimal, padded with zeroes to the key's size, as in `key:000000001234`: the form
-//! that other load generators use as well, so that a server filled by one can be read by another.
+//! Key number i is `key:` and i in decimal, padded with zeroes to the key's size, as in `key:000000001234`:
+//! the form that other load generators use as well, so that they can read a server filled by this program,
+//! and the reverse.
 
 use anyhow::{Result, bail};
 
@@ -36,7 +37,7 @@ impl KeyStream {
     }
 }
 
-/// SplitMix64 (Steele, Lea and Flood 2014): two multiplications a number, and any seed will do.
+/// SplitMix64 (Steele, Lea and Flood 2014): two multiplications per number, and any seed will do.
 #[derive(Debug)]
 pub(crate) struct Random(u64);
 
@@ -53,13 +54,14 @@ impl Random {
         bits ^ (bits >> 31)
     }
 
-    /// A number below `bound`, by multiplication instead of division; its bias is below 2^-32 for any count of keys.
+    /// Returns a number below `bound`, by multiplication instead of division; its bias is below 2^-32 for any
+    /// count of keys.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 }
 
-/// Size and numbers of keys that fit together.
+/// Checks that the numbers of the keys fit into the size.
 pub(crate) fn check(key_size: usize, range: KeyRange) -> Result<()> {
     if range.count == 0 {
         bail!("there must be at least one key");
@@ -81,7 +83,7 @@ pub(crate) fn write(number: u64, key_size: usize, out: &mut Vec<u8>) {
     write_digits(number, key_size - PREFIX.len(), out);
 }
 
-/// Appends a number in decimal, padded with zeroes to so many digits.
+/// Appends a number in decimal, padded with zeroes to this many digits.
 pub(crate) fn write_digits(number: u64, digits: usize, out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + digits, b'0');

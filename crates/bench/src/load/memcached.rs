@@ -1,21 +1,21 @@
-//! Counts the replies of memcached's text protocol, wherever the stream is cut: lines, and values behind those that announce
-//! one. A GET is answered by a value and END, or by END alone, which is a miss.
+//! Counts the replies of memcached's text protocol, wherever the stream is cut: lines, and values behind
+//! lines that announce a value. A GET is answered by a value and END, or by END alone, which is a miss.
 
 use anyhow::{Context, Result, bail};
 
 use super::replies::Counts;
 
-/// Longest line: that of a value has its key, 250 bytes at most, and three numbers.
+/// Longest line: a value's line holds its key, 250 bytes at most, and three numbers.
 const LINE_MAX: usize = 2_048;
 
-/// The state of one connection's stream.
+/// The state of a connection's stream.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    /// The beginning of a line whose end has not come.
+    /// The beginning of an incomplete line.
     part: Vec<u8>,
     /// Bytes of a value and its line end that have not come.
     left: u64,
-    /// The reply under way has had a value.
+    /// The current reply has had a value.
     found: bool,
     error_text: String,
 }

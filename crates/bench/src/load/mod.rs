@@ -1,12 +1,13 @@
-//! The load generator, over kept connections or short ones: a closed loop, or an open one at a fixed rate.
+//! The load generator, over kept or short connections: a closed loop, or an open loop at a fixed rate.
 //!
-//! It has to be cheaper per request than any server that it measures, or it measures itself. So each thread is one
-//! epoll loop over its share of the connections, with one write and one read per batch and connection, buffers that are
-//! reused, and replies that are counted but not looked at. Nothing is shared between the threads but a phase that the
-//! main thread writes and, per thread, a count of commands that the main thread reads.
+//! It has to be cheaper per request than any server that it measures, or it measures itself. So each thread
+//! is an epoll loop over its share of the connections, with a write and a read per batch and connection,
+//! reused buffers, and replies that are counted but not decoded. The threads share nothing but a phase that
+//! the main thread writes and, per thread, a count of commands that the main thread reads.
 //!
-//! The main thread moves all of them from warm-up to measuring to the end, and takes the server's measures from `/proc`
-//! at the same two instants as the counts: CPU per command is one difference divided by the other.
+//! The main thread moves all threads from warm-up to measuring to the end, and takes the server's measures
+//! from `/proc` at the same two instants as the counts: CPU per command is the quotient of the two
+//! differences.
 
 pub(crate) mod distribution;
 pub(crate) mod endpoint;
@@ -45,16 +46,17 @@ use requests::{Command, Composer};
 use sizes::Sizes;
 pub(crate) use tally::{Outcome, Tally};
 
-/// Longest that the server may leave all connections of a thread without an answer.
+/// Longest time that the server may leave all connections of a thread without an answer.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// A loop turn ends at the latest after this time, to look at the phase.
+/// A loop turn ends at the latest after this time, to check the phase.
 const TURN_MAX: Duration = Duration::from_millis(50);
-/// Most requests of one batch: a bound for mistakes on the command line.
+/// Most requests of a batch: a bound for mistakes on the command line.
 const PIPELINE_MAX: usize = 10_000;
 /// Bounds of a rate, for mistakes on the command line.
 const RATE_MIN: f64 = 0.1;
 const RATE_MAX: f64 = 1e8;
-/// Connections of a fill: enough that the server always has a batch waiting, few enough that batches stay large.
+/// Connections of a fill: enough that the server always has a batch waiting, few enough that batches stay
+/// large.
 const FILL_CLIENTS: usize = 4;
 const FILL_PIPELINE: usize = 64;
 
@@ -63,13 +65,13 @@ const FILL_PIPELINE: usize = 64;
 pub(crate) enum Until {
     /// Measured for a time, after a warm-up that does not count.
     Time { warm_up: Duration, measured: Duration },
-    /// So many requests, all of them measured.
+    /// This many requests, all of them measured.
     Requests(u64),
-    /// Measured until something else is over, which begins when the warm-up has ended.
+    /// Measured until an event is over, which begins when the warm-up has ended.
     Event { warm_up: Duration, event: Arc<Event> },
 }
 
-/// What a load and something that happens to its server tell each other.
+/// Synchronizes a load with an event in its server.
 #[derive(Debug, Default)]
 pub(crate) struct Event {
     may_begin: AtomicBool,
@@ -86,7 +88,7 @@ impl Event {
         Ok(())
     }
 
-    /// The load ends.
+    /// Ends the load.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::Release);
     }
@@ -96,7 +98,7 @@ impl Event {
     }
 }
 
-/// Everything that decides what a run does.
+/// All parameters of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) server: Endpoint,
@@ -108,10 +110,10 @@ pub(crate) struct Plan {
     pub(crate) keys: KeyRange,
     pub(crate) distribution: Distribution,
     pub(crate) value_size: usize,
-    /// Requests per second, sent when they are due; `None`: each connection sends when it has been answered.
+    /// Requests per second, sent when they are due; `None`: each connection sends after its last reply.
     pub(crate) rate: Option<f64>,
     pub(crate) until: Until,
-    /// A connection per request instead of kept ones.
+    /// A connection per request instead of kept connections.
     pub(crate) short: bool,
     /// CPUs for the threads; empty: anywhere.
     pub(crate) cpus: Vec<usize>,
@@ -167,7 +169,8 @@ impl Plan {
         Ok(())
     }
 
-    /// What thread `index` of `self.threads` does: its share of clients, requests and, where they come in order, keys.
+    /// Returns the plan of thread `index` of `self.threads`: its share of clients, requests and, if they come
+    /// in order, keys.
     fn share(&self, index: usize) -> Self {
         let (index, threads) = (index as u64, self.threads as u64);
         let part = |whole: u64, index: u64| whole / threads + u64::from(index < whole % threads);
@@ -189,13 +192,13 @@ impl Plan {
     }
 }
 
-/// What the command line asks for beside a plan, and no experiment does.
+/// Options of the command line beside a plan, which no experiment uses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extras {
     pub(crate) login: Login,
     /// Sizes of the values, unless all have the plan's.
     pub(crate) sizes: Option<Sizes>,
-    /// A line on stderr says how far the run is.
+    /// Show progress in a line on stderr.
     pub(crate) shows_progress: bool,
 }
 
@@ -207,13 +210,13 @@ enum Phase {
     Stop,
 }
 
-/// What the threads and the main thread share.
+/// State shared by the threads and the main thread.
 struct Control {
     phase: AtomicU8,
     counters: Vec<Counter>,
 }
 
-/// What a thread has had answered since its start: kinds of replies are counted of the same ones. On a cache line of its own.
+/// Replies to a thread since its start; all its counts belong to the same moment. On its own cache line.
 #[repr(align(64))]
 #[derive(Default)]
 struct Counter(Mutex<Counts>);
@@ -252,16 +255,16 @@ impl Control {
 trait Driver: Send {
     /// Sends the first requests.
     fn begin(&mut self) -> Result<()>;
-    /// Handles what is ready. False when all requests that were asked for have been answered.
+    /// Handles ready connections. Returns false when all requested requests have been answered.
     fn turn(&mut self) -> Result<bool>;
     fn tally(&mut self) -> &mut Tally;
-    /// How long the connection has waited that waits longest.
+    /// Returns the wait of the connection that waits longest.
     fn longest_wait(&self) -> Duration;
-    /// Requests that were due and have not been sent.
+    /// Returns the requests that were due and have not been sent.
     fn late(&self) -> u64;
 }
 
-/// Runs `plan`; measures the process `server` along with it when its number is given.
+/// Runs `plan`; with `server`, also measures the process of that number.
 pub(crate) fn run(plan: &Plan, server: Option<u32>) -> Result<Outcome> {
     run_with(plan, &Extras::default(), server)
 }
@@ -283,7 +286,7 @@ pub(crate) fn run_with(plan: &Plan, extras: &Extras, server: Option<u32>) -> Res
         });
     }
     let counters = (0..threads).map(|_| Counter::default()).collect();
-    // A number of requests counts from the first one, so the threads must find the phase when they begin.
+    // A number of requests counts from the first request, so the threads must find the phase when they begin.
     let first = if matches!(plan.until, Until::Requests(_)) { Phase::Measure } else { Phase::WarmUp };
     let control = Control { phase: AtomicU8::new(first as u8), counters };
     let began = Mark::take(&control, server)?;
@@ -319,7 +322,7 @@ fn spawn<'scope, 'env>(
     Ok(workers)
 }
 
-/// The life of one thread.
+/// Runs a thread's loop from start to end.
 fn drive(driver: &mut dyn Driver, control: &Control, counter: &Counter) -> Result<Tally> {
     let mut seen = control.phase();
     let mut cpu_at_start = sys::thread_cpu_ns();
@@ -351,7 +354,7 @@ fn drive(driver: &mut dyn Driver, control: &Control, counter: &Counter) -> Resul
     Ok(tally)
 }
 
-/// What the main thread saw between the two ends of the measured time.
+/// The main thread's measurements at both ends of the measured time.
 pub(crate) struct Window {
     pub(crate) started: Instant,
     pub(crate) ended: Instant,
@@ -361,7 +364,7 @@ pub(crate) struct Window {
     pub(crate) listen_overflows: u64,
 }
 
-/// Counts and measures at one instant.
+/// Counts and measures at a single instant.
 struct Mark {
     at: Instant,
     answered: Counts,
@@ -415,7 +418,8 @@ fn conduct(
             started
         }
     };
-    let (at, answered) = (Instant::now(), control.answered()); // before the look at the server, which takes time
+    // before the look at the server, which takes time
+    let (at, answered) = (Instant::now(), control.answered());
     let ended = Mark { at, answered, ..Mark::take(control, server)? };
     Ok(Window {
         started: started.at,

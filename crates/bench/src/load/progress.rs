@@ -1,4 +1,4 @@
-//! A line on the terminal that says how fast a run is and how much of it is over, once a second.
+//! A line on the terminal that shows the rate and the progress of a run, once a second.
 
 use std::cell::Cell;
 use std::io::Write;
@@ -8,13 +8,13 @@ use super::Until;
 use crate::table::thousands;
 
 const EVERY: Duration = Duration::from_secs(1);
-/// Columns that a line may take: the longest, 100% and a rate of a billion.
+/// Columns of the longest line: 100% and a rate of a billion.
 const WIDTH: usize = 48;
 
 /// Removes its line when it is dropped.
 pub(super) struct Progress {
     began: Instant,
-    /// When the line was written, and how many commands had been answered then.
+    /// The time of the last line, and the number of commands answered then.
     last: Cell<(Instant, u64)>,
     is_shown: Cell<bool>,
 }
@@ -25,7 +25,7 @@ impl Progress {
         Self { began: now, last: Cell::new((now, 0)), is_shown: Cell::new(false) }
     }
 
-    /// Writes the line when it is time. `commands` says how many have been answered.
+    /// Writes the line when it is time. `commands` returns the number of commands answered.
     pub(super) fn tick(&self, until: &Until, commands: impl FnOnce() -> u64) {
         let (now, (before, answered_before)) = (Instant::now(), self.last.get());
         let passed = now.saturating_duration_since(before);
@@ -48,13 +48,14 @@ impl Drop for Progress {
     }
 }
 
-/// Writes over what stands in the line, and leaves the cursor at its beginning.
+/// Overwrites the line, and leaves the cursor at its beginning.
 fn show(line: &str) {
     let mut stderr = std::io::stderr().lock();
-    let _ = write!(stderr, "{line:<WIDTH$}\r").and_then(|()| stderr.flush()); // nobody has to see it
+    // failure to show it does no harm
+    let _ = write!(stderr, "{line:<WIDTH$}\r").and_then(|()| stderr.flush());
 }
 
-/// The part of the run that is over, if that can be said.
+/// Returns the part of the run that is over, if known.
 fn done(until: &Until, elapsed: Duration, commands: u64) -> Option<f64> {
     match until {
         Until::Time { warm_up, measured } => {

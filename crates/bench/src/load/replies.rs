@@ -1,10 +1,10 @@
 //! Counts the replies in a stream of RESP2 or RESP3 bytes, wherever the stream is cut.
 //!
-//! The generator wants to know how many replies have arrived and whether they were errors or misses; values themselves
-//! do not interest it. So nothing is copied or kept: the payload of a bulk is skipped by arithmetic, and a nested array
-//! needs no stack, only the number of values that are still open: a scalar closes one, an array of n closes one and
-//! opens n, a map of n closes one and opens 2n, an attribute opens 2n beside the value that it goes before. A few words of
-//! state per connection. What is pushed is no reply.
+//! The generator needs the number of replies, errors and misses, not the values. So nothing is copied or
+//! kept: the payload of a bulk is skipped by arithmetic, and a nested array needs no stack, only the number
+//! of values that are still open. A scalar closes a value; an array of n closes a value and opens n; a map
+//! of n closes a value and opens 2n; an attribute opens 2n beside the value that it precedes. This takes a
+//! few words of state per connection. Pushed messages are not replies.
 //!
 //! The same type counts requests for the `floor` server, since a request is an array of bulks.
 
@@ -12,19 +12,19 @@ use anyhow::{Result, bail};
 
 use super::memcached::Lines;
 
-/// Most of an error's text that is kept for the report.
+/// Most bytes of an error's text kept for the report.
 const ERROR_TEXT_MAX: usize = 120;
-/// Longest bulk that is believed: the servers' own `proto-max-bulk-len` is 512 MB.
+/// Longest bulk accepted: the servers' own `proto-max-bulk-len` is 512 MB.
 const BULK_MAX: u64 = 1 << 32;
 
-/// What a piece of the stream held.
+/// The content of a piece of the stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Top-level replies that are complete.
+    /// Complete top-level replies.
     pub(crate) replies: u64,
-    /// Those that were errors; an error inside an array counts too.
+    /// Errors among them; an error inside an array counts too.
     pub(crate) errors: u64,
-    /// Nulls of every kind: keys that were not there.
+    /// Nulls of every kind: missing keys.
     pub(crate) misses: u64,
 }
 
@@ -35,7 +35,7 @@ impl Counts {
         self.misses += other.misses;
     }
 
-    /// What has come since there were so many.
+    /// Returns the counts since `before`.
     pub(super) fn since(self, before: Counts) -> Counts {
         Counts {
             replies: self.replies - before.replies,
@@ -57,7 +57,7 @@ enum State {
     Bulk { left: u64 },
 }
 
-/// One connection's replies, in whatever form they come.
+/// A connection's replies, in its protocol.
 #[derive(Debug)]
 pub(super) enum Replies {
     Resp(Skipper),
@@ -82,25 +82,25 @@ impl Replies {
     }
 }
 
-/// What has a length.
+/// A type with a length.
 #[derive(Clone, Copy, Debug)]
 enum Extent {
     Bulk,
-    /// So many values for each that is counted, besides the one that it is itself.
+    /// `each` values per counted element, besides the aggregate itself.
     Values {
         each: u64,
-        /// An attribute is no value by itself.
+        /// An attribute is not a value by itself.
         beside: bool,
     },
 }
 
-/// The state of one connection's stream.
+/// The state of a connection's stream.
 #[derive(Debug)]
 pub(crate) struct Skipper {
     state: State,
-    /// Values until the current top-level reply is complete; 0 between two of them.
+    /// Values until the current top-level reply is complete; 0 between two replies.
     open: u64,
-    /// It is pushed, and no reply.
+    /// The current value is pushed, and is not a reply.
     is_push: bool,
     error_text: Vec<u8>,
 }
@@ -110,7 +110,7 @@ impl Skipper {
         Self { state: State::Type, open: 0, is_push: false, error_text: Vec::new() }
     }
 
-    /// Text of the first error that came by, without its line end.
+    /// Returns the text of the first error, without its line end.
     pub(crate) fn error_text(&self) -> String {
         String::from_utf8_lossy(&self.error_text).trim_end().to_owned()
     }
@@ -240,15 +240,15 @@ impl Skipper {
 mod tests {
     use super::*;
 
-    const STREAM: &[u8] =
-        b"+OK\r\n$5\r\nhe\r\no\r\n$-1\r\n:42\r\n-ERR no\r\n*0\r\n*2\r\n$1\r\na\r\n*1\r\n:1\r\n*-1\r\n$0\r\n\r\n-WRONG second\r\n";
+    const STREAM: &[u8] = b"+OK\r\n$5\r\nhe\r\no\r\n$-1\r\n:42\r\n-ERR no\r\n*0\r\n\
+         *2\r\n$1\r\na\r\n*1\r\n:1\r\n*-1\r\n$0\r\n\r\n-WRONG second\r\n";
     const HELD: Counts = Counts { replies: 10, errors: 2, misses: 2 };
 
-    /// Null, boolean, double, big number, verbatim text, two pushes, a map with a set in it, an empty map, an attribute and its
-    /// value within an array, and an error with a length.
-    const RESP3: &[u8] =
-        b"_\r\n#t\r\n,1.5\r\n(12345678901234567890\r\n=7\r\ntxt:a\r\n\r\n>2\r\n+pushed\r\n*1\r\n:1\r\n>0\r\n%1\r\n+k\r\n~2\r\n:1\r\n:2\r\n\
-          %0\r\n*1\r\n|1\r\n+ttl\r\n:3\r\n$1\r\nx\r\n!3\r\nERR\r\n";
+    /// Null, boolean, double, big number, verbatim text, two pushes, a map with a set in it, an empty map, an
+    /// attribute and its value within an array, and an error with a length.
+    const RESP3: &[u8] = b"_\r\n#t\r\n,1.5\r\n(12345678901234567890\r\n=7\r\ntxt:a\r\n\r\n\
+         >2\r\n+pushed\r\n*1\r\n:1\r\n>0\r\n%1\r\n+k\r\n~2\r\n:1\r\n:2\r\n\
+         %0\r\n*1\r\n|1\r\n+ttl\r\n:3\r\n$1\r\nx\r\n!3\r\nERR\r\n";
     const HELD3: Counts = Counts { replies: 9, errors: 1, misses: 1 };
 
     fn feed_all(pieces: &[&[u8]]) -> (Counts, Skipper) {
@@ -287,7 +287,7 @@ mod tests {
         }
         let bytes: Vec<&[u8]> = RESP3.chunks(1).collect();
         assert_eq!(feed_all(&bytes).0, HELD3);
-        // An empty push has ended, and what follows is a reply.
+        // An empty push has ended, and a reply follows.
         assert_eq!(feed_all(&[b">0\r\n+OK\r\n"]).0, Counts { replies: 1, ..Counts::default() });
     }
 

@@ -1,8 +1,10 @@
-//! The bytes of requests: a command's fixed parts are made once, and each request is those parts with a key between.
+//! The bytes of requests: a command's fixed parts are made once, and each request joins these parts with
+//! keys.
 //!
-//! Copying 500 bytes of prepared value costs about 10 ns, a fiftieth of what the kernel takes to send them; so requests
-//! are put together afresh for each batch, and any mix of commands needs no further machinery. Values of different sizes
-//! are beginnings of one buffer; a value whose size never changes is one of the fixed parts.
+//! Copying 500 bytes of prepared value costs about 10 ns, a fiftieth of the kernel's cost of sending them. So
+//! requests are built afresh for each batch, and any mix of commands needs no further machinery. Values of
+//! different sizes are prefixes of a shared buffer; a value whose size never changes is one of the fixed
+//! parts.
 
 use std::str::FromStr;
 
@@ -13,30 +15,30 @@ use super::keys::{self, KeyStream, Random};
 use super::sizes::{SizeStream, Sizes};
 use super::weights::Weights;
 
-/// Beginnings of the random numbers, to which each thread adds its own.
+/// Bases of the random seeds, to which each thread adds its own number.
 const ORDER_SEED: u64 = 0x5eed;
 const SIZES_SEED: u64 = 0x51_2e5;
 
-/// What separates several commands.
+/// Separates several commands.
 const SEPARATOR: &str = " ; ";
 
-/// What to send, as asked for on the command line.
+/// The requests, as given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Get,
     Set,
-    /// GET, and SET for so many requests of a hundred.
+    /// GET, and SET for this percentage of the requests.
     Mixed {
         writes_percent: u8,
     },
-    /// Words of a command, in which `{key}` and `{value}` stand for a key and the value, `{same}` for the key before, and
-    /// `{number}` for the digits of a key. Several commands, separated by ` ; `, come by turns.
+    /// Words of a command, in which `{key}` and `{value}` stand for a key and the value, `{same}` for the key
+    /// before, and `{number}` for the digits of a key. Several commands, separated by ` ; `, alternate.
     Words(String),
-    /// Such commands in any order, each with its share.
+    /// Words of commands in any order, each with its share.
     Shares(Vec<(Share, String)>),
 }
 
-/// How often one command of several comes, in thousandths of a percent.
+/// The share of a command among several, in thousandths of a percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share(u32);
 
@@ -73,7 +75,8 @@ impl FromStr for Command {
 }
 
 impl Command {
-    /// What looks like a placeholder and is none: it may be meant, as the tag that several keys have in common, or mistyped.
+    /// Returns words that look like placeholders and are not: they may be intended, as the tag that several
+    /// keys have in common, or mistyped.
     pub(crate) fn unknown_placeholders(&self) -> Vec<&str> {
         let commands: Vec<&str> = match self {
             Self::Words(words) => vec![words],
@@ -91,7 +94,7 @@ impl Command {
     }
 }
 
-/// The commands with their shares, if they begin with any. No command's name begins like a percentage.
+/// Returns the commands with their shares, if any has a share. No command's name begins like a percentage.
 fn shares(commands: &[&str]) -> Result<Option<Vec<(Share, String)>>> {
     let told: Vec<Option<(f64, &str)>> = commands.iter().map(|command| percentage(command)).collect();
     if told.iter().all(Option::is_none) {
@@ -109,7 +112,7 @@ fn shares(commands: &[&str]) -> Result<Option<Vec<(Share, String)>>> {
     Ok(Some(all))
 }
 
-/// `30% SET {key} {value}` in its two parts.
+/// Splits `30% SET {key} {value}` in its two parts.
 fn percentage(command: &str) -> Option<(f64, &str)> {
     let (percent, words) = command.split_once('%')?;
     Some((percent.parse().ok()?, words.trim()))
@@ -123,7 +126,7 @@ fn share(percent: f64) -> Result<Share> {
     Ok(Share(thousandths as u32))
 }
 
-/// The words of a command beside others, in which `get` and `set` are what they are alone.
+/// Returns the words of a command in a mix, in which `get` and `set` have the same meaning as alone.
 fn spelled_out(words: &str) -> Result<String> {
     match words {
         "" => bail!("a percentage stands before a command"),
@@ -155,7 +158,7 @@ impl std::fmt::Display for Share {
     }
 }
 
-/// A stretch of a request.
+/// A part of a request.
 #[derive(Clone, Debug)]
 enum Piece {
     Bytes(Vec<u8>),
@@ -165,7 +168,7 @@ enum Piece {
     Same,
     /// The digits of the next key.
     Number,
-    /// Draws a value's size and writes, in digits, the size of what has so many of these values among `other` bytes.
+    /// Draws a value's size and writes, in digits, the total size of this many such values and `other` bytes.
     Length {
         other: usize,
         values: usize,
@@ -174,18 +177,18 @@ enum Piece {
     Value,
 }
 
-/// One command.
+/// A command in prepared pieces.
 #[derive(Debug)]
 struct Template {
     pieces: Vec<Piece>,
     key_size: usize,
 }
 
-/// What the parts of requests are made of.
+/// The settings for making templates.
 struct Material {
     protocol: Protocol,
     key_size: usize,
-    /// The value, if all have one size.
+    /// The value, if all values have the same size.
     value: Option<Vec<u8>>,
 }
 
@@ -251,7 +254,7 @@ impl Material {
         template.add_bytes(b"\r\n");
     }
 
-    /// Bytes of a piece, values aside.
+    /// Returns the bytes of a piece, without values.
     fn size(&self, piece: &Piece) -> usize {
         match piece {
             Piece::Bytes(bytes) => bytes.len(),
@@ -261,7 +264,7 @@ impl Material {
         }
     }
 
-    /// The line that says how long it is what follows.
+    /// Adds the line that announces the length of the next piece.
     fn add_length(&self, other: usize, values: usize, template: &mut Template) {
         match &self.value {
             Some(value) => template.add_bytes((other + values * value.len()).to_string().as_bytes()),
@@ -310,7 +313,7 @@ fn write_number(number: usize, out: &mut Vec<u8>) {
     keys::write_digits(number as u64, digits, out);
 }
 
-/// Where the first placeholder of a word is, and what it stands for.
+/// Returns the offset of the first placeholder of a word, its name and its meaning.
 fn first_placeholder(word: &str) -> Option<(usize, &'static str, Piece)> {
     let all = [
         ("{key}", Piece::Key),
@@ -325,11 +328,11 @@ fn first_placeholder(word: &str) -> Option<(usize, &'static str, Piece)> {
 /// Values of several sizes.
 #[derive(Debug)]
 struct Values {
-    /// The longest value; each is the beginning of it.
+    /// The longest value; all values are prefixes of it.
     longest: Vec<u8>,
     sizes: SizeStream,
     random: Random,
-    /// Drawn last.
+    /// The size drawn last.
     size: usize,
 }
 
@@ -340,17 +343,17 @@ impl Values {
     }
 }
 
-/// Which command comes next.
+/// Decides which command comes next.
 #[derive(Debug)]
 enum Order {
-    /// The one after that which came last.
+    /// The commands alternate.
     Turns {
         last: usize,
     },
     Weights(Weights),
 }
 
-/// Writes one request after the other.
+/// Writes requests in sequence.
 #[derive(Debug)]
 pub(crate) struct Composer {
     templates: Vec<Template>,
@@ -362,7 +365,7 @@ pub(crate) struct Composer {
 }
 
 impl Composer {
-    /// Two with the same `seed`, and the same of everything else, write the same.
+    /// Composers with the same `seed` and parameters write the same requests.
     pub(crate) fn new(
         protocol: Protocol,
         command: &Command,
@@ -371,7 +374,7 @@ impl Composer {
         keys: KeyStream,
         seed: u64,
     ) -> Self {
-        // A value of one size stands in the templates.
+        // A value of fixed size is part of the templates.
         let longest = value(sizes.longest());
         let (value, longest) = if sizes.is_one() { (Some(longest), Vec::new()) } else { (None, longest) };
         let material = Material { protocol, key_size, value };

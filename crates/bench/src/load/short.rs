@@ -1,14 +1,16 @@
-//! Short connections: connect, one request, its reply, close; and the same again, on so many connections at a time.
+//! Short connections: connect, one request, its reply, close; then again, over this many connections at a
+//! time.
 //!
-//! The connecting side closes first, as real clients do, so each connection leaves a port in TIME_WAIT for a minute. A
-//! loop-back address has 28,000 ports by default, gone in two seconds. Therefore connections to a loop-back address come
-//! from `SOURCES` addresses in turn, 127.0.0.1 and upwards: all of them are this machine, and no setting is touched.
+//! The connecting side closes first, as real clients do, so each connection leaves a port in TIME_WAIT for a
+//! minute. A loop-back address has 28,000 ports by default, gone in two seconds. Therefore connections to a
+//! loop-back address come from `SOURCES` addresses in turn, 127.0.0.1 and upwards: all of them are this
+//! machine, and no setting is touched.
 //!
-//! Over TLS each makes a whole handshake, and each says who it is and what it speaks: what a client costs that comes and
-//! goes. The request is sent along with that.
+//! Each connection makes a whole TLS handshake, if any, and sends the greeting: this is the cost of a client
+//! that comes and goes. The request is sent along with the greeting.
 //!
-//! A connection that is refused, reset, closed without an answer or not answered within `PATIENCE` is counted and
-//! replaced by a new one.
+//! A connection that is refused, reset, closed without an answer or not answered within `PATIENCE` is counted
+//! and replaced by a new connection.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -30,12 +32,12 @@ use crate::sys::{self, Poller};
 
 /// Source addresses: 64 x 28,000 ports outlast the minute of TIME_WAIT up to 30,000 connections a second.
 const SOURCES: u8 = 64;
-/// A client that has waited so long gives up. The kernel's second try after a lost SYN comes at 1 s, the third at 3 s.
+/// A client gives up after this time. After a lost SYN, the kernel tries again at 1 s and at 3 s.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often all connections are looked at for that.
+/// Interval at which all connections are checked for `PATIENCE`.
 const LOOK_AROUND: Duration = Duration::from_millis(250);
 const READ_SIZE: usize = 16 * 1024;
-/// What a server says to a connection too many, and then closes it; it is no answer to the greeting.
+/// A server's last message to a connection above its limit; it is not a reply to the greeting.
 const FULL: &str = "max number of clients";
 
 struct Client {
@@ -62,7 +64,7 @@ pub(super) struct ShortConnections {
     tally: Tally,
 }
 
-/// How a step left its connection.
+/// The result of a step for its connection.
 enum Step {
     Waiting,
     Answered,
@@ -87,8 +89,8 @@ impl ShortConnections {
         })
     }
 
-    /// Opens a connection in each vacant place. One that fails at once stays vacant until the next turn, so that a server
-    /// that refuses everything does not hold the loop here.
+    /// Opens a connection in each vacant place. A failed place stays vacant until the next turn, so that a
+    /// server that refuses everything does not hold the loop here.
     fn fill_vacancies(&mut self) -> Result<()> {
         for token in std::mem::take(&mut self.vacant) {
             if self.budget == 0 {
@@ -101,7 +103,7 @@ impl ShortConnections {
         Ok(())
     }
 
-    /// Connects and, since over loop-back the handshake is done by then, sends the request in the same breath.
+    /// Connects and, since over loop-back the handshake is done by then, sends the request at once.
     fn open(&mut self, token: usize) -> Result<Step> {
         let started = Instant::now();
         let socket = self.socket()?;
@@ -193,7 +195,7 @@ impl Driver for ShortConnections {
     }
 
     fn turn(&mut self) -> Result<bool> {
-        // What failed at once is tried again soon, but not in a tight loop.
+        // Failed connections are tried again soon, but not in a tight loop.
         let all_busy = self.vacant.is_empty() || self.budget == 0;
         let patience = if all_busy { TURN_MAX } else { Duration::from_millis(1) };
         for index in 0..self.poller.wait(Some(patience)).context("epoll")? {
@@ -243,7 +245,8 @@ impl Client {
     }
 }
 
-/// Lets the kernel choose the port at connect, per destination: chosen at bind, it would have to be free for all.
+/// Lets the kernel choose the port at connect, per destination: a port chosen at bind would have to be free
+/// for all destinations.
 fn bind_without_port(socket: &Socket) -> Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: the descriptor is open, and the option's value is the integer whose size is given.
@@ -263,7 +266,8 @@ fn is_in_progress(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(libc::EINPROGRESS)
 }
 
-/// A Unix socket says that it would wait when its listener's queue is full: nobody tries again for the client there.
+/// A Unix socket returns `WouldBlock` when its listener's queue is full: there, the kernel does not retry for
+/// the client.
 fn step_of(error: &std::io::Error) -> Step {
     match error.kind() {
         ErrorKind::ConnectionRefused | ErrorKind::WouldBlock => Step::Refused,

@@ -1,4 +1,4 @@
-//! How long values are: all alike, anything in a range, or some lengths with weights.
+//! Sizes of values: fixed, any in a range, or several sizes with weights.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,21 +8,21 @@ use anyhow::{Context, Result, bail};
 use super::keys::Random;
 use super::weights::Weights;
 
-/// Longest value: what servers take, unless `proto-max-bulk-len` says otherwise.
+/// Longest value: the servers' limit, unless `proto-max-bulk-len` says otherwise.
 const SIZE_MAX: usize = 512 << 20;
 
 /// Bytes of values, as asked for on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Sizes {
     Fixed(usize),
-    /// All from the first to the last, each as often.
+    /// All sizes from the first to the last, with the same probability.
     Range(usize, usize),
     /// Sizes, each with its weight.
     Weighted(Vec<(usize, u32)>),
 }
 
 impl Sizes {
-    /// All values are as long.
+    /// Returns whether all values have the same size.
     pub(super) fn is_one(&self) -> bool {
         matches!(self, Self::Fixed(_))
     }
@@ -98,7 +98,7 @@ fn bytes(text: &str) -> Result<usize> {
     Ok(size)
 }
 
-/// Draws one size after the other.
+/// Draws sizes in sequence.
 #[derive(Debug)]
 pub(super) enum SizeStream {
     Fixed(usize),

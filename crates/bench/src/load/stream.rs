@@ -1,4 +1,4 @@
-//! A connection: a socket, and what seals its bytes if it is one of TLS.
+//! A connection: a socket, with TLS if enabled.
 
 use std::io::{Read, Result, Write};
 use std::os::fd::{AsRawFd, RawFd};
@@ -7,8 +7,8 @@ use socket2::Socket;
 
 use super::tls::Tunnel;
 
-/// See the module's text. Reads and writes as its socket does; over TLS a write may be taken and yet wait to be sent, which
-/// [`Stream::push`] does.
+/// See the module's text. Reads and writes as its socket does; over TLS a write may be accepted and yet wait
+/// to be sent, which [`Stream::push`] does.
 pub(super) struct Stream {
     socket: Socket,
     tunnel: Option<Box<Tunnel>>,
@@ -23,12 +23,12 @@ impl Stream {
         self.socket.set_nonblocking(true)
     }
 
-    /// A read that came back short has not necessarily taken all there is: records are opened one by one.
+    /// Returns whether a short read may leave bytes behind: each TLS record is opened on its own.
     pub(super) fn reads_in_parts(&self) -> bool {
         self.tunnel.is_some()
     }
 
-    /// Sends what was taken and not sent, as far as the socket takes it.
+    /// Sends bytes accepted by earlier writes, as far as the socket takes them.
     pub(super) fn push(&mut self) -> Result<()> {
         match &mut self.tunnel {
             Some(tunnel) => tunnel.push(&mut self.socket),

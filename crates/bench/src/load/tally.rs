@@ -1,4 +1,4 @@
-//! What one thread counts while it runs, and what a run amounts to.
+//! The counters of a running thread, and the result of a run.
 
 use std::time::{Duration, Instant};
 
@@ -17,14 +17,14 @@ fn latencies() -> Histogram<u64> {
     Histogram::new_with_bounds(LATENCY_NS_MIN, LATENCY_NS_MAX, 3).expect("the bounds are in order")
 }
 
-/// One thread's counts.
+/// A thread's counts.
 pub(crate) struct Tally {
-    /// Answered since the thread's start, warm-up included: the main thread takes differences.
+    /// Replies since the thread's start, warm-up included: the main thread takes differences.
     pub(crate) answered: Counts,
-    /// From write to the whole answer; with short connections from connect. One value per batch.
+    /// From write to the whole answer; with short connections from connect. A value per batch.
     latency: Histogram<u64>,
     error_text: Option<String>,
-    /// Connections that the server refused, and those that ended or timed out without an answer.
+    /// Connections that the server refused, and connections that ended or timed out without an answer.
     pub(crate) refused: u64,
     pub(crate) failed: u64,
     pub(crate) cpu_ns: u64,
@@ -75,8 +75,8 @@ impl Tally {
         (self.refused, self.failed) = (0, 0);
     }
 
-    /// A connection that still waits at the end has waited at least so long: without this, one that the server forgot
-    /// would not show at all.
+    /// Records a connection that still waits at the end: it has waited at least this long. Without this, a
+    /// connection that the server forgot would not show at all.
     pub(crate) fn note_unanswered(&mut self, waited: Duration) {
         if waited.as_nanos() as u64 > self.latency.max() {
             self.latency.saturating_record(waited.as_nanos() as u64);
@@ -97,7 +97,7 @@ pub(crate) struct Outcome {
     pub(crate) failed: u64,
     /// Connections that the kernel dropped because a listener's queue was full, anywhere on this machine.
     pub(crate) listen_overflows: u64,
-    /// CPU time of the generator's threads, and how many they were.
+    /// CPU time of the generator's threads, and their number.
     pub(crate) load_cpu: Duration,
     pub(crate) load_threads: usize,
     pub(crate) server: Option<Spent>,
@@ -138,7 +138,7 @@ impl Outcome {
         self.error_text = self.error_text.take().or(tally.error_text);
     }
 
-    /// Adds what another run has done at the same time, against another server.
+    /// Adds the outcome of a simultaneous run against another server.
     pub(crate) fn join(&mut self, other: Self) {
         self.commands += other.commands;
         self.elapsed = self.elapsed.max(other.elapsed);
@@ -149,7 +149,8 @@ impl Outcome {
         self.refused += other.refused;
         self.failed += other.failed;
         self.late += other.late;
-        self.listen_overflows = self.listen_overflows.max(other.listen_overflows); // both saw the same machine's
+        // both counts are of the same machine
+        self.listen_overflows = self.listen_overflows.max(other.listen_overflows);
         self.load_cpu += other.load_cpu;
         self.load_threads += other.load_threads;
         self.error_text = self.error_text.take().or(other.error_text);
@@ -172,7 +173,7 @@ impl Outcome {
         self.load_cpu.as_secs_f64() * 1e6 / self.commands.max(1) as f64
     }
 
-    /// Share of the time that the generator's threads were running: near 1, it is the generator that limits the rate.
+    /// Share of the time that the generator's threads were running: near 1, the generator limits the rate.
     pub(crate) fn load_busy(&self) -> f64 {
         self.load_cpu.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9) / self.load_threads as f64
     }

@@ -1,16 +1,16 @@
-//! What happened when: commands and longest latency for each hundredth of a second.
+//! A run over time: commands and longest latency for each hundredth of a second.
 
 use std::time::{Duration, Instant};
 
-/// Length of one slice.
+/// Length of a slice.
 pub(crate) const SLICE: Duration = Duration::from_millis(10);
-/// An hour: beyond it nothing is noted.
+/// An hour: later batches are not recorded.
 const SLICES_MAX: usize = 360_000;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Slice {
     pub(crate) commands: u64,
-    /// Of the batches that were complete in it.
+    /// Longest latency of the batches completed in the slice.
     pub(crate) longest: Duration,
 }
 
@@ -44,7 +44,7 @@ impl Timeline {
         slice.longest = slice.longest.max(latency);
     }
 
-    /// Adds what another thread has noted.
+    /// Adds another thread's timeline.
     pub(super) fn add(&mut self, other: &Self) {
         for (index, slice) in other.slices.iter().enumerate() {
             let at = other.began + SLICE * index as u32 + SLICE / 2;

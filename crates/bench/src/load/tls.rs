@@ -1,6 +1,6 @@
-//! TLS for the generator: whom it believes, what it shows, and the records of one connection.
+//! TLS for the generator: the trusted authorities, its own certificate, and the records of a connection.
 //!
-//! Sessions are never resumed: each short connection pays for a whole handshake, as those of most client libraries do.
+//! Sessions are never resumed: each short connection pays for a whole handshake, as in most client libraries.
 
 use std::cell::RefCell;
 use std::io::{Error, ErrorKind, Read, Result as IoResult, Write};
@@ -15,29 +15,29 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
-/// Bytes sealed ahead of the socket, at most: four records.
+/// Most bytes sealed ahead of the socket: four records.
 const SEAL_LEN: usize = 64 * 1024;
-/// Bytes received at once. Left to itself, rustls takes 4 KiB, and a batch of replies would be many system calls.
+/// Bytes received at once. By default rustls takes 4 KiB, and a batch of replies would be many system calls.
 const RECEIVE_LEN: usize = 64 * 1024;
 
 thread_local! {
     static RECEIVED: RefCell<Box<[u8]>> = RefCell::new(vec![0; RECEIVE_LEN].into());
 }
 
-/// What all connections of a run have in common.
+/// The TLS configuration shared by all connections of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Trust {
     config: Arc<ClientConfig>,
-    /// The name that the server's certificate has to be made out for.
+    /// The name that the server's certificate has to carry.
     name: ServerName<'static>,
 }
 
 /// Files in PEM, and the server's name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Files<'a> {
-    /// Who may vouch for the server; `None`: it is believed whatever it shows.
+    /// Trusted authorities; `None`: any server certificate is accepted.
     pub(crate) authorities: Option<&'a Path>,
-    /// Certificate and key that are shown to the server.
+    /// Certificate and key that the client presents to the server.
     pub(crate) own: Option<(&'a Path, &'a Path)>,
     pub(crate) name: &'a str,
 }
@@ -87,7 +87,7 @@ fn authorities(path: &Path) -> Result<RootCertStore> {
     Ok(roots)
 }
 
-/// Believes whatever it is shown, for tests and measurements; the key must still be that of the certificate.
+/// Accepts any certificate, for tests and measurements; the key must still match the certificate.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 
@@ -126,11 +126,11 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
-/// The records of one connection, over a socket that need not wait. What is written before the handshake is over is sent
-/// behind it.
+/// The records of a connection, over a socket that may be non-blocking. Bytes written before the handshake is
+/// over are sent behind it.
 pub(super) struct Tunnel {
     connection: ClientConnection,
-    /// What was received and could not be opened yet, since there was no room for what is in it.
+    /// Received bytes that could not be opened yet, for lack of room for their plain bytes.
     ahead: Vec<u8>,
 }
 
@@ -141,7 +141,7 @@ impl Tunnel {
         Ok(Self { connection, ahead: Vec::new() })
     }
 
-    /// For a socket that waits.
+    /// Completes the handshake over a blocking socket.
     pub(super) fn shake_hands(&mut self, socket: &mut (impl Read + Write)) -> IoResult<()> {
         while self.connection.is_handshaking() {
             self.connection.complete_io(socket)?;
@@ -161,7 +161,7 @@ impl Tunnel {
         Ok(())
     }
 
-    /// Takes plain bytes; `WouldBlock` when as much waits to be sent as may.
+    /// Takes plain bytes; `WouldBlock` when the limit of unsent bytes is reached.
     pub(super) fn write(&mut self, socket: &mut impl Write, bytes: &[u8]) -> IoResult<usize> {
         loop {
             let taken = self.connection.writer().write(bytes)?;
@@ -175,7 +175,8 @@ impl Tunnel {
         }
     }
 
-    /// Plain bytes, as from a socket; 0 at the end. `WouldBlock` only when the socket has nothing more.
+    /// Returns plain bytes, as from a socket; 0 at the end. `WouldBlock` only when the socket has nothing
+    /// more.
     pub(super) fn read(&mut self, socket: &mut (impl Read + Write), buffer: &mut [u8]) -> IoResult<usize> {
         loop {
             match self.connection.reader().read(buffer) {
@@ -189,7 +190,7 @@ impl Tunnel {
                     Ok::<usize, Error>(size)
                 });
                 if received? == 0 {
-                    return Ok(0); // without a word of goodbye, which is an end like any other
+                    return Ok(0); // an end without close_notify is an end like any other
                 }
             } else {
                 let ahead = std::mem::take(&mut self.ahead);
@@ -198,15 +199,15 @@ impl Tunnel {
         }
     }
 
-    /// Opens records until there are plain bytes to be read, and keeps the rest.
+    /// Opens records until plain bytes can be read, and keeps the rest.
     fn open(&mut self, socket: &mut impl Write, mut records: &[u8]) -> IoResult<()> {
         while !records.is_empty() && self.connection.wants_read() {
             self.connection.read_tls(&mut records)?;
             if let Err(error) = self.connection.process_new_packets() {
-                drop(self.push(socket)); // tells the server why; it may be gone
+                drop(self.push(socket)); // sends the server an alert; it may be gone
                 return Err(Error::new(ErrorKind::InvalidData, error));
             }
-            self.push(socket)?; // the handshake's next words
+            self.push(socket)?; // the handshake's next messages
         }
         self.ahead.extend_from_slice(records);
         Ok(())

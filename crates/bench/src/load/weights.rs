@@ -1,11 +1,11 @@
-//! A choice among a few things, each as often as its weight says.
+//! A weighted random choice among a few items.
 
 use super::keys::Random;
 
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Weights {
-    /// For each the sum of the weights up to its own.
+    /// For each item the sum of the weights up to its own.
     ends: Vec<u64>,
 }
 
@@ -22,7 +22,7 @@ impl Weights {
         Self { ends }
     }
 
-    /// Which of them comes next.
+    /// Returns the index of the drawn item.
     #[inline]
     pub(super) fn pick(&self, random: &mut Random) -> usize {
         let at = random.below(self.ends[self.ends.len() - 1]);

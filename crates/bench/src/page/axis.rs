@@ -1,28 +1,28 @@
-//! Where the lines of a scale stand, and what is written at them.
+//! The lines of a scale, and their labels.
 
 use crate::table::thousands;
 
-/// Larger numbers are no figures, and lengths made of them would have no end.
+/// Larger numbers are not plausible metrics, and lengths made of them would have no end.
 pub(super) const NUMBER_MAX: f64 = 1e15;
 /// Anything smaller is drawn as nothing.
 const LEAST: f64 = 1e-9;
 
-/// The largest of 1, 2 and 5 times a power of ten that divides `span` into `parts` at least.
+/// Returns the largest of 1, 2 and 5 times a power of ten that divides `span` into at least `parts` parts.
 pub(super) fn step(span: f64, parts: f64) -> f64 {
     let rough = span.clamp(LEAST, NUMBER_MAX) / parts;
     let power = 10f64.powf(rough.log10().floor());
-    // What is 5 times a power is not quite that in binary.
+    // In binary, 5 times a power is not exact.
     let times = |times: f64| times * power <= rough * (1.0 + 1e-9);
     power * [5.0, 2.0].into_iter().find(|size| times(*size)).unwrap_or(1.0)
 }
 
-/// Multiples of a step, from one to another.
+/// Returns the multiples of a step in a range.
 pub(super) fn ticks(step: f64, from: f64, to: f64) -> impl Iterator<Item = f64> {
     let (first, last) = ((from / step).ceil() as i64, (to / step + 1e-6).floor() as i64);
     (first..=last).map(move |index| index as f64 * step)
 }
 
-/// A number as short as it can be: `1,500`, `2`, `0.25`.
+/// Formats a number as short as possible: `1,500`, `2`, `0.25`.
 pub(super) fn label(number: f64) -> String {
     if number.abs() >= 1e3 {
         return thousands(number);

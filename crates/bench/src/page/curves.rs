@@ -1,7 +1,8 @@
-//! Line charts: a record's `curves`, which show how a figure goes with the number of cores, or of clients.
+//! Line charts: a record's `curves`, which show a metric by the number of cores, or of clients.
 //!
-//! All servers are in one chart, each named at the end of its line. Dashes and the form of the dots tell them apart where
-//! there are no colours. The lines join medians; the range of the rounds stands at each, a little beside its neighbours'.
+//! A chart contains all servers, each named at the end of its line. Dashes and the form of the dots
+//! distinguish them where there are no colours. The lines join medians; the range of the rounds stands at
+//! each, a little beside its neighbours'.
 
 use std::fmt::Write;
 
@@ -16,25 +17,25 @@ const LEFT: f64 = 95.0;
 const HEIGHT_MIN: f64 = 220.0;
 const TOP: f64 = 10.0;
 const FOOT_HEIGHT: f64 = 40.0;
-/// Between the plot's edges and the points that are nearest to them.
+/// Between the plot's edges and the nearest points.
 const MARGIN: f64 = 14.0;
 /// The names at the right, each behind a piece of its line.
 const LABEL_HEIGHT: f64 = 16.0;
 const LEADER: f64 = 18.0;
 const SAMPLE: f64 = 30.0;
-/// About the width of a letter, and most letters of a name.
+/// Approximate width of a letter, and most letters of a name.
 const LETTER: f64 = 6.0;
 const LETTERS_MAX: usize = 36;
 /// Between the ranges of two servers at the same place.
 const ASIDE: f64 = 3.0;
-/// An x-axis that spans more is logarithmic.
+/// An x-axis with a larger span is logarithmic.
 const LINEAR_MAX: f64 = 16.0;
-/// Where an axis is logarithmic, nought stands so much of its length before the first number.
+/// On a logarithmic axis, zero stands this share of its length before the first number.
 const NOUGHT: f64 = 0.08;
 const IDEAL: &str = "perfect scaling";
 /// Points of a curve that is not straight.
 const IDEAL_POINTS: usize = 40;
-/// Of those that are not ours; how many colours there are, `page.css` says too.
+/// Dashes of servers other than Evenkeel. `page.css` repeats the number of colours.
 const DASHES: [&str; 5] = ["7 3", "2 3", "10 3 2 3", "4 2", "10 3 2 3 2 3"];
 const COLOURS: usize = 5;
 
@@ -54,7 +55,7 @@ struct Line {
 #[derive(Clone, Copy)]
 struct Style {
     is_ours: bool,
-    /// Which of ours, or of the others.
+    /// Index among Evenkeel's lines, or among the other lines.
     number: usize,
 }
 
@@ -69,7 +70,7 @@ pub(super) fn draw(record: &Json, out: &mut String) {
     }
 }
 
-/// The servers that have a point at all.
+/// Returns the servers that have at least a point.
 fn lines(curve: &Json) -> Vec<Line> {
     let numbers = |of, name| -> Vec<Option<f64>> {
         let number = |value: &Json| value.as_f64().filter(|number| number.abs() <= NUMBER_MAX);
@@ -104,7 +105,7 @@ impl Style {
         if self.is_ours { "ours".to_owned() } else { format!("other{}", self.number % COLOURS) }
     }
 
-    /// The first of ours is drawn through.
+    /// The first line of Evenkeel is solid.
     fn dashes(self) -> &'static str {
         match (self.is_ours, self.number) {
             (true, 0) => "none",
@@ -136,11 +137,11 @@ impl Style {
     }
 }
 
-/// The lines with the scales on which they are drawn.
+/// The lines with their scales.
 struct Chart {
     lines: Vec<Line>,
     is_ideal: bool,
-    /// Where the plot ends; what is right of it has the names.
+    /// The right end of the plot; the names stand to its right.
     right: f64,
     height: f64,
     is_logarithmic: bool,
@@ -207,13 +208,13 @@ impl Chart {
              <svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{caption}\">\n"
         );
         self.draw_axes(x, out);
-        // Each label with where its line ends.
+        // The end of each label's line.
         let mut ends: Vec<(f64, f64)> = Vec::new();
         let ideal = self.ideal();
         if let Some(points) = &ideal {
             let _ = writeln!(out, "<polyline class=\"ideal\" points=\"{}\"/>", joined(points));
         }
-        // Ours last, so that it lies above the others.
+        // Evenkeel last, so that its lines lie on top.
         let ours_last = |index: &usize| self.lines[*index].style.is_ours;
         let (ours, others): (Vec<usize>, Vec<usize>) = (0..self.lines.len()).partition(ours_last);
         others.into_iter().chain(ours).for_each(|index| self.draw_line(index, out));
@@ -272,7 +273,7 @@ impl Chart {
         );
     }
 
-    /// So much the points of a server are moved, for their ranges not to hide each other.
+    /// Returns how far a server's points are moved, so that ranges do not hide each other.
     fn aside(&self, index: usize) -> f64 {
         let middle = (self.lines.len() as f64 - 1.0) / 2.0;
         let each = ASIDE.min(MARGIN / (middle + 1.0));
@@ -303,8 +304,8 @@ impl Chart {
         }
     }
 
-    /// As many times the first value as there is more of what is on the x-axis, as far as the chart reaches. The first value
-    /// is ours, if we are in it.
+    /// Returns the line in proportion to the x-axis through the first value, as far as the chart reaches. The
+    /// first value is Evenkeel's, if it takes part.
     fn ideal(&self) -> Option<Vec<(f64, f64)>> {
         let line = self.lines.iter().find(|line| line.style.is_ours).or(self.lines.first())?;
         let first = line.points.iter().find(|point| point.x > 0.0 && point.median > 0.0)?;
@@ -320,10 +321,10 @@ impl Chart {
         Some((0..=IDEAL_POINTS).map(point).collect())
     }
 
-    /// A piece of the line, and whose it is; of none of them, the perfect one.
+    /// Draws a piece of the line with its server's name; without a line, the name of perfect scaling.
     fn draw_label(&self, line: Option<&Line>, end: (f64, f64), place: f64, out: &mut String) {
         let left = self.right + LEADER;
-        // From a line that ends within the plot it would run across the others.
+        // From a line that ends within the plot, a leader would cross the other lines.
         if end.0 >= self.right - 2.0 * MARGIN {
             let _ = write!(
                 out,
@@ -369,7 +370,7 @@ fn shortened(name: &str) -> String {
     name.chars().take(LETTERS_MAX - 1).chain(['…']).collect()
 }
 
-/// The places moved as little as it takes for them to be `gap` apart, none of them below `bottom`.
+/// Moves the places as little as necessary to be `gap` apart, none of them below `bottom`.
 fn apart(places: &[f64], gap: f64, bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..places.len()).collect();
     order.sort_by(|one, other| places[*one].total_cmp(&places[*other]));
@@ -448,7 +449,8 @@ mod tests {
     fn perfect_scaling_is_drawn_if_the_record_says_so() {
         let curve = |ideal: Json| {
             json!({"x": "cores", "x_values": [1, 2, 4], "ideal": ideal,
-                                         "series": [series("redis", &[5.0, 6.0, 8.0]), series("evenkeel", &[2.0, 4.0, 7.0])]})
+                                         "series": [series("redis", &[5.0, 6.0, 8.0]),
+                                                    series("evenkeel", &[2.0, 4.0, 7.0])]})
         };
         assert!(drawn(curve(true.into())).contains(IDEAL));
         for no in [Json::Null, false.into(), "true".into()] {
@@ -480,7 +482,8 @@ mod tests {
             json!({"x_values": [0, 0], "series": [series("x", &[0.0, 0.0])], "ideal": true}),
             json!({"x_values": [1, 2], "series": [series("zeros", &[0.0, 0.0])], "ideal": true}),
             json!({"x_values": [1, 1e15], "series": [series("x", &[1e-12, 1e15])]}),
-            json!({"x_values": [1, 2, 3], "series": [{"server": "gap", "median": [1, null, 3], "min": [null, 1], "max": []}]}),
+            json!({"x_values": [1, 2, 3],
+                   "series": [{"server": "gap", "median": [1, null, 3], "min": [null, 1], "max": []}]}),
             json!({"x_values": [1, 2], "series": [series("below", &[-3.0, -1.0])]}),
         ] {
             assert_eq!(drawn(some.clone()).matches("<figure>").count(), 1, "{some}");

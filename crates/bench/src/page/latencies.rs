@@ -1,6 +1,6 @@
-//! Latency over time: a record's `timelines`, one under the other, all on the same scales.
+//! Latency over time: a record's `timelines` below each other, all on the same scales.
 //!
-//! A moment in which nothing was answered has no point: the line goes on to the answer that was waited for.
+//! A moment without a reply has no point: the line goes on to the reply that was waited for.
 
 use std::fmt::Write;
 
@@ -16,29 +16,29 @@ const WIDTH: f64 = 720.0;
 const RIGHT: f64 = 20.0;
 const NAME_HEIGHT: f64 = 22.0;
 const FOOT_HEIGHT: f64 = 20.0;
-/// Three of 120 and five of 90 fill less than half a page of paper, and two thirds.
+/// Three panels of 120 and five of 90 fill less than half a page of paper, and two thirds.
 const HEIGHT: f64 = 120.0;
 const HEIGHT_OF_MANY: f64 = 90.0;
 const FEW: usize = 3;
-/// Most in one figure, which has to fit on a page of paper.
+/// Most panels in a figure, which has to fit on a page of paper.
 const PANELS_MAX: usize = 5;
-/// Most points of a curve: neighbours are drawn as the longest of them.
+/// Most points of a curve: of neighbours, the longest is drawn.
 const POINTS_MAX: usize = 700;
-/// The scale begins here, and ends at most there.
+/// The scale's lower end, and its largest upper end.
 const LEAST_US: f64 = 10.0;
 const MOST_US: f64 = 1e10;
 
 struct Timeline<'a> {
     server: &'a str,
     slice_ms: f64,
-    /// Microseconds, a slice each; not a number where there is none.
+    /// Microseconds per slice; NaN for a slice without a reply.
     longest: Vec<f64>,
     event: &'a str,
     event_ms: Option<(f64, f64)>,
 }
 
 impl<'a> Timeline<'a> {
-    /// `None` where there is nothing to draw.
+    /// `None` if there is nothing to draw.
     fn of(record: &'a Json) -> Option<Self> {
         let slice_ms = record.get("slice_ms").and_then(Json::as_f64)?;
         let numbers = |name| list(record, name).map(|value| value.as_f64().unwrap_or(f64::NAN));
@@ -67,7 +67,7 @@ impl<'a> Timeline<'a> {
     }
 }
 
-/// What all panels have in common.
+/// The scales of all panels.
 struct Scales {
     whole_ms: f64,
     top_us: f64,
@@ -79,7 +79,7 @@ impl Scales {
         LEFT + ms.clamp(0.0, self.whole_ms) / self.whole_ms * WIDTH
     }
 
-    /// Below the panel's top, logarithmic.
+    /// Offset below the panel's top, logarithmic.
     fn y(&self, us: f64) -> f64 {
         let share = (us.clamp(LEAST_US, self.top_us) / LEAST_US).log10() / (self.top_us / LEAST_US).log10();
         self.height * (1.0 - share)
@@ -129,7 +129,7 @@ fn figure(panels: &[Timeline<'_>], scales: &Scales, out: &mut String) {
     out.push_str("</svg>\n</figure>\n");
 }
 
-/// The event is named where not all of a figure have the same.
+/// The event is named if the panels of a figure have different events.
 fn panel(timeline: &Timeline<'_>, scales: &Scales, top: f64, event: &str, out: &mut String) {
     let (left, right, bottom) = (scales.x(0.0), scales.x(scales.whole_ms), top + scales.height);
     let mut words = format!("longest {}", time_us(timeline.most()));
@@ -147,7 +147,8 @@ fn panel(timeline: &Timeline<'_>, scales: &Scales, top: f64, event: &str, out: &
         let (from, to) = (scales.x(from), scales.x(to));
         let _ = writeln!(
             out,
-            "<rect class=\"event\" x=\"{from:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{}\"><title>{}</title></rect>",
+            "<rect class=\"event\" x=\"{from:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{}\">\
+             <title>{}</title></rect>",
             to - from,
             scales.height,
             escaped(timeline.event)
@@ -176,7 +177,7 @@ fn panel(timeline: &Timeline<'_>, scales: &Scales, top: f64, event: &str, out: &
     let _ = writeln!(out, "<polyline class=\"curve {class}\" points=\"{}\"/>", points(timeline, scales, top));
 }
 
-/// `10 us`, `1 ms`, `100 s`: times of which each is ten times the one before.
+/// `10 us`, `1 ms`, `100 s`: each tick is ten times the tick before.
 fn power(us: f64) -> String {
     match us {
         us if us < 1e3 => format!("{us:.0} us"),
@@ -212,7 +213,8 @@ mod tests {
     #[test]
     fn all_have_the_scales_of_the_longest() {
         let drawn = drawn(json!([
-            {"server": "evenkeel", "slice_ms": 500, "longest_us": [10.0, 100.0], "event": "BGSAVE", "event_ms": [0, 500]},
+            {"server": "evenkeel", "slice_ms": 500, "longest_us": [10.0, 100.0],
+             "event": "BGSAVE", "event_ms": [0, 500]},
             {"server": "valkey", "slice_ms": 1000, "longest_us": [10.0, 2e6, 10.0, 10.0], "event": "BGSAVE"},
         ]));
         assert_eq!((drawn.matches("<figure>").count(), drawn.matches("<polyline").count()), (1, 2));
@@ -225,7 +227,10 @@ mod tests {
 
     #[test]
     fn many_are_more_than_one_figure_and_different_events_are_named_at_each() {
-        let one = |event: &str| json!({"server": "a<b", "slice_ms": 10, "longest_us": [5, null, 7], "event": event});
+        let one = |event: &str| {
+            json!({"server": "a<b", "slice_ms": 10, "longest_us": [5, null, 7],
+                   "event": event})
+        };
         let drawn = drawn(json!([one("x"), one("y&z"), one("x"), one("x"), one("x"), one("x")]));
         assert_eq!((drawn.matches("<figure>").count(), drawn.matches("<polyline").count()), (2, 6));
         assert!(drawn.contains("a&lt;b") && drawn.contains("y&amp;z") && !drawn.contains("a<b"), "{drawn}");

@@ -1,4 +1,4 @@
-//! The servers that are compared: where their programs are, and how each is told the same things.
+//! The servers under comparison: the places of their programs, and the equivalent arguments of each.
 
 mod server;
 
@@ -13,10 +13,10 @@ use crate::load::endpoint::Protocol;
 
 pub(crate) use server::{Launch, Server, ask, ask_within, resolve};
 
-/// Connections that each server must be able to take, and its queue of those not accepted yet.
+/// Connections that each server must accept, and the length of its accept queue.
 const CLIENTS_MAX: &str = "10000";
 const BACKLOG: &str = "511";
-/// Beyond it memcached evicts; the others have no limit.
+/// Beyond this limit memcached evicts; the other servers have no limit.
 const MEMCACHED_MB: &str = "4096";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(crate) enum Kind {
     Valkey,
     Redis,
     Floor,
-    /// Speaks its own protocol, so it takes part only where GET and SET are all that is asked.
+    /// Speaks its own protocol, so it takes part only where GET and SET suffice.
     Memcached,
 }
 
@@ -52,7 +52,7 @@ impl Kind {
         let threads = threads.to_string();
         let mut words = match self {
             Self::Floor => vec!["floor", "--port", &port, "--tcp-backlog", BACKLOG],
-            // As root it has to be told whom to be; others may not choose.
+            // As root, memcached needs to be told its user; other users cannot choose.
             Self::Memcached => {
                 let listens = ["-p", &port, "-l", "127.0.0.1", "-U", "0", "-c", CLIENTS_MAX, "-b", BACKLOG];
                 [&listens[..], &["-t", &threads, "-m", MEMCACHED_MB, "-u", "root"]].concat()
@@ -71,7 +71,7 @@ impl Kind {
                 "--tcp-backlog",
                 BACKLOG,
                 "--protected-mode",
-                "no", // Redis 7.0 takes 127.0.0.2, from where short connections come, for a stranger
+                "no", // Redis 7.0 counts 127.0.0.2, the source of short connections, as not local
             ],
         };
         match self {
@@ -88,21 +88,22 @@ impl Kind {
 pub(crate) struct Peer {
     pub(crate) kind: Kind,
     program: PathBuf,
-    /// What it prints for `--version`, and its allocator if that is not its own.
+    /// The output of `--version`, and its allocator unless that is its own.
     pub(crate) version: String,
-    /// A library that is loaded before it, for [`Allocator::Lent`].
+    /// A library to preload, for [`Allocator::Lent`].
     preload: Option<PathBuf>,
-    /// Of the program, in hexadecimal digits: versions do not tell two builds apart.
+    /// Checksum of the program, in hexadecimal digits: versions do not distinguish two builds.
     pub(crate) sha256: String,
 }
 
-/// Where to look for the servers.
+/// The places of the servers' programs.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct Where {
     /// Evenkeel's program [default: target/measured/evenkeel, else target/release/evenkeel]
     #[arg(long, value_name = "PATH", help_heading = "Servers")]
     evenkeel: Option<PathBuf>,
-    /// Valkey's program [default: $VALKEY_SERVER, else build/peers/valkey-server, else valkey-server of the PATH]
+    /// Valkey's program [default: $VALKEY_SERVER, else build/peers/valkey-server, else valkey-server of the
+    /// PATH]
     #[arg(long, value_name = "PATH", help_heading = "Servers")]
     valkey: Option<PathBuf>,
     /// Redis' program [default: $REDIS_SERVER, else redis-server of the PATH]
@@ -117,7 +118,7 @@ pub(crate) struct Where {
 }
 
 impl Where {
-    /// Finds what is there; says on stderr what is not.
+    /// Finds the installed servers; reports missing servers on stderr.
     pub(crate) fn find(&self) -> Result<Vec<Peer>> {
         let names = Kind::ALL.map(Kind::name);
         if let Some(odd) = self.without.iter().find(|name| !names.contains(&name.as_str())) {
@@ -153,7 +154,8 @@ impl Where {
             bail!("{}: there is no program {}", kind.name(), path.display());
         }
         let Some(program) = asked.clone().or(tried) else { return Ok(None) };
-        // Absolute, but not resolved: redis-server is a link to a program that goes by the name it is called.
+        // Absolute, but not resolved: redis-server is a link to a program that depends on the name of the
+        // call.
         let program = std::path::absolute(&program).with_context(|| program.display().to_string())?;
         let line = version_line(kind, &program)?;
         let allocator = Allocator::of(kind, &line, || jemalloc(Path::new("/usr")));
@@ -179,13 +181,13 @@ fn how_to_get(kind: Kind) -> &'static str {
     }
 }
 
-/// A file that a `make` or `cargo` put below the workspace's root.
+/// Returns a file that `make` or `cargo` has put below the workspace's root.
 fn built(candidates: &[&str]) -> Option<PathBuf> {
     let root = workspace_root()?;
     candidates.iter().map(|candidate| root.join(candidate)).find(|path| path.is_file())
 }
 
-/// The directory above this program or the current directory that holds the workspace.
+/// Returns the directory above this program or the current directory that holds the workspace.
 fn workspace_root() -> Option<PathBuf> {
     let starts = [env::current_exe().ok(), env::current_dir().ok()];
     let is_root =
@@ -202,19 +204,20 @@ fn on_path(program: &str) -> Option<PathBuf> {
     env::split_paths(&path).map(|directory| directory.join(program)).find(|path| path.is_file())
 }
 
-/// The allocator of a server. Redis and Valkey are made for jemalloc, and packages have it; a build with that of the C
-/// library (5% more CPU for a SET at pipeline 16, and a fifth more memory for short values) would flatter what it is compared
-/// with. So where there is a library of jemalloc, as Debian's redis-server brings it, such a build gets that.
+/// The allocator of a server. Redis and Valkey are made for jemalloc, and packages have it. A build with the
+/// C library's malloc (5% more CPU for a SET at pipeline 16, and a fifth more memory for short values) would
+/// flatter the servers compared with it. So if a jemalloc library is installed, as with Debian's
+/// redis-server, such a build gets that library.
 #[derive(Debug, PartialEq, Eq)]
 enum Allocator {
     Own,
     Lent(PathBuf),
-    /// The C library's, and there is no other.
+    /// The C library's, with no jemalloc installed.
     Libc,
 }
 
 impl Allocator {
-    /// What the line says that a program prints for `--version`.
+    /// Chooses the allocator from the output of `--version`.
     fn of(kind: Kind, line: &str, library: impl FnOnce() -> Option<PathBuf>) -> Allocator {
         if !matches!(kind, Kind::Redis | Kind::Valkey) || !line.contains("malloc=libc") {
             return Allocator::Own;
@@ -231,14 +234,14 @@ impl Allocator {
     }
 }
 
-/// The shared library of jemalloc below a directory that has `lib`.
+/// Returns jemalloc's shared library below a directory that has `lib`.
 fn jemalloc(usr: &Path) -> Option<PathBuf> {
     let of_architecture = format!("lib/{}-linux-gnu", env::consts::ARCH);
     let folders = [of_architecture.as_str(), "lib64", "lib", "local/lib"];
     folders.iter().map(|folder| usr.join(folder).join("libjemalloc.so.2")).find(|path| path.is_file())
 }
 
-/// The first line that a program prints for `--version`.
+/// Returns the first line of a program's `--version`.
 fn version_line(kind: Kind, program: &Path) -> Result<String> {
     if kind == Kind::Floor {
         return Ok("built in".to_owned());
@@ -249,7 +252,8 @@ fn version_line(kind: Kind, program: &Path) -> Result<String> {
     Ok(text.lines().next().unwrap_or("unknown").trim().to_owned())
 }
 
-/// `7.0.15` of `Redis server v=7.0.15 sha=00000000:0 malloc=...`, `1.6.18` of `memcached 1.6.18`, or else the whole line.
+/// Returns `7.0.15` of `Redis server v=7.0.15 sha=00000000:0 malloc=...`, `1.6.18` of `memcached 1.6.18`, or
+/// else the whole line.
 fn version(kind: Kind, line: &str) -> &str {
     let short = line.split_ascii_whitespace().find_map(|word| word.strip_prefix("v="));
     let short = short.or_else(|| line.strip_prefix(kind.name()).map(str::trim_start));

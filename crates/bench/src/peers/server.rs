@@ -1,8 +1,9 @@
 //! A server that was started for a measurement, and ends with it.
 //!
-//! It runs in a directory of its own under the system's temporary one, on a port that was free, pinned before its first
-//! instruction, in a process group of its own (so that Ctrl-C reaches it through us, in order). It is ended by its number
-//! when the value is dropped; if this process is killed outright, the kernel ends it (`die_with_parent`).
+//! It runs in its own directory under the system's temporary directory, on a port that was free, pinned
+//! before its first instruction, in its own process group (so that Ctrl-C reaches it through the bench, in
+//! order). When the value is dropped, the server is ended by its number; if this process is killed outright,
+//! the kernel ends the server (`die_with_parent`).
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -20,25 +21,25 @@ use crate::load::endpoint::{Endpoint, Protocol};
 use crate::load::replies::Skipper;
 use crate::{interrupt, sys};
 
-/// Longest from start to the first PONG.
+/// Longest time from start to the first PONG.
 const START_TIME_MAX: Duration = Duration::from_secs(20);
-/// Longest that a server may take to end by itself after SIGTERM.
+/// Longest time that a server may take to end by itself after SIGTERM.
 const END_TIME_MAX: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(5);
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
-/// Starts are tried again so often when another process takes the port in between.
+/// Tries to start, when another process takes the port in between.
 const START_TRIES: u32 = 3;
-/// How much of a failed server's log is shown.
+/// Lines shown of a failed server's log.
 const LOG_LINES: usize = 5;
 
-/// How to start it.
+/// The parameters of a start.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Launch {
     /// CPUs for all of its threads; empty: anywhere.
     pub(crate) cpus: Vec<usize>,
     /// Worker threads (evenkeel) or I/O threads (valkey).
     pub(crate) threads: usize,
-    /// Arguments behind the usual ones.
+    /// Arguments behind the usual arguments.
     pub(crate) more: &'static [&'static str],
 }
 
@@ -46,10 +47,10 @@ pub(crate) struct Launch {
 pub(crate) struct Server {
     child: Child,
     directory: PathBuf,
-    /// The directory is removed with it.
+    /// The directory is removed with the server.
     owns_directory: bool,
     pub(crate) address: SocketAddr,
-    /// How to start it again.
+    /// Parameters for a restart.
     peer: Peer,
     launch: Launch,
 }
@@ -60,7 +61,8 @@ impl Server {
         Self::start_in(peer, launch, None)
     }
 
-    /// The same in a directory that is there and stays, with the log beside it; `None`: in one of its own, which goes with it.
+    /// Like [`start`](Self::start), in an existing directory that stays, with the log beside it; `None`: in a
+    /// new directory, which is removed with the server.
     pub(crate) fn start_in(peer: &Peer, launch: &Launch, directory: Option<&Path>) -> Result<Self> {
         let mut tries = 1;
         loop {
@@ -95,19 +97,20 @@ impl Server {
         self.child.id()
     }
 
-    /// Whether it takes a core with nothing to do: Valkey's I/O threads go on spinning when a load ends abruptly.
+    /// Returns whether an idle server takes a core: Valkey's I/O threads go on spinning when a load ends
+    /// abruptly.
     fn is_spinner(&self) -> bool {
         self.peer.kind == Kind::Valkey && self.launch.threads > 1
     }
 
-    /// Has one that would spin stand still until it is needed, so that it takes nothing from others.
+    /// Stops a server that would spin until it is needed, so that it takes nothing from other servers.
     pub(crate) fn rest(&self) {
         if self.is_spinner() {
             sys::signal_child(self.child.id(), libc::SIGSTOP);
         }
     }
 
-    /// Lets it go on.
+    /// Continues a stopped server.
     pub(crate) fn rouse(&self) {
         if self.is_spinner() {
             sys::signal_child(self.child.id(), libc::SIGCONT);
@@ -118,8 +121,8 @@ impl Server {
         &self.directory
     }
 
-    /// Kills it and starts it again over its files, with these arguments as well; returns the moment of the start. It may
-    /// still be loading them.
+    /// Kills the server and restarts it over its files, with these additional arguments; returns the moment
+    /// of the start. The server may still be loading the files.
     pub(crate) fn restart(&mut self, more: &[&str]) -> Result<Instant> {
         drop(self.child.kill()); // fails only when it has ended by itself
         drop(self.child.wait());
@@ -165,7 +168,7 @@ impl Server {
     }
 
     fn end(&mut self) {
-        self.rouse(); // who stands still does not hear that it is to end
+        self.rouse(); // a stopped process does not handle SIGTERM
         sys::signal_child(self.child.id(), libc::SIGTERM);
         let deadline = Instant::now() + END_TIME_MAX;
         while Instant::now() < deadline {
@@ -183,7 +186,8 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.end();
         if self.owns_directory {
-            drop(fs::remove_dir_all(&self.directory)); // what is left of it is the temporary directory's to clean up
+            // remaining files are left to the cleanup of the temporary directory
+            drop(fs::remove_dir_all(&self.directory));
         } else {
             drop(fs::remove_file(self.log()));
         }
@@ -236,12 +240,12 @@ fn new_directory() -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// Sends one command on a connection of its own and returns the bytes of the reply.
+/// Sends a command on a new connection and returns the bytes of the reply.
 pub(crate) fn ask(server: SocketAddr, words: &[&str]) -> Result<String> {
     ask_within(server, words, ANSWER_TIME_MAX)
 }
 
-/// The same for what may take longer: nothing may come for so long.
+/// Like [`ask`], for slow commands: the reply may pause for up to `patience`.
 pub(crate) fn ask_within(server: SocketAddr, words: &[&str], patience: Duration) -> Result<String> {
     let mut stream = TcpStream::connect_timeout(&server, ANSWER_TIME_MAX)?;
     stream.set_read_timeout(Some(patience))?;
@@ -261,7 +265,7 @@ pub(crate) fn ask_within(server: SocketAddr, words: &[&str], patience: Duration)
     }
 }
 
-/// Whether a memcached tells its version.
+/// Returns whether a memcached replies with its version.
 fn has_version(server: SocketAddr) -> Result<bool> {
     let mut stream = TcpStream::connect_timeout(&server, ANSWER_TIME_MAX)?;
     stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
@@ -271,7 +275,7 @@ fn has_version(server: SocketAddr) -> Result<bool> {
     Ok(answer[..size].starts_with(b"VERSION"))
 }
 
-/// The first address of `host`.
+/// Returns the first address of `host`.
 pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr> {
     let mut addresses = (host, port).to_socket_addrs().with_context(|| format!("unknown host {host:?}"))?;
     addresses.next().with_context(|| format!("host {host:?} has no address"))
@@ -281,7 +285,7 @@ pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr> {
 mod tests {
     use super::*;
 
-    /// A listener that answers one connection with `answer`, in pieces.
+    /// Starts a listener that answers a single connection with `answer`, in pieces.
     fn answering(answer: &'static [u8]) -> SocketAddr {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let address = listener.local_addr().expect("bound");
@@ -301,7 +305,7 @@ mod tests {
         assert!(ask(answering(b"$5\r\nhel"), &["GET", "k"]).is_err());
     }
 
-    /// In make's tests, Valkey is there.
+    /// Under `make test`, Valkey is installed.
     #[test]
     fn who_would_spin_rests() {
         let peers = crate::peers::Where::default().find().expect("looked for");

@@ -1,12 +1,12 @@
-//! An authority, what it vouches for, and another authority, in a folder of their own.
+//! An authority, its certificates, and another authority, in a folder of their own.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-/// `server` and `client` are vouched for by `ca`, and made out for localhost and 127.0.0.1; `other` is another authority. The
-/// folder is removed with it.
+/// `ca` has signed `server` and `client`, for localhost and 127.0.0.1; `other` is another authority. The
+/// folder is removed with the value.
 pub(crate) struct Certs(PathBuf);
 
 impl Certs {
@@ -23,7 +23,7 @@ impl Certs {
         certs
     }
 
-    /// A path as a word of a command line.
+    /// Returns a path as a word of a command line.
     pub(crate) fn word(&self, name: &str) -> String {
         self.0.join(name).display().to_string()
     }
@@ -55,6 +55,6 @@ fn params(name: &str) -> CertificateParams {
 
 impl Drop for Certs {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0); // a folder left behind is no failure of the test
+        let _ = std::fs::remove_dir_all(&self.0); // a folder left behind does not fail the test
     }
 }

@@ -1,4 +1,5 @@
-//! What connections say before their first request, as a server sees it that answers what the test wants.
+//! The greeting of connections before their first request, as seen by a server that answers as the test
+//! wants.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -10,14 +11,14 @@ use super::{BENCH, all_answered, load, programs, start};
 /// The commands of each connection, in the order of the connections.
 type Heard = Arc<Mutex<Vec<Vec<String>>>>;
 
-/// Listens until the test ends.
+/// A server that listens until the test ends.
 struct Fake {
     port: String,
     heard: Heard,
 }
 
 impl Fake {
-    /// Answers each command, given in words, by what `answer` says.
+    /// Starts a server that answers each command, given in words, with `answer`.
     fn start(answer: fn(&str) -> &'static str) -> Fake {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a free port");
         let port = listener.local_addr().expect("it is bound").port().to_string();
@@ -51,7 +52,7 @@ impl Fake {
     }
 }
 
-/// The next command's words; `None` at the end.
+/// Returns the next command's words; `None` at the end.
 fn command(stream: &mut BufReader<TcpStream>) -> Option<String> {
     let mut length = |kind: char| {
         let mut line = String::new();

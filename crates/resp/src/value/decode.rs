@@ -1,33 +1,35 @@
-//! Finding and building replies in bytes that a peer sent, who may be hostile.
+//! Finds and builds replies in bytes from a server that may be hostile.
 //!
-//! The scanner keeps, for each aggregate it is inside of, how many values are still to come: no recursion, a stack of at
-//! most [`DEPTH_MAX`] numbers. The builder runs over bytes that the scanner has accepted, so its recursion is as shallow,
-//! its capacities are of elements that are there, and what it cannot read is a refused number or a malformed text.
+//! For each open aggregate the scanner keeps the number of values still to come: no recursion, a stack of at
+//! most [`DEPTH_MAX`] numbers. The builder runs over bytes that the scanner has accepted. So its recursion is
+//! as shallow, its capacities are for elements that have arrived, and it fails only on a refused number or a
+//! malformed text.
 
 use std::fmt;
 
 use super::Value;
 
-/// Deepest nesting taken. COMMAND DOCS, the deepest reply of Redis itself, needs about a dozen; scripts may build more.
+/// Deepest nesting accepted. COMMAND DOCS, the deepest reply of Redis itself, needs about a dozen; scripts
+/// may build more.
 pub const DEPTH_MAX: usize = 128;
 
-/// Longest text of a line type (simple string, error, number): Redis cuts its own errors far below.
+/// Longest text of a line type (simple string, error, number), in bytes: Redis cuts its own errors far below.
 pub const LINE_MAX: usize = 64 * 1024;
 
-/// Largest length that may be announced, of bytes as of elements: twice Redis' largest string by default.
+/// Largest length accepted, in bytes or elements: twice Redis' largest string by default.
 pub const LENGTH_MAX: u64 = 1 << 30;
 
 // A map counts two values per pair, and all open aggregates together must not overflow the sums below.
 const _: () = assert!(LENGTH_MAX < u64::MAX / 4 && LENGTH_MAX < usize::MAX as u64 / 2);
 
-/// Why bytes are no reply. Each is the sender's fault; the connection cannot go on.
+/// Why bytes are not a reply. Each error is the sender's fault; the connection cannot go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DecodeError {
     /// The first byte of a value names no type.
     UnknownType(u8),
-    /// A length that is no number, negative where that has no meaning, or above [`LENGTH_MAX`].
+    /// A length that is not a number, is negative where that has no meaning, or exceeds [`LENGTH_MAX`].
     BadLength,
-    /// An integer, double, boolean or big number that does not read as one.
+    /// A malformed integer, double, boolean or big number.
     BadNumber,
     /// A null with content, or a verbatim text without its three-letter format.
     BadText,
@@ -55,7 +57,7 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
-/// The first reply in `bytes` and how many bytes it takes; `None`: it is not all there yet.
+/// Decodes the first reply in `bytes` and returns it with its length in bytes; `None` if it is incomplete.
 pub fn decode(bytes: &[u8]) -> Result<Option<(Value, usize)>, DecodeError> {
     let Some(end) = Scanner::new().scan(bytes)? else { return Ok(None) };
     let mut builder = Builder { bytes: &bytes[..end], at: 0 };
@@ -64,22 +66,24 @@ pub fn decode(bytes: &[u8]) -> Result<Option<(Value, usize)>, DecodeError> {
     Ok(Some((value, end)))
 }
 
-/// Finds the end of one reply that arrives in pieces.
+/// Finds the end of a reply that arrives in pieces.
 ///
-/// The same buffer, grown at its end, is given to each call; bytes that were accepted are not looked at again.
+/// Each call gets the same buffer, grown at its end; accepted bytes are not scanned again.
 #[derive(Debug, Default)]
 pub struct Scanner {
-    /// All before it belongs to the reply and has been accepted. `at <= bytes.len()` of every later call.
+    /// Bytes before this offset belong to the reply and have been accepted. `at <= bytes.len()` of every
+    /// later call.
     at: usize,
-    /// Values still to come in each aggregate around `at`, the outermost first; never holds a zero between calls.
+    /// Values still to come in each aggregate around `at`, the outermost first; never holds a zero between
+    /// calls.
     pub(super) pending: Vec<u64>,
 }
 
-/// What the scanner must know of one value.
+/// A value as the scanner sees it.
 enum Piece {
     /// A value that ends at this position.
     Whole(usize),
-    /// The header of an aggregate: where its content starts, and how many values follow.
+    /// The header of an aggregate: the offset of its content, and the number of values that follow.
     Open(usize, u64),
     /// An attribute: as `Open`, but not itself a value, since the value follows.
     Prefix(usize, u64),
@@ -90,9 +94,9 @@ impl Scanner {
         Scanner::default()
     }
 
-    /// The position behind the reply's last byte, or `None` where more bytes are needed.
+    /// Returns the offset after the reply's last byte, or `None` if more bytes are needed.
     ///
-    /// After an end or an error the scanner is used up: start a new one for the next reply.
+    /// After an end or an error the scanner is used up: start a new scanner for the next reply.
     pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<usize>, DecodeError> {
         loop {
             let Some(piece) = piece_at(bytes, self.at)? else { return Ok(None) };
@@ -124,14 +128,14 @@ impl Scanner {
         Ok(())
     }
 
-    /// Counts one value off; true when it was the last of the whole reply.
+    /// Counts a value off; returns true if it was the last of the whole reply.
     fn value_ended(&mut self) -> bool {
         while let Some(left) = self.pending.last_mut() {
             *left -= 1;
             if *left > 0 {
                 return false;
             }
-            self.pending.pop(); // an aggregate that is complete is itself a value of the one around it
+            self.pending.pop(); // a complete aggregate is itself a value of the aggregate around it
         }
         true
     }
@@ -153,7 +157,7 @@ fn piece_at(bytes: &[u8], at: usize) -> Result<Option<Piece>, DecodeError> {
     })
 }
 
-/// The text up to the line end, and the position behind it.
+/// Returns the text up to the line end, and the offset after the line end.
 fn line_at(bytes: &[u8], start: usize) -> Result<Option<(&[u8], usize)>, DecodeError> {
     let rest = &bytes[start..];
     let window = &rest[..rest.len().min(LINE_MAX + 1)];
@@ -176,13 +180,13 @@ fn blob_end(bytes: &[u8], start: usize, length: u64) -> Result<Option<usize>, De
     }
 }
 
-/// Digits alone: Rust's parser would also take a plus.
+/// Parses digits alone: Rust's parser would also accept a plus.
 fn length(content: &[u8]) -> Result<u64, DecodeError> {
     let digits = content.iter().all(u8::is_ascii_digit);
     number(content).ok().filter(|&number| digits && number <= LENGTH_MAX).ok_or(DecodeError::BadLength)
 }
 
-/// Reads values out of bytes that a scanner has accepted as one whole reply.
+/// Builds values out of bytes that a scanner has accepted as a whole reply.
 struct Builder<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -242,7 +246,7 @@ fn number<N: std::str::FromStr>(content: &[u8]) -> Result<N, DecodeError> {
     std::str::from_utf8(content).ok().and_then(|text| text.parse().ok()).ok_or(DecodeError::BadNumber)
 }
 
-/// Rust's parser is laxer than the protocol: it also takes `infinity` and any case.
+/// Rust's parser is laxer than the protocol: it also accepts `infinity` and any case.
 fn double(content: &[u8]) -> Result<f64, DecodeError> {
     match content {
         b"inf" | b"+inf" => Ok(f64::INFINITY),

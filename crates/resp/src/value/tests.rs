@@ -14,7 +14,7 @@ fn encoded(value: &Value) -> Vec<u8> {
     out
 }
 
-/// One of each type, with the bytes that servers send and the line that people read.
+/// A value of each type, with the bytes that servers send and the line that people read.
 #[rustfmt::skip]
 fn samples() -> Vec<(&'static [u8], Value, &'static str)> {
     let text = |text: &str| Value::bulk(text);
@@ -25,13 +25,15 @@ fn samples() -> Vec<(&'static [u8], Value, &'static str)> {
         (b":-9223372036854775808\r\n", Value::Int(i64::MIN), ":-9223372036854775808"),
         (b"$1\r\nv\r\n", text("v"), "\"v\""),
         (b"$0\r\n\r\n", text(""), "\"\""),
-        (b"$8\r\na\r\n\"\\\x07\x00\xff\r\n", Value::Bulk(b"a\r\n\"\\\x07\x00\xff".to_vec()), r#""a\r\n\"\\\a\x00\xff""#),
+        (b"$8\r\na\r\n\"\\\x07\x00\xff\r\n", Value::Bulk(b"a\r\n\"\\\x07\x00\xff".to_vec()),
+         r#""a\r\n\"\\\a\x00\xff""#),
         (b"$-1\r\n", Value::NullBulk, "(nil)"),
         (b"*-1\r\n", Value::NullArray, "(nil array)"),
         (b"_\r\n", Value::Null, "(null)"),
         (b"*0\r\n", Value::Array(vec![]), "[]"),
         (b"*2\r\n$1\r\na\r\n:1\r\n", Value::Array(vec![text("a"), Value::Int(1)]), "[\"a\", :1]"),
-        (b"%1\r\n+k\r\n$1\r\nv\r\n", Value::Map(vec![(Value::Simple(b"k".to_vec()), text("v"))]), "{k: \"v\"}"),
+        (b"%1\r\n+k\r\n$1\r\nv\r\n", Value::Map(vec![(Value::Simple(b"k".to_vec()), text("v"))]),
+         "{k: \"v\"}"),
         (b"%0\r\n", Value::Map(vec![]), "{}"),
         (b"~1\r\n#t\r\n", Value::Set(vec![Value::Bool(true)]), "~[#t]"),
         (b">2\r\n+a\r\n_\r\n", Value::Push(vec![Value::Simple(b"a".to_vec()), Value::Null]), ">[a, (null)]"),
@@ -39,7 +41,8 @@ fn samples() -> Vec<(&'static [u8], Value, &'static str)> {
         (b",-inf\r\n", Value::Double(f64::NEG_INFINITY), ",-inf"),
         (b"#f\r\n", Value::Bool(false), "#f"),
         (b"(-340282366920938463463374607431768211456\r\n",
-         Value::BigNumber(b"-340282366920938463463374607431768211456".to_vec()), "(-340282366920938463463374607431768211456"),
+         Value::BigNumber(b"-340282366920938463463374607431768211456".to_vec()),
+         "(-340282366920938463463374607431768211456"),
         (b"=6\r\ntxt:hi\r\n", Value::Verbatim { format: *b"txt", text: b"hi".to_vec() }, "=txt:\"hi\""),
         (b"!5\r\nE a\nb\r\n", Value::BlobError(b"E a\nb".to_vec()), "!E a\\nb"),
         (b"|1\r\n+ttl\r\n:9\r\n*1\r\n:1\r\n",
@@ -205,7 +208,8 @@ impl Random {
     }
 }
 
-/// Mutated replies never panic, and what is still a reply writes back to something that reads the same.
+/// Mutated replies never panic; a mutated reply that still decodes writes back to a value that prints the
+/// same.
 #[test]
 fn mutated_replies_are_read_or_refused() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
@@ -225,7 +229,8 @@ fn mutated_replies_are_read_or_refused() {
         if let Ok(Some((value, used))) = decode(&bytes) {
             assert!(used <= bytes.len());
             let again = decoded(&encoded(&value));
-            assert_eq!(again.to_string(), value.to_string(), "seed {seed}"); // text: NaN is not equal to itself
+            // compares texts: NaN is not equal to itself
+            assert_eq!(again.to_string(), value.to_string(), "seed {seed}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Bitmaps and BITFIELD. Offsets are small or beyond the limit: the half gigabyte between is legal and would be allocated.
+//! Bitmaps and BITFIELD. Offsets are small or beyond the limit: offsets between, up to half a gigabyte, are
+//! legal and would be allocated.
 
 use super::make::{Maker, args};
 use super::{Args, Family};
@@ -8,7 +9,8 @@ pub(super) const FAMILY: Family = Family {
     name: "bitmaps",
     weight: 50,
     only: None,
-    commands: &[(6, setbit), (5, getbit), (5, bitcount), (5, bitpos), (5, bitop), (10, bitfield), (3, bitfield_ro)],
+    commands: &[(6, setbit), (5, getbit), (5, bitcount), (5, bitpos), (5, bitop), (10, bitfield),
+        (3, bitfield_ro)],
     scenes: &[],
 };
 

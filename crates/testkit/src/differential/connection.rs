@@ -1,4 +1,4 @@
-//! What belongs to a connection: its protocol, its name, small talk, and commands typed as lines.
+//! State of a connection: its protocol, its name, small talk, and commands typed as lines.
 
 use super::make::{Maker, args};
 use super::{Action, Args, Family};
@@ -12,7 +12,7 @@ pub(super) const FAMILY: Family = Family {
     scenes: &[(10, typed)],
 };
 
-/// Each byte may become four (`\xff`), and a line has at most 64 KiB.
+/// Each byte may take four characters (`\xff`), and a line has at most 64 KiB.
 const TYPED_BYTES_MAX: usize = 8 * 1024;
 
 fn ping(make: &mut Maker) -> Args {

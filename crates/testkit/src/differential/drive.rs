@@ -1,8 +1,8 @@
 //! Runs an episode on two servers at once.
 //!
-//! Commands of one connection that go out together are one write on each server; nothing is sent on the other
-//! connection before all their replies are in, so both servers see the same order. Both get a batch before either's
-//! replies are read: they execute at nearly the same time.
+//! Commands of a connection that go out together are one write on each server. Nothing is sent on the other
+//! connection before all their replies are in, so both servers see the same order. Both servers get a batch
+//! before either's replies are read, so they execute it at nearly the same time.
 
 use std::io;
 use std::time::Duration;
@@ -15,16 +15,17 @@ use crate::client::Client;
 use crate::server::Server;
 use crate::words;
 
-/// What follows bytes that may be no command: its reply tells that nothing more will come.
+/// Argument of the command sent after bytes that may not be a command: its reply marks the end of the
+/// replies.
 const MARKER: &[u8] = b"end of the odd bytes";
 
 /// Longest text of a reply in a finding.
 const SHOWN_MAX: usize = 2_000;
 
-/// How long a server may be silent before that counts as its answer.
+/// Silence after which a missing reply counts as the server's answer.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// Pages of one SCAN after which it counts as endless: no episode has so many keys.
+/// Pages after which a SCAN counts as endless: no episode has so many keys.
 const SCAN_PAGES_MAX: usize = 10_000;
 
 type Outcome = Result<(), Difference>;
@@ -58,10 +59,10 @@ struct Pair<'a> {
     summary: &'a mut Summary,
 }
 
-/// One connection, as seen by each server.
+/// A connection, as seen by each server.
 struct Line {
     clients: [Client; 2],
-    /// The commands that an EXEC will answer for.
+    /// Commands that the next EXEC executes.
     queued: Vec<Args>,
 }
 
@@ -85,13 +86,13 @@ impl Pair<'_> {
         Line { clients, queued: Vec::new() }
     }
 
-    /// Sends a batch of one connection to both servers and compares reply by reply.
+    /// Sends a batch of a connection to both servers and compares reply by reply.
     fn exchange(&mut self, batch: &[(usize, &Step)]) -> Outcome {
         let Some((_, first)) = batch.first() else { return Ok(()) };
         let connection = first.connection;
         let bytes: Vec<u8> = batch.iter().flat_map(|(_, step)| bytes_of(&step.action)).collect();
         for client in &mut self.lines[connection].clients {
-            let _ = client.send_raw(&bytes); // a server that hung up shows in what it answers
+            let _ = client.send_raw(&bytes); // a server that hung up shows in its replies
         }
         for (index, step) in batch {
             let (Action::Command(args) | Action::Inline(args)) = &step.action else { continue };
@@ -213,7 +214,7 @@ fn until_marker(client: &mut Client) -> Replies {
     }
 }
 
-/// What a whole SCAN finds, sorted, each once; or what went wrong.
+/// Returns the distinct results of a whole SCAN, sorted; or the text of the error.
 fn walk(client: &mut Client, command: &Args) -> String {
     let at = if command[0].eq_ignore_ascii_case(b"SCAN") { 1 } else { 2 };
     let (name, options) = command.split_at(at);

@@ -1,7 +1,8 @@
 //! DUMP, RESTORE and MIGRATE: options, their order and their errors.
 //!
-//! What DUMP gives differs between servers, so what is restored is made here: a value of each type, or something that no
-//! server takes. That values pass between servers is another test's business, and so are payloads which only some refuse.
+//! DUMP's payloads differ between servers, so payloads for RESTORE are made here: a value of each type, or
+//! bytes that no server accepts. Other tests cover values that pass between servers, and payloads that only
+//! some servers refuse.
 
 use super::make::{Maker, args};
 use super::{Args, Family};
@@ -16,7 +17,7 @@ pub(super) const FAMILY: Family = Family {
     scenes: &[(4, look)],
 };
 
-/// Values, in the oldest forms that there are, which all servers read.
+/// Values, in the oldest encodings, which all servers read.
 #[rustfmt::skip]
 const BODIES: &[&[u8]] = &[
     b"\x00\x00",
@@ -32,8 +33,8 @@ const BODIES: &[&[u8]] = &[
     b"\x04\x01\x01f\x01v",
 ];
 
-/// Of no type, too short, empty, or of a type that is not there. What is missing is more than the ten bytes of the
-/// payload's end, which Redis takes for a part of the value.
+/// Bodies without a type, too short, empty, or of an unknown type. They lack more than the ten bytes of the
+/// payload's end, which Redis would read as a part of the value.
 const NO_BODIES: &[&[u8]] =
     &[b"", b"\x00", b"\x00\x15hel", b"\x02\x00", b"\x04\x01\x01f", b"\xff\x01a", b"\x08\x01a"];
 
@@ -68,7 +69,8 @@ fn restore(make: &mut Maker) -> Args {
         _ if is_absolute => make.moment_ms(),
         _ => make.ms_to_live(),
     };
-    // A deadline beyond all times is in the past to the peers, which lose the key; Evenkeel refuses it.
+    // A deadline beyond all times counts as past in the reference servers, which lose the key; Evenkeel
+    // refuses it.
     if ttl == i64::MAX.to_string().as_bytes() {
         ttl = "9223372036854775808".into();
     }
@@ -90,7 +92,7 @@ fn restore(make: &mut Maker) -> Args {
     args
 }
 
-/// To a port where nobody listens.
+/// MIGRATE to a port without a listener.
 fn migrate(make: &mut Maker) -> Args {
     let mut args = args!["MIGRATE", "127.0.0.1", "1", make.key(), make.word(&["0", "0", "1", "abc"])];
     args.push(make.word(&["100", "0", "-1", "abc"]));
@@ -111,7 +113,7 @@ fn migrate(make: &mut Maker) -> Args {
     args
 }
 
-/// What has become of a key.
+/// Asks for the state of a key.
 fn look(make: &mut Maker) {
     let key = make.key();
     let question = match make.random.below(8) {

@@ -36,12 +36,13 @@ fn persist(make: &mut Maker) -> Args {
     args!["PERSIST", make.key()]
 }
 
-/// Whether a command keeps a time to live or clears it shows in the next TTL.
+/// The next TTL shows whether a command keeps a time to live or clears it.
 fn get_again(make: &mut Maker) -> Args {
     args![make.word(&["GET", "EXISTS", "TYPE"]), make.key()]
 }
 
-/// The key is asked for right after its end: until then no command of another step may depend on whether it is there.
+/// Asks for the key right after its end: until then no command of another step may depend on the key's
+/// presence.
 fn life_of_a_millisecond(make: &mut Maker) {
     let key = args!["brief"];
     match make.random.below(3) {

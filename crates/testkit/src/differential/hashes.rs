@@ -1,4 +1,5 @@
-//! Hashes: every command and option that Redis 7.0 has, on fields that meet and on hashes about to change their form.
+//! Hashes: every command and option of Redis 7.0, on shared fields and on hashes about to change their
+//! encoding.
 
 use super::make::{Maker, args};
 use super::{Action, Args, Family};
@@ -9,13 +10,14 @@ pub(super) const FAMILY: Family = Family {
     weight: 100,
     only: None,
     commands: &[
-        (20, hset), (3, hmset), (4, hsetnx), (8, hget), (5, hmget), (6, hdel), (3, hlen), (3, hstrlen), (3, hexists),
-        (2, hkeys), (2, hvals), (4, hgetall), (6, hincrby), (5, hincrbyfloat), (4, hrandfield), (4, hscan), (2, encoding),
+        (20, hset), (3, hmset), (4, hsetnx), (8, hget), (5, hmget), (6, hdel), (3, hlen), (3, hstrlen),
+        (3, hexists), (2, hkeys), (2, hvals), (4, hgetall), (6, hincrby), (5, hincrbyfloat), (4, hrandfield),
+        (4, hscan), (2, encoding),
     ],
     scenes: &[(1, near_the_threshold), (2, walk)],
 };
 
-/// Few fields, so that commands meet; some are numbers, one is longer than a `listpack` takes.
+/// Few fields, so that commands meet; some are numbers, and the longest exceeds a `listpack`'s limit.
 pub(super) fn field(make: &mut Maker) -> Vec<u8> {
     let name = match make.random.below(20) {
         0 => return make.value(),
@@ -91,7 +93,7 @@ fn hincrbyfloat(make: &mut Maker) -> Args {
     args!["HINCRBYFLOAT", make.key(), field(make), make.float()]
 }
 
-/// A negative count that is large would be answered at that length.
+/// Large negative counts are left out: the reply would have that length.
 fn hrandfield(make: &mut Maker) -> Args {
     let mut args = args!["HRANDFIELD", make.key()];
     match make.random.below(10) {
@@ -111,7 +113,7 @@ fn hrandfield(make: &mut Maker) -> Args {
     args
 }
 
-/// To the end in one page: where it ends otherwise is each server's own business.
+/// Scans in a single page: the borders of smaller pages differ between servers.
 fn hscan(make: &mut Maker) -> Args {
     let mut args = args!["HSCAN", make.key(), "0", "COUNT", "100000"];
     if make.chance(40) {
@@ -133,7 +135,7 @@ fn encoding(make: &mut Maker) -> Args {
     args!["OBJECT", "ENCODING", make.key()]
 }
 
-/// As many fields as make a hash large, then fewer.
+/// Adds enough fields to make a hash large, then removes most.
 fn near_the_threshold(make: &mut Maker) {
     let key = make.key();
     let count = 508 + make.random.below(8);

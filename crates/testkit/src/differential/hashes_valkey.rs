@@ -1,4 +1,4 @@
-//! Hashes: what only Valkey has of the peers, which is fields that expire.
+//! Hashes: commands that, of the reference servers, only Valkey has: fields that expire.
 
 use super::hashes::field;
 use super::make::{Maker, args};
@@ -15,7 +15,7 @@ pub(super) const FAMILY: Family = Family {
     scenes: &[(2, deadlines_of_all), (1, life_of_a_millisecond)],
 };
 
-/// The word, a number that is nearly always right, and fields.
+/// The word FIELDS, a count that is nearly always right, and fields.
 fn fields(make: &mut Maker, with_values: bool) -> Args {
     let fields: Vec<Args> = (0..=make.random.below(4))
         .map(|_| if with_values { args![field(make), make.value()] } else { args![field(make)] })
@@ -84,14 +84,15 @@ fn hscan(make: &mut Maker) -> Args {
     args!["HSCAN", make.key(), "0", "COUNT", "100000", make.word(&["NOVALUES"])]
 }
 
-/// What has become of all deadlines of a hash.
+/// Asks for all deadlines of a hash.
 fn deadlines_of_all(make: &mut Maker) {
     let key = make.key();
     let fields = args!["f1", "f2", "f3", "f4", "f5", ""];
     make.command([args!["HEXPIRETIME", key, "FIELDS", "6"], fields].concat());
 }
 
-/// Fields are asked for right after their end. HLEN may count them then, and the key may be there without any.
+/// Asks for fields right after their end. HLEN may still count them then, and the key may exist without any
+/// field.
 fn life_of_a_millisecond(make: &mut Maker) {
     let key = args!["brief"];
     let set = |name: &str, rest: Args| [args![name], key.clone(), rest].concat();
@@ -114,7 +115,7 @@ fn life_of_a_millisecond(make: &mut Maker) {
     };
     make.command(question);
     make.command(set("HGETALL", args![]));
-    // Whether DEL found it would be a matter of luck.
+    // SET makes sure that the key exists: the reply of DEL must not depend on timing.
     make.command(set("SET", args!["v"]));
     make.command(set("DEL", args![]));
 }

@@ -1,7 +1,8 @@
-//! HyperLogLogs, read back byte by byte: how one came about shows in its bytes.
+//! HyperLogLogs, read back byte by byte: the bytes depend on how a value came about.
 //!
-//! They have keys of their own, since nearly every other command would spoil them, and now and then use everybody's.
-//! What is corrupt is only given single elements: of several, Redis keeps those before the one that failed.
+//! Most keys are reserved for this family, since nearly every other command would spoil them; some commands
+//! use the common keys. Corrupt values get single elements only: of several elements, Redis keeps the
+//! elements before the failing element.
 
 use super::make::{Maker, args};
 use super::{Args, Family};
@@ -15,7 +16,7 @@ pub(super) const FAMILY: Family = Family {
     scenes: &[(3, fill), (2, corrupt), (2, ragged), (1, limit)],
 };
 
-/// `plain` is a string of any kind, `none` is never added to on purpose.
+/// `plain` is a string of any kind; no command adds to `none` on purpose.
 const KEYS: &[&str] = &["h1", "h2", "h3", "h4", "{h}5", "{h}6", "plain", "none"];
 
 /// Elements added by one step of filling: enough for a few hundred bytes.
@@ -67,7 +68,7 @@ fn pfdebug(make: &mut Maker) -> Args {
     args!["PFDEBUG", make.word(&what), key(make)]
 }
 
-/// At the string that one is.
+/// Reads a value as a string.
 fn look(make: &mut Maker) -> Args {
     match make.random.below(10) {
         0 => args!["DEL", key(make)],
@@ -78,7 +79,7 @@ fn look(make: &mut Maker) -> Args {
     }
 }
 
-/// Many elements, so that it becomes dense, or nearly.
+/// Adds many elements, so that the value becomes dense, or nearly.
 fn fill(make: &mut Maker) {
     let key = make.word(&KEYS[..4]);
     for _ in 0..make.random.below(8) {
@@ -91,8 +92,8 @@ fn fill(make: &mut Maker) {
     make.command(args!["GET", key]);
 }
 
-/// A few bytes are overwritten or added, codes with a byte behind them: of one that is cut off at the end, Redis reads a byte
-/// beyond.
+/// Overwrites or appends a few bytes. An appended opcode has a byte behind it: of an opcode cut off at the
+/// end, Redis reads a byte beyond the value.
 fn corrupt(make: &mut Maker) {
     let key = make.word(&["bad", "h1", "h2"]);
     let add = args!["PFADD", key.clone(), element(make), element(make)];
@@ -115,7 +116,7 @@ fn corrupt(make: &mut Maker) {
     use_up(make, key);
 }
 
-/// Runs as no server would leave them: neighbours that could be one, zeros in pieces.
+/// Makes run lengths that no server writes: adjacent runs that could be merged, zeros in pieces.
 fn ragged(make: &mut Maker) {
     let (key, mut value, mut left) = (make.word(&["bad", "h3"]), HEADER.to_vec(), REGISTERS);
     for _ in 0..make.random.below(60) {
@@ -124,14 +125,14 @@ fn ragged(make: &mut Maker) {
         value.push(if make.chance(20) { len - 1 } else { value_bits | (len - 1) } as u8);
         left -= len;
     }
-    // The long run at the end is now and then one too long or short.
+    // Sometimes the long run at the end is a register too long or too short.
     let last = left - if make.chance(10) { make.random.below(2) } else { 1 };
     value.extend([0x40 | (last >> 8) as u8, last as u8]);
     make.command(args!["SET", key.clone(), value]);
     use_up(make, key);
 }
 
-/// Asks everything about a value that may be corrupt, and removes it.
+/// Runs every command on a value that may be corrupt, and removes it.
 fn use_up(make: &mut Maker, key: Vec<u8>) {
     for _ in 0..make.random.below(12) {
         let command = match make.random.below(8) {
@@ -148,7 +149,8 @@ fn use_up(make: &mut Maker, key: Vec<u8>) {
     make.command(args!["DEL", key]);
 }
 
-/// Values become dense earlier or later. Put back at once: the next episode does not restart the servers.
+/// Values become dense earlier or later. The limit is restored at once: the next episode does not restart the
+/// servers.
 fn limit(make: &mut Maker) {
     let bytes = make.word(&["0", "18", "30", "100", "100000"]);
     make.command(args!["CONFIG", "SET", "hll-sparse-max-bytes", bytes]);

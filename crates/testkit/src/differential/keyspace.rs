@@ -1,4 +1,4 @@
-//! Commands on keys as such: whether they exist, what they are called, and in which database.
+//! Commands on keys as such: their existence, their names and their databases.
 
 use super::make::{Maker, args};
 use super::{Action, Args, Family};
@@ -9,13 +9,13 @@ pub(super) const FAMILY: Family = Family {
     weight: 60,
     only: None,
     commands: &[
-        (6, del), (4, exists), (3, type_), (3, touch), (6, rename), (5, copy), (4, move_), (5, select), (1, swapdb),
-        (2, keys), (1, randomkey), (4, object), (1, flush), (1, memory), (2, bad_scan),
+        (6, del), (4, exists), (3, type_), (3, touch), (6, rename), (5, copy), (4, move_), (5, select),
+        (1, swapdb), (2, keys), (1, randomkey), (4, object), (1, flush), (1, memory), (2, bad_scan),
     ],
     scenes: &[(4, walk), (2, dbsize)],
 };
 
-/// Mostly three databases, so that keys meet; sometimes one that is not there.
+/// Mostly three databases, so that keys meet; sometimes a database that does not exist.
 fn database(make: &mut Maker) -> Vec<u8> {
     match make.random.below(12) {
         0 => make.word(&["15", "16", "-1", "abc", "99999999999", "", "1.0"]),
@@ -105,7 +105,7 @@ fn memory(make: &mut Maker) -> Args {
     args
 }
 
-/// A SCAN that is refused; one that is taken returns what the order of a hash table decides.
+/// A SCAN that is refused. The results of a valid SCAN depend on the order of a hash table.
 fn bad_scan(make: &mut Maker) -> Args {
     match make.random.below(6) {
         5 => args!["SCAN", "0", "TYPE", "nosuch"],
@@ -131,7 +131,7 @@ fn walk(make: &mut Maker) {
     make.step(Action::Walk([args!["SCAN"], args].concat()));
 }
 
-/// Keys whose time has passed count until somebody meets them; a walk meets them all.
+/// Expired keys count until a command meets them; a walk meets all of them.
 fn dbsize(make: &mut Maker) {
     make.step(Action::Walk(args!["SCAN"]));
     make.command(args!["DBSIZE"]);

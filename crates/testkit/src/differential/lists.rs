@@ -1,6 +1,6 @@
-//! Lists: every command and option that Redis 7.0 has, on few elements, and on lists of several pages.
+//! Lists: every command and option of Redis 7.0, on few elements, and on lists of several pages.
 //!
-//! What may wait is only drawn as it should be, with a time that is short: a spoilt one could wait for ever.
+//! Blocking commands are drawn well-formed only, with a short timeout: a spoilt command could wait for ever.
 
 use super::make::{Maker, args};
 use super::{Args, Family};
@@ -11,13 +11,13 @@ pub(super) const FAMILY: Family = Family {
     weight: 100,
     only: None,
     commands: &[
-        (24, push), (4, pushx), (8, pop), (6, pop_count), (3, llen), (4, lindex), (5, lset), (6, lrange), (3, ltrim),
-        (5, linsert), (5, lrem), (8, lpos), (5, lmove), (3, rpoplpush), (5, lmpop), (1, encoding),
+        (24, push), (4, pushx), (8, pop), (6, pop_count), (3, llen), (4, lindex), (5, lset), (6, lrange),
+        (3, ltrim), (5, linsert), (5, lrem), (8, lpos), (5, lmove), (3, rpoplpush), (5, lmpop), (1, encoding),
     ],
     scenes: &[(3, wait), (2, wait_in_multi), (1, long)],
 };
 
-/// Few elements, so that they meet; some are numbers, some are long.
+/// Few elements, so that commands meet; some are numbers, some are long.
 fn element(make: &mut Maker) -> Vec<u8> {
     match make.random.below(20) {
         0..2 => make.value(),
@@ -47,17 +47,17 @@ fn pop_count(make: &mut Maker) -> Args {
     args![make.word(&["LPOP", "RPOP"]), make.key(), few(make)]
 }
 
-/// A number of elements: most of the time fewer than there are.
+/// A number of elements: mostly fewer than the list has.
 fn few(make: &mut Maker) -> Vec<u8> {
     if make.chance(80) { make.random.below(6).to_string().into() } else { make.int() }
 }
 
-/// A position from either end: most of the time one that is there.
+/// A position from either end: mostly within the list.
 fn index(make: &mut Maker) -> Vec<u8> {
     if make.chance(80) { make.random.between(-8, 8).to_string().into() } else { make.int() }
 }
 
-/// The same where the peers take some numbers for others; see `make::is_delicate`.
+/// Like [`index`], without numbers that Valkey's LSET truncates; see `make::is_delicate`.
 fn plain_index(make: &mut Maker) -> Vec<u8> {
     match make.random.below(10) {
         0 => {
@@ -99,7 +99,7 @@ fn lrem(make: &mut Maker) -> Args {
     args!["LREM", make.key(), plain_index(make), element(make)]
 }
 
-/// Without the one number that has no opposite, which Redis 7.0 takes.
+/// Like [`index`], without `i64::MIN`, which has no opposite; Redis 7.0 accepts it.
 fn rank(make: &mut Maker) -> Vec<u8> {
     let rank = index(make);
     if rank == i64::MIN.to_string().as_bytes() { "-1".into() } else { rank }
@@ -134,7 +134,7 @@ fn lmpop(make: &mut Maker) -> Args {
     args
 }
 
-/// A number of keys, the keys, and the side that they are popped from.
+/// A number of keys, the keys, and the side to pop from.
 fn counted_keys(make: &mut Maker) -> Args {
     let keys = make.keys(4);
     [args![keys.len().to_string()], keys, args![side(make)]].concat()
@@ -144,7 +144,7 @@ fn encoding(make: &mut Maker) -> Args {
     args!["OBJECT", "ENCODING", make.key()]
 }
 
-/// A command that may wait, for so long.
+/// A blocking command with this timeout.
 fn waiting(make: &mut Maker, timeout: &str) -> Args {
     match make.random.below(5) {
         0 => [args!["BLPOP"], make.keys(4), args![timeout]].concat(),

@@ -1,8 +1,8 @@
-//! Draws episodes: which family, which command, which connection, and now and then a command that is spoilt.
+//! Draws episodes: the family, the command, the connection, and sometimes a spoilt command.
 //!
-//! Few keys and a few values that servers treat specially, over and over: most bugs are in how one command leaves a key
-//! for the next. Spoiling is done here for all families at once (an argument too few or too many, swapped, doubled,
-//! replaced), so a family only describes what its commands should look like.
+//! Few keys, and a few values that servers treat specially, come over and over: most bugs lie in the state
+//! that a command leaves for the next. This module spoils commands for all families at once (an argument too
+//! few or too many, swapped, doubled, replaced), so a family only describes well-formed commands.
 
 use super::{Action, Args, CONNECTIONS, Episode, FAMILIES, Family, Plan, Step, Weighted, same};
 use crate::program::Peer;
@@ -14,11 +14,11 @@ macro_rules! args {
 }
 pub(super) use args;
 
-/// Ten keys. Two share a hash tag, two are awkward; all fit in one line of a finding.
+/// Ten keys. Two share a hash tag, two are awkward; all fit in a line of a finding.
 const KEYS: &[&str] =
     &["k1", "k2", "k3", "k4", "counter", "{tag}a", "{tag}b", "", "a\r\n\0b", "k:long:long:long:long"];
 
-/// Where integers go wrong. None lies between 2^20 and 2^32, where it would be a legal and huge offset.
+/// Edge cases of integers. None lies between 2^20 and 2^32, where it would be a legal and huge offset.
 #[rustfmt::skip]
 const EDGES: &[&str] = &[
     "0", "1", "-1", "2", "7", "8", "9", "10", "15", "16", "100", "-100", "9999", "10000", "65535",
@@ -27,21 +27,22 @@ const EDGES: &[&str] = &[
     "4294967296", "8589934592", "99999999999999999999999",
 ];
 
-/// What looks like a number and is none, or is one only for some commands.
+/// Texts that look like numbers and are not, or are numbers only for some commands.
 ///
-/// Nothing here, or anywhere else in these tests, lies beyond the range of a double: Redis leaves `errno` behind then,
-/// and the next SORT fails by it. Transcripts have such numbers.
+/// Nothing here, or anywhere else in these tests, lies beyond the range of a double: it would make Redis
+/// leave `errno` set, and the next SORT would fail. Transcripts have such numbers.
 #[rustfmt::skip]
 const NEARLY_NUMBERS: &[&str] = &[
-    "", " 1", "1 ", "+1", "-0", "01", "1.0", "1e3", "0x10", "abc", "--1", "-", "inf", "-inf", "+inf", "nan", "1_000",
-    ".5", "5.", "1.5e-3", "- 1", "1\0", "1\n",
+    "", " 1", "1 ", "+1", "-0", "01", "1.0", "1e3", "0x10", "abc", "--1", "-", "inf", "-inf", "+inf", "nan",
+    "1_000", ".5", "5.", "1.5e-3", "- 1", "1\0", "1\n",
 ];
 
-/// Takes the place of any argument. No small positive number: as a time to live it would end within the test.
+/// Replacements for any argument. No small positive number: as a time to live it would end within the test.
 #[rustfmt::skip]
 const JUNK: &[&str] = &[
-    "", "abc", "-1", "0", "nx", "XX", "GET", "EX", "PX", "KEEPTTL", "*", "[", "(1", "1.5", "9223372036854775807",
-    "-9223372036854775808", "9223372036854775808", "\r\n", "k1", "4294967296", "u64", "i65", "<", "count",
+    "", "abc", "-1", "0", "nx", "XX", "GET", "EX", "PX", "KEEPTTL", "*", "[", "(1", "1.5",
+    "9223372036854775807", "-9223372036854775808", "9223372036854775808", "\r\n", "k1", "4294967296", "u64",
+    "i65", "<", "count",
 ];
 
 /// The year 2100: a moment that is ahead whenever a seed is repeated.
@@ -61,7 +62,7 @@ pub(super) struct Maker {
     family: &'static str,
 }
 
-/// An episode of at least `length` steps that a seed decides.
+/// Draws an episode of at least `length` steps from a seed.
 pub(super) fn episode(seed: u64, length: usize, plan: Plan) -> Episode {
     let oracle = plan.oracle;
     let fits = |family: &&Family| {
@@ -114,7 +115,7 @@ impl Maker {
 
     // ---- for scenes ----
 
-    /// A command of any family: what to put into a transaction or a stream of bytes.
+    /// A command of any family: the content of a transaction or of a stream of bytes.
     pub(super) fn any_command(&mut self) -> Args {
         let family =
             self.family_by_weight(|family| if family.commands.is_empty() { 0 } else { family.weight });
@@ -131,7 +132,7 @@ impl Maker {
         self.steps.push(Step { connection: self.connection, action, flush, family: self.family });
     }
 
-    /// Goes on with the other connection; returns the one before.
+    /// Continues on the other connection; returns the previous connection.
     pub(super) fn switch(&mut self) -> usize {
         let before = self.connection;
         self.connection = (before + 1) % CONNECTIONS;
@@ -142,7 +143,8 @@ impl Maker {
         self.connection = connection;
     }
 
-    /// A command to which all servers must give the same bytes: where a reply cannot be told from the next.
+    /// A command to which all servers must reply with the same bytes: for streams in which replies cannot be
+    /// told apart.
     pub(super) fn any_strict_command(&mut self) -> Args {
         loop {
             let args = self.any_command();
@@ -164,7 +166,7 @@ impl Maker {
     }
 
     pub(super) fn key(&mut self) -> Vec<u8> {
-        // Half of the time one of three: commands must meet.
+        // Half of the draws use three keys: commands must meet.
         let bound = if self.chance(50) { 3 } else { KEYS.len() };
         KEYS[self.random.below(bound)].into()
     }
@@ -191,7 +193,7 @@ impl Maker {
         }
     }
 
-    /// An integer, most of the time one that every command takes.
+    /// An integer that, most of the time, every command accepts.
     pub(super) fn int(&mut self) -> Vec<u8> {
         match self.random.below(100) {
             0..60 => self.small_int(),
@@ -214,7 +216,7 @@ impl Maker {
         }
     }
 
-    /// Seconds to live: so many that no two are drawn alike, and far from ending while the test runs.
+    /// Seconds to live: a range so wide that no two draws are alike, and that no key expires during the test.
     pub(super) fn seconds_to_live(&mut self) -> Vec<u8> {
         match self.random.below(20) {
             0 => self.word(&["0", "-1", "-5", "abc", "1.5", "9223372036854775807", "9223372036854776", ""]),
@@ -229,7 +231,7 @@ impl Maker {
         }
     }
 
-    /// A second since 1970: far ahead, or long past.
+    /// A Unix time in seconds: far ahead, or long past.
     pub(super) fn moment_s(&mut self) -> Vec<u8> {
         match self.random.below(20) {
             0 => self.word(&["0", "-1", "abc", "9223372036854775807", "9223372036854775", "1e10"]),
@@ -246,7 +248,8 @@ impl Maker {
         }
     }
 
-    /// A SET that is over at once is a write to Redis 7.0; to Valkey it is one only if the key was there, as WATCH shows.
+    /// Redis 7.0 counts a SET that expires at once as a write. Valkey does so only if the key existed, as
+    /// WATCH shows.
     fn likes_the_past(&self) -> bool {
         self.oracle == Peer::Redis
     }
@@ -260,12 +263,13 @@ impl Maker {
         if !self.random.chance(SPOILT_PERCENT) {
             return args;
         }
-        // An argument out of place could become a life of milliseconds, and its end a matter of luck.
+        // A misplaced argument could become a time to live of milliseconds, and replies would depend on
+        // timing.
         let keep_order = counts_milliseconds(&args) || is_delicate(&args) || makes_ids(&args);
         let kinds = if keep_order { 3 } else { 6 };
         let (at, other) = (self.random.below(args.len()), self.random.below(args.len()));
         match self.random.below(kinds) {
-            // Sorted as numbers: see `sorts`.
+            // Without ALPHA, SORT would sort as numbers: see `sorts`.
             0 if !args[args.len() - 1].eq_ignore_ascii_case(b"ALPHA") => drop(args.pop()),
             1 => args.push(self.random.pick(JUNK).into()),
             2 => args[0] = self.word(&["NOSUCH", "GETX", "", "SE", "a\r\nb", "OBJECTS"]),
@@ -280,8 +284,8 @@ impl Maker {
     }
 }
 
-/// Whether one argument more is a wrong number of them in Redis 7.0, which refuses it in MULTI at once, and an option
-/// elsewhere.
+/// Returns whether newer servers take an extra argument as an option, while Redis 7.0 counts it as a wrong
+/// number of arguments and therefore refuses the command in MULTI at once.
 fn has_a_newer_form(args: &Args) -> bool {
     let names: [&[u8]; 2] = [b"ZRANK", b"ZREVRANK"];
     names.iter().any(|name| args[0].eq_ignore_ascii_case(name))
@@ -308,16 +312,20 @@ fn counts_milliseconds(args: &Args) -> bool {
     args.iter().any(|arg| NAMES.iter().any(|name| arg.eq_ignore_ascii_case(name)))
 }
 
-/// Redis 7.0 removes everything where LREM is given the one number that has no opposite, and Valkey's LSET takes the
-/// lower half of an index: the lists differ from then on. SORT BY anything without a star shows the order of a set. Valkey
-/// reads options of HSETEX and HGETEX from the key on, and sends replicas another key where it is called like one. MIGRATE
-/// would go to another host, and what is there is nobody's business here: Redis takes any line for a good answer.
+/// Returns whether spoilt arguments of this command could make two servers differ from then on:
+///
+/// - LREM: Redis 7.0 removes everything when the count is `i64::MIN`, which has no opposite.
+/// - LSET: Valkey takes the lower half of an index.
+/// - SORT: BY a pattern without a star shows the order of a set.
+/// - HSETEX, HGETEX: Valkey parses options from the key on, and sends replicas a different key if the key is
+///   called like an option.
+/// - MIGRATE: it would go to another host, where Redis takes any line for a good answer.
 fn is_delicate(args: &Args) -> bool {
     let names = ["LREM", "LSET", "SORT", "SORT_RO", "HSETEX", "HGETEX", "MIGRATE"];
     names.iter().any(|name| args[0].eq_ignore_ascii_case(name.as_bytes()))
 }
 
-/// An id made of the time would not be the same on two servers.
+/// An id made from the time would differ between two servers.
 fn makes_ids(args: &Args) -> bool {
     args[0].eq_ignore_ascii_case(b"XADD")
 }

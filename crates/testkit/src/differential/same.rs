@@ -1,4 +1,4 @@
-//! What two correct servers may answer differently, by name. Everything else must be the same byte for byte.
+//! Allowed differences between two correct servers, by name. Everything else must be the same byte for byte.
 
 use evenkeel_resp::value::{Value, decode};
 
@@ -26,23 +26,23 @@ const SECONDS_APART: i64 = 2;
 #[rustfmt::skip]
 const RULES: &[Rule] = &[
     Rule { command: "KEYS", same: same_items }, // a hash table has no order
-    Rule { command: "SCAN", same: both_pages }, // a hash table has no order; whole walks are compared instead
+    Rule { command: "SCAN", same: both_pages }, // a hash table has no order; whole walks are compared
     Rule { command: "RANDOMKEY", same: same_kind }, // it is random
     Rule { command: "HKEYS", same: same_items }, // a hash table has no order
     Rule { command: "HVALS", same: same_items }, // a hash table has no order
     Rule { command: "HGETALL", same: same_pairs }, // a hash table has no order
-    Rule { command: "HSCAN", same: both_pages }, // a hash table has no order; whole walks are compared instead
+    Rule { command: "HSCAN", same: both_pages }, // a hash table has no order; whole walks are compared
     Rule { command: "HRANDFIELD", same: same_size }, // it is random
     Rule { command: "SMEMBERS", same: same_items }, // a hash table has no order
     Rule { command: "SINTER", same: same_items }, // a hash table has no order
     Rule { command: "SUNION", same: same_items }, // a hash table has no order
     Rule { command: "SDIFF", same: same_items }, // a hash table has no order
-    Rule { command: "SSCAN", same: both_pages }, // a hash table has no order; whole walks are compared instead
+    Rule { command: "SSCAN", same: both_pages }, // a hash table has no order; whole walks are compared
     Rule { command: "SRANDMEMBER", same: same_size }, // it is random
     Rule { command: "SPOP", same: same_size }, // it is random
-    Rule { command: "ZSCAN", same: both_pages }, // a hash table has no order; whole walks are compared instead
+    Rule { command: "ZSCAN", same: both_pages }, // a hash table has no order; whole walks are compared
     Rule { command: "ZRANDMEMBER", same: same_size }, // it is random
-    Rule { command: "SORT", same: same_before_zeros }, // texts are compared as C does, which takes a zero for the end
+    Rule { command: "SORT", same: same_before_zeros }, // texts are compared as C strings, up to a zero byte
     Rule { command: "SORT_RO", same: same_before_zeros },
     Rule { command: "TTL", same: seconds_close }, // time passes
     Rule { command: "PTTL", same: milliseconds_close }, // time passes
@@ -51,31 +51,34 @@ const RULES: &[Rule] = &[
     Rule { command: "HTTL", same: all_seconds_close }, // time passes
     Rule { command: "HPTTL", same: all_milliseconds_close }, // time passes
     Rule { command: "HEXPIRETIME", same: all_seconds_close }, // a relative time was set at another moment
-    Rule { command: "HPEXPIRETIME", same: all_milliseconds_close }, // a relative time was set at another moment
+    // a relative time was set at another moment
+    Rule { command: "HPEXPIRETIME", same: all_milliseconds_close },
     Rule { command: "TIME", same: same_kind }, // time passes
     Rule { command: "OBJECT IDLETIME", same: same_kind }, // clocks of this purpose are coarse
     Rule { command: "CLIENT LIST", same: same_kind }, // ports, ages and sizes
-    Rule { command: "OBJECT REFCOUNT", same: both_positive }, // who shares small integers is nobody's business
-    Rule { command: "MEMORY USAGE", same: both_positive }, // layouts differ, and shall
+    Rule { command: "OBJECT REFCOUNT", same: both_positive }, // sharing of small integers is internal
+    Rule { command: "MEMORY USAGE", same: both_positive }, // layouts differ on purpose
     Rule { command: "CLIENT ID", same: both_positive }, // connections are numbered from the server's start
     Rule { command: "XPENDING", same: same_but_times }, // time passes
-    Rule { command: "XINFO", same: same_but_times }, // time passes, trees are other trees, and 7.2 tells more than 7.0
-    Rule { command: "DUMP", same: same_kind }, // a value has many forms, and a version
-    Rule { command: "HELLO", same: same_greeting }, // a server says its own name, version and modules
+    // time passes, trees differ in layout, and 7.2 has more fields than 7.0
+    Rule { command: "XINFO", same: same_but_times },
+    Rule { command: "DUMP", same: same_kind }, // a value has many encodings, and a version
+    Rule { command: "HELLO", same: same_greeting }, // a server replies its own name, version and modules
 ];
 
-/// Where the peers themselves answer differently, and Evenkeel with the one that is not this oracle.
+/// A reply in which the reference servers differ, and Evenkeel agrees with the server that is not this
+/// oracle.
 struct Quarrel {
     oracle: Peer,
     command: &'static str,
-    /// Both as in transcripts.
+    /// Patterns, as in transcripts.
     subject_says: &'static str,
     oracle_says: &'static str,
 }
 
 #[rustfmt::skip]
 const QUARRELS: &[Quarrel] = &[
-    // Redis 7.0 reads an empty cursor as 0, takes any type name, and looks at the cursor last.
+    // Redis 7.0 reads an empty cursor as 0, accepts any type name, and checks the cursor last.
     Quarrel { oracle: Peer::Valkey, command: "SCAN", subject_says: "[*", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "SCAN", subject_says: "-ERR *", oracle_says: "*" },
     Quarrel { oracle: Peer::Valkey, command: "HSCAN", subject_says: "[*", oracle_says: "-ERR *" },
@@ -85,38 +88,50 @@ const QUARRELS: &[Quarrel] = &[
     Quarrel { oracle: Peer::Valkey, command: "SSCAN", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "ZSCAN", subject_says: "[*", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "ZSCAN", subject_says: "-ERR *", oracle_says: "*" },
-    // Redis 7.0 looks at the key before the other arguments, and wants both ends of a range.
+    // Redis 7.0 checks the key before the other arguments, and wants both ends of a range.
     Quarrel { oracle: Peer::Valkey, command: "HSCAN", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "ZSCAN", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "GETEX", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "BITPOS", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "BITCOUNT", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
+    Quarrel { oracle: Peer::Valkey, command: "BITCOUNT", subject_says: "-WRONGTYPE *",
+        oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "GETEX", subject_says: "(n*)", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "BITPOS", subject_says: ":*", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "BITCOUNT", subject_says: ":0", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "BITCOUNT", subject_says: "-ERR *", oracle_says: "*" },
-    // Valkey keeps small lists in another form, and refuses the one number that has no opposite.
-    Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"quicklist\"", oracle_says: "\"listpack\"" },
-    Quarrel { oracle: Peer::Valkey, command: "LPOS", subject_says: "*", oracle_says: "-ERR value is out of range, value must*" },
-    Quarrel { oracle: Peer::Redis, command: "LPOS", subject_says: "-ERR value is out of range*", oracle_says: "*" },
-    // Valkey takes a key that is called "fields" for the word.
-    Quarrel { oracle: Peer::Valkey, command: "HGETEX", subject_says: "*", oracle_says: "-ERR value is not an integer *" },
-    Quarrel { oracle: Peer::Valkey, command: "HSETEX", subject_says: "*", oracle_says: "-ERR value is not an integer *" },
-    // Valkey gets ready for all members that ZADD has been given, also for those that it does not add.
-    Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"listpack\"", oracle_says: "\"skiplist\"" },
-    // Valkey names the command as it was called.
-    Quarrel { oracle: Peer::Valkey, command: "XREAD", subject_says: "-ERR Unbalanced XREAD *", oracle_says: "-ERR Unbalanced 'xread' *" },
-    Quarrel { oracle: Peer::Valkey, command: "XREADGROUP", subject_says: "-ERR Unbalanced XREAD *", oracle_says: "-ERR Unbalanced 'xreadgroup' *" },
-    // Redis tells the size of what has expired, until it finds that out.
+    // Valkey keeps small lists in another encoding, and refuses `i64::MIN`, which has no opposite.
+    Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"quicklist\"",
+        oracle_says: "\"listpack\"" },
+    Quarrel { oracle: Peer::Valkey, command: "LPOS", subject_says: "*",
+        oracle_says: "-ERR value is out of range, value must*" },
+    Quarrel { oracle: Peer::Redis, command: "LPOS", subject_says: "-ERR value is out of range*",
+        oracle_says: "*" },
+    // Valkey takes a key named "fields" for the keyword.
+    Quarrel { oracle: Peer::Valkey, command: "HGETEX", subject_says: "*",
+        oracle_says: "-ERR value is not an integer *" },
+    Quarrel { oracle: Peer::Valkey, command: "HSETEX", subject_says: "*",
+        oracle_says: "-ERR value is not an integer *" },
+    // Valkey chooses the encoding for all members given to ZADD, including members that ZADD does not add.
+    Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"listpack\"",
+        oracle_says: "\"skiplist\"" },
+    // Valkey spells the command's name as the client did.
+    Quarrel { oracle: Peer::Valkey, command: "XREAD", subject_says: "-ERR Unbalanced XREAD *",
+        oracle_says: "-ERR Unbalanced 'xread' *" },
+    Quarrel { oracle: Peer::Valkey, command: "XREADGROUP", subject_says: "-ERR Unbalanced XREAD *",
+        oracle_says: "-ERR Unbalanced 'xreadgroup' *" },
+    // Redis returns the size of an expired key until it notices the expiry.
     Quarrel { oracle: Peer::Redis, command: "MEMORY USAGE", subject_says: "(n*)", oracle_says: ":*" },
-    // `+` of XREAD came after Redis 7.0.
-    Quarrel { oracle: Peer::Redis, command: "XREAD", subject_says: "*", oracle_says: "-ERR Invalid stream ID *" },
-    Quarrel { oracle: Peer::Redis, command: "XREADGROUP", subject_says: "-ERR The + ID *", oracle_says: "-ERR Invalid stream ID *" },
+    // XREAD accepts `+` only after Redis 7.0.
+    Quarrel { oracle: Peer::Redis, command: "XREAD", subject_says: "*",
+        oracle_says: "-ERR Invalid stream ID *" },
+    Quarrel { oracle: Peer::Redis, command: "XREADGROUP", subject_says: "-ERR The + ID *",
+        oracle_says: "-ERR Invalid stream ID *" },
     // Redis embeds up to 44 bytes, Valkey more.
-    Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"raw\"", oracle_says: "\"embstr\"" },
+    Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"raw\"",
+        oracle_says: "\"embstr\"" },
 ];
 
-/// Who is compared with whom.
+/// The two servers of a comparison.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sides {
     /// `None`: Evenkeel.
@@ -124,32 +139,32 @@ pub(super) struct Sides {
     pub(super) oracle: Peer,
 }
 
-/// Compares the replies to one command; `queued` are the commands that it executes if it is an EXEC.
+/// Compares the replies to a command; `queued` are the commands that it executes if it is an EXEC.
 pub(super) fn replies(sides: Sides, args: &Args, queued: &[Args], subject: &[u8], oracle: &[u8]) -> Verdict {
     if subject == oracle {
         return Verdict::Identical;
     }
     let (Some(subject), Some(oracle)) = (whole(subject), whole(oracle)) else { return Verdict::Different };
-    // Equal values from different bytes: one of them has an odd way to write a length or a number.
+    // Equal values from different bytes: one server spells a length or a number oddly.
     let spelled = subject == oracle
         && !std::iter::once(args).chain(queued).any(|args| tells_scores(sides.oracle, args));
     let allowed = !spelled && same_values(sides, args, queued, &subject, &oracle);
     if allowed { Verdict::Allowed } else { Verdict::Different }
 }
 
-/// Whether the replies to this command are allowed to differ in some way.
+/// Returns whether the replies to this command are allowed to differ in some way.
 pub(super) fn is_loose(peer: Peer, args: &Args) -> bool {
     rule_for(args).is_some() || tells_scores(peer, args)
 }
 
-/// Whether the reply may hold scores and the peer writes them in another way: Redis 7.0 with 17 digits, Valkey with as
-/// few as it takes to read them back.
+/// Returns whether the reply may hold scores that the reference server prints differently: Redis 7.0 prints
+/// 17 digits, Valkey the fewest that read back to the same number.
 fn tells_scores(peer: Peer, args: &Args) -> bool {
     let name = args.first().map_or(&b""[..], Vec::as_slice).to_ascii_uppercase();
     peer == Peer::Valkey && (name.starts_with(b"Z") || name.starts_with(b"BZ"))
 }
 
-/// The same, but for the digits of numbers.
+/// Returns whether the values are the same except for the digits of numbers.
 fn same_numbers(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Array(a), Value::Array(b)) => {
@@ -177,7 +192,7 @@ fn same_values(sides: Sides, args: &Args, queued: &[Args], subject: &Value, orac
             lengths == [queued.len(); 2] && each.all(|((args, a), b)| same_values(sides, args, &[], a, b))
         }
         _ => {
-            // Rules forgive what is newer than Redis 7.0 on the subject's side, where it usually is.
+            // Rules allow fields newer than Redis 7.0 on their first side, which is usually the subject.
             let is_oldest = sides.subject == Some(Peer::Redis);
             let [newer, older] = if is_oldest { [oracle, subject] } else { [subject, oracle] };
             let allowed = rule_for(args).is_some_and(|rule| (rule.same)(newer, older));
@@ -225,7 +240,7 @@ fn sorted(value: &Value) -> Option<Vec<String>> {
     Some(items)
 }
 
-/// Of texts that are the same up to a zero byte, either may come first.
+/// Compares texts up to a zero byte, as texts with the same beginning may come in any order.
 fn same_before_zeros(a: &Value, b: &Value) -> bool {
     fn same(a: &Value, b: &Value) -> bool {
         let text = |value: &Value| {
@@ -240,7 +255,7 @@ fn same_pairs(a: &Value, b: &Value) -> bool {
     pairs(a).is_some_and(|items| pairs(b) == Some(items)) && same_kind(a, b)
 }
 
-/// The fields of a map with their values, sorted; RESP2 has them by turns.
+/// Returns the fields of a map with their values, sorted; in RESP2 they alternate.
 fn pairs(value: &Value) -> Option<Vec<String>> {
     let mut pairs: Vec<String> = match value {
         Value::Map(pairs) => pairs.iter().map(|(field, value)| format!("{field} {value}")).collect(),
@@ -271,7 +286,7 @@ fn same_kind(a: &Value, b: &Value) -> bool {
 
 fn close(a: &Value, b: &Value, apart: i64) -> bool {
     match (a.as_int(), b.as_int()) {
-        // -1 and -2 are no times.
+        // -1 and -2 are not times.
         (Some(a), Some(b)) => a >= 0 && b >= 0 && a.abs_diff(b) <= apart.unsigned_abs(),
         _ => false,
     }
@@ -306,13 +321,13 @@ fn both_positive(a: &Value, b: &Value) -> bool {
     a.as_int().is_some_and(|a| a > 0) && b.as_int().is_some_and(|b| b > 0)
 }
 
-/// What is told of a stream and what is pending in it, where times and what depends on the layout need not be the same.
+/// Compares XINFO and XPENDING replies, except for times and for values that depend on the layout.
 fn same_but_times(subject: &Value, oracle: &Value) -> bool {
     same_shape(subject, oracle) || same_shape(&without(subject, NEWS), oracle)
 }
 
-/// Redis 7.0 counts on what a group has read from any number that it was told; Evenkeel and Valkey only where nothing is
-/// missing behind the last entry that the group was given.
+/// Redis 7.0 continues a group's count of read entries from any number that it was given. Evenkeel and Valkey
+/// do so only if no entry is missing behind the last entry that the group was given.
 fn counts_are_a_quarrel(sides: Sides, args: &Args) -> bool {
     [Some(sides.oracle), sides.subject].contains(&Some(Peer::Redis)) && names("XINFO", args)
 }
@@ -326,7 +341,8 @@ fn same_but_counts(newer: &Value, older: &Value) -> bool {
 const LOOSE: [&[u8]; 6] =
     [b"idle", b"inactive", b"seen-time", b"active-time", b"radix-tree-keys", b"radix-tree-nodes"];
 
-/// Whether a group's lag is one that leaves out entries that were trimmed away, which Redis 7.0 and Valkey 9.1 count or know nothing of.
+/// Returns whether a group's lag leaves out trimmed entries, where Redis 7.0 and Valkey 9.1 count them or
+/// report no lag.
 fn is_better_lag(subject: &Value, oracle: &Value) -> bool {
     subject.as_int().is_some_and(|lag| oracle.as_int().is_none_or(|other| lag <= other))
 }
@@ -361,17 +377,20 @@ fn same_shape(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// Both say never, or neither does.
+/// Both values mean "never", or neither does.
 fn both_times(a: &Value, b: &Value) -> bool {
     a.as_int().zip(b.as_int()).is_some_and(|(a, b)| (a < 0) == (b < 0))
 }
 
-/// An id, who has it, since when, and how often it was delivered.
+/// A pending entry: an id, its consumer, a time, and the number of deliveries.
 fn is_pending_entry(items: &[Value]) -> bool {
-    matches!(items, [Value::Bulk(_), Value::Bulk(_), since, count] if since.as_int().and(count.as_int()).is_some())
+    matches!(
+        items,
+        [Value::Bulk(_), Value::Bulk(_), since, count] if since.as_int().and(count.as_int()).is_some()
+    )
 }
 
-/// Milliseconds of these years, a few seconds apart.
+/// Both values are current Unix times in milliseconds, a few seconds apart.
 fn both_moments(a: &Value, b: &Value) -> bool {
     const LONG_AGO_MS: i64 = 1_000_000_000_000;
     let moments = a.as_int().zip(b.as_int());
@@ -381,7 +400,7 @@ fn both_moments(a: &Value, b: &Value) -> bool {
 /// Fields of XINFO that Redis 7.0 does not have.
 const NEWS: &[&[u8]] = &[b"inactive", b"active-time"];
 
-/// Without the fields of these names.
+/// Returns the value without the fields of these names.
 fn without(value: &Value, names: &[&[u8]]) -> Value {
     let is_one = |name: &Value| name.as_bytes().is_some_and(|name| names.contains(&name));
     match value {
@@ -398,7 +417,7 @@ fn without(value: &Value, names: &[&[u8]]) -> Value {
     }
 }
 
-/// The same protocol, mode and role, in the same type of reply.
+/// Compares protocol, mode and role, in the same type of reply.
 fn same_greeting(a: &Value, b: &Value) -> bool {
     let fields = ["proto", "mode", "role"];
     same_kind(a, b) && fields.iter().all(|name| field(a, name).is_some() && field(a, name) == field(b, name))

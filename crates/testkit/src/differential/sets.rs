@@ -1,6 +1,7 @@
-//! Sets: every command and option that Redis 7.0 has, on members that meet and on sets about to change their form.
+//! Sets: every command and option of Redis 7.0, on shared members and on sets about to change their encoding.
 //!
-//! What SPOP leaves behind is chance, unless it takes everything: it is only let at a key that nobody else uses.
+//! The members left by SPOP are random, unless it takes everything: it runs only on a key that no other
+//! command uses.
 
 use super::make::{Maker, args};
 use super::{Action, Args, Family};
@@ -12,14 +13,14 @@ pub(super) const FAMILY: Family = Family {
     weight: 100,
     only: None,
     commands: &[
-        (20, sadd), (8, srem), (6, sismember), (4, smismember), (4, scard), (6, smembers), (8, smove), (6, srandmember),
-        (16, combined), (10, stored), (5, sintercard), (4, sscan), (4, encoding),
+        (20, sadd), (8, srem), (6, sismember), (4, smismember), (4, scard), (6, smembers), (8, smove),
+        (6, srandmember), (16, combined), (10, stored), (5, sintercard), (4, sscan), (4, encoding),
     ],
     scenes: &[(3, near_the_thresholds), (3, popped), (2, popped_at_once), (2, walk)],
 };
 
-/// Few members, so that commands meet: integers of all widths, what nearly is one, texts, one that is longer than a
-/// `listpack` takes.
+/// Few members, so that commands meet: integers of all widths, texts that are nearly integers, other texts,
+/// and a member that exceeds a `listpack`'s limit.
 pub(super) fn member(make: &mut Maker) -> Vec<u8> {
     match make.random.below(12) {
         0..6 => make.random.between(-3, 20).to_string().into(),
@@ -32,7 +33,7 @@ pub(super) fn member(make: &mut Maker) -> Vec<u8> {
 }
 
 fn members(make: &mut Maker, count_max: usize) -> Args {
-    // Often integers alone, which are kept in another form.
+    // Often integers alone, which have an encoding of their own.
     if make.chance(40) {
         return (0..=make.random.below(count_max)).map(|_| make.small_int()).collect();
     }
@@ -40,8 +41,8 @@ fn members(make: &mut Maker, count_max: usize) -> Args {
 }
 
 fn sadd(make: &mut Maker) -> Args {
-    // Newer servers than Redis 7.0 take as many arguments for as many members, even if some of them are the same, and no
-    // set of more integers than its limit, which is 16 here, for an intset from then on.
+    // Newer servers than Redis 7.0 choose the encoding by the number of arguments, even if some members are
+    // the same. From then on they use no intset for a set above its limit, which is 16 integers here.
     let many = if make.oracle == Peer::Redis { 15 } else { 30 };
     let count_max = if make.chance(10) { many } else { 6 };
     [args!["SADD", make.key()], members(make, count_max)].concat()
@@ -71,7 +72,7 @@ fn smove(make: &mut Maker) -> Args {
     args!["SMOVE", make.key(), make.key(), member(make)]
 }
 
-/// A negative count that is large would be answered at that length.
+/// Large negative counts are left out: the reply would have that length.
 fn srandmember(make: &mut Maker) -> Args {
     let mut args = args!["SRANDMEMBER", make.key()];
     match make.random.below(10) {
@@ -104,7 +105,7 @@ fn sintercard(make: &mut Maker) -> Args {
     args
 }
 
-/// To the end in one page: where it ends otherwise is each server's own business.
+/// Scans in a single page: the borders of smaller pages differ between servers.
 fn sscan(make: &mut Maker) -> Args {
     let mut args = args!["SSCAN", make.key(), "0", "COUNT", "100000"];
     if make.chance(40) {
@@ -126,7 +127,8 @@ fn encoding(make: &mut Maker) -> Args {
     args!["OBJECT", "ENCODING", make.key()]
 }
 
-/// As many members as change the form of a set, by one command or one after the other; then what is made of it.
+/// Adds enough members to change the encoding of a set, with a single command or with many, and combines the
+/// result.
 fn near_the_thresholds(make: &mut Maker) {
     let (key, other) = (make.key(), make.key());
     let text = make.word(&["", "", "m"]);
@@ -157,7 +159,7 @@ fn near_the_thresholds(make: &mut Maker) {
     make.command(args!["SMEMBERS", key]);
 }
 
-/// SPOP of all that is there, or of nothing.
+/// SPOP of all members, or of none.
 fn popped_at_once(make: &mut Maker) {
     let key = make.key();
     let count = make.word(&["0", "9223372036854775807", "100000", "-1", "abc", "", "9223372036854775808"]);
@@ -165,7 +167,7 @@ fn popped_at_once(make: &mut Maker) {
     make.command(args!["EXISTS", key]);
 }
 
-/// SPOP of some, of which no more can be told than how many are left.
+/// SPOP of some members, after which only the number of members left is comparable.
 fn popped(make: &mut Maker) {
     const KEY: &str = "popped";
     let count = 1 + make.random.below(40);

@@ -1,15 +1,16 @@
-//! Cuts an episode that shows a difference down to the steps that matter.
+//! Reduces an episode that shows a difference to the steps that matter.
 //!
-//! Delta debugging (Zeller, Hildebrandt 2002) in its simple form: leave out halves, quarters, and so on down to single
-//! steps, and keep what still shows a difference at the same command. A difference at another one does not count: leaving
-//! out an EXEC, say, makes commands meet that were never meant to.
+//! Delta debugging (Zeller, Hildebrandt 2002) in its simple form: leave out halves, quarters, and so on down
+//! to single steps, and keep a reduction if it still shows a difference at the same command. A difference at
+//! another command does not count: leaving out an EXEC, for example, makes commands meet that were never
+//! meant to.
 
 use std::time::{Duration, Instant};
 
 use super::{Difference, Episode, Step, Summary, drive};
 use crate::server::Server;
 
-/// After that the list is short enough, or the difference comes and goes.
+/// By then the list is short enough, or the difference comes and goes.
 const TIME_MAX: Duration = Duration::from_secs(40);
 
 pub(super) fn shrink(
@@ -43,7 +44,7 @@ pub(super) fn shrink(
                 None => start += chunk,
             }
         }
-        // Single steps are tried until none can go: each that goes may have been what kept another.
+        // Single steps are tried until none can go: a removed step may have been the reason to keep another.
         chunk = if chunk == 1 && removed { 1 } else { chunk / 2 };
         if Instant::now() >= deadline {
             break;
@@ -58,7 +59,7 @@ fn without(steps: &[Step], start: usize, count: usize) -> Vec<Step> {
     [&steps[..start], &steps[end..]].concat()
 }
 
-/// Whether commands went out together rarely matters; where it does, the finding shows it.
+/// Sending commands together rarely matters; where it does, the finding shows it.
 fn send_one_by_one(
     episode: &mut Episode,
     difference: &mut Difference,

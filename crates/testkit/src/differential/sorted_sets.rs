@@ -1,8 +1,9 @@
-//! Sorted sets: every command and option that Redis 7.0 has, on few members with scores of every kind, and on sets about
-//! to change their form.
+//! Sorted sets: every command and option of Redis 7.0, on few members with scores of every kind, and on sets
+//! about to change their encoding.
 //!
-//! Ranges by member are drawn where all scores are the same, or the set is small: in others, where such a range begins
-//! is a matter of luck in Redis itself. What may wait is only drawn as it should be, with a time that is short.
+//! Ranges by member are drawn only where all scores are the same, or the set is small: elsewhere the start of
+//! such a range is unpredictable in Redis itself. Blocking commands are drawn well-formed only, with a short
+//! timeout.
 
 use super::make::{Maker, args};
 use super::{Action, Args, Family};
@@ -14,14 +15,15 @@ pub(super) const FAMILY: Family = Family {
     weight: 120,
     only: None,
     commands: &[
-        (30, zadd), (6, zincrby), (6, zrem), (3, zcard), (5, zscore), (4, zmscore), (6, zrank), (5, zcount), (12, zrange),
-        (6, old_range), (5, zrangestore), (4, zremrange), (5, pop), (4, zmpop), (4, zrandmember), (4, zscan), (8, combine),
+        (30, zadd), (6, zincrby), (6, zrem), (3, zcard), (5, zscore), (4, zmscore), (6, zrank), (5, zcount),
+        (12, zrange), (6, old_range), (5, zrangestore), (4, zremrange), (5, pop), (4, zmpop),
+        (4, zrandmember), (4, zscan), (8, combine),
         (6, combine_and_store), (3, zintercard), (2, encoding),
     ],
     scenes: &[(4, by_member), (1, near_the_threshold), (2, walk), (3, wait), (2, wait_in_multi)],
 };
 
-/// What newer peers have.
+/// Commands and options newer than Redis 7.0.
 #[rustfmt::skip]
 pub(super) const NEWER: Family = Family {
     name: "sorted-sets-valkey",
@@ -31,7 +33,7 @@ pub(super) const NEWER: Family = Family {
     scenes: &[],
 };
 
-/// Few members, so that they meet; one is longer than a `listpack` takes.
+/// Few members, so that commands meet; the longest exceeds a `listpack`'s limit.
 fn member(make: &mut Maker) -> Vec<u8> {
     let name = match make.random.below(20) {
         0 => return make.value(),
@@ -48,7 +50,7 @@ fn members(make: &mut Maker) -> Args {
 }
 
 fn score(make: &mut Maker) -> Vec<u8> {
-    // Valkey reads no hexadecimal, and no space before the end of a range.
+    // Valkey accepts no hexadecimal, and no space before the end of a range.
     let redis = make.oracle == Peer::Redis;
     match make.random.below(20) {
         0..8 => make.random.between(-3, 3).to_string().into(),
@@ -119,7 +121,7 @@ fn rank_with_score(make: &mut Maker) -> Args {
     ]
 }
 
-/// A position from either end: most of the time one that is there.
+/// A position from either end: mostly within the set.
 fn index(make: &mut Maker) -> Vec<u8> {
     if make.chance(85) { make.random.between(-8, 8).to_string().into() } else { make.int() }
 }
@@ -140,14 +142,14 @@ fn zcount(make: &mut Maker) -> Args {
     args!["ZCOUNT", make.key(), end(make), end(make)]
 }
 
-/// Valkey takes a negative offset for one from the end, in large sets.
+/// In large sets, Valkey counts a negative offset from the end.
 fn limit(make: &mut Maker) -> Args {
     let offset =
         if make.oracle == Peer::Redis { index(make) } else { make.random.below(8).to_string().into() };
     args![make.word(&["LIMIT"]), offset, index(make)]
 }
 
-/// ZRANGE and its arguments, or those of ZRANGESTORE, from the source on.
+/// ZRANGE and its arguments, or the arguments of ZRANGESTORE from the source on.
 fn range(make: &mut Maker, stores: bool) -> Args {
     let by_score = make.chance(50);
     let mut args = if by_score {
@@ -228,7 +230,7 @@ fn zmpop(make: &mut Maker) -> Args {
     args
 }
 
-/// A negative count that is large would be answered at that length.
+/// Large negative counts are left out: the reply would have that length.
 fn zrandmember(make: &mut Maker) -> Args {
     let mut args = args!["ZRANDMEMBER", make.key()];
     match make.random.below(10) {
@@ -243,7 +245,7 @@ fn zrandmember(make: &mut Maker) -> Args {
     args
 }
 
-/// To the end in one page: where it ends otherwise is each server's own business.
+/// Scans in a single page: the borders of smaller pages differ between servers.
 fn zscan(make: &mut Maker) -> Args {
     let mut args = args!["ZSCAN", make.key(), "0", "COUNT", "100000"];
     if make.chance(40) {
@@ -258,7 +260,7 @@ fn zscan(make: &mut Maker) -> Args {
     args
 }
 
-/// The sources, and how they are put together.
+/// The sources, and the way to combine them.
 fn sources(make: &mut Maker, is_difference: bool) -> Args {
     let mut args = counted_keys(make);
     if make.chance(if is_difference { 5 } else { 40 }) {
@@ -309,7 +311,7 @@ fn lex(make: &mut Maker) -> Vec<u8> {
     }
 }
 
-/// A set of its own, whose members have one score, or different ones but are few and short.
+/// A fresh set, whose members either share a score, or have different scores but are few and short.
 fn by_member(make: &mut Maker) {
     let key = make.key();
     make.command(args!["DEL", key.clone()]);
@@ -338,13 +340,13 @@ fn by_member(make: &mut Maker) {
             ],
             _ => args![make.word(&["ZRANGEBYLEX", "ZREVRANGEBYLEX"]), key.clone(), one, other],
         };
-        // Redis skips members that are outside of a range, if scores differ.
+        // Redis skips members outside of a range if scores differ.
         let limit = if !mixed && make.chance(20) { limit(make) } else { args![] };
         make.command([args, limit].concat());
     }
 }
 
-/// As many members as make a set large, then fewer.
+/// Adds enough members to make a set large, then removes some.
 fn near_the_threshold(make: &mut Maker) {
     let key = make.key();
     let count = 124 + make.random.below(6);
@@ -377,7 +379,7 @@ fn members_by_pages(make: &mut Maker) -> Args {
     args
 }
 
-/// The peers write scores differently.
+/// Valkey prints scores differently from Redis.
 fn walk(make: &mut Maker) {
     if make.oracle != Peer::Redis {
         return;
@@ -390,7 +392,7 @@ fn walk(make: &mut Maker) {
     make.step(Action::Walk([args!["ZSCAN", key], options].concat()));
 }
 
-/// A command that may wait, for so long.
+/// A blocking command with this timeout.
 fn waiting(make: &mut Maker, timeout: &str) -> Args {
     if make.chance(60) {
         return [args![make.word(&["BZPOPMIN", "BZPOPMAX"])], make.keys(4), args![timeout]].concat();

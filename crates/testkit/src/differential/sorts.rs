@@ -1,9 +1,9 @@
 //! SORT: every option, over keys that the other families fill, and over lists and sorted sets made for it.
 //!
-//! Where elements compare equal, their order is each server's own, so texts that patterns lead to and the order that a
-//! set happens to have are only asked for where that cannot be. Numbers are only asked for where all of them are good: any
-//! number that was too large, in whatever command before, makes Redis 7.0 refuse those of the next SORT, which takes
-//! `errno` for its own. A timeout that is none puts it back to zero.
+//! The order of equal elements differs between servers. So texts found by patterns, and the order of a set,
+//! are only asked for where no elements compare equal. Numbers are only asked for where all of them are
+//! valid: Redis 7.0's SORT checks `errno`, and any number that was too large, in whatever command before,
+//! makes it refuse the numbers. A BLPOP with an invalid timeout resets `errno` to zero.
 
 use super::make::{Maker, args};
 use super::{Args, Family};
@@ -22,7 +22,7 @@ fn name(make: &mut Maker) -> Vec<u8> {
     make.word(&["SORT", "SORT", "SORT_RO"])
 }
 
-/// Options that lead to one outcome whatever is sorted.
+/// Options with a single outcome for any content.
 fn options(make: &mut Maker) -> Args {
     let mut args = args![];
     for _ in 0..make.random.below(5) {
@@ -45,7 +45,7 @@ fn limit(make: &mut Maker) -> Args {
     args![make.word(&["LIMIT"]), number(make), number(make)]
 }
 
-/// Some of the keys that elements make of these are there.
+/// Some of the keys that elements make of these patterns exist.
 fn pattern(make: &mut Maker) -> Vec<u8> {
     make.word(&["k*", "k*->f1", "k*->f2", "*", "{tag}*", "w*", "w*->", "k*->f1->"])
 }
@@ -54,7 +54,8 @@ fn sort(make: &mut Maker) -> Args {
     [args![name(make), make.key(), make.word(&["ALPHA"])], options(make)].concat()
 }
 
-/// Small integers, so that patterns lead somewhere, and other numbers; Valkey does not take all that C does.
+/// Small integers, so that patterns lead somewhere, and other numbers; Valkey does not accept all that C
+/// does.
 fn number(make: &mut Maker) -> Vec<u8> {
     match make.random.below(10) {
         0 => make.word(&[
@@ -95,7 +96,7 @@ fn of_numbers(make: &mut Maker) {
     make.command(args);
 }
 
-/// What has an order of its own, which a pattern without a star asks for.
+/// Keys with an order of their own, which a pattern without a star asks for.
 fn in_order(make: &mut Maker) {
     let key = make.key();
     make.command(args!["DEL", key.clone()]);
@@ -112,7 +113,7 @@ fn in_order(make: &mut Maker) {
     make.command(args);
 }
 
-/// Texts that differ, since each element has one of its own.
+/// Texts that differ, since each element has its own text.
 fn by_texts(make: &mut Maker) {
     let key = make.key();
     make.command(args!["DEL", key.clone()]);

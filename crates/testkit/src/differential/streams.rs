@@ -1,7 +1,8 @@
-//! Streams: every command and option that both peers have, on few ids, few groups and few consumers.
+//! Streams: every command and option that both reference servers have, on few ids, few groups and few
+//! consumers.
 //!
-//! Ids are given or follow from those given: those made of the time would not be the same on two servers. Idle times are
-//! either always or never long enough.
+//! Ids are given or follow from given ids: ids made from the time would differ between two servers. Idle
+//! times are either always or never long enough.
 
 use super::make::{Maker, args};
 use super::{Args, Family};
@@ -13,14 +14,15 @@ pub(super) const FAMILY: Family = Family {
     weight: 110,
     only: None,
     commands: &[
-        (30, xadd), (3, xlen), (6, xrange), (4, xdel), (4, xtrim), (6, xread), (5, xgroup_create), (5, xgroup), (5, xack),
-        (5, xpending), (6, xinfo), (3, encoding),
+        (30, xadd), (3, xlen), (6, xrange), (4, xdel), (4, xtrim), (6, xread), (5, xgroup_create),
+        (5, xgroup), (5, xack), (5, xpending), (6, xinfo), (3, encoding),
     ],
-    scenes: &[(12, xreadgroup_of_known), (3, wait), (2, wait_in_multi), (2, nodes), (2, far_ahead), (1, many), (1, xsetid_of_new)],
+    scenes: &[(12, xreadgroup_of_known), (3, wait), (2, wait_in_multi), (2, nodes), (2, far_ahead), (1, many),
+        (1, xsetid_of_new)],
 };
 
-/// What Redis 7.0 does otherwise: it makes a consumer only when that gets an entry, newer ones when it asks for one; and
-/// it takes an XSETID below an entry that was deleted.
+/// Commands in which Redis 7.0 differs. It creates a consumer only when that consumer gets an entry, while
+/// newer servers create it when it asks for an entry. And it accepts an XSETID below a deleted entry.
 pub(super) const NEWER: Family = Family {
     name: "streams-valkey",
     weight: 40,
@@ -29,7 +31,7 @@ pub(super) const NEWER: Family = Family {
     scenes: &[(4, xreadgroup)],
 };
 
-/// Low numbers, so that entries meet what is asked for; `ms-*` of the highest is nearly always taken.
+/// Low numbers, so that entries meet queries; `ms-*` of the highest is nearly always accepted.
 fn new_id(make: &mut Maker) -> Vec<u8> {
     match make.random.below(100) {
         0..50 => format!("{}-*", make.random.between(4, 6)).into(),
@@ -46,7 +48,7 @@ fn id(make: &mut Maker) -> Vec<u8> {
     format!("{}-{}", make.random.below(7), make.random.below(6)).into()
 }
 
-/// What an id may be where one is looked for.
+/// An id as commands accept it in queries.
 fn some_id(make: &mut Maker) -> Vec<u8> {
     match make.random.below(20) {
         0..14 => id(make),
@@ -138,7 +140,7 @@ fn streams(make: &mut Maker, one_id: fn(&mut Maker) -> Vec<u8>) -> Args {
     [args!["STREAMS"], keys, ids].concat()
 }
 
-/// No plus: to Valkey that is the last entry, and to Redis 7.0 no id.
+/// No plus: for Valkey it is the last entry, for Redis 7.0 it is not an id.
 fn id_or_end(make: &mut Maker) -> Vec<u8> {
     if make.chance(10) {
         return make.word(&["$", ">"]);
@@ -165,7 +167,7 @@ fn consumer(make: &mut Maker) -> Vec<u8> {
     make.random.pick(&["alice", "bob", "alice", "carol", ""]).into()
 }
 
-/// Where a group begins. Valkey's SETID does not take `-` and `+` for ids any more.
+/// The start of a group. Valkey's SETID no longer accepts `-` and `+` as ids.
 fn start(make: &mut Maker) -> Vec<u8> {
     match make.random.below(4) {
         0 if make.oracle == Peer::Redis => make.word(&["$", "-", "+", "0"]),
@@ -271,13 +273,13 @@ fn xsetid(make: &mut Maker) -> Args {
     args
 }
 
-/// Of a stream from which nothing was deleted.
+/// XSETID on a stream without deleted entries.
 fn xsetid_of_new(make: &mut Maker) {
     let mut set = xsetid(make);
     make.command(args!["DEL", set[1].clone()]);
     let add = args!["XADD", set[1].clone(), id(make), "name", "value"];
     make.command(add);
-    set.truncate(3); // nor is any said to be
+    set.truncate(3); // neither does the command claim deleted entries
     make.command(set);
 }
 
@@ -294,7 +296,7 @@ fn xreadgroup(make: &mut Maker) {
     read_group(make, group, consumer, streams);
 }
 
-/// By a consumer that is there already, since not every peer makes one that gets nothing.
+/// Reads as an existing consumer, since not every reference server creates a consumer that gets nothing.
 fn xreadgroup_of_known(make: &mut Maker) {
     let (group, consumer, streams) = (group(make), consumer(make), streams(make, id_or_new));
     for key in &streams[1..=streams.len() / 2] {
@@ -314,7 +316,7 @@ fn read_group(make: &mut Maker, group: Vec<u8>, consumer: Vec<u8>, streams: Args
     make.command([args, streams].concat());
 }
 
-/// Not spoilt: that could wait for ever.
+/// Not spoilt: a spoilt command could wait for ever.
 fn wait(make: &mut Maker) {
     let timeout = ["1", "2", "-1", "x"][make.random.below(4)];
     let streams = streams(make, |make| if make.chance(50) { "$".into() } else { id(make) });
@@ -332,7 +334,7 @@ fn wait_in_multi(make: &mut Maker) {
     make.command(args!["EXEC"]);
 }
 
-/// Nodes of few entries, which an approximate trim takes as a whole.
+/// Nodes of few entries, which an approximate trim removes as a whole.
 fn nodes(make: &mut Maker) {
     let (key, entries) = (make.key(), 1 + make.random.below(5));
     make.command(args!["CONFIG", "SET", "stream-node-max-entries", entries.to_string()]);
@@ -353,7 +355,7 @@ fn nodes(make: &mut Maker) {
     make.command(args!["XRANGE", key, "-", "+"]);
 }
 
-/// Ids of their own making follow the last one as long as that is ahead of the clock.
+/// Ids that the server makes follow the last id while that is ahead of the clock.
 fn far_ahead(make: &mut Maker) {
     let key = make.key();
     make.command(args!["DEL", key.clone()]);

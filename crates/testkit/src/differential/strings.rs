@@ -1,4 +1,4 @@
-//! Strings: every command and option that Redis 7.0 has.
+//! Strings: every command and option of Redis 7.0.
 
 use super::make::{Maker, args};
 use super::{Args, Family};
@@ -9,8 +9,9 @@ pub(super) const FAMILY: Family = Family {
     weight: 100,
     only: None,
     commands: &[
-        (12, get), (16, set), (4, set_with_anything), (3, setnx), (3, setex), (2, psetex), (3, getset), (3, getdel),
-        (4, getex), (4, mget), (4, mset), (3, msetnx), (6, append), (4, strlen), (6, incr), (6, incrby), (6, incrbyfloat),
+        (12, get), (16, set), (4, set_with_anything), (3, setnx), (3, setex), (2, psetex), (3, getset),
+        (3, getdel), (4, getex), (4, mget), (4, mset), (3, msetnx), (6, append), (4, strlen), (6, incr),
+        (6, incrby), (6, incrbyfloat),
         (5, getrange), (5, setrange), (4, lcs),
     ],
     scenes: &[],
@@ -34,7 +35,7 @@ fn set(make: &mut Maker) -> Args {
     args
 }
 
-/// Options in any order and number: most such commands are refused, and the words matter.
+/// Options in any order and number: most such commands are refused, and the error texts matter.
 fn set_with_anything(make: &mut Maker) -> Args {
     let mut args = args!["SET", make.key(), make.value()];
     for _ in 0..=make.random.below(4) {

@@ -1,4 +1,4 @@
-//! Strings: what only Valkey has of the peers.
+//! Strings: commands that, of the reference servers, only Valkey has.
 
 use super::make::{Maker, args};
 use super::strings::expiration;
@@ -42,7 +42,7 @@ fn msetex(make: &mut Maker) -> Args {
     args
 }
 
-/// A comparison that holds: drawn at random it nearly never does.
+/// A comparison that holds: a random comparison nearly never does.
 fn compare_and_set(make: &mut Maker) {
     let (key, value, next) = (make.key(), make.value(), make.value());
     make.command(args!["SET", key.clone(), value.clone()]);

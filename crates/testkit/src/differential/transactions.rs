@@ -1,4 +1,5 @@
-//! Transactions on one connection while the other writes, watched keys, and everything that may not be queued.
+//! Transactions on one connection while the other writes, watched keys, and everything that may not be
+//! queued.
 
 use super::make::{Maker, args};
 use super::{Args, Family};
@@ -48,7 +49,7 @@ fn transaction(make: &mut Maker) {
     let end =
         if make.chance(85) { "EXEC" } else { make.random.pick(&["DISCARD", "RESET", "exec", "EXEC extra"]) };
     make.command(end.split(' ').map(|word| word.into()).collect());
-    make.command(args!["DISCARD"]); // an end that was refused must not leave the rest of the episode queued
+    make.command(args!["DISCARD"]); // a refused end must not leave the rest of the episode queued
 }
 
 fn between_watch_and_multi(make: &mut Maker) {
@@ -75,7 +76,7 @@ fn the_other_writes(make: &mut Maker) {
 }
 
 fn queued(make: &mut Maker) -> Args {
-    // Redis refuses these two and goes on, Valkey spoils the transaction.
+    // Redis refuses MULTI and WATCH and goes on, Valkey aborts the transaction.
     let refused = make.oracle == Peer::Redis;
     match make.random.below(40) {
         0 if refused => args!["MULTI"],

@@ -1,4 +1,4 @@
-//! The protocol itself: bytes that are no command, and commands with bytes changed.
+//! The protocol itself: bytes that are not a command, and commands with bytes changed.
 
 use evenkeel_resp::value::encode_command;
 
@@ -16,17 +16,20 @@ pub(super) const FAMILY: Family = Family {
     scenes: &[(1, odd_bytes), (1, mutated)],
 };
 
-/// Whole as far as they go: a server never waits for the rest of one.
+/// Complete as far as they go: a server never waits for the rest of a request.
 #[rustfmt::skip]
 const ODD: &[&str] = &[
-    "\r\n", "\n", "\r\n\r\n\r\n", "   \r\n", "*0\r\n", "*-1\r\n", "*-10\r\n", "PING\r\n", "ping\n", "  PING  \r\n",
-    "SET k1 \"a\\x41\\n\"\r\n", "SET k1 'it\\'s'\r\n", "SET k1 \"unbalanced\r\n", "SET k1 'unbalanced\r\n",
-    "SET k1 \"a\"b\r\n", "GET \"\"\r\n", "\"\"\r\n", "*1\r\n:4\r\n", "*1\r\n$-1\r\n", "*1\r\n$abc\r\n", "*abc\r\n",
-    "*1x\r\n", "*\r\n", "*1\r\n$\r\n", "*2147483648\r\n", "*99999999999999999999\r\n", "*1\r\n$9999999999\r\n",
-    "*1\r\n$-2\r\n", "*+1\r\n$4\r\nPING\r\n", "*01\r\n$4\r\nPING\r\n", "*1\r\n$04\r\nPING\r\n", "*1\r\n$4\r\nPINGxx",
+    "\r\n", "\n", "\r\n\r\n\r\n", "   \r\n", "*0\r\n", "*-1\r\n", "*-10\r\n", "PING\r\n", "ping\n",
+    "  PING  \r\n", "SET k1 \"a\\x41\\n\"\r\n", "SET k1 'it\\'s'\r\n", "SET k1 \"unbalanced\r\n",
+    "SET k1 'unbalanced\r\n", "SET k1 \"a\"b\r\n", "GET \"\"\r\n", "\"\"\r\n", "*1\r\n:4\r\n",
+    "*1\r\n$-1\r\n", "*1\r\n$abc\r\n", "*abc\r\n",
+    "*1x\r\n", "*\r\n", "*1\r\n$\r\n", "*2147483648\r\n", "*99999999999999999999\r\n",
+    "*1\r\n$9999999999\r\n", "*1\r\n$-2\r\n", "*+1\r\n$4\r\nPING\r\n", "*01\r\n$4\r\nPING\r\n",
+    "*1\r\n$04\r\nPING\r\n", "*1\r\n$4\r\nPINGxx",
     "*1\r\n$0\r\n\r\n", "$4\r\nping\r\n", "+OK\r\n", ":1\r\n", "-ERR\r\n", "_\r\n", "%1\r\n",
-    "QUIT\r\n", "quit now\r\n", "*1\r\n$4\r\nQUIT\r\n", "POST / HTTP/1.1\r\n", "Host: here\r\n", "GET / HTTP/1.1\r\n",
-    "*1\r\n+PING\r\n", "*1\n$4\nPING\n", "*1\r\n*1\r\n$4\r\nPING\r\n", "PING\r\nPING\r\n", "*1\r\n$4\r\nPING\r\nPING\r\n",
+    "QUIT\r\n", "quit now\r\n", "*1\r\n$4\r\nQUIT\r\n", "POST / HTTP/1.1\r\n", "Host: here\r\n",
+    "GET / HTTP/1.1\r\n", "*1\r\n+PING\r\n", "*1\n$4\nPING\n", "*1\r\n*1\r\n$4\r\nPING\r\n",
+    "PING\r\nPING\r\n", "*1\r\n$4\r\nPING\r\nPING\r\n",
 ];
 
 fn odd_bytes(make: &mut Maker) {
@@ -34,7 +37,8 @@ fn odd_bytes(make: &mut Maker) {
     make.step(Action::Raw(bytes.as_bytes().to_vec()));
 }
 
-/// A few commands with bytes changed, dropped or added. It may end within a command; the connection is closed behind it.
+/// A few commands with bytes changed, dropped or added. They may end within a command; the client closes the
+/// connection afterwards.
 fn mutated(make: &mut Maker) {
     let mut bytes = Vec::new();
     for _ in 0..=make.random.below(3) {
@@ -45,17 +49,18 @@ fn mutated(make: &mut Maker) {
     for _ in 0..=make.random.below(3) {
         mutate(make, &mut bytes);
     }
-    // Redis looks for a typed line's end in a C string, so a zero byte makes it wait for ever: not worth imitating.
+    // Redis looks for the end of an inline line in a C string, so a zero byte makes it wait for ever: not
+    // worth imitating.
     bytes.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b'n');
     bytes.extend(encode_command(&["PING"]));
     make.step(Action::Burst(bytes));
     if has_time {
-        // Of a length that was changed, little of a time may be left: the key would end in one server before the other.
+        // A changed length may leave a short time to live: the key would end in one server before the other.
         make.command(args!["FLUSHALL"]);
     }
 }
 
-/// What names of commands and options have in them by which keys, or fields, get a time to live.
+/// Parts of the names of commands and options that give a key, or a field, a time to live.
 const TIMES: &[&str] = &["EXPIRE", "SETEX", "GETEX", "RESTORE", "\nEX\r", "\nPX\r"];
 
 fn contains(bytes: &[u8], word: &str) -> bool {

@@ -1,4 +1,4 @@
-//! Two servers of one kind do not differ; two of different kinds do, and the finding is short.
+//! Two servers of the same kind do not differ; two of different kinds do, and the finding is short.
 
 use evenkeel_testkit::differential::{Plan, compare};
 use evenkeel_testkit::random::fresh_seed;
@@ -27,7 +27,7 @@ fn valkey_does_not_differ_from_valkey() {
 fn a_difference_is_found_and_shrunk_to_a_few_commands() {
     let Some(program) = Program::oracle(Peer::Redis) else { return };
     let oracle = Server::start(&program, &[]);
-    // APPEND is a command that this one does not have.
+    // This server has no APPEND.
     let subject = Server::start(&program, &["--rename-command", "APPEND", ""]);
     let plan = Plan { seed: 11, commands: 10_000, oracle: Peer::Redis, except: &[] };
     let finding = compare(&subject, &oracle, plan).expect_err("one of them has no APPEND").to_string();
@@ -42,7 +42,8 @@ fn a_difference_is_found_and_shrunk_to_a_few_commands() {
 fn a_difference_that_needs_preparation_keeps_it() {
     let Some(program) = Program::oracle(Peer::Redis) else { return };
     let oracle = Server::start(&program, &[]);
-    // One of them counts how often a key is used, the other when: it shows as soon as there is a key to ask about.
+    // The subject counts how often a key is used, the oracle when: the difference shows as soon as a key
+    // exists.
     let subject = Server::start(&program, &["--maxmemory-policy", "allkeys-lfu"]);
     let plan = Plan { seed: 11, commands: 10_000, oracle: Peer::Redis, except: &[] };
     let finding = compare(&subject, &oracle, plan).expect_err("one of them knows no idle times").to_string();
@@ -53,13 +54,14 @@ fn a_difference_that_needs_preparation_keeps_it() {
     );
 }
 
-/// What is allowed to differ between the peers is listed by name; this holds the list to be complete.
+/// Allowed differences between the reference servers are listed by name; this test checks that the list is
+/// complete.
 #[test]
 fn redis_and_valkey_differ_only_as_listed() {
     let (Some(redis), Some(valkey)) = (Program::oracle(Peer::Redis), Program::oracle(Peer::Valkey)) else {
         return;
     };
-    // Redis 7.0 knows no small sets of texts.
+    // Redis 7.0 has no compact encoding for small sets of texts.
     let flags = ["--set-max-listpack-entries", "0"];
     let (redis, valkey) = (Server::start(&redis, &[]), Server::start(&valkey, &flags));
     let plan = Plan {

@@ -1,4 +1,4 @@
-//! The testkit on real servers: what it says of them must be true before it may judge another.
+//! The testkit on real servers: its judgements of them must be true before it may judge another server.
 
 mod differential;
 mod server;

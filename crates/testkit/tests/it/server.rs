@@ -81,7 +81,7 @@ fn replies_are_read_whole_and_late_ones_time_out() {
     assert!(asked.elapsed() < Duration::from_secs(10));
 }
 
-/// Not a test: what the next one runs as a process of its own.
+/// Not a test: the next test runs it as a separate process.
 #[test]
 #[ignore = "leaves a server behind on purpose"]
 fn end_without_stopping_the_server() {
@@ -111,7 +111,7 @@ fn a_test_run_that_is_cut_short_leaves_no_server() {
     let _ = std::fs::remove_dir_all(told("FOLDER ")); // the kernel ends processes, and leaves their files
 }
 
-/// A process that has ended may stay as a zombie for as long as its new parent pleases.
+/// A process that has ended may stay as a zombie until its new parent reaps it.
 fn runs(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with(['Z', 'X']))

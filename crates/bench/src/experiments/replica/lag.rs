@@ -1,5 +1,5 @@
-//! How long after its reply a message that is published on a primary comes out of a real replica, whose place in the stream is
-//! behind all writes before it.
+//! The lag of a real replica: the time from the reply to a PUBLISH on the primary until the message comes out
+//! of the replica, where its place in the stream is behind all earlier writes.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -18,10 +18,10 @@ use crate::table::{Table, time_us};
 
 /// p99 of the lag of a real replica.
 const LAG_US_MAX: f64 = 10_000.0;
-/// A message is published this often.
+/// Interval between published messages.
 const PUBLISH_EVERY: Duration = Duration::from_millis(5);
 
-/// How far the real replica of each server is behind it.
+/// Measures the lag of each server's real replica.
 pub(super) fn lag(session: &mut Session, subjects: &[Subject]) -> Result<()> {
     let mut table = Table::new(&["", "SET/s", "messages", "lag p50", "p99", "longest", "goal", ""]);
     let mut figures = Vec::new();
@@ -67,7 +67,7 @@ pub(super) fn lag(session: &mut Session, subjects: &[Subject]) -> Result<()> {
     Ok(())
 }
 
-/// How long after its reply each message comes out of the replica.
+/// Returns the time from its reply to its arrival at the replica for each message.
 fn lags(primary: SocketAddr, replica: SocketAddr, time: Duration) -> Result<Vec<Duration>> {
     const CHANNEL: &str = "evenkeel-bench:lag";
     let connect = |server: SocketAddr| -> Result<TcpStream> {
@@ -90,7 +90,7 @@ fn lags(primary: SocketAddr, replica: SocketAddr, time: Duration) -> Result<Vec<
             bail!("PUBLISH: {}", String::from_utf8_lossy(&piece[..size]));
         }
         let answered = Instant::now();
-        // One message is under way at a time, and it comes in one piece.
+        // A single message is under way at a time, and it comes in one piece.
         if subscriber.read(&mut piece).context("a message never came out of the replica")? == 0 {
             bail!("the replica has closed the connection");
         }
