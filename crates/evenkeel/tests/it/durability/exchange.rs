@@ -19,7 +19,7 @@ pub(super) const ARGS: &[&str] =
 /// Bases are commands.
 pub(super) const PLAIN: &[&str] = &["--aof-use-rdb-preamble", "no"];
 
-/// Not logged, or without an equal digest on both servers: see docs/log.md.
+/// Not logged, or without an equal digest on both servers: see docs/journal.md.
 const LEFT_OUT: &[&str] =
     &["DEBUG", "CONFIG", "SHUTDOWN", "RESET", "CLIENT", "MONITOR", "SUBSCRIBE", "PSUBSCRIBE"];
 
