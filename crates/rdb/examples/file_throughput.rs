@@ -1,8 +1,9 @@
-//! How fast files are written, cut up and decoded: `cargo run --release -p evenkeel-rdb --example file_throughput`.
+//! Throughput of writing, cutting up and decoding files: `cargo run --release -p evenkeel-rdb --example
+//! file_throughput`.
 //!
-//! CPU time of one thread, the best of some runs; megabytes are those of the file. "Encode" is what any number of
-//! threads may do, "append" what the writer does with it, "cut" what the reading thread does, "decode" what those do who
-//! get its batches; they keep nothing.
+//! CPU time of a single thread, the best of several runs; megabytes are the file's. "Encode" can run on any
+//! number of threads, "append" is the writer's part, "cut" the reading thread's. "Decode" is the part of the
+//! threads that get the batches; here they drop the values.
 
 use std::hint::black_box;
 use std::io::{self, Read, Write};
@@ -169,7 +170,7 @@ fn best(mut work: impl FnMut()) -> Duration {
     runs.min().expect("there are runs")
 }
 
-/// What this thread has used.
+/// CPU time used by this thread.
 fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call fills in the structure that it is given, and no more.

@@ -1,7 +1,8 @@
-//! How fast values are written and read: `cargo run --release -p evenkeel-rdb --example throughput`.
+//! Throughput of writing and reading values: `cargo run --release -p evenkeel-rdb --example throughput`.
 //!
-//! Megabytes are those of the payload before compression, nanoseconds are per element. "Raw" is without compression;
-//! reading is of what was compressed, "trusting" leaves duplicates to the caller. CPU time, the best of some runs.
+//! Megabytes are the payload's before compression, nanoseconds are per element. "Raw" is without compression.
+//! Reading is from compressed data; "trusting" leaves duplicates to the caller. CPU time, the best of several
+//! runs.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -83,7 +84,8 @@ fn person(n: u64) -> String {
     let (id, name, email, is_active) = (id >> 34, name >> 47, email >> 44, email.is_multiple_of(2));
     let score = score as f64 / u64::MAX as f64;
     format!(
-        r#"{{"id": {id}, "name": "user{name}", "email": "u{email}@example.org", "active": {is_active}, "score": {score}}}, "#
+        "{{\"id\": {id}, \"name\": \"user{name}\", \"email\": \"u{email}@example.org\", \
+         \"active\": {is_active}, \"score\": {score}}}, "
     )
 }
 
@@ -129,7 +131,7 @@ fn best(mut work: impl FnMut()) -> Duration {
     runs.min().expect("there are runs")
 }
 
-/// What this thread has used.
+/// CPU time used by this thread.
 fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call fills in the structure that it is given, and no more.

@@ -1,20 +1,22 @@
-//! Append-only files: the directory that Redis 7 keeps them in, and the commands inside, both ways.
+//! Append-only files: the directory that Redis 7 keeps them in, and the commands inside, read and written.
 //!
-//! What is absent: executing commands, clocks, threads, settings. The directory is plain `std::fs`; times and names are
-//! arguments; a snapshot at the start of a file is recognised here and read by whoever reads RDB files.
+//! This module executes no command and has no clock, thread or setting. The directory is plain `std::fs`;
+//! times and names are arguments. A snapshot at the start of a file is recognised here and read by the RDB
+//! reader of the caller.
 //!
 //! ```text
 //! appendonlydir/
 //!   appendonly.aof.manifest       file appendonly.aof.2.base.rdb seq 2 type b      <- Manifest
-//!   appendonly.aof.2.base.rdb     a snapshot, or commands (.base.aof)              <- holds_snapshot, Commands
+//!   appendonly.aof.2.base.rdb     a snapshot, or commands (.base.aof)              <- holds_snapshot,
+//!                                                                                    Commands
 //!   appendonly.aof.4.incr.aof     commands since then; appended to by Directory's caller
-//!   appendonly.aof.tail           what of it is not synced yet, with `appendfsync always`            <- tail
+//!   appendonly.aof.tail           unsynced bytes, with `appendfsync always`        <- tail
 //! ```
 //!
-//! To start: [`Directory::open`] reads and changes nothing. Its [`parts`](Directory::parts) are loaded in order, each
-//! through [`Commands`]. Then [`adopt`](Directory::adopt) what an older server left, cut off a torn tail
-//! ([`truncate`]), [`resume`](Directory::resume) and remove what is history. `docs/aof.md` says what is refused, what
-//! is forgiven, and why.
+//! To start: [`Directory::open`] reads and changes nothing. Its [`parts`](Directory::parts) are loaded in
+//! order, each through [`Commands`]. Then the caller adopts an older server's file
+//! ([`adopt`](Directory::adopt)), cuts off a torn tail ([`truncate`]), calls [`resume`](Directory::resume)
+//! and removes the history. `docs/aof.md` lists the refused and the forgiven states, with reasons.
 
 pub mod check;
 mod command;
@@ -38,18 +40,18 @@ pub use error::{Error, Problem};
 pub use fault::{Fault, Reason};
 pub use manifest::{Entry, Flaw, Kind, LineError, Manifest};
 
-/// How snapshots begin: Redis' and Valkey's word for it.
+/// The first bytes of snapshots by Redis and by Valkey.
 const MAGICS: [&[u8]; 2] = [b"REDIS", b"VALKEY"];
 
-/// Whether a file is a snapshot by its name. A file of commands may be empty, but even a snapshot of nothing is not: an empty
-/// file of such a name is what is left of a lost one.
+/// Whether a file is a snapshot by its name. A file of commands may be empty, a snapshot cannot: an empty
+/// file with a snapshot's name is the rest of a lost snapshot.
 pub fn is_snapshot_by_name(path: &Path) -> bool {
     path.extension().is_some_and(|kind| kind == "rdb")
 }
 
-/// Whether a file begins with a snapshot in RDB's format; it stands at its beginning again afterwards.
+/// Whether a file begins with a snapshot in RDB's format. Rewinds the file.
 ///
-/// Such a file is read by an RDB reader first. Where that ends, [`Commands`] goes on.
+/// An RDB reader reads such a file first; [`Commands`] goes on behind the snapshot.
 pub fn holds_snapshot(file: &mut (impl Read + Seek)) -> io::Result<bool> {
     let mut head = Vec::with_capacity(8);
     file.by_ref().take(6).read_to_end(&mut head)?;

@@ -1,8 +1,8 @@
-//! Packed blocks: small collections that are one string of bytes, element after element.
+//! Packed blocks: small collections as a single string of bytes, element after element.
 //!
-//! A cursor walks a block and yields where its elements lie, not the elements: the block is the decoder's to lend. Each
-//! step checks what it passes (form, end, the length that leads back), and the last one checks the header's counts, so
-//! that one walk is both the reading and the sanitising.
+//! A cursor walks a block and yields positions of elements, not elements: only the decoder can lend the
+//! block. Each step checks the bytes it passes (form, end, backward length), and the last step checks the
+//! header's counts. So a single walk both reads and validates the block.
 
 pub(crate) mod intset;
 pub(crate) mod listpack;
@@ -24,7 +24,7 @@ pub(crate) enum Element {
 }
 
 impl Element {
-    /// `block` is the one in which it was found.
+    /// `block` is the block of the element.
     #[inline]
     pub(crate) fn item(self, block: &[u8]) -> Item<'_> {
         match self {
@@ -34,7 +34,7 @@ impl Element {
     }
 }
 
-/// What is wrong with a block, and where in it.
+/// A block's fault and its offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flaw {
     pub(crate) at: usize,
@@ -55,7 +55,7 @@ pub(crate) enum BlockKind {
     Intset,
 }
 
-/// Stands before an element of a block, or at its end. The same block is given to each call.
+/// Stands before an element of a block, or at its end. The caller passes the same block to each call.
 #[derive(Clone, Debug)]
 pub(crate) enum Cursor {
     Listpack(listpack::Cursor),
@@ -74,7 +74,7 @@ impl Cursor {
         })
     }
 
-    /// The next element; `None` at the end, where all that the header says has been found to hold.
+    /// Returns the next element; `None` at the end, after the header's fields have proved right.
     #[inline]
     pub(crate) fn next(&mut self, block: &[u8]) -> Result<Option<Element>, Flaw> {
         match self {
@@ -85,7 +85,7 @@ impl Cursor {
         }
     }
 
-    /// How many elements the header announces; the highest number of its kind where it does not know.
+    /// Number of elements in the header, or the highest number of its type if the header does not know.
     pub(crate) fn announced(&self) -> u64 {
         match self {
             Cursor::Listpack(cursor) => cursor.announced(),
@@ -96,7 +96,7 @@ impl Cursor {
     }
 }
 
-/// The `N` bytes from `at` on, where the block has them.
+/// Returns the `N` bytes from `at` on, if the block has them.
 #[inline]
 pub(crate) fn fixed<const N: usize>(block: &[u8], at: usize) -> Result<[u8; N], Flaw> {
     match block.get(at..).and_then(|rest| rest.first_chunk()) {
@@ -105,7 +105,7 @@ pub(crate) fn fixed<const N: usize>(block: &[u8], at: usize) -> Result<[u8; N], 
     }
 }
 
-/// A string of `len` bytes from `start` on.
+/// Returns the string of `len` bytes from `start` on.
 #[inline]
 pub(crate) fn span(block: &[u8], start: usize, len: usize) -> Result<Element, Flaw> {
     match start.checked_add(len) {
@@ -114,7 +114,7 @@ pub(crate) fn span(block: &[u8], start: usize, len: usize) -> Result<Element, Fl
     }
 }
 
-/// Three bytes, lowest first, as a signed number.
+/// Three bytes, little-endian, as a signed number.
 #[inline]
 pub(crate) fn int24([a, b, c]: [u8; 3]) -> i64 {
     i64::from(i32::from_le_bytes([0, a, b, c]) >> 8)

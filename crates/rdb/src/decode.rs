@@ -1,8 +1,8 @@
-//! Reading values: the primitives of the format, and from a type's number to an [`Object`] that yields its elements.
+//! Reads values: the primitives of the format, and an [`Object`] per type that yields its elements.
 //!
-//! Reading is by pulling. An object borrows the decoder and lends out one element at a time, wherever it lies: in the
-//! source, in the decompressed copy of a block, or as an integer. So nothing is built here that the caller would build
-//! again. The price is that an error may come after some elements have been taken; the caller drops what it has.
+//! The caller pulls. An object borrows the decoder and lends an element at a time, from the source, from the
+//! decompressed copy of a block, or as an integer. So the decoder builds no collection that the caller would
+//! build again. In return an error may come after some elements were taken; then the caller drops them.
 
 mod elements;
 mod fields;
@@ -31,10 +31,11 @@ use fields::Expiry;
 use long::Text;
 use packed::Packed;
 
-/// Room for decompressed or kept strings that a single large one has made larger than this is given back.
+/// Buffers for decompressed or kept strings that a large string has made larger than this, in bytes, are
+/// freed.
 const ROOM_KEPT_MAX: usize = 1024 * 1024;
 
-/// How many elements are believed in when nobody knows how much is left.
+/// Bound of an announced number of elements if the remaining length is unknown.
 const UNCHECKED_ROOM_MAX: u64 = 65_536;
 
 /// Reads values, and the primitives between them, from a source.
@@ -42,17 +43,18 @@ pub struct Decoder<S> {
     source: S,
     version: u16,
     refuses_duplicates: bool,
-    /// What the last compressed string unpacked to.
+    /// The decompressed content of the last compressed string.
     unpacked: Vec<u8>,
-    /// Strings that are still needed when the next one is read: a field while its value is.
+    /// Strings that must survive the next read: a field while its value is read.
     kept: [Vec<u8>; 2],
-    /// By how many bytes the compressed strings that were passed say that they are longer than what was sent.
+    /// Sum of the announced savings of the compressed strings that were skipped, in bytes.
     packed_away: u64,
 }
 
-/// A value that is about to be read.
+/// A value about to be read.
 ///
-/// The decoder can go on to what is behind it only when it has been read to its end: when `next` has said `None`.
+/// The decoder can go on behind it only after the object was read to its end, when `next` has returned
+/// `None`.
 pub enum Object<'d, S> {
     String(Item<'d>),
     /// A string of more than [`PIECE`] bytes.
@@ -64,14 +66,14 @@ pub enum Object<'d, S> {
     Stream(Stream<'d, S>),
 }
 
-/// Where a string lies until the next one is read.
+/// The place of a string until the next string is read.
 #[derive(Clone, Copy, Debug)]
 enum Blob {
     Taken,
     Unpacked,
 }
 
-/// Where an item lies.
+/// The place of an item.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Int(i64),
@@ -81,14 +83,15 @@ enum Place {
     Kept(usize),
 }
 
-/// What stands where a length may: one, or the number of a form of string.
+/// A length, or the number of a string's form in its place.
 enum Announced {
     Length(u64),
     Form(u8),
 }
 
 impl<S: Source> Decoder<S> {
-    /// `version` is that of the payload's footer or of the file's header: it tells types apart that share a number.
+    /// `version`: from the payload's footer or the file's header; some types share a number and differ by
+    /// version.
     pub fn new(source: S, version: u16) -> Decoder<S> {
         Decoder {
             source,
@@ -100,10 +103,10 @@ impl<S: Source> Decoder<S> {
         }
     }
 
-    /// Leaves it to the caller to notice members and fields that come twice.
+    /// Leaves the detection of duplicate members and fields to the caller.
     ///
-    /// Without this, 16 bytes are remembered per member or field of the value that is being read. A caller that inserts
-    /// them one by one finds out for nothing.
+    /// Otherwise the decoder remembers 16 bytes per member or field of the current value. A caller that
+    /// inserts members singly detects duplicates for nothing.
     pub fn leave_duplicates(&mut self) {
         self.refuses_duplicates = false;
     }
@@ -116,7 +119,7 @@ impl<S: Source> Decoder<S> {
         &mut self.source
     }
 
-    /// Whether the input, whose length is known, has been read to its end.
+    /// Whether the input has been read to its end, if its length is known.
     pub(crate) fn is_at_end(&self) -> bool {
         self.source.left() == Some(0)
     }
@@ -133,13 +136,13 @@ impl<S: Source> Decoder<S> {
 
     // ---- values ----
 
-    /// A value behind its type's number, as in a payload of DUMP.
+    /// Reads a type's number and its value, as in a payload of DUMP.
     pub fn object(&mut self) -> Result<Object<'_, S>> {
         let kind = self.byte()?;
         self.object_of(kind)
     }
 
-    /// A value whose type's number has been read, as in a file, where the key stands between them.
+    /// Reads a value after its type's number; in a file the key stands between them.
     pub fn object_of(&mut self, kind: u8) -> Result<Object<'_, S>> {
         for room in self.kept.iter_mut().chain([&mut self.unpacked]) {
             if room.capacity() > ROOM_KEPT_MAX {
@@ -220,7 +223,7 @@ impl<S: Source> Decoder<S> {
             }
             kind::HASH_LISTPACK_EX_PRE_GA => Fields::block(self, BlockKind::Listpack, Expiry::Behind)?,
             _ => {
-                self.millis()?; // the earliest, which the fields say again
+                self.millis()?; // the earliest expiry, which the fields repeat
                 Fields::block(self, BlockKind::Listpack, Expiry::Behind)?
             }
         }))
@@ -239,7 +242,7 @@ impl<S: Source> Decoder<S> {
         Ok(self.source.taken().try_into().expect("as many as were taken"))
     }
 
-    /// A length or count: 6, 14, 32 or 64 bits.
+    /// Reads a length or count: 6, 14, 32 or 64 bits.
     pub fn length(&mut self) -> Result<u64> {
         let at = self.position();
         match self.announced()? {
@@ -248,13 +251,13 @@ impl<S: Source> Decoder<S> {
         }
     }
 
-    /// A string in any of its forms.
+    /// Reads a string in any form.
     pub fn string(&mut self) -> Result<Item<'_>> {
         let place = self.string_place()?;
         Ok(self.item(place))
     }
 
-    /// Eight bytes, lowest first; a time before 1970 is refused.
+    /// Reads a time of eight bytes, little-endian; a time before 1970 is refused.
     pub fn millis(&mut self) -> Result<Millis> {
         let at = self.position();
         let time = i64::from_le_bytes(self.fixed()?);
@@ -280,7 +283,7 @@ impl<S: Source> Decoder<S> {
         })
     }
 
-    /// A count of things that take `bytes_min` bytes or more each: as many must be left.
+    /// Reads a count of items with `bytes_min` bytes or more each. Fails if fewer bytes are left.
     fn count(&mut self, bytes_min: u64) -> Result<u64> {
         let at = self.position();
         let count = self.length()?;
@@ -296,7 +299,7 @@ impl<S: Source> Decoder<S> {
         self.place_of(at, announced)
     }
 
-    /// Where the string that starts at `at` lies, once it is known how it is announced.
+    /// Returns the place of the string that starts at `at`.
     #[inline]
     fn place_of(&mut self, at: u64, announced: Announced) -> Result<Place> {
         match announced {
@@ -315,7 +318,7 @@ impl<S: Source> Decoder<S> {
         }
     }
 
-    /// The same for a string of `length` bytes that comes as `packed` bytes.
+    /// The same for a compressed string of `packed` bytes that stands for `length` bytes.
     fn unpacked_place(&mut self, at: u64, packed: u64, length: u64) -> Result<Place> {
         self.take_string(at, packed)?;
         let length = usize::try_from(length).unwrap_or(usize::MAX); // which is more than anything unpacks to
@@ -331,7 +334,7 @@ impl<S: Source> Decoder<S> {
         self.source.take(length)
     }
 
-    /// Fails if `length` bytes are more than are left, as far as that is known.
+    /// Fails if fewer than `length` bytes are left, as far as that is known.
     #[inline]
     fn refuse_beyond_end(&self, at: u64, length: u64) -> Result<()> {
         match self.source.left() {
@@ -340,7 +343,7 @@ impl<S: Source> Decoder<S> {
         }
     }
 
-    /// A string that is a packed block.
+    /// Reads a string that is a packed block.
     fn packed(&mut self, kind: BlockKind) -> Result<Packed> {
         let at = self.position();
         match self.string_place()? {
@@ -349,12 +352,12 @@ impl<S: Source> Decoder<S> {
         }
     }
 
-    /// A string of a stream's groups, which are few.
+    /// Reads a string of a stream's groups into memory of its own; such strings are few.
     fn string_to_own(&mut self) -> Result<Vec<u8>> {
         self.string().map(Item::to_vec)
     }
 
-    /// Copies what lies where the next string will be read.
+    /// Copies a string out of the place of the next string.
     #[inline]
     fn keep(&mut self, place: Place, slot: usize) -> Place {
         let Place::Whole(blob) = place else { return place };
@@ -385,7 +388,7 @@ impl<S: Source> Decoder<S> {
         }
     }
 
-    /// What room may be made for beforehand: never more than what is left could hold.
+    /// Bounds a count for an allocation: never more elements than the rest could hold.
     fn believable(&self, count: u64) -> usize {
         let most = self.source.left().unwrap_or(UNCHECKED_ROOM_MAX);
         usize::try_from(count.min(most)).unwrap_or(usize::MAX)
@@ -435,7 +438,7 @@ mod tests {
         assert_eq!(string(b"\xc3\x01\x81\xff\xff\xff\xff\xff\xff\xff\xffa"), Err(Reason::Compressed));
     }
 
-    /// The pieces of a value that is a long string.
+    /// Returns the pieces of a long string.
     fn pieces<S: Source>(decoder: &mut Decoder<S>) -> std::result::Result<Vec<Vec<u8>>, Reason> {
         let read = |decoder: &mut Decoder<S>| {
             let Object::Long(mut string) = decoder.object()? else { panic!("a long string") };

@@ -1,4 +1,4 @@
-//! DUMP's envelope: the value, the format's version in two bytes, a checksum over both in eight.
+//! DUMP's envelope: the value, the format's version (two bytes), a checksum over both (eight bytes).
 
 use crate::checksum::checksum;
 use crate::decode::Decoder;
@@ -7,19 +7,19 @@ use crate::source::Slice;
 
 const FOOTER: usize = 2 + 8;
 
-/// Why a payload is not even looked into. RESTORE says the same to all of them.
+/// The reason why a payload is refused unread. RESTORE has the same error for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// Too short for a footer.
     Short,
-    /// A version that is not known.
+    /// An unknown version.
     Version(u16),
     Checksum,
 }
 
 /// Checks the payload's version and checksum, and starts to read its value.
 ///
-/// A decoder over it checks that nothing is left when it is asked to [`Decoder::finish`].
+/// [`Decoder::finish`] of the result checks that no bytes are left.
 pub fn open(payload: &[u8]) -> Result<Decoder<Slice<'_>>, Refused> {
     let (value, version, footer) = split(payload)?;
     match checksum(&payload[..value.len() + 2]).to_le_bytes() == footer[2..] {
@@ -28,23 +28,23 @@ pub fn open(payload: &[u8]) -> Result<Decoder<Slice<'_>>, Refused> {
     }
 }
 
-/// The same, whatever the checksum is: for tests of what comes behind it.
+/// As [`open`], whatever the checksum is: for tests of the checks behind it.
 pub fn open_unchecked(payload: &[u8]) -> Result<Decoder<Slice<'_>>, Refused> {
     let (value, version, _) = split(payload)?;
     Ok(Decoder::new(Slice::new(value), version))
 }
 
-/// The length that the payload would have if none of its strings were compressed, in bytes, as far as it can be followed:
-/// what reading it is going to cost. Nothing is unpacked, and nothing is checked.
+/// Returns the length of the payload with all strings unpacked, in bytes, as far as it can be followed: an
+/// estimate of the cost of reading. Nothing is unpacked or checked.
 pub fn unpacked_len(payload: &[u8]) -> u64 {
     let len = payload.len() as u64;
     let Ok(mut decoder) = open_unchecked(payload) else { return len };
-    // A value that turns out to be none costs what came before.
+    // A value that turns out to be damaged costs as much as its readable part.
     let _ = decoder.byte().and_then(|kind| decoder.pass_object_of(kind));
     len.saturating_add(decoder.packed_away())
 }
 
-/// The value, the version, and the footer that has it.
+/// Splits a payload into the value, the version, and the footer.
 fn split(payload: &[u8]) -> Result<(&[u8], u16, &[u8]), Refused> {
     let body = payload.len().checked_sub(FOOTER).ok_or(Refused::Short)?;
     let (value, footer) = payload.split_at(body);
@@ -90,7 +90,7 @@ mod tests {
         let mut plain = b"\x00\x05hello".to_vec();
         seal(&mut plain, Version::V10);
         assert_eq!(unpacked_len(&plain), plain.len() as u64);
-        // It announces more than there can be, twice.
+        // Announces more than a payload can have, twice.
         let mut huge = b"\x01\x02\xc3\x01\x81\xff\xff\xff\xff\xff\xff\xff\xffx".repeat(2);
         huge.truncate(huge.len() - 2);
         seal(&mut huge, Version::V10);

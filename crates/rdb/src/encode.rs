@@ -1,11 +1,11 @@
-//! Writing values, in forms that the chosen version's readers know.
+//! Writes values, in forms that readers of the chosen version know.
 //!
-//! Writing is by pushing. A collection in plain form goes straight to the output, element by element, so a value of any
-//! size needs no memory of its own; its count must be known beforehand, since it comes first. A packed block is built
-//! aside, since its length comes first and it may be compressed.
+//! The caller pushes elements. A collection in plain form goes straight to the output, element by element, so
+//! a value of any size needs no memory of its own; its count comes first, so the caller must know it. A
+//! packed block is built in a buffer, since its length comes first and it may be compressed.
 //!
-//! Every value starts with its type's number. In a file the key stands between the two, so there the number is asked
-//! for and left out: see [`Encoder::record`].
+//! Every value starts with its type's number. In a file the key stands between the number and the value; see
+//! [`Encoder::record`].
 
 mod collection;
 mod list;
@@ -25,14 +25,14 @@ use crate::item::{Digits, Item};
 use crate::kind::{self, Version};
 use crate::lzf::Compressor;
 
-/// Shorter strings are never compressed, in bytes, nor are those that do not lose this many by it: as Redis has it.
+/// As in Redis, shorter strings (in bytes) are not compressed, and compression must save a minimum of bytes.
 const COMPRESSED_MIN: usize = 21;
 const COMPRESSION_GAIN_MIN: usize = 4;
 
-/// The most bytes of a packed block: Redis' own bound, from which on it refuses to grow a listpack.
+/// Longest packed block in bytes: Redis refuses to grow a listpack beyond it.
 const BLOCK_MAX: usize = 1 << 30;
 
-/// What takes the bytes that are written: memory, or what passes them on.
+/// The sink of written bytes: memory, or a forwarder.
 pub trait Out {
     fn put(&mut self, bytes: &[u8]);
 }
@@ -51,24 +51,24 @@ impl<O: Out> Out for &mut O {
     }
 }
 
-/// Writes values one after the other. What it needs aside (a block, a table for compression) is kept between them.
+/// Writes values in sequence. Its buffers (a block, a table for compression) are kept between values.
 pub struct Encoder<O> {
     out: O,
     version: Version,
-    /// The version of records that ask for no other, and the highest one that was used.
+    /// The version of records without a version of their own, and the highest version used.
     base: Version,
     highest: Version,
     strings: Strings,
-    /// The block that is being built, and where its bytes are put together.
+    /// The block under construction, and the buffer that its bytes are put together in.
     builder: listpack::Builder,
     block: Vec<u8>,
-    /// What to write behind the next type's number, if `has_key`.
+    /// The key to write behind the next type's number, if `has_key`.
     key: Vec<u8>,
     has_key: bool,
     block_max: usize,
 }
 
-/// Writes strings: how, and with what.
+/// Writes strings, compressed or plain.
 #[derive(Default)]
 struct Strings {
     compressor: Option<Compressor>,
@@ -77,20 +77,22 @@ struct Strings {
     misses: Misses,
 }
 
-/// Which strings are not worth a try: where so many in a row of about the same length have lost nothing by compression, one of three
-/// to five is tried, and the others are written as they are, until one does lose something. Looking for repetitions is a third
-/// of what a snapshot costs of values of 700 B that have none, such as what is compressed or encrypted already.
+/// Decides which strings compression skips. If so many strings of about the same length in a row were not
+/// shortened, one of three to five is tried and the rest is written plain, until a trial succeeds. For values
+/// of 700 B without repetitions (compressed or encrypted data), the search for repetitions is a third of a
+/// snapshot's cost.
 #[derive(Default)]
 struct Misses {
-    /// By the logarithm of the length, in a row; from [`MISSES_MAX`] on, those that were not tried are counted as well.
+    /// Failed trials in a row, by the logarithm of the length; from [`MISSES_MAX`] on, skipped strings count
+    /// as well.
     in_a_row: [u8; LENGTHS],
-    /// How often one has been tried among others that were not.
+    /// Number of trials between skipped strings.
     tries: u8,
 }
 
 const MISSES_MAX: u8 = 32;
-/// By turns this many and up to two more are not tried: with one number alone it might always be the keys that are, and never
-/// the values.
+/// This many strings, or up to two more by turns, are skipped. With a fixed number the trials might always
+/// hit the keys and never the values.
 const UNTRIED: u8 = 2;
 
 /// Strings of 4 KiB or more are always tried.
@@ -132,7 +134,7 @@ impl<O: Out> Encoder<O> {
         }
     }
 
-    /// Writes strings as they are (`rdbcompression no`).
+    /// Writes strings plain (`rdbcompression no`).
     pub fn without_compression(mut self) -> Encoder<O> {
         self.strings.plain = true;
         self
@@ -150,29 +152,31 @@ impl<O: Out> Encoder<O> {
         self.out
     }
 
-    /// Starts the record of a key, as files have it; its value comes next.
+    /// Starts the record of a key in a file; its value comes next.
     ///
-    /// Nothing else is needed to write a file's records, so any number of threads may do it, each with its own encoder.
+    /// A file's records need no other state, so any number of threads may encode records, each with its own
+    /// encoder.
     pub fn record(&mut self, key: Item<'_>, about: &About) {
         self.version = self.base;
         about.put(&mut self.out);
         self.key(key);
     }
 
-    /// From here to the next record, writes forms of this version, if that is a higher one than the encoder's own.
+    /// Writes forms of this version until the next record, if it is higher than the encoder's own.
     ///
-    /// A reader of a version knows all lower ones, so a file may mix them; its header must name the highest.
+    /// A reader of a version knows all lower versions, so a file may mix them; its header must name the
+    /// highest.
     pub fn raise(&mut self, version: Version) {
         self.version = self.version.max(version);
         self.highest = self.highest.max(version);
     }
 
-    /// The highest version that anything was written in so far.
+    /// Returns the highest version of the forms written so far.
     pub fn highest(&self) -> Version {
         self.highest
     }
 
-    /// Puts the key between the next value and its type's number: the form of a file's records.
+    /// Sets the key to put between the next type's number and the value, as in a file's records.
     pub fn key(&mut self, key: Item<'_>) {
         self.key.clear();
         self.key.extend_from_slice(key.bytes(&mut Digits::default()));
@@ -186,46 +190,47 @@ impl<O: Out> Encoder<O> {
         self.put_string(string);
     }
 
-    /// A string of `len` bytes that lies in pieces, each of which is compressed by itself: at best some 64 KiB.
+    /// Writes a string of `len` bytes in pieces, each compressed by itself: 64 KiB each at best.
     pub fn string_in_pieces<'p>(&mut self, len: usize, pieces: impl Iterator<Item = Piece<'p>> + Clone) {
         self.begin(kind::STRING);
         self.strings.put_pieces(&mut self.out, len, pieces);
     }
 
-    /// A set of integers, which come in ascending order. There is at least one, and at most `u32::MAX`.
+    /// Writes a set of integers in ascending order: at most `u32::MAX`, not zero.
     pub fn intset(&mut self, numbers: impl Iterator<Item = i64> + Clone) {
         self.begin(kind::SET_INTSET);
         intset::block(numbers, &mut self.block);
         self.strings.put_bytes(&mut self.out, &self.block);
     }
 
-    /// A list. `nodes`: how many nodes there will be, where a [`NodeCount`] has counted them beforehand;
-    /// without it, what is written waits in memory for its count.
+    /// Writes a list. `nodes`: the number of nodes if a [`NodeCount`] has counted them; without it the output
+    /// waits in memory for its count.
     pub fn list(&mut self, limits: NodeLimits, nodes: Option<u64>) -> ListWriter<'_, O> {
         ListWriter::new(self, limits, nodes)
     }
 
-    /// A set of `count` members, at least one.
+    /// Writes a set of `count` members, not zero.
     pub fn set(&mut self, form: Form, count: u64) -> SetWriter<'_, O> {
         SetWriter::new(self, form, count)
     }
 
-    /// A sorted set of `count` members, at least one.
+    /// Writes a sorted set of `count` members, not zero.
     pub fn sorted_set(&mut self, form: Form, count: u64) -> SortedSetWriter<'_, O> {
         SortedSetWriter::new(self, form, count)
     }
 
-    /// A hash of `count` fields, at least one, of which none expires.
+    /// Writes a hash of `count` fields, not zero, without expiry.
     pub fn hash(&mut self, form: Form, count: u64) -> HashWriter<'_, O> {
         HashWriter::new(self, form, count)
     }
 
-    /// A hash of `count` fields, at least one, that may expire; `None`: this version has no such thing.
+    /// Writes a hash of `count` fields, not zero, that may expire; `None` if the version has no such
+    /// hash.
     pub fn expiring_hash(&mut self, count: u64) -> Option<HashWriter<'_, O>> {
         self.version.has_field_expiry().then(|| HashWriter::expiring(self, count))
     }
 
-    /// A stream. `nodes`: as with lists.
+    /// Writes a stream. `nodes`: as with lists.
     pub fn stream(&mut self, limits: NodeLimits, nodes: Option<u64>) -> StreamWriter<'_, O> {
         StreamWriter::new(self, limits, nodes)
     }
@@ -240,7 +245,7 @@ impl<O: Out> Encoder<O> {
         put_length(&mut self.out, length);
     }
 
-    /// As an integer where it reads as one of 32 bits, else compressed where that is worth it.
+    /// Writes a string: as an integer if it reads as an `i32`, else compressed if that saves bytes.
     pub fn put_string(&mut self, string: Item<'_>) {
         self.strings.put(&mut self.out, string);
     }
@@ -257,7 +262,7 @@ impl<O: Out> Encoder<O> {
         }
     }
 
-    /// Writes the block that has been built, and empties the builder.
+    /// Writes the finished block, and empties the builder.
     fn put_block(&mut self) {
         self.builder.block(&mut self.block);
         self.builder.clear();
@@ -274,7 +279,7 @@ impl Strings {
         }
     }
 
-    /// Without the look at whether it is an integer: a block never is.
+    /// Writes bytes that are no integer, such as a block.
     fn put_bytes(&mut self, out: &mut impl Out, bytes: &[u8]) {
         if bytes.len() < COMPRESSED_MIN || self.plain || !self.put_compressed(out, bytes) {
             put_length(out, bytes.len() as u64);
@@ -298,7 +303,7 @@ impl Strings {
     }
 }
 
-/// Integers of up to 11 digits and sign are worth a look.
+/// Parses an integer of 32 bits. A string of more than 11 bytes cannot be one.
 fn small_int(string: Item<'_>) -> Option<i32> {
     match string {
         Item::Bytes(bytes) if bytes.len() > 11 => None,
@@ -334,7 +339,7 @@ pub(crate) fn put_length(out: &mut impl Out, length: u64) {
 mod tests {
     use super::*;
 
-    /// Bytes that an encoder takes for a string without its length.
+    /// Returns the encoded length of a string without its length prefix.
     fn len_of(encoder: &mut Encoder<Vec<u8>>, string: &[u8]) -> usize {
         let before = encoder.out().len();
         encoder.strings.put_bytes(&mut encoder.out, string);
@@ -350,7 +355,7 @@ mod tests {
         for _ in 0..100 {
             assert!(len_of(&mut encoder, &noise(700)) > 700);
         }
-        // Of other lengths each is, and the long ones.
+        // Strings of other lengths and long strings are always tried.
         assert!(len_of(&mut encoder, &text(300)) < 100);
         for _ in 0..100 {
             len_of(&mut encoder, &noise(9_000));
@@ -367,7 +372,7 @@ mod tests {
             len_of(&mut encoder, &text(700)) < 100
         });
         assert!(values.count() > 10);
-        // That is enough: where one among 32 is less, each is tried.
+        // One success among 32 restores the trial of each string.
         for number in 1..400 {
             assert!(len_of(&mut encoder, &noise(700)) > 700);
             if number % (u32::from(MISSES_MAX) - 1) == 0 {

@@ -1,4 +1,4 @@
-//! Why bytes are no value: where, and what is wrong there.
+//! The reasons why bytes are not a valid value, and their offsets.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,12 +6,13 @@ use std::io;
 
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
-/// What is wrong with a serialized value, and where. Whoever reads on after one gets no panic, but no sense either.
+/// The fault of a serialized value and its offset. Reading on after an error gives no panic, but no
+/// meaningful data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// Bytes of the source before the part that is wrong.
+    /// Offset in the source of the faulty part.
     pub at: u64,
-    /// Where in the packed block that starts `at`; the block counts unpacked, if it was compressed.
+    /// Offset inside the packed block that starts at `at`, in its unpacked form if it was compressed.
     pub inside: Option<usize>,
     pub reason: Reason,
 }
@@ -28,17 +29,17 @@ pub enum Reason {
     UnknownType(u8),
     /// A value of a module's own type.
     ModuleType,
-    /// No length, or one in a form that has no meaning here.
+    /// Not a length, or a length in a form without meaning here.
     Length,
-    /// A count or length of more than what is left can hold.
+    /// A count or length that the rest of the source cannot hold.
     TooLong,
     /// A string in a form that does not exist, or an integer where bytes must be.
     StringForm,
-    /// Compressed bytes that do not unpack to what they announce.
+    /// Compressed bytes that do not unpack to the announced length.
     Compressed,
-    /// A number of elements that is not the announced one, or a block that is not as long as it says.
+    /// A wrong number of elements, or a wrong length of a block.
     Count,
-    /// A block that does not end in its end mark, or has one too early.
+    /// A block without its end mark, or with an early end mark.
     EndMark,
     /// An element of a block in a form that does not exist.
     Element,
@@ -48,34 +49,35 @@ pub enum Reason {
     Container,
     /// A field without a value, a member without a score.
     Unpaired,
-    /// A member or field, a group or consumer, that was there before.
+    /// A second member or field, group or consumer of the same name.
     Duplicate,
-    /// Elements that are not in the order in which this form must have them.
+    /// Elements out of the order that this form requires.
     Order,
     /// A score that is not a number.
     Score,
-    /// A time before 1970, or one beyond what its form can hold.
+    /// A time before 1970, or beyond the range of its form.
     Time,
-    /// A stream entry that is not made as its flags and counts say, or has no field.
+    /// A stream entry that contradicts its flags and counts, or has no field.
     StreamEntry,
     /// A stream's length, last id or counters that its entries contradict.
     StreamCounters,
-    /// A pending entry of no consumer, of two, or of none of the group.
+    /// A pending entry without a consumer or with two, or one that the group's list lacks.
     Pending,
-    /// Entries that would take far more memory than they took bytes, since they share names. A store that keeps a copy of
-    /// them per entry says so, see [`crate::Entry::shares_names`].
+    /// Entries that would take far more memory than they took bytes, since they share names. A store that
+    /// copies the names per entry returns this, see [`crate::Entry::shares_names`].
     Inflated,
-    /// An element, or a stream's entry, of more bytes than can be stored. Only who builds values of them says so.
+    /// An element, or a stream's entry, too large to be stored. Only a caller that builds values returns
+    /// this.
     TooLarge,
-    /// A file that does not begin as an RDB file does.
+    /// A file that does not begin like an RDB file.
     NoRdbFile,
     /// A file of a version that this crate does not know.
     UnknownVersion(u16),
-    /// Something between the keys of a file that this crate does not know, or that does not belong there.
+    /// An unknown or misplaced item between the keys of a file.
     UnknownOpcode(u8),
     /// A file whose bytes do not add up to the checksum at its end.
     Checksum,
-    /// A list, set, sorted set or hash of no elements. The source stands behind the value: a file may be read on.
+    /// An empty list, set, sorted set or hash. The source stands behind the value: a file may be read on.
     Empty,
 }
 
@@ -165,7 +167,7 @@ mod tests {
         for text in ["", "plain", "cut off (os error 2", "none (os error )", "a word (os error x)"] {
             assert_eq!(without_numbers(text), text);
         }
-        // As a client may have it logged.
+        // A client can have such a text logged.
         assert_eq!(without_numbers(&"x (os error 1)".repeat(100_000)), "x".repeat(100_000));
     }
 }

@@ -1,16 +1,19 @@
-//! RDB files: what stands before, between and behind the keys and their values.
+//! RDB files: the items before, between and behind the keys and their values.
 //!
 //! ```text
-//! "REDIS0010" | (name, text) .. | function .. | database, sizes, (expiry? access? type key value) .. | end | checksum
-//!  VALKEY080    auxiliary                        once per database: the records of its keys
+//! "REDIS0010" | (name, text) .. | function .. | database, sizes, record .. | end | checksum
+//!  VALKEY080    auxiliary                        once per database
+//!
+//! record: expiry? access? type key value
 //! ```
 //!
-//! **Writing** is cut in two, so that keys can be encoded by many threads: an [`Encoder`](crate::Encoder) turns records
-//! into bytes wherever it runs, and one [`FileWriter`] puts these behind each other and sums them up.
+//! **Writing** has two steps, so that many threads can encode keys: on any thread an
+//! [`Encoder`](crate::Encoder) turns records into bytes, and a single [`FileWriter`] concatenates them and
+//! computes the checksum.
 //!
-//! **Reading** likewise: a [`FileReader`] walks over the records without looking into them, and cuts the file into
-//! [`Batch`]es of whole records, which other threads decode. The walk takes a few nanoseconds per key. Only a value that
-//! is larger than what is to be held in memory is decoded by the reading thread, while it is being read.
+//! **Reading** as well: a [`FileReader`] walks over the records without decoding them, and cuts the file into
+//! [`Batch`]es of whole records, which other threads decode. The walk takes a few nanoseconds per key. Only a
+//! value too large for a batch is decoded by the reading thread, while it is being read.
 //!
 //! Sources: the documentation page "RDB dump format", and the files of redis-server 7.0 and Valkey 9.1.
 

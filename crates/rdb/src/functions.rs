@@ -1,4 +1,4 @@
-//! FUNCTION DUMP's payload: the codes of function libraries as files have them, in DUMP's envelope.
+//! FUNCTION DUMP's payload: the code of function libraries in the form of RDB files, in DUMP's envelope.
 
 use crate::dump;
 use crate::encode::Encoder;
@@ -6,16 +6,16 @@ use crate::file::FUNCTION_2;
 use crate::item::Item;
 use crate::kind::Version;
 
-/// What is wrong with a payload.
+/// The fault of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// Its version or its checksum.
+    /// The version or the checksum.
     Sum,
-    /// What stands between.
+    /// The content before them.
     Content,
 }
 
-/// A payload of these libraries.
+/// Returns a payload of these libraries.
 pub fn dump(codes: &[&[u8]]) -> Vec<u8> {
     let mut encoder = Encoder::new(Vec::new(), Version::V10);
     for code in codes {
@@ -27,7 +27,7 @@ pub fn dump(codes: &[&[u8]]) -> Vec<u8> {
     payload
 }
 
-/// The codes of a payload's libraries. Memory is bounded by the payload, see the crate's text.
+/// Returns the code of a payload's libraries. The payload's size bounds the memory, see the crate's text.
 pub fn read(payload: &[u8]) -> Result<Vec<Vec<u8>>, Broken> {
     let mut decoder = dump::open(payload).map_err(|_| Broken::Sum)?;
     let mut codes = Vec::new();

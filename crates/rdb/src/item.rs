@@ -1,7 +1,7 @@
-//! An element as it was found: bytes, or an integer that stands for its decimal digits.
+//! An element as stored: bytes, or an integer that stands for its decimal digits.
 //!
-//! Compact forms hold integers as such. To format each of them only so that a store may parse it again would cost more
-//! than all the rest of reading them.
+//! Compact forms hold integers as such. To format each integer, only for a store to parse it again, would
+//! cost more than all other work of reading.
 
 /// A string of bytes, or an integer in its place: `Int(12)` and `Bytes(b"12")` are the same string.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,8 @@ impl<'a> Item<'a> {
         self.bytes(&mut Digits::default()).to_vec()
     }
 
-    /// The integer that the string is the canonical text of, as Redis tells them: no sign but a minus, no leading zero.
+    /// Returns the integer if the string is its canonical text, in Redis' sense: no sign but a minus, no
+    /// leading zero.
     pub fn int(self) -> Option<i64> {
         match self {
             Item::Int(number) => Some(number),

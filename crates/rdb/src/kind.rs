@@ -1,6 +1,6 @@
-//! The numbers of the types, and the versions that decide which of them may be written.
+//! Numbers of the types, and the versions of the format that have them.
 
-/// A version of the format, by what is written: who reads it knows the types up to that version.
+/// A version of the format to write: its readers know the types up to that version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u16)]
 pub enum Version {
@@ -17,7 +17,7 @@ impl Version {
         self as u16
     }
 
-    /// True when the expiry of a hash's fields can be written.
+    /// Whether the expiry of a hash's fields can be written.
     pub fn has_field_expiry(self) -> bool {
         self >= Version::V80
     }
@@ -30,19 +30,20 @@ impl Version {
         self >= Version::V11
     }
 
-    /// Redis 7.0 reads plain list nodes, but makes them for elements of 1 GiB only; later ones for any large element.
+    /// Redis 7.0 reads plain list nodes, but writes them for elements of 1 GiB only; later versions for any
+    /// large element.
     pub(crate) fn has_plain_nodes(self) -> bool {
         self >= Version::V11
     }
 }
 
-/// Where Valkey's own numbering starts: type 22 means one thing below and another from here on.
+/// First version of Valkey's own numbering: type 22 has another meaning from here on.
 pub(crate) const FIRST_VALKEY_VERSION: u16 = 80;
 
-/// The highest version of Redis' own numbering that is read: Redis 7.4 to 8.2.
+/// Highest readable version of Redis' own numbering: Redis 7.4 to 8.2.
 pub(crate) const REDIS_VERSION_MAX: u16 = 12;
 
-/// True for the versions whose values are read.
+/// Whether values of this version are readable.
 pub(crate) fn is_known(version: u16) -> bool {
     (1..=REDIS_VERSION_MAX).contains(&version) || version == FIRST_VALKEY_VERSION
 }
@@ -77,9 +78,9 @@ pub(crate) const HASH_METADATA_PRE_GA: u8 = 22;
 /// Valkey 9 from version 80 on: expiry behind each value.
 pub(crate) const HASH_2: u8 = 22;
 pub(crate) const HASH_LISTPACK_EX_PRE_GA: u8 = 23;
-/// Redis 7.4: the earliest expiry, and the others relative to it.
+/// Redis 7.4: the earliest expiry, and the fields' expiries relative to it.
 pub(crate) const HASH_METADATA: u8 = 24;
 pub(crate) const HASH_LISTPACK_EX: u8 = 25;
 
-/// The highest number that a type has.
+/// Highest number of a type.
 pub(crate) const LAST: u8 = HASH_LISTPACK_EX;

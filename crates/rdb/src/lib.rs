@@ -1,8 +1,9 @@
-//! Redis' serialization of values, both ways: what DUMP returns, RESTORE takes, and RDB files hold per key.
+//! Redis' serialization of values, read and written: the format of DUMP, RESTORE, and the records of RDB
+//! files.
 //!
-//! What is absent: the store and clocks. A [`Decoder`] pulls over a [`Source`], which is a slice or a reader, and lends
-//! out one element at a time, so whoever builds a value copies each byte once and may stop whenever it likes. An
-//! [`Encoder`] is pushed elements and writes to an [`Out`]. What stands between the values of a file is in [`mod@file`].
+//! The crate has no store and no clock. A [`Decoder`] pulls from a [`Source`] (a slice or a reader) and lends
+//! an element at a time, so its caller copies each byte once and may stop at any element. An [`Encoder`]
+//! takes pushed elements and writes to an [`Out`]. [`mod@file`] has the items between a file's values.
 //!
 //! ```text
 //! payload ── dump::open ──> Decoder ── object ──> Object::{String, List, Set, SortedSet, Hash, Stream}
@@ -11,11 +12,11 @@
 //! dump::seal <── Encoder <── push(..) <── list, set, intset, sorted_set, hash, stream
 //! ```
 //!
-//! Everything that comes in is hostile until it has been checked: `docs/rdb.md` lists what is. Nothing panics on it,
-//! memory is bounded by the input (times LZF's highest ratio of 88, for what is compressed), time is linear in it.
+//! All input is hostile until checked: `docs/rdb.md` lists the checks. No input causes a panic. The input's
+//! size bounds the memory (times 88, LZF's highest ratio, for compressed data), and the time is linear in it.
 //!
-//! Sources for the formats: the documentation page "RDB dump format", the listpack specification (antirez/listpack),
-//! and the bytes that redis-server 6.2, 7.0, 8.2 and Valkey 9.1 produce.
+//! Sources for the formats: the documentation page "RDB dump format", the listpack specification
+//! (antirez/listpack), and the bytes that redis-server 6.2, 7.0, 8.2 and Valkey 9.1 produce.
 
 pub mod aof;
 mod block;

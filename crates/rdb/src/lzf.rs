@@ -1,5 +1,5 @@
-//! LZF, the compression inside RDB strings: literal runs of up to 32 bytes, and copies of 3 to 264 bytes from at most
-//! 8 KiB back. About as fast as a few passes over the data, and worth it for text alone.
+//! LZF, the compression inside RDB strings: literal runs of up to 32 bytes, and copies of 3 to 264 bytes from
+//! at most 8 KiB back. It takes about as long as a few passes over the data, and pays for text alone.
 //!
 //! ```text
 //! 000LLLLL                     L + 1 literal bytes follow
@@ -7,30 +7,31 @@
 //! 111ooooo LLLLLLLL oooooooo   copy L + 9 bytes
 //! ```
 //!
-//! Own code, since the crate `lzf` is deprecated by its author: it allocates what a header announces, and a table per
-//! call. Here the table is kept, and entries of earlier inputs are told apart by a base that only grows, so that
-//! nothing is cleared per string and the output depends on nothing but the input.
+//! Own code: the crate `lzf` is deprecated by its author, allocates the length that a header announces, and
+//! allocates a table per call. Here the table is kept. Entries of earlier inputs are told apart by a base
+//! that only grows, so nothing is cleared per string and the output depends on the input alone.
 //!
 //! Source: the format as Marc Lehmann's liblzf documents it.
 
-/// Positions that are remembered, by a hash of four bytes. As many as a copy reaches back: 32 KiB, a first-level cache.
+/// Number of remembered positions, indexed by a hash of four bytes: as many as a copy reaches back (32 KiB,
+/// the size of a first-level cache).
 const TABLE: usize = 1 << TABLE_BITS;
 const TABLE_BITS: u32 = 13;
 
 const LITERALS_MAX: usize = 32;
 const COPY_MAX: usize = 264;
-/// Bytes that a copy is written with at most.
+/// Length of the longest encoding of a copy, in bytes.
 const COPY_LEN_MAX: usize = 3;
 const BACK_MAX: usize = 1 << 13;
 
-/// The most that a compressed byte stands for: three bytes that copy 264.
+/// The highest ratio of compression: three bytes copy 264.
 const RATIO_MAX: usize = COPY_MAX / 3;
 
-/// Longest input; with it a position plus the base fits its 32 bits.
+/// Longest input, in bytes: a position plus the base fits 32 bits.
 const INPUT_MAX: usize = 1 << 31;
 
 pub(crate) struct Compressor {
-    /// `base` plus a position in the input; anything below `base` is of an earlier one.
+    /// `base` plus a position in the input; an entry below `base` is of an earlier input.
     positions: Box<[u32; TABLE]>,
     base: u32,
 }
@@ -40,7 +41,7 @@ impl Compressor {
         Compressor { positions: Box::new([0; TABLE]), base: 1 }
     }
 
-    /// The compressed form, which lies in `scratch`; `None`: it would have more than `len_max` bytes.
+    /// Returns the compressed form, in `scratch`; `None` if it would have more than `len_max` bytes.
     pub(crate) fn compress<'s>(
         &mut self,
         input: &[u8],
@@ -56,11 +57,11 @@ impl Compressor {
         }
         let (out, mut end) = (&mut scratch[..room], 0);
         let base = self.base_for(input.len());
-        let (mut at, mut literals) = (0, 0); // what stands before `literals` has been written
+        let (mut at, mut literals) = (0, 0); // the input before `literals` has been written
         while let Some(four) = four_at(input, at) {
             let start = self.exchange(base, four, at).filter(|start| is_copy(input, *start, four, at));
             let Some(start) = start else {
-                at += 1 + ((at - literals) >> 5); // strides grow where nothing repeats
+                at += 1 + ((at - literals) >> 5); // strides grow as long as nothing repeats
                 continue;
             };
             let len = common(&input[start..], &input[at..]);
@@ -69,7 +70,7 @@ impl Compressor {
             at += len;
             literals = at;
             if let Some(four) = four_at(input, at - 1) {
-                self.exchange(base, four, at - 1); // a copy's end is where the next one often starts
+                self.exchange(base, four, at - 1); // the next copy often starts at a copy's end
             }
         }
         let left = &input[literals..];
@@ -87,7 +88,7 @@ impl Compressor {
         base
     }
 
-    /// Remembers the position by the first four of its bytes, and returns the one that their hash had before.
+    /// Stores the position under the hash of the four bytes, and returns the position stored there before.
     #[inline]
     fn exchange(&mut self, base: u32, four: u32, at: usize) -> Option<usize> {
         let hash = four.wrapping_mul(0x9E37_79B1) >> (32 - TABLE_BITS);
@@ -96,8 +97,9 @@ impl Compressor {
     }
 }
 
-/// What a copy must have in common at least: three bytes would do for the format, but a copy of three within a run of literals
-/// saves nothing, and in letters without a pattern such copies took half of a snapshot's time.
+/// Returns the four bytes at a position, the shortest match. The format allows three, but a copy of three
+/// bytes within a run of literals saves nothing. In letters without a pattern such copies took half of a
+/// snapshot's time.
 #[inline]
 fn four_at(input: &[u8], at: usize) -> Option<u32> {
     input.get(at..at + 4).and_then(|bytes| bytes.first_chunk()).map(|bytes| u32::from_le_bytes(*bytes))
@@ -108,7 +110,7 @@ fn is_copy(input: &[u8], start: usize, four: u32, at: usize) -> bool {
     at - start <= BACK_MAX && four_at(input, start).is_some_and(|there| there == four)
 }
 
-/// How many bytes agree, at most `COPY_MAX`.
+/// Length of the common prefix in bytes, at most `COPY_MAX`.
 fn common(a: &[u8], b: &[u8]) -> usize {
     let b = &b[..b.len().min(COPY_MAX)];
     let mut len = 0;
@@ -122,7 +124,8 @@ fn common(a: &[u8], b: &[u8]) -> usize {
     len + a[len..].iter().zip(&b[len..]).take_while(|(a, b)| a == b).count()
 }
 
-/// Puts the first `len` bytes behind the `end`; returns the new one. `None`: it would be more than `len_max`.
+/// Writes the first `len` bytes as literals at `end`; returns the new end, or `None` if it would exceed
+/// `len_max`.
 #[inline]
 fn put_literals(
     mut input: &[u8],
@@ -137,7 +140,7 @@ fn put_literals(
     while len > 0 {
         let run = len.min(LITERALS_MAX);
         out[end] = run as u8 - 1;
-        // All that a run may have is copied at once: what is too much is written over.
+        // Copies a full run's bytes at once; the surplus is overwritten later.
         match input.first_chunk::<LITERALS_MAX>() {
             Some(all) => out[end + 1..][..LITERALS_MAX].copy_from_slice(all),
             None => out[end + 1..][..run].copy_from_slice(&input[..run]),
@@ -164,13 +167,14 @@ fn put_copy(back: usize, len: usize, out: &mut [u8], end: usize) -> usize {
     }
 }
 
-/// A copy of 264 zeros, each from the byte before it, so many times: a hole of 64 KiB is written at once.
+/// Number of copies of 264 zeros, each from the byte before it, in the table below: a hole of 64 KiB in one
+/// write.
 const ZEROS: usize = 64 * 1024 / COPY_MAX;
 static COPIES_OF_ZEROS: [[u8; COPY_LEN_MAX]; ZEROS] = [[7 << 5, (COPY_MAX - 9) as u8, 0]; ZEROS];
 
-/// The compressed form of `len` zeros, at least one, in stretches.
+/// Writes the compressed form of `len` zeros, not zero, in pieces.
 pub(crate) fn zeros(len: usize, mut put: impl FnMut(&[u8])) {
-    // One zero to copy from; then what a copy of full length does not come to.
+    // One zero to copy from, then the remainder that is shorter than a full copy.
     put(&[0, 0]);
     match (len - 1) % COPY_MAX {
         0 => {}
@@ -189,7 +193,7 @@ pub(crate) fn zeros(len: usize, mut put: impl FnMut(&[u8])) {
     }
 }
 
-/// Bytes that [`zeros`] puts.
+/// Length of the output of [`zeros`], in bytes.
 pub(crate) fn zeros_len(len: usize) -> usize {
     let rest = match (len - 1) % COPY_MAX {
         0 => 0,
@@ -200,21 +204,22 @@ pub(crate) fn zeros_len(len: usize) -> usize {
     2 + rest + (len - 1) / COPY_MAX * COPY_LEN_MAX
 }
 
-/// Bytes that a string takes in compressed form where nothing of it repeats.
+/// Length of the compressed form of a string without repetitions, in bytes.
 pub(crate) fn literals_len(len: usize) -> usize {
     len + len.div_ceil(LITERALS_MAX)
 }
 
-/// That form, in `scratch`.
+/// Returns the compressed form without copies, in `scratch`.
 pub(crate) fn literals<'s>(input: &[u8], scratch: &'s mut Vec<u8>) -> &'s [u8] {
     scratch.resize(scratch.len().max(literals_len(input.len()) + LITERALS_MAX), 0);
     let end = put_literals(input, input.len(), scratch, 0, usize::MAX).expect("it may have any length");
     &scratch[..end]
 }
 
-/// Puts what `input` unpacks to into `out`, which is emptied first; false: that is not exactly `len` bytes.
+/// Unpacks `input` into `out`, which is emptied first; false if the result is not exactly `len` bytes.
 ///
-/// Nothing is allocated for a length that the input cannot unpack to, and what the allocator has not got is no length either.
+/// Nothing is allocated for a length that the input cannot unpack to, and a failed allocation also returns
+/// false.
 pub(crate) fn decompress(input: &[u8], len: usize, out: &mut Vec<u8>) -> bool {
     out.clear();
     if len > input.len().saturating_mul(RATIO_MAX) {
@@ -233,13 +238,14 @@ pub(crate) fn decompress(input: &[u8], len: usize, out: &mut Vec<u8>) -> bool {
     out.len() == len
 }
 
-/// Unpacks by and by: its memory does not grow with the string, of which it keeps as much as a copy may reach back.
+/// Unpacks piece by piece. Its memory does not grow with the string: it keeps as much as a copy may reach
+/// back.
 pub(crate) struct Unpacker {
-    /// Compressed bytes from `at` on are still to be unpacked; `more` come behind them.
+    /// Compressed bytes, those from `at` on still packed; `more` bytes follow.
     input: Vec<u8>,
     at: usize,
     more: u64,
-    /// What has been unpacked, of which the bytes before `given` have been handed out.
+    /// Unpacked bytes; the bytes before `given` have been handed out.
     out: Vec<u8>,
     given: usize,
     /// Bytes still to be unpacked.
@@ -249,23 +255,24 @@ pub(crate) struct Unpacker {
 /// Bytes of the longest command: a run of literals.
 const COMMAND_MAX: usize = 1 + LITERALS_MAX;
 
-/// Handed out bytes that are kept at most, a few times what a copy reaches back, so that they are seldom moved.
+/// Bound of handed-out bytes that are kept: several times the reach of a copy, so that bytes are seldom
+/// moved.
 const GIVEN_MAX: usize = 8 * BACK_MAX;
 
 impl Unpacker {
-    /// For a string of `len` bytes that comes as `packed` bytes; `None`: those cannot stand for as many.
+    /// Unpacks a string of `len` bytes from `packed` bytes; `None` if so few bytes cannot stand for so many.
     pub(crate) fn new(packed: u64, len: u64) -> Option<Unpacker> {
         let is_possible = len <= packed.saturating_mul(RATIO_MAX as u64);
         let (input, out) = (Vec::new(), Vec::new());
         is_possible.then_some(Unpacker { input, at: 0, more: packed, out, given: 0, missing: len })
     }
 
-    /// How many compressed bytes it is to be fed before it can go on; zero: none.
+    /// Returns the number of compressed bytes to feed, at most `most`, before unpacking can go on.
     pub(crate) fn hunger(&self, most: u64) -> u64 {
         if self.input.len() - self.at < COMMAND_MAX { self.more.min(most) } else { 0 }
     }
 
-    /// Takes the next compressed bytes, no more than are still to come.
+    /// Takes the next compressed bytes.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
         self.more -= bytes.len() as u64;
         self.input.drain(..self.at);
@@ -278,7 +285,7 @@ impl Unpacker {
         self.out.len() - self.given >= len
     }
 
-    /// Unpacks until `len` bytes can be handed out, or more input is needed; false: the input stands for nothing.
+    /// Unpacks until `len` bytes can be handed out or more input is needed; false if the input is invalid.
     pub(crate) fn unpack(&mut self, len: usize) -> bool {
         if self.given > GIVEN_MAX {
             self.out.drain(..self.given - BACK_MAX);
@@ -302,7 +309,7 @@ impl Unpacker {
         true
     }
 
-    /// Hands out the next bytes, which it has.
+    /// Hands out the next `len` bytes; the caller has checked [`Unpacker::has`].
     pub(crate) fn give(&mut self, len: usize) -> &[u8] {
         self.given += len;
         &self.out[self.given - len..self.given]
@@ -314,8 +321,8 @@ impl Unpacker {
     }
 }
 
-/// Does what a control byte and those after it say. `None`: it says nothing that is possible, or `out` would get more than `len`
-/// bytes.
+/// Executes one command: a control byte and the bytes `after` it. `None` if the command is invalid, or `out`
+/// would exceed `len` bytes.
 #[inline]
 fn command<'a>(control: u8, after: &'a [u8], len: usize, out: &mut Vec<u8>) -> Option<&'a [u8]> {
     match control >> 5 {
@@ -345,7 +352,7 @@ fn copy<'a>(count: usize, high: usize, after: &'a [u8], len: usize, out: &mut Ve
     if out.len() + count > len {
         return None;
     }
-    // A copy may reach into what it has itself written: then it repeats, each time with twice as much to take.
+    // A copy may overlap its own output. Then it repeats, and each round has twice as many bytes to take.
     let mut missing = count;
     while missing > 0 {
         let piece = missing.min(out.len() - start);
@@ -396,7 +403,7 @@ mod tests {
         }
     }
 
-    /// Unpacks in pieces of `len` bytes, fed with as little at a time as `most` says.
+    /// Unpacks in pieces of `piece` bytes, fed with at most `most` bytes at a time.
     fn unpack(packed: &[u8], len: u64, piece: usize, most: u64) -> Option<Vec<u8>> {
         let (mut unpacker, mut rest) = (Unpacker::new(packed.len() as u64, len)?, packed);
         let mut unpacked = Vec::new();
@@ -429,7 +436,7 @@ mod tests {
             let mut packed = packed.to_vec();
             let (piece, most) = (1 + random.below(70_000), 1 + random.below(5_000) as u64);
             assert!(unpack(&packed, len as u64, piece, most).expect("it is right") == input);
-            // Cut, changed, or announced as another length.
+            // Cut, changed, or announced with a wrong length.
             let at = random.below(packed.len());
             packed[at] ^= 1 << random.below(8);
             packed.truncate(packed.len() - random.below(2));
@@ -465,7 +472,7 @@ mod tests {
         let (mut fresh, mut later) = (Vec::new(), Vec::new());
         let mut compressor = Compressor::new();
         let fresh = compressor.compress(&text, &mut fresh, text.len()).expect("it repeats");
-        compressor.base = u32::MAX - 2_000; // and over the end of the numbers
+        compressor.base = u32::MAX - 2_000; // and across the end of the number range
         for _ in 0..20 {
             let later = compressor.compress(&text, &mut later, text.len());
             assert_eq!(later, Some(fresh));

@@ -1,7 +1,7 @@
-//! Where bytes come from: a slice that lies in memory, or a reader that is read as it goes.
+//! Sources of bytes: a slice in memory, or a reader.
 //!
-//! A source has a *taken* stretch, which stays readable until the next one is taken. So a decoder lends out strings and
-//! walks blocks where they lie, with either source, and without a lifetime that would keep a reader from moving on.
+//! A source has a *taken* range, which stays readable until the next range is taken. So a decoder lends
+//! strings and walks blocks in place, with either source, and without a lifetime that would block a reader.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -9,28 +9,28 @@ use std::ops::Range;
 use crate::checksum::Sum;
 use crate::error::{Error, Reason, Result};
 
-/// Read at least this much at a time, in bytes.
+/// Least number of bytes per read.
 const READ_MIN: u64 = 64 * 1024;
 
-/// A buffer that a single large string has made larger than this is given back when the next stretch is taken.
+/// A buffer that a single large string has made larger than this, in bytes, is freed at the next `take`.
 const BUFFER_KEPT_MAX: usize = 2 * 1024 * 1024;
 
-/// Behind what it asks for, `read_to_end` wants a little room to find out that this was all.
+/// Extra room for `read_to_end`, which must detect that no byte follows.
 const PROBE_ROOM: usize = 64;
 
 pub trait Source {
-    /// Makes the next `len` bytes the taken stretch. Memory grows with what has come, not with what is asked for.
+    /// Makes the next `len` bytes the taken range. Memory grows with the bytes received, not with `len`.
     fn take(&mut self, len: u64) -> Result<()>;
 
     fn taken(&self) -> &[u8];
 
-    /// Bytes from the start up to the end of the taken stretch.
+    /// Offset of the end of the taken range.
     fn position(&self) -> u64;
 
-    /// Bytes behind the taken stretch, where that is known.
+    /// Number of bytes behind the taken range, if known.
     fn left(&self) -> Option<u64>;
 
-    /// Goes over the next `len` bytes, which need not lie in memory all at once.
+    /// Skips the next `len` bytes, which need not be in memory at once.
     #[inline]
     fn pass(&mut self, mut len: u64) -> Result<()> {
         while len > READ_MIN {
@@ -45,7 +45,7 @@ pub trait Source {
 #[derive(Clone, Debug)]
 pub struct Slice<'a> {
     bytes: &'a [u8],
-    /// Where it starts in what it was cut from: positions count from there.
+    /// Offset of the slice in the data that it was cut from; positions include it.
     base: u64,
     /// `taken.start <= taken.end <= bytes.len()`
     taken: Range<usize>,
@@ -56,7 +56,7 @@ impl<'a> Slice<'a> {
         Slice::at(bytes, 0)
     }
 
-    /// A slice of something larger, in which it starts at `base`.
+    /// A slice of larger data, at offset `base`.
     pub fn at(bytes: &'a [u8], base: u64) -> Slice<'a> {
         Slice { bytes, base, taken: 0..0 }
     }
@@ -89,25 +89,25 @@ impl Source for Slice<'_> {
     }
 }
 
-/// A source that is read as it goes, in pieces of 64 KiB or more, and sums up the bytes taken as RDB files want it.
+/// A source over a reader, read in pieces of 64 KiB or more. Computes the RDB checksum of the bytes taken.
 pub struct Feed<R> {
     inner: R,
-    /// Where its end is known: what is announced beyond it is refused at once.
+    /// Total length, if known: announced lengths beyond it are refused at once.
     len: Option<u64>,
     buffer: Vec<u8>,
-    /// Room for the next buffer, if this one is handed over.
+    /// Memory for the next buffer after this buffer is handed over.
     spare: Vec<u8>,
     /// `summed <= taken.start <= taken.end <= buffer.len()`
     taken: Range<usize>,
-    /// Bytes of the buffer that are in the checksum.
+    /// Number of bytes of the buffer that the checksum includes.
     summed: usize,
-    /// Bytes that were in the buffer before its first one.
+    /// Number of bytes dropped before the buffer's first byte.
     dropped: u64,
     checksum: Sum,
 }
 
 impl<R: Read> Feed<R> {
-    /// `len`: how many bytes will come, where that is known.
+    /// `len`: the number of bytes to come, if known.
     pub fn new(inner: R, len: Option<u64>) -> Feed<R> {
         let (buffer, spare, taken) = (Vec::new(), Vec::new(), 0..0);
         Feed { inner, len, buffer, spare, taken, summed: 0, dropped: 0, checksum: Sum::new() }
@@ -119,19 +119,19 @@ impl<R: Read> Feed<R> {
         self.checksum.value()
     }
 
-    /// What has been read and not been taken.
+    /// Bytes read but not taken.
     pub(crate) fn ahead(&self) -> &[u8] {
         &self.buffer[self.taken.end..]
     }
 
-    /// Reads until `len` bytes are ahead; false: there are no more than are.
+    /// Reads until `len` bytes are ahead; false if the source ends before.
     pub(crate) fn reach(&mut self, len: usize) -> Result<bool> {
         self.refill(len, len)
     }
 
-    /// If fewer than `least` bytes are ahead, reads until `len` are; false: there are no more than are.
+    /// If fewer than `least` bytes are ahead, reads until `len` are; false if the source ends before.
     ///
-    /// What is ahead is moved to the front for that, so `least` says how seldom: once for `len - least` bytes.
+    /// The bytes ahead are then moved to the front, so `least` limits the moves: one per `len - least` bytes.
     pub(crate) fn refill(&mut self, least: usize, len: usize) -> Result<bool> {
         if self.ahead().len() >= least {
             return Ok(true);
@@ -144,8 +144,8 @@ impl<R: Read> Feed<R> {
         }
     }
 
-    /// Takes the next `len` bytes, which are ahead, and hands them over: together with the buffer that they lie in, or,
-    /// if they are the smaller part of it, copied.
+    /// Takes the next `len` bytes, which are ahead, and hands them over in the buffer itself, or as a copy if
+    /// they are its smaller part.
     pub(crate) fn detach(&mut self, len: usize) -> Vec<u8> {
         let behind = self.ahead().len() - len;
         if len < behind {
@@ -157,7 +157,7 @@ impl<R: Read> Feed<R> {
         self.dropped += len as u64;
         let mut rest = std::mem::take(&mut self.spare);
         rest.clear();
-        // As much room as was filled before, so that it need not grow anew.
+        // Reserves as much as was in use, so that the buffer need not grow again.
         rest.reserve(self.buffer.len().min(BUFFER_KEPT_MAX) + PROBE_ROOM);
         rest.extend_from_slice(&self.buffer[len..]);
         let mut bytes = std::mem::replace(&mut self.buffer, rest);
@@ -165,14 +165,14 @@ impl<R: Read> Feed<R> {
         bytes
     }
 
-    /// Takes back the memory of what was detached, to use it again.
+    /// Takes back the memory of detached bytes.
     pub(crate) fn give_back(&mut self, bytes: Vec<u8>) {
         if (self.spare.capacity()..=BUFFER_KEPT_MAX).contains(&bytes.capacity()) {
             self.spare = bytes;
         }
     }
 
-    /// What has been read and not been taken, and the reader behind it.
+    /// Returns the bytes read but not taken, and the reader behind them.
     pub(crate) fn into_rest(mut self) -> (Vec<u8>, R) {
         self.drop_taken();
         (self.buffer, self.inner)
@@ -183,7 +183,7 @@ impl<R: Read> Feed<R> {
         self.summed = self.taken.end;
     }
 
-    /// Moves what has not been taken to the front.
+    /// Moves the bytes not taken to the front.
     fn drop_taken(&mut self) {
         self.sum_up();
         self.dropped += self.taken.end as u64;
@@ -194,7 +194,7 @@ impl<R: Read> Feed<R> {
         (self.taken, self.summed) = (0..0, 0);
     }
 
-    /// Reads until `len` bytes are in the buffer. What `read_to_end` makes room for follows what has come.
+    /// Reads until `len` bytes are in the buffer. `read_to_end` allocates in step with the bytes received.
     fn fill(&mut self, len: u64) -> Result<()> {
         while (self.buffer.len() as u64) < len {
             let piece = READ_MIN.max(len - self.buffer.len() as u64);
@@ -219,7 +219,7 @@ impl<R: Read> Source for Feed<R> {
             self.drop_taken();
             self.fill(len)?;
         }
-        self.taken = self.taken.end..self.taken.end + len as usize; // so many are in the buffer
+        self.taken = self.taken.end..self.taken.end + len as usize; // `fill` has read that many bytes
         Ok(())
     }
 
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
     use crate::checksum::checksum;
 
-    /// Gives at most three bytes at a time, and says "interrupted" in between.
+    /// Gives at most three bytes at a time, with an interruption before each read.
     struct Drip<'a>(&'a [u8], bool);
 
     impl Read for Drip<'_> {

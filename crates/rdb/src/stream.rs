@@ -1,4 +1,5 @@
-//! What a stream is beside its entries: ids, counters, consumer groups. Plain data, read and written alike.
+//! A stream's data beside its entries: ids, counters, consumer groups. The same types for reading and
+//! writing.
 
 use crate::Millis;
 use crate::kind::Version;
@@ -23,36 +24,36 @@ impl Id {
     }
 }
 
-/// What a stream says of itself, consistent with its entries.
+/// Counters and ids of a stream, consistent with its entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Info {
-    /// Entries that are there.
+    /// Number of entries.
     pub length: u64,
-    /// Of the first entry that is there; zero where there is none.
+    /// Id of the first entry; zero if there is none.
     pub first_id: Id,
-    /// The last one given out, whether or not its entry is still there.
+    /// The last id given out, even if its entry is deleted.
     pub last_id: Id,
-    /// The highest that XDEL removed; zero: none. `max_deleted_id <= last_id`.
+    /// The highest id that XDEL removed; zero: none. `max_deleted_id <= last_id`.
     pub max_deleted_id: Id,
-    /// Entries ever added, `>= length`.
+    /// Number of entries ever added, `>= length`.
     pub entries_added: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
     pub name: Vec<u8>,
-    /// The last one delivered; it may lie beyond the stream's own.
+    /// The last delivered id; it may lie beyond the stream's last id.
     pub last_id: Id,
-    /// How many entries of the stream were read; `None`: nobody knows.
+    /// Number of entries read; `None`: unknown.
     pub entries_read: Option<u64>,
     /// Delivered and not acknowledged, by ascending id. The entry itself may be gone.
     pub pending: Vec<Pending>,
-    /// No two have the same name.
+    /// Names are unique.
     pub consumers: Vec<Consumer>,
 }
 
 impl Group {
-    /// The lowest version that keeps all of it: version 10 takes each consumer's `active` for its `seen`.
+    /// The lowest version that loses nothing: version 10 takes each consumer's `active` for its `seen`.
     pub fn version(&self) -> Version {
         let lossless = self.consumers.iter().all(|consumer| consumer.active == Some(consumer.seen));
         if lossless { Version::V10 } else { Version::V11 }
@@ -62,7 +63,7 @@ impl Group {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pending {
     pub id: Id,
-    /// When it was last delivered.
+    /// Time of the last delivery.
     pub delivered: Millis,
     pub deliveries: u64,
     /// Its owner: an index into [`Group::consumers`].
@@ -72,8 +73,8 @@ pub struct Pending {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Consumer {
     pub name: Vec<u8>,
-    /// When it last asked for something.
+    /// Time of the last request.
     pub seen: Millis,
-    /// When it last got something; `None`: never. Forms before version 11 do not say: then it is `seen`.
+    /// Time of the last delivery; `None`: never. Forms before version 11 lack it: then it is `seen`.
     pub active: Option<Millis>,
 }

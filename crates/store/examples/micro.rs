@@ -1,8 +1,8 @@
-//! What one thread does per second with a million keys over all slots, and how long single operations on a slot of a
-//! million keys take. `cargo run --release -p evenkeel-store --example micro [keys]`
+//! Throughput of a thread with a million keys over all slots, and duration of single operations on a slot
+//! with a million keys. `cargo run --release -p evenkeel-store --example micro [keys]`
 //!
-//! With huge pages the longest times are the kernel's, which zeroes 2 MB at the first touch of each;
-//! `MIMALLOC_ALLOW_THP=0` shows those of the keyspace alone.
+//! With huge pages the longest times are the kernel's, which zeroes 2 MB at the first touch of each page;
+//! `MIMALLOC_ALLOW_THP=0` shows the keyspace's own times.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use mimalloc::MiMalloc;
 #[global_allocator]
 static MEMORY: Counting<MiMalloc> = Counting(MiMalloc);
 
-/// Commands of a pipeline that are taken together.
+/// Commands per batch of a pipeline.
 const BATCH: usize = 16;
 
 const NOW_MS: u64 = 1_700_000_000_000;
@@ -34,7 +34,7 @@ impl Bench {
         Bench { keyspace, ctx, keys, random: Random::new(1) }
     }
 
-    /// Names of keys at random, all of 16 bytes. Made beforehand, so that making them is not measured.
+    /// Random names of keys, 16 bytes each, made before the measurement.
     fn names(&mut self, operations: usize) -> Vec<[u8; 16]> {
         (0..operations).map(|_| name(self.random.below(self.keys))).collect()
     }
@@ -79,7 +79,7 @@ fn get(keyspace: &Keyspace, ctx: &mut ThreadContext, key: &Key<'_>) {
     std::hint::black_box(value.byte(0));
 }
 
-/// SET with a value of another length each time: a new entry takes the old one's place.
+/// SET with a value of another length each time: a new entry replaces the old entry.
 fn set_other_length(keyspace: &Keyspace, ctx: &mut ThreadContext, key: &Key<'_>) {
     let len = ctx.random() as usize % 32;
     keyspace.hold_one(ctx, key.place).set_string(key, &[b'v'; 32][..len], Expire::Clear);
@@ -105,16 +105,16 @@ fn random_keys(keys: usize) {
     }
 }
 
-/// Processor time that this thread has used: what other processes do does not count.
+/// CPU time of this thread: other processes do not count.
 fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is where the time is to be written.
+    // SAFETY: `time` is writable for the result.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Calls `operation` for each name. Reading the clock takes as long as an operation, so one round tells the mean and
-/// another the longest.
+/// Calls `operation` for each name. A clock reading takes as long as an operation, so a first round measures
+/// the mean, and a second the longest.
 fn each(what: &str, names: &[Vec<u8>], single: bool, mut operation: impl FnMut(&[u8])) {
     if !single {
         let start = thread_time();

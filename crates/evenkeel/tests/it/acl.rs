@@ -1,4 +1,4 @@
-//! Access control over sockets: who is hung up on, files of users, and changes while others are being served.
+//! Access control over sockets: closed connections, ACL files, and changes under traffic.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ fn ok(client: &mut Client, line: &str) {
     assert_eq!(client.run(line).to_string(), "OK", "{line}");
 }
 
-/// A connection of this user, whose password is `pw`.
+/// Connects as this user, with the password `pw`.
 #[track_caller]
 fn connect_as(server: &Server, name: &str) -> Client {
     let mut client = server.connect();
@@ -43,7 +43,7 @@ fn connections_of_a_deleted_user_are_closed() {
         assert_hung_up(client, what);
     }
     assert_eq!(operator.run("RPUSH l x").to_string(), ":1");
-    // Another one of the same name is not the same.
+    // A new user of the same name is another user.
     ok(&mut operator, "ACL SETUSER ann on >pw +@all allkeys");
     let mut ann = connect_as(&server, "ann");
     assert_eq!(operator.run("CLIENT KILL USER ann").to_string(), ":1");
@@ -88,7 +88,7 @@ fn strangers_may_not_send_much() {
         client.send_raw(request.as_bytes()).expect("sent");
         assert_eq!(client.read_to_end().expect("the end"), reply.as_bytes());
     }
-    // In one packet with AUTH.
+    // In the same packet as AUTH.
     let mut client = server.connect();
     let many: Vec<String> = "MSET a 1 b 2 c 3 d 4 e 5 f 6 g 7".split(' ').map(str::to_owned).collect();
     let auth = vec!["AUTH".to_owned(), "secret".to_owned()];
@@ -124,18 +124,24 @@ fn users_are_saved_and_loaded() {
         )
     );
 
-    // What is wrong is named, and nothing holds of it.
+    // The error lists all faults, and no line of the file takes effect.
     let mut ann = connect_as(&server, "ann");
-    std::fs::write(&path, "user ann on >hidden -@all\nuser bob +nosuch\n\n# x\nuser ann on\nuser cat (+get\nuser dan %X~a >secret\n").expect("writable");
+    std::fs::write(
+        &path,
+        "user ann on >hidden -@all\nuser bob +nosuch\n\n# x\nuser ann on\nuser cat (+get\n\
+         user dan %X~a >secret\n",
+    )
+    .expect("writable");
     let error = client.run("ACL LOAD").to_string();
     let place = path.display();
     assert_eq!(
         error,
         format!(
-            "-ERR {place}:2: Error in applying operation '+nosuch': Unknown command or category name in ACL. {place}:4 \
-             should start with user keyword followed by the username. WARNING: Duplicate user 'ann' found on line 5. \
-             {place}:6: Unmatched parenthesis in selector definition. {place}:7: Syntax error. WARNING: ACL errors \
-             detected, no change to the previously active ACL rules was performed"
+            "-ERR {place}:2: Error in applying operation '+nosuch': Unknown command or category name in \
+             ACL. {place}:4 should start with user keyword followed by the username. WARNING: Duplicate user \
+             'ann' found on line 5. {place}:6: Unmatched parenthesis in selector definition. {place}:7: \
+             Syntax error. WARNING: ACL errors detected, \
+             no change to the previously active ACL rules was performed"
         )
     );
     assert_eq!(ann.run("ACL WHOAMI").to_string(), "\"ann\"");
@@ -143,7 +149,7 @@ fn users_are_saved_and_loaded() {
     let error = client.run("ACL LOAD").to_string();
     assert_eq!(error, format!("-ERR Error loading ACLs, opening file '{place}': No such file or directory"));
 
-    // A load replaces all users, and closes the connections of all but the default one.
+    // A load replaces all users, and closes the connections of all but the default user.
     std::fs::write(&path, saved).expect("writable");
     ok(&mut client, "ACL LOAD");
     assert_hung_up(&mut ann, "loaded anew");
@@ -154,7 +160,7 @@ fn users_are_saved_and_loaded() {
     std::fs::remove_dir_all(&folder).expect("there");
 }
 
-/// What a start says that fails.
+/// Returns the error message of a start that fails.
 #[track_caller]
 fn refused(args: &[&str]) -> String {
     match Server::try_start(&program(), args) {
@@ -184,7 +190,7 @@ fn users_of_the_configuration() {
     assert!(said.contains("Error loading ACLs, opening file"), "{said}");
 }
 
-/// Two servers, of which the one that follows has to say who it is, as a user who may do that and no more.
+/// The replica must authenticate, as a user with the necessary permissions and no more.
 #[test]
 fn a_replica_says_who_it_is() {
     let Some(peer) = Program::oracle(Peer::Redis) else { return };
@@ -206,14 +212,14 @@ fn a_replica_says_who_it_is() {
         assert_eq!(other.run("GET k").to_string(), "\"v\"");
         ok(&mut client, "SET k w");
         wait_until("it goes on", || other.run("GET k").to_string() == "\"w\"");
-        // What is taken away from its user is taken from who is attached already.
+        // An attached replica loses the permissions that its user loses.
         ok(&mut client, "ACL SETUSER rep reset");
         wait_until("it is dropped", || replica.info("master_link_status") == "down");
         ok(&mut client, "SET k x");
         ok(&mut client, "ACL SETUSER rep on >pw +psync +replconf +ping");
         wait_until("it comes again", || replica.info("master_link_status") == "up");
         wait_until("it goes on", || other.run("GET k").to_string() == "\"x\"");
-        // Who is taken, and dropped at its first word, does not come again at once.
+        // A replica that is dropped at its first command does not reconnect at once.
         let count = |client: &mut Client| {
             let stats = client.run("INFO stats").to_string();
             let (_, rest) = stats.split_once("total_connections_received:").expect("a field");
@@ -233,13 +239,13 @@ fn a_replica_says_who_it_is() {
     }
 }
 
-/// Users are changed and deleted while many are being served, who see each change whole, and at once.
+/// Users are changed and deleted under traffic; connections see each change whole, and at once.
 #[test]
 fn changes_during_traffic() {
     const RUN: Duration = Duration::from_millis(2_500);
     let mut server = start(&["--threads", "4"]);
     let until = Instant::now() + RUN;
-    // Odd: `ann` may use `a` alone; even: `b` alone. Both of them are in one change.
+    // Odd: `ann` may use `a` alone; even: `b` alone. A single change sets both.
     let (begun, done, denied, granted) =
         (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let mut operator = server.connect();
@@ -254,7 +260,7 @@ fn changes_during_traffic() {
                     let after = begun.load(SeqCst);
                     let may: Vec<bool> = replies.iter().map(|reply| !reply.is_error()).collect();
                     if before == after {
-                        // No change was under way: exactly what the last one says is permitted.
+                        // No change was in progress: exactly the last change's permissions hold.
                         let expected = if before % 2 == 1 { [true, false] } else { [false, true] };
                         assert_eq!(may, expected, "after {before} changes");
                     }
@@ -263,7 +269,7 @@ fn changes_during_traffic() {
                 }
             });
         }
-        // One who comes and goes with its user.
+        // A client that connects and is dropped with its user.
         scope.spawn(|| {
             let mut operator = server.connect();
             while Instant::now() < until {

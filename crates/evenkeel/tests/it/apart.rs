@@ -1,5 +1,5 @@
-//! What takes no memory here, since it is a hole or shared with another value, takes little where it is stored or sent; and what
-//! it takes there counts towards `maxmemory`.
+//! Holes and shared values take no memory here, and little when they are stored or sent. The memory that they
+//! would take after a load counts towards `maxmemory`.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use crate::{start, wait_until};
 
 const MB: u64 = 1 << 20;
 const LIMIT: &[&str] = &["--maxmemory", "100mb", "--save", "", "--repl-diskless-sync-delay", "0"];
-/// The last bit that there can be: a string of 512 MB.
+/// The highest bit offset: a string of 512 MB.
 const LAST_BIT: &str = "4294967295";
 
 fn number(server: &Server, field: &str) -> u64 {
@@ -31,14 +31,14 @@ fn is_oom(client: &mut Client, line: &str) -> bool {
     client.run(line).to_string().contains("OOM")
 }
 
-/// The most memory that the process has ever had, in bytes.
+/// The process's peak of resident memory, in bytes.
 fn resident_peak(server: &Server) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it is told");
     line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") * 1024
 }
 
-/// Two bitmaps of 512 MB are there, with a bit each.
+/// Checks two bitmaps of 512 MB with a single bit each.
 #[track_caller]
 fn assert_sparse(server: &Server) {
     let mut client = server.connect();
@@ -69,7 +69,7 @@ fn sparse_bitmaps_are_sparse_in_a_snapshot_and_once_it_is_loaded() {
         ok(&mut server.connect(), "SAVE");
         let len = fs::metadata(server.folder().join("dump.rdb")).expect("it was saved").len();
         assert!(len < 13 * MB, "{len} bytes");
-        // What they take there counts.
+        // Their size after a load counts.
         let counted = number(&server, "mem_shared_counted_for_evict");
         assert!((len - MB..len + MB).contains(&counted), "{counted} bytes count, {len} were saved");
         server.kill();
@@ -108,7 +108,7 @@ fn sparse_bitmaps_are_sparse_in_an_append_only_file() {
     }
 }
 
-/// Whoever sends zeros may send them in any way.
+/// A client may send zeros in any form.
 #[test]
 fn zeros_that_come_from_elsewhere_are_holes() {
     let server = start(LIMIT);
@@ -130,7 +130,7 @@ fn zeros_that_come_from_elsewhere_are_holes() {
     wait_until("the requests are freed", || number(&server, "used_memory") < before + 10 * MB);
 }
 
-/// What DUMP gives of a bitmap, other servers restore, and what they give is the same bitmap here.
+/// Other servers restore the DUMP of a bitmap, and their DUMP restores to the same bitmap here.
 #[test]
 fn other_servers_restore_a_dumped_bitmap() {
     let server = start(&["--enable-debug-command", "yes"]);
@@ -193,12 +193,12 @@ fn no_client_restores_a_string_that_none_could_send() {
     assert_eq!(client.run("STRLEN k").as_int(), Some(len as i64));
 }
 
-/// Copies `k` to ever more keys until there is no more memory; says how often.
+/// Copies `k` to new keys until memory runs out; returns the number of copies.
 fn copies(client: &mut Client, line: impl Fn(usize) -> String) -> usize {
     (0..1000).take_while(|number| !is_oom(client, &line(*number))).count()
 }
 
-/// All that `maxmemory` allows is there again after a restart with the same limit, and `DEL` of a few makes room.
+/// After a restart with the same limit all data are there, and a few `DEL` make room.
 fn check_loaded(mut server: Server, keys: usize) {
     ok(&mut server.connect(), "SAVE");
     server.kill();
@@ -215,7 +215,7 @@ fn string(client: &mut Client) {
     call(client, &[b"SET", b"k", &vec![b'x'; 20 << 20][..]]);
 }
 
-/// Its first pages say nothing of the others.
+/// A list whose first pages have other sizes than its later pages.
 fn list(client: &mut Client) {
     (0..100).for_each(|_| ok(client, &format!("RPUSH k {}", "short ".repeat(500))));
     for _ in 0..20 {
@@ -257,7 +257,7 @@ fn results_that_share_their_source_count_towards_maxmemory() {
     assert!((3..6).contains(&strings), "{strings} copies of 20 MB");
     check_loaded(server, strings + 1);
 
-    // Of what holes become, there is one chunk for all of them.
+    // All holes, once written in full, share a single chunk.
     let server = start(LIMIT);
     let mut client = server.connect();
     ok(&mut client, "SETBIT k 167772159 1");
@@ -266,7 +266,7 @@ fn results_that_share_their_source_count_towards_maxmemory() {
     check_loaded(server, strings + 1);
 }
 
-/// Evicting and removing copies makes room, and so does that their original is gone or another one.
+/// Evicting and removing copies makes room, and so does the removal or replacement of the original.
 #[test]
 fn what_is_no_longer_shared_counts_no_more() {
     let server = start(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru", "--save", ""]);
@@ -287,7 +287,7 @@ fn what_is_no_longer_shared_counts_no_more() {
     assert_eq!(client.run("STRLEN other").as_int(), Some(20 << 20));
 }
 
-/// What is shared of a value of many pages is added up by another thread.
+/// Another thread counts the shared memory of a value with many pages.
 #[test]
 fn a_value_of_many_pages_is_copied_as_a_small_one_is() {
     let server = start(&["--save", "", "--enable-debug-command", "yes"]);

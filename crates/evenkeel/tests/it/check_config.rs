@@ -1,4 +1,4 @@
-//! `--check-config`: what would keep a server from starting, found without one and without a trace.
+//! `--check-config`: finds the errors that would prevent a start, without a start and without a trace.
 
 use std::fs;
 use std::net::TcpListener;
@@ -9,10 +9,10 @@ use evenkeel_testkit::Server;
 
 use crate::{program, start, wait_until};
 
-/// A folder in which nobody can make a file, whatever his rights.
+/// A folder in which no user can create a file.
 const READ_ONLY: &str = "/proc";
 
-/// Whether all is well, what stands on the standard output, and what on the standard error stream.
+/// Returns success, standard output and standard error.
 fn run(args: &[&str]) -> (bool, String, String) {
     let mut command = Command::new(program().path());
     let output = command.arg("--check-config").args(["--port", "0"]).args(args).output().expect("it runs");
@@ -20,7 +20,7 @@ fn run(args: &[&str]) -> (bool, String, String) {
     (output.status.success(), text(output.stdout), text(output.stderr))
 }
 
-/// The mistakes, a line each.
+/// Returns the errors, a line each.
 #[track_caller]
 fn mistakes(args: &[&str]) -> Vec<String> {
     let (is_well, said, mistakes) = run(args);
@@ -44,9 +44,9 @@ fn names_of(folder: &Path) -> Vec<String> {
 #[test]
 fn what_the_start_cannot_open_is_a_mistake_and_all_of_them_are_listed() {
     if program().peer().is_some() {
-        return; // the option is ours
+        return; // the option is Evenkeel's
     }
-    let holder = start(&[]); // for its folder, which goes with it
+    let holder = start(&[]); // its folder is used, and removed with it
     let dir = holder.folder().display().to_string();
     let at = |name: &str| format!("{dir}/{name}");
     fs::write(at("broken.pem"), "nothing").expect("written");
@@ -113,13 +113,13 @@ fn what_the_start_cannot_open_is_a_mistake_and_all_of_them_are_listed() {
     all.iter().zip(parts).for_each(|(line, part)| assert!(line.starts_with(part), "{line}"));
 }
 
-/// Relative paths begin at `dir`. Where that is wrong, they are not looked for elsewhere.
+/// Relative paths begin at `dir`. If `dir` is wrong, no other folder is searched.
 #[test]
 fn paths_are_looked_for_where_the_start_looks() {
     if program().peer().is_some() {
-        return; // the option is ours
+        return; // the option is Evenkeel's
     }
-    let holder = start(&[]); // for its folder, which goes with it
+    let holder = start(&[]); // its folder is used, and removed with it
     let dir = holder.folder().display().to_string();
     fs::create_dir(holder.folder().join("logs")).expect("made");
     let args = ["--unixsocket", "s", "--logfile", "logs/x.log", "--save", "", "--dir"];
@@ -130,11 +130,11 @@ fn paths_are_looked_for_where_the_start_looks() {
     assert!(!found.contains("logs/x.log") && !found.contains("socket"), "{found}");
 }
 
-/// Nothing is left behind, and a server that runs is not disturbed: neither its socket, nor its port, nor its files.
+/// The check leaves nothing behind, and does not disturb a running server's socket, port or files.
 #[test]
 fn a_check_beside_the_server_leaves_no_trace() {
     if program().peer().is_some() {
-        return; // the option is ours
+        return; // the option is Evenkeel's
     }
     let mut server = start(&[
         "--appendonly",
@@ -183,11 +183,11 @@ fn a_check_beside_the_server_leaves_no_trace() {
     assert_eq!(names_of(server.folder()), names);
 }
 
-/// What is loaded has to be there and be readable.
+/// Data files must exist and be readable.
 #[test]
 fn files_of_data_are_opened() {
     if program().peer().is_some() {
-        return; // the option is ours
+        return; // the option is Evenkeel's
     }
     let mut server = start(&["--appendonly", "yes"]);
     assert!(server.stop().success());
@@ -211,12 +211,12 @@ fn files_of_data_are_opened() {
     );
 }
 
-/// The same two things keep no server from starting, so its log has to say them.
+/// Two faults do not prevent a start, so the server's log must report them.
 #[test]
 fn the_log_warns_of_what_comes_later() {
     let server = start(&["--dir", READ_ONLY, "--save", "3600 1", "--maxmemory", "1000000gb"]);
     if server.program().peer().is_some() {
-        return; // the words are ours
+        return; // the messages are Evenkeel's
     }
     for line in [
         &format!("# No file can be written in {READ_ONLY}: "),

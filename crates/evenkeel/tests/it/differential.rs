@@ -1,4 +1,4 @@
-//! The same random commands into Evenkeel and into a peer: every reply byte must be the same.
+//! Sends the same random commands to Evenkeel and to a reference server: every reply byte must be the same.
 
 use evenkeel_testkit::differential::{Plan, compare};
 use evenkeel_testkit::random::fresh_seed;
@@ -6,11 +6,11 @@ use evenkeel_testkit::{Peer, Program, Server};
 
 use crate::{program, start};
 
-/// A run that is the same every time: a change of behaviour shows in the commit that made it.
+/// The seed of a reproducible run: a change of behaviour shows in the commit that made it.
 const FIXED_SEED: u64 = 20_260_101;
 
-/// Settings of Evenkeel and of the oracle by which sets of a few members change their form. Redis 7.0 knows no small sets
-/// of texts.
+/// Settings of both servers that make sets of a few members change their form. Redis 7.0 has no small sets of
+/// texts.
 fn thresholds(peer: Peer) -> (Vec<&'static str>, Vec<&'static str>) {
     let intset = vec!["--set-max-intset-entries", "16"];
     let listpack = |entries| [&intset[..], &["--set-max-listpack-entries", entries]].concat();
@@ -26,7 +26,7 @@ fn same_as(peer: Peer, seed: u64, commands: usize) {
     let (subject_is, oracle_is) = thresholds(peer);
     let oracle = Server::start(&oracle, &oracle_is);
     let mut subject = start(&subject_is);
-    // The tests themselves may be tested with redis-server in Evenkeel's place.
+    // The tests themselves can be tested with redis-server in Evenkeel's place.
     let except: &[&str] = if program().peer() == Some(Peer::Redis) {
         &["strings-valkey", "hashes-valkey", "sorted-sets-valkey", "streams-valkey"]
     } else {

@@ -1,22 +1,22 @@
-//! A file system that can hang. Needs root, as everything does that mounts; without, there is nothing to see.
+//! A file system that can hang. A mount needs root; without it the tests are skipped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 pub(crate) fn is_root() -> bool {
-    // SAFETY: asks for a number.
+    // SAFETY: the call only returns a number.
     unsafe { libc::geteuid() == 0 }
 }
 
-/// A file system in a file, thawed, unmounted and removed in the end.
+/// A file system in a file; it is thawed, unmounted and removed at the end.
 pub(crate) struct Disk {
     image: PathBuf,
     folder: PathBuf,
 }
 
 impl Disk {
-    /// `None` where this process may not have one.
+    /// `None` if this process may not mount.
     pub(crate) fn mount(name: &str, megabytes: u64) -> Option<Disk> {
         let mounted = is_root().then(|| Disk::try_mount(name, megabytes)).flatten();
         if mounted.is_none() {
@@ -48,7 +48,7 @@ impl Disk {
     }
 }
 
-/// Thaws when it is dropped, also by a test that fails: until then, a process that writes there cannot even be killed.
+/// Thaws on drop, also in a failing test: until then not even SIGKILL ends a process that writes there.
 pub(crate) struct Frozen<'a>(&'a Path);
 
 impl Drop for Frozen<'_> {
@@ -59,14 +59,14 @@ impl Drop for Frozen<'_> {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Whichever of these has not been done cannot be undone.
+        // Undoes only completed steps; errors are ignored.
         let _ = run("umount", &["--lazy"], &self.folder);
         let _ = fs::remove_dir(&self.folder);
         let _ = fs::remove_file(&self.image);
     }
 }
 
-/// Whether the program could be run on this path, and said that all went well.
+/// Runs a program on this path; returns whether it succeeded.
 pub(crate) fn run(program: &str, options: &[&str], path: &Path) -> bool {
     let mut command = Command::new(program);
     command.args(options).arg(path).stderr(Stdio::null()).status().is_ok_and(|status| status.success())

@@ -1,5 +1,5 @@
-//! DUMP, RESTORE and MIGRATE: what passes from one server to another is the same on both, and what is broken is refused or
-//! is a value like any other.
+//! DUMP, RESTORE and MIGRATE: a transferred value is equal on both servers, and a broken payload is refused
+//! or gives a valid value.
 
 mod broken;
 mod content;
@@ -14,7 +14,7 @@ use samples::Sample;
 
 type Args = Vec<Vec<u8>>;
 
-/// Makes key `v` anew.
+/// Builds key `v` anew.
 #[track_caller]
 fn build(client: &mut Client, sample: &Sample) {
     client.call(&["DEL", "v"]);
@@ -29,7 +29,7 @@ fn build(client: &mut Client, sample: &Sample) {
     }
 }
 
-/// What DUMP gives of a key, which is there.
+/// Returns the DUMP of an existing key.
 #[track_caller]
 fn dump(client: &mut Client, key: &str) -> Vec<u8> {
     let reply = client.call(&["DUMP", key]);

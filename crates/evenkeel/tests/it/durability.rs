@@ -1,5 +1,5 @@
-//! What is on disk, after everything that can happen to a server: it is killed, its disk is full, its files are cut or changed,
-//! they are taken to another server. What was acknowledged is there, and what is there happened.
+//! The data on disk after kills, full disks, cut or changed files, and moves to other servers. Acknowledged
+//! writes are there, and no write is there that did not happen.
 
 mod at_once;
 mod broken;
@@ -24,7 +24,7 @@ mod throttled;
 use std::fs;
 use std::path::Path;
 
-/// The files of a folder with what is in them, by name.
+/// The files of a folder with their content, by name.
 fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let entries = fs::read_dir(folder).expect("a folder").flatten().filter(|entry| entry.path().is_file());
     let name = |path: &Path| path.file_name().expect("a file").to_string_lossy().into_owned();

@@ -1,5 +1,5 @@
-//! Servers that follow each other: ours, Redis' and Valkey's, over good links and bad ones. What a replica holds in the end is
-//! what its primary holds.
+//! Servers that follow each other: Evenkeel, Redis and Valkey, over good links and bad. At the end a replica
+//! has the data of its primary.
 
 mod bad;
 mod chain;
@@ -16,15 +16,15 @@ use evenkeel_testkit::{Peer, Server};
 use crate::random::send_random;
 use crate::wait_until;
 
-/// How long anything may take.
+/// Longest wait of these tests.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// What a primary of another make is started with: the first sync is to begin at once.
+/// Arguments of a foreign primary: the first sync is to begin at once.
 const PRIMARY: &[&str] = &["--repl-diskless-sync-delay", "0", "--enable-debug-command", "yes"];
 
 const REPLICA: &[&str] = &["--enable-debug-command", "yes"];
 
-/// Not replicated, or nothing that a digest is the same for.
+/// Not replicated, or without an equal digest on both servers.
 const LEFT_OUT: &[&str] = &[
     "DEBUG",
     "CONFIG",
@@ -38,7 +38,7 @@ const LEFT_OUT: &[&str] = &[
     "REPLICAOF",
 ];
 
-/// For a test, which shows it if it fails.
+/// A seed that a failing test prints.
 fn seed() -> u64 {
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
@@ -56,12 +56,12 @@ pub(crate) fn await_link(replica: &Server) {
     wait_until("the link stands", || replica.info("master_link_status") == "up");
 }
 
-/// Waits until the replica has all that the primary has written, and compares the two.
+/// Waits until the replica has all writes of the primary, and compares the two.
 #[track_caller]
 pub(crate) fn await_equal(primary: &Server, replica: &Server) {
     let (mut one, mut other) = (primary.connect(), replica.connect());
     let mut is_equal = || {
-        // The primary may still remove what has expired.
+        // The primary may still remove expired keys.
         let [digest, its] = [&mut one, &mut other].map(|client| client.run("DEBUG DIGEST").to_string());
         let offsets = || [primary, replica].map(|server| server.info("master_repl_offset"));
         let [offset, acknowledged] = offsets();
@@ -87,8 +87,8 @@ pub(crate) fn await_equal(primary: &Server, replica: &Server) {
     }
 }
 
-/// All that a server holds, but for what peers do not tell their replicas of the groups of streams (that an entry was
-/// delivered once more).
+/// A server's data, without the changes of consumer groups that Redis and Valkey do not replicate (an entry
+/// was delivered once more).
 fn contents(server: &Server) -> Digest {
     let digest = digest(&mut evenkeel_testkit::transcript::target(server));
     let without_groups = |text: String| match (text.starts_with("stream"), text.find("\"groups\"")) {
@@ -98,7 +98,7 @@ fn contents(server: &Server) -> Digest {
     digest.into_iter().map(|(key, text)| (key, without_groups(text))).collect()
 }
 
-/// Random commands of all families that the peer has.
+/// Random commands of all families that the reference server has.
 pub(crate) fn write(server: &Server, peer: Peer, seed: u64, count: usize) {
     send_random(server, peer, seed, count, LEFT_OUT);
 }

@@ -1,5 +1,5 @@
-//! Memory of removed values: a script or a transaction that fills and deletes a key again and again holds one value at a
-//! time, and `maxmemory` neither refuses writes nor evicts keys because of values that are being freed.
+//! Memory of removed values: a script or a transaction that fills and deletes a key repeatedly uses the
+//! memory of a single value, and values being freed cause no refusal or eviction by `maxmemory`.
 
 use evenkeel_testkit::{Client, Server};
 
@@ -7,13 +7,14 @@ use crate::start;
 
 const MIB: u64 = 1 << 20;
 
-/// Rounds of about one MiB each.
+/// Rounds of about a MiB each.
 const ROUNDS: usize = 300;
 
-/// What a round may leave behind while the server runs: the queue of the lazy-free thread, and what the allocator keeps.
+/// Memory that a round may leave behind: the queue of the lazy-free thread, and the allocator's reserve.
 const GROWTH_MAX: u64 = 110 * MIB;
 
-/// Bodies of a round: `items` are 5,000 strings of some 200 bytes, `pairs` the same behind scores, `big` is a string of a MiB.
+/// Scripts of a round: `items` are 5,000 strings of some 200 bytes, `pairs` the same with scores, `big` has a
+/// MiB.
 const SCRIPTS: [(&str, &str); 14] = [
     ("DEL of a list", "redis.call('RPUSH', k, unpack(items)) redis.call('DEL', k)"),
     ("UNLINK of a list", "redis.call('RPUSH', k, unpack(items)) redis.call('UNLINK', k)"),
@@ -53,7 +54,7 @@ fn a_script_holds_one_deleted_value_at_a_time() {
     }
 }
 
-/// A table that grows and shrinks within a script is replaced each time, and the old one freed.
+/// A table that grows and shrinks within a script is replaced each time, and the old table is freed.
 #[test]
 fn a_script_holds_few_replaced_tables() {
     let server = start(&["--threads", "2", "--save", ""]);
@@ -71,7 +72,7 @@ fn a_transaction_holds_one_deleted_value_at_a_time() {
     let mut client = server.connect();
     let script = "local items = {} for i = 1, 5000 do items[i] = 'item' .. i .. string.rep('x', 190) end \
                   return redis.call('RPUSH', KEYS[1], unpack(items))";
-    // Each `RPUSH` comes from a `COPY` that is written to, so that the queue of the transaction stays small.
+    // `RPUSH` writes to a copy made by `COPY`, so that the transaction's queue stays small.
     client.call(&["EVAL", script, "1", "{k}source"]);
     let before = server.rss();
     client.run("MULTI");
@@ -85,7 +86,7 @@ fn a_transaction_holds_one_deleted_value_at_a_time() {
     assert!(growth < GROWTH_MAX, "{} MiB more", growth / MIB);
 }
 
-/// Ways to write a value of about a MiB, or of five, and to remove it or to replace it by the next.
+/// Ways to write a value of about 1 or 5 MiB, and to remove or replace it.
 type Round = fn(&mut Client, &[u8]);
 
 fn list(client: &mut Client) {

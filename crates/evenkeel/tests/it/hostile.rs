@@ -1,5 +1,5 @@
-//! Clients that are broken, hostile or asleep. Each gets the protocol's error or the configured limit; memory stays
-//! bounded by what was really sent, everybody else is served meanwhile, and the process lives.
+//! Broken, hostile or silent clients. Each gets a protocol error or meets a configured limit. The bytes
+//! really sent bound the memory, other clients are served meanwhile, and the process lives.
 
 mod limits;
 mod protocol;
@@ -7,7 +7,7 @@ mod witness;
 
 use evenkeel_testkit::Server;
 
-/// Waits for what must become true soon.
+/// Returns INFO's `used_memory`, in bytes.
 fn used_memory(server: &Server) -> u64 {
     server.info("used_memory").parse().expect("used_memory is a number of bytes")
 }

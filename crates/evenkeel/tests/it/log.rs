@@ -1,4 +1,5 @@
-//! Where the log goes: files that are renamed, the system's log, and disks and pipes that hang, which no client may feel.
+//! Destinations of the server log: renamed files, syslog, and hanging disks and pipes, which must not delay
+//! clients.
 
 use std::ffi::CString;
 use std::fs;
@@ -13,7 +14,7 @@ use evenkeel_testkit::{Client, Server};
 use crate::disk::{Disk, is_root, run};
 use crate::{program, start, wait_until};
 
-/// More lines than the server keeps while its log hangs.
+/// More lines than the server buffers while its log hangs.
 const LINES: usize = 6_000;
 
 /// Longest that a command may take while the log hangs; the log itself hangs for as long as the test likes.
@@ -23,7 +24,7 @@ fn logging_to(file: &str, args: &[&str]) -> Server {
     start(&[&["--logfile", file, "--enable-debug-command", "local"], args].concat())
 }
 
-/// Logs `count` lines, and looks how long each takes.
+/// Logs `count` lines, and checks the duration of each command.
 fn log_lines(client: &mut Client, name: &str, count: usize) {
     for at in 0..count {
         let asked = Instant::now();
@@ -36,7 +37,8 @@ fn lost(server: &Server) -> usize {
     server.info("log_lines_lost").parse().expect("a number")
 }
 
-/// Every line was written or counted as lost, and the log says how many were: behind those that had waited.
+/// Checks that every line is written or counted as lost, and that the log reports the loss behind the
+/// buffered lines.
 fn check_text(text: &str, lost: usize) {
     let kept = (0..LINES).filter(|at| text.contains(&format!(" hung-{at}.\n"))).count();
     assert_eq!(kept + lost, LINES, "{lost} were lost");
@@ -55,8 +57,7 @@ fn a_file_that_is_renamed_or_removed_is_made_anew() {
     log_lines(&mut client, "before", 1);
     wait_until("the first line is there", || read(&own).contains("before-0"));
     fs::rename(&own, &rotated).expect("renamed");
-    // Whoever rotates logs may say so, or not.
-    // SAFETY: sends a signal to a process of this test's own.
+    // A log rotation may signal the server, or not. SAFETY: sends a signal to a process of this test's own.
     assert_eq!(unsafe { libc::kill(server.pid() as i32, libc::SIGHUP) }, 0);
     log_lines(&mut client, "renamed", 1);
     wait_until("the second line is in a new file", || read(&own).contains("renamed-0"));
@@ -91,7 +92,7 @@ fn levels_are_changed_while_the_server_runs() {
     assert_eq!(read().lines().count(), 1, "{}", read());
 }
 
-/// What clients, other servers and files bring into a line begins no new line, and no terminal obeys it.
+/// Text from clients, other servers and files begins no new line, and sends no control codes to a terminal.
 #[test]
 fn what_is_not_the_server_s_own_is_escaped() {
     let server = logging_to("{dir}/server.log", &["--loglevel", "debug"]);
@@ -118,10 +119,10 @@ fn what_is_not_the_server_s_own_is_escaped() {
     }
 }
 
-/// A pipe that nobody reads stands for a log disk that hangs.
+/// A pipe without a reader stands for a hanging log disk.
 #[test]
 fn a_pipe_that_nobody_reads_delays_nobody() {
-    let folder = start(&[]); // for its folder, which goes with it
+    let folder = start(&[]); // its folder is used, and removed with it
     let pipe = folder.folder().join("pipe");
     let path = CString::new(pipe.as_os_str().as_bytes()).expect("no zeros");
     // SAFETY: the path is a C string.
@@ -130,12 +131,12 @@ fn a_pipe_that_nobody_reads_delays_nobody() {
     let mut client = server.connect();
     log_lines(&mut client, "hung", LINES);
     let lost_lines = lost(&server);
-    // Without waiting for a writer, so that the reader's own end cannot hang either.
+    // Opens without waiting for a writer, so that the reader cannot hang either.
     let reader =
         fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&pipe).expect("opened");
     let mut text = Vec::new();
     wait_until("what waited is written", || {
-        let _ = std::io::Read::read_to_end(&mut &reader, &mut text); // there may be nothing yet
+        let _ = std::io::Read::read_to_end(&mut &reader, &mut text); // possibly empty
         let all = String::from_utf8_lossy(&text).contains(&format!("{lost_lines} log lines were lost"));
         all && String::from_utf8_lossy(&text).contains("hung-0.")
     });
@@ -148,7 +149,7 @@ fn a_pipe_that_nobody_reads_delays_nobody() {
     assert_eq!(lost(&server), lost_lines);
     assert_eq!(client.run("CONFIG RESETSTAT").to_string(), "OK");
     assert_eq!(lost(&server), 0);
-    // Nor does the end wait for it.
+    // Nor does a shutdown wait for it.
     drop(reader);
     log_lines(&mut client, "full", LINES);
     let asked = Instant::now();
@@ -156,7 +157,7 @@ fn a_pipe_that_nobody_reads_delays_nobody() {
     assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
 }
 
-/// Needs root, as everything does that mounts; without, there is nothing to see.
+/// A mount needs root; without it the test is skipped.
 #[test]
 fn a_frozen_disk_delays_nobody() {
     let Some(disk) = Disk::mount("log", 16) else { return };
@@ -175,10 +176,10 @@ fn a_frozen_disk_delays_nobody() {
     drop(server);
 }
 
-/// The system's log is a socket of this test's, in a mount namespace of the server's own. Needs root.
+/// The syslog socket belongs to the test, in a mount namespace of the server. Needs root.
 #[test]
 fn the_system_s_log_gets_lines_with_name_level_and_facility() {
-    let holder = start(&[]); // for its folder, which goes with it
+    let holder = start(&[]); // its folder is used, and removed with it
     let devices = holder.folder().join("dev");
     fs::create_dir(&devices).expect("a folder");
     let socket = UnixDatagram::bind(devices.join("log")).expect("a socket");

@@ -1,24 +1,24 @@
-//! Elements that are too long to be copied into a reply: what is sent is what they were when the command ran, whatever
-//! becomes of them before the client takes it.
+//! Elements too long to be copied into a reply: the client receives the elements as they were when the
+//! command ran, even if they change before they are sent.
 
 use evenkeel_resp::value::Value;
 use evenkeel_testkit::{Client, Server};
 
 use crate::start;
 
-/// Longer than what is copied, and longer than what a socket takes at once.
+/// Longer than a copied element, and longer than a socket's buffer.
 const LENGTHS: [usize; 2] = [17_000, 6_000_000];
 
 fn long(len: usize, salt: u8) -> Vec<u8> {
     (0..len).map(|at| (at as u8).wrapping_mul(31) ^ (at >> 8) as u8 ^ salt).collect()
 }
 
-/// Two long elements between short ones.
+/// Two long elements between short elements.
 fn elements(len: usize) -> Vec<Vec<u8>> {
     vec![b"a".to_vec(), long(len, 1), b"b".to_vec(), long(len + 1, 2)]
 }
 
-/// A key of each type that holds them: `list`, `set`, `zset`, `hash` as values, `names` as fields.
+/// A key of each collection type: `list`, `set`, `zset`, `hash` with long values, `names` with long fields.
 fn fill(client: &mut Client, len: usize) {
     client.run("FLUSHALL");
     let mut run = |line: &str, rest: Vec<Vec<u8>>| {
@@ -40,7 +40,7 @@ fn fill(client: &mut Client, len: usize) {
     run("HSET names", pairs(false));
 }
 
-/// A command, and how many of the elements are in its reply; `None`: any of them.
+/// A command and the number of long elements in its reply; `None`: any number.
 #[rustfmt::skip]
 const COMMANDS: [(&str, Option<usize>); 27] = [
     ("LRANGE list 0 -1",           Some(4)), ("LINDEX list 1",             None),
@@ -59,7 +59,7 @@ const COMMANDS: [(&str, Option<usize>); 27] = [
     ("HSCAN hash 0",               Some(4)),
 ];
 
-/// All strings in a reply that are elements of the given ones.
+/// All strings in a reply that are among the given elements.
 fn found<'r>(reply: &'r Value, elements: &[Vec<u8>]) -> Vec<&'r [u8]> {
     match reply {
         Value::Map(pairs) => pairs
@@ -79,7 +79,7 @@ fn check(reply: &Value, len: usize, count: Option<usize>, line: &str) {
     let (all, bytes) = (elements(len), total(reply));
     let found = found(reply, &all);
     assert!(count.is_none_or(|count| found.len() == count) && !found.is_empty(), "{line}: {}", found.len());
-    // Nothing else is as long.
+    // No other element is as long.
     let known: usize = found.iter().map(|element| element.len()).sum();
     assert!(bytes - known < 100, "{line}: {bytes} bytes, of which {known} are known");
 }
@@ -103,14 +103,14 @@ fn while_the_client_waits(server: &mut Server, resp3: bool) {
             let words: Vec<&str> = line.split(' ').collect();
             slow.pipeline(&[vec!["PING"]]);
             slow.send_raw(&[b"PING\r\n", line.as_bytes(), b"\r\nPING\r\n"].concat()).expect("connected");
-            // Once it has run: a change of the value, and then its end.
+            // After the command has run: a change of the value, then its removal.
             while server_has_not_run(&mut other, words[0]) {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
             for change in
                 ["LSET list 1 x", "HSET hash 1 x 3 y n m", "HDEL names a b", "ZADD zset 9 a", "SADD set z"]
             {
-                other.run(change); // perhaps there is no such key any more
+                other.run(change); // the key may be gone
             }
             other.run("FLUSHALL");
             assert_eq!(slow.read().to_string(), "PONG", "{line}");
@@ -122,7 +122,7 @@ fn while_the_client_waits(server: &mut Server, resp3: bool) {
     server.assert_healthy();
 }
 
-/// Asks whether a command was run since this was last found.
+/// Whether the command has not run since the last call.
 fn server_has_not_run(client: &mut Client, name: &str) -> bool {
     let reply = client.run("INFO commandstats");
     let text = String::from_utf8_lossy(reply.as_bytes().expect("a text")).into_owned();

@@ -1,8 +1,8 @@
-//! The server as its clients see it, over sockets. One module per concern; what only concerns one family of commands
-//! is tested beside that family.
+//! The server as its clients see it, over sockets. A module per concern; the tests of a single family of
+//! commands are beside that family.
 //!
-//! `EVENKEEL_BIN` runs the same tests against another binary. All of them hold for redis-server too, but for the few
-//! that say otherwise: a test that a peer fails is more likely to be wrong than the peer.
+//! `EVENKEEL_BIN` runs the same tests against another binary. Unless they say otherwise, all of them hold for
+//! redis-server too: a test that the reference server fails is more likely wrong than the server.
 
 mod acl;
 mod apart;
@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_testkit::{Program, Server};
 
-/// Tells the other threads of a test to end, also when it fails: it would wait for them for ever.
+/// Ends the other threads of a test, also when it fails: it would wait for them for ever.
 pub(crate) struct Ends<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -51,7 +51,7 @@ fn start(args: &[&str]) -> Server {
     Server::start(&program(), args)
 }
 
-/// Waits until something is so that will be soon.
+/// Waits until a condition holds.
 #[track_caller]
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! MIGRATE from one server to another.
+//! MIGRATE between servers.
 
 use std::net::TcpListener;
 
@@ -6,12 +6,12 @@ use evenkeel_testkit::{Client, Server};
 
 use crate::{start, wait_until};
 
-/// Migrates as `what` says, which comes behind the address.
+/// Migrates with these arguments, which follow the address.
 fn migrate(client: &mut Client, to: &Server, what: &str) -> String {
     client.run(&format!("MIGRATE 127.0.0.1 {} {what}", to.port())).to_string()
 }
 
-/// A host that takes connections and says nothing for as long as it is kept, and its port.
+/// A host that accepts connections and stays silent as long as it exists, and its port.
 fn silent_host() -> (TcpListener, String) {
     let host = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let port = host.local_addr().expect("it is bound").port().to_string();
@@ -68,7 +68,7 @@ fn a_connection_is_kept_and_replaced_when_the_other_end_has_closed_it() {
     assert_eq!(to.connect().run("GET d").to_string(), "\"4\"");
 }
 
-/// Other than in Redis, where whoever comes next has the rights of the last caller.
+/// In Redis the next caller has the last caller's rights; here it does not.
 #[test]
 fn credentials_are_no_other_callers() {
     let (from, to) = (start(&[]), start(&["--requirepass", "secret"]));
@@ -82,7 +82,7 @@ fn credentials_are_no_other_callers() {
     assert_eq!(here.run("DBSIZE").to_string(), ":0");
 }
 
-/// Whoever waits for a server that says nothing keeps nobody else waiting, and gives up when its client has gone.
+/// A client that waits for a silent server delays no other client, and its wait ends when it disconnects.
 #[test]
 fn a_silent_host_keeps_nobody_else_waiting() {
     let server = start(&["--threads", "1", "--save", ""]);
@@ -104,7 +104,7 @@ fn a_silent_host_keeps_nobody_else_waiting() {
     drop(waiting);
 }
 
-/// What is asked for beyond some threads is refused; those who wait end at their timeout.
+/// Beyond a number of threads further calls are refused; the waiting calls end at their timeout.
 #[test]
 fn so_many_may_wait_for_other_servers() {
     let server = start(&["--threads", "1", "--save", ""]);

@@ -1,4 +1,4 @@
-//! Where the server listens, whom it lets in, and when it lets go of a connection.
+//! Listening addresses, accepted clients, and the ends of connections.
 
 mod strangers;
 
@@ -36,11 +36,11 @@ fn a_unix_socket_alone() {
     assert_eq!(ping(&mut server.connect()), "PONG");
     assert!(TcpStream::connect(server.address()).is_err(), "port 0 means no TCP");
     assert!(server.stop().success());
-    server.start_again(); // over the file that the first life may have left
+    server.start_again(); // over a socket file that the first run may have left
     assert_eq!(ping(&mut server.connect()), "PONG");
 }
 
-/// One that is refused takes nothing away, and one that goes takes nothing with it.
+/// A refused server removes nothing, and a stopping server removes only its own socket.
 #[test]
 fn a_unix_socket_belongs_to_who_made_it_last() {
     let mut first = start(&["--unixsocket", "{dir}/socket", "--save", "3600 1"]);
@@ -93,7 +93,7 @@ fn ipv6_where_the_machine_has_it() {
 fn an_address_that_the_machine_lacks() {
     let problem = Server::try_start(&program(), &["--bind", "127.0.0.1", "192.0.2.1"]);
     assert!(problem.is_err(), "an address that was asked for is missing");
-    let server = start(&["--bind", "127.0.0.1", "-192.0.2.1"]); // one that may be missing
+    let server = start(&["--bind", "127.0.0.1", "-192.0.2.1"]); // an address that may be missing
     assert_eq!(ping(&mut server.connect()), "PONG");
 }
 
@@ -101,7 +101,8 @@ fn an_address_that_the_machine_lacks() {
 fn a_port_that_is_taken_is_an_error() {
     let server = start(&[]);
     let problem = Server::try_start(&program(), &["--port", &server.port().to_string()]);
-    // Either the second process ends, or it was mistaken for ready because the first one answers on its port.
+    // Either the second process ends, or it was mistaken for ready because the first process answers on its
+    // port.
     if let Ok(mut second) = problem {
         wait_until("it ends", || !second.is_alive());
         assert!(second.log().contains("in use"), "{}", second.log());
@@ -112,7 +113,7 @@ fn a_port_that_is_taken_is_an_error() {
 fn more_clients_than_allowed_are_told_and_hung_up_on() {
     let server = start(&["--maxclients", "5", "--unixsocket", "{dir}/socket"]);
     let mut clients = vec![server.connect()];
-    // Who has asked whether it is there may not have gone yet.
+    // The probe of the start may not be closed yet.
     wait_until("it is alone", || {
         clients[0].run("INFO clients").to_string().contains("connected_clients:1\\r")
     });
@@ -121,7 +122,8 @@ fn more_clients_than_allowed_are_told_and_hung_up_on() {
     let mut refused = server.connect();
     let answer = refused.read_to_end().expect("the server hangs up");
     assert_eq!(answer, b"-ERR max number of clients reached\r\n");
-    // An operator gets in over the Unix socket where others do not; a peer has only those who are in already.
+    // An operator gets in over the Unix socket beyond the limit; a reference server has only its accepted
+    // clients.
     let local = || Client::connect_unix(&server.folder().join("socket")).expect("it listens there");
     let mut operator = if program().peer().is_none() { local() } else { clients.remove(4) };
     assert_eq!(operator.run("CONFIG SET maxclients 7").to_string(), "OK");
@@ -148,12 +150,12 @@ fn idle_clients_are_hung_up_on_and_busy_ones_are_not() {
     idle.set_wait(Duration::from_secs(3));
     assert_eq!(idle.read_to_end().expect("hung up on"), b"");
     assert_eq!(ping(&mut busy), "PONG");
-    // Who listens has nothing to say.
+    // A subscribed client sends nothing.
     busy.run("ECHO last");
     while !monitor.read().to_string().contains("last") {}
 }
 
-/// A client that has been waiting, with a timeout of its own or none, has not been idle.
+/// A client that was blocked, with a timeout of its own or none, was not idle.
 #[test]
 fn who_has_waited_for_a_key_is_not_idle() {
     let server = start(&["--timeout", "3", "--threads", "1"]);
@@ -165,7 +167,7 @@ fn who_has_waited_for_a_key_is_not_idle() {
     }
     other.run("RPUSH queue job");
     assert_eq!(waiter.read().to_string(), r#"["queue", "job"]"#);
-    // The look at all connections takes a second.
+    // The sweep over all connections takes a second.
     std::thread::sleep(Duration::from_millis(1_200));
     assert_eq!(ping(&mut waiter), "PONG");
 }
@@ -188,7 +190,7 @@ fn a_restart_on_the_same_port_is_immediate() {
     for _ in 0..3 {
         let mut clients: Vec<Client> = (0..20).map(|_| server.connect()).collect();
         clients.iter_mut().for_each(|client| assert_eq!(ping(client), "PONG"));
-        let status = server.stop(); // it closes first, so its side of the connections waits in the kernel
+        let status = server.stop(); // it closes first, so its side of the connections stays in the kernel
         assert!(status.success(), "SIGTERM ends with {status}");
         for mut client in clients {
             assert_eq!(client.read_to_end().expect("hung up on"), b"");
@@ -219,7 +221,7 @@ fn the_ways_to_end_it() {
     }
 }
 
-/// Service managers repeat theirs; who presses Ctrl-C twice means it.
+/// Service managers repeat their signal; a second Ctrl-C is meant as such.
 #[test]
 fn an_end_that_takes_long_is_cut_short_by_ctrl_c_alone() {
     for (again, ends_well) in [(libc::SIGTERM, true), (libc::SIGINT, false)] {
@@ -245,7 +247,7 @@ fn an_end_that_takes_long_is_cut_short_by_ctrl_c_alone() {
     }
 }
 
-/// What cannot be set on a connection is no reason to let nobody in.
+/// An option that cannot be set on a connection is no reason to refuse it.
 #[test]
 fn any_keepalive_lets_clients_in() {
     let server = start(&["--tcp-keepalive", "40000"]);
@@ -305,7 +307,7 @@ fn large_values_arrive_whole_in_both_directions() {
     let mut client = server.connect();
     let large: Vec<u8> = (0..64u32 << 20).map(|i| (i / 1_000) as u8).collect();
     assert_eq!(client.call(&[b"SET", &b"large"[..], &large]).to_string(), "OK");
-    // A write to the value while it is on its way must not show in it.
+    // A write to the value must not show in a reply that is being sent.
     client
         .send_raw(b"GET large\r\nSETRANGE large 60000000 overwritten\r\nSTRLEN large\r\n")
         .expect("connected");

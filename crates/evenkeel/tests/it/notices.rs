@@ -1,5 +1,5 @@
-//! Keyspace notifications: random commands of all families into Evenkeel and into redis-server, and the same events, in
-//! the same order, from each command.
+//! Keyspace notifications: random commands of all families in Evenkeel and redis-server cause the same
+//! events, in the same order, per command.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::start;
 
 const SETTINGS: [&str; 2] = ["--notify-keyspace-events", "KEAnm"];
 
-/// One server: two clients, one that listens, and one that marks the end of a command.
+/// A server with two clients, a subscriber, and a client that marks the end of a command.
 struct Side {
     clients: [Client; 2],
     listener: Client,
@@ -28,7 +28,7 @@ impl Side {
         Side { clients: [server.connect(), server.connect()], listener, marker: server.connect() }
     }
 
-    /// Sends a command, and returns the events that it gave rise to.
+    /// Sends a command, and returns its events.
     fn events(&mut self, connection: usize, args: &[Vec<u8>]) -> Vec<String> {
         self.clients[connection].call(args);
         self.heard()
@@ -43,7 +43,7 @@ impl Side {
             if parts[2].as_bytes() == Some(b"mark") {
                 return events;
             }
-            // Keys that expire in the background do so when they do.
+            // The time of expiry in the background is random.
             let text = format!("{} {}", parts[2], parts[3]);
             if !text.contains("expired") {
                 events.push(text);
@@ -52,12 +52,12 @@ impl Side {
     }
 }
 
-/// Commands whose keys that are not there Redis tells of more or less often: it looks for them twice, or here they are
-/// looked for without being told of.
+/// Commands with other numbers of events for missing keys in Redis: it looks such keys up twice, or here a
+/// lookup causes no event.
 const MISSES_DIFFER: &[&str] = &["BITFIELD", "EXEC", "LCS", "MIGRATE", "SORT", "SORT_RO", "XREAD"];
 
-/// Whether a command is another one there: Redis 7.0 takes a rank that is refused here, and a deadline that is a millisecond
-/// off may have passed when it looks at the clock once more.
+/// Whether Redis executes the command differently. Redis 7.0 accepts a rank that is refused here, and a time
+/// of expiry a millisecond away may have passed at its second look at the clock.
 fn is_another_there(name: &str, args: &[Vec<u8>]) -> bool {
     match name {
         "LPOS" => args.iter().any(|arg| *arg == i64::MIN.to_string().as_bytes()),
@@ -66,7 +66,7 @@ fn is_another_there(name: &str, args: &[Vec<u8>]) -> bool {
     }
 }
 
-/// Without those that tell of keys that were not found, or were.
+/// The events without hits and misses.
 fn without_misses(events: &[String]) -> Vec<&String> {
     events.iter().filter(|event| !event.contains("keymiss")).collect()
 }
@@ -132,7 +132,7 @@ fn what_a_script_misses_is_told_once() {
     assert_eq!(events.len(), 2, "{events:?}");
 }
 
-/// A cache with more keys than the server remembers loses any of them, not always those that came last.
+/// A cache with more keys than the server remembers loses random keys, not always the latest.
 #[test]
 fn of_too_many_tracked_keys_any_are_forgotten() {
     let server = start(&["--tracking-table-max-keys", "1000", "--threads", "1"]);
@@ -142,7 +142,7 @@ fn of_too_many_tracked_keys_any_are_forgotten() {
     let mut told: Vec<String> = Vec::new();
     for key in 0..total {
         client.send(&["GET", &format!("key:{key}")]).expect("sent");
-        // What is told comes before or behind the reply.
+        // A push message comes before or behind the reply.
         while let Value::Push(parts) = client.read() {
             told.push(parts[1].to_string());
         }
@@ -171,7 +171,7 @@ fn caches_hear_of_databases_that_are_exchanged() {
     assert_eq!(client.read().to_string(), r#">["invalidate", (null)]"#);
 }
 
-/// What a client finds expired is nobody's doing, so it hears of it itself, of each key.
+/// No client causes the expiry that a lookup finds, so the client itself gets a message for each such key.
 #[test]
 fn with_noloop_a_client_hears_of_what_it_finds_expired() {
     let server = start(&["--threads", "1"]);

@@ -1,4 +1,4 @@
-//! What an operator does to a server that others use: settings changed, clients closed, the file rewritten.
+//! An operator's work on a server in use: changed settings, closed clients, a rewritten configuration.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -48,7 +48,7 @@ fn a_port_that_is_taken_changes_nothing() {
     assert_eq!(server.connect().run("PING").to_string(), "PONG");
 }
 
-/// The file would not start a server.
+/// Such a file would not start a server.
 #[test]
 fn an_address_is_named_once() {
     let server = start(&[]);
@@ -66,7 +66,8 @@ fn an_address_is_named_once() {
     }
 }
 
-/// `*` and an address are in each other's way on one port, so one must be closed before the other is opened.
+/// `*` and an address conflict on the same port, so the old listener must close before the new listener
+/// opens.
 #[test]
 fn addresses_are_exchanged_on_the_same_port() {
     let server = start(&["--bind", "127.0.0.1", "--protected-mode", "no"]);
@@ -93,7 +94,7 @@ fn a_change_holds_for_the_rest_of_a_pipeline() {
     assert_eq!(replies[3..], ["OK", "OK"]);
 }
 
-/// The number of clients is exact for who has closed them, whichever threads serve them.
+/// The number of clients is exact for the client that has closed them, on any thread.
 #[test]
 fn killed_clients_are_gone_at_once() {
     let server = start(&["--threads", "3"]);
@@ -132,7 +133,7 @@ fn the_largest_clients_go_when_all_take_too_much() {
     assert_eq!(operator.run("CLIENT NO-EVICT on").to_string(), "OK");
     let mut small = server.connect();
     assert_eq!(small.run("PING").to_string(), "PONG");
-    // Requests that never end.
+    // Requests without an end.
     let mut large: Vec<Client> = (0..8).map(|_| server.connect()).collect();
     for client in &mut large {
         let _ = client.send_raw(b"*2\r\n$4\r\nECHO\r\n$10000000\r\n");
@@ -167,7 +168,7 @@ fn commands_have_the_names_that_the_configuration_gives_them() {
     }
 }
 
-/// A server that has a configuration file, and its end when the test is over.
+/// A server with a configuration file; stopped at the end of the test.
 struct WithFile {
     process: std::process::Child,
     port: u16,
@@ -203,14 +204,14 @@ impl WithFile {
 
 impl Drop for WithFile {
     fn drop(&mut self) {
-        let _ = self.process.kill(); // it may have ended by itself
+        let _ = self.process.kill(); // it may have ended already
         let _ = self.process.wait();
     }
 }
 
 #[test]
 fn settings_are_written_into_the_file_and_read_again() {
-    let holder = start(&[]); // for its folder, which goes with it
+    let holder = start(&[]); // its folder is used, and removed with it
     let file = holder.folder().join("own.conf");
     std::fs::write(&file, "# mine\ntimeout 5\n").expect("written");
     let server = WithFile::start(&file);
@@ -224,10 +225,10 @@ fn settings_are_written_into_the_file_and_read_again() {
     assert_eq!(again.connect().run("CONFIG GET timeout").to_string(), "[\"timeout\", \"7\"]");
 }
 
-/// Each finds a whole file, and leaves one.
+/// Each rewrite reads a whole file, and leaves a whole file.
 #[test]
 fn many_rewrite_the_files_at_once() {
-    let holder = start(&[]); // for its folder, which goes with it
+    let holder = start(&[]); // its folder is used, and removed with it
     let (file, users) = (holder.folder().join("own.conf"), holder.folder().join("users.acl"));
     let filling = "# a line that stays\n".repeat(2_000);
     std::fs::write(&file, format!("aclfile {}\n{filling}", users.display())).expect("written");
@@ -270,18 +271,18 @@ fn many_rewrite_the_files_at_once() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// A disk that hangs under either file keeps nobody waiting but who has asked for it to be written.
+/// A disk that hangs under either file delays only the client that asked for the write.
 #[test]
 fn a_disk_that_hangs_under_the_files_is_felt_by_who_writes_them() {
-    let holder = start(&[]); // for its folder, which goes with it
+    let holder = start(&[]); // its folder is used, and removed with it
     let (file, users) = (holder.folder().join("own.conf"), holder.folder().join("users.acl"));
     std::fs::write(&file, format!("threads 1\naclfile {}\n", users.display())).expect("written");
     std::fs::write(&users, "").expect("written");
     let server = WithFile::start(&file);
     let mut other = server.connect();
-    // Of the drafts, which are numbered, each line makes two.
+    // Temporary files are numbered; each line creates two.
     for (number, name, line) in [(0, "own.conf", "CONFIG REWRITE"), (2, "users.acl", "ACL SAVE")] {
-        // Whoever opens it waits until somebody reads.
+        // Opening the file waits for a reader.
         let draft = holder.folder().join(format!(".{name}-{}-{number}.tmp", server.process.id()));
         let made = std::process::Command::new("mkfifo").arg(&draft).status().expect("mkfifo runs");
         assert!(made.success());
@@ -292,17 +293,17 @@ fn a_disk_that_hangs_under_the_files_is_felt_by_who_writes_them() {
             std::thread::sleep(Duration::from_millis(10));
         }
         let reader = std::thread::spawn(move || std::fs::read(&draft).expect("it is written"));
-        // It is no file that could be made durable.
+        // A pipe cannot be synced.
         assert!(writing.read().is_error(), "{line}");
         assert!(!reader.join().expect("it reads to the end").is_empty(), "{line}");
         assert_eq!(other.run(line).to_string(), "OK", "{line}");
     }
 }
 
-/// The server has gone to `dir` since; the file is read where it was started all the same.
+/// The server has changed to `dir` since; it rewrites the file in the directory of its start.
 #[test]
 fn a_file_with_relative_paths_is_rewritten_as_it_was_read() {
-    let holder = start(&[]); // for its folder, which goes with it
+    let holder = start(&[]); // its folder is used, and removed with it
     let folder = holder.folder();
     std::fs::create_dir(folder.join("data")).expect("the folder is ours");
     let text = "include outer.part\ndir data\ninclude inner.part\n";
@@ -334,7 +335,7 @@ fn a_file_with_relative_paths_is_rewritten_as_it_was_read() {
 
 #[test]
 fn users_are_written_into_the_file_and_read_again() {
-    let holder = start(&[]); // for its folder, which goes with it
+    let holder = start(&[]); // its folder is used, and removed with it
     let file = holder.folder().join("own.conf");
     std::fs::write(&file, "# mine\nuser ann on >pw +get\ntimeout 5\nrequirepass x\n").expect("written");
     let server = WithFile::start(&file);
@@ -375,7 +376,7 @@ fn a_sleeping_server_answers_nobody_and_ends_when_told() {
     assert!(server.stop().success());
 }
 
-/// Names that the server keeps for a client are the client's memory.
+/// Names that the server keeps for a client count as the client's memory.
 #[test]
 fn clients_that_watch_listen_or_track_too_much_go() {
     let server = start(&["--maxmemory-clients", "200000"]);
@@ -396,7 +397,7 @@ fn clients_that_watch_listen_or_track_too_much_go() {
             client.send_raw(lines.as_bytes()).is_err() || server.info("evicted_clients") != evicted
         });
     }
-    // What is given up is counted no more.
+    // Names that the client has given up no longer count.
     let mut client = server.connect3();
     for _ in 0..20 {
         for at in 0..100 {
@@ -450,16 +451,16 @@ fn the_score_for_the_oom_killer_follows_the_settings() {
     set("REPLICAOF NO ONE", base + 10);
     set("CONFIG SET oom-score-adj relative oom-score-adj-values \"11 20 30\"", base + 11);
     set("CONFIG SET oom-score-adj absolute oom-score-adj-values \"900 20 30\"", 900);
-    // Without rights, a process may not lower its score below what it began with.
+    // Without privileges, a process cannot lower its score below the score at its start.
     set("CONFIG SET oom-score-adj no", base);
 }
 
-/// Neither the sockets nor the score are changed where the other cannot be.
+/// Neither the sockets nor the score change if the other cannot.
 #[test]
 fn the_score_and_the_port_change_together_or_not_at_all() {
-    // SAFETY: it only asks.
+    // SAFETY: the call only returns a number.
     let is_root = unsafe { libc::geteuid() } == 0;
-    // Without this right, nobody lowers a score below where it began.
+    // Without this capability, no process lowers a score below its start.
     let prefix: &[&str] = if is_root { &["setpriv", "--bounding-set", "-sys_resource"] } else { &[] };
     let (server, other) = (Server::start(&program().started_by(prefix), &[]), start(&[]));
     let mut client = server.connect();
@@ -481,7 +482,7 @@ fn the_score_and_the_port_change_together_or_not_at_all() {
     assert_eq!(server.connect().run("PING").to_string(), "PONG");
 }
 
-/// More than may be are asked for, so that even somebody who may raise the limit cannot.
+/// More than the limit can be, even for a process that may raise the limit.
 #[test]
 fn as_many_clients_as_the_open_files_admit_are_served() {
     let limited = |limit: &str| program().started_by(&["prlimit", limit]);
@@ -515,14 +516,15 @@ fn a_final_snapshot_that_fails_leaves_the_server_as_it_was() {
     assert_eq!(client.run("SET k w").to_string(), "OK");
 }
 
-/// From the start on an operator can know, and whoever asks is told the reason and the way out.
+/// The operator can know from the start, and a refused client gets the reason and the remedy.
 #[test]
 fn a_dir_that_cannot_be_written_is_told_of_at_the_start_and_in_every_refusal() {
     let mut server = start(&["--dir", "/proc", "--save", "3600 1"]);
     if server.program().peer().is_some() {
-        return; // the words are ours
+        return; // the messages are Evenkeel's
     }
-    let line = "# No file can be written in /proc: No such file or directory. With this configuration, snapshots fail";
+    let line = "# No file can be written in /proc: No such file or directory. With this configuration, \
+                snapshots fail";
     assert!(server.log().contains(line), "{}", server.log());
     let mut client = server.connect();
     let reason = "Failed saving the DB to /proc/dump.rdb: No such file or directory";
@@ -538,7 +540,7 @@ fn a_dir_that_cannot_be_written_is_told_of_at_the_start_and_in_every_refusal() {
     wait_until("it ends", || !server.is_alive());
 }
 
-/// systemd's protocol, at a path and at an abstract name.
+/// The protocol of systemd, with a path and with an abstract name.
 #[test]
 fn the_service_manager_is_told_about_the_start_and_the_end() {
     let name = format!("evenkeel-notify-{}", std::process::id());
@@ -569,7 +571,7 @@ fn the_service_manager_is_told_about_the_start_and_the_end() {
         socket.set_nonblocking(true).expect("a socket");
         assert!(socket.recv(&mut [0; 256]).is_err(), "nobody is to be told");
     }
-    let _ = std::fs::remove_file(&path); // one left behind is no failure of the test
+    let _ = std::fs::remove_file(&path); // a file left behind is no failure of the test
 }
 
 #[test]
@@ -598,7 +600,7 @@ fn the_log_says_what_has_no_effect() {
     wait_until("it is told", || server.log().contains(line));
 }
 
-/// One notice for what is not missed, and a warning each for the others.
+/// A single notice for harmless directives, and a warning for each other directive.
 #[test]
 fn a_start_says_in_few_lines_what_has_no_effect() {
     let args = [
@@ -613,23 +615,23 @@ fn a_start_says_in_few_lines_what_has_no_effect() {
     ];
     let server = start(&args);
     if server.program().peer().is_some() {
-        return; // there they have one
+        return; // there it has an effect
     }
     wait_until("it is ready", || server.log().contains("Ready to accept connections"));
     let log = server.log();
-    let harmless = "* These directives have no effect, and nothing is lacking without them: 'activedefrag', 'io-threads', \
-                    'lazyfree-lazy-expire'. 'evenkeel --check-config' has the reasons";
+    let harmless = "* These directives have no effect, and nothing is lacking without them: 'activedefrag', \
+                    'io-threads', 'lazyfree-lazy-expire'. 'evenkeel --check-config' has the reasons";
     assert!(log.contains(harmless), "{log}");
     assert!(log.contains("# 'log-format' has no effect: log lines have Redis' own form"), "{log}");
     assert_eq!(log.matches("no effect").count(), 2, "{log}");
 }
 
-/// With Debian's configuration, whose log goes to a file and which asks for the background, a terminal would stay empty.
+/// With Debian's configuration (log in a file, in the background) a terminal would stay empty.
 #[test]
 fn the_terminal_is_told_where_the_log_is_and_why_a_start_fails() {
     let server = start(&["--daemonize", "yes", "--logfile", "{dir}/x.log"]);
     if server.program().peer().is_some() {
-        return; // there it is in the background
+        return; // there it runs in the background
     }
     let folder = server.folder().display().to_string();
     let line = format!(
@@ -654,7 +656,7 @@ fn the_terminal_is_told_where_the_log_is_and_why_a_start_fails() {
 #[test]
 fn whoever_asks_for_a_sentinel_is_told_what_serves_as_one() {
     if program().peer().is_some() {
-        return; // they are one
+        return; // there the same program is a sentinel, too
     }
     let run = |name: &str, args: &[&str]| {
         let mut command = std::process::Command::new(program().path());
@@ -694,7 +696,7 @@ fn the_log_says_how_the_server_was_started() {
     assert_eq!(kept(&["--appendonly", "yes", "--save", ""]), ["every write is logged"]);
 }
 
-/// A save point looks at how many, as in Redis: what was flushed must not come back after a crash.
+/// As in Redis, a save point counts the keys: flushed data must not come back after a crash.
 #[test]
 fn a_flushed_database_is_as_many_changes_as_it_had_keys() {
     let server = start(&["--databases", "2"]);
@@ -718,7 +720,7 @@ fn the_least_limit_for_clients_leaves_room_for_a_few() {
         let mut client = server.connect();
         for _ in 0..2 {
             assert_eq!(client.run("PING").to_string(), "PONG");
-            std::thread::sleep(Duration::from_millis(150)); // longer than the control thread takes to look
+            std::thread::sleep(Duration::from_millis(150)); // longer than the control thread's interval
         }
     }
     assert_eq!(server.info("evicted_clients"), "0");
@@ -775,7 +777,7 @@ fn clients_are_found_by_what_they_are() {
         ("IDLE 1000".into(), vec![]),
         ("NOT-CAPA r".into(), vec![it, ann, ear]),
     ] {
-        // Two workers take connections: who asked first for one need not have the lowest number.
+        // Two workers accept connections: the first request for a connection need not get the lowest number.
         let expected: Vec<i64> = BTreeSet::from_iter(expected).into_iter().collect();
         assert_eq!(ids(&mut operator, &filters), expected, "CLIENT LIST {filters}");
     }
@@ -795,12 +797,12 @@ fn clients_are_found_by_what_they_are() {
     assert_eq!(ids(&mut operator, ""), [it, ear]);
 }
 
-/// Nobody asks for it, and nothing else happens that would have the threads look through their memory.
+/// No client asks for it, and the threads have no other reason to search their memory.
 #[test]
 fn memory_that_was_freed_goes_back_to_the_system() {
     let server = start(&["--threads", "2", "--save", "", "--enable-debug-command", "yes"]);
     let (before, mut client) = (server.rss(), server.connect());
-    // By a thread for long commands, and by workers.
+    // By an offload thread, and by workers.
     client.run("DEBUG POPULATE 100000 by_long 1000");
     let value = "x".repeat(1000);
     let sets =
@@ -813,8 +815,8 @@ fn memory_that_was_freed_goes_back_to_the_system() {
     wait_until("most of it has gone back", || server.rss() < before + (full - before) / 4);
 }
 
-/// What INFO says has changed since the last save, and save points count, is what Redis counts: not what has expired or was
-/// evicted, and of FLUSHALL the keys.
+/// INFO's number of changes since the last save (used by save points) agrees with Redis: without expired and
+/// evicted keys, and with the keys of FLUSHALL.
 #[test]
 fn changes_are_counted_as_redis_counts_them() {
     let Some(peer) = Program::oracle(Peer::Redis) else { return };
@@ -855,7 +857,7 @@ fn changes_are_counted_as_redis_counts_them() {
     }
 }
 
-/// Redis and Valkey go on as well, but for SIGXFSZ.
+/// Redis and Valkey ignore them too, except SIGXFSZ.
 #[test]
 fn signals_that_say_nothing_change_nothing() {
     let mut server = start(&[]);

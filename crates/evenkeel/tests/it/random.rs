@@ -1,9 +1,9 @@
-//! Random commands of all families, for tests of what passes them on or keeps them.
+//! Random commands of all families, for tests of replication and persistence.
 
 use evenkeel_testkit::differential::{Plan, Sent, commands};
 use evenkeel_testkit::{Peer, Server};
 
-/// Sends so many that the peer has, but for those that are left out by name, and does not look at the replies.
+/// Sends `count` commands that the reference server has, except the names in `left_out`; ignores the replies.
 #[track_caller]
 pub(crate) fn send_random(server: &Server, peer: Peer, seed: u64, count: usize, left_out: &[&str]) {
     let plan = Plan { seed, commands: count, oracle: peer, except: &["wire", "connection", "dumps"] };
@@ -17,12 +17,12 @@ pub(crate) fn send_random(server: &Server, peer: Peer, seed: u64, count: usize, 
             let _ = clients[connection].try_read();
         }
     }
-    // The last of them may have flushed everything.
+    // The last command may have flushed all data.
     assert!(!server.connect().run("SET written 1").is_error());
 }
 
-/// What Redis 7.0 and Valkey 9.1 do and neither log nor tell their replicas: a BITFIELD of which every part fails for its overflow
-/// makes the key, or makes it longer, all the same.
+/// A change that Redis 7.0 and Valkey 9.1 neither log nor replicate: a BITFIELD whose every part fails by
+/// overflow still creates or extends the key.
 fn is_kept_from_replicas(args: &[Vec<u8>]) -> bool {
     let mut words = args.iter();
     words.next().is_some_and(|name| name.eq_ignore_ascii_case(b"BITFIELD"))

@@ -1,4 +1,4 @@
-//! Several servers that hold the same data: ours, Redis and Valkey, as primaries and as replicas.
+//! Several servers with the same data: Evenkeel, Redis and Valkey, as primaries and as replicas.
 
 mod attached;
 mod failover;
@@ -19,25 +19,25 @@ use crate::{start, wait_until};
 /// Full syncs begin at once.
 const PRIMARY: &[&str] = &["--repl-diskless-sync-delay", "0", "--enable-debug-command", "yes"];
 
-/// A peer as a replica may do what its own clients tell it for tests.
+/// A reference server, as a replica, must allow DEBUG to its clients.
 const REPLICA: &[&str] = &["--enable-debug-command", "yes"];
 
 fn primary(args: &[&str]) -> Server {
     start(&[PRIMARY, args].concat())
 }
 
-/// The peers that are there, to be replicas.
+/// The available reference servers, as replicas.
 fn peers() -> Vec<Server> {
     let found = [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle);
     found.map(|program| Server::start(&program, REPLICA)).collect()
 }
 
-/// A replica of each make, ours among them.
+/// A replica of each make, Evenkeel included.
 fn replicas() -> Vec<Server> {
     peers().into_iter().chain([primary(&[])]).collect()
 }
 
-/// Tells a server to follow another one, and waits until it does.
+/// Makes a server follow another server, and waits for the link.
 #[track_caller]
 fn attach(replica: &Server, primary: &Server) {
     let told = replica.connect().run(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
@@ -50,7 +50,7 @@ fn await_link(replica: &Server) {
     wait_until("the link is up", || replica.info("master_link_status") == "up");
 }
 
-/// Waits until a replica has all of the stream, and that is no longer growing but for pings.
+/// Waits until a replica has the whole stream, which grows by pings alone.
 #[track_caller]
 fn await_caught_up(primary: &Server, replica: &Server) {
     wait_until("the replica has all", || {
@@ -59,7 +59,8 @@ fn await_caught_up(primary: &Server, replica: &Server) {
     });
 }
 
-/// A replica holds what its primary holds. Valkey sums up in another way what Redis does not have, and is asked key by key.
+/// Checks that a replica has its primary's data. Types that Redis lacks have another digest in Valkey; these
+/// are compared key by key.
 #[track_caller]
 fn assert_same(primary: &Server, replica: &Server) {
     await_caught_up(primary, replica);
@@ -67,7 +68,7 @@ fn assert_same(primary: &Server, replica: &Server) {
     let difference = || difference(&digest(&mut target(primary)), &digest(&mut target(replica)));
     let by_sum = replica.program().peer() != Some(Peer::Valkey);
     let began = Instant::now();
-    // What expires meanwhile is removed on both sides, a moment apart.
+    // Expired keys are removed on both sides, a moment apart.
     let is_same = || match by_sum {
         true => sum(primary) == sum(replica) && difference_beyond_sum(primary, replica).is_none(),
         false => difference().is_none(),
@@ -91,7 +92,7 @@ fn ok(client: &mut Client, line: &str) {
     assert!(!reply.is_error(), "{line}: {reply}");
 }
 
-/// Stops a process where it stands, until it is told to go on.
+/// Stops a process with SIGSTOP.
 #[track_caller]
 fn freeze(server: &Server) {
     server.signal(19); // SIGSTOP

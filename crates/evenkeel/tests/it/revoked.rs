@@ -1,6 +1,7 @@
-//! What is revoked is revoked when the reply says so: no command of a client that was killed, of a user that was deleted
-//! or has lost its rights, or that a new setting refuses, takes effect after the reply to CLIENT KILL, ACL DELUSER, ACL
-//! SETUSER or CONFIG SET. In Redis and Valkey one thread runs all commands, so the same holds there.
+//! A revocation is complete when its reply arrives. After the reply to CLIENT KILL, ACL DELUSER, ACL SETUSER
+//! or CONFIG SET, no command takes effect that comes from a killed client, from a deleted or restricted user,
+//! or that a new setting refuses. In Redis and Valkey a single thread runs all commands, so the same holds
+//! there.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -66,21 +67,21 @@ fn a_command_that_waits_for_a_lock_does_not_run_after_the_reply() {
         writers.iter_mut().for_each(|writer| writer.send(&["INCR", "{k}n"]).expect("it is sent"));
         std::thread::sleep(Duration::from_millis(50));
         revocation.run(&mut admin);
-        // Not by reading the key: that would wait for the lock, behind the writers.
+        // Without reading the key: that would wait for the lock, behind the writers.
         let after = increments(&mut admin);
         std::thread::sleep(Duration::from_millis(700));
         assert_eq!(increments(&mut admin), after, "{revocation:?}");
     }
 }
 
-/// How many INCRs have been run.
+/// Number of INCRs executed.
 fn increments(client: &mut Client) -> String {
     let stats = client.run("INFO commandstats").to_string();
     let (_, of_incr) = stats.split_once("cmdstat_incr:calls=").unwrap_or(("", "0,"));
     of_incr.split(',').next().unwrap_or_default().to_owned()
 }
 
-/// Writers with pipelines, so that a batch is under way on each worker.
+/// Writers with pipelines, so that a batch is in progress on each worker.
 #[test]
 fn under_load_no_command_runs_after_the_reply() {
     const ROUNDS: usize = 6;
@@ -113,7 +114,7 @@ fn under_load_no_command_runs_after_the_reply() {
     }
 }
 
-/// A long command is computed without locks, and stores its result when that is there.
+/// A long command is computed without locks, and stores its result at the end.
 #[test]
 fn a_long_command_stores_nothing_after_the_reply() {
     for revocation in Revocation::ALL {
@@ -130,7 +131,7 @@ fn a_long_command_stores_nothing_after_the_reply() {
     }
 }
 
-/// The revoking client waits for a long command of another one; the other clients do not.
+/// The revoking client waits for another client's long command; the remaining clients do not.
 #[test]
 fn only_the_revoking_client_waits_for_a_long_command() {
     let server = start(&["--threads", "4", "--save", ""]);
@@ -143,7 +144,7 @@ fn only_the_revoking_client_waits_for_a_long_command() {
     holder.run("SORT big ALPHA STORE sorted");
     holder.send(&["EXEC"]).expect("it is sent");
     std::thread::sleep(Duration::from_millis(50));
-    // The caller's own connection is the one that it closes.
+    // The caller closes its own connection.
     admin.send(&["CLIENT", "KILL", "ID", id.trim_start_matches(':'), "SKIPME", "no"]).expect("it is sent");
     others.iter_mut().for_each(|other| other.send(&["PING"]).expect("it is sent"));
     others.iter_mut().for_each(|other| other.set_wait(Duration::from_millis(10)));
@@ -158,7 +159,7 @@ fn only_the_revoking_client_waits_for_a_long_command() {
     assert!(holder.try_read().is_ok(), "the transaction has ended");
 }
 
-/// A list of so many different strings at `big`.
+/// A list of `elements` different strings at `big`.
 fn fill(client: &mut Client, elements: u32) {
     let script = "local n = tonumber(ARGV[1]) \
                   for i = 1, n do redis.call('RPUSH', KEYS[1], 'element:' .. (i * 7919 % n)) end return n";

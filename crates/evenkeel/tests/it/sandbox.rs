@@ -1,4 +1,4 @@
-//! The server under a seccomp filter that ends its process for system calls that it can do without.
+//! The server under a seccomp filter that kills its process for optional system calls.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use evenkeel_testkit::{Client, Server, seccomp};
 
 use crate::{program, start, wait_until};
 
-/// System calls that the server can do without, as `sandbox.rs` lists them.
+/// System calls that the server can do without, as listed in `sandbox.rs`.
 const OPTIONAL: &[libc::c_long] = &[
     libc::SYS_sched_setattr,
     libc::SYS_sched_setaffinity,
@@ -29,12 +29,12 @@ fn start_forbidden(forbidden: &'static [libc::c_long], args: &[&str]) -> Server 
     Server::start(&program().forbidden(forbidden), args)
 }
 
-/// Runs what makes optional system calls: BGSAVE, BGREWRITEAOF, ACL SAVE, and a full sync in both roles.
+/// Causes all optional system calls: BGSAVE, BGREWRITEAOF, ACL SAVE, and a full sync in both roles.
 fn use_all(forbidden: &'static [libc::c_long]) {
     let holder = start(&[]); // for its folder, which goes with it
     let users = holder.folder().join("users.acl");
     fs::write(&users, "").expect("the folder can be written to");
-    // Where root runs the test, the file has another owner than the server.
+    // If root runs the test, the file has another owner than the server.
     let _ = std::os::unix::fs::chown(&users, Some(12345), None);
     let path = users.display().to_string();
     let args = [

@@ -1,6 +1,6 @@
-//! Many clients at once on the same keys, and what must hold at every instant: atomicity across slots, exact totals, and
-//! SCAN's promise. Each test runs for a fixed short time on several threads, so it meets more interleavings the more
-//! cores there are; what it counts is printed.
+//! Many clients at once on the same keys, and invariants of every instant: atomicity across slots, exact
+//! totals, and SCAN's guarantee. Each test runs for a fixed short time on several threads, so more cores give
+//! more interleavings; the counts are printed.
 
 mod caches;
 mod messages;
@@ -21,7 +21,7 @@ use evenkeel_testkit::{Client, Random, Server};
 
 const RUN: Duration = Duration::from_millis(2_500);
 
-/// What each thread of a crowd has.
+/// State of a thread of a crowd.
 struct Member<'a> {
     client: Client,
     random: Random,
@@ -48,7 +48,7 @@ impl Drop for Member<'_> {
 
 type Part<'a> = &'a (dyn Fn(&mut Member<'_>) + Sync);
 
-/// Runs each part on as many threads as it says, all at once, for [`RUN`]; returns the turns of all of them.
+/// Runs each part on its number of threads, all at once, for [`RUN`]; returns the sum of their turns.
 #[track_caller]
 fn crowd(server: &mut Server, parts: &[(usize, Part<'_>)]) -> u64 {
     let seed = fresh_seed();
@@ -81,7 +81,7 @@ fn number(value: &Value) -> i64 {
     text.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-/// What a transaction replies: the replies of its commands, or `None` if a watched key had changed.
+/// Runs a transaction; returns its commands' replies, or `None` if a watched key has changed.
 fn exec(client: &mut Client, commands: &[Vec<String>]) -> Option<Vec<Value>> {
     let mut all = vec![vec!["MULTI".to_owned()]];
     all.extend_from_slice(commands);

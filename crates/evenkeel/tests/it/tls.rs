@@ -1,5 +1,5 @@
-//! TLS: who gets in with which certificate and as whom, files that change and files that are broken, clients that do not do their part,
-//! very many at once, and servers that follow each other.
+//! TLS: accepted certificates and their users, changed and broken files, misbehaving clients, many clients at
+//! once, and servers that follow each other.
 
 pub(crate) mod certs;
 mod clients;
@@ -22,16 +22,17 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use crate::program;
 use certs::Certs;
 
-/// How long a handshake may take.
+/// Longest duration of a handshake.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A server with a plain port and one with TLS.
+/// A server with a plain port and a TLS port.
 pub(crate) struct Secure {
     pub(crate) server: Server,
     pub(crate) port: u16,
 }
 
-/// Starts a server with the certificates of `certs`; every client has to show one unless `args` say otherwise.
+/// Starts a server with the certificates of `certs`; every client must show a certificate unless `args` say
+/// otherwise.
 #[track_caller]
 fn start_secure(certs: &Certs, args: &[&str]) -> Secure {
     start_secure_as(&program(), certs, args)
@@ -60,7 +61,7 @@ impl Secure {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
     }
 
-    /// Connects as the client that the server's authority knows.
+    /// Connects with a certificate of the server's authority.
     #[track_caller]
     fn connect(&self, certs: &Certs) -> Client {
         Client::through(self.tunnel(certs.client("client")).expect("the server lets it in"))
@@ -71,7 +72,7 @@ impl Secure {
         tunnel(TcpStream::connect(self.address())?, config)
     }
 
-    /// Whether a client gets an answer.
+    /// Returns `Ok` if a client gets a reply.
     fn lets_in(&self, config: Arc<ClientConfig>) -> Result<(), String> {
         let mut client = Client::through(self.tunnel(config).map_err(|error| error.to_string())?);
         match client.try_call(&["PING"]) {
@@ -134,7 +135,7 @@ impl<S: Read + Write + Send> Transport for TlsStream<S> {
         self.socket.set_write_timeout(Some(wait))
     }
 
-    /// The protocol's own way; the socket stays as it is.
+    /// The protocol's own way; the socket stays open.
     fn finish_sending(&mut self) -> io::Result<()> {
         self.stream.conn.send_close_notify();
         self.stream.flush()

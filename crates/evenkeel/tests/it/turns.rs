@@ -1,5 +1,5 @@
-//! What one turn of a worker must not get wrong: the time goes on in it, memory comes back, waiters are served, sessions
-//! change, while a script keeps everybody waiting or not.
+//! Correctness within a single turn of a worker: time advances, memory is returned, blocked clients are
+//! served and sessions change, with or without a script that blocks all clients.
 
 use std::time::Duration;
 
@@ -7,9 +7,10 @@ use evenkeel_testkit::{Client, Server, words};
 
 use crate::{start, wait_until};
 
-/// A call that keeps everybody waiting for about so many milliseconds, less than it takes to be called busy.
+/// A call that blocks all clients for about `ms` milliseconds, less than the BUSY limit.
 fn busy(ms: u32) -> [String; 4] {
-    let script = "redis.call('DBSIZE') local from = redis.call('TIME') local function ms(t) return t[1] * 1000 + t[2] / 1000 end \
+    let script = "redis.call('DBSIZE') local from = redis.call('TIME') \
+                  local function ms(t) return t[1] * 1000 + t[2] / 1000 end \
                   while ms(redis.call('TIME')) - ms(from) < tonumber(ARGV[1]) do end return 1";
     ["EVAL", script, "0", &ms.to_string()].map(str::to_string)
 }
@@ -23,7 +24,7 @@ fn pipe(client: &mut Client, commands: &[&str]) -> Vec<String> {
     client.pipeline(&commands).iter().map(ToString::to_string).collect()
 }
 
-/// Until what was sent has been begun.
+/// Waits until the sent command has begun.
 fn short() {
     std::thread::sleep(Duration::from_millis(150));
 }
@@ -41,7 +42,7 @@ fn the_time_goes_on_while_a_script_keeps_everybody_waiting() {
     other.read();
 }
 
-/// The same for what comes behind it in the same turn of the same worker.
+/// The same for a later command in the same turn of the same worker.
 #[test]
 fn the_time_goes_on_behind_a_command_that_takes_long() {
     let server = start(&["--threads", "1"]);
@@ -55,7 +56,7 @@ fn the_time_goes_on_behind_a_command_that_takes_long() {
     assert_eq!(client.run("GET lock").to_string(), "\"me\"");
 }
 
-/// A script that does not end, until it is killed.
+/// An endless script, until it is killed.
 struct Endless(Client);
 
 impl Endless {
@@ -118,12 +119,11 @@ fn what_a_script_reads_that_takes_long_is_tracked() {
     }
 }
 
-/// Served by another client, it is as if it had been read at that moment.
-/// What is told comes behind the reply, and counts towards the client's limit until then.
+/// Push messages come behind the reply, and count towards the client's limit until then.
 #[test]
 fn what_comes_behind_a_reply_that_takes_long_is_bounded() {
     let server = start(&["--client-output-buffer-limit", "normal 65536 0 0"]);
-    // Its connections are never accepted, and never answered.
+    // Its connections are never accepted or answered.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = silent.local_addr().expect("an address").port().to_string();
     let mut client = server.connect3();
@@ -131,13 +131,13 @@ fn what_comes_behind_a_reply_that_takes_long_is_bounded() {
     client.run("CLIENT TRACKING ON BCAST");
     client.send(&["MIGRATE", "127.0.0.1", &port, "k", "0", "600000"]).expect("sent");
     let mut other = server.connect();
-    // No more at once than its mail may hold.
+    // At most as many at a time as the client's push queue holds.
     for number in 0..500 {
         other.call(&["SET", &format!("{number}:{}", "x".repeat(500)), "1"]);
         std::thread::sleep(Duration::from_micros(500));
     }
     wait_until("it is given up", || server.info("client_output_buffer_limit_disconnections") == "1");
-    // What it was told before its command came, and then the end.
+    // The push messages before its command, and then the end.
     while let Ok(told) = client.try_read() {
         assert!(told.to_string().starts_with(r#">["invalidate""#), "{told}");
     }
@@ -151,11 +151,11 @@ fn what_is_read_after_a_wait_is_tracked() {
     for round in 1..=200 {
         client.send(&["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]).expect("it reads");
         wait_until("it waits", || server.info("blocked_clients") == "1");
-        // The second comes before or behind the delivery of what the first one has done.
+        // The second XADD comes before or behind the delivery of the first.
         let adds = (0..2)
             .map(|add| vec!["XADD".to_owned(), "s".into(), format!("{round}-{add}"), "f".into(), "v".into()]);
         other.pipeline(&adds.collect::<Vec<_>>());
-        // That the first one wakes it, what it reads, and that the second one changes that.
+        // The wake-up by the first XADD, the entry read, and the change by the second.
         let said = [(); 3].map(|()| client.read().to_string());
         let is_change = said.each_ref().map(|one| one.starts_with(">"));
         assert!(is_change == [true, false, true] || is_change == [false, true, true], "{said:?}");
@@ -188,8 +188,8 @@ fn memory_that_a_pipeline_frees_is_there_for_what_comes_next() {
     assert_eq!(pipe(&mut client, &[&deletes, "SET a 1", "INCR c"]), [":50", "OK", ":1"]);
 }
 
-/// GET has met that the key is gone, which its waiter is to be told of; MGET holds other slots and puts that off; RPUSH must
-/// not leave it so.
+/// GET finds the key expired, and must notify its blocked client; MGET locks other slots and delays that;
+/// RPUSH must not leave the client waiting.
 #[test]
 fn a_waiter_that_was_put_off_is_served_by_the_next_push() {
     let server = start(&["--enable-debug-command", "yes", "--threads", "1"]);
@@ -206,7 +206,8 @@ fn a_waiter_that_was_put_off_is_served_by_the_next_push() {
     assert_eq!(waiter.read().to_string(), "[\"list\", \"v\"]");
 }
 
-/// EVAL keeps the script's name known to all, also where a worker has it compiled and others have pushed it out.
+/// EVAL makes the script's hash known to all workers, even if a worker has it compiled and other scripts have
+/// evicted it.
 #[test]
 fn a_script_that_was_pushed_out_and_runs_again_is_known_by_name() {
     let server = start(&["--threads", "2"]);
@@ -220,7 +221,7 @@ fn a_script_that_was_pushed_out_and_runs_again_is_known_by_name() {
     assert_eq!((0..4).map(by_name).collect::<Vec<String>>(), [":42"; 4]);
 }
 
-/// What is due stays while writes are paused, also where its sweep has begun.
+/// Expired keys stay while writes are paused, even if their sweep has begun.
 #[test]
 fn nothing_expires_in_a_pause() {
     const KEYS: usize = 100_000;
@@ -248,7 +249,7 @@ fn nothing_expires_in_a_pause() {
     assert_ne!(left, ":0", "some were left to expire");
 }
 
-/// Who hangs up in a pause has given up what he asked for: it is not done when the pause is over.
+/// A client that disconnects during a pause gives up its request: it is not executed after the pause.
 #[test]
 fn what_was_asked_for_in_a_pause_by_who_has_gone_is_not_done() {
     let server = start(&["--threads", "2"]);
@@ -265,7 +266,7 @@ fn what_was_asked_for_in_a_pause_by_who_has_gone_is_not_done() {
         let mut client = server.connect();
         client.send(&["INCR", "k"]).expect("it is sent");
         if round % 2 == 0 {
-            // Else the end comes together with the command.
+            // Else the end of the stream arrives together with the command.
             wait_until("it waits", || {
                 operator.run("INFO clients").to_string().contains("blocked_clients:1\\r")
             });
@@ -280,7 +281,7 @@ fn what_was_asked_for_in_a_pause_by_who_has_gone_is_not_done() {
     assert_eq!(operator.run("INCR k").to_string(), ":1");
 }
 
-/// Pages that threads of this name have had the kernel find for them.
+/// Number of page faults of the threads with this name.
 fn page_faults(server: &Server, name: &str) -> u64 {
     let threads = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it runs");
     let stats = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("stat")).ok());
@@ -291,7 +292,7 @@ fn page_faults(server: &Server, name: &str) -> u64 {
     stats.filter_map(faults).sum()
 }
 
-/// Data that grow at 100 MB a second: the pages for them are found by a thread beside the worker.
+/// Data grow at 100 MB a second: a thread beside the worker has the page faults.
 #[test]
 fn workers_do_not_wait_for_the_kernel_to_find_memory() {
     const BATCHES: u64 = 256;
@@ -313,7 +314,8 @@ fn workers_do_not_wait_for_the_kernel_to_find_memory() {
         let after = ["worker-0", "memory"].map(|name| page_faults(&server, name));
         [after[0] - before[0], after[1] - before[1]]
     };
-    // Of the first one, some are the program's own. Where other tests take the cores, a worker may get ahead, but not each time.
+    // Some page faults of the worker are the program's own. If other tests use the cores, a worker may get
+    // ahead, but not each time.
     let pages = BATCHES * 256 * 2000 / 4096;
     let is_ahead = |&[worker, beside]: &[u64; 2]| beside > pages / 2 && worker < pages / 4;
     let mut fills = Vec::new();

@@ -1,8 +1,9 @@
-//! Looking an append-only file through: what is whole, what is lost, and what can be done about it.
+//! Checks an append-only file: finds its whole part and its lost part, and proposes a repair.
 //!
-//! Nothing is changed by looking. What could be done is a [`Cut`]: the end of one file taken off, behind its last whole
-//! command or before a moment. Only the last part can be cut: what stands in later ones was executed after what would be
-//! missing. So of a broken part in the middle nothing is mended; the report says how far it can be read.
+//! A check changes nothing. The proposed repair is a [`Cut`] that takes off the end of one file, behind its
+//! last whole command or before a moment. Only the last part can be cut: the commands in later parts were
+//! executed after the missing commands. A broken part in the middle is therefore not repaired; the report
+//! says how far it can be read.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -26,14 +27,14 @@ type Result<T> = std::result::Result<T, Error>;
 
 const MANIFEST_SUFFIX: &[u8] = b".manifest";
 
-/// What was found.
+/// The result of a check.
 #[derive(Debug)]
 pub struct Report {
-    /// The manifest, unless a single file was looked through.
+    /// The manifest, unless a single file was checked.
     pub manifest: Option<PathBuf>,
-    /// In the order in which they are loaded.
+    /// The parts, in loading order.
     pub parts: Vec<Part>,
-    /// Files that have the name of a part and belong to nothing.
+    /// Files that have the name of a part and are not listed.
     pub strays: Vec<PathBuf>,
 }
 
@@ -44,7 +45,7 @@ pub struct Part {
     pub kind: Kind,
     /// No bytes follow in later parts.
     pub last: bool,
-    /// An error: it is not there, or cannot be read at all.
+    /// An error if the file is missing or cannot be read at all.
     pub content: Result<Content>,
 }
 
@@ -52,38 +53,40 @@ pub struct Part {
 pub struct Content {
     /// In bytes.
     pub size: u64,
-    /// The bytes that hold all that is whole. Behind a broken snapshot nothing is.
+    /// Length of the whole part in bytes. Nothing behind a broken snapshot is whole.
     pub whole: u64,
-    /// Commands in them, MULTI and EXEC among them.
+    /// Number of commands in the whole part, MULTI and EXEC among them.
     pub commands: u64,
-    /// Lines that these make, as servers write them: a word is a line and the one with its length, whatever it contains.
+    /// Number of lines of these commands, as servers write them: two for each word, its length and its bytes,
+    /// whatever the word contains.
     pub lines: u64,
-    /// What the file begins with, if that is one. That something follows counts as its failure there, but not here.
+    /// The snapshot that the file begins with. Its report has bytes that follow as a failure; here they are
+    /// none.
     pub snapshot: Option<file::Report>,
-    /// The first and the last moment that annotations tell of, in seconds since 1970.
+    /// The first and the last time in annotations, in seconds since 1970.
     pub moments: Option<(i64, i64)>,
-    /// Why it is not whole to its end.
+    /// The reason why the file is not whole to its end.
     pub fault: Option<Fault>,
     pub lost: Lost,
-    /// Where what was executed after the moment asked for begins; a transaction stays together.
+    /// Offset of the first command executed after the requested moment; a transaction stays together.
     pub later: Option<u64>,
-    /// The snapshot that it starts with was begun after that moment.
+    /// The snapshot at the file's start was begun after the requested moment.
     pub began_later: bool,
-    /// An annotation that should tell a time and does not, before `later`.
+    /// Offset of an annotation before `later` that should have a time and has none.
     pub illegible: Option<u64>,
-    /// It is empty, and should be a snapshot.
+    /// The file is empty, and should be a snapshot.
     pub lacks_snapshot: bool,
 }
 
 impl Content {
-    /// Whether what stands right behind the snapshot is no command, and no beginning of one.
+    /// Whether the bytes right behind the snapshot are neither a command nor the beginning of a command.
     fn has_strange_tail(&self, fault: &Fault) -> bool {
         let is_behind_snapshot =
             self.snapshot.as_ref().is_some_and(|snapshot| snapshot.readable == fault.whole);
         is_behind_snapshot && self.commands == 0 && !fault.is_torn()
     }
 
-    /// When the snapshot was begun that it starts with, in seconds since 1970.
+    /// The time when the file's snapshot was begun, in seconds since 1970.
     fn made(&self) -> Option<i64> {
         let (_, made) = self.snapshot.as_ref()?.aux.iter().find(|(name, _)| name == b"ctime")?;
         std::str::from_utf8(made).ok()?.parse().ok()
@@ -94,36 +97,37 @@ impl Content {
     }
 }
 
-/// The end of a file, to be taken off.
+/// A proposed removal of a file's end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     pub path: PathBuf,
-    /// In bytes; when the cut is made, it must still be this.
+    /// The file's size in bytes; it must be the same when the cut is made.
     pub size: u64,
-    /// What stays.
+    /// Number of bytes to keep.
     pub keep: u64,
 }
 
-/// Why nothing can be cut off.
+/// The reason why no cut is possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hopeless {
     /// Later parts follow.
     NotLast(PathBuf),
     /// A snapshot cannot be shortened.
     Snapshot(PathBuf),
-    /// It is not there, or could not be read to its end: which says nothing about what is in it.
+    /// The file is missing, or could not be read to its end, so its content is unknown.
     Unreadable(PathBuf),
-    /// What is broken comes before the moment that was asked for.
+    /// The damage comes before the requested moment.
     Broken(PathBuf),
-    /// Nothing would be left.
+    /// The cut would leave nothing.
     NothingBefore(PathBuf),
-    /// An annotation at this offset should tell a time and does not.
+    /// The annotation at this offset should have a time and has none.
     Annotation(PathBuf, u64),
 }
 
-/// Looks through a file of commands, or all that a manifest lists; a folder with a single manifest stands for it.
+/// Checks a file of commands, or all parts in a manifest; a folder with a single manifest stands for the
+/// manifest.
 ///
-/// `later_than`: also finds out where what was executed after this moment begins, in seconds since 1970.
+/// `later_than`: also finds the first command executed after this moment, in seconds since 1970.
 pub fn check(path: &Path, later_than: Option<i64>) -> Result<Report> {
     let found = fs::metadata(path).map_err(Error::io("open", path))?;
     if found.is_dir() {
@@ -140,7 +144,8 @@ pub fn check(path: &Path, later_than: Option<i64>) -> Result<Report> {
     Ok(Report { manifest: None, parts: vec![part], strays: Vec::new() })
 }
 
-/// The name of the log, `appendfilename`, whose manifest or part has this name; of another file it is its own.
+/// Returns the append-only file's name (`appendfilename`) for the name of a manifest or part, else the given
+/// name.
 pub fn name_of_log(file: &OsStr) -> &OsStr {
     let name = file.as_bytes();
     let of_log = name.strip_suffix(MANIFEST_SUFFIX).or_else(|| before_number(name));
@@ -152,7 +157,7 @@ impl Report {
         self.parts.iter().all(|part| part.content.as_ref().is_ok_and(Content::is_whole))
     }
 
-    /// What has to be cut off for the rest to be whole; `None`: nothing.
+    /// Returns the cut that makes the rest whole; `None` if nothing is broken.
     pub fn mend(&self) -> std::result::Result<Option<Cut>, Hopeless> {
         let broken = |part: &&Part| !part.content.as_ref().is_ok_and(Content::is_whole);
         let Some(part) = self.parts.iter().find(broken) else { return Ok(None) };
@@ -163,8 +168,8 @@ impl Report {
         };
         match content.fault {
             None => Err(Hopeless::Snapshot(path)),
-            // What follows does not even begin as commands do: a byte of the snapshot may read as its end, or two files were
-            // written into one.
+            // The bytes there do not begin like a command. Either a byte of the snapshot was read as its end,
+            // or two files were written into one.
             Some(fault) if content.has_strange_tail(&fault) => Err(Hopeless::Snapshot(path)),
             Some(Fault { reason: Reason::Io(_), .. }) => Err(Hopeless::Unreadable(path)),
             Some(_) if !part.last => Err(Hopeless::NotLast(path)),
@@ -172,7 +177,7 @@ impl Report {
         }
     }
 
-    /// What has to be cut off to go back to the moment that was asked for; `None`: nothing is later.
+    /// Returns the cut that goes back to the requested moment; `None` if no command is later.
     pub fn rewind(&self) -> std::result::Result<Option<Cut>, Hopeless> {
         let is_later = |part: &&Part| part.content.as_ref().is_ok_and(|content| content.began_later);
         if let Some(part) = self.parts.iter().find(is_later) {
@@ -200,12 +205,12 @@ impl Report {
 }
 
 impl Cut {
-    /// Bytes that are lost.
+    /// Number of bytes that the cut removes.
     pub fn lost(&self) -> u64 {
         self.size - self.keep
     }
 
-    /// Makes it. A file that has changed since it was looked through is left as it is.
+    /// Makes the cut. A file whose size has changed since the check is left as it is.
     pub fn make(&self) -> Result<()> {
         let size = size_of(&self.path)?;
         if size != self.size {
@@ -241,7 +246,7 @@ fn check_parts(manifest: &Path, later_than: Option<i64>) -> Result<Report> {
     Ok(Report { manifest: Some(manifest.to_owned()), parts, strays: directory.strays()? })
 }
 
-/// The manifest in a folder: there must be one, and not a second one.
+/// Returns the only manifest in a folder; an error if there is none, or more than one.
 fn only_manifest(folder: &Path) -> Result<PathBuf> {
     let mut found = manifests(folder)?;
     match found.len() {
@@ -254,7 +259,7 @@ fn only_manifest(folder: &Path) -> Result<PathBuf> {
     }
 }
 
-/// A folder in this one that has a manifest, as the one of a server's data has.
+/// Returns a subfolder with a manifest, as in a server's data folder.
 fn folder_inside(folder: &Path) -> Option<PathBuf> {
     let inside = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
     inside.filter(|path| path.is_dir()).find(|path| manifests(path).is_ok_and(|found| !found.is_empty()))
@@ -271,7 +276,7 @@ fn manifests(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// That something follows is no fault of a snapshot here.
+/// Whether the snapshot is sound; bytes that follow it are no fault here.
 fn is_sound(snapshot: &file::Report) -> bool {
     let trailing = |failure: &file::Failure| failure.error.reason == crate::Reason::Trailing;
     snapshot.checksum.is_some() && snapshot.failure.as_ref().is_none_or(trailing)

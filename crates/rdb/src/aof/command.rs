@@ -1,12 +1,13 @@
-//! Commands one after the other, as they come from a file, and as they go into one.
+//! Reads commands from a file, and writes commands to a file.
 //!
-//! A command is lent out where it lies in the buffer, which holds it as a whole. The buffer grows with what has been
-//! read, never with what a length announces, and where the file's size is known a length beyond its end is not even
-//! waited for.
+//! A command is lent from the buffer, which holds it as a whole. The buffer grows with the bytes read, never
+//! with an announced length. If the file's size is known, a length beyond its end is refused without reading
+//! on.
 //!
-//! A file that just ends is what a crash leaves. But a length that was changed in the middle of a file looks the same: it
-//! swallows all that follows and then "the file ends too early". So what such an argument would have swallowed is searched
-//! for commands (`resync`), and if there are some, the file is not torn but corrupt.
+//! A crash leaves a file that just ends. But a damaged length in the middle of a file looks the same: the
+//! argument swallows all that follows, and the file seems to end too early. So the bytes that such an
+//! argument would swallow are searched for commands (`resync`). If there are any, the file is corrupt, not
+//! torn.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -22,66 +23,69 @@ pub(crate) use resync::whole_commands;
 
 type Result<T> = std::result::Result<T, Fault>;
 
-/// Read at least this much at a time, in bytes.
+/// Least number of bytes per read.
 const READ_MIN: usize = 256 * 1024;
 
-/// A buffer that one huge command has made larger than this is given back.
+/// A buffer that a huge command has made larger than this is freed.
 const BUFFER_KEPT_MAX: usize = 4 * 1024 * 1024;
 
-/// Behind a length that reaches beyond the end, commands are searched for in pieces of so many bytes. Memory for it is taken then only.
+/// Size of the pieces in which the bytes behind an impossible length are searched for commands. Their memory
+/// is taken only then.
 pub(crate) const RESYNC_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// A sign, 19 digits and a line end have room in it.
+/// Room for a sign, 19 digits and a line end.
 pub(crate) const NUMBER_BYTES_MAX: usize = 24;
 
-/// What Redis reads a count into.
+/// Redis reads a count into an `int`.
 const ARGUMENTS_MAX: u64 = i32::MAX as u64;
 
-/// Longest argument: no server has run a command of more bytes, and a damaged length is not to have a file read into memory.
+/// Longest argument in bytes. No server has run a longer command, and a damaged length must not read a whole
+/// file into memory.
 const ARGUMENT_LEN_MAX: u64 = u32::MAX as u64;
 
-/// Servers write `#TS:` and a number. Redis takes a line of at most 128 bytes for one annotation.
+/// Longest annotation in bytes. Servers write `#TS:` and a number; Redis reads a line of at most 128 bytes.
 pub(crate) const ANNOTATION_BYTES_MAX: usize = 1024;
 
-/// A file of commands, or what follows a snapshot in one.
+/// The commands of a file, or of a file's part behind its snapshot.
 pub struct Commands<R> {
-    /// Gives no more than `len` says, even if somebody appends to the file meanwhile.
+    /// Ends after `len` bytes, even if another process appends to the file meanwhile.
     inner: io::Take<R>,
-    /// The file's size, where it is known.
+    /// The file's size, if known.
     len: Option<u64>,
     buffer: Vec<u8>,
-    /// The current record starts here in the buffer. `start + cursor <= buffer.len()`.
+    /// Start of the current record in the buffer. `start + cursor <= buffer.len()`.
     start: usize,
-    /// How far the current record has been parsed.
+    /// Number of parsed bytes of the current record.
     cursor: usize,
     /// Offset in the file of the buffer's first byte.
     dropped: u64,
-    /// The arguments of the current command, counted from its start, so that the buffer may move under them.
+    /// The arguments of the current command, relative to its start, so that the buffer may move.
     args: Vec<Range<usize>>,
     /// See [`Commands::whole`].
     whole: u64,
-    /// Where the transaction began that has not ended.
+    /// Offset of the open transaction, if there is one.
     multi: Option<u64>,
     failed: Option<Fault>,
 }
 
-/// What a file consists of.
+/// An item of a file.
 #[derive(Debug)]
 pub enum Record<'a> {
     Command(Command<'a>),
-    /// `#TS:`: what follows was executed at this time or later, in seconds since 1970. At the given offset.
+    /// `#TS:`: later commands were executed at this time (in seconds since 1970) or later. `at`: offset in
+    /// the file.
     Timestamp {
         at: u64,
         seconds: i64,
     },
-    /// Any other line that begins with `#`, without its line end. Servers skip it.
+    /// Another line that begins with `#`, without its line end. Servers skip it.
     Comment {
         at: u64,
         text: &'a [u8],
     },
 }
 
-/// A command and where it lies.
+/// A command and its position.
 #[derive(Clone, Copy, Debug)]
 pub struct Command<'a> {
     at: u64,
@@ -92,22 +96,22 @@ pub struct Command<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// Its offset in the file.
+    /// Offset of the command in the file.
     pub fn at(&self) -> u64 {
         self.at
     }
 
-    /// The offset behind it.
+    /// Offset of the first byte behind the command.
     pub fn end(&self) -> u64 {
         self.at + self.bytes.len() as u64
     }
 
-    /// As it stands in the file.
+    /// The command's bytes in the file.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// How many arguments it has, its name included: at least one.
+    /// Number of arguments, the command's name included: at least one.
     pub fn count(&self) -> usize {
         self.args.len()
     }
@@ -126,14 +130,16 @@ impl<'a> Command<'a> {
         &self.bytes[self.args[0].clone()]
     }
 
-    /// It stands in a transaction, and EXEC, which is in it too, may never come. MULTI itself is in it.
+    /// Whether the command belongs to a transaction, whose EXEC may never come. MULTI and EXEC belong to it
+    /// too.
     pub fn in_transaction(&self) -> bool {
         self.queued
     }
 }
 
 impl<R: Read> Commands<R> {
-    /// `at`: where in the file `inner` stands, 0 unless a snapshot was read first. `len`: the size of the whole file.
+    /// `at`: current offset of `inner` in the file, 0 unless a snapshot was read first. `len`: the size of
+    /// the whole file.
     pub fn new(inner: R, at: u64, len: Option<u64>) -> Commands<R> {
         let left = len.map_or(u64::MAX, |len| len.saturating_sub(at));
         let args = Vec::new();
@@ -151,12 +157,13 @@ impl<R: Read> Commands<R> {
         }
     }
 
-    /// How many of the file's first bytes hold whole commands, and no part of a transaction that has not ended yet.
+    /// Length of the file's prefix of whole commands, without any part of an open transaction, in bytes.
     pub fn whole(&self) -> u64 {
         self.whole
     }
 
-    /// The next record, or `None` where the file ends as it should. What fails once fails again.
+    /// Returns the next record, or `None` at a proper end of the file. After an error every call returns that
+    /// error.
     #[allow(clippy::should_implement_trait)] // it lends
     pub fn next(&mut self) -> Result<Option<Record<'_>>> {
         if let Some(fault) = self.failed {
@@ -172,7 +179,7 @@ impl<R: Read> Commands<R> {
         }
     }
 
-    /// Makes the next record the current one; false: there is none.
+    /// Makes the next record current; false at the end.
     fn advance(&mut self) -> Result<bool> {
         self.start += self.cursor;
         self.cursor = 0;
@@ -210,7 +217,7 @@ impl<R: Read> Commands<R> {
         let at = self.here();
         let len = self.number(Reason::Argument)?;
         let is_too_long = len > ARGUMENT_LEN_MAX;
-        // Where nobody knows how long the file is, it may end all the same.
+        // A file of unknown length may end before the argument does.
         let is_read = !is_too_long || self.len.is_none();
         if self.ends_before(len) || is_read && !self.has(len.min(ARGUMENT_LEN_MAX) + 2)? {
             return Err(self.cut_short(at));
@@ -219,7 +226,7 @@ impl<R: Read> Commands<R> {
             return Err(self.fault(at, Reason::Number));
         }
         let from = self.cursor;
-        let to = from + len as usize; // so many are in the buffer
+        let to = from + len as usize; // `has` has read that many bytes
         self.cursor = to + 2;
         if self.parsed()[to..] != *b"\r\n" {
             return Err(self.fault(self.here() - 2, Reason::LineEnd));
@@ -228,7 +235,7 @@ impl<R: Read> Commands<R> {
         Ok(())
     }
 
-    /// Takes a sign, a number and a line end. `wrong`: what another sign is.
+    /// Parses a sign, a number and a line end. `wrong`: the error for another sign.
     fn number(&mut self, wrong: fn(u8) -> Reason) -> Result<u64> {
         let at = self.here();
         let whole_line = self.has(NUMBER_BYTES_MAX as u64)?;
@@ -278,7 +285,7 @@ impl<R: Read> Commands<R> {
     fn record(&self) -> Record<'_> {
         let (at, bytes) = (self.dropped + self.start as u64, self.parsed());
         if !self.args.is_empty() {
-            // EXEC has ended the transaction that it belongs to.
+            // EXEC has ended the transaction, but belongs to it.
             let queued = self.multi.is_some() || self.name().eq_ignore_ascii_case(b"EXEC");
             return Record::Command(Command { at, bytes, args: &self.args, queued });
         }
@@ -294,12 +301,12 @@ impl<R: Read> Commands<R> {
         &self.parsed()[self.args[0].clone()]
     }
 
-    /// The bytes of the current record that have been parsed.
+    /// The parsed bytes of the current record.
     fn parsed(&self) -> &[u8] {
         &self.buffer[self.start..self.start + self.cursor]
     }
 
-    /// Offset in the file of what is to be parsed next.
+    /// Offset in the file of the next byte to parse.
     fn here(&self) -> u64 {
         self.dropped + (self.start + self.cursor) as u64
     }
@@ -308,7 +315,7 @@ impl<R: Read> Commands<R> {
         Fault { at, whole: self.whole, reason }
     }
 
-    /// The file is known to end before an argument of `len` bytes does.
+    /// Whether the file is known to end before an argument of `len` bytes.
     fn ends_before(&self, len: u64) -> bool {
         let wanted = self.here().checked_add(len).and_then(|end| end.checked_add(2));
         match (wanted, self.len) {
@@ -318,7 +325,8 @@ impl<R: Read> Commands<R> {
         }
     }
 
-    /// An argument, announced at `at`, is longer than the file. Torn, if nothing follows that looks like commands.
+    /// Returns the fault of an argument, announced at `at`, that is longer than the file: torn, unless
+    /// commands follow.
     fn cut_short(&mut self, at: u64) -> Fault {
         const PIECE: usize = RESYNC_BYTES_MAX as usize;
         loop {
@@ -333,12 +341,12 @@ impl<R: Read> Commands<R> {
             if rest.len() < PIECE {
                 return self.fault(at, Reason::Torn);
             }
-            // A command that this piece cuts off may begin in its second half.
+            // A command cut off by this piece may begin in its second half.
             self.start += PIECE / 2;
         }
     }
 
-    /// Reads until there are `len` bytes to be parsed; false: the file ends before.
+    /// Reads until `len` bytes can be parsed; false if the file ends before.
     fn has(&mut self, len: u64) -> Result<bool> {
         if (self.buffer.len() - self.start - self.cursor) as u64 >= len {
             return Ok(true);
@@ -368,13 +376,13 @@ impl<R: Read> Commands<R> {
     }
 }
 
-/// How a line with a number begins.
+/// The start of a line with a number.
 #[derive(Debug, PartialEq, Eq)]
 enum Line {
-    /// The number, and the length of the line with its end.
+    /// The number, and the line's length including its end.
     Is(u64, usize),
     Sign(u8),
-    /// Well-formed as far as it goes.
+    /// Well-formed so far.
     Unfinished,
     Malformed,
 }

@@ -1,14 +1,15 @@
-//! The directory of an append-only file: which files it consists of, and how that changes without a moment at which a
-//! crash would lose data.
+//! The directory of an append-only file: its files, and changes to them without a moment at which a crash
+//! would lose data.
 //!
-//! The manifest decides. A file counts only while the manifest lists it, and the manifest is replaced in one step. So a
-//! new part is made under another name or empty, synced, and then listed; an old part is history first, and removed when
-//! a manifest that does without it has reached the disk.
+//! The manifest decides. A file counts only while the manifest lists it, and the manifest is replaced in one
+//! step. So a new part is made under another name or empty, synced, and then listed. An old part first
+//! becomes history, and is removed after a manifest without it has reached the disk.
 //!
-//! Stricter than Redis in one thing: nothing that is already there is ever written over. Where the manifest is gone but
-//! parts are there, Redis starts with no data, makes a new base over the old one, and appends to an old incremental file.
-//! Here that is an error, and new parts get numbers that no file in the directory has. So that a crash at the very first
-//! start is not taken for that, a manifest without files is written before the first part is.
+//! The rules are stricter than Redis' in one respect: existing data are never overwritten. If the manifest is
+//! gone but parts are there, Redis starts with no data, makes a new base over the old base, and appends to an
+//! old incremental file. Here this state is an error, and new parts get numbers that no file in the directory
+//! has. A manifest without files is written before the very first part, so that a crash at the first start
+//! does not look like this state.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
@@ -22,7 +23,7 @@ use crate::aof::manifest::{Entry, Kind, Manifest, is_file_name};
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// A manifest of 300,000 files; beyond it is something else.
+/// Enough for a manifest of 300,000 files; a longer file is no manifest.
 const MANIFEST_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 const SNAPSHOT_SUFFIX: &str = ".base.rdb";
@@ -32,24 +33,25 @@ const SUFFIXES: [&str; 3] = [SNAPSHOT_SUFFIX, BASE_SUFFIX, INCREMENTAL_SUFFIX];
 
 #[derive(Debug)]
 pub struct Directory {
-    /// The server's working directory, where servers before Redis 7 keep their one file.
+    /// The server's working directory, where servers before Redis 7 keep their single file.
     root: PathBuf,
     folder: PathBuf,
-    /// What the names of all files begin with: `appendfilename`.
+    /// The prefix of all file names: `appendfilename`.
     name: OsString,
-    /// As it is on the disk.
+    /// The manifest as it is on the disk.
     manifest: Manifest,
-    /// The one file of an older server has not been moved into the folder yet.
+    /// An older server's single file has not been moved into the folder yet.
     old: bool,
-    /// What the manifest on the disk lists, which is not ours, and where that manifest is to be kept.
+    /// The new path of a manifest passed over, and its entries: the manifest on the disk lists parts that are
+    /// not ours.
     passed_over: Option<(PathBuf, Manifest)>,
 }
 
-/// What there is to be loaded.
+/// The data to be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     Nothing,
-    /// The one file of an older server, which `adopt` makes the first part.
+    /// The single file of an older server, which `adopt` makes the first part.
     OldFile,
     Parts,
 }
@@ -63,31 +65,31 @@ pub struct Part {
     pub seq: u64,
     /// In bytes.
     pub size: u64,
-    /// No bytes follow in later parts: the one whose end a crash may have torn.
+    /// No bytes follow in later parts, so a crash may have torn this part's end.
     pub last: bool,
 }
 
-/// Which incremental files continue a new base.
+/// The incremental files that continue a new base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// Those from this number on, which was current when the base was begun.
+    /// The files from this number on, which was current when the base was begun.
     Number(u64),
-    /// The draft alone, which becomes the current one.
+    /// The draft alone, which becomes the current file.
     Draft,
 }
 
 impl Directory {
-    /// Finds out what there is, and changes nothing. `root`: the working directory; `folder`: `appenddirname`;
-    /// `name`: `appendfilename`.
+    /// Reads the directory's state, and changes nothing. `root`: the working directory; `folder`:
+    /// `appenddirname`; `name`: `appendfilename`.
     ///
-    /// An error unless there is nothing at all, or all that the data consist of.
+    /// Returns an error if a part of the data is missing; an empty directory is fine.
     pub fn open(root: &Path, folder: &OsStr, name: &OsStr) -> Result<Directory> {
         let directory = Directory::read(root, root.join(folder), name)?;
         directory.parts()?;
         Ok(directory)
     }
 
-    /// As `open`, but the parts need not be there.
+    /// As `open`, but the parts need not exist.
     pub(crate) fn read(root: &Path, folder: PathBuf, name: &OsStr) -> Result<Directory> {
         if !is_file_name(name.as_bytes()) {
             return Err(Error::new(name, Problem::Name));
@@ -120,17 +122,18 @@ impl Directory {
         self.path_of("", ".manifest")
     }
 
-    /// Where what is not synced yet of the last incremental file is; see [`tail`](crate::aof::tail).
+    /// Path of the tail, which has the unsynced bytes of the last incremental file; see
+    /// [`tail`](crate::aof::tail).
     pub fn tail_path(&self) -> PathBuf {
         self.path_of("", ".tail")
     }
 
-    /// Where to put one that belongs to no file any more: a name that nothing has.
+    /// An unused path for a tail that belongs to no file any more.
     pub fn unused_tail_path(&self) -> PathBuf {
         self.free_path(".tail.unused")
     }
 
-    /// Where to keep what is cut off the last incremental file: a name that nothing has.
+    /// An unused path for bytes that are cut off the last incremental file.
     pub fn cut_off_path(&self) -> PathBuf {
         self.free_path(".cut")
     }
@@ -140,12 +143,12 @@ impl Directory {
         (1..).map(numbered).find(|path| !exists(path)).expect("no folder has so many files")
     }
 
-    /// The files that commands are or were appended to, in order.
+    /// Paths of the incremental files, in order.
     pub fn incremental_paths(&self) -> impl DoubleEndedIterator<Item = PathBuf> {
         self.manifest.incremental.iter().map(|entry| self.entry_path(entry))
     }
 
-    /// The files to be loaded, in order, with their sizes now. One that is not there is an error.
+    /// Returns the files to be loaded, in order, with their sizes now. A missing file is an error.
     pub fn parts(&self) -> Result<Vec<Part>> {
         if self.old {
             let path = self.old_path();
@@ -162,7 +165,8 @@ impl Directory {
         Ok(parts)
     }
 
-    /// Files that have the name of a part and are none: left by a crash, or by somebody.
+    /// Returns files with the name of a part that the manifest does not list, as a crash or a user may leave
+    /// them.
     pub fn strays(&self) -> Result<Vec<PathBuf>> {
         let names = match fs::read_dir(&self.folder) {
             Ok(entries) => entries,
@@ -180,20 +184,21 @@ impl Directory {
         Ok(strays)
     }
 
-    /// Moves the one file of an older server into the folder, as its base. Does nothing where there is none.
+    /// Moves an older server's single file into the folder, as its base. Does nothing if there is none.
     ///
-    /// The manifest comes first: if the file has not been moved when the process ends, the next one finds both.
+    /// The manifest is written first. If the process ends before the move, the next process finds both and
+    /// finishes.
     pub fn adopt(&mut self) -> Result<()> {
         if !self.old {
             return Ok(());
         }
         let (from, to) = (self.old_path(), self.folder.join(&self.name));
         if from.is_symlink() {
-            // Where it leads from here, it does not lead from there.
+            // A relative link leads elsewhere from the new folder.
             let error = std::io::Error::other("it is a link: put the file itself there");
             return Err(Error::new(&from, Problem::Io("move", error)));
         }
-        // What is written behind it may be on disk before it, and is nothing without it.
+        // Bytes appended later may reach the disk before this file's own, and are useless without them.
         File::open(&from).and_then(|file| file.sync_all()).map_err(Error::io("sync", &from))?;
         let entry = Entry { name: self.name.as_bytes().to_owned(), seq: 1 };
         self.commit(Manifest { base: Some(entry), ..Manifest::default() })?;
@@ -206,14 +211,15 @@ impl Directory {
         Ok(())
     }
 
-    /// Goes on as if there were no file of an older server, which stays as it is: for who has not loaded it. Returns its path.
+    /// Ignores an older server's file, which stays as it is, for a caller that has not loaded it. Returns its
+    /// path.
     pub fn pass_over_old_file(&mut self) -> Option<PathBuf> {
         std::mem::take(&mut self.old).then(|| self.old_path())
     }
 
-    /// Goes on as if there were no parts, for who has not loaded them: they are neither removed nor written to, and the manifest
-    /// that lists them is kept under another name when there is one of new parts. Returns that name, if there are any. What
-    /// their tail has gets another name now.
+    /// Ignores the listed parts, for a caller that has not loaded them: they are neither removed nor written
+    /// to. Their manifest is kept under another name once a manifest of new parts replaces it. Returns that
+    /// name, if there are any parts. Their tail is renamed at once.
     pub fn pass_over_parts(&mut self) -> Result<Option<PathBuf>> {
         if self.manifest.is_empty() {
             return Ok(None);
@@ -227,7 +233,7 @@ impl Directory {
         Ok(Some(unused))
     }
 
-    /// Opens the file that commands are appended to: the last incremental one, or a new one. It can be read as well.
+    /// Opens the last incremental file for appending and reading, or creates the first.
     pub fn resume(&mut self) -> Result<File> {
         let Some(entry) = self.manifest.incremental.last() else {
             return self.next_incremental();
@@ -236,7 +242,8 @@ impl Directory {
         OpenOptions::new().read(true).append(true).open(&path).map_err(Error::io("open", &path))
     }
 
-    /// Goes on in a new incremental file. The caller has synced the one until now: only the end of the last part may be torn.
+    /// Begins a new incremental file. The caller has synced the current file: only the end of the last part
+    /// may be torn.
     pub fn next_incremental(&mut self) -> Result<File> {
         assert!(!self.old, "the old file is adopted first");
         self.prepare()?;
@@ -249,7 +256,8 @@ impl Directory {
         Ok(file)
     }
 
-    /// Removes a file that could not be listed, unless it is all the same: then its number is passed over.
+    /// Removes a file that could not be listed, unless the manifest lists it after all. Then its number is
+    /// passed over.
     fn drop_unlisted(&self, entry: &Entry) {
         let lists = |there: Manifest| there.entries().any(|(_, one)| one.name == entry.name);
         if self.read_manifest().is_ok_and(|there| !lists(there)) {
@@ -257,8 +265,8 @@ impl Directory {
         }
     }
 
-    /// Creates the file, under another name, that `install` makes the base; one of an earlier attempt is gone then, and not emptied:
-    /// somebody whom a disk has kept may still write to it.
+    /// Creates the draft of a base under a temporary name, for `install`. A draft of an earlier attempt is
+    /// unlinked, not truncated: a thread stuck in a slow disk may still write to it.
     pub fn draft_base(&self) -> Result<File> {
         let path = self.draft_base_path();
         self.prepare()?;
@@ -270,11 +278,13 @@ impl Directory {
         self.path_of("temp-", ".base")
     }
 
-    /// Creates the file, under another name, that `install` with `Since::Draft` makes the only incremental one.
+    /// Creates the draft of an incremental file under a temporary name; `install` with `Since::Draft` makes
+    /// it the only one.
     ///
-    /// For appending to begin while there are no data here that a base and what follows could be added to.
+    /// With it appending can begin before the directory has data that a base and later commands could be
+    /// added to.
     ///
-    /// [`Directory::drop_drafts`] removes it and that of a base.
+    /// [`Directory::drop_drafts`] removes both drafts.
     pub fn draft_incremental(&self) -> Result<File> {
         let path = self.draft_incremental_path();
         self.prepare()?;
@@ -282,17 +292,18 @@ impl Directory {
         create_for_appending(&path)
     }
 
-    /// Removes what has not been installed, which may be as large as the data. Nobody opens it any more: who still writes, to
-    /// a disk that hangs, writes to a file without a name.
+    /// Removes drafts that were not installed, which may be as large as the data. No thread opens them any
+    /// more: a thread that still writes, to a disk that hangs, writes to an unlinked file.
     pub fn drop_drafts(&self) {
         for draft in [self.draft_base_path(), self.draft_incremental_path()] {
             let _ = fs::remove_file(draft); // there is none most of the time
         }
     }
 
-    /// Makes the draft the base, and history of the base until now and of the incremental files that it contains.
+    /// Makes the draft the base; the previous base and the incremental files that the new base contains
+    /// become history.
     ///
-    /// `snapshot`: it begins with a snapshot. After an error all is as it was, as far as the data are concerned.
+    /// `snapshot`: the draft begins with a snapshot. After an error the data are unchanged.
     pub fn install(&mut self, snapshot: bool, since: Since) -> Result<()> {
         assert!(!self.old, "the old file is adopted first");
         let base = self.free_base(if snapshot { SNAPSHOT_SUFFIX } else { BASE_SUFFIX })?;
@@ -301,7 +312,7 @@ impl Directory {
             .inspect_err(|_| installed.iter().for_each(|entry| self.drop_unlisted(entry)))
     }
 
-    /// `installed`: what has got its name, or may have.
+    /// `installed`: receives the entries whose files have their final names, or may have.
     fn install_as(&mut self, base: Entry, since: Since, installed: &mut Vec<Entry>) -> Result<()> {
         let mut manifest = self.manifest.clone();
         self.install_draft(&self.draft_base_path(), &base)?;
@@ -311,7 +322,7 @@ impl Directory {
             Since::Draft => u64::MAX,
         };
         let contained = manifest.incremental.iter().take_while(|entry| entry.seq < stays).count();
-        // What has become history last comes first, as Redis lists it.
+        // The newest history comes first, as in Redis.
         let gone = manifest.incremental.drain(..contained).chain(old_base);
         manifest.history.splice(0..0, gone);
         if since == Since::Draft {
@@ -323,7 +334,7 @@ impl Directory {
         self.commit(manifest)
     }
 
-    /// Removes what is history, and returns how many files. A file that cannot be removed stays history.
+    /// Removes the history's files and returns their number. A file that cannot be removed stays history.
     pub fn remove_history(&mut self) -> Result<usize> {
         let (mut kept, mut failure) = (Vec::new(), None);
         for entry in &self.manifest.history {
@@ -362,8 +373,8 @@ impl Directory {
         }
     }
 
-    /// The one file of an older server lies there and is what is to be loaded: there is nothing else, or its move into
-    /// the folder was begun and not finished.
+    /// Whether the single file of an older server is the data: nothing else is there, or its move into the
+    /// folder was begun and not finished.
     fn has_old_file(&self) -> bool {
         let begun = self.manifest.incremental.is_empty()
             && self.manifest.base.as_ref().is_some_and(|base| base.name == self.name.as_bytes())
@@ -396,7 +407,7 @@ impl Directory {
         durable::replace(&self.manifest_path(), &self.path_of("temp-", ".manifest"), &bytes)
     }
 
-    /// See to it that a file in the folder, which no manifest lists yet, is not taken for data without manifest.
+    /// Prevents a file in the folder, not listed yet, from being taken for data without a manifest.
     fn prepare(&self) -> Result<()> {
         self.create_folder()?;
         match exists(&self.manifest_path()) {
@@ -427,7 +438,8 @@ impl Directory {
         self.free_entry(Kind::Incremental, INCREMENTAL_SUFFIX, &[INCREMENTAL_SUFFIX])
     }
 
-    /// The first number that none of the names has, behind all that are listed: history is, too, when its files are gone.
+    /// Returns the first unused number above all listed numbers; the history's numbers count even when its
+    /// files are gone.
     fn free_entry(&self, kind: Kind, suffix: &str, taken_by: &[&str]) -> Result<Entry> {
         let was_one = |entry: &Entry| taken_by.iter().any(|suffix| entry.name.ends_with(suffix.as_bytes()));
         let listed = self.manifest.entries();
@@ -460,7 +472,7 @@ impl Directory {
         self.folder.join(OsStr::from_bytes(&entry.name))
     }
 
-    /// Where an older server keeps its one file.
+    /// Path of an older server's single file.
     pub(crate) fn old_path(&self) -> PathBuf {
         self.root.join(&self.name)
     }
@@ -477,12 +489,12 @@ impl Directory {
     }
 }
 
-/// Whatever is cut off a file of commands, what comes next stands at its end.
+/// Creates a file in append mode: after a truncation the next write still lands at its end.
 fn create_for_appending(path: &Path) -> Result<File> {
     OpenOptions::new().read(true).append(true).create_new(true).open(path).map_err(Error::io("create", path))
 }
 
-/// What stands before the number in the name of a part; `None`: it has no such name.
+/// Returns the part of a file name before its number; `None` if no part has such a name.
 pub(crate) fn before_number(name: &[u8]) -> Option<&[u8]> {
     let rest = SUFFIXES.iter().find_map(|suffix| name.strip_suffix(suffix.as_bytes()))?;
     let dot = rest.iter().rposition(|byte| *byte == b'.')?;
@@ -490,7 +502,7 @@ pub(crate) fn before_number(name: &[u8]) -> Option<&[u8]> {
     (!number.is_empty() && number.iter().all(u8::is_ascii_digit)).then_some(&rest[..dot])
 }
 
-/// Something has this name, be it a link that leads nowhere.
+/// Whether something has this name, even a dangling link.
 fn exists(path: &Path) -> bool {
     !matches!(fs::symlink_metadata(path), Err(error) if error.kind() == ErrorKind::NotFound)
 }

@@ -1,7 +1,7 @@
-//! Changes of files that a power cut finds either done or not begun.
+//! Changes of files that are complete or not begun after a power cut.
 //!
-//! A rename takes effect at once for whoever looks, and stays after a crash once the folder has been synced. What is
-//! renamed has been synced before, or the name could survive without the content.
+//! A rename is visible at once, and survives a crash after the folder was synced. The file is synced before
+//! its rename, or the name could survive without the content.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Seek, SeekFrom, Write};
@@ -11,12 +11,12 @@ use crate::aof::error::{Error, Problem};
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// Makes `path` consist of `bytes`: written to `beside`, synced, renamed, and the folder synced. If that fails, nothing is left
-/// beside.
+/// Replaces the content of `path` by `bytes`: writes `beside`, syncs, renames, syncs the folder. After an
+/// error `beside` is removed.
 pub(crate) fn replace(path: &Path, beside: &Path, bytes: &[u8]) -> Result<()> {
     let replaced = write(beside, bytes).and_then(|()| rename(beside, path));
     if replaced.is_err() {
-        let _ = fs::remove_file(beside); // it may not be there, and the error says what went wrong
+        let _ = fs::remove_file(beside); // the file may be missing; the caller gets the first error
     }
     replaced
 }
@@ -27,8 +27,8 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     file.sync_all().map_err(Error::io("sync", path))
 }
 
-/// Makes `path`, which is not there, consist of what a file has from byte `from` on; it stays after a crash. If that fails, it is not
-/// there.
+/// Copies a file's bytes from byte `from` on to the new file `path`, durably. After an error `path` is
+/// removed.
 pub(crate) fn copy(mut file: &File, from: u64, path: &Path) -> Result<()> {
     file.seek(SeekFrom::Start(from)).map_err(Error::io("read", path))?;
     let mut copy = File::create_new(path).map_err(Error::io("create", path))?;
@@ -50,7 +50,7 @@ pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
     }
 }
 
-/// Removes a file, if there is one; returns whether there was.
+/// Removes a file; false if there is none.
 pub(crate) fn remove_if_there(path: &Path) -> Result<bool> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
@@ -68,7 +68,7 @@ pub(crate) fn sync_folder_of(path: &Path) -> Result<()> {
     opened.sync_all().map_err(Error::io("sync", folder))
 }
 
-/// Cuts a file off behind its first `len` bytes, for good. A file that is not longer is an error and stays as it is.
+/// Truncates a file to `len` bytes, durably. A file that is not longer is an error and stays as it is.
 pub fn truncate(path: &Path, len: u64) -> Result<()> {
     let file = OpenOptions::new().write(true).open(path).map_err(Error::io("open", path))?;
     let now = file.metadata().map_err(Error::io("examine", path))?.len();

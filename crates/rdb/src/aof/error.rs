@@ -1,4 +1,4 @@
-//! What is wrong with a file or a directory, and with which.
+//! Errors about a file or a directory, with its path.
 
 use std::fmt;
 use std::io;
@@ -16,28 +16,28 @@ pub struct Error {
 
 #[derive(Debug)]
 pub enum Problem {
-    /// The operating system refused to do something with it.
+    /// The operating system refused an operation on the file.
     Io(&'static str, io::Error),
     Manifest(LineError),
-    /// The manifest is larger than any server writes one.
+    /// The manifest is larger than any server's.
     ManifestSize,
-    /// There are parts, the first of which is named, but no manifest says which of them are the data.
+    /// There are parts (the first is named here), but no manifest that lists the data.
     NoManifest(PathBuf),
-    /// The manifest lists a part that is not there.
+    /// The manifest lists a missing part.
     Missing,
-    /// The manifest lists something that is no file.
+    /// The manifest lists a path that is no file.
     NoFile,
-    /// A device, a pipe or the like, where a file is wanted.
+    /// A device, a pipe or the like in place of a file.
     Special,
-    /// So many manifests are in a folder that should have one.
+    /// The folder has this many manifests; a single manifest is expected.
     Manifests(usize),
-    /// The manifest is not in this folder, but in one inside it.
+    /// The manifest is in this subfolder.
     ManifestInside(PathBuf),
-    /// The name cannot be a file's, or a manifest that contains it could not be read again.
+    /// No file can have this name, or a manifest with it could not be read again.
     Name,
     /// No number is left for the next file.
     Numbers,
-    /// What is in the file cannot be read.
+    /// The file's content cannot be read.
     Content(Fault),
 }
 
@@ -46,7 +46,7 @@ impl Error {
         Error { path: path.as_ref().to_owned(), problem }
     }
 
-    /// For `map_err`: what could not be done with which path.
+    /// For `map_err`: the failed operation and its path.
     pub(crate) fn io(doing: &'static str, path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Error {
         move |error| Error::new(path, Problem::Io(doing, error))
     }
@@ -66,10 +66,11 @@ impl fmt::Display for Error {
             Problem::ManifestSize => write!(f, "{path}: too large to be an AOF manifest"),
             Problem::NoManifest(part) => write!(
                 f,
-                "{path} is missing, but there is {}: without a manifest nobody knows which files are the data",
+                "{path} is missing, but there is {}: without a manifest nobody knows which files \
+                 are the data",
                 part.display()
             ),
-            // Redis' words, which its test suite looks for.
+            // Redis' text, which its test suite expects.
             Problem::Missing => {
                 write!(f, "The AOF file {path} is listed in the manifest: No such file or directory")
             }

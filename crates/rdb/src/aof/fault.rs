@@ -1,14 +1,14 @@
-//! Why a file of commands cannot be read to its end.
+//! The reason why a file of commands cannot be read to its end.
 
 use std::fmt;
 use std::io;
 
-/// What is wrong, where, and how much of the file stands before it.
+/// The fault, its offset, and the length of the whole part before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Offset in the file of what is wrong.
+    /// Offset of the fault in the file.
     pub at: u64,
-    /// The file's first bytes that hold whole commands, none of them of an unfinished transaction. `whole <= at`.
+    /// Length of the prefix of whole commands, none of them of an unfinished transaction. `whole <= at`.
     pub whole: u64,
     pub reason: Reason,
 }
@@ -19,14 +19,14 @@ pub enum Reason {
     Torn,
     /// The file ends within a transaction, which starts at `Fault::whole`.
     TornTransaction,
-    /// A string is said to reach beyond the end of the file, but whole commands follow within it, the first of them
-    /// here. A torn write leaves nothing behind itself: so the length is wrong.
+    /// A string is announced beyond the end of the file, but whole commands follow within it, the first at
+    /// this offset. A torn write leaves nothing behind itself, so the length is wrong.
     Swallowed(u64),
-    /// A byte that no command and no annotation starts with.
+    /// No command and no annotation starts with this byte.
     Start(u8),
-    /// A byte that no argument starts with.
+    /// No argument starts with this byte.
     Argument(u8),
-    /// A count or length that is no number, or out of range.
+    /// A count or length that is not a number, or out of range.
     Number,
     /// No line end behind an argument's bytes.
     LineEnd,
@@ -41,7 +41,8 @@ pub enum Reason {
 }
 
 impl Fault {
-    /// The file just ends too early, as after a crash in the middle of a write: what `aof-load-truncated` forgives.
+    /// Whether the file just ends too early, as after a crash during a write: `aof-load-truncated` forgives
+    /// this.
     pub fn is_torn(&self) -> bool {
         matches!(self.reason, Reason::Torn | Reason::TornTransaction)
     }
@@ -63,7 +64,8 @@ impl fmt::Display for Reason {
             Reason::Swallowed(next) => {
                 write!(
                     f,
-                    "a length beyond the end of the file, although whole commands follow from offset {next} on"
+                    "a length beyond the end of the file, although whole commands follow from offset \
+                     {next} on"
                 )
             }
             Reason::Start(byte) => write!(f, "expected a command ('*'), found {}", Shown(*byte)),
@@ -78,7 +80,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A byte as an operator reads it.
+/// A byte in readable form.
 struct Shown(u8);
 
 impl fmt::Display for Shown {

@@ -1,7 +1,7 @@
-//! Words of a manifest's line, quoted as Redis quotes them: in double quotes with `\n`, `\x1f` and the like, or in
-//! single quotes, in which only `\'` means something else.
+//! Words of a manifest's line, quoted as in Redis: in double quotes with `\n`, `\x1f` and the like, or in
+//! single quotes, where only `\'` is an escape.
 
-/// The words of a line, or `None` if a quote does not end or something stands right behind one.
+/// Returns the words of a line; `None` if a quote does not end or a byte other than a space follows it.
 pub(crate) fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let (mut words, mut rest) = (Vec::new(), line.trim_ascii_start());
     while !rest.is_empty() {
@@ -28,7 +28,7 @@ fn word(mut rest: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     }
 }
 
-/// The rest of a word, up to the quote that ends it.
+/// Parses the rest of a word, up to its closing quote.
 fn quoted(mut word: Vec<u8>, mut rest: &[u8], quote: u8) -> Option<(Vec<u8>, &[u8])> {
     loop {
         let (byte, behind) = match rest {

@@ -1,20 +1,21 @@
-//! The manifest: which files, in which order, are the data.
+//! The manifest: the list of the files that are the data, in order.
 //!
 //! ```text
-//! file appendonly.aof.2.base.rdb seq 2 type b        at most one, wherever it stands: loaded first
+//! file appendonly.aof.2.base.rdb seq 2 type b        once at most, in any line: loaded first
 //! file appendonly.aof.1.incr.aof seq 1 type h        history: contained in the base, waits to be removed
 //! file appendonly.aof.4.incr.aof seq 4 type i        in ascending order, gaps allowed: loaded next
 //! # a comment
 //! ```
 //!
-//! Pairs of other keys may stand in a line and are ignored, as Redis does it for the sake of later versions. Stricter
-//! than Redis: a number is digits only, a type one letter, no key comes twice in a line, no file in two.
+//! A line may have pairs with other keys, which are ignored, as Redis does for later versions. Stricter than
+//! Redis: a number is digits only, a type is a single letter, no line repeats a key, no two lines name the
+//! same file.
 
 use std::fmt;
 
 use crate::aof::line;
 
-/// A line and its end; Redis reads no longer ones.
+/// Longest line with its end, in bytes: Redis reads no longer line.
 pub(crate) const LINE_BYTES_MAX: usize = 1024;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub struct Manifest {
 /// A file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Without a folder.
+    /// The file name, without a folder.
     pub name: Vec<u8>,
     /// From 1 to `i64::MAX`; bases and incremental files are counted apart.
     pub seq: u64,
@@ -60,7 +61,7 @@ impl Kind {
     }
 }
 
-/// What is wrong with a manifest.
+/// The fault of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LineError {
     /// From 1; 0: the manifest as a whole.
@@ -78,7 +79,7 @@ pub enum Flaw {
     Format,
     Path,
     DuplicateBase,
-    /// Not the text of Redis, which reads such a file twice.
+    /// Not Redis' text: Redis reads such a file twice.
     DuplicateFile,
     Order,
     UnknownType,
@@ -115,12 +116,12 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Neither base nor incremental files: there are no data.
+    /// Whether there are no data: neither a base nor incremental files.
     pub fn is_empty(&self) -> bool {
         self.base.is_none() && self.incremental.is_empty()
     }
 
-    /// All files, those to be loaded first and in order.
+    /// All files; the files to be loaded come first, in order.
     pub fn entries(&self) -> impl Iterator<Item = (Kind, &Entry)> {
         let of = |kind| move |entry| (kind, entry);
         let incremental = self.incremental.iter().map(of(Kind::Incremental));
@@ -135,7 +136,7 @@ impl Manifest {
 
     pub fn to_bytes(&self) -> Vec<u8> {
         if self.entries().next().is_none() {
-            return b"# no data yet\n".to_vec(); // Redis takes an empty file for a broken one
+            return b"# no data yet\n".to_vec(); // Redis takes an empty file for a broken manifest
         }
         let mut out = Vec::new();
         let mut push = |kind: Kind, entry: &Entry| {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Goes with the test.
+/// Removed at the end of the test.
 pub(crate) struct Root(pub(crate) PathBuf);
 
 impl Root {
@@ -21,7 +21,7 @@ impl Root {
         root
     }
 
-    /// Every file and what is in it.
+    /// Returns every file with its content.
     pub(crate) fn listing(&self) -> Vec<(String, String)> {
         let mut found = Vec::new();
         let mut folders = vec![self.0.clone()];

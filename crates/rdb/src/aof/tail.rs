@@ -1,17 +1,21 @@
-//! What an append-only file may lack after a crash of the machine: its tail.
+//! The tail file: a copy of the last bytes of an append-only file, which a crash of the machine may take
+//! away.
 //!
-//! To sync a file that grows takes the disk several writes, one after the other: the bytes, and what the file system notes of
-//! them. A file of a fixed size that was written once needs the first alone. So with `appendfsync always` what is appended is
-//! synced in such a file (`appendonly.aof.tail`), and the append-only file itself once a second. It has the same bytes, so after
-//! a crash of the process the tail is of no use; after one of the machine the start puts back what is missing ([`restore`]).
+//! To sync a file that grows costs a disk several writes, one after the other: the bytes, then the file
+//! system's metadata. A file of a fixed size whose blocks are already written needs the first write alone. So
+//! with `appendfsync always` the appended bytes are synced in such a file (`appendonly.aof.tail`), and the
+//! append-only file itself once a second. Both hold the same bytes, so after a crash of the process the tail
+//! is of no use. After a crash of the machine the server puts the missing bytes back at its start
+//! ([`restore`]).
 //!
 //! The file is a row of records, each at a multiple of [`BLOCK`]:
 //! ```text
-//! magic 8 | checksum of all that follows 8 | epoch 8 | file 8 | boot 16 | offset 8 | len 8 | len bytes | zeroes or old bytes
+//! magic 8 | checksum of the rest 8 | epoch 8 | file 8 | boot 16 | offset 8 | len 8 | len bytes | padding
 //! ```
-//! `file` is the inode of the file that the bytes belong to, which keeps it when it is renamed, `offset` where in it, `boot` says
-//! since which start of the machine. Numbers are little-endian. When the append-only file is synced, the next record begins
-//! the row again, with another epoch; what is left of the row before is of no use, and is not taken for its continuation.
+//! `file` is the inode of the append-only file, which survives a rename; `offset` is the position of the
+//! bytes in it; `boot` identifies the run of the machine. Numbers are little-endian. When the append-only
+//! file is synced, the next record begins the row again with another epoch. Records left over from the
+//! previous row have the old epoch, so they are not taken for its continuation.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Seek, SeekFrom};
@@ -27,30 +31,30 @@ use crate::checksum::Sum;
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// What records begin at multiples of, in bytes.
+/// Alignment of a record, in bytes.
 pub const BLOCK: usize = 4096;
 
-/// Bytes of the file.
+/// Length of the tail file, in bytes.
 pub const TAIL_LEN: usize = 16 << 20;
 
-/// Bytes before those of a record.
+/// Length of a record's header, in bytes.
 pub const HEADER_LEN: usize = 64;
 
 const MAGIC: [u8; 8] = *b"EVKTAIL1";
 
-/// Where the bytes of a record belong.
+/// The position of a record's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub epoch: u64,
     /// The inode of the append-only file.
     pub file: u64,
-    /// The start of the machine since which it runs.
+    /// Identifies the run of the machine that wrote the record.
     pub boot: u128,
-    /// Bytes of the file before them.
+    /// Position of the record's first byte in the append-only file.
     pub offset: u64,
 }
 
-/// What comes before the bytes of a record.
+/// Returns the header of a record with these bytes.
 pub fn header(place: &Place, bytes: &[u8]) -> [u8; HEADER_LEN] {
     let mut header = [0; HEADER_LEN];
     header[16..24].copy_from_slice(&place.epoch.to_le_bytes());
@@ -71,7 +75,7 @@ fn sum(head: &[u8], bytes: &[u8]) -> u64 {
     sum.value()
 }
 
-/// The record that bytes begin with, if they do.
+/// Parses the record at the start of `bytes`; `None` if there is no valid record.
 fn record(bytes: &[u8]) -> Option<(Place, &[u8])> {
     let (header, behind) = bytes.split_at_checked(HEADER_LEN)?;
     let number = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
@@ -81,7 +85,8 @@ fn record(bytes: &[u8]) -> Option<(Place, &[u8])> {
     is_one.then_some((Place { epoch: number(16), file: number(24), boot, offset: number(48) }, data))
 }
 
-/// The bytes of the row that a tail begins with, and the place of its first record. `None`: there is none.
+/// Returns the bytes of the row at the start of a tail, and the place of its first record. `None`: there is
+/// no row.
 fn row(mut tail: &[u8]) -> Option<(Place, Vec<u8>)> {
     let mut found: Option<(Place, Vec<u8>)> = None;
     while let Some((place, data)) = record(tail) {
@@ -100,22 +105,23 @@ fn row(mut tail: &[u8]) -> Option<(Place, Vec<u8>)> {
     found
 }
 
-/// What there is to say of a tail.
+/// The result of comparing a tail with the append-only file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tail {
-    /// There is none, or nothing in it is of use.
+    /// There is no tail, or nothing in it is of use.
     Nothing,
-    /// The file has all of it.
+    /// The file has all bytes of the tail.
     Whole { path: PathBuf },
-    /// It lacks `len` bytes, or has zeroes for them: the first is number `from` in the file.
+    /// The file lacks `len` bytes of the tail, or has zeroes for them, from byte `from` of the file on.
     Lacks { path: PathBuf, from: u64, len: u64 },
-    /// It ends before, or has others: somebody has changed it since.
+    /// The file ends earlier or has other bytes: it was changed after the server wrote it.
     Changed { path: PathBuf },
-    /// No file of the log is the one that it belongs to, nor has one all of it: this is a copy, perhaps.
+    /// No incremental file has the tail's inode, and none has all of its bytes: the directory may be a copy.
     Foreign,
 }
 
-/// Says what the log lacks of its tail, and changes nothing. `boot` is the machine's last start, if that is known.
+/// Compares the append-only file with its tail, and changes nothing. `boot`: the machine's current run, if
+/// known.
 ///
 /// # Errors
 /// A file cannot be read.
@@ -123,19 +129,19 @@ pub fn look(directory: &Directory, boot: Option<u128>) -> Result<Tail> {
     Ok(compare(directory, boot)?.0)
 }
 
-/// What became of a tail.
+/// The result of putting a tail back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
-    /// What there was to say of it.
+    /// The result of the comparison before.
     pub tail: Tail,
-    /// Where it is now, if it belongs to a file which is another by now.
+    /// The tail's new path, if it belongs to a changed or unknown file.
     pub aside: Option<PathBuf>,
-    /// What was cut off behind it.
+    /// The bytes cut off behind the tail.
     pub cut: Option<CutOff>,
 }
 
-/// The last `len` bytes of a file are gone, from byte `from` on: they were being appended as the machine failed. Where they are, if
-/// something follows the zeroes.
+/// Describes a cut: the last `len` bytes of a file are gone, from byte `from` on. They were being appended
+/// when the machine failed. The struct names the file that keeps them, if anything but zeroes was among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutOff {
     pub path: PathBuf,
@@ -144,17 +150,18 @@ pub struct CutOff {
     pub kept: Option<PathBuf>,
 }
 
-/// What becomes of a tail when the file has all of it.
+/// The treatment of a tail once the append-only file has all of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
     Keep,
     Remove,
-    /// The log is about to be loaded: what follows the last record, and never came whole, is cut off before.
+    /// As `Remove`, for a server about to load the file: an incomplete command behind the last record is cut
+    /// off first.
     RemoveToLoad,
 }
 
-/// Puts back what the log lacks of its tail, so that it is on disk, and keeps the tail. One that belongs to a file which is another
-/// now is put aside.
+/// Writes and syncs the bytes that the append-only file lacks of its tail, and keeps the tail. A tail of a
+/// changed or unknown file is put aside.
 ///
 /// # Errors
 /// A file cannot be read, written or renamed.
@@ -162,7 +169,7 @@ pub fn complete(directory: &Directory, boot: Option<u128>) -> Result<Restored> {
     put_back(directory, boot, Then::Keep)
 }
 
-/// The same, and removes the tail: nothing that is cut off now is put back any more.
+/// As [`complete`], and removes the tail: a later cut of the file is final.
 ///
 /// # Errors
 /// A file cannot be read, written, renamed or removed. Then the tail is still there.
@@ -170,8 +177,9 @@ pub fn restore(directory: &Directory, boot: Option<u128>) -> Result<Restored> {
     put_back(directory, boot, Then::Remove)
 }
 
-/// The same for a server that is about to load the log: cuts off what was being appended when the machine failed, and did not come
-/// whole. Nobody has been told that it is there.
+/// As [`restore`], for a server that is about to load the append-only file: also cuts off an incomplete
+/// command that was being appended when the machine failed. No client has had a reply that confirms such a
+/// command.
 ///
 /// # Errors
 /// As [`restore`], and what is cut off cannot be kept.
@@ -193,7 +201,8 @@ fn put_back(directory: &Directory, boot: Option<u128>, then: Then) -> Result<Res
             aside = Some(kept);
         }
         Tail::Whole { path } | Tail::Lacks { path, .. } => {
-            // All of it, so that the kernel syncs what it may have given up once before.
+            // Writes all of the tail, so that the kernel syncs also pages that it may have dropped after an
+            // earlier error.
             let file =
                 OpenOptions::new().read(true).write(true).open(path).map_err(Error::io("open", path))?;
             file.write_all_at(&bytes, place.offset).map_err(Error::io("write", path))?;
@@ -210,15 +219,15 @@ fn put_back(directory: &Directory, boot: Option<u128>, then: Then) -> Result<Res
     Ok(Restored { tail, aside, cut })
 }
 
-/// Removes a tail, for good.
+/// Removes the tail for good.
 ///
 /// # Errors
-/// It is there, and cannot be removed.
+/// The tail is there and cannot be removed.
 pub fn remove(path: &Path) -> Result<()> {
     if durable::remove_if_there(path)? { durable::sync_folder_of(path) } else { Ok(()) }
 }
 
-/// What there is to say of a tail, with what is in it.
+/// Compares the files with the tail; also returns the tail's place and bytes.
 fn compare(directory: &Directory, boot: Option<u128>) -> Result<(Tail, Place, Vec<u8>)> {
     let tail_path = directory.tail_path();
     let none = Place { epoch: 0, file: 0, boot: 0, offset: 0 };
@@ -227,7 +236,7 @@ fn compare(directory: &Directory, boot: Option<u128>) -> Result<(Tail, Place, Ve
         return Ok((Tail::Nothing, none, Vec::new()));
     };
     let was_started = has_started(boot, &place);
-    // Nearly always the last: the one before if its last sync has failed.
+    // Nearly always the last file has this inode; an earlier file has it if that file's last sync failed.
     for path in directory.incremental_paths().rev() {
         let Some(file) = open(&path)? else { continue };
         let status = file.metadata().map_err(Error::io("examine", &path))?;
@@ -239,7 +248,8 @@ fn compare(directory: &Directory, boot: Option<u128>) -> Result<(Tail, Place, Ve
             return Ok((judge(path, &place, &there, &bytes, was_started), place, bytes));
         }
     }
-    // Copies of the files have other inodes. One that has all of it where it belongs needs no tail.
+    // Copies of the files have other inodes. If a file has all bytes of the tail in place, the tail is not
+    // needed.
     for path in directory.incremental_paths().rev() {
         if let Some(file) = open(&path)?
             && read(&file, place.offset, bytes.len(), &path)? == bytes
@@ -250,18 +260,19 @@ fn compare(directory: &Directory, boot: Option<u128>) -> Result<(Tail, Place, Ve
     Ok((Tail::Foreign, place, bytes))
 }
 
-/// Whether the machine has started since, or may have.
+/// Whether the machine has started anew since the record, or may have.
 fn has_started(boot: Option<u128>, place: &Place) -> bool {
     boot != Some(place.boot)
 }
 
-/// Cuts off what cannot be read behind `from`, where the last record ends: it was being appended as the machine failed, and bytes of it
-/// never came, for which a file system has zeroes. Nothing that a command is made of has any, so there is one where the reading fails;
-/// anything else is damage, and stays, as does a command that just ends too early. If anything follows the zeroes, what is cut off is
-/// kept in a file beside. More than [`TAIL_LEN`] of that is damage, too.
+/// Cuts off the unreadable rest of the file behind `from`, the end of the last record. The rest was being
+/// appended when the machine failed, and the file system has zeroes for bytes that never reached the disk. No
+/// command is made of zeroes, so a zero stands where parsing fails. Any other byte there is damage, and
+/// stays; so does a command that just ends too early. A rest longer than [`TAIL_LEN`] is damage too. If
+/// anything follows the zeroes, the rest is kept in a file of its own.
 fn cut_hole(directory: &Directory, mut file: &File, from: u64, path: &Path) -> Result<Option<CutOff>> {
     if !directory.parts()?.iter().any(|part| part.last && part.path == path) {
-        return Ok(None); // what follows in later files would go on somewhere else
+        return Ok(None); // the commands of later files continue this file as it is
     }
     let len = file.metadata().map_err(Error::io("examine", path))?.len();
     file.seek(SeekFrom::Start(from)).map_err(Error::io("read", path))?;
@@ -300,7 +311,7 @@ fn cut_hole(directory: &Directory, mut file: &File, from: u64, path: &Path) -> R
     Ok(Some(CutOff { path: path.to_owned(), from: fault.whole, len: len - fault.whole, kept }))
 }
 
-/// Where the zeroes begin that a file of this length ends with, `from` at the earliest.
+/// Returns the start of the zeroes at the end of a file of `len` bytes, `from` at the earliest.
 fn zeroes_from(file: &File, from: u64, len: u64, path: &Path) -> Result<u64> {
     let mut end = len;
     while end > from {
@@ -315,13 +326,14 @@ fn zeroes_from(file: &File, from: u64, len: u64, path: &Path) -> Result<u64> {
     Ok(end)
 }
 
-/// A file has `there` where a tail has `bytes`.
+/// Compares the file's bytes (`there`) with the tail's (`bytes`).
 fn judge(path: PathBuf, place: &Place, there: &[u8], bytes: &[u8], was_started: bool) -> Tail {
     let differ = |at: &usize| there.get(*at) != Some(&bytes[*at]);
     let Some(first) = (0..bytes.len()).find(differ) else { return Tail::Whole { path } };
-    // A file system may note a length before the bytes are there, and these come in any order.
+    // A file system may record a length before the bytes are written, and the bytes reach the disk in any
+    // order.
     let is_hole = there.iter().zip(bytes).all(|(there, byte)| there == byte || *there == 0);
-    // As long as the machine runs, a file has all that was written to it, unless somebody has cut it off.
+    // As long as the machine runs, a file has all bytes written to it, unless another program has cut it.
     if !is_hole || there.len() < bytes.len() && !was_started {
         return Tail::Changed { path };
     }
@@ -329,7 +341,7 @@ fn judge(path: PathBuf, place: &Place, there: &[u8], bytes: &[u8], was_started: 
     Tail::Lacks { path, from: place.offset + first as u64, len: (last - first + 1) as u64 }
 }
 
-/// `None`: it is not there.
+/// Opens a file; `None` if there is no such file.
 fn open(path: &Path) -> Result<Option<File>> {
     match File::open(path) {
         Ok(file) => Ok(Some(file)),
@@ -338,7 +350,7 @@ fn open(path: &Path) -> Result<Option<File>> {
     }
 }
 
-/// As many bytes as there are, at most `len`.
+/// Reads up to `len` bytes; fewer only at the end of the file.
 fn read(file: &File, from: u64, len: usize, path: &Path) -> Result<Vec<u8>> {
     let mut bytes = vec![0; len];
     let mut filled = 0;
@@ -365,7 +377,7 @@ mod tests {
     const BEFORE: u128 = 7;
     const NOW: u128 = 8;
 
-    /// A file with these bytes, and a tail with records of these bytes, the first at this offset.
+    /// Creates a file with these bytes, and a tail with these records, the first at this offset.
     fn crashed(file: &[u8], offset: u64, records: &[&[u8]]) -> (Root, Directory) {
         let root = Root::with(&[("dir/a.aof.manifest", MANIFEST.as_bytes()), (NAME, file)]);
         let inode = fs::metadata(root.0.join(NAME)).expect("there").ino();
@@ -386,7 +398,7 @@ mod tests {
         tail
     }
 
-    /// What becomes of a file after another start of the machine, or after this one (`boot`).
+    /// Restores a file in this run of the machine (`boot`) and checks its content.
     #[track_caller]
     fn restored(file: &[u8], offset: u64, records: &[&[u8]], boot: Option<u128>, expected: &[u8]) -> Tail {
         let (root, directory) = crashed(file, offset, records);
@@ -427,11 +439,13 @@ mod tests {
             lacks(&restored(b"baseon", 4, &two, boot, b"baseonemore"), 6, 5);
             lacks(&restored(&whole[..100], 4, &[&long, b"end"], boot, &whole), 100, long.len() as u64 - 93);
             lacks(&restored(b"", 0, &[b"one"], boot, b"one"), 0, 3);
-            // A file system that notes a length before the bytes are there, which come in any order.
+            // The file system has recorded a length before the bytes were written; they reach the disk in any
+            // order.
             lacks(&restored(b"baseo\0\0\0\0", 4, &two, boot, b"baseonemore"), 5, 6);
             lacks(&restored(b"base\0\0\0more", 4, &two, boot, b"baseonemore"), 4, 3);
             lacks(&restored(b"baseo\0em\0re, torn", 4, &two, boot, b"baseonemore, torn"), 5, 4);
-            // Behind it, what was being appended: a length was noted, and the bytes never came.
+            // Behind the record, a command was being appended: its length was recorded, its bytes were not
+            // written.
             let zeroes = [b"baseo\0\0\0\0\0\0*1\r\n$4\r\nto".as_slice(), &[0; 2 * BLOCK]].concat();
             lacks(&restored(&zeroes, 4, &two, boot, b"baseonemore"), 5, 6);
             lacks(&restored(&zeroes[..11], 4, &two, boot, b"baseonemore"), 5, 6);
@@ -439,14 +453,15 @@ mod tests {
             let whole = restored(b"baseonemore\0\0", 4, &two, boot, b"baseonemore");
             assert!(matches!(whole, Tail::Whole { .. }));
         }
-        // As long as the machine runs, somebody else has put them there.
+        // In the same run of the machine, only another program can have put the zeroes there.
         let whole = restored(b"baseonemore\0\0", 4, &[b"one", b"more"], Some(BEFORE), b"baseonemore\0\0");
         assert!(matches!(whole, Tail::Whole { .. }));
-        // The machine goes on, but its file system was another one for a while.
+        // The machine goes on, but its file system was replaced for a while.
         lacks(&restored(b"base\0\0\0more", 4, &[b"one", b"more"], Some(BEFORE), b"baseonemore"), 4, 3);
     }
 
-    /// What follows the last record was being appended: of what never came, zeroes are left, wherever they are.
+    /// Bytes behind the last record were being appended; zeroes stand anywhere for bytes that never reached
+    /// the disk.
     #[test]
     fn holes_behind_the_last_record_are_cut_off() {
         const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
@@ -458,7 +473,7 @@ mod tests {
                 assert!(matches!(tail, Tail::Whole { .. }));
             }
             let (as_it_is, boot) = (behind(file), Some(BEFORE));
-            restored(&as_it_is, 4, &records, boot, &as_it_is); // somebody else has put them there
+            restored(&as_it_is, 4, &records, boot, &as_it_is); // another program has put them there
         };
         becomes(&[PING, &[0; 10], PING], &[PING]);
         becomes(&[&[0; 10], PING], &[]);
@@ -470,7 +485,7 @@ mod tests {
             becomes(&[&file], &[PING]);
         }
         becomes(&[PING, b"*3", &vec![0; 3 * TAIL_LEN]], &[PING]);
-        // Damage: no zeroes where it is wrong, or more behind them than can have been on its way.
+        // Damage: no zero where parsing fails, or a rest longer than a tail.
         let binary: &[u8] = b"*2\r\n$4\r\nECHO\r\n$2\r\n\0\0\r\n";
         let wrong_len: &[u8] = b"*1\r\n$5\r\nPING\r\n";
         for damage in [b"x", wrong_len, b"*1\r\n$x\r\n\0\0"] {
@@ -478,14 +493,14 @@ mod tests {
         }
         let long = PING.repeat(TAIL_LEN / PING.len() + 1);
         becomes(&[PING, &[0], &long], &[PING, &[0], &long]);
-        // A transaction goes as a whole.
+        // A transaction is cut off as a whole.
         let multi: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
         becomes(&[PING, multi, PING, &[0; 9], PING], &[PING]);
-        // What ends too early is the loader's: it says so, or refuses it if it is told to.
+        // A command that ends too early is left to the loader, which reports or refuses it as configured.
         becomes(&[PING, &PING[..9]], &[PING, &PING[..9]]);
     }
 
-    /// Later files go on where the earlier one ended; and whoever only looks at the log changes nothing without being asked.
+    /// A later file goes on where an earlier file ended; a check of the file changes nothing unasked.
     #[test]
     fn holes_stay_in_a_file_that_is_not_the_last_and_where_nothing_is_loaded() {
         let holed = b"baseone\0\0*1\r\n$4\r\nPING\r\n";
@@ -543,7 +558,7 @@ mod tests {
         let aside = restore(&directory, Some(NOW)).expect("put aside").aside.expect("its path");
         assert_eq!(fs::read(root.0.join(NAME)).expect("there"), b"base");
         assert_ne!(directory.unused_tail_path(), aside, "another one does not replace it");
-        // It may be one before the last, whose sync has failed.
+        // The tail may belong to an earlier file, whose last sync failed.
         fs::rename(aside, directory.tail_path()).expect("back");
         fs::rename(root.0.join("other"), root.0.join(NAME)).expect("back");
         let manifest = format!("{MANIFEST}file a.aof.2.incr.aof seq 2 type i\n");
@@ -564,7 +579,7 @@ mod tests {
         let new = tail(place(5, 16), &[b"fourth"]);
         let both = [&new[..], &old[BLOCK..]].concat();
         assert_eq!(row(&both), Some((place(5, 16), b"fourth".to_vec())));
-        // The same epoch is not enough.
+        // An equal epoch is not enough.
         let same = [&tail(place(4, 16), &[b"fourth"])[..], &old[BLOCK..]].concat();
         assert_eq!(row(&same), Some((place(4, 16), b"fourth".to_vec())));
         assert_eq!(row(&old).expect("a row").1, b"firstsecondthird");
@@ -585,7 +600,7 @@ mod tests {
             assert_eq!(row(&changed).map_or(Vec::new(), |(_, bytes)| bytes), expected, "byte {at}");
         }
         for len in 0..whole.len() {
-            let _ = row(&whole[..len]); // whatever it finds, it comes back
+            let _ = row(&whole[..len]); // any result will do: it must return
         }
         let lies = header(&Place { offset: u64::MAX, ..place }, b"one");
         assert!(row(&[&lies[..], b"one"].concat()).is_some_and(|(_, bytes)| bytes == b"one"));

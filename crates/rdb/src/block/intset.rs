@@ -53,7 +53,7 @@ impl Cursor {
     }
 }
 
-/// The block of these integers, which ascend and are at most `u32::MAX`, into `out`, which is emptied first.
+/// Writes the block of these integers (ascending, at most `u32::MAX`) to `out`, which is emptied first.
 pub(crate) fn block(numbers: impl Iterator<Item = i64> + Clone, out: &mut Vec<u8>) {
     let (count, width) =
         numbers.clone().fold((0u32, 2), |(count, width), number| (count + 1, width.max(width_of(number))));

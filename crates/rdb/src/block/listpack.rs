@@ -9,10 +9,11 @@
 //!   110vvvvv vvvvvvvv             -4,096..4,095       1111 0001..0100    integer of 16, 24, 32, 64 bits
 //! ```
 //!
-//! Numbers have their lowest byte first, but for those whose first bits are in the form's byte.
+//! Numbers are little-endian, except for numbers that begin in the form's byte.
 //!
-//! Behind 16,383 bytes, the most that two bytes can say, Redis has three, and so on; Valkey 9.1 has two, and each refuses what the other
-//! writes. Both are read here, and written is what the reader of the version takes.
+//! For a backward length that just fits two bytes (16,383), Redis takes three, and so on; Valkey 9.1 takes
+//! two. Each refuses the other's form. The cursor reads both; the builder writes the form that readers of the
+//! version know.
 //!
 //! Source: the listpack specification (github.com/antirez/listpack).
 
@@ -22,13 +23,13 @@ use crate::item::Item;
 
 const HEADER: usize = 6;
 const END: u8 = 0xff;
-/// In the header: there are this many or more.
+/// In the header: this many elements or more.
 const UNCOUNTED: u16 = u16::MAX;
 
-/// The elements of a block, one after the other.
+/// Reads a block's elements in sequence.
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor {
-    /// Where the next element starts. `HEADER <= at < block.len()`.
+    /// Position of the next element. `HEADER <= at < block.len()`.
     at: usize,
     found: u32,
     announced: u16,
@@ -55,7 +56,7 @@ impl Cursor {
         }
         let (element, end) = element(body, self.at)?;
         self.at = behind_back_length(body, end, end - self.at)?;
-        self.found += 1; // at most one per two bytes of at most 4 GiB
+        self.found += 1; // at most an element per two bytes of at most 4 GiB
         Ok(Some(element))
     }
 
@@ -68,20 +69,20 @@ impl Cursor {
         u64::from(self.announced)
     }
 
-    /// Where the next element starts.
+    /// Position of the next element.
     pub(crate) fn position(&self) -> usize {
         self.at
     }
 }
 
-/// Elements that a [`Cursor`] has passed before, so that nothing can be wrong with them.
+/// Elements that a [`Cursor`] has already checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Passed {
     at: usize,
 }
 
 impl Passed {
-    /// From a position that a cursor had.
+    /// Starts at a position of a cursor.
     pub(crate) fn from(at: usize) -> Passed {
         Passed { at }
     }
@@ -94,7 +95,7 @@ impl Passed {
     }
 }
 
-/// The element that starts `at`, and where its content ends.
+/// Returns the element that starts at `at`, and the end of its content.
 #[inline]
 fn element(body: &[u8], at: usize) -> Result<(Element, usize), Flaw> {
     let [form] = fixed(body, at)?;
@@ -105,7 +106,7 @@ fn element(body: &[u8], at: usize) -> Result<(Element, usize), Flaw> {
         0x80..=0xbf => string(at + 1, usize::from(form & 0x3f)),
         0xc0..=0xdf => {
             let [low] = fixed(body, at + 1)?;
-            let number = i16::from_be_bytes([form << 3 | low >> 5, low << 3]) >> 3; // 13 bits, the first is the sign
+            let number = i16::from_be_bytes([form << 3 | low >> 5, low << 3]) >> 3; // 13 bits, sign first
             int(i64::from(number), 1)
         }
         0xe0..=0xef => {
@@ -122,7 +123,7 @@ fn element(body: &[u8], at: usize) -> Result<(Element, usize), Flaw> {
     }
 }
 
-/// The position behind the length that stands at `at`, if it says `len`.
+/// Returns the position behind the backward length at `at`; an error unless it is `len`.
 #[inline]
 fn behind_back_length(body: &[u8], at: usize, len: usize) -> Result<usize, Flaw> {
     if len < 0x80 && body.get(at) == Some(&(len as u8)) {
@@ -136,8 +137,8 @@ fn behind_back_length(body: &[u8], at: usize, len: usize) -> Result<usize, Flaw>
     }
 }
 
-/// The length as it stands behind an element: 7 bits a byte, the highest first; all but the first byte have the top bit
-/// set, which tells who reads backwards to go on.
+/// Returns the backward length: 7 bits a byte, the highest first. All bytes but the first have the top bit
+/// set: a backward reader goes on.
 fn back_length(len: usize, size: usize) -> ([u8; 5], usize) {
     let mut bytes = [0; 5];
     for (index, byte) in bytes[..size].iter_mut().enumerate() {
@@ -147,7 +148,8 @@ fn back_length(len: usize, size: usize) -> ([u8; 5], usize) {
     (bytes, size)
 }
 
-/// As Redis has it, which gives the greatest lengths of two, three and four bytes one more than they need.
+/// The size in Redis, which takes a byte more than necessary for the greatest lengths of two, three and four
+/// bytes.
 #[inline]
 fn back_length_bytes(len: usize) -> usize {
     match len {
@@ -159,18 +161,18 @@ fn back_length_bytes(len: usize) -> usize {
     }
 }
 
-/// The same as Valkey 9.1 has it.
+/// The size in Valkey 9.1.
 fn narrow_back_length_bytes(len: usize) -> usize {
     back_length_bytes(len) - usize::from(matches!(len, 0x3fff | 0x1f_ffff | 0xfff_ffff))
 }
 
-/// The bytes of the length that stands at `at`, which should say `len`. The two ways differ in the first of them.
+/// Size of the backward length at `at`, which should be `len`. The two forms differ in their first byte.
 #[inline]
 fn back_length_there(block: &[u8], at: usize, len: usize) -> usize {
     if block.get(at) == Some(&0) { back_length_bytes(len) } else { narrow_back_length_bytes(len) }
 }
 
-/// Bytes that a string takes at most, with form and length behind: to see beforehand whether it fits.
+/// Upper bound of a string's size with form and backward length: to check whether it fits.
 pub(crate) fn size_max(len: usize) -> usize {
     let content = match len {
         0..64 => 1 + len,
@@ -180,29 +182,30 @@ pub(crate) fn size_max(len: usize) -> usize {
     content + back_length_bytes(content)
 }
 
-/// Whether Redis and Valkey write a string of this length in ways that the other refuses: where there is another form, that is taken.
+/// Whether Redis and Valkey write a string of this length in forms that the other refuses. The encoder then
+/// avoids a listpack.
 pub(crate) fn is_disputed(len: usize) -> bool {
     let content = len.saturating_add(5);
     back_length_bytes(content) != narrow_back_length_bytes(content)
 }
 
-/// Builds a block. The memory is kept from one to the next.
+/// Builds a block. The memory is kept for the next block.
 #[derive(Debug, Default)]
 pub(crate) struct Builder {
     /// Elements without header and end mark.
     body: Vec<u8>,
     elements: u32,
-    /// Lengths are Valkey's.
+    /// Backward lengths are Valkey's.
     narrow: bool,
 }
 
 impl Builder {
-    /// For readers of files of Valkey's own versions, or of Redis'.
+    /// `narrow`: for readers of Valkey's own versions; otherwise for Redis.
     pub(crate) fn new(narrow: bool) -> Builder {
         Builder { narrow, ..Builder::default() }
     }
 
-    /// Bytes of the block as it is now.
+    /// Current length of the block in bytes.
     pub(crate) fn len(&self) -> usize {
         HEADER + self.body.len() + 1
     }
@@ -216,7 +219,7 @@ impl Builder {
         self.elements = 0;
     }
 
-    /// What reads as an integer is stored as one: Redis compares elements by that.
+    /// Stores an item that reads as an integer as an integer: Redis compares elements in this form.
     pub(crate) fn push(&mut self, item: Item<'_>) {
         let start = self.body.len();
         match (item.int(), item) {
@@ -231,7 +234,7 @@ impl Builder {
         self.elements += 1;
     }
 
-    /// Puts the elements of another block behind those of this one.
+    /// Appends the elements of another block.
     pub(crate) fn append(&mut self, other: &Builder) {
         self.body.extend_from_slice(&other.body);
         self.elements += other.elements;
@@ -263,7 +266,7 @@ impl Builder {
         self.body.extend_from_slice(content);
     }
 
-    /// The whole block, into `out`, which is emptied first. It has at most 4 GiB.
+    /// Writes the whole block, at most 4 GiB, to `out`, which is emptied first.
     pub(crate) fn block(&self, out: &mut Vec<u8>) {
         out.clear();
         out.reserve(self.len());
@@ -329,7 +332,7 @@ mod tests {
             assert_eq!(items(&block), Ok(vec![string, b"end".to_vec()]));
             assert_eq!(block.len(), HEADER + size_max(len) + size_max(3) + 1);
         }
-        // With its form, as long as two bytes could say, or three: Redis takes one more for that.
+        // Lengths, form included, at the limits of two and three bytes: there Redis takes one byte more.
         for (len, back) in [(16_377, 2), (16_378, 3), (2_097_145, 3), (2_097_146, 4)] {
             assert_eq!(size_max(len), 5 + len + back, "{len}");
             assert_eq!(is_disputed(len), len % 2 == 0 && back > 2, "{len}");

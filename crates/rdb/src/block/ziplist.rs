@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! total bytes, u32 | offset of the last element, u32 | elements, u16 (65,535: count them) | element .. | ff
-//! element: length of the one before it (a byte, or fe and u32) | form | content
+//! element: length of the previous element (a byte, or fe and u32) | form | content
 //!
 //!   00llllll                string, up to 63 bytes          11000000   integer of 16 bits
 //!   01llllll llllllll       string, up to 16,383 bytes      11010000   of 32
@@ -11,9 +11,10 @@
 //!                                                           11111110   of 8
 //! ```
 //!
-//! Lengths of strings have their highest byte first, all other numbers their lowest.
+//! Lengths of strings are big-endian, all other numbers little-endian.
 //!
-//! A length before an element may take five bytes although one would do: Redis does not shrink it in place.
+//! The length before an element may take five bytes although a single byte would do: Redis does not shrink
+//! it.
 
 use super::{Element, Flaw, fixed, int24, span};
 use crate::error::Reason;
@@ -25,9 +26,9 @@ const LONG_BEFORE: u8 = 0xfe;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor {
-    /// Where the next element starts. `HEADER <= at < block.len()`.
+    /// Position of the next element. `HEADER <= at < block.len()`.
     at: usize,
-    /// Where the element before it starts; `at` before the first one.
+    /// Position of the previous element; `at` before the first.
     before: usize,
     found: u32,
     announced: u16,
@@ -56,7 +57,7 @@ impl Cursor {
         let form_at = self.behind_length_before(body)?;
         let (element, end) = element(body, form_at)?;
         (self.before, self.at) = (self.at, end);
-        self.found += 1; // at most one per two bytes of at most 4 GiB
+        self.found += 1; // at most an element per two bytes of at most 4 GiB
         Ok(Some(element))
     }
 
@@ -85,7 +86,7 @@ impl Cursor {
     }
 }
 
-/// The element whose form stands at `at`, and where it ends.
+/// Returns the element whose form stands at `at`, and its end.
 fn element(body: &[u8], at: usize) -> Result<(Element, usize), Flaw> {
     let [form] = fixed(body, at)?;
     let string = |start: usize, len: usize| span(body, start, len).map(|element| (element, start + len));
@@ -119,7 +120,7 @@ mod tests {
         Ok(all)
     }
 
-    /// A block of elements given as form and content.
+    /// Returns a block of elements given as form and content.
     fn block(elements: &[Vec<u8>]) -> Vec<u8> {
         let mut out = vec![0; HEADER];
         let (mut before, mut tail) = (0, HEADER);

@@ -3,7 +3,7 @@
 //! ```text
 //! pairs, a byte (254: count them) | field | value | .. | ff
 //! field: length (a byte, or fe and u32) | bytes
-//! value: length | unused bytes behind it, a byte | bytes | unused ones
+//! value: length | number of unused bytes, a byte | bytes | unused bytes
 //! ```
 
 use super::{Element, Flaw, fixed, span};
@@ -14,7 +14,7 @@ const LONG: u8 = 0xfe;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor {
-    /// Where the next element starts. `1 <= at < block.len()`.
+    /// Position of the next element. `1 <= at < block.len()`.
     at: usize,
     /// Fields and values together.
     found: u32,
@@ -24,7 +24,7 @@ pub(crate) struct Cursor {
 impl Cursor {
     pub(crate) fn open(block: &[u8]) -> Result<Cursor, Flaw> {
         let [pairs] = fixed(block, 0)?;
-        // Lengths have 32 bits, so no element of a block within this bound can end beyond what a u32 counts.
+        // Lengths have 32 bits, so no element of a block within this bound can end beyond a `u32`.
         if block.len() == 1 || block.len() > u32::MAX as usize {
             return Err(Flaw::new(0, Reason::Count));
         }

@@ -8,7 +8,7 @@ use crate::error::{Error, Reason, Result};
 use crate::item::Item;
 use crate::source::Source;
 
-/// How a list node says what it is.
+/// The forms of a list node.
 const PLAIN_NODE: u64 = 1;
 const PACKED_NODE: u64 = 2;
 
@@ -16,10 +16,10 @@ const PACKED_NODE: u64 = 2;
 pub struct Elements<'d, S> {
     decoder: &'d mut Decoder<S>,
     from: Origin,
-    /// `None`: they may repeat.
+    /// `None`: elements may repeat.
     seen: Option<Seen>,
     any: bool,
-    /// Where the last one starts, or the block that it is in.
+    /// Offset of the last element, or of its block.
     at: u64,
 }
 
@@ -29,11 +29,11 @@ enum Origin {
     Nodes { left: u64, nodes: Nodes, open: Option<Packed> },
 }
 
-/// What a quicklist is made of.
+/// The nodes of a quicklist.
 #[derive(Clone, Copy)]
 pub(super) enum Nodes {
     Ziplists,
-    /// Listpacks or single elements, each after a number that says which.
+    /// Listpacks or single elements, each after a number that names its form.
     Containers,
 }
 
@@ -60,18 +60,18 @@ impl<'d, S: Source> Elements<'d, S> {
         elements
     }
 
-    /// How many there are, as far as that is announced, and at most what can be left: a hint, to make room by.
+    /// Announced number of elements, at most as many as can be left: a hint for allocations.
     pub fn expected(&self) -> usize {
         match &self.from {
             Origin::Plain { left } => self.decoder.believable(*left),
             Origin::Block(packed) => packed.expected(self.decoder.blob(packed.blob)),
-            Origin::Nodes { left, .. } => self.decoder.believable(*left), // at the least
+            Origin::Nodes { left, .. } => self.decoder.believable(*left), // at least
         }
     }
 
-    /// The next one; `None` behind the last.
+    /// Returns the next element; `None` behind the last.
     ///
-    /// [`Reason::Duplicate`] comes from sets only, and not if that was left to the caller.
+    /// Only sets return [`Reason::Duplicate`], unless duplicates were left to the caller.
     #[allow(clippy::should_implement_trait, reason = "it lends, which iterators cannot")]
     pub fn next(&mut self) -> Result<Option<Item<'_>>> {
         let Some(place) = self.find()? else {

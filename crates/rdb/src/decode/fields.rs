@@ -9,7 +9,7 @@ use crate::error::{Error, Reason, Result};
 use crate::item::Item;
 use crate::source::Source;
 
-/// The last time that Redis 7.4 can give a field: 48 bits.
+/// Latest expiry of a field in Redis 7.4: 48 bits.
 const REDIS_EXPIRY_MAX: Millis = (1 << 48) - 1;
 
 /// The fields, in the order in which they are stored.
@@ -19,7 +19,7 @@ pub struct Fields<'d, S> {
     expiry: Expiry,
     seen: Option<Seen>,
     any: bool,
-    /// Where the last one starts, or the block that they are in.
+    /// Offset of the last field, or of its block.
     at: u64,
 }
 
@@ -27,7 +27,7 @@ pub struct Fields<'d, S> {
 pub struct Field<'a> {
     pub name: Item<'a>,
     pub value: Item<'a>,
-    /// When it expires, which may have passed.
+    /// Time of expiry, possibly past.
     pub expires: Option<Millis>,
 }
 
@@ -36,13 +36,13 @@ enum Origin {
     Block(Packed),
 }
 
-/// Where a field's expiry stands.
+/// The position of a field's expiry.
 #[derive(Clone, Copy)]
 pub(super) enum Expiry {
     None,
     /// Behind the value: a third element of a block (0: none), or eight bytes (-1: none).
     Behind,
-    /// A length before the field (0: none); with an earliest one, 1 stands for that.
+    /// A length before the field (0: none). With an earliest expiry, 1 stands for it.
     Before {
         earliest: Option<Millis>,
     },
@@ -70,7 +70,7 @@ impl<'d, S: Source> Fields<'d, S> {
         fields
     }
 
-    /// How many there are, as far as that is announced, and at most what can be left: a hint, to make room by.
+    /// Announced number of fields, at most as many as can be left: a hint for allocations.
     pub fn expected(&self) -> usize {
         match &self.from {
             Origin::Plain { left } => self.decoder.believable(*left),
@@ -78,7 +78,7 @@ impl<'d, S: Source> Fields<'d, S> {
         }
     }
 
-    /// The next one; `None` behind the last.
+    /// Returns the next field; `None` behind the last.
     #[allow(clippy::should_implement_trait, reason = "it lends, which iterators cannot")]
     pub fn next(&mut self) -> Result<Option<Field<'_>>> {
         let Some((name, value, expires)) = self.find()? else {

@@ -1,4 +1,4 @@
-//! A long string, which is read in pieces: neither its compressed form nor what that stands for lies in memory as a whole.
+//! A long string, read in pieces: neither its compressed nor its unpacked form is in memory as a whole.
 
 use super::{Announced, Decoder};
 use crate::error::{Error, Reason, Result};
@@ -6,7 +6,7 @@ use crate::item::Item;
 use crate::lzf::Unpacker;
 use crate::source::Source;
 
-/// Bytes of each piece but the last one. A string of no more than one piece is no long one.
+/// Length of each piece but the last, in bytes. A longer string is a long string.
 pub const PIECE: usize = 64 * 1024;
 
 /// See the module's text.
@@ -15,7 +15,7 @@ pub struct LongString<'d, S> {
     len: u64,
     left: u64,
     form: Form,
-    /// Where the string starts.
+    /// Offset of the string.
     at: u64,
 }
 
@@ -56,13 +56,13 @@ impl<'d, S: Source> LongString<'d, S> {
         Ok(Text::Long(LongString { decoder, len, left: len, form, at }))
     }
 
-    /// The length of the whole, in bytes.
+    /// Length of the whole string in bytes.
     #[allow(clippy::len_without_is_empty, reason = "it is long")]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// The next piece: [`PIECE`] bytes, or fewer at the end. `None` behind the last one.
+    /// Returns the next piece of [`PIECE`] bytes, the last possibly shorter; `None` behind the last piece.
     #[allow(clippy::should_implement_trait, reason = "a piece is lent out")]
     pub fn next(&mut self) -> Result<Option<&[u8]>> {
         let len = PIECE.min(usize::try_from(self.left).unwrap_or(PIECE));

@@ -10,18 +10,19 @@ use crate::error::{Error, Reason, Result};
 use crate::item::{Digits, Item};
 use crate::source::Source;
 
-/// The lengths of a textual score that stand for what has no digits.
+/// Lengths of a textual score that stand for scores without digits.
 const TEXT_NAN: u8 = 253;
 const TEXT_INFINITY: u8 = 254;
 const TEXT_MINUS_INFINITY: u8 = 255;
 
-/// The members. Those of a block ascend by score and then by bytes; others come in any order, Redis' own descending.
+/// The members. In a block they ascend by score, then by bytes; elsewhere they have any order, in Redis
+/// descending.
 pub struct Members<'d, S> {
     decoder: &'d mut Decoder<S>,
     from: Origin,
     seen: Option<Seen>,
     any: bool,
-    /// Where the last one starts, or the block that they are in.
+    /// Offset of the last member, or of its block.
     at: u64,
 }
 
@@ -55,7 +56,7 @@ impl<'d, S: Source> Members<'d, S> {
         members
     }
 
-    /// How many there are, as far as that is announced, and at most what can be left: a hint, to make room by.
+    /// Announced number of members, at most as many as can be left: a hint for allocations.
     pub fn expected(&self) -> usize {
         match &self.from {
             Origin::Plain { left, .. } => self.decoder.believable(*left),
@@ -63,7 +64,7 @@ impl<'d, S: Source> Members<'d, S> {
         }
     }
 
-    /// The next one; `None` behind the last.
+    /// Returns the next member; `None` behind the last.
     #[allow(clippy::should_implement_trait, reason = "it lends, which iterators cannot")]
     pub fn next(&mut self) -> Result<Option<Member<'_>>> {
         let Some((name, score)) = self.find()? else {
@@ -121,7 +122,7 @@ fn packed_score(score: Item<'_>) -> std::result::Result<f64, Reason> {
     }
 }
 
-/// A score of old: the length of its text in a byte, then the text.
+/// Reads an old score: the length of its text in a byte, then the text.
 fn textual<S: Source>(decoder: &mut Decoder<S>) -> Result<f64> {
     let at = decoder.position();
     match decoder.byte()? {

@@ -7,7 +7,7 @@ use crate::error::{Error, Reason, Result};
 #[derive(Debug)]
 pub(super) struct Packed {
     pub(super) blob: Blob,
-    /// Where the string that is the block starts in the source.
+    /// Offset of the block's string in the source.
     pub(super) at: u64,
     cursor: Cursor,
 }
@@ -18,13 +18,13 @@ impl Packed {
         Ok(Packed { blob, at, cursor })
     }
 
-    /// `block` is the one that lies at `self.blob`.
+    /// `block` is the block at `self.blob`.
     #[inline]
     pub(super) fn next(&mut self, block: &[u8]) -> Result<Option<Element>> {
         self.cursor.next(block).map_err(|flaw| located(self.at, flaw))
     }
 
-    /// The next element, which must be there because another came before it.
+    /// Returns the partner of the previous element; an error if it is missing.
     #[inline]
     pub(super) fn counterpart(&mut self, block: &[u8]) -> Result<Element> {
         self.next(block)?.ok_or(Error::new(self.at, Reason::Unpaired))
@@ -38,7 +38,7 @@ impl Packed {
         }
     }
 
-    /// How many elements there are, as far as the block says and can hold; `block` is as with `next`.
+    /// Number of elements, as far as the block names and can hold them; `block` as with `next`.
     pub(super) fn expected(&self, block: &[u8]) -> usize {
         usize::try_from(self.cursor.announced()).unwrap_or(usize::MAX).min(block.len() / 2)
     }

@@ -1,8 +1,8 @@
-//! Going over a value: finding where it ends, without looking into it.
+//! Skips values: finds a value's end without decoding it.
 //!
-//! The walk knows no more than lengths and counts. So it costs a step per string where a value is written plain, and
-//! one for all of a packed block; what is wrong inside is found by whoever reads the value. Both walks take the same
-//! steps, so a value that can be read ends where this one says.
+//! The walk knows only lengths and counts. It costs a step per string of a plain value, and a single step for
+//! a packed block; a fault inside the block appears on reading. Skipping and reading take the same steps, so
+//! a readable value ends at the same offset for both.
 
 use super::Announced;
 use super::Decoder;
@@ -10,14 +10,14 @@ use crate::error::{Error, Reason, Result};
 use crate::kind::{self, FIRST_VALKEY_VERSION};
 use crate::source::Source;
 
-/// Bytes of a textual score whose length is at least this are none: it stands for an infinity, or for no number.
+/// A length of a textual score from here on has no bytes: it stands for an infinity or NaN.
 const TEXT_LENGTHS_END: u8 = 253;
 
 const SCORE_BYTES: u64 = 8;
 const MILLIS_BYTES: u64 = 8;
 const ID_BYTES: u64 = 16;
 
-/// What a module's data consists of: numbers of 64 bits as lengths, floats, doubles, strings, up to an end mark.
+/// Item types of a module's data: numbers of 64 bits as lengths, floats, doubles, strings, up to an end mark.
 const MODULE_END: u64 = 0;
 const MODULE_SIGNED: u64 = 1;
 const MODULE_UNSIGNED: u64 = 2;
@@ -26,9 +26,9 @@ const MODULE_DOUBLE: u64 = 4;
 const MODULE_STRING: u64 = 5;
 
 impl<S: Source> Decoder<S> {
-    /// Goes over a value whose type's number has been read. It takes no memory, and finds no more than its end.
+    /// Skips a value after its type's number. Allocates no memory and detects only faults that hide the end.
     ///
-    /// Values of modules can be passed, too, though they cannot be read.
+    /// Values of modules can be skipped too, though not read.
     pub fn pass_object_of(&mut self, kind: u8) -> Result<()> {
         let at = self.position();
         let of_valkey = self.version >= FIRST_VALKEY_VERSION;
@@ -71,12 +71,12 @@ impl<S: Source> Decoder<S> {
                 self.length()?;
                 self.pass_module_data()
             }
-            kind::MODULE => Err(Error::new(at, Reason::ModuleType)), // its data has no marks to go by
+            kind::MODULE => Err(Error::new(at, Reason::ModuleType)), // its data have no marks
             kind => Err(Error::new(at, Reason::UnknownType(kind))),
         }
     }
 
-    /// By how many bytes the compressed strings that were passed are longer than what was sent, as they say themselves.
+    /// Sum of the announced savings of skipped compressed strings, in bytes.
     pub(crate) fn packed_away(&self) -> u64 {
         self.packed_away
     }
@@ -98,7 +98,7 @@ impl<S: Source> Decoder<S> {
         }
     }
 
-    /// What a module wrote, up to its end mark.
+    /// Skips a module's data up to its end mark.
     pub(crate) fn pass_module_data(&mut self) -> Result<()> {
         loop {
             let at = self.position();
@@ -113,7 +113,8 @@ impl<S: Source> Decoder<S> {
         }
     }
 
-    /// A count, and so many elements. Each takes a byte at the least, so the end of the source ends any count.
+    /// Reads a count and skips as many elements. Each has at least a byte, so the source's end bounds the
+    /// loop.
     fn pass_each(&mut self, mut element: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
         for _ in 0..self.length()? {
             element(self)?;
@@ -144,10 +145,11 @@ impl<S: Source> Decoder<S> {
         }
     }
 
-    /// See `stream.rs` and `stream/groups.rs` for how it is laid out.
+    /// See `stream.rs` and `stream/groups.rs` for the layout.
     fn pass_stream(&mut self, form: u8) -> Result<()> {
         self.pass_each(Self::pass_two_strings)?;
-        let numbers = if form == 1 { 3 } else { 8 }; // length and last id; first and highest deleted id, entries added
+        // length and last id; first and highest deleted id, entries added
+        let numbers = if form == 1 { 3 } else { 8 };
         self.pass_lengths(numbers)?;
         self.pass_each(|decoder| {
             decoder.pass_string()?;

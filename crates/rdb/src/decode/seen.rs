@@ -1,8 +1,9 @@
-//! Which members of a value have come before, by 128 bits of a keyed hash each.
+//! The members of a value seen so far, as keyed hashes of 128 bits.
 //!
-//! Copies of the members would double the memory that a value takes while it is read; fingerprints cost 16 bytes. Two
-//! members of a value of ten million share one with a probability of 10^-25, and the keys are drawn anew in each
-//! process, so that nobody can prepare a value that is refused, let alone one that is not.
+//! Copies of the members would double the memory of a value while it is read; a fingerprint has 16 bytes. In
+//! a value of ten million members two share a fingerprint with a probability of 10^-25. The hash keys are
+//! drawn anew in each process, so no client can prepare a value that is refused by mistake, or a duplicate
+//! that is accepted.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
@@ -11,7 +12,7 @@ use foldhash::quality::RandomState;
 
 use crate::item::{Digits, Item};
 
-/// Most members that room is made for beforehand: 36 MB. A count is only an announcement.
+/// Most members to reserve memory for: 36 MB. A count is only an announcement.
 const ROOM_MAX: usize = 1 << 20;
 
 #[derive(Default)]
@@ -22,14 +23,14 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// With room for as many: growing a large table costs more than filling it.
+    /// Reserves memory for as many members: growing a large table costs more than filling it.
     pub(super) fn with_room(members: usize) -> Seen {
         let mut seen = Seen::default();
         seen.prints.reserve(members.min(ROOM_MAX));
         seen
     }
 
-    /// False: it has been seen.
+    /// False if the item was seen before.
     pub(super) fn insert(&mut self, item: Item<'_>) -> bool {
         let mut digits = Digits::default();
         let bytes = item.bytes(&mut digits);
@@ -44,7 +45,7 @@ fn hash(state: &RandomState, bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// A fingerprint is a hash already.
+/// Passes a fingerprint on as its own hash.
 #[derive(Default)]
 struct Print(u64);
 

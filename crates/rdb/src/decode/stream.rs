@@ -1,14 +1,14 @@
-//! Streams: entries first, then what the stream says of itself, then its consumer groups.
+//! Streams: entries, then the stream's counters and ids, then its consumer groups.
 //!
 //! ```text
 //! nodes | (id of the node's first entry, 16 bytes | listpack) .. | length | last id | ..
 //!
 //! listpack: live | deleted | n | name 1 .. name n | 0 | entry ..
-//! entry:    flags | id - node's | [n' | name 1 | value 1 | ..  or, with the node's names:  value 1 | ..] | elements
+//! entry:    flags | id - node's | [n' | name 1 | value 1 | ..; with shared names: value 1 | ..] | elements
 //! ```
 //!
-//! An entry is checked as a whole before it is handed out, so that its fields can be walked without errors. Deleted
-//! ones are passed over: their place in the order says nothing, since ids may be given out anew below them (XSETID).
+//! An entry is checked as a whole before it is lent, so that its fields can be walked without errors. Deleted
+//! entries are skipped, and their order is not checked, since ids may be used again below them (XSETID).
 
 mod groups;
 
@@ -28,24 +28,24 @@ const SAME_NAMES: i64 = 2;
 
 const COUNT_MAX: u64 = i64::MAX as u64;
 
-/// A node takes 16 bytes of id with their length, and a length of a listpack.
+/// Least size of a node: an id of 16 bytes with its length, and the length of a listpack.
 const NODE_BYTES_MIN: u64 = 18;
 
 /// The entries of a stream.
 pub struct Stream<'d, S> {
     decoder: &'d mut Decoder<S>,
-    /// Which of the three forms: each has more behind the entries than the one before.
+    /// The form, 1 to 3: each has more data behind the entries than its predecessor.
     form: u8,
     nodes_left: u64,
     node: Option<Node>,
-    /// Entries so far, and the ids of the first and last of them.
+    /// Number of entries so far, and the ids of the first and the last.
     length: u64,
     first: Id,
     last: Id,
     corrections: Corrections,
 }
 
-/// What becomes of counts and ids that the entries contradict.
+/// The treatment of counts and ids that the entries contradict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Corrections {
     Refused,
@@ -54,7 +54,7 @@ enum Corrections {
 }
 
 impl Corrections {
-    /// Whether a contradiction may be passed over, which is remembered.
+    /// Whether a contradiction may be ignored; records that there is a contradiction.
     fn make(&mut self) -> bool {
         if *self == Corrections::Allowed {
             *self = Corrections::Made;
@@ -63,17 +63,17 @@ impl Corrections {
     }
 }
 
-/// A node that is being read.
+/// The node being read.
 struct Node {
     blob: Blob,
-    /// Where it starts in the source.
+    /// Offset of the node in the source.
     at: u64,
     cursor: Cursor,
     id: Id,
-    /// Where the names start that entries may share, and how many there are.
+    /// Position and number of the names that entries may share.
     names_at: usize,
     names: u64,
-    /// What the node says, less what has been seen.
+    /// The node's counts, less the entries seen.
     live: i64,
     deleted: i64,
 }
@@ -88,7 +88,7 @@ pub struct Entry<'a> {
     fields: u64,
 }
 
-/// Where an entry's field names stand.
+/// The position of an entry's field names.
 #[derive(Clone, Debug)]
 enum Shared {
     /// Before each value.
@@ -103,7 +103,7 @@ pub struct EntryFields<'a> {
     entry: Entry<'a>,
 }
 
-/// An entry that the cursor has passed.
+/// An entry behind the cursor.
 struct Found {
     id: Id,
     shared: bool,
@@ -112,7 +112,7 @@ struct Found {
 }
 
 impl<'a> Entry<'a> {
-    /// At least one; never more than the source has elements.
+    /// Number of fields: not zero, and never more than the source has elements.
     pub fn len(&self) -> u64 {
         self.fields
     }
@@ -121,9 +121,10 @@ impl<'a> Entry<'a> {
         self.fields == 0
     }
 
-    /// True if the names are the same as those of other entries around it, and stored once.
+    /// Whether the names are stored once for several entries of the node.
     ///
-    /// A store that keeps a copy of them per entry could be made to take many times the memory of what it is sent.
+    /// A store that copies the names per entry could be made to use many times the memory of the received
+    /// data.
     pub fn shares_names(&self) -> bool {
         matches!(self.names, Shared::Yes(_))
     }
@@ -148,7 +149,7 @@ impl<'a> Iterator for EntryFields<'a> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.entry.fields as usize, Some(self.entry.fields as usize)) // they lie in memory
+        (self.entry.fields as usize, Some(self.entry.fields as usize)) // the entry is in memory
     }
 }
 
@@ -161,13 +162,13 @@ impl<'d, S: Source> Stream<'d, S> {
         Ok(Stream { decoder, form, nodes_left, node: None, length: 0, first, last, corrections })
     }
 
-    /// Takes the length, the last id, the number of entries added and the counts of nodes from the entries where these contradict
-    /// what is written, as long as there are entries. Redis 7.0 loads such streams, with the numbers that are written.
+    /// Replaces the length, the last id, the number of entries added and the counts of nodes if the entries
+    /// contradict them, unless there are no entries. Redis 7.0 loads such streams with the stored numbers.
     pub fn allow_corrections(&mut self) {
         self.corrections = Corrections::Allowed;
     }
 
-    /// The next entry that has not been deleted, by ascending id; `None` behind the last.
+    /// Returns the next entry that is not deleted, by ascending id; `None` behind the last.
     pub fn next_entry(&mut self) -> Result<Option<Entry<'_>>> {
         let Some(found) = self.find()? else { return Ok(None) };
         let node = self.node.as_ref().expect("the entry is in it");
@@ -176,12 +177,12 @@ impl<'d, S: Source> Stream<'d, S> {
         Ok(Some(Entry { id: found.id, block, names, values, fields: found.fields }))
     }
 
-    /// Bytes of the source up to the end of what has been read.
+    /// Offset in the source behind the last read.
     pub fn position(&self) -> u64 {
         self.decoder.position()
     }
 
-    /// What stands behind the entries; those that have not been read are read over.
+    /// Reads the data behind the entries; unread entries are skipped.
     pub fn finish(mut self) -> Result<(Info, Groups<'d, S>)> {
         while self.find()?.is_some() {}
         let at = self.decoder.position();
@@ -201,8 +202,8 @@ impl<'d, S: Source> Stream<'d, S> {
         Ok((info, groups))
     }
 
-    /// The first id is taken from the entries: Redis keeps it beside them for its own quick look-up only. What was deleted
-    /// is at most the last one: XSETID of Redis 7.0 sets that back behind it.
+    /// Takes the first id from the entries: Redis stores it only for a quick look-up of its own. The highest
+    /// deleted id is limited to the last id, because XSETID of Redis 7.0 can set the last id below it.
     fn info(&mut self) -> Result<Info> {
         let decoder = &mut *self.decoder;
         let (length, last_id) = (counter(decoder)?, id(decoder)?);
@@ -257,7 +258,7 @@ impl Node {
         Node::start(id, blob, at, decoder.blob(blob)).map_err(|flaw| located(at, flaw))
     }
 
-    /// Reads what stands before the first entry.
+    /// Reads the node's header, up to the first entry.
     fn start(id: Id, blob: Blob, at: u64, block: &[u8]) -> std::result::Result<Node, Flaw> {
         let mut cursor = Cursor::open(block)?;
         let (live, deleted) = (int(&mut cursor, block)?, int(&mut cursor, block)?);
@@ -271,12 +272,12 @@ impl Node {
         }
     }
 
-    /// Whether as many entries have been seen as the node says.
+    /// Whether the entries seen match the node's counts.
     fn is_as_announced(&self) -> bool {
         self.live == 0 && self.deleted == 0
     }
 
-    /// The next entry that has not been deleted.
+    /// Returns the next entry that is not deleted.
     fn next(&mut self, block: &[u8]) -> std::result::Result<Option<Found>, Flaw> {
         loop {
             let start = self.cursor.position();
@@ -288,7 +289,7 @@ impl Node {
             let found = self.entry(start, flags & SAME_NAMES != 0, block)?;
             match flags & DELETED {
                 0 => {
-                    self.live = self.live.wrapping_sub(1); // what starts below zero does not come to be zero
+                    self.live = self.live.wrapping_sub(1); // a negative count never reaches zero
                     return Ok(Some(found));
                 }
                 _ => self.deleted = self.deleted.wrapping_sub(1),
@@ -299,13 +300,14 @@ impl Node {
     fn entry(&mut self, start: usize, shared: bool, block: &[u8]) -> std::result::Result<Found, Flaw> {
         let cursor = &mut self.cursor;
         let (ms, seq) = (int(cursor, block)?, int(cursor, block)?);
-        // Differences of unsigned numbers that were stored as signed ones.
+        // Differences of unsigned numbers, stored as signed numbers.
         let id = Id { ms: self.id.ms.wrapping_add(ms as u64), seq: self.id.seq.wrapping_add(seq as u64) };
         let fields = if shared { self.names } else { count(cursor, block)? };
         let values_at = cursor.position();
         let elements = if shared { fields } else { fields.saturating_mul(2) };
         pass(cursor, block, elements)?;
-        let counted = if shared { elements + 3 } else { elements + 4 }; // flags, two differences, and the count
+        // flags, two differences, and the count
+        let counted = if shared { elements + 3 } else { elements + 4 };
         match int(cursor, block)? {
             stored if fields > 0 && u64::try_from(stored) == Ok(counted) => {
                 Ok(Found { id, shared, values_at, fields })
@@ -328,7 +330,7 @@ fn count(cursor: &mut Cursor, block: &[u8]) -> std::result::Result<u64, Flaw> {
     u64::try_from(int(cursor, block)?).map_err(|_| Flaw::new(at, Reason::StreamEntry))
 }
 
-/// Walks over as many elements, all of which must be there.
+/// Skips `elements` elements; an error if fewer are left.
 fn pass(cursor: &mut Cursor, block: &[u8], elements: u64) -> std::result::Result<(), Flaw> {
     for _ in 0..elements {
         let at = cursor.position();
@@ -341,8 +343,8 @@ fn id<S: Source>(decoder: &mut Decoder<S>) -> Result<Id> {
     Ok(Id { ms: decoder.length()?, seq: decoder.length()? })
 }
 
-/// A number that Redis keeps in 64 bits and shows as a signed one, so that clients can make it go beyond the greatest of
-/// these. There it stays.
+/// Reads a number that Redis keeps in 64 bits and shows as signed, so that clients can exceed the greatest
+/// signed number. Here that number is the limit.
 fn counter<S: Source>(decoder: &mut Decoder<S>) -> Result<u64> {
     Ok(decoder.length()?.min(COUNT_MAX))
 }

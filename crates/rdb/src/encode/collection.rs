@@ -1,7 +1,7 @@
-//! Sets, sorted sets and hashes: a count and the elements, or one packed block.
+//! Sets, sorted sets and hashes: a count and the elements, or a single packed block.
 //!
-//! A packed value whose block would outgrow [`BLOCK_MAX`](super::BLOCK_MAX) is written in plain form instead: what has
-//! been packed is unpacked, and it goes on from there.
+//! A packed value whose block would outgrow [`BLOCK_MAX`](super::BLOCK_MAX) is written in plain form instead:
+//! the writer unpacks the elements packed so far, and goes on in plain form.
 
 use super::{Encoder, Out, put_length};
 use crate::Millis;
@@ -9,21 +9,22 @@ use crate::block::listpack::{self, Cursor};
 use crate::item::{Digits, Item};
 use crate::kind;
 
-/// How a set, a sorted set or a hash is written. Readers make of either what their own settings say.
+/// The form of a set, a sorted set or a hash. Readers convert either form by their own settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// One packed block, for a small value. Sets have no such form before version 11: they are written plain.
+    /// A single packed block, for a small value. Before version 11 sets have no such form and are written
+    /// plain.
     Packed,
     /// Element by element, for a value of any size.
     Plain,
 }
 
-/// Up to where a value is small: `hash-max-listpack-entries` and `-value`, and the like.
+/// Limits of a small value: `hash-max-listpack-entries` and `-value`, and the like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Members, or fields.
+    /// Most members or fields.
     pub entries_max: u64,
-    /// Bytes of the longest member, field or value.
+    /// Longest member, field or value, in bytes.
     pub value_max: usize,
 }
 
@@ -65,7 +66,7 @@ impl<'e, O: Out> SortedSetWriter<'e, O> {
         SortedSetWriter(Collection::new(encoder, SORTED_SET, form, count))
     }
 
-    /// In packed form they must come ascending; in plain form Redis loads them fastest when they descend.
+    /// In packed form members must ascend; in plain form Redis loads descending members fastest.
     pub fn push(&mut self, member: Item<'_>, score: f64) {
         assert!(!score.is_nan(), "a score is a number");
         self.0.entry();
@@ -94,7 +95,7 @@ impl<'e, O: Out> HashWriter<'e, O> {
         HashWriter { collection: Collection::new(encoder, EXPIRING_HASH, Form::Plain, count), expiring: true }
     }
 
-    /// `expires` is for hashes that were begun as expiring ones.
+    /// `expires` requires a hash begun by [`Encoder::expiring_hash`](super::Encoder::expiring_hash).
     pub fn push(&mut self, field: Item<'_>, value: Item<'_>, expires: Option<Millis>) {
         self.collection.entry();
         self.collection.put(field);
@@ -111,12 +112,12 @@ impl<'e, O: Out> HashWriter<'e, O> {
     }
 }
 
-/// The types' numbers of a kind of collection, and how many elements of a block make one entry.
+/// The numbers of a collection's types, and the number of block elements per entry.
 struct Kind {
     plain: u8,
     packed: u8,
     elements: u32,
-    /// True if the second element of an entry is eight bytes in plain form, and text or an integer in a block.
+    /// Whether an entry's second element is eight bytes in plain form, and text or an integer in a block.
     scored: bool,
 }
 
@@ -129,7 +130,7 @@ struct Collection<'e, O: Out> {
     encoder: &'e mut Encoder<O>,
     kind: Kind,
     form: Form,
-    /// Entries announced that have not come.
+    /// Number of announced entries still to come.
     left: u64,
 }
 
@@ -166,8 +167,8 @@ impl<'e, O: Out> Collection<'e, O> {
         }
     }
 
-    /// True if the next element, of `len` bytes, goes into the block. If it does not fit there, or not every reader would read it there,
-    /// none does any more.
+    /// Whether the next element, of `len` bytes, goes into the block. Unpacks the block if the element does
+    /// not fit, or if some readers would refuse it there.
     #[inline]
     fn packs(&mut self, len: usize) -> bool {
         let fits = || {
@@ -180,7 +181,7 @@ impl<'e, O: Out> Collection<'e, O> {
         self.form == Form::Packed
     }
 
-    /// Goes over to plain form, with the entry at hand not yet complete.
+    /// Changes to plain form, with the current entry incomplete.
     #[cold]
     fn unpack(&mut self) {
         let encoder = &mut *self.encoder;
@@ -212,11 +213,12 @@ impl<'e, O: Out> Collection<'e, O> {
     }
 }
 
-/// The longest text of a score: a sign, 17 digits, a point, `e-` and three digits; or 19 digits and a fraction's zeros.
+/// Longest text of a score: a sign, 17 digits, a point, `e-` and three digits; or 19 digits and a fraction's
+/// zeros.
 const SCORE_TEXT_MAX: usize = 32;
 
-/// A score as an element of a block: an integer if it is one that a double holds exactly, else the shortest text that
-/// reads as the same number.
+/// Returns a score as an element of a block: as an integer if a double holds it exactly, else as the shortest
+/// text that reads as the same number.
 fn packed_score(score: f64, text: &mut String) -> Item<'_> {
     const EXACT_MAX: f64 = (1u64 << 53) as f64;
     if score.fract() == 0.0 && score.abs() <= EXACT_MAX && !(score == 0.0 && score.is_sign_negative()) {
@@ -231,7 +233,7 @@ fn packed_score(score: f64, text: &mut String) -> Item<'_> {
     Item::Bytes(text.as_bytes())
 }
 
-/// Back from what [`packed_score`] made of it.
+/// The inverse of [`packed_score`].
 fn score_of(item: Item<'_>) -> f64 {
     let mut digits = Digits::default();
     let text = std::str::from_utf8(item.bytes(&mut digits)).ok();

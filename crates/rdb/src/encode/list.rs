@@ -1,4 +1,4 @@
-//! Lists: packed nodes of a few KiB, and elements that are too large for that on their own.
+//! Lists: packed nodes of a few KiB, and a node of its own for each larger element.
 
 use super::nodes::{Node, NodeCount, NodeLimits};
 use super::{Encoder, Out, Strings, put_length};
@@ -13,7 +13,7 @@ const PACKED_NODE: u64 = 2;
 pub struct ListWriter<'e, O: Out> {
     encoder: &'e mut Encoder<O>,
     count: NodeCount,
-    /// How many nodes were announced, or the nodes that wait for their count.
+    /// The announced number of nodes, or the nodes that wait for their count.
     announced: Result<u64, Vec<u8>>,
 }
 
@@ -28,7 +28,8 @@ impl<'e, O: Out> ListWriter<'e, O> {
         ListWriter { encoder, count, announced: nodes.ok_or_else(Vec::new) }
     }
 
-    /// Writes elements of `len` bytes and more on their own; see [`NodeCount::plain_from`]. Before the first element.
+    /// Gives elements of `len` bytes and more nodes of their own; see [`NodeCount::plain_from`]. Before the
+    /// first element.
     pub fn plain_from(self, len: usize) -> Self {
         ListWriter { count: self.count.plain_from(len), ..self }
     }
@@ -48,7 +49,7 @@ impl<'e, O: Out> ListWriter<'e, O> {
         }
     }
 
-    /// Ends the node that is being filled: where the caller's own nodes end, say.
+    /// Ends the current node, for instance at the end of a node of the caller's.
     pub fn end_node(&mut self) {
         self.count.end_node();
         self.put_node();

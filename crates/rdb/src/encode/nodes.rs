@@ -1,46 +1,46 @@
-//! How elements of lists and streams are dealt to nodes.
+//! Distribution of the elements of lists and streams to nodes.
 //!
-//! The count of nodes comes before the first of them. A writer that is to keep nothing in memory must be told it, so
-//! the caller walks its value twice and counts first. Both walks ask the same [`NodeCount`], by what an element takes
-//! at most rather than by what it came to take.
+//! The count of nodes comes before the first node. A writer without a buffer must know it, so the caller
+//! walks its value twice, and counts first. Both walks use the same [`NodeCount`], with an upper bound of
+//! each element's size instead of its final size.
 
 use super::BLOCK_MAX;
 use crate::block::listpack;
 use crate::item::{Digits, Item};
 use crate::kind::Version;
 
-/// What a node holds at most: `list-max-listpack-size`, or `stream-node-max-bytes` and `-entries`.
+/// Limits of a node: `list-max-listpack-size`, or `stream-node-max-bytes` and `-entries`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeLimits {
-    /// Of the packed block, up to 1 GiB. A node of one element may have more.
+    /// Size of the packed block, up to 1 GiB. A node with a single element may exceed it.
     pub bytes_max: usize,
     /// Elements, or entries.
     pub entries_max: u64,
 }
 
-/// Counts the nodes that a writer will write, if it is given the same elements and ends of nodes.
+/// Counts a writer's nodes, given the same elements and ends of nodes.
 #[derive(Clone, Debug)]
 pub struct NodeCount {
     limits: NodeLimits,
-    /// A list element that takes more gets a node of its own.
+    /// A larger list element gets a node of its own.
     packed_max: usize,
-    /// And so does one of this length.
+    /// So does an element of this length or more.
     plain_from: usize,
-    /// Of the node that is being filled.
+    /// Size of the current node.
     bytes: usize,
     entries: u64,
-    /// Nodes that have been begun.
+    /// Number of nodes begun.
     nodes: u64,
 }
 
-/// Where an element goes.
+/// The node for an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Node {
-    /// Into the one that is being filled.
+    /// The current node.
     Same,
-    /// Into a new one.
+    /// A new node.
     New,
-    /// Into one that has nothing else, and is no block: it is too long, or not every reader would read it there.
+    /// A node without a block, for an element that is too long or that some readers would refuse in a block.
     Plain,
 }
 
@@ -52,22 +52,22 @@ impl NodeCount {
         NodeCount { limits, packed_max, plain_from: usize::MAX, bytes: 0, entries: 0, nodes: 0 }
     }
 
-    /// Gives list elements of `len` bytes and more nodes of their own, in whatever version.
+    /// Gives list elements of `len` bytes and more nodes of their own, in any version.
     pub fn plain_from(self, len: usize) -> NodeCount {
         NodeCount { plain_from: len, ..self }
     }
 
-    /// Counts a list's element in.
+    /// Counts an element of a list.
     pub fn element(&mut self, element: Item<'_>) {
         self.place_element(element);
     }
 
-    /// Counts a stream's entry in.
+    /// Counts an entry of a stream.
     pub fn entry(&mut self, fields: &[(Item<'_>, Item<'_>)]) {
         self.place_entry(fields);
     }
 
-    /// What comes next goes into a new node.
+    /// Makes the next element start a new node.
     pub fn end_node(&mut self) {
         (self.bytes, self.entries) = (0, 0);
     }
@@ -103,7 +103,7 @@ impl NodeCount {
     }
 }
 
-/// Of a stream entry without its fields: flags, two differences, two counts.
+/// Upper bound of a stream entry without its fields: flags, two differences, two counts.
 const ENTRY_BYTES_MAX: usize = 2 + 4 * 10;
 
 fn bytes_max(element: Item<'_>) -> usize {

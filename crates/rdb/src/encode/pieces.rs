@@ -1,57 +1,58 @@
-//! Strings that lie in pieces: compressed piece by piece, so that a string of any size takes little memory.
+//! Strings in pieces: compressed piece by piece, so that a string of any size takes little memory.
 //!
-//! The compressed length comes first, so the pieces are gone through twice. The first time, a piece of zeros costs nothing but
-//! a number, and what other pieces compress to is kept, up to [`KEPT_MAX`]; what was not kept is compressed once more. No
-//! piece refers back to the one before, so the two times give the same bytes. The price is a little less compression: an
-//! LZF copy reaches back 8 KiB at most, and a piece is eight times as long.
+//! The compressed length comes first, so the pieces are walked twice. In the first walk a piece of zeros
+//! costs only a number, and the compressed form of other pieces is kept, up to [`KEPT_MAX`]; the second walk
+//! compresses the rest again. No piece refers back to its predecessor, so both walks give the same bytes. The
+//! price is a little less compression: an LZF copy reaches back 8 KiB at most, and a piece is eight times as
+//! long.
 //!
-//! Of a string longer than [`DENSE_MAX`], only pieces that are mostly zeros are compressed. LZF takes 2.5 ms a megabyte for
-//! text and next to nothing for zeros: one string of 400 MB of JSON would keep a snapshot from all other values for 2 s
-//! instead of 0.3, and sparse bitmaps are what grows without bound when it is written in full.
+//! In a string longer than [`DENSE_MAX`], only pieces that are mostly zeros are compressed. LZF takes 2.5 ms
+//! a megabyte for text and next to nothing for zeros. A string of 400 MB of JSON would delay a snapshot's
+//! other values for 2 s instead of 0.3 s, whereas sparse bitmaps would grow without bound if written in full.
 
 use std::ops::Range;
 
 use super::{COMPRESSED_MIN, COMPRESSION_GAIN_MIN, Out, Strings, put_length};
 use crate::lzf::{self, Compressor};
 
-/// Bytes of compressed pieces that are kept for the second time: of JSON, those of 40 MB.
+/// Bound of the compressed pieces kept for the second walk, in bytes: enough for 40 MB of JSON.
 const KEPT_MAX: usize = if cfg!(test) { 1 << 20 } else { 16 << 20 };
 
-/// Longest string, in bytes, of which all pieces are compressed: 40 ms of work.
+/// Longest string whose pieces are all compressed, in bytes: 40 ms of work.
 const DENSE_MAX: usize = 16 << 20;
 
 /// A part of a string.
 #[derive(Clone, Copy, Debug)]
 pub enum Piece<'a> {
     Bytes(&'a [u8]),
-    /// So many zeros.
+    /// This many zeros.
     Zeros(usize),
 }
 
-/// How a piece is written inside of a compressed string.
+/// The form of a piece inside a compressed string.
 enum Packed {
-    /// As zeros, or as literals where nothing repeats.
+    /// Zeros, or literals without compression.
     AsItIs,
-    /// Compressed, as it was kept.
+    /// Compressed and kept.
     Kept(Range<usize>),
-    /// To so many bytes.
+    /// Compressed to this many bytes, and to be compressed again.
     Anew(usize),
 }
 
-/// What the first time has found out.
+/// The result of the first walk.
 #[derive(Default)]
 struct Plan {
     pieces: Vec<Packed>,
     kept: Vec<u8>,
-    /// Bytes of the compressed form of the whole.
+    /// Length of the whole compressed form in bytes.
     len: usize,
 }
 
-/// Zeros where they are written as such.
+/// A source of zeros for plain strings.
 static ZEROS: [u8; 4096] = [0; 4096];
 
 impl Piece<'_> {
-    /// Bytes that it stands for.
+    /// Number of bytes that the piece stands for.
     #[allow(clippy::len_without_is_empty, reason = "the empty piece is no special one")]
     pub fn len(&self) -> usize {
         match self {
@@ -62,7 +63,7 @@ impl Piece<'_> {
 }
 
 impl Strings {
-    /// Writes a string of `len` bytes, compressed where that is worth it.
+    /// Writes a string of `len` bytes, compressed if that saves bytes.
     pub(super) fn put_pieces<'p>(
         &mut self,
         out: &mut impl Out,
@@ -71,7 +72,7 @@ impl Strings {
     ) {
         assert_eq!(len, pieces.clone().map(|piece| piece.len()).sum(), "the pieces are as long as was said");
         let pieces = pieces.filter(|piece| piece.len() > 0);
-        // A hole is no work to compress, and in full it could fill a disk.
+        // A hole costs no time to compress, and written in full it could fill a disk.
         let has_zeros = || pieces.clone().any(|piece| matches!(piece, Piece::Zeros(_)));
         if len >= COMPRESSED_MIN && (!self.plain || has_zeros()) {
             let plan = self.plan(pieces.clone(), len <= DENSE_MAX);
@@ -153,7 +154,7 @@ impl Plan {
     }
 }
 
-/// Whether three quarters of the bytes are zeros that stand together.
+/// Whether contiguous zeros make up three quarters of the bytes.
 fn is_mostly_zeros(bytes: &[u8]) -> bool {
     let (words, _) = bytes.as_chunks::<8>();
     let zeros = words.iter().filter(|word| **word == [0; 8]).count();
@@ -182,7 +183,7 @@ mod tests {
 
     const CHUNK: usize = 64 * 1024;
 
-    /// What the pieces are written as, once it was read back.
+    /// Returns the encoded size of the pieces, after it has read them back.
     fn written(pieces: &[Piece<'_>], compresses: bool) -> usize {
         let mut encoder = Encoder::new(Vec::new(), Version::V10);
         if !compresses {
@@ -219,7 +220,7 @@ mod tests {
         assert!(
             written(&[zeros, text, noise, Piece::Bytes(b""), zeros, Piece::Zeros(1)], true) < CHUNK + 6_000
         );
-        // Where nothing repeats, they are written as they are.
+        // Pieces without repetitions are written plain.
         assert_eq!(written(&[noise, noise], true), 1 + 5 + 2 * CHUNK);
         assert_eq!(written(&[text, text], false), 1 + 5 + 2 * text.len());
         assert!((text.len()..text.len() + 4_000).contains(&written(&[zeros, text], false)));

@@ -1,4 +1,4 @@
-//! Streams. See `decode/stream.rs` for how they are laid out.
+//! Streams. See `decode/stream.rs` for the layout.
 
 use super::nodes::{Node, NodeCount, NodeLimits};
 use super::{Encoder, Out, put_length};
@@ -10,23 +10,23 @@ use crate::stream::{Group, Id, Info};
 
 const SAME_NAMES: i64 = 2;
 
-/// Written in place of a time that there is none of, or a number that nobody knows: -1.
+/// Written in place of a missing time or an unknown number: -1.
 const UNKNOWN: u64 = u64::MAX;
 
-/// Writes the entries of a stream, and what it says of itself.
+/// Writes the entries of a stream, and its counters and ids.
 #[must_use = "what is not finished is not written"]
 pub struct StreamWriter<'e, O: Out> {
     encoder: &'e mut Encoder<O>,
     count: NodeCount,
-    /// How many nodes were announced, or the nodes that wait for their count.
+    /// The announced number of nodes, or the nodes that wait for their count.
     announced: Result<u64, Vec<u8>>,
-    /// The id of the first entry in the node that is being filled; its names are those that others may share.
+    /// The id of the current node's first entry, and that entry's names, which later entries may share.
     first: Id,
     names: Vec<Vec<u8>>,
-    /// Names of more bytes than this, two for the length of each included, are not shared.
+    /// Names with a larger total size, two bytes for each length included, are not shared.
     shared_max: usize,
     entries: u64,
-    /// What the node starts with. Its entries are in the encoder's own builder.
+    /// The node's header. Its entries are in the encoder's builder.
     head: Builder,
     length: u64,
     last: Id,
@@ -57,13 +57,13 @@ impl<'e, O: Out> StreamWriter<'e, O> {
         }
     }
 
-    /// Has no entries share names of more bytes than this: a reader that keeps such names with each entry is to need no more
-    /// memory than it could tell from what it was sent.
+    /// Lets no entries share names of more bytes than this in total. A reader that copies such names per
+    /// entry then needs no more memory than it can derive from the received bytes.
     pub fn sharing_up_to(self, bytes: usize) -> Self {
         StreamWriter { shared_max: bytes, ..self }
     }
 
-    /// The next entry, by ascending id, with at least one field.
+    /// Writes the next entry, by ascending id, with at least a single field.
     pub fn entry(&mut self, id: Id, fields: &[(Item<'_>, Item<'_>)]) {
         assert!(id > self.last && !fields.is_empty(), "ids ascend, and an entry has a field");
         (self.last, self.length) = (id, self.length + 1);
@@ -94,20 +94,20 @@ impl<'e, O: Out> StreamWriter<'e, O> {
         builder.push(Item::Int(elements as i64));
     }
 
-    /// Ends the node that is being filled: where the caller's own nodes end, say.
+    /// Ends the current node, for instance at the end of a node of the caller's.
     pub fn end_node(&mut self) {
         self.count.end_node();
         self.put_node();
     }
 
-    /// `info` agrees with the entries; `groups` are as they would be read.
+    /// Writes `info`, which must agree with the entries, and the groups in the form in which they are read.
     pub fn finish<'g>(self, info: &Info, groups: impl ExactSizeIterator<Item = &'g Group>) {
         let mut writer = self.groups(info, groups.len() as u64);
         groups.for_each(|group| put_group(&mut writer, group));
         writer.finish();
     }
 
-    /// What comes behind the entries, with which `info` agrees: so many groups.
+    /// Writes `info`, which must agree with the entries; `count` groups follow.
     pub fn groups(mut self, info: &Info, count: u64) -> GroupsWriter<'e, O> {
         self.put_node();
         match &self.announced {
@@ -160,27 +160,27 @@ impl<'e, O: Out> StreamWriter<'e, O> {
     }
 }
 
-/// Writes groups one after the other, whatever their size: of each first all that is pending, then its consumers, each with
-/// what is pending of it. Counts come first, and are kept.
+/// Writes groups of any size: for each group all pending entries, then its consumers, each with its own
+/// pending entries. Counts come first, and are checked.
 #[must_use = "what is not finished is not written"]
 pub struct GroupsWriter<'e, O: Out> {
     encoder: &'e mut Encoder<O>,
     left: Left,
 }
 
-/// What has been announced and not been written.
+/// Announced items that are still to be written.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Left {
     groups: u64,
-    /// Of the last group.
+    /// Of the current group.
     pending: u64,
     consumers: u64,
-    /// Of the last consumer.
+    /// Of the current consumer.
     owned: u64,
 }
 
 impl<O: Out> GroupsWriter<'_, O> {
-    /// The next group, of whose entries so many are pending.
+    /// Writes the next group, with this number of pending entries.
     pub fn group(&mut self, name: &[u8], last_id: Id, entries_read: Option<u64>, pending: u64) {
         assert_eq!(self.left, Left { groups: self.left.groups, ..Left::default() }, "{AS_ANNOUNCED}");
         self.left.groups = take_one(self.left.groups);
@@ -191,7 +191,7 @@ impl<O: Out> GroupsWriter<'_, O> {
         self.encoder.put_length(pending);
     }
 
-    /// The next pending entry of the group, by ascending id, with when and how often it was delivered.
+    /// Writes the group's next pending entry, by ascending id, with the time and number of its deliveries.
     pub fn pending(&mut self, id: Id, delivered: Millis, deliveries: u64) {
         self.left.pending = take_one(self.left.pending);
         self.encoder.out.put(&id.to_bytes());
@@ -199,14 +199,14 @@ impl<O: Out> GroupsWriter<'_, O> {
         self.encoder.put_length(deliveries);
     }
 
-    /// So many consumers follow.
+    /// Writes the number of consumers that follow.
     pub fn consumers(&mut self, count: u64) {
         assert_eq!(self.left.pending, 0, "{AS_ANNOUNCED}");
         self.left.consumers = count;
         self.encoder.put_length(count);
     }
 
-    /// The next consumer of the group, of which so many are pending.
+    /// Writes the group's next consumer, with this number of pending entries.
     pub fn consumer(&mut self, name: &[u8], seen: Millis, active: Option<Millis>, pending: u64) {
         assert_eq!(self.left.owned, 0, "{AS_ANNOUNCED}");
         self.left.consumers = take_one(self.left.consumers);
@@ -219,7 +219,7 @@ impl<O: Out> GroupsWriter<'_, O> {
         self.encoder.put_length(pending);
     }
 
-    /// The next entry that is pending of the consumer, by ascending id.
+    /// Writes the consumer's next pending entry, by ascending id.
     pub fn owned(&mut self, id: Id) {
         self.left.owned = take_one(self.left.owned);
         self.encoder.out.put(&id.to_bytes());

@@ -1,4 +1,4 @@
-//! Whole records, cut out of a file: to be decoded by any thread.
+//! Batches of whole records, cut out of a file, that any thread can decode.
 
 use super::opcode;
 use super::record::{About, Failure, Record};
@@ -7,13 +7,13 @@ use crate::error::{Error, Reason};
 use crate::item::Item;
 use crate::source::{Slice, Source};
 
-/// Records of one database, one after the other. Their extents are known, what is in them is not.
+/// Consecutive records of one database. Their extents are known, their content is not decoded yet.
 #[derive(Clone, Debug)]
 pub struct Batch {
     pub database: u64,
-    /// How many records there are.
+    /// Number of records.
     pub keys: u64,
-    /// Where it starts in the file.
+    /// Offset of the first record in the file.
     pub at: u64,
     /// The file's version.
     pub version: u16,
@@ -31,13 +31,13 @@ impl Batch {
 pub struct Records<'b> {
     batch: &'b Batch,
     decoder: Decoder<Slice<'b>>,
-    /// Where the last record starts in the file.
+    /// Offset of the last record in the file.
     at: u64,
     key: Vec<u8>,
 }
 
 impl<'b> Records<'b> {
-    /// The next one; `None` behind the last.
+    /// Returns the next record; `None` behind the last.
     #[allow(clippy::should_implement_trait, reason = "it lends, which iterators cannot")]
     pub fn next(&mut self) -> Result<Option<Record<'_, Slice<'b>>>, Failure> {
         if self.decoder.source().left() == Some(0) {
@@ -47,19 +47,19 @@ impl<'b> Records<'b> {
         open_record(&mut self.decoder, &mut self.key).map(Some).map_err(Failure::from)
     }
 
-    /// An error of the record's value, with the key that it is in.
+    /// Returns an error in the record's value together with the key.
     pub fn failure(&self, error: Error) -> Failure {
         Failure::new(error, self.batch.database, &self.key)
     }
 
-    /// Goes on behind the last record, although its value could not be read to its end.
+    /// Skips the last record, whose value could not be read to its end.
     pub fn pass_failed(&mut self) -> Result<(), Failure> {
         let start = (self.at - self.batch.at) as usize; // it lies in the batch
         *self.decoder.source() = Slice::at(&self.batch.bytes[start..], self.at);
         pass_record(&mut self.decoder).map_err(|error| self.failure(error))
     }
 
-    /// Bytes of the file up to here.
+    /// Offset in the file of the next byte.
     pub fn position(&mut self) -> u64 {
         self.decoder.source().position()
     }
@@ -70,7 +70,7 @@ impl<'b> Records<'b> {
     }
 }
 
-/// Reads what stands before the next value.
+/// Reads the start of a record, up to its value.
 pub(super) fn open_record<'r, S: Source>(
     decoder: &'r mut Decoder<S>,
     key: &'r mut Vec<u8>,
@@ -85,15 +85,15 @@ pub(super) fn open_record<'r, S: Source>(
     Ok(Record { key, about, kind, at, decoder })
 }
 
-/// How far whole records reach.
+/// The extent of whole records.
 pub(super) struct Extent {
     pub(super) bytes: usize,
     pub(super) keys: u64,
-    /// Why it is no more: `None` where something else than a record follows, or nothing.
+    /// The reason why the extent ends; `None` before an item of another kind, or at the end of the bytes.
     pub(super) end: Option<Failure>,
 }
 
-/// Goes over the records that `bytes` start with. They lie at `at` in a file of this version.
+/// Measures the records that `bytes` start with. They lie at `at` in a file of this version.
 pub(super) fn extent(bytes: &[u8], at: u64, version: u16, database: u64) -> Extent {
     let mut decoder = Decoder::new(Slice::at(bytes, at), version);
     let mut found = Extent { bytes: 0, keys: 0, end: None };
@@ -115,10 +115,10 @@ fn pass_record(decoder: &mut Decoder<Slice<'_>>) -> Result<(), Error> {
     decoder.pass_object_of(kind)
 }
 
-/// An error in the record that `bytes` start with, with its key where that can be read.
+/// Attributes an error in the record that `bytes` start with to its key, if that can be read.
 fn blamed(error: Error, bytes: &[u8], version: u16, database: u64) -> Failure {
     if error.reason == Reason::Truncated {
-        return error.into(); // most often only the end of what has been read so far, and then nobody looks at it
+        return error.into(); // most often the end of the bytes read so far: no caller looks at it
     }
     let mut key = Vec::new();
     match open_record(&mut Decoder::new(Slice::new(bytes), version), &mut key) {

@@ -1,7 +1,7 @@
-//! Looking a file through: what is in it, and where it stops making sense.
+//! Checks a file: lists its content, and finds the offset where it becomes invalid.
 //!
-//! Every value is decoded and dropped. A value that is none does not end the search where its extent is still known:
-//! so the report tells one damaged key from a file that is lost from some byte on.
+//! Every value is decoded and dropped. A damaged value does not end the check as long as its extent is known.
+//! So the report tells one damaged key from a file that is lost from some byte on.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -14,37 +14,38 @@ use crate::decode::Object;
 use crate::error::Error;
 use crate::source::Source;
 
-/// What a file has, up to where it can be read.
+/// The content of a file, as far as it can be read.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// `None`: it does not even begin as an RDB file of a known version.
+    /// `None` if the file does not even begin like an RDB file of a known version.
     pub header: Option<Header>,
     pub aux: Vec<(Vec<u8>, Vec<u8>)>,
     pub databases: BTreeMap<u64, Database>,
     pub types: BTreeMap<Type, Tally>,
     /// The code of each library.
     pub functions: Vec<Vec<u8>>,
-    /// Modules with data in the file, beside values.
+    /// Modules with data in the file beside their values.
     pub modules: Vec<String>,
-    /// `None`: the end was not reached.
+    /// `None` if the end was not reached.
     pub checksum: Option<Checksum>,
-    /// What is wrong first. Everything before it is whole, unless it is the checksum: then any of it may be wrong.
+    /// The first fault. Everything before it is whole, unless it is the checksum: then any byte may be wrong.
     pub failure: Option<Failure>,
-    /// Keys whose values are none.
+    /// Number of keys with damaged values.
     pub damaged: u64,
-    /// Streams whose counters the entries contradict: the server corrects these when it loads the file.
+    /// Streams whose entries contradict the counters: the server corrects the counters when it loads the
+    /// file.
     pub corrected: u64,
-    /// Bytes that could be cut into parts. What lies behind them is lost; or the rest of an AOF, if the end was reached
-    /// and the failure is [`Trailing`](crate::Reason::Trailing).
+    /// Number of bytes that could be cut into parts. The bytes behind them are lost. If the end was reached
+    /// and the failure is [`Trailing`](crate::Reason::Trailing), they are the rest of an append-only file.
     pub readable: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Database {
-    /// Keys with their values, and those of them that expire.
+    /// Number of keys with readable values, and of keys among them that expire.
     pub keys: u64,
     pub expiring: u64,
-    /// How many keys it should have.
+    /// Number of keys that the file announces.
     pub announced: Option<u64>,
 }
 
@@ -54,9 +55,9 @@ pub struct Tally {
     pub keys: u64,
     /// Elements, members, fields, entries; of strings, bytes.
     pub elements: u64,
-    /// In the file, with keys.
+    /// Bytes in the file, keys included.
     pub bytes: u64,
-    /// Of the largest record, in the file.
+    /// Size of the largest record in the file, in bytes.
     pub largest: u64,
     pub largest_key: Vec<u8>,
 }
@@ -72,7 +73,7 @@ pub enum Type {
 }
 
 impl Type {
-    /// As TYPE names it.
+    /// The type's name as in TYPE.
     pub fn name(self) -> &'static str {
         match self {
             Type::String => "string",
@@ -86,12 +87,13 @@ impl Type {
 }
 
 impl Report {
-    /// True if nothing at all is wrong with it.
+    /// Whether the file has no fault at all.
     pub fn is_sound(&self) -> bool {
         self.failure.is_none()
     }
 
-    /// Keys that were announced and are not there, or damaged: at the least, since what is lost may have announced more.
+    /// Number of announced keys that are missing or damaged. It is a lower bound: a lost part may have
+    /// announced more.
     pub fn lost(&self) -> u64 {
         let missing =
             |database: &Database| database.announced.map_or(0, |all| all.saturating_sub(database.keys));
@@ -105,7 +107,7 @@ impl Report {
     }
 }
 
-/// Looks the file through to its end. `len`: how many bytes it has, where that is known.
+/// Checks the file to its end. `len`: its size in bytes, if known.
 pub fn check(file: impl Read, len: Option<u64>) -> Report {
     let mut report = Report::default();
     match FileReader::new(file, len, ReadLimits::default()) {
@@ -165,7 +167,7 @@ impl Report {
         Ok(())
     }
 
-    /// If it fails, nobody knows where it ends.
+    /// Checks a large record. After an error its end is unknown.
     fn large<R: Read>(&mut self, reader: &mut FileReader<R>) -> Result<(), Failure> {
         let database = reader.database();
         let Some(record) = reader.large()? else { return Ok(()) };
@@ -195,7 +197,8 @@ impl Report {
     }
 }
 
-/// Reads a value to its end, and says how many elements it has, and whether it is a stream that has to be corrected.
+/// Reads a value to its end. Returns its type, its number of elements, and whether it is a stream to be
+/// corrected.
 fn drained<S: Source>(object: Object<'_, S>) -> Result<(Type, u64, bool), Error> {
     let (mut count, mut is_corrected) = (0, false);
     let kind = match object {

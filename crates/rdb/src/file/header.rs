@@ -1,4 +1,4 @@
-//! The first nine bytes: who has defined the format, and its version.
+//! The first nine bytes: the format's owner (Redis or Valkey) and its version.
 
 use crate::Version;
 use crate::error::{Error, Reason, Result};
@@ -6,12 +6,12 @@ use crate::kind::{self, FIRST_VALKEY_VERSION};
 
 pub(super) const HEADER_BYTES: usize = 9;
 
-/// From this version on there is a checksum behind the end.
+/// From this version on a checksum follows the end.
 const FIRST_CHECKSUM_VERSION: u16 = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What values are to be decoded as. Below 80 the file is of Redis' numbering, from there on of Valkey's.
+    /// The version to decode values with: below 80 in Redis' numbering, from there on in Valkey's.
     pub version: u16,
 }
 
@@ -25,7 +25,8 @@ impl Header {
         if !digits.iter().all(u8::is_ascii_digit) {
             return Err(Error::new(0, Reason::NoRdbFile));
         }
-        let version = digits.iter().fold(0, |number, digit| number * 10 + u16::from(digit - b'0')); // four at most
+        // at most four digits
+        let version = digits.iter().fold(0, |number, digit| number * 10 + u16::from(digit - b'0'));
         match kind::is_known(version) && of_valkey == (version >= FIRST_VALKEY_VERSION) {
             true => Ok(Header { version }),
             false => Err(Error::new(0, Reason::UnknownVersion(version))),

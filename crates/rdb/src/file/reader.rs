@@ -1,4 +1,4 @@
-//! Reading a file: one thread cuts it up, others decode what it cuts out.
+//! Reads a file: one thread cuts it into parts, other threads decode them.
 
 use std::io::Read;
 
@@ -11,58 +11,58 @@ use crate::error::{Error, Reason};
 use crate::item::Item;
 use crate::source::{Feed, Source};
 
-/// How much is held in memory.
+/// Limits of the memory in use.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadLimits {
-    /// Bytes read at a time, and the size of most batches: a record that is larger comes in a batch of its own.
+    /// Bytes per read, and the size of most batches: a larger record has a batch of its own.
     pub block: usize,
-    /// Bytes of the largest record that comes in a batch. What is larger is [`Part::Large`].
+    /// Longest record in a batch, in bytes. A longer record is [`Part::Large`].
     pub whole_max: usize,
 }
 
 impl Default for ReadLimits {
-    /// A block is a millisecond of work or two; and with eight batches under way, 256 MiB are the most that can be.
+    /// A block is a millisecond of work or two. With eight batches in progress, they hold at most 256 MiB.
     fn default() -> ReadLimits {
         ReadLimits { block: 1 << 20, whole_max: 32 << 20 }
     }
 }
 
-/// What a file consists of, in the order in which it comes.
+/// The parts of a file, in file order.
 #[derive(Debug)]
 pub enum Part {
-    /// A fact about the file, by name: `redis-ver`, `ctime`, `repl-id` and others. Those not known mean nothing.
+    /// A named property of the file: `redis-ver`, `ctime`, `repl-id` and more. Readers ignore unknown names.
     Aux {
         name: Vec<u8>,
         value: Vec<u8>,
     },
     /// The code of a function library.
     Function(Vec<u8>),
-    /// Data of this module beside its values. It has been passed over: whoever goes on loses it.
+    /// A module's data beside its values. The reader has skipped them, so a caller that goes on loses them.
     ModuleAux {
         module: String,
     },
-    /// What comes next is of this database.
+    /// The number of the database that the next records belong to.
     Database(u64),
-    /// How many keys the database has, and how many of them expire: a hint.
+    /// The database's number of keys, and of keys that expire: a hint.
     Sizes {
         keys: u64,
         expiring: u64,
     },
-    /// The same of one slot of a cluster: a hint.
+    /// The same for one slot of a cluster: a hint.
     SlotSizes {
         slot: u64,
         keys: u64,
         expiring: u64,
     },
-    /// Slots that were on their way from another server. Keys of theirs in this file may not be all.
+    /// Slots under import from another server. The file may have only a part of their keys.
     SlotImport {
         job: Vec<u8>,
         slots: Vec<Slots>,
     },
     Keys(Batch),
-    /// A record too large for a batch: [`FileReader::large`] reads it. If nobody does, it is passed over.
+    /// A record too large for a batch: [`FileReader::large`] reads it. Otherwise the next call skips it.
     Large,
-    /// Nothing of the file is behind it: see [`FileReader::expect_no_more`].
+    /// The end of the RDB data. Bytes may follow: see [`FileReader::expect_no_more`].
     End(Checksum),
 }
 
@@ -76,27 +76,27 @@ pub struct Slots {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
     Right,
-    /// The file was written without one, or before there were any.
+    /// The file has none, because of a setting or its age.
     Absent,
-    /// Nobody wanted to know.
+    /// The check was turned off.
     Unchecked,
 }
 
-/// Cuts a file into its parts. Memory is bounded by [`ReadLimits`], except for single strings of a large value.
+/// Cuts a file into its parts. [`ReadLimits`] bounds the memory, except for single strings of a large value.
 pub struct FileReader<R> {
     decoder: Decoder<Feed<R>>,
     header: Header,
     limits: ReadLimits,
     checks: bool,
     database: u64,
-    /// The next record is too large for a batch, and nobody has asked for it.
+    /// The next record is too large for a batch, and the caller has not read it.
     large: bool,
     key: Vec<u8>,
     ended: bool,
 }
 
 impl<R: Read> FileReader<R> {
-    /// Reads the header. `len`: how many bytes will come, where that is known.
+    /// Reads the header. `len`: the file's size in bytes, if known.
     pub fn new(inner: R, len: Option<u64>, limits: ReadLimits) -> Result<FileReader<R>, Failure> {
         let mut feed = Feed::new(inner, len);
         if !feed.reach(HEADER_BYTES)? {
@@ -117,7 +117,7 @@ impl<R: Read> FileReader<R> {
         })
     }
 
-    /// Does not look at the checksum (`rdbchecksum no`).
+    /// Turns off the check of the checksum (`rdbchecksum no`).
     pub fn without_checksum(mut self) -> FileReader<R> {
         self.checks = false;
         self
@@ -132,17 +132,17 @@ impl<R: Read> FileReader<R> {
         self.header
     }
 
-    /// The database that the next record is of.
+    /// The database of the next record.
     pub fn database(&self) -> u64 {
         self.database
     }
 
-    /// Bytes of the file that have been handed out or passed over.
+    /// Number of bytes of the file handed out or skipped.
     pub fn position(&mut self) -> u64 {
         self.decoder.source().position()
     }
 
-    /// The next part; `None` behind [`Part::End`].
+    /// Returns the next part; `None` behind [`Part::End`].
     #[allow(clippy::should_implement_trait, reason = "it fails, and goes on no further")]
     pub fn next(&mut self) -> Result<Option<Part>, Failure> {
         if std::mem::take(&mut self.large) {
@@ -161,9 +161,9 @@ impl<R: Read> FileReader<R> {
         }
     }
 
-    /// The record that the last part announced as a large one.
+    /// Returns the record that the last part announced as large.
     ///
-    /// Its value must be read to its end, since the file goes on from there.
+    /// The caller must read its value to the end, since the file goes on from there.
     pub fn large(&mut self) -> Result<Option<Record<'_, Feed<R>>>, Failure> {
         match std::mem::take(&mut self.large) {
             true => Ok(Some(open_record(&mut self.decoder, &mut self.key)?)),
@@ -171,14 +171,15 @@ impl<R: Read> FileReader<R> {
         }
     }
 
-    /// An error in the value of the large record, with its key.
+    /// Returns an error in the large record's value together with its key.
     pub fn failure(&self, error: Error) -> Failure {
         Failure::new(error, self.database, &self.key)
     }
 
-    /// Fails if anything comes behind the end, as an AOF may that begins with an RDB file.
+    /// Fails if bytes follow the end, as in an append-only file that begins with an RDB file.
     ///
-    /// For any other file this must be asked: a damaged byte may read as an end where zeros stand for "no checksum".
+    /// For any other file the caller must check this: a damaged byte may read as an end before zeros that
+    /// mean "no checksum".
     pub fn expect_no_more(&mut self) -> Result<(), Failure> {
         let at = self.position();
         match self.decoder.source().reach(1)? {
@@ -187,12 +188,12 @@ impl<R: Read> FileReader<R> {
         }
     }
 
-    /// What has been read beyond the end, and the reader behind it.
+    /// Returns the bytes read beyond the end, and the reader behind them.
     pub fn into_rest(self) -> (Vec<u8>, R) {
         self.decoder.into_source().into_rest()
     }
 
-    /// Takes back the memory of a batch that has been decoded: to take new one for each costs more than reading does.
+    /// Takes back the memory of a decoded batch: new memory for each batch costs more than reading.
     pub fn reuse(&mut self, batch: Batch) {
         self.decoder.source().give_back(batch.bytes);
     }
@@ -202,11 +203,11 @@ impl<R: Read> FileReader<R> {
         record.pass().map_err(|error| self.failure(error))
     }
 
-    /// As many records as are whole in a block; or in more than one, where one is not enough for the first.
+    /// Returns the whole records of a block, or of several blocks if the first record needs them.
     ///
-    /// Twice as much is read each time, so going over the same bytes anew adds up to no more than twice again. A block of
-    /// which half is left is not filled up first: where records come by the few, between sizes of slots, the rest of it
-    /// would be moved again and again.
+    /// Each attempt doubles the block, so the repeated scans add up to at most twice the bytes. A block that
+    /// is at least half full is not filled up first: if few records stand between sizes of slots, the rest of
+    /// the block would be moved again and again.
     fn records(&mut self) -> Result<Part, Failure> {
         let (at, mut len) = (self.position(), self.limits.block);
         let mut least = len / 2;
@@ -224,7 +225,7 @@ impl<R: Read> FileReader<R> {
                 return Err(failure);
             }
             if !more || feed.ahead().len() >= self.limits.whole_max {
-                self.large = true; // or the last one, and not whole: reading it will tell what is missing
+                self.large = true; // or an incomplete last record, whose error appears on reading
                 return Ok(Part::Large);
             }
             if feed.ahead().len() >= len {
@@ -234,7 +235,7 @@ impl<R: Read> FileReader<R> {
         }
     }
 
-    /// What stands between records.
+    /// Reads an item between records.
     fn between(&mut self) -> Result<Part, Failure> {
         let at = self.position();
         let decoder = &mut self.decoder;
@@ -254,8 +255,8 @@ impl<R: Read> FileReader<R> {
             opcode::SLOT_IMPORT => Part::SlotImport { job: string(decoder)?, slots: slots(decoder)? },
             opcode::MODULE_AUX => {
                 let module = module_name(decoder.length()?);
-                decoder.length()?; // that a number follows
-                decoder.length()?; // whether it stands before or behind the keys
+                decoder.length()?; // the kind of the next item: a number
+                decoder.length()?; // the number: before or behind the keys
                 decoder.pass_module_data()?;
                 Part::ModuleAux { module }
             }

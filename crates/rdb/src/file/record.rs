@@ -1,4 +1,4 @@
-//! The record of a key: what is said about it, its type, itself, its value.
+//! The record of a key: attributes, type, key, value.
 
 use std::fmt;
 
@@ -9,33 +9,33 @@ use crate::encode::{Out, put_length};
 use crate::error::{Error, Reason, Result};
 use crate::source::Source;
 
-/// What a file says about a key beside its value.
+/// The attributes of a key in a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct About {
-    /// When the key expires, which may have passed.
+    /// Time of expiry, possibly past.
     pub expires: Option<Millis>,
     pub access: Access,
 }
 
-/// How the key was last used, for eviction: servers write it if their `maxmemory-policy` looks at it.
+/// The key's last use, for eviction: servers write it if their `maxmemory-policy` considers it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
     #[default]
     Unknown,
-    /// Seconds since its last use.
+    /// Seconds since the last use.
     Idle(u64),
-    /// How often it is used: a logarithmic counter.
+    /// Frequency of use: a logarithmic counter.
     Frequency(u8),
 }
 
-/// A key whose value is about to be read: [`Record::object`] reads it, [`Record::pass`] goes over it. One of the two
-/// must be done, and an object be read to its end, before the next record is asked for.
+/// A key whose value is not read yet: [`Record::object`] reads it, [`Record::pass`] skips it. The caller must
+/// call either, and read an object to its end, before it asks for the next record.
 pub struct Record<'r, S> {
     pub key: &'r [u8],
     pub about: About,
-    /// The number of the value's type in the format.
+    /// The number of the value's type in the file.
     pub kind: u8,
-    /// Where the record starts.
+    /// Offset of the record.
     pub at: u64,
     pub(super) decoder: &'r mut Decoder<S>,
 }
@@ -50,22 +50,22 @@ impl<'r, S: Source> Record<'r, S> {
     }
 }
 
-/// Whose record it is.
+/// The database and key of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub database: u64,
     pub key: Vec<u8>,
 }
 
-/// Why a file cannot be read on, where, and in which key.
+/// The reason why a file cannot be read on, its offset, and the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub error: Error,
-    /// `None`: between keys, or in a key itself.
+    /// `None`: between keys, or in a key's name.
     pub place: Option<Place>,
 }
 
-/// Of a key's name, no more than this is shown, in bytes.
+/// Length of a key in error messages, in bytes; the rest is left out.
 const KEY_SHOWN_MAX: usize = 100;
 
 impl Failure {
@@ -108,7 +108,7 @@ impl About {
         }
     }
 
-    /// What stands before the key: this, and its type's number.
+    /// Reads the attributes before the key, and the type's number.
     pub(super) fn read<S: Source>(decoder: &mut Decoder<S>) -> Result<(About, u8)> {
         let mut about = About::default();
         loop {
@@ -125,7 +125,7 @@ impl About {
     }
 }
 
-/// Four bytes, lowest first; a time before 1970 is refused.
+/// Reads a time in four bytes, little-endian; a time before 1970 is refused.
 fn seconds<S: Source>(decoder: &mut Decoder<S>) -> Result<u64> {
     let at = decoder.source().position();
     let time = i32::from_le_bytes(decoder.fixed()?);

@@ -1,9 +1,9 @@
-//! Writing a file: one thread puts together what others have encoded.
+//! Writes a file: one thread puts together records that other threads have encoded.
 //!
-//! The header names a version, and stands before all else, when nobody knows yet which version the content will need.
-//! So it can be corrected at the end: the checksum of header and body are summed up apart and joined for the header
-//! that is right, and whoever holds the file replaces its first nine bytes. What goes to a socket cannot be corrected:
-//! there the caller says a version that will do.
+//! The header names a version, and is written before the version that the content needs is known. So the
+//! header can be corrected at the end: the checksums of header and body are computed apart and joined for the
+//! final header, and the owner of the file replaces its first nine bytes. A stream to a socket cannot be
+//! corrected: there the caller names a sufficient version beforehand.
 
 use std::io::{self, Write};
 
@@ -14,10 +14,10 @@ use crate::checksum::{Sum, checksum, joined};
 use crate::encode::Encoder;
 use crate::item::Item;
 
-/// Where a file comes from, as its first lines say.
+/// The file's origin, for its first fields.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
-    /// The version of Redis that the server stands for.
+    /// The version of Redis that the server is compatible with.
     pub redis_version: &'a str,
     /// Seconds since 1970.
     pub created: u64,
@@ -27,50 +27,51 @@ pub struct Origin<'a> {
     pub replication: Option<Replication<'a>>,
 }
 
-/// Which point of a replication stream the file is at, so that a replica may go on from there.
+/// A point of a replication stream, from which a replica may go on.
 #[derive(Clone, Copy, Debug)]
 pub struct Replication<'a> {
-    /// The database that is selected in the stream.
+    /// The database selected in the stream.
     pub database: i64,
     pub id: &'a str,
     pub offset: u64,
 }
 
-/// Puts records behind each other, with what stands between them, and sums them up.
+/// Writes records in sequence, with the items between them, and computes the checksum.
 ///
-/// Small parts are passed on as small writes: a buffer is the output's business.
+/// Small items are small writes: the output should have a buffer.
 pub struct FileWriter<W> {
     out: W,
     version: Version,
     highest: Version,
-    /// Of what stands behind the header; `None`: no checksum is wanted.
+    /// Checksum of the bytes behind the header; `None` if the file gets none.
     sum: Option<Sum>,
-    /// Bytes behind the header.
+    /// Number of bytes behind the header.
     len: u64,
     encoder: Encoder<Vec<u8>>,
 }
 
-/// A file that has been written.
+/// A finished file.
 #[derive(Debug)]
 pub struct Finished<W> {
     pub out: W,
-    /// All its bytes.
+    /// The file's length in bytes.
     pub len: u64,
-    /// What its header says when it is right.
+    /// The version that the correct header names.
     pub version: Version,
-    /// What its first nine bytes must be replaced by: until then it is none.
+    /// The correct first nine bytes, if they differ: until they are replaced, the file is invalid.
     pub header: Option<[u8; HEADER_BYTES]>,
 }
 
 impl<W: Write> FileWriter<W> {
-    /// Writes the header. `version` is the lowest that its reader must know; `checksum` is `rdbchecksum`.
+    /// Writes the header. `version` is the lowest version that a reader must know; `checksum` is
+    /// `rdbchecksum`.
     pub fn new(mut out: W, version: Version, checksum: bool) -> io::Result<FileWriter<W>> {
         out.write_all(&Header::of(version))?;
         let (sum, encoder) = (checksum.then(Sum::new), Encoder::new(Vec::new(), version));
         Ok(FileWriter { out, version, highest: version, sum, len: 0, encoder })
     }
 
-    /// Bytes so far.
+    /// Number of bytes written so far.
     pub fn written(&self) -> u64 {
         HEADER_BYTES as u64 + self.len
     }
@@ -87,14 +88,14 @@ impl<W: Write> FileWriter<W> {
         self.aux(b"aof-base", Item::Int(i64::from(origin.aof_base)))
     }
 
-    /// Which point of a replication stream the file is at, where that is not known before the file is begun.
+    /// Writes the replication point, if it is not known before the file is begun.
     pub fn replication(&mut self, point: &Replication<'_>) -> io::Result<()> {
         self.aux(b"repl-stream-db", Item::Int(point.database))?;
         self.aux(b"repl-id", Item::Bytes(point.id.as_bytes()))?;
         self.aux(b"repl-offset", Item::Int(i64::try_from(point.offset).unwrap_or(i64::MAX)))
     }
 
-    /// A fact that readers may ignore.
+    /// Writes a named property, which readers may ignore.
     pub fn aux(&mut self, name: &[u8], value: Item<'_>) -> io::Result<()> {
         self.small(|encoder| {
             encoder.put_byte(opcode::AUX);
@@ -103,7 +104,7 @@ impl<W: Write> FileWriter<W> {
         })
     }
 
-    /// The code of a function library.
+    /// Writes the code of a function library.
     pub fn function(&mut self, code: &[u8]) -> io::Result<()> {
         self.small(|encoder| {
             encoder.put_byte(opcode::FUNCTION_2);
@@ -111,7 +112,7 @@ impl<W: Write> FileWriter<W> {
         })
     }
 
-    /// What comes next is of this database.
+    /// Begins the records of this database.
     pub fn database(&mut self, number: u64) -> io::Result<()> {
         self.small(|encoder| {
             encoder.put_byte(opcode::DATABASE);
@@ -119,7 +120,7 @@ impl<W: Write> FileWriter<W> {
         })
     }
 
-    /// How many keys the database has, and how many of them expire: a hint for who makes room for them.
+    /// Writes the database's number of keys and of keys that expire, a hint for the reader's allocations.
     pub fn sizes(&mut self, keys: u64, expiring: u64) -> io::Result<()> {
         self.small(|encoder| {
             encoder.put_byte(opcode::SIZES);
@@ -128,7 +129,7 @@ impl<W: Write> FileWriter<W> {
         })
     }
 
-    /// Whole records of the database at hand. `highest` is what [`Encoder::highest`] says of who encoded them.
+    /// Appends whole records of the current database. `highest`: [`Encoder::highest`] of their encoder.
     pub fn append(&mut self, records: &[u8], highest: Version) -> io::Result<()> {
         self.highest = self.highest.max(highest);
         self.len += records.len() as u64;
@@ -140,7 +141,7 @@ impl<W: Write> FileWriter<W> {
 
     /// Writes the end, and flushes.
     ///
-    /// Where records needed a higher version than the file was begun with, the header must be replaced.
+    /// If records needed a higher version than the file was begun with, the caller must replace the header.
     pub fn finish(mut self) -> io::Result<Finished<W>> {
         self.small(|encoder| encoder.put_byte(opcode::END))?;
         let header = Header::of(self.highest);

@@ -1,4 +1,5 @@
-//! Directories of append-only files: what real servers write is read here, and what is written here they load.
+//! Directories of append-only files: real servers' files are read here, and our files are loaded by real
+//! servers.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -41,7 +42,7 @@ fn rewrite(client: &mut Client) {
     }
 }
 
-/// What is in a part: keys in its snapshot, its commands, and how many annotations.
+/// The content of a part: number of keys in its snapshot, its commands, number of annotations.
 fn read(path: &Path) -> (Option<u64>, Vec<String>, usize) {
     let mut file = File::open(path).expect("it is there");
     let size = file.metadata().expect("it is there").len();
@@ -125,7 +126,7 @@ fn append(file: &mut File, lines: &[&str]) {
     file.write_all(&out).expect("written");
 }
 
-/// Stops the server, puts nothing where its files were, and lets `build` make a directory.
+/// Stops the server, removes its files, and lets `build` make a directory.
 fn replace_files(server: &mut Server, build: impl FnOnce(&mut Directory)) {
     server.stop();
     fs::remove_dir_all(server.folder().join(FOLDER)).expect("the server made it");
@@ -155,7 +156,7 @@ fn a_directory_of_ours(peer: Peer) {
     client.run("INCR a");
     server.stop();
 
-    // And back again: it is theirs now.
+    // And back again: the server has appended to it.
     let mut directory = open(server.folder());
     let parts = directory.parts().expect("all are there");
     assert_eq!(read(&parts[0].path).0, Some(3));
@@ -175,7 +176,7 @@ fn what_is_written_here_valkey_loads() {
     a_directory_of_ours(Peer::Valkey);
 }
 
-/// A manifest without files, which is written before the first part, and an adopted file of an older server.
+/// The manifest without files (before the first part), and an adopted file of an older server.
 #[test]
 fn redis_starts_from_each_step_of_ours() {
     let Some(mut server) = start(Peer::Redis, &[]) else { return };

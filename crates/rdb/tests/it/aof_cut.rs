@@ -1,5 +1,5 @@
-//! Files of commands that were cut or changed anywhere: what is said about them is what redis-check-aof says, and never
-//! that a file is whole which it holds for broken.
+//! Files of commands that were cut or changed anywhere: our verdict agrees with redis-check-aof's, and no
+//! file is whole that redis-check-aof calls broken.
 
 use std::fs;
 use std::io::Write;
@@ -11,11 +11,11 @@ use evenkeel_rdb::aof::{Commands, Fault, Record, push_command, push_timestamp};
 use evenkeel_testkit::random::{Random, fresh_seed};
 use evenkeel_testkit::{Peer, Program};
 
-/// How many changed files redis-check-aof is asked about: a process each.
+/// Number of changed files that redis-check-aof checks: a process each.
 const ASKED: usize = 100;
 const CHANGED: usize = 200_000;
 
-/// A small file with all that there is.
+/// A small file with every kind of record.
 fn small(random: &mut Random) -> Vec<u8> {
     let mut out = Vec::new();
     push_command(&mut out, &["SELECT", "0"]);
@@ -30,7 +30,7 @@ fn small(random: &mut Random) -> Vec<u8> {
     out
 }
 
-/// All arguments of all commands, and how it ends.
+/// All arguments of all commands, and the result at the end.
 fn read(bytes: &[u8]) -> (Vec<Vec<Vec<u8>>>, Result<(), Fault>, u64) {
     let (mut all, mut commands) = (Vec::new(), Commands::new(bytes, 0, Some(bytes.len() as u64)));
     let end = loop {
@@ -66,13 +66,13 @@ impl Drop for Scratch {
     }
 }
 
-/// redis-check-aof, which stands beside redis-server.
+/// Path of redis-check-aof, beside redis-server.
 fn tool() -> Option<PathBuf> {
     let path = Program::oracle(Peer::Redis)?.path().with_file_name("redis-check-aof");
     path.is_file().then_some(path)
 }
 
-/// Whether it finds nothing wrong, and up to where not.
+/// Whether redis-check-aof finds no fault, and the length of the whole part otherwise.
 fn ask(tool: &Path, path: &Path) -> (bool, Option<u64>) {
     let output = Command::new(tool).arg(path).output().expect("it can be started");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -98,7 +98,7 @@ fn every_prefix_ends_where_redis_says() {
         let annotation = content.is_whole() != valid && bytes[..cut].ends_with(&bytes[23..cut.max(23)]);
         assert!(content.is_whole() == valid || annotation, "cut at {cut}: {content:?}");
         if let (Some(whole), false) = (whole, valid) {
-            // It does not count an annotation as whole until a command follows.
+            // redis-check-aof does not count an annotation as whole before a command follows.
             let counted = if content.whole == 39 && whole == 23 { 23 } else { content.whole };
             assert_eq!(counted, whole, "cut at {cut}");
         }
@@ -125,8 +125,9 @@ fn what_redis_holds_for_broken_is_not_whole() {
     }
 }
 
-/// There is no checksum. A changed byte of an argument changes that argument, and a changed length can by chance end
-/// where a later command does, which then is taken for data. All else is noticed; and what is not changed stays as it is.
+/// There is no checksum. A changed byte of an argument changes that argument. A changed length may by chance
+/// end at a later command's end, whose bytes then count as data. All other changes are noticed, and unchanged
+/// commands stay as they are.
 #[test]
 fn a_changed_byte_changes_one_command_or_is_noticed() {
     let seed = fresh_seed();

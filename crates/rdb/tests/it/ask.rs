@@ -1,4 +1,4 @@
-//! A value as a server shows it through its commands.
+//! A value as a server's commands show it.
 
 use evenkeel_rdb::{Consumer, Group, Id, Info, Pending};
 use evenkeel_resp::value::Value as Reply;
@@ -6,7 +6,7 @@ use evenkeel_testkit::Client;
 
 use crate::model::{Entries, Entry, Score, Value, in_order};
 
-/// What the server holds at `key`.
+/// Returns the value at `key`.
 pub(crate) fn ask(client: &mut Client, key: &str) -> Value {
     let kind = client.call(&["TYPE", key]).to_string();
     match kind.as_str() {
@@ -31,7 +31,7 @@ fn hash(client: &mut Client, key: &str) -> Value {
     Value::Hash(fields.into_iter().zip(times).map(|((name, value), time)| (name, (value, time))).collect())
 }
 
-/// None for servers that have no such thing.
+/// `None` for servers without field expiry.
 fn expiries(client: &mut Client, key: &str, fields: &[(Vec<u8>, Vec<u8>)]) -> Vec<Option<u64>> {
     let count = fields.len().to_string();
     let mut args: Vec<&[u8]> = vec![b"HPEXPIRETIME", key.as_bytes(), b"FIELDS", count.as_bytes()];
@@ -85,7 +85,7 @@ fn group(reply: &Reply) -> Group {
     })
 }
 
-/// Redis 7.0 shows no active time; it takes the one at which it saw the consumer.
+/// Redis 7.0 shows no active time: its `seen` stands for it.
 fn consumer(reply: &Reply) -> Consumer {
     let seen = int(reply, "seen-time") as u64;
     let active = match find(reply, "active-time") {

@@ -1,4 +1,4 @@
-//! Memory and time: neither may depend on what a payload announces, only on what it has.
+//! Memory and time depend on a payload's size, not on its announced lengths.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -8,7 +8,7 @@ use evenkeel_rdb::{Decoder, Error, Object, Slice, Source};
 
 use crate::broken;
 
-/// Counts what each thread has allocated, and the most of it at a time.
+/// Counts the bytes that each thread has allocated, and their peak.
 struct Counting;
 
 thread_local! {
@@ -16,7 +16,8 @@ thread_local! {
     static MOST: Cell<isize> = const { Cell::new(0) };
 }
 
-// SAFETY: everything is passed on to the system's allocator; the counters are of the thread alone and allocate nothing.
+// SAFETY: all calls are forwarded to the system's allocator; the counters are thread-local and allocate
+// nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
@@ -41,7 +42,7 @@ fn count(change: isize) {
     });
 }
 
-/// The most bytes that were allocated at a time while `work` ran.
+/// Returns the peak of allocated bytes while `work` ran.
 pub(crate) fn peak(work: impl FnOnce()) -> usize {
     let before = NOW.with(Cell::get);
     MOST.with(|most| most.set(before));
@@ -49,7 +50,7 @@ pub(crate) fn peak(work: impl FnOnce()) -> usize {
     (MOST.with(Cell::get) - before) as usize
 }
 
-/// Reads the value and keeps nothing.
+/// Reads the value and drops it.
 fn drain(body: &[u8], version: u16) -> Result<(), Error> {
     let mut decoder = Decoder::new(Slice::new(body), version);
     drain_object(decoder.object()?)?;
@@ -74,8 +75,8 @@ fn drain_object<S: Source>(object: Object<'_, S>) -> Result<(), Error> {
     Ok(())
 }
 
-/// 88 bytes for one is what LZF can do; and what is remembered to find duplicates is 16 to 56 bytes for an element of
-/// two bytes or more.
+/// LZF can expand a byte to 88. The detection of duplicates takes 16 to 56 bytes for an element of two bytes
+/// or more.
 #[test]
 fn memory_is_bounded_by_the_input() {
     broken::with_one_byte_changed(|golden, body| {
@@ -99,7 +100,7 @@ fn announced_counts_and_lengths_allocate_nothing() {
     }
 }
 
-/// What would be quadratic takes minutes with such sizes, what is linear a fraction of a second.
+/// With such sizes quadratic work takes minutes, linear work a fraction of a second.
 #[test]
 fn time_is_linear_in_the_input() {
     const ELEMENTS: usize = 300_000;
@@ -110,13 +111,13 @@ fn time_is_linear_in_the_input() {
     let set = [&[2][..], &length(ELEMENTS + 1), &numbers, &short(0)].concat();
     assert!(drain(&set, 10).is_err(), "the last one is the first again");
     let mut nodes = [&[18][..], &length(ELEMENTS)].concat();
-    (0..ELEMENTS).for_each(|_| nodes.extend_from_slice(b"\x02\x07\x07\0\0\0\0\0\xff")); // empty ones
+    (0..ELEMENTS).for_each(|_| nodes.extend_from_slice(b"\x02\x07\x07\0\0\0\0\0\xff")); // empty listpacks
     assert!(drain(&nodes, 10).is_err(), "nothing in all its nodes");
     drain(&many_pending(ELEMENTS), 10).expect("nothing is wrong with it");
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }
 
-/// A stream without entries whose one group has so many pending entries, and as many consumers.
+/// A stream without entries; its only group has this number of pending entries, and as many consumers.
 fn many_pending(count: usize) -> Vec<u8> {
     let length = [&[0x80][..], &(count as u32).to_be_bytes()].concat();
     let id = |index: usize| [&[0; 4][..], &(index as u32 + 1).to_be_bytes(), &[0; 8]].concat();

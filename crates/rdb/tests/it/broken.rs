@@ -1,4 +1,4 @@
-//! Payloads that are not what they were: each must be refused, or be a value like any other.
+//! Changed payloads: each must be refused, or be a valid value.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use evenkeel_testkit::random::{Random, fresh_seed};
 use crate::golden;
 use crate::model::{Value, hex, open, read, seal, styles};
 
-/// How long the seeded loop goes on.
+/// Duration of the seeded loop.
 const LOOP: Duration = Duration::from_secs(2);
 
 fn decode(body: &[u8], version: u16) -> Result<Value, Error> {
@@ -18,7 +18,7 @@ fn decode(body: &[u8], version: u16) -> Result<Value, Error> {
     value
 }
 
-/// An accepted value is a value: it can be written, and is then read as the same.
+/// Checks that an accepted value can be written, and is read back equal.
 fn check(body: &[u8], version: u16) -> bool {
     let Ok(value) = decode(body, version) else { return false };
     let [packed, plain, _] = styles(Version::V80);
@@ -29,7 +29,7 @@ fn check(body: &[u8], version: u16) -> bool {
     true
 }
 
-/// Each changed payload of all of them, with one byte that is not what it was.
+/// Visits each golden payload with each byte changed.
 pub(crate) fn with_one_byte_changed(mut visit: impl FnMut(&golden::Golden, &[u8])) {
     for golden in golden::all() {
         let mut body = golden.body().to_vec();
@@ -130,7 +130,7 @@ fn listpack(elements: &[&[u8]]) -> Vec<u8> {
 #[test]
 fn what_no_value_can_hold_is_named() {
     let with = |kind: u8, rest: &[u8]| [&[kind], rest].concat();
-    // Empty ones.
+    // Empty collections.
     for kind in [1, 2, 3, 4, 5, 14, 18] {
         refused(&[kind, 0], Reason::Empty);
     }
@@ -139,7 +139,7 @@ fn what_no_value_can_hold_is_named() {
     }
     refused(b"\x0b\x08\x02\0\0\0\0\0\0\0", Reason::Empty);
     refused(&with(18, &[&b"\x01\x02"[..], &listpack(&[])].concat()), Reason::Empty);
-    // What comes twice, as text or as integer.
+    // Duplicates, as text or as integer.
     refused(b"\x02\x02\x01a\x01a", Reason::Duplicate);
     refused(b"\x02\x02\xc0\x05\x015", Reason::Duplicate);
     refused(b"\x04\x02\x01a\x01x\x01a\x01y", Reason::Duplicate);
@@ -156,7 +156,7 @@ fn what_no_value_can_hold_is_named() {
     refused(b"\x03\x01\x01a\xfd", Reason::Score);
     refused(b"\x03\x01\x01a\x01x", Reason::Score);
     refused(b"\x05\x01\x01a\0\0\0\0\0\0\xf8\x7f", Reason::Score);
-    // Counts that nothing can fill, and things of the wrong form.
+    // Impossible counts, and items of the wrong form.
     refused(b"\x02\x80\xff\xff\xff\xff\x01a", Reason::TooLong);
     refused(b"\x04\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a\x01a", Reason::TooLong);
     refused(b"\x05\x02\x01a\0\0\0\0\0\0\0\0\x01b", Reason::TooLong); // 12 bytes, and two members take 18
@@ -195,7 +195,7 @@ fn times_beyond_their_bounds_are_refused() {
     assert_eq!(decode(&redis(u64::MAX, 2), 12).expect_err("too late").reason, Reason::Time);
 }
 
-/// A node of a stream, with the parts that an entry can be wrong in.
+/// A node of a stream with the parts in which an entry can be wrong.
 #[test]
 fn stream_entries_that_are_not_what_they_say_are_refused() {
     let with = |live: u8, deleted: u8, flags: u8, fields: u8, elements: u8| {
@@ -221,8 +221,8 @@ fn stream_entries_that_are_not_what_they_say_are_refused() {
     assert_eq!(with(1, 0, 2, 1, 6), Err(Reason::StreamEntry), "no names to share");
 }
 
-/// XDEL 10-0 and XSETID 6-0; XSETID ENTRIESADDED, XGROUP ENTRIESREAD and XCLAIM RETRYCOUNT with the greatest number there
-/// is, and one more: Redis 7.0 writes all of these, and reads them.
+/// After XDEL 10-0 and XSETID 6-0; XSETID ENTRIESADDED, XGROUP ENTRIESREAD and XCLAIM RETRYCOUNT with the
+/// greatest number and its successor: Redis 7.0 writes and reads all of these.
 #[test]
 fn numbers_of_streams_stay_where_they_can_be_told() {
     let golden = golden::all().into_iter().find(|golden| golden.name == "redis-7.0: stream of small nodes");
@@ -240,12 +240,12 @@ fn numbers_of_streams_stay_where_they_can_be_told() {
     assert_eq!(groups[0].pending[0].deliveries, i64::MAX as u64);
 }
 
-/// The stream with groups of Redis 7.0, with one piece of its metadata replaced.
+/// Redis 7.0's stream with groups, with a part of its metadata replaced.
 #[test]
 fn streams_that_contradict_themselves_are_refused() {
     let golden = golden::all().into_iter().find(|golden| golden.name == "redis-7.0: stream of small nodes");
     let body = golden.expect("it is there").body().to_vec();
-    // .. length 5 | last id 5-0 | first id 1-0 | no deleted one | 5 added | no groups
+    // .. length 5 | last id 5-0 | first id 1-0 | none deleted | 5 added | no groups
     let tail = &[5, 5, 0, 1, 0, 0, 0, 5, 0];
     assert!(body.ends_with(tail));
     let with = |tail: &[u8]| {
@@ -285,7 +285,7 @@ fn streams_that_contradict_themselves_are_refused() {
     assert_eq!(group(&pending(&[]), &twice), Err(Reason::Duplicate));
 }
 
-/// Redis 7.0 loads all of these but the last, and shows the numbers that are written.
+/// Redis 7.0 loads all of these but the last, and shows the stored numbers.
 #[test]
 fn counters_of_streams_are_corrected_where_that_is_allowed() {
     let golden = golden::all().into_iter().find(|golden| golden.name == "redis-7.0: stream of small nodes");

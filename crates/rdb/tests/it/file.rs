@@ -15,7 +15,7 @@ use crate::random;
 /// A key in its database.
 pub(crate) type Place = (u64, Vec<u8>);
 
-/// What a file says, in one piece.
+/// The whole content of a file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Content {
     pub(crate) aux: BTreeMap<String, String>,
@@ -24,10 +24,10 @@ pub(crate) struct Content {
     pub(crate) sizes: Vec<(u64, u64, u64)>,
 }
 
-/// So small that most records come in batches of their own, and many are large ones.
+/// So small that most records have a batch of their own, and many are large.
 pub(crate) const TINY: ReadLimits = ReadLimits { block: 50, whole_max: 300 };
 
-/// Reads all of a file.
+/// Reads a whole file.
 pub(crate) fn content(file: impl Read, limits: ReadLimits) -> Result<(Content, Checksum), Failure> {
     let mut reader = FileReader::new(file, None, limits)?;
     let mut content = Content::default();
@@ -74,7 +74,7 @@ fn add(content: &mut Content, batch: &Batch) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes the content in three databases' worth of records, each encoded on its own.
+/// Writes the content as the records of three databases, each encoded on its own.
 pub(crate) fn written(content: &Content, style: Style, checksum: bool) -> Vec<u8> {
     let mut writer = FileWriter::new(Vec::new(), style.version, checksum).expect("memory takes everything");
     for (name, value) in &content.aux {
@@ -146,7 +146,7 @@ pub(crate) fn some_content(random: &mut Random, keys: usize) -> Content {
     content
 }
 
-/// As what is written in that version comes back.
+/// Returns the content as it is after a round trip through that version.
 pub(crate) fn in_version(mut content: Content, style: Style) -> Content {
     for (_, value) in content.keys.values_mut() {
         *value = value.clone().in_version(style.version);
@@ -176,7 +176,7 @@ fn what_is_written_is_read_again() {
     }
 }
 
-/// As a server does it: records encoded by several threads, a file cut up by one, batches decoded by several.
+/// As in a server: several threads encode records, a single thread cuts up the file, several decode batches.
 #[test]
 fn many_threads_write_and_read_one_file() {
     let mut random = Random::new(9);
@@ -223,7 +223,7 @@ fn many_threads_write_and_read_one_file() {
     assert!(found.iter().eq(keys));
 }
 
-/// A header that turned out to be too low is corrected, and the checksum is that of the corrected file.
+/// A header with too low a version is corrected, and the checksum is the corrected file's.
 #[test]
 fn the_version_follows_the_content() {
     let mut random = Random::new(5);

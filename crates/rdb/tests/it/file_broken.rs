@@ -1,5 +1,5 @@
-//! Files that are not what they were: each must be refused, or say something else. None may panic, or take more than
-//! it has.
+//! Changed files: each must be refused, or have other content. No file may cause a panic, or take memory
+//! beyond its size.
 
 use std::io::Read;
 
@@ -12,7 +12,7 @@ use crate::file::{Content, TINY, content, some_content, written};
 use crate::model::{Value, styles};
 use crate::{broken, golden};
 
-/// What redis-server 7.0.15 and Valkey 9.1.2 saved, with keys of every type in databases 0 and 9.
+/// Files saved by redis-server 7.0.15 and Valkey 9.1.2, with keys of every type in databases 0 and 9.
 pub(crate) const FILES: [(&str, &[u8]); 2] = [
     ("redis-7.0", include_bytes!("files/redis-7.0.rdb")),
     ("valkey-9.1", include_bytes!("files/valkey-9.1.rdb")),
@@ -36,9 +36,8 @@ fn expect_content(name: &str, content: &Content) {
     assert_eq!(key(0, "list"), (None, Value::List(words.to_vec())));
     let pairs = [("f1", "v1"), ("f2", "2")].map(|(name, value)| (name.into(), (value.into(), None)));
     assert_eq!(key(0, "hash"), (Some(FAR + 1), Value::Hash(pairs.into_iter().collect())));
-    assert!(
-        matches!(key(0, "stream"), (None, Value::Stream(entries, _, groups)) if entries.len() == 2 && groups.len() == 1)
-    );
+    assert!(matches!(key(0, "stream"), (None, Value::Stream(entries, _, groups))
+            if entries.len() == 2 && groups.len() == 1));
     if valkey {
         let fields = [("a", "1", Some(FAR)), ("b", "2", None)];
         let fields = fields.map(|(name, value, expires)| (name.into(), (value.into(), expires)));
@@ -63,7 +62,7 @@ fn files_of_servers_are_read() {
     }
 }
 
-/// Any of the old forms may stand in a file of a version that has them.
+/// A file may have any old form that its version has.
 #[test]
 fn all_forms_are_read_in_files() {
     for version in [12, 80] {
@@ -89,7 +88,7 @@ fn all_forms_are_read_in_files() {
     }
 }
 
-/// What goes over a value stops where who reads it stops, whatever the bytes are.
+/// Skipping and reading a value end at the same offset, whatever the bytes are.
 #[test]
 fn a_value_ends_where_it_is_passed_over_to() {
     let agree = |body: &[u8], version: u16| {
@@ -158,7 +157,7 @@ fn every_byte_changed_is_noticed_by_the_checksum() {
     assert!(all > 10_000);
 }
 
-/// Without a checksum a file may say something else, but what it says can be written and read.
+/// Without a checksum a changed file may have other content, but that content can be written and read.
 #[test]
 fn every_byte_changed_without_a_checksum() {
     let (mut all, mut accepted) = (0, 0);
@@ -178,7 +177,7 @@ fn every_byte_changed_without_a_checksum() {
                 (whole, pieces) => panic!("{name}, byte {at}: {whole:?}, {pieces:?}"),
             }
             let report = check(bytes, None);
-            // Who reads a file here allows no corrections.
+            // The reader here allows no corrections.
             let is_whole = report.failure.is_none() && report.corrected == 0;
             assert_eq!(is_whole, read.is_ok(), "{name}, byte {at}: {:?}", report.failure);
             if let Ok((content, _)) = read {
@@ -234,7 +233,7 @@ fn bytes_changed_cut_out_and_put_in_at_random() {
     }
 }
 
-/// Lists in plain form, and a string, of so many bytes: passed over or read, they take the memory of a few blocks.
+/// Plain lists and a string of this size take the memory of a few blocks, skipped or read.
 #[test]
 fn large_values_are_not_held() {
     const BYTES: u64 = 40 << 20;
@@ -264,7 +263,8 @@ fn large_values_are_not_held() {
     }
 }
 
-/// Clusters write sizes before each slot's keys. Moving the rest of a block for each would take a minute here.
+/// Clusters write sizes before each slot's keys. Moving the rest of a block for each slot would take a minute
+/// here.
 #[test]
 fn few_keys_at_a_time_take_no_longer() {
     let mut file = b"REDIS0012".to_vec();
@@ -309,11 +309,14 @@ fn what_is_no_file_is_named() {
     assert_eq!(failure.to_string(), "a duplicate at byte 19, in key \"k\\n1\" of database 3");
 }
 
-/// What stands between keys in files of clusters, of modules, and of long ago.
+/// Items between keys in files of clusters, of modules, and of old servers.
 #[test]
 fn other_parts_are_told() {
     let mut file = b"VALKEY080".to_vec();
-    file.extend_from_slice(b"\xf7\x81\x25\xfd\x12\x8d\x57\xdc\x04\x01\x02\x02\x05\x02hi\x03\0\0\0\0\x04\0\0\0\0\0\0\0\0\x01\x07\x00");
+    file.extend_from_slice(
+        b"\xf7\x81\x25\xfd\x12\x8d\x57\xdc\x04\x01\x02\x02\x05\x02hi\x03\0\0\0\0\x04\0\0\0\0\0\0\0\0\x01\
+          \x07\x00",
+    );
     file.extend_from_slice(b"\xf4\x40\x64\x05\x01");
     file.extend_from_slice(b"\xf3\x03job\x02\x00\x05\x07\x07");
     file.extend_from_slice(b"\xfd\x01\0\0\0\xf8\x40\x64\x00\x01k\x01v");
@@ -342,7 +345,7 @@ fn a_report_tells_one_damaged_key_from_a_lost_rest() {
     assert_eq!((sound.databases[&0].expiring, sound.databases[&9].keys), (2, 1));
     assert_eq!(sound.types[&Type::Stream].largest_key, b"stream");
 
-    // The end mark of the sorted set's block: everything behind it can still be read.
+    // The end mark of the sorted set's block: all later keys can still be read.
     let mut bytes = file.to_vec();
     let end = file.windows(5).position(|five| five == b"2.5\x04\xff").expect("it is there") + 4;
     bytes[end] = 0;
@@ -355,7 +358,7 @@ fn a_report_tells_one_damaged_key_from_a_lost_rest() {
         "the checksum is wrong as well"
     );
 
-    // A length that leads beyond the end: all behind is lost.
+    // A length beyond the end: all later keys are lost.
     let at = file.windows(4).position(|four| four == b"long").expect("it is there") + 5;
     let mut bytes = file.to_vec();
     bytes[at..at + 2].copy_from_slice(b"\x7f\xff");

@@ -1,4 +1,4 @@
-//! Real servers: files that they saved are read as they show them, and files that are written here they load.
+//! Real servers: their files are read here with the content that they show, and they load files written here.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ fn path(server: &Server) -> PathBuf {
     server.folder().join("dump.rdb")
 }
 
-/// What the server saves now.
+/// Saves, and returns the file.
 fn saved(server: &Server, client: &mut Client) -> Vec<u8> {
     assert_eq!(client.run("SAVE").to_string(), "OK");
     std::fs::read(path(server)).expect("it was just saved")
@@ -56,14 +56,14 @@ fn read(file: &[u8]) -> Content {
     whole
 }
 
-/// The keys alone, without what a server does not keep: how long ago a key was used.
+/// Returns the keys without the access times, which servers do not keep.
 fn keys(content: Content) -> BTreeMap<Place, (About, crate::model::Value)> {
     let mut keys = content.keys;
     keys.values_mut().for_each(|(about, _)| about.access = Access::Unknown);
     keys
 }
 
-/// Those styles that a peer can read.
+/// The styles that a reference server can read.
 fn styles_for(peer: Peer) -> Vec<Style> {
     let versions = [Version::V10, Version::V11, Version::V80];
     let newest = if peer == Peer::Redis { Version::V10 } else { Version::V80 };
@@ -109,7 +109,7 @@ fn both_ways(peer: Peer) {
     }
 }
 
-/// Every type, at sizes around those where a form changes; made by the server's own commands.
+/// Every type, at sizes around each change of form, made by the server's own commands.
 fn fill(client: &mut Client, peer: Peer) {
     let sizes = [1, 2, 63, 64, 127, 128, 129, 255, 256, 511, 512, 513, 700, 5_000, 20_000];
     let word = |n: usize| format!("element {:x}", n.wrapping_mul(0x9E37_79B1) as u32);
@@ -163,7 +163,7 @@ fn what_redis_saves_comes_to_valkey_through_us() {
     through_us(Peer::Redis, Peer::Valkey);
 }
 
-/// Saved by one, read and written here, loaded by the other: then both have the same digest.
+/// A file saved by one server is read and written here, and loaded by another: both have the same digest.
 fn through_us(from: Peer, to: Peer) {
     let (Some(source), Some(target)) = (start(from), start(to)) else { return };
     let (mut source_client, mut client) = (source.connect(), target.connect());
@@ -174,7 +174,7 @@ fn through_us(from: Peer, to: Peer) {
         load(&target, &mut client, &written(&content, style, true));
         assert_eq!(digest(&mut client), expected, "{style:?}");
     }
-    // And not only where it runs already: it starts with the file.
+    // The target also starts with the file.
     let mut target = target;
     target.kill();
     std::fs::write(path(&target), written(&content, styles_for(to)[0], true)).expect("the folder is there");
@@ -182,7 +182,7 @@ fn through_us(from: Peer, to: Peer) {
     assert_eq!(digest(&mut target.connect()), expected);
 }
 
-/// For eviction, a file says how each key was used.
+/// For eviction, a file has each key's last use.
 #[test]
 fn how_keys_were_used_passes_both_ways() {
     for peer in [Peer::Redis, Peer::Valkey] {
@@ -212,7 +212,7 @@ fn how_keys_were_used_passes_both_ways() {
     }
 }
 
-/// Base files of AOFs are RDB files, and so is what a cluster's node saves.
+/// Base files of append-only files are RDB files, like the files of cluster nodes.
 #[test]
 fn base_files_and_files_of_clusters_are_read() {
     for peer in [Peer::Redis, Peer::Valkey] {
@@ -234,7 +234,7 @@ fn base_files_and_files_of_clusters_are_read() {
     }
 }
 
-/// What the versions are for, as the servers themselves see it.
+/// Each version is loaded by the servers that the documentation names.
 #[test]
 fn servers_load_the_versions_that_the_page_says() {
     for (peer, loads) in [(Peer::Redis, [true, false, false]), (Peer::Valkey, [true, true, true])] {
@@ -254,8 +254,9 @@ fn servers_load_the_versions_that_the_page_says() {
     }
 }
 
-/// Behind 16,383 bytes in a packed block Redis has one byte more than Valkey, and each refuses what the other writes. We read both, and what
-/// we write is read by both but for streams in a version of the other's.
+/// For more than 16,383 bytes in a packed block Redis writes a byte more than Valkey, and each refuses the
+/// other's form. Both forms are read here. Both servers read the form written here, except streams in a
+/// version of the other server.
 #[test]
 fn lengths_that_redis_and_valkey_write_otherwise_pass() {
     use crate::model::Value;

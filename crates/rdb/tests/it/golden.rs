@@ -1,8 +1,8 @@
-//! Payloads that real servers made, with what those servers said was in them.
+//! Payloads made by real servers, with the content that the servers showed.
 //!
-//! `golden.txt` has a line each: where it is from, the payload, the value. The ones that are "made" are forms that no
-//! server at hand writes any more; they were put together by hand, restored by a server that still reads them, and the
-//! value is what that server then said.
+//! Each line of `golden.txt` has an origin, a payload and a value. Payloads marked "made" have forms that no
+//! available server writes any more. They were put together by hand and restored by a server that still reads
+//! them; the value is that server's output.
 
 use std::io::Read;
 
@@ -17,7 +17,7 @@ pub(crate) struct Golden {
 }
 
 impl Golden {
-    /// Without version and checksum.
+    /// The payload without version and checksum.
     pub(crate) fn body(&self) -> &[u8] {
         &self.payload[..self.payload.len() - 10]
     }
@@ -117,7 +117,7 @@ fn a_key_stands_behind_the_type_where_it_is_asked_for() {
     }
 }
 
-/// Where there is one obvious form: nothing to compress, and an order that is not the table's.
+/// Values with a single obvious form: nothing to compress, and no order of a hash table.
 #[test]
 fn what_servers_write_is_written_the_same() {
     let same = [

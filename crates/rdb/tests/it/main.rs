@@ -1,4 +1,5 @@
-//! Values through the whole crate: payloads of real servers, broken ones, and round trips with servers that run.
+//! Values through the whole crate: payloads of real servers, broken payloads, and round trips with running
+//! servers.
 
 mod aof;
 mod aof_cut;

@@ -1,4 +1,4 @@
-//! Values as plain data: decoded into, encoded from, asked of a server, and told in a line.
+//! Values as plain data: decoded, encoded, read from a server, and formatted as a line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -23,7 +23,7 @@ pub(crate) enum Value {
 pub(crate) type Entry = (Id, Vec<(Bytes, Bytes)>);
 pub(crate) type Entries = Vec<Entry>;
 
-/// Equal by value: servers do not keep the sign of a zero when they move it from one form to another.
+/// Equal by value: servers do not keep the sign of a zero when they change its form.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Score(pub(crate) f64);
 
@@ -104,7 +104,7 @@ fn read_stream<S: Source>(mut stream: evenkeel_rdb::Stream<'_, S>) -> Result<Val
     Ok(Value::Stream(entries, info, all))
 }
 
-/// With its consumers by name.
+/// Sorts the group's consumers by name.
 pub(crate) fn in_order(mut group: Group) -> Group {
     let names: Vec<Bytes> = group.consumers.iter().map(|consumer| consumer.name.clone()).collect();
     group.consumers.sort_by(|a, b| a.name.cmp(&b.name));
@@ -117,7 +117,7 @@ pub(crate) fn in_order(mut group: Group) -> Group {
 
 // ---- writing ----
 
-/// How a value is written.
+/// The way to write a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Style {
     pub(crate) version: Version,
@@ -127,7 +127,7 @@ pub(crate) struct Style {
     pub(crate) nodes: NodeLimits,
 }
 
-/// A few that take all ways through the encoder.
+/// Styles that cover all paths of the encoder.
 pub(crate) fn styles(version: Version) -> [Style; 3] {
     let redis = NodeLimits { bytes_max: 8192, entries_max: 128 };
     let small = NodeLimits { bytes_max: 60, entries_max: 3 };
@@ -142,7 +142,7 @@ fn limits() -> Limits {
     Limits { entries_max: 8, value_max: 64 }
 }
 
-/// A payload of the value; `None`: this version cannot hold it.
+/// Returns a payload of the value; `None` if this version cannot hold it.
 pub(crate) fn seal(value: &Value, style: Style) -> Option<Bytes> {
     let mut encoder = Encoder::new(Vec::new(), style.version);
     if !style.compress {
@@ -204,7 +204,7 @@ pub(crate) fn write<O: Out>(value: &Value, encoder: &mut Encoder<O>, style: Styl
 }
 
 impl Value {
-    /// What is left of it when it has been written for that version.
+    /// Returns the value as it is after a round trip through that version.
     pub(crate) fn in_version(mut self, version: Version) -> Value {
         if let Value::Stream(_, _, groups) = &mut self
             && version < Version::V11
@@ -216,9 +216,9 @@ impl Value {
     }
 }
 
-// ---- telling ----
+// ---- formatting ----
 
-/// A line that says all of the value.
+/// Formats the whole value as a line.
 pub(crate) fn tell(value: &Value) -> String {
     let mut line = String::new();
     let mut say = |word: &str, all: Vec<String>| line = format!("{word} {}", all.join(" "));

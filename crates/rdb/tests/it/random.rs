@@ -34,7 +34,7 @@ pub(crate) fn value(random: &mut Random) -> Value {
     }
 }
 
-/// Around the sizes at which something changes: 1, Redis' thresholds of 128 and 512, and 255 and 65,535 in a header.
+/// Sizes around each change of form: 1, Redis' thresholds of 128 and 512, and 255 and 65,535 in a header.
 fn size(random: &mut Random) -> usize {
     match random.below(20) {
         0 => 1,
@@ -55,7 +55,7 @@ fn bytes(random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// The text of an integer of any width, or nearly one.
+/// The text of an integer of any width, or nearly an integer.
 fn number(random: &mut Random) -> Vec<u8> {
     let bits = random.below(64);
     let number = (random.draw() as i64) >> bits;
@@ -176,7 +176,8 @@ fn nodes_that_were_counted_are_the_ones_that_are_written() {
         let version = if random.chance(50) { Version::V10 } else { Version::V80 };
         let elements: Vec<Vec<u8>> = (0..size(&mut random)).map(|_| bytes(&mut random)).collect();
         let item = |index: usize| match Item::Bytes(&elements[index]).int() {
-            Some(number) if index.is_multiple_of(2) => Item::Int(number), // it must not matter in which form it comes
+            // the form of an item must not matter
+            Some(number) if index.is_multiple_of(2) => Item::Int(number),
             _ => Item::Bytes(&elements[index]),
         };
         let end = random.below(elements.len());

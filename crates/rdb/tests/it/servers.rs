@@ -1,4 +1,5 @@
-//! Real servers: what they dump is read as they show it, and what is written here they restore and show as it was.
+//! Real servers: their payloads are read here with the values that they show, and they restore payloads
+//! written here.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use crate::ask::ask;
 use crate::model::{Score, Value, hex, open, read, seal, styles};
 use crate::{broken, random};
 
-/// Some settings, each of which moves a bound between two forms. Not every server has all of them.
+/// Settings that move a bound between two forms. Some servers lack some of them.
 const BOUNDS: [&str; 8] = [
     "hash-max-listpack-entries",
     "set-max-intset-entries",
@@ -27,7 +28,7 @@ fn start(peer: Peer) -> Option<Server> {
     Some(Server::start(&program, &["--sanitize-dump-payload", "yes", "--enable-debug-command", "yes"]))
 }
 
-/// The newest version that the peer reads.
+/// The newest version that the reference server reads.
 fn newest(peer: Peer) -> Version {
     match peer {
         Peer::Redis => Version::V10,
@@ -125,17 +126,17 @@ fn dumped_is_shown(peer: Peer) {
         Peer::Valkey => &[0, 2, 4, 5, 11, 16, 17, 18, 20, 21, 22],
     };
     for round in 0..400 {
-        // Rarely, one of them has not come by then.
+        // Rarely, a type is still missing then.
         if round >= 40 && types.len() >= all.len() {
             break;
         }
         client.run("FLUSHALL");
         for bound in BOUNDS {
-            client.call(&["CONFIG", "SET", bound, &(1 + random.below(200)).to_string()]); // perhaps an error
+            client.call(&["CONFIG", "SET", bound, &(1 + random.below(200)).to_string()]); // possibly refused
         }
         for _ in 0..150 {
             let args = command(&mut random);
-            client.call(&args); // perhaps an error: that is also an answer
+            client.call(&args); // possibly an error reply
         }
         for key in ["string", "list", "set", "integers", "zset", "hash", "stream"] {
             if client.call(&["EXISTS", key]).as_int() == Some(1) {
@@ -150,7 +151,7 @@ fn dumped_is_shown(peer: Peer) {
     assert_eq!(types.keys().copied().collect::<Vec<_>>(), all);
 }
 
-/// A command on one of seven keys, each with a type of its own.
+/// A command on any of seven keys, each with a type of its own.
 fn command(random: &mut Random) -> Vec<Vec<u8>> {
     let text = |word: &str| word.as_bytes().to_vec();
     let small = |random: &mut Random| random.below(120).to_string().into_bytes();
@@ -222,7 +223,7 @@ fn valkey_restores_what_we_accepted_of_broken_payloads() {
     accepted_is_restored(Peer::Valkey);
 }
 
-/// Whatever was accepted must be a value to others too, whether or not they would have accepted the same bytes.
+/// An accepted payload is also a value to other servers, even if they would refuse the same bytes.
 fn accepted_is_restored(peer: Peer) {
     const BATCH: usize = 100;
     let Some(mut server) = start(peer) else { return };
@@ -244,7 +245,7 @@ fn accepted_is_restored(peer: Peer) {
     server.assert_healthy();
 }
 
-/// True if the server would show less than it was sent.
+/// Whether some field may expire before the server shows it.
 fn expires_soon(value: &Value) -> bool {
     let Value::Hash(hash) = value else { return false };
     hash.values().any(|(_, expires)| expires.is_some_and(|time| time < 1_990_000_000_000))

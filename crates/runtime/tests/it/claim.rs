@@ -1,5 +1,5 @@
-//! The end of a wait, in every order in which its threads can go: the file is compiled against loom, which tries them
-//! all.
+//! The end of a wait, in every order of its threads: the file is compiled against loom, which explores all
+//! orders.
 
 #[allow(unreachable_pub, reason = "public in the crate whose file this is")]
 #[path = "../../src/claim.rs"]
@@ -12,15 +12,16 @@ use loom::thread;
 
 use model::Claim;
 
-/// A client that waits.
+/// A waiting client.
 struct Client {
     claim: Claim,
-    /// Whether the socket is open: written by its owner alone. Loom complains about a look that is not ordered with it.
+    /// Whether the socket is open: written by its owner alone. Loom reports a read that is not ordered with
+    /// the write.
     open: UnsafeCell<bool>,
     replies: AtomicUsize,
 }
 
-/// Tries all orders with at most so many forced switches of threads.
+/// Explores all orders with at most `preemptions` forced switches of threads.
 fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -32,10 +33,10 @@ impl Client {
         Arc::new(Client { claim: Claim::new(), open: UnsafeCell::new(true), replies: AtomicUsize::new(0) })
     }
 
-    /// A write to its key, of which there is something left for it, or not: whether it took it.
+    /// A write to the key, with enough for this client or not; returns whether the write served it.
     fn serve(&self, is_enough: bool) -> bool {
         let Some(claimed) = self.claim.take() else { return false };
-        // SAFETY: the model checks that nobody writes meanwhile.
+        // SAFETY: loom checks that no thread writes meanwhile.
         let open = self.open.with(|open| unsafe { *open });
         assert!(open, "a socket that was closed, and may be another's by now");
         if is_enough {
@@ -56,7 +57,7 @@ impl Client {
 
     fn close(&self) {
         self.claim.end();
-        // SAFETY: the model checks that nobody else reads or writes meanwhile.
+        // SAFETY: loom checks that no other thread reads or writes meanwhile.
         self.open.with_mut(|open| unsafe { *open = false });
     }
 }
@@ -69,7 +70,7 @@ fn one_of_two_has_something_for_it() {
             let client = client.clone();
             move || client.serve(true)
         });
-        // What this thread has is not for it, and must not keep the other one's from it.
+        // This thread has too little for the client, and must not keep the other thread from serving it.
         assert!(!client.serve(false));
         assert!(other.join().expect("no panic"), "it waits for a key that has what it wants");
         assert!(!client.serve(true), "taken twice");
@@ -77,7 +78,7 @@ fn one_of_two_has_something_for_it() {
     });
 }
 
-/// A worker that has taken its mail, of which some may tell of what the reply holds, sees that there is a reply.
+/// A worker that has drained its inbox, some of which may refer to the reply, sees that there is a reply.
 #[test]
 fn who_looks_behind_the_mail_sees_the_reply() {
     explore(3, || {

@@ -1,4 +1,4 @@
-//! The mailbox, in every order in which its threads can go: its file is compiled against loom, which tries them all.
+//! The mailbox, in every order of its threads: the file is compiled against loom, which explores all orders.
 
 #[allow(unreachable_pub, reason = "public in the crate whose file this is")]
 #[path = "../../src/mailbox.rs"]
@@ -9,7 +9,7 @@ use loom::thread;
 
 use model::Mailbox;
 
-/// A mailbox and a bell: what the kernel's event counter is to an inbox. A ring is kept until it is heard.
+/// A mailbox and a bell, which stands for an inbox's eventfd. A ring stays until it is received.
 struct Inbox {
     mailbox: Mailbox<u32>,
     bell: Mutex<u32>,
@@ -17,7 +17,7 @@ struct Inbox {
 }
 
 impl Inbox {
-    /// Returns how often it rang.
+    /// Returns the number of rings.
     fn post(&self, message: u32) -> u32 {
         let asleep = self.mailbox.put(message);
         if asleep {
@@ -28,8 +28,8 @@ impl Inbox {
         u32::from(asleep)
     }
 
-    /// Takes messages until there have been `count`; loom finds it waiting for ever if a wake-up can be lost. Also
-    /// returns how often it was about to sleep.
+    /// Takes messages until there have been `count`; if a wake-up can be lost, loom finds an endless wait.
+    /// Also returns how often the receiver was about to sleep.
     fn receive(&self, count: usize) -> (Vec<u32>, u32) {
         let (mut received, mut sleeps) = (Vec::new(), 0);
         while received.len() < count {

@@ -1,4 +1,5 @@
-//! What the files under test find as `evenkeel_runtime::sync` when they are compiled here: loom's primitives, in `parking_lot`'s shape.
+//! The `evenkeel_runtime::sync` of the files compiled here for tests: loom's primitives, in `parking_lot`'s
+//! shape.
 
 pub(crate) use loom::sync::{MutexGuard, atomic};
 

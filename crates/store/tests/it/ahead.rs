@@ -1,4 +1,4 @@
-//! What is asked for ahead of look-ups is what these find.
+//! Prefetching leaves the results of look-ups unchanged.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::world::{World, random, scaled};
 
 const KEY: &[u8] = b"key";
 
-/// A name out of `kinds`; some take a page of their own.
+/// A name out of `kinds`; some fill a page of their own.
 fn name(random: &mut Random, kinds: usize) -> Vec<u8> {
     let number = random.below(kinds);
     format!("{number}{}", "-".repeat(if number.is_multiple_of(100) { 5000 } else { number % 30 }))
@@ -27,8 +27,8 @@ fn found(world: &mut World, members: &BTreeSet<Vec<u8>>, key: &[u8]) -> usize {
     found
 }
 
-/// Calls `change` with random members of which it adds some and removes some, and checks that those are found which are
-/// there, unless a page holds all. Tags of 16 bits tell of others that they are there one time of hundreds.
+/// Calls `change` to add or remove random members, and checks that prefetching finds exactly the present
+/// members, unless a single page has all. Tags of 16 bits give a false positive in a few hundred look-ups.
 fn check(change: impl Fn(&mut World, &[u8], bool)) {
     const PAGE_MAX: usize = 4096;
     let (mut world, mut random) = (World::new(1), random("ahead"));
@@ -106,7 +106,7 @@ fn members_of_sorted_sets_are_found_ahead() {
     });
 }
 
-/// Looking ahead is no access, and lets what has expired be.
+/// Prefetching is no access, and leaves expired keys alone.
 #[test]
 fn nothing_is_noticed() {
     let mut world = World::new(1);

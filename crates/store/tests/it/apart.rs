@@ -1,4 +1,4 @@
-//! What values would take, stored apart from each other: what copies share, and holes.
+//! The memory that values would take without sharing: the shared pages of copies, and holes.
 
 use evenkeel_store::collection::{Collection, Hash, List, Set, ZSet};
 use evenkeel_store::rope::{CHUNK, Rope};
@@ -6,7 +6,7 @@ use evenkeel_store::{Apart, Expire, Made};
 
 use crate::world::World;
 
-/// Of a page or chunk, and of its noting.
+/// Tolerance in percent: a page or chunk, and its bookkeeping.
 const MORE: u64 = 101;
 const FULL: u64 = 100;
 
@@ -14,7 +14,7 @@ fn shared(world: &World) -> u64 {
     world.keyspace.apart().shared
 }
 
-/// Copies `one` to `other`, sharing so many bytes.
+/// Copies a key to another, with `bytes` bytes shared.
 fn copy(world: &mut World, bytes: u64) {
     world.two((0, b"one"), (1, b"other"), |guard, one, other| guard.copy(one, other, bytes));
 }
@@ -40,14 +40,14 @@ fn what_a_copied_string_shares_is_counted_until_it_is_its_own() {
     assert_about(shared(&world), bytes);
     appraise(&mut world);
     assert_about(shared(&world), 100 * CHUNK as u64);
-    // Written to, whichever of the two it is, they share less.
+    // A write to either of the two reduces the shared bytes.
     world.one(1, b"other", |guard, key| guard.write_range(key, 0, &[b'w'; 30 * CHUNK]).expect("a string"));
     world.one(0, b"one", |guard, key| {
         guard.write_range(key, 50 * CHUNK, &[b'x'; 30 * CHUNK]).expect("a string")
     });
     appraise(&mut world);
     assert_about(shared(&world), 40 * CHUNK as u64);
-    // What keeps its name and value keeps this, too.
+    // A change that keeps the name and the value keeps the shared bytes, too.
     world.one(1, b"other", |guard, key| guard.set_deadline(key, Some(u64::MAX)));
     world.two((1, b"other"), (0, b"moved"), |guard, from, to| guard.rename(from, to));
     assert_about(shared(&world), 40 * CHUNK as u64);
@@ -83,7 +83,7 @@ fn what_goes_is_counted_no_more() {
     }
 }
 
-/// Fills a collection by `push`, copies it, and changes what may lie in any page.
+/// Fills a collection by `push`, copies it, and changes every page.
 fn check<T: Collection + Clone>(value: T, bytes: fn(&T) -> usize, change: fn(&mut World)) {
     let mut world = World::new(2);
     let all = bytes(&value) as u64;
@@ -95,7 +95,7 @@ fn check<T: Collection + Clone>(value: T, bytes: fn(&T) -> usize, change: fn(&mu
     change(&mut world);
     appraise(&mut world);
     assert!((all / 2..all).contains(&shared(&world)), "{} of {all}", shared(&world));
-    // What a snapshot or a reply keeps is shared, but no value's.
+    // Pages kept by a snapshot or a reply are shared, but with no value.
     world.one(0, b"one", |guard, key| guard.remove(key));
     appraise(&mut world);
     assert_eq!(shared(&world), 0);
@@ -105,7 +105,7 @@ fn check<T: Collection + Clone>(value: T, bytes: fn(&T) -> usize, change: fn(&mu
 fn pages_of_collections_are_counted_exactly() {
     let hasher = World::new(1).keyspace.hasher.clone();
     let word = |number: u32| format!("element {number}").into_bytes();
-    // Few of the first pages say how large the later ones are.
+    // The first pages are no measure of the later pages' sizes.
     let (mut list, mut set, mut zset, mut hash) = (List::new(), Set::new(), ZSet::new(), Hash::new());
     for number in 0..20_000 {
         list.push_back(&word(number));

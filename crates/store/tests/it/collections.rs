@@ -1,5 +1,5 @@
-//! Collections against plain ones of the standard library, with clones taken at random moments that must go on reading
-//! what they were.
+//! Collections compared with the standard library's, with clones taken at random times that must keep their
+//! content.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -13,7 +13,7 @@ fn seeded() -> Random {
     Random::new(seed)
 }
 
-/// A name out of `kinds`; some are long, and many begin alike.
+/// A name out of `kinds`; some are long, and many have a common prefix.
 fn name(random: &mut Random, kinds: usize) -> Vec<u8> {
     let number = random.below(kinds);
     match number % 50 {
@@ -25,7 +25,7 @@ fn name(random: &mut Random, kinds: usize) -> Vec<u8> {
 const SIZES: [usize; 4] = [12, 120, 3000, 40_000];
 const STEPS: usize = if cfg!(miri) { 300 } else { 30_000 };
 
-/// Scores in their order.
+/// Maps a score to an integer with the same order.
 fn place(score: f64) -> i64 {
     let bits = score.to_bits() as i64;
     if bits < 0 { !bits ^ i64::MIN } else { bits }
@@ -113,7 +113,7 @@ fn check_order(
     }
 }
 
-/// A walk by cursor meets everything that is there all the time, whatever comes and goes meanwhile.
+/// A scan by cursor returns everything that is present all the time, whatever else changes.
 #[test]
 fn a_scan_meets_what_stays() {
     let (mut random, hasher) = (seeded(), Hasher::default());
@@ -141,7 +141,7 @@ fn a_scan_meets_what_stays() {
     }
 }
 
-/// Sets in each of their forms come in pages of the size asked for, also while they change from one form into another.
+/// Scans of sets in each form return pages of the requested size, also across a change of form.
 #[test]
 fn a_scan_returns_no_more_than_it_is_asked_for() {
     let hasher = Hasher::default();
@@ -170,7 +170,7 @@ fn a_scan_returns_no_more_than_it_is_asked_for() {
     }
 }
 
-/// One thread writes; others read clones, clone those again and drop them, all at the same time.
+/// A thread writes; other threads read clones, clone them again and drop them, all at the same time.
 #[test]
 fn clones_are_read_on_other_threads_while_one_writes() {
     const READERS: usize = 3;

@@ -1,4 +1,4 @@
-//! Eviction: which keys go, under each policy.
+//! Eviction: the evicted keys under each policy.
 
 use evenkeel_store::evict::{Order, Policy, Pool, idle_ms, lfu_counter, lfu_new, lru_clock};
 use evenkeel_store::{Access, Expire};
@@ -11,7 +11,7 @@ fn name(at: usize) -> Vec<u8> {
     format!("key:{at}").into_bytes()
 }
 
-/// A name in one slot.
+/// A name in a fixed slot.
 fn tagged(at: usize) -> Vec<u8> {
     format!("{{tag}}{at}").into_bytes()
 }
@@ -28,7 +28,7 @@ fn survivors(world: &mut World, names: impl Iterator<Item = Vec<u8>>) -> usize {
     names.filter(|key| world.one(0, key, |guard, key| guard.peek(key).is_some())).count()
 }
 
-/// Of 10,000 keys, half of them read a minute ago and half only written long ago, 4,000 go.
+/// Of 10,000 keys, half of them read a minute ago and the rest only written long ago, 4,000 are evicted.
 #[test]
 fn lru_keeps_what_was_read() {
     let keys = scaled(500, 10_000, 10_000);
@@ -92,7 +92,7 @@ fn random_takes_from_all_databases() {
     }
 }
 
-/// A few keys with a deadline among very many without, all in one slot, are found to the last.
+/// A few keys with a deadline among many without, all in a single slot, are all found.
 #[test]
 fn volatile_policies_find_the_few() {
     let keys = scaled(1000, 30_000, 300_000);
@@ -104,7 +104,7 @@ fn volatile_policies_find_the_few() {
         for at in (0..keys).step_by(keys / 10) {
             world.one(1, &tagged(at), |guard, key| guard.set_deadline(key, Some(u64::MAX)));
         }
-        // A trace of one that was taken back must not mislead.
+        // The trace of a removed deadline must not mislead.
         world.one(1, &tagged(1), |guard, key| guard.set_deadline(key, Some(1 << 50)));
         world.one(1, &tagged(1), |guard, key| guard.set_deadline(key, None));
         evict(&mut world, policy, 10);
@@ -114,7 +114,7 @@ fn volatile_policies_find_the_few() {
     }
 }
 
-/// The last of many keys of a slot is found.
+/// The last of a slot's many keys is found.
 #[test]
 fn a_lonely_key_is_evicted() {
     let keys = scaled(1000, 20_000, 100_000);
@@ -125,7 +125,7 @@ fn a_lonely_key_is_evicted() {
     assert!(!world.none(|guard| guard.evict(ALL_LRU, 5, 1, &mut Pool::default())));
 }
 
-/// What was chosen once and used since stays; the pool is not believed blindly.
+/// A candidate used since its selection stays: the pool's entries are checked again.
 #[test]
 fn a_candidate_that_was_used_stays() {
     let mut world = World::new(1);
@@ -134,7 +134,7 @@ fn a_candidate_that_was_used_stays() {
     world.ctx.now_ms += 500_000;
     (20..300).for_each(|at| world.set(0, &name(at), b"value", Expire::Clear));
     world.ctx.now_ms += 500_000;
-    // Now the pool is full of the first twenty, which are then used.
+    // Now the pool is full of the first twenty keys, which are then used.
     assert!(world.none(|guard| guard.evict(ALL_LRU, 300, 1, &mut pool)));
     let there = survivors(&mut world, (0..20).map(name));
     (0..20).for_each(|at| drop(world.get(0, &name(at))));
@@ -145,7 +145,7 @@ fn a_candidate_that_was_used_stays() {
     assert!(left + 1 >= there, "{left} of {there} that were used are left");
 }
 
-/// A pool survives whatever happens to its candidates.
+/// A pool survives all changes of its candidates.
 #[test]
 fn candidates_may_vanish() {
     let mut random = random("candidates_may_vanish");
@@ -167,7 +167,7 @@ fn candidates_may_vanish() {
             _ => world.ctx.now_ms += 1000,
         }
     }
-    // A pool whose candidates' database is not there does not make it anew: a database takes half a megabyte.
+    // A candidate in a missing database does not create that database: a database takes half a megabyte.
     let mut world = World::new(3);
     (0..50).for_each(|at| world.set(0, &name(at), b"value", Expire::Clear));
     assert!(world.none(|guard| guard.evict(ALL_LRU, 10, 1, &mut pool)));
@@ -178,7 +178,7 @@ fn candidates_may_vanish() {
     world.verify();
 }
 
-/// Threads look at the clock at different times: an access that seems to come from the future is a recent one.
+/// Threads read the clock at different times: an access in the future counts as recent.
 #[test]
 fn an_access_from_the_future_is_recent() {
     let now = START_MS;
@@ -210,7 +210,7 @@ fn reads_and_writes_leave_their_marks() {
     world.ctx.now_ms += 10_000;
     world.get(0, b"k");
     assert_eq!(access(&mut world), lru_clock(START_MS + 20_000));
-    // Under LFU a key keeps its history, whatever length its next value has.
+    // Under LFU a key keeps its counter, whatever length its next value has.
     world.ctx.access = Access::Lfu { log_factor: 0, decay_minutes: 0 };
     world.one(0, b"k", |guard, key| guard.remove(key));
     world.set(0, b"k", b"value", Expire::Clear);

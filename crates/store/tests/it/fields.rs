@@ -1,4 +1,4 @@
-//! Fields that expire, in keys that do as well: what is seen, counted, swept and evicted.
+//! Expiring fields in expiring keys: their visibility, counts, sweep and eviction.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -31,8 +31,7 @@ impl Plain {
     }
 }
 
-/// The world, and what should be seen in it. What has expired is not looked for: when it is removed is nobody's
-/// business.
+/// The world, and the expected content. The time of an expired field's removal is not checked.
 struct Model {
     world: World,
     random: Random,
@@ -56,7 +55,7 @@ impl Model {
         }
     }
 
-    /// The model's side of a write: what has expired is gone.
+    /// The model's side of a write: expired fields are gone.
     fn settled(&mut self, key: &[u8]) -> &mut Plain {
         let now = self.now();
         let plain = self.keys.entry(key.to_vec()).or_default();
@@ -159,7 +158,7 @@ impl Model {
         assert_eq!(found.unwrap_or_default(), live);
     }
 
-    /// Keys that are there, whether or not they have expired: whether they have a deadline of their own, and their fields.
+    /// All keys, expired or not: whether they have a deadline of their own, and their fields.
     fn physical(&mut self) -> BTreeMap<Vec<u8>, (bool, BTreeSet<u8>)> {
         let now = std::mem::replace(&mut self.world.ctx.now_ms, 0);
         let mut keys = BTreeMap::new();
@@ -197,9 +196,9 @@ impl Model {
             assert!(live.is_subset(&left), "only what has expired is gone");
             plain.fields.retain(|field, _| left.contains(field));
         }
-        // A key that is gone has lost its own deadline, too.
+        // A removed key has lost its own deadline, too.
         self.keys.retain(|key, _| physical.contains_key(key));
-        // Sweeps know time to 128 ms.
+        // Sweeps have a resolution of 128 ms.
         let due = |deadline: Option<u64>| deadline.is_some_and(|deadline| deadline <= now - 128);
         self.world.none(|guard| {
             guard.for_each_key(0, |view| {
@@ -250,7 +249,7 @@ fn run(name: fn(&mut Random) -> Vec<u8>, test: &str) {
             model.check_counts();
         }
         if model.random.below(steps / 3) == 0 {
-            // Counts go with the data.
+            // Counts move with the data.
             model.world.all(|guard| guard.swap(0, 1));
             assert_eq!((model.world.len(0), model.world.timed_len(0)), (0, 0));
             model.world.verify();
@@ -281,18 +280,19 @@ fn hashes_of_one_slot() {
     run(|random| format!("{{tag}}{}", random.below(4000)).into_bytes(), "hashes_of_one_slot");
 }
 
-/// Whoever waits for the slot of a hash with many due fields waits for one visit at most.
+/// A thread that waits for the slot of a hash with many due fields waits for a single visit at most.
 #[test]
 fn many_due_fields_are_removed_in_small_steps() {
     const LONGEST: Duration = Duration::from_millis(2);
     for spread in [1, 1000] {
-        // A virtual machine that was kept from its core does not know it: a step that is too long is so each time.
+        // A virtual machine does not know when it lost its core; only a step that is too long in each run
+        // counts.
         let longest = (0..3).map(|_| longest_step(spread)).find(|longest| *longest < LONGEST);
         assert!(longest.is_some(), "a step of more than {LONGEST:?} in each of three runs");
     }
 }
 
-/// Has many fields removed that have so many deadlines; how long the longest step took.
+/// Removes many fields with `spread` different deadlines; returns the longest step.
 fn longest_step(spread: u32) -> Duration {
     const FIELDS: u32 = scaled(200, 100_000, 300_000) as u32;
     let mut world = World::new(1);
@@ -309,7 +309,7 @@ fn longest_step(spread: u32) -> Duration {
             })
             .expect("a hash");
     });
-    // A snapshot has it, so that pages are copied.
+    // A snapshot shares the hash, so that pages are copied.
     let clone = world.one(0, b"h", |guard, key| {
         Hash::clone(&guard.collection::<Hash>(key).expect("a hash").expect("it is there"))
     });
@@ -336,7 +336,7 @@ fn longest_step(spread: u32) -> Duration {
     longest
 }
 
-/// Nothing but the key goes, in one step.
+/// The whole key goes in a single step.
 #[test]
 fn a_hash_all_of_whose_fields_are_due_goes_as_a_whole() {
     const FIELDS: u32 = scaled(300, 10_000, 10_000) as u32;
@@ -360,7 +360,7 @@ fn a_hash_all_of_whose_fields_are_due_goes_as_a_whole() {
     world.verify();
 }
 
-/// A table that shrinks keeps the deadlines of fields, though no key has one of its own.
+/// A shrinking table keeps the deadlines of fields, even if no key has a deadline of its own.
 #[test]
 fn deadlines_of_fields_outlive_most_keys() {
     let mut world = World::new(1);

@@ -1,5 +1,5 @@
-//! The gate, in every order in which its threads can go: its file is compiled against loom, which tries them all, and
-//! every value that a relaxed load may return.
+//! The gate, in every order of its threads: the file is compiled against loom, which explores all orders and
+//! all values that a relaxed load may return.
 
 #[path = "../../src/gate.rs"]
 #[allow(dead_code, unreachable_pub)]
@@ -11,14 +11,15 @@ use loom::thread;
 
 use model::Gate;
 
-/// Tries all orders with at most so many forced switches of threads; without a bound a model takes hours.
+/// Explores all orders with at most `preemptions` forced switches of threads; without a bound a model takes
+/// hours.
 pub(crate) fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(model);
 }
 
-/// What lies behind the gate: loom complains about a read that is not ordered with every write.
+/// The data behind the gate: loom reports a read that is not ordered with every write.
 struct Shared {
     gate: Gate,
     data: UnsafeCell<u64>,
@@ -29,19 +30,19 @@ fn shared(contexts: usize) -> Arc<Shared> {
 }
 
 impl Shared {
-    /// Reads inside the gate; twice, since nothing may change meanwhile.
+    /// Reads inside the gate; twice, since the data must not change meanwhile.
     fn read(&self, ctx: usize) -> u64 {
         self.gate.enter(ctx);
         self.read_inside(ctx)
     }
 
-    /// The same, or nothing where the gate is closed and `refuse` says so.
+    /// The same, or `None` if the gate is closed and `refuse` returns true.
     fn read_unless(&self, ctx: usize, refuse: impl Fn() -> bool) -> Option<u64> {
         self.gate.enter_unless(ctx, refuse).then(|| self.read_inside(ctx))
     }
 
     fn read_inside(&self, ctx: usize) -> u64 {
-        // SAFETY: the model checks that nobody writes meanwhile.
+        // SAFETY: loom checks that no thread writes meanwhile.
         let (first, second) = self.data.with(|data| unsafe { (*data, *data) });
         self.gate.leave(ctx);
         assert_eq!(first, second);
@@ -52,7 +53,7 @@ impl Shared {
     fn write(&self, ctx: usize) {
         self.gate.enter(ctx);
         let closed = self.gate.close(ctx);
-        // SAFETY: the model checks that nobody else reads or writes meanwhile.
+        // SAFETY: loom checks that no other thread reads or writes meanwhile.
         self.data.with_mut(|data| unsafe { *data += 1 });
         drop(closed);
         self.gate.leave(ctx);
@@ -91,12 +92,12 @@ fn two_close_the_gate_from_inside() {
     });
 }
 
-/// Who would rather be refused than wait for long is in as safely as who waits, or is outside, where nobody waits for it: the
-/// gate is closed twice.
+/// A thread that may be refused either enters as safely as a thread that waits, or stays outside, where the
+/// closer does not wait for it. The gate is closed twice.
 #[test]
 fn who_is_refused_is_outside() {
     use loom::sync::atomic::{AtomicBool, Ordering::*};
-    // Of all orders together: each outcome has to be among them.
+    // Counts over all orders: each outcome must occur.
     static OUTCOMES: [std::sync::atomic::AtomicUsize; 2] =
         [const { std::sync::atomic::AtomicUsize::new(0) }; 2];
     explore(3, || {
@@ -115,7 +116,7 @@ fn who_is_refused_is_outside() {
             shared.gate.enter(1);
             let closed = shared.gate.close(1);
             is_long.store(true, Relaxed);
-            // SAFETY: the model checks that nobody else reads or writes meanwhile.
+            // SAFETY: loom checks that no other thread reads or writes meanwhile.
             shared.data.with_mut(|data| unsafe { *data += 1 });
             is_long.store(false, Relaxed);
             drop(closed);
@@ -126,8 +127,8 @@ fn who_is_refused_is_outside() {
     assert!(OUTCOMES.iter().all(|count| count.load(Relaxed) > 0), "{OUTCOMES:?}");
 }
 
-/// A thread that would close the gate and is refused is outside, where the thread that has it closed does not wait for it;
-/// one that is not refused closes it as any other.
+/// A thread that wants to close the gate and is refused is outside, where the current closer does not wait
+/// for it. If it is not refused, it closes the gate like any other thread.
 #[test]
 fn a_closer_that_is_refused_is_outside() {
     use loom::sync::atomic::{AtomicBool, Ordering::*};
@@ -143,7 +144,7 @@ fn a_closer_that_is_refused_is_outside() {
                 let closed = shared.gate.close_unless(0, || is_long.load(Relaxed));
                 OUTCOMES[usize::from(closed.is_some())].fetch_add(1, Relaxed);
                 if closed.is_some() {
-                    // SAFETY: the model checks that nobody else reads or writes meanwhile.
+                    // SAFETY: loom checks that no other thread reads or writes meanwhile.
                     shared.data.with_mut(|data| unsafe { *data += 1 });
                     drop(closed);
                     shared.gate.leave(0);
@@ -154,7 +155,7 @@ fn a_closer_that_is_refused_is_outside() {
         shared.gate.enter(1);
         let closed = shared.gate.close(1);
         is_long.store(true, Relaxed);
-        // SAFETY: the model checks that nobody else reads or writes meanwhile.
+        // SAFETY: loom checks that no other thread reads or writes meanwhile.
         shared.data.with_mut(|data| unsafe { *data += 1 });
         is_long.store(false, Relaxed);
         drop(closed);
@@ -164,7 +165,7 @@ fn a_closer_that_is_refused_is_outside() {
     assert!(OUTCOMES.iter().all(|count| count.load(Relaxed) > 0), "{OUTCOMES:?}");
 }
 
-/// Nobody sleeps on: whoever is never refused gets in, although the clock wakes nobody in a model.
+/// No wake-up is lost: a thread that is never refused gets in, although no timeout fires in a model.
 #[test]
 fn who_is_not_refused_gets_in() {
     explore(2, || {
@@ -178,8 +179,9 @@ fn who_is_not_refused_gets_in() {
     });
 }
 
-/// A replaced table is freed only when nobody can be reading it: here the table is a cell, which is written to instead
-/// of being freed. The thread that replaced it looks from outside the gate, or from inside between two commands.
+/// A replaced table is freed only when no thread can be reading it. Here the table is a cell, which is
+/// written to instead of freed. The replacing thread looks from outside the gate, or from inside between two
+/// commands.
 #[test]
 fn what_was_replaced_is_read_by_nobody_after_a_glance() {
     [false, true].into_iter().for_each(glance_at_a_replaced_table);
@@ -195,7 +197,7 @@ fn glance_at_a_replaced_table(from_inside: bool) {
                 let (gate, tables, current) = &*shared;
                 for _ in 0..2 {
                     gate.enter(0);
-                    // SAFETY: the model checks that nobody writes meanwhile.
+                    // SAFETY: loom checks that no thread writes meanwhile.
                     let value = tables[current.load(Acquire)].with(|table| unsafe { *table });
                     assert!(value > 0, "a table that was freed");
                     gate.leave(0);
@@ -211,7 +213,7 @@ fn glance_at_a_replaced_table(from_inside: bool) {
         }
         gate.glance(&mut glance);
         if gate.all_passed(&glance, 1) {
-            // SAFETY: the model checks that nobody else reads or writes meanwhile.
+            // SAFETY: loom checks that no other thread reads or writes meanwhile.
             tables[0].with_mut(|table| unsafe { *table = 0 });
         }
         if from_inside {
@@ -221,7 +223,7 @@ fn glance_at_a_replaced_table(from_inside: bool) {
     });
 }
 
-/// Real threads and real time: four go in and out, two close.
+/// Real threads and real time: four enter and leave, two close.
 #[test]
 fn threads_go_in_and_out() {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

@@ -1,5 +1,5 @@
-//! Hashes against a plain map, with fields that expire and a clock, and with clones taken at random moments that must go
-//! on reading what they were.
+//! Hashes compared with a plain map, with expiring fields and a clock, and with clones taken at random times
+//! that must keep their content.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use evenkeel_testkit::Random;
 
 use crate::world::{random, scaled, thread_time};
 
-/// Values with deadlines, by field; expired ones are in here for as long as they are in the hash.
+/// Values with deadlines, by field; an expired field is here as long as it is in the hash.
 type Plain = BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>;
 
 struct Model {
@@ -29,7 +29,7 @@ fn is_live(deadline: Option<u64>, now: u64) -> bool {
 }
 
 impl Model {
-    /// Some names are long, and many begin alike.
+    /// Some names are long, and many have a common prefix.
     fn name(&mut self) -> Vec<u8> {
         let number = self.random.below(self.kinds);
         match number % 50 {
@@ -43,7 +43,7 @@ impl Model {
         vec![self.random.draw() as u8; self.random.below(long)]
     }
 
-    /// Many fields have the same one, and some have one in the past.
+    /// Many fields have equal deadlines, some of them in the past.
     fn deadline(&mut self) -> u64 {
         match self.random.below(4) {
             0 => 1_000_000,
@@ -86,7 +86,7 @@ impl Model {
         }
     }
 
-    /// The earliest ones go first.
+    /// The earliest deadlines go first.
     fn purge(&mut self) {
         let max = self.random.below(100);
         let mut due: Vec<u64> = self.plain.values().filter_map(|(_, deadline)| *deadline).collect();
@@ -196,7 +196,7 @@ fn hashes_with_many_deadlines() {
     run(90);
 }
 
-/// A long value is not copied for a deadline.
+/// Setting a deadline does not copy a long value.
 #[test]
 fn a_long_value_has_room_for_a_deadline() {
     let (mut hash, hasher) = (Hash::new(), Hasher::default());

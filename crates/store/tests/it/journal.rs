@@ -1,5 +1,5 @@
-//! The log, in every order in which its threads can go, as far as they are few: its file is compiled against loom. And with
-//! real threads on a keyspace: what was logged, replayed, is what the keyspace holds.
+//! The journal, in every order of a few threads: its file is compiled against loom. And with real threads on
+//! a keyspace: the replayed journal gives the keyspace's content.
 
 #[path = "../../src/journal.rs"]
 #[allow(dead_code, unreachable_pub, unused_imports)]
@@ -19,13 +19,13 @@ use crate::gate::explore;
 use crate::sync::Mutex;
 use crate::world::{START_MS, random, scaled};
 
-/// The log, and slots with how often each was written to, and the number of the last record.
+/// The journal, slots with their number of writes, and the number of the last record.
 struct Shared {
     journal: model::Journal,
     slots: Vec<Mutex<(u64, u64)>>,
 }
 
-/// Writes to a slot, and logs its number and how often that was written to.
+/// Writes to a slot, and logs the slot's index and its number of writes.
 fn write(shared: &Shared, buffer: &mut model::JournalBuffer, ctx: usize, slot: usize) {
     let mut writes = shared.slots[slot].lock();
     writes.0 += 1;
@@ -34,7 +34,7 @@ fn write(shared: &Shared, buffer: &mut model::JournalBuffer, ctx: usize, slot: u
     writes.1 = buffer.commit(&shared.journal, ctx, writes.1);
 }
 
-/// What a record says.
+/// Parses a record.
 fn written(record: model::Record<'_>) -> (usize, u64) {
     let text = std::str::from_utf8(record.bytes).expect("digits");
     let mut words = text.split("\r\n").skip(2).step_by(2);
@@ -42,8 +42,8 @@ fn written(record: model::Record<'_>) -> (usize, u64) {
     (number() as usize, number())
 }
 
-/// Each of `writers` writes to these slots one after the other, and lays a page down after each `page` of them. A reader that
-/// sleeps when there is nothing gets all of it, the writes of each slot in their order.
+/// Each of `writers` writes to its slots in sequence, and publishes a page after every `page` writes. A
+/// reader that sleeps when there is nothing gets all of them, the writes of each slot in order.
 fn explore_writers(preemptions: usize, writers: &'static [&'static [usize]], page: usize) {
     explore(preemptions, move || {
         let slots = (0..2).map(|_| Mutex::new((0, 0))).collect();
@@ -90,7 +90,7 @@ fn one_lays_down_two_pages() {
     explore_writers(2, &[&[0, 0], &[0]], 1);
 }
 
-/// Reads until so many records have come, and sleeps when there are none.
+/// Reads until `total` records have come, and sleeps when there are none.
 fn read_all(shared: &Shared, mut reader: model::Reader, total: u64) {
     let mut seen = [0, 0];
     let mut last = 0;
@@ -109,8 +109,8 @@ fn read_all(shared: &Shared, mut reader: model::Reader, total: u64) {
     }
 }
 
-/// One thread writes, two read: each gets all of it, and a page that both are done with at the same moment is freed or given
-/// back, but never used while somebody reads it.
+/// A thread writes, two threads read: each gets everything. A page that both readers finish at the same time
+/// is freed or given back, but never reused while a reader has it.
 #[test]
 fn two_readers_share_pages() {
     explore(2, || {
@@ -138,7 +138,7 @@ fn two_readers_share_pages() {
 
 // Real threads.
 
-/// As many as there are cores, and enough to meet where there are few.
+/// As many as there are cores, and enough to meet on a machine with few.
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(4, |cores| cores.get().max(4))
 }
@@ -159,7 +159,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// A batch: some commands, one page.
+    /// A batch: some commands, a single page.
     fn act(&mut self) {
         self.keyspace.enter(&mut self.ctx);
         for _ in 0..=self.random.below(4) {
@@ -175,7 +175,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Up to four keys in any slots, of which some are set, some removed.
+    /// Sets and removes up to four keys in any slots.
     fn write(&mut self) {
         let names: Vec<_> = (0..=self.random.below(4)).map(|_| name(self.random.below(KEYS))).collect();
         let keys: Vec<Key<'_>> = names.iter().map(|(db, name)| self.keyspace.key(*db, name)).collect();
@@ -213,8 +213,8 @@ fn change(guard: &mut SlotGuard<'_>, key: &Key<'_>, random: &mut Random, value: 
     guard.log(db, [b"SET", key.bytes, value.as_bytes()].into_iter());
 }
 
-/// Another reader comes, reads some, and goes, again and again. Returns behind which record each began, its last one, and how many
-/// records it got.
+/// Another reader comes, reads some records, and goes, repeatedly. Returns for each the record before its
+/// first, its last record, and the number of its records.
 fn come_and_go(keyspace: &Keyspace, seed: u64, writing: &AtomicUsize) -> Vec<(u64, u64, usize)> {
     let (mut ctx, mut random) = (keyspace.thread_context(), Random::new(seed));
     let mut stretches = Vec::new();
@@ -256,7 +256,7 @@ fn come_and_go(keyspace: &Keyspace, seed: u64, writing: &AtomicUsize) -> Vec<(u6
 
 type Keys = HashMap<(u32, Vec<u8>), Vec<u8>>;
 
-/// Does what a record says.
+/// Applies a record.
 fn replay(keys: &mut Keys, record: &Record<'_>) {
     let (mut db, mut rest) = (record.first_db, record.bytes);
     while let Some((command, used)) = first_command(rest) {
@@ -298,7 +298,7 @@ fn first_command(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
 #[test]
 fn what_threads_log_leads_to_what_they_wrote() {
     let (mut seeds, threads) = (random("what_threads_log_leads_to_what_they_wrote"), threads());
-    // Nothing of this may depend on the clock.
+    // No result may depend on the clock.
     let clock = [|| 0, clock, wrong_clock][seeds.below(3)];
     let keyspace = Keyspace::new(2, threads + 2, START_MS, seeds.draw()).with_clock(clock);
     let mut ctx = keyspace.thread_context();
@@ -346,7 +346,7 @@ fn what_threads_log_leads_to_what_they_wrote() {
         assert_eq!(records, all, "an unbroken stretch, with nothing of what came later");
     }
     assert_eq!((reader.last(), keyspace.journal.unread()), (keyspace.journal.last(), 0), "all was read");
-    ctx.now_ms = 0; // nothing has expired: only what was removed is gone
+    ctx.now_ms = 0; // nothing is expired: only removed keys are gone
     let mut there = Keys::new();
     for at in 0..KEYS {
         let (db, bytes) = name(at);
@@ -369,14 +369,14 @@ fn clock() -> u64 {
     START.get_or_init(std::time::Instant::now).elapsed().as_nanos() as u64 / 100
 }
 
-/// One that jumps to and fro.
+/// A clock that jumps to and fro.
 fn wrong_clock() -> u64 {
     static READINGS: AtomicUsize = AtomicUsize::new(0);
     Random::new(READINGS.fetch_add(1, Relaxed) as u64).below(1 << 20) as u64
 }
 
-/// Threads write by turns, each when it has heard that the one before has written, to slots that no other writes to: they come in
-/// that order. Others write as well, so that all seats' numbers are apart.
+/// Threads write in turns, each after it has heard of the previous write, to slots of their own: the records
+/// come in that order. Other threads write as well, so that all threads' numbers differ.
 #[test]
 fn what_one_has_been_told_of_comes_before() {
     let threads = threads();
@@ -433,7 +433,7 @@ fn what_one_has_been_told_of_comes_before() {
     assert_eq!(last, Some(turns - 1), "all have come");
 }
 
-/// Sets a key and logs that. The seat is inside.
+/// Sets a key and logs it. The thread is inside the gate.
 fn set(keyspace: &Keyspace, ctx: &mut ThreadContext, name: &str) {
     let key = keyspace.key(0, name.as_bytes());
     let mut guard = keyspace.hold_one(ctx, key.place);
@@ -441,7 +441,7 @@ fn set(keyspace: &Keyspace, ctx: &mut ThreadContext, name: &str) {
     guard.log(0, [b"SET", key.bytes].into_iter());
 }
 
-/// The keys of all records that are there, one behind the other.
+/// The keys of all present records, concatenated.
 fn names(keyspace: &Keyspace, reader: &mut Reader) -> String {
     let mut names = Vec::new();
     reader.read(&keyspace.journal, |record| {
@@ -461,7 +461,7 @@ fn keyspace_with_a_reader(clock: fn() -> u64) -> (Keyspace, [ThreadContext; 2], 
     (keyspace, [one, other], reader)
 }
 
-/// What was written to a slot last is known with the slot, also while somebody watches its keys, and afterwards.
+/// A slot's last write is known with the slot, also during and after a watch of its keys.
 #[test]
 fn a_slots_writes_need_no_clock() {
     let (keyspace, [mut one, mut other], mut reader) = keyspace_with_a_reader(|| 0);
@@ -482,7 +482,7 @@ fn a_slots_writes_need_no_clock() {
     }
     keyspace.hold_one(&mut one, key.place).unwatch(&key, &watch);
     set(&keyspace, &mut other, "{s}6");
-    // What was only read comes before what was made of it.
+    // A read value's own write comes before the write that was made from it.
     let mut places = [&b"x"[..], b"{s}"].map(|name| keyspace.key(0, name).place).to_vec();
     let mut guard = keyspace.hold(&mut one, &mut places);
     guard.log(0, [b"MADE".as_slice(), b"x"].into_iter());
@@ -495,7 +495,7 @@ fn a_slots_writes_need_no_clock() {
     assert_eq!(names, "123456x7");
 }
 
-/// Who has two writes in one batch may have seen, before the second, what another one has written to another slot.
+/// Between two writes of a batch, a thread may have seen another thread's write to another slot.
 #[test]
 fn records_come_in_the_order_of_the_clock() {
     fn counting() -> u64 {
@@ -514,7 +514,7 @@ fn records_come_in_the_order_of_the_clock() {
     assert_eq!(names(&keyspace, &mut reader), "a b c d e");
 }
 
-/// Before the first reader, and behind the last one, a write takes no number, no memory and no look at the clock.
+/// Before the first reader and after the last, a write takes no number, no memory and no clock reading.
 #[test]
 fn what_nobody_reads_is_not_logged() {
     static READINGS: AtomicUsize = AtomicUsize::new(0);

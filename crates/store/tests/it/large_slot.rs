@@ -7,7 +7,7 @@ use evenkeel_store::Expire;
 use crate::memory::guard as held_memory;
 use crate::world::{World, random, scaled, thread_time};
 
-/// Times of single operations: the longest say whether anything ever pauses.
+/// Durations of single operations: the longest show pauses.
 #[derive(Default)]
 struct Times(Vec<Duration>);
 
@@ -33,7 +33,8 @@ impl Times {
     }
 }
 
-/// Printed rather than asserted: on a busy machine the longest of a million says more about its neighbours.
+/// The durations are printed, not asserted: on a busy machine the longest of a million depends on its
+/// neighbours.
 #[test]
 fn no_operation_on_a_large_slot_is_long() {
     let mut random = random("large_slot");

@@ -1,4 +1,4 @@
-//! Lists against a plain deque, with clones taken at random moments that must go on reading what they were.
+//! Lists compared with a plain deque, with clones taken at random times that must keep their content.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ type Plain = VecDeque<Vec<u8>>;
 
 const STEPS: usize = if cfg!(miri) { 300 } else { 20_000 };
 
-/// Few of them are equal where `kinds` are many; some are long, and one in a thousand has a page of its own.
+/// Few are equal if `kinds` is large; some are long, and a thousandth have pages of their own.
 fn element(random: &mut Random, kinds: usize) -> Vec<u8> {
     let number = random.below(kinds);
     match random.below(1000) {
@@ -25,7 +25,7 @@ fn check(list: &List, plain: &Plain) {
     assert!(list.range(0..u64::MAX).rev().eq(plain.iter().rev().map(Vec::as_slice)));
 }
 
-/// What `List::remove_equal` does.
+/// A model of `List::remove_equal`.
 fn remove_equal(plain: &mut Plain, element: &[u8], limit: usize, backward: bool) -> u64 {
     let mut gone: Vec<usize> = (0..plain.len()).filter(|at| plain[*at] == element).collect();
     if backward {
@@ -37,7 +37,7 @@ fn remove_equal(plain: &mut Plain, element: &[u8], limit: usize, backward: bool)
     gone.len() as u64
 }
 
-/// One random operation on both; `growing` decides whether lists become longer by it or shorter, on average.
+/// A random operation on both; `growing` decides whether lists grow or shrink on average.
 fn step(random: &mut Random, list: &mut List, plain: &mut Plain, kinds: usize, growing: bool) {
     let len = plain.len();
     let (at, item) = (random.below(len + 1), element(random, kinds));

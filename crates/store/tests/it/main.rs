@@ -1,6 +1,6 @@
-//! Tests of the keyspace from the outside. A module per subject; `world` holds what they share.
+//! Tests of the keyspace from outside. A module per subject; `world` has the shared parts.
 //!
-//! Random tests print their seed; `EVENKEEL_SEED=<seed>` repeats one.
+//! Random tests print their seed; `EVENKEEL_SEED=<seed>` repeats a run.
 
 mod ahead;
 mod apart;

@@ -1,7 +1,7 @@
-//! What the process holds, and that everything is given back.
+//! The memory of the process, and checks that everything is freed.
 //!
-//! The allocator of this binary is the one of the server around the system's. Beside it each thread counts what it
-//! allocates itself, since the process' count moves with whatever test runs at the same time.
+//! The allocator of this binary is the server's, around the system's. In addition each thread counts its own
+//! allocations, since tests that run at the same time change the process' count.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -17,7 +17,7 @@ thread_local! {
     static HELD: Cell<isize> = const { Cell::new(0) };
 }
 
-/// Bytes that this thread has allocated less those that it has freed.
+/// Bytes that this thread has allocated, minus the bytes it has freed.
 pub(crate) fn guard() -> isize {
     HELD.get()
 }
@@ -27,11 +27,11 @@ fn add(bytes: isize) {
     let _ = HELD.try_with(|guard| guard.set(guard.get() + bytes));
 }
 
-// SAFETY: every call is passed on unchanged.
+// SAFETY: every call is forwarded unchanged.
 unsafe impl GlobalAlloc for PerThread {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         add(layout.size() as isize);
-        // SAFETY: the caller's promises are those that are asked for.
+        // SAFETY: the caller keeps the inner allocator's conditions.
         unsafe { self.0.alloc(layout) }
     }
 
@@ -54,13 +54,13 @@ unsafe impl GlobalAlloc for PerThread {
     }
 }
 
-/// More than all other tests of the binary move while this one looks: blocks are this large, and then some.
+/// Block size: far above the allocations of all other tests that run at the same time.
 const BLOCK: usize = 1 << 40;
 
-/// The counts go through the trait, so that the blocks need not exist.
+/// An allocator for counting alone: its blocks need not exist.
 struct Pretend;
 
-// SAFETY: nobody uses what it hands out.
+// SAFETY: no caller uses the returned pointers.
 unsafe impl GlobalAlloc for Pretend {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() > 8 { std::ptr::null_mut() } else { std::ptr::dangling_mut() }
@@ -69,7 +69,7 @@ unsafe impl GlobalAlloc for Pretend {
     unsafe fn dealloc(&self, _: *mut u8, _: Layout) {}
 
     unsafe fn realloc(&self, _: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: `alloc` here asks for nothing.
+        // SAFETY: `alloc` of this type has no conditions.
         unsafe { self.alloc(Layout::from_size_align(size, layout.align()).expect("a valid layout")) }
     }
 }
@@ -83,7 +83,7 @@ fn blocks_are_counted_across_threads_and_failures_are_not() {
     let pretend = Counting(Pretend);
     let layout =
         |blocks: usize, align| Layout::from_size_align(blocks * BLOCK, align).expect("below isize::MAX");
-    // SAFETY: `Pretend` may be asked for anything.
+    // SAFETY: `Pretend` accepts any call.
     unsafe {
         pretend.alloc(layout(3, 8));
         assert_eq!(terabytes(), 3);

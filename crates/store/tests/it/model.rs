@@ -19,28 +19,28 @@ struct Entry {
     deadline: Option<u64>,
 }
 
-/// The world, and what should be in it. Keys that have expired are in the model for as long as they are in the
-/// world: until somebody comes across them.
+/// The world, and its expected content. An expired key stays in the model as long as in the world: until an
+/// operation meets it.
 struct Model {
     world: World,
     random: Random,
-    /// Makes the names of keys.
+    /// Returns random names of keys.
     name: fn(&mut Random) -> Vec<u8>,
     databases: Vec<BTreeMap<Vec<u8>, Entry>>,
-    /// What has been loaded beside each of them.
+    /// Data loaded into hidden databases.
     hidden: Vec<BTreeMap<Vec<u8>, Entry>>,
-    /// Nobody removes what has expired.
+    /// Expired keys are not removed.
     hides: bool,
     pools: Vec<(Policy, Pool)>,
     expired: u64,
-    /// The snapshot thread's.
+    /// The snapshot thread's context.
     ctx: ThreadContext,
     snapshot: Option<Snapshot>,
     snapshots: usize,
     snapshots_lost: usize,
 }
 
-/// A snapshot that is being taken, what was there when it began, and what it has got.
+/// A snapshot in progress, the data at its start, and the data received.
 struct Snapshot {
     walk: Walk,
     expected: Vec<BTreeMap<Vec<u8>, Entry>>,
@@ -86,7 +86,7 @@ impl Model {
         }
     }
 
-    /// A key, and where: more often than not one that is there.
+    /// A random key, more often than not an existing key.
     fn key(&mut self) -> (u32, Vec<u8>) {
         let db = self.random.below(DATABASES);
         if self.random.chance(50) {
@@ -126,7 +126,7 @@ impl Model {
         }
     }
 
-    /// The model's side of a look at a key: an expired one is removed, unless the seat keeps such.
+    /// The model's side of a look-up: an expired key is removed, unless the thread keeps expired keys.
     fn live(&mut self, db: u32, key: &[u8], keep: bool) -> Option<&mut Entry> {
         let (now, map) = (self.world.ctx.now_ms, &mut self.databases[db as usize]);
         if map.get(key)?.deadline.is_some_and(|deadline| deadline <= now) {
@@ -217,7 +217,7 @@ impl Model {
     fn remove(&mut self) {
         let (db, key) = self.key();
         let removed = self.world.one(db, &key, |guard, key| guard.remove(key));
-        // What is only hidden is there for who removes it.
+        // A hidden expired key can still be removed.
         let is_hidden = self.hides && self.databases[db as usize].contains_key(&key);
         assert_eq!(removed, is_hidden || self.live(db, &key, self.keeps()).is_some());
         if removed {
@@ -278,7 +278,7 @@ impl Model {
             Some(key) => assert!(live(&self.databases[db][&key])),
             None => assert!(!self.databases[db].values().any(live), "there was one"),
         }
-        // Where nearly all have expired, the search removes some of those.
+        // If nearly all keys have expired, the search removes some of them.
         if self.world.len(db) != self.databases[db].len() {
             let physical = self.physical(db);
             let gone = self.forget(db, &physical);
@@ -304,7 +304,7 @@ impl Model {
         self.world.all(|guard| guard.hide_expired(hides));
     }
 
-    /// Some keys into a hidden database, or that one into the place of the one that it lies beside.
+    /// Loads some keys into a hidden database, or puts the hidden database in place of the visible.
     fn load_beside(&mut self) {
         let db = self.random.below(DATABASES);
         let hidden = self.world.keyspace.hidden(db).expect("there are few databases");
@@ -329,14 +329,14 @@ impl Model {
         if self.snapshot.is_some() {
             return;
         }
-        // Some are lost, since what may wait for them is too little.
+        // Some snapshots are lost because of a low limit for their waiting data.
         let waiting_max = if self.random.chance(25) { self.random.below(300) } else { usize::MAX };
         let walk = self.world.all(|guard| guard.begin_snapshot(waiting_max));
         let got = Got(vec![BTreeMap::new(); DATABASES]);
         self.snapshot = Some(Snapshot { walk, expected: self.databases.clone(), got, waiting_max });
     }
 
-    /// A few steps of the walk, or its end.
+    /// Some steps of the walk, or its end.
     fn step_snapshot(&mut self) {
         let keyspace = &self.world.keyspace;
         let snapshot = self.snapshot.as_mut().expect("one has begun");
@@ -367,7 +367,7 @@ impl Model {
             return assert_eq!(removed, 0, "nothing is removed while it is hidden");
         }
         let before = self.databases[db].len();
-        // Sweeps know time to 128 ms.
+        // Sweeps have a resolution of 128 ms.
         self.databases[db].retain(|_, entry| entry.deadline.is_none_or(|deadline| deadline > now - 128));
         let physical = self.physical(db);
         let late = self.forget(db, &physical);
@@ -397,14 +397,14 @@ impl Model {
         assert!(!policy.volatile_only || gone[0].1.deadline.is_some(), "it had a deadline");
     }
 
-    /// Takes the keys out of the model that are not there any more.
+    /// Removes missing keys from the model, and returns them.
     fn forget(&mut self, db: usize, there: &BTreeSet<Vec<u8>>) -> Vec<(Vec<u8>, Entry)> {
         let map = &mut self.databases[db];
         let gone: Vec<Vec<u8>> = map.keys().filter(|key| !there.contains(*key)).cloned().collect();
         gone.into_iter().filter_map(|key| map.remove_entry(&key)).collect()
     }
 
-    /// All keys that are there, expired or not.
+    /// All keys, expired or not.
     fn physical(&mut self, db: usize) -> BTreeSet<Vec<u8>> {
         let now = std::mem::replace(&mut self.world.ctx.now_ms, 0);
         let mut keys = BTreeSet::new();
@@ -457,7 +457,7 @@ fn run(name: fn(&mut Random) -> Vec<u8>, steps: usize, test: &str) {
     }
     model.check_everything();
     assert!(model.world.ctx.now_ms > START_MS);
-    // A run has few snapshots, so one of each kind is waited for.
+    // A run has few snapshots, so the test waits for a complete and a lost snapshot.
     for _ in 0..20 * steps {
         if cfg!(miri) || model.snapshots > 0 && model.snapshots_lost > 0 {
             break;
@@ -473,7 +473,7 @@ fn run(name: fn(&mut Random) -> Vec<u8>, steps: usize, test: &str) {
         model.snapshots,
         model.snapshots_lost
     );
-    // All keys that can expire do, and are swept.
+    // All keys with a deadline expire, and are swept.
     model.world.all(|guard| guard.hide_expired(false));
     model.world.ctx.now_ms += 1 << 30;
     for db in 0..DATABASES {
@@ -516,7 +516,7 @@ fn long_keys() {
     run(name, scaled(30, 2_000, 20_000), "long_keys");
 }
 
-/// Writes to another database for each key that it gets, as clients do who go on.
+/// Writes to another database for each received key, like clients during a snapshot.
 struct Busy<'a> {
     keyspace: &'a evenkeel_store::Keyspace,
     ctx: ThreadContext,
@@ -541,7 +541,7 @@ impl Sink for Busy<'_> {
     }
 }
 
-/// What writers hand over while a flushed database is gone through does not add up to more than may wait.
+/// The data that writers hand over during the walk of a flushed database stay within the limit.
 #[test]
 fn a_flushed_database_is_taken_while_others_write() {
     const KEYS: usize = scaled(200, 5_000, 5_000);

@@ -1,4 +1,4 @@
-//! Seats whose threads have clients to answer, and stay outside the gate while another thread keeps it closed for long.
+//! Threads with clients to answer stay outside the gate while another thread keeps it closed for long.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -7,8 +7,8 @@ use evenkeel_store::{Expire, Keyspace, ThreadContext};
 
 use crate::world::START_MS;
 
-/// Has another thread close the gate for long as soon as `act` lets it, on a seat that is inside before. The seat is inside
-/// again when that thread is done.
+/// Lets another thread close the gate for long as soon as `act` leaves the gate. The calling thread is inside
+/// before, and inside again when the other thread is done.
 fn beside_a_long_closer(act: impl FnOnce(&Keyspace, &mut ThreadContext)) {
     let keyspace = Keyspace::new(1, 2, START_MS, 7);
     let (busy, is_over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));

@@ -1,4 +1,4 @@
-//! SCAN: every key that is there all along is returned, and nothing is returned that was not there.
+//! SCAN returns every key that is present all the time, and no key that was never there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -10,7 +10,7 @@ use evenkeel_testkit::Random;
 
 use crate::world::{World, random, scaled};
 
-/// How often each key is returned.
+/// Returns the number of times that each key is returned.
 fn scan_all(world: &mut World, db: usize, count: usize) -> BTreeMap<Vec<u8>, usize> {
     let (mut times, mut cursor) = (BTreeMap::new(), Cursor(0));
     loop {
@@ -23,7 +23,7 @@ fn scan_all(world: &mut World, db: usize, count: usize) -> BTreeMap<Vec<u8>, usi
     }
 }
 
-/// Fills database 0 with `spread` keys over all slots and `tagged` keys in one.
+/// Fills database 0 with `spread` keys over all slots and `tagged` keys in a single slot.
 fn filled(spread: usize, tagged: usize) -> (World, BTreeSet<Vec<u8>>) {
     let mut world = World::new(2);
     let keys = (0..spread).map(|at| format!("key:{at}")).chain((0..tagged).map(|at| format!("{{tag}}{at}")));
@@ -46,7 +46,7 @@ fn a_still_database_gives_each_key_once() {
     }
 }
 
-/// COUNT is a hint, but one that is kept: a call does neither nothing nor everything.
+/// COUNT is a hint, but a call returns neither nothing nor everything.
 #[test]
 fn calls_return_about_as_many_as_asked_for() {
     let many = scaled(2_000, 20_000, 100_000);
@@ -68,7 +68,7 @@ fn calls_return_about_as_many_as_asked_for() {
     }
 }
 
-/// What happens to a database between two calls of SCAN: other keys come and go, and those that stay are changed.
+/// Changes between two calls of SCAN: other keys come and go, and the staying keys are changed.
 fn disturb(world: &mut World, random: &mut Random, stay: &[Vec<u8>], others: usize) {
     for _ in 0..random.below(60) {
         let other = format!("{}{}", ["{tag}x", "x"][random.below(2)], random.below(others)).into_bytes();
@@ -106,7 +106,7 @@ fn keys_that_stay_are_returned_while_others_come_and_go() {
                 disturb(&mut world, &mut random, &stay, others);
                 disturbed += 1;
             }
-            // Now and then most of the others go at once, so that tables shrink.
+            // Now and then most of the other keys go at once, so that tables shrink.
             if random.below(100) == 0 {
                 for at in 0..others {
                     let other = format!("{{tag}}x{at}").into_bytes();
@@ -123,7 +123,7 @@ fn keys_that_stay_are_returned_while_others_come_and_go() {
     }
 }
 
-/// A slot whose first keys are scanned while it grows a thousandfold.
+/// A slot grows a thousandfold while its first keys are scanned.
 #[test]
 fn a_slot_splits_under_a_scan() {
     let (mut world, keys) = filled(0, 500);
@@ -147,7 +147,7 @@ fn a_slot_splits_under_a_scan() {
     assert!(keys.is_subset(&seen));
 }
 
-/// A scan in the middle of a slot that is emptied goes on at the beginning of the next one.
+/// A scan in the middle of a slot that is emptied goes on at the beginning of the next slot.
 #[test]
 fn an_emptied_slot_is_left_behind() {
     let mut world = World::new(1);
@@ -178,7 +178,7 @@ fn any_cursor_is_answered() {
     }
 }
 
-/// As in Redis, so that DBSIZE after a whole scan is the number of keys that it returned.
+/// As in Redis, so that DBSIZE after a whole scan is the number of returned keys.
 #[test]
 fn expired_keys_are_removed_on_the_way() {
     let (mut world, _) = filled(50, scaled(100, 2000, 2000));
@@ -198,7 +198,7 @@ fn expired_keys_are_removed_on_the_way() {
     world.verify();
 }
 
-/// While a walk goes through a slot, that slot grows and shrinks; keys that stay are seen once all the same.
+/// During a walk through a slot, the slot grows and shrinks; staying keys are still seen exactly once.
 #[test]
 fn a_walk_sees_each_key_once_while_others_come_and_go() {
     let (world, keys) = filled(0, scaled(100, 5000, 20_000));
@@ -236,8 +236,8 @@ fn a_walk_sees_each_key_once_while_others_come_and_go() {
     });
 }
 
-/// Walks database 0, and holds everything for a moment on another thread while the first segment is walked. Returns
-/// how often each key was seen.
+/// Walks database 0; another thread locks all slots for a moment while the first segment is walked. Returns
+/// the number of visits of each key.
 fn walk_interrupted(world: World, f: impl FnOnce(&mut SlotGuard<'_>) + Send) -> BTreeMap<Vec<u8>, usize> {
     let (keyspace, (tell, told), about_to) = (&world.keyspace, channel(), &AtomicBool::new(false));
     let (mut walker, mut other, mut times) =
@@ -267,7 +267,8 @@ fn walk_interrupted(world: World, f: impl FnOnce(&mut SlotGuard<'_>) + Send) -> 
     times
 }
 
-/// Who needs everything at rest does not wait for the end of a long walk, and so keeps nobody else waiting for it.
+/// A thread that needs exclusive access does not wait for the end of a long walk, so other threads do not
+/// wait for it either.
 #[test]
 fn a_long_walk_gives_way() {
     for (spread, tagged) in [(200, 0), (0, 2000)] {
@@ -277,7 +278,7 @@ fn a_long_walk_gives_way() {
     }
 }
 
-/// A slot that is emptied and filled again in the middle of a walk begins with one segment that covers everything.
+/// A slot emptied and refilled in the middle of a walk begins with a single segment that covers everything.
 #[test]
 fn a_walk_sees_no_key_twice_whatever_becomes_of_its_slot() {
     let (world, keys) = filled(0, 1500);
@@ -311,7 +312,7 @@ fn random_keys_are_spread() {
     }
 }
 
-/// The last key of a slot that held many is found, and so is the last live one among the dead.
+/// The last key of a formerly large slot is found, and so is the last live key among expired keys.
 #[test]
 fn a_lonely_key_is_drawn() {
     let (mut world, keys) = filled(0, scaled(1000, 20_000, 100_000));

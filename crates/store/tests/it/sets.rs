@@ -1,5 +1,5 @@
-//! Sets against plain ones of the standard library: single members, many at once, and sets with sets. Clones taken at
-//! random moments must go on reading what they were.
+//! Sets compared with the standard library's: single members, many at once, and operations on two sets.
+//! Clones taken at random times must keep their content.
 
 use std::collections::BTreeSet;
 
@@ -17,10 +17,10 @@ fn seeded() -> Random {
     Random::new(seed)
 }
 
-/// What members of a set are like.
+/// The kind of a set's members.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Members {
-    /// Integers of up to so many bits.
+    /// Integers of at most this many bits.
     Integers(u32),
     Names,
     /// Mostly integers.
@@ -30,7 +30,7 @@ enum Members {
 const LIKES: [Members; 5] =
     [Members::Names, Members::Integers(10), Members::Integers(33), Members::Integers(63), Members::Mixed];
 
-/// A member out of `kinds`; some names are long, and many begin alike.
+/// A member out of `kinds`; some names are long, and many have a common prefix.
 fn member(random: &mut Random, like: Members, kinds: usize) -> Vec<u8> {
     let number = random.below(kinds);
     match like {
@@ -103,7 +103,7 @@ fn random_operations_against_a_plain_one() {
     }
 }
 
-/// Removes a stretch of members, or some here and there.
+/// Removes a range of members, or some here and there.
 fn remove_many(random: &mut Random, set: &mut Set, plain: &mut Plain) {
     let start = random.below(set.len() as usize + 1) as u64;
     if random.below(2) == 0 {
@@ -117,7 +117,7 @@ fn remove_many(random: &mut Random, set: &mut Set, plain: &mut Plain) {
     }
 }
 
-/// A set of about so many members, and its clone after some changes now and then.
+/// Sets of random sizes; some are clones of the previous set, with a few changes.
 fn some_sets(random: &mut Random, hasher: &Hasher, like: Members) -> Vec<(Set, Plain)> {
     const MOST: usize = if cfg!(miri) { 300 } else { 20_000 };
     let mut sets: Vec<(Set, Plain)> = Vec::new();

@@ -1,4 +1,5 @@
-//! Shares of long elements read for ever what they were, and long elements stay where they are when others come and go.
+//! Shares of long elements keep their content for ever, and long elements stay in place when other elements
+//! come and go.
 
 use evenkeel_store::collection::{Collection, Hash, List, Set, Share, ZSet};
 use evenkeel_store::{Expire, Hasher};
@@ -10,7 +11,7 @@ fn word(number: usize) -> Vec<u8> {
     format!("{number}").into_bytes()
 }
 
-/// Now and then a long one, which begins with its number.
+/// Now and then a long element, which begins with its number.
 fn element(random: &mut Random, number: usize) -> Vec<u8> {
     let mut element = word(number);
     if random.chance(10) {

@@ -1,4 +1,4 @@
-//! Strings: where their bytes lie, and what is shared.
+//! Strings: the place of their bytes, and shared memory.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn append(world: &mut World, key: &[u8], bytes: &[u8]) -> usize {
     world.one(0, key, |guard, key| guard.append(key, bytes)).expect("a string")
 }
 
-/// OBJECT ENCODING tells edited values from others; so does a Redis server, and these are its answers.
+/// OBJECT ENCODING distinguishes edited values; these are the replies of a Redis server.
 #[test]
 fn edited_values_are_raw() {
     let mut world = World::new(1);
@@ -33,7 +33,7 @@ fn edited_values_are_raw() {
     assert_eq!(world.get(0, b"range"), Some(b"\0\0\0abc".to_vec()));
 }
 
-/// PFADD changes a few bytes of many where they lie; what grows takes the string's place and keeps its deadline.
+/// PFADD changes a few of many bytes in place; a longer value replaces the string and keeps its deadline.
 #[test]
 fn flat_strings_are_edited_where_they_lie() {
     let mut world = World::new(1);
@@ -71,7 +71,8 @@ fn flat_strings_are_edited_where_they_lie() {
     world.verify();
 }
 
-/// BITOP sets what it has made; SETBIT of a bit that is set already edits, but changes nothing; APPEND of nothing does.
+/// BITOP sets a new value. SETBIT of a bit that is already set counts as an edit, but changes nothing; so
+/// does APPEND of nothing.
 #[test]
 fn made_and_unchanged_values_are_raw() {
     let mut world = World::new(1);
@@ -96,7 +97,7 @@ fn made_and_unchanged_values_are_raw() {
     world.verify();
 }
 
-/// What INCRBYFLOAT has left is a text under any name and deadline, until it is written to.
+/// The result of INCRBYFLOAT is a text under any name and deadline, until it is written to.
 #[test]
 fn texts_stay_texts_until_written_to() {
     let mut world = World::new(1);
@@ -141,7 +142,7 @@ fn writing_nothing_makes_a_key_only_by_append() {
     assert_eq!(world.get(0, b"range"), None);
 }
 
-/// A command that panics in the middle of a write leaves the value, and no lock.
+/// A command that panics during a write leaves the value unchanged, and no lock held.
 #[test]
 fn a_panic_in_a_write_leaves_the_key_alone() {
     let mut world = World::new(1);
@@ -161,7 +162,7 @@ fn a_panic_in_a_write_leaves_the_key_alone() {
     }
 }
 
-/// COPY of a large value takes next to no memory, and writing to one of the two does not show in the other.
+/// COPY of a large value takes next to no memory, and a write to either copy does not show in the other.
 #[test]
 fn copies_share_memory_until_written_to() {
     let before = held_memory();
@@ -185,7 +186,7 @@ fn copies_share_memory_until_written_to() {
     assert_eq!(held_memory(), before);
 }
 
-/// What a reply holds on to stays as it was.
+/// The memory that a reply holds does not change.
 #[test]
 fn a_chunk_being_sent_is_not_written_to() {
     let mut world = World::new(1);
@@ -205,7 +206,7 @@ fn a_chunk_being_sent_is_not_written_to() {
     assert_eq!(&world.get(0, b"key").expect("there")[CHUNK..CHUNK + 7], b"written");
 }
 
-/// Growing byte by byte does not copy what is there each time: 64 KiB chunks grow by doubling.
+/// Appending single bytes does not copy the whole string each time: chunks of 64 KiB grow by doubling.
 #[test]
 fn appending_bytes_is_cheap() {
     let mut world = World::new(1);

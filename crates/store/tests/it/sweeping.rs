@@ -1,4 +1,4 @@
-//! Sweeps: all keys that are due go, none that is not, in steps of bounded work.
+//! Sweeps remove all due keys, and only these, in steps of bounded work.
 
 use std::time::Duration;
 
@@ -8,10 +8,11 @@ use crate::world::{START_MS, World, random, scaled, thread_time};
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// Most keys that one visit removes: it ends after 256, and the due keys of a segment, 832 at most, leave together.
+/// Most keys that a visit removes: it ends after 256, and a segment's due keys, 832 at most, are removed
+/// together.
 const STEP_MAX: usize = 255 + 832;
 
-/// Sweeps in the smallest steps there are; returns how many keys went, and the longest step.
+/// Sweeps in the smallest steps; returns the number of removed keys, and the longest step.
 fn sweep_stepwise(world: &mut World, db: usize) -> (usize, Duration) {
     let (mut removed, mut at, mut longest) = (0, Some(0), Duration::ZERO);
     while let Some(from) = at {
@@ -44,7 +45,7 @@ fn due_keys_go_and_no_others() {
         while world.ctx.now_ms < START_MS + 101_000 {
             let now = world.ctx.now_ms;
             sweep_stepwise(&mut world, 0);
-            // Sweeps know time to 128 ms.
+            // Sweeps have a resolution of 128 ms.
             let surely = deadlines.iter().filter(|deadline| **deadline <= now.saturating_sub(128)).count();
             let perhaps = deadlines.iter().filter(|deadline| **deadline <= now).count();
             let gone = deadlines.len() - world.timed_len(0);
@@ -59,7 +60,7 @@ fn due_keys_go_and_no_others() {
     }
 }
 
-/// A million keys of one slot expire together: no visit is long, and none is in vain.
+/// A million keys of a slot expire together: no visit is long, and none is in vain.
 #[test]
 fn a_large_slot_is_swept_in_small_steps() {
     let keys = scaled(1000, 100_000, 1_000_000);
@@ -78,7 +79,8 @@ fn a_large_slot_is_swept_in_small_steps() {
     world.verify();
 }
 
-/// One due key in each segment of a large slot: finding them is bounded by the segments looked at, not by the keys.
+/// A due key in each segment of a large slot: the number of visited segments bounds the work, not the number
+/// of keys.
 #[test]
 fn thinly_spread_due_keys_are_found_in_small_steps() {
     let keys = scaled(1000, 100_000, 1_000_000);
@@ -119,7 +121,7 @@ fn deadlines_that_change_are_followed() {
     world.verify();
 }
 
-/// A database takes its deadlines along when it is swapped, and a flushed one leaves none behind.
+/// A swapped database takes its deadlines along, and a flushed database leaves none behind.
 #[test]
 fn swapped_databases_are_swept() {
     let mut world = World::new(3);
@@ -138,7 +140,7 @@ fn swapped_databases_are_swept() {
     world.verify();
 }
 
-/// A clock that is set back, even to before the start, makes no sweep remove too much or go on forever.
+/// A clock set back, even to before the start, makes no sweep remove too much or go on for ever.
 #[test]
 fn a_clock_set_back_does_no_harm() {
     let mut world = World::new(1);
@@ -149,7 +151,7 @@ fn a_clock_set_back_does_no_harm() {
     world.ctx.now_ms = START_MS - 1_500;
     let removed = world.sweep(0);
     assert!((100..=501).contains(&removed.max(100)), "{removed}");
-    // More than a day before the start, deadlines are not told apart any more: sweeps wait.
+    // More than a day before the start, deadlines are not distinguished: sweeps wait.
     world.set(0, b"{tag}long ago", b"", Expire::At(START_MS - 3 * DAY_MS / 2));
     let keys = keys + 1;
     world.ctx.now_ms = START_MS - 2 * DAY_MS;
@@ -163,7 +165,7 @@ fn a_clock_set_back_does_no_harm() {
     world.verify();
 }
 
-/// Ranges are those asked for, and a sweep that is stopped goes on where it was.
+/// A sweep stays in its range, and a stopped sweep resumes where it was.
 #[test]
 fn a_sweep_keeps_to_its_range() {
     let mut world = World::new(1);

@@ -1,4 +1,5 @@
-//! What the files of the gate and the journal find as `crate::sync` when they are compiled here: loom's primitives, in `parking_lot`'s shape.
+//! The `crate::sync` of the gate and the journal when they are compiled here: loom's primitives, in
+//! `parking_lot`'s shape.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -51,7 +52,7 @@ impl Condvar {
         guard.0 = Some(self.0.wait(inner).expect("no model panics with a lock held"));
     }
 
-    /// Waits for ever: whoever relies on the timeout has missed something.
+    /// Waits for ever: a thread that relies on the timeout has lost a wake-up.
     pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) {
         self.wait(guard);
     }

@@ -1,5 +1,5 @@
-//! Threads that do everything at once: transfers between accounts, sums over all of them, watches, tables that grow
-//! and shrink under prefetches, scans, sweeps, evictions, flushes and swaps.
+//! Threads with all operations at once: transfers between accounts, sums over all accounts, watches, tables
+//! that grow and shrink under prefetches, scans, sweeps, evictions, flushes and swaps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -15,7 +15,8 @@ const ACCOUNTS: usize = 24;
 const OPENING: i64 = 1000;
 const THREADS: usize = 4;
 
-/// Accounts lie in these two databases, side by side with keys that come and go; the others are flushed and swapped.
+/// Accounts are in these two databases, beside keys that come and go; the other databases are flushed and
+/// swapped.
 const ACCOUNT_DBS: u32 = 2;
 const SCRATCH_DBS: [usize; 2] = [2, 3];
 
@@ -39,7 +40,7 @@ fn balance(guard: &mut SlotGuard<'_>, key: &Key<'_>) -> i64 {
     String::from_utf8(value).expect("digits").trim().parse().expect("digits")
 }
 
-/// One thread's side of it.
+/// A thread's part of the test.
 struct Actor<'a> {
     keyspace: &'a Keyspace,
     ctx: ThreadContext,
@@ -97,7 +98,7 @@ impl Actor<'_> {
         }
     }
 
-    /// Flushes and swaps databases that others are using.
+    /// Flushes and swaps databases in use by other threads.
     fn scratch(&mut self) {
         let mut guard = self.keyspace.hold_all(&mut self.ctx);
         let [one, other] = SCRATCH_DBS;
@@ -131,7 +132,7 @@ impl Actor<'_> {
         }
     }
 
-    /// A batch as a worker takes it: all slots are prefetched, then all buckets, then all entries.
+    /// A batch as in a worker: all slots are prefetched, then all buckets, then all entries.
     fn batch(&mut self) {
         let names: Vec<Vec<u8>> = (0..8).map(|_| passer_by(self.random.below(4000))).collect();
         let db = self.random.below(4) as u32;
@@ -147,7 +148,7 @@ impl Actor<'_> {
         }
     }
 
-    /// Makes and removes keys, many of them in one slot, with and without deadlines.
+    /// Creates and removes keys, many of them in a single slot, with and without deadlines.
     fn come_and_go(&mut self) {
         let db = self.random.below(4) as u32;
         let remove = self.random.chance(50);
@@ -166,7 +167,7 @@ impl Actor<'_> {
         }
     }
 
-    /// WATCH, let others act, EXEC: if the flag is not set, the account is as it was.
+    /// WATCH, a pause for other threads, EXEC: if the flag is not set, the account is unchanged.
     fn watch(&mut self) {
         let (db, name) = account(self.random.below(ACCOUNTS));
         let key = self.keyspace.key(db, &name);
@@ -191,7 +192,7 @@ impl Actor<'_> {
 }
 
 impl Drop for Actor<'_> {
-    /// A thread that fails inside would leave the others waiting for it at the gate.
+    /// A thread that fails inside the gate would leave the other threads waiting for it.
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.keyspace.leave(&mut self.ctx);
@@ -249,7 +250,7 @@ fn everything_at_once() {
     keyspace.leave(&mut ctx);
 }
 
-/// Mistakes of callers that would undo what the gate and the locks promise are caught where they are made.
+/// Misuse that would break the guarantees of the gate and the locks panics at its call.
 #[test]
 fn misuse_is_caught() {
     use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -274,7 +275,7 @@ fn misuse_is_caught() {
     ];
     assert!(mistakes.iter().all(|mistake| caught(&mut ctx, *mistake)));
     assert!(catch_unwind(AssertUnwindSafe(|| drop(other.hold_one(&mut ctx, key.place)))).is_err());
-    // Nothing is left locked, and the gate works.
+    // No lock is left, and the gate works.
     drop(keyspace.hold(&mut ctx, &mut vec![key.place, Place::new(0, 1)]));
     keyspace.hold_all(&mut ctx).verify();
     keyspace.leave(&mut ctx);

@@ -1,4 +1,4 @@
-//! Who waits for a key, and who is told of it.
+//! Waiters for keys, and their wake-up.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ fn wait(world: &mut World, db: u32, key: &[u8], wants: Wants, beyond: &[Place]) 
     ticket
 }
 
-/// The keys that can be served with what is held, and of each the waiters that want it, in order.
+/// The keys that can be served with the held locks, and for each the waiters that want it, in order.
 fn woken(guard: &mut SlotGuard<'_>) -> Vec<(Vec<u8>, Vec<u64>)> {
     let mut all = Vec::new();
     while let Some(woken) = guard.next_woken() {
@@ -88,7 +88,7 @@ fn a_write_notes_its_key_once_for_those_who_want_it() {
     world.verify();
 }
 
-/// The other seat may be about to serve the same key: whoever writes has to serve before it unlocks all the same.
+/// The other thread may be about to serve the same key: a writer must still serve before it unlocks.
 #[test]
 fn what_one_seat_has_noted_another_notes_for_itself() {
     let mut world = World::new(1);
@@ -127,13 +127,13 @@ fn a_write_locks_what_its_waiters_need_and_what_theirs_need() {
         assert!(!guard.holds(chain[3]) && !guard.holds_all());
     }
     world.keyspace.leave(&mut world.ctx);
-    // A key that cannot be served with what is held stays noted.
+    // A key that cannot be served with the held locks stays recorded.
     world.one(0, b"a", |guard, key| {
         guard.set_string(key, b"v", Expire::Clear);
         assert_eq!(woken(guard), []);
     });
     assert!(world.ctx.has_woken());
-    // Whoever holds more finds it there, whatever he has come for.
+    // The next thread that holds more locks finds it, whatever its own command is.
     assert_eq!(world.all(woken).len(), 1);
     assert!(!world.ctx.has_woken());
     assert_eq!(world.ctx.next_unserved(), None);
@@ -177,7 +177,7 @@ fn sweeps_and_lookups_of_expired_keys_are_writes() {
     assert_eq!(world.all(woken).iter().map(|(key, _)| &key[..]).collect::<Vec<_>>(), [b"a", b"b"]);
 }
 
-/// Queues as plain lists, and any order of coming, going and writing.
+/// Queues compared with plain lists, in any order of arrivals, departures and writes.
 #[test]
 fn queues_keep_the_order_whatever_happens() {
     let (mut world, mut random) = (World::new(1), random("queues"));

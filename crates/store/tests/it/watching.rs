@@ -1,4 +1,4 @@
-//! WATCH: flags are set by changes of the watched key, and by nothing else.
+//! WATCH: changes of the watched key set the flag, and nothing else does.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use evenkeel_store::{Expire, Key, SlotGuard, Watch};
 use crate::memory::guard as held_memory;
 use crate::world::{START_MS, World};
 
-/// Watches a key, does something, and says whether the flag is set.
+/// Watches a key, calls `action`, and returns whether the flag is set.
 fn touched(world: &mut World, db: u32, key: &[u8], action: impl FnOnce(&mut World)) -> bool {
     let watch = Arc::new(Watch::default());
     world.one(db, key, |guard, key| guard.watch(key, &watch));
@@ -60,7 +60,7 @@ fn nothing_else_touches() {
     assert!(!touched(world, 0, b"none", on(b"none", |guard, key| assert!(!guard.remove(key)))));
 }
 
-/// One session watches two keys of a slot, one of them twice; giving up one leaves the other.
+/// A session watches two keys of a slot, the first of them twice; giving up a key leaves the other.
 #[test]
 fn a_watch_may_have_several_keys() {
     let before = held_memory();
@@ -77,12 +77,12 @@ fn a_watch_may_have_several_keys() {
     assert!(!watch.is_touched());
     world.set(0, b"{t}l", b"value", Expire::Clear);
     assert!(watch.is_touched());
-    // The watch on the other key is given back with the keyspace.
+    // The watch on the other key is freed with the keyspace.
     drop((world, watch));
     assert_eq!(held_memory(), before);
 }
 
-/// A key that expires while it is watched changes; one that had expired before does not.
+/// Expiry changes a watched key, unless it had expired before.
 #[test]
 fn expiry_touches_once() {
     let world = &mut World::new(1);
@@ -101,7 +101,7 @@ fn expiry_touches_once() {
     assert!(touched(world, 0, b"k", |world| world.set(0, b"k", b"new", Expire::Clear)));
 }
 
-/// EXEC asks for keys that have expired and that nobody has met since; one that had expired before does not count.
+/// EXEC asks for expired keys that no operation has met since; a key expired before the watch does not count.
 #[test]
 fn an_expired_key_that_is_still_there_has_lapsed() {
     let world = &mut World::new(1);
@@ -121,7 +121,7 @@ fn an_expired_key_that_is_still_there_has_lapsed() {
     world.one(0, b"k", |guard, key| guard.unwatch(key, &watch));
 }
 
-/// SWAPDB touches the keys that are in either database; watchers stay with the number of theirs.
+/// SWAPDB touches the keys of both databases; watchers stay with their database's number.
 #[test]
 fn swapping_touches_what_it_changes() {
     let world = &mut World::new(3);
@@ -136,12 +136,12 @@ fn swapping_touches_what_it_changes() {
         swap(world);
         swap(world);
     }));
-    // Whoever watches database 0 hears of the keys that have come there.
+    // A watcher of database 0 is notified of the keys that have come there.
     assert!(touched(world, 0, b"later", |world| {
         swap(world);
         world.set(0, b"later", b"value", Expire::Clear);
     }));
-    // Expired keys are as good as none, before and afterwards.
+    // Expired keys count as missing, before and after.
     let world = &mut World::new(2);
     world.set(1, b"dead", b"value", Expire::At(START_MS));
     assert!(!touched(world, 0, b"dead", swap), "none has become a dead one");
@@ -153,7 +153,7 @@ fn swapping_touches_what_it_changes() {
     assert!(touched(world, 1, b"dead", swap), "a dead one has come alive");
 }
 
-/// Who breaks down cannot end what it has begun.
+/// A panicking thread cannot give up its watches.
 #[test]
 fn watches_that_nobody_reads_any_more_are_dropped() {
     let world = &mut World::new(2);

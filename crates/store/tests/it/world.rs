@@ -1,4 +1,4 @@
-//! A keyspace with one seat and a clock that stands still until it is moved.
+//! A keyspace with a single thread and a clock that moves only on demand.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use evenkeel_store::{Cursor, Garbage, Key, Keyspace, LazyFree, SLOTS, SlotGuard, ThreadContext};
 use evenkeel_testkit::random::{Random, fresh_seed};
 
-/// 2023-11-14: any time will do that is long after 1970.
+/// 2023-11-14: any time long after 1970.
 pub(crate) const START_MS: u64 = 1_700_000_000_000;
 
-/// How much a test does: little under Miri, which is slow, and much where the code is fast.
+/// Scales a test: little work under Miri, which is slow, and much in a release build.
 pub(crate) const fn scaled(miri: usize, dev: usize, release: usize) -> usize {
     if cfg!(miri) {
         miri
@@ -26,7 +26,7 @@ pub(crate) struct World {
     pub(crate) lazy_free: Arc<Queue>,
 }
 
-/// Keeps what is handed over to be freed.
+/// Keeps handed-over memory until it is freed.
 #[derive(Default)]
 pub(crate) struct Queue(Mutex<Vec<Garbage>>);
 
@@ -37,7 +37,7 @@ impl LazyFree for Queue {
 }
 
 impl Queue {
-    /// Frees all of it.
+    /// Frees the kept memory.
     pub(crate) fn clear(&self) {
         self.0.lock().expect("no test panics with it").clear();
     }
@@ -47,19 +47,19 @@ impl Queue {
     }
 }
 
-/// Processor time that this thread has used: unlike a clock on the wall, it does not count what other threads do.
+/// CPU time of this thread: unlike a wall clock, it excludes other threads.
 pub(crate) fn thread_time() -> Duration {
     if cfg!(miri) {
         return Duration::ZERO;
     }
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is where the time is to be written.
+    // SAFETY: `time` is writable for the result.
     let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     assert_eq!(result, 0, "every thread has such a clock");
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Randomness for a test, whose seed is printed if it fails.
+/// A random generator for a test; prints its seed if the test fails.
 pub(crate) fn random(test: &str) -> Random {
     let seed = fresh_seed();
     println!("{test}: EVENKEEL_SEED={seed}");
@@ -75,7 +75,7 @@ impl World {
         World { keyspace, ctx, lazy_free }
     }
 
-    /// Inside the gate, with the slot of one key locked.
+    /// Calls `f` inside the gate, with a key's slot locked.
     pub(crate) fn one<R>(
         &mut self,
         db: u32,
@@ -89,7 +89,7 @@ impl World {
         result
     }
 
-    /// With the slots of two keys locked.
+    /// Calls `f` with the slots of two keys locked.
     pub(crate) fn two<R>(
         &mut self,
         one: (u32, &[u8]),
@@ -104,7 +104,7 @@ impl World {
         result
     }
 
-    /// With nothing locked.
+    /// Calls `f` without locks.
     pub(crate) fn none<R>(&mut self, f: impl FnOnce(&mut SlotGuard<'_>) -> R) -> R {
         self.keyspace.enter(&mut self.ctx);
         let result = f(&mut self.keyspace.hold_none(&mut self.ctx));
@@ -112,7 +112,7 @@ impl World {
         result
     }
 
-    /// With everything held.
+    /// Calls `f` with all slots locked.
     pub(crate) fn all<R>(&mut self, f: impl FnOnce(&mut SlotGuard<'_>) -> R) -> R {
         self.keyspace.enter(&mut self.ctx);
         let result = f(&mut self.keyspace.hold_all(&mut self.ctx));
@@ -140,14 +140,14 @@ impl World {
         self.one(db, key, |guard, key| guard.read(key).map(|view| view.string().bytes().into_owned()))
     }
 
-    /// The keys that one call of SCAN returns, and where the next goes on.
+    /// The keys that a call of SCAN returns, and the next cursor.
     pub(crate) fn scan(&mut self, db: usize, cursor: Cursor, count: usize) -> (Vec<Vec<u8>>, Cursor) {
         let mut keys = Vec::new();
         let next = self.none(|guard| guard.scan(db, cursor, count, |view| keys.push(view.key().to_vec())));
         (keys, next)
     }
 
-    /// Sweeps the whole database once; returns how many keys went.
+    /// Sweeps the whole database once; returns the number of removed keys.
     pub(crate) fn sweep(&mut self, db: usize) -> usize {
         self.none(|guard| guard.sweep(db, 0, SLOTS, || false).removed)
     }

@@ -1,7 +1,7 @@
-//! Payloads of which one byte is not what it was, with a checksum that says so and with one that does not.
+//! Payloads with a single byte changed, with a matching checksum and without.
 //!
-//! What is accepted must be a value like any other: every command that reads it answers, some that write to it do, and what
-//! DUMP makes of it is accepted again and shows the same.
+//! An accepted payload must give a valid value: every command that reads it answers, some that write to it
+//! do, and its DUMP is accepted again with the same content.
 
 use evenkeel_resp::value::Value;
 use evenkeel_testkit::payload::reseal;
@@ -12,19 +12,19 @@ use super::samples::{Needs, few};
 use super::{Args, build, dump, restore};
 use crate::{program, start};
 
-/// Without it, Redis takes payloads that end it.
+/// Without it, Redis accepts payloads that crash it.
 const STRICT: [&str; 2] = ["--sanitize-dump-payload", "yes"];
 
-/// Payloads that are sent in one go.
+/// Payloads sent in a batch.
 const BATCH: usize = 256;
 
-/// Bytes that a payload of the corpus may have.
+/// Longest payload of the corpus, in bytes.
 const PAYLOAD_MAX: usize = 1_200;
 
-/// Bytes up to which a payload's every byte is changed in three ways, and beyond which in one.
+/// Up to this length, in bytes, each byte of a payload is changed in three ways; beyond, in a single way.
 const SHORT: usize = 150;
 
-/// What every server at hand makes of values of all types.
+/// Payloads of all available servers, of all types.
 fn corpus() -> Vec<(String, Vec<u8>)> {
     let programs = [Some(program()), Program::find(Peer::Redis), Program::find(Peer::Valkey)];
     let mut corpus: Vec<(String, Vec<u8>)> = Vec::new();
@@ -83,7 +83,7 @@ fn text(reply: &Value) -> &str {
     }
 }
 
-/// Sends all under keys of their own, `k0` and so on, which are free.
+/// Restores all payloads under unused keys, `k0` and so on.
 fn restore_all(client: &mut Client, payloads: &[Vec<u8>]) -> Vec<Value> {
     let command = |(number, payload): (usize, &Vec<u8>)| {
         let key = format!("k{number}").into_bytes();
@@ -144,29 +144,35 @@ fn a_payload_with_one_byte_changed_is_refused_or_is_a_value() {
 /// Commands that read, by type; `%` is the key.
 #[rustfmt::skip]
 const READERS: [(&str, &[&str]); 6] = [
-    ("string", &["STRLEN %", "GETRANGE % 1 -1", "BITCOUNT %", "GETBIT % 100", "BITPOS % 1", "PFCOUNT %", "BITFIELD_RO % GET u8 3"]),
-    ("list", &["LLEN %", "LINDEX % 0", "LINDEX % -1", "LPOS % x", "LPOS % 1 RANK -1 COUNT 0", "LRANGE % 1 -2", "SORT % ALPHA"]),
-    ("set", &["SCARD %", "SISMEMBER % 1", "SMISMEMBER % 1 x", "SRANDMEMBER % -20", "SRANDMEMBER % 3", "SSCAN % 0 COUNT 1000",
-              "SINTER % %", "SDIFF % nothing", "SORT % ALPHA"]),
-    ("zset", &["ZCARD %", "ZCOUNT % -inf +inf", "ZRANGE % 0 -1 REV", "ZRANGE % -inf +inf BYSCORE", "ZRANGE % - + BYLEX",
-               "ZRANK % 1", "ZSCORE % 1", "ZLEXCOUNT % - +", "ZRANDMEMBER % -20 WITHSCORES", "ZSCAN % 0 COUNT 1000",
+    ("string", &["STRLEN %", "GETRANGE % 1 -1", "BITCOUNT %", "GETBIT % 100", "BITPOS % 1", "PFCOUNT %",
+                 "BITFIELD_RO % GET u8 3"]),
+    ("list", &["LLEN %", "LINDEX % 0", "LINDEX % -1", "LPOS % x", "LPOS % 1 RANK -1 COUNT 0",
+               "LRANGE % 1 -2", "SORT % ALPHA"]),
+    ("set", &["SCARD %", "SISMEMBER % 1", "SMISMEMBER % 1 x", "SRANDMEMBER % -20", "SRANDMEMBER % 3",
+              "SSCAN % 0 COUNT 1000", "SINTER % %", "SDIFF % nothing", "SORT % ALPHA"]),
+    ("zset", &["ZCARD %", "ZCOUNT % -inf +inf", "ZRANGE % 0 -1 REV", "ZRANGE % -inf +inf BYSCORE",
+               "ZRANGE % - + BYLEX", "ZRANK % 1", "ZSCORE % 1", "ZLEXCOUNT % - +",
+               "ZRANDMEMBER % -20 WITHSCORES", "ZSCAN % 0 COUNT 1000",
                "ZUNION 2 % % WITHSCORES", "ZREVRANGEBYSCORE % 5 (1"]),
-    ("hash", &["HLEN %", "HKEYS %", "HVALS %", "HGET % 1", "HMGET % 1 x", "HSTRLEN % 1", "HEXISTS % 1", "HRANDFIELD % -20 WITHVALUES",
-               "HSCAN % 0 COUNT 1000"]),
-    ("stream", &["XLEN %", "XREVRANGE % + -", "XRANGE % 3 + COUNT 2", "XINFO STREAM % FULL COUNT 0", "XINFO GROUPS %",
-                 "XREAD COUNT 3 STREAMS % 0"]),
+    ("hash", &["HLEN %", "HKEYS %", "HVALS %", "HGET % 1", "HMGET % 1 x", "HSTRLEN % 1", "HEXISTS % 1",
+               "HRANDFIELD % -20 WITHVALUES", "HSCAN % 0 COUNT 1000"]),
+    ("stream", &["XLEN %", "XREVRANGE % + -", "XRANGE % 3 + COUNT 2", "XINFO STREAM % FULL COUNT 0",
+                 "XINFO GROUPS %", "XREAD COUNT 3 STREAMS % 0"]),
 ];
 
-/// Commands that write, by type: the last ones that a key sees.
+/// Commands that write, by type; they run last on a key.
 #[rustfmt::skip]
 const WRITERS: [(&str, &[&str]); 6] = [
     ("string", &["APPEND % tail", "SETRANGE % 3 xyz", "SETBIT % 77 1", "GETDEL %"]),
-    ("list", &["LPUSH % a", "RPUSH % b", "LINSERT % BEFORE a c", "LSET % 1 d", "LREM % 1 a", "RPOP %", "LTRIM % 1 -2", "LPOP % 1000000"]),
+    ("list", &["LPUSH % a", "RPUSH % b", "LINSERT % BEFORE a c", "LSET % 1 d", "LREM % 1 a", "RPOP %",
+               "LTRIM % 1 -2", "LPOP % 1000000"]),
     ("set", &["SADD % 1 x 99999999999", "SREM % x", "SPOP %", "SMOVE % other 1", "SPOP % 1000000"]),
-    ("zset", &["ZADD % 1 x 2 y", "ZINCRBY % 5 x", "ZREM % y", "ZPOPMIN %", "ZREMRANGEBYSCORE % 0 5", "ZPOPMAX % 1000000"]),
-    ("hash", &["HSET % 1 x", "HINCRBY % n 5", "HDEL % 1", "HPEXPIRE % 1000000 FIELDS 1 n", "HPERSIST % FIELDS 1 n", "HDEL % n"]),
-    ("stream", &["XADD % * a 1", "XGROUP CREATE % new 0", "XREADGROUP GROUP new me COUNT 5 STREAMS % >", "XTRIM % MAXLEN 2",
-                 "XAUTOCLAIM % new you 0 0", "XGROUP DESTROY % new", "XDEL % 1000-0"]),
+    ("zset", &["ZADD % 1 x 2 y", "ZINCRBY % 5 x", "ZREM % y", "ZPOPMIN %", "ZREMRANGEBYSCORE % 0 5",
+               "ZPOPMAX % 1000000"]),
+    ("hash", &["HSET % 1 x", "HINCRBY % n 5", "HDEL % 1", "HPEXPIRE % 1000000 FIELDS 1 n",
+               "HPERSIST % FIELDS 1 n", "HDEL % n"]),
+    ("stream", &["XADD % * a 1", "XGROUP CREATE % new 0", "XREADGROUP GROUP new me COUNT 5 STREAMS % >",
+                 "XTRIM % MAXLEN 2", "XAUTOCLAIM % new you 0 0", "XGROUP DESTROY % new", "XDEL % 1000-0"]),
 ];
 
 /// Uses an accepted value in every way.
@@ -196,7 +202,7 @@ fn use_it(client: &mut Client, key: &str, name: &str) {
     let before = content(client, key, depth);
     let payload = dump(client, key);
     assert_eq!(restore(client, "again", &payload).to_string(), "OK", "{name}");
-    // A deadline may have passed in between.
+    // A field may have expired in between.
     let (again, now) = (content(client, "again", depth), content(client, key, depth));
     assert!(again == before || again == now, "{name}:\n{before:?}\n{again:?}");
     assert_eq!(client.call(&["COPY", key, "copied", "REPLACE"]).to_string(), ":1", "{name}");

@@ -1,24 +1,24 @@
-//! What a key holds as clients see it, in lines of text: two keys are the same if their lines are.
+//! A key's content as clients see it, in lines of text: two keys are equal if their lines are.
 
 use evenkeel_resp::value::Value;
 use evenkeel_testkit::Client;
 
-/// Fields of XINFO that tell of the layout, not of the content.
+/// Fields of XINFO about the layout, not the content.
 const LAYOUT: [&[u8]; 2] = [b"radix-tree-keys", b"radix-tree-nodes"];
 
-/// What Redis 7.0 does not show.
+/// Fields that Redis 7.0 does not show.
 const NEWER: [&[u8]; 1] = [b"active-time"];
 
-/// How much is compared.
+/// Scope of the comparison.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Depth {
-    /// What every server shows.
+    /// Everything that all servers show.
     Common,
-    /// Deadlines of fields and active times of consumers, too.
+    /// Also expiries of fields and active times of consumers.
     Newest,
 }
 
-/// The lines; none when there is no such key. A wrong reply of a reading command is a line as well.
+/// Returns the lines, none for a missing key. An error reply of a reading command is a line as well.
 pub(super) fn content(client: &mut Client, key: &str, depth: Depth) -> Vec<String> {
     let kind = client.call(&["TYPE", key]).to_string();
     let mut lines = match kind.as_str() {
@@ -68,7 +68,7 @@ fn stream(client: &mut Client, key: &str, depth: Depth) -> Vec<String> {
     lines
 }
 
-/// A reply as text, but for some of the fields in it.
+/// Formats a reply as text, without some of its fields.
 fn without(reply: &Value, is_left_out: impl Fn(&[u8]) -> bool + Copy) -> String {
     let Some(items) = reply.as_items() else { return reply.to_string() };
     let is_out = |at: usize| items[at].as_bytes().is_some_and(is_left_out);
@@ -77,7 +77,7 @@ fn without(reply: &Value, is_left_out: impl Fn(&[u8]) -> bool + Copy) -> String 
     format!("[{}]", kept.join(" "))
 }
 
-/// Items of a reply, so many to a line.
+/// Splits a reply's items into lines.
 fn each(reply: &Value, per_line: usize) -> Vec<String> {
     match reply.as_items() {
         Some(items) => items.chunks(per_line).map(line).collect(),

@@ -1,4 +1,4 @@
-//! Values pass between us and real servers, both ways, and between two of ours.
+//! Values pass between Evenkeel and real servers, both ways, and between two Evenkeel servers.
 
 use evenkeel_testkit::{Client, Peer, Program, Server};
 
@@ -7,10 +7,10 @@ use super::samples::{Needs, Sample, all};
 use super::{build, dump, restore};
 use crate::{program, start};
 
-/// Everything is looked at that can be before a payload is taken.
+/// Payloads are checked completely before they are accepted.
 const STRICT: [&str; 2] = ["--sanitize-dump-payload", "yes"];
 
-/// The newest version of the format that a server takes.
+/// The newest version of the format that a server accepts.
 fn newest(program: &Program) -> u16 {
     if program.peer() == Some(Peer::Redis) { 10 } else { 80 }
 }
@@ -20,17 +20,18 @@ fn version(payload: &[u8]) -> u16 {
     u16::from_le_bytes([payload[at], payload[at + 1]])
 }
 
-/// What is compared when one of the servers is this old.
+/// The comparison's scope with a server of this version.
 fn depth(newest: u16) -> Depth {
     if newest < 80 { Depth::Common } else { Depth::Newest }
 }
 
-/// Only we write the lowest version that will do, which older servers read; a peer writes its own.
+/// Evenkeel writes the lowest sufficient version, which older servers read; a reference server writes its own
+/// version.
 fn oracle_for_us(peer: Peer) -> Option<Program> {
     Program::oracle(peer).filter(|_| program().peer().is_none())
 }
 
-/// Makes the value at one server, and takes it to the other and back.
+/// Creates the value on the first server, and transfers it to the second and back.
 fn passes(sample: &Sample, from: &mut Client, to: &mut Client, newest_read: u16) {
     build(from, sample);
     let expected = content(from, "v", depth(newest_read));
@@ -84,7 +85,7 @@ fn between_two_of_ours_nothing_is_lost() {
     other.assert_healthy();
 }
 
-/// Values that are read and written by another thread.
+/// Values that another thread reads and writes.
 #[test]
 fn large_values_pass_too() {
     const COUNT: usize = 100_000;

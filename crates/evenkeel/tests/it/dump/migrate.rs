@@ -1,4 +1,4 @@
-//! MIGRATE: to real servers and to one of ours, what it refuses, and targets that do not do their part.
+//! MIGRATE: to real servers and to Evenkeel, refused calls, and targets that misbehave.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -20,7 +20,7 @@ fn migrate(client: &mut Client, port: u16, rest: &str) -> String {
 #[test]
 fn values_of_all_types_move() {
     let peers = [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle);
-    // A peer writes what its own kind reads, and no older one.
+    // A reference server writes its own version, which older servers do not read.
     let peers = peers.filter(|_| program().peer().is_none());
     for target in [program()].into_iter().chain(peers) {
         let is_old = [target.peer(), program().peer()].contains(&Some(Peer::Redis));
@@ -60,7 +60,7 @@ fn options_say_what_becomes_of_the_keys() {
     assert_eq!(there.run("GET a").to_string(), "\"new\"");
     assert_eq!(here.run("EXISTS a").as_int(), Some(0));
 
-    // What can be taken is taken, whatever becomes of the others.
+    // Keys that the target can take are moved, whatever happens to the rest.
     there.run("SET b there");
     assert_eq!(migrate(&mut here, port, "\"\" 9 1000 KEYS nosuch b c"), busy);
     assert_eq!(here.run("MGET b c").to_string(), "[\"2\", (nil)]");
@@ -108,7 +108,7 @@ fn what_is_asked_wrongly_is_refused_before_anything_is_done() {
     assert_eq!(nobody, "-IOERR error or timeout writing to target instance");
 }
 
-/// A target that takes whatever it is sent and gives the answers that a test wants it to.
+/// A target that accepts all data and gives the replies that a test wants.
 fn target(serve: impl FnOnce(std::net::TcpStream) + Send + 'static) -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     let port = listener.local_addr().expect("a bound socket has an address").port();
@@ -122,7 +122,7 @@ fn a_target_that_never_answers_keeps_nobody_waiting() {
     let (mut here, mut other) = (source.connect(), source.connect());
     here.run("SET a 1");
     let port = target(|mut stream| {
-        let _ = stream.read_to_end(&mut Vec::new()); // until the other side has had enough
+        let _ = stream.read_to_end(&mut Vec::new()); // until the source closes
     });
     let started = Instant::now();
     let words = ["MIGRATE", "127.0.0.1", &port.to_string(), "a", "0", "700"];
@@ -139,9 +139,11 @@ fn a_target_that_never_answers_keeps_nobody_waiting() {
     source.assert_healthy();
 }
 
-const TOUCHED: &str = "-ERR A key was written to or removed while it was being migrated: it was copied, and what is here stays as it is";
+const TOUCHED: &str = "-ERR A key was written to or removed while it was being migrated: it was copied, and \
+                       what is here stays as it is";
 
-/// What was written to while it was on its way must not be lost. Nothing can come in between in the peers.
+/// A key written to during its transfer must not be lost. In the reference servers no write can come in
+/// between.
 #[test]
 fn a_key_that_is_written_to_on_its_way_stays() {
     if program().peer().is_some() {
@@ -161,7 +163,7 @@ fn a_key_that_is_written_to_on_its_way_stays() {
     source.assert_healthy();
 }
 
-/// A target that lets `act` happen before it takes keys, and then answers `count` times.
+/// A target that calls `act` before it takes keys, and then answers `count` times.
 fn while_on_their_way(here: &mut Client, keys: &[&str], count: usize, act: impl FnOnce()) -> String {
     let (arrived, arrivals) = std::sync::mpsc::channel();
     let (go_on, waits) = std::sync::mpsc::channel();
@@ -174,7 +176,7 @@ fn while_on_their_way(here: &mut Client, keys: &[&str], count: usize, act: impl 
             stream.write_all(b"+OK\r\n").expect("connected");
             let _ = stream.read(&mut read);
         }
-        let _ = stream.read_to_end(&mut read); // until the other side has had enough
+        let _ = stream.read_to_end(&mut read); // until the source closes
     });
     let port = port.to_string();
     let words = ["MIGRATE", "127.0.0.1", &port, "", "0", "9000", "KEYS"];
@@ -185,7 +187,7 @@ fn while_on_their_way(here: &mut Client, keys: &[&str], count: usize, act: impl 
     here.read().to_string()
 }
 
-/// It would come to life at the target, and whoever has removed it be told that it was.
+/// The key would reappear at the target after its client was told of the removal.
 #[test]
 fn a_key_that_is_removed_on_its_way_is_told_of() {
     if program().peer().is_some() {
@@ -202,14 +204,14 @@ fn a_key_that_is_removed_on_its_way_is_told_of() {
         assert_eq!(here.run("DBSIZE").as_int(), Some(left), "{line}");
         here.run("FLUSHALL");
     }
-    // One whose time has passed is as gone there.
+    // An expired key is gone at the target as well.
     here.run("SET a 1 PX 300");
     let wait = || std::thread::sleep(Duration::from_millis(400));
     assert_eq!(while_on_their_way(&mut here, &["a"], 1, wait), "OK");
     source.assert_healthy();
 }
 
-/// An equal value is not the one that was sent: the target may have sent it back.
+/// An equal value may be another value than the sent value: the target may have sent it back.
 #[test]
 fn a_key_that_is_made_anew_on_its_way_stays() {
     if program().peer().is_some() {
@@ -223,7 +225,7 @@ fn a_key_that_is_made_anew_on_its_way_stays() {
         assert_eq!(while_on_their_way(&mut here, &["a"], 1, act), TOUCHED, "{lines:?}");
         assert_eq!(here.run("GET a").to_string(), "\"1\"", "{lines:?}");
     }
-    // Nobody watches it afterwards.
+    // No watch is left afterwards.
     assert_eq!(while_on_their_way(&mut here, &["a"], 1, || {}), "OK");
     assert_eq!(here.run("EXISTS a").as_int(), Some(0));
     source.assert_healthy();
@@ -244,10 +246,10 @@ fn keys_that_move_to_where_they_are_stay() {
     }
 }
 
-/// Each has what is left of its time when its turn comes, and is not sent when there is none.
+/// Each key is sent with its remaining time to live at its turn, and not sent once it has expired.
 #[test]
 fn keys_that_wait_for_others_get_older() {
-    // A peer sends them all at once, and so before their time.
+    // A reference server sends all keys at once, before they expire.
     if program().peer().is_some() {
         return;
     }
@@ -259,7 +261,7 @@ fn keys_that_wait_for_others_get_older() {
     let (tell, told) = std::sync::mpsc::channel();
     let port = target(move |mut stream| {
         let (mut all, mut piece) = (Vec::new(), vec![0; 4096]);
-        // To SELECT, and to one RESTORE after the other.
+        // Replies to SELECT, and to each RESTORE in turn.
         while let Ok(len @ 1..) = stream.read(&mut piece) {
             all.extend_from_slice(&piece[..len]);
             std::thread::sleep(Duration::from_millis(250));

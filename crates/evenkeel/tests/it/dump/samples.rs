@@ -1,41 +1,41 @@
-//! Values of every type, of sizes around those at which servers change a value's form, and the commands that make them.
+//! Values of every type, at sizes around each change of form, and the commands that build them.
 
 use super::Args;
 
-/// A key `v` in the making.
+/// A key `v` under construction.
 pub(super) struct Sample {
     pub(super) name: String,
     pub(super) commands: Vec<Args>,
     pub(super) needs: Needs,
 }
 
-/// Who takes it.
+/// The servers that accept a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Needs {
     /// Every server.
     Nothing,
-    /// One that knows when a consumer was last given something, for version 11 of the format.
+    /// A server with active times of consumers, for version 11 of the format.
     ActiveTimes,
-    /// One whose hashes have fields that expire.
+    /// A server with expiring fields of hashes.
     FieldExpiry,
 }
 
-/// Sizes at and around the bounds of forms, as servers have them by default.
+/// Sizes at and around the servers' default bounds of forms.
 const SIZES: [usize; 12] = [1, 2, 63, 64, 127, 128, 129, 511, 512, 513, 514, 3000];
 
-/// A moment in the year 2100, in milliseconds.
+/// A time in the year 2100, in milliseconds.
 const FAR_MS: u64 = 4_102_444_800_000;
 
-/// What elements look like.
+/// Kinds of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
     Small,
     Wide,
     Word,
-    /// Longer than a small value's elements may be.
+    /// Longer than elements of small values.
     Long,
     Binary,
-    /// Longer than a page, and than what is sent from a buffer.
+    /// Longer than a page, and than a reply buffer.
     Huge,
 }
 
@@ -81,7 +81,7 @@ pub(super) fn all() -> Vec<Sample> {
     all
 }
 
-/// One of each form, none of them large: what a test that tries many changes of each has time for.
+/// A small sample of each form, for tests that try many changes of each.
 pub(super) fn few() -> Vec<Sample> {
     let is_short = |sample: &Sample| {
         let bytes: usize = sample.commands.iter().flatten().map(Vec::len).sum();
@@ -187,7 +187,7 @@ fn streams() -> Vec<Sample> {
         ),
         stream("stream with groups", grouped, Needs::Nothing),
         stream("stream with an idle consumer", idle, Needs::ActiveTimes),
-        // Names that we write down with each entry.
+        // Names that Evenkeel writes with each entry.
         stream(
             "stream of long names",
             (1..150)

@@ -1,4 +1,5 @@
-//! What Redis has done by the time of its reply, and Evenkeel beside its clients: who asks for something next finds no trace of that.
+//! Work that Redis has finished by its reply and Evenkeel does in the background: later requests see no
+//! difference.
 
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ fn says(client: &mut Client, line: &str, said: &str) {
     assert_eq!(client.run(line).to_string(), said, "{line}");
 }
 
-/// Waits as clients do that were made for Redis.
+/// Waits like clients made for Redis.
 fn await_rewrite(server: &Server) {
     wait_until("it has ended", || server.info("aof_rewrite_in_progress") == "0");
 }
@@ -40,7 +41,7 @@ fn size(client: &mut Client) -> Option<i64> {
     client.run("DBSIZE").as_int()
 }
 
-/// Has the log turned off, which takes so long.
+/// Turns the append-only file off, which takes `sleep_us`.
 fn leave(server: &Server, client: &mut Client, sleep_us: u32) {
     ok(client, "CONFIG SET appendonly yes");
     await_rewrite(server);
@@ -50,7 +51,8 @@ fn leave(server: &Server, client: &mut Client, sleep_us: u32) {
     assert_eq!(server.info("aof_enabled"), "1", "it takes its time");
 }
 
-/// As if the rewrite's end and that of the log were one: who waited for the first might be done before the other begins.
+/// The end of a rewrite and the end of the append-only file look like a single event. Otherwise a client that
+/// waits for the rewrite could go on before the file is turned off.
 #[test]
 fn who_waits_for_a_rewrite_waits_for_the_end_of_the_log() {
     let (server, mut client) = with(WITH_LOG);
@@ -70,7 +72,7 @@ fn who_waits_for_a_rewrite_waits_for_the_end_of_the_log() {
     }
 }
 
-/// Nothing is refused, or put off for longer than who asked can see.
+/// No request is refused or visibly delayed.
 #[test]
 fn what_is_to_begin_while_the_log_is_left_does() {
     let (server, mut client) = with(WITH_LOG);
@@ -84,13 +86,14 @@ fn what_is_to_begin_while_the_log_is_left_does() {
     leave(&server, &mut client, 300_000);
     says(&mut client, "BGSAVE", SAVING);
     wait_until("it has ended", || server.info("rdb_bgsave_in_progress") == "0");
-    // But not for ever: its disk may hang.
+    // But not for ever: the disk may hang.
     leave(&server, &mut client, 2_000_000);
     let reply = client.run("BGSAVE").to_string();
     assert!(reply.starts_with("-ERR Another child process is active"), "{reply}");
 }
 
-/// One that is turned on while it is being left begins anew behind that, and until then nothing is in it.
+/// An append-only file that is turned on while it is being turned off begins anew afterwards; until then it
+/// is empty.
 #[test]
 fn a_log_that_is_being_left_keeps_nothing() {
     let (mut server, mut client) = with(WITH_LOG);
@@ -110,7 +113,7 @@ fn a_log_that_is_being_left_keeps_nothing() {
     assert_eq!(size(&mut server.connect()), Some(1_001));
 }
 
-/// A walk goes to its end even if nobody wants it any more.
+/// A walk ends regularly even after its rewrite was given up.
 #[test]
 fn a_rewrite_that_is_given_up_is_none() {
     let (server, mut client) = with(WITH_LOG);
@@ -129,7 +132,7 @@ fn a_rewrite_that_is_given_up_is_none() {
     }
 }
 
-/// A transaction does not wait for the snapshot that FLUSHALL takes: who comes behind it does, where that matters.
+/// A transaction does not wait for FLUSHALL's snapshot; a later command does, if it depends on it.
 #[test]
 fn a_snapshot_that_is_owed_is_in_nobodys_way() {
     let (server, mut client) = with(WITH_SNAPSHOT);
@@ -137,7 +140,7 @@ fn a_snapshot_that_is_owed_is_in_nobodys_way() {
     let flush = |client: &mut Client| {
         ["MULTI", "FLUSHALL", "EXEC"].iter().for_each(|line| ok(client, line));
         (0..50).for_each(|n| ok(client, &format!("SET key:{n} 1")));
-        // Whether it is about to begin, or has.
+        // Before it begins, or after.
         std::thread::sleep(Duration::from_millis(110));
     };
     for _ in 0..3 {
@@ -154,7 +157,7 @@ fn a_snapshot_that_is_owed_is_in_nobodys_way() {
     }
 }
 
-/// What was flushed does not come back, however the server ends.
+/// Flushed data do not come back, however the server ends.
 #[test]
 fn an_end_pays_what_flushall_owes() {
     for how in ["MULTI", "EVAL redis.call('flushall') 0", "BGREWRITEAOF"] {
@@ -162,7 +165,7 @@ fn an_end_pays_what_flushall_owes() {
         ok(&mut client, "SAVE");
         let rest: &[&str] = match how {
             "MULTI" => &["FLUSHALL", "EXEC"],
-            // Behind what may take long it is put off.
+            // Behind a long job it is delayed.
             "BGREWRITEAOF" => {
                 ok(&mut client, "CONFIG SET rdb-key-save-delay 10000");
                 &["FLUSHALL"]
@@ -178,7 +181,7 @@ fn an_end_pays_what_flushall_owes() {
     }
 }
 
-/// A snapshot that is given up for FLUSHALL comes to its end, and then FLUSHALL's is taken, before the reply.
+/// A snapshot that FLUSHALL cancels ends first, then FLUSHALL's own is taken, before the reply.
 #[test]
 fn what_was_flushed_during_a_snapshot_does_not_come_back() {
     let (mut server, mut client) = with(WITH_SNAPSHOT);
@@ -191,7 +194,7 @@ fn what_was_flushed_during_a_snapshot_does_not_come_back() {
     assert_eq!(size(&mut server.connect()), Some(0));
 }
 
-/// Nobody but an end stops a script that has written, and that cannot wait for it.
+/// Only a shutdown stops a script that has written, and it cannot wait for the snapshot.
 #[test]
 fn an_end_does_not_pay_while_a_script_lets_nobody_through() {
     for wait_ms in [50, 400] {
@@ -205,7 +208,8 @@ fn an_end_does_not_pay_while_a_script_lets_nobody_through() {
     }
 }
 
-/// The log begins with its base, which comes behind the snapshot; what is written until then is in the base, and nowhere else.
+/// The append-only file begins with its base, after the snapshot; earlier writes are in the base, and nowhere
+/// else.
 #[test]
 fn a_log_that_is_turned_on_during_a_snapshot_begins_behind_it() {
     for program in [Program::oracle(Peer::Redis), Some(program())].into_iter().flatten() {

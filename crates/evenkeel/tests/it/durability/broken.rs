@@ -1,5 +1,5 @@
-//! Files that are cut or changed. A torn end of the log is mended and told; everything else that is no file is refused with the
-//! file, the offset and the reason, and stays as it was.
+//! Files that are cut or changed. A torn end of the append-only file is cut off and reported. All other
+//! damage is refused, with file, offset and reason, and the file stays as it is.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use crate::{program, start};
 const CUTS: usize = 60;
 const CHANGES: usize = 60;
 
-/// For a night: at every byte.
+/// For nightly runs: changes every byte.
 const ALL_VARIABLE: &str = "EVENKEEL_EVERY_BYTE";
 const WRITES: i64 = 12;
 const LAST: &str = "appendonlydir/appendonly.aof.1.incr.aof";
 
-/// A folder with a log that ends with a transaction, and a snapshot.
+/// A folder with an append-only file that ends with a transaction, and a snapshot.
 fn sample() -> Server {
     let mut server = start(&["--threads", "1", "--appendonly", "yes"]);
     let mut client = server.connect();
@@ -35,7 +35,7 @@ fn sample() -> Server {
     server
 }
 
-/// Starts a server on a copy of the folder in which one file is other than it was.
+/// Starts a server on a copy of the folder in which a single file is changed.
 struct Attempt {
     folder: PathBuf,
     file: PathBuf,
@@ -44,14 +44,15 @@ struct Attempt {
 impl Attempt {
     fn new(sample: &Server, file: &str, bytes: &[u8]) -> Attempt {
         let folder = sample.folder().join("copy");
-        let _ = fs::remove_dir_all(&folder); // of the attempt before
+        let _ = fs::remove_dir_all(&folder); // of the previous attempt
         copy(sample.folder(), &folder);
         let file = folder.join(file);
         fs::write(&file, bytes).expect("the folder is ours");
         Attempt { folder, file }
     }
 
-    /// The server, or why it did not start, after making sure that it said so and left the file alone.
+    /// Returns the server, or the reason of the failed start; checks that the log has it and the file is
+    /// unchanged.
     fn start(&self, appendonly: &str) -> Result<Server, String> {
         self.start_with(&["--appendonly", appendonly])
     }
@@ -78,7 +79,8 @@ impl Attempt {
     }
 }
 
-/// What is in a log has been admitted. Settings that change while it is loaded do not make it unfit.
+/// The commands of an append-only file were admitted once. Settings that change while it is loaded do not
+/// matter.
 #[test]
 fn memory_that_is_short_keeps_nothing_away() {
     let sample = sample();
@@ -101,7 +103,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Positions in a file of this length, both ends among them.
+/// Positions in a file of this length, both ends included.
 fn some(len: usize, count: usize, random: &mut Random) -> Vec<usize> {
     if std::env::var_os(ALL_VARIABLE).is_some() {
         return (0..len).collect();
@@ -141,7 +143,7 @@ fn a_log_that_ends_early_is_whole_up_to_there() {
         let shown = list.split(|c: char| !c.is_ascii_digit()).filter(|word| !word.is_empty());
         assert_eq!(shown.collect::<Vec<_>>(), expected, "cut at {at}: {list}");
         assert_eq!(client.run("EXISTS first second").as_int(), Some(0), "half a transaction, cut at {at}");
-        // What is written now is found behind what was kept.
+        // New writes are found behind the kept data.
         assert_eq!(client.run("RPUSH list new").as_int(), Some(len + 1));
         drop(client);
         let mut server = server;
@@ -183,7 +185,8 @@ fn a_snapshot_that_is_cut_or_changed_is_refused() {
     }
 }
 
-/// Without a checksum what the bytes mean decides: the form is looked at, and each value. A byte of a value is another value.
+/// Without a checksum the bytes' meaning decides: form and values are checked. A changed byte of a value is
+/// another value.
 #[test]
 fn a_snapshot_that_is_changed_is_read_or_refused_without_its_checksum() {
     let (sample, mut random) = (sample(), seeded());
@@ -209,7 +212,7 @@ fn a_snapshot_that_is_changed_is_read_or_refused_without_its_checksum() {
     assert!(refused > CHANGES / 8 && loaded > CHANGES / 8, "{refused} refused, {loaded} loaded");
 }
 
-/// A crash came while a rewrite removed what its base contains: some files are gone, and all are listed still.
+/// A crash during the removal of history: some files are gone, but all are still listed.
 #[test]
 fn history_that_is_half_removed_is_removed_at_the_start() {
     let mut server = start(&["--threads", "1", "--appendonly", "yes"]);
@@ -219,7 +222,8 @@ fn history_that_is_half_removed_is_removed_at_the_start() {
     assert!(server.stop().success());
     let folder = server.folder().join("appendonlydir");
     let file = |name: &str| folder.join(format!("appendonly.aof.{name}"));
-    let manifest = "file appendonly.aof.2.base.rdb seq 2 type b\nfile appendonly.aof.1.base.rdb seq 1 type h\n\
+    let manifest = "file appendonly.aof.2.base.rdb seq 2 type b\n\
+                    file appendonly.aof.1.base.rdb seq 1 type h\n\
                     file appendonly.aof.1.incr.aof seq 1 type h\n";
     fs::copy(server.folder().join("dump.rdb"), file("2.base.rdb")).expect("the folder is ours");
     fs::write(file("manifest"), manifest).expect("the folder is ours");
@@ -235,10 +239,11 @@ fn history_that_is_half_removed_is_removed_at_the_start() {
     assert_eq!(server.connect().run("GET k").to_string(), "\"w\"");
 }
 
-/// More than any buffer of whoever reads it.
+/// More than any reader's buffer.
 const MANY: usize = 80_000;
 
-/// A folder with a log of 43 MB, or with as much in its base. Each key is written by a command of the same length.
+/// A folder with an append-only file of 43 MB, or a base of that size. All writing commands have the same
+/// length.
 fn large_sample(has_base: bool) -> Server {
     let mut server = start(&["--threads", "1", "--appendonly", "yes", "--rdbcompression", "no"]);
     let value = |n: usize| format!("{n:08}").repeat(60);
@@ -251,7 +256,7 @@ fn large_sample(has_base: bool) -> Server {
     server
 }
 
-/// Places where some buffer may end, and others.
+/// Positions at ends of buffers, and random positions.
 fn places(len: usize, random: &mut Random) -> Vec<usize> {
     let ends = [1 << 20, 8 << 20, 16 << 20, 32 << 20].map(|end| [end - 1, end, end + 1]);
     let mut places = ends.concat();
@@ -260,7 +265,7 @@ fn places(len: usize, random: &mut Random) -> Vec<usize> {
     places
 }
 
-/// Bytes of memory that a process has had at most.
+/// The process's peak of resident memory, in bytes.
 fn peak(server: &Server) -> usize {
     let status = fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it is alive");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it says so");
@@ -316,7 +321,7 @@ fn a_large_file_with_a_changed_byte_is_refused_or_read() {
     }
 }
 
-/// Redis 7.0 loads such a file and shows the length that is written. There are some among the samples of RDB parsers.
+/// Redis 7.0 loads such a file and shows the stored length. RDB parsers' samples contain some.
 #[test]
 fn a_stream_of_another_length_than_it_says_is_loaded_and_counted() {
     let mut sample = start(&["--save", "3600 1"]);
@@ -333,7 +338,7 @@ fn a_stream_of_another_length_than_it_says_is_loaded_and_counted() {
     let at = bytes.windows(counters.len()).position(|window| window == counters).expect("it is there");
     bytes[at] = 9;
     let checksum_at = bytes.len() - 8;
-    bytes[checksum_at..].fill(0); // none
+    bytes[checksum_at..].fill(0); // no checksum
     let attempt = Attempt::new(&sample, "dump.rdb", &bytes);
     let server = attempt.start("no").expect("it is loaded");
     let mut client = server.connect();
@@ -347,7 +352,7 @@ fn a_stream_of_another_length_than_it_says_is_loaded_and_counted() {
     let checked = checked.expect("it can be run");
     let said = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert!(checked.status.success() && said.contains("1 stream with wrong counters"), "{said}");
-    // A replica takes it from a primary that has loaded it.
+    // A replica accepts it from a primary that has loaded it.
     let Some(redis) = Program::oracle(Peer::Redis) else { return };
     let dir = attempt.folder.display().to_string();
     let primary = Server::start(&redis, &["--dir", &dir, "--repl-diskless-sync-delay", "0"]);

@@ -1,4 +1,4 @@
-//! Append-only folders that go from one server to another, with a base and what came after it.
+//! Append-only folders that move from a server to another, with a base and later commands.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(super) const ARGS: &[&str] =
 /// Bases are commands.
 pub(super) const PLAIN: &[&str] = &["--aof-use-rdb-preamble", "no"];
 
-/// Not logged, or nothing that a digest is the same for: see docs/journal.md.
+/// Not logged, or without an equal digest on both servers: see docs/journal.md.
 const LEFT_OUT: &[&str] =
     &["DEBUG", "CONFIG", "SHUTDOWN", "RESET", "CLIENT", "MONITOR", "SUBSCRIBE", "PSUBSCRIBE"];
 
@@ -50,7 +50,7 @@ fn by_digest(one: &Server, other: &Server) -> Option<String> {
     (one_digest != other_digest).then(difference)
 }
 
-/// Valkey's DEBUG DIGEST is another one.
+/// Valkey's DEBUG DIGEST differs from Redis'.
 fn by_commands(one: &Server, other: &Server) -> Option<String> {
     let [one, other] = [one, other].map(|server| contents(&mut target(server)));
     difference(&one, &other)
@@ -65,7 +65,7 @@ pub(super) fn take_over(from: &Path, to: &Path) {
     }
 }
 
-/// Fills one server, and has the other load its folder, after a rewrite and without one.
+/// Fills a server, and has another load its folder, after a rewrite and without.
 fn exchange(
     writer: &Program,
     reader: &Program,
@@ -87,7 +87,7 @@ fn exchange(
         assert!(one.stop().success());
         other.kill();
         take_over(one.folder(), other.folder());
-        // What the writer makes of it itself: Redis does not log all that it does to a stream's groups.
+        // The writer's own result of a load: Redis does not log all changes to a stream's groups.
         one.start_again();
         other.start_again();
         let found = what_differs(&one, &other);
@@ -144,7 +144,7 @@ fn we_load_redis_folder_of_commands() {
     }
 }
 
-/// Redis logs an approximate trim as an exact one, and leaves the LIMIT of the client beside it.
+/// Redis logs an approximate trim as an exact trim, but keeps the client's LIMIT.
 #[test]
 fn a_trim_with_a_limit_that_redis_has_logged_is_replayed() {
     let Some(redis) = Program::oracle(Peer::Redis) else { return };

@@ -1,5 +1,6 @@
-//! A machine with faults, when a test says so. A disk that refuses: what cannot be made safe any more is not acknowledged, it is said,
-//! and what a later base has is safe again. A disk that is slow. A clock that is set back. A machine that fails as a whole.
+//! Faults of the machine, on demand. A disk that refuses writes or syncs: unsafe writes are not acknowledged,
+//! the fault is reported, and a later base makes the data safe again. A slow disk. A clock set back. A crash
+//! of the whole machine.
 
 mod machine;
 
@@ -15,10 +16,10 @@ use evenkeel_testkit::{Client, Server};
 
 use crate::{program, wait_until};
 
-/// Loaded into a server, it does what is listed.
+/// Loaded into a server, it produces the listed faults.
 const SHIM: &str = include_str!("failing/faults.c");
 
-/// The list of the faults that there are at present.
+/// The list of the current faults.
 struct Faults(PathBuf);
 
 impl Faults {
@@ -28,7 +29,7 @@ impl Faults {
         faults
     }
 
-    /// From now on there are these and no others; faults.c has what a line may be.
+    /// Replaces the list of faults; faults.c describes the lines.
     fn are(&self, lines: &str) {
         let draft = self.0.with_extension("draft");
         fs::write(&draft, lines).expect("the folder is ours");
@@ -39,13 +40,13 @@ impl Faults {
         self.start_by(&[], args)
     }
 
-    /// `prefix` becomes the server.
+    /// `prefix` executes the server.
     fn start_by(&self, prefix: &[&str], args: &[&str]) -> Server {
         start_with(&format!("EVENKEEL_TEST_FAULTS={}", self.0.display()), prefix, args)
     }
 }
 
-/// `what`: of the machine, as faults.c takes it from the environment.
+/// `what`: a variable of the environment that faults.c reads.
 fn start_with(what: &str, prefix: &[&str], args: &[&str]) -> Server {
     let preload = format!("LD_PRELOAD={}", shim().display());
     Server::start(&program().started_by(&[&["env", &preload, what], prefix].concat()), args)
@@ -55,7 +56,7 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// Compiles it, once for all tests of this process.
+/// Compiles the shim, once for all tests of this process.
 fn shim() -> &'static PathBuf {
     static SHIM_PATH: OnceLock<PathBuf> = OnceLock::new();
     SHIM_PATH.get_or_init(|| {
@@ -80,14 +81,14 @@ fn shim() -> &'static PathBuf {
 const ALWAYS: &[&str] = &["--threads", "2", "--appendonly", "yes", "--appendfsync", "always"];
 const EVERY_SECOND: &[&str] = &["--threads", "2", "--appendonly", "yes", "--appendfsync", "everysec"];
 const REFUSED: &str = "MISCONF Errors writing to the AOF file: Input/output error";
-/// No sync of the commands, neither the file's nor its tail's.
+/// No sync of the commands, neither in the file nor in its tail.
 const NO_SYNC: &str = "sync .incr.aof\nwrite appendonly.aof.tail\n";
 
 fn is_refused(client: &mut Client) -> bool {
     client.run("SET other 1").to_string().contains(REFUSED)
 }
 
-/// How often the log has these words.
+/// Number of times that the server's log has these words.
 fn times(server: &Server, words: &str) -> usize {
     server.log().matches(words).count()
 }
@@ -115,7 +116,7 @@ fn when_a_sync_fails_nothing_is_acknowledged_until_a_base_has_it() {
     wait_until("it is said", || times(&server, "nothing is acknowledged any more") == 1);
     assert_eq!(times(&server, "Error syncing the append-only file: Input/output error"), 1);
 
-    // The kernel does not say twice that it has lost something: a sync that succeeds now proves nothing.
+    // The kernel reports a lost write only once: a later successful sync proves nothing.
     faults.are("");
     assert!(writer.try_read().is_err(), "it may be lost still");
     assert!(is_refused(&mut other), "{}", server.log());
@@ -146,12 +147,13 @@ fn a_base_settles_nothing_while_the_file_behind_it_is_in_doubt_too() {
     writer.set_wait(Duration::from_millis(200));
     assert!(writer.try_call(&["SET", "waits", "1"]).is_err(), "it may be lost");
     wait_until("writers are told", || is_refused(&mut other));
-    // Whoever has written nothing waits for no disk, even if the command waited for something itself.
+    // A client without writes waits for no disk, even if its command has blocked.
     assert_eq!(other.run("XREAD BLOCK 50 STREAMS none $").to_string(), "(nil array)");
     assert_eq!(other.run("BGSAVE").to_string(), "Background saving started");
     wait_until("it has ended", || server.info("rdb_bgsave_in_progress") == "0");
 
-    // A base that takes six seconds; meanwhile a key expires, which is logged behind it, and that cannot be synced either.
+    // A base that takes six seconds. Meanwhile a key expires; its removal is logged, and cannot be synced
+    // either.
     other.run("CONFIG SET rdb-key-save-delay 300000");
     other.run("BGREWRITEAOF");
     wait_until("the second failure", || times(&server, "Error syncing the append-only file") == 2);
@@ -201,7 +203,7 @@ fn a_tail_that_cannot_be_written_is_done_without() {
     let mut server = faults.start(ALWAYS);
     let mut client = server.connect();
     let tail = server.folder().join("appendonlydir/appendonly.aof.tail");
-    // There is one when the file system knows the way, and it is of use when there is a record in it.
+    // The tail exists if the file system supports it, and is in use once it has a record.
     let is_used = || fs::read(&tail).is_ok_and(|bytes| bytes.starts_with(b"EVKTAIL1"));
     let (mut number, began) = (0, Instant::now());
     while !is_used() {
@@ -281,7 +283,8 @@ fn a_snapshot_or_a_base_that_cannot_be_synced_changes_nothing() {
     assert_eq!(server.connect().run("GET key").to_string(), "\"4\"");
 }
 
-/// Each rewrite that fails leaves an incremental file more: all of them are the log until one succeeds, over a start as well.
+/// Each failed rewrite adds an incremental file: all of them are loaded until a rewrite succeeds, also after
+/// a restart.
 #[test]
 fn rewrites_that_fail_leave_a_log_of_more_files() {
     let faults = Faults::new("failures");
@@ -301,7 +304,7 @@ fn rewrites_that_fail_leave_a_log_of_more_files() {
         rewrite(&server);
         assert_eq!(server.info("aof_last_bgrewrite_status"), "err");
         assert_eq!(server.info("aof_rewrites_consecutive_failures"), round.to_string());
-        // Which the log's thread begins.
+        // The AOF thread begins it.
         let files = [vec![base.to_owned()], numbered(1..=round + 1)].concat();
         wait_until("there is one more", || manifest(&server) == files);
     }
@@ -320,7 +323,7 @@ fn rewrites_that_fail_leave_a_log_of_more_files() {
     server.assert_healthy();
 }
 
-/// Where the first base fails, there is no log yet, and what is written meanwhile is in the base that succeeds.
+/// If the first base fails, no append-only file exists yet; writes until then are in the base that succeeds.
 #[test]
 fn a_first_base_that_fails_is_begun_anew() {
     let faults = Faults::new("first");
@@ -334,18 +337,18 @@ fn a_first_base_that_fails_is_begun_anew() {
     let manifest = server.folder().join("appendonlydir/appendonly.aof.manifest");
     assert!(!manifest.exists(), "a log without a base is none");
     faults.are("");
-    // Six seconds later, by itself.
+    // Six seconds later, without a command.
     wait_until("there is a base", || manifest.exists() && server.info("aof_last_bgrewrite_status") == "ok");
     assert_eq!(client.run("SET after 1").to_string(), "OK");
     assert_eq!(client.run("WAITAOF 1 0 10000").to_string(), "[:1, :0]");
     server.kill();
-    // It is turned on where it was started without one.
+    // Turned on in a server that was started without it.
     let dir = server.folder().display().to_string();
     let again = crate::start(&["--dir", &dir, "--appendonly", "yes"]);
     assert_eq!(again.connect().run("DBSIZE").as_int(), Some(3));
 }
 
-/// Nothing that clients ask for has a thread that serves them write to a file, or sync one, but for CONFIG REWRITE and ACL SAVE in a
+/// No client request makes a worker thread write or sync a file, except CONFIG REWRITE and ACL SAVE in a
 /// transaction: ARCHITECTURE.md.
 #[test]
 fn threads_that_serve_clients_touch_no_file() {
@@ -405,13 +408,13 @@ fn threads_that_serve_clients_touch_no_file() {
         }
         assert!(server.is_alive(), "{}", server.log());
         assert!(!server.log().contains("has touched"), "{}", server.log());
-        drop(client.try_call(&["SHUTDOWN", "SAVE"])); // nobody is left who replies
+        drop(client.try_call(&["SHUTDOWN", "SAVE"])); // no reply comes
         wait_until("it ends", || !server.is_alive());
         assert!(!server.log().contains("has touched"), "{}", server.log());
     }
 }
 
-/// Syncs and commands of one connection come thick and fast: each reply waits for its own record, not for the last one.
+/// Syncs and commands of a connection overlap: each reply waits for its own record, not for the last.
 #[test]
 fn with_always_a_connection_that_keeps_writing_is_answered() {
     let faults = Faults::new("thick");
@@ -432,7 +435,7 @@ fn with_always_a_connection_that_keeps_writing_is_answered() {
             }
             arrivals
         });
-        // Nobody waits for a reply before the next command, and a sync takes longer than it is to the next.
+        // The client does not wait for replies, and a sync takes longer than the gap between commands.
         for _ in 0..sent {
             stream.write_all(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\n1\r\n").expect("sent");
             std::thread::sleep(Duration::from_micros(500));
@@ -460,7 +463,7 @@ fn with_always_who_has_nothing_more_to_say_is_answered() {
     }
 }
 
-/// Who writes while a sync goes on shares the next one with all others who do.
+/// Clients that write during a sync share the next sync.
 #[test]
 fn with_always_many_writers_share_a_sync() {
     const WRITERS: usize = 50;
@@ -488,12 +491,12 @@ fn what_is_done_now_and_then_goes_on_when_the_clock_is_set_back() {
     client.run("SET k 1");
     faults.are("clock -7200");
     std::thread::sleep(Duration::from_millis(300));
-    // It is removed by nobody but a sweep.
+    // Only the expiry sweep removes it.
     client.run("SET soon 1 PX 20");
     wait_until("a sweep", || client.run("DBSIZE").as_int() == Some(1));
 }
 
-/// `appendonly` is wanted while a snapshot is being taken, and then not: no base is left for the start of some day.
+/// `appendonly` is turned on during a snapshot, and off again: no base is left for a later start.
 #[test]
 fn a_log_that_is_not_wanted_after_all_leaves_no_base() {
     let server = crate::start(&["--threads", "2", "--save", "3600 1"]);

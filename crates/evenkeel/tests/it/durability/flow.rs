@@ -1,5 +1,5 @@
-//! So much is written that the append-only file goes past the page cache, in bursts, with rewrites in between: a server that is
-//! killed then has a beginning of what was written, that ends shortly before the kill, and starts by itself.
+//! With many writes the append-only file is written past the page cache, in bursts, with rewrites in between.
+//! A server killed then starts again, with a prefix of the writes that ends shortly before the kill.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use evenkeel_testkit::{Client, Random, Server};
 
 use crate::start;
 
-/// SETs that are sent at once, and bytes of each value: more than is written at once past the cache.
+/// Number of SETs per batch, and length of each value: more than a single write past the cache.
 const BATCH: u64 = 200;
 const VALUE_LEN: usize = 5_000;
 
-/// What may be lost of a killed process: it waits in memory for 5 ms at most, and for a disk that is busy.
+/// Bound of the loss in a kill: data stay in memory for 5 ms at most, plus the delay of a busy disk.
 const LOSS: Duration = Duration::from_secs(1);
 
 fn value(number: u64) -> String {
@@ -29,7 +29,7 @@ fn send(client: &mut Client, first: u64) {
     (0..BATCH).for_each(|_| assert_eq!(client.read().to_string(), "OK"));
 }
 
-/// Whether an append-only file of this server is one that is written past the page cache at the moment.
+/// Whether an append-only file of this server is currently written past the page cache.
 fn goes_past(server: &Server) -> bool {
     let process = format!("/proc/{}", server.pid());
     let files = fs::read_dir(format!("{process}/fd")).expect("it runs").flatten();
@@ -73,12 +73,12 @@ fn a_kill_in_the_middle_of_much_leaves_a_beginning_of_it() {
         let least = sent.iter().rev().find(|(when, _)| *when + LOSS <= killed).map_or(0, |(_, next)| *next);
         next = check(&server, least, next);
     }
-    // On a file system that knows the way.
+    // On a file system that supports it.
     println!("{next} keys, seen past the page cache {has_gone_past} times");
     assert!(has_gone_past > 0 || !knows_the_way(&server), "all went through the page cache");
 }
 
-/// All keys up to a number are there with their values, and none behind it; returns the number.
+/// Checks all keys up to a number, and that no later key exists; returns the number.
 fn check(server: &Server, least: u64, most: u64) -> u64 {
     let mut client = server.connect();
     let keys = client.call(&["DBSIZE"]).as_int().expect("a number") as u64;

@@ -1,5 +1,5 @@
-//! A disk that is full: writers are told, readers are served, and when there is room again everything goes on, with nothing
-//! lost that was acknowledged.
+//! A full disk: writers get errors, readers are served. Once there is room, the server goes on, and no
+//! acknowledged write is lost.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use evenkeel_testkit::{Client, Server};
 
 use crate::{start, wait_until};
 
-/// A file system of its own; unmounted with its owner.
+/// A file system of its own; unmounted on drop.
 pub(crate) struct Disk(PathBuf);
 
 impl Disk {
-    /// Of two megabytes.
+    /// Mounts two megabytes.
     pub(crate) fn mount(name: &str) -> Option<Disk> {
         Disk::mount_sized(name, 2)
     }
@@ -63,7 +63,7 @@ fn a_full_disk_stops_writers_and_loses_nothing() {
     let (mut writer, mut other) = (server.connect(), server.connect());
     writer.set_wait(Duration::from_secs(2));
     let mut acknowledged = 0;
-    // The first write that finds no room waits for its reply: it has happened, and nobody can say yet that it will last.
+    // The first write without room gets no reply yet: it is executed, but its durability is unknown.
     while let Ok(reply) = write(&mut writer, acknowledged) {
         assert!(!reply.is_error(), "write {acknowledged}: {reply}");
         acknowledged += 1;
@@ -97,7 +97,8 @@ fn a_full_disk_stops_writers_and_loses_nothing() {
     server.kill(); // before the disk goes
 }
 
-/// Without room for a snapshot writers are told, unless they are not to be, the last one stays, and the next one is whole.
+/// Without room for a snapshot writers get errors (unless turned off), the last snapshot stays, and the next
+/// is whole.
 #[test]
 fn a_snapshot_without_room_leaves_the_last_one() {
     let Some(disk) = Disk::mount("dump") else { return };
@@ -131,7 +132,7 @@ fn a_snapshot_without_room_leaves_the_last_one() {
     assert_eq!(client.run("CONFIG SET stop-writes-on-bgsave-error yes").to_string(), "OK");
     assert!(client.run("SET other 2").to_string().starts_with("-MISCONF"));
     fails(&mut client);
-    // Compressed, it finds room.
+    // A compressed snapshot fits.
     assert_eq!(client.run("CONFIG SET rdbcompression yes").to_string(), "OK");
     assert!(!client.run("BGSAVE").is_error());
     wait_until("it is there", || server.info("rdb_last_bgsave_status") == "ok");
@@ -144,7 +145,7 @@ fn a_snapshot_without_room_leaves_the_last_one() {
     server.kill(); // before the disk goes
 }
 
-/// A server with two megabytes for its log, of which more have been written.
+/// A server with two megabytes for its append-only file, and more data than that.
 fn overfull(disk: &Disk) -> Server {
     let dir = disk.path().display().to_string();
     let server = start(&["--threads", "2", "--appendonly", "yes", "--save", "", "--dir", &dir]);
@@ -158,7 +159,7 @@ fn overfull(disk: &Disk) -> Server {
     server
 }
 
-/// Nobody waits for what the log will not take, once it is not wanted any more.
+/// After the append-only file is turned off, no client waits for its disk.
 #[test]
 fn a_log_on_a_full_disk_is_turned_off_at_once() {
     let Some(disk) = Disk::mount("off") else { return };
@@ -175,7 +176,7 @@ fn a_log_on_a_full_disk_is_turned_off_at_once() {
     drop(server); // before the disk goes
 }
 
-/// Also after so many rewrites have failed that the next one has to wait, and while somebody else writes.
+/// Also when failed rewrites have delayed the next rewrite, and while another client writes.
 #[test]
 fn a_log_on_a_full_disk_is_turned_off_between_rewrites() {
     let Some(disk) = Disk::mount("between") else { return };
@@ -207,7 +208,7 @@ fn a_server_whose_log_finds_no_room_ends_at_once() {
     assert!(server.log().contains("bytes of the log could not be written, and are lost."));
 }
 
-/// All data are in memory still, and whoever asks can free some space, or say that they may be lost.
+/// All data are still in memory, so the operator can free space, or accept their loss.
 #[test]
 fn who_ends_a_server_whose_log_finds_no_room_is_told() {
     let Some(disk) = Disk::mount("refused") else { return };
@@ -226,7 +227,7 @@ fn who_ends_a_server_whose_log_finds_no_room_is_told() {
     wait_until("it ends", || !server.is_alive());
 }
 
-/// Killed while the disk is full: the log ends within a command.
+/// Killed while the disk is full: the file ends within a command.
 #[test]
 fn a_server_killed_on_a_full_disk_starts_when_there_is_room() {
     let Some(disk) = Disk::mount("killed") else { return };
@@ -248,7 +249,7 @@ fn a_server_killed_on_a_full_disk_starts_when_there_is_room() {
     server.kill();
 }
 
-/// There is room for the log, and none for a second copy of the data.
+/// There is room for the append-only file, but not for a second copy of the data.
 #[test]
 fn a_rewrite_that_finds_no_room_leaves_none_taken() {
     let Some(disk) = Disk::mount("rewrite") else { return };
@@ -268,7 +269,7 @@ fn a_rewrite_that_finds_no_room_leaves_none_taken() {
     let names = fs::read_dir(disk.path().join("appendonlydir")).expect("it is there").flatten();
     let names: Vec<_> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     assert!(!names.iter().any(|name| name.starts_with("temp-")), "{names:?}");
-    // What could not be written meanwhile has been, or will be soon.
+    // The delayed writes are done, or will be soon.
     let until = Instant::now() + Duration::from_secs(5);
     while write(&mut client, 1).expect("a reply").is_error() {
         assert!(Instant::now() < until, "still refused, though there is room");

@@ -1,11 +1,11 @@
-//! Replies that wait until what they tell of is on disk.
+//! Replies that wait until their writes are on disk.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::start;
 
-/// Replies that wait for the disk when nobody has to any more are sent.
+/// When the wait for the disk is turned off, the waiting replies are sent.
 #[test]
 fn who_waits_for_the_disk_is_answered_when_nobody_has_to_any_more() {
     let server = start(&["--threads", "2", "--appendonly", "yes", "--appendfsync", "always"]);

@@ -1,10 +1,11 @@
-//! Servers that are killed under load, again and again, and what they have when they start by themselves.
+//! Servers that are killed under load, repeatedly, and the data after their next start.
 //!
-//! Each writer numbers its writes and puts each number on a list, alone or in one transaction with keys of other slots and
-//! databases. So the list says how far the writer's log got, and all other keys follow from that: every write up to there has
-//! taken place whole, and none after it. Rewrites and snapshots are asked for all the time.
+//! Each writer numbers its writes and puts each number on a list, alone or in a transaction with keys of
+//! other slots and databases. So the list shows the last write on disk, and all other keys follow from it:
+//! every write up to it is there as a whole, and no later write. Rewrites and snapshots run all the time.
 //!
-//! A killed process loses nothing that it has given to the kernel. What a failing machine loses, [`super::failing`] plays.
+//! A killed process loses nothing that it has passed to the kernel. [`super::failing`] simulates a machine's
+//! crash.
 
 use std::io;
 use std::sync::Mutex;
@@ -17,27 +18,27 @@ use evenkeel_testkit::{Client, Random, Server};
 
 use crate::start;
 
-/// More rounds, for a night: each takes about half a second.
+/// More rounds, for nightly runs: each takes about half a second.
 const ROUNDS_VARIABLE: &str = "EVENKEEL_KILLS";
 
 const WRITERS: usize = 5;
-/// Writes that a writer sends at once.
+/// Most writes that a writer sends at once.
 const BATCH_MAX: usize = 12;
 const MARKS: u64 = 7;
 const FAR_MS: i64 = 3_600_000;
 const SOON_MS: i64 = 15;
 
-/// With `everysec`, what may be lost.
+/// With `everysec`, the time span of possible loss.
 const LOSS: Duration = Duration::from_secs(1);
 
-/// A writer in one round, and what it knows.
+/// A writer of a round, and its acknowledged writes.
 #[derive(Clone)]
 struct Writer {
     round: usize,
     index: usize,
     sent: u64,
     acknowledged: u64,
-    /// When how much was acknowledged.
+    /// Times, with the number of acknowledged writes.
     when: Vec<(Instant, u64)>,
 }
 
@@ -57,7 +58,7 @@ impl Writer {
         (3 + self.index % 4).to_string()
     }
 
-    /// One of its keys, in no particular slot.
+    /// A key of this writer, in any slot.
     fn key(&self, kind: &str) -> String {
         format!("{kind}:{}:{}", self.round, self.index)
     }
@@ -83,7 +84,7 @@ impl Writer {
         [multi, push].into_iter().chain(others).chain([exec]).collect()
     }
 
-    /// Writes until the server is gone, which may be before it has begun.
+    /// Writes until the server is gone, possibly at once.
     fn work(&mut self, client: &mut Client, random: &mut Random) {
         if client.try_call(&["SELECT", &self.home()]).is_err() {
             return;
@@ -108,13 +109,13 @@ impl Writer {
         Ok(())
     }
 
-    /// How much had been acknowledged at a moment.
+    /// Number of acknowledged writes at a time.
     fn acknowledged_at(&self, moment: Instant) -> u64 {
         let before = self.when.iter().rev().find(|(when, _)| *when <= moment);
         before.map_or(0, |(_, acknowledged)| *acknowledged)
     }
 
-    /// Looks at all that it has written, and returns how far that goes.
+    /// Checks all written keys, and returns the last write that is there.
     fn check(&self, client: &mut Client) -> u64 {
         client.call(&["SELECT", &self.home()]);
         let list = client.call(&["LRANGE", &self.key("list"), "0", "-1"]);
@@ -153,7 +154,7 @@ fn some_number(value: &Value) -> Option<u64> {
     std::str::from_utf8(value.as_bytes()?).ok()?.parse().ok()
 }
 
-/// Runs all writers for so long, and kills the server; returns the writers and the moment.
+/// Runs all writers for `run`, and kills the server; returns the writers and the time of the kill.
 fn round(server: &mut Server, round: usize, run: Duration, seed: u64) -> (Vec<Writer>, Instant) {
     let (done, ends) = (Mutex::new(Vec::new()), AtomicBool::new(false));
     let mut clients: Vec<Client> = (0..=WRITERS).map(|_| server.connect()).collect();
@@ -177,10 +178,10 @@ fn round(server: &mut Server, round: usize, run: Duration, seed: u64) -> (Vec<Wr
     (done.into_inner().expect("no holder panics"), killed)
 }
 
-/// For how long: in a long round, what comes by itself then is seen, too.
+/// Duration of the disturbance: a longer round also has a server without requests.
 const DISTURBANCE: Duration = Duration::from_millis(600);
 
-/// Asks for rewrites and snapshots at random moments.
+/// Asks for rewrites and snapshots at random times.
 fn disturb(client: &mut Client, ends: &AtomicBool, random: &mut Random) {
     let began = Instant::now();
     while !ends.load(Relaxed) && began.elapsed() < DISTURBANCE {
@@ -197,8 +198,8 @@ pub(super) fn with_log(fsync: &str) -> [&str; 6] {
     ["--appendonly", "yes", "--appendfsync", fsync, "--threads", "2"]
 }
 
-/// Rounds of these lengths. `fallen` is called between a kill, whose moment it is told, and the next start, and says up to when all
-/// that was acknowledged has to be there; `None`: to the end.
+/// Runs rounds of these lengths. `fallen` is called between a kill and the next start, with the time of the
+/// kill; it returns the time up to which acknowledged writes must be there. `None`: all of them.
 pub(super) fn rounds(
     mut server: Server,
     lengths: &[Duration],
@@ -235,7 +236,7 @@ pub(super) fn rounds(
     assert!(total > 20 * lengths.len() as u64, "{total} writes are no load");
 }
 
-/// As many rounds as wanted, of random lengths, and each third so much longer.
+/// Random lengths of the wanted number of rounds, each third longer by `longer`.
 pub(super) fn lengths(count: usize, longer: Duration) -> Vec<Duration> {
     let wanted = std::env::var(ROUNDS_VARIABLE).ok();
     let count = wanted.map_or(count, |text| text.parse().expect("EVENKEEL_KILLS is a number"));

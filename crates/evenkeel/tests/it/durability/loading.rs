@@ -1,4 +1,4 @@
-//! What clients ask for while the data are being loaded: what is there of them so far is not taken for all.
+//! Client requests while the data are being loaded: no command takes the partial data for all data.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -30,14 +30,14 @@ fn with_so_many_keys(keys: i64, args: &[&str]) -> Server {
     server
 }
 
-/// Starts the server again and sends these commands meanwhile, which is told of the load first; returns what is replied.
+/// Restarts the server, waits for its loading error, and sends these commands meanwhile; returns the replies.
 fn ask_meanwhile(server: &mut Server, lines: &[&str]) -> Vec<String> {
     let replies = ask_at_once(server, &[&["PING"], lines].concat());
     assert!(replies[0].starts_with("-LOADING"), "{replies:?}");
     replies[1..].to_vec()
 }
 
-/// The same from the moment on that the server can be connected to.
+/// The same, from the first successful connection on.
 fn ask_at_once(server: &mut Server, lines: &[&str]) -> Vec<String> {
     let address = server.address();
     std::thread::scope(|scope| {
@@ -55,7 +55,7 @@ fn ask_at_once(server: &mut Server, lines: &[&str]) -> Vec<String> {
     })
 }
 
-/// The files of the log, but for its tail, which the start has no use for.
+/// The append-only files without the tail, which the start has removed.
 fn log_of(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut files = files(&folder.join("appendonlydir"));
     files.retain(|(name, _)| !name.ends_with(".tail"));
@@ -84,7 +84,7 @@ fn a_client_waits_for_a_load_of_few_bytes() {
 #[test]
 fn a_log_that_is_being_loaded_stays_as_it_is() {
     let mut server = with_keys(&["--appendonly", "yes", "--appendfsync", "always"]);
-    // A snapshot, which takes its time, and commands behind it.
+    // A slow snapshot, then commands.
     assert!(!server.connect().run("BGREWRITEAOF").is_error());
     wait_until("it is written", || server.info("aof_rewrite_in_progress") == "0");
     server.connect().run("SET last 1");
@@ -127,7 +127,7 @@ fn a_snapshot_that_is_being_loaded_is_not_loaded_again() {
     assert_eq!(snapshot(files(server.folder())), snapshot(before));
 }
 
-/// What whoever waits is told: of the file, and how far it is.
+/// A waiting client gets the file and the progress.
 #[test]
 fn how_far_a_load_is_can_be_asked() {
     let mut server = with_keys(&["--save", "3600 1"]);
@@ -155,7 +155,7 @@ fn how_far_a_load_is_can_be_asked() {
     assert!(!after.contains("loading_total_bytes"));
 }
 
-/// Little, or nothing, is there before anybody is served. So in Redis, where nobody is served meanwhile.
+/// A short load is over before any client is served, as in Redis, which serves no client during it.
 #[test]
 fn a_short_load_is_not_told_of() {
     let mut server = with_so_many_keys(60, &["--appendonly", "yes"]);
@@ -165,7 +165,7 @@ fn a_short_load_is_not_told_of() {
     assert_eq!(ask_at_once(&mut server, &["DBSIZE", "SET k 1"]), [":60", "OK"]);
 }
 
-/// As they come from a primary older than Redis 7, or from its log.
+/// As from a primary older than Redis 7, or from its append-only file.
 #[test]
 fn times_that_are_relative_count_from_the_load() {
     let mut server = start(&["--threads", "1", "--appendonly", "yes"]);
@@ -200,7 +200,7 @@ fn append(server: &Server, bytes: &[u8]) {
     std::io::Write::write_all(&mut file.expect("the log"), bytes).expect("there is room");
 }
 
-/// Servers before Redis 7 log scripts as they came, and what one had done before it failed stays, there and here.
+/// Servers before Redis 7 log scripts as received; the effects of a failed script stay, there and here.
 #[test]
 fn a_script_in_the_log_may_fail() {
     let mut server = start(&["--threads", "1", "--appendonly", "yes"]);
@@ -217,7 +217,7 @@ fn a_script_in_the_log_may_fail() {
     wait_until("it is said", || server.log().contains("of the append only file has failed"));
 }
 
-/// INFO and MEMORY STATS tell data from what the server needs itself, also of data that were loaded.
+/// INFO and MEMORY STATS separate the data from the server's overhead, also for loaded data.
 #[test]
 fn what_is_loaded_counts_as_data() {
     for args in [["--appendonly", "no"], ["--appendonly", "yes"]] {
@@ -238,7 +238,7 @@ fn what_is_loaded_counts_as_data() {
     }
 }
 
-/// Whoever wants it to end need not wait for the end of the load, and the files stay as they are.
+/// A shutdown need not wait for the end of the load, and the files stay as they are.
 #[test]
 fn a_load_can_be_interrupted() {
     for log in ["no", "yes"] {
@@ -274,7 +274,7 @@ fn a_load_can_be_interrupted() {
                     let info = client.run("INFO server").to_string();
                     let told = info.split("process_id:").nth(1).expect("it says so");
                     let pid = told.chars().take_while(char::is_ascii_digit).collect::<String>();
-                    // SAFETY: that is the process which this test has started, and has not waited for.
+                    // SAFETY: the process was started by this test, and is not reaped yet.
                     unsafe { libc::kill(pid.parse().expect("a number"), libc::SIGTERM) };
                 });
                 server.try_start_again()
@@ -287,7 +287,7 @@ fn a_load_can_be_interrupted() {
     }
 }
 
-/// Whoever starts the server at a terminal sees how far it is, and nothing of that is left in the end.
+/// A terminal shows the progress of the load, and nothing of it at the end.
 #[test]
 fn a_terminal_shows_how_far_a_load_is() {
     let mut server = with_keys(&["--save", "3600 1"]);
@@ -311,7 +311,7 @@ fn a_terminal_shows_how_far_a_load_is() {
         .spawn()
         .expect("the program starts");
     let (mut shown, mut piece) = (String::new(), [0; 4096]);
-    // It is wiped out last, behind having been drawn.
+    // The bar is erased after the last drawing.
     while !(shown.contains('%') && shown.ends_with("\r\u{1b}[K")) {
         let len = terminal.read(&mut piece).expect("it draws");
         shown.push_str(&String::from_utf8_lossy(&piece[..len]));
@@ -326,10 +326,10 @@ fn a_terminal_shows_how_far_a_load_is() {
     process.wait().expect("it is ours");
 }
 
-/// A terminal, and the end that a program has which runs there.
+/// A terminal: the test's end, and the end of the program that runs in it.
 fn terminal() -> (File, OwnedFd) {
     let (mut ours, mut theirs) = (-1, -1);
-    // SAFETY: the kernel writes two descriptors, which are nobody else's; the other arguments may be null.
+    // SAFETY: the kernel writes two descriptors that nothing else owns; the other arguments may be null.
     unsafe {
         let null = std::ptr::null_mut();
         assert_eq!(libc::openpty(&raw mut ours, &raw mut theirs, null, null.cast(), null.cast()), 0);
@@ -337,7 +337,7 @@ fn terminal() -> (File, OwnedFd) {
     }
 }
 
-/// How often and how long ago a key was used is known behind a restart, and to Redis.
+/// A key's last use and frequency survive a restart, and Redis reads them.
 #[test]
 fn how_a_key_was_used_is_in_the_snapshot() {
     for (policy, uses) in [("allkeys-lfu", true), ("allkeys-lru", false)] {

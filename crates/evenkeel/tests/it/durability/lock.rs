@@ -1,4 +1,4 @@
-//! Files that a server writes are no other server's.
+//! No two servers write the same files.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -11,7 +11,7 @@ use super::exchange::rewrite;
 use crate::wait_until;
 use crate::{program, start};
 
-/// The lock is where the files are, and not where `dir` points by now.
+/// The lock is with the files, not in the folder that `dir` names now.
 #[test]
 fn nobody_else_writes_a_log_that_has_its_writer() {
     let server =
@@ -32,12 +32,12 @@ fn nobody_else_writes_a_log_that_has_its_writer() {
     refused();
 }
 
-/// Whoever mends files waits until they are nobody's.
+/// The repair tool waits until no server uses the files.
 #[test]
 fn a_log_that_has_its_writer_is_not_cut() {
     let mut server = start(&["--threads", "1", "--appendonly", "yes", "--appendfsync", "always"]);
     if server.program().peer().is_some() {
-        return; // the tool is ours
+        return; // the tool is Evenkeel's
     }
     let mut client = server.connect();
     assert!(!client.run("SET k v").is_error());
@@ -69,7 +69,8 @@ fn a_log_that_has_its_writer_is_not_cut() {
     assert_eq!(len(), whole);
 }
 
-/// Turned off and on, the log is where `dir` points by then, and so is the lock; a base without a log holds on to nothing.
+/// Turned off and on, the append-only file and its lock are in the folder that `dir` names then; a base
+/// without such a file locks nothing.
 #[test]
 fn a_log_that_is_turned_on_again_follows_dir() {
     let args = ["--threads", "1", "--save", "", "--enable-protected-configs", "yes", "--appendonly"];

@@ -1,8 +1,8 @@
-//! A snapshot is of one moment, however much is written while it is taken.
+//! A snapshot is of a single point in time, however much is written while it is taken.
 //!
-//! Accounts in slots of their own, whose sum no transaction changes, and pairs of keys that are always written together: a
-//! snapshot that another server has loaded has the sum, and no half of a pair. The snapshot is made slow, so that writes meet
-//! it at every place.
+//! The data are accounts in slots of their own, whose sum no transaction changes, and pairs of keys that are
+//! always written together. A server that has loaded a snapshot must have the sum, and no half of a pair. The
+//! snapshot is slow, so that writes meet it at every position.
 
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::{Duration, Instant};
@@ -18,18 +18,18 @@ const BALANCE: i64 = 1_000;
 const WRITERS: usize = 4;
 const SNAPSHOTS: usize = 3;
 
-/// Makes a snapshot of so many keys take about a tenth of a second, per key in microseconds.
+/// Delay per key in microseconds: makes a snapshot take about a tenth of a second.
 const DELAY: &str = "40";
 
 fn account(index: usize) -> String {
-    format!("account:{index}") // no hash tag: each in a slot of its own
+    format!("account:{index}") // no hash tag: every account in a slot of its own
 }
 
 fn text(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// Runs commands as one transaction; `None`: the server is going.
+/// Runs commands as a transaction; `None`: the server is shutting down.
 fn together(client: &mut Client, commands: &[Vec<String>]) {
     let mut all = vec![text(&["MULTI"])];
     all.extend_from_slice(commands);
@@ -56,7 +56,7 @@ fn number(value: &Value) -> i64 {
     text.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-/// Waits for the snapshot that is being taken, if one is, asks for another, and waits for that.
+/// Waits for a snapshot in progress, asks for another, and waits for it.
 fn snapshot(server: &Server, client: &mut Client) {
     let until = Instant::now() + Duration::from_secs(20);
     let before = server.info("rdb_saves");
@@ -68,7 +68,8 @@ fn snapshot(server: &Server, client: &mut Client) {
     }
 }
 
-/// Lets `write` run on several connections and takes snapshots meanwhile; `check` is given a server that has loaded each.
+/// Runs `write` on several connections and takes snapshots meanwhile; `check` gets a server that has loaded a
+/// snapshot.
 fn snapshots_under(write: impl Fn(&mut Client, &mut Random, usize) + Sync, check: impl Fn(&mut Client)) {
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
@@ -126,14 +127,15 @@ fn a_snapshot_has_no_half_of_a_transfer() {
     );
 }
 
-/// One connection does what moves or removes much at once, and notes each in the same transaction.
+/// A single connection moves or removes many keys at once, and records each action in the same transaction.
 #[test]
 fn a_snapshot_is_of_one_moment_when_databases_move() {
     let turn = std::sync::atomic::AtomicU64::new(0);
     snapshots_under(
         |client, random, index| match index {
             0 => {
-                // Database 1 or 2 has 300 keys, and 3 says which generation: never two, never none.
+                // Either database 1 or 2 has 300 keys, and database 3 names their generation: never two,
+                // never none.
                 let n = turn.fetch_add(1, Relaxed).to_string();
                 let fill = (0..300).map(|key| text(&["SET", &format!("of:{key}"), &n]));
                 let mut all = vec![text(&["SELECT", "1"]), text(&["FLUSHDB"])];
@@ -144,7 +146,7 @@ fn a_snapshot_is_of_one_moment_when_databases_move() {
                 std::thread::sleep(Duration::from_millis(15));
             }
             1 => {
-                // Always one of two names, with a counter that says which.
+                // Exactly one of two names exists; a counter tells which.
                 client.call(&["SELECT", "4"]);
                 let key = random.below(200).to_string();
                 let (a, b) = (format!("a:{key}"), format!("b:{key}"));
@@ -154,7 +156,7 @@ fn a_snapshot_is_of_one_moment_when_databases_move() {
                 together(client, &[text(&["DEL", &b])]);
             }
             2 => {
-                // Both ends of a pair, one of which is short-lived in half of the cases.
+                // Both keys of a pair; in half of the cases the second is short-lived.
                 client.call(&["SELECT", "5"]);
                 let (key, value) = (random.below(500).to_string(), random.draw().to_string());
                 together(
@@ -177,7 +179,7 @@ fn a_snapshot_is_of_one_moment_when_databases_move() {
     );
 }
 
-/// All of a generation, the one that database 3 names.
+/// All keys of the generation that database 3 names.
 fn check_generation(client: &mut Client) {
     client.call(&["SELECT", "3"]);
     let generation = client.call(&["GET", "generation"]);
@@ -189,7 +191,7 @@ fn check_generation(client: &mut Client) {
     assert_eq!(others, 0, "keys of another generation than {generation}: {all}");
 }
 
-/// Both names, or the second alone, and never the one in between.
+/// Both names or the second alone, but never the intermediate name.
 fn check_names(client: &mut Client) {
     client.call(&["SELECT", "4"]);
     for key in 0..200 {
@@ -210,7 +212,7 @@ fn check_pairs(client: &mut Client) {
     }
 }
 
-/// What a snapshot needs for itself is not what `maxmemory` is for, up to its end and behind it.
+/// A snapshot's own memory does not count towards `maxmemory`, neither before its end nor after.
 #[test]
 fn a_snapshot_takes_nothing_of_the_memory_for_data() {
     let server = start(&["--threads", "2", "--save", ""]);

@@ -1,4 +1,4 @@
-//! Where there are a snapshot and an append-only file, one of them is loaded, and the log says so of the other.
+//! With both a snapshot and an append-only file, a single file is loaded, and the log reports the other.
 
 use std::fs;
 use std::path::Path;
@@ -9,11 +9,11 @@ use crate::{start, wait_until};
 
 const BOTH: &[&str] = &["--threads", "1", "--appendonly", "yes", "--save", "3600 1"];
 
-/// A server that has been stopped in good order: `k` is `first` in the backup, and `second` in its files.
+/// A server after a clean shutdown: `k` is `first` in the backup, and `second` in its files.
 fn stopped() -> Option<Server> {
     let mut server = start(BOTH);
     if server.program().peer().is_some() {
-        return None; // the words are ours
+        return None; // the messages are Evenkeel's
     }
     let mut client = server.connect();
     for (value, file) in [("first", "backup"), ("second", "later")] {
@@ -26,7 +26,7 @@ fn stopped() -> Option<Server> {
     Some(server)
 }
 
-/// What the log says since the last start, once there are data.
+/// The log since the last start, once data are loaded.
 fn log_of_start(server: &Server) -> String {
     let begin = format!("pid={}, just started", server.pid());
     let since = || server.log().split_once(&begin).map(|(_, since)| since.to_owned()).unwrap_or_default();
@@ -42,7 +42,7 @@ fn value(server: &Server) -> String {
 fn a_snapshot_beside_the_log_that_is_loaded_is_told_of() {
     let Some(mut server) = stopped() else { return };
     let (dump, log) = (server.folder().join("dump.rdb"), server.folder().join("appendonlydir"));
-    // Its own last snapshot is no surprise.
+    // Its own last snapshot causes no warning.
     server.start_again();
     let said = log_of_start(&server);
     assert!(
@@ -52,7 +52,7 @@ fn a_snapshot_beside_the_log_that_is_loaded_is_told_of() {
     assert!(!said.contains(" # "), "{said}");
     assert!(server.stop().success());
 
-    // A backup that is put in its place is, also with the time that the backup has.
+    // A backup in its place causes a warning, even with the backup's time stamp.
     for keeps_time in [false, true] {
         put(&server, "backup", &dump, keeps_time);
         server.start_again();
@@ -67,7 +67,7 @@ fn a_snapshot_beside_the_log_that_is_loaded_is_told_of() {
         assert!(server.stop().success());
     }
 
-    // As the warning says.
+    // As the warning advises.
     put(&server, "backup", &dump, false);
     fs::rename(&log, server.folder().join("away")).expect("renamed");
     server.start_again();
@@ -76,7 +76,7 @@ fn a_snapshot_beside_the_log_that_is_loaded_is_told_of() {
     assert_eq!(value(&server), "\"first\"");
 }
 
-/// Puts a copy of a file in the place of another.
+/// Copies a file to another's place.
 fn put(server: &Server, file: &str, place: &Path, keeps_time: bool) {
     let from = server.folder().join(file);
     let _ = fs::remove_file(place);

@@ -1,7 +1,7 @@
-//! What pipelines bring is in the log as it came, although the memory that it was read into is read into again.
+//! Pipelined writes reach the append-only file unchanged, although the server reuses its read buffers.
 //!
-//! Connections send requests in all forms, short and long, many or few at a time, cut anywhere. The file and a replica have to
-//! say in the end what the server holds: each value says which request wrote it.
+//! Connections send requests in all forms, short and long, many or few at a time, cut anywhere. At the end
+//! the file and a replica must match the server: each value names the request that wrote it.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ const CLIENTS: usize = 6;
 const PIPELINES: usize = 120;
 const KEYS: usize = 200;
 
-/// Bytes of values, each as likely: many in a read, a few, one in several reads.
+/// Lengths of values in bytes, equally likely: from many in a read to several reads for a value.
 const LENGTHS: [usize; 8] = [1, 8, 60, 300, 500, 700, 3_000, 40_000];
 
-/// A request in one of the forms in which it may come; how many replies it has.
+/// Writes a request in a random form; returns the number of its replies.
 fn request(random: &mut Random, value: &str, bytes: &mut Vec<u8>) -> usize {
     let key = format!("key:{}", random.below(KEYS));
     let array = |words: &[&str], bytes: &mut Vec<u8>, end: &str| {
@@ -30,7 +30,7 @@ fn request(random: &mut Random, value: &str, bytes: &mut Vec<u8>) -> usize {
     };
     match random.below(16) {
         0 => array(&["set", &key, value], bytes, "\r\n"),
-        1 => array(&["SET", &key, value], bytes, "--"), // nobody looks at what ends a word
+        1 => array(&["SET", &key, value], bytes, "--"), // the bytes that end a word are ignored
         2 => bytes.extend_from_slice(format!("SET {key} \"{value}\"\r\n").as_bytes()),
         3 => array(&["APPEND", &format!("long:{key}"), &value[..value.len().min(40)]], bytes, "\r\n"),
         4 => array(&["SELECT", ["0", "7"][random.below(2)]], bytes, "\r\n"),
@@ -59,7 +59,7 @@ fn send_pipelines(mut client: Client, index: usize, mut random: Random) {
             let value = format!("{index}-{number}-{at}-").repeat(length / 8 + 1);
             replies += request(&mut random, &value, &mut bytes);
         }
-        // In a few pieces, which are cut anywhere.
+        // In a few pieces, cut anywhere.
         let mut left = &bytes[..];
         while !left.is_empty() {
             let len = if random.chance(50) { left.len() } else { 1 + random.below(left.len()) };
@@ -87,7 +87,7 @@ fn same(one: &Digest, other: &Digest, what: &str) {
 fn pipelines_are_logged_as_they_came(args: &[&str]) {
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
-    // A base, or a second full sync, would hide what is wrong in the log.
+    // A base, or a second full sync, would hide errors in the append-only file.
     let always =
         ["--appendonly", "yes", "--auto-aof-rewrite-percentage", "0", "--repl-diskless-sync-delay", "0"];
     let mut server = start(&[&["--threads", "2"], &always[..], args].concat());
@@ -106,9 +106,9 @@ fn pipelines_are_logged_as_they_came(args: &[&str]) {
     wait_until("the replica has all", || replica.info("slave_repl_offset") == offset());
     same(&guard, &all_of(&replica), "the replica");
     assert_eq!(server.info("sync_full"), "1");
-    // What has been read of the log is lent no more, and what is lent counts.
+    // Regions that the AOF thread has read are no longer lent; lent regions count as memory.
     wait_until("the file has all", || server.info("aof_buffer_length") == "0");
-    std::thread::sleep(Duration::from_millis(20)); // what was read is written
+    std::thread::sleep(Duration::from_millis(20)); // read bytes are written
     server.kill();
     server.start_again();
     wait_until("it has been loaded", || server.info("loading") == "0");
@@ -125,7 +125,7 @@ fn pipelines_are_logged_as_they_came_always() {
     pipelines_are_logged_as_they_came(&["--appendfsync", "always"]);
 }
 
-/// What is lent is lent in smaller regions, which are not for who sends more than fits into one.
+/// Lent regions are small, and are not used for a client that sends more than a region at once.
 #[test]
 fn a_long_pipeline_is_read_at_once() {
     const PIPELINES: usize = 40;

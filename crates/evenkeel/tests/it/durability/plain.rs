@@ -1,4 +1,4 @@
-//! Data of every type at many sizes: as bases that are commands, what they can say, and who understands it; and as snapshots.
+//! Data of every type at many sizes: in bases of commands, read by other servers, and in snapshots.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use evenkeel_testkit::{Client, Peer, Program, Server};
 use super::exchange::{ARGS, FOLDER, PLAIN, rewrite, take_over};
 use crate::program;
 
-/// All that a base of commands can say, of every type at many sizes.
+/// Everything that a base of commands can express, of every type at many sizes.
 #[test]
 fn a_base_of_commands_has_everything() {
     let mut server = Server::start(&program(), &[ARGS, PLAIN].concat());
@@ -25,7 +25,7 @@ fn a_base_of_commands_has_everything() {
         let Some(program) = Program::oracle(peer) else { continue };
         let mut guard = guard.clone();
         if peer == Peer::Redis {
-            // Redis has no such thing.
+            // Redis has no such type.
             guard.remove(&(0, b"timed".to_vec())).expect("it is there");
             server.connect().run("DEL timed");
             rewrite(&server);
@@ -71,7 +71,7 @@ fn snapshots_have_everything() {
     for peer in [Peer::Valkey, Peer::Redis] {
         let Some(other) = Program::oracle(peer) else { continue };
         if peer == Peer::Redis {
-            assert_eq!(ours.connect().run("DEL timed").as_int(), Some(1)); // Redis has no such thing
+            assert_eq!(ours.connect().run("DEL timed").as_int(), Some(1)); // Redis has no such type
         }
         load(&ours, &other, &format!("ours by {peer:?}"));
         load(&saved(&other), &program(), &format!("{peer:?}'s by us"));
@@ -106,7 +106,7 @@ fn fill(client: &mut Client) {
         "HSET timed a 1 b 2 c 3",
         "SELECT 9",
         "SET other-database 1",
-        // A group that knows little, consumers without anything, entries that are gone, at both ends and in between.
+        // A group with minimal data, idle consumers, deleted entries at both ends and in between.
         "XADD s 5-1 a 1",
         "XADD s 5-2 a 1 b 2",
         "XADD s 6-0 a 1",
@@ -124,7 +124,7 @@ fn fill(client: &mut Client) {
         "XGROUP CREATE gone g 0",
         "XREADGROUP GROUP g alice STREAMS gone >",
         "XDEL gone 3-3",
-        // What has gone was trimmed: there was never anything deleted.
+        // The missing entries were trimmed; none was deleted.
         "XADD q 1-0 a 1",
         "XADD q 2-0 a 1",
         "XADD q 3-0 a 1",
@@ -141,5 +141,5 @@ fn fill(client: &mut Client) {
         let reply = client.run(line);
         assert!(!reply.is_error(), "{line}: {reply}");
     }
-    client.run("HPEXPIREAT timed 99999999999999 FIELDS 2 a c"); // where there is such a thing
+    client.run("HPEXPIREAT timed 99999999999999 FIELDS 2 a c"); // if the server has the command
 }

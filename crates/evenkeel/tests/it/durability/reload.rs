@@ -1,4 +1,5 @@
-//! DEBUG RELOAD: what is half loaded never takes the place of what is on disk, and the log goes on behind the same data.
+//! DEBUG RELOAD: partial data never replace the data on disk, and the append-only file continues the same
+//! data.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -34,7 +35,7 @@ fn ok(client: &mut Client, line: &str) {
     assert!(!reply.is_error(), "{line}: {reply}");
 }
 
-/// Has the data loaded again so slowly that something can happen meanwhile, and returns when that has begun.
+/// Starts a slow load, during which the test can act, and returns when it has begun.
 fn begin_slow_load(server: &Server, client: &mut Client) {
     ok(client, "CONFIG SET key-load-delay 200");
     client.send(&["DEBUG", "RELOAD"]).expect("it reads");
@@ -51,7 +52,7 @@ fn the_end_of_the_server_keeps_what_was_saved() {
     assert_eq!(size(&server), Some(KEYS));
 }
 
-/// One that is due waits for the end of the load.
+/// A due rewrite waits for the end of the load.
 #[test]
 fn a_rewrite_waits_for_all_data() {
     let (mut server, mut client) = filled(WITH_LOG);
@@ -69,7 +70,7 @@ fn a_rewrite_waits_for_all_data() {
     assert_eq!(size(&server), Some(KEYS));
 }
 
-/// What could not be loaded whole is not saved, not even at the end.
+/// Partially loaded data are not saved, not even at shutdown.
 #[test]
 fn a_load_that_fails_leaves_what_is_on_disk() {
     let (mut server, mut client) = filled(WITH_SNAPSHOT);
@@ -88,7 +89,7 @@ fn a_load_that_fails_leaves_what_is_on_disk() {
     assert_eq!(size(&server), Some(KEYS));
 }
 
-/// The log has whole data, and nothing of what is done to half of them. Data that come whole make a new base.
+/// The append-only file has complete data, and no change of partial data. A complete load makes a new base.
 #[test]
 fn a_log_goes_on_behind_whole_data_only() {
     let (mut server, mut client) = filled(WITH_LOG);
@@ -118,7 +119,7 @@ fn a_log_goes_on_behind_whole_data_only() {
     assert_eq!(size(&server), Some(KEYS + 1));
 }
 
-/// A key that has expired, and a field, are in the log until somebody removes them and says so.
+/// An expired key or field is in the append-only file until it is removed by a logged command.
 #[test]
 fn what_has_expired_is_there_until_it_is_removed() {
     let mut server = start(&[DEBUG, WITH_LOG].concat());
@@ -138,7 +139,7 @@ fn what_has_expired_is_there_until_it_is_removed() {
     assert_eq!(client.run("HGET hash field").to_string(), "\"1\"");
 }
 
-/// What clients can make of a stream with numbers at their ends can be read again, by whatever it was written.
+/// Streams with numbers at the limits, as clients can create them, are loaded from every form.
 #[test]
 fn streams_with_the_greatest_numbers_come_back() {
     let mut server = start(&[DEBUG, WITH_LOG].concat());
@@ -159,7 +160,7 @@ fn streams_with_the_greatest_numbers_come_back() {
     ] {
         ok(&mut client, line);
     }
-    // Redis 7.0 takes it.
+    // Redis 7.0 accepts it.
     client.run("XSETID s 6-0");
     let digest = |server: &Server| digest(&mut target(server));
     let guard = digest(&server);
@@ -174,7 +175,8 @@ fn streams_with_the_greatest_numbers_come_back() {
     assert_eq!(difference(&digest(&server), &guard), None, "a base of commands");
 }
 
-/// It cannot be turned off while a base is being written, and is as soon as that has been given up.
+/// The append-only file cannot be turned off while its base is written; it is turned off once the base is
+/// given up.
 #[test]
 fn a_log_that_is_being_turned_off_does_not_come_back() {
     let (server, mut client) = filled(&["--save", "", "--appendonly", "yes"]);
@@ -186,7 +188,7 @@ fn a_log_that_is_being_turned_off_does_not_come_back() {
         ok(&mut client, "DEBUG LOADAOF");
         assert_eq!(size(&server), Some(KEYS));
         wait_until("it is off", || server.log().matches("The append-only file is off.").count() >= round);
-        std::thread::sleep(Duration::from_millis(250)); // the settings are looked at each tenth of a second
+        std::thread::sleep(Duration::from_millis(250)); // the settings are read ten times a second
         assert_eq!(server.log().matches("The append-only file is off.").count(), round, "{}", server.log());
         ok(&mut client, "CONFIG SET rdb-key-save-delay 0 appendonly yes");
         wait_until("it is on again", || {
@@ -195,7 +197,7 @@ fn a_log_that_is_being_turned_off_does_not_come_back() {
     }
 }
 
-/// What listens is told of what happens afterwards, and not of keys that come back from where they were.
+/// Subscribers get events of later changes, not of reloaded keys.
 #[test]
 fn who_listens_hears_what_comes_behind() {
     let (server, mut client) = filled(&[]);
@@ -209,7 +211,7 @@ fn who_listens_hears_what_comes_behind() {
         let told = listener.read().to_string();
         assert!(told.contains("\"after\""), "{told}");
         if round == 0 {
-            assert!(listener.read().to_string().contains("\"after\"")); // that it is new
+            assert!(listener.read().to_string().contains("\"after\"")); // the event of a new key
         }
         assert_eq!(cache.read().to_string(), ">[\"invalidate\", (null)]");
         assert_eq!(cache.read().to_string(), ">[\"invalidate\", [\"after\"]]");
@@ -222,8 +224,8 @@ fn entries(count: usize, name_len: usize) -> Vec<Vec<String>> {
     (1..=count).map(words).collect()
 }
 
-/// Names that come to many times the memory of the file, once they stand with each entry: whoever has written it had that
-/// memory, and nobody loses data because others might have made them up.
+/// Shared names that take many times the file's memory once they are copied per entry. The file's writer had
+/// that memory, and no data are refused because a stranger could forge such a file.
 #[test]
 fn what_was_saved_is_loaded_however_small_it_has_become() {
     const ENTRIES: usize = 51_666;
@@ -238,7 +240,7 @@ fn what_was_saved_is_loaded_however_small_it_has_become() {
     assert_eq!(server.connect().run("XLEN s").as_int(), Some(ENTRIES as i64));
 }
 
-/// What we give out ourselves can be brought back by anybody.
+/// The server accepts every payload that it gives out.
 #[test]
 fn a_stream_of_long_names_goes_out_and_comes_in() {
     const ENTRIES: usize = 30_000;
@@ -257,7 +259,7 @@ fn a_stream_of_long_names_goes_out_and_comes_in() {
     }
 }
 
-/// Who runs as a part of something keeps everything from coming to rest, and would wait for itself.
+/// A command within a transaction or script holds the gate, and would wait for itself.
 #[test]
 fn a_transaction_cannot_have_the_data_loaded_again() {
     let (server, mut client) = filled(WITH_LOG);
@@ -271,7 +273,8 @@ fn a_transaction_cannot_have_the_data_loaded_again() {
     assert_eq!(size(&server), Some(KEYS + 1));
 }
 
-/// Nothing was taken out, so what is in memory is all there is; and who asks for a snapshot gets one in any case.
+/// Nothing was removed, so the memory has all data, and a client that asks for a snapshot gets it in any
+/// case.
 #[test]
 fn a_load_on_top_that_fails_does_not_keep_data_from_the_disk() {
     for (reload, shutdown) in
@@ -292,7 +295,8 @@ fn a_load_on_top_that_fails_does_not_keep_data_from_the_disk() {
     }
 }
 
-/// Of two at once, one begins when the other has ended, and so finds all data; who writes waits for both.
+/// Of two loads at once, the second begins after the first has ended and finds all data; writers wait for
+/// both.
 #[test]
 fn two_that_have_the_data_loaded_again_take_turns() {
     let (mut server, mut client) = filled(&[WITH_LOG, &["--threads", "2"]].concat());
@@ -324,7 +328,8 @@ fn two_that_have_the_data_loaded_again_take_turns() {
     assert_eq!(size(&server), Some(KEYS + 1));
 }
 
-/// What is there while a log is run again is half of the data: nobody is served with it, or told that a key has gone.
+/// A replay's intermediate state is partial: no blocked client is served from it, or gets an event of a
+/// removed key.
 #[test]
 fn who_waits_is_not_served_by_a_log_that_is_run_again() {
     let server = start(&[DEBUG, WITH_LOG].concat());
@@ -347,7 +352,7 @@ fn who_waits_is_not_served_by_a_log_that_is_run_again() {
     assert_eq!(waiting[1].read().to_string(), "[[\"s\", [[\"2-1\", [\"f\", \"w\"]]]]]");
 }
 
-/// Without MERGE, what is there already is an error, as in Redis; with it, it gives way to what the file has.
+/// Without MERGE an existing key is an error, as in Redis; with it, the file's value replaces it.
 #[test]
 fn what_is_there_gives_way_where_that_is_wanted() {
     const LIBRARY: &str = "#!lua name=l\nredis.register_function('f', function() return NUMBER end)";

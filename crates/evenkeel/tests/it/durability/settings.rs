@@ -1,4 +1,4 @@
-//! What was logged is read back whatever the settings say by then.
+//! Logged commands are replayed whatever the settings are by then.
 
 use evenkeel_testkit::{Peer, Program, Server};
 
@@ -10,7 +10,8 @@ use crate::{program, start};
 
 const WITH_LOG: &[&str] = &["--threads", "1", "--save", "", "--appendonly", "yes", "--appendfsync", "always"];
 
-/// Clients have other names for commands than the log: one name is nobody's, and one is another command's.
+/// Clients' names of commands differ from the logged names: a name is unused, and another belongs to another
+/// command.
 #[rustfmt::skip]
 const RENAMED: &[&str] = &[
     "--rename-command", "FLUSHALL", "secretflush",
@@ -44,7 +45,7 @@ fn a_log_has_the_names_that_commands_have_everywhere() {
     assert_eq!(client.run("set here").to_string(), "\"x\"");
 }
 
-/// Redis logs commands by the names that clients have for them there.
+/// Redis logs commands by the clients' names.
 #[test]
 fn a_log_of_redis_has_the_names_of_its_clients() {
     let Some(redis) = Program::oracle(Peer::Redis) else { return };
@@ -61,7 +62,7 @@ fn a_log_of_redis_has_the_names_of_its_clients() {
     assert_eq!(other.connect().run("KEYS *").to_string(), "[\"here\"]");
 }
 
-/// A string that may not become as long as it has been logged is as long all the same, here and on a replica.
+/// A logged string beyond the present limit is loaded in full, here and on a replica.
 #[test]
 fn a_log_has_longer_strings_than_clients_may_make() {
     let mut server = start(&[WITH_LOG, &["--proto-max-bulk-len", "1mb"]].concat());
@@ -92,7 +93,7 @@ fn a_log_has_longer_strings_than_clients_may_make() {
     assert!(server.connect().run("APPEND range z").is_error());
 }
 
-/// The one file of a server before Redis 7 is this server's only if it has loaded it.
+/// The single file of a server before Redis 7 belongs to this server only if it has loaded it.
 #[test]
 fn a_log_that_was_not_loaded_is_left_alone() {
     let mut server = start(&["--save", "", "--appendonly", "no"]);
@@ -116,7 +117,7 @@ fn a_log_that_was_not_loaded_is_left_alone() {
     assert_eq!(std::fs::read(&old).expect("it is there"), content);
 }
 
-/// The same for one in parts, whether it could have been loaded or not.
+/// The same for a file in parts, readable or not.
 #[test]
 fn parts_that_were_not_loaded_are_left_alone() {
     for is_broken in [false, true] {
@@ -162,7 +163,7 @@ fn parts_that_were_not_loaded_are_left_alone() {
     }
 }
 
-/// A log that has grown is rewritten by itself, and one that has not is left.
+/// A grown file is rewritten automatically, an unchanged file is not.
 #[test]
 fn a_log_that_has_grown_is_rewritten() {
     let grows = ["--auto-aof-rewrite-percentage", "100", "--auto-aof-rewrite-min-size", "50kb"];
@@ -174,7 +175,7 @@ fn a_log_that_has_grown_is_rewritten() {
     let rewrites = || server.info("aof_rewrites").parse::<u64>().expect("a number");
     let before = rewrites();
     fill(30);
-    std::thread::sleep(std::time::Duration::from_millis(500)); // it is looked at ten times a second
+    std::thread::sleep(std::time::Duration::from_millis(500)); // the size is checked ten times a second
     assert_eq!(rewrites(), before, "it is smaller than the least");
     fill(40);
     wait_until("it is rewritten", || rewrites() == before + 1);
@@ -184,7 +185,7 @@ fn a_log_that_has_grown_is_rewritten() {
     assert_eq!(server.info("aof_base_size"), server.info("aof_current_size"));
 }
 
-/// A save point that is reached saves, and says when.
+/// A save point that is reached saves, and reports the time.
 #[test]
 fn a_save_point_saves() {
     let server = start(&["--threads", "1", "--save", "1 3"]);
@@ -201,7 +202,7 @@ fn a_save_point_saves() {
     assert_eq!(server.info("latest_fork_usec"), "0");
 }
 
-/// Without the sum nothing is said about damage that still can be read.
+/// Without a checksum, damage in readable data is not detected.
 #[test]
 fn a_checksum_is_written_and_looked_at_if_it_is_wanted() {
     let written = |wanted: &str| {
@@ -215,7 +216,7 @@ fn a_checksum_is_written_and_looked_at_if_it_is_wanted() {
     let mut damaged = written("yes");
     assert!(!damaged.ends_with(&[0; 8]));
     *damaged.last_mut().expect("a sum") ^= 1;
-    let holder = start(&[]); // for its folder, which goes with it
+    let holder = start(&[]); // its folder is used, and removed with it
     std::fs::write(holder.folder().join("other.rdb"), damaged).expect("the folder is ours");
     let dir = holder.folder().display().to_string();
     let options = ["--save", "", "--dbfilename", "other.rdb", "--dir", &dir, "--rdbchecksum"];
@@ -224,7 +225,7 @@ fn a_checksum_is_written_and_looked_at_if_it_is_wanted() {
     assert_eq!(start(&[&options[..], &["no"]].concat()).connect().run("GET k").to_string(), "\"v\"");
 }
 
-/// What a base contains goes at once, or stays until somebody says otherwise.
+/// Files contained in a base are removed at once, or stay as long as configured.
 #[test]
 fn what_a_base_contains_stays_if_that_is_wanted() {
     let server = start(&[WITH_LOG, &["--aof-disable-auto-gc", "yes"]].concat());
@@ -237,7 +238,7 @@ fn what_a_base_contains_stays_if_that_is_wanted() {
     assert_eq!(parts(), 6, "three bases, and what was logged behind each");
     assert_eq!(server.connect().run("CONFIG SET aof-disable-auto-gc no").to_string(), "OK");
     wait_until("it is gone", || parts() == 2);
-    // First the files, then their lines.
+    // The files are removed first, then their lines.
     let path = server.folder().join("appendonlydir/appendonly.aof.manifest");
     wait_until("nor is it listed", || {
         !std::fs::read_to_string(&path).expect("it is there").contains("type h")
@@ -246,7 +247,7 @@ fn what_a_base_contains_stays_if_that_is_wanted() {
     assert_eq!(parts(), 2);
 }
 
-/// The parts of an append-only file by name, and what its manifest says of them, after each of these.
+/// The parts of an append-only file by name, and its manifest, after each of these steps.
 fn parts_over_time(program: &Program) -> Vec<(&'static str, Vec<String>, Vec<String>)> {
     const STEPS: &[&str] = &[
         "SET k v",
@@ -309,7 +310,7 @@ fn parts_over_time(program: &Program) -> Vec<(&'static str, Vec<String>, Vec<Str
             let names = files(&folder).into_iter().map(|(name, _)| name);
             names.filter(|name| name.ends_with(".rdb") || name.ends_with(".aof")).collect::<Vec<_>>()
         };
-        // Files that are not named any more go a moment later.
+        // Files that are no longer listed are removed a moment later.
         wait_until("the others are gone", || {
             let named = manifest();
             let keeps = server.connect().run("CONFIG GET aof-disable-auto-gc").to_string().contains("yes");
@@ -321,7 +322,7 @@ fn parts_over_time(program: &Program) -> Vec<(&'static str, Vec<String>, Vec<Str
     seen
 }
 
-/// A folder that operators, backups and tools know their way in.
+/// Operators, backups and tools rely on the names in the folder.
 #[test]
 fn parts_have_the_names_that_redis_gives_them() {
     let Some(redis) = Program::oracle(Peer::Redis) else { return };
@@ -332,7 +333,7 @@ fn parts_have_the_names_that_redis_gives_them() {
     assert!(ours.iter().any(|(_, _, manifest)| manifest.len() == 6), "with history: {ours:?}");
 }
 
-/// By itself, when the rewrite has ended.
+/// Automatically, after the rewrite has ended.
 #[test]
 fn a_save_can_be_scheduled_behind_a_rewrite() {
     for program in [Program::oracle(Peer::Redis), Some(program())].into_iter().flatten() {
@@ -356,7 +357,7 @@ fn a_save_can_be_scheduled_behind_a_rewrite() {
     }
 }
 
-/// What was written of a snapshot that is not to be.
+/// The partial file of a snapshot that was given up.
 #[test]
 fn an_end_without_a_snapshot_leaves_no_part_of_one() {
     for program in [Program::oracle(Peer::Redis), Some(program())].into_iter().flatten() {

@@ -1,5 +1,5 @@
-//! The end of a server whose snapshots do not get on. A pipe that nobody reads stands for a disk that hangs: it is where the
-//! unfinished file would be, and opening it waits.
+//! Shutdown with snapshots that make no progress. A pipe without a reader stands for a hanging disk: it has
+//! the name of the unfinished file, and opening it blocks.
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
@@ -50,7 +50,7 @@ fn an_end_without_a_snapshot_does_not_wait_for_a_stuck_one() {
     assert!(server.log().contains("is stuck in a write to its disk"), "{}", server.log());
 }
 
-/// What no compression makes short: a file of it is more than a pipe and the blocks that wait for it take.
+/// Incompressible data: a file of them exceeds the pipe and the writer's queue.
 fn fill(client: &mut evenkeel_testkit::Client) {
     let mut random = Random::new(1);
     for number in 0..10_000 {
@@ -59,10 +59,10 @@ fn fill(client: &mut evenkeel_testkit::Client) {
     }
 }
 
-/// Replicas get the data from memory, whatever a snapshot on disk waits for.
+/// Replicas get the data from memory, whatever blocks a snapshot on disk.
 #[test]
 fn a_stuck_snapshot_holds_up_no_full_sync() {
-    // Stuck when its file is opened, or when it has written some of it.
+    // Blocked on opening the file, or after some writes.
     for walks in [false, true] {
         let mut server = with_stuck_snapshots();
         let pipe = server.folder().join(format!("temp-{}.rdb", server.pid()));
@@ -79,7 +79,7 @@ fn a_stuck_snapshot_holds_up_no_full_sync() {
         assert_eq!(server.info("rdb_last_bgsave_status"), "ok", "nothing has failed");
         let given_up = "What is being written is given up, and begun again later";
         assert_eq!(server.log().contains(given_up), walks, "{}", server.log());
-        // The pipe is gone with what was given up: what is taken later goes to a file.
+        // The pipe is gone with the cancelled snapshot: a later snapshot goes to a file.
         drop(reader);
         if walks {
             wait_until("it is taken again", || server.info("rdb_saves") == "1");
@@ -90,7 +90,7 @@ fn a_stuck_snapshot_holds_up_no_full_sync() {
     }
 }
 
-/// Who waits for a snapshot gets it, however long its disk takes: it is not given up for replicas.
+/// A client that waits for SAVE gets its snapshot, however slow the disk: it is not cancelled for replicas.
 #[test]
 fn a_save_that_a_client_waits_for_is_not_given_up() {
     let server = with_stuck_snapshots();
@@ -107,7 +107,7 @@ fn a_save_that_a_client_waits_for_is_not_given_up() {
     });
     std::thread::sleep(Duration::from_secs(7));
     assert_eq!(replica.connect().run("DBSIZE").as_int(), Some(0));
-    // The disk goes on. A pipe cannot be synced, so the save fails in the end, which is what it says.
+    // The disk goes on. A pipe cannot be synced, so the save fails in the end, and the reply reports it.
     std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
     let refusal = saver.read().to_string();
     assert!(refusal.starts_with("-ERR Failed saving the DB to "), "{refusal}");
@@ -115,7 +115,8 @@ fn a_save_that_a_client_waits_for_is_not_given_up() {
     wait_until("the replica has all", || replica.connect().run("DBSIZE").as_int() == Some(10_001));
 }
 
-/// To turn the log off is what an operator does about a disk that hangs; until the disk goes on, that waits.
+/// An operator turns the append-only file off because its disk hangs; the command waits until the disk goes
+/// on.
 #[test]
 fn a_stuck_log_that_is_turned_off_holds_up_no_full_sync() {
     let args = ["--threads", "1", "--save", "", "--appendonly", "yes", "--enable-debug-command", "yes"];
@@ -132,7 +133,7 @@ fn a_stuck_log_that_is_turned_off_holds_up_no_full_sync() {
     assert_eq!(server.info("aof_enabled"), "1", "the disk has not gone on");
 }
 
-/// A disk that takes seconds for a sync: what a killed process loses does not grow by that.
+/// A disk that takes seconds for a sync: this does not increase the loss in a kill of the process.
 #[test]
 fn what_comes_during_a_long_sync_survives_a_kill() {
     let args = ["--threads", "2", "--save", "", "--appendonly", "yes", "--enable-debug-command", "yes"];
@@ -141,7 +142,7 @@ fn what_comes_during_a_long_sync_survives_a_kill() {
     assert_eq!(client.run("DEBUG AOF-SYNC-SLEEP 20000000").to_string(), "OK");
     client.run("SET first 1");
     wait_until("a sync is under way", || server.info("aof_pending_bio_fsync") == "1");
-    // The log's thread waits for a moment whether it is a short one.
+    // The AOF thread waits for a moment, in case the sync is short.
     std::thread::sleep(Duration::from_millis(500));
     for number in 0..1_000 {
         client.run(&format!("SET key:{number} {}", "x".repeat(1_000)));
@@ -152,7 +153,7 @@ fn what_comes_during_a_long_sync_survives_a_kill() {
     server.kill();
     server.start_again();
     assert_eq!(server.connect().run("DBSIZE").as_int(), Some(1_001));
-    // A rewrite, another policy and the end wait for one that is under way.
+    // A rewrite, another policy and a shutdown wait for a sync in progress.
     let mut client = server.connect();
     assert_eq!(client.run("DEBUG AOF-SYNC-SLEEP 1000000").to_string(), "OK");
     for line in ["CONFIG SET appendfsync always", "CONFIG SET appendfsync everysec"] {
@@ -178,11 +179,11 @@ fn what_comes_during_a_long_sync_survives_a_kill() {
     );
 }
 
-/// What is evicted while a snapshot lacks it comes back when the snapshot has got it: it is given up once, and nothing in its stead, however
-/// long that takes.
+/// Memory evicted during a snapshot is freed once the snapshot has walked it. A stuck snapshot is cancelled
+/// once, and no more than needed is evicted in its place, however long the cancel takes.
 #[test]
 fn a_stuck_snapshot_has_no_more_evicted_than_is_needed() {
-    // Of a collection, what is kept for the snapshot is a share, and counts little towards its limit.
+    // For a collection, the snapshot keeps shared memory, which counts little towards its limit.
     let all = [
         ("SET", 1_000, 1_000, 5_000, 8_000),
         ("SET", 1 << 20, 8, 10, 20),
@@ -191,7 +192,7 @@ fn a_stuck_snapshot_has_no_more_evicted_than_is_needed() {
     for (command, len, step, new, most) in all {
         let server = with_stuck_snapshots();
         let pipe = server.folder().join(format!("temp-{}.rdb", server.pid()));
-        // Opening does not wait then, and writing does when the pipe is full.
+        // Opening does not block then; writing does when the pipe is full.
         let reader = OpenOptions::new().read(true).write(true).open(&pipe).expect("it is there");
         let mut client = server.connect();
         for line in ["CONFIG SET maxmemory-policy allkeys-random", "CONFIG SET maxmemory 64mb"] {
@@ -209,7 +210,7 @@ fn a_stuck_snapshot_has_no_more_evicted_than_is_needed() {
         let (mut keys, mut random) = (0..100_000, Random::new(1));
         let mut set = |count: usize| {
             for number in keys.by_ref().take(count) {
-                // Nothing that could be compressed: the file has to be more than a pipe takes.
+                // Incompressible values: the file must exceed the pipe.
                 let value: String = (0..len).map(|_| char::from(b' ' + random.below(90) as u8)).collect();
                 let reply = client.call(&[command, &format!("key:{number}"), &value]);
                 assert!(!reply.is_error(), "{reply}");
@@ -225,7 +226,7 @@ fn a_stuck_snapshot_has_no_more_evicted_than_is_needed() {
         let more = evicted() - before;
         assert_eq!(server.info("rdb_bgsave_in_progress"), "1");
         assert!((new as u64 / 2..most).contains(&more), "{more} keys for {new} new ones of {len} bytes");
-        drop(reader); // whoever writes hears that nobody reads
+        drop(reader); // the writer gets an error
         wait_until("it has ended", || server.info("rdb_bgsave_in_progress") == "0");
         let before = evicted();
         set(new);
@@ -233,7 +234,7 @@ fn a_stuck_snapshot_has_no_more_evicted_than_is_needed() {
     }
 }
 
-/// What a snapshot keeps of large values that are gone is memory like other: a disk that hangs does not get all of the data a second time.
+/// Large removed values that a snapshot keeps count as memory: a hanging disk does not double the data.
 #[test]
 fn a_stuck_snapshot_that_keeps_too_much_is_given_up() {
     let server = with_stuck_snapshots();
@@ -251,7 +252,7 @@ fn a_stuck_snapshot_that_keeps_too_much_is_given_up() {
     wait_until("it is given up", || server.info("snapshot_buffer_overruns") == "1");
 }
 
-/// FLUSHALL with save points, and SAVE, wait for the disk; those who read long do not.
+/// FLUSHALL with save points, and SAVE, wait for the disk; long reads do not.
 #[test]
 fn who_waits_for_the_disk_takes_no_thread_from_who_reads() {
     let server = with_stuck_snapshots();
@@ -271,7 +272,7 @@ fn who_waits_for_the_disk_takes_no_thread_from_who_reads() {
     assert!(!sorted.is_error(), "{sorted}");
 }
 
-/// What was acknowledged is in memory still: SHUTDOWN of a client stays, and can be aborted before.
+/// Acknowledged writes are still in memory: a client's SHUTDOWN waits, and can be aborted until then.
 #[test]
 fn an_end_that_waits_for_a_stuck_log_can_be_aborted() {
     let args = ["--threads", "1", "--save", "", "--appendonly", "yes", "--enable-debug-command", "yes"];
@@ -313,7 +314,7 @@ fn a_save_waits_for_a_rewrite() {
     assert_eq!(server.info("rdb_changes_since_last_save"), "0");
 }
 
-/// Who waits for a turn to save takes none when the server ends.
+/// A client in the queue for SAVE gives up when the server shuts down.
 #[test]
 fn an_end_does_not_wait_for_those_who_wait_to_save() {
     let mut server = with_stuck_snapshots();
@@ -326,14 +327,14 @@ fn an_end_does_not_wait_for_those_who_wait_to_save() {
     let mut waiting: Vec<_> = (0..3).map(|_| server.connect()).collect();
     waiting.iter_mut().for_each(|one| one.send(&["SAVE"]).expect("it reads"));
     std::thread::sleep(Duration::from_millis(300));
-    // The disk goes on when the end has begun: whoever waited would be next.
+    // The disk goes on after the shutdown has begun: the waiting client would be next.
     let reader = OpenOptions::new().read(true).write(true).open(&pipe).expect("it is there");
     assert!(server.stop().success());
     drop(reader);
     assert_eq!(server.log().matches("Background saving started").count(), 1, "{}", server.log());
 }
 
-/// FLUSHALL's snapshot is not waited for for ever.
+/// A shutdown does not wait for ever for FLUSHALL's snapshot.
 #[test]
 fn an_end_does_not_wait_for_what_is_owed_if_its_disk_hangs() {
     let mut server = with_stuck_snapshots();
@@ -346,8 +347,8 @@ fn an_end_does_not_wait_for_what_is_owed_if_its_disk_hangs() {
     wait_until("it ends", || !server.is_alive());
 }
 
-/// A file system that hangs: nobody notices before so much waits for it, and then writers wait until it goes on. Nobody is
-/// refused, readers are served, and nothing is lost.
+/// A hanging file system: clients notice nothing until the queue is full, and then writers wait until it goes
+/// on. No client is refused, readers are served, and nothing is lost.
 #[test]
 fn a_frozen_file_system_delays_writers_at_last() {
     const WRITES: usize = 600;
@@ -389,7 +390,8 @@ fn a_frozen_file_system_delays_writers_at_last() {
     }
 }
 
-/// So much may wait for the disk, and then writers do: nobody is refused, nobody else waits, and nothing is lost.
+/// The queue for the disk is bounded, and beyond it writers wait: no client is refused, readers do not wait,
+/// nothing is lost.
 #[test]
 fn what_may_wait_for_the_log_is_bounded() {
     const WRITES: usize = 600;
@@ -403,7 +405,7 @@ fn what_may_wait_for_the_log_is_bounded() {
         client.send(&["SET", &format!("key:{number}"), &value]).expect("it reads");
     }
     wait_until("writers wait", || server.info("aof_writers_delayed") != "0");
-    // And what others have on their way by then.
+    // Plus the writes that other clients have in progress by then.
     let waiting = || server.info("aof_buffer_length").parse::<u64>().expect("a number");
     for _ in 0..40 {
         let waiting = waiting();

@@ -1,5 +1,5 @@
-//! Failures of the machine, as far as they can be played: with `always`, what the append-only file has not synced itself is cut off
-//! it, and its tail says that the machine was another one. What was acknowledged is there after the start.
+//! Simulated crashes of the machine: with `always`, the unsynced end of the append-only file is cut off, and
+//! the tail names another run of the machine. All acknowledged writes are there after the start.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -30,7 +30,7 @@ fn last_file(server: &Server) -> PathBuf {
     log_folder(server).join(last.split(' ').nth(1).expect("its name"))
 }
 
-/// Waits for the first tail; `false`: the file system does not know the way.
+/// Waits for the first tail; `false`: the file system does not support it.
 fn has_tail(server: &Server) -> bool {
     let (mut client, began) = (server.connect(), Instant::now());
     while !tail_path(server).exists() {
@@ -44,7 +44,7 @@ fn has_tail(server: &Server) -> bool {
     true
 }
 
-/// Has several clients count until the server is killed; returns what each was told last.
+/// Lets several clients count until the server is killed; returns the last reply of each.
 fn count_until_killed(server: &mut Server, run: Duration) -> Vec<i64> {
     let clients: Vec<_> = (0..WRITERS).map(|_| server.connect()).collect();
     std::thread::scope(|scope| {
@@ -65,7 +65,7 @@ fn count_until_killed(server: &mut Server, run: Duration) -> Vec<i64> {
     })
 }
 
-/// The row of records that the tail begins with: where each is in the tail, where it belongs, and its bytes.
+/// The row of records at the tail's start: each record's position in the tail, its place, and its bytes.
 fn row(tail: &[u8]) -> BTreeMap<usize, (Place, Vec<u8>)> {
     let number = |at: usize| u64::from_le_bytes(tail[at..at + 8].try_into().expect("eight"));
     let (mut row, mut at) = (BTreeMap::<usize, (Place, Vec<u8>)>::new(), 0);
@@ -83,7 +83,7 @@ fn row(tail: &[u8]) -> BTreeMap<usize, (Place, Vec<u8>)> {
     row
 }
 
-/// The machine fails: its next start has another name, and of what the file has not synced itself, some is gone.
+/// Simulates the crash: the next start has another boot id, and some unsynced bytes of the file are lost.
 fn fail_machine(server: &Server, random: &mut Random) {
     let (path, file) = (tail_path(server), last_file(server));
     let mut tail = fs::read(&path).expect("a tail");
@@ -97,11 +97,11 @@ fn fail_machine(server: &Server, random: &mut Random) {
     let mut bytes = fs::read(&file).expect("a file");
     let unsynced = bytes.len() - synced as usize;
     match random.below(3) {
-        // It ends before, or has zeroes from there on, or in the middle.
+        // The file ends before, or has zeroes from a position on, or in the middle.
         0 => bytes.truncate(synced as usize + random.below(unsynced + 1)),
         1 => bytes[synced as usize + random.below(unsynced + 1)..].fill(0),
         _ => {
-            // A file system has whole pages of a file, or none of their bytes behind the last sync.
+            // A file system loses whole pages of a file, or all their bytes behind the last sync.
             let from = synced as usize + random.below(unsynced + 1);
             let to = from + random.below(bytes.len() - from + 1);
             let from = (from / BLOCK * BLOCK).max(synced as usize);
@@ -109,7 +109,7 @@ fn fail_machine(server: &Server, random: &mut Random) {
             bytes[from..to].fill(0);
         }
     }
-    // The same file, which is known by its inode.
+    // The same file, with the same inode.
     let mut file = OpenOptions::new().write(true).truncate(true).open(file).expect("a file");
     file.write_all(&bytes).expect("it can be written");
 }
@@ -128,7 +128,7 @@ fn what_was_acknowledged_is_there_when_the_machine_has_failed() {
         if round % 3 == 2 {
             server.connect().run("BGREWRITEAOF");
         }
-        // The first sync is the file's own, as is one each second.
+        // The first sync is the file's own, as is one sync per second.
         let run = Duration::from_millis(150 + random.below(1_200) as u64);
         let counts = count_until_killed(&mut server, run);
         let is_failure =
@@ -150,7 +150,7 @@ fn what_was_acknowledged_is_there_when_the_machine_has_failed() {
     server.assert_healthy();
 }
 
-/// Whoever cuts the file off, in order to undo something, gets what the file has.
+/// If a user cuts the file in order to undo commands, the file counts, not the tail.
 #[test]
 fn after_a_crash_of_the_process_the_file_alone_counts() {
     let mut server = start(&["--appendonly", "yes", "--appendfsync", "always", "--threads", "1"]);
@@ -160,7 +160,7 @@ fn after_a_crash_of_the_process_the_file_alone_counts() {
         return;
     }
     client.run("SET kept 2");
-    // The sync that made it was the file's own.
+    // The sync that created the tail was the file's own.
     let len = fs::metadata(last_file(&server)).expect("a file").len();
     client.run("FLUSHALL");
     server.kill();
@@ -171,7 +171,7 @@ fn after_a_crash_of_the_process_the_file_alone_counts() {
     assert!(!server.log().contains("are back"), "{}", server.log());
 }
 
-/// What nobody syncs any more once clients are silent, or when a sync is no longer waited for.
+/// Also without further writes, and after `always` is turned off.
 #[test]
 fn the_file_is_synced_itself_a_second_later() {
     let server = start(&["--appendonly", "yes", "--appendfsync", "always", "--threads", "1"]);
@@ -180,7 +180,7 @@ fn the_file_is_synced_itself_a_second_later() {
         return;
     }
     client.run("SET k 2");
-    // Each sync of the file itself begins the row again with the next number.
+    // Each sync of the file itself begins the row again with the next epoch.
     let epoch =
         || row(&fs::read(tail_path(&server)).expect("a tail")).values().next().map(|(place, _)| place.epoch);
     let first = epoch();
@@ -194,7 +194,7 @@ fn the_file_is_synced_itself_a_second_later() {
     wait_until("a sync without a write", || {
         server.info("aof_syncs").parse::<u64>().expect("a number") > syncs
     });
-    // A tail that somebody has removed is no use to anybody.
+    // A removed tail protects nothing, so the server makes a new tail.
     fs::remove_file(tail_path(&server)).expect("it is there");
     wait_until("there is another one", || {
         client.run("INCR n");

@@ -1,4 +1,5 @@
-//! `snapshot-max-mbps`: a snapshot goes no faster, unless writers wait for it, and the limit can be changed while it goes.
+//! `snapshot-max-mbps` limits a snapshot's rate, unless writers wait for it; the limit can be changed
+//! meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use evenkeel_testkit::{Client, Server};
 use crate::{start, wait_until};
 
 const MEGABYTES: usize = 12;
-/// At this pace a snapshot takes so long; half of it is much longer than one without a limit.
+/// Duration of a snapshot at this rate; half of it is much longer than a snapshot without a limit.
 const SLOW: &str = "CONFIG SET snapshot-max-mbps 2";
 const LONG: Duration = Duration::from_secs(6);
 
@@ -44,7 +45,7 @@ fn the_limit_holds_and_can_be_lifted_and_set() {
     assert_eq!(server.info("rdb_last_bgsave_status"), "ok");
 }
 
-/// One that is cancelled leaves the file that was there, and is no failure.
+/// A cancelled snapshot leaves the previous file, and is no failure.
 #[test]
 fn one_that_goes_slowly_can_be_cancelled() {
     let (server, mut client) = filled(&["--save", ""]);
@@ -62,7 +63,7 @@ fn one_that_goes_slowly_can_be_cancelled() {
     assert_eq!(drafts.count(), 0);
 }
 
-/// Writers wait for the last one of all.
+/// The final snapshot of a shutdown ignores the limit, since writers wait for it.
 #[test]
 fn the_end_of_the_server_is_not_held_up() {
     let (mut server, mut client) = filled(&["--save", "3600 1000000"]);

@@ -1,4 +1,4 @@
-//! Primaries that are none, or send what they should not: a clear line in the log, a clear state, and no loss.
+//! False or faulty primaries: a clear line in the log, a clear state, and no loss of data.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,24 +14,24 @@ use crate::program;
 
 const ID: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// Offsets are numbers with a sign.
+/// Offsets are signed numbers.
 const BEYOND_NUMBERS: &str = "+FULLRESYNC 0123456789abcdef0123456789abcdef01234567 9223372036854775808\r\n";
-/// The next byte of the stream would have an offset that is none.
+/// The next byte of the stream would exceed the highest offset.
 const LAST_NUMBER: &str = "+FULLRESYNC 0123456789abcdef0123456789abcdef01234567 9223372036854775807\r\n";
 
-/// Plays a primary: does `talk` with each connection, one after the other, and then closes it.
+/// Acts as a primary: calls `talk` for each connection in turn, then closes it.
 fn fake(mut talk: impl FnMut(&mut TcpStream) -> std::io::Result<()> + Send + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("it is bound").port();
     std::thread::spawn(move || {
         for mut replica in listener.incoming().flatten() {
-            let _ = talk(&mut replica); // it may go away at any time
+            let _ = talk(&mut replica); // the replica may close at any time
         }
     });
     port
 }
 
-/// Reads commands and answers as a primary does, up to PSYNC, which gets this answer.
+/// Reads commands and answers as a primary, up to PSYNC, which gets this reply.
 fn shake_hands(replica: &mut TcpStream, psync: &str) -> std::io::Result<()> {
     let mut seen = Vec::new();
     let mut answered = 0;
@@ -57,12 +57,12 @@ fn shake_hands(replica: &mut TcpStream, psync: &str) -> std::io::Result<()> {
     }
 }
 
-/// A snapshot of nothing.
+/// A snapshot without data.
 fn empty_snapshot() -> Vec<u8> {
     sent(&empty_file(&[]))
 }
 
-/// A file without data that says these things of itself.
+/// A file without data, with these properties.
 fn empty_file(facts: &[(&str, &str)]) -> Vec<u8> {
     let string = |text: &str| [&[text.len() as u8], text.as_bytes()].concat();
     let facts = facts.iter().flat_map(|(name, value)| [&[0xfa], &string(name)[..], &string(value)].concat());
@@ -73,13 +73,13 @@ fn sent(file: &[u8]) -> Vec<u8> {
     [format!("${}\r\n", file.len()).as_bytes(), file].concat()
 }
 
-/// A command as it is sent.
+/// A command in wire format.
 fn command(line: &str) -> Vec<u8> {
     let words: String = line.split(' ').map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
     format!("*{}\r\n{words}", line.split(' ').count()).into_bytes()
 }
 
-/// Plays a primary that sends a snapshot of nothing and then these commands, all at once.
+/// Acts as a primary that sends an empty snapshot and then these commands, all at once.
 fn fake_stream(lines: &[&str]) -> u16 {
     let stream: Vec<u8> = lines.iter().flat_map(|line| command(line)).collect();
     fake(move |replica| {
@@ -91,7 +91,7 @@ fn fake_stream(lines: &[&str]) -> u16 {
     })
 }
 
-/// A replica with data of its own that is told to follow this port; waits for the line in its log.
+/// Makes a replica with data of its own follow this port; waits for the line in its log.
 fn expect_line(port: u16, args: &[&str], line: &str) {
     let mut replica = Server::start(&program(), &[REPLICA, args].concat());
     replica.connect().run("SET own data");
@@ -111,7 +111,7 @@ fn nobody_is_there() {
     expect_line(evenkeel_testkit::server::free_port(), &[], "Connection refused");
 }
 
-/// The replica goes on answering, if only that it is busy: also the client that asks it to follow no server any more.
+/// The replica keeps answering, at least with BUSY, also to the client that makes it follow no server.
 #[test]
 fn a_script_of_the_primary_that_does_not_end_does_not_silence_the_replica() {
     let port = fake_stream(&["SELECT 0", "SET mark 1", "EVAL while\ttrue\tdo\tend 1 k"]);
@@ -142,7 +142,7 @@ fn the_password_is_wrong() {
     );
     follow(&replica, primary.port());
     await_link(&replica);
-    // It can be mended while it tries.
+    // The setting can be corrected while the replica retries.
     let replica = Server::start(&program(), &[REPLICA, &["--masterauth", "wrong"]].concat());
     follow(&replica, primary.port());
     wait_until("it is refused", || replica.log().contains("-WRONGPASS"));
@@ -189,7 +189,7 @@ fn a_snapshot_is_announced_and_is_none() {
     }
 }
 
-/// Each byte of a snapshot may be another one than it was: what is found is never half of it.
+/// Any byte of a snapshot may be changed: a damaged snapshot is never loaded in part.
 #[test]
 fn a_damaged_snapshot_is_found() {
     let Some(peer) = Program::oracle(Peer::Redis) else { return };
@@ -216,7 +216,7 @@ fn a_damaged_snapshot_is_found() {
     }
 }
 
-/// What is no stream of commands ends the link, and the data are taken over anew.
+/// A stream that cannot be parsed ends the link, and a full sync follows.
 #[test]
 fn a_garbled_stream_is_not_guessed_at() {
     for garbage in
@@ -234,13 +234,13 @@ fn a_garbled_stream_is_not_guessed_at() {
         follow(&replica, port);
         wait_until("it is noticed", || replica.log().contains("Protocol error from master"));
         wait_until("it is not asked to go on", || replica.log().matches("no cached master").count() >= 2);
-        // Each time that it is taken over anew.
+        // Each full sync makes the command valid again.
         wait_until("what came before has happened", || replica.connect().run("GET k").to_string() == "\"v\"");
         replica.assert_healthy();
     }
 }
 
-/// Redis passed times to live on as they came until version 7: they count from when they arrive.
+/// Redis before version 7 replicated relative times unchanged: they count from their arrival.
 #[test]
 fn relative_times_of_an_old_primary_are_no_times_long_past() {
     let port = fake(|replica| {
@@ -266,7 +266,7 @@ fn relative_times_of_an_old_primary_are_no_times_long_past() {
     }
 }
 
-/// What the primary has written was admitted there. Whether memory is short here does not matter, whenever that is said.
+/// The primary has admitted its writes. A shortage of memory here does not matter, whenever it is configured.
 #[test]
 fn memory_that_is_short_here_keeps_nothing_away() {
     let port = fake_stream(&["CONFIG SET maxmemory 1", "SET a v", "MULTI", "SET b v", "EXEC", "SET c v"]);
@@ -289,7 +289,7 @@ fn a_stream_in_a_database_that_is_not_here_is_not_taken_over() {
     }
 }
 
-/// What a file says of its place in a stream is believed only if a stream can be there.
+/// A replication position in a file is used only if a stream can have it.
 #[test]
 fn a_position_that_cannot_be_is_none() {
     for (offset, db, tried) in [("7", "3", true), ("9223372036854775808", "3", false), ("7", "99", false)] {
@@ -308,7 +308,7 @@ fn a_position_that_cannot_be_is_none() {
     }
 }
 
-/// Nothing that the primary writes to a database that is not here may go to another one.
+/// A write to a database that is missing here must not go to another database.
 #[test]
 fn a_database_that_is_not_here_ends_the_link() {
     let streams: [&[&str]; 3] = [
@@ -336,7 +336,7 @@ fn a_database_that_is_not_here_ends_the_link() {
     }
 }
 
-/// Commands that this server does not have cost themselves, not the transaction that they are in, and are counted.
+/// An unknown command is skipped and counted; its transaction is executed.
 #[test]
 fn unknown_commands_are_told_of() {
     let port = fake(|replica| {
@@ -363,7 +363,8 @@ fn unknown_commands_are_told_of() {
     replica.assert_healthy();
 }
 
-/// A primary that speaks only the oldest protocol tells no position. What is behind its replica goes by the right database.
+/// A primary with the oldest protocol sends no offset. A replica of its replica still uses the right
+/// database.
 #[test]
 fn who_is_behind_a_replica_without_a_position_knows_the_database() {
     let (sender, receiver) = std::sync::mpsc::channel::<Vec<u8>>();
@@ -403,7 +404,8 @@ fn a_primary_that_falls_silent_is_left() {
     wait_until("it is noticed", || replica.log().contains("MASTER timeout: no data nor PING received"));
 }
 
-/// Whoever takes connections and says nothing, from the beginning or to the last question, is left and asked again.
+/// A primary that accepts connections and stays silent, from the start or at the last step, is dropped and
+/// retried.
 #[test]
 fn a_primary_that_is_silent_in_the_handshake_is_left() {
     for answers_at_first in [false, true] {
@@ -430,7 +432,7 @@ fn a_primary_that_is_silent_in_the_handshake_is_left() {
     }
 }
 
-/// Where the snapshot has no room on the disk, the data stay, and when there is another way it goes on.
+/// If the disk has no room for the snapshot, the data stay; the sync succeeds once another way is open.
 #[test]
 fn the_disk_is_full() {
     let (Some(peer), Some(disk)) = (Program::oracle(Peer::Redis), Disk::mount("replica")) else { return };
@@ -456,7 +458,7 @@ fn the_disk_is_full() {
     replica.assert_healthy();
 }
 
-/// A primary that has more databases than there are here: what it sends cannot be loaded.
+/// A primary with more databases than this server: its snapshot cannot be loaded.
 fn follow_one_with_more(replica: &Server) -> Server {
     let primary = Server::start(&program(), &[PRIMARY, &["--databases", "20"]].concat());
     let mut client = primary.connect();
@@ -477,7 +479,8 @@ fn what_cannot_be_taken_over_costs_nothing() {
     assert_eq!(replica.info("aof_enabled"), "1");
 }
 
-/// Where the present data are dropped before others have come, those on disk are kept until these are whole.
+/// If the present data are dropped before the new data arrive, the files on disk stay until the new data are
+/// complete.
 #[test]
 fn data_on_disk_are_kept_until_there_are_others() {
     let args = ["--appendonly", "yes", "--repl-diskless-load", "flush-before-load", "--save", "1 1"];
@@ -485,7 +488,7 @@ fn data_on_disk_are_kept_until_there_are_others() {
     let primary = follow_one_with_more(&replica);
     let line = "Failed trying to load the MASTER synchronization DB";
     wait_until(line, || replica.log().contains(line));
-    std::thread::sleep(Duration::from_millis(2_500)); // longer than whoever writes files waits
+    std::thread::sleep(Duration::from_millis(2_500)); // longer than the file writer's poll interval
     assert_eq!(replica.connect().run("DBSIZE").as_int(), Some(0));
     drop(primary);
     assert!(replica.stop().success(), "without a last snapshot, though there are save points");
@@ -493,7 +496,8 @@ fn data_on_disk_are_kept_until_there_are_others() {
     assert_eq!(replica.connect().run("GET own").to_string(), "\"data\"");
 }
 
-/// One that has given up its data for others that did not come has nothing to give, and says so to who asks how far it is.
+/// A replica that has dropped its data for a failed sync has nothing to hand on, and reports this to a
+/// replica that asks for its offset.
 #[test]
 fn who_waits_for_a_replica_without_data_keeps_its_own() {
     let times = AtomicU64::new(0);
@@ -504,7 +508,7 @@ fn who_waits_for_a_replica_without_data_keeps_its_own() {
         shake_hands(replica, &format!("+FULLRESYNC {} 1000\r\n", ID.replace('0', &(time % 10).to_string())))?;
         let snapshot = empty_snapshot();
         if time > 0 {
-            // Enough to give up what was there.
+            // Enough to make the replica drop its data.
             return replica.write_all(&snapshot[..snapshot.len() - 10]);
         }
         replica.write_all(&snapshot)?;
@@ -530,7 +534,8 @@ fn who_waits_for_a_replica_without_data_keeps_its_own() {
     assert_eq!(last.connect().run("GET own").to_string(), "\"1\"");
 }
 
-/// What a disk does not take up does not fill the memory: the primary keeps it, and the replica says how far it is.
+/// The memory does not fill with data that the disk does not take: the primary keeps them, and the replica
+/// reports its offset.
 #[test]
 fn a_replica_whose_disk_is_full_reads_no_further() {
     let Some(disk) = Disk::mount("replica") else { return };

@@ -1,4 +1,4 @@
-//! Replicas of replicas, and what becomes of the others when one of them is made the primary.
+//! Replicas of replicas, and the remaining replicas after a promotion.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -17,7 +17,8 @@ fn number(server: &Server, field: &str) -> u64 {
     server.info(field).parse().expect("a number")
 }
 
-/// Values of all types, and none that expires: a peer that is a replica takes a source for gone whose time passes on the way.
+/// Values of all types without expiry: a reference server as a replica treats a source as gone if it expires
+/// on the way.
 fn fill(server: &Server, round: u64) {
     let mut client = server.connect();
     for n in 0..100 {
@@ -41,7 +42,7 @@ fn fill(server: &Server, round: u64) {
     client.run("SWAPDB 0 1");
 }
 
-/// One behind the other, of any make: all hold the same, and have the same offsets.
+/// A chain of servers: all have equal data and equal offsets.
 fn chain(first: &Program, middle: &Program, last: &Program) {
     let mut servers: Vec<Server> = [first, middle, last].map(|one| Server::start(one, PRIMARY)).into();
     fill(&servers[0], 0);
@@ -74,7 +75,7 @@ fn redis_behind_ours_behind_redis() {
     }
 }
 
-/// The primary is lost. One of its replicas is made the primary, and the other goes on with that one, without a snapshot.
+/// The primary is lost. A replica is promoted, and the other replica follows it without a full sync.
 #[test]
 fn the_others_follow_who_takes_over() {
     let seed = seed();
@@ -100,7 +101,7 @@ fn the_others_follow_who_takes_over() {
         other.log(),
         one.log()
     );
-    // The lost one comes back with nothing, and takes all over.
+    // The lost primary comes back without data, and gets a full sync.
     primary.start_again();
     follow(&primary, one.port());
     await_link(&primary);
@@ -110,7 +111,8 @@ fn the_others_follow_who_takes_over() {
     [&mut primary, &mut one, &mut other].into_iter().for_each(Server::assert_healthy);
 }
 
-/// Roles are exchanged, again and again, with nothing lost and without a snapshot: nothing is written while that happens.
+/// Roles are exchanged repeatedly, without loss and without a full sync: there are no writes during an
+/// exchange.
 #[test]
 fn roles_are_exchanged() {
     let seed = seed();
@@ -138,7 +140,7 @@ fn roles_are_exchanged() {
     pair.iter_mut().for_each(Server::assert_healthy);
 }
 
-/// What was written on the former primary and never got to the replica is not in the history that goes on.
+/// Writes of the former primary that never reached the replica are not part of the continued history.
 #[test]
 fn what_only_the_lost_primary_had_is_dropped() {
     let (primary, replica) = (evenkeel(&[]), evenkeel(&[]));
@@ -155,7 +157,7 @@ fn what_only_the_lost_primary_had_is_dropped() {
     assert_eq!(primary.connect().run("EXISTS only").as_int(), Some(0));
 }
 
-/// The middle one of a chain begins anew with another data set: so does who follows it.
+/// The middle server of a chain gets another data set: so does its replica.
 #[test]
 fn a_new_data_set_goes_down_the_chain() {
     let (first, second, middle, last) = (evenkeel(&[]), evenkeel(&[]), evenkeel(&[]), evenkeel(&[]));
@@ -179,7 +181,7 @@ fn a_new_data_set_goes_down_the_chain() {
     }
 }
 
-/// While its own link is down, a replica takes nobody in.
+/// While its own link is down, a replica accepts no replica.
 #[test]
 fn who_is_not_up_to_date_feeds_nobody() {
     let replica = Server::start(&program(), REPLICA);
@@ -193,7 +195,7 @@ fn who_is_not_up_to_date_feeds_nobody() {
     }
 }
 
-/// One that comes, goes and comes again while the stream runs has the thread that feeds it begin each time.
+/// A replica that connects and disconnects repeatedly makes the replication thread start each time.
 #[test]
 fn who_comes_and_goes_keeps_nobody_from_following() {
     let (first, middle) = (evenkeel(&["--repl-backlog-ttl", "1"]), evenkeel(&["--repl-backlog-ttl", "1"]));

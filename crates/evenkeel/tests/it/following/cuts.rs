@@ -13,27 +13,28 @@ use evenkeel_testkit::{Peer, Program, Random, Server};
 use super::{PRIMARY, REPLICA, await_equal, await_link, follow, seed, wait_until, write};
 use crate::program;
 
-/// What becomes of the primary's bytes before they are cut off.
+/// The treatment of the primary's bytes before the cut.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Fast,
-    /// Now and then they wait for some milliseconds, and sometimes for longer than a replica waits for a sign of life.
+    /// Now and then bytes are delayed for milliseconds, and sometimes for longer than the replica's timeout.
     Stalling,
 }
 
-/// Stands between a replica and its primary, and cuts each connection after some bytes, until it is told to stop that.
+/// A proxy between a replica and its primary. It cuts each connection after some bytes, until it is told to
+/// stop.
 #[derive(Clone)]
 struct Scissors {
     port: u16,
-    /// What the primary has sent was cut, or came after its replica had gone.
+    /// Number of cuts in the primary's bytes, or behind the end of its replica.
     cuts: Arc<AtomicUsize>,
-    /// What a replica has sent was cut.
+    /// Number of cuts in a replica's bytes.
     back_cuts: Arc<AtomicUsize>,
     ends: Arc<AtomicBool>,
 }
 
 impl Scissors {
-    /// `bytes_max`: as many bytes of the primary pass at most, but for now and then: then `rarely`.
+    /// `bytes_max`: most bytes of the primary that pass; now and then the limit is `rarely`.
     fn before(primary: u16, seed: u64, (bytes_max, rarely): (usize, usize), way: Way) -> Scissors {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
@@ -43,14 +44,16 @@ impl Scissors {
         std::thread::spawn(move || {
             let mut random = Random::new(seed);
             for (count, replica) in listener.incoming().flatten().enumerate() {
-                // A replica that has come no further comes again after a second: it may be held up for some seconds, no longer.
+                // A replica without progress reconnects after a second: a delay may last some seconds, no
+                // longer.
                 let is_rare = count % 20 == 19;
                 let allowed = match random.below(20) {
                     _ if is_rare => rarely,
                     0..=4 => 1 + random.below(400),
                     _ => 1 + random.below(bytes_max),
                 };
-                // A handshake is some 300 bytes, of which the last 80 ask to go on; an acknowledgement behind it is 60.
+                // A handshake has some 300 bytes, the last 80 of them ask for a partial sync; an
+                // acknowledgement later has 60.
                 let back_allowed = match random.below(6) {
                     0 if !is_rare => 1 + random.below(400),
                     _ => usize::MAX,
@@ -65,7 +68,7 @@ impl Scissors {
         scissors
     }
 
-    /// How many of these bytes pass, and are taken from what is allowed.
+    /// Returns how many of these bytes pass, and subtracts them from `allowed`.
     fn passing(&self, got: usize, allowed: &mut usize) -> usize {
         let len = if self.ends.load(Relaxed) { got } else { got.min(*allowed) };
         *allowed -= len.min(*allowed);
@@ -126,7 +129,7 @@ impl Scissors {
     }
 }
 
-/// `peer`: whose commands are sent.
+/// `peer`: the server whose commands are sent.
 fn survives_cuts(primary: &Program, replica: &Program, peer: Peer, load: &str, way: Way, wanted: usize) {
     let backlog = ["--repl-backlog-size", "32mb", "--repl-timeout", "5"];
     let mut primary = Server::start(primary, &[PRIMARY, &backlog].concat());
@@ -134,10 +137,10 @@ fn survives_cuts(primary: &Program, replica: &Program, peer: Peer, load: &str, w
     let args = [REPLICA, &["--repl-diskless-load", load, "--repl-timeout", patience]].concat();
     let mut replica = Server::start(replica, &args);
     let seed = seed();
-    // The longest command gets through now and then, with what comes behind it.
+    // The longest command passes now and then, together with later bytes.
     let scissors = Scissors::before(primary.port(), seed, (60_000, 4 << 20), way);
     write(&primary, peer, seed, 300);
-    // A snapshot that is cut off is begun anew, and is another matter.
+    // A cut snapshot is sent anew; another test covers it.
     scissors.ends.store(true, Relaxed);
     follow(&replica, scissors.port);
     await_link(&replica);
@@ -146,7 +149,7 @@ fn survives_cuts(primary: &Program, replica: &Program, peer: Peer, load: &str, w
     let offset = |server: &Server| server.info("master_repl_offset").parse::<u64>().expect("a number");
     while scissors.cuts.load(Relaxed) < wanted {
         round += 1;
-        // More than the backlog holds would have to be sent anew.
+        // A distance beyond the backlog would need a full sync.
         wait_until("the replica comes along", || {
             scissors.cuts.load(Relaxed) >= wanted
                 || offset(&primary).saturating_sub(offset(&replica)) < 8 << 20
@@ -186,7 +189,7 @@ fn survives_cuts(primary: &Program, replica: &Program, peer: Peer, load: &str, w
     [&mut primary, &mut replica].into_iter().for_each(Server::assert_healthy);
 }
 
-/// What the two say of why all was sent anew.
+/// The reasons of full syncs in both logs.
 fn reasons(primary: &Server, replica: &Server) -> Vec<String> {
     let tells = |line: &&str| {
         ["Unable to partial", "Full resync requested", "taken over anew", "not possible"]
@@ -224,7 +227,8 @@ fn our_stream_stalls_and_is_cut() {
     survives_cuts(&program(), &program(), Peer::Redis, "swapdb", Way::Stalling, 60);
 }
 
-/// Keys of all types, with much in them and little, times to live and readers, in two databases, and a library. About 400 KB.
+/// Keys of all types, large and small, with expiry and consumer groups, in two databases, and a library.
+/// About 400 KB.
 fn fill(server: &Server, random: &mut Random) {
     let mut client = server.connect();
     let mut run = |words: &[&[u8]]| {
@@ -257,7 +261,7 @@ fn fill(server: &Server, random: &mut Random) {
     }
 }
 
-/// Snapshots that break off anywhere, and with them whatever way they are loaded.
+/// Snapshots that are cut anywhere, in every way of loading.
 #[test]
 fn a_snapshot_is_cut_at_any_byte() {
     let programs = [Program::oracle(Peer::Redis), Some(program())];
@@ -292,7 +296,7 @@ fn snapshot_is_cut(primary: &Server, (seed, len): (u64, usize), way: &str) {
     scissors.ends.store(true, Relaxed);
     await_link(&replica);
     await_equal(primary, &replica);
-    // A snapshot has groups as they are, and libraries.
+    // A snapshot contains consumer groups exactly, and libraries.
     let [theirs, its] = [primary, &replica].map(|server| digest(&mut target(server)));
     assert_eq!(difference(&theirs, &its), None);
     let libraries = |server: &Server| server.connect().run("FUNCTION LIST WITHCODE").to_string();

@@ -7,7 +7,7 @@ use crate::program;
 
 const COMMANDS: usize = 2_500;
 
-/// Each way to take over the data, and then the stream, from a primary of this make.
+/// Each way to take over the data, and then the stream, from a foreign primary.
 fn moves_in(peer: Peer) {
     let Some(primary) = Program::oracle(peer) else { return };
     let seed = seed();
@@ -42,7 +42,7 @@ fn valkey_is_followed() {
     moves_in(Peer::Valkey);
 }
 
-/// Valkey sends `EX 10 PXAT ..` where a client has sent two relative times, which no client may.
+/// Valkey sends `EX 10 PXAT ..` if a client has sent two relative times; clients may not send this form.
 #[test]
 fn repeated_times_of_valkey_arrive() {
     let Some(primary) = Program::oracle(Peer::Valkey) else { return };
@@ -67,7 +67,8 @@ fn repeated_times_of_valkey_arrive() {
     replica.assert_healthy();
 }
 
-/// What scripts and functions have done comes as commands, and libraries as they are: those from before by the full sync.
+/// Effects of scripts and functions arrive as commands, and libraries as they are; older libraries come by
+/// full sync.
 #[test]
 fn libraries_and_effects_of_scripts_arrive() {
     let peers = [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle);
@@ -77,7 +78,8 @@ fn libraries_and_effects_of_scripts_arrive() {
 fn scripts_arrive(primary: Program) {
     let (primary, mut replica) = (Server::start(&primary, PRIMARY), Server::start(&program(), REPLICA));
     let mut client = primary.connect();
-    let library = "#!lua name=lib\nredis.register_function('add', function(keys) return redis.call('INCR', keys[1]) end)";
+    let library = "#!lua name=lib\nredis.register_function('add', function(keys) \
+                   return redis.call('INCR', keys[1]) end)";
     assert_eq!(client.call(&["FUNCTION", "LOAD", library]).to_string(), "\"lib\"");
     follow(&replica, primary.port());
     await_link(&replica);
@@ -108,7 +110,7 @@ fn scripts_arrive(primary: Program) {
     replica.assert_healthy();
 }
 
-/// The primary says when a key goes. Until then nobody sees it, and nobody removes it.
+/// The primary's stream removes expired keys. Until then no client sees such a key, and the replica keeps it.
 #[test]
 fn what_has_expired_goes_by_the_primarys_word() {
     let Some(primary) = Program::oracle(Peer::Redis) else { return };
@@ -135,7 +137,7 @@ fn what_has_expired_goes_by_the_primarys_word() {
     wait_until("one is gone", || other.run("DBSIZE").as_int() == Some(2));
     one.run("DEBUG SET-ACTIVE-EXPIRE 1");
     wait_until("all are gone", || other.run("DBSIZE").as_int() == Some(0));
-    // A primary removes them itself.
+    // A primary removes expired keys itself.
     one.run("SET last v PX 100");
     one.run("DEBUG SET-ACTIVE-EXPIRE 0");
     wait_until("it has come", || other.run("DBSIZE").as_int() == Some(1));
@@ -167,7 +169,7 @@ fn primaries_come_and_go() {
     }
 }
 
-/// A replica that is stopped goes on where it was.
+/// A restarted replica continues from its offset.
 #[test]
 fn a_restarted_replica_goes_on_where_it_was() {
     let Some(peer) = Program::oracle(Peer::Redis) else { return };

@@ -1,4 +1,4 @@
-//! What clients of a replica see, whatever its primary is.
+//! A replica as its clients see it, with any primary.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -57,7 +57,7 @@ fn a_replica_says_what_it_is() {
     assert!(clients.contains("flags=M"), "{clients}");
     let hello = client.run("HELLO").to_string();
     assert!(hello.contains("\"role\", \"replica\""), "{hello}");
-    // WAIT asks at once how far its replicas are.
+    // WAIT asks the replicas for their offsets at once.
     primary.connect().run("SET k w");
     let mut writer = primary.connect();
     writer.run("SET k x");
@@ -66,7 +66,8 @@ fn a_replica_says_what_it_is() {
     assert!(started.elapsed() < Duration::from_millis(800), "GETACK is answered at once");
 }
 
-/// The time between two commands of the primary is nobody's; what came from it and went to others is counted.
+/// The time between two commands of the primary counts for no command; bytes from it and to replicas are
+/// counted.
 #[test]
 fn a_replica_accounts_for_commands_and_traffic() {
     let Some((redis, middle)) = pair(&["--slowlog-log-slower-than", "200000"]) else { return };
@@ -108,12 +109,12 @@ fn who_waits_is_told_that_the_role_has_changed() {
     );
     await_link(&replica);
     let mut waiting = replica.connect();
-    // Readers may wait on a replica, and are served by what the primary sends.
+    // Clients may block on a replica, and the primary's writes serve them.
     waiting.send(&["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]).expect("it reads");
     wait_until("it waits", || replica.info("blocked_clients") == "1");
     primary.connect().run("XADD s 1-1 f v");
     assert_eq!(waiting.read().to_string(), "[[\"s\", [[\"1-1\", [\"f\", \"v\"]]]]]");
-    // Of another primary, they would wait for what is there already.
+    // With another primary, they would wait for an entry that is already there.
     waiting.send(&["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]).expect("it reads");
     wait_until("it waits", || replica.info("blocked_clients") == "1");
     follow(&replica, Server::start(&peer, PRIMARY).port());
@@ -122,7 +123,7 @@ fn who_waits_is_told_that_the_role_has_changed() {
     assert!(waiting.read_to_end().is_ok_and(|rest| rest.is_empty()));
 }
 
-/// Has the replica lose the link, the primary do this, and the replica come again, for which a part is not enough.
+/// Cuts the replica's link, runs `meanwhile` on the primary, and reconnects the replica for a full sync.
 fn has_come_anew(primary: &Server, replica: &Server, meanwhile: impl FnOnce(&mut Client)) {
     let mut client = primary.connect();
     let syncs = primary.info("sync_full");
@@ -138,7 +139,7 @@ fn has_come_anew(primary: &Server, replica: &Server, meanwhile: impl FnOnce(&mut
 
 const SMALL_BACKLOG: &[&str] = &["--repl-backlog-size", "16384"];
 
-/// Who waits for what comes by a full sync is served, whichever way it is loaded.
+/// A full sync serves the clients that wait for its data, in every way of loading.
 #[test]
 fn what_comes_by_a_full_sync_is_not_waited_for() {
     let Some(peer) = Program::oracle(Peer::Redis) else { return };
@@ -159,7 +160,7 @@ fn what_comes_by_a_full_sync_is_not_waited_for() {
     }
 }
 
-/// Of the same history, the present data are read until the others are whole.
+/// In the same history, reads are served from the present data until the new data are complete.
 #[test]
 fn the_old_data_are_served_until_the_swap() {
     let Some(peer) = Program::oracle(Peer::Redis) else { return };
@@ -196,8 +197,8 @@ fn the_old_data_are_served_until_the_swap() {
     assert_eq!(reader.run("GET which").to_string(), "\"new\"");
 }
 
-/// What a full sync brings and takes is nothing that save points count; what comes behind it is. Where it came by a file, that
-/// has all; Redis counts on from what was there before.
+/// A full sync is no change for save points; later writes are. If it came as a file, that file is complete;
+/// Redis goes on counting from the earlier number.
 #[test]
 fn a_full_sync_is_no_change_of_save_points() {
     let Some(peer) = Program::oracle(Peer::Redis) else { return };
@@ -211,7 +212,7 @@ fn a_full_sync_is_no_change_of_save_points() {
         follow(&replica, primary.port());
         await_link(&replica);
         let changes = || replica.info("rdb_changes_since_last_save");
-        // What is in the file that has come is on disk.
+        // The received file is on disk.
         let before = if way == "disabled" { 0 } else { 2 };
         assert_eq!(changes(), before.to_string(), "{way}");
         has_come_anew(&primary, &replica, |_| ());
@@ -221,7 +222,7 @@ fn a_full_sync_is_no_change_of_save_points() {
     }
 }
 
-/// FLUSHALL takes what is on disk as well, also where the primary says so: a replica that starts again alone has nothing.
+/// A replicated FLUSHALL also removes the data on disk: a replica restarted alone is empty.
 #[test]
 fn what_the_primary_has_flushed_does_not_come_back() {
     let Some((primary, mut replica)) = pair(&["--save", "3600 1000000"]) else { return };
@@ -243,7 +244,7 @@ fn what_the_primary_has_flushed_does_not_come_back() {
     assert_eq!(replica.connect().run("DBSIZE").to_string(), ":0");
 }
 
-/// REPLICAOF NO ONE: the data stay, and the former name of their history is remembered.
+/// REPLICAOF NO ONE: the data stay, and the replica remembers the former id of their history.
 #[test]
 fn a_replica_becomes_a_primary() {
     let Some((primary, replica)) = pair(&[]) else { return };
@@ -263,8 +264,7 @@ fn a_replica_becomes_a_primary() {
     assert!(!client.run("CLIENT LIST").to_string().contains("flags=M"));
 }
 
-/// The log on disk is begun anew with what was taken over, and has what came after it.
-/// However the thread that follows and the order to follow nobody meet: data of its own stay.
+/// In every order of the replication thread and the command, the promoted server keeps its own data.
 #[test]
 fn who_is_made_a_primary_follows_nobody() {
     const PROMOTED: &str = "MASTER MODE enabled";
@@ -318,8 +318,8 @@ fn what_was_taken_over_is_in_the_log() {
     }
 }
 
-/// A primary sends nothing while its replica loads, for as long as that takes. What it writes meanwhile is kept for who is
-/// connected, and for nobody else.
+/// A primary sends nothing while its replica loads, however long. It keeps its writes for connected replicas
+/// only.
 #[test]
 fn loading_may_take_longer_than_a_silence() {
     for way in ["disabled", "swapdb", "flush-before-load"] {
@@ -357,7 +357,7 @@ fn the_link_can_be_killed_and_comes_back() {
     await_equal(&primary, &replica);
 }
 
-/// A full sync brings the functions of the primary, too, and no others stay.
+/// A full sync replaces all functions by the primary's.
 #[test]
 fn functions_are_those_of_the_primary() {
     let load = |server: &Server, name: &str| {
@@ -385,7 +385,7 @@ fn functions_are_those_of_the_primary() {
     }
 }
 
-/// What the primary sends meanwhile is run as soon as the script lets it.
+/// The replica applies the stream as soon as the script lets it.
 #[test]
 fn a_script_that_does_not_end_loses_nothing_of_the_stream() {
     let Some((primary, replica)) = pair(&["--lua-time-limit", "10"]) else { return };
@@ -404,11 +404,11 @@ fn a_script_that_does_not_end_loses_nothing_of_the_stream() {
     assert_eq!(client.run("GET n").to_string(), "\"1000\"");
 }
 
-/// DEBUG RELOAD takes the data through the disk and back while the stream comes in: nothing of it is lost.
+/// DEBUG RELOAD writes and reads the data while the stream goes on: nothing of the stream is lost.
 #[test]
 fn a_reload_loses_nothing_of_the_stream() {
     let (primary, replica) = (Server::start(&program(), PRIMARY), Server::start(&program(), REPLICA));
-    primary.connect().run("DEBUG POPULATE 30000 key 20"); // which is in no stream
+    primary.connect().run("DEBUG POPULATE 30000 key 20"); // not part of the stream
     follow(&replica, primary.port());
     await_link(&replica);
     let has_ended = std::sync::atomic::AtomicBool::new(false);
@@ -432,7 +432,7 @@ fn a_reload_loses_nothing_of_the_stream() {
     assert_eq!(size(&primary), size(&replica));
 }
 
-/// The stream has the names that commands have everywhere, whatever clients have to call them.
+/// The stream has the standard names of commands, whatever names the clients use.
 #[test]
 fn a_command_that_is_renamed_is_applied() {
     let renamed = ["--rename-command", "FLUSHALL", "secretflush", "--rename-command", "SELECT", ""];
@@ -449,8 +449,8 @@ fn a_command_that_is_renamed_is_applied() {
     assert_eq!(replica.info("master_commands_failed"), "0");
 }
 
-/// A full sync makes other keys of all that there were: caches are told to drop everything, and whoever listens goes on
-/// hearing.
+/// A full sync replaces all keys: client-side caches are invalidated as a whole, and subscribers go on
+/// receiving events.
 #[test]
 fn who_listens_hears_of_a_full_sync_and_of_what_comes_behind() {
     for way in ["disabled", "swapdb", "flush-before-load"] {
@@ -474,11 +474,12 @@ fn who_listens_hears_of_a_full_sync_and_of_what_comes_behind() {
         primary.connect().run("SET later 1");
         assert_eq!(cache.read().to_string(), ">[\"invalidate\", [\"later\"]]", "{way}");
         let told = [listener.read().to_string(), listener.read().to_string()];
-        assert!(told.iter().all(|told| told.contains("\"later\"")), "{way}: {told:?}"); // that it is new, and set
+        // events "new" and "set"
+        assert!(told.iter().all(|told| told.contains("\"later\"")), "{way}: {told:?}");
     }
 }
 
-/// Data that arrive meanwhile do not take the place of those that the end saves, and do not keep it from saving them.
+/// Data that arrive during a shutdown replace neither the saved data nor the save itself.
 #[test]
 fn a_replica_ends_while_it_is_sent_everything() {
     let (primary, mut replica) = (start(&[]), start(&["--save", "3600 1"]));
@@ -500,7 +501,7 @@ fn a_replica_ends_while_it_is_sent_everything() {
     assert_eq!(again.connect().run("GET key:7").to_string(), "\"300\"");
 }
 
-/// Who closes clients does not mean the primary, unless it is asked for.
+/// CLIENT KILL does not close the link to the primary, unless its filter asks for it.
 #[test]
 fn the_link_is_no_client_like_others() {
     let Some((primary, replica)) = pair(&[]) else { return };
@@ -512,7 +513,8 @@ fn the_link_is_no_client_like_others() {
     let listed = client.run("CLIENT LIST TYPE master").to_string();
     assert!(listed.contains("flags=M"), "{listed}");
     assert!(!client.run("CLIENT LIST TYPE normal").to_string().contains("flags=M"));
-    // From the reply on the link is down, or another one stands: who waits for one to stand does not see the former one.
+    // From the reply on the link is down, or new: a client that waits for a link does not see the former
+    // link.
     for syncs in 1..20 {
         assert_eq!(client.run("CLIENT KILL TYPE master").as_int(), Some(1));
         let info = client.run("INFO replication").to_string();
@@ -526,7 +528,7 @@ fn the_link_is_no_client_like_others() {
     await_equal(&primary, &replica);
 }
 
-/// Of the time before, Sentinel would think that its data are that old.
+/// Otherwise Sentinel would add the time before, and think that the data are so old.
 #[test]
 fn how_long_a_link_has_been_down_is_not_known_of_the_one_before() {
     let (primary, replica) = (start(&[]), start(&[]));
@@ -539,8 +541,8 @@ fn how_long_a_link_has_been_down_is_not_known_of_the_one_before() {
     assert_eq!(replica.info("master_link_down_since_seconds"), "-1");
 }
 
-/// What clients of a writable replica let expire goes by its own clock, since nobody else knows of it; what the primary has, by the
-/// primary's word, as ever.
+/// A key with expiry that a client wrote to a writable replica expires by the replica's own clock, since the
+/// primary does not know it. Keys of the primary expire by its stream, as ever.
 #[test]
 fn a_replicas_own_keys_expire() {
     for log in ["no", "yes"] {

@@ -1,4 +1,5 @@
-//! Much announced, much sent, nothing read: what is configured bounds it, and what is not there costs nothing.
+//! Large announcements, large amounts of data, unread replies: limits hold, and announced bytes cost nothing
+//! until sent.
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
@@ -47,7 +48,7 @@ fn a_gigabyte_is_refused_where_the_limit_is_half_of_it() {
     assert_eq!(answer, b"-ERR Protocol error: invalid bulk length\r\n");
 }
 
-/// A client whose own receive buffer is small, so that the server's output has nowhere to go.
+/// A client with a small receive buffer of its own, so that the server's output gets stuck.
 fn deaf(server: &Server) -> Client {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     socket.set_recv_buffer_size(4 * 1024).expect("a small buffer");
@@ -57,7 +58,7 @@ fn deaf(server: &Server) -> Client {
     client
 }
 
-/// Asks for a megabyte a thousand times and reads nothing. The server may hang up before all is sent.
+/// Requests a megabyte a thousand times and reads nothing. The server may close before all requests are sent.
 fn ask_for_a_gigabyte(client: &mut Client) {
     let _ = client.send_raw(&b"GET big\r\n".repeat(1_000));
 }
@@ -84,7 +85,7 @@ fn clients_that_never_read_are_hung_up_on_at_the_hard_limit() {
     wait_until("the buffers are freed", || used_memory(&server) < 8 * MIB);
 }
 
-/// Each of these takes a connection's whole share of a turn, so others come in between.
+/// Each request uses up a connection's share of a turn, so other connections come in between.
 fn pipeline_of_turns(values: usize) -> Vec<u8> {
     b"DEBUG SLEEP 0.001\r\nGET value\r\n".repeat(values)
 }
@@ -97,7 +98,7 @@ fn the_limit_is_about_all_replies_to_a_pipeline_however_many_turns_it_takes() {
     assert_eq!(setter.call(&[b"SET", &b"value"[..], &[b'x'; 10_000]]).to_string(), "OK");
     let mut greedy = server.connect();
     greedy.send_raw(&pipeline_of_turns(12)).expect("connected");
-    // What comes meanwhile is no reason to send what there is.
+    // Later requests do not cause an early send of the replies.
     (0..20).for_each(|_| {
         let _ = greedy.send_raw(b"PING\r\n");
         std::thread::sleep(Duration::from_millis(1));
@@ -105,7 +106,8 @@ fn the_limit_is_about_all_replies_to_a_pipeline_however_many_turns_it_takes() {
     let kind = greedy.try_read().expect_err("not even the first reply comes").kind();
     assert!(matches!(kind, ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset), "{kind}");
     let mut modest = server.connect();
-    // There is more behind the last turn, and it has no reply: the beginning of a request, and one whose reply is not wanted.
+    // Bytes without a reply follow the last turn: the beginning of a request, or a request whose reply is not
+    // wanted.
     for (rest, end) in [("GE", "T none\r\n"), ("CLIENT REPLY SKIP\r\n", "PING\r\nGET none\r\n")] {
         let pipeline = [&pipeline_of_turns(9), &b"DEBUG SLEEP 0.001\r\n"[..], rest.as_bytes()].concat();
         modest.send_raw(&pipeline).expect("connected");
@@ -203,7 +205,7 @@ fn memory_of_clients_that_left_is_given_back() {
     server.assert_healthy();
 }
 
-/// As `ulimit -n` for a process that runs.
+/// As `ulimit -n`, for a running process.
 fn limit_descriptors(server: &Server, soft: u64) -> libc::rlimit {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     let pid = server.pid() as libc::pid_t;
@@ -243,7 +245,8 @@ fn without_descriptors_connections_wait_and_cost_nothing() {
     assert_eq!(waiting.read().to_string(), "PONG");
 }
 
-/// Errors are longer than what causes them, and need no password: of those who have not said who they are, nothing waits.
+/// An error is longer than its cause, and needs no password: no replies are queued for unauthenticated
+/// clients.
 #[test]
 fn strangers_who_do_not_read_are_hung_up_on() {
     let mut server = start(&["--requirepass", "secret"]);
@@ -254,7 +257,8 @@ fn strangers_who_do_not_read_are_hung_up_on() {
     assert!(sent < 500, "all of it was taken");
     let more = server.rss().saturating_sub(before);
     assert!(more < 16 * MIB, "{} MiB", more / MIB);
-    // Who reads is told of every mistake; and who has been known may have much to read, even if he is not any more.
+    // A client that reads gets every error. A client that was authenticated may have long replies queued,
+    // even after it loses its login.
     let mut patient = server.connect();
     patient.send_raw(&b"a\n".repeat(1_000)).expect("connected");
     (0..1_000).for_each(|_| assert!(patient.read().is_error()));
@@ -270,7 +274,7 @@ fn strangers_who_do_not_read_are_hung_up_on() {
     server.assert_healthy();
 }
 
-/// The witness is served by the same worker.
+/// The same worker serves the witness.
 #[test]
 fn forty_thousand_prefixes_keep_nobody_waiting() {
     const PREFIXES: usize = 40_000;
@@ -295,8 +299,8 @@ fn forty_thousand_prefixes_keep_nobody_waiting() {
     });
 }
 
-/// Replies end in an error where Lua's stack does, at the same depth as Redis', so no client has to read
-/// deeper ones.
+/// Replies are cut with an error at the depth of Lua's stack limit, as in Redis, so clients need not parse
+/// deeper replies.
 #[test]
 fn nested_replies_of_scripts_end_at_a_bound() {
     let Some(oracle) = Program::oracle(Peer::Redis) else { return };

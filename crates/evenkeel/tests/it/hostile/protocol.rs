@@ -1,4 +1,4 @@
-//! Bytes that are cut, wrong, or random.
+//! Cut, wrong and random bytes.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ fn requests_that_are_none_get_the_protocols_error_and_are_hung_up_on() {
     ];
     for (bytes, error) in cases {
         let mut client = server.connect();
-        // What comes before the rubbish is answered first.
+        // Commands before the invalid bytes are answered first.
         client.send_raw(&[b"PING\r\n", bytes.as_bytes()].concat()).expect("connected");
         let answer = client.read_to_end().expect("the server hangs up");
         let expected = format!("+PONG\r\n-ERR Protocol error: {error}\r\n");
@@ -117,7 +117,7 @@ fn clients_that_leave_without_reading_are_forgotten() {
     wait_until("the connections are gone", || server.info("connected_clients") == "1");
 }
 
-/// Random changes to valid requests, on many connections: answered, refused or hung up on, but survived.
+/// Random changes of valid requests, on many connections: each gets a reply, an error or a closed connection.
 #[test]
 fn mutated_requests_are_survived() {
     let seed = fresh_seed();
@@ -128,7 +128,7 @@ fn mutated_requests_are_survived() {
         for _ in 0..1_500 {
             let mut client = server.connect();
             client.send_raw(&mutated(&mut random)).expect("connected");
-            let _ = client.finish_sending(); // it may have been hung up on already
+            let _ = client.finish_sending(); // the server may have closed already
             client.read_to_end().expect("an end, one way or the other");
         }
     });
@@ -153,8 +153,8 @@ fn mutated(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// A line is read in place, and its quotes are gone then: behind a command that waits, or that is paused, it must not have
-/// been.
+/// An inline request is parsed in place, which removes its quotes: behind a blocked or paused command it must
+/// still be intact.
 #[test]
 fn a_quoted_line_behind_a_command_that_waits_is_read_once() {
     let mut server = start(&[]);
@@ -174,7 +174,7 @@ fn a_quoted_line_behind_a_command_that_waits_is_read_once() {
     server.assert_healthy();
 }
 
-/// Empty lines are no requests: what is put back for one that is paused are its own bytes.
+/// Empty lines are no requests: exactly the bytes of a paused request are put back.
 #[test]
 fn empty_lines_before_a_request_that_is_paused_change_nothing() {
     let mut server = start(&[]);
@@ -194,7 +194,7 @@ fn empty_lines_before_a_request_that_is_paused_change_nothing() {
             assert_eq!(client.read().to_string(), *reply, "{requests:?}");
         }
     }
-    // Nobody has to log in for this one.
+    // This command needs no authentication.
     let mut stranger = server.connect();
     other.run("CLIENT PAUSE 50 ALL");
     stranger.send_raw(b"\r\nHELLO\r\n").expect("connected");
@@ -211,7 +211,8 @@ fn a_reply_that_is_to_be_skipped_is_that_of_a_command_that_was_paused() {
     assert_eq!(client.read().to_string(), "\"v\"");
 }
 
-/// Much is sent, and then the end of it: it is answered, and the end is seen, however many turns that takes.
+/// Much data, then the end of the stream: all requests are answered and the end is seen, in any number of
+/// turns.
 #[test]
 fn the_end_of_a_long_stream_is_not_forgotten() {
     const REQUESTS: usize = 60_000;
@@ -227,7 +228,7 @@ fn the_end_of_a_long_stream_is_not_forgotten() {
     }
 }
 
-/// A client that was killed does nothing any more, whatever it has sent in the same moment.
+/// A killed client executes nothing more, even requests sent at the same time.
 #[test]
 fn who_is_killed_in_the_same_turn_is_not_served() {
     const ROUNDS: usize = 200;
@@ -237,7 +238,7 @@ fn who_is_killed_in_the_same_turn_is_not_served() {
         let mut victim = server.connect();
         let id = victim.run("CLIENT ID").to_string();
         let id = id.trim_start_matches(':');
-        // Both wait in the kernel until the worker is back.
+        // Both requests wait in the kernel until the worker is back.
         counter.send_raw(b"DEBUG SLEEP 0.002\r\n").expect("connected");
         std::thread::sleep(std::time::Duration::from_millis(1));
         let kill = format!("CLIENT KILL ID {id}\r\nEXISTS killed\r\n");
@@ -252,7 +253,7 @@ fn who_is_killed_in_the_same_turn_is_not_served() {
     }
 }
 
-/// A replica's connection hears of nothing but the stream: what it listened to, tracked and watched before has ended.
+/// A replica's connection receives the stream alone: earlier subscriptions, tracking and watches have ended.
 #[test]
 fn who_becomes_a_replica_listens_to_nothing_else() {
     let server = start(&[]);
@@ -284,7 +285,7 @@ fn a_client_that_watches_is_reset_while_a_script_is_busy() {
     assert_eq!(other.run("SCRIPT KILL").to_string(), "OK");
     wait_until("it has ended", || other.run("PING").to_string() == "PONG");
     assert_eq!(server.info("watching_clients"), "0");
-    // Nothing is left of the watch in its slot: this one is another.
+    // No watch is left in the slot: this is a new watch.
     other.run("WATCH k");
     client.run("SET k v");
     other.run("MULTI");

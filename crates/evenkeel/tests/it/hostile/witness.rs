@@ -1,22 +1,23 @@
-//! Somebody else on the same server, who must not notice.
+//! Another client on the same server, which must not notice the attack.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use evenkeel_testkit::Server;
 
-/// What the witness may wait: on two cores that also run the attack, tens of milliseconds are the scheduler's.
+/// Longest wait of the witness: on two cores that also run the attack, tens of milliseconds are the
+/// scheduler's.
 const WAIT_MAX: Duration = Duration::from_millis(1_000);
 const MEDIAN_MAX: Duration = Duration::from_millis(100);
 
-/// Runs the attack while another client sets and gets a key of its own, and judges what that client saw.
+/// Runs the attack while another client sets and gets a key of its own, and checks its waits and replies.
 #[track_caller]
 pub(super) fn while_serving_others(server: &mut Server, attack: impl FnOnce(&Server)) {
     let done = AtomicBool::new(false);
     let waits = std::thread::scope(|scope| {
         let (server, done) = (&*server, &done);
         let witness = scope.spawn(move || serve(server, done));
-        // Also when the attack's own assertions fail, the witness must end.
+        // The witness must end even if the attack's assertions fail.
         let _ends = EndOnDrop(done);
         attack(server);
         drop(_ends);

@@ -1,8 +1,9 @@
-//! Clients from other machines, which protected mode keeps out.
+//! Clients from other machines, which protected mode refuses.
 //!
-//! They are played in a network namespace of the test's own: there the loopback device also has an address that is none
-//! of the loopback's, and nothing outside can reach the server. A namespace belongs to a thread, so the whole test
-//! runs on one, and `nsenter` puts the server beside it. That takes root; elsewhere the test says so and passes.
+//! The test has a network namespace of its own: there the loopback device also has an address outside the
+//! loopback's block, and no other process can reach the server. A namespace belongs to a thread, so the whole
+//! test runs on a single thread, and `nsenter` starts the server there. That takes root; otherwise the test
+//! says so and passes.
 
 use std::fs::File;
 use std::io;
@@ -17,10 +18,10 @@ use crate::program;
 use crate::tls::certs::Certs;
 use crate::tls::{start_secure_as, tunnel};
 
-/// Of the block that documentation uses (RFC 5737): nobody's.
+/// An unassigned address, from the block for documentation (RFC 5737).
 const ADDRESS: [u8; 4] = [192, 0, 2, 7];
 
-/// Runs the test on a thread with a network of its own; gives it the command that starts a program there.
+/// Runs the test on a thread with a network of its own; passes it the command that starts a program there.
 fn in_a_network_of_its_own(test: impl FnOnce(&[&str]) + Send) {
     let outcome = std::thread::scope(|scope| {
         let thread = scope.spawn(|| match enter_new_network() {
@@ -36,7 +37,7 @@ fn in_a_network_of_its_own(test: impl FnOnce(&[&str]) + Send) {
 }
 
 fn enter_new_network() -> io::Result<File> {
-    // SAFETY: takes a number, and changes only which network the calling thread sees.
+    // SAFETY: takes a number, and changes only the calling thread's network.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -68,7 +69,7 @@ fn protected_mode_lets_nobody_in_from_elsewhere() {
     });
 }
 
-/// Before there is a handshake, nobody can be told anything.
+/// Before the handshake no message can be sent to the client.
 #[test]
 fn protected_mode_says_so_through_tls() {
     in_a_network_of_its_own(|prefix| {

@@ -1,4 +1,4 @@
-//! Redis and Valkey as replicas of ours hold what we hold, whatever clients do.
+//! Redis and Valkey as replicas of Evenkeel have its data, whatever clients do.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use super::{REPLICA, assert_same, attach, number, ok, peers, primary, replicas, 
 use crate::Ends;
 use crate::random::send_random;
 
-/// Not for servers of a test that goes on, or nothing that is passed on to replicas.
+/// Not for a server that the test goes on to use, or not replicated.
 const LEFT_OUT: &[&str] =
     &["DEBUG", "CONFIG", "SHUTDOWN", "RESET", "CLIENT", "MONITOR", "SUBSCRIBE", "PSUBSCRIBE", "REPLICAOF"];
 
@@ -62,7 +62,7 @@ impl Bank {
         fill.chunks(1_000).for_each(|some| drop(client.pipeline(some)));
     }
 
-    /// Goes on until it ends.
+    /// Transfers until the end of the test.
     fn transfer(&self, client: &mut Client, random: &mut Random) {
         while !self.ends.load(Relaxed) {
             let (from, to) = (random.below(self.accounts), random.below(self.accounts));
@@ -82,7 +82,7 @@ impl Bank {
     }
 }
 
-/// The sum over all accounts, as a server has it at one moment.
+/// The sum over all accounts of a server, at a single point in time.
 fn sum(server: &Server, accounts: usize) -> i64 {
     let names = (0..accounts).map(|n| format!("account:{n}"));
     let question: Vec<String> = std::iter::once("MGET".to_owned()).chain(names).collect();
@@ -94,7 +94,7 @@ fn sum(server: &Server, accounts: usize) -> i64 {
     reply.as_items().expect("an array").iter().map(number).sum()
 }
 
-/// Replicas come while others write; each sees whole transactions only, and in the end all have the same.
+/// Replicas attach under load; each sees whole transactions only, and all end with equal data.
 fn under_load(args: &[&str]) {
     let (server, bank) = (primary(args), Bank { accounts: 2_000, ends: AtomicBool::new(false) });
     let replicas: Vec<Server> = peers().into_iter().chain(replicas()).collect();
@@ -132,13 +132,13 @@ fn replicas_come_while_an_append_only_file_is_kept() {
     under_load(&["--appendonly", "yes", "--appendfsync", "everysec"]);
 }
 
-/// By way of a file, with its length said before.
+/// By a file, with its length announced.
 #[test]
 fn replicas_come_by_way_of_the_disk() {
     under_load(&["--repl-diskless-sync", "no"]);
 }
 
-/// Nobody reads the keys that expire, on either side: the primary's sweep removes them, and says so.
+/// No client reads the keys that expire, on either side: the primary's sweep removes and replicates them.
 #[test]
 fn what_expires_is_removed_by_the_primary() {
     let server = primary(&[]);
@@ -169,12 +169,12 @@ fn what_is_evicted_is_removed_at_replicas() {
         (0..20_000).map(|n| vec!["SET".into(), format!("key:{n}"), value.clone()]).collect();
     sets.chunks(100).for_each(|some| drop(client.pipeline(some)));
     assert!(server.info("evicted_keys").parse::<u64>().is_ok_and(|keys| keys > 1_000), "some were evicted");
-    // Being asked takes memory, too.
+    // A question takes memory, too.
     ok(&mut client, "CONFIG SET maxmemory 0");
     replicas.iter().for_each(|replica| assert_same(&server, replica));
 }
 
-/// Libraries that come with the snapshot, behind it, and go.
+/// Libraries that come with the snapshot, come later, and are deleted.
 #[test]
 fn functions_are_those_of_the_primary() {
     let server = primary(&[]);
@@ -194,7 +194,7 @@ fn functions_are_those_of_the_primary() {
     run(&["FUNCTION", "LOAD", "REPLACE", &code("early", "2")]);
     run(&["FUNCTION", "LOAD", &code("gone", "1")]);
     run(&["FUNCTION", "DELETE", "gone"]);
-    // What is listed has no order.
+    // The list has no order.
     let listed = |server: &Server| {
         let mut client = server.connect();
         ["early", "late", "gone"].map(|name| {
@@ -209,7 +209,7 @@ fn functions_are_those_of_the_primary() {
     assert!(listed(&server)[0].1 == "\"2\"" && listed(&server)[2].1.contains("not found"));
 }
 
-/// A script writes several keys, to another database, what nobody can foresee, and a part before it fails.
+/// A script writes several keys, another database, and random data, and a part before it fails.
 const SCRIPT: &str = "
     redis.call('INCR', KEYS[1])
     redis.call('SADD', KEYS[2], math.random(1000000), math.random(1000000), 'same')
@@ -223,7 +223,7 @@ const SCRIPT: &str = "
     if ARGV[2] then redis.call('INCR', 'list') end
     return redis.call('LLEN', 'list')";
 
-/// What scripts and functions do on ours comes to all replicas, also when they do it in a transaction or fail halfway.
+/// Effects of scripts and functions reach all replicas, also from transactions and from failed scripts.
 #[test]
 fn effects_of_scripts_and_functions_are_those_of_the_primary() {
     let server = primary(&[]);
@@ -262,7 +262,7 @@ fn effects_of_scripts_and_functions_are_those_of_the_primary() {
     }
 }
 
-/// One that says more than could ever be read holds up nobody either.
+/// A replica that sends more than can be read delays no other client either.
 #[test]
 fn one_that_never_stops_talking_holds_up_nobody() {
     let (server, replica) = (primary(&[]), primary(&[]));
@@ -292,8 +292,8 @@ fn one_that_never_stops_talking_holds_up_nobody() {
     assert_same(&server, &replica);
 }
 
-/// One that asks for everything and reads nothing holds up neither the clients nor a replica that reads, and goes when it is
-/// too far behind.
+/// A replica that asks for a full sync and reads nothing delays neither clients nor a replica that reads, and
+/// is closed when it is too far behind.
 #[test]
 fn one_that_never_reads_holds_up_nobody() {
     let server = primary(&["--client-output-buffer-limit", "replica 16mb 0 0"]);
@@ -319,7 +319,7 @@ fn one_that_never_reads_holds_up_nobody() {
     drop(deaf);
 }
 
-/// Messages go to replicas, and not to the append-only file, which keeps what is data.
+/// Messages are sent to replicas, but not written to the append-only file, which keeps data only.
 #[test]
 fn who_listens_at_a_replica_hears_what_is_published() {
     for replica in peers() {
@@ -344,18 +344,18 @@ fn who_listens_at_a_replica_hears_what_is_published() {
     }
 }
 
-/// The kernel keeps little of what is not read; left to itself, it may keep as much as `tcp_rmem` says: 32 MB somewhere.
+/// Limits the kernel's receive buffer: by default it may grow to `tcp_rmem`, 32 MB on some machines.
 pub(super) fn have_small_buffer(stream: &TcpStream) {
     let size: libc::c_int = 64 * 1024;
     let len = size_of_val(&size) as libc::socklen_t;
-    // SAFETY: the descriptor is open, and the kernel reads one integer.
+    // SAFETY: the descriptor is open, and the kernel reads a single integer.
     let set = unsafe {
         libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, (&raw const size).cast(), len)
     };
     assert_eq!(set, 0);
 }
 
-/// What is kept for one that catches up may be more than any limit says, as long as it takes some of it.
+/// The backlog for a replica that catches up may exceed every limit, as long as the replica reads.
 #[test]
 fn one_that_catches_up_and_takes_nothing_goes() {
     let limit = ["--client-output-buffer-limit", "replica 8mb 0 0", "--repl-backlog-size", "1mb"];
@@ -377,24 +377,24 @@ fn one_that_catches_up_and_takes_nothing_goes() {
             line.clear();
             replica.read_line(&mut line).expect("a line");
         }
-        // Behind a snapshot that fits into no socket comes what fits into none either.
+        // Both the snapshot and the later writes exceed a socket's buffers.
         write(0..32);
         let len = line.trim_end()[1..].parse().expect("a length");
         let taken = std::io::copy(&mut replica.by_ref().take(len), &mut std::io::sink());
         assert_eq!(taken.expect("all of it"), len);
         if says_that_it_is_there {
-            // It might be loading what it was sent, and reads nothing then.
+            // The replica could be loading its snapshot, during which it reads nothing.
             for _ in 0..20 {
                 replica.get_mut().write_all(b"\n").expect("it is there");
                 std::thread::sleep(Duration::from_millis(200));
             }
             assert_eq!(server.info("connected_slaves"), "1");
-            let ack = b"*3\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n$1\r\n0\r\n"; // it has loaded
+            let ack = b"*3\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n$1\r\n0\r\n"; // loaded
             replica.get_mut().write_all(ack).expect("it reads");
         }
         wait_until("it is gone", || {
             if says_that_it_is_there {
-                _ = replica.get_mut().write_all(b"\n"); // until it is gone
+                _ = replica.get_mut().write_all(b"\n"); // until it is closed
             }
             server.info("connected_slaves") == "0"
         });

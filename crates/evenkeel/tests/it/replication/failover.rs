@@ -21,7 +21,7 @@ fn ours(args: &[&str]) -> Server {
     server(&program(), args)
 }
 
-/// The pairs between which a failover goes: ours to ours, and where Redis and Valkey are there, from and to them.
+/// The pairs of a failover: Evenkeel to Evenkeel, and, if available, to and from Redis and Valkey.
 fn pairs() -> Vec<[Server; 2]> {
     let mut pairs = vec![[ours(&[]), ours(&[])]];
     for peer in [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle) {
@@ -93,7 +93,7 @@ fn whoever_has_all_is_taken_if_nobody_is_named() {
     assert_eq!(quick.connect().run("GET k").to_string(), "\"v\"");
 }
 
-/// However long the snapshot takes that is being taken.
+/// However long a snapshot in progress takes.
 #[test]
 fn a_snapshot_keeps_nobody_waiting() {
     let (primary, replica) = (ours(&["--rdb-key-save-delay", "100000"]), ours(&[]));
@@ -108,16 +108,16 @@ fn a_snapshot_keeps_nobody_waiting() {
     assert_eq!((role(&primary).as_str(), role(&replica).as_str()), ("slave", "master"));
 }
 
-/// What is kept.
+/// The writes that must survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kept {
-    /// All that was acknowledged: the other one is waited for.
+    /// All acknowledged writes: the primary waits for its replica.
     All,
-    /// What a replica has acknowledged (WAIT): the other one takes over whatever it has.
+    /// Writes that a replica has acknowledged (WAIT): the replica takes over in any state.
     Replicated,
 }
 
-/// Clients that write all the time to whoever takes it, while the roles change again and again.
+/// Clients write all the time to the current primary, while the roles change repeatedly.
 fn writers_lose_nothing(pair: &[Server; 2], rounds: usize, pause: Duration, kept: Kept) {
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
@@ -145,9 +145,9 @@ fn writers_lose_nothing(pair: &[Server; 2], rounds: usize, pause: Duration, kept
             let (from, to) = (round % 2, (round + 1) % 2);
             await_link(&pair[to]);
             if kept == Kept::Replicated {
-                std::thread::sleep(pause); // nothing is acknowledged while nobody follows
+                std::thread::sleep(pause); // without a replica no write is acknowledged
             }
-            // It has far to go when it is chosen.
+            // The chosen replica is far behind.
             freeze(&pair[to]);
             let mut client = pair[from].connect();
             (0..FILLERS).for_each(|_| ok(&mut client, &filler));
@@ -165,7 +165,7 @@ fn writers_lose_nothing(pair: &[Server; 2], rounds: usize, pause: Duration, kept
         ends.store(true, Relaxed);
     });
     let (primary, replica) = (&pair[rounds % 2], &pair[(rounds + 1) % 2]);
-    // What is there in the end belongs to the history, too.
+    // The final data must belong to the history.
     let mut client = primary.connect();
     for key in 0..KEYS {
         let called = recorder.begin();
@@ -185,15 +185,15 @@ fn writers_lose_nothing(pair: &[Server; 2], rounds: usize, pause: Duration, kept
 
 const KEYS: u64 = 8;
 
-/// Large values, which take a replica some time.
+/// Large values, which delay a replica.
 const FILLERS: usize = 150;
 
 fn text(value: &evenkeel_resp::value::Value) -> Option<i64> {
     value.as_bytes().map(|bytes| String::from_utf8_lossy(bytes).parse().expect("a number"))
 }
 
-/// Writes until this server says that it is not the one; how many writes were acknowledged. Whatever reads is a
-/// command that writes, since a replica would reply to others with what it has.
+/// Writes until this server is no longer the primary; returns the number of acknowledged writes. Every read
+/// is done by a command that writes, since a replica would answer others from its own data.
 fn write_until_refused(
     client: &mut Client,
     recorder: &Recorder,
@@ -221,7 +221,7 @@ fn write_until_refused(
                         || refusal.contains("LOADING"),
                     "{refusal}"
                 );
-                return count; // not done
+                return count; // not executed
             }
             Ok(reply) => reply,
             Err(_) => {
@@ -235,7 +235,7 @@ fn write_until_refused(
             Op::Add(number, _) => Op::Add(number, reply.as_int().expect("a number")),
             op => op,
         };
-        // Whoever takes over without waiting may lack what no replica has.
+        // A forced takeover may lose writes that no replica has.
         let mut is_kept = || client.try_call(&["WAIT", "1", "5000"]).is_ok_and(|had| had.as_int() >= Some(1));
         if kept == Kept::Replicated && !is_kept() {
             recorder.lost(called, key, seen);
@@ -257,7 +257,7 @@ fn no_acknowledged_write_is_lost() {
     );
 }
 
-/// Also where the primary is told not to wait for its replica.
+/// Also if the primary is told not to wait for its replica.
 #[test]
 fn no_write_that_was_waited_for_is_lost_by_force() {
     let pair = [ours(&["--threads", "4"]), ours(&["--threads", "4"])];
@@ -271,7 +271,7 @@ fn no_acknowledged_write_is_lost_between_redis_and_ours() {
     }
 }
 
-/// A write that waits for the end of a failover, in its own thread; what it is told.
+/// Sends a write that waits for the end of a failover, on its own thread; returns its reply.
 fn write_later(server: &Server, line: &str) -> impl FnOnce() -> String + use<> {
     let mut client = server.connect();
     let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
@@ -358,7 +358,7 @@ fn force_does_it_all_the_same() {
     assert_same(&replica, &primary);
 }
 
-/// Stands before a server, and breaks off the first connection in which it says this.
+/// A proxy before a server that breaks the first connection that contains this word.
 fn break_off(listener: TcpListener, server: u16, word: &'static str) {
     let has_broken = Arc::new(AtomicBool::new(false));
     for mut client in listener.incoming().flatten() {
@@ -366,7 +366,7 @@ fn break_off(listener: TcpListener, server: u16, word: &'static str) {
         let (mut from, mut to) =
             (client.try_clone().expect("a handle"), server.try_clone().expect("a handle"));
         std::thread::spawn(move || {
-            let _ = std::io::copy(&mut from, &mut to); // either side may go away at any time
+            let _ = std::io::copy(&mut from, &mut to); // either side may close at any time
             let _ = to.shutdown(Shutdown::Both);
         });
         let has_broken = has_broken.clone();
@@ -385,7 +385,7 @@ fn break_off(listener: TcpListener, server: u16, word: &'static str) {
     }
 }
 
-/// Whoever was asked may have taken over. So there is no way back, and who takes over is followed.
+/// The replica may have taken over already. So the primary cannot go back, and follows the new primary.
 #[test]
 fn an_answer_that_is_lost_makes_no_two_primaries() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -419,7 +419,7 @@ fn a_target_that_never_answers_is_given_up_by_hand() {
     let id = primary.info("master_replid");
     fail_over(&primary, &replica, "TIMEOUT 100 FORCE");
     wait_until("it asks", || state(&primary) == "failover-in-progress");
-    // Nobody waits for who may never come: this server is a replica already.
+    // Writers do not wait for a replica that may never answer: this server is a replica already.
     assert_eq!(primary.info("paused_reason"), "failover_in_progress");
     const REFUSED: &str = "-READONLY You can't write against a read only replica.";
     assert_eq!(client.run("SET k w").to_string(), REFUSED);
@@ -430,7 +430,7 @@ fn a_target_that_never_answers_is_given_up_by_hand() {
     ok(&mut client, "SET k w");
     assert_eq!((role(&primary).as_str(), primary.info("master_replid2")), ("master", id));
     thaw(&replica);
-    // It may have been asked before it was thawed, and then it is a primary.
+    // The request may have reached it before it was thawed; then it is a primary.
     if role(&replica) == "slave" {
         await_link(&replica);
     }
@@ -463,7 +463,7 @@ fn one_that_refuses_leaves_the_primary_what_it_was() {
     }
 }
 
-/// A server that is not the other's replica, or of another history, does not become a primary on somebody's word.
+/// Only the server's own primary, with the same history, can promote it.
 #[test]
 fn only_its_own_primary_may_promote_a_replica() {
     let (primary, replica) = (ours(&[]), ours(&[]));

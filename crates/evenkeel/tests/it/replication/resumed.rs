@@ -1,4 +1,5 @@
-//! Replicas that were away go on where they were, if what they lack is kept; otherwise they begin anew.
+//! Replicas that were away continue from their offset if the backlog has the rest; otherwise they get a full
+//! sync.
 
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -33,7 +34,7 @@ fn a_connection_that_broke_is_made_good_from_the_backlog() {
     }
 }
 
-/// A replica that is stopped and started again knows from its own snapshot where it was.
+/// A restarted replica knows its offset from its own snapshot.
 #[test]
 fn a_replica_that_was_restarted_goes_on() {
     for peer in [Peer::Redis, Peer::Valkey] {
@@ -56,7 +57,7 @@ fn a_replica_that_was_restarted_goes_on() {
     }
 }
 
-/// A primary and its replicas, after two orderly restarts of the primary that took none of them a snapshot. `loaded` is called
+/// A primary and its replicas, after two clean restarts of the primary without a full sync. Calls `loaded`
 /// after each.
 fn restarted(options: &[&str], loaded: impl Fn(&Server)) -> (Server, Vec<Server>) {
     let mut server = primary(options);
@@ -101,8 +102,8 @@ fn restarted(options: &[&str], loaded: impl Fn(&Server)) -> (Server, Vec<Server>
     (server, replicas)
 }
 
-/// A primary that is stopped and started again knows from its last snapshot where its stream was. Keys that expire
-/// meanwhile are gone on the replicas, too.
+/// A restarted primary knows its offset from its last snapshot. Keys that expire meanwhile are removed on the
+/// replicas, too.
 #[test]
 fn a_primary_that_was_restarted_goes_on() {
     let (mut server, replicas) = restarted(&["--save", "1000 1000"], |server| {
@@ -110,7 +111,7 @@ fn a_primary_that_was_restarted_goes_on() {
     });
     ok(&mut server.connect(), "CONFIG RESETSTAT");
     assert_eq!(number(&server, "sync_partial_ok"), 0);
-    // What a killed one has on disk is older than what its replicas have.
+    // After a kill, its data on disk are older than its replicas' data.
     ok(&mut server.connect(), "SET after it");
     assert_same(&server, &replicas[0]);
     server.kill();
@@ -126,11 +127,11 @@ fn a_primary_that_was_restarted_goes_on() {
 
 const LOGGED: &[&str] = &["--appendonly", "yes", "--save", ""];
 
-/// A primary's append-only file says at its end where the stream was, as its last snapshot does.
+/// A primary's append-only file has its replication offset at the end, like its last snapshot.
 #[test]
 fn a_primary_with_an_append_only_file_goes_on() {
     let (mut server, replicas) = restarted(LOGGED, |_| {});
-    // What a killed one has is more than it says.
+    // After a kill, the file has more than its stored offset covers.
     assert_same(&server, &replicas[0]);
     server.kill();
     server.start_again();
@@ -142,11 +143,11 @@ fn a_primary_with_an_append_only_file_goes_on() {
     });
 }
 
-/// A replica's append-only file says so, too, of a stream that does not stand still.
+/// So does a replica's append-only file, with a stream that goes on.
 #[test]
 fn a_replica_with_an_append_only_file_goes_on() {
     let peers = [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle);
-    // However long the replica takes to come again, what it lacks is kept.
+    // However late the replica returns, the backlog has its rest.
     const BACKLOG: &[&str] = &["--repl-backlog-size", "256mb"];
     let args = [PRIMARY, BACKLOG].concat();
     let primaries = peers.map(|program| Server::start(&program, &args)).chain([primary(BACKLOG)]);
@@ -178,7 +179,7 @@ fn a_replica_with_an_append_only_file_goes_on() {
             assert_eq!((number(&server, "sync_full"), partial()), (1, round), "{}", replica.log());
             assert_same(&server, &replica);
         }
-        // It is only what nothing follows that counts.
+        // Only an offset at the very end of the file counts.
         ok(&mut server.connect(), "SET more v");
         assert_same(&server, &replica);
         wait_until("it is on disk", || replica.info("aof_buffer_length") == "0");
@@ -190,7 +191,7 @@ fn a_replica_with_an_append_only_file_goes_on() {
     }
 }
 
-/// A snapshot that cannot be taken keeps the server, and its replicas go on with the same stream.
+/// If the final snapshot fails, the server stays up, and its replicas continue the same stream.
 #[test]
 fn an_end_that_does_not_come_leaves_the_stream() {
     let server = primary(&["--dbfilename", "taken.rdb"]);
@@ -206,7 +207,7 @@ fn an_end_that_does_not_come_leaves_the_stream() {
     assert_eq!(number(&server, "sync_full"), 1);
 }
 
-/// One that is killed has lost what it had, or does not know where it was.
+/// A killed replica has lost its data, or does not know its offset.
 #[test]
 fn a_replica_that_was_killed_begins_anew() {
     for mut replica in replicas() {
@@ -229,8 +230,8 @@ fn primaries() -> Vec<Server> {
     peers.map(|program| Server::start(&program, PRIMARY)).chain([primary(&[])]).collect()
 }
 
-/// Adds to what is there, so that nothing may come twice; begins and ends in the same database, which is not the first, so that
-/// what comes next does not say it again.
+/// Adds to the present data, so that repeated commands show. Begins and ends in the same database, not the
+/// first, so that the next command comes without SELECT.
 fn write_more(server: &Server) {
     let mut client = server.connect();
     for n in 0..61 {
@@ -241,8 +242,8 @@ fn write_more(server: &Server) {
     }
 }
 
-/// One that is killed has on disk what a snapshot had: its own last one, or that of its last full sync. It is behind what it had
-/// acknowledged, and is sent all from there on.
+/// A killed replica has on disk its own last snapshot, or that of its last full sync. This state is older
+/// than its last acknowledged offset, and the primary sends the rest from there on.
 #[test]
 fn a_replica_that_was_killed_goes_on_from_its_last_snapshot() {
     for server in primaries() {
@@ -252,7 +253,7 @@ fn a_replica_that_was_killed_goes_on_from_its_last_snapshot() {
         for round in 1..=3 {
             write_more(&server);
             assert_same(&server, &replica);
-            // Ours does not say within what it sends where that is.
+            // Evenkeel's snapshot for replicas does not contain its own offset.
             if round > 1 || server.program().peer().is_none() {
                 ok(&mut replica.connect(), "SAVE");
             }
@@ -271,13 +272,13 @@ fn a_replica_that_was_killed_goes_on_from_its_last_snapshot() {
             let log = replica.log();
             let asked = log.rsplit("Trying a partial resynchronization (request ").next().expect("a rest");
             let asked = asked.split([':', ')']).nth(1).and_then(|next| next.parse::<u64>().ok());
-            // The primary may have sent a ping between the snapshot and the question.
+            // The primary may have sent a ping between the snapshot and the request.
             assert!(asked.is_some_and(|next| next <= on_disk + 1 + 28), "{asked:?}, {on_disk} on disk");
         }
     }
 }
 
-/// One that keeps nothing has nothing to go on from, whether it was sent a file or not.
+/// A replica without files has no offset to continue from, in every way of syncing.
 #[test]
 fn a_replica_that_was_killed_and_keeps_nothing_begins_anew() {
     for options in [["--repl-diskless-load", "swapdb"], ["--rdb-del-sync-files", "yes"]] {
@@ -300,7 +301,7 @@ fn a_replica_that_was_killed_and_keeps_nothing_begins_anew() {
     }
 }
 
-/// One that is killed is sent nothing any more, not even what was written in the same moment.
+/// A killed replica gets nothing more, even writes of the same moment.
 #[test]
 fn who_is_killed_gets_nothing_that_is_written_afterwards() {
     for replica in replicas() {
@@ -321,7 +322,7 @@ fn who_is_killed_gets_nothing_that_is_written_afterwards() {
     }
 }
 
-/// What one that was away too long would need is gone.
+/// The backlog no longer has the part that a long absence needs.
 #[test]
 fn what_is_no_longer_kept_is_sent_anew() {
     for replica in replicas() {
@@ -342,7 +343,7 @@ fn what_is_no_longer_kept_is_sent_anew() {
     }
 }
 
-/// Without replicas for long enough the backlog goes, and with it the history: nothing is logged any more.
+/// Without replicas the backlog is freed after a time, and with it the history: the journal ends.
 #[test]
 fn the_backlog_goes_when_nobody_needs_it() {
     for replica in replicas() {
@@ -368,8 +369,8 @@ fn the_backlog_goes_when_nobody_needs_it() {
     }
 }
 
-/// A primary that was killed and kept nothing comes back as the primary of nobody's data: its replicas follow it in that, and in what
-/// comes next.
+/// A killed primary without files comes back empty, as a primary with a new history: its replicas follow it,
+/// become empty, and get its later writes.
 #[test]
 fn a_primary_that_lost_all_is_followed() {
     let mut server = primary(&["--save", ""]);

@@ -1,4 +1,4 @@
-//! How safe a write is: WAIT, `min-replicas-to-write`, and what replicas have when the primary ends.
+//! Safety of writes: WAIT, `min-replicas-to-write`, and the replicas' data when the primary ends.
 
 use std::time::{Duration, Instant};
 
@@ -30,12 +30,12 @@ fn who_waits_is_told_when_replicas_have_it() {
     for replica in &replicas {
         assert_eq!(replica.connect().run("GET k").to_string(), "\"99\"");
     }
-    // More than there are: for as long as it said.
+    // More replicas than there are: waits for the given time.
     let began = Instant::now();
     ok(&mut client, "SET k last");
     assert_eq!(client.run(&format!("WAIT {} 200", count + 1)).as_int(), Some(count));
     assert!(began.elapsed() >= Duration::from_millis(200));
-    // Together in one go.
+    // Pipelined together.
     for n in 0..50 {
         client.send(&["INCR", "n"]).expect("it reads");
         client.send(&["WAIT", "1", "10000"]).expect("it reads");
@@ -44,7 +44,7 @@ fn who_waits_is_told_when_replicas_have_it() {
     }
 }
 
-/// A pool may have written over another connection: what counts is what has been written by anybody, as in Redis.
+/// A pool may write over another connection: as in Redis, WAIT covers all clients' writes.
 #[test]
 fn who_waits_waits_for_what_others_have_written() {
     for server in
@@ -81,7 +81,7 @@ fn who_waits_is_told_when_a_replica_has_it_on_disk() {
             assert_eq!(reply, "[:1, :0]", "what it has is on no disk before its base is whole");
         }
         assert_eq!(client.run("WAITAOF 1 1 30000").to_string(), "[:1, :1]");
-        // It says so when the disk has it, and not only with its next word.
+        // The replica acknowledges as soon as its disk has the write, not only with its next message.
         ok(&mut replica.connect(), "CONFIG SET appendfsync always");
         let began = Instant::now();
         for n in 0..30 {
@@ -127,7 +127,7 @@ fn writes_need_replicas_that_answer() {
     wait_until("writes go on again", || !client.run("SET k v").is_error());
 }
 
-/// One that says nothing for `repl-timeout` is taken for dead.
+/// A replica silent for `repl-timeout` is closed.
 #[test]
 fn one_that_says_nothing_is_given_up() {
     let Some(program) = Program::oracle(Peer::Redis) else { return };
@@ -153,7 +153,7 @@ fn an_orderly_end_leaves_all_at_replicas() {
     }
 }
 
-/// A replica has a log of its own, of whose records its replicas know nothing.
+/// A replica has a journal of its own, whose offsets its replicas do not know.
 #[test]
 fn an_end_of_a_replica_waits_for_what_its_replicas_lack() {
     let first = primary(&[]);
@@ -171,12 +171,12 @@ fn an_end_of_a_replica_waits_for_what_its_replicas_lack() {
     assert!(middle.log().contains("1 of 1 replicas are in sync when shutting down."), "{}", middle.log());
 }
 
-/// Whether it says how long it will wait for replicas before it ends.
+/// Whether INFO reports how long the shutdown will wait for replicas.
 fn counts_down(server: &Server) -> bool {
     server.connect().run("INFO server").to_string().contains("shutdown_in_milliseconds:")
 }
 
-/// Whoever asks for the end while replicas are waited for waits, too, and all hear that it does not come.
+/// A second SHUTDOWN waits as well, and an abort answers all of them.
 #[test]
 fn an_end_that_waits_for_replicas_can_be_aborted() {
     let Some(program) = Program::oracle(Peer::Redis) else { return };
@@ -237,7 +237,7 @@ fn an_end_names_who_lags_behind() {
     thaw(&replica);
 }
 
-/// An append-only file that has just been turned on is not the data before its first base has been written.
+/// A new append-only file does not have the data before its first base is written.
 #[test]
 fn an_end_before_the_first_base_is_refused() {
     let mut server = primary(&["--rdb-key-save-delay", "30000000", "--save", ""]);
@@ -266,7 +266,7 @@ fn replicas_are_listed_as_such() {
     }
 }
 
-/// `far` says that it is to be reached at another address than it comes from.
+/// `far` announces another address than its own.
 fn are_listed(near: &Server, far: &Server) {
     let server = primary(&[]);
     attach(near, &server);

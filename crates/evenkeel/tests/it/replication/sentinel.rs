@@ -1,5 +1,5 @@
-//! Debian's redis-sentinel looks after three servers of ours: it replaces a primary that is lost, and takes the lost one back as
-//! a replica, while a client that asks it whom to talk to goes on.
+//! Debian's redis-sentinel with three Evenkeel servers: it replaces a lost primary, and makes it a replica on
+//! its return, while a client that asks Sentinel for the primary goes on.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -13,15 +13,15 @@ use evenkeel_testkit::{Client, Server};
 use super::{assert_same, attach, number, ok, primary, wait_until};
 use crate::Ends;
 
-/// One that watches `primary`, and is gone with the test, or after a minute. It asks every second, so who is to be down after
-/// little more than that is down whenever the machine is busy.
+/// A Sentinel for `primary`; it ends with the test, or after a minute. It asks every second, so a down-after
+/// time of little more would declare servers down whenever the machine is busy.
 struct Sentinel {
     process: Child,
     port: u16,
 }
 
 impl Sentinel {
-    /// `None` where it is not installed.
+    /// `None` if Sentinel is not installed.
     fn watching(primary: &Server, folder: &Path) -> Option<Sentinel> {
         let port = free_port();
         let config = folder.join("sentinel.conf");
@@ -52,14 +52,14 @@ impl Sentinel {
         client.try_call(words).ok()
     }
 
-    /// The port of whom it takes for the primary.
+    /// The port of the server that it takes for the primary.
     fn primary(&self) -> Option<u16> {
         let address = self.try_ask(&["SENTINEL", "get-master-addr-by-name", "it"])?;
         let Value::Array(parts) = &address else { return None };
         String::from_utf8_lossy(parts.get(1)?.as_bytes()?).parse().ok()
     }
 
-    /// A number that it knows of its primary.
+    /// A numeric property of its primary.
     fn knows(&self, field: &str) -> Option<u64> {
         let Some(Value::Array(facts)) = self.try_ask(&["SENTINEL", "master", "it"]) else { return None };
         let mut pairs =
@@ -71,26 +71,25 @@ impl Sentinel {
 
 impl Drop for Sentinel {
     fn drop(&mut self) {
-        // `timeout` hands it on.
-        // SAFETY: a plain system call on a child that has not been waited for.
+        // `timeout` forwards the signal. SAFETY: a plain system call on a child that is not reaped yet.
         unsafe { libc::kill(self.process.id() as i32, libc::SIGTERM) };
         let _ = self.process.wait();
     }
 }
 
-/// What a client has seen that counts up.
+/// Counts seen by a client.
 #[derive(Default)]
 struct Counted {
     /// Replies.
     replies: AtomicI64,
-    /// The last number that both replicas had. A Sentinel that is told to fail over pauses nobody, so that what only one of
-    /// them has may be lost.
+    /// The last number that both replicas had. A failover by Sentinel does not pause clients, so a number on
+    /// a single server may be lost.
     safe: AtomicI64,
     ends: AtomicBool,
 }
 
-/// Whose replica a server is, by port, if its link is up. Redis' Sentinel hangs up on the clients of one whose primary it
-/// changes, at any moment between its choice and this answer.
+/// The port of a server's primary, if its link is up. Redis' Sentinel closes the clients of a server whose
+/// primary it changes, at any time between its choice and this reply.
 fn follows(server: &Server) -> Option<i64> {
     let mut client = Client::connect(([127, 0, 0, 1], server.port()).into()).ok()?;
     let Value::Array(role) = client.try_call(&["ROLE"]).ok()? else { return None };
@@ -99,12 +98,12 @@ fn follows(server: &Server) -> Option<i64> {
     is_up.then_some(*port)
 }
 
-/// Waits until one server has got itself in step with another one, under Sentinel's eyes.
+/// Waits until a server follows another, with Sentinel active.
 fn await_following(server: &Server, primary: &Server) {
     wait_until("it follows the new one", || follows(server) == Some(i64::from(primary.port())));
 }
 
-/// Counts up on whoever is the primary, until told to end.
+/// Counts up on the current primary, until told to end.
 fn count_up(sentinel: &Sentinel, counted: &Counted) {
     let Counted { replies, safe, ends } = counted;
     while !ends.load(Relaxed) {

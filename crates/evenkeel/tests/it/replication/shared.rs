@@ -1,4 +1,4 @@
-//! Replicas that are sent one snapshot, of which one takes it slowly or not at all: nobody waits for that one.
+//! Several replicas share a snapshot, and one of them reads slowly or not at all: nothing waits for it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -12,18 +12,18 @@ use crate::durability::full::Disk;
 
 const MB: usize = 1 << 20;
 
-/// Much more than fits into the sockets and the memory that is given for a snapshot on its way.
+/// Much more than the sockets and the snapshot's pipe in memory hold.
 const KEYS: usize = 110;
 
-/// A replica that takes what it is sent when it is told to.
+/// A replica that reads when it is told to.
 struct Slow {
     stream: BufReader<TcpStream>,
-    /// What ends the snapshot.
+    /// The end mark of the snapshot.
     mark: String,
 }
 
 impl Slow {
-    /// Asks for everything, and reads no further than to where that begins.
+    /// Asks for a full sync, and reads up to the start of the snapshot.
     fn attach(server: &Server, begins: impl FnOnce()) -> Slow {
         let mut stream = TcpStream::connect(server.address()).expect("it listens");
         have_small_buffer(&stream);
@@ -47,7 +47,7 @@ impl Slow {
         line.trim_end().to_owned()
     }
 
-    /// All of the snapshot.
+    /// Reads the whole snapshot.
     fn snapshot(&mut self) -> Vec<u8> {
         let (mut got, mut piece) = (Vec::new(), vec![0; 64 * 1024]);
         while !got.ends_with(self.mark.as_bytes()) {
@@ -64,7 +64,7 @@ impl Slow {
 fn filled(args: &[&str]) -> (Server, Client) {
     let server = primary(&[&["--rdbcompression", "no", "--repl-ping-replica-period", "3600"], args].concat());
     let mut client = server.connect();
-    // No zeros: a stretch of them is a hole, of which a snapshot has next to nothing.
+    // No zeros: a run of them would be a hole, which has nearly no bytes in a snapshot.
     let value = "x".repeat(MB);
     for key in 0..KEYS {
         ok(&mut client, &format!("SET key:{key} {value}{key}"));
@@ -76,7 +76,7 @@ fn follow(replica: &Server, primary: &Server) {
     ok(&mut replica.connect(), &format!("REPLICAOF 127.0.0.1 {}", primary.port()));
 }
 
-/// A server that holds what is in this snapshot.
+/// A server with the data of this snapshot.
 fn loaded(snapshot: &[u8]) -> Server {
     let mut server = primary(&[]);
     server.kill();
@@ -85,7 +85,7 @@ fn loaded(snapshot: &[u8]) -> Server {
     server
 }
 
-/// The quickest sets the pace: the others are sent the rest from the disk, and what is written meanwhile behind it.
+/// The fastest replica sets the pace: slower replicas get the rest from the disk, and then the later writes.
 #[test]
 fn a_slow_one_is_not_waited_for() {
     for followers in [vec![primary(&[])], peers()] {
@@ -116,7 +116,7 @@ fn assert_same_data(one: &Server, other: &Server) {
     assert_eq!(sum(one), sum(other));
 }
 
-/// Whoever comes later gets a snapshot of its own, as soon as the first one is taken.
+/// A replica that comes later gets a snapshot of its own, as soon as the first is taken.
 #[test]
 fn who_comes_later_waits_for_no_slow_one() {
     let (server, mut client) = filled(&[]);
@@ -132,7 +132,7 @@ fn who_comes_later_waits_for_no_slow_one() {
     assert_eq!(slow.snapshot().len() / MB, KEYS);
 }
 
-/// Nor does what comes by itself wait: it walks through the keys, too.
+/// Nor do automatic snapshots wait, which walk through the keys as well.
 #[test]
 fn what_is_due_waits_for_no_slow_one() {
     let log =
@@ -147,7 +147,7 @@ fn what_is_due_waits_for_no_slow_one() {
     }
     wait_until("it is saved", || number(&server, "rdb_saves") == saves + 1);
     assert_eq!(slow.snapshot().len() / MB, KEYS);
-    // And a rewrite, beside another one.
+    // And a rewrite, beside another snapshot.
     let rewrites = number(&server, "aof_rewrites");
     let mut slow = Slow::attach(&server, || ());
     client.call(&["SET", "grows", &"x".repeat(4 * MB)]);
@@ -156,7 +156,7 @@ fn what_is_due_waits_for_no_slow_one() {
     assert_eq!(slow.snapshot().len() / MB, KEYS);
 }
 
-/// Nor what has been asked for.
+/// Nor do requested snapshots.
 #[test]
 fn a_rewrite_waits_for_no_slow_one() {
     let (server, mut client) = filled(&["--appendonly", "yes", "--auto-aof-rewrite-percentage", "0"]);
@@ -167,7 +167,7 @@ fn a_rewrite_waits_for_no_slow_one() {
     assert_eq!(slow.snapshot().len() / MB, KEYS);
 }
 
-/// What is kept for a slow one leaves room on the disk to others; then the quick one waits for it.
+/// The spill for a slow replica leaves free space on the disk; beyond that the fast replica waits.
 #[test]
 fn the_disk_is_not_filled() {
     let Some(disk) = Disk::mount_sized("shared", 110) else { return };
@@ -185,7 +185,8 @@ fn the_disk_is_not_filled() {
     assert_eq!(number(&server, "connected_slaves"), 2);
 }
 
-/// Where there is no disk for it, others wait as long as it takes anything, and no longer.
+/// Without a disk for the spill, faster replicas wait as long as the slow replica reads anything, and no
+/// longer.
 #[test]
 fn without_a_disk_one_that_takes_nothing_goes() {
     let (server, _client) =

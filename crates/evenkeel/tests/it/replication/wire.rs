@@ -1,4 +1,4 @@
-//! What goes over the wire to a replica, byte by byte, as one sees it who speaks for a replica by hand.
+//! The bytes sent to a replica, as seen by a test that acts as a replica.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use evenkeel_testkit::{Client, Server};
 
 use super::{number, ok, primary, wait_until};
 
-/// Somebody who says what replicas say.
+/// A client that acts as a replica.
 struct Sink(Client);
 
 impl Sink {
@@ -16,12 +16,12 @@ impl Sink {
         Sink(client)
     }
 
-    /// Reads so many bytes.
+    /// Reads `len` bytes.
     fn take(&mut self, len: usize) -> Vec<u8> {
         self.0.read_exactly(len).expect("so much comes")
     }
 
-    /// Reads a line, passing over blank ones.
+    /// Reads a line; skips blank lines.
     fn line(&mut self) -> String {
         let mut line = String::new();
         loop {
@@ -40,14 +40,14 @@ impl Sink {
         assert_eq!(String::from_utf8_lossy(&got), text);
     }
 
-    /// Asks for everything, and reads the snapshot; returns the history's name and the offset.
+    /// Asks for a full sync, and reads the snapshot; returns the history's id and the offset.
     fn full(&mut self) -> (String, u64) {
         let place = self.snapshot();
         self.ack(0);
         place
     }
 
-    /// The same, and says nothing when it has it.
+    /// The same, without an acknowledgement at the end.
     fn snapshot(&mut self) -> (String, u64) {
         self.ask();
         let (place, snapshot) = self.snapshot_bytes();
@@ -60,13 +60,13 @@ impl Sink {
         self.0.send(&["PSYNC", "?", "-1"]).expect("it reads");
     }
 
-    /// Reads the snapshot that was asked for.
+    /// Reads the requested snapshot.
     fn snapshot_bytes(&mut self) -> ((String, u64), Vec<u8>) {
         let place = self.place();
         (place, self.marked_snapshot())
     }
 
-    /// Reads a snapshot with a mark at its end, which is returned with it.
+    /// Reads a snapshot with an end mark, and returns both.
     fn marked_snapshot(&mut self) -> Vec<u8> {
         let mark = self.line();
         let mark = mark.strip_prefix("$EOF:").expect("a mark").to_owned();
@@ -89,7 +89,7 @@ impl Sink {
     }
 }
 
-/// Commands, a line each, as they come over the wire.
+/// Commands, a line each, in wire format.
 fn resp(text: &str) -> String {
     let command = |line: &str| {
         let words: Vec<&str> = line.split(' ').collect();
@@ -131,7 +131,7 @@ fn the_stream_is_what_was_done() {
     sink.expect("DEL soon");
     let end = number(&server, "master_repl_offset");
     assert!(end > offset);
-    // One that comes again has what it lacks, and nothing more.
+    // A returning replica gets the missing part, and nothing more.
     let mut again = Sink::connect(&server);
     ok(&mut again.0, "REPLCONF capa psync2");
     let (from, last) = ((end - resp("DEL soon").len() as u64 + 1).to_string(), (end + 1).to_string());
@@ -147,7 +147,7 @@ fn the_stream_is_what_was_done() {
     }
 }
 
-/// Beyond the end, before the beginning, and of another history: everything is sent.
+/// An offset beyond the end, before the beginning, or of another history: a full sync follows.
 #[test]
 fn who_asks_for_what_is_not_there_gets_everything() {
     let server = primary(&[]);
@@ -166,7 +166,7 @@ fn who_asks_for_what_is_not_there_gets_everything() {
     }
 }
 
-/// A smaller backlog holds from the next one on that comes, not from the next look around.
+/// A smaller backlog takes effect for the next replica, not at the next periodic check.
 #[test]
 fn a_backlog_is_cut_before_anybody_goes_on_from_it() {
     let server = primary(&[]);
@@ -184,7 +184,7 @@ fn a_backlog_is_cut_before_anybody_goes_on_from_it() {
     assert_eq!(number(&server, "sync_full"), 2);
 }
 
-/// One that knows neither marks nor offsets: a length, the snapshot, and the stream right behind it.
+/// A replica without end marks and offsets: a length, the snapshot, then the stream.
 #[test]
 fn the_old_way() {
     let server = primary(&["--repl-ping-replica-period", "3600"]);
@@ -201,7 +201,7 @@ fn the_old_way() {
     wait_until("it is online", || server.info("slave0").contains("state=online"));
 }
 
-/// The same for one that knows marks, as `redis-cli --rdb` does: nothing is written to the primary's disk for it.
+/// The same with end marks, as `redis-cli --rdb` does it: the primary writes nothing to its disk.
 #[test]
 fn the_old_way_with_a_mark() {
     let server = primary(&["--repl-ping-replica-period", "3600"]);
@@ -216,7 +216,7 @@ fn the_old_way_with_a_mark() {
     sink.expect("SELECT 0\n SET after 1");
 }
 
-/// Only the snapshot.
+/// The snapshot alone.
 #[test]
 fn who_wants_only_the_snapshot_gets_no_stream() {
     let server = primary(&["--repl-ping-replica-period", "1"]);
@@ -228,7 +228,7 @@ fn who_wants_only_the_snapshot_gets_no_stream() {
     assert_eq!(server.info("connected_slaves"), "0");
 }
 
-/// Each gets what it wants of the data, also of those that ask at the same moment.
+/// Each replica gets the requested part of the data, also when several ask at the same time.
 #[test]
 fn a_snapshot_has_what_is_wanted_of_the_data() {
     let server = primary(&["--repl-diskless-sync-delay", "1"]);
@@ -258,7 +258,7 @@ fn a_snapshot_has_what_is_wanted_of_the_data() {
     }
 }
 
-/// One that waits for a file to be written takes nobody for dead.
+/// A replica that waits for a file gets signs of life.
 #[test]
 fn who_waits_for_a_file_hears_that_somebody_is_there() {
     let server = primary(&["--repl-diskless-sync", "no", "--rdb-key-save-delay", "30000"]);
@@ -273,8 +273,8 @@ fn who_waits_for_a_file_hears_that_somebody_is_there() {
     assert!(sink.take(len).starts_with(b"REDIS00"));
 }
 
-/// One that loads for long, while more is written than is kept in memory for it and than any output buffer would be: it gets
-/// all of it, byte by byte, and nobody waits for it.
+/// A replica loads for a long time, while more is written than fits into memory or an output buffer: it gets
+/// every byte, and nothing waits for it.
 #[test]
 fn what_is_written_while_a_replica_loads_is_kept() {
     let limit = ["--client-output-buffer-limit", "replica 1mb 1mb 1"];
@@ -298,13 +298,13 @@ fn what_is_written_while_a_replica_loads_is_kept() {
     wait_until("the disk is free again", || number(&server, "repl_backlog_on_disk") == 0);
     ok(&mut client, "INCR n");
     sink.expect("INCR n");
-    // From now on it counts how far behind it is.
+    // From now on the replica measures its lag.
     let value = "v".repeat(1_000_000);
     (0..40).for_each(|n| ok(&mut client, &format!("SET key:{n} {value}")));
     wait_until("it is dropped", || server.info("connected_slaves") == "0");
 }
 
-/// A disk that takes nothing costs the replica that loads its full sync, and nobody else anything.
+/// A disk that takes nothing costs the loading replica its full sync, and nothing else.
 #[test]
 fn who_needs_what_the_disk_does_not_take_begins_anew() {
     let server = primary(&["--repl-ping-replica-period", "3600"]);
@@ -337,7 +337,7 @@ fn who_needs_what_the_disk_does_not_take_begins_anew() {
     assert_eq!(number(&server, "repl_backlog_on_disk"), 0);
 }
 
-/// What is on its way from the log to the stream is in one of the two, whenever somebody looks.
+/// At any time, the bytes between journal and stream are counted in either of them.
 #[test]
 fn what_is_kept_for_a_replica_is_counted_at_every_moment() {
     let server = primary(&["--repl-ping-replica-period", "3600"]);
@@ -352,7 +352,7 @@ fn what_is_kept_for_a_replica_is_counted_at_every_moment() {
     }
 }
 
-/// What the disk was given and did not take is not waited for.
+/// Nothing waits for bytes that the disk failed to take.
 #[test]
 fn who_needs_what_is_lost_at_once_begins_anew_at_once() {
     let server = primary(&["--repl-ping-replica-period", "3600"]);
@@ -368,7 +368,7 @@ fn who_needs_what_is_lost_at_once_begins_anew_at_once() {
     wait_until("it is said", || server.log().contains(&said));
 }
 
-/// What is kept for one that loads is there for another one that comes again, in memory or on disk.
+/// The data kept for a loading replica also serve a returning replica, in memory or on disk.
 #[test]
 fn what_is_kept_on_disk_is_there_for_others() {
     let server = primary(&["--repl-ping-replica-period", "3600", "--repl-backlog-size", "16kb"]);
@@ -403,14 +403,14 @@ fn what_is_kept_on_disk_is_there_for_others() {
     assert_eq!((number(&server, "sync_full"), number(&server, "sync_partial_ok")), (2, 1));
 }
 
-/// Tools wait for its end before they do something that costs as much.
+/// Tools wait for the end of a full sync before other expensive work.
 #[test]
 fn a_full_sync_is_a_snapshot_that_is_being_taken() {
     for form in ["yes", "no"] {
         let server = primary(&["--repl-diskless-sync", form, "--rdb-key-save-delay", "1000000"]);
         let mut client = server.connect();
         (0..100).for_each(|n| ok(&mut client, &format!("SET {n} v")));
-        // Both are there before one can begin.
+        // Both replicas are there before a sync can begin.
         ok(&mut client, "BGSAVE");
         let mut sinks = [(); 2].map(|()| Sink::connect(&server));
         for sink in &mut sinks {
@@ -437,7 +437,7 @@ fn a_full_sync_is_a_snapshot_that_is_being_taken() {
     }
 }
 
-/// What no replica says ends the connection, and nothing else.
+/// Invalid commands from a replica end its connection, and nothing else.
 #[test]
 fn nonsense_from_a_replica_ends_its_connection() {
     let mut server = primary(&["--repl-ping-replica-period", "3600"]);

@@ -1,5 +1,5 @@
-//! Caches that clients keep, while others write, remove, let expire and flush what is in them: when all is quiet, nothing in
-//! any cache differs from what the server has.
+//! Client-side caches, while other clients write, remove, expire and flush the cached keys: at the end every
+//! cache agrees with the server.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -12,12 +12,12 @@ use super::{Member, crowd};
 
 const KEYS: usize = 40;
 
-/// A client, and what it has cached: the value of each key, or that there is none.
+/// A client and its cache: the value of each key, or its absence.
 pub(super) struct Cache {
     client: Client,
     guard: HashMap<Vec<u8>, Option<Vec<u8>>>,
     told: u64,
-    /// Beginnings of the keys that it is told of; none: all.
+    /// Prefixes of the tracked keys; none: all.
     prefixes: Vec<String>,
 }
 
@@ -31,7 +31,7 @@ impl Cache {
         Cache { client, guard: HashMap::new(), told: 0, prefixes }
     }
 
-    /// The reply to a command, all messages before it having been taken note of.
+    /// Returns the reply to a command, after it has processed all earlier push messages.
     fn reply(&mut self) -> Value {
         loop {
             match self.client.read() {
@@ -61,13 +61,13 @@ impl Cache {
         self.prefixes.is_empty() || self.prefixes.iter().any(|prefix| key.starts_with(prefix))
     }
 
-    /// Reads what has come.
+    /// Processes all received messages.
     pub(super) fn settle(&mut self) {
         self.client.send(&["PING"]).expect("the server is there");
         self.reply();
     }
 
-    /// Nothing in it differs from what the server has, whom `plain` asks. All is quiet.
+    /// Checks the cache against the server, through `plain`, when no writes are in progress.
     #[track_caller]
     pub(super) fn assert_is_true(&self, plain: &mut Client) {
         println!("{} keys cached, {} messages", self.guard.len(), self.told);
@@ -107,7 +107,7 @@ fn write(member: &mut Member<'_>) {
             _ => &["SET", &one, &number],
         };
         member.client.call(line);
-        // A pause now and then, so that something stays in the caches.
+        // A pause now and then, so that the caches keep some keys.
         if member.random.chance(10) {
             std::thread::sleep(Duration::from_micros(member.random.below(300) as u64));
         }
@@ -131,7 +131,7 @@ fn nothing_stale_stays_in_a_cache() {
             (3, &write),
         ],
     );
-    // What has a deadline expires, and what is on its way arrives.
+    // Keys with a deadline expire, and messages in flight arrive.
     std::thread::sleep(Duration::from_millis(500));
     let mut plain = server.connect();
     for mut cache in done.into_inner().expect("no thread has failed") {

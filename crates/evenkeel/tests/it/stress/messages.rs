@@ -1,6 +1,6 @@
-//! Messages: all who listen to a channel get them in one order, a publisher's come in the order of publishing, none is
-//! missing between the confirmation of a subscription and that of its end, and a client that does not read is dropped
-//! without anybody noticing.
+//! Messages: all subscribers of a channel get them in the same order, and a publisher's messages in the order
+//! of publishing. None is missing between the confirmations of subscription and unsubscription. A client that
+//! does not read is dropped without an effect on other clients.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -15,8 +15,8 @@ use crate::{Ends, start};
 const PUBLISHERS: usize = 3;
 const CHANNELS: usize = 4;
 
-/// How many messages a publisher has begun to publish to a channel, and how many of them have been replied to. They are
-/// numbered from 1 on.
+/// Number of messages that a publisher has begun to publish to a channel, and number of replies. Messages are
+/// numbered from 1.
 #[derive(Default)]
 struct Counts {
     begun: [[AtomicU64; CHANNELS]; PUBLISHERS],
@@ -29,10 +29,10 @@ impl Counts {
     }
 }
 
-/// A message as its publisher made it: publisher and number.
+/// A message: its publisher and number.
 type Message = (usize, u64);
 
-/// The channel and the message of what a subscriber has read; `None` for what is none.
+/// The channel and the message of a push; `None` for other pushes.
 fn message(value: &Value) -> Option<(usize, Message)> {
     let (Value::Array(parts) | Value::Push(parts)) = value else { panic!("{value} is no push") };
     let word = |at: usize| std::str::from_utf8(parts[at].as_bytes().expect("text")).expect("text");
@@ -65,7 +65,7 @@ fn publish(member: &mut Member<'_>, publisher: usize, counts: &Counts) {
     }
 }
 
-/// Reads until the confirmation that a subscription has ended, and hands on what comes before.
+/// Reads until the confirmation of an unsubscription, and passes on earlier messages.
 fn read_to_the_end(client: &mut Client, mut each: impl FnMut(usize, Message)) {
     loop {
         match message(&client.read()) {
@@ -75,7 +75,7 @@ fn read_to_the_end(client: &mut Client, mut each: impl FnMut(usize, Message)) {
     }
 }
 
-/// Comes and goes: between the two confirmations nothing is missing.
+/// Subscribes and unsubscribes repeatedly: no message is missing between the two confirmations.
 fn hop(member: &mut Member<'_>, counts: &Counts) {
     while member.goes_on() {
         let (channel, by_pattern) = (member.random.below(CHANNELS), member.random.chance(3));
@@ -104,11 +104,11 @@ fn hop(member: &mut Member<'_>, counts: &Counts) {
     }
 }
 
-/// Stays from the first message to the last.
+/// Subscribed from the first message to the last.
 fn listen(member: &mut Member<'_>, mut client: Client, heard: &Mutex<Vec<[Vec<Message>; CHANNELS]>>) {
     let mut all: [Vec<Message>; CHANNELS] = Default::default();
     client.set_wait(Duration::from_millis(1_500));
-    // The last comes when the publishers have stopped.
+    // The last message comes after the publishers have stopped.
     while let Ok(value) = client.try_read() {
         if let Some((channel, message)) = message(&value) {
             all[channel].push(message);
@@ -162,7 +162,8 @@ fn messages_come_once_to_everybody_in_one_order() {
     }
 }
 
-/// One that does not read is dropped when its limit is reached; the other gets everything, and publishing takes no longer.
+/// A client that does not read is dropped at its limit; the other client gets everything, and publishing is
+/// not slower.
 #[test]
 fn a_subscriber_that_does_not_read_is_dropped() {
     const MESSAGES: usize = 400;
@@ -189,7 +190,7 @@ fn a_subscriber_that_does_not_read_is_dropped() {
     server.assert_healthy();
 }
 
-/// Whatever comes for a client that resets comes before it is told so: what it reads next is the answer to what it asks next.
+/// Messages for a client that sends RESET come before its reply: the next reply answers the next request.
 #[test]
 fn nothing_comes_behind_a_reset() {
     let server = start(&["--threads", "2"]);

@@ -1,4 +1,4 @@
-//! Keys that change their name or database, and databases that change their content, under the eyes of readers.
+//! Keys that change their name or database, and databases that change their content, beside readers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +13,7 @@ fn place(index: usize) -> String {
     format!("place:{index}")
 }
 
-/// One token is renamed and moved about: at every instant it is in exactly one place.
+/// A single token is renamed and moved: at every instant it is in a single place.
 #[test]
 fn a_renamed_key_is_always_somewhere() {
     let mut server = start(&[]);
@@ -45,7 +45,7 @@ fn a_renamed_key_is_always_somewhere() {
     crowd(&mut server, &[(2, &rename), (1, &move_to_another_database), (2, &look)]);
 }
 
-/// Groups are written whole, copied, swapped and flushed: nobody ever sees a part of one, or parts of two.
+/// Groups are written whole, copied, swapped and flushed: no reader sees a partial or mixed group.
 #[test]
 fn readers_never_see_parts_of_a_group() {
     const GROUP: usize = 16;
@@ -76,7 +76,8 @@ fn readers_never_see_parts_of_a_group() {
                 _ => member.client.run("SWAPDB 0 1"),
             };
             assert!(!reply.is_error(), "{reply}");
-            std::thread::sleep(std::time::Duration::from_millis(1)); // else there is nothing to read most of the time
+            // else readers would find nothing most of the time
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
     };
     let read = |member: &mut Member<'_>| {
@@ -93,7 +94,7 @@ fn readers_never_see_parts_of_a_group() {
     assert_eq!(server.connect().run("DBSIZE"), Value::Int(0));
 }
 
-/// A copy is of one moment: the two halves of the source always agree.
+/// A copy is of a single point in time: the two halves of the source always agree.
 #[test]
 fn copies_are_of_one_moment() {
     let mut server = start(&[]);
@@ -120,7 +121,7 @@ fn copies_are_of_one_moment() {
     crowd(&mut server, &[(2, &write), (2, &copy)]);
 }
 
-/// MSETNX takes all its keys or none: two holders of overlapping pairs never meet.
+/// MSETNX sets all its keys or none: no two clients hold overlapping pairs.
 #[test]
 fn locks_of_several_keys_exclude_each_other() {
     let mut server = start(&[]);

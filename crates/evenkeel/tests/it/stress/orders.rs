@@ -1,4 +1,4 @@
-//! What single keys show to many clients at once is what they would show to one after the other: linearizability.
+//! Linearizability: concurrent operations on a single key have results that some sequential order explains.
 
 use evenkeel_resp::value::Value;
 use evenkeel_testkit::history::{Op, Recorder, assert_linearizable};
@@ -6,10 +6,10 @@ use evenkeel_testkit::history::{Op, Recorder, assert_linearizable};
 use super::{Member, crowd};
 use crate::start;
 
-/// Few enough that clients meet on each, and too many for one slot's lock to put all in a row.
+/// Few keys, so that clients meet on each, but too many for a single slot lock to serialize all operations.
 const KEYS: usize = 12;
 
-/// Of each client. The search for an order keeps a bit per operation of the key for each step.
+/// Operations per client. The search for an order keeps a bit per operation of the key for each step.
 const OPERATIONS: u64 = 4_000;
 
 fn number(reply: &Value) -> Option<i64> {

@@ -1,17 +1,18 @@
-//! What a client sends is done for this client alone, whatever the others' requests look like when they are read.
+//! A client's requests are executed for this client alone, however other clients' requests are read in
+//! between.
 
 use evenkeel_resp::value::encode_command;
 
 use super::{Member, command, crowd, number};
 use crate::start;
 
-/// A name that no other member has.
+/// A name that is unique to the member.
 fn name_of(member: &mut Member<'_>) -> String {
     let id = member.client.call(&["CLIENT", "ID"]).as_int().expect("an id");
     format!("own:{id}")
 }
 
-/// Requests that come in pieces, so that some are always begun and not complete.
+/// Requests in pieces, so that some are always incomplete.
 fn send_in_pieces(member: &mut Member<'_>) {
     let name = name_of(member);
     while member.goes_on() {

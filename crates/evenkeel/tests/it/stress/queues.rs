@@ -1,7 +1,7 @@
-//! Queues that clients wait on: every element that was put in comes out once, and in the order in which it went in.
+//! Queues with blocked clients: every element comes out once, in the order of its arrival.
 //!
-//! redis-server fails here: it takes an element for a client whose end of stream it has not read yet, and drops the reply
-//! when it reads that.
+//! redis-server fails here: it takes an element for a client whose end of stream it has not read yet, and
+//! then drops the reply.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -13,14 +13,14 @@ use super::{Member, crowd};
 
 const KEYS: usize = 5;
 
-/// An element's number is its producer's next one, so those of one producer in one queue ascend.
+/// The next number of each producer: its elements in a queue ascend.
 #[derive(Default)]
 struct Books {
     put: Mutex<Vec<String>>,
     taken: Mutex<Vec<String>>,
 }
 
-/// What one consumer has seen last of each queue and producer.
+/// The last number that a consumer has seen of each queue and producer.
 #[derive(Default)]
 struct Seen(HashMap<(String, String), u64>);
 
@@ -37,7 +37,7 @@ fn text(value: &Value) -> String {
     String::from_utf8(value.as_bytes().expect("a string").to_vec()).expect("as it was put in")
 }
 
-/// The queue and the elements in a reply of BLPOP, LMPOP and their like; none in a null.
+/// The queue and the elements in a reply of BLPOP, LMPOP and their like; no elements in a null.
 fn elements(reply: &Value) -> (String, Vec<String>) {
     match reply {
         Value::Array(parts) => match &parts[..] {
@@ -91,7 +91,7 @@ fn consume(member: &mut Member<'_>, books: &Books, connect: &(dyn Fn() -> Client
         let args = evenkeel_testkit::words::split(&line).expect("a command line");
         member.client.send(&args).expect("an open connection");
         let reply = if member.random.chance(3) {
-            // What was taken before it was known that nobody sends any more is sent all the same.
+            // Elements taken before the end of the stream was known are sent all the same.
             member.client.finish_sending().expect("an open connection");
             let rest = member.client.read_to_end().expect("the server hangs up");
             member.client = connect();
@@ -100,7 +100,7 @@ fn consume(member: &mut Member<'_>, books: &Books, connect: &(dyn Fn() -> Client
             member.client.read()
         };
         if is_move {
-            // It is still there; that it left its queue in order is seen when it leaves the other.
+            // The element is still there; its order is checked when it leaves the other queue.
             continue;
         }
         let (key, popped) = elements(&reply);
@@ -111,7 +111,7 @@ fn consume(member: &mut Member<'_>, books: &Books, connect: &(dyn Fn() -> Client
     }
 }
 
-/// Moves whole queues away and back, and ends waits.
+/// Moves whole queues to and fro, and ends waits.
 fn meddle(member: &mut Member<'_>) {
     while member.goes_on() {
         let key = format!("q{}", member.random.below(KEYS));

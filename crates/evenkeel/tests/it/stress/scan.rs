@@ -1,4 +1,4 @@
-//! SCAN beside growth, deletion and expiry: what is there all the time is returned.
+//! SCAN beside growth, deletion and expiry: keys present all the time are returned.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use crate::start;
 
 const LASTING: usize = 2_000;
 
-/// All keys of one whole SCAN.
+/// All keys of a complete SCAN.
 fn scan_all(member: &mut Member<'_>, options: &[&str]) -> HashSet<Vec<u8>> {
     let mut seen = HashSet::new();
     let mut cursor = b"0".to_vec();
@@ -39,7 +39,7 @@ fn scan_returns_what_is_there_all_the_time() {
     let set: Vec<Vec<String>> = (0..LASTING).map(|index| command(["SET", &lasting(index), "v"])).collect();
     server.connect().pipeline(&set);
     let scans = AtomicU64::new(0);
-    // Grows to many times the size and shrinks again, over and over: tables are resized both ways meanwhile.
+    // Grows to many times the size and shrinks again, repeatedly: tables are resized both ways.
     let breathe = |member: &mut Member<'_>| {
         let mut round = 0;
         while member.goes_on() {
@@ -86,7 +86,7 @@ fn scan_with_match_returns_only_and_all_of_them() {
     crowd(&mut server, &[(2, &scan)]);
 }
 
-/// A key is gone for readers at its millisecond, and out of memory soon after, without being asked for.
+/// A key disappears for readers at its millisecond, and from memory soon after, without a lookup.
 #[test]
 fn keys_end_on_time_under_load() {
     let mut server = start(&[]);

@@ -1,6 +1,6 @@
-//! Scripts, messages, caches and changes of users, all at once on the same keys: each script counts one further, writes what clients
-//! have cached and tells of it, so whoever listens hears all numbers in their order, whoever has a cache has nothing stale in it when
-//! all is quiet, and what a user may do holds from the next command on, whatever else goes on.
+//! Scripts, messages, caches and user changes, all at once on the same keys. Each script increments a number,
+//! writes a key that clients have cached, and publishes the number. So subscribers get all numbers in order,
+//! caches are correct at the end, and a change of permissions holds from the next command on.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use evenkeel_testkit::Client;
 use super::caches::{Cache, key, read};
 use super::{Member, crowd};
 
-/// One step: nobody sees half of it.
+/// A step; no client sees half of it.
 const STEP: &str = "local n = redis.call('INCR', KEYS[1]) redis.call('SET', KEYS[2], n) \
                     redis.call('PUBLISH', ARGV[1], n) return n";
 
@@ -27,11 +27,11 @@ fn steps(member: &mut Member<'_>) {
     }
 }
 
-/// Hears each number once, in order, from the first that it hears to the last.
+/// Gets each number once, in order, from the first received to the last.
 fn listen(member: &mut Member<'_>, mut client: Client, ends: &Mutex<Vec<i64>>) {
     client.set_wait(Duration::from_millis(1_500));
     let mut last = None;
-    // The last comes when nobody makes a step any more.
+    // The last message comes after the last step.
     while let Ok(message) = client.try_read() {
         let parts = message.as_items().expect("a message");
         let text = parts[2].as_bytes().and_then(|text| std::str::from_utf8(text).ok());
@@ -43,7 +43,8 @@ fn listen(member: &mut Member<'_>, mut client: Client, ends: &Mutex<Vec<i64>>) {
     ends.lock().expect("no thread fails").push(last.unwrap_or(0));
 }
 
-/// Changes what users may do. Of bob nothing changes that he needs; of ann, on a connection that lasts, what she may do next.
+/// Changes permissions. Bob keeps the permissions he needs; Ann's change from command to command, on a
+/// lasting connection.
 fn change_users(member: &mut Member<'_>, mut ann: Client) {
     assert_eq!(ann.run("AUTH ann secret").to_string(), "OK");
     while member.goes_on() {

@@ -11,7 +11,7 @@ const ACCOUNTS: usize = 24;
 const BALANCE: i64 = 1_000;
 
 fn account(index: usize) -> String {
-    format!("account:{index}") // no hash tag: each in a slot of its own
+    format!("account:{index}") // no hash tag: every account in a slot of its own
 }
 
 fn accounts() -> Vec<String> {
@@ -42,7 +42,7 @@ fn move_by_compare_and_set(member: &mut Member<'_>) {
         let [a, b] = guard.as_items().expect("two values") else { panic!("MGET of two says {guard}") };
         let (a, b) = (number(a) - amount, number(b) + amount);
         let transfer = [command(["MSET", &from, &a.to_string(), &to, &b.to_string()])];
-        exec(&mut member.client, &transfer); // if another was faster: the next one
+        exec(&mut member.client, &transfer); // if another client was faster: the next transfer
     }
 }
 
@@ -131,7 +131,7 @@ fn compare_and_set_by_watch_loses_nothing() {
     assert!(successes > 0 && successes < turns as i64, "{successes} of {turns}: some won, some lost");
 }
 
-/// Appends of fixed width: none may be lost, torn or mixed into another.
+/// Appends of fixed width: none may be lost, torn or mixed.
 #[test]
 fn appends_of_all_are_there_whole() {
     let mut server = start(&[]);

@@ -9,10 +9,11 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 
-/// See the module's text. The folder is removed with it.
+/// A folder with certificates and keys; removed on drop.
 ///
-/// `server`, `other`, `client` and `named` are vouched for by `ca`, `expired` was, `stranger` is by another authority, and
-/// `alone` by itself. The common name is the file's; `named` has two URIs beside it.
+/// `ca` has signed `server`, `other`, `client`, `named` and `expired`, which has expired. Another authority
+/// has signed `stranger`; `alone` is self-signed. The common name is the file's name; `named` has two URIs as
+/// well.
 pub(crate) struct Certs(PathBuf);
 
 impl Certs {
@@ -68,19 +69,19 @@ impl Certs {
         self.path(name).display().to_string()
     }
 
-    /// What a server is started with.
+    /// Arguments for a server.
     pub(super) fn arguments(&self) -> Vec<String> {
         let named = [("cert", "server.crt"), ("key", "server.key"), ("ca-cert", "ca.crt")];
         named.iter().flat_map(|(what, name)| [format!("--tls-{what}-file"), self.word(name)]).collect()
     }
 
-    /// Puts a file in another one's place, as tools that renew certificates do.
+    /// Replaces a file, as tools that renew certificates do.
     pub(super) fn replace(&self, name: &str, by: &str) {
         std::fs::copy(self.path(by), self.path("new")).expect("it can be copied");
         std::fs::rename(self.path("new"), self.path(name)).expect("it can be renamed");
     }
 
-    /// A client that trusts `ca` and shows this certificate; none if it is empty.
+    /// A client that trusts `ca` and shows this certificate; no certificate if the name is empty.
     pub(crate) fn client(&self, name: &str) -> Arc<ClientConfig> {
         self.client_with(name, rustls::ALL_VERSIONS)
     }

@@ -1,4 +1,4 @@
-//! Clients that get in, and those that do not; what they can do then is what they can do without TLS.
+//! Accepted and refused clients; an accepted client can do everything that a plain client can.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -75,12 +75,11 @@ fn versions_and_ciphers_are_those_that_are_set() {
     assert!(suite(&[&TLS13]).is_none() && suite(&[&TLS12]).is_some());
     set("tls-protocols \"TLSv1.3\"");
     assert!(suite(&[&TLS13]).is_some() && suite(&[&TLS12]).is_none());
-    set(
-        "tls-protocols \"TLSv1.2 TLSv1.3\" tls-ciphers ECDHE-ECDSA-CHACHA20-POLY1305 tls-ciphersuites TLS_AES_128_GCM_SHA256",
-    );
+    set("tls-protocols \"TLSv1.2 TLSv1.3\" tls-ciphers ECDHE-ECDSA-CHACHA20-POLY1305 \
+         tls-ciphersuites TLS_AES_128_GCM_SHA256");
     assert_eq!(suite(&[&TLS12]), Some(CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256));
     assert_eq!(suite(&[&TLS13]), Some(CipherSuite::TLS13_AES_128_GCM_SHA256));
-    // Whose order counts: rustls' clients like 256 bits best.
+    // The server's order counts: rustls' clients prefer 256 bits.
     set("tls-ciphersuites TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384");
     assert_eq!(suite(&[&TLS13]), Some(CipherSuite::TLS13_AES_256_GCM_SHA384));
     set("tls-prefer-server-ciphers yes");
@@ -96,7 +95,7 @@ fn sessions_are_resumed_where_that_is_allowed() {
         let kind = || {
             let mut tunnel = secure.tunnel(config.clone()).expect("let in");
             let kind = tunnel.stream.conn.handshake_kind().expect("it is finished");
-            // Tickets come behind the handshake.
+            // Tickets arrive after the handshake.
             evenkeel_testkit::client::Transport::finish_sending(&mut tunnel).expect("sent");
             let _ = Client::through(tunnel).read_to_end();
             kind
@@ -104,7 +103,7 @@ fn sessions_are_resumed_where_that_is_allowed() {
         assert_eq!((kind(), kind()), (HandshakeKind::Full, HandshakeKind::Resumed), "{version:?}");
         std::thread::sleep(Duration::from_millis(2_500));
         assert_eq!(kind(), HandshakeKind::Full, "tls-session-cache-timeout");
-        // Made under other settings, it counts for nothing.
+        // A ticket of other settings is not accepted.
         secure.server.connect().run("CONFIG SET tls-session-cache-size 100");
         assert_eq!((kind(), kind()), (HandshakeKind::Full, HandshakeKind::Resumed), "{version:?}");
         secure.server.connect().run("CONFIG SET tls-session-caching no");
@@ -122,7 +121,7 @@ fn large_values_go_both_ways() {
     assert_eq!(client.call(&[b"SET", &b"k"[..], &value]).to_string(), "OK");
     let reply = client.call(&["GET", "k"]);
     assert!(reply.as_bytes() == Some(&value[..]), "64 MB come back as they were");
-    // Very many small replies are cut into records anywhere.
+    // Many small replies are cut into records anywhere.
     let commands = vec![vec!["GETRANGE", "k", "0", "1000"]; 20_000];
     assert!(client.pipeline(&commands).iter().all(|reply| reply.as_bytes() == Some(&value[..=1000])));
 }
@@ -139,7 +138,8 @@ fn messages_come_and_waits_end() {
     assert!(wait.elapsed() >= Duration::from_millis(100));
     let text = "x".repeat(100_000);
     for round in 0..20 {
-        // What waits behind the command that waits comes in the same record, and is run when that has ended.
+        // The request behind a blocked command comes in the same record, and runs after the command has
+        // ended.
         waiter
             .send_raw(b"*3\r\n$5\r\nBLPOP\r\n$4\r\nlist\r\n$1\r\n0\r\n*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n")
             .expect("sent");
@@ -163,7 +163,7 @@ fn who_says_goodbye_gets_what_was_asked_for_and_is_told_goodbye() {
         let mut client = Client::through(tunnel);
         client.send_raw(b"PING\r\nECHO last\r\n").expect("sent");
         client.finish_sending().expect("sent");
-        // Without the server's own goodbye this would be an error.
+        // Without the server's close notification this would be an error.
         assert_eq!(client.read_to_end().expect("an orderly end"), b"+PONG\r\n$4\r\nlast\r\n");
         let mut client = secure.connect(&certs);
         assert_eq!(client.run("QUIT").to_string(), "OK");
@@ -180,7 +180,7 @@ fn a_client_that_does_not_read_is_bounded() {
     let mut other = secure.server.connect();
     let before = other.run("INFO stats").to_string();
     assert!(before.contains("client_output_buffer_limit_disconnections:0"), "{before}");
-    // Each reply fits; what the sockets do not take counts.
+    // Each reply fits; the bytes that the sockets do not take count.
     let _ = client.send_raw(&b"GET k\r\n".repeat(200));
     let until = Instant::now() + super::PATIENCE;
     while !other.run("INFO stats").to_string().contains("client_output_buffer_limit_disconnections:1") {
@@ -197,7 +197,7 @@ fn there_is_no_place_beyond_maxclients() {
     assert!(secure.lets_in(certs.client("client")).is_err());
     let stats = clients[0].run("INFO stats").to_string();
     assert!(stats.contains("rejected_connections:1\\r"), "{stats}");
-    // One in the middle of its handshake counts.
+    // A client in the middle of its handshake counts.
     clients.truncate(1);
     let until = Instant::now() + super::PATIENCE;
     let mut wait_for = |count: &str| {
@@ -205,7 +205,7 @@ fn there_is_no_place_beyond_maxclients() {
             assert!(Instant::now() < until, "there are never {count}");
         }
     };
-    wait_for("1"); // else those that have left might be taken for those to come
+    wait_for("1"); // else closed clients might be taken for new clients
     let silent: Vec<_> =
         (0..2).map(|_| std::net::TcpStream::connect(secure.address()).expect("accepted")).collect();
     wait_for("3");
@@ -239,7 +239,8 @@ fn tls_alone() {
     let refused = other.run(&format!("CONFIG SET tls-port {plain}")).to_string();
     assert_eq!(
         refused,
-        "-ERR CONFIG SET failed (possibly related to argument 'tls-port') - Unable to listen on this port. Check server logs."
+        "-ERR CONFIG SET failed (possibly related to argument 'tls-port') - Unable to listen on this port. \
+         Check server logs."
     );
     assert_eq!(secure.lets_in(certs.client("client")), Ok(()));
 }

@@ -1,4 +1,4 @@
-//! Certificates and keys in files: broken ones, new ones, locked ones.
+//! Certificates and keys in files: broken, new, encrypted.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::certs::{Certs, certificate};
 use super::{Secure, start_secure};
 use crate::{program, start};
 
-/// A key, and the same under the password "secret".
+/// A key, and the same key encrypted with the password "secret".
 const KEY: &str = "\
 -----BEGIN PRIVATE KEY-----
 MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgDfcltHJmbok/TUEg
@@ -28,7 +28,7 @@ RNut/j1mAKAjSmXJdf6IkZnKJdEb0KZvn26qJ3Vh01B12zIbJeVZxy47rY0r3NQ=
 -----END ENCRYPTED PRIVATE KEY-----
 ";
 
-/// The certificate that clients are shown.
+/// The certificate that the server shows.
 fn shown(secure: &Secure, certs: &Certs) -> Vec<u8> {
     let tunnel = secure.tunnel(certs.client("client")).expect("let in");
     tunnel.stream.conn.peer_certificates().expect("the server's")[0].to_vec()
@@ -48,12 +48,12 @@ fn new_files_hold_for_those_who_come_and_nobody_has_to_go() {
     certs.replace("server.crt", "other.crt");
     certs.replace("server.key", "other.key");
     assert_eq!(shown(&secure, &certs), before, "files are read when that is asked for");
-    // The name is the same.
+    // The name is the same, the content is not.
     let set = format!("CONFIG SET tls-cert-file {}", certs.word("server.crt"));
     assert_eq!(plain.run(&set).to_string(), "OK");
     assert_eq!(shown(&secure, &certs), of_file(&certs, "other.crt"));
     assert_eq!(old.run("PING").to_string(), "PONG");
-    // Another authority: whom it does not know comes in no more, and who is in stays.
+    // Another authority: it refuses new connections with the old certificates, and open connections stay.
     let set = format!("CONFIG SET tls-ca-cert-file {}", certs.word("other-ca.crt"));
     assert_eq!(plain.run(&set).to_string(), "OK");
     assert!(secure.lets_in(certs.client("client")).is_err());
@@ -134,7 +134,8 @@ fn what_is_wrong_is_named_and_changes_nothing() {
     for (words, directive, reason) in cases {
         let reply = plain.run(&format!("CONFIG SET {words}")).to_string();
         let start = format!(
-            "-ERR CONFIG SET failed (possibly related to argument '{directive}') - Unable to update TLS configuration: "
+            "-ERR CONFIG SET failed (possibly related to argument '{directive}') - Unable to update TLS \
+             configuration: "
         );
         assert!(reply.starts_with(&start) && reply.contains(reason), "{words}: {reply}");
         assert_eq!(plain.run("CONFIG GET tls-*").to_string(), before, "{words}");
@@ -142,7 +143,7 @@ fn what_is_wrong_is_named_and_changes_nothing() {
         assert!(secure.lets_in(certs.client("")).is_err(), "{words}");
     }
     assert!(plain.run("CONFIG GET maxclients").to_string().contains("10000"));
-    // Two that belong together.
+    // A certificate and its key.
     let both = format!("tls-cert-file {} tls-key-file {}", word("other.crt"), word("other.key"));
     assert_eq!(plain.run(&format!("CONFIG SET {both}")).to_string(), "OK");
     assert_eq!(shown(&secure, &certs), of_file(&certs, "other.crt"));
@@ -167,7 +168,7 @@ fn a_start_with_something_wrong_says_so() {
         let Err(problem) = Server::try_start(&program(), &args) else { panic!("it starts with {args:?}") };
         assert!(problem.contains("Failed to configure TLS: ") && problem.contains(reason), "{problem}");
     }
-    // Where nothing is encrypted, nobody looks.
+    // Without a TLS port the files are not read.
     let server = start(&["--tls-cert-file", "/nosuch", "--tls-dh-params-file", "/nosuch"]);
     assert_eq!(server.connect().run("CONFIG SET tls-cert-file /other").to_string(), "OK");
 }
@@ -203,7 +204,7 @@ fn files_that_change_are_noticed() {
         }
     };
     let before = of_file(&certs, "server.crt");
-    // Half of a change is none.
+    // Half of a change has no effect.
     certs.replace("server.key", "other.key");
     await_line("TLS stays as it was: tls-cert-file: the private key is not that of the certificate");
     assert_eq!(shown(&secure, &certs), before);

@@ -1,4 +1,4 @@
-//! Clients that send a byte at a time, or what is no TLS at all, or TLS that has been tampered with, or nothing.
+//! Clients that send single bytes, plain text, changed records, or nothing.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -11,10 +11,10 @@ use rustls::version::{TLS12, TLS13};
 use super::certs::Certs;
 use super::{PATIENCE, Secure, start_secure, tunnel_over};
 
-/// A socket that gives every byte to the network alone, or tampers with one of them.
+/// A socket that sends every byte on its own, or changes a byte.
 struct Odd {
     socket: TcpStream,
-    /// Which byte gets which bits changed.
+    /// The position of the changed byte, and the bits to flip.
     tampers: Option<(usize, u8)>,
     sent: usize,
     is_slow: bool,
@@ -97,7 +97,7 @@ fn what_is_no_tls_is_hung_up_on() {
         let _ = socket.write_all(&bytes);
         let _ = socket.shutdown(Shutdown::Write);
         let mut answer = Vec::new();
-        // An alert, or a reset; an end in any case.
+        // An alert or a reset; the connection ends in any case.
         match socket.read_to_end(&mut answer) {
             Ok(_) => assert!(answer.is_empty() || answer[0] == 21, "{answer:?}"),
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{bytes:?}"),
@@ -105,7 +105,7 @@ fn what_is_no_tls_is_hung_up_on() {
     }
     assert_eq!(secure.lets_in(certs.client("client")), Ok(()));
     assert!(secure.server.log().contains("Error accepting a client connection: "));
-    // The reverse: the plain port answers as to any odd line, and nothing worse comes of it.
+    // The reverse: the plain port answers as to any invalid line, without further harm.
     let socket = TcpStream::connect(secure.server.address()).expect("accepted");
     socket.set_read_timeout(Some(Duration::from_secs(1))).expect("set");
     let mut connection =
@@ -121,7 +121,7 @@ fn what_is_no_tls_is_hung_up_on() {
     secure.server.assert_healthy();
 }
 
-/// Whatever bit is changed: an answer is right, or there is none.
+/// Whatever bit is changed: a reply is right, or there is none.
 #[test]
 fn what_is_tampered_with_is_not_believed() {
     let certs = Certs::new();
@@ -152,7 +152,8 @@ fn what_is_tampered_with_is_not_believed() {
     secure.server.assert_healthy();
 }
 
-/// Random bytes behind good records, and together with them: what came before is done, and the connection ends.
+/// Random bytes behind valid records, and together with them: earlier commands are executed, and the
+/// connection ends.
 #[test]
 fn garbage_behind_good_records() {
     let certs = Certs::new();

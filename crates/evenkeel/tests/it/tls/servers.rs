@@ -1,4 +1,4 @@
-//! Servers that follow each other over TLS, and that move keys to each other.
+//! Servers that follow each other over TLS, and move keys between each other.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -41,10 +41,10 @@ fn replicas_follow_over_tls() {
         write(&primary.server, Peer::Redis, seed + 1, 1_500);
         primary.server.connect().call(&[b"SET", &b"larger"[..], &[&large[..], &large].concat()]);
         await_equal(&primary.server, &replica.server);
-        // Where a replica can be reached is told, too.
+        // The replica's port is reported, too.
         let slave = primary.server.info("slave0");
         assert!(slave.contains(&format!("port={},state=online", replica.port)), "{slave}");
-        // The link breaks, and goes on where it was.
+        // The link breaks, and resumes.
         primary.server.connect().run("CLIENT KILL TYPE replica");
         primary.server.connect().run("SET after v");
         await_link(&replica.server);
@@ -62,7 +62,7 @@ fn a_replica_believes_only_whom_it_knows() {
     let mut replica = start_secure_as(&program(), &certs, ARGS);
     follow(&replica.server, primary.port);
     await_line(&replica, "The TLS handshake with the master failed: invalid peer certificate: ");
-    // Nor does it talk to a server without TLS, or one that wants no stranger.
+    // Nor does it sync with a server without TLS, or a server that refuses its certificate.
     follow(&replica.server, primary.server.port());
     await_line(&replica, "The TLS handshake with the master failed: received corrupt message");
     assert_eq!(replica.server.info("master_link_status"), "down");
@@ -88,7 +88,7 @@ fn await_line(secure: &Secure, line: &str) {
     }
 }
 
-/// As in Redis, it is `tls-cluster` that says how MIGRATE talks to others.
+/// As in Redis, `tls-cluster` decides about MIGRATE's connections.
 #[test]
 fn keys_move_over_tls() {
     let certs = Certs::new();
@@ -106,7 +106,7 @@ fn keys_move_over_tls() {
         assert_eq!(migrate(target.port, "COPY"), "OK");
         assert_eq!(there.run("STRLEN b").as_int(), Some(300_000));
         assert_eq!(migrate(target.port, "COPY REPLACE"), "OK", "over the connection that was kept");
-        // To where no TLS is spoken.
+        // To a port without TLS.
         let refused = migrate(target.server.port(), "COPY REPLACE");
         assert_eq!(refused, "-IOERR error or timeout connecting to the client");
         source.server.connect().run("CONFIG SET tls-cluster no tls-replication yes");
@@ -115,7 +115,8 @@ fn keys_move_over_tls() {
     }
 }
 
-/// Forwards to a port, and cuts each connection after so many bytes to the one who came, in this order; later ones live.
+/// A proxy to a port. It cuts each connection after a number of bytes to its client, in this order; later
+/// connections live.
 fn cutting(to: u16, cuts: Vec<usize>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let port = listener.local_addr().expect("it is bound").port();
@@ -144,7 +145,7 @@ fn forward(mut from: TcpStream, mut to: TcpStream, mut left: usize) {
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
-/// In the handshake, in the snapshot, in the stream, and in the middle of a record.
+/// In the handshake, in the snapshot, in the stream, and inside a record.
 #[test]
 fn a_link_is_cut_at_any_byte() {
     let certs = Certs::new();

@@ -1,4 +1,4 @@
-//! Very many handshakes at once, and somebody who is connected already.
+//! Many handshakes at once, beside a connected client.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ const CLIENTS: usize = 1_000;
 #[test]
 fn who_is_connected_does_not_wait_for_a_thousand_handshakes() {
     let certs = Certs::new();
-    // One worker has them all, and has to do with everybody.
+    // A single worker serves all of them.
     let mut secure =
         start_secure(&certs, &["--threads", "1", "--maxclients", "2000", "--tcp-backlog", "2048"]);
     let mut established = secure.connect(&certs);
@@ -47,7 +47,7 @@ fn who_is_connected_does_not_wait_for_a_thousand_handshakes() {
         }
         served
     });
-    // Were all of them taken at once, there would be two answers or three.
+    // If all handshakes were accepted at once, there would be two replies or three.
     assert!(served > 20, "{served} commands were served meanwhile");
     for (socket, connection) in &mut newcomers {
         while connection.is_handshaking() {
@@ -68,7 +68,7 @@ fn who_is_connected_does_not_wait_for_a_thousand_handshakes() {
     secure.server.assert_healthy();
 }
 
-/// What a client says first.
+/// The first message of a client.
 fn hello(connection: &mut ClientConnection) -> Vec<u8> {
     let mut bytes = Vec::new();
     while connection.wants_write() {

@@ -1,4 +1,4 @@
-//! Who a client is by its certificate, and what an operator is told of certificates.
+//! The user of a client's certificate, and an operator's information on certificates.
 
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
@@ -37,7 +37,7 @@ fn the_common_name_is_the_users() {
     let mut operator = secure.server.connect();
     ok(&mut operator, "AUTH secret");
     let refused = "-NOAUTH Authentication required.";
-    // Nobody is asked who it is, until that is wanted.
+    // Without the setting, certificates do not select a user.
     ok(&mut operator, "ACL SETUSER client on +@all -get ~a*");
     assert_eq!(who(&secure, certs.client("client")), refused);
     ok(&mut operator, "CONFIG SET tls-auth-clients-user cn");
@@ -54,7 +54,7 @@ fn the_common_name_is_the_users() {
             let mut client = Client::through(tunnel);
             assert_eq!(client.run("ACL WHOAMI").to_string(), "\"client\"", "{version:?}");
             client.finish_sending().expect("sent");
-            let _ = client.read_to_end(); // tickets come behind the handshake
+            let _ = client.read_to_end(); // tickets arrive after the handshake
         };
         kind(HandshakeKind::Full);
         kind(HandshakeKind::Resumed);
@@ -88,7 +88,7 @@ fn who_is_no_user_stays_the_default_one() {
         let log = operator.run("ACL LOG").to_string();
         let entry = r#""reason", "tls-cert", "context", "toplevel", "object", "", "username", "client""#;
         assert!(log.contains(entry), "{log}");
-        // The second time there is one, who is not let in.
+        // The second time the user exists, but is off.
         ok(&mut operator, "ACL LOG RESET");
         ok(&mut operator, "ACL SETUSER client off nopass +@all allkeys");
     }
@@ -115,10 +115,10 @@ fn the_first_uri_that_is_a_user() {
     expect("ACL SETUSER urn:user:second off", "default");
     expect("CONFIG SET tls-auth-clients-user CN", "named");
     expect("CONFIG SET tls-auth-clients-user off", "default");
-    // The last that was looked for.
+    // The last name tried.
     let log = operator.run("ACL LOG").to_string();
     assert!(log.contains(r#""username", "urn:user:second""#), "{log}");
-    // A certificate without any claims nothing.
+    // A certificate without URIs selects no user.
     ok(&mut operator, "ACL LOG RESET");
     ok(&mut operator, "CONFIG SET tls-auth-clients-user URI");
     assert_eq!(who(&secure, certs.client("client")), "\"default\"");
@@ -178,7 +178,7 @@ fn what_runs_out_is_told() {
         let left_s: i64 = left_s.parse().expect("a number");
         assert!((left_s - (end_s - now_s)).abs() <= 20, "{name}: {left_s} s left");
     }
-    // Of a folder of authorities, the one that ends first; one that is over already has ended.
+    // Of a folder of authorities, the earliest expiry counts; an expired authority has ended already.
     let folder = certs.path("authorities");
     std::fs::create_dir(&folder).expect("it can be made");
     for name in ["ca.crt", "expired.crt"] {
@@ -190,7 +190,7 @@ fn what_runs_out_is_told() {
     assert!(left_s.starts_with('-'), "{left_s}");
 }
 
-/// A certificate's number and when it ends; `None`: there is no such program.
+/// A certificate's number and expiry; `None` if openssl is not installed.
 fn as_openssl_has_it(path: &str) -> Option<(String, i64)> {
     let mut command = Command::new("openssl");
     let output = command.args(["x509", "-noout", "-serial", "-enddate", "-dateopt", "iso_8601", "-in", path]);

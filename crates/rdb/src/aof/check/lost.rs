@@ -1,20 +1,20 @@
-//! What stands behind the place up to which a file is whole.
+//! Examines the bytes behind the whole part of a file.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 
 use crate::aof::command::{RESYNC_BYTES_MAX, whole_commands};
 
-/// Looked at in one piece. A command that is longer is not counted.
+/// Size of the search window. A longer command is not counted.
 const WINDOW_BYTES: usize = RESYNC_BYTES_MAX as usize;
 
-/// What nobody will execute.
+/// The bytes that no server will execute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
     pub bytes: u64,
-    /// Commands that can be recognised in them. There may be more.
+    /// Commands recognised in the bytes. There may be more.
     pub commands: u64,
-    /// All of the bytes are zero, as a file system leaves them after a power cut.
+    /// All bytes are zero, as a file system leaves them after a power cut.
     pub zeros: bool,
 }
 
@@ -37,7 +37,8 @@ impl Lost {
             if got as u64 != room {
                 return Ok(lost);
             }
-            // A command that the window cuts off begins behind the last whole one; half of the window is room for it.
+            // A command cut off by the window begins behind the last whole command; half of the window has
+            // room for it.
             window.drain(..done.max(WINDOW_BYTES / 2));
         }
     }

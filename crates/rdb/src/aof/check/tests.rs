@@ -6,7 +6,7 @@ const MANIFEST: &str = "d/m.manifest";
 const LISTED: &[u8] = b"file b seq 1 type b\nfile h seq 1 type h\nfile i seq 2 type i\n";
 const TORN: &[u8] = b"*1\r\n$4\r\nPI";
 
-/// A snapshot of one key, without a checksum.
+/// A snapshot of a single key, without a checksum.
 const SNAPSHOT: &[u8] = b"REDIS0010\xfe\x00\x00\x01a\x011\xff\0\0\0\0\0\0\0\0";
 
 fn commands(lines: &[&str]) -> Vec<u8> {
@@ -193,7 +193,7 @@ fn a_directory_goes_back_in_time() {
     assert_eq!(rewound(upto(1), [&all[..], TORN].concat(), 100), Ok(Some(upto(3))));
 }
 
-/// Two files written into one, or a byte of a snapshot that reads as its end: what would stay is not what it was.
+/// Two files written into a single file, or a snapshot's byte read as its end: a cut would keep wrong data.
 #[test]
 fn what_is_no_command_behind_a_snapshot_is_not_cut_off() {
     let strange = [SNAPSHOT, b"\xe8\x00\x01rest"].concat();

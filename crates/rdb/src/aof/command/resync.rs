@@ -1,17 +1,17 @@
-//! Finds commands again behind a place that cannot be read.
+//! Finds commands behind unreadable bytes.
 //!
-//! A command starts at a `*` at the beginning of a line, and its counts and lengths must hold all through. Data may look
-//! like that too: a value that holds commands is rare, but not impossible. So what is found here decides only whether an
-//! operator is asked, and how much a report says is lost; nothing is ever executed on its ground.
+//! A command starts at a `*` at the beginning of a line, and all its counts and lengths must hold. Data may
+//! look the same: a value that holds commands is rare, but possible. So the result decides only whether an
+//! operator is asked, and how large a loss a report names; no server executes these commands.
 
 use std::ops::Range;
 
 use super::{Line, NUMBER_BYTES_MAX, parse_number};
 
-/// Commands of more arguments are not recognised, so that a byte is looked at a bounded number of times.
+/// Commands with more arguments are not recognised, so that each byte is scanned a bounded number of times.
 const ARGUMENTS_MAX: u64 = 1024;
 
-/// The commands that lie whole in `bytes`, wherever they can be found, in order and without overlaps.
+/// Returns the whole commands in `bytes`, in order and without overlaps.
 pub(crate) fn whole_commands(bytes: &[u8]) -> impl Iterator<Item = Range<usize>> + '_ {
     let mut from = 0;
     std::iter::from_fn(move || {
@@ -30,7 +30,7 @@ pub(crate) fn whole_commands(bytes: &[u8]) -> impl Iterator<Item = Range<usize>>
     })
 }
 
-/// The length of the command that `bytes` begin with, if it is whole.
+/// Returns the length of the command that `bytes` begin with, if it is whole.
 fn command_len(bytes: &[u8]) -> Option<usize> {
     let (count, mut at) = number(bytes, b'*')?;
     if count == 0 || count > ARGUMENTS_MAX {

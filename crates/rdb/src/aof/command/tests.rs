@@ -1,6 +1,6 @@
 use super::*;
 
-/// A file as text: what the reader makes of it, and how it ends.
+/// Reads a file: returns its records as text, and the result at its end.
 fn read(file: &[u8]) -> (Vec<String>, std::result::Result<(), Fault>) {
     read_from(Commands::new(file, 0, Some(file.len() as u64)))
 }
@@ -81,7 +81,7 @@ fn binary_arguments_of_any_length_come_whole() {
 fn a_file_that_is_cut_anywhere_is_torn_where_its_last_whole_command_ends() {
     let lines = ["SELECT 0", "#TS:1700000000", "SET k v", "MULTI", "DEL k", "#TS:1700000001", "EXEC", "PING"];
     let bytes = file(&lines);
-    // Where a file may end: behind each line, but not within the transaction.
+    // A file may end behind any line, but not within the transaction.
     let ends: Vec<usize> = [0, 1, 2, 3, 7, 8].iter().map(|count| file(&lines[..*count]).len()).collect();
     for cut in 0..=bytes.len() {
         let (_, end) = read(&bytes[..cut]);
@@ -141,7 +141,7 @@ fn a_length_that_swallows_commands_is_corrupt_and_not_torn() {
     }
 }
 
-/// However far behind, and wherever a piece that is searched ends.
+/// Commands are found at any distance, across the borders of the searched pieces.
 #[test]
 fn commands_behind_a_long_value_are_found_as_well() {
     let behind = file(&["SET b 2"]);
@@ -202,7 +202,8 @@ fn a_reader_that_fails_is_no_torn_file() {
     }
     let bytes = file(&["SET a 1"]);
     let (records, end) = read_from(Commands::new(bytes[..30.min(bytes.len())].chain(Broken), 0, None));
-    // The reader asks for more than one command at a time, so it meets the failure before it has parsed one.
+    // The reader asks for several commands at a time, so it meets the failure before it has parsed the
+    // second.
     assert!(records.len() <= 1);
     let fault = end.expect_err("it fails");
     assert_eq!((fault.reason, fault.is_torn()), (Reason::Io(io::ErrorKind::TimedOut), false));

@@ -1,13 +1,13 @@
-//! Commands and annotations as they go into a file.
+//! Writes the commands and annotations of a file.
 
 use std::io::Write;
 
-/// Bytes of an annotation that Redis reads at once: the rest of a longer one it takes for a command.
+/// Longest annotation that Redis reads at once, in bytes: it takes the rest of a longer line for a command.
 const COMMENT_LEN_MAX: usize = 120;
 
 const WRITTEN: &str = "a Vec takes all that is written";
 
-/// Appends a command to what will be appended to a file. Its first argument is its name.
+/// Appends a command to `out`. The first argument is the command's name.
 pub fn push_command<A: AsRef<[u8]>>(out: &mut Vec<u8>, args: &[A]) {
     write!(out, "*{}\r\n", args.len()).expect(WRITTEN);
     for arg in args {
@@ -18,13 +18,14 @@ pub fn push_command<A: AsRef<[u8]>>(out: &mut Vec<u8>, args: &[A]) {
     }
 }
 
-/// Appends an annotation that servers skip. `text` is one short line: Redis reads no more than 127 bytes of it at once.
+/// Appends an annotation that servers skip. `text` is a short line: Redis reads at most 127 bytes of it at
+/// once.
 pub fn push_comment(out: &mut Vec<u8>, text: &str) {
     assert!(text.len() < COMMENT_LEN_MAX && !text.contains(['\r', '\n']), "one line, which is read as one");
     write!(out, "#{text}\r\n").expect(WRITTEN);
 }
 
-/// Appends an annotation: what follows is executed at `seconds` since 1970 or later.
+/// Appends an annotation: later commands are executed at `seconds` since 1970 or later.
 pub fn push_timestamp(out: &mut Vec<u8>, seconds: i64) {
     write!(out, "#TS:{seconds}\r\n").expect(WRITTEN);
 }

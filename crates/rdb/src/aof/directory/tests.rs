@@ -29,7 +29,7 @@ fn names(directory: &Directory) -> Vec<(String, u64, bool)> {
     parts.iter().map(|part| (name(part), part.size, part.last)).collect()
 }
 
-/// Whoever was kept by the disk when the one before was given up writes to that one, whenever the disk goes on.
+/// A thread stuck in a slow disk goes on to write to the draft that was given up, not to the new draft.
 #[test]
 fn what_is_left_of_another_draft_is_not_written_to() {
     let root = Root::with::<&str>(&[]);
@@ -54,7 +54,7 @@ fn from_nothing_to_a_base_and_what_follows() {
     file.write_all(b"one").expect("written");
     assert_eq!(root.manifest(), "file a.aof.1.base.rdb seq 1 type b\nfile a.aof.1.incr.aof seq 1 type i\n");
 
-    // A rewrite: what comes from now on goes to the next file, and the new base contains all before.
+    // A rewrite: from now on commands go to the next file, and the new base contains all earlier data.
     file.sync_data().expect("synced");
     let mut file = directory.next_incremental().expect("opened");
     file.write_all(b"two").expect("written");
@@ -98,7 +98,7 @@ fn what_is_begun_while_commands_come_replaces_all() {
     assert_eq!(listing.len(), 3);
 }
 
-/// The first of a log, too, goes on at its end when it has been shortened, and not with a hole.
+/// The first incremental file, too, is continued at its end after a truncation, without a hole.
 #[test]
 fn every_incremental_file_is_appended_to() {
     let root = Root::with::<&str>(&[]);
@@ -120,7 +120,7 @@ fn every_incremental_file_is_appended_to() {
     }
 }
 
-/// A crash has left the entries of files that were removed: their numbers are not used again.
+/// A crash has left the entries of removed files: their numbers are not used again.
 #[test]
 fn a_number_that_history_has_is_not_used_again() {
     let manifest = "file a.aof.1.base.rdb seq 1 type b\nfile a.aof.5.base.rdb seq 5 type h\n\
@@ -154,7 +154,7 @@ fn an_old_file_is_moved_in_even_if_a_crash_interrupts_it() {
         let manifest = "file a.aof seq 1 type b\nfile a.aof.1.incr.aof seq 1 type i\n";
         let expected = [("dir/a.aof", "old"), ("dir/a.aof.1.incr.aof", ""), (MANIFEST, manifest)];
         assert_eq!(root.listing(), expected.map(|(name, content)| (name.to_owned(), content.to_owned())));
-        // An empty part follows, but the end of this one can still be torn.
+        // An empty part follows, but the end of this part can still be torn.
         assert_eq!(names(&root.open().expect("whole"))[0], ("a.aof".to_owned(), 3, true));
     }
 }
@@ -176,8 +176,8 @@ fn what_is_not_whole_is_refused_and_stays_as_it_is() {
     let refused = |files: &[(&str, &str)]| Root::with(files).refused();
     let missing = "The AOF file dir/a.aof.1.incr.aof is listed in the manifest: No such file or directory";
     assert_eq!(refused(&[listed]), missing);
-    let text = "dir/a.aof.manifest is missing, but there is dir/a.aof.1.incr.aof: without a manifest nobody knows \
-                which files are the data";
+    let text = "dir/a.aof.manifest is missing, but there is dir/a.aof.1.incr.aof: without a manifest nobody \
+                knows which files are the data";
     assert_eq!(refused(&[part]), text);
     assert_eq!(refused(&[(MANIFEST, ""), part]), "dir/a.aof.manifest: Found an empty AOF manifest");
     let text = "dir/a.aof.manifest, line 2, >>> 'file b': Invalid AOF manifest file format";
@@ -219,7 +219,7 @@ fn a_crash_at_the_first_start_is_not_taken_for_a_lost_manifest() {
     let root = Root::with::<&str>(&[]);
     let directory = root.open().expect("nothing is there");
     directory.draft_base().expect("a draft");
-    // As `install` leaves it between the rename and the manifest.
+    // The state between the rename and the manifest in `install`.
     fs::rename(directory.draft_base_path(), root.0.join("dir/a.aof.1.base.rdb")).expect("renamed");
     assert_eq!(root.open().expect("there are no data").found(), Found::Nothing);
 }
@@ -235,7 +235,7 @@ fn names_of_all_kinds_are_kept() {
         assert_eq!(open().parts().expect("whole").len(), 1);
         assert!(open().strays().expect("read").is_empty());
     }
-    // Written by somebody who does not quote what need not be quoted.
+    // Written by a server that does not quote such bytes.
     let long = vec![0xff; 255];
     let manifest = [b"file ", &long[..], b" seq 1 type i\n"].concat();
     let root = Root::with(&[(MANIFEST, "")]);

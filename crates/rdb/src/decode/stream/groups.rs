@@ -6,7 +6,7 @@
 //! consumer: name | seen, 8 bytes | [active, 8 bytes] | count | (id, 16 bytes) ..
 //! ```
 //!
-//! Each pending entry is said twice: once by the group, and once, by its id alone, by the consumer who owns it.
+//! Each pending entry is stored twice: in the group, and, as its id alone, in the consumer that owns it.
 
 use super::super::Decoder;
 use super::super::seen::Seen;
@@ -20,7 +20,7 @@ use crate::stream::{Consumer, Group, Id, Info, Pending};
 /// Marks a pending entry whose owner has not been read yet.
 const NOBODY: u32 = u32::MAX;
 
-/// Stored in place of a time that there is none of, or a number that nobody knows.
+/// Stored for a missing time or an unknown number.
 const UNKNOWN: u64 = u64::MAX;
 
 const GROUP_BYTES_MIN: u64 = 5;
@@ -28,7 +28,7 @@ const PENDING_BYTES_MIN: u64 = 25;
 const CONSUMER_BYTES_MIN: u64 = 10;
 const ID_BYTES: u64 = 16;
 
-/// The groups, one after the other.
+/// Reads the groups in sequence.
 pub struct Groups<'d, S> {
     decoder: &'d mut Decoder<S>,
     form: u8,
@@ -49,12 +49,13 @@ impl<'d, S: Source> Groups<'d, S> {
         Ok(Groups { decoder, form, info, is_corrected, left, seen: Seen::default() })
     }
 
-    /// Whether the stream's entries contradict what it says of itself, see [`Stream::allow_corrections`](super::Stream::allow_corrections).
+    /// Whether the entries contradict the stream's counters or ids, see
+    /// [`Stream::allow_corrections`](super::Stream::allow_corrections).
     pub fn is_of_corrected(&self) -> bool {
         self.is_corrected
     }
 
-    /// The next one; `None` behind the last.
+    /// Returns the next group; `None` behind the last.
     #[allow(clippy::should_implement_trait, reason = "it fails, and goes on no further")]
     pub fn next(&mut self) -> Result<Option<Group>> {
         let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
@@ -126,7 +127,7 @@ impl<'d, S: Source> Groups<'d, S> {
         }
     }
 
-    /// Reads the ids of what a consumer owns.
+    /// Reads the ids of a consumer's pending entries.
     fn own(&mut self, pending: &mut [Pending], index: u32) -> Result<()> {
         for _ in 0..self.decoder.count(ID_BYTES)? {
             let at = self.decoder.position();
@@ -141,10 +142,10 @@ impl<'d, S: Source> Groups<'d, S> {
     }
 }
 
-/// How many entries a group has read, for the form that does not say; as Redis 7 works it out.
+/// Returns a group's number of read entries for the form without it, as Redis 7 computes it.
 ///
-/// In that form nothing tells how many entries were deleted, so none count as deleted, and it is known before or at the
-/// first entry, at the last, or when there is none.
+/// That form does not store the number of deleted entries, so none count as deleted. The result is known at
+/// or before the first entry, at the last, and in an empty stream.
 fn read_up_to(last_id: Id, info: &Info) -> Option<u64> {
     match info.length {
         0 => Some(0),
@@ -160,7 +161,7 @@ fn read_up_to(last_id: Id, info: &Info) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// What Redis 7.0 shows as `entries-read` after it has restored such streams from Redis 6.2.
+    /// Redis 7.0 shows these as `entries-read` after it has restored such streams from Redis 6.2.
     #[test]
     fn what_a_group_has_read_is_worked_out_as_redis_does() {
         let id = |ms: u64| Id { ms, seq: 0 };

@@ -1,8 +1,9 @@
-//! The machine fails under load, again and again: what the server has not had synced is gone, or some of it, and what it has had
-//! renamed, made or removed in folders it has not synced, may be undone.
+//! The machine fails under load, repeatedly. Unsynced writes are lost, in part or completely. Renames,
+//! creations and removals in folders that were not synced may be undone.
 //!
-//! A disk is played for that: faults.c keeps what each sync makes safe, and after the kill the server's folder becomes what a disk
-//! might have. As strict as POSIX allows: a file that has been synced has no name before its folder is synced, too.
+//! The test simulates a disk: faults.c stores the content of each sync, and after the kill the server's
+//! folder gets a state that a disk might have. As strict as POSIX allows: a synced file has no name before
+//! its folder is synced, too.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
@@ -16,23 +17,22 @@ use evenkeel_testkit::{Random, Server};
 use super::{folder, start_with};
 use crate::durability::kill::{lengths, rounds, with_log};
 
-/// How long after the beginning of the one before the next sync has begun under `everysec`: a second, and what a busy machine may
-/// need to come to it.
+/// Longest time between the starts of two syncs under `everysec`: a second, plus the delay of a busy machine.
 const DUE: Duration = Duration::from_secs(2);
 
-/// What was acknowledged so long before a sync began is in it: it has been written by then.
+/// A write acknowledged this long before the start of a sync is in that sync: it has been written by then.
 const BEHIND: Duration = Duration::from_secs(1);
 
-/// The server's own log is no part of the disk.
+/// The server's own log is not on the simulated disk.
 const LOG: &str = "log";
 
-/// What a disk has.
+/// The content of the simulated disk.
 enum Image {
     File(Vec<u8>),
     Folder(BTreeMap<String, Image>),
 }
 
-/// What faults.c keeps.
+/// The state stored by faults.c.
 struct Disk(PathBuf);
 
 impl Disk {
@@ -51,10 +51,10 @@ impl Disk {
         fs::read(self.0.join(id)).ok()
     }
 
-    /// The machine has failed: the server's folder has what the disk has from now on.
+    /// Simulates the crash: the server's folder gets a state of the disk.
     fn fail(&self, server: &Server, random: &mut Random) {
         let root = server.folder();
-        // Whether what was done to folders since has come to the disk.
+        // Whether later changes of folders have reached the disk.
         let is_named = random.chance(50);
         let Image::Folder(image) = self.folder_image(root, is_named, random) else {
             unreachable!("it is one")
@@ -91,7 +91,7 @@ impl Disk {
         Image::Folder(names.into_iter().filter(|(_, name)| name != LOG).map(image).collect())
     }
 
-    /// What was synced of a file, and perhaps some of what came behind.
+    /// The synced content of a file, and perhaps some of its later bytes.
     fn file_image(&self, id: &str, now: Option<PathBuf>, random: &mut Random) -> Image {
         let synced = self.kept(id).unwrap_or_default();
         let written = now.map_or(Vec::new(), |path| fs::read(path).expect("it is there"));
@@ -102,7 +102,7 @@ impl Disk {
         Image::File(written[..synced.len() + random.below(more + 1)].to_owned())
     }
 
-    /// All that is there after a start of the machine is safe.
+    /// Everything present at a start of the machine is safe.
     fn keep(&self, path: &Path) {
         let own = self.0.join(id(&fs::metadata(path).expect("it is there")));
         if path.is_file() {
@@ -118,7 +118,7 @@ impl Disk {
         fs::write(own, lines).expect("there is room");
     }
 
-    /// When a sync of the log was last begun, or ended.
+    /// Time of the last start or end of a sync of the append-only file.
     fn moment(&self, which: &str) -> Instant {
         let moment = fs::metadata(self.0.join(which)).expect("a log is synced at the start").modified();
         let elapsed = SystemTime::now().duration_since(moment.expect("a time"));
@@ -126,7 +126,7 @@ impl Disk {
     }
 }
 
-/// As faults.c has it.
+/// The same identity as in faults.c.
 fn id(status: &Metadata) -> String {
     let born = status.created().ok().and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
     format!("{}-{}", status.ino(), born.unwrap_or_default().as_nanos())
@@ -156,16 +156,16 @@ fn each_second(name: &str, args: &[&str], lengths: &[Duration]) {
     let server = disk.start(&[&with_log("everysec")[..], args].concat());
     rounds(server, lengths, seed, |server, killed| {
         let (begun, ended) = (disk.moment("begun"), disk.moment("ended"));
-        // One that goes on for longer is the disk's.
+        // A longer sync is the disk's delay.
         let idle = killed.saturating_duration_since(ended.max(begun + DUE));
         assert!(begun > ended || idle.is_zero(), "the next sync has been due for {idle:?}");
         disk.fail(server, &mut random);
-        // The sync before, if this one goes on.
+        // The previous sync, if this sync is in progress.
         Some(if begun > ended { begun - DUE } else { begun } - BEHIND)
     });
 }
 
-/// Much at once is synced earlier.
+/// A large amount of writes is synced earlier.
 #[test]
 fn with_everysec_a_second_is_lost_at_most() {
     each_second("much", &[], &lengths(10, BEHIND + BEHIND / 2));
@@ -177,7 +177,7 @@ fn with_everysec_a_second_is_lost_at_most() {
     );
 }
 
-/// Where each sync is of the file itself: durability/tail.rs has the other way.
+/// Here each sync is of the file itself; durability/tail.rs tests the tail.
 #[test]
 fn with_always_nothing_is_lost() {
     let (disk, seed) = (Disk::new("always"), fresh_seed());
@@ -189,7 +189,7 @@ fn with_always_nothing_is_lost() {
     });
 }
 
-/// What SAVE has said OK to; of one that nobody was told the end of, the one before may be there.
+/// A snapshot with SAVE's OK is there. If a BGSAVE's end is unknown, an earlier snapshot may be there.
 #[test]
 fn a_snapshot_is_there_or_the_one_before() {
     let (disk, seed) = (Disk::new("snapshots"), fresh_seed());
