@@ -70,7 +70,7 @@ pub(crate) fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         return ExitCode::FAILURE;
     }
     let known = |name: &[u8]| table().find(name).is_some();
-    let launch = match Launch::from_args(args.into_iter(), known) {
+    let launch = match Launch::from_args(args.into_iter(), crate::acl::USER_LINES, known) {
         Ok(launch) => launch,
         Err(error) => {
             eprintln!("{error}");

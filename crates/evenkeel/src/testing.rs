@@ -227,7 +227,8 @@ impl World {
     pub(crate) fn with(args: &[&str]) -> World {
         let log = Log::start(Level::Nothing, server_log::Target::default());
         let args = START.iter().chain(&["--save", ""]).chain(args).map(OsString::from);
-        let launch = Launch::from_args(args, |_| true).expect("there is a working directory");
+        let launch =
+            Launch::from_args(args, crate::acl::USER_LINES, |_| true).expect("there is a working directory");
         assert!(launch.mistakes.is_empty(), "{:?}", launch.mistakes);
         let server = Server::new(launch.settings, None, WORKERS, log);
         let server = Arc::new(server.expect("a few descriptors are free"));

@@ -20,6 +20,8 @@ mod absent;
 mod access;
 pub(crate) mod file;
 pub(crate) mod log;
+#[cfg(test)]
+mod rewrite_tests;
 mod rows;
 mod selector;
 #[cfg(test)]
@@ -40,11 +42,15 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::config::{ChannelsOfNew, Settings};
+use crate::config::{ChannelsOfNew, Settings, UserLines};
 use log::AclLog;
 
 /// All users by name, in order.
 pub(crate) type Users = BTreeMap<Box<[u8]>, Arc<User>>;
+
+/// The meaning of `user` lines in a configuration file.
+pub(crate) const USER_LINES: UserLines =
+    UserLines { check: file::check_line, at_start: file::lines_at_start };
 
 /// The user that every connection begins as.
 pub(crate) const DEFAULT: &[u8] = b"default";

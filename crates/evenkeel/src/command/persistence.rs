@@ -6,8 +6,9 @@ use std::sync::atomic::AtomicBool;
 
 use super::{Call, Command, Flags, Group, at_least, exactly, session};
 use crate::blocking::Timeout;
+use crate::config::ShutdownOptions;
 use crate::error::{Done, Error};
-use crate::persist::end::{self, Asker, How};
+use crate::persist::end::{self, Asker};
 use crate::persist::snapshot::{Begun, Busy};
 use crate::persist::{Cancelled, Job, rewrite, snapshot};
 use crate::reply::Reply;
@@ -146,7 +147,7 @@ fn last_save(call: &mut Call<'_, '_>) -> Done {
 /// stay, unless the client insists. Who asks while the end has begun already waits for that.
 fn shutdown(call: &mut Call<'_, '_>) -> Done {
     let args = call.args;
-    let (mut how, mut abort) = (How::default(), false);
+    let (mut how, mut abort) = (ShutdownOptions::default(), false);
     for at in 1..args.len() {
         match args.word(at).as_bytes() {
             b"SAVE" if how.save != Some(false) => how.save = Some(true),
@@ -158,7 +159,7 @@ fn shutdown(call: &mut Call<'_, '_>) -> Done {
         }
     }
     if abort {
-        if how != How::default() {
+        if how != ShutdownOptions::default() {
             return Err(Error::Syntax);
         }
         if !end::abort(call.server) {

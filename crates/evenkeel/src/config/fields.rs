@@ -5,10 +5,9 @@
 
 use super::typed::{
     AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogLevel, OomScore,
-    OutputLimits, Permit, Policy, Primary, SavePoint, Supervised,
+    OutputLimits, Permit, Policy, Primary, SavePoint, ShutdownOptions, Supervised,
 };
 use super::value::Word;
-use crate::persist::end::How;
 use std::path::PathBuf;
 
 #[derive(Clone, Debug, Default)]
@@ -227,6 +226,6 @@ pub(crate) struct Fields {
     pub(crate) replica_announce_port: u16,
 
     // The end
-    pub(crate) shutdown_on_sigint: How,
-    pub(crate) shutdown_on_sigterm: How,
+    pub(crate) shutdown_on_sigint: ShutdownOptions,
+    pub(crate) shutdown_on_sigterm: ShutdownOptions,
 }

@@ -23,6 +23,16 @@ const MISTAKES_MAX: usize = 100;
 /// What a `line` row does with the words after its name.
 pub(super) type Handler = fn(&mut Loader<'_>, &[Word]) -> Result<(), Reason>;
 
+/// The meaning of `user` lines, which the access control lists of a layer above know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UserLines {
+    /// Returns why the words behind `user` are wrong.
+    pub(crate) check: fn(&[Word]) -> Result<(), String>,
+    /// Returns the `user` lines of all users that a start with these settings creates, in their normal form;
+    /// `None` if it would fail.
+    pub(crate) at_start: fn(&Settings) -> Option<Vec<Word>>,
+}
+
 /// Whether a name is a command's.
 pub(super) type Commands<'a> = &'a dyn Fn(&[u8]) -> bool;
 
@@ -36,6 +46,7 @@ pub(super) struct Loader<'a> {
     pub(super) mistakes: Vec<ConfigError>,
     /// A `dir` was refused, so relative paths begin at a directory that the operator does not mean.
     pub(super) lacks_dir: bool,
+    user_lines: UserLines,
     /// Without it, renaming is not checked.
     commands: Option<Commands<'a>>,
     /// Directives that a line has set.
@@ -51,7 +62,7 @@ pub(super) struct Loader<'a> {
 const BAD: &str = "Bad directive or wrong number of arguments";
 
 impl<'a> Loader<'a> {
-    pub(super) fn new(commands: Option<Commands<'a>>, here: &'a Path) -> Self {
+    pub(super) fn new(user_lines: UserLines, commands: Option<Commands<'a>>, here: &'a Path) -> Self {
         let settings = Settings::default();
         Loader {
             settings,
@@ -59,6 +70,7 @@ impl<'a> Loader<'a> {
             notices: Vec::new(),
             mistakes: Vec::new(),
             lacks_dir: false,
+            user_lines,
             commands,
             set: BTreeSet::new(),
             depth: 0,
@@ -216,7 +228,7 @@ pub(super) fn user(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Reason
         )
         .into());
     }
-    crate::acl::file::check_line(words)?;
+    (loader.user_lines.check)(words)?;
     let users = &mut loader.settings.fields.users;
     if before.is_some() {
         users.retain(|user| user[0] != *name);
@@ -252,14 +264,14 @@ pub(super) fn sentinel(loader: &mut Loader<'_>, _: &[Word]) -> Result<(), Reason
 mod tests {
     use super::*;
     use crate::config::errors::Mistakes;
-    use crate::config::testing::{Scratch, shown};
+    use crate::config::testing::{Scratch, USER_LINES, shown};
 
     fn known(name: &[u8]) -> bool {
         name.eq_ignore_ascii_case(b"get") || name.eq_ignore_ascii_case(b"set")
     }
 
     fn load(text: &str) -> Result<Settings, String> {
-        let mut loader = Loader::new(Some(&known), Path::new("/"));
+        let mut loader = Loader::new(USER_LINES, Some(&known), Path::new("/"));
         loader.text(text.as_bytes(), |line| Place::Stdin { line });
         if loader.mistakes.is_empty() {
             Ok(loader.settings)
@@ -369,7 +381,7 @@ mod tests {
         scratch.write("a.part", "timeout 1\ndir in[ner\ninclude b.part\n");
         scratch.write("in[ner/b.part", "maxmemory 2\n");
         scratch.write("in[ner/most/c.part", "hz 9\n");
-        let mut loader = Loader::new(None, &scratch.path);
+        let mut loader = Loader::new(USER_LINES, None, &scratch.path);
         let text = b"include a.part\ndir most\ninclude *.part\n";
         loader.text(text, |line| Place::Stdin { line });
         assert!(loader.mistakes.is_empty(), "{:?}", loader.mistakes);
@@ -417,7 +429,7 @@ mod tests {
         assert_eq!(users(&format!("{include}{include}")), ["ann on", "bob off"]);
         refused(&format!("{include}user ann\nuser ann\n"), 3, "user ann", duplicate);
 
-        let mut loader = Loader::new(None, Path::new("/"));
+        let mut loader = Loader::new(USER_LINES, None, Path::new("/"));
         loader.text(format!("{include}user ann\n").as_bytes(), |line| Place::Stdin { line });
         assert_eq!(loader.notices, ["User 'ann' is defined in several files: what the last one says holds"]);
     }
@@ -428,7 +440,7 @@ mod tests {
         let include = format!("include {}/self\n", scratch.path.display());
         for (times, mistakes) in [(1, 1), (2, MISTAKES_MAX)] {
             let path = scratch.write("self", &include.repeat(times));
-            let mut loader = Loader::new(None, Path::new("/"));
+            let mut loader = Loader::new(USER_LINES, None, Path::new("/"));
             loader.file(&path);
             assert_eq!(loader.mistakes.len(), mistakes);
             let error = loader.mistakes[0].to_string();
@@ -443,7 +455,7 @@ mod tests {
         let dir = scratch.path.display();
         let text =
             format!("port x\nmaxmemry 1\ninclude {dir}/part\ninclude {dir}/none\ndir /none\ntimeout 3\n");
-        let mut loader = Loader::new(None, Path::new("/"));
+        let mut loader = Loader::new(USER_LINES, None, Path::new("/"));
         loader.text(text.as_bytes(), |line| Place::Stdin { line });
         assert_eq!((loader.settings.hz, loader.settings.timeout), (20, 3));
         assert!(loader.lacks_dir);

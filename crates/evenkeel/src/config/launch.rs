@@ -7,7 +7,7 @@
 
 use super::directives::{self, Directive};
 use super::errors::{ConfigError, Place};
-use super::file::{Commands, Loader};
+use super::file::{Commands, Loader, UserLines};
 use super::value::{Kind, Value, Word};
 use super::{ConfigFile, Settings, line};
 use std::ffi::OsString;
@@ -65,18 +65,25 @@ impl Launch {
     /// `commands` tells whether a name is a command's, for `rename-command`.
     pub(crate) fn from_args(
         args: impl Iterator<Item = OsString>,
+        user_lines: UserLines,
         commands: impl Fn(&[u8]) -> bool,
     ) -> Result<Launch, ConfigError> {
         let here = std::env::current_dir().map_err(|error| ConfigError::Open { path: ".".into(), error })?;
         let args: Vec<Word> = args.map(OsStringExt::into_vec).collect();
-        Ok(launch(&args, &here, &mut io::stdin(), &commands))
+        Ok(launch(&args, &here, &mut io::stdin(), user_lines, &commands))
     }
 }
 
-fn launch(args: &[Word], here: &Path, stdin: &mut dyn Read, commands: Commands<'_>) -> Launch {
+fn launch(
+    args: &[Word],
+    here: &Path,
+    stdin: &mut dyn Read,
+    user_lines: UserLines,
+    commands: Commands<'_>,
+) -> Launch {
     let request = Request::from(args);
-    let mut loader = Loader::new(Some(commands), here);
-    let config_file = request.file.map(|file| ConfigFile::new(&file, here));
+    let mut loader = Loader::new(user_lines, Some(commands), here);
+    let config_file = request.file.map(|file| ConfigFile::new(&file, here, user_lines));
     if let Some(file) = &config_file {
         loader.file(&file.path);
     }
@@ -235,14 +242,14 @@ fn add_value(options: &mut Vec<Word>, value: &[u8]) {
 mod tests {
     use super::*;
     use crate::config::errors::Mistakes;
-    use crate::config::testing::{Scratch, shown};
+    use crate::config::testing::{Scratch, USER_LINES, shown};
 
     fn words(args: &[&str]) -> Vec<Word> {
         args.iter().map(|arg| arg.as_bytes().to_vec()).collect()
     }
 
     fn start_with(args: &[&str], stdin: &str) -> Result<Launch, String> {
-        let launch = launch(&words(args), Path::new("/"), &mut stdin.as_bytes(), &|_| true);
+        let launch = launch(&words(args), Path::new("/"), &mut stdin.as_bytes(), USER_LINES, &|_| true);
         if launch.mistakes.is_empty() { Ok(launch) } else { Err(Mistakes(&launch.mistakes).to_string()) }
     }
 

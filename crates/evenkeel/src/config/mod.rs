@@ -33,13 +33,14 @@ mod typed;
 mod value;
 
 pub(crate) use errors::{Mistakes, SetError, cause};
+pub(crate) use file::UserLines;
 pub(crate) use launch::{Action, Launch, NoEffect, USAGE};
 pub(crate) use line::{plain_or_quoted, quoted, split as split_words};
 pub(crate) use rewrite::{ConfigFile, Extent, replace as replace_file};
 #[allow(unused_imports, reason = "the fields' types, for those who pass one on")]
 pub(crate) use typed::{
     AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogLevel, OomScore,
-    OutputLimit, OutputLimits, Permit, Policy, Primary, SavePoint, Supervised,
+    OutputLimit, OutputLimits, Permit, Policy, Primary, SavePoint, ShutdownOptions, Supervised,
 };
 pub(crate) use value::{Word, memory_size};
 

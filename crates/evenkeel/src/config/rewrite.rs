@@ -9,10 +9,9 @@
 
 use super::Settings;
 use super::directives::{Directive, find, settings};
-use super::file::{self, Loader};
+use super::file::{self, Loader, UserLines};
 use super::line::plain_or_quoted;
 use super::value::{Kind, Word};
-use crate::acl;
 use evenkeel_runtime::sandbox::{self, Call};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -27,15 +26,23 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub(crate) struct ConfigFile {
     /// Absolute.
     pub(crate) path: PathBuf,
-    /// Where the start read it: relative paths in it begin there, wherever the process has gone since.
-    here: PathBuf,
+    origin: Origin,
     /// Held by who rewrites it.
     rewriting: Mutex<()>,
 }
 
+/// How a start reads the file.
+#[derive(Debug)]
+struct Origin {
+    /// The working directory of the start: relative paths in the file begin there.
+    here: PathBuf,
+    user_lines: UserLines,
+}
+
 impl ConfigFile {
-    pub(super) fn new(path: &Path, here: &Path) -> ConfigFile {
-        ConfigFile { path: here.join(path), here: here.to_owned(), rewriting: Mutex::default() }
+    pub(super) fn new(path: &Path, here: &Path, user_lines: UserLines) -> ConfigFile {
+        let origin = Origin { here: here.to_owned(), user_lines };
+        ConfigFile { path: here.join(path), origin, rewriting: Mutex::default() }
     }
 
     /// CONFIG REWRITE: makes the file say what the settings are, and touches nothing else in it.
@@ -50,7 +57,7 @@ impl ConfigFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             read => read?,
         };
-        replace(path, &rewritten(&old, &settings(), extent, &self.here))
+        replace(path, &rewritten(&old, &settings(), extent, &self.origin))
     }
 }
 
@@ -103,16 +110,15 @@ struct Line {
     row: Option<&'static Directive>,
 }
 
-/// `here`: where the file is read.
-fn rewritten(old: &[u8], wanted: &Settings, extent: Extent, here: &Path) -> Word {
-    let mut lines = set_aside_unreadable(lines(old), here);
+fn rewritten(old: &[u8], wanted: &Settings, extent: Extent, origin: &Origin) -> Word {
+    let mut lines = set_aside_unreadable(lines(old), origin);
     let mut absent = Vec::new();
-    for row in to_write(&lines, wanted, extent, here) {
+    for row in to_write(&lines, wanted, extent, origin) {
         absent.extend(replace_lines(&mut lines, row, new_lines(row, wanted)));
     }
     append(&mut lines, absent);
-    rewrite_users(&mut lines, wanted, here);
-    let overruled = to_write(&lines, wanted, Extent::Changes, here);
+    rewrite_users(&mut lines, wanted, origin);
+    let overruled = to_write(&lines, wanted, Extent::Changes, origin);
     append(&mut lines, overruled.into_iter().flat_map(|row| overruling_lines(row, wanted)).collect());
     lines.retain(|line| !line.is_gap());
     lines.iter().flat_map(|line| [line.text.as_slice(), b"\n"].concat()).collect()
@@ -122,19 +128,19 @@ fn rewritten(old: &[u8], wanted: &Settings, extent: Extent, here: &Path) -> Word
 ///
 /// What an include says of a user that has changed is overruled at the end. One that has been deleted cannot be made to be
 /// defined nowhere: it is left without any rights, and nobody can come in as it.
-fn rewrite_users(lines: &mut Vec<Line>, wanted: &Settings, here: &Path) {
+fn rewrite_users(lines: &mut Vec<Line>, wanted: &Settings, origin: &Origin) {
     let row = find(b"user").expect("it is in the table");
-    let target = users_at_start(&wanted.users, wanted);
-    if users_at_start(&read(lines.iter(), here).users, wanted) == target {
+    let target = users_at_start(&wanted.users, wanted, origin);
+    if users_at_start(&read(lines.iter(), origin).users, wanted, origin) == target {
         return;
     }
-    let included = read(lines.iter().filter(|line| !line.is_of(row)), here).users.clone();
+    let included = read(lines.iter().filter(|line| !line.is_of(row)), origin).users.clone();
     let is_included = |name: &Word| included.iter().any(|user| user[0] == *name);
     let own = wanted.users.iter().filter(|user| !is_included(&user[0]));
     let own = own.map(|user| line(row, &joined(user))).collect();
     let absent = replace_lines(lines, row, own);
     append(lines, absent);
-    let overruling = users_at_start(&included, wanted).into_iter().filter_map(|(name, words)| {
+    let overruling = users_at_start(&included, wanted, origin).into_iter().filter_map(|(name, words)| {
         let powerless = || [&name, &b"off"[..], b"resetchannels", b"-@all"].map(<[u8]>::to_vec).to_vec();
         let target = target.get(&name).cloned().unwrap_or_else(powerless);
         (is_included(&name) && words != target).then(|| line(row, &joined(&target)))
@@ -143,8 +149,8 @@ fn rewrite_users(lines: &mut Vec<Line>, wanted: &Settings, here: &Path) {
 }
 
 /// The users that these lines lead to, by name: each as words of one such line.
-fn users_at_start(users: &[Vec<Word>], settings: &Settings) -> BTreeMap<Word, Vec<Word>> {
-    let lines = acl::file::lines_at_start(&settings.with_users(users.to_vec())).unwrap_or_default();
+fn users_at_start(users: &[Vec<Word>], settings: &Settings, origin: &Origin) -> BTreeMap<Word, Vec<Word>> {
+    let lines = (origin.user_lines.at_start)(&settings.with_users(users.to_vec())).unwrap_or_default();
     let words = |line: Word| line.split(|byte| *byte == b' ').skip(1).map(<[u8]>::to_vec).collect::<Vec<_>>();
     lines.into_iter().map(words).map(|words| (words[0].clone(), words)).collect()
 }
@@ -165,8 +171,8 @@ fn lines(text: &[u8]) -> Vec<Line> {
 
 /// Lines that were put in after the start and would keep the next one from succeeding become comments. Behind each is a gap
 /// for what its directive is to say.
-fn set_aside_unreadable(lines: Vec<Line>, here: &Path) -> Vec<Line> {
-    let mut loader = Loader::new(None, here);
+fn set_aside_unreadable(lines: Vec<Line>, origin: &Origin) -> Vec<Line> {
+    let mut loader = Loader::new(origin.user_lines, None, &origin.here);
     let mut kept = Vec::with_capacity(lines.len());
     for line in lines {
         let Err(_) = loader.line(&line.text) else {
@@ -180,16 +186,16 @@ fn set_aside_unreadable(lines: Vec<Line>, here: &Path) -> Vec<Line> {
 }
 
 /// The directives that the lines give another value than the one wanted, or with `Extent::All` do not name.
-fn to_write(lines: &[Line], wanted: &Settings, extent: Extent, here: &Path) -> Vec<&'static Directive> {
-    let found = read(lines.iter(), here);
+fn to_write(lines: &[Line], wanted: &Settings, extent: Extent, origin: &Origin) -> Vec<&'static Directive> {
+    let found = read(lines.iter(), origin);
     let names = |line: &Line, row: &Directive| line.is_of(row) && !line.is_gap();
     let unnamed = |row: &Directive| extent == Extent::All && !lines.iter().any(|line| names(line, row));
     settings().filter(|row| unnamed(row) || found.value(row) != wanted.value(row)).collect()
 }
 
 /// The settings that the lines lead to.
-fn read<'l>(lines: impl Iterator<Item = &'l Line>, here: &Path) -> Settings {
-    let mut loader = Loader::new(None, here);
+fn read<'l>(lines: impl Iterator<Item = &'l Line>, origin: &Origin) -> Settings {
+    let mut loader = Loader::new(origin.user_lines, None, &origin.here);
     for line in lines {
         let _ = loader.line(&line.text); // an include that is gone says nothing
     }
@@ -277,20 +283,21 @@ fn append(lines: &mut Vec<Line>, new: Vec<Line>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::testing::{Scratch, shown};
+    use crate::config::testing::{Scratch, USER_LINES, shown};
     use std::os::unix::fs::PermissionsExt;
 
     fn rewritten(old: &[u8], wanted: &Settings, extent: Extent) -> Word {
-        super::rewritten(old, wanted, extent, Path::new("/"))
+        let origin = Origin { here: PathBuf::from("/"), user_lines: USER_LINES };
+        super::rewritten(old, wanted, extent, &origin)
     }
 
     fn rewrite(settings: &Settings, path: &Path) -> io::Result<()> {
-        ConfigFile::new(path, Path::new("/")).rewrite(Extent::Changes, || settings.clone())
+        ConfigFile::new(path, Path::new("/"), USER_LINES).rewrite(Extent::Changes, || settings.clone())
     }
 
     /// The settings after a start with `text`, and after each CONFIG SET of `changes`.
     fn settings_of(text: &str, changes: &[(&str, &str)]) -> Settings {
-        let mut loader = Loader::new(None, Path::new("/"));
+        let mut loader = Loader::new(USER_LINES, None, Path::new("/"));
         for line in text.lines() {
             assert!(loader.line(line.as_bytes()).is_ok(), "{line}");
         }
@@ -385,64 +392,6 @@ mod tests {
     }
 
     #[test]
-    fn users_are_written_anew_if_they_have_changed() {
-        let text = "# mine\nuser ann on +get ~a\nhz 9\nuser bob off\n";
-        let users = |text: &str| {
-            let words = |line: &str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-            text.lines().map(words).collect::<Vec<Vec<Word>>>()
-        };
-        let rewritten_with = |list: &str| {
-            let wanted = settings_of(text, &[]).with_users(users(list));
-            String::from_utf8(rewritten(text.as_bytes(), &wanted, Extent::Changes)).expect("text")
-        };
-        assert_eq!(rewritten_with("ann on ~a resetchannels -@all +get\nbob off"), text, "the same users");
-        let other = "ann on ~\"b resetchannels -@all +get";
-        assert_eq!(rewritten_with(other), "# mine\nuser ann on \"~\\\"b\" resetchannels -@all +get\nhz 9\n");
-        let more = "ann on ~a resetchannels -@all +get\nbob off\ncat on";
-        assert_eq!(
-            rewritten_with(more),
-            "# mine\nuser ann on ~a resetchannels -@all +get\nhz 9\nuser bob off\nuser cat on\n"
-        );
-    }
-
-    #[test]
-    fn users_of_included_files_are_overruled() {
-        let scratch = Scratch::new();
-        let part = scratch.write("part", "user dan on +get\nuser eve on\n");
-        let users = |list: &str| {
-            let words = |line: &str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-            list.lines().map(words).collect::<Vec<Vec<Word>>>()
-        };
-        let text = format!("user ann on\ninclude {}\nhz 9\n", part.display());
-        let check = |list: &str, expected: &str, left: &str| {
-            let wanted = settings_of(&text, &[]).with_users(users(list));
-            let found =
-                String::from_utf8(rewritten(text.as_bytes(), &wanted, Extent::Changes)).expect("text");
-            assert_eq!(found, expected, "{list}");
-            let again = rewritten(found.as_bytes(), &wanted, Extent::Changes);
-            assert_eq!(String::from_utf8_lossy(&again), found, "{list}");
-            let started = users_at_start(&settings_of(&found, &[]).users, &wanted);
-            assert_eq!(started, users_at_start(&users(left), &wanted), "{list}");
-        };
-        let all = "ann on\ndan on +get\neve on";
-        check(all, &text, all);
-        // One of the file's own: its line alone.
-        let list = "ann off\ndan on +get\neve on\nfay on";
-        let expected = text.replace("user ann on", "user ann off\nuser fay on");
-        check(list, &expected, list);
-        let end = format!("{text}\n# Generated by CONFIG REWRITE\n");
-        let list = "ann on\ndan on +get +set\neve on";
-        check(list, &format!("{end}user dan on resetchannels -@all +get +set\n"), list);
-        // Deleted: it cannot come in.
-        let left = "ann on\ndan on +get\neve off";
-        check("ann on\ndan on +get", &format!("{end}user eve off resetchannels -@all\n"), left);
-        // The default user is always there. What is said of payloads in this way makes no difference.
-        let left = "ann on\ndefault on nopass sanitize-payload ~* &* +@all";
-        scratch.write("part", "user default on nopass +get\n");
-        check("ann on", &format!("{end}user default on nopass ~* &* +@all\n"), left);
-    }
-
-    #[test]
     fn other_directives_are_left_alone_and_wrong_ones_set_aside() {
         let text = "rename-command FLUSHALL \"\"\nuser ann on\nlist-max-ziplist-entries 5\nhz 9\n";
         check(text, &[("hz", "10")], &text.replace("hz 9", "hz 10"));
@@ -503,7 +452,7 @@ mod tests {
         let scratch = Scratch::new();
         let text = format!("hz 9\n{}", "# a line that stays\n".repeat(2_000));
         let path = scratch.write("own.conf", &text);
-        let file = ConfigFile::new(&path, Path::new("/"));
+        let file = ConfigFile::new(&path, Path::new("/"), USER_LINES);
         let other = scratch.path.join("other");
         std::thread::scope(|scope| {
             for number in 0..4 {
@@ -534,12 +483,12 @@ mod tests {
         let text = "include outer.part\ndir data\ninclude inner.part\nhz 9\n";
         let path = scratch.write("own.conf", text);
         let load = || {
-            let mut loader = Loader::new(None, &scratch.path);
+            let mut loader = Loader::new(USER_LINES, None, &scratch.path);
             loader.file(&path);
             assert!(loader.mistakes.is_empty(), "{:?}", loader.mistakes);
             loader.settings
         };
-        let file = ConfigFile::new(Path::new("own.conf"), &scratch.path);
+        let file = ConfigFile::new(Path::new("own.conf"), &scratch.path, USER_LINES);
         let check = |changes: &[(&[u8], &[u8])], added: &str| {
             let settings = load().set(changes, true).expect("right").0;
             file.rewrite(Extent::Changes, || settings.clone()).expect("rewritten");

@@ -1,8 +1,11 @@
 //! What the tests of this module share, and a folder for others.
 
-use super::Settings;
+use super::{Settings, UserLines};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Takes every `user` line as it is.
+pub(super) const USER_LINES: UserLines = UserLines { check: |_| Ok(()), at_start: |_| Some(Vec::new()) };
 
 /// An own directory, gone with the value.
 pub(crate) struct Scratch {

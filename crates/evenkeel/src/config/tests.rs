@@ -2,7 +2,7 @@
 
 use super::directives::DIRECTIVES;
 use super::file::Loader;
-use super::testing::shown;
+use super::testing::{USER_LINES, shown};
 use super::*;
 use std::path::Path;
 
@@ -150,7 +150,7 @@ fn every_default_is_read_back_from_what_is_shown_and_from_what_is_written() {
         if !shown.is_empty() && row.name != "dir" {
             assert_eq!(row.parse(&[shown], before), Ok(value.clone()), "{}", row.name);
         }
-        let mut loader = Loader::new(None, Path::new("/"));
+        let mut loader = Loader::new(USER_LINES, None, Path::new("/"));
         for line in row.kind.lines(&value) {
             let line = [row.name.as_bytes(), b" ", &line].concat();
             // Only a start's own words can say that there is no primary.
@@ -315,7 +315,7 @@ fn set_refuses_in_the_words_of_redis() {
 fn names_of_files_are_names() {
     let why = |name: &str, value: &[u8]| {
         let line = [name.as_bytes(), b" \"", value, b"\""].concat();
-        Loader::new(None, Path::new("/")).line(&line).err().map(|reason| format!("{reason:?}"))
+        Loader::new(USER_LINES, None, Path::new("/")).line(&line).err().map(|reason| format!("{reason:?}"))
     };
     for name in ["dbfilename", "appendfilename", "appenddirname"] {
         assert_eq!(why(name, b"x"), None);
@@ -333,7 +333,7 @@ fn protected_directives_are_for_those_permitted() {
     for (permit, local, allowed) in
         [("no", true, false), ("local", true, true), ("local", false, false), ("yes", false, true)]
     {
-        let mut loader = Loader::new(None, Path::new("/"));
+        let mut loader = Loader::new(USER_LINES, None, Path::new("/"));
         assert!(loader.line(format!("enable-protected-configs {permit}").as_bytes()).is_ok());
         let done = loader.settings.set(&[(b"dbfilename", b"x.rdb")], local);
         assert_eq!(done.is_ok(), allowed, "{permit} {local}");
@@ -353,7 +353,7 @@ fn values_need_not_be_text() {
 fn a_stock_redis_conf_is_known() {
     let Ok(text) = std::fs::read_to_string("/etc/redis/redis.conf") else { return };
     for line in text.lines().filter(|line| !line.trim_start().starts_with("dir ")) {
-        let mut loader = Loader::new(None, Path::new("/"));
+        let mut loader = Loader::new(USER_LINES, None, Path::new("/"));
         assert!(loader.line(line.as_bytes()).is_ok(), "{line}");
     }
     // `# name value`, as the file shows what could be set; the last of these are words of its prose.

@@ -5,7 +5,6 @@
 
 use super::lists::cpus;
 use super::value::{Value, Word};
-use crate::persist::end::How;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -146,12 +145,32 @@ impl Typed for [i64; 3] {
     }
 }
 
-impl Typed for How {
+/// How to end: SHUTDOWN's options, or what the configuration says for a signal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ShutdownOptions {
+    /// Whether to take a snapshot; `None`: if there are save points.
+    pub(crate) save: Option<bool>,
+    /// Do not wait for replicas.
+    pub(crate) now: bool,
+    /// End even if the snapshot fails.
+    pub(crate) force: bool,
+    /// Options of a cluster's nodes, accepted without effect.
+    pub(crate) safe: bool,
+    pub(crate) failover: bool,
+}
+
+impl Typed for ShutdownOptions {
     fn of(value: &Value) -> Self {
         let Value::Words(words) = value else { misfit(value, "words") };
         let has = |word: &str| words.iter().any(|other| other == word.as_bytes());
         let save = has("save").then_some(true).or_else(|| has("nosave").then_some(false));
-        How { save, now: has("now"), force: has("force"), safe: has("safe"), failover: has("failover") }
+        ShutdownOptions {
+            save,
+            now: has("now"),
+            force: has("force"),
+            safe: has("safe"),
+            failover: has("failover"),
+        }
     }
 
     fn value(&self) -> Value {

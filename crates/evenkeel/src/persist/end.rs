@@ -15,6 +15,7 @@ use super::jobs::STUCK;
 use super::snapshot;
 use crate::clients::ClientInfo;
 use crate::command::Id;
+use crate::config::ShutdownOptions;
 use crate::config::cause;
 use crate::error::Error;
 use crate::reply::Reply;
@@ -24,20 +25,6 @@ use evenkeel_runtime::clock;
 
 /// What an operator can do whose server does not end since it cannot save.
 const WITHOUT: &str = "SHUTDOWN NOSAVE ends the server without a snapshot";
-
-/// How to end: SHUTDOWN's options, or what the configuration says for a signal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct How {
-    /// Whether to take a snapshot; `None`: if there are save points.
-    pub(crate) save: Option<bool>,
-    /// Do not wait for replicas.
-    pub(crate) now: bool,
-    /// End even if the snapshot fails.
-    pub(crate) force: bool,
-    /// What clusters look at.
-    pub(crate) safe: bool,
-    pub(crate) failover: bool,
-}
 
 /// The end as all threads see it.
 #[derive(Default)]
@@ -103,7 +90,7 @@ impl Ending {
 }
 
 /// Begins the end. One that has been begun before is not changed, and `who` hears how that goes.
-pub(crate) fn begin(server: &Arc<Server>, how: How, who: Option<Asker>) {
+pub(crate) fn begin(server: &Arc<Server>, how: ShutdownOptions, who: Option<Asker>) {
     let (ending, by_client) = (&server.persist.ending, who.is_some());
     let mut stage = ending.stage.lock();
     match &mut *stage {
@@ -146,7 +133,7 @@ pub(crate) fn abort(server: &Server) -> bool {
 ///
 /// # Errors
 /// What is in the way; nothing if the end is aborted.
-fn end(server: &Arc<Server>, how: How, by_client: bool) -> Result<(), String> {
+fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<(), String> {
     let (settings, persist) = (server.settings(), &server.persist);
     server.pause.begin(Pauser::End, false, u64::MAX, clock::unix_ms());
     let is_loading = persist.is_loading();

@@ -28,7 +28,8 @@ impl Live {
         let dir = ["--dir".into(), folder.clone().into_os_string()];
         let own = ["--port", "0", "--unixsocket"].map(OsString::from);
         let all = dir.into_iter().chain(own).chain([socket]).chain(args.iter().map(OsString::from));
-        let launch = Launch::from_args(all, |_| true).expect("there is a working directory");
+        let launch =
+            Launch::from_args(all, crate::acl::USER_LINES, |_| true).expect("there is a working directory");
         assert!(launch.mistakes.is_empty(), "{:?}", launch.mistakes);
         let server =
             Server::new(launch.settings, None, workers, Log::start(Level::Nothing, Target::default()));
