@@ -1,9 +1,9 @@
 //! The documentation of every command: the source of COMMAND DOCS, HELP and the hints of redis-cli.
 //!
-//! A row gives the arguments as a line in the notation of manuals. [`arguments`] parses it into the tree that
-//! COMMAND DOCS sends, so the text for readers and the tree for code generators cannot diverge. The alternative,
-//! trees written as constants, takes ten lines per command and is hard to review. No command is slowed down: a
-//! line is parsed only when a client asks for it, in a few microseconds.
+//! A row gives the arguments as a line in the notation of manuals. [`arguments`] parses it into the tree
+//! that COMMAND DOCS sends, so the text for readers and the tree for code generators cannot diverge. The
+//! alternative, trees written as constants, takes ten lines per command and is hard to review. A line is
+//! parsed only when a client asks for it, in a few microseconds.
 //!
 //! ```text
 //! key                a value; its name (`kind_of_name`) or a suffix gives its type: `increment:double`
@@ -1120,7 +1120,7 @@ const DEBUG_TOPICS: &[(&str, &str)] = &[
     ("PANIC", "Panics inside the command handler."),
     ("POPULATE count [prefix] [size]", "Creates keys with string values, up to a count."),
     ("PROTOCOL type", "Returns an example of a protocol type."),
-    ("QUICKLIST-PACKED-THRESHOLD size", "Sets the minimum length of list elements that are dumped separately."),
+    ("QUICKLIST-PACKED-THRESHOLD size", "Sets the minimum length of list elements dumped separately."),
     ("SET-ACTIVE-EXPIRE <0 | 1>", "Disables or enables the active removal of expired keys."),
     ("SLEEP seconds", "Blocks the whole server for the given time."),
 ];
@@ -1183,8 +1183,8 @@ fn kind_of_name(name: &str) -> Kind {
         "pattern" => Kind::Pattern,
         "unix-time-seconds" | "unix-time-milliseconds" => Kind::UnixTime,
         "bit" | "client-id" | "count" | "cursor" | "db" | "decrement" | "destination-db" | "end" | "increment"
-        | "index" | "index1" | "index2" | "milliseconds" | "min-match-len" | "numfields" | "numkeys" | "offset"
-        | "protover" | "seconds" | "start" | "timeout" => Kind::Integer,
+        | "index" | "index1" | "index2" | "milliseconds" | "min-match-len" | "numfields" | "numkeys"
+        | "offset" | "protover" | "seconds" | "start" | "timeout" => Kind::Integer,
         _ => Kind::String,
     }
 }

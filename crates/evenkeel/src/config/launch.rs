@@ -373,13 +373,12 @@ mod tests {
             assert_eq!(told(args), []);
         }
         let lines = [
-            ("'activedefrag' has no effect: the allocator is not asked to move memory".to_owned(), false),
+            ("'activedefrag' has no effect: active defragmentation is not supported".to_owned(), false),
             (
-                "'daemonize' has no effect: the server stays in the foreground, where a service manager wants it"
-                    .to_owned(),
+                "'daemonize' has no effect: the server always runs in the foreground, for a service manager".to_owned(),
                 true,
             ),
-            ("'io-threads' has no effect: every worker serves its own connections, see threads".to_owned(), false),
+            ("'io-threads' has no effect: each worker thread serves its own connections, see 'threads'".to_owned(), false),
         ];
         assert_eq!(told(&["--io-threads", "4", "--activedefrag", "yes", "--daemonize", "yes"]), lines);
     }
