@@ -151,7 +151,8 @@ pub(crate) fn report(events: &[(&'static str, Series)], threshold_ms: u64, slow_
     text += "\nAdvice:\n\n";
     let has = |name: &str| events.iter().any(|(event, _)| *event == name);
     if has("command") || has("fast-command") {
-        text += "- Find slow commands with SLOWLOG GET. LATENCY HISTOGRAM <command> shows their distribution.\n";
+        text +=
+            "- Find slow commands with SLOWLOG GET. LATENCY HISTOGRAM <command> shows their distribution.\n";
         if slow_us < 0 || slow_us as u64 / 1000 > threshold_ms {
             text +=
                 "- Lower the threshold of the slow log: CONFIG SET slowlog-log-slower-than <microseconds>\n";
