@@ -523,7 +523,7 @@ fn a_dir_that_cannot_be_written_is_told_of_at_the_start_and_in_every_refusal() {
     if server.program().peer().is_some() {
         return; // the messages are Evenkeel's
     }
-    let line = "# No file can be written in /proc: No such file or directory. With this configuration, \
+    let line = "# Cannot write files in /proc: No such file or directory. With this configuration, \
                 snapshots fail";
     assert!(server.log().contains(line), "{}", server.log());
     let mut client = server.connect();
@@ -619,8 +619,8 @@ fn a_start_says_in_few_lines_what_has_no_effect() {
     }
     wait_until("it is ready", || server.log().contains("Ready to accept connections"));
     let log = server.log();
-    let harmless = "* These directives have no effect, and nothing is lacking without them: 'activedefrag', \
-                    'io-threads', 'lazyfree-lazy-expire'. 'evenkeel --check-config' has the reasons";
+    let harmless = "* These directives have no effect and are not needed: 'activedefrag', 'io-threads', \
+                    'lazyfree-lazy-expire'. 'evenkeel --check-config' prints the reasons";
     assert!(log.contains(harmless), "{log}");
     assert!(log.contains("# 'log-format' has no effect: log lines always have the format of Redis"), "{log}");
     assert_eq!(log.matches("no effect").count(), 2, "{log}");
