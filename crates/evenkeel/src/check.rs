@@ -75,26 +75,26 @@ impl Request {
                 b"--yes" => yes = true,
                 b"--truncate-to-timestamp" => {
                     let value = rest.first().and_then(|value| value.to_str()?.parse().ok());
-                    moment = Some(value.ok_or("--truncate-to-timestamp wants a number of seconds")?);
+                    moment = Some(value.ok_or("--truncate-to-timestamp requires a number of seconds")?);
                     rest = &rest[1..];
                 }
                 other if other.starts_with(b"-") => {
                     return Err(format!("unknown option '{}'", word.display()));
                 }
-                _ if path.is_some() => return Err("one file or folder at a time".into()),
+                _ if path.is_some() => return Err("only one file or directory can be given".into()),
                 _ => path = Some(PathBuf::from(word)),
             }
         }
-        Ok(Request { path: path.ok_or("which file or folder?")?, fix, yes, moment })
+        Ok(Request { path: path.ok_or("a file or directory is required")?, fix, yes, moment })
     }
 }
 
 const USAGE: &str = "\
-Usage: evenkeel check FILE|FOLDER [--fix] [--yes] [--truncate-to-timestamp SECONDS]
-Looks through an RDB file, a file of commands, a manifest, or the folder of one, and says what is whole and what is lost.
-  --fix                             puts back what is in a tail, and cuts a torn end off
-  --truncate-to-timestamp SECONDS   goes back to a moment that an annotation tells of, in seconds since 1970
-  --yes                             does not ask before it cuts";
+Usage: evenkeel check FILE|DIR [--fix] [--yes] [--truncate-to-timestamp SECONDS]
+Checks an RDB file, an append-only file, a manifest or an AOF directory, and reports intact and lost data.
+  --fix                             restores data from the tail, and truncates a damaged end
+  --truncate-to-timestamp SECONDS   truncates at a timestamp annotation, in seconds of Unix time
+  --yes                             does not ask for confirmation";
 
 /// Does what is asked, with standard input and output.
 pub(crate) fn run(wish: Result<Wish, String>) -> ExitCode {
@@ -114,7 +114,7 @@ pub(crate) fn run(wish: Result<Wish, String>) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("The report cannot be written: {}", cause(&error));
+            eprintln!("Cannot write the report: {}", cause(&error));
             ExitCode::FAILURE
         }
     }
@@ -143,7 +143,7 @@ fn look(
         .and_then(|locks| Ok((locks, tail::complete(&log, boot()).map_err(|error| error.to_string())?)));
     let (_kept_off, restored) = match completed {
         Ok(completed) => completed,
-        Err(error) => return writeln!(out, "The tail cannot be put back: {error}.").map(|()| None),
+        Err(error) => return writeln!(out, "Cannot restore the tail: {error}.").map(|()| None),
     };
     write!(out, "{}", text::restored(&restored))?;
     let checked = check(path, moment);
@@ -192,7 +192,11 @@ fn act(request: &Request, input: &mut impl BufRead, out: &mut impl Write) -> std
         }
         Ok(None) => {
             let nothing = request.moment.is_some();
-            writeln!(out, "{}", if nothing { "Nothing is later." } else { "Everything is whole." })?;
+            writeln!(
+                out,
+                "{}",
+                if nothing { "No data is later than the timestamp." } else { "No errors found." }
+            )?;
             Ok(true)
         }
         Ok(Some(cut)) => settle(request, &report, &cut, input, out),
@@ -208,7 +212,7 @@ fn settle(
     out: &mut impl Write,
 ) -> std::io::Result<bool> {
     let wanted = request.wants_a_change();
-    let lead = if wanted { "This will cut" } else { "--fix would cut" };
+    let lead = if wanted { "This will truncate" } else { "--fix would truncate" };
     writeln!(out, "{lead} {}", text::cut(report, cut))?;
     if !wanted {
         return Ok(false);
@@ -216,7 +220,7 @@ fn settle(
     let _kept_off = match ready_to_cut(report, cut) {
         Ok(locks) => locks,
         Err(error) => {
-            writeln!(out, "Nothing was cut off: {}.", cause(&error))?;
+            writeln!(out, "Not truncated: {}.", cause(&error))?;
             return Ok(false);
         }
     };
@@ -226,7 +230,7 @@ fn settle(
         let mut answer = String::new();
         input.read_line(&mut answer)?;
         if !matches!(answer.trim(), "y" | "Y" | "yes") {
-            writeln!(out, "Aborting: nothing was changed.")?;
+            writeln!(out, "Aborted, nothing was truncated.")?;
             return Ok(false);
         }
     }
@@ -234,7 +238,7 @@ fn settle(
     let removed = log_of(report, &cut.path).map_or(Ok(()), |log| tail::restore(&log, boot()).map(drop));
     match removed.and_then(|()| cut.make()) {
         Ok(()) => {
-            writeln!(out, "Done: {} ends at byte {} now.", cut.path.display(), cut.keep)?;
+            writeln!(out, "Done: {} was truncated to {} bytes.", cut.path.display(), cut.keep)?;
             Ok(true)
         }
         Err(error) => {
@@ -259,11 +263,11 @@ fn ready_to_cut(report: &Report, cut: &Cut) -> std::io::Result<[Option<File>; 2]
         let is_it = |path: &Path| path.canonicalize().ok() == cut.path.canonicalize().ok();
         let parts = log.parts().unwrap_or_default();
         if parts.iter().any(|part| !part.last && is_it(&part.path)) {
-            return Err(std::io::Error::other("later parts follow, which the manifest lists"));
+            return Err(std::io::Error::other("the file is not the last in the manifest"));
         }
         let tail = tail::look(&log, boot()).map_err(|error| std::io::Error::other(error.to_string()))?;
         if matches!(tail, Tail::Lacks { .. }) {
-            return Err(std::io::Error::other("it lacks what is in its tail, look again"));
+            return Err(std::io::Error::other("the tail has data that the file lacks, run the check again"));
         }
     }
     Ok(locks)

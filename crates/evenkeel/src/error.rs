@@ -46,7 +46,7 @@ impl Error {
 
     /// The command has panicked.
     pub(crate) fn abandoned() -> Error {
-        Error::text("ERR internal error: the command was abandoned, see the server's log")
+        Error::text("ERR internal error: the command was aborted, see the server log")
     }
 
     /// The client was killed while its command waited: nobody reads this.

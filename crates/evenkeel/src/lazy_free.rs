@@ -61,7 +61,7 @@ impl LazyFreeThread {
         let counts = Arc::new(Counts::default());
         let freed = counts.clone();
         std::thread::Builder::new()
-            .name("free".into())
+            .name("lazy-free".into())
             .spawn(move || {
                 memory::pace_frees(AT_ONCE, move || settle(&inboxes));
                 for thing in receiver {

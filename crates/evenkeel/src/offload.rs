@@ -236,10 +236,12 @@ impl Call<'_, '_> {
 
     fn must_be_alone(&self) -> Done {
         if self.mode.is_nested() {
-            return Err(Error::text("ERR This command cannot be a part of a transaction or of a script"));
+            return Err(Error::text("ERR This command is not allowed in transactions and scripts"));
         }
         if self.session.replays {
-            return Err(Error::text("ERR This command cannot be a part of a primary's stream or of a log"));
+            return Err(Error::text(
+                "ERR This command is not allowed in a replication stream or an append-only file",
+            ));
         }
         Ok(())
     }
@@ -259,7 +261,7 @@ impl Call<'_, '_> {
         }
         if self.server.offload.blocking_io.load(Relaxed) >= BLOCKING_IO_MAX {
             return Err(Error::text(
-                "ERR Too many commands wait for other servers or the disk already, try again later",
+                "ERR Too many commands are waiting for other servers or the disk, try again later",
             ));
         }
         self.session.long = Some(work);
@@ -459,7 +461,7 @@ fn offload_io(server: &Arc<Server>, job: Job, run: Box<BlockingIo>) {
     server.offload.blocking_io.fetch_add(1, Relaxed);
     // The job is handed over once there is a thread.
     let (hand_over, handed) = std::sync::mpsc::channel();
-    let thread = std::thread::Builder::new().name("abroad".into());
+    let thread = std::thread::Builder::new().name("blocking-io".into());
     let spawned = thread.spawn(move || {
         let before = clock::ticks();
         let ran = catch_unwind(AssertUnwindSafe(|| run(&waits)));
@@ -475,7 +477,10 @@ fn offload_io(server: &Arc<Server>, job: Job, run: Box<BlockingIo>) {
             come_back(
                 server,
                 job,
-                Ok(Err(Error::text(format!("ERR There is no thread for this: {}", cause(&error))))),
+                Ok(Err(Error::text(format!(
+                    "ERR Cannot start a thread for this command: {}",
+                    cause(&error)
+                )))),
             );
         }
     }

@@ -29,7 +29,7 @@ impl Manager {
             Supervised::No => return Manager::default(),
             Supervised::Auto if socket.is_none() => return Manager::default(),
             Supervised::Upstart => {
-                log.warning("'supervised upstart' has no effect: upstart is not told about the start");
+                log.warning("'supervised upstart' has no effect: upstart is not supported");
                 return Manager::default();
             }
             Supervised::Auto | Supervised::Systemd => {}
@@ -38,8 +38,9 @@ impl Manager {
             log.warning(format!("systemd supervision requested, but {SOCKET_VARIABLE} not found!"));
             return Manager::default();
         };
-        let address = address(&socket)
-            .inspect_err(|error| log.warning(format!("{SOCKET_VARIABLE} names no socket: {error}")));
+        let address = address(&socket).inspect_err(|error| {
+            log.warning(format!("{SOCKET_VARIABLE} is not a valid socket address: {error}"))
+        });
         let manager = Manager { address: address.ok() };
         if manager.tell("STATUS=Evenkeel is loading...\n", log) {
             log.notice(
@@ -79,10 +80,7 @@ impl Manager {
             socket.set_nonblocking(true)?;
             socket.send_to_addr(state.as_bytes(), address)
         });
-        sent.inspect_err(|error| {
-            log.warning(format!("systemd cannot be told about the start or end: {error}"))
-        })
-        .is_ok()
+        sent.inspect_err(|error| log.warning(format!("Cannot notify systemd: {error}"))).is_ok()
     }
 }
 
@@ -91,6 +89,6 @@ fn address(socket: &OsStr) -> io::Result<SocketAddr> {
     match socket.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
         [b'/', ..] => SocketAddr::from_pathname(socket),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a path nor an abstract name")),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a path nor an abstract socket name")),
     }
 }

@@ -102,14 +102,14 @@ fn check_config(launch: &Launch) -> ExitCode {
     launch.notices.iter().chain(&found.remarks).for_each(|remark| println!("{remark}"));
     let count = launch.mistakes.len() + found.mistakes.len();
     if count == 0 {
-        println!("The configuration is fine.");
+        println!("The configuration is valid.");
         return ExitCode::SUCCESS;
     }
     if !launch.mistakes.is_empty() {
         eprintln!("{}", Mistakes(&launch.mistakes));
     }
     found.mistakes.iter().for_each(|mistake| eprintln!("{mistake}"));
-    eprintln!("The configuration has {count} mistake{}.", if count == 1 { "" } else { "s" });
+    eprintln!("The configuration has {count} error{}.", if count == 1 { "" } else { "s" });
     ExitCode::FAILURE
 }
 
@@ -141,10 +141,10 @@ fn serve(launch: Launch) -> ExitCode {
     let pidfile = settings.pidfile.clone();
     let server = match Server::new(settings, config_file, workers, log.clone()) {
         Ok(server) => Arc::new(server),
-        Err(error) => return fail(&log, format!("The server cannot be set up: {error}")),
+        Err(error) => return fail(&log, format!("Cannot initialize the server: {error}")),
     };
     if let Err(error) = server.acl.load_at_start(&server.settings()) {
-        return fail(&log, format!("Aborting the start because of ACL errors: {error}"));
+        return fail(&log, format!("Startup aborted because of ACL errors: {error}"));
     }
     // First, since listening takes a Unix socket away from whoever has it.
     if let Err(error) = lock_files(&server) {
@@ -171,13 +171,13 @@ fn serve(launch: Launch) -> ExitCode {
     watch_signals(server.clone());
     let threads = match start_workers(&server) {
         Ok(threads) => threads,
-        Err(error) => return fail(&log, format!("A worker cannot be started: {error}")),
+        Err(error) => return fail(&log, format!("Cannot start a worker thread: {error}")),
     };
     if let Err(error) = ahead {
-        log.warning(format!("Memory is not asked for ahead: the thread for that cannot be started: {error}"));
+        log.warning(format!("Memory is not allocated in advance: cannot start the thread: {error}"));
     }
     if let Err(error) = start_long(&server) {
-        return fail(&log, format!("A thread for long commands cannot be started: {error}"));
+        return fail(&log, format!("Cannot start an offload thread: {error}"));
     }
     server.sampler.note_startup();
     let bar = Bar::begin(&server);
@@ -191,7 +191,7 @@ fn serve(launch: Launch) -> ExitCode {
         Err(Ended::Stopped) => log.warning("Stopped while loading"),
         Err(Ended::Failed(reason)) => {
             let reason =
-                format!("Fatal error loading the DB: {reason}. Nothing was lost or written over. Exiting.");
+                format!("Fatal error loading the DB: {reason}. No data was lost or overwritten. Exiting.");
             return fail(&log, reason);
         }
     }
@@ -204,9 +204,7 @@ fn serve(launch: Launch) -> ExitCode {
     // One that is still being taken is not wanted any more: its file goes.
     server.persist.cancel_all();
     if !server.persist.is_idle_within(UNWANTED_MAX) {
-        log.warning(
-            "A snapshot that is not wanted any more is stuck in a write to its disk: it is not waited for",
-        );
+        log.warning("An obsolete snapshot is blocked in a write to disk. Exiting without waiting for it.");
         snapshot::remove_unfinished(&server.settings());
     }
     if server.persist.aof.is_on() {
@@ -285,7 +283,7 @@ fn tell_terminal(settings: &Settings, without_effect: &[NoEffect]) {
         && (is_to_go || std::io::stderr().is_terminal())
     {
         let why = if is_to_go { " ('daemonize' has no effect)" } else { "" };
-        eprintln!("Evenkeel stays in the foreground{why}. Its log goes to {}", file.display());
+        eprintln!("Evenkeel runs in the foreground{why}. The server log is {}", file.display());
     }
 }
 
@@ -296,7 +294,8 @@ fn tell_no_effect(log: &Log, without_effect: &[NoEffect]) {
     let names: Vec<String> = others.map(|one| format!("'{}'", one.name)).collect();
     if !names.is_empty() {
         log.notice(format!(
-            "These directives have no effect, and nothing is lacking without them: {}. 'evenkeel --check-config' has the reasons",
+            "These directives have no effect and are not needed: {}. 'evenkeel --check-config' prints the \
+             reasons",
             names.join(", ")
         ));
     }
@@ -335,13 +334,11 @@ fn within_file_limit(settings: Settings, log: &Log) -> Result<Settings, String> 
     let Err(clients) = raise_file_limit(&settings) else { return Ok(settings) };
     const HINT: &str = "raise the limit with 'ulimit -n'";
     if clients == 0 {
-        return Err(format!(
-            "This process may not have enough open files to serve a client: {HINT}. Exiting."
-        ));
+        return Err(format!("The limit of open files is too low to serve a client: {HINT}. Exiting."));
     }
     log.warning(format!(
-        "maxclients has been reduced from {} to {clients}, since this process may have no more open files. If you need \
-         higher maxclients, {HINT}",
+        "maxclients was reduced from {} to {clients} because of the limit of open files. For a higher \
+         maxclients, {HINT}",
         settings.maxclients
     ));
     Ok(settings.with_maxclients(clients))
@@ -379,7 +376,7 @@ fn announce(server: &Server, has_more: bool, notices: &[String]) {
     log.notice(format!("Evenkeel version={VERSION}, bits={}, pid={pid}, just started", usize::BITS));
     match &server.config_file {
         Some(file) => log.notice(format!("Configuration loaded from {}", file.path.display())),
-        None if has_more => log.notice("Configuration loaded, from no file"),
+        None if has_more => log.notice("Configuration loaded without a file"),
         None => log.notice("No config file specified, using the defaults"),
     }
     notices.iter().for_each(|notice| log.warning(notice.as_str()));
@@ -399,11 +396,15 @@ fn announce(server: &Server, has_more: bool, notices: &[String]) {
     }
     let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
     let kept = match (settings.appendonly, settings.save.is_empty()) {
-        (true, _) => "every write is logged",
+        (true, _) => "the append-only file is on",
         (false, false) => "snapshots are taken at save points",
-        (false, true) => "data stays in memory",
+        (false, true) => "there is no persistence",
     };
-    log.notice(format!("{} worker threads; {kept}, files go to {}", server.workers(), here.display()));
+    log.notice(format!(
+        "{} worker threads; {kept}; the data directory is {}",
+        server.workers(),
+        here.display()
+    ));
     [preflight::unwritable(&settings), preflight::beyond_machine(&settings)]
         .into_iter()
         .flatten()
@@ -448,20 +449,16 @@ fn start_long(server: &Arc<Server>) -> std::io::Result<()> {
     for index in 0..server.workers() {
         let (server, stats) = (server.clone(), server.workers() + index);
         // DEBUG RELOAD has it run the code of libraries.
-        let thread = std::thread::Builder::new().name(format!("long-{index}")).stack_size(STACK_LEN);
+        let thread = std::thread::Builder::new().name(format!("offload-{index}")).stack_size(STACK_LEN);
         thread.spawn(move || {
-            or_end(&server, "thread for long commands", || {
-                crate::offload::run(&server, &server.offload, stats)
-            })
+            or_end(&server, "offload thread", || crate::offload::run(&server, &server.offload, stats))
         })?;
     }
     let server = server.clone();
     let thread = std::thread::Builder::new().name("scripts".into()).stack_size(STACK_LEN);
     thread.spawn(move || {
         let stats = 2 * server.workers();
-        or_end(&server, "thread for slow scripts", || {
-            crate::offload::run(&server, &server.slow_scripts, stats)
-        })
+        or_end(&server, "script thread", || crate::offload::run(&server, &server.slow_scripts, stats))
     })?;
     Ok(())
 }
@@ -470,7 +467,7 @@ fn start_long(server: &Arc<Server>) -> std::io::Result<()> {
 /// clients waiting for ever: better that the process ends, and is started again.
 fn or_end(server: &Server, what: &str, run: impl FnOnce()) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() {
-        server.log.warning(format!("A {what} failed outside a command; the process ends"));
+        server.log.warning(format!("The {what} failed outside a command. Exiting."));
         server.log.flush();
         std::process::exit(70);
     }
@@ -583,9 +580,7 @@ fn reload_tls(server: &Server) {
     let settings = server.settings();
     match server.tls.look(&settings, || Arc::ptr_eq(&settings, &server.settings())) {
         None => {}
-        Some(Ok(())) => {
-            server.log.notice("TLS certificates and keys have been read again, since they have changed.")
-        }
-        Some(Err(reason)) => server.log.warning(format!("TLS stays as it was: {reason}")),
+        Some(Ok(())) => server.log.notice("TLS certificates or keys have changed and were reloaded."),
+        Some(Err(reason)) => server.log.warning(format!("TLS files were not reloaded: {reason}")),
     }
 }

@@ -129,9 +129,9 @@ fn write_report(known: &Known, signal: i32, info: &libc::siginfo_t) {
         info.si_code
     );
     let _ = match info.si_code {
-        ..=0 => writeln!(text, "{pid}:M # It was sent by process {}", sender(info)),
+        ..=0 => writeln!(text, "{pid}:M # The signal was sent by process {}", sender(info)),
         _ if signal == libc::SIGSYS => {
-            writeln!(text, "{pid}:M # A seccomp filter forbids system call {}", system_call(info))
+            writeln!(text, "{pid}:M # A seccomp filter denied system call {}", system_call(info))
         }
         _ => writeln!(text, "{pid}:M # Accessing address: {address:#x}"),
     };

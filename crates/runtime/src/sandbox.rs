@@ -102,8 +102,9 @@ pub fn probe() -> Option<String> {
     let names: Vec<&str> = forbidden.iter().map(|call| call.name()).collect();
     (!names.is_empty()).then(|| {
         format!(
-            "The seccomp filter that this process runs under ends it for these system calls, which the server does without: {}. \
-             If it is systemd's, add them to SystemCallFilter= of the unit, or set SystemCallErrorNumber=EPERM there.",
+            "The seccomp filter of this process kills it on these optional system calls, so they are not \
+             used: {}. In a systemd unit, add them to SystemCallFilter=, or set \
+             SystemCallErrorNumber=EPERM.",
             names.join(", ")
         )
     })

@@ -214,7 +214,7 @@ impl Writer {
     fn tell_lost(&self) {
         let lost = self.shared.untold.swap(0, Relaxed);
         if lost > 0 {
-            let text = format!("{lost} log lines were lost: the log could not be written fast enough");
+            let text = format!("{lost} log lines were dropped: the log cannot be written fast enough");
             self.write(Level::Warning, clock::unix_ms(), &text);
         }
     }

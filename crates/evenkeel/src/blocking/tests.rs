@@ -245,8 +245,8 @@ fn errors_end_a_wait() {
         a> TEST.BGET k 0
         b> TEST.BGET k 0
         > SET k panic
-        a< -ERR internal error: the command was abandoned, see the server's log
-        b< -ERR internal error: the command was abandoned, see the server's log
+        a< -ERR internal error: the command was aborted, see the server log
+        b< -ERR internal error: the command was aborted, see the server log
         > GET k                           < \"panic\"
         a> PING                           < PONG
     ",

@@ -122,7 +122,7 @@ impl Aof {
             }
         };
         if content.lacks_snapshot {
-            writeln!(out, "{}AOF {name} is empty, and should be a snapshot", label(report, part))?;
+            writeln!(out, "{}AOF {name} is empty, a snapshot is expected", label(report, part))?;
             return Ok(false);
         }
         if content.size == 0 {
@@ -228,7 +228,7 @@ impl Aof {
                 Ok(false)
             }
             _ => {
-                writeln!(out, "Failed to truncate AOF {name}: it cannot be mended by cutting")?;
+                writeln!(out, "Failed to truncate AOF {name}: truncation cannot repair it")?;
                 Ok(false)
             }
         }
@@ -245,7 +245,7 @@ fn shrink(
     let (size, lost, keep) = (cut.size, cut.lost(), cut.keep);
     writeln!(out, "This will shrink the AOF {name} from {size} bytes, with {lost} bytes, to {keep} bytes")?;
     if content.lost.commands > 0 {
-        writeln!(out, "{} commands can still be recognised in what is lost", content.lost.commands)?;
+        writeln!(out, "{} commands are still recognizable in the lost data", content.lost.commands)?;
     }
     write!(out, "Continue? [y/N]: ")?;
     out.flush()?;

@@ -89,11 +89,11 @@ fn help_is_no_mistake() {
 fn a_misspelt_option_is_named_where_there_is_no_such_configuration_file() {
     for (args, reason) in [
         (&["--fixx", "a"][..], "unknown option '--fixx'"),
-        (&["a", "b"], "one file or folder at a time"),
-        (&["--fix"], "which file or folder?"),
-        (&[], "which file or folder?"),
-        (&["a", "--truncate-to-timestamp"], "--truncate-to-timestamp wants a number of seconds"),
-        (&["a", "--truncate-to-timestamp", "x"], "--truncate-to-timestamp wants a number of seconds"),
+        (&["a", "b"], "only one file or directory can be given"),
+        (&["--fix"], "a file or directory is required"),
+        (&[], "a file or directory is required"),
+        (&["a", "--truncate-to-timestamp"], "--truncate-to-timestamp requires a number of seconds"),
+        (&["a", "--truncate-to-timestamp", "x"], "--truncate-to-timestamp requires a number of seconds"),
     ] {
         let args: Vec<OsString> = ["check"].iter().chain(args).map(OsString::from).collect();
         assert_eq!(Request::from(&args, |_| false), Some(Err(reason.into())), "{args:?}");
@@ -108,10 +108,10 @@ fn what_is_whole_is_said_to_be() {
     let folder =
         Folder::with(&[("m.manifest", manifest), ("b", SNAPSHOT), ("i", &good), ("m.2.incr.aof", b"")]);
     let expected = "m.manifest: 2 files\n\
-        b: 25 bytes, whole: a snapshot of version 10, 1 key in 1 database, without a checksum\n\
-        i: incremental, 41 bytes, whole: 2 commands\n\
+        b: 25 bytes, intact: a snapshot of version 10, 1 key in 1 database, without a checksum\n\
+        i: incremental, 41 bytes, intact: 2 commands\n\
         m.2.incr.aof: not in the manifest, not loaded\n\
-        Everything is whole.\n";
+        No errors found.\n";
     assert_eq!(folder.check(&["m.manifest"], ""), (expected.to_owned(), true));
     let (text, well) = folder.check(&["."], "");
     assert_eq!((text.replace("./", ""), well), (expected.to_owned(), true));
@@ -121,19 +121,19 @@ fn what_is_whole_is_said_to_be() {
 fn a_torn_end_is_cut_off_when_asked_for_and_confirmed() {
     let bytes = [&commands(&["SET a 1"])[..], TORN].concat();
     let folder = Folder::with(&[("f", &bytes)]);
-    let found = "f: 37 bytes, BROKEN: 1 command\n    the file ends within a command at offset 31\n    \
-                 whole up to byte 27, 10 bytes behind it are not\n";
-    let cut = "cut 10 bytes off the end of f, in which no whole command is found.\n";
+    let found = "f: 37 bytes, DAMAGED: 1 command\n    the file ends within a command at offset 31\n    \
+                 intact up to byte 27, followed by 10 bytes of damage\n";
+    let cut = "truncate f by 10 bytes, without any complete command.\n";
     assert_eq!(folder.check(&["f"], ""), (format!("{found}--fix would {cut}"), false));
     for answer in ["", "n\n"] {
-        let aborted = format!("{found}This will {cut}Continue? [y/N]: Aborting: nothing was changed.\n");
+        let aborted = format!("{found}This will {cut}Continue? [y/N]: Aborted, nothing was truncated.\n");
         assert_eq!(folder.check(&["f", "--fix"], answer), (aborted, false));
         assert_eq!(folder.size("f"), 37);
     }
-    let done = format!("{found}This will {cut}Continue? [y/N]: Done: f ends at byte 27 now.\n");
+    let done = format!("{found}This will {cut}Continue? [y/N]: Done: f was truncated to 27 bytes.\n");
     assert_eq!(folder.check(&["f", "--fix"], "y\n"), (done, true));
     assert_eq!(folder.size("f"), 27);
-    assert_eq!(folder.check(&["f", "--fix"], "").0, "f: 27 bytes, whole: 1 command\nEverything is whole.\n");
+    assert_eq!(folder.check(&["f", "--fix"], "").0, "f: 27 bytes, intact: 1 command\nNo errors found.\n");
 }
 
 /// Looked at alone, nothing about a part says that others go on where it ends.
@@ -145,7 +145,7 @@ fn only_the_last_part_is_cut() {
     let folder =
         Folder::with(&[("d/l.1.incr.aof", &torn), ("d/l.2.incr.aof", &whole), ("d/l.manifest", manifest)]);
     let (said, fixed) = folder.check(&["d/l.1.incr.aof", "--fix", "--yes"], "");
-    assert!(said.ends_with("Nothing was cut off: later parts follow, which the manifest lists.\n"), "{said}");
+    assert!(said.ends_with("Not truncated: the file is not the last in the manifest.\n"), "{said}");
     assert!(!fixed);
     assert_eq!(folder.size("d/l.1.incr.aof"), torn.len() as u64);
 }
@@ -159,15 +159,9 @@ fn what_is_lost_by_a_fix_is_said_before() {
     ]);
     let (text, well) = folder.check(&["f", "--fix", "--yes"], "");
     assert!(text.contains("expected a command ('*'), found 'w' at offset 41\n"), "{text}");
-    assert!(
-        text.contains(
-            "This will cut 48 bytes off the end of f, in which 2 commands can still be recognised.\n"
-        )
-    );
+    assert!(text.contains("This will truncate f by 48 bytes, with 2 commands still recognizable.\n"));
     assert!(well && folder.size("f") == 41);
-    assert!(
-        folder.check(&["z"], "").0.contains("--fix would cut 9 bytes off the end of z, all of them zero.\n")
-    );
+    assert!(folder.check(&["z"], "").0.contains("--fix would truncate z by 9 bytes, all zero.\n"));
 }
 
 #[test]
@@ -177,19 +171,19 @@ fn what_cannot_be_mended_is_left_alone() {
     let manifest = ("m.manifest", &b"file b seq 1 type b\nfile i seq 1 type i\n"[..]);
     let folder = Folder::with(&[manifest, ("b", &torn), ("i", &good), ("r", &SNAPSHOT[..20])]);
     let (text, well) = folder.check(&["m.manifest", "--fix", "--yes"], "");
-    assert!(!well && text.contains("b cannot be cut: what later files hold was executed after"), "{text}");
+    assert!(!well && text.contains("b cannot be truncated: later files continue"), "{text}");
     assert_eq!(folder.size("b"), torn.len() as u64);
     let (text, well) = folder.check(&["r", "--fix", "--yes"], "");
-    assert!(!well && text.contains("r holds a snapshot that is broken"), "{text}");
+    assert!(!well && text.contains("r has a damaged snapshot"), "{text}");
     assert!(
-        text.contains("BROKEN: a snapshot of version 10, 1 key in 1 database\n    the data ends"),
+        text.contains("DAMAGED: a snapshot of version 10, 1 key in 1 database\n    the data ends"),
         "{text}"
     );
     // Of three keys that were announced, one is there.
     let cut = Folder::with(&[("r", b"REDIS0010\xfe\x00\xfb\x03\x00\x00\x01a\x011\x00\x01b".as_slice())]);
     let (text, well) = cut.check(&["r"], "");
     assert!(
-        !well && text.contains("1 key in 1 database\n") && text.contains("; 2 keys lost, or more\n"),
+        !well && text.contains("1 key in 1 database\n") && text.contains("; at least 2 keys lost\n"),
         "{text}"
     );
     fs::remove_file(folder.0.join("i")).expect("it is there");
@@ -216,12 +210,12 @@ fn an_empty_snapshot_is_broken_and_an_empty_log_is_not() {
         ("dump.rdb", b""),
         ("old.aof", b""),
     ]);
-    let broken = "m.1.base.rdb: 0 bytes, BROKEN: empty, and should be a snapshot\n\
+    let broken = "m.1.base.rdb: 0 bytes, DAMAGED: empty, a snapshot is expected\n\
         m.1.incr.aof: incremental, 0 bytes, empty\n\
-        m.1.base.rdb holds a snapshot that is broken: it cannot be mended by cutting.\n";
+        m.1.base.rdb has a damaged snapshot, which truncation cannot repair.\n";
     assert_eq!(folder.check(&["m.manifest"], ""), (format!("m.manifest: 2 files\n{broken}"), false));
     let (text, well) = folder.check(&["dump.rdb", "--fix", "--yes"], "");
-    assert!(!well && text.starts_with("dump.rdb: 0 bytes, BROKEN: empty"), "{text}");
+    assert!(!well && text.starts_with("dump.rdb: 0 bytes, DAMAGED: empty"), "{text}");
     assert!(folder.check(&["old.aof"], "").1);
 
     let args = [folder.0.join("m.manifest").into_os_string()];
@@ -231,7 +225,7 @@ fn an_empty_snapshot_is_broken_and_an_empty_log_is_not() {
     let mut out = Vec::new();
     let well = tool.run(&mut std::io::empty(), &mut out).expect("a Vec takes all");
     let text = String::from_utf8_lossy(&out);
-    assert!(!well && text.ends_with("BASE AOF m.1.base.rdb is empty, and should be a snapshot\n"), "{text}");
+    assert!(!well && text.ends_with("BASE AOF m.1.base.rdb is empty, a snapshot is expected\n"), "{text}");
 }
 
 /// Whoever names the server's folder hears where its log is.
@@ -254,10 +248,10 @@ fn a_file_goes_back_in_time() {
     bytes.extend(commands(&["SET a 2"]));
     let folder = Folder::with(&[("f", &bytes)]);
     let (text, well) = folder.check(&["f", "--truncate-to-timestamp", "100"], "");
-    assert!(well && text.ends_with("Nothing is later.\n"), "{text}");
+    assert!(well && text.ends_with("No data is later than the timestamp.\n"), "{text}");
     let (text, well) = folder.check(&["f", "--truncate-to-timestamp", "99", "--yes"], "");
     assert!(
-        well && text.contains("annotated from 100 to 100\nThis will cut 36 bytes off the end of f.\n"),
+        well && text.contains("timestamps from 100 to 100\nThis will truncate f by 36 bytes.\n"),
         "{text}"
     );
     assert_eq!(folder.size("f"), 27);
@@ -282,13 +276,10 @@ fn what_is_in_the_tail_is_told_and_put_back_before_anything_is_cut_off() {
     let torn = &all[..first.len() + 3];
     let folder = with_tail(torn, first.len() as u64, &second);
     let (told, well) = folder.check(&["a.manifest"], "");
-    assert!(told.contains("are in its tail") && !well, "{told}");
+    assert!(told.contains("are only in the tail") && !well, "{told}");
     assert_eq!(folder.size("a.1.incr.aof"), torn.len() as u64, "nothing is changed by looking");
     let (told, well) = folder.check(&["a.manifest", "--fix"], "");
-    assert!(
-        told.contains("are back from its tail") && told.contains("Everything is whole.") && well,
-        "{told}"
-    );
+    assert!(told.contains("from its tail") && told.contains("No errors found.") && well, "{told}");
     assert_eq!(fs::read(folder.0.join("a.1.incr.aof")).expect("there"), all);
     assert!(!folder.0.join("a.tail").exists());
     // Back to a moment that is before what is in the tail.
@@ -315,14 +306,14 @@ fn what_is_in_the_tail_is_told_and_put_back_before_anything_is_cut_off() {
             // The file alone.
             folder.check(&["a.1.incr.aof", "--fix", "--yes"], "")
         };
-        assert!(told.contains("are back from its tail") && well, "{told}");
+        assert!(told.contains("from its tail") && well, "{told}");
         assert_eq!(fs::read(folder.0.join("a.1.incr.aof")).expect("there"), all, "{told}");
     }
     // What follows it is wrong: until that is cut off, the tail says where it begins.
     let holed = [&all[..], &[0; 9], &second].concat();
     let folder = with_tail(&holed, first.len() as u64, &second);
     let (told, well) = folder.check(&["a.manifest", "--fix"], "n\n");
-    assert!(told.contains("nothing was changed") && !well, "{told}");
+    assert!(told.contains("nothing was truncated") && !well, "{told}");
     assert!(
         fs::read(folder.0.join("a.1.incr.aof")).expect("there") == holed && folder.0.join("a.tail").exists()
     );
@@ -334,8 +325,8 @@ fn what_is_in_the_tail_is_told_and_put_back_before_anything_is_cut_off() {
     // One that somebody has changed.
     let folder = with_tail(&all, first.len() as u64, b"other bytes");
     let (told, well) = folder.check(&["a.manifest"], "");
-    assert!(told.contains("has been cut off or changed") && well, "{told}");
+    assert!(told.contains("was truncated or changed") && well, "{told}");
     let (told, well) = folder.check(&["a.manifest", "--fix"], "");
-    assert!(told.contains("is kept as a.tail.unused.1") && well, "{told}");
+    assert!(told.contains("renamed to a.tail.unused.1") && well, "{told}");
     assert_eq!(fs::read(folder.0.join("a.1.incr.aof")).expect("there"), all);
 }

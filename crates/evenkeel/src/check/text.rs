@@ -27,18 +27,17 @@ pub(super) fn report(report: &Report) -> String {
 
 /// What is taken off by a cut.
 pub(super) fn cut(report: &Report, cut: &Cut) -> String {
-    let mut out = format!("{} off the end of {}", count(cut.lost(), "byte"), cut.path.display());
+    let mut out = format!("{} by {}", cut.path.display(), count(cut.lost(), "byte"));
     let content =
         report.parts.iter().find(|part| part.path == cut.path).and_then(|part| part.content.as_ref().ok());
     if let Some(content) = content
         && content.whole == cut.keep
     {
         match content.lost.commands {
-            0 if content.lost.zeros => out.push_str(", all of them zero"),
-            0 => out.push_str(", in which no whole command is found"),
+            0 if content.lost.zeros => out.push_str(", all zero"),
+            0 => out.push_str(", without any complete command"),
             commands => {
-                write!(out, ", in which {} can still be recognised", count(commands, "command"))
-                    .expect(WRITTEN);
+                write!(out, ", with {} still recognizable", count(commands, "command")).expect(WRITTEN);
             }
         }
     }
@@ -50,22 +49,22 @@ pub(super) fn hopeless(hopeless: &Hopeless) -> String {
     let shown = |path: &Path| path.display().to_string();
     match hopeless {
         Hopeless::NotLast(path) => format!(
-            "{} cannot be cut: what later files hold was executed after what would be missing. Keep a copy of all \
-             files; to give up the later ones, take them out of the manifest and run this again.",
+            "{} cannot be truncated: later files continue from its end. To discard the later files, make a \
+             copy of all files, remove the later files from the manifest and run the check again.",
             shown(path)
         ),
         Hopeless::Snapshot(path) => {
-            format!("{} holds a snapshot that is broken: it cannot be mended by cutting.", shown(path))
+            format!("{} has a damaged snapshot, which truncation cannot repair.", shown(path))
         }
         Hopeless::Unreadable(path) => {
-            format!("{} cannot be read, so nothing can be said about it.", shown(path))
+            format!("{} cannot be read.", shown(path))
         }
         Hopeless::Broken(path) => {
-            format!("{} is broken before that moment: mend it first, with --fix.", shown(path))
+            format!("{} is damaged before the timestamp: repair it with --fix first.", shown(path))
         }
-        Hopeless::NothingBefore(path) => format!("{} has nothing before that moment.", shown(path)),
+        Hopeless::NothingBefore(path) => format!("{} has no data before the timestamp.", shown(path)),
         Hopeless::Annotation(path, at) => {
-            format!("{} has an annotation at offset {at} that tells no time.", shown(path))
+            format!("{} has an invalid timestamp annotation at offset {at}.", shown(path))
         }
     }
 }
@@ -88,7 +87,7 @@ fn part(out: &mut String, part: &Part) {
 /// What is whole in it.
 fn guard(content: &Content) -> String {
     if content.lacks_snapshot {
-        return "BROKEN: empty, and should be a snapshot".to_owned();
+        return "DAMAGED: empty, a snapshot is expected".to_owned();
     }
     if content.size == 0 {
         return "empty".to_owned();
@@ -101,9 +100,9 @@ fn guard(content: &Content) -> String {
         guard.push(count(content.commands, "command"));
     }
     if let Some((first, last)) = content.moments {
-        guard.push(format!("annotated from {first} to {last}"));
+        guard.push(format!("timestamps from {first} to {last}"));
     }
-    let state = if content.is_whole() { "whole" } else { "BROKEN" };
+    let state = if content.is_whole() { "intact" } else { "DAMAGED" };
     format!("{state}: {}", guard.join(", "))
 }
 
@@ -116,14 +115,14 @@ fn snapshot_held(snapshot: &file::Report) -> String {
     write!(out, ", {} in {}", count(snapshot.keys(), "key"), count(databases, "database")).expect(WRITTEN);
     let expiring: u64 = snapshot.databases.values().map(|database| database.expiring).sum();
     if expiring > 0 {
-        write!(out, ", {expiring} of which expire").expect(WRITTEN);
+        write!(out, ", {expiring} with an expiration time").expect(WRITTEN);
     }
     if !snapshot.functions.is_empty() {
         write!(out, ", {}", count(snapshot.functions.len() as u64, "function library")).expect(WRITTEN);
     }
     if snapshot.corrected > 0 {
         let streams = count(snapshot.corrected, "stream");
-        write!(out, ", {streams} with wrong counters, which a load corrects").expect(WRITTEN);
+        write!(out, ", {streams} with wrong counters, which are corrected when loaded").expect(WRITTEN);
     }
     if snapshot.checksum == Some(Checksum::Absent) {
         out.push_str(", without a checksum");
@@ -141,14 +140,15 @@ fn broken(out: &mut String, content: &Content) {
     {
         let lost = match snapshot.lost() {
             0 => String::new(),
-            keys => format!("; {} lost, or more", count(keys, "key")),
+            keys => format!("; at least {} lost", count(keys, "key")),
         };
-        writeln!(out, "    {failure}; it can be read up to byte {}{lost}", snapshot.readable).expect(WRITTEN);
+        writeln!(out, "    {failure}; readable up to byte {}{lost}", snapshot.readable).expect(WRITTEN);
     }
     if let Some(fault) = &content.fault {
         let lost = count(content.lost.bytes, "byte");
         writeln!(out, "    {fault}").expect(WRITTEN);
-        writeln!(out, "    whole up to byte {}, {lost} behind it are not", content.whole).expect(WRITTEN);
+        writeln!(out, "    intact up to byte {}, followed by {lost} of damage", content.whole)
+            .expect(WRITTEN);
     }
 }
 
@@ -164,16 +164,17 @@ pub(super) fn tail(tail: &Tail) -> String {
     match tail {
         Tail::Nothing | Tail::Whole { .. } => String::new(),
         Tail::Lacks { path, from, len } => format!(
-            "{len} bytes of {} are in its tail, from byte {from} on: the next start puts them back, as does --fix.\n",
+            "{len} bytes of {} from byte {from} on are only in the tail: the next server start or --fix \
+             restores them.\n",
             path.display()
         ),
         Tail::Changed { path } => {
             format!(
-                "{} has been cut off or changed since its tail was written: the tail is put aside.\n",
+                "{} was truncated or changed after its tail was written: the tail will be set aside.\n",
                 path.display()
             )
         }
-        Tail::Foreign => "The tail belongs to none of these files: it is put aside.\n".to_owned(),
+        Tail::Foreign => "The tail does not belong to any of these files: it will be set aside.\n".to_owned(),
     }
 }
 
@@ -181,10 +182,10 @@ pub(super) fn tail(tail: &Tail) -> String {
 pub(super) fn restored(restored: &Restored) -> String {
     match (&restored.tail, &restored.aside) {
         (Tail::Lacks { path, from, len }, _) => {
-            format!("{len} bytes of {} are back from its tail, from byte {from} on.\n", path.display())
+            format!("Restored {len} bytes of {} from its tail, from byte {from} on.\n", path.display())
         }
         (_, Some(aside)) => {
-            format!("The tail is not of these files as they are, and is kept as {}.\n", aside.display())
+            format!("The tail does not match these files. It was renamed to {}.\n", aside.display())
         }
         _ => String::new(),
     }

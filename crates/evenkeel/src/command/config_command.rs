@@ -121,7 +121,7 @@ fn put_into_effect(
         server.listen(new).map_err(|reason| {
             server.log.warning(reason);
             if has_score && let Err(error) = server.oom_score.follow(old, is_replica) {
-                server.log.warning(format!("Unable to write oom_score_adj as it was before: {error}"));
+                server.log.warning(format!("Unable to restore oom_score_adj: {error}"));
             }
             if has("tls-port") {
                 SetError::failed("tls-port", "Unable to listen on this port. Check server logs.")

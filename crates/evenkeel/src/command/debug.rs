@@ -450,7 +450,7 @@ mod tests {
         World::new().check(
             "
             > SET k v
-            > DEBUG PANIC                      < -ERR internal error: the command was abandoned, see the server's log
+            > DEBUG PANIC                      < -ERR internal error: the command was aborted, see the server log
             a> FLUSHALL                        < OK
             b> SET k w                         < OK
             > GET k                            < \"w\"

@@ -1,33 +1,32 @@
-//! The documentation of every command: what COMMAND DOCS, HELP and the hints of redis-cli are made of.
+//! The documentation of every command: the source of COMMAND DOCS, HELP and the hints of redis-cli.
 //!
-//! A row gives the arguments as one line in the notation that users know from manuals; `arguments` turns it
-//! into the tree that COMMAND DOCS sends, so what a reader sees and what a client library generates code from
-//! cannot drift apart. The other road, the tree written out as constants, takes ten lines where this takes
-//! one, and nobody reads it. Nothing here is on the path of a command: a line is parsed when somebody asks,
-//! in a few microseconds.
+//! A row gives the arguments as a line in the notation of manuals. [`arguments`] parses it into the tree
+//! that COMMAND DOCS sends, so the text for readers and the tree for code generators cannot diverge. The
+//! alternative, trees written as constants, takes ten lines per command and is hard to review. A line is
+//! parsed only when a client asks for it, in a few microseconds.
 //!
 //! ```text
-//! key                a value; its name decides the type (`kind_of_name`), or says it: `increment:double`
-//! destkey#0          a key of the key specification 0; without `#`, keys count up from 0
+//! key                a value; its name (`kind_of_name`) or a suffix gives its type: `increment:double`
+//! destkey#0          a key of key specification 0; without `#`, keys are numbered from 0
 //! addr=ip:port       named `addr` in the tree, shown as `ip:port`
-//! NX                 a token: a word without small letters
-//! EX seconds         a token takes the values that follow it: one, or several as a block
-//! [x]                may be left out
-//! <a | b>  [a | b]   one of them; `how=[a | b]` names it, else its members' names are joined
-//! x [x ...]          x once or more; x is what precedes, word by word: `key value [key value ...]`
+//! NX                 a token: a word without lowercase letters
+//! EX seconds         a token takes the values that follow it: a single value, or several as a block
+//! [x]                optional
+//! <a | b>  [a | b]   a choice; `how=[a | b]` names it, otherwise the names of its members are joined
+//! x [x ...]          x once or more; x equals the preceding words: `key value [key value ...]`
 //! <a | b> ...        once or more;  [<a | b> ...]  any number of times, also none
 //! ```
 //!
-//! COMMAND DOCS sends of each argument, in this order: name, type, display_text, key_spec_index, token, flags
-//! (a set of simple strings) and arguments; what is absent here is left out there.
+//! COMMAND DOCS sends for each argument, in this order: name, type, display_text, key_spec_index, token,
+//! flags (a set of simple strings) and arguments. Absent properties are omitted.
 
-/// What is known about one command or, with a name such as `CLIENT|KILL`, about one subcommand.
+/// The documentation of a command or, under a name such as `CLIENT|KILL`, of a subcommand.
 #[derive(Debug)]
 pub(crate) struct Doc {
     pub(crate) name: &'static str,
-    /// Redis' own: string, hash, sorted-set, generic, transactions, ...
+    /// The group as Redis names it: string, hash, sorted-set, generic, transactions, ...
     pub(crate) group: &'static str,
-    /// The version of Redis (up to 7.2) or Valkey (later) that brought the command.
+    /// The version of Redis (up to 7.2) or Valkey (later) that introduced the command.
     pub(crate) since: &'static str,
     pub(crate) complexity: &'static str,
     pub(crate) syntax: &'static str,
@@ -35,7 +34,7 @@ pub(crate) struct Doc {
     pub(crate) deprecated: Option<Deprecated>,
     /// For operators and tests rather than for applications: `syscmd` among the flags.
     pub(crate) system: bool,
-    /// Nothing but a name that subcommands share; cannot be called alone.
+    /// A name that only groups subcommands and cannot be called alone.
     pub(crate) container: bool,
 }
 
@@ -45,14 +44,14 @@ pub(crate) struct Deprecated {
     pub(crate) replaced_by: &'static str,
 }
 
-/// The documentation of a command; `name` in any case, subcommands as `client|kill`.
+/// Returns the documentation of a command. `name` is in any case; a subcommand is named `client|kill`.
 pub(crate) fn find(name: &str) -> Option<&'static Doc> {
     let upper = || name.bytes().map(|byte| byte.to_ascii_uppercase());
     let at = DOCS.binary_search_by(|doc| doc.name.bytes().cmp(upper())).ok()?;
     Some(&DOCS[at])
 }
 
-/// The subcommands of `container`, whose name comes in any case; none for a command that has none.
+/// Returns the subcommands of `container`, named in any case.
 pub(crate) fn subcommands(container: &str) -> impl Iterator<Item = &'static Doc> {
     DOCS.iter().filter(move |doc| {
         doc.name.split_once('|').is_some_and(|(parent, _)| parent.eq_ignore_ascii_case(container))
@@ -66,7 +65,7 @@ pub(crate) fn reply_help(call: &mut super::Call<'_, '_>, container: &str) {
     lines.iter().for_each(|line| call.reply.simple(line));
 }
 
-/// The lines that `<CONTAINER> HELP` answers with; none if there is no such container.
+/// Returns the lines of `<CONTAINER> HELP`; empty if there is no such container.
 pub(crate) fn help(container: &str) -> Vec<String> {
     let Some(parent) = find(container) else { return Vec::new() };
     let mut topics: Vec<(String, &str)> = subcommands(parent.name)
@@ -89,12 +88,12 @@ pub(crate) fn help(container: &str) -> Vec<String> {
 }
 
 impl Doc {
-    /// The tree that COMMAND DOCS sends under `arguments`.
+    /// Returns the tree that COMMAND DOCS sends under `arguments`.
     pub(crate) fn arguments(&self) -> Vec<Argument> {
         arguments(self.syntax).expect("a test parses the syntax of every row")
     }
 
-    /// What COMMAND DOCS sends under `doc_flags`, which is left out when empty.
+    /// Returns the flags that COMMAND DOCS sends under `doc_flags`; an empty list is omitted there.
     pub(crate) fn doc_flags(&self) -> &'static [&'static str] {
         match (&self.deprecated, self.system) {
             (Some(_), true) => &["deprecated", "syscmd"],
@@ -104,7 +103,7 @@ impl Doc {
         }
     }
 
-    /// The call as a line for people, without the container: `LIST [TYPE ..]`, `SET key value [NX | XX] ..`.
+    /// Formats the usage line, without the container: `LIST [TYPE ..]`, `SET key value [NX | XX] ..`.
     pub(crate) fn usage(&self) -> String {
         let name = self.name.rsplit('|').next().unwrap_or(self.name);
         let mut line = name.to_string();
@@ -146,980 +145,1002 @@ const fn container(
     Doc { container: true, ..doc(name, group, since, "Depends on the subcommand", "", summary) }
 }
 
-/// `<CONTAINER>|HELP`, the same in every container.
+/// Documents `<CONTAINER>|HELP`, which is the same in every container.
 const fn help_doc(name: &'static str, group: &'static str, since: &'static str) -> Doc {
-    doc(name, group, since, "O(1)", "", "Lists the subcommands with a line about each.")
+    doc(name, group, since, "O(1)", "", "Returns the subcommands with a description of each.")
 }
 
-/// All documentation, sorted by the bytes of the name.
+/// The documentation of all commands, sorted by the bytes of the name.
 #[rustfmt::skip]
 pub(crate) const DOCS: &[Doc] = &[
-    container("ACL", "server", "6.0.0", "Commands about users and what they may do."),
+    container("ACL", "server", "6.0.0", "Commands that manage users and their permissions."),
     doc("ACL|CAT", "server", "6.0.0", "O(1), or O(N) with N commands", "[category]",
-        "Lists the categories of commands, or the commands of one."),
+        "Returns the command categories, or the commands of a category."),
     doc("ACL|DELUSER", "server", "6.0.0", "O(N) with N clients", "username [username ...]",
-        "Deletes users and closes their connections."),
+        "Deletes users and disconnects their clients."),
     doc("ACL|DRYRUN", "server", "7.0.0", "O(1)", "username command [arg [arg ...]]",
-        "Says whether a user may run a command, and does not run it."),
+        "Checks whether a user may run a command; the command is not run."),
     doc("ACL|GENPASS", "server", "6.0.0", "O(1)", "[bits:integer]",
-        "Makes a password that nobody can guess."),
+        "Generates a random password of 256 bits, or of the given number of bits."),
     doc("ACL|GETUSER", "server", "6.0.0", "O(N) with N rules of the user", "username",
-        "Tells what a user may do."),
+        "Returns the flags, passwords and rules of a user."),
     help_doc("ACL|HELP", "server", "6.0.0"),
     doc("ACL|LIST", "server", "6.0.0", "O(N) with N users", "",
-        "Lists all users as lines of a file of users."),
+        "Returns the rules of all users, in the format of the ACL file."),
     doc("ACL|LOAD", "server", "6.0.0", "O(N) with N users", "",
-        "Reads the file of users anew, all of it or, if anything is wrong, nothing."),
+        "Replaces all users with the content of the ACL file; an invalid file changes nothing."),
     doc("ACL|LOG", "server", "6.0.0", "O(N) with N entries", "operation=[count | RESET]",
-        "Lists what was refused to whom, or forgets it."),
+        "Returns the most recent denied commands and failed logins, or clears the list."),
     doc("ACL|SAVE", "server", "6.0.0", "O(N) with N users", "",
-        "Writes all users into the file of users."),
+        "Writes the rules of all users to the ACL file."),
     doc("ACL|SETUSER", "server", "6.0.0", "O(N) with N rules and users", "username [rule [rule ...]]",
-        "Makes a user, or changes one, by rules."),
+        "Applies rules to a user, and creates the user if necessary."),
     doc("ACL|USERS", "server", "6.0.0", "O(N) with N users", "",
-        "Lists the names of all users."),
+        "Returns the names of all users."),
     doc("ACL|WHOAMI", "server", "6.0.0", "O(1)", "",
-        "Tells the name of the user that the connection is."),
+        "Returns the name of the user that the connection is authenticated as."),
     doc("APPEND", "string", "2.0.0", "O(1), amortized", "key value",
-        "Adds bytes at the end of a string, which is created if it is absent."),
+        "Appends bytes to a string; a missing key counts as an empty string."),
     doc("ASKING", "cluster", "3.0.0", "O(1)", "",
-        "Lets the next command go where its slot is being moved to."),
+        "Allows the next command to access a slot that is being imported."),
     doc("AUTH", "connection", "1.0.0", "O(N) with N passwords of the user", "[username] password",
-        "Proves who the client is."),
+        "Authenticates the connection as a user."),
     doc("BGREWRITEAOF", "server", "1.0.0", "O(1)", "",
-        "Writes the append-only file anew, while clients go on."),
+        "Rewrites the append-only file in the background."),
     doc("BGSAVE", "server", "1.0.0", "O(1)", "operation=[SCHEDULE | CANCEL]",
-        "Takes a snapshot and writes it to disk, while clients go on."),
+        "Writes a snapshot to disk in the background, schedules one, or cancels it."),
     doc("BITCOUNT", "bitmap", "2.6.0", "O(N) with N bytes counted", "key range=[start end unit=[BYTE | BIT]]",
-        "Says how many bits of a string, or of a part of it, are one."),
+        "Returns the number of one bits in a string, or in a range of it."),
     doc("BITFIELD", "bitmap", "3.2.0", "O(1) for each operation",
         "key operation=[<GET encoding offset | [OVERFLOW overflow=<WRAP | SAT | FAIL>] \
          write=<SET encoding offset value:integer | INCRBY encoding offset increment>> ...]",
-        "Reads, writes and increments integers of any width within a string."),
+        "Reads, sets and increments integers of any bit width inside a string."),
     doc("BITFIELD_RO", "bitmap", "6.0.0", "O(1) for each operation",
         "key [GET encoding offset [GET encoding offset ...]]",
-        "Reads integers of any width within a string, and never writes."),
+        "Reads integers of any bit width inside a string."),
     doc("BITOP", "bitmap", "2.6.0", "O(N) with N bytes of the longest string",
         "operation=<AND | OR | XOR | NOT> destkey key [key ...]",
-        "Combines strings bit by bit and stores the outcome."),
+        "Applies a bitwise operation to strings and stores the result."),
     doc("BITPOS", "bitmap", "2.8.7", "O(N) with N bytes searched",
         "key bit range=[start end-unit=[end unit=[BYTE | BIT]]]",
-        "Finds the place of the first one or the first zero in a string."),
+        "Returns the position of the first one bit or zero bit of a string."),
     doc("BLMOVE", "list", "6.2.0", "O(1)",
         "source destination wherefrom=<LEFT | RIGHT> whereto=<LEFT | RIGHT> timeout:double",
-        "Moves an element from an end of one list to an end of another, and waits for one if need be."),
-    doc("BLMPOP", "list", "7.0.0", "O(N+M) with N keys and M elements taken",
+        "Moves an element between two lists; blocks while the source list is empty."),
+    doc("BLMPOP", "list", "7.0.0", "O(N+M) with N keys and M elements popped",
         "timeout:double numkeys key [key ...] where=<LEFT | RIGHT> [COUNT count]",
-        "Takes elements from the first list that has some, and waits for them if need be."),
+        "Pops elements from the first non-empty list; blocks while all are empty."),
     doc("BLPOP", "list", "2.0.0", "O(N) with N keys", "key [key ...] timeout:double",
-        "Takes the first element of the first list that has one, and waits for it if need be."),
+        "Pops the first element of the first non-empty list; blocks while all are empty."),
     doc("BRPOP", "list", "2.0.0", "O(N) with N keys", "key [key ...] timeout:double",
-        "Takes the last element of the first list that has one, and waits for it if need be."),
+        "Pops the last element of the first non-empty list; blocks while all are empty."),
     doc("BRPOPLPUSH", "list", "2.2.0", "O(1)", "source destination timeout:double",
-        "Moves the last element of one list to the front of another, and waits for one if need be.")
+        "Moves the last element of a list to the front of another; blocks while the source is empty.")
         .deprecated("6.2.0", "`BLMOVE` with the `RIGHT` and `LEFT` arguments"),
-    doc("BZMPOP", "sorted-set", "7.0.0", "O(K + M log N) with K keys and M members taken",
+    doc("BZMPOP", "sorted-set", "7.0.0", "O(K + M log N) with K keys and M members popped",
         "timeout:double numkeys key [key ...] where=<MIN | MAX> [COUNT count]",
-        "Takes members off an end of the first sorted set that has any, or waits for one."),
+        "Pops members from the first non-empty sorted set; blocks while all are empty."),
     doc("BZPOPMAX", "sorted-set", "5.0.0", "O(log N) with N members",
         "key [key ...] timeout:double",
-        "Takes the member with the highest score off a sorted set, or waits for one."),
+        "Pops the highest-scored member of the first non-empty sorted set; blocks if all are."),
     doc("BZPOPMIN", "sorted-set", "5.0.0", "O(log N) with N members",
         "key [key ...] timeout:double",
-        "Takes the member with the lowest score off a sorted set, or waits for one."),
-    container("CLIENT", "connection", "2.4.0", "Commands about client connections."),
+        "Pops the lowest-scored member of the first non-empty sorted set; blocks if all are."),
+    container("CLIENT", "connection", "2.4.0", "Commands that inspect and control client connections."),
     doc("CLIENT|CACHING", "connection", "6.0.0", "O(1)", "mode=<YES | NO>",
-        "Tells whether the keys that the next command reads are to be tracked."),
+        "Enables or disables tracking of the keys that the next command reads."),
     doc("CLIENT|GETNAME", "connection", "2.6.9", "O(1)", "",
-        "Gives the name that this connection has set."),
+        "Returns the name of this connection."),
     doc("CLIENT|GETREDIR", "connection", "6.0.0", "O(1)", "",
-        "Gives the id of the client that receives this connection's invalidations."),
+        "Returns the ID of the client that receives this connection's invalidation messages."),
     help_doc("CLIENT|HELP", "connection", "5.0.0"),
     doc("CLIENT|ID", "connection", "5.0.0", "O(1)", "",
-        "Gives the number of this connection, which no other ever gets."),
+        "Returns the ID of this connection; IDs are never reused."),
     doc("CLIENT|INFO", "connection", "6.2.0", "O(1)", "",
-        "Describes this connection in one line."),
+        "Returns a description of this connection, in the format of CLIENT LIST."),
     doc("CLIENT|KILL", "connection", "2.4.0", "O(N) with N connections",
-        "filter=<old-format=ip:port | new-format=<[ID client-id] | \
-         [TYPE client-type=<NORMAL | MASTER | SLAVE | REPLICA | PUBSUB>] | [USER username] | \
-         [ADDR addr=ip:port] | [LADDR laddr=ip:port] | [SKIPME skipme=<YES | NO>] | [MAXAGE maxage:integer]> ...>",
-        "Closes the connections that fit every filter."),
+        "filter=<old-format=ip:port | new-format=<[ID client-id] | [TYPE client-type=<NORMAL | MASTER | \
+         SLAVE | REPLICA | PUBSUB>] | [USER username] | [ADDR addr=ip:port] | [LADDR laddr=ip:port] | \
+         [SKIPME skipme=<YES | NO>] | [MAXAGE maxage:integer]> ...>",
+        "Closes the connections that match all filters."),
     doc("CLIENT|LIST", "connection", "2.4.0", "O(N) with N connections",
         "[TYPE client-type=<NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id ...]] \
          [USER username] [ADDR addr=ip:port] [LADDR laddr=ip:port] \
          [SKIPME skipme=<YES | NO>] [MAXAGE maxage:integer] [NAME name] [IDLE idle:integer] [FLAGS flags] \
          [LIB-NAME lib-name] [LIB-VER lib-ver] [DB db-id:integer] [IP ip]",
-        "Describes the connections that fit every filter, a line each."),
+        "Returns a line for each connection that matches all filters."),
     doc("CLIENT|NO-EVICT", "connection", "7.0.0", "O(1)", "enabled=<ON | OFF>",
-        "Spares this connection, or not, when clients take more memory than they may."),
+        "Enables or disables protection of this connection from client eviction."),
     doc("CLIENT|NO-TOUCH", "connection", "7.2.0", "O(1)", "enabled=<ON | OFF>",
-        "Lets this connection's commands leave no trace in the keys' last use, or leave it again."),
+        "Selects whether this connection's commands update the LRU and LFU data of keys."),
     doc("CLIENT|PAUSE", "connection", "3.0.0", "O(1)", "timeout mode=[WRITE | ALL]",
-        "Holds back all commands, or only the writing ones, for a number of milliseconds."),
+        "Suspends all commands, or only write commands, for a number of milliseconds."),
     doc("CLIENT|REPLY", "connection", "3.2.0", "O(1)", "action=<ON | OFF | SKIP>",
-        "Turns the replies on this connection on or off, or off for the next command."),
+        "Enables or disables replies on this connection, or skips the next reply."),
     doc("CLIENT|SETINFO", "connection", "7.2.0", "O(1)", "attr=<LIB-NAME libname | LIB-VER libver>",
-        "Notes which client library, in which version, uses this connection."),
+        "Sets the name or the version of the client library of this connection."),
     doc("CLIENT|SETNAME", "connection", "2.6.9", "O(1)", "connection-name",
-        "Gives this connection a name."),
+        "Sets the name of this connection."),
     doc("CLIENT|TRACKING", "connection", "6.0.0", "O(1), O(N) with N prefixes",
         "status=<ON | OFF> [REDIRECT client-id] [PREFIX prefix [PREFIX prefix ...]] [BCAST] \
          [OPTIN] [OPTOUT] [NOLOOP]",
-        "Starts or stops telling this connection which keys in its cache have changed."),
+        "Enables or disables invalidation messages for keys that the client caches."),
     doc("CLIENT|TRACKINGINFO", "connection", "6.2.0", "O(1)", "",
-        "Describes how tracking is set up on this connection."),
+        "Returns the tracking options of this connection."),
     doc("CLIENT|UNBLOCK", "connection", "5.0.0", "O(log N) with N connections",
         "client-id unblock-type=[TIMEOUT | ERROR]",
-        "Wakes a client that waits in a blocking command."),
+        "Unblocks a client that waits in a blocking command."),
     doc("CLIENT|UNPAUSE", "connection", "6.2.0", "O(N) with N paused clients", "",
-        "Ends a pause and lets the commands that were held back run."),
-    container("CLUSTER", "cluster", "3.0.0", "Commands about a cluster's nodes and slots; there is no cluster mode."),
+        "Ends CLIENT PAUSE and runs the suspended commands."),
+    container("CLUSTER", "cluster", "3.0.0",
+        "Commands that manage cluster nodes and slots; cluster mode is not available."),
     doc("CLUSTER|ADDSLOTS", "cluster", "3.0.0", "O(N) with N slots", "slot:integer [slot:integer ...]",
-        "Gives slots to a node."),
+        "Assigns slots to a node."),
     doc("CLUSTER|ADDSLOTSRANGE", "cluster", "7.0.0", "O(N) with N slots",
         "start-slot:integer end-slot:integer [start-slot:integer end-slot:integer ...]",
-        "Gives ranges of slots to a node."),
+        "Assigns ranges of slots to a node."),
     doc("CLUSTER|BUMPEPOCH", "cluster", "3.0.0", "O(1)", "",
-        "Advances a cluster's epoch."),
-    doc("CLUSTER|CANCELSLOTMIGRATIONS", "cluster", "9.0.0", "O(N) with N moves", "",
-        "Gives up all moves of slots."),
+        "Increments the configuration epoch of a node."),
+    doc("CLUSTER|CANCELSLOTMIGRATIONS", "cluster", "9.0.0", "O(N) with N migrations", "",
+        "Cancels all slot migrations."),
     doc("CLUSTER|COUNT-FAILURE-REPORTS", "cluster", "3.0.0", "O(N) with N reports", "node-id",
-        "Counts the nodes that report another one as failing."),
+        "Returns how many nodes report a node as failing."),
     doc("CLUSTER|COUNTKEYSINSLOT", "cluster", "3.0.0", "O(1)", "slot:integer",
-        "Counts the keys of a slot."),
+        "Returns the number of keys in a slot."),
     doc("CLUSTER|DELSLOTS", "cluster", "3.0.0", "O(N) with N slots", "slot:integer [slot:integer ...]",
-        "Takes slots from a node."),
+        "Removes slots from a node."),
     doc("CLUSTER|DELSLOTSRANGE", "cluster", "7.0.0", "O(N) with N slots",
         "start-slot:integer end-slot:integer [start-slot:integer end-slot:integer ...]",
-        "Takes ranges of slots from a node."),
+        "Removes ranges of slots from a node."),
     doc("CLUSTER|FAILOVER", "cluster", "3.0.0", "O(1)", "options=[FORCE | TAKEOVER]",
-        "Makes a replica the primary of its slots."),
+        "Promotes a replica to the primary of its shard."),
     doc("CLUSTER|FLUSHSLOTS", "cluster", "3.0.0", "O(1)", "",
-        "Takes all slots from a node."),
+        "Removes all slots from a node."),
     doc("CLUSTER|FORGET", "cluster", "3.0.0", "O(1)", "node-id",
-        "Removes a node from those that are known."),
+        "Removes a node from the list of known nodes."),
     doc("CLUSTER|GETKEYSINSLOT", "cluster", "3.0.0", "O(N) with N keys returned", "slot:integer count",
-        "Gives keys of a slot."),
-    doc("CLUSTER|GETSLOTMIGRATIONS", "cluster", "9.0.0", "O(N) with N moves", "",
-        "Describes the moves of slots."),
+        "Returns keys of a slot, up to a count."),
+    doc("CLUSTER|GETSLOTMIGRATIONS", "cluster", "9.0.0", "O(N) with N migrations", "",
+        "Returns the state of slot migrations."),
     help_doc("CLUSTER|HELP", "cluster", "5.0.0"),
     doc("CLUSTER|INFO", "cluster", "3.0.0", "O(1)", "",
-        "Describes the state of a node."),
+        "Returns the state of the cluster as this node sees it."),
     doc("CLUSTER|KEYSLOT", "cluster", "3.0.0", "O(N) with N bytes of the key", "key:string",
-        "Tells the slot of a key."),
+        "Returns the slot that a key belongs to."),
     doc("CLUSTER|LINKS", "cluster", "7.0.0", "O(N) with N nodes", "",
-        "Lists the connections between nodes."),
+        "Returns the connections of a node to other nodes."),
     doc("CLUSTER|MEET", "cluster", "3.0.0", "O(1)", "ip port:integer [cluster-bus-port:integer]",
-        "Makes a node known to another one."),
+        "Introduces another node to the cluster."),
     doc("CLUSTER|MIGRATESLOTS", "cluster", "9.0.0", "O(N) with N slots", "args [args ...]",
         "Moves slots to other nodes."),
     doc("CLUSTER|MYID", "cluster", "3.0.0", "O(1)", "",
-        "Tells the id of a node."),
+        "Returns the ID of this node."),
     doc("CLUSTER|MYSHARDID", "cluster", "7.2.0", "O(1)", "",
-        "Tells the id of a node's shard."),
+        "Returns the ID of this node's shard."),
     doc("CLUSTER|NODES", "cluster", "3.0.0", "O(N) with N nodes", "",
-        "Describes all nodes, one a line."),
+        "Returns a line for each node of the cluster."),
     doc("CLUSTER|REPLICAS", "cluster", "5.0.0", "O(N) with N replicas", "node-id",
-        "Lists the replicas of a node."),
+        "Returns the replicas of a node."),
     doc("CLUSTER|REPLICATE", "cluster", "3.0.0", "O(1)", "node-id",
-        "Makes a node the replica of another one."),
+        "Turns this node into a replica of another node."),
     doc("CLUSTER|RESET", "cluster", "3.0.0", "O(N) with N nodes", "reset-type=[HARD | SOFT]",
-        "Makes a node forget its cluster."),
+        "Removes this node from its cluster and clears its cluster state."),
     doc("CLUSTER|SAVECONFIG", "cluster", "3.0.0", "O(1)", "",
-        "Writes what a node knows of its cluster to disk."),
+        "Writes the cluster state of this node to disk."),
     doc("CLUSTER|SET-CONFIG-EPOCH", "cluster", "3.0.0", "O(1)", "config-epoch:integer",
-        "Sets the epoch of a new node."),
+        "Sets the configuration epoch of a node that has none."),
     doc("CLUSTER|SETSLOT", "cluster", "3.0.0", "O(1)",
-        "slot:integer subcommand=<IMPORTING importing=node-id | MIGRATING migrating=node-id | NODE node=node-id | STABLE>",
-        "Gives a slot to a node, or begins or ends its move."),
+        "slot:integer subcommand=<IMPORTING importing=node-id | MIGRATING migrating=node-id | NODE \
+         node=node-id | STABLE>",
+        "Assigns a slot to a node, or starts or ends its migration."),
     doc("CLUSTER|SHARDS", "cluster", "7.0.0", "O(N) with N nodes", "",
-        "Says which nodes have which slots, shard by shard."),
+        "Returns the slots and nodes of each shard."),
     doc("CLUSTER|SLAVES", "cluster", "3.0.0", "O(N) with N replicas", "node-id",
-        "Lists the replicas of a node.")
+        "Returns the replicas of a node.")
         .deprecated("5.0.0", "`CLUSTER REPLICAS`"),
     doc("CLUSTER|SLOT-STATS", "cluster", "8.0.0", "O(N) with N slots", "args [args ...]",
-        "Says how much slots are used."),
+        "Returns usage statistics of slots."),
     doc("CLUSTER|SLOTS", "cluster", "3.0.0", "O(N) with N nodes", "",
-        "Says which nodes have which slots.")
+        "Returns the nodes that serve each range of slots.")
         .deprecated("7.0.0", "`CLUSTER SHARDS`"),
     doc("COMMAND", "server", "2.8.13", "O(N) with N commands", "",
-        "Describes all commands as client libraries need it: arity, flags, keys."),
-    container("COMMANDLOG", "server", "8.1.0", "Commands about the logs of commands that were slow or large."),
+        "Returns the arity, flags, keys and categories of all commands."),
+    container("COMMANDLOG", "server", "8.1.0",
+        "Commands that read the logs of slow commands, large requests and large replies."),
     doc("COMMANDLOG|GET", "server", "8.1.0", "O(N) with N entries returned",
         "count type=<SLOW | LARGE-REQUEST | LARGE-REPLY>",
-        "Gives a log's newest entries, all for -1; with STAGES behind its name, also where the time went."),
+        "Returns a log's newest entries, -1 for all; STAGES after the type adds the time of each stage."),
     help_doc("COMMANDLOG|HELP", "server", "8.1.0"),
     doc("COMMANDLOG|LEN", "server", "8.1.0", "O(1)", "type=<SLOW | LARGE-REQUEST | LARGE-REPLY>",
-        "Says how many entries a log has."),
-    doc("COMMANDLOG|RESET", "server", "8.1.0", "O(N) with N entries", "type=<SLOW | LARGE-REQUEST | LARGE-REPLY>",
-        "Empties a log."),
+        "Returns the number of entries in a log."),
+    doc("COMMANDLOG|RESET", "server", "8.1.0", "O(N) with N entries",
+        "type=<SLOW | LARGE-REQUEST | LARGE-REPLY>",
+        "Removes all entries of a log."),
     doc("COMMAND|COUNT", "server", "2.8.13", "O(1)", "",
-        "Says how many commands there are."),
-    doc("COMMAND|DOCS", "server", "7.0.0", "O(N) with N commands asked for",
+        "Returns the number of commands."),
+    doc("COMMAND|DOCS", "server", "7.0.0", "O(N) with N commands requested",
         "[command-name [command-name ...]]",
-        "Gives the documentation of the named commands, or of all."),
+        "Returns the documentation of the named commands, or of all commands."),
     doc("COMMAND|GETKEYS", "server", "2.8.13", "O(N) with N arguments", "command [arg [arg ...]]",
-        "Names the keys that a complete command would use."),
+        "Returns the keys of a full command line."),
     doc("COMMAND|GETKEYSANDFLAGS", "server", "7.0.0", "O(N) with N arguments", "command [arg [arg ...]]",
-        "Names the keys that a complete command would use, and what it would do with each."),
+        "Returns the keys of a full command line, with the access flags of each key."),
     help_doc("COMMAND|HELP", "server", "5.0.0"),
-    doc("COMMAND|INFO", "server", "2.8.13", "O(N) with N commands asked for",
+    doc("COMMAND|INFO", "server", "2.8.13", "O(N) with N commands requested",
         "[command-name [command-name ...]]",
-        "Describes the named commands, or all, as COMMAND does."),
+        "Returns the COMMAND entries of the named commands, or of all commands."),
     doc("COMMAND|LIST", "server", "7.0.0", "O(N) with N commands",
         "[FILTERBY filterby=<MODULE module-name | ACLCAT category | PATTERN pattern>]",
-        "Names all commands, or those that pass a filter."),
-    container("CONFIG", "server", "2.0.0", "Commands about the server's configuration."),
+        "Returns the names of all commands, or of those that match a filter."),
+    container("CONFIG", "server", "2.0.0", "Commands that read and change the configuration."),
     doc("CONFIG|GET", "server", "2.0.0", "O(N) with N patterns", "parameter [parameter ...]",
-        "Gives the settings whose names match one of the patterns, with their values."),
+        "Returns the parameters that match a pattern, with their current values."),
     help_doc("CONFIG|HELP", "server", "5.0.0"),
     doc("CONFIG|RESETSTAT", "server", "2.0.0", "O(1)", "",
-        "Starts the counters that INFO shows from zero."),
+        "Resets the counters of INFO to zero."),
     doc("CONFIG|REWRITE", "server", "2.8.0", "O(N) with N lines of the file", "",
-        "Writes the settings in force into the configuration file, whose comments stay."),
-    doc("CONFIG|SET", "server", "2.0.0", "O(N) with N settings", "parameter value [parameter value ...]",
-        "Changes settings while the server runs, all of them or, if one is refused, none."),
+        "Writes the current configuration to the configuration file; comments are kept."),
+    doc("CONFIG|SET", "server", "2.0.0", "O(N) with N parameters", "parameter value [parameter value ...]",
+        "Changes parameters at run time; if a value is invalid, nothing changes."),
     doc("COPY", "generic", "6.2.0", "O(N) with N elements, O(1) for a string",
         "source destination [DB destination-db] [REPLACE]",
-        "Stores a copy of a value under another key."),
+        "Copies a value to another key."),
     doc("DBSIZE", "server", "1.0.0", "O(1)", "",
-        "Says how many keys the selected database holds."),
-    container("DEBUG", "server", "1.0.0", "Commands for testing the server itself.").system(),
+        "Returns the number of keys in the selected database."),
+    container("DEBUG", "server", "1.0.0", "Commands for testing and debugging the server.").system(),
     doc("DECR", "string", "1.0.0", "O(1)", "key",
-        "Takes one from an integer; an absent key counts as 0."),
+        "Subtracts one from an integer; a missing key counts as 0."),
     doc("DECRBY", "string", "1.0.0", "O(1)", "key decrement",
-        "Takes a number from an integer; an absent key counts as 0."),
+        "Subtracts a number from an integer; a missing key counts as 0."),
     doc("DEL", "generic", "1.0.0", "O(N) with N keys", "key [key ...]",
-        "Removes keys with their values."),
+        "Deletes keys."),
     doc("DELIFEQ", "string", "9.0.0", "O(1)", "key value",
-        "Removes a key, but only while it holds the given string."),
+        "Deletes a key if its value equals the given string."),
     doc("DISCARD", "transactions", "2.0.0", "O(N) with N queued commands", "",
-        "Forgets the queued commands and ends the transaction."),
-    doc("DUMP", "generic", "2.6.0", "O(1) to find the key, O(N) to write its N elements", "key",
-        "Gives a value as bytes that RESTORE takes, here or on another server."),
+        "Drops the queued commands and ends the transaction."),
+    doc("DUMP", "generic", "2.6.0", "O(1) to find the key, O(N) to serialize its N elements", "key",
+        "Returns a value in the serialized format that RESTORE reads."),
     doc("ECHO", "connection", "1.0.0", "O(1)", "message",
-        "Sends the message back."),
-    doc("EVAL", "scripting", "2.6.0", "Depends on the script", "script numkeys [key [key ...]] [arg [arg ...]]",
+        "Returns the message."),
+    doc("EVAL", "scripting", "2.6.0", "Depends on the script",
+        "script numkeys [key [key ...]] [arg [arg ...]]",
         "Runs a Lua script."),
-    doc("EVALSHA", "scripting", "2.6.0", "Depends on the script", "sha1 numkeys [key [key ...]] [arg [arg ...]]",
-        "Runs a Lua script that the server knows, by its digest."),
-    doc("EVALSHA_RO", "scripting", "7.0.0", "Depends on the script", "sha1 numkeys [key [key ...]] [arg [arg ...]]",
-        "Runs a Lua script that only reads, by its digest."),
-    doc("EVAL_RO", "scripting", "7.0.0", "Depends on the script", "script numkeys [key [key ...]] [arg [arg ...]]",
-        "Runs a Lua script that only reads."),
+    doc("EVALSHA", "scripting", "2.6.0", "Depends on the script",
+        "sha1 numkeys [key [key ...]] [arg [arg ...]]",
+        "Runs a cached Lua script, identified by its SHA-1 digest."),
+    doc("EVALSHA_RO", "scripting", "7.0.0", "Depends on the script",
+        "sha1 numkeys [key [key ...]] [arg [arg ...]]",
+        "Runs a cached Lua script in read-only mode, identified by its SHA-1 digest."),
+    doc("EVAL_RO", "scripting", "7.0.0", "Depends on the script",
+        "script numkeys [key [key ...]] [arg [arg ...]]",
+        "Runs a Lua script in read-only mode."),
     doc("EXEC", "transactions", "1.2.0", "The sum of the queued commands", "",
-        "Runs the queued commands as one, unless a watched key has changed."),
+        "Runs the queued commands atomically, unless a watched key has changed."),
     doc("EXISTS", "generic", "1.0.0", "O(N) with N keys", "key [key ...]",
-        "Says how many of the keys are there, and counts a repeated one each time."),
+        "Returns how many of the keys exist; a repeated key is counted each time."),
     doc("EXPIRE", "generic", "1.0.0", "O(1)", "key seconds condition=[NX | XX | GT | LT]",
-        "Lets a key vanish after a number of seconds."),
+        "Sets the time to live of a key, in seconds."),
     doc("EXPIREAT", "generic", "1.2.0", "O(1)", "key unix-time-seconds condition=[NX | XX | GT | LT]",
-        "Lets a key vanish at a point in time, given in seconds."),
+        "Sets the expiration time of a key, as a Unix timestamp in seconds."),
     doc("EXPIRETIME", "generic", "7.0.0", "O(1)", "key",
-        "Gives the point in time at which a key vanishes, in seconds."),
+        "Returns the expiration time of a key, in seconds of Unix time."),
     doc("FAILOVER", "server", "6.2.0", "O(1)",
         "target=[TO host port:integer [FORCE]] [ABORT] [TIMEOUT milliseconds:integer]",
-        "Makes a replica the primary, and this server its replica."),
-    doc("FCALL", "scripting", "7.0.0", "Depends on the function", "function numkeys [key [key ...]] [arg [arg ...]]",
-        "Calls a function."),
-    doc("FCALL_RO", "scripting", "7.0.0", "Depends on the function", "function numkeys [key [key ...]] [arg [arg ...]]",
-        "Calls a function that only reads."),
+        "Promotes a replica to primary and turns this server into its replica."),
+    doc("FCALL", "scripting", "7.0.0", "Depends on the function",
+        "function numkeys [key [key ...]] [arg [arg ...]]",
+        "Calls a function of a library."),
+    doc("FCALL_RO", "scripting", "7.0.0", "Depends on the function",
+        "function numkeys [key [key ...]] [arg [arg ...]]",
+        "Calls a function in read-only mode."),
     doc("FLUSHALL", "server", "1.0.0", "O(N) with N keys in all databases", "flush-type=[ASYNC | SYNC]",
-        "Empties every database."),
+        "Deletes all keys of all databases."),
     doc("FLUSHDB", "server", "1.0.0", "O(N) with N keys in the database", "flush-type=[ASYNC | SYNC]",
-        "Empties the selected database."),
-    container("FUNCTION", "scripting", "7.0.0", "Commands about functions."),
+        "Deletes all keys of the selected database."),
+    container("FUNCTION", "scripting", "7.0.0", "Commands that manage function libraries."),
     doc("FUNCTION|DELETE", "scripting", "7.0.0", "O(N) with N functions", "library-name",
-        "Removes a library and its functions."),
+        "Deletes a library with all its functions."),
     doc("FUNCTION|DUMP", "scripting", "7.0.0", "O(N) with N bytes of code", "",
-        "Gives all libraries in a form that FUNCTION RESTORE takes."),
+        "Returns all libraries in the serialized format that FUNCTION RESTORE reads."),
     doc("FUNCTION|FLUSH", "scripting", "7.0.0", "O(N) with N functions", "[ASYNC | SYNC]",
-        "Removes all libraries."),
+        "Deletes every library."),
     help_doc("FUNCTION|HELP", "scripting", "7.0.0"),
     doc("FUNCTION|KILL", "scripting", "7.0.0", "O(1)", "",
-        "Ends the function that is running, if it has not written."),
-    doc("FUNCTION|LIST", "scripting", "7.0.0", "O(N) with N functions", "[LIBRARYNAME library-name-pattern] [WITHCODE]",
-        "Describes the libraries."),
-    doc("FUNCTION|LOAD", "scripting", "7.0.0", "O(1), and what the code itself does", "[REPLACE] function-code",
-        "Adds a library."),
-    doc("FUNCTION|RESTORE", "scripting", "7.0.0", "O(N) with N functions", "serialized-value [FLUSH | APPEND | REPLACE]",
-        "Adds the libraries of a dump."),
+        "Stops the running function, unless it has written data."),
+    doc("FUNCTION|LIST", "scripting", "7.0.0", "O(N) with N functions",
+        "[LIBRARYNAME library-name-pattern] [WITHCODE]",
+        "Returns the libraries and their functions."),
+    doc("FUNCTION|LOAD", "scripting", "7.0.0", "O(1) plus the time to run the library code",
+        "[REPLACE] function-code",
+        "Loads a library from source code."),
+    doc("FUNCTION|RESTORE", "scripting", "7.0.0", "O(N) with N functions",
+        "serialized-value [FLUSH | APPEND | REPLACE]",
+        "Loads the libraries of a FUNCTION DUMP payload."),
     doc("FUNCTION|STATS", "scripting", "7.0.0", "O(1)", "",
-        "Says which function is running, and how many there are."),
+        "Returns the running function, and the numbers of libraries and functions."),
     doc("GEOADD", "geo", "3.2.0", "O(log N) for each member",
-        "key condition=[NX | XX] [CH] longitude:double latitude:double member [longitude:double latitude:double member ...]",
-        "Puts members of a sorted set on the map, by longitude and latitude."),
+        "key condition=[NX | XX] [CH] longitude:double latitude:double member [longitude:double \
+         latitude:double member ...]",
+        "Adds members to a geospatial index, or updates their coordinates."),
     doc("GEODIST", "geo", "3.2.0", "O(log N)", "key member1 member2 unit=[M | KM | FT | MI]",
-        "Says how far two members are apart, in metres if not said otherwise."),
+        "Returns the distance between two members, in metres by default."),
     doc("GEOHASH", "geo", "3.2.0", "O(log N) for each member", "key [member [member ...]]",
-        "Gives the places of members in the notation of geohash.org."),
+        "Returns the positions of members as geohash strings."),
     doc("GEOPOS", "geo", "3.2.0", "O(log N) for each member", "key [member [member ...]]",
-        "Gives the longitudes and latitudes of members."),
-    doc("GEORADIUS", "geo", "3.2.0", "O(N + log M) with N members around the area, of M",
-        "key longitude:double latitude:double radius:double unit=<M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] \
-         count-block=[COUNT count [ANY]] order=[ASC | DESC] [STORE key] [STOREDIST key]",
-        "Finds the members around a place, or stores them under another key.")
+        "Returns the longitude and latitude of members."),
+    doc("GEORADIUS", "geo", "3.2.0", "O(N + log M) with N members near the area, M in the sorted set",
+        "key longitude:double latitude:double radius:double unit=<M | KM | FT | MI> [WITHCOORD] [WITHDIST] \
+         [WITHHASH] count-block=[COUNT count [ANY]] order=[ASC | DESC] [STORE key] [STOREDIST key]",
+        "Finds the members within a radius of a position, and returns or stores them.")
         .deprecated("6.2.0", "`GEOSEARCH` and `GEOSEARCHSTORE` with `BYRADIUS`"),
-    doc("GEORADIUSBYMEMBER", "geo", "3.2.0", "O(N + log M) with N members around the area, of M",
+    doc("GEORADIUSBYMEMBER", "geo", "3.2.0", "O(N + log M) with N members near the area, M in the sorted set",
         "key member radius:double unit=<M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] \
          count-block=[COUNT count [ANY]] order=[ASC | DESC] [STORE key] [STOREDIST key]",
-        "Finds the members around one of them, or stores them under another key.")
+        "Finds the members within a radius of a member, and returns or stores them.")
         .deprecated("6.2.0", "`GEOSEARCH` and `GEOSEARCHSTORE` with `BYRADIUS` and `FROMMEMBER`"),
-    doc("GEORADIUSBYMEMBER_RO", "geo", "3.2.10", "O(N + log M) with N members around the area, of M",
+    doc("GEORADIUSBYMEMBER_RO", "geo", "3.2.10",
+        "O(N + log M) with N members near the area, M in the sorted set",
         "key member radius:double unit=<M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] \
          count-block=[COUNT count [ANY]] order=[ASC | DESC]",
-        "Finds the members around one of them.")
+        "Returns the members within a radius of a member.")
         .deprecated("6.2.0", "`GEOSEARCH` with `BYRADIUS` and `FROMMEMBER`"),
-    doc("GEORADIUS_RO", "geo", "3.2.10", "O(N + log M) with N members around the area, of M",
-        "key longitude:double latitude:double radius:double unit=<M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] \
-         count-block=[COUNT count [ANY]] order=[ASC | DESC]",
-        "Finds the members around a place.")
+    doc("GEORADIUS_RO", "geo", "3.2.10", "O(N + log M) with N members near the area, M in the sorted set",
+        "key longitude:double latitude:double radius:double unit=<M | KM | FT | MI> [WITHCOORD] [WITHDIST] \
+         [WITHHASH] count-block=[COUNT count [ANY]] order=[ASC | DESC]",
+        "Returns the members within a radius of a position.")
         .deprecated("6.2.0", "`GEOSEARCH` with `BYRADIUS`"),
-    doc("GEOSEARCH", "geo", "6.2.0", "O(N + log M) with N members around the area, of M",
-        "key from=<FROMMEMBER member | FROMLONLAT longitude:double latitude:double> \
-         by=<BYRADIUS radius:double unit=<M | KM | FT | MI> | \
-         BYBOX width:double height:double unit=<M | KM | FT | MI> | \
-         BYPOLYGON num-vertices:integer longitude:double latitude:double [longitude:double latitude:double ...]> \
-         order=[ASC | DESC] count-block=[COUNT count [ANY]] [WITHCOORD] [WITHDIST] [WITHHASH]",
-        "Finds the members inside a circle, a box or a polygon; a polygon has no `from`."),
-    doc("GEOSEARCHSTORE", "geo", "6.2.0", "O(N + log M) with N members around the area, of M",
+    doc("GEOSEARCH", "geo", "6.2.0", "O(N + log M) with N members near the area, M in the sorted set",
+        "key from=<FROMMEMBER member | FROMLONLAT longitude:double latitude:double> by=<BYRADIUS \
+         radius:double unit=<M | KM | FT | MI> | BYBOX width:double height:double unit=<M | KM | FT | MI> | \
+         BYPOLYGON num-vertices:integer longitude:double latitude:double [longitude:double latitude:double \
+         ...]> order=[ASC | DESC] count-block=[COUNT count [ANY]] [WITHCOORD] [WITHDIST] [WITHHASH]",
+        "Returns the members inside a circle, a box or a polygon; BYPOLYGON takes no FROM option."),
+    doc("GEOSEARCHSTORE", "geo", "6.2.0", "O(N + log M) with N members near the area, M in the sorted set",
         "destination source from=<FROMMEMBER member | FROMLONLAT longitude:double latitude:double> \
-         by=<BYRADIUS radius:double unit=<M | KM | FT | MI> | \
-         BYBOX width:double height:double unit=<M | KM | FT | MI> | \
-         BYPOLYGON num-vertices:integer longitude:double latitude:double [longitude:double latitude:double ...]> \
-         order=[ASC | DESC] count-block=[COUNT count [ANY]] [STOREDIST]",
-        "Stores the members inside a circle, a box or a polygon under another key."),
+         by=<BYRADIUS radius:double unit=<M | KM | FT | MI> | BYBOX width:double height:double unit=<M | KM \
+         | FT | MI> | BYPOLYGON num-vertices:integer longitude:double latitude:double [longitude:double \
+         latitude:double ...]> order=[ASC | DESC] count-block=[COUNT count [ANY]] [STOREDIST]",
+        "Stores the members inside a circle, a box or a polygon in another key."),
     doc("GET", "string", "1.0.0", "O(1)", "key",
-        "Gives the string under a key."),
+        "Returns the string at a key."),
     doc("GETBIT", "bitmap", "2.2.0", "O(1)", "key offset",
-        "Gives one bit of a string; past its end all bits are zero."),
+        "Returns the bit at an offset of a string; bits past the end are 0."),
     doc("GETDEL", "string", "6.2.0", "O(1)", "key",
-        "Gives the string under a key and removes the key."),
+        "Returns the string at a key and deletes the key."),
     doc("GETEX", "string", "6.2.0", "O(1)",
         "key expiration=[EX seconds | PX milliseconds | EXAT unix-time-seconds | \
          PXAT unix-time-milliseconds | PERSIST]",
-        "Gives the string under a key and changes when the key vanishes."),
+        "Returns the string at a key and changes the key's expiration."),
     doc("GETRANGE", "string", "2.4.0", "O(N) with N bytes returned", "key start end",
-        "Gives a part of a string; negative places count from its end."),
+        "Returns a substring; negative offsets count from the end."),
     doc("GETSET", "string", "1.0.0", "O(1)", "key value",
-        "Stores a string and gives the one that was there before.")
+        "Sets a string and returns the previous string.")
         .deprecated("6.2.0", "`SET` with the `!GET` argument"),
     doc("HDEL", "hash", "2.0.0", "O(N) with N fields", "key field [field ...]",
-        "Removes fields of a hash, and the hash with its last field."),
+        "Deletes fields of a hash, and the hash when no field is left."),
     doc("HELLO", "connection", "6.0.0", "O(1)",
         "arguments=[protover [AUTH username password] [SETNAME clientname]]",
-        "Agrees on the protocol's version and introduces client and server to each other."),
+        "Negotiates the protocol version, optionally authenticates, and returns server properties."),
     doc("HEXISTS", "hash", "2.0.0", "O(1)", "key field",
-        "Says whether a hash has a field."),
+        "Returns whether a field exists in a hash."),
     doc("HEXPIRE", "hash", "9.0.0", "O(N) with N fields",
         "key seconds condition=[NX | XX | GT | LT] FIELDS numfields field [field ...]",
-        "Lets fields of a hash expire after a number of seconds."),
+        "Sets the time to live of hash fields, in seconds."),
     doc("HEXPIREAT", "hash", "9.0.0", "O(N) with N fields",
         "key unix-time-seconds condition=[NX | XX | GT | LT] FIELDS numfields field [field ...]",
-        "Lets fields of a hash expire at a second of Unix time."),
+        "Sets the expiration time of hash fields, as a Unix timestamp in seconds."),
     doc("HEXPIRETIME", "hash", "9.0.0", "O(N) with N fields",
         "key FIELDS numfields field [field ...]",
-        "Says at which second of Unix time fields of a hash expire."),
+        "Returns the expiration time of hash fields, in seconds of Unix time."),
     doc("HGET", "hash", "2.0.0", "O(1)", "key field",
-        "Gives the value of a field."),
+        "Returns the value of a hash field."),
     doc("HGETALL", "hash", "2.0.0", "O(N) with N fields of the hash", "key",
-        "Gives all fields of a hash with their values."),
+        "Returns all fields and values of a hash."),
     doc("HGETDEL", "hash", "9.1.0", "O(N) with N fields",
         "key FIELDS numfields field [field ...]",
-        "Gives the values of fields and removes them."),
+        "Returns the values of hash fields and deletes the fields."),
     doc("HGETEX", "hash", "9.0.0", "O(N) with N fields",
         "key expiration=[EX seconds | PX milliseconds | EXAT unix-time-seconds | \
          PXAT unix-time-milliseconds | PERSIST] FIELDS numfields field [field ...]",
-        "Gives the values of fields and changes when they expire, if so asked."),
+        "Returns the values of hash fields and optionally changes their expiration."),
     doc("HINCRBY", "hash", "2.0.0", "O(1)", "key field increment",
-        "Adds a number to an integer in a field; an absent field counts as 0."),
+        "Adds a number to the integer in a hash field; a missing field counts as 0."),
     doc("HINCRBYFLOAT", "hash", "2.6.0", "O(1)", "key field increment:double",
-        "Adds a number with a fraction to a number in a field; an absent field counts as 0."),
+        "Adds a floating-point number to the number in a hash field; a missing field counts as 0."),
     doc("HKEYS", "hash", "2.0.0", "O(N) with N fields of the hash", "key",
-        "Names all fields of a hash."),
+        "Returns the names of all fields of a hash."),
     doc("HLEN", "hash", "2.0.0", "O(1)", "key",
-        "Says how many fields a hash has."),
-    doc("HMGET", "hash", "2.0.0", "O(N) with N fields asked for", "key field [field ...]",
-        "Gives the values of several fields."),
+        "Returns the number of fields of a hash."),
+    doc("HMGET", "hash", "2.0.0", "O(N) with N fields requested", "key field [field ...]",
+        "Returns the values of several hash fields."),
     doc("HMSET", "hash", "2.0.0", "O(N) with N fields", "key field value [field value ...]",
-        "Sets several fields of a hash, as HSET does.")
+        "Sets several fields of a hash, like HSET.")
         .deprecated("4.0.0", "`HSET` with multiple field-value pairs"),
-    container("HOTKEYS", "server", "8.6.0", "Commands that find the keys that take most."),
+    container("HOTKEYS", "server", "8.6.0", "Commands that find the keys that use the most resources."),
     doc("HOTKEYS|GET", "server", "8.6.0", "O(K) with K keys returned", "",
-        "Gives the hottest keys of the present session or the last one."),
+        "Returns the hottest keys of the current or the last session."),
     help_doc("HOTKEYS|HELP", "server", "8.6.0"),
     doc("HOTKEYS|RESET", "server", "8.6.0", "O(1)", "",
-        "Forgets what was counted."),
+        "Discards the results of the last session."),
     doc("HOTKEYS|START", "server", "8.6.0", "O(1)",
-        "metrics=METRICS count:integer [CPU] [NET] [REQUESTS] [COUNT k:integer] [DURATION seconds:integer] [SAMPLE ratio:integer]",
-        "Begins to count what keys take: of the processor's time, of the network, of requests."),
+        "metrics=METRICS count:integer [CPU] [NET] [REQUESTS] [COUNT k:integer] [DURATION seconds:integer] \
+         [SAMPLE ratio:integer]",
+        "Starts a session that measures CPU time, network bytes or requests by key."),
     doc("HOTKEYS|STOP", "server", "8.6.0", "O(1)", "",
-        "Counts no more, and keeps what was counted."),
+        "Ends the session and keeps its results."),
     doc("HPERSIST", "hash", "9.0.0", "O(N) with N fields",
         "key FIELDS numfields field [field ...]",
-        "Lets fields of a hash stay for ever."),
+        "Removes the expiration time of hash fields."),
     doc("HPEXPIRE", "hash", "9.0.0", "O(N) with N fields",
         "key milliseconds condition=[NX | XX | GT | LT] FIELDS numfields field [field ...]",
-        "Lets fields of a hash expire after a number of milliseconds."),
+        "Sets the time to live of hash fields, in milliseconds."),
     doc("HPEXPIREAT", "hash", "9.0.0", "O(N) with N fields",
         "key unix-time-milliseconds condition=[NX | XX | GT | LT] FIELDS numfields field [field ...]",
-        "Lets fields of a hash expire at a millisecond of Unix time."),
+        "Sets the expiration time of hash fields, as a Unix timestamp in milliseconds."),
     doc("HPEXPIRETIME", "hash", "9.0.0", "O(N) with N fields",
         "key FIELDS numfields field [field ...]",
-        "Says at which millisecond of Unix time fields of a hash expire."),
+        "Returns the expiration time of hash fields, in milliseconds of Unix time."),
     doc("HPTTL", "hash", "9.0.0", "O(N) with N fields",
         "key FIELDS numfields field [field ...]",
-        "Says how many milliseconds fields of a hash have left."),
+        "Returns the time to live of hash fields, in milliseconds."),
     doc("HRANDFIELD", "hash", "6.2.0", "O(N) with N fields returned", "key options=[count [WITHVALUES]]",
-        "Gives fields chosen at random: different ones, or for a negative count any."),
-    doc("HSCAN", "hash", "2.8.0", "O(1) for a call, O(N) for all N fields of the hash",
+        "Returns random fields of a hash: distinct fields, or with repetition for a negative count."),
+    doc("HSCAN", "hash", "2.8.0", "O(1) for each call, O(N) for all N fields of the hash",
         "key cursor [MATCH pattern] [COUNT count] [NOVALUES]",
-        "Gives some fields of a hash with their values, and where to go on."),
+        "Returns a part of the fields and values of a hash, with the cursor of the next part."),
     doc("HSET", "hash", "2.0.0", "O(N) with N fields", "key field value [field value ...]",
-        "Sets fields of a hash, which is created if it is absent."),
+        "Sets fields of a hash; creates a missing hash."),
     doc("HSETEX", "hash", "9.0.0", "O(N) with N fields",
         "key key-condition=[NX | XX] fields-condition=[FNX | FXX] expiration=[EX seconds | PX milliseconds | \
          EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL] FIELDS numfields field value \
          [field value ...]",
-        "Sets fields of a hash, under a condition and for a time if so asked."),
+        "Sets fields of a hash, optionally with a condition and an expiration."),
     doc("HSETNX", "hash", "2.0.0", "O(1)", "key field value",
         "Sets a field of a hash, unless the field exists."),
     doc("HSTRLEN", "hash", "3.2.0", "O(1)", "key field",
-        "Says how many bytes the value of a field has."),
+        "Returns the length of the value of a hash field, in bytes."),
     doc("HTTL", "hash", "9.0.0", "O(N) with N fields",
         "key FIELDS numfields field [field ...]",
-        "Says how many seconds fields of a hash have left."),
+        "Returns the time to live of hash fields, in seconds."),
     doc("HVALS", "hash", "2.0.0", "O(N) with N fields of the hash", "key",
-        "Gives the values of all fields of a hash."),
+        "Returns the values of all fields of a hash."),
     doc("INCR", "string", "1.0.0", "O(1)", "key",
-        "Adds one to an integer; an absent key counts as 0."),
+        "Adds one to an integer; a missing key counts as 0."),
     doc("INCRBY", "string", "1.0.0", "O(1)", "key increment",
-        "Adds a number to an integer; an absent key counts as 0."),
+        "Adds a number to an integer; a missing key counts as 0."),
     doc("INCRBYFLOAT", "string", "2.6.0", "O(1)", "key increment:double",
-        "Adds a number with a fraction to a number; an absent key counts as 0."),
+        "Adds a floating-point number to a number; a missing key counts as 0."),
     doc("INFO", "server", "1.0.0", "O(1)", "[section [section ...]]",
-        "Gives facts and counters about the server, by section."),
+        "Returns information and statistics about the server, by section."),
     doc("KEYS", "generic", "1.0.0", "O(N) with N keys in the database", "pattern",
-        "Lists all keys that match a pattern, at once; SCAN does it in steps."),
+        "Returns all keys that match a pattern; SCAN does the same in steps."),
     doc("LASTSAVE", "server", "1.0.0", "O(1)", "",
-        "Says when the data was last saved to disk with success, in Unix time."),
-    container("LATENCY", "server", "2.8.13", "Commands about delays that the server has seen."),
+        "Returns the Unix time of the last successful save to disk."),
+    container("LATENCY", "server", "2.8.13", "Commands that report the latency of commands and events."),
     doc("LATENCY|DOCTOR", "server", "2.8.13", "O(1)", "",
-        "Explains the delays on record and what may help against them."),
+        "Returns a report on the recorded latency spikes, with advice."),
     doc("LATENCY|GRAPH", "server", "2.8.13", "O(1)", "event",
-        "Draws the delays of an event over time with plain characters."),
+        "Returns an ASCII graph of an event's latency spikes."),
     help_doc("LATENCY|HELP", "server", "2.8.13"),
     doc("LATENCY|HISTOGRAM", "server", "7.0.0", "O(N) with N commands shown", "[command [command ...]]",
-        "Gives, by command, how many calls took up to how many microseconds."),
+        "Returns the cumulative latency histogram of commands, in microseconds."),
     doc("LATENCY|HISTORY", "server", "2.8.13", "O(1)", "event",
-        "Gives the delays of an event, each with its time."),
+        "Returns the times and durations of an event's latency spikes."),
     doc("LATENCY|LATEST", "server", "2.8.13", "O(1)", "",
-        "Gives the newest and the longest delay of every event."),
+        "Returns the latest and the longest latency spike of each event."),
     doc("LATENCY|RESET", "server", "2.8.13", "O(1)", "[event [event ...]]",
-        "Forgets the delays of the named events, or of all."),
+        "Discards the latency spikes of the named events, or of all events."),
     doc("LCS", "string", "7.0.0", "O(N*M) with strings of N and M bytes",
         "key1 key2#0 [LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]",
-        "Finds the longest sequence of bytes that two strings share in the same order."),
+        "Returns the longest common subsequence of two strings."),
     doc("LINDEX", "list", "1.0.0", "O(log N) with N elements", "key index",
-        "Gives the element at a position, which counts from the end if negative."),
-    doc("LINSERT", "list", "2.2.0", "O(N) with N elements up to the pivot", "key where=<BEFORE | AFTER> pivot element",
-        "Inserts an element next to the first one that equals the pivot."),
+        "Returns the element at an index of a list; negative indexes count from the end."),
+    doc("LINSERT", "list", "2.2.0", "O(N) with N elements up to the pivot",
+        "key where=<BEFORE | AFTER> pivot element",
+        "Inserts an element before or after the first occurrence of another element."),
     doc("LLEN", "list", "1.0.0", "O(1)", "key",
-        "Says how many elements a list has."),
-    doc("LMOVE", "list", "6.2.0", "O(1)", "source destination wherefrom=<LEFT | RIGHT> whereto=<LEFT | RIGHT>",
-        "Moves an element from an end of one list to an end of another."),
-    doc("LMPOP", "list", "7.0.0", "O(N+M) with N keys and M elements taken",
+        "Returns the number of elements of a list."),
+    doc("LMOVE", "list", "6.2.0", "O(1)",
+        "source destination wherefrom=<LEFT | RIGHT> whereto=<LEFT | RIGHT>",
+        "Moves an element from one end of a list to one end of another."),
+    doc("LMPOP", "list", "7.0.0", "O(N+M) with N keys and M elements popped",
         "numkeys key [key ...] where=<LEFT | RIGHT> [COUNT count]",
-        "Takes elements from the first list that has some."),
+        "Pops elements from the first non-empty list."),
     doc("LOLWUT", "server", "5.0.0", "O(1)", "[VERSION version:integer]",
-        "Draws a picture, on a sea as rough as the latencies of commands are uneven."),
-    doc("LPOP", "list", "1.0.0", "O(N) with N elements taken", "key [count]",
-        "Takes the first elements of a list."),
-    doc("LPOS", "list", "6.0.6", "O(N) with N elements looked at",
+        "Returns computer art: a sea that is as rough as the command latencies are uneven."),
+    doc("LPOP", "list", "1.0.0", "O(N) with N elements popped", "key [count]",
+        "Pops elements from the front of a list."),
+    doc("LPOS", "list", "6.0.6", "O(N) with N elements examined",
         "key element [RANK rank:integer] [COUNT num-matches:integer] [MAXLEN len:integer]",
-        "Gives the positions of elements that equal one."),
+        "Returns the indexes of matching elements of a list."),
     doc("LPUSH", "list", "1.0.0", "O(N) with N elements pushed", "key element [element ...]",
-        "Puts elements at the front of a list, which is created if it is absent."),
+        "Inserts elements at the front of a list; creates a missing list."),
     doc("LPUSHX", "list", "2.2.0", "O(N) with N elements pushed", "key element [element ...]",
-        "Puts elements at the front of a list that exists."),
+        "Inserts elements at the front of a list, if the list exists."),
     doc("LRANGE", "list", "1.0.0", "O(log N+M) with N elements, M of them returned", "key start stop:integer",
-        "Gives the elements at a range of positions."),
+        "Returns the elements within a range of indexes."),
     doc("LREM", "list", "1.0.0", "O(N) with N elements", "key count element",
-        "Removes elements that equal one, from the front or, if the count is negative, from the end."),
+        "Removes matching elements of a list, from the end if the count is negative."),
     doc("LSET", "list", "1.0.0", "O(log N) with N elements", "key index element",
-        "Replaces the element at a position."),
+        "Replaces the element at an index of a list."),
     doc("LTRIM", "list", "1.0.0", "O(log N) with N elements", "key start stop:integer",
-        "Removes all elements but those at a range of positions."),
-    container("MEMORY", "server", "4.0.0", "Commands about the memory that the server uses."),
+        "Removes all elements outside a range of indexes."),
+    container("MEMORY", "server", "4.0.0", "Commands that report the memory usage of the server."),
     doc("MEMORY|DOCTOR", "server", "4.0.0", "O(1)", "",
-        "Says whether anything is odd about the use of memory."),
+        "Returns a report on memory problems, with advice."),
     help_doc("MEMORY|HELP", "server", "4.0.0"),
     doc("MEMORY|MALLOC-STATS", "server", "4.0.0", "O(N) with N arenas of the allocator", "",
-        "Gives the allocator's own report."),
+        "Returns the statistics report of the allocator."),
     doc("MEMORY|PURGE", "server", "4.0.0", "O(N) with N free pages", "",
-        "Gives unused pages back to the operating system."),
+        "Returns unused memory of the allocator to the operating system."),
     doc("MEMORY|STATS", "server", "4.0.0", "O(1)", "",
-        "Says what the memory is used for, by purpose."),
+        "Returns the memory usage of the server, by purpose."),
     doc("MEMORY|USAGE", "server", "4.0.0", "O(N) with N samples", "key [SAMPLES count]",
-        "Says how many bytes a key and its value take; a large value is estimated from samples."),
+        "Returns the size of a key and its value in bytes, estimated by samples if the value is large."),
     doc("MGET", "string", "1.0.0", "O(N) with N keys", "key [key ...]",
-        "Gives the strings under several keys as of one moment."),
+        "Returns the strings at several keys, read atomically."),
     doc("MIGRATE", "generic", "2.6.0", "O(N) with N elements to send",
         "host port key-selector=[key | empty-string=\"\"] destination-db timeout [COPY] [REPLACE] \
          authentication=[AUTH auth=password | AUTH2 auth2=username password] [KEYS keys=key [keys=key ...]]",
         "Moves keys to another server."),
-    container("MODULE", "server", "4.0.0", "Commands about modules, of which there are none."),
+    container("MODULE", "server", "4.0.0", "Commands that manage modules; modules are not supported."),
     help_doc("MODULE|HELP", "server", "5.0.0"),
     doc("MODULE|LIST", "server", "4.0.0", "O(1)", "",
-        "Lists the modules, of which there are none."),
+        "Returns an empty list: modules are not supported."),
     doc("MODULE|LOAD", "server", "4.0.0", "O(1)", "path [arg [arg ...]]",
-        "Would load a module."),
+        "Returns an error: modules are not supported."),
     doc("MODULE|LOADEX", "server", "7.0.0", "O(1)",
         "path [CONFIG name value [CONFIG name value ...]] [ARGS args [args ...]]",
-        "Would load a module with its settings."),
+        "Returns an error: modules are not supported."),
     doc("MODULE|UNLOAD", "server", "4.0.0", "O(1)", "name",
-        "Would unload a module."),
-    doc("MONITOR", "server", "1.0.0", "O(1), then for each command that is run", "",
-        "Shows every command that the server runs, as it runs it."),
+        "Returns an error: modules are not supported."),
+    doc("MONITOR", "server", "1.0.0", "O(1), then O(1) for each command that the server runs", "",
+        "Streams every command that the server runs to this connection."),
     doc("MOVE", "generic", "1.0.0", "O(1)", "key db",
-        "Takes a key into another database, unless it is there already."),
+        "Moves a key to another database, unless the key exists there."),
     doc("MSET", "string", "1.0.1", "O(N) with N keys", "key value [key value ...]",
-        "Stores several strings as one."),
+        "Sets several strings atomically."),
     doc("MSETEX", "string", "9.1.0", "O(N) with N keys",
         "numkeys key value [key value ...] condition=[NX | XX] expiration=[EX seconds | PX milliseconds | \
          EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
-        "Stores several strings as one, under a condition and for a time if so asked."),
+        "Sets several strings atomically, optionally with a condition and an expiration."),
     doc("MSETNX", "string", "1.0.1", "O(N) with N keys", "key value [key value ...]",
-        "Stores several strings, or none if one of the keys exists."),
+        "Sets several strings atomically, unless one of the keys exists."),
     doc("MULTI", "transactions", "1.2.0", "O(1)", "",
-        "Begins a transaction: commands are queued until EXEC runs them."),
-    container("OBJECT", "generic", "2.2.3", "Commands that look at how a value is kept."),
+        "Starts a transaction: commands are queued until EXEC."),
+    container("OBJECT", "generic", "2.2.3", "Commands that inspect the internals of values."),
     doc("OBJECT|ENCODING", "generic", "2.2.3", "O(1)", "key",
-        "Names the form in which a value is kept in memory."),
+        "Returns the internal encoding of a value."),
     doc("OBJECT|FREQ", "generic", "4.0.0", "O(1)", "key",
-        "Says how often a key is used, on a logarithmic scale."),
+        "Returns the access frequency of a key, as a logarithmic counter."),
     help_doc("OBJECT|HELP", "generic", "6.2.0"),
     doc("OBJECT|IDLETIME", "generic", "2.2.3", "O(1)", "key",
-        "Says for how many seconds a key has not been used."),
+        "Returns the number of seconds since the last access to a key."),
     doc("OBJECT|REFCOUNT", "generic", "2.2.3", "O(1)", "key",
-        "Says how many owners share a value."),
+        "Returns the number of references to a value."),
     doc("PERSIST", "generic", "2.2.0", "O(1)", "key",
-        "Lets a key stay that was to vanish."),
+        "Makes a key permanent: removes its expiration time."),
     doc("PEXPIRE", "generic", "2.6.0", "O(1)", "key milliseconds condition=[NX | XX | GT | LT]",
-        "Lets a key vanish after a number of milliseconds."),
+        "Sets the time to live of a key, in milliseconds."),
     doc("PEXPIREAT", "generic", "2.6.0", "O(1)", "key unix-time-milliseconds condition=[NX | XX | GT | LT]",
-        "Lets a key vanish at a point in time, given in milliseconds."),
+        "Sets the expiration time of a key, as a Unix timestamp in milliseconds."),
     doc("PEXPIRETIME", "generic", "7.0.0", "O(1)", "key",
-        "Gives the point in time at which a key vanishes, in milliseconds."),
+        "Returns the expiration time of a key, in milliseconds of Unix time."),
     doc("PFADD", "hyperloglog", "2.8.9", "O(1) for each element", "key [element [element ...]]",
-        "Counts elements in; the key then knows about how many different ones it has seen."),
+        "Adds elements to a HyperLogLog; creates a missing key."),
     doc("PFCOUNT", "hyperloglog", "2.8.9", "O(1) for one key, O(N) with N keys", "key [key ...]",
-        "Says about how many different elements a key, or several together, have seen."),
+        "Returns the estimated number of distinct elements of a HyperLogLog, or of the union of several."),
     doc("PFDEBUG", "hyperloglog", "2.8.9", "N/A", "subcommand key",
-        "Shows how a HyperLogLog is encoded, or its registers, or makes it dense.")
+        "Returns the encoding or the registers of a HyperLogLog, or converts it to the dense form.")
         .system(),
     doc("PFMERGE", "hyperloglog", "2.8.9", "O(N) with N keys", "destkey [sourcekey [sourcekey ...]]",
-        "Stores a HyperLogLog that has seen what any of several has seen."),
+        "Stores the union of HyperLogLogs in a key."),
     doc("PFSELFTEST", "hyperloglog", "2.8.9", "N/A", "",
-        "Tests the counting of elements with elements of its own.")
+        "Tests the HyperLogLog implementation.")
         .system(),
     doc("PING", "connection", "1.0.0", "O(1)", "[message]",
-        "Answers PONG, or with the message."),
+        "Returns PONG, or the message."),
     doc("PSETEX", "string", "2.6.0", "O(1)", "key milliseconds value",
-        "Stores a string that vanishes after a number of milliseconds."),
+        "Sets a string and its time to live, in milliseconds."),
     doc("PSUBSCRIBE", "pubsub", "2.0.0", "O(N) with N patterns", "pattern [pattern ...]",
-        "Listens to all channels whose names fit a pattern."),
-    doc("PSYNC", "server", "2.8.0", "O(N) with N bytes of the stream, or N keys if it has to begin anew", "replicationid offset:integer",
-        "Makes the connection a replica's, and goes on where that left off."),
+        "Subscribes the connection to the channels that match patterns."),
+    doc("PSYNC", "server", "2.8.0", "O(N) with N bytes of the stream, or N keys for a full synchronization",
+        "replicationid offset:integer",
+        "Starts replication on this connection, from an offset of the stream if possible."),
     doc("PTTL", "generic", "2.6.0", "O(1)", "key",
-        "Says in how many milliseconds a key vanishes."),
-    doc("PUBLISH", "pubsub", "2.0.0", "O(N+M) with N subscribers of the channel and M patterns", "channel message",
-        "Sends a message to all who listen to a channel, and says how many do."),
-    container("PUBSUB", "pubsub", "2.8.0", "Commands about channels and who listens to them."),
+        "Returns the time to live of a key, in milliseconds."),
+    doc("PUBLISH", "pubsub", "2.0.0", "O(N+M) with N subscribers of the channel and M patterns",
+        "channel message",
+        "Sends a message to the subscribers of a channel and returns their number."),
+    container("PUBSUB", "pubsub", "2.8.0", "Commands that inspect channels and subscriptions."),
     doc("PUBSUB|CHANNELS", "pubsub", "2.8.0", "O(N) with N channels", "[pattern]",
-        "Names the channels that somebody listens to."),
+        "Returns the channels that have subscribers."),
     help_doc("PUBSUB|HELP", "pubsub", "6.2.0"),
     doc("PUBSUB|NUMPAT", "pubsub", "2.8.0", "O(1)", "",
-        "Says how many different patterns are listened to."),
-    doc("PUBSUB|NUMSUB", "pubsub", "2.8.0", "O(N) with N channels asked for", "[channel [channel ...]]",
-        "Says how many listen to each of the channels."),
+        "Returns the number of distinct patterns that clients subscribe to."),
+    doc("PUBSUB|NUMSUB", "pubsub", "2.8.0", "O(N) with N channels requested", "[channel [channel ...]]",
+        "Returns the number of subscribers of each channel."),
     doc("PUBSUB|SHARDCHANNELS", "pubsub", "7.0.0", "O(N) with N shard channels", "[pattern]",
-        "Names the shard channels that somebody listens to."),
-    doc("PUBSUB|SHARDNUMSUB", "pubsub", "7.0.0", "O(N) with N shard channels asked for",
+        "Returns the shard channels that have subscribers."),
+    doc("PUBSUB|SHARDNUMSUB", "pubsub", "7.0.0", "O(N) with N shard channels requested",
         "[shardchannel [shardchannel ...]]",
-        "Says how many listen to each of the shard channels."),
+        "Returns the number of subscribers of each shard channel."),
     doc("PUNSUBSCRIBE", "pubsub", "2.0.0", "O(N) with N patterns", "[pattern [pattern ...]]",
-        "Listens no more to the channels that fit a pattern."),
+        "Ends subscriptions to patterns: the given patterns, or all."),
     doc("QUIT", "connection", "1.0.0", "O(1)", "",
-        "Ends the connection once the replies are sent."),
+        "Closes the connection after pending replies are sent."),
     doc("RANDOMKEY", "generic", "1.0.0", "O(1)", "",
-        "Gives a key of the selected database, chosen by chance."),
+        "Returns a random key of the selected database."),
     doc("READONLY", "cluster", "3.0.0", "O(1)", "",
-        "Lets a replica of a cluster serve reads on this connection."),
+        "Allows read commands on this connection to a cluster replica."),
     doc("READWRITE", "cluster", "3.0.0", "O(1)", "",
-        "Ends what READONLY has begun."),
+        "Disables the read-only mode that READONLY enabled."),
     doc("RENAME", "generic", "1.0.0", "O(1)", "key newkey",
-        "Moves a value to another key, in place of what was there."),
+        "Renames a key; an existing key of the new name is overwritten."),
     doc("RENAMENX", "generic", "1.0.0", "O(1)", "key newkey",
-        "Moves a value to another key, unless that one exists."),
+        "Renames a key, unless the new name exists."),
     doc("REPLCONF", "server", "3.0.0", "O(1)", "",
-        "Says something about a replica, or asks it something.")
+        "Exchanges replication parameters between a primary and its replica.")
         .system(),
     doc("REPLICAOF", "server", "5.0.0", "O(1)", "args=<host port:integer | NO ONE>",
-        "Follows another server as its replica, or stops doing so."),
+        "Makes the server a replica of another server, or a primary."),
     doc("RESET", "connection", "6.2.0", "O(1)", "",
-        "Puts the connection into the state of a new one."),
-    doc("RESTORE", "generic", "2.6.0", "O(1) to add the key, O(N) or more to build its N elements",
+        "Resets the connection to its initial state."),
+    doc("RESTORE", "generic", "2.6.0", "O(1) to add the key, O(N) or more to create its N elements",
         "key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]",
-        "Makes a key of what DUMP has given."),
-    doc("RESTORE-ASKING", "server", "3.0.0", "O(1) to add the key, O(N) or more to build its N elements",
+        "Creates a key from a value that DUMP has serialized."),
+    doc("RESTORE-ASKING", "server", "3.0.0", "O(1) to add the key, O(N) or more to create its N elements",
         "key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]",
-        "Makes a key of what DUMP has given, on a node that takes a slot over.")
+        "Creates a key from a DUMP payload, on a node that imports the slot.")
         .system(),
     doc("ROLE", "server", "2.8.12", "O(1)", "",
-        "Says whether the server is a primary or a replica, and of whom."),
-    doc("RPOP", "list", "1.0.0", "O(N) with N elements taken", "key [count]",
-        "Takes the last elements of a list."),
+        "Returns the replication role of the server, with its primary or its replicas."),
+    doc("RPOP", "list", "1.0.0", "O(N) with N elements popped", "key [count]",
+        "Pops elements from the end of a list."),
     doc("RPOPLPUSH", "list", "1.2.0", "O(1)", "source destination",
-        "Moves the last element of one list to the front of another.")
+        "Moves the last element of a list to the front of another list.")
         .deprecated("6.2.0", "`LMOVE` with the `RIGHT` and `LEFT` arguments"),
     doc("RPUSH", "list", "1.0.0", "O(N) with N elements pushed", "key element [element ...]",
-        "Puts elements at the end of a list, which is created if it is absent."),
+        "Appends elements to a list; creates a missing list."),
     doc("RPUSHX", "list", "2.2.0", "O(N) with N elements pushed", "key element [element ...]",
-        "Puts elements at the end of a list that exists."),
+        "Appends elements to a list, if the list exists."),
     doc("SADD", "set", "1.0.0", "O(N) with N members", "key member [member ...]",
-        "Adds members to a set, which is created if it is absent."),
+        "Adds members to a set; creates a missing set."),
     doc("SAVE", "server", "1.0.0", "O(N) with N keys", "",
-        "Takes a snapshot and replies when it is on disk."),
-    doc("SCAN", "generic", "2.8.0", "O(1) for a call, O(N) for all N keys",
+        "Writes a snapshot to disk and replies when it is complete."),
+    doc("SCAN", "generic", "2.8.0", "O(1) for each call, O(N) for all N keys",
         "cursor [MATCH pattern] [COUNT count] [TYPE type]",
-        "Goes through the keys of the selected database in steps."),
+        "Returns a part of the keys of the selected database, with the cursor of the next part."),
     doc("SCARD", "set", "1.0.0", "O(1)", "key",
-        "Says how many members a set has."),
-    container("SCRIPT", "scripting", "2.6.0", "Commands about scripts."),
+        "Returns the number of members of a set."),
+    container("SCRIPT", "scripting", "2.6.0", "Commands that manage the Lua script cache."),
     doc("SCRIPT|DEBUG", "scripting", "3.2.0", "O(1)", "<YES | SYNC | NO>",
-        "Is there for clients that ask for no debugging: there is none."),
-    doc("SCRIPT|EXISTS", "scripting", "2.6.0", "O(N) with N scripts asked for", "sha1 [sha1 ...]",
-        "Says which scripts the server knows."),
+        "Accepts NO only: the script debugger is not available."),
+    doc("SCRIPT|EXISTS", "scripting", "2.6.0", "O(N) with N scripts requested", "sha1 [sha1 ...]",
+        "Returns which scripts are in the cache."),
     doc("SCRIPT|FLUSH", "scripting", "2.6.0", "O(N) with N scripts", "[ASYNC | SYNC]",
-        "Makes the server forget all scripts."),
+        "Removes all scripts from the cache."),
     help_doc("SCRIPT|HELP", "scripting", "5.0.0"),
     doc("SCRIPT|KILL", "scripting", "2.6.0", "O(1)", "",
-        "Ends the script that is running, if it has not written."),
+        "Stops the running script, unless it has written data."),
     doc("SCRIPT|LOAD", "scripting", "2.6.0", "O(N) with N bytes of the script", "script",
-        "Makes a script known to the server."),
+        "Adds a script to the cache and returns its SHA-1 digest."),
     doc("SCRIPT|SHOW", "scripting", "8.0.0", "O(1)", "sha1",
-        "Gives the text of a script."),
+        "Returns the source of a cached script."),
     doc("SDIFF", "set", "1.0.0", "O(N) with N members of all sets", "key [key ...]",
-        "Gives the members of the first set that none of the others has."),
+        "Returns the members of the first set that are in no other set."),
     doc("SDIFFSTORE", "set", "1.0.0", "O(N) with N members of all sets", "destination key [key ...]",
-        "Stores the members of the first set that none of the others has."),
+        "Stores the members of the first set that are in no other set."),
     doc("SELECT", "connection", "1.0.0", "O(1)", "index",
-        "Chooses the database that this connection works on."),
+        "Selects the database of this connection."),
     doc("SET", "string", "1.0.0", "O(1)",
         "key value condition=[NX | XX | IFEQ comparison-value] [GET] expiration=[EX seconds | \
          PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
-        "Stores a string, in place of whatever the key held."),
+        "Sets a string, optionally with a condition and an expiration; replaces values of any type."),
     doc("SETBIT", "bitmap", "2.2.0", "O(1)", "key offset value:integer",
-        "Sets one bit of a string, which grows as needed, and gives the bit that was there."),
+        "Sets the bit at an offset of a string and returns the previous bit; extends a short string."),
     doc("SETEX", "string", "2.0.0", "O(1)", "key seconds value",
-        "Stores a string that vanishes after a number of seconds."),
+        "Sets a string and its time to live, in seconds."),
     doc("SETNX", "string", "1.0.0", "O(1)", "key value",
-        "Stores a string, unless the key exists."),
+        "Sets a string, unless the key exists."),
     doc("SETRANGE", "string", "2.2.0", "O(N) with N bytes written", "key offset value",
-        "Writes over a part of a string, which grows as needed."),
+        "Overwrites a part of a string; extends a short string with zero bytes."),
     doc("SHUTDOWN", "server", "1.0.0", "O(N) with N keys when saving, else O(1)",
         "how=[save=[NOSAVE | SAVE] [NOW] [FORCE] | ABORT]",
-        "Saves the data if so configured or asked, and ends the server."),
+        "Saves the data if configured or requested, and stops the server."),
     doc("SINTER", "set", "1.0.0", "O(N*M) at most, with N members of the smallest of M sets", "key [key ...]",
-        "Gives the members that all of the sets have."),
+        "Returns the intersection of sets."),
     doc("SINTERCARD", "set", "7.0.0", "O(N*M) at most, with N members of the smallest of M sets",
         "numkeys key [key ...] [LIMIT limit]",
-        "Says how many members all of the sets have, and counts no further than a limit."),
+        "Returns the number of members in the intersection of sets, up to a limit."),
     doc("SINTERSTORE", "set", "1.0.0", "O(N*M) at most, with N members of the smallest of M sets",
         "destination key [key ...]",
-        "Stores the members that all of the sets have."),
+        "Stores the intersection of sets in a key."),
     doc("SISMEMBER", "set", "1.0.0", "O(1)", "key member",
-        "Says whether a set has a member."),
+        "Returns whether a set contains a member."),
     doc("SLAVEOF", "server", "1.0.0", "O(1)", "args=<host port:integer | NO ONE>",
-        "Follows another server as its replica, or stops doing so.")
+        "Makes the server a replica of another server, or a primary.")
         .deprecated("5.0.0", "`REPLICAOF`"),
-    container("SLOWLOG", "server", "2.2.12", "Commands about the log of slow commands."),
+    container("SLOWLOG", "server", "2.2.12", "Commands that read the log of slow commands."),
     doc("SLOWLOG|GET", "server", "2.2.12", "O(N) with N entries returned", "[count]",
-        "Gives the newest entries, 10 if not said otherwise; with STAGES, also where the time went."),
+        "Returns the newest entries, 10 by default; STAGES adds the time of each stage."),
     help_doc("SLOWLOG|HELP", "server", "6.2.0"),
     doc("SLOWLOG|LEN", "server", "2.2.12", "O(1)", "",
-        "Says how many entries the slow log has."),
+        "Returns the number of slow log entries."),
     doc("SLOWLOG|RESET", "server", "2.2.12", "O(N) with N entries", "",
-        "Empties the slow log."),
+        "Removes all slow log entries."),
     doc("SMEMBERS", "set", "1.0.0", "O(N) with N members of the set", "key",
-        "Gives all members of a set."),
-    doc("SMISMEMBER", "set", "6.2.0", "O(N) with N members asked for", "key member [member ...]",
-        "Says of each of several members whether a set has it."),
+        "Returns all members of a set, in no particular order."),
+    doc("SMISMEMBER", "set", "6.2.0", "O(N) with N members tested", "key member [member ...]",
+        "Returns for each member whether the set contains it."),
     doc("SMOVE", "set", "1.0.0", "O(1)", "source destination member",
-        "Moves a member from one set to another."),
+        "Moves a member from a set to another set."),
     doc("SORT", "generic", "1.0.0", "O(N+M*log(M)) with N elements, M of them returned",
-        "key [BY pattern] offset_count=[LIMIT offset count] [GET pattern [GET pattern ...]] order=[ASC | DESC] \
-         sorting=[ALPHA] [STORE destination#2]",
-        "Sorts a list, a set or a sorted set, by itself or by other keys, and replies or stores the outcome."),
+        "key [BY pattern] offset_count=[LIMIT offset count] [GET pattern [GET pattern ...]] order=[ASC | \
+         DESC] sorting=[ALPHA] [STORE destination#2]",
+        "Sorts a list, a set or a sorted set, optionally by external keys; returns or stores the result."),
     doc("SORT_RO", "generic", "7.0.0", "O(N+M*log(M)) with N elements, M of them returned",
-        "key [BY pattern] offset_count=[LIMIT offset count] [GET pattern [GET pattern ...]] order=[ASC | DESC] \
-         sorting=[ALPHA]",
-        "Sorts a list, a set or a sorted set, by itself or by other keys, and replies the outcome."),
+        "key [BY pattern] offset_count=[LIMIT offset count] [GET pattern [GET pattern ...]] order=[ASC | \
+         DESC] sorting=[ALPHA]",
+        "Returns the sorted elements of a list, a set or a sorted set, optionally by external keys."),
     doc("SPOP", "set", "1.0.0", "O(1), O(N) with N members to be removed", "key [count]",
-        "Removes members chosen at random and gives them."),
+        "Removes random members of a set and returns them."),
     doc("SPUBLISH", "pubsub", "7.0.0", "O(N) with N subscribers of the shard channel", "shardchannel message",
-        "Sends a message to all who listen to a shard channel, and says how many do."),
+        "Sends a message to the subscribers of a shard channel and returns their number."),
     doc("SRANDMEMBER", "set", "1.0.0", "O(1), O(N) with N members returned", "key [count]",
-        "Gives members chosen at random: different ones, or for a negative count any."),
+        "Returns random members of a set: distinct members, or with repetition for a negative count."),
     doc("SREM", "set", "1.0.0", "O(N) with N members to be removed", "key member [member ...]",
-        "Removes members of a set, and the set with its last member."),
-    doc("SSCAN", "set", "2.8.0", "O(1) for a call, O(N) for all N members of the set",
+        "Removes members of a set, and the set when no member is left."),
+    doc("SSCAN", "set", "2.8.0", "O(1) for each call, O(N) for all N members of the set",
         "key cursor [MATCH pattern] [COUNT count]",
-        "Gives some members of a set, and where to go on."),
+        "Returns a part of the members of a set, with the cursor of the next part."),
     doc("SSUBSCRIBE", "pubsub", "7.0.0", "O(N) with N shard channels", "shardchannel [shardchannel ...]",
-        "Listens to shard channels, which in a cluster belong to slots as keys do."),
+        "Subscribes the connection to shard channels."),
     doc("STRLEN", "string", "2.2.0", "O(1)", "key",
-        "Says how many bytes a string has."),
+        "Returns the length of a string in bytes."),
     doc("SUBSCRIBE", "pubsub", "2.0.0", "O(N) with N channels", "channel [channel ...]",
-        "Listens to channels."),
+        "Subscribes the connection to channels."),
     doc("SUBSTR", "string", "1.0.0", "O(N) with N bytes returned", "key start end",
-        "Gives a part of a string, as GETRANGE does.")
+        "Returns a substring, like GETRANGE.")
         .deprecated("2.0.0", "`GETRANGE`"),
     doc("SUNION", "set", "1.0.0", "O(N) with N members of all sets", "key [key ...]",
-        "Gives the members of all of the sets."),
+        "Returns the union of sets."),
     doc("SUNIONSTORE", "set", "1.0.0", "O(N) with N members of all sets", "destination key [key ...]",
-        "Stores the members of all of the sets."),
+        "Stores the union of sets in a key."),
     doc("SUNSUBSCRIBE", "pubsub", "7.0.0", "O(N) with N shard channels", "[shardchannel [shardchannel ...]]",
-        "Listens no more to shard channels."),
-    doc("SWAPDB", "server", "4.0.0", "O(N) with N clients that watch or wait for keys of either",
+        "Ends subscriptions to shard channels: the given shard channels, or all."),
+    doc("SWAPDB", "server", "4.0.0", "O(N) with N clients that watch or block on keys of the two databases",
         "index1 index2",
-        "Lets two databases trade places, for all clients at once."),
+        "Exchanges the contents of two databases, for all clients."),
     doc("SYNC", "server", "1.0.0", "O(N) with N keys", "",
-        "Makes the connection a replica's, and sends it everything."),
+        "Starts replication on this connection with a full synchronization."),
     doc("TIME", "server", "2.6.0", "O(1)", "",
-        "Gives the server's clock: seconds of Unix time and microseconds."),
+        "Returns the server time as Unix seconds and microseconds."),
     doc("TOUCH", "generic", "3.2.1", "O(N) with N keys", "key [key ...]",
-        "Marks keys as used now and says how many there are."),
+        "Updates the last access time of keys and returns how many keys exist."),
     doc("TTL", "generic", "1.0.0", "O(1)", "key",
-        "Says in how many seconds a key vanishes."),
+        "Returns the time to live of a key, in seconds."),
     doc("TYPE", "generic", "1.0.0", "O(1)", "key",
-        "Names the type of the value under a key."),
+        "Returns the type of the value at a key."),
     doc("UNLINK", "generic", "4.0.0", "O(1) for each key, then O(N) with N elements in the background",
         "key [key ...]",
-        "Removes keys at once and frees their values in the background."),
+        "Deletes keys; their values are freed in the background."),
     doc("UNSUBSCRIBE", "pubsub", "2.0.0", "O(N) with N channels", "[channel [channel ...]]",
-        "Listens no more to channels."),
+        "Ends subscriptions to channels: the given channels, or all."),
     doc("UNWATCH", "transactions", "2.2.0", "O(1)", "",
-        "Stops watching all keys."),
+        "Removes all watched keys of the connection."),
     doc("WAIT", "generic", "3.0.0", "O(1)", "numreplicas:integer timeout:integer",
-        "Waits until replicas have what the client has written."),
+        "Blocks until replicas have acknowledged the preceding writes of this connection."),
     doc("WAITAOF", "generic", "7.2.0", "O(1)", "numlocal:integer numreplicas:integer timeout:integer",
-        "Waits until what the client has written is on disk for good, here or at replicas."),
+        "Blocks until the preceding writes of this connection are fsynced, locally or by replicas."),
     doc("WATCH", "transactions", "2.2.0", "O(1) for each key", "key [key ...]",
-        "Lets the next EXEC do nothing if one of the keys changes before it."),
+        "Watches keys: the next EXEC fails if one of the keys has changed."),
     doc("XACK", "stream", "5.0.0", "O(log N) for each entry, with N pending", "key group id [id ...]",
-        "Takes entries off a group's list of pending ones, since they are done with."),
+        "Acknowledges entries: removes them from the pending list of a group."),
     doc("XACKDEL", "stream", "8.2.0", "O(log N) for each entry",
         "key group condition=[KEEPREF | DELREF | ACKED] IDS numids id [id ...]",
-        "Acknowledges entries and deletes them, as far as other groups allow that."),
-    doc("XADD", "stream", "5.0.0", "O(log N), and what trimming frees is freed elsewhere",
+        "Acknowledges entries and deletes them, subject to the references of other groups."),
+    doc("XADD", "stream", "5.0.0", "O(log N); trimmed entries are freed in the background",
         "key [NOMKSTREAM] condition=[KEEPREF | DELREF | ACKED] \
          trim=[strategy=<MAXLEN | MINID> operator=[= | ~] threshold [LIMIT count]] id-selector=<* | id> \
          field value [field value ...]",
-        "Appends an entry to a stream, which is made where there is none."),
-    doc("XAUTOCLAIM", "stream", "6.2.0", "O(M log N) with M entries looked at",
+        "Appends an entry to a stream; creates a missing stream."),
+    doc("XAUTOCLAIM", "stream", "6.2.0", "O(M log N) with M entries examined",
         "key group consumer min-idle-time start [COUNT count] [JUSTID]",
-        "Gives a consumer entries that others have had pending for too long, in steps."),
+        "Transfers entries that have been pending for too long to a consumer, in steps."),
     doc("XCLAIM", "stream", "5.0.0", "O(log N) for each entry",
         "key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-milliseconds] \
          [RETRYCOUNT count] [FORCE] [JUSTID] [LASTID lastid]",
-        "Gives a consumer certain entries that others have pending."),
+        "Transfers the given pending entries to a consumer."),
     doc("XDEL", "stream", "5.0.0", "O(log N) for each entry", "key id [id ...]",
-        "Deletes entries by their ids and says how many were there."),
+        "Deletes entries of a stream and returns the number of deleted entries."),
     doc("XDELEX", "stream", "8.2.0", "O(log N) for each entry",
         "key condition=[KEEPREF | DELREF | ACKED] IDS numids id [id ...]",
-        "Deletes entries, with a say in what becomes of groups that have them pending."),
-    container("XGROUP", "stream", "5.0.0", "Commands about the groups that read a stream."),
+        "Deletes entries of a stream, with a policy for groups in which they are pending."),
+    container("XGROUP", "stream", "5.0.0", "Commands that manage consumer groups."),
     doc("XGROUP|CREATE", "stream", "5.0.0", "O(log N) with N groups",
         "key group id-selector=<id | $> [MKSTREAM] [ENTRIESREAD entries-read]",
-        "Makes a group that reads from an id on."),
+        "Creates a consumer group that reads the entries after an ID."),
     doc("XGROUP|CREATECONSUMER", "stream", "6.2.0", "O(log N) with N consumers", "key group consumer",
-        "Makes a consumer before it reads, and says whether it is new."),
-    doc("XGROUP|DELCONSUMER", "stream", "5.0.0", "O(N log N) with N entries that it has pending",
+        "Creates a consumer and returns whether it is new."),
+    doc("XGROUP|DELCONSUMER", "stream", "5.0.0", "O(N log N) with N pending entries of the consumer",
         "key group consumer",
-        "Removes a consumer and says how many entries it had pending."),
-    doc("XGROUP|DESTROY", "stream", "5.0.0", "O(log N) with N groups, and the rest is freed elsewhere", "key group",
-        "Removes a group and all that it remembers."),
+        "Deletes a consumer and returns the number of its pending entries."),
+    doc("XGROUP|DESTROY", "stream", "5.0.0", "O(log N) with N groups; the group is freed in the background",
+        "key group",
+        "Deletes a consumer group with its consumers and pending entries."),
     help_doc("XGROUP|HELP", "stream", "5.0.0"),
     doc("XGROUP|SETID", "stream", "5.0.0", "O(log N) with N groups",
         "key group id-selector=<id | $> [ENTRIESREAD entries-read]",
-        "Lets a group go on from another id."),
-    container("XINFO", "stream", "5.0.0", "Commands that look at streams."),
+        "Sets the ID after which a consumer group continues to read."),
+    container("XINFO", "stream", "5.0.0", "Commands that inspect streams and consumer groups."),
     doc("XINFO|CONSUMERS", "stream", "5.0.0", "O(N) with N consumers", "key group",
-        "Lists the consumers of a group."),
+        "Returns the consumers of a group, with their state."),
     doc("XINFO|GROUPS", "stream", "5.0.0", "O(N) with N groups", "key",
-        "Lists the groups of a stream."),
+        "Returns the consumer groups of a stream, with their state."),
     help_doc("XINFO|HELP", "stream", "5.0.0"),
-    doc("XINFO|STREAM", "stream", "5.0.0", "O(log N), and what FULL lists", "key full-block=[FULL [COUNT count]]",
-        "Describes a stream, with all that belongs to it if so asked."),
+    doc("XINFO|STREAM", "stream", "5.0.0", "O(log N), with FULL also the number of entries listed",
+        "key full-block=[FULL [COUNT count]]",
+        "Returns properties of a stream; FULL adds its entries, groups and consumers."),
     doc("XLEN", "stream", "5.0.0", "O(1)", "key",
-        "Says how many entries a stream has."),
-    doc("XPENDING", "stream", "5.0.0", "O(log N + M) with M entries looked at",
+        "Returns the number of entries of a stream."),
+    doc("XPENDING", "stream", "5.0.0", "O(log N + M) with M entries examined",
         "key group filters=[[IDLE min-idle-time] start end count [consumer]]",
-        "Says what a group was given and has not acknowledged: a summary, or a range of entries."),
+        "Returns a summary or a range of a group's unacknowledged entries."),
     doc("XRANGE", "stream", "5.0.0", "O(log N + M) with M entries returned", "key start end [COUNT count]",
-        "Gives the entries between two ids."),
+        "Returns the entries of a stream between two IDs."),
     doc("XREAD", "stream", "5.0.0", "O(log N + M) for each stream, with M entries returned",
         "[COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]",
-        "Gives the entries after certain ids, and waits for some if so asked."),
-    doc("XREADGROUP", "stream", "5.0.0", "O(log N + M log P) for each stream, with M entries returned and P pending",
-        "GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] \
-         STREAMS key [key ...] id [id ...]",
-        "Gives entries to a consumer of a group, new ones or those that it has not acknowledged."),
+        "Returns the entries of streams after the given IDs; BLOCK waits for new entries."),
+    doc("XREADGROUP", "stream", "5.0.0",
+        "O(log N + M log P) for each stream, with M entries returned and P pending",
+        "GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id [id ...]",
+        "Returns new entries of streams to a consumer of a group, or its unacknowledged entries."),
     doc("XREVRANGE", "stream", "5.0.0", "O(log N + M) with M entries returned", "key end start [COUNT count]",
-        "Gives the entries between two ids, the last one first."),
+        "Returns the entries of a stream between two IDs, last entry first."),
     doc("XSETID", "stream", "5.0.0", "O(1)",
         "key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
-        "Sets what a stream remembers of entries that are gone: for loading data."),
-    doc("XTRIM", "stream", "5.0.0", "O(log N), and what it frees is freed elsewhere",
+        "Sets the last ID and the counters of a stream; used when data is loaded."),
+    doc("XTRIM", "stream", "5.0.0", "O(log N); removed entries are freed in the background",
         "key strategy=<MAXLEN | MINID> operator=[= | ~] threshold [LIMIT count] \
          condition=[KEEPREF | DELREF | ACKED]",
-        "Deletes entries at the start of a stream."),
+        "Removes the oldest entries of a stream."),
     doc("ZADD", "sorted-set", "1.2.0", "O(log N) for each member, with N members of the set",
-        "key condition=[NX | XX] comparison=[GT | LT] [CH] [INCR] score:double member [score:double member ...]",
-        "Adds members with scores, or changes the scores of members that are there."),
+        "key condition=[NX | XX] comparison=[GT | LT] [CH] [INCR] score:double member [score:double member \
+         ...]",
+        "Adds members to a sorted set, or updates their scores."),
     doc("ZCARD", "sorted-set", "1.2.0", "O(1)", "key",
-        "Says how many members a sorted set has."),
+        "Returns the number of members of a sorted set."),
     doc("ZCOUNT", "sorted-set", "2.0.0", "O(log N) with N members", "key min:double max:double",
-        "Counts the members with scores in a range."),
+        "Returns the number of members with a score in a range."),
     doc("ZDIFF", "sorted-set", "6.2.0", "O(L * K * log N) with L members of the first of K sets",
         "numkeys key [key ...] [WITHSCORES]",
-        "Gives the members that only the first of several sorted sets has."),
+        "Returns the members of the first sorted set that are in no other sorted set."),
     doc("ZDIFFSTORE", "sorted-set", "6.2.0", "O(L * K * log N) with L members of the first of K sets",
         "destination numkeys key [key ...]",
-        "Stores the members that only the first of several sorted sets has."),
+        "Stores the members of the first sorted set that are in no other sorted set."),
     doc("ZINCRBY", "sorted-set", "1.2.0", "O(log N) with N members", "key increment member",
-        "Adds a number to the score of a member; an absent member counts as 0."),
+        "Adds a number to the score of a member; a missing member counts as 0."),
     doc("ZINTER", "sorted-set", "6.2.0", "O(L * K * log N) with L members of the smallest of K sets",
-        "numkeys key [key ...] [WEIGHTS weight:integer [weight:integer ...]] [AGGREGATE aggregate=<SUM | MIN | \
-         MAX>] [WITHSCORES]",
-        "Gives the members that all of several sorted sets have."),
+        "numkeys key [key ...] [WEIGHTS weight:integer [weight:integer ...]] [AGGREGATE aggregate=<SUM | \
+         MIN | MAX>] [WITHSCORES]",
+        "Returns the intersection of sorted sets."),
     doc("ZINTERCARD", "sorted-set", "7.0.0", "O(L * K * log N) with L members of the smallest of K sets",
         "numkeys key [key ...] [LIMIT limit:integer]",
-        "Counts the members that all of several sorted sets have."),
+        "Returns the number of members in the intersection of sorted sets, up to a limit."),
     doc("ZINTERSTORE", "sorted-set", "2.0.0", "O(L * K * log N) with L members of the smallest of K sets",
         "destination numkeys key [key ...] [WEIGHTS weight:integer [weight:integer ...]] [AGGREGATE \
          aggregate=<SUM | MIN | MAX>]",
-        "Stores the members that all of several sorted sets have."),
+        "Stores the intersection of sorted sets in a key."),
     doc("ZLEXCOUNT", "sorted-set", "2.8.9", "O(log N) with N members", "key min max",
-        "Counts the members within a range of names, where all have the same score."),
-    doc("ZMPOP", "sorted-set", "7.0.0", "O(K + M log N) with K keys and M members taken",
+        "Returns the number of members in a lexicographical range; all scores must be equal."),
+    doc("ZMPOP", "sorted-set", "7.0.0", "O(K + M log N) with K keys and M members popped",
         "numkeys key [key ...] where=<MIN | MAX> [COUNT count]",
-        "Takes members off an end of the first sorted set that has any."),
-    doc("ZMSCORE", "sorted-set", "6.2.0", "O(log N) for each member asked for", "key member [member ...]",
-        "Gives the scores of several members."),
-    doc("ZPOPMAX", "sorted-set", "5.0.0", "O(M log N) with M of N members taken",
+        "Pops members with the lowest or the highest scores from the first non-empty sorted set."),
+    doc("ZMSCORE", "sorted-set", "6.2.0", "O(log N) for each member", "key member [member ...]",
+        "Returns the scores of several members."),
+    doc("ZPOPMAX", "sorted-set", "5.0.0", "O(M log N) with M of N members popped",
         "key [count]",
-        "Takes the members with the highest scores off a sorted set."),
-    doc("ZPOPMIN", "sorted-set", "5.0.0", "O(M log N) with M of N members taken",
+        "Pops the members with the highest scores."),
+    doc("ZPOPMIN", "sorted-set", "5.0.0", "O(M log N) with M of N members popped",
         "key [count]",
-        "Takes the members with the lowest scores off a sorted set."),
+        "Pops the members with the lowest scores."),
     doc("ZRANDMEMBER", "sorted-set", "6.2.0", "O(N) with N members returned",
         "key options=[count [WITHSCORES]]",
-        "Gives members chosen at random: different ones, or for a negative count any."),
+        "Returns random members of a sorted set: distinct, or with repetition for a negative count."),
     doc("ZRANGE", "sorted-set", "1.2.0", "O(log N + M) with N members, M of which are returned",
         "key start:string stop sortby=[BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]",
-        "Gives the members in a range of positions, scores or names."),
+        "Returns the members within a range of indexes, scores or names."),
     doc("ZRANGEBYLEX", "sorted-set", "2.8.9", "O(log N + M) with N members, M of which are returned",
         "key min max [LIMIT offset count]",
-        "Gives the members within a range of names, where all have the same score.")
+        "Returns the members in a lexicographical range; all scores must be equal.")
         .deprecated("6.2.0", "`ZRANGE` with the `BYLEX` argument"),
     doc("ZRANGEBYSCORE", "sorted-set", "1.0.5", "O(log N + M) with N members, M of which are returned",
         "key min:double max:double [WITHSCORES] [LIMIT offset count]",
-        "Gives the members with scores in a range.")
+        "Returns the members with a score in a range.")
         .deprecated("6.2.0", "`ZRANGE` with the `BYSCORE` argument"),
     doc("ZRANGESTORE", "sorted-set", "6.2.0", "O(log N + M) with N members, M of which are stored",
         "dst src min max sortby=[BYSCORE | BYLEX] [REV] [LIMIT offset count]",
-        "Stores the members in a range of positions, scores or names under another key."),
+        "Stores the members within a range of indexes, scores or names in another key."),
     doc("ZRANK", "sorted-set", "2.0.0", "O(log N) with N members", "key member [WITHSCORE]",
-        "Says how many members come before one in ascending order."),
+        "Returns the index of a member in ascending order of score."),
     doc("ZREM", "sorted-set", "1.2.0", "O(log N) for each member, with N members of the set",
         "key member [member ...]",
-        "Removes members of a sorted set, and the set with its last member."),
-    doc("ZREMRANGEBYLEX", "sorted-set", "2.8.9", "O(log N) for each member removed, with N members", "key min max",
-        "Removes the members within a range of names, where all have the same score."),
+        "Removes members of a sorted set, and the sorted set when no member is left."),
+    doc("ZREMRANGEBYLEX", "sorted-set", "2.8.9", "O(log N) for each member removed, with N members",
+        "key min max",
+        "Removes the members in a lexicographical range; all scores must be equal."),
     doc("ZREMRANGEBYRANK", "sorted-set", "2.0.0", "O(log N) for each member removed, with N members",
         "key start stop:integer",
-        "Removes the members in a range of positions."),
+        "Removes the members within a range of indexes."),
     doc("ZREMRANGEBYSCORE", "sorted-set", "1.2.0", "O(log N) for each member removed, with N members",
         "key min:double max:double",
-        "Removes the members with scores in a range."),
+        "Removes the members with a score in a range."),
     doc("ZREVRANGE", "sorted-set", "1.2.0", "O(log N + M) with N members, M of which are returned",
         "key start stop:integer [WITHSCORES]",
-        "Gives the members in a range of positions, counted from the last one.")
+        "Returns the members within a range of indexes, in descending order.")
         .deprecated("6.2.0", "`ZRANGE` with the `REV` argument"),
     doc("ZREVRANGEBYLEX", "sorted-set", "2.8.9", "O(log N + M) with N members, M of which are returned",
         "key max min [LIMIT offset count]",
-        "Gives the members within a range of names in descending order.")
+        "Returns the members in a lexicographical range, in descending order.")
         .deprecated("6.2.0", "`ZRANGE` with the `REV` and `BYLEX` arguments"),
     doc("ZREVRANGEBYSCORE", "sorted-set", "2.2.0", "O(log N + M) with N members, M of which are returned",
         "key max:double min:double [WITHSCORES] [LIMIT offset count]",
-        "Gives the members with scores in a range in descending order.")
+        "Returns the members with a score in a range, in descending order.")
         .deprecated("6.2.0", "`ZRANGE` with the `REV` and `BYSCORE` arguments"),
     doc("ZREVRANK", "sorted-set", "2.0.0", "O(log N) with N members", "key member [WITHSCORE]",
-        "Says how many members come before one in descending order."),
-    doc("ZSCAN", "sorted-set", "2.8.0", "O(1) for a call, O(N) for all N members of the set",
+        "Returns the index of a member in descending order of score."),
+    doc("ZSCAN", "sorted-set", "2.8.0", "O(1) for each call, O(N) for all N members of the set",
         "key cursor [MATCH pattern] [COUNT count] [NOSCORES]",
-        "Gives some members of a sorted set with their scores, and where to go on."),
+        "Returns a part of the members and scores of a sorted set, with the cursor of the next part."),
     doc("ZSCORE", "sorted-set", "1.2.0", "O(log N) with N members", "key member",
-        "Gives the score of a member."),
+        "Returns the score of a member of a sorted set."),
     doc("ZUNION", "sorted-set", "6.2.0", "O(N log N) with N members of all sets",
-        "numkeys key [key ...] [WEIGHTS weight:integer [weight:integer ...]] [AGGREGATE aggregate=<SUM | MIN | \
-         MAX>] [WITHSCORES]",
-        "Gives the members of several sorted sets, each once."),
+        "numkeys key [key ...] [WEIGHTS weight:integer [weight:integer ...]] [AGGREGATE aggregate=<SUM | \
+         MIN | MAX>] [WITHSCORES]",
+        "Returns the union of sorted sets."),
     doc("ZUNIONSTORE", "sorted-set", "2.0.0", "O(N log N) with N members of all sets",
         "destination numkeys key [key ...] [WEIGHTS weight:integer [weight:integer ...]] [AGGREGATE \
          aggregate=<SUM | MIN | MAX>]",
-        "Stores the members of several sorted sets, each once."),
+        "Stores the union of sorted sets in a key."),
 ];
 
-/// DEBUG is one command to COMMAND, as in Redis: its subcommands are no rows above but stand in HELP alone.
+/// The subcommands of DEBUG, for HELP alone: COMMAND shows DEBUG as a single command, as in Redis.
 #[rustfmt::skip]
 const DEBUG_TOPICS: &[(&str, &str)] = &[
-    ("ACCOUNTING <0 | 1>", "Stops or starts to account for time; for measuring what that costs."),
-    ("CONFIG-REWRITE-FORCE-ALL", "Writes every setting to the configuration file, defaults too."),
-    ("DIGEST", "Gives a digest of all data, which equals that of another server with the same data."),
-    ("DIGEST-VALUE [key [key ...]]", "Gives a digest of each value."),
-    ("ERROR message", "Answers with an error of that text."),
-    ("HTSTATS db", "Describes the tables of a database."),
-    ("LOADAOF", "Empties the databases and loads the append-only files again."),
-    ("LOG message", "Writes a line into the server's log."),
-    ("OBJECT key", "Describes how a value is kept."),
-    ("PANIC", "Breaks off in the middle, as a fault in a command would."),
-    ("POPULATE count [prefix] [size]", "Makes keys with values, up to a count."),
-    ("PROTOCOL type", "Answers with an example of a type of the protocol."),
-    ("QUICKLIST-PACKED-THRESHOLD size", "Sets from which length on elements of lists are serialized on their own."),
-    ("SET-ACTIVE-EXPIRE <0 | 1>", "Stops or starts the removal of expired keys that nobody asks for."),
-    ("SLEEP seconds", "Keeps the server from answering for a time."),
+    ("ACCOUNTING <0 | 1>", "Disables or enables time accounting, to measure its cost."),
+    ("CONFIG-REWRITE-FORCE-ALL", "Writes all parameters to the configuration file, defaults included."),
+    ("DIGEST", "Returns a digest of all data; servers with equal data return equal digests."),
+    ("DIGEST-VALUE [key [key ...]]", "Returns a digest of each value."),
+    ("ERROR message", "Returns an error with the given text."),
+    ("HTSTATS db", "Returns statistics of the hash tables of a database."),
+    ("LOADAOF", "Deletes all data and reloads the append-only file."),
+    ("LOG message", "Writes a message to the server log."),
+    ("OBJECT key", "Returns the internal representation of a value."),
+    ("PANIC", "Panics inside the command handler."),
+    ("POPULATE count [prefix] [size]", "Creates keys with string values, up to a count."),
+    ("PROTOCOL type", "Returns an example of a protocol type."),
+    ("QUICKLIST-PACKED-THRESHOLD size", "Sets the minimum length of list elements dumped separately."),
+    ("SET-ACTIVE-EXPIRE <0 | 1>", "Disables or enables the active removal of expired keys."),
+    ("SLEEP seconds", "Blocks the whole server for the given time."),
 ];
 
-/// One argument of a command, or a group of them.
+/// An argument of a command, or a group of arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Argument {
     pub(crate) name: String,
     pub(crate) kind: Kind,
-    /// How it is shown to people; groups have none.
+    /// The text shown in usage lines; groups have none.
     pub(crate) display_text: Option<String>,
-    /// The word that announces it, or that it consists of.
+    /// The word in front of the argument, or the whole of a `PureToken`.
     pub(crate) token: Option<String>,
-    /// Which key specification of the command finds it.
+    /// The index of the key specification that finds this key.
     pub(crate) key_spec_index: Option<usize>,
     pub(crate) optional: bool,
     pub(crate) multiple: bool,
-    /// The token comes again with each repetition.
+    /// Each repetition repeats the token.
     pub(crate) multiple_token: bool,
-    /// Of a block the members, of a choice the alternatives.
+    /// The members of a block, or the alternatives of a choice.
     pub(crate) arguments: Vec<Argument>,
 }
 
@@ -1137,7 +1158,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The word that COMMAND DOCS has for it under `type`.
+    /// Returns the word that COMMAND DOCS sends under `type`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Key => "key",
@@ -1153,22 +1174,23 @@ impl Kind {
     }
 }
 
-/// What kind of value a name stands for unless the syntax says it: names mean the same in all commands.
+/// Returns the kind of a value whose syntax gives none: a name means the same in all commands.
 #[rustfmt::skip]
 fn kind_of_name(name: &str) -> Kind {
     match name {
-        "key" | "key1" | "key2" | "newkey" | "destkey" | "sourcekey" | "source" | "destination" | "src" | "dst" => Kind::Key,
+        "key" | "key1" | "key2" | "newkey" | "destkey" | "sourcekey" | "source" | "destination" | "src"
+        | "dst" => Kind::Key,
         "pattern" => Kind::Pattern,
         "unix-time-seconds" | "unix-time-milliseconds" => Kind::UnixTime,
         "bit" | "client-id" | "count" | "cursor" | "db" | "decrement" | "destination-db" | "end" | "increment"
-        | "index" | "index1" | "index2" | "milliseconds" | "min-match-len" | "numfields" | "numkeys" | "offset" | "protover"
-        | "seconds" | "start" | "timeout" => Kind::Integer,
+        | "index" | "index1" | "index2" | "milliseconds" | "min-match-len" | "numfields" | "numkeys"
+        | "offset" | "protover" | "seconds" | "start" | "timeout" => Kind::Integer,
         _ => Kind::String,
     }
 }
 
 impl Argument {
-    /// The argument in the notation of the header, without what only serves the tree: names of groups, types.
+    /// Formats the argument in the notation of the header, without names of groups and types.
     pub(crate) fn usage(&self) -> String {
         let listed =
             |separator| self.arguments.iter().map(Argument::usage).collect::<Vec<_>>().join(separator);
@@ -1220,7 +1242,7 @@ impl Argument {
         }
     }
 
-    /// A single member stands for itself; more become a group that is named after them.
+    /// Returns a single member as it is; several members become a group with their joined names.
     fn grouped(kind: Kind, mut members: Vec<Argument>) -> Argument {
         if members.len() == 1 {
             return members.remove(0);
@@ -1230,18 +1252,18 @@ impl Argument {
     }
 }
 
-/// Why a syntax line means nothing.
+/// Why a syntax line is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SyntaxError {
     /// A bracket is still open at the end.
     Unclosed,
-    /// This stands where it cannot.
+    /// The text is not allowed in its place.
     Unexpected(String),
-    /// An alternative without anything in it.
+    /// An alternative is empty.
     Empty,
-    /// What an ellipsis repeats is not what precedes.
+    /// The words that an ellipsis repeats do not equal the preceding words.
     NothingToRepeat,
-    /// More brackets in each other than `DEPTH_MAX`.
+    /// Brackets are nested deeper than `DEPTH_MAX`.
     TooDeep,
 }
 
@@ -1249,22 +1271,20 @@ impl std::fmt::Display for SyntaxError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             SyntaxError::Unclosed => f.write_str("a bracket is not closed"),
-            SyntaxError::Unexpected(text) => write!(f, "'{text}' cannot stand here"),
+            SyntaxError::Unexpected(text) => write!(f, "unexpected '{text}'"),
             SyntaxError::Empty => f.write_str("an alternative is empty"),
-            SyntaxError::NothingToRepeat => {
-                f.write_str("'...' repeats something other than what precedes it")
-            }
-            SyntaxError::TooDeep => f.write_str("too many brackets in each other"),
+            SyntaxError::NothingToRepeat => f.write_str("'...' does not repeat the preceding words"),
+            SyntaxError::TooDeep => f.write_str("brackets are nested too deeply"),
         }
     }
 }
 
 impl std::error::Error for SyntaxError {}
 
-/// Brackets in each other; the deepest row has four. A bound, so that no line can exhaust the stack.
+/// The limit of nested brackets, so that no line can exhaust the stack. The deepest row has four.
 const DEPTH_MAX: usize = 16;
 
-/// Reads a line in the notation of the header.
+/// Parses a line in the notation of the header.
 pub(crate) fn arguments(syntax: &str) -> Result<Vec<Argument>, SyntaxError> {
     let mut parser = Parser { rest: syntax, depth: 0 };
     let (pieces, end) = parser.pieces()?;
@@ -1276,7 +1296,7 @@ pub(crate) fn arguments(syntax: &str) -> Result<Vec<Argument>, SyntaxError> {
     Ok(tree)
 }
 
-/// What a line consists of before tokens have taken their values; repetitions are seen here, by equality.
+/// An item of a line before tokens take their values. Repetitions are recognized here, by equality.
 #[derive(PartialEq)]
 enum Piece<'a> {
     Token(&'a str),
@@ -1285,7 +1305,7 @@ enum Piece<'a> {
     Repeated(Vec<Piece<'a>>),
 }
 
-/// What ended a row of pieces.
+/// The reason why a sequence of pieces ended.
 enum End<'a> {
     Line,
     /// A closing bracket, a bar, or the ellipsis and the bracket of `... ]`.
@@ -1300,7 +1320,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// The next bracket, bar or word.
+    /// Returns the next bracket, bar or word.
     fn next(&mut self) -> Option<&'a str> {
         let special = |c: char| matches!(c, '[' | ']' | '<' | '>' | '|');
         let text = self.rest.trim_start();
@@ -1341,7 +1361,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// All that stands between a bracket and its `closer`: its alternatives, and whether `...` ends them.
+    /// Parses up to the `closer` of a bracket; returns the alternatives, and whether `...` ends them.
     fn bracket(&mut self, closer: &str) -> Result<(Vec<Vec<Piece<'a>>>, bool), SyntaxError> {
         if self.depth == DEPTH_MAX {
             return Err(SyntaxError::TooDeep);
@@ -1366,7 +1386,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `<..>`: always a choice, since without alternatives the brackets would say nothing.
+    /// Parses `<..>`: always a choice, since brackets around a single alternative have no meaning.
     fn required(&mut self, label: Option<&str>) -> Result<Argument, SyntaxError> {
         let (alternatives, _) = self.bracket(">")?;
         if alternatives.len() == 1 {
@@ -1375,7 +1395,7 @@ impl<'a> Parser<'a> {
         Ok(labelled(choice(alternatives), label))
     }
 
-    /// `[..]`: adds an argument that may be left out, or declares the last of `pieces` repeated.
+    /// Parses `[..]`: adds an optional argument, or marks the last of `pieces` as repeated.
     fn optional(&mut self, pieces: &mut Vec<Piece<'a>>, label: Option<&str>) -> Result<(), SyntaxError> {
         let (mut alternatives, repeats) = self.bracket("]")?;
         if repeats && label.is_none() && alternatives.len() == 1 && pieces.ends_with(&alternatives[0]) {
@@ -1400,7 +1420,7 @@ fn unexpected(text: &str) -> SyntaxError {
     SyntaxError::Unexpected(text.to_string())
 }
 
-/// A word for a value: `name`, `name:kind`, `name#keyspec`, `name=shown`.
+/// Parses the word of a value: `name`, `name:kind`, `name#keyspec`, `name=shown`.
 fn value(whole: &str) -> Result<Argument, SyntaxError> {
     let kinds = [Kind::String, Kind::Integer, Kind::Double, Kind::Key, Kind::Pattern, Kind::UnixTime];
     let kind_named = |name: &str| kinds.iter().copied().find(|kind| kind.name() == name);
@@ -1426,7 +1446,7 @@ fn choice(alternatives: Vec<Vec<Piece<'_>>>) -> Argument {
     Argument::grouped(Kind::OneOf, members.collect())
 }
 
-/// Gives each token the values that follow it.
+/// Attaches to each token the values that follow it.
 fn assemble(pieces: Vec<Piece<'_>>) -> Vec<Argument> {
     let mut out = Vec::new();
     let mut pieces = pieces.into_iter().peekable();
@@ -1467,7 +1487,7 @@ fn announced(word: &str, values: Vec<Argument>) -> Argument {
     Argument { token: Some(word.to_string()), ..Argument::grouped(Kind::Block, values) }
 }
 
-/// Keys that say nothing else belong each to its own key specification, in the order of the line.
+/// Numbers the keys without `#`: each has its own key specification, in the order of the line.
 fn number_keys(arguments: &mut [Argument], next: &mut usize) {
     for argument in arguments {
         if argument.kind == Kind::Key && argument.key_spec_index.is_none() {
@@ -1482,8 +1502,8 @@ fn number_keys(arguments: &mut [Argument], next: &mut usize) {
 mod tests {
     use super::*;
 
-    /// A tree on one line: `token name:kind#keyspec`, groups in parentheses, then `+` for multiple, `*` for
-    /// multiple with its token, `?` for optional.
+    /// Formats a tree as a line: `token name:kind#keyspec`, groups in parentheses, then `+` for multiple,
+    /// `*` for multiple with its token, `?` for optional.
     fn drawn(arguments: &[Argument]) -> String {
         let one = |argument: &Argument| {
             let token = argument.token.as_ref().map_or(String::new(), |token| format!("{token} "));
@@ -1609,7 +1629,7 @@ mod tests {
         refused(&"[".repeat(100_000), SyntaxError::TooDeep);
     }
 
-    /// Five of these in any order are a line or an error; and what is a line is shown as one.
+    /// Any sequence of five words parses or is refused. The usage of a parsed line parses as well.
     #[test]
     fn no_line_panics() {
         let words = ["[", "]", "<", ">", "|", "...", "NX", "key", "x=", "y#1", "z:integer"];
@@ -1645,7 +1665,7 @@ mod tests {
         }
     }
 
-    /// Every line is shown to users as it is written, but for what only the tree needs.
+    /// The usage of a row equals its syntax line without the marks for the tree.
     #[test]
     fn every_row_parses_and_is_shown_as_written() {
         for doc in DOCS {
@@ -1704,7 +1724,7 @@ mod tests {
     fn help_lists_the_subcommands() {
         let lines = help("object");
         assert_eq!(lines[0], "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:");
-        assert_eq!(lines[1..3], ["ENCODING key", "    Names the form in which a value is kept in memory."]);
+        assert_eq!(lines[1..3], ["ENCODING key", "    Returns the internal encoding of a value."]);
         assert_eq!(lines[lines.len() - 2..], ["HELP", "    Print this help."]);
         assert_eq!(lines.iter().filter(|line| *line == "HELP").count(), 1);
         assert_eq!(help("COMMAND")[1], "(no subcommand)");
@@ -1726,7 +1746,7 @@ mod tests {
         assert!(flags("GET").is_empty());
     }
 
-    /// DEBUG's lines are in the same notation, though nothing parses them in the server.
+    /// The lines of DEBUG use the same notation, although the server never parses them.
     #[test]
     fn the_topics_of_debug_are_sorted_and_parse() {
         assert!(DEBUG_TOPICS.is_sorted_by(|a, b| a.0 < b.0));

@@ -141,34 +141,35 @@ fn diagnosis(figures: &Figures, clients: u64) -> String {
     // Each serving thread has some megabytes from the start on, and touches more of what the allocator has reserved for it.
     const OF_THREADS: u64 = 64 * MB;
     if figures.net_used() < 5 * MB {
-        return "There is too little in memory to tell anything from it.\n".into();
+        return "The data set is too small for a diagnosis.\n".into();
     }
     let mut found = Vec::new();
     if figures.peak * 2 > figures.used * 3 {
         found.push(format!(
-            "Peak: {} MB are used now, but it has been {} MB. What was freed since is kept for reuse and shows as \
-             resident memory; MEMORY PURGE gives it back to the system.",
+            "Peak: {} MB are in use, but the peak was {} MB. The allocator keeps freed memory for reuse, so \
+             it counts as resident. MEMORY PURGE returns it to the operating system.",
             figures.used / MB,
             figures.peak / MB
         ));
     }
     if figures.resident * 5 > figures.used * 7 && figures.resident > figures.used + OF_THREADS {
         found.push(format!(
-            "Fragmentation: {} MB are resident for {} MB in use. If that lasts, values of many different sizes are \
-             written and removed by turns.",
+            "Fragmentation: {} MB are resident for {} MB in use. If this persists, the cause is a mix of \
+             value sizes that changes over time.",
             figures.resident / MB,
             figures.used / MB
         ));
     }
     if clients > 0 && figures.clients / clients > 200 * 1024 {
         found.push(format!(
-            "Clients: they take {} KB each on average. Some send large requests or do not read their replies; CLIENT LIST \
-             shows qbuf and omem, client-output-buffer-limit and maxmemory-clients set bounds.",
+            "Clients: the average is {} KB per client. Some clients send large requests or do not read their \
+             replies. See qbuf and omem in CLIENT LIST; client-output-buffer-limit and maxmemory-clients set \
+             limits.",
             figures.clients / clients / 1024
         ));
     }
     if found.is_empty() {
-        return "Nothing is odd about the use of memory.\n".into();
+        return "No memory problems found.\n".into();
     }
     found.iter().map(|line| format!("- {line}\n")).collect()
 }
@@ -234,12 +235,12 @@ mod tests {
             clients: clients * MB,
             ..Figures::default()
         };
-        assert!(diagnosis(&figures(1, 100, 100, 0), 1).contains("too little"));
+        assert!(diagnosis(&figures(1, 100, 100, 0), 1).contains("too small"));
         let at_start = Figures { startup: 10 * MB, ..figures(14, 14, 60, 0) };
-        assert!(diagnosis(&at_start, 1).contains("too little"));
-        assert!(diagnosis(&figures(100, 100, 110, 1), 100).contains("Nothing is odd"));
+        assert!(diagnosis(&at_start, 1).contains("too small"));
+        assert!(diagnosis(&figures(100, 100, 110, 1), 100).contains("No memory problems"));
         assert!(diagnosis(&figures(100, 200, 110, 1), 100).starts_with("- Peak: 100 MB"));
         assert!(diagnosis(&figures(100, 100, 200, 1), 100).starts_with("- Fragmentation: 200 MB"));
-        assert!(diagnosis(&figures(100, 100, 110, 50), 10).starts_with("- Clients: they take 5120 KB"));
+        assert!(diagnosis(&figures(100, 100, 110, 50), 10).starts_with("- Clients: the average is 5120 KB"));
     }
 }

@@ -160,8 +160,8 @@ fn migrate(call: &mut Call<'_, '_>) -> Done {
     done
 }
 
-const TOUCHED: &str = "ERR A key was written to or removed while it was being migrated: it was copied, and what is here \
-                       stays as it is";
+const TOUCHED: &str = "ERR A key was changed while it was being migrated: the copy is on the target, and the \
+                       key here was not deleted";
 
 /// Ends the watches, removes what has been delivered, and replies.
 fn finish(call: &mut Call<'_, '_>, cargo: &[Cargo], delivered: Delivered, copies: bool) -> Done {

@@ -31,7 +31,7 @@ fn list(call: &mut Call<'_, '_>) -> Done {
 
 /// MODULE LOAD, LOADEX, UNLOAD
 fn refuse(_: &mut Call<'_, '_>) -> Done {
-    Err(Error::text("ERR MODULE command not allowed: this server runs no modules"))
+    Err(Error::text("ERR MODULE command not allowed: modules are not supported"))
 }
 
 #[cfg(test)]
@@ -52,6 +52,6 @@ mod tests {
         ",
         );
         // No setting makes it allowed.
-        World::new().check("> MODULE LOAD x < -ERR MODULE command not allowed: this server runs no modules");
+        World::new().check("> MODULE LOAD x < -ERR MODULE command not allowed: modules are not supported");
     }
 }

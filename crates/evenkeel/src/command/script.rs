@@ -204,7 +204,7 @@ fn debug(call: &mut Call<'_, '_>) -> Done {
             Ok(())
         }
         b"YES" | b"SYNC" => {
-            Err(Error::text("ERR SCRIPT DEBUG is not supported: there is no debugger in this server"))
+            Err(Error::text("ERR SCRIPT DEBUG is not supported: this server has no script debugger"))
         }
         _ => Err(Error::text("ERR Use SCRIPT DEBUG YES/SYNC/NO")),
     }

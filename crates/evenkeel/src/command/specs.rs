@@ -144,16 +144,13 @@ const MIGRATED: &[KeySpec] = &[
     KeySpec { keyword: "KEYS", ..range(-2, -1, 1, "RW access delete incomplete") },
 ];
 const BY_AND_GET: KeySpec = KeySpec {
-    notes: "which keys BY and GET lead to depends on the elements",
+    notes: "the keys that BY and GET read depend on the elements",
     find: Find::Beyond,
     ..key(0, "RO access")
 };
 
-const STORE: KeySpec = KeySpec {
-    notes: "STORE may stand anywhere among the options",
-    find: Find::Anywhere,
-    ..key(0, "OW update")
-};
+const STORE: KeySpec =
+    KeySpec { notes: "STORE may be anywhere among the options", find: Find::Anywhere, ..key(0, "OW update") };
 
 /// A word that has a slot and is no key: the channel of SPUBLISH.
 const NOT_A_KEY: &str = "not_key";
@@ -173,13 +170,13 @@ const SORTS: &[&str] = &["@set", "@sortedset", "@dangerous"];
 const FOR_OPERATORS: &[&str] = &["@admin", "@dangerous"];
 
 const SET_KEY: KeySpec = KeySpec {
-    notes: "reads the key's value when asked to with GET",
+    notes: "reads the previous value if GET is given",
     in_call: Some(|args| if has(args, 3, b"GET") { "RW access update" } else { "OW update" }),
     ..key(1, "RW access update variable_flags")
 };
 
 const BITFIELD_KEY: KeySpec = KeySpec {
-    notes: "only reads the key when nothing but GET is asked for",
+    notes: "only reads the key if all operations are GET",
     in_call: Some(|args| {
         let writes = has(args, 2, b"SET") || has(args, 2, b"INCRBY");
         if writes { "RW access update" } else { "RO access" }
@@ -190,9 +187,10 @@ const BITFIELD_KEY: KeySpec = KeySpec {
 /// A set made of others.
 const STORED_SET: &[KeySpec] = &[key(1, "OW update"), rest(2, "RO access")];
 
-const GETEX_KEY: KeySpec = KeySpec { notes: "may change the key's deadline", ..key(1, "RW access update") };
+const GETEX_KEY: KeySpec =
+    KeySpec { notes: "may change the expiration time of the key", ..key(1, "RW access update") };
 
-const PFCOUNT_KEYS: KeySpec = KeySpec { notes: "keeps the count in the value", ..rest(1, "RW access") };
+const PFCOUNT_KEYS: KeySpec = KeySpec { notes: "caches the count in the value", ..rest(1, "RW access") };
 
 fn has(args: &Args<'_>, first: usize, word: &[u8]) -> bool {
     args.from(first).any(|arg| arg.eq_ignore_ascii_case(word))
@@ -377,7 +375,9 @@ const EXTRAS: &[Extra] = &[
     extra("WATCH").keys(&[rest(1, "RO")]),
     extra("XACK").keys(&[key(1, "RW update")]),
     extra("XACKDEL").keys(&[key(1, "RW update")]),
-    extra("XADD").tips(CHANGES).keys(&[KeySpec { notes: "an update, not an insert: it may trim the stream", ..key(1, "RW update") }]),
+    extra("XADD").tips(CHANGES).keys(&[
+        KeySpec { notes: "an update, not an insert, since it may trim the stream", ..key(1, "RW update") },
+    ]),
     extra("XAUTOCLAIM").tips(CHANGES).keys(&[key(1, "RW delete")]),
     extra("XCLAIM").tips(CHANGES).keys(&[key(1, "RW update")]),
     extra("XDEL").keys(&[key(1, "RW delete")]),

@@ -1,11 +1,15 @@
-//! Every directive that Redis 7 and Valkey 9 know, and our own: the one place where a name is written.
+//! The table of directives: all of Redis 7 and Valkey 9, and the additions of this server. Each name is
+//! written here and nowhere else.
 //!
-//! A row says how its words are read, what it is without them (the default of Redis 7.2), whether CONFIG SET may change
-//! it, and what it does: `live` rows have a field that the server reads; `inert` ones are accepted, checked, remembered
-//! and written back, and the server's log names them at the start, with the reason for rows marked `missed`; `line` rows
-//! are instructions to the reader of the file, unknown to CONFIG.
+//! A row gives the parser of the words, the default (of Redis 7.2), whether CONFIG SET may change the
+//! directive, and its effect:
 //!
-//! A new directive is one row, at its place in the alphabet, and one field in `fields.rs` if it takes effect.
+//! - `live` rows have a field that the server reads.
+//! - `inert` rows are accepted, checked, stored and written back, without effect. The server log names them
+//!   at startup, with the reason for rows marked `missed`.
+//! - `line` rows are instructions to the parser of the file; CONFIG does not know them.
+//!
+//! A new directive takes a row, in alphabetical order, and a field in `fields.rs` if it has an effect.
 
 use super::fields::Fields;
 use super::file::{self, Handler};
@@ -18,23 +22,23 @@ use super::value::{Before, Kind, Range, Reason, Value, Word};
 
 pub(super) struct Directive {
     pub(super) name: &'static str,
-    /// Another name for it; empty: none.
+    /// A second name; empty if there is none.
     pub(super) alias: &'static str,
     pub(super) kind: Kind,
     pub(super) default: &'static str,
     pub(super) change: Change,
-    /// Patterns of CONFIG GET pass it over; its full name finds it.
+    /// Patterns of CONFIG GET do not match it; its full name does.
     pub(super) hidden: bool,
-    /// It has no effect here, and an operator who sets it counts on the effect that it has elsewhere.
+    /// An operator that sets this inert directive relies on the effect that it has in Redis or Valkey.
     pub(super) missed: bool,
     pub(super) effect: Effect,
 }
 
-/// Who may change it when the server runs.
+/// The clients that may change a directive at run time.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Change {
     Anybody,
-    /// Those whom `enable-protected-configs` names.
+    /// Clients that `enable-protected-configs` permits.
     Permitted,
     Nobody,
 }
@@ -45,7 +49,7 @@ pub(super) enum Effect {
     Line(Handler),
 }
 
-/// The way from the table to a field of `Fields` and back.
+/// Reads and writes a field of `Fields` as a [`Value`].
 #[derive(Clone, Copy)]
 pub(super) struct Field {
     pub(super) load: fn(&Fields) -> Value,
@@ -91,7 +95,7 @@ impl Directive {
         Directive { alias, ..self }
     }
 
-    /// Fixed once the server has started.
+    /// Makes the directive immutable at run time.
     const fn at_start(self) -> Self {
         Directive { change: Change::Nobody, ..self }
     }
@@ -113,7 +117,7 @@ impl Directive {
         same(self.name) || (!self.alias.is_empty() && same(self.alias))
     }
 
-    /// The name and, where there is one, the alias.
+    /// Returns the name and the alias, if any.
     pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
         [self.name, self.alias].into_iter().filter(|name| !name.is_empty())
     }
@@ -125,7 +129,7 @@ impl Directive {
     pub(super) fn default_value(&self) -> Value {
         let word = self.default.as_bytes().to_vec();
         if let Kind::Directory = self.kind {
-            return Value::Text(word); // no look at the disk before there is something to read
+            return Value::Text(word); // parsing would look at the disk
         }
         self.parse(&[word], Before { value: None, repeated: false }).expect("a test reads every default")
     }
@@ -137,7 +141,7 @@ impl Directive {
         }
     }
 
-    /// Why it changes nothing, if so.
+    /// Returns the reason why the directive is inert.
     pub(super) fn why_no_effect(&self) -> Option<&'static str> {
         match self.effect {
             Effect::Inert(why) => Some(why),
@@ -145,18 +149,18 @@ impl Directive {
         }
     }
 
-    /// False for instructions to the reader of the file, which CONFIG does not know.
+    /// Returns false for instructions to the parser of the file, which CONFIG does not know.
     pub(super) fn is_setting(&self) -> bool {
         !matches!(self.effect, Effect::Line(_))
     }
 }
 
-/// The row of a name or an alias, in any case.
+/// Finds the row of a name or an alias, in any case.
 pub(super) fn find(name: &[u8]) -> Option<&'static Directive> {
     DIRECTIVES.iter().find(|row| row.is_named(name))
 }
 
-/// The row of something that CONFIG GET and SET know.
+/// Finds the row of a directive that CONFIG GET and SET know.
 pub(super) fn find_setting(name: &[u8]) -> Option<&'static Directive> {
     find(name).filter(|row| row.is_setting())
 }
@@ -179,9 +183,9 @@ const fn memory(least: i128, most: i128) -> Kind {
     Kind::Memory(Range { least, most })
 }
 
-/// How many of something that an `int` counts in Redis.
+/// A count of type `int` in Redis.
 const COUNT: Kind = integer(0, INT_MAX);
-/// How many of something that may be more than that.
+/// A count of a 64-bit type in Redis.
 const LONG: Kind = integer(0, LONG_MAX);
 const SIZE: Kind = memory(0, LONG_MAX);
 const PORT: Kind = integer(0, 65_535);
@@ -191,268 +195,323 @@ const MODE: Kind = Octal(Range { least: 0, most: 0o777 });
 const SIGNAL: Kind = Choices(&["default", "save", "nosave", "now", "force", "safe", "failover"]);
 
 const ONE_CHANNEL: &str =
-    "a full sync takes one connection, and no memory of the primary's for what is written meanwhile";
-const PLAIN_TCP: &str = "connections are plain TCP";
-const NO_IMPORT: &str = "keys of an import expire like others";
-const NO_CLUSTER: &str = "there is no cluster mode yet";
-const NO_SCRIPTS: &str = "scripts see one environment, without deprecated or insecure functions";
-const NO_TITLE: &str = "the process keeps its name";
-const NO_FORK: &str = "no process is forked";
-const FREED_ASIDE: &str = "large values are always freed by a thread of its own";
-const NO_DEFRAG: &str = "the allocator is not asked to move memory";
-const NO_RDMA: &str = "there is no RDMA";
-const NO_JEMALLOC: &str = "the allocator is another one";
-const OWN_LOOP: &str = "every worker serves its own connections, see threads";
-const ACCEPT_ALL: &str = "all waiting connections are accepted at once";
-const OWN_BATCH: &str = "a pipeline is taken in batches of a fixed size";
-const SEE_AFFINITY: &str = "see thread-affinity";
-const FOR_TESTS: &str = "it serves the tests of another server";
+    "a full sync uses a single connection, and the primary does not buffer writes in memory during the sync";
+const PLAIN_TCP: &str = "multipath TCP is not supported";
+const NO_IMPORT: &str = "there is no import mode: imported keys expire as usual";
+const NO_CLUSTER: &str = "cluster mode is not supported yet";
+const NO_SCRIPTS: &str = "deprecated and insecure Lua functions are never available to scripts";
+const NO_TITLE: &str = "the process title is not changed";
+const NO_FORK: &str = "the server does not fork";
+const FREED_ASIDE: &str = "large values are always freed by a background thread";
+const NO_DEFRAG: &str = "active defragmentation is not supported";
+const NO_RDMA: &str = "RDMA is not supported";
+const NO_JEMALLOC: &str = "the allocator is not jemalloc";
+const OWN_LOOP: &str = "each worker thread serves its own connections, see 'threads'";
+const ACCEPT_ALL: &str = "all pending connections are accepted at once";
+const OWN_BATCH: &str = "the batch size of pipelines is fixed";
+const SEE_AFFINITY: &str = "see 'thread-affinity'";
+const FOR_TESTS: &str = "it is an option for the tests of Redis or Valkey";
 
 #[rustfmt::skip]
 pub(super) static DIRECTIVES: &[Directive] = &[
-    live ("acl-pubsub-default",                   Choice(ChannelsOfNew::NAMES), "resetchannels", field!(acl_pubsub_default)),
-    live ("aclfile",                              Text,                "",                field!(aclfile)).at_start(),
-    live ("acllog-max-len",                       LONG,                "128",             field!(acllog_max_len)),
-    inert("active-defrag-cycle-max",              integer(1, 99),      "25",              NO_DEFRAG),
-    inert("active-defrag-cycle-min",              integer(1, 99),      "1",               NO_DEFRAG),
-    inert("active-defrag-cycle-us",               integer(0, 100_000), "500",             NO_DEFRAG),
-    inert("active-defrag-ignore-bytes",           memory(1, LONG_MAX), "100mb",           NO_DEFRAG),
-    inert("active-defrag-max-scan-fields",        integer(1, LONG_MAX), "1000",           NO_DEFRAG),
-    inert("active-defrag-threshold-lower",        integer(0, 1_000),   "10",              NO_DEFRAG),
-    inert("active-defrag-threshold-upper",        integer(0, 1_000),   "100",             NO_DEFRAG),
-    inert("active-expire-effort",                 integer(1, 10),      "1",               "what is due is found by its deadline, in slices as long as there is something"),
-    inert("activedefrag",                         Flag,                "no",              NO_DEFRAG),
-    inert("activerehashing",                      Flag,                "yes",             "tables grow in small steps of their own"),
-    inert("always-show-logo",                     Flag,                "no",              "there is no logo").at_start(),
-    live ("aof-disable-auto-gc",                  Flag,                "no",              field!(aof_disable_auto_gc)),
-    live ("aof-load-truncated",                   Flag,                "yes",             field!(aof_load_truncated)),
-    inert("aof-rewrite-incremental-fsync",        Flag,                "yes",             "see rdb-save-incremental-fsync"),
-    live ("aof-timestamp-enabled",                Flag,                "no",              field!(aof_timestamp_enabled)),
-    live ("aof-use-rdb-preamble",                 Flag,                "yes",             field!(aof_use_rdb_preamble)),
-    inert("aof_rewrite_cpulist",                  Text,                "",                NO_FORK).at_start().alias("aof-rewrite-cpulist"),
-    live ("appenddirname",                        Checked(append_directory_name), "appendonlydir", field!(appenddirname)).at_start(),
-    live ("appendfilename",                       Checked(append_file_name), "appendonly.aof", field!(appendfilename)).at_start(),
-    live ("appendfsync",                          Choice(Fsync::NAMES), "everysec",       field!(appendfsync)),
-    live ("appendonly",                           Flag,                "no",              field!(appendonly)),
-    live ("appendonly-buffer-limit",              memory(1 << 20, LONG_MAX), "256mb",     field!(appendonly_buffer_limit)),
-    live ("appendonly-direct-io",                 Flag,                "yes",             field!(appendonly_direct_io)),
-    live ("auto-aof-rewrite-min-size",            SIZE,                "64mb",            field!(auto_aof_rewrite_min_size)),
-    live ("auto-aof-rewrite-percentage",          COUNT,               "100",             field!(auto_aof_rewrite_percentage)),
-    inert("availability-zone",                    Text,                "",                NO_CLUSTER).missed(),
-    inert("bgsave_cpulist",                       Text,                "",                NO_FORK).at_start().alias("bgsave-cpulist"),
-    live ("bind",                                 List(&ADDRESSES),    "* -::*",          field!(bind)),
-    live ("bind-source-addr",                     Text,                "",                field!(bind_source_addr)),
-    inert("bio_cpulist",                          Text,                "",                SEE_AFFINITY).at_start().alias("bio-cpulist").missed(),
-    live ("busy-reply-threshold",                 LONG,                "5000",            field!(busy_reply_threshold)).alias("lua-time-limit"),
-    live ("client-output-buffer-limit",           List(&OUTPUT_LIMITS), "normal 0 0 0 slave 256mb 64mb 60 pubsub 32mb 8mb 60", field!(client_output_buffer_limit)),
-    live ("client-query-buffer-limit",            memory(MB, LONG_MAX), "1gb",            field!(client_query_buffer_limit)),
-    inert("cluster-allow-pubsubshard-when-down",  Flag,                "yes",             NO_CLUSTER),
-    inert("cluster-allow-reads-when-down",        Flag,                "no",              NO_CLUSTER),
-    inert("cluster-allow-replica-migration",      Flag,                "yes",             NO_CLUSTER),
-    inert("cluster-announce-bus-port",            PORT,                "0",               NO_CLUSTER),
-    inert("cluster-announce-client-ipv4",         Checked(ipv4),       "",                NO_CLUSTER),
-    inert("cluster-announce-client-ipv6",         Checked(ipv6),       "",                NO_CLUSTER),
-    inert("cluster-announce-client-port",         PORT,                "0",               NO_CLUSTER),
-    inert("cluster-announce-client-tls-port",     PORT,                "0",               NO_CLUSTER),
-    inert("cluster-announce-hostname",            Checked(host_name),  "",                NO_CLUSTER),
-    inert("cluster-announce-human-nodename",      Checked(node_name),  "",                NO_CLUSTER),
-    inert("cluster-announce-ip",                  Checked(announced_ip), "",              NO_CLUSTER),
-    inert("cluster-announce-port",                PORT,                "0",               NO_CLUSTER),
-    inert("cluster-announce-tls-port",            PORT,                "0",               NO_CLUSTER),
-    inert("cluster-blacklist-ttl",                LONG,                "60",              NO_CLUSTER),
-    inert("cluster-config-file",                  Text,                "nodes.conf",      NO_CLUSTER).at_start(),
-    inert("cluster-config-save-behavior",         Choice(&["sync", "best-effort"]), "sync", NO_CLUSTER),
-    inert("cluster-databases",                    integer(1, INT_MAX), "1",               NO_CLUSTER).at_start(),
-    inert("cluster-enabled",                      Checked(no_cluster), "no",              NO_CLUSTER).at_start(),
-    inert("cluster-link-sendbuf-limit",           memory(0, u64::MAX as i128), "0",       NO_CLUSTER),
-    inert("cluster-manual-failover-timeout",      integer(1, INT_MAX), "5000",            NO_CLUSTER),
-    inert("cluster-message-gossip-perc",          integer(1, 100),     "10",              NO_CLUSTER).hidden(),
-    inert("cluster-migration-barrier",            COUNT,               "1",               NO_CLUSTER),
-    inert("cluster-node-timeout",                 LONG,                "15000",           NO_CLUSTER),
-    inert("cluster-ping-interval",                LONG,                "0",               NO_CLUSTER).hidden(),
-    inert("cluster-port",                         PORT,                "0",               NO_CLUSTER).at_start(),
-    inert("cluster-preferred-endpoint-type",      Choice(&["ip", "hostname", "unknown-endpoint"]), "ip", NO_CLUSTER),
-    inert("cluster-replica-no-failover",          Flag,                "no",              NO_CLUSTER).alias("cluster-slave-no-failover"),
-    inert("cluster-replica-validity-factor",      COUNT,               "10",              NO_CLUSTER).alias("cluster-slave-validity-factor"),
-    inert("cluster-require-full-coverage",        Flag,                "yes",             NO_CLUSTER),
-    inert("cluster-slot-migration-log-max-len",   LONG,                "1000",            NO_CLUSTER),
-    inert("cluster-slot-stats-enabled",           Flag,                "no",              NO_CLUSTER),
-    live ("commandlog-large-reply-max-len",       LONG,                "128",             field!(commandlog_large_reply_max_len)),
-    live ("commandlog-large-request-max-len",     LONG,                "128",             field!(commandlog_large_request_max_len)),
-    live ("commandlog-reply-larger-than",         integer(-1, LONG_MAX), "1048576",       field!(commandlog_reply_larger_than)),
-    live ("commandlog-request-larger-than",       integer(-1, LONG_MAX), "1048576",       field!(commandlog_request_larger_than)),
-    live ("crash-log-enabled",                    Flag,                "yes",             field!(crash_log_enabled)),
-    inert("crash-memcheck-enabled",               Flag,                "yes",             "memory is not tested after a crash"),
-    inert("daemonize",                            Flag,                "no",              "the server stays in the foreground, where a service manager wants it").at_start().missed(),
-    live ("databases",                            integer(1, 262_144), "16",              field!(databases)).at_start(),
-    live ("dbfilename",                           Checked(db_file_name), "dump.rdb",      field!(dbfilename)).protected(),
-    inert("debug-context",                        Text,                "",                FOR_TESTS).hidden(),
-    live ("dir",                                  Directory,           ".",               field!(dir)).protected(),
-    inert("disable-thp",                          Flag,                "yes",             "see huge-pages").at_start(),
-    inert("dual-channel-replication-enabled",     Flag,                "no",              ONE_CHANNEL),
-    inert("dynamic-hz",                           Flag,                "yes",             "background work has one clock"),
-    inert("enable-debug-assert",                  Flag,                "no",              FOR_TESTS).at_start().hidden(),
-    live ("enable-debug-command",                 Choice(Permit::NAMES), "no",            field!(enable_debug_command)).at_start(),
-    inert("enable-module-command",                Choice(Permit::NAMES), "no",            "there are no modules").at_start().missed(),
-    live ("enable-protected-configs",             Choice(Permit::NAMES), "no",            field!(enable_protected_configs)).at_start(),
-    inert("extended-redis-compatibility",         Flag,                "no",              "replies are Redis' own already").missed(),
-    live ("hash-max-listpack-entries",            LONG,                "512",             field!(hash_max_listpack_entries)).alias("hash-max-ziplist-entries"),
-    live ("hash-max-listpack-value",              SIZE,                "64",              field!(hash_max_listpack_value)).alias("hash-max-ziplist-value"),
-    inert("hash-seed",                            Text,                "",                "the seed is new at every start").at_start().missed(),
-    inert("hide-user-data-from-log",              Flag,                "yes",             "the log holds names of keys that cannot be loaded, and no values"),
-    live ("hll-sparse-max-bytes",                 SIZE,                "3000",            field!(hll_sparse_max_bytes)),
-    live ("huge-pages",                           Flag,                "yes",             field!(huge_pages)).at_start(),
-    live ("hz",                                   HZ,                  "10",              field!(hz)),
-    inert("ignore-warnings",                      Text,                "",                "there is no warning to ignore"),
-    inert("import-mode",                          Flag,                "no",              NO_IMPORT).missed(),
-    line ("include",                              file::include),
-    inert("io-threads",                           integer(1, 256),     "1",               OWN_LOOP).at_start(),
-    inert("io-threads-always-active",             Flag,                "no",              OWN_LOOP).hidden(),
-    inert("io-threads-do-reads",                  Flag,                "no",              OWN_LOOP).at_start(),
-    inert("jemalloc-bg-thread",                   Flag,                "yes",             NO_JEMALLOC),
-    live ("key-load-delay",                       DELAY,               "0",               field!(key_load_delay)).hidden(),
-    live ("latency-monitor-threshold",            LONG,                "0",               field!(latency_monitor_threshold)),
-    live ("latency-tracking",                     Flag,                "yes",             field!(latency_tracking)),
-    live ("latency-tracking-info-percentiles",    List(&PERCENTILES),  "50 99 99.9",      field!(latency_tracking_info_percentiles)),
-    inert("lazyfree-lazy-eviction",               Flag,                "no",              FREED_ASIDE),
-    inert("lazyfree-lazy-expire",                 Flag,                "no",              FREED_ASIDE),
-    inert("lazyfree-lazy-server-del",             Flag,                "no",              FREED_ASIDE),
-    inert("lazyfree-lazy-user-del",               Flag,                "no",              FREED_ASIDE),
-    live ("lazyfree-lazy-user-flush",             Flag,                "no",              field!(lazyfree_lazy_user_flush)),
-    live ("lfu-decay-time",                       COUNT,               "1",               field!(lfu_decay_time)),
-    live ("lfu-log-factor",                       COUNT,               "10",              field!(lfu_log_factor)),
-    inert("list-compress-depth",                  COUNT,               "0",               "lists are not compressed"),
-    live ("list-max-listpack-size",               DELAY,               "-2",              field!(list_max_listpack_size)).alias("list-max-ziplist-size"),
-    line ("list-max-ziplist-entries",             file::outdated),
-    line ("list-max-ziplist-value",               file::outdated),
-    inert("loading-process-events-interval-bytes", integer(1024, INT_MAX), "2097152",     "workers answer while others load").hidden(),
-    line ("loadmodule",                           file::load_module),
-    inert("locale-collate",                       Text,                "",                "SORT ... ALPHA compares bytes").missed(),
-    inert("log-format",                           Choice(&["legacy", "logfmt", "json"]), "legacy", "log lines have Redis' own form").missed(),
-    inert("log-timestamp-format",                 Choice(&["legacy", "iso8601", "milliseconds"]), "legacy", "log lines have Redis' own form").missed(),
-    live ("logfile",                              Text,                "",                field!(logfile)).at_start(),
-    live ("loglevel",                             Choice(LogLevel::NAMES), "notice",      field!(loglevel)),
-    inert("lua-enable-deprecated-api",            Flag,                "no",              NO_SCRIPTS).at_start().hidden().missed(),
-    inert("lua-enable-insecure-api",              Flag,                "no",              NO_SCRIPTS).protected().hidden().missed(),
-    line ("lua-replicate-commands",               file::outdated),
-    live ("masterauth",                           Text,                "",                field!(masterauth)).alias("primaryauth"),
-    live ("masteruser",                           Text,                "",                field!(masteruser)).alias("primaryuser"),
-    inert("max-new-connections-per-cycle",        integer(1, 1_000),   "10",              ACCEPT_ALL),
-    live ("max-new-tls-connections-per-cycle",    integer(1, 1_000),   "1",               field!(max_new_tls_connections_per_cycle)),
-    live ("maxclients",                           integer(1, u32::MAX as i128), "10000",  field!(maxclients)),
-    live ("maxmemory",                            memory(0, u64::MAX as i128), "0",       field!(maxmemory)),
-    live ("maxmemory-clients",                    MemoryOrPercent,     "0",               field!(maxmemory_clients)),
-    inert("maxmemory-eviction-tenacity",          integer(0, 100),     "10",              "a command that needs memory evicts for it, and others go on"),
-    live ("maxmemory-policy",                     Choice(Policy::NAMES), "noeviction",    field!(maxmemory_policy)),
-    live ("maxmemory-samples",                    integer(1, INT_MAX), "5",               field!(maxmemory_samples)),
-    inert("min-io-threads-avoid-copy-reply",      COUNT,               "7",               OWN_LOOP).hidden(),
-    live ("min-replicas-max-lag",                 COUNT,               "10",              field!(min_replicas_max_lag)).alias("min-slaves-max-lag"),
-    live ("min-replicas-to-write",                COUNT,               "0",               field!(min_replicas_to_write)).alias("min-slaves-to-write"),
-    inert("min-string-size-avoid-copy-reply",     COUNT,               "16384",           OWN_LOOP).hidden(),
-    inert("min-string-size-avoid-copy-reply-threaded", COUNT,          "65536",           OWN_LOOP).hidden(),
-    inert("mptcp",                                Flag,                "no",              PLAIN_TCP).at_start().missed(),
-    inert("no-appendfsync-on-rewrite",            Flag,                "no",              "nobody waits for a sync of the append-only file but who has asked for it"),
-    live ("notify-keyspace-events",               Checked(keyspace_events), "",           field!(notify_keyspace_events)),
-    live ("oom-score-adj",                        Choice(OomScore::NAMES), "no",            field!(oom_score_adj)),
-    live ("oom-score-adj-values",                 List(&OOM_SCORES),   "0 200 800",       field!(oom_score_adj_values)),
-    live ("pidfile",                              Text,                "",                field!(pidfile)).at_start(),
-    live ("port",                                 PORT,                "6379",            field!(port)),
-    inert("prefetch-batch-max-size",              integer(0, 128),     "16",              OWN_BATCH),
-    inert("proc-title-template",                  Checked(title_template), "{title} {listen-addr} {server-mode}", NO_TITLE),
-    inert("propagation-error-behavior",           Choice(&["ignore", "panic", "panic-on-replicas"]), "ignore", "commands of the primary that fail are counted and logged").missed(),
-    live ("protected-mode",                       Flag,                "yes",             field!(protected_mode)),
-    live ("proto-max-bulk-len",                   memory(MB, LONG_MAX), "512mb",          field!(proto_max_bulk_len)),
-    live ("rdb-del-sync-files",                   Flag,                "no",              field!(rdb_del_sync_files)),
-    live ("rdb-key-save-delay",                   DELAY,               "0",               field!(rdb_key_save_delay)).hidden(),
-    live ("rdb-save-incremental-fsync",           Flag,                "yes",             field!(rdb_save_incremental_fsync)),
-    inert("rdb-version-check",                    Choice(&["strict", "relaxed"]), "strict", "a file of a version that is not known is refused").missed(),
-    live ("rdbchecksum",                          Flag,                "yes",             field!(rdbchecksum)).at_start(),
-    live ("rdbcompression",                       Flag,                "yes",             field!(rdbcompression)),
-    inert("rdma-bind",                            List(&ADDRESSES),    "",                NO_RDMA).missed(),
-    inert("rdma-completion-vector",               integer(-1, 1_024),  "-1",              NO_RDMA).at_start(),
-    inert("rdma-port",                            PORT,                "0",               NO_RDMA).missed(),
-    inert("rdma-rx-size",                         integer(65_536, 16 * MB), "1048576",    NO_RDMA).at_start(),
-    line ("rename-command",                       file::rename_command),
-    live ("repl-backlog-size",                    memory(1, LONG_MAX), "1mb",             field!(repl_backlog_size)),
-    live ("repl-backlog-ttl",                     LONG,                "3600",            field!(repl_backlog_ttl)),
-    live ("repl-disable-tcp-nodelay",             Flag,                "no",              field!(repl_disable_tcp_nodelay)),
-    live ("repl-diskless-load",                   Choice(DisklessLoad::NAMES), "disabled", field!(repl_diskless_load)),
-    live ("repl-diskless-sync",                   Flag,                "yes",             field!(repl_diskless_sync)),
-    live ("repl-diskless-sync-delay",             COUNT,               "5",               field!(repl_diskless_sync_delay)),
-    live ("repl-diskless-sync-max-replicas",      COUNT,               "0",               field!(repl_diskless_sync_max_replicas)),
-    inert("repl-mptcp",                           Flag,                "no",              PLAIN_TCP).at_start().missed(),
-    live ("repl-ping-replica-period",             integer(1, INT_MAX), "10",              field!(repl_ping_replica_period)).alias("repl-ping-slave-period"),
-    live ("repl-timeout",                         integer(1, INT_MAX), "60",              field!(repl_timeout)),
-    live ("replica-announce-ip",                  Text,                "",                field!(replica_announce_ip)).alias("slave-announce-ip"),
-    live ("replica-announce-port",                PORT,                "0",               field!(replica_announce_port)).alias("slave-announce-port"),
-    live ("replica-announced",                    Flag,                "yes",             field!(replica_announced)),
-    inert("replica-ignore-disk-write-errors",     Flag,                "no",              "what the primary sends is always applied; the log on disk catches up"),
-    live ("replica-ignore-maxmemory",             Flag,                "yes",             field!(replica_ignore_maxmemory)).alias("slave-ignore-maxmemory"),
-    inert("replica-lazy-flush",                   Flag,                "no",              "the data of before are always freed by a thread of its own").alias("slave-lazy-flush"),
-    live ("replica-priority",                     COUNT,               "100",             field!(replica_priority)).alias("slave-priority"),
-    live ("replica-read-only",                    Flag,                "yes",             field!(replica_read_only)).alias("slave-read-only"),
-    live ("replica-serve-stale-data",             Flag,                "yes",             field!(replica_serve_stale_data)).alias("slave-serve-stale-data"),
-    live ("replicaof",                            List(&PRIMARY),      "",                field!(replicaof)).at_start().alias("slaveof"),
-    live ("requirepass",                          Text,                "",                field!(requirepass)),
-    inert("sanitize-dump-payload",                Choice(&["no", "yes", "clients"]), "no", "every payload and file is checked in depth"),
-    live ("save",                                 List(&SAVE_POINTS),  "3600 1 300 100 60 10000", field!(save)),
-    line ("sentinel",                             file::sentinel),
-    inert("server_cpulist",                       Text,                "",                SEE_AFFINITY).at_start().alias("server-cpulist").missed(),
-    live ("set-max-intset-entries",               LONG,                "512",             field!(set_max_intset_entries)),
-    live ("set-max-listpack-entries",             LONG,                "128",             field!(set_max_listpack_entries)),
-    live ("set-max-listpack-value",               LONG,                "64",              field!(set_max_listpack_value)),
-    inert("set-proc-title",                       Flag,                "yes",             NO_TITLE).at_start(),
-    live ("shutdown-on-sigint",                   SIGNAL,              "default",         field!(shutdown_on_sigint)),
-    live ("shutdown-on-sigterm",                  SIGNAL,              "default",         field!(shutdown_on_sigterm)),
-    live ("shutdown-timeout",                     COUNT,               "10",              field!(shutdown_timeout)),
-    inert("slot-migration-max-failover-repl-bytes", memory(-1, LONG_MAX), "0",            NO_CLUSTER),
-    live ("slowlog-log-slower-than",              integer(-1, LONG_MAX), "10000",         field!(slowlog_log_slower_than)).alias("commandlog-execution-slower-than"),
-    live ("slowlog-max-len",                      LONG,                "128",             field!(slowlog_max_len)).alias("commandlog-slow-execution-max-len"),
-    live ("snapshot-buffer-limit",                memory(1 << 20, LONG_MAX), "1gb",       field!(snapshot_buffer_limit)),
-    live ("snapshot-direct-io",                   Flag,                "yes",             field!(snapshot_direct_io)),
-    live ("snapshot-max-mbps",                    COUNT,               "0",               field!(snapshot_max_mbps)),
-    inert("socket-mark-id",                       integer(0, u32::MAX as i128), "0",      "sockets are not marked").at_start().missed(),
-    live ("stop-writes-on-bgsave-error",          Flag,                "yes",             field!(stop_writes_on_bgsave_error)),
-    live ("stream-node-max-bytes",                SIZE,                "4096",            field!(stream_node_max_bytes)),
-    live ("stream-node-max-entries",              LONG,                "100",             field!(stream_node_max_entries)),
-    live ("supervised",                           Choice(Supervised::NAMES), "no",        field!(supervised)).at_start(),
-    live ("syslog-enabled",                       Flag,                "no",              field!(syslog_enabled)).at_start(),
-    live ("syslog-facility",                      Choice(Facility::NAMES), "local0",        field!(syslog_facility)).at_start(),
-    live ("syslog-ident",                         Text,                "redis",           field!(syslog_ident)).at_start(),
-    live ("tcp-backlog",                          COUNT,               "511",             field!(tcp_backlog)).at_start(),
-    live ("tcp-keepalive",                        COUNT,               "300",             field!(tcp_keepalive)),
-    live ("thread-affinity",                      Checked(cpu_list),   "",                field!(thread_affinity)).at_start(),
-    live ("threads",                              integer(0, 256),     "0",               field!(threads)).at_start(),
-    live ("timeout",                              COUNT,               "0",               field!(timeout)),
-    live ("tls-auth-clients",                     Choice(AuthClients::NAMES), "yes", field!(tls_auth_clients)),
-    live ("tls-auth-clients-user",                Choice(CertifiedUser::NAMES), "off", field!(tls_auth_clients_user)),
-    live ("tls-auto-reload-interval",             COUNT,               "0",               field!(tls_auto_reload_interval)),
-    live ("tls-ca-cert-dir",                      Text,                "",                field!(tls_ca_cert_dir)),
-    live ("tls-ca-cert-file",                     Text,                "",                field!(tls_ca_cert_file)),
-    live ("tls-cert-file",                        Text,                "",                field!(tls_cert_file)),
-    live ("tls-ciphers",                          Text,                "",                field!(tls_ciphers)),
-    live ("tls-ciphersuites",                     Text,                "",                field!(tls_ciphersuites)),
-    live ("tls-client-cert-file",                 Text,                "",                field!(tls_client_cert_file)),
-    live ("tls-client-key-file",                  Text,                "",                field!(tls_client_key_file)),
-    live ("tls-client-key-file-pass",             Text,                "",                field!(tls_client_key_file_pass)),
-    live ("tls-cluster",                          Flag,                "no",              field!(tls_cluster)),
-    live ("tls-dh-params-file",                   Text,                "",                field!(tls_dh_params_file)),
-    live ("tls-key-file",                         Text,                "",                field!(tls_key_file)),
-    live ("tls-key-file-pass",                    Text,                "",                field!(tls_key_file_pass)),
-    live ("tls-port",                             PORT,                "0",               field!(tls_port)),
-    live ("tls-prefer-server-ciphers",            Flag,                "no",              field!(tls_prefer_server_ciphers)),
-    live ("tls-protocols",                        Text,                "",                field!(tls_protocols)),
-    live ("tls-replication",                      Flag,                "no",              field!(tls_replication)),
-    live ("tls-session-cache-size",               COUNT,               "20480",           field!(tls_session_cache_size)),
-    live ("tls-session-cache-timeout",            COUNT,               "300",             field!(tls_session_cache_timeout)),
-    live ("tls-session-caching",                  Flag,                "yes",             field!(tls_session_caching)),
-    live ("tracking-table-max-keys",              LONG,                "1000000",         field!(tracking_table_max_keys)),
-    live ("unixsocket",                           Text,                "",                field!(unixsocket)).at_start(),
-    inert("unixsocketgroup",                      Text,                "",                "the socket keeps the group of the process").at_start().missed(),
-    live ("unixsocketperm",                       MODE,                "0",               field!(unixsocketperm)).at_start(),
-    inert("use-exit-on-panic",                    Flag,                "no",              FOR_TESTS).hidden(),
-    line ("user",                                 file::user),
-    inert("watchdog-period",                      COUNT,               "0",               "the stages of every command are timed anyway").hidden(),
-    live ("zset-max-listpack-entries",            LONG,                "128",             field!(zset_max_listpack_entries)).alias("zset-max-ziplist-entries"),
-    live ("zset-max-listpack-value",              SIZE,                "64",              field!(zset_max_listpack_value)).alias("zset-max-ziplist-value"),
+    live ("acl-pubsub-default",            Choice(ChannelsOfNew::NAMES), "resetchannels",
+          field!(acl_pubsub_default)),
+    live ("aclfile",                       Text,   "",        field!(aclfile)).at_start(),
+    live ("acllog-max-len",                LONG,   "128",     field!(acllog_max_len)),
+    inert("active-defrag-cycle-max",       integer(1, 99), "25", NO_DEFRAG),
+    inert("active-defrag-cycle-min",       integer(1, 99), "1", NO_DEFRAG),
+    inert("active-defrag-cycle-us",        integer(0, 100_000), "500", NO_DEFRAG),
+    inert("active-defrag-ignore-bytes",    memory(1, LONG_MAX), "100mb", NO_DEFRAG),
+    inert("active-defrag-max-scan-fields", integer(1, LONG_MAX), "1000", NO_DEFRAG),
+    inert("active-defrag-threshold-lower", integer(0, 1_000), "10", NO_DEFRAG),
+    inert("active-defrag-threshold-upper", integer(0, 1_000), "100", NO_DEFRAG),
+    inert("active-expire-effort",          integer(1, 10), "1",
+          "expired keys are found by deadline and removed in time slices until none is left"),
+    inert("activedefrag",                  Flag,   "no",      NO_DEFRAG),
+    inert("activerehashing",               Flag,   "yes",     "hash tables always grow incrementally"),
+    inert("always-show-logo",              Flag,   "no",      "no logo is printed").at_start(),
+    live ("aof-disable-auto-gc",           Flag,   "no",      field!(aof_disable_auto_gc)),
+    live ("aof-load-truncated",            Flag,   "yes",     field!(aof_load_truncated)),
+    inert("aof-rewrite-incremental-fsync", Flag,   "yes",     "see 'rdb-save-incremental-fsync'"),
+    live ("aof-timestamp-enabled",         Flag,   "no",      field!(aof_timestamp_enabled)),
+    live ("aof-use-rdb-preamble",          Flag,   "yes",     field!(aof_use_rdb_preamble)),
+    inert("aof_rewrite_cpulist",           Text,   "",
+          NO_FORK).at_start().alias("aof-rewrite-cpulist"),
+    live ("appenddirname",                 Checked(append_directory_name), "appendonlydir",
+          field!(appenddirname)).at_start(),
+    live ("appendfilename",                Checked(append_file_name), "appendonly.aof",
+          field!(appendfilename)).at_start(),
+    live ("appendfsync",                   Choice(Fsync::NAMES), "everysec", field!(appendfsync)),
+    live ("appendonly",                    Flag,   "no",      field!(appendonly)),
+    live ("appendonly-buffer-limit",       memory(1 << 20, LONG_MAX), "256mb",
+          field!(appendonly_buffer_limit)),
+    live ("appendonly-direct-io",          Flag,   "yes",     field!(appendonly_direct_io)),
+    live ("auto-aof-rewrite-min-size",     SIZE,   "64mb",    field!(auto_aof_rewrite_min_size)),
+    live ("auto-aof-rewrite-percentage",   COUNT,  "100",     field!(auto_aof_rewrite_percentage)),
+    inert("availability-zone",             Text,   "",        NO_CLUSTER).missed(),
+    inert("bgsave_cpulist",                Text,   "",        NO_FORK).at_start().alias("bgsave-cpulist"),
+    live ("bind",                          List(&ADDRESSES), "* -::*", field!(bind)),
+    live ("bind-source-addr",              Text,   "",        field!(bind_source_addr)),
+    inert("bio_cpulist",                   Text,   "",
+          SEE_AFFINITY).at_start().alias("bio-cpulist").missed(),
+    live ("busy-reply-threshold",          LONG,   "5000",
+          field!(busy_reply_threshold)).alias("lua-time-limit"),
+    live ("client-output-buffer-limit",    List(&OUTPUT_LIMITS),
+          "normal 0 0 0 slave 256mb 64mb 60 pubsub 32mb 8mb 60", field!(client_output_buffer_limit)),
+    live ("client-query-buffer-limit",     memory(MB, LONG_MAX), "1gb", field!(client_query_buffer_limit)),
+    inert("cluster-allow-pubsubshard-when-down", Flag, "yes", NO_CLUSTER),
+    inert("cluster-allow-reads-when-down", Flag,   "no",      NO_CLUSTER),
+    inert("cluster-allow-replica-migration", Flag, "yes",     NO_CLUSTER),
+    inert("cluster-announce-bus-port",     PORT,   "0",       NO_CLUSTER),
+    inert("cluster-announce-client-ipv4",  Checked(ipv4), "", NO_CLUSTER),
+    inert("cluster-announce-client-ipv6",  Checked(ipv6), "", NO_CLUSTER),
+    inert("cluster-announce-client-port",  PORT,   "0",       NO_CLUSTER),
+    inert("cluster-announce-client-tls-port", PORT, "0",      NO_CLUSTER),
+    inert("cluster-announce-hostname",     Checked(host_name), "", NO_CLUSTER),
+    inert("cluster-announce-human-nodename", Checked(node_name), "", NO_CLUSTER),
+    inert("cluster-announce-ip",           Checked(announced_ip), "", NO_CLUSTER),
+    inert("cluster-announce-port",         PORT,   "0",       NO_CLUSTER),
+    inert("cluster-announce-tls-port",     PORT,   "0",       NO_CLUSTER),
+    inert("cluster-blacklist-ttl",         LONG,   "60",      NO_CLUSTER),
+    inert("cluster-config-file",           Text,   "nodes.conf", NO_CLUSTER).at_start(),
+    inert("cluster-config-save-behavior",  Choice(&["sync", "best-effort"]), "sync", NO_CLUSTER),
+    inert("cluster-databases",             integer(1, INT_MAX), "1", NO_CLUSTER).at_start(),
+    inert("cluster-enabled",               Checked(no_cluster), "no", NO_CLUSTER).at_start(),
+    inert("cluster-link-sendbuf-limit",    memory(0, u64::MAX as i128), "0", NO_CLUSTER),
+    inert("cluster-manual-failover-timeout", integer(1, INT_MAX), "5000", NO_CLUSTER),
+    inert("cluster-message-gossip-perc",   integer(1, 100), "10", NO_CLUSTER).hidden(),
+    inert("cluster-migration-barrier",     COUNT,  "1",       NO_CLUSTER),
+    inert("cluster-node-timeout",          LONG,   "15000",   NO_CLUSTER),
+    inert("cluster-ping-interval",         LONG,   "0",       NO_CLUSTER).hidden(),
+    inert("cluster-port",                  PORT,   "0",       NO_CLUSTER).at_start(),
+    inert("cluster-preferred-endpoint-type", Choice(&["ip", "hostname", "unknown-endpoint"]), "ip",
+          NO_CLUSTER),
+    inert("cluster-replica-no-failover",   Flag,   "no",      NO_CLUSTER).alias("cluster-slave-no-failover"),
+    inert("cluster-replica-validity-factor", COUNT, "10",
+          NO_CLUSTER).alias("cluster-slave-validity-factor"),
+    inert("cluster-require-full-coverage", Flag,   "yes",     NO_CLUSTER),
+    inert("cluster-slot-migration-log-max-len", LONG, "1000", NO_CLUSTER),
+    inert("cluster-slot-stats-enabled",    Flag,   "no",      NO_CLUSTER),
+    live ("commandlog-large-reply-max-len", LONG,  "128",     field!(commandlog_large_reply_max_len)),
+    live ("commandlog-large-request-max-len", LONG, "128",    field!(commandlog_large_request_max_len)),
+    live ("commandlog-reply-larger-than",  integer(-1, LONG_MAX), "1048576",
+          field!(commandlog_reply_larger_than)),
+    live ("commandlog-request-larger-than", integer(-1, LONG_MAX), "1048576",
+          field!(commandlog_request_larger_than)),
+    live ("crash-log-enabled",             Flag,   "yes",     field!(crash_log_enabled)),
+    inert("crash-memcheck-enabled",        Flag,   "yes",     "there is no memory test after a crash"),
+    inert("daemonize",                     Flag,   "no",
+          "the server always runs in the foreground, for a service manager").at_start().missed(),
+    live ("databases",                     integer(1, 262_144), "16", field!(databases)).at_start(),
+    live ("dbfilename",                    Checked(db_file_name), "dump.rdb", field!(dbfilename)).protected(),
+    inert("debug-context",                 Text,   "",        FOR_TESTS).hidden(),
+    live ("dir",                           Directory, ".",    field!(dir)).protected(),
+    inert("disable-thp",                   Flag,   "yes",     "see 'huge-pages'").at_start(),
+    inert("dual-channel-replication-enabled", Flag, "no",     ONE_CHANNEL),
+    inert("dynamic-hz",                    Flag,   "yes",     "background work does not depend on hz"),
+    inert("enable-debug-assert",           Flag,   "no",      FOR_TESTS).at_start().hidden(),
+    live ("enable-debug-command",          Choice(Permit::NAMES), "no",
+          field!(enable_debug_command)).at_start(),
+    inert("enable-module-command",         Choice(Permit::NAMES), "no",
+          "modules are not supported").at_start().missed(),
+    live ("enable-protected-configs",      Choice(Permit::NAMES), "no",
+          field!(enable_protected_configs)).at_start(),
+    inert("extended-redis-compatibility",  Flag,   "no",      "replies always follow Redis").missed(),
+    live ("hash-max-listpack-entries",     LONG,   "512",
+          field!(hash_max_listpack_entries)).alias("hash-max-ziplist-entries"),
+    live ("hash-max-listpack-value",       SIZE,   "64",
+          field!(hash_max_listpack_value)).alias("hash-max-ziplist-value"),
+    inert("hash-seed",                     Text,   "",
+          "each start generates a new seed").at_start().missed(),
+    inert("hide-user-data-from-log",       Flag,   "yes",
+          "the server log has no values, only names of keys that cannot be loaded"),
+    live ("hll-sparse-max-bytes",          SIZE,   "3000",    field!(hll_sparse_max_bytes)),
+    live ("huge-pages",                    Flag,   "yes",     field!(huge_pages)).at_start(),
+    live ("hz",                            HZ,     "10",      field!(hz)),
+    inert("ignore-warnings",               Text,   "",        "there are no warnings to ignore"),
+    inert("import-mode",                   Flag,   "no",      NO_IMPORT).missed(),
+    line ("include",                       file::include),
+    inert("io-threads",                    integer(1, 256), "1", OWN_LOOP).at_start(),
+    inert("io-threads-always-active",      Flag,   "no",      OWN_LOOP).hidden(),
+    inert("io-threads-do-reads",           Flag,   "no",      OWN_LOOP).at_start(),
+    inert("jemalloc-bg-thread",            Flag,   "yes",     NO_JEMALLOC),
+    live ("key-load-delay",                DELAY,  "0",       field!(key_load_delay)).hidden(),
+    live ("latency-monitor-threshold",     LONG,   "0",       field!(latency_monitor_threshold)),
+    live ("latency-tracking",              Flag,   "yes",     field!(latency_tracking)),
+    live ("latency-tracking-info-percentiles", List(&PERCENTILES), "50 99 99.9",
+          field!(latency_tracking_info_percentiles)),
+    inert("lazyfree-lazy-eviction",        Flag,   "no",      FREED_ASIDE),
+    inert("lazyfree-lazy-expire",          Flag,   "no",      FREED_ASIDE),
+    inert("lazyfree-lazy-server-del",      Flag,   "no",      FREED_ASIDE),
+    inert("lazyfree-lazy-user-del",        Flag,   "no",      FREED_ASIDE),
+    live ("lazyfree-lazy-user-flush",      Flag,   "no",      field!(lazyfree_lazy_user_flush)),
+    live ("lfu-decay-time",                COUNT,  "1",       field!(lfu_decay_time)),
+    live ("lfu-log-factor",                COUNT,  "10",      field!(lfu_log_factor)),
+    inert("list-compress-depth",           COUNT,  "0",       "lists are not compressed"),
+    live ("list-max-listpack-size",        DELAY,  "-2",
+          field!(list_max_listpack_size)).alias("list-max-ziplist-size"),
+    line ("list-max-ziplist-entries",      file::outdated),
+    line ("list-max-ziplist-value",        file::outdated),
+    inert("loading-process-events-interval-bytes", integer(1024, INT_MAX), "2097152",
+          "workers serve clients while the data is loaded").hidden(),
+    line ("loadmodule",                    file::load_module),
+    inert("locale-collate",                Text,   "",        "SORT ALPHA compares bytes").missed(),
+    inert("log-format",                    Choice(&["legacy", "logfmt", "json"]), "legacy",
+          "log lines always have the format of Redis").missed(),
+    inert("log-timestamp-format",          Choice(&["legacy", "iso8601", "milliseconds"]), "legacy",
+          "log lines always have the format of Redis").missed(),
+    live ("logfile",                       Text,   "",        field!(logfile)).at_start(),
+    live ("loglevel",                      Choice(LogLevel::NAMES), "notice", field!(loglevel)),
+    inert("lua-enable-deprecated-api",     Flag,   "no",      NO_SCRIPTS).at_start().hidden().missed(),
+    inert("lua-enable-insecure-api",       Flag,   "no",      NO_SCRIPTS).protected().hidden().missed(),
+    line ("lua-replicate-commands",        file::outdated),
+    live ("masterauth",                    Text,   "",        field!(masterauth)).alias("primaryauth"),
+    live ("masteruser",                    Text,   "",        field!(masteruser)).alias("primaryuser"),
+    inert("max-new-connections-per-cycle", integer(1, 1_000), "10", ACCEPT_ALL),
+    live ("max-new-tls-connections-per-cycle", integer(1, 1_000), "1",
+          field!(max_new_tls_connections_per_cycle)),
+    live ("maxclients",                    integer(1, u32::MAX as i128), "10000", field!(maxclients)),
+    live ("maxmemory",                     memory(0, u64::MAX as i128), "0", field!(maxmemory)),
+    live ("maxmemory-clients",             MemoryOrPercent, "0", field!(maxmemory_clients)),
+    inert("maxmemory-eviction-tenacity",   integer(0, 100), "10",
+          "a command evicts the memory that it needs, without delaying other commands"),
+    live ("maxmemory-policy",              Choice(Policy::NAMES), "noeviction", field!(maxmemory_policy)),
+    live ("maxmemory-samples",             integer(1, INT_MAX), "5", field!(maxmemory_samples)),
+    inert("min-io-threads-avoid-copy-reply", COUNT, "7",      OWN_LOOP).hidden(),
+    live ("min-replicas-max-lag",          COUNT,  "10",
+          field!(min_replicas_max_lag)).alias("min-slaves-max-lag"),
+    live ("min-replicas-to-write",         COUNT,  "0",
+          field!(min_replicas_to_write)).alias("min-slaves-to-write"),
+    inert("min-string-size-avoid-copy-reply", COUNT, "16384", OWN_LOOP).hidden(),
+    inert("min-string-size-avoid-copy-reply-threaded", COUNT, "65536", OWN_LOOP).hidden(),
+    inert("mptcp",                         Flag,   "no",      PLAIN_TCP).at_start().missed(),
+    inert("no-appendfsync-on-rewrite",     Flag,   "no",
+          "a slow fsync of the append-only file delays only clients that wait for it"),
+    live ("notify-keyspace-events",        Checked(keyspace_events), "", field!(notify_keyspace_events)),
+    live ("oom-score-adj",                 Choice(OomScore::NAMES), "no", field!(oom_score_adj)),
+    live ("oom-score-adj-values",          List(&OOM_SCORES), "0 200 800", field!(oom_score_adj_values)),
+    live ("pidfile",                       Text,   "",        field!(pidfile)).at_start(),
+    live ("port",                          PORT,   "6379",    field!(port)),
+    inert("prefetch-batch-max-size",       integer(0, 128), "16", OWN_BATCH),
+    inert("proc-title-template",           Checked(title_template), "{title} {listen-addr} {server-mode}",
+          NO_TITLE),
+    inert("propagation-error-behavior",    Choice(&["ignore", "panic", "panic-on-replicas"]), "ignore",
+          "failed commands of the primary are always counted and logged").missed(),
+    live ("protected-mode",                Flag,   "yes",     field!(protected_mode)),
+    live ("proto-max-bulk-len",            memory(MB, LONG_MAX), "512mb", field!(proto_max_bulk_len)),
+    live ("rdb-del-sync-files",            Flag,   "no",      field!(rdb_del_sync_files)),
+    live ("rdb-key-save-delay",            DELAY,  "0",       field!(rdb_key_save_delay)).hidden(),
+    live ("rdb-save-incremental-fsync",    Flag,   "yes",     field!(rdb_save_incremental_fsync)),
+    inert("rdb-version-check",             Choice(&["strict", "relaxed"]), "strict",
+          "files of an unknown version are always refused").missed(),
+    live ("rdbchecksum",                   Flag,   "yes",     field!(rdbchecksum)).at_start(),
+    live ("rdbcompression",                Flag,   "yes",     field!(rdbcompression)),
+    inert("rdma-bind",                     List(&ADDRESSES), "", NO_RDMA).missed(),
+    inert("rdma-completion-vector",        integer(-1, 1_024), "-1", NO_RDMA).at_start(),
+    inert("rdma-port",                     PORT,   "0",       NO_RDMA).missed(),
+    inert("rdma-rx-size",                  integer(65_536, 16 * MB), "1048576", NO_RDMA).at_start(),
+    line ("rename-command",                file::rename_command),
+    live ("repl-backlog-size",             memory(1, LONG_MAX), "1mb", field!(repl_backlog_size)),
+    live ("repl-backlog-ttl",              LONG,   "3600",    field!(repl_backlog_ttl)),
+    live ("repl-disable-tcp-nodelay",      Flag,   "no",      field!(repl_disable_tcp_nodelay)),
+    live ("repl-diskless-load",            Choice(DisklessLoad::NAMES), "disabled",
+          field!(repl_diskless_load)),
+    live ("repl-diskless-sync",            Flag,   "yes",     field!(repl_diskless_sync)),
+    live ("repl-diskless-sync-delay",      COUNT,  "5",       field!(repl_diskless_sync_delay)),
+    live ("repl-diskless-sync-max-replicas", COUNT, "0",      field!(repl_diskless_sync_max_replicas)),
+    inert("repl-mptcp",                    Flag,   "no",      PLAIN_TCP).at_start().missed(),
+    live ("repl-ping-replica-period",      integer(1, INT_MAX), "10",
+          field!(repl_ping_replica_period)).alias("repl-ping-slave-period"),
+    live ("repl-timeout",                  integer(1, INT_MAX), "60", field!(repl_timeout)),
+    live ("replica-announce-ip",           Text,   "",
+          field!(replica_announce_ip)).alias("slave-announce-ip"),
+    live ("replica-announce-port",         PORT,   "0",
+          field!(replica_announce_port)).alias("slave-announce-port"),
+    live ("replica-announced",             Flag,   "yes",     field!(replica_announced)),
+    inert("replica-ignore-disk-write-errors", Flag, "no",
+          "commands of the primary are always applied, and written to disk when it recovers"),
+    live ("replica-ignore-maxmemory",      Flag,   "yes",
+          field!(replica_ignore_maxmemory)).alias("slave-ignore-maxmemory"),
+    inert("replica-lazy-flush",            Flag,   "no",
+          "the previous data is always freed by a background thread").alias("slave-lazy-flush"),
+    live ("replica-priority",              COUNT,  "100",
+          field!(replica_priority)).alias("slave-priority"),
+    live ("replica-read-only",             Flag,   "yes",
+          field!(replica_read_only)).alias("slave-read-only"),
+    live ("replica-serve-stale-data",      Flag,   "yes",
+          field!(replica_serve_stale_data)).alias("slave-serve-stale-data"),
+    live ("replicaof",                     List(&PRIMARY), "", field!(replicaof)).at_start().alias("slaveof"),
+    live ("requirepass",                   Text,   "",        field!(requirepass)),
+    inert("sanitize-dump-payload",         Choice(&["no", "yes", "clients"]), "no",
+          "payloads and files are always fully validated"),
+    live ("save",                          List(&SAVE_POINTS), "3600 1 300 100 60 10000", field!(save)),
+    line ("sentinel",                      file::sentinel),
+    inert("server_cpulist",                Text,   "",
+          SEE_AFFINITY).at_start().alias("server-cpulist").missed(),
+    live ("set-max-intset-entries",        LONG,   "512",     field!(set_max_intset_entries)),
+    live ("set-max-listpack-entries",      LONG,   "128",     field!(set_max_listpack_entries)),
+    live ("set-max-listpack-value",        LONG,   "64",      field!(set_max_listpack_value)),
+    inert("set-proc-title",                Flag,   "yes",     NO_TITLE).at_start(),
+    live ("shutdown-on-sigint",            SIGNAL, "default", field!(shutdown_on_sigint)),
+    live ("shutdown-on-sigterm",           SIGNAL, "default", field!(shutdown_on_sigterm)),
+    live ("shutdown-timeout",              COUNT,  "10",      field!(shutdown_timeout)),
+    inert("slot-migration-max-failover-repl-bytes", memory(-1, LONG_MAX), "0", NO_CLUSTER),
+    live ("slowlog-log-slower-than",       integer(-1, LONG_MAX), "10000",
+          field!(slowlog_log_slower_than)).alias("commandlog-execution-slower-than"),
+    live ("slowlog-max-len",               LONG,   "128",
+          field!(slowlog_max_len)).alias("commandlog-slow-execution-max-len"),
+    live ("snapshot-buffer-limit",         memory(1 << 20, LONG_MAX), "1gb", field!(snapshot_buffer_limit)),
+    live ("snapshot-direct-io",            Flag,   "yes",     field!(snapshot_direct_io)),
+    live ("snapshot-max-mbps",             COUNT,  "0",       field!(snapshot_max_mbps)),
+    inert("socket-mark-id",                integer(0, u32::MAX as i128), "0",
+          "socket marks are not supported").at_start().missed(),
+    live ("stop-writes-on-bgsave-error",   Flag,   "yes",     field!(stop_writes_on_bgsave_error)),
+    live ("stream-node-max-bytes",         SIZE,   "4096",    field!(stream_node_max_bytes)),
+    live ("stream-node-max-entries",       LONG,   "100",     field!(stream_node_max_entries)),
+    live ("supervised",                    Choice(Supervised::NAMES), "no", field!(supervised)).at_start(),
+    live ("syslog-enabled",                Flag,   "no",      field!(syslog_enabled)).at_start(),
+    live ("syslog-facility",               Choice(Facility::NAMES), "local0",
+          field!(syslog_facility)).at_start(),
+    live ("syslog-ident",                  Text,   "redis",   field!(syslog_ident)).at_start(),
+    live ("tcp-backlog",                   COUNT,  "511",     field!(tcp_backlog)).at_start(),
+    live ("tcp-keepalive",                 COUNT,  "300",     field!(tcp_keepalive)),
+    live ("thread-affinity",               Checked(cpu_list), "", field!(thread_affinity)).at_start(),
+    live ("threads",                       integer(0, 256), "0", field!(threads)).at_start(),
+    live ("timeout",                       COUNT,  "0",       field!(timeout)),
+    live ("tls-auth-clients",              Choice(AuthClients::NAMES), "yes", field!(tls_auth_clients)),
+    live ("tls-auth-clients-user",         Choice(CertifiedUser::NAMES), "off",
+          field!(tls_auth_clients_user)),
+    live ("tls-auto-reload-interval",      COUNT,  "0",       field!(tls_auto_reload_interval)),
+    live ("tls-ca-cert-dir",               Text,   "",        field!(tls_ca_cert_dir)),
+    live ("tls-ca-cert-file",              Text,   "",        field!(tls_ca_cert_file)),
+    live ("tls-cert-file",                 Text,   "",        field!(tls_cert_file)),
+    live ("tls-ciphers",                   Text,   "",        field!(tls_ciphers)),
+    live ("tls-ciphersuites",              Text,   "",        field!(tls_ciphersuites)),
+    live ("tls-client-cert-file",          Text,   "",        field!(tls_client_cert_file)),
+    live ("tls-client-key-file",           Text,   "",        field!(tls_client_key_file)),
+    live ("tls-client-key-file-pass",      Text,   "",        field!(tls_client_key_file_pass)),
+    live ("tls-cluster",                   Flag,   "no",      field!(tls_cluster)),
+    live ("tls-dh-params-file",            Text,   "",        field!(tls_dh_params_file)),
+    live ("tls-key-file",                  Text,   "",        field!(tls_key_file)),
+    live ("tls-key-file-pass",             Text,   "",        field!(tls_key_file_pass)),
+    live ("tls-port",                      PORT,   "0",       field!(tls_port)),
+    live ("tls-prefer-server-ciphers",     Flag,   "no",      field!(tls_prefer_server_ciphers)),
+    live ("tls-protocols",                 Text,   "",        field!(tls_protocols)),
+    live ("tls-replication",               Flag,   "no",      field!(tls_replication)),
+    live ("tls-session-cache-size",        COUNT,  "20480",   field!(tls_session_cache_size)),
+    live ("tls-session-cache-timeout",     COUNT,  "300",     field!(tls_session_cache_timeout)),
+    live ("tls-session-caching",           Flag,   "yes",     field!(tls_session_caching)),
+    live ("tracking-table-max-keys",       LONG,   "1000000", field!(tracking_table_max_keys)),
+    live ("unixsocket",                    Text,   "",        field!(unixsocket)).at_start(),
+    inert("unixsocketgroup",               Text,   "",
+          "the socket belongs to the group of the process").at_start().missed(),
+    live ("unixsocketperm",                MODE,   "0",       field!(unixsocketperm)).at_start(),
+    inert("use-exit-on-panic",             Flag,   "no",      FOR_TESTS).hidden(),
+    line ("user",                          file::user),
+    inert("watchdog-period",               COUNT,  "0",
+          "the stages of all commands are always timed").hidden(),
+    live ("zset-max-listpack-entries",     LONG,   "128",
+          field!(zset_max_listpack_entries)).alias("zset-max-ziplist-entries"),
+    live ("zset-max-listpack-value",       SIZE,   "64",
+          field!(zset_max_listpack_value)).alias("zset-max-ziplist-value"),
 ];

@@ -188,7 +188,7 @@ pub(super) fn words(line: &[u8]) -> Option<Option<Vec<Word>>> {
 pub(super) fn include(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Reason> {
     let [path] = words else { return Err(BAD.into()) };
     if loader.depth == INCLUDE_DEPTH_MAX {
-        return Err("Files include each other too deeply".into());
+        return Err("Include directives are nested too deeply".into());
     }
     let files = paths::expand(loader.folder(), Path::new(OsStr::from_bytes(path)));
     let including = loader.included;
@@ -234,7 +234,7 @@ pub(super) fn user(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Reason
         users.retain(|user| user[0] != *name);
         loader
             .notices
-            .push(format!("User '{shown}' is defined in several files: what the last one says holds"));
+            .push(format!("User '{shown}' is defined in several files: the last definition is used"));
     }
     users.push(words.to_vec());
     Ok(())
@@ -242,7 +242,7 @@ pub(super) fn user(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Reason
 
 /// Whoever asks for a module counts on its commands.
 pub(super) fn load_module(_: &mut Loader<'_>, words: &[Word]) -> Result<(), Reason> {
-    if words.is_empty() { Err(BAD.into()) } else { Err("There are no modules: none can be loaded".into()) }
+    if words.is_empty() { Err(BAD.into()) } else { Err("Modules are not supported".into()) }
 }
 
 /// Names that Redis has let go of, but still reads.
@@ -255,8 +255,9 @@ pub(super) fn sentinel(loader: &mut Loader<'_>, _: &[Word]) -> Result<(), Reason
     if !loader.set.insert("sentinel") {
         return Ok(());
     }
-    Err("sentinel directive while not in sentinel mode. Evenkeel has no such mode: the Sentinel of Redis or Valkey \
-         (redis-sentinel, valkey-sentinel) reads this file, and watches Evenkeel servers"
+    Err("sentinel directive while not in sentinel mode. Evenkeel has no sentinel mode: use this file with \
+         the Sentinel of Redis or Valkey (redis-sentinel, valkey-sentinel), which can monitor Evenkeel \
+         servers"
         .into())
 }
 
@@ -338,8 +339,9 @@ mod tests {
             "sentinel monitor a\nSENTINEL parallel-syncs a 1\n",
             1,
             "sentinel monitor a",
-            "sentinel directive while not in sentinel mode. Evenkeel has no such mode: the Sentinel of Redis or Valkey \
-             (redis-sentinel, valkey-sentinel) reads this file, and watches Evenkeel servers",
+            "sentinel directive while not in sentinel mode. Evenkeel has no sentinel mode: use this file \
+             with the Sentinel of Redis or Valkey (redis-sentinel, valkey-sentinel), which can monitor \
+             Evenkeel servers",
         );
     }
 
@@ -431,7 +433,7 @@ mod tests {
 
         let mut loader = Loader::new(USER_LINES, None, Path::new("/"));
         loader.text(format!("{include}user ann\n").as_bytes(), |line| Place::Stdin { line });
-        assert_eq!(loader.notices, ["User 'ann' is defined in several files: what the last one says holds"]);
+        assert_eq!(loader.notices, ["User 'ann' is defined in several files: the last definition is used"]);
     }
 
     #[test]
@@ -444,7 +446,7 @@ mod tests {
             loader.file(&path);
             assert_eq!(loader.mistakes.len(), mistakes);
             let error = loader.mistakes[0].to_string();
-            assert!(error.ends_with("Files include each other too deeply"), "{error}");
+            assert!(error.ends_with("Include directives are nested too deeply"), "{error}");
         }
     }
 

@@ -45,11 +45,12 @@ pub(crate) enum Action {
 
 pub(crate) const USAGE: &str = "\
 Usage: evenkeel [/path/to/redis.conf] [options] [-]
-       evenkeel -                 reads the configuration from the standard input
-       evenkeel --check-config    lists what would keep a server from starting with this configuration, or saving
-                                  its data, and ends
+       evenkeel -                 reads the configuration from standard input
+       evenkeel --check-config    checks the configuration, lists problems that would prevent startup or
+                                  saving, and exits
        evenkeel check FILE|DIR [--fix] [--truncate-to-timestamp SECONDS] [--yes]
-                                  looks through an RDB file, an AOF, or a directory of AOF files, and mends a torn end
+                                  checks an RDB file, an append-only file or an AOF directory, and repairs a
+                                  damaged end
        evenkeel -v | --version
        evenkeel -h | --help
 
@@ -356,10 +357,10 @@ mod tests {
     /// Who counts on them would lose data, or get errors where there were none.
     #[test]
     fn clusters_and_modules_are_refused() {
-        let reason = "There is no cluster mode: this server cannot be a node of a cluster";
+        let reason = "Cluster mode is not supported";
         refused(&["--cluster-enabled", "yes"], 1, "cluster-enabled \"yes\"", reason);
         check(&["--cluster-enabled", "NO"], "cluster-enabled", "no");
-        let reason = "There are no modules: none can be loaded";
+        let reason = "Modules are not supported";
         refused(&["--loadmodule", "x.so", "1"], 1, "loadmodule \"x.so\" \"1\"", reason);
     }
 
@@ -380,13 +381,17 @@ mod tests {
             assert_eq!(told(args), []);
         }
         let lines = [
-            ("'activedefrag' has no effect: the allocator is not asked to move memory".to_owned(), false),
+            ("'activedefrag' has no effect: active defragmentation is not supported".to_owned(), false),
             (
-                "'daemonize' has no effect: the server stays in the foreground, where a service manager wants it"
+                "'daemonize' has no effect: the server always runs in the foreground, for a service manager"
                     .to_owned(),
                 true,
             ),
-            ("'io-threads' has no effect: every worker serves its own connections, see threads".to_owned(), false),
+            (
+                "'io-threads' has no effect: each worker thread serves its own connections, see 'threads'"
+                    .to_owned(),
+                false,
+            ),
         ];
         assert_eq!(told(&["--io-threads", "4", "--activedefrag", "yes", "--daemonize", "yes"]), lines);
     }

@@ -257,7 +257,7 @@ pub(super) fn announced_ip(word: &[u8]) -> Result<Word, Reason> {
 pub(super) fn no_cluster(word: &[u8]) -> Result<Word, Reason> {
     match word.to_ascii_lowercase().as_slice() {
         b"no" => Ok(b"no".to_vec()),
-        b"yes" => Err("There is no cluster mode: this server cannot be a node of a cluster".into()),
+        b"yes" => Err("Cluster mode is not supported".into()),
         _ => Err("argument must be 'yes' or 'no'".into()),
     }
 }
@@ -297,7 +297,7 @@ pub(super) fn title_template(word: &[u8]) -> Result<Word, Reason> {
 
 /// `thread-affinity`: processors and ranges of them, `0-3,8`.
 pub(super) fn cpu_list(word: &[u8]) -> Result<Word, Reason> {
-    cpus(word).map(|_| word.to_vec()).ok_or("argument must be a list of processors, like 0-3,8".into())
+    cpus(word).map(|_| word.to_vec()).ok_or("argument must be a list of CPUs such as 0-3,8".into())
 }
 
 /// The processors of a list, in its order.

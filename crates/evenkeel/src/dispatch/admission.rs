@@ -104,8 +104,8 @@ impl Executor {
         session.closing = true;
         let address = &session.client.address;
         self.server.log.warning(format!(
-            "Possible SECURITY ATTACK detected: client {address} sent an HTTP request, and was hung up on. It may come \
-             from a page in a browser that makes its user's computer send commands here."
+            "Possible SECURITY ATTACK detected: client {address} sent an HTTP request and was disconnected. \
+             A web page may try to send commands through the browser of a user (cross protocol scripting)."
         ));
         Ok(Admitted::HungUp)
     }
@@ -139,7 +139,7 @@ pub(crate) fn look_again(
     if let Some(link) = session.link
         && link != server.replication.link.generation()
     {
-        return Err(Error::text("ERR the master is not followed any more"));
+        return Err(Error::text("ERR replication from the master has ended"));
     }
     if session.client.killed.load(Relaxed) && !session.replays {
         return Err(Error::killed());

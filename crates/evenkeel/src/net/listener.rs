@@ -21,7 +21,7 @@ const KEEPALIVE_MAX_S: u32 = 32_767;
 
 /// Why there is no server without a place to listen at.
 pub(crate) const NOWHERE: &str = "Configured to not listen anywhere, exiting.";
-const NO_ADDRESS: &str = "none of the addresses of 'bind' is there to listen on";
+const NO_ADDRESS: &str = "no address of 'bind' is available";
 
 /// One listening socket. Dropping it closes it.
 pub(crate) struct Listener {

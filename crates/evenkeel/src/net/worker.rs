@@ -168,7 +168,7 @@ impl Worker {
         while !self.server.stopping.load(Acquire) {
             if let Err(error) = self.turn() {
                 // Only a broken epoll descriptor gets here, and nothing can be served without one.
-                self.server.log.warning(format!("worker {} ends: {error}", self.index));
+                self.server.log.warning(format!("Worker {} failed: {error}", self.index));
                 self.server.stop();
             }
         }
@@ -784,5 +784,5 @@ enum Next {
 
 const PROTECTED: &str = "-DENIED Evenkeel is running in protected mode because protected mode is enabled and no password \
 is set for the default user. In this mode connections are only accepted from the loopback interface. To connect from \
-other computers, set a password with 'requirepass', or, if the network is trusted, turn the mode off with \
-'CONFIG SET protected-mode no' sent from this computer.\r\n";
+other hosts, set a password with 'requirepass' or, in a trusted network, run 'CONFIG SET protected-mode no' \
+from the loopback interface.\r\n";

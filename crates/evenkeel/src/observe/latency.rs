@@ -129,46 +129,47 @@ fn age(seconds: u64) -> String {
 /// The report of LATENCY DOCTOR.
 pub(crate) fn report(events: &[(&'static str, Series)], threshold_ms: u64, slow_us: i64) -> String {
     if threshold_ms == 0 {
-        return "Latency is not monitored. To start, say how many milliseconds are too long: CONFIG SET \
+        return "Latency monitoring is disabled. To enable it, set a threshold: CONFIG SET \
                 latency-monitor-threshold <milliseconds>\n"
             .into();
     }
     if events.is_empty() {
         return format!(
-            "Nothing took {threshold_ms} ms or longer since the start or the last LATENCY RESET.\n"
+            "No event took {threshold_ms} ms or longer since startup or the last LATENCY RESET.\n"
         );
     }
-    let mut text = format!("What took {threshold_ms} ms or longer:\n\n");
+    let mut text = format!("Events that took {threshold_ms} ms or longer:\n\n");
     for (event, series) in events {
         let (mean, deviation) = series.mean();
         let _ = writeln!(
             text,
-            "- {event}: {} samples, {mean} ms on average (mean deviation {deviation} ms), {} ms at most",
+            "- {event}: {} samples, average {mean} ms (mean deviation {deviation} ms), maximum {} ms",
             series.samples.len(),
             series.longest_ms
         );
     }
-    text += "\nWhat may help:\n\n";
+    text += "\nAdvice:\n\n";
     let has = |name: &str| events.iter().any(|(event, _)| *event == name);
     if has("command") || has("fast-command") {
         text +=
-            "- See which commands are slow: SLOWLOG GET, and LATENCY HISTOGRAM <command> for how often.\n";
+            "- Find slow commands with SLOWLOG GET. LATENCY HISTOGRAM <command> shows their distribution.\n";
         if slow_us < 0 || slow_us as u64 / 1000 > threshold_ms {
-            text += "- Let the slow log see them: CONFIG SET slowlog-log-slower-than <microseconds>\n";
+            text +=
+                "- Lower the threshold of the slow log: CONFIG SET slowlog-log-slower-than <microseconds>\n";
         }
     }
     if has("fast-command") {
-        text += "- A command that takes constant time was slow: the thread did not get a processor, or waited for a \
-                 slot that another command held. INFO stages tells lock_wait from execute.\n";
+        text += "- A constant-time command was slow: the thread was not scheduled, or waited for a slot that \
+                 another command had locked. INFO stages shows lock_wait and execute separately.\n";
     }
     if has("expire-cycle") || has("eviction-cycle") {
-        text += "- Background work is done in slices of half a millisecond. One that takes longer did not get a \
-                 processor: look for other processes, and for a limit on this one's share.\n";
+        text += "- Background work runs in slices of half a millisecond. A longer slice was not scheduled: \
+                 check for other busy processes and for a CPU limit of this process.\n";
     }
     if has("aof-fsync-always") || has("aof-fsync") || has("aof-write") {
-        text += "- The disk under the append-only file is slow, or busy with something else. With appendfsync always, \
-                 clients wait for it; otherwise nobody does, but more is lost if the machine fails. INFO persistence \
-                 has the longest write and sync.\n";
+        text += "- The disk of the append-only file is slow or busy. With appendfsync always, clients wait \
+                 for it; otherwise they do not, but a machine failure loses more data. INFO persistence \
+                 shows the longest write and fsync.\n";
     }
     text
 }

@@ -35,7 +35,7 @@ fn others_go_on_meanwhile() {
         a> TEST.LONG k 0                  < \"w\"
         > INFO stats                      < \"*long_commands_queued:0\\r\\nlong_commands_processed:1\\r*\"
         a> TEST.LONG none 1               < -ERR no such key
-        a> TEST.LONG k 1 PANIC            < -ERR internal error: the command was abandoned, see the server's log
+        a> TEST.LONG k 1 PANIC            < -ERR internal error: the command was aborted, see the server log
         > INFO stats                      < \"*long_commands_running:0\\r*\"
         > INFO commandstats               < \"*cmdstat_test.long:calls=4,*failed_calls=2*\"
     ",

@@ -270,7 +270,7 @@ impl Aof {
         let mut switched = self.switched.0.lock();
         while switched.behind != behind {
             if !self.is_on() {
-                return Err("the append-only file was turned off".into());
+                return Err("the append-only file was disabled".into());
             }
             // A disk that takes nothing must not keep the server from ending.
             if is_cancelled() {
@@ -320,7 +320,7 @@ pub(super) fn start(server: &Arc<Server>, file: LogFile, reader: Reader) -> io::
         let log = writer.server.log.clone();
         // Nobody else takes the log: sooner or later all writers would wait for ever. What was acknowledged is on disk.
         if catch_unwind(AssertUnwindSafe(|| writer.run())).is_err() {
-            log.warning("The thread that writes the append-only file failed; the process ends");
+            log.warning("The append-only file thread failed. Exiting.");
             log.flush();
             std::process::exit(70);
         }
@@ -479,7 +479,9 @@ impl Writer {
             let failed_before = std::mem::replace(&mut self.fails, !wrote);
             if ends && !wrote && (failed_before || self.last_record.elapsed() > PATIENCE) {
                 let left = self.file.pending() + self.reader.unread(journal);
-                server.log.warning(format!("{left} bytes of the log could not be written, and are lost."));
+                server.log.warning(format!(
+                    "{left} bytes could not be written to the append-only file and are lost."
+                ));
                 break;
             }
             if !wrote {
@@ -608,7 +610,7 @@ impl Writer {
         figures.longest_write_us.fetch_max(began.elapsed().as_micros() as u64, Relaxed);
         self.note_latency("aof-write", began.elapsed());
         if figures.write_failed.load(Relaxed) && !self.broken && self.doubtful.is_none() {
-            self.server.log.notice("The append-only file can be written to again.");
+            self.server.log.notice("The append-only file is writable again.");
             figures.write_failed.store(false, Relaxed);
             refuse_writes(&self.server);
         }
@@ -620,8 +622,8 @@ impl Writer {
         *figures.failure.lock() = crate::config::cause(error);
         if !figures.write_failed.swap(true, Relaxed) {
             self.server.log.warning(format!(
-                "Error writing to the append-only file: {error}. What is to be written waits in memory, writes are \
-                 refused meanwhile."
+                "Error writing to the append-only file: {error}. Pending data is kept in memory and write \
+                 commands are refused until writing succeeds."
             ));
         }
         refuse_writes(&self.server);
@@ -634,7 +636,9 @@ impl Writer {
         if is_crowded && self.reader.unread(journal) as u64 <= settings.appendonly_buffer_limit / 2 {
             blockers.set(CROWDED, false);
             self.server.wake_all();
-            self.server.log.notice("The log has been written; writers go on.");
+            self.server
+                .log
+                .notice("Pending data was written to the append-only file. Write commands continue.");
         }
     }
 
@@ -757,8 +761,9 @@ impl Writer {
                 figures.write_failed.store(true, Relaxed);
                 refuse_writes(&self.server);
                 self.server.log.warning(format!(
-                    "Error syncing the append-only file: {error}. What was written may be lost, so writes are refused, and \
-                     with 'appendfsync always' nothing is acknowledged any more. BGREWRITEAOF begins a new file."
+                    "Error syncing the append-only file: {error}. Written data may be lost: write commands \
+                     are refused, and with 'appendfsync always' no write is acknowledged. Run BGREWRITEAOF \
+                     to start a new file."
                 ));
             }
         }
@@ -773,7 +778,7 @@ impl Writer {
         }
         if let Some(tail) = self.tail.take_if(|tail| !wants_tail(settings) || !tail.is_good()) {
             if tail.has_failed() {
-                self.put_tail_off("a write to it has failed");
+                self.put_tail_off("a write to the tail failed");
             }
             tail.remove();
         }
@@ -796,7 +801,7 @@ impl Writer {
     fn put_tail_off(&mut self, reason: &str) {
         if self.tail_not_before.is_none() {
             self.server.log.notice(format!(
-                "The append-only file has no tail, so each sync is its own and takes longer: {reason}"
+                "The append-only file has no tail file, so each fsync takes longer: {reason}"
             ));
         }
         self.tail_not_before = Some(Instant::now() + NO_TAIL);
@@ -811,8 +816,8 @@ impl Writer {
         if took > SYNC_LONG {
             figures.delayed_syncs.fetch_add(1, Relaxed);
             server.log.warning(format!(
-                "A sync of the append-only file took {:.1} s: the disk is busy, or slow. What is written meanwhile is not safe \
-                 from a failure of the machine before the next one.",
+                "An fsync of the append-only file took {:.1} s: the disk is busy or slow. Data written in \
+                 the meantime is not durable until the next fsync.",
                 took.as_secs_f64()
             ));
         }
@@ -833,7 +838,9 @@ impl Writer {
             if let Some(directory) = &*aof.directory.lock() {
                 let _ = remove_tail(&directory.tail_path()); // the next one takes its place
             }
-            self.server.log.notice("A new base has all that was in doubt; writes go on.");
+            self.server
+                .log
+                .notice("The new base file has all data that was possibly lost. Write commands continue.");
             aof.figures.write_failed.store(false, Relaxed);
             refuse_writes(&self.server);
             self.publish();

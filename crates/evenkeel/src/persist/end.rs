@@ -24,7 +24,7 @@ use crate::waiting::Resumed;
 use evenkeel_runtime::clock;
 
 /// What an operator can do whose server does not end since it cannot save.
-const WITHOUT: &str = "SHUTDOWN NOSAVE ends the server without a snapshot";
+const WITHOUT: &str = "SHUTDOWN NOSAVE stops the server without a snapshot";
 
 /// The end as all threads see it.
 #[derive(Default)]
@@ -109,7 +109,7 @@ pub(crate) fn begin(server: &Arc<Server>, how: ShutdownOptions, who: Option<Aske
         }
     });
     if let Err(error) = spawned {
-        let reason = format!("There is no thread to end the server: {}", cause(&error));
+        let reason = format!("Cannot start the shutdown thread: {}", cause(&error));
         server.log.warning(reason.as_str());
         tell_askers(server, &reason);
     }
@@ -153,16 +153,18 @@ fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<()
         let waits_for_script = how.save == Some(false) && server.scripts.busy.is_busy();
         if !how.force && !waits_for_script {
             server.log.warning("Writing initial AOF, can't exit");
-            return Err("The append-only file is being written for the first time. SHUTDOWN FORCE does not wait for it".into());
+            return Err(
+                "The initial append-only file is not complete. SHUTDOWN FORCE does not wait for it".into()
+            );
         }
         server.log.warning("Writing initial AOF. Exit anyway.");
     }
     // A client can say that it is to end all the same, a service manager cannot.
     if by_client && !persist.ending.is_aborted() && persist.aof.fails() && !how.force {
         let cause = persist.aof.figures.failure.lock().clone();
-        server.log.warning("What was acknowledged cannot be written to the append-only file, can't exit.");
+        server.log.warning("Acknowledged writes cannot be written to the append-only file, can't exit.");
         return Err(format!(
-            "The append-only file cannot be written: {cause}. SHUTDOWN FORCE gives up what waits for it"
+            "The append-only file cannot be written: {cause}. SHUTDOWN FORCE discards the pending writes"
         ));
     }
     if !persist.ending.is_aborted() {
@@ -185,9 +187,11 @@ fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<()
         }
     }
     if by_client && !how.force && !is_log_taken(server) {
-        server.log.warning("The append-only file's disk takes nothing of what was acknowledged, can't exit.");
+        server.log.warning(
+            "The disk of the append-only file is blocked, acknowledged writes are pending, can't exit.",
+        );
         return Err(
-            "The append-only file's disk takes nothing. SHUTDOWN FORCE gives up what waits for it".into()
+            "The disk of the append-only file is blocked. SHUTDOWN FORCE discards the pending writes".into(),
         );
     }
     if !persist.ending.make_certain() {

@@ -274,7 +274,7 @@ fn shielded<T>(
 ) -> Result<T, Ended> {
     catch_unwind(AssertUnwindSafe(|| load(ctx))).unwrap_or_else(|_| {
         server.keyspace.leave_after_panic(ctx);
-        Err(Ended::Failed("a panic, which is in the log".into()))
+        Err(Ended::Failed("a panic, see the server log".into()))
     })
 }
 
@@ -323,11 +323,11 @@ impl Facts {
 pub(crate) fn refusal(server: &Server, part: &Part) -> Option<String> {
     let databases = server.keyspace.databases() as u64;
     match part {
-        Part::Database(number) if *number >= databases => Some(format!(
-            "database {number} of a server with more than the {databases} that are configured here (databases)"
-        )),
+        Part::Database(number) if *number >= databases => {
+            Some(format!("database {number} is out of range, only {databases} are configured (databases)"))
+        }
         Part::ModuleAux { module } => {
-            Some(format!("data of the module '{module}', which is not there: they would be lost"))
+            Some(format!("found data of the module '{module}', but modules are not supported"))
         }
         _ => None,
     }
@@ -343,7 +343,8 @@ pub(crate) fn stream_refusal(server: &Server, part: &Part) -> Option<String> {
     let databases = server.keyspace.databases() as u64;
     (number >= databases).then(|| {
         format!(
-            "a stream that goes on in database {number}, and there are {databases} configured here (databases)"
+            "the replication stream continues in database {number}, only {databases} are configured \
+             (databases)"
         )
     })
 }
@@ -355,7 +356,7 @@ pub(crate) fn library_of(server: &Server, code: &[u8]) -> Result<Library, String
 }
 
 pub(crate) fn no_library(reason: &str) -> String {
-    format!("a library of functions that cannot be loaded: {reason}")
+    format!("cannot load a function library: {reason}")
 }
 
 impl Work<'_> {
@@ -556,8 +557,8 @@ impl Work<'_> {
         if self.server.persist.loading.corrected.fetch_add(1, Relaxed) < SHOWN {
             let name = name.escape_ascii();
             self.server.log.warning(format!(
-                "at byte {at}: the entries of stream {name} contradict its counters (length, last id, entries added, or those of a \
-                 node), which have been corrected"
+                "at byte {at}: the counters of stream {name} (length, last ID, entries added or those of a \
+                 node) did not match its entries and were corrected"
             ));
         }
     }

@@ -66,7 +66,7 @@ pub(crate) fn keep_servers_off(folder: &Path, name: Option<(What, &Path)>) -> io
     let place = name.map_or(EVERYWHERE, |(what, name)| (place_of(what, name), 1));
     match try_lock(&file, place) {
         Err(error) if is_taken(&error) => Err(io::Error::other(format!(
-            "a server keeps its data in {} (it holds a lock in {}): stop it first",
+            "a running server uses {} (it holds a lock in {}): stop the server first",
             folder.join(name.map_or(Path::new(""), |(_, name)| name)).display(),
             path.display()
         ))),
@@ -88,8 +88,8 @@ fn lock(folder: &Path, what: What, name: &Path) -> io::Result<Option<File>> {
             Err(_) if Instant::now() < until => std::thread::sleep(PATIENCE / 40),
             Err(_) => {
                 return Err(io::Error::other(format!(
-                    "another server keeps its data in {} (it holds a lock in {}). Each needs a dir of its own, or a \
-                     dbfilename and an appendfilename",
+                    "another server uses {} (it holds a lock in {}). Each server needs its own dir, or its \
+                     own dbfilename and appendfilename",
                     folder.join(name).display(),
                     path.display()
                 )));
@@ -139,7 +139,7 @@ mod tests {
         hold(&other, What::Snapshot, "other.rdb").expect("another name is free");
         hold(&other, What::Log, "dump.rdb").expect("and the same name for something else");
         let refused = hold(&other, What::Snapshot, "dump.rdb").expect_err("it is held");
-        assert!(refused.to_string().contains("another server keeps its data in"), "{refused}");
+        assert!(refused.to_string().contains("another server uses"), "{refused}");
         hold(&one, What::Snapshot, "new.rdb").expect("it is free");
         hold(&other, What::Snapshot, "dump.rdb").expect("who takes another name lets go of the first");
         drop(other);

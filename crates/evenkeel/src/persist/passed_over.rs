@@ -31,14 +31,16 @@ pub(crate) fn tell(settings: &Settings, log: &Log) {
     let snapshot = snapshot.display();
     match settings.appendonly {
         true if is_newer => log.warning(format!(
-            "{snapshot} is newer than the append-only file in {files}, and is not loaded: with 'appendonly yes' the append-only \
-             file is. To have the snapshot loaded, stop the server (SHUTDOWN NOSAVE), move {files} away, and start it again."
+            "{snapshot} is newer than the append-only file in {files} but is not loaded, because \
+             'appendonly' is yes. To load the snapshot, stop the server (SHUTDOWN NOSAVE), move {files} \
+             away, and start the server again."
         )),
-        true => log.notice(format!("{snapshot} is not loaded, but the append-only file in {files}, which is newer")),
+        true => log.notice(format!("{snapshot} is not loaded: the append-only file in {files} is newer")),
         false => log.line(
             if is_newer { Level::Notice } else { Level::Warning },
             format!(
-                "The append-only file in {files} is not loaded, but {snapshot}, which is {}: 'appendonly' is no",
+                "The append-only file in {files} is not loaded, because 'appendonly' is no. {snapshot} is {} \
+                 and is loaded",
                 if is_newer { "newer" } else { "older" }
             ),
         ),
@@ -50,8 +52,8 @@ fn tell_of_log_alone(settings: &Settings, directory: &Directory, log: &Log) {
     if !settings.appendonly && directory.found() != Found::Nothing {
         let parts = directory.parts().unwrap_or_default();
         log.warning(format!(
-            "The append-only file in {} is not loaded: 'appendonly' is no. There is no snapshot, so the server begins without \
-             data",
+            "The append-only file in {} is not loaded, because 'appendonly' is no. There is no snapshot, so \
+             the server starts without data",
             place(directory, &parts).display()
         ));
     }

@@ -32,7 +32,7 @@ impl Bar {
         }
         let (ends, server) = (Arc::new(AtomicBool::new(false)), server.clone());
         let ends_of_thread = ends.clone();
-        let thread = std::thread::Builder::new().name("bar".into());
+        let thread = std::thread::Builder::new().name("progress-bar".into());
         let spawned = thread.spawn(move || draw(&server, &ends_of_thread));
         Bar(spawned.ok().map(|thread| (ends, thread)))
     }

@@ -43,7 +43,7 @@ pub(crate) fn from_log(server: &Arc<Server>) -> Result<(), String> {
 
 fn while_all_wait(server: &Arc<Server>, load: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     if server.persist.is_loading() {
-        return Err("the data are being loaded already".into());
+        return Err("the data is already being loaded".into());
     }
     // Of two, one loads what the other has left: with half of that, it would save half.
     let _turn = server.persist.reload.lock();
@@ -67,7 +67,7 @@ fn replay_log(server: &Arc<Server>) -> Result<(), String> {
     flush_all(server);
     let replayed = replay::directory(server).map_err(|ended| match ended {
         Ended::Failed(reason) => reason,
-        Ended::Stopped => "the server ends".into(),
+        Ended::Stopped => "the server is shutting down".into(),
     });
     let done = replayed.and_then(|Replayed { directory, found, .. }| {
         persist.note_loaded(&server.keyspace);
@@ -110,7 +110,7 @@ fn put_back(server: &Arc<Server>, options: Options) -> Result<(), String> {
         Ok(Some(_)) => Ok(()),
         Ok(None) => Err("there is no snapshot".into()),
         Err(Ended::Failed(reason)) => Err(reason),
-        Err(Ended::Stopped) => Err("the server ends".into()),
+        Err(Ended::Stopped) => Err("the server is shutting down".into()),
     };
     // The log goes on behind the data that were saved, and behind no others: it begins anew with a base of these.
     let goes_on = options.save && done.is_ok();

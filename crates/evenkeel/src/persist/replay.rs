@@ -79,27 +79,30 @@ pub(crate) fn put_tail_back(server: &Server) -> Result<(), Ended> {
     let restored = tail::restore_to_load(&directory, aof::boot()).map_err(failed)?;
     let aside = restored.aside.unwrap_or_default();
     if let Some(CutOff { path, from, len, kept }) = restored.cut {
-        let kept = kept.map(|kept| format!(". They are kept as {}", kept.display())).unwrap_or_default();
+        let kept = kept
+            .map(|kept| format!(". The removed bytes are kept as {}", kept.display()))
+            .unwrap_or_default();
         server.log.warning(format!(
-            "{}: {len} bytes are cut off, from byte {from} on: they were being appended as the machine failed, and some never \
-             came to the disk{kept}",
+            "{}: {len} bytes were removed from byte {from} on: the machine failed while they were being \
+             appended, and some were never written to disk{kept}",
             path.display()
         ));
     }
     match restored.tail {
         Tail::Nothing | Tail::Whole { .. } => {}
         Tail::Lacks { path, from, len } => server.log.notice(format!(
-            "{}: {len} bytes that had been synced in the tail are back, from byte {from} on",
+            "{}: restored {len} synced bytes from the tail, from byte {from} on",
             path.display()
         )),
         Tail::Changed { path } => server.log.warning(format!(
-            "{} has been cut off or changed since its tail was written, or its file system was lost and mounted again. It is \
-             loaded as it is; the tail is kept as {}",
+            "{} was truncated or changed after its tail was written, or its file system was remounted after \
+             a failure. The file is loaded without the tail, which was renamed to {}",
             path.display(),
             aside.display()
         )),
         Tail::Foreign => server.log.warning(format!(
-            "The tail belongs to none of the files of the log, which were copied perhaps. It is kept as {}",
+            "The tail does not belong to any of the append-only files, which may have been copied. It was \
+             renamed to {}",
             aside.display()
         )),
     }
@@ -140,7 +143,7 @@ impl Player<'_> {
         let mut file = File::open(&part.path).map_err(io)?;
         let mut at = 0;
         if part.size == 0 && is_snapshot_by_name(&part.path) {
-            return Err(Ended::Failed("at byte 0: the file is empty, and should be a snapshot".into()));
+            return Err(Ended::Failed("at byte 0: the file is empty, a snapshot is expected".into()));
         }
         if holds_snapshot(&mut file).map_err(io)? {
             let mut contexts = self.server.persist.loaders.lock();
@@ -183,14 +186,14 @@ impl Player<'_> {
     ) -> Result<(), Ended> {
         if !is_torn || !part.last || !self.server.settings().aof_load_truncated {
             let what = if is_torn { "Unexpected end of file" } else { "Bad file format" };
-            let hint = "'evenkeel check DIR' says what is whole, and with --fix cuts off the rest";
+            let hint = "'evenkeel check DIR' reports the damage, and --fix truncates it";
             return Err(Ended::Failed(format!("{what} reading the append only file: {fault}. {hint}")));
         }
         // What stands behind the last whole command, of a transaction that never ended too, did not take place.
         self.session.discard();
         let lost = part.size - whole;
         self.server.log.warning(format!(
-            "{}: {fault}. Its last {lost} bytes are cut off (aof-load-truncated)",
+            "{}: {fault}. The last {lost} bytes are truncated (aof-load-truncated)",
             part.path.display()
         ));
         truncate(&part.path, whole).map_err(|error| Ended::Failed(error.to_string()))
@@ -236,7 +239,8 @@ impl Player<'_> {
             self.failed += 1;
             if self.failed <= FAILED_MAX {
                 let text = format!(
-                    "A script at byte {at} of the append only file has failed, as it may have before: {said}"
+                    "A script at byte {at} of the append only file failed, possibly as it did when it was \
+                     logged: {said}"
                 );
                 self.server.log.warning(text);
             }

@@ -38,7 +38,7 @@ pub(crate) fn begin(server: &Arc<Server>) -> bool {
     let thread = std::thread::Builder::new().name("snapshot".into());
     if let Err(error) = thread.spawn(move || run(&on_thread)) {
         // A log that is to be left is, some time.
-        if end(server, Err(format!("no thread: {error}"))).leaves_log {
+        if end(server, Err(format!("cannot start a thread: {error}"))).leaves_log {
             release(server);
         }
     }
@@ -69,7 +69,7 @@ pub(crate) fn follow_soon(server: &Arc<Server>) {
         return;
     }
     if server.persist.cancel_rewrite() {
-        server.log.notice("Killing running AOF rewrite child: the append-only file is being turned off.");
+        server.log.notice("Killing running AOF rewrite child: the append-only file is being disabled.");
     }
     if server.persist.claim(Job::Log) {
         if !server.persist.aof.is_on() {
@@ -120,7 +120,7 @@ pub(crate) fn end_log(server: &Server) {
     aof::stop(server);
     aof::vacate(server);
     leave_directory(server);
-    server.log.notice("The append-only file is off.");
+    server.log.notice("The append-only file is disabled.");
 }
 
 /// Nothing is appended to the files any more. The next ones are where the settings say by then.
@@ -178,7 +178,7 @@ fn run(server: &Arc<Server>) -> bool {
     let (began, was_on) = (Instant::now(), server.persist.aof.is_on());
     server.log.notice("Background append only file rewriting started");
     let written = catch_unwind(AssertUnwindSafe(|| write(server)))
-        .unwrap_or_else(|_| Err("a panic, which is in the log".into()));
+        .unwrap_or_else(|_| Err("a panic, see the server log".into()));
     if written.is_err() && !was_on && server.persist.aof.is_on() {
         turn_off(server); // a log without a base is none
     }
@@ -258,7 +258,8 @@ fn write(server: &Arc<Server>) -> Result<(), String> {
         };
         if let Some(path) = directory.pass_over_old_file() {
             server.log.warning(format!(
-                "{} is of before Redis 7, and was not loaded by this server. It is left as it is, and not looked at any more.",
+                "{} has the format before Redis 7 and was not loaded by this server. The file is kept \
+                 unchanged and will not be used.",
                 path.display()
             ));
         }
@@ -282,8 +283,8 @@ fn pass_over_parts(server: &Server, directory: &mut Directory) -> Result<(), eve
     let folder = directory.folder().display().to_string();
     if let Some(unused) = directory.pass_over_parts()? {
         server.log.warning(format!(
-            "There is an append-only file in {folder} that was not loaded by this server. Its parts are left as they are, and its \
-             manifest is kept as {}: put that back in its place to have the data in it loaded.",
+            "The append-only file in {folder} was not loaded by this server. Its files are kept unchanged, \
+             and its manifest was renamed to {}: rename it back to load that data.",
             unused.display()
         ));
     }
@@ -295,7 +296,7 @@ fn remove_history(server: &Server, directory: &mut Directory) {
     if !server.settings().aof_disable_auto_gc
         && let Err(error) = directory.remove_history()
     {
-        server.log.warning(format!("Files that are no longer needed stay: {error}"));
+        server.log.warning(format!("Cannot remove files that are no longer needed: {error}"));
     }
 }
 

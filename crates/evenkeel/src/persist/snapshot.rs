@@ -67,7 +67,7 @@ fn spawn(server: &Arc<Server>, run: impl FnOnce(&Arc<Server>) + Send + 'static) 
     let on_thread = server.clone();
     let thread = std::thread::Builder::new().name("snapshot".into());
     if let Err(error) = thread.spawn(move || run(&on_thread)) {
-        server.log.warning(format!("Can't save in background: no thread: {error}"));
+        server.log.warning(format!("Can't save in background: cannot start a thread: {error}"));
         end(server, None, Next::Nothing);
     }
 }
@@ -89,7 +89,7 @@ enum Next {
 /// Why there is no snapshot.
 pub(crate) fn save(server: &Arc<Server>) -> Result<(), String> {
     if !server.persist.claim_in_turn_unless(Job::Snapshot, || ends(server)) {
-        return Err("The server is about to end".into());
+        return Err("The server is shutting down".into());
     }
     run(server, None, Next::Nothing)
 }
@@ -112,7 +112,7 @@ pub(super) fn save_before(server: &Arc<Server>, next: Job) -> Result<(), String>
 /// # Errors
 /// Why there is no snapshot.
 pub(super) fn save_last(server: &Arc<Server>, is_asked: bool, is_only_owed: bool) -> Result<(), String> {
-    const GIVEN_UP: &str = "The snapshot was given up";
+    const GIVEN_UP: &str = "The snapshot was abandoned";
     let progress = &server.persist.progress;
     let come_on = || progress.walked.load(Relaxed) + progress.bytes.load(Relaxed);
     let (mut last, mut since) = (come_on(), Instant::now());
@@ -159,7 +159,7 @@ fn run(server: &Arc<Server>, moment: Option<Sender<()>>, next: Next) -> Result<(
     server.log.notice("Background saving started");
     // A value that cannot be written must not cost all others.
     let result = catch_unwind(AssertUnwindSafe(|| write_file(server, &settings, &path, moment)))
-        .unwrap_or_else(|_| Err(io::Error::other("a panic, which is in the log")));
+        .unwrap_or_else(|_| Err(io::Error::other("a panic, see the server log")));
     let changes = match result {
         Ok(Taken { changes, bytes, took }) => {
             server.log.notice(format!("DB saved on disk: {bytes} bytes in {:.3} s", took.as_secs_f64()));
@@ -320,7 +320,7 @@ pub(crate) fn take<F: Form>(
         }));
         if stepped.is_err() {
             keyspace.leave_after_panic(&mut ctx);
-            cause = Some(io::Error::other("a panic, which is in the log"));
+            cause = Some(io::Error::other("a panic, see the server log"));
             continue;
         }
         if walk.is_lost(keyspace) {
@@ -382,8 +382,8 @@ fn snapshot_context(server: &Server, job: Job) -> io::Result<MutexGuard<'_, Thre
 pub(crate) fn give_way(server: &Server) {
     if server.persist.give_up_stuck() {
         server.log.warning(
-            "What is being written is given up, and begun again later: its disk has taken nothing for long, and replicas wait for \
-             a full sync.",
+            "The snapshot or rewrite in progress is abandoned and will be retried: its disk is blocked, and \
+             replicas wait for a full sync.",
         );
     }
 }
@@ -393,8 +393,8 @@ pub(crate) fn give_way(server: &Server) {
 pub(super) fn overrun(server: &Server, settings: &Settings) -> io::Error {
     server.persist.progress.overruns.fetch_add(1, Relaxed);
     io::Error::other(format!(
-        "more than {} bytes of what was overwritten meanwhile waited for the disk (snapshot-buffer-limit), which is too slow or \
-         hangs",
+        "more than {} bytes of overwritten data were waiting for the disk (snapshot-buffer-limit), which is \
+         too slow or blocked",
         settings.snapshot_buffer_limit
     ))
 }

@@ -177,7 +177,7 @@ impl Applier {
                     self.state = State::start(self.parsed);
                     continue;
                 }
-                Some(other) => return Some(format!("a command begins with '{}'", other.escape_ascii())),
+                Some(other) => return Some(format!("a command starts with '{}'", other.escape_ascii())),
             }
             match parse(&mut self.buffer, self.state, &mut self.spans, BULK_LEN_MAX) {
                 Ok(Parsed::Ready(end)) => self.found(end),
@@ -261,8 +261,8 @@ impl Applier {
             figures.failed.fetch_add(1, Relaxed);
             let number = args.get(1).unwrap_or_default();
             return Err(Ended::Unfit(format!(
-                "The master selects database {}, and there are {} here (databases): nothing that it writes from there on can \
-                 be applied",
+                "The master selects database {}, but only {} are configured (databases): its further writes \
+                 cannot be applied",
                 number[..number.len().min(NAME_SHOWN)].escape_ascii(),
                 self.server.keyspace.databases()
             )));
@@ -274,7 +274,7 @@ impl Applier {
         } else if let Some(row) = row {
             if self.session.multi.is_some() && !self.is_well_formed(row, &args) {
                 let name = args.quoted(0, NAME_SHOWN).to_ascii_lowercase();
-                self.complain(name, "this server knows it in another form");
+                self.complain(name, "this server does not support its arguments");
                 return Ok(());
             }
             if !matches!(row.lock_scope, LockScope::Keys) {
@@ -284,7 +284,7 @@ impl Applier {
         } else {
             // To have it refused would cost the transaction that it is in.
             let name = args.quoted(0, NAME_SHOWN).to_ascii_lowercase();
-            self.complain(name, "this server does not know it");
+            self.complain(name, "this server does not support it");
         }
         if self.session.multi.is_none() {
             self.ran = parts.end;
@@ -318,7 +318,7 @@ impl Applier {
         if !is_fine && self.is_wanted() {
             let name = args.quoted(0, NAME_SHOWN).to_ascii_lowercase();
             let said = String::from_utf8_lossy(self.reply.plain().unwrap_or_default()).trim_end().to_owned();
-            self.complain(name, &format!("it cannot be run here: {said}"));
+            self.complain(name, &format!("it failed: {said}"));
         }
         self.reply.clear();
         self.session.client.commands.fetch_add(1, Relaxed);
@@ -330,8 +330,8 @@ impl Applier {
         if self.complaints.len() < COMPLAINTS_MAX && self.complaints.insert(name.clone()) {
             let name = name.escape_ascii();
             self.server.log.warning(format!(
-                "A command from the master has not been applied, and what it has done there is missing here: {name}: {why}. \
-                 INFO counts such as master_commands_failed."
+                "A command from the master was not applied, so the data differs from the master: {name}: \
+                 {why}. INFO counts such commands in master_commands_failed."
             ));
         }
     }

@@ -109,7 +109,7 @@ pub(super) fn start(server: &Arc<Server>) -> io::Result<()> {
         feed.era = server.replication.stream().era();
         // Nobody else takes the log: it would grow without end.
         if catch_unwind(AssertUnwindSafe(|| feed.run())).is_err() {
-            server.log.warning("The thread that feeds replicas failed; the process ends");
+            server.log.warning("The replication thread failed. Exiting.");
             server.log.flush();
             std::process::exit(70);
         }
@@ -287,7 +287,7 @@ impl Feed {
             self.points.extend(self.reader.as_ref().map(|reader| (offset, reader.last())));
             self.part_if(|replica| {
                 let waits = matches!(replica.stage, Stage::Waiting { .. });
-                (!waits).then(|| "the stream is another one from now on".into())
+                (!waits).then(|| "the replication stream has changed".into())
             });
         }
     }
@@ -323,7 +323,7 @@ impl Feed {
         for (token, replica) in &mut self.replicas {
             // Of what was written after it was killed, it gets nothing.
             if replica.is_killed() {
-                failed.push((*token, "it was killed".into()));
+                failed.push((*token, "the client was killed".into()));
                 continue;
             }
             if !replica.is_writable {
@@ -339,7 +339,7 @@ impl Feed {
                     sent += some;
                     self.has_more |= some > 0 && replica.is_writable && replica.has_more(&stream);
                     if replica.is_done() {
-                        failed.push((*token, "it has all that it wanted".into()));
+                        failed.push((*token, "the requested snapshot was sent".into()));
                     }
                 }
                 Err(error) => failed.push((*token, error.to_string())),
@@ -418,7 +418,9 @@ impl Feed {
             state.stream().forget();
             state.figures.beyond.store(0, Relaxed);
             state.reading.set(Reading::NONE);
-            self.server.log.notice("The replication backlog is freed: there has been no replica for long.");
+            self.server
+                .log
+                .notice("Replication backlog freed: no replica was connected for repl-backlog-ttl seconds.");
         }
         state.replica_inbox.close(|| state.reader.lock().is_some())
     }

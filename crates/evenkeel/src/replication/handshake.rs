@@ -119,7 +119,7 @@ fn ask(
     }
     let mut answer = exchange(conn, &words)?;
     if was_asked && is_of_a_primary(&answer) {
-        server.log.notice("The failover target has become the master already: it is followed.");
+        server.log.notice("The failover target is already a master. Replicating from it.");
         words.pop();
         answer = exchange(conn, &words)?;
     }
@@ -130,13 +130,11 @@ fn ask(
         return Ok(Answer::Continue { id: new_id(rest) });
     }
     if failover {
-        server.log.warning(format!("The server that is to become the master says: {}", shown(&answer)));
+        server.log.warning(format!("The failover target replied: {}", shown(&answer)));
         let is_refusal = answer.starts_with(b"-") && !was_asked;
         return Err(match is_refusal {
             true => Ended::Refused("Failover target rejected psync request".into()),
-            false => {
-                Ended::broken("It is not known whether the failover target is a master: it is asked again")
-            }
+            false => Ended::broken("It is unknown whether the failover target is a master. Retrying."),
         });
     }
     if [&b"-NOMASTERLINK"[..], b"-LOADING"].iter().any(|start| answer.starts_with(start)) {

@@ -101,7 +101,10 @@ impl<'a> Installer<'a> {
         look_through(self.server, &mut received.file, received.len, snapshot)?;
         let target = self.settings.dir.join(&self.settings.dbfilename);
         let failed = |error: std::io::Error| {
-            Ended::Broken(format!("Loading what the master has sent into {}: {error}", target.display()))
+            Ended::Broken(format!(
+                "Error loading the snapshot of the master into {}: {error}",
+                target.display()
+            ))
         };
         received.file.seek(SeekFrom::Start(0)).map_err(failed)?;
         let file = received.file.try_clone().map_err(failed)?;
@@ -350,12 +353,12 @@ fn look_through(
 ) -> Result<(), Ended> {
     let unusable = |reason: String| {
         Ended::Broken(format!(
-            "What the master has sent cannot be taken over: {reason}. The present data stay"
+            "The snapshot of the master cannot be loaded: {reason}. The current data is kept"
         ))
     };
     let damaged = |failure: evenkeel_rdb::file::Failure| {
         Ended::Broken(format!(
-            "What the master has sent is damaged ({failure}): it is dropped, and the present data stay"
+            "The snapshot of the master is damaged ({failure}) and was discarded. The current data is kept"
         ))
     };
     file.seek(SeekFrom::Start(0)).map_err(|error| Ended::Broken(error.to_string()))?;

@@ -377,7 +377,7 @@ fn promote(server: &Arc<Server>, guard: &mut SlotGuard<'_>) {
     if is_kept {
         server.replication.follow_log(guard);
         if let Err(error) = server.replication.replica_inbox.open(server) {
-            server.log.warning(format!("No thread for replicas: {error}"));
+            server.log.warning(format!("Cannot start the replication thread: {error}"));
         }
     }
 }
@@ -409,7 +409,7 @@ pub(crate) fn go_on_as_primary(server: &Arc<Server>, position: Option<Position>)
     server.replication.stream().restart(history, offset);
     rewrite::with_all_held(server, |guard| server.replication.follow_log(guard));
     if let Err(error) = server.replication.replica_inbox.open(server) {
-        server.log.warning(format!("No thread for replicas: {error}"));
+        server.log.warning(format!("Cannot start the replication thread: {error}"));
     }
 }
 
@@ -426,14 +426,14 @@ pub(crate) fn begin(server: &Arc<Server>) {
             let log = on_thread.log.clone();
             // It has the stream half run, and nobody else would ever run the rest.
             if catch_unwind(AssertUnwindSafe(|| Follower::new(on_thread).run())).is_err() {
-                log.warning("The thread that follows the master failed; the process ends");
+                log.warning("The thread of the link to the master failed. Exiting.");
                 log.flush();
                 std::process::exit(70);
             }
         });
         if let Err(error) = spawned {
             link.has_thread.store(false, Release);
-            server.log.warning(format!("The master cannot be followed: no thread: {error}"));
+            server.log.warning(format!("Cannot start the thread of the link to the master: {error}"));
         }
     }
 }
@@ -489,7 +489,7 @@ impl Follower {
                 Ended::Broken(reason) | Ended::Unfit(reason) => server.log.warning(reason),
                 Ended::Refused(reason) => failover::refused(&server, generation, &reason),
                 Ended::Garbled(reason) => {
-                    server.log.warning(format!("{reason}. The data will be taken over anew."));
+                    server.log.warning(format!("{reason}. A full resynchronization follows."));
                     self.forget_position(generation);
                 }
             }
@@ -547,7 +547,7 @@ impl Follower {
         link.reach(&server, generation, Phase::Handshake)?;
         // Of a server that was a primary until now, what its clients have written is still on its way into the stream.
         if !server.replication.wait_for_end_of_log(LOG_PATIENCE) {
-            return Err(Ended::broken("The stream of what was written here is not whole yet"));
+            return Err(Ended::broken("The replication stream of the local writes is not complete yet"));
         }
         let (settings, position) = (server.settings(), link.position(&server));
         let is_asking = server.replication.failover.is_asking();
@@ -556,7 +556,11 @@ impl Follower {
         match answer {
             Answer::Continue { id } => match position {
                 Some(position) => self.go_on(&conn, position, id)?,
-                None => return Err(Ended::broken("The master goes on with a stream that was not asked for")),
+                None => {
+                    return Err(Ended::broken(
+                        "The master continues a replication stream that was not requested",
+                    ));
+                }
             },
             Answer::Full { id, offset } => {
                 self.take_over(&mut conn, generation, Some((id, offset)))?;

@@ -498,7 +498,7 @@ impl State {
         if self.reading.is_any()
             && let Err(error) = self.replica_inbox.open(server)
         {
-            server.log.warning(format!("No thread for replicas: {error}"));
+            server.log.warning(format!("Cannot start the replication thread: {error}"));
         }
     }
 

@@ -74,7 +74,7 @@ impl PrimaryConnection {
     ) -> Result<PrimaryConnection, Ended> {
         let settings = server.settings();
         let failed = |error: io::Error| Ended::Broken(format!("Unable to connect to MASTER: {error}"));
-        let mut last = Ended::broken("Unable to connect to MASTER: its name has no address");
+        let mut last = Ended::broken("Unable to connect to MASTER: the host name has no address");
         let is_wanted =
             || server.replication.link.generation() == generation && !server.stopping.load(Acquire);
         let resolve = |host: &str, port| match super::addresses::of(host, port, is_wanted) {
@@ -255,7 +255,7 @@ impl PrimaryConnection {
                 return Ok(line);
             }
             if ahead.len() > LINE_MAX {
-                return Err(Ended::Garbled("the master's answer is longer than any line".into()));
+                return Err(Ended::Garbled("the reply of the master is too long".into()));
             }
             let mut ahead = ahead.to_vec();
             (self.ahead, self.taken) = (Vec::new(), 0);
@@ -330,10 +330,10 @@ fn tunnel_to(
         return Ok(None);
     }
     let contexts =
-        server.tls.contexts().ok_or_else(|| Ended::broken("tls-replication is not configured yet"))?;
+        server.tls.contexts().ok_or_else(|| Ended::broken("TLS is not configured for replication"))?;
     let tls_stream = TlsStream::connect(&contexts, address.ip());
-    let tls_stream =
-        tls_stream.map_err(|error| Ended::Broken(format!("No TLS for the link to the master: {error}")))?;
+    let tls_stream = tls_stream
+        .map_err(|error| Ended::Broken(format!("Cannot start TLS for the link to the master: {error}")))?;
     Ok(Some(Box::new(tls_stream)))
 }
 

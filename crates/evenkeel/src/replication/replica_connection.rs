@@ -285,7 +285,7 @@ impl ReplicaConnection {
                 self.send_slices(&[IoSlice::new(&piece[skip..])])?
             }
             _ if backlog.has(at) => self.send_slices(&backlog.slices(at, SEND_LEN))?,
-            _ => return Err(io::Error::other("the stream has begun anew")),
+            _ => return Err(io::Error::other("the replication stream was restarted")),
         };
         if sent > 0 {
             self.took = now;
@@ -338,7 +338,7 @@ impl ReplicaConnection {
             }
             self.take_words(server, &mut f)?;
             if self.connection.input.len() > WORD_LEN_MAX {
-                return Err(io::Error::other("it sends what no replica says"));
+                return Err(io::Error::other("the request is too long for a replica"));
             }
         }
         self.take_words(server, &mut f) // what it said together with its request
@@ -365,7 +365,7 @@ fn may_say(server: &Server, session: &mut Session, args: &Args<'_>) -> io::Resul
     let Some(id) = table().find(args.at(0)) else { return Ok(()) };
     match acl::admit(server, session, id, args, clock::unix_ms()) {
         Ok(true) => Ok(()),
-        Ok(false) => Err(io::Error::other("its user is gone")),
+        Ok(false) => Err(io::Error::other("its user was deleted")),
         Err(error) => Err(io::Error::other(String::from_utf8_lossy(&error.line()).into_owned())),
     }
 }
@@ -391,7 +391,7 @@ fn words(
                 }
             }
             Ok(Parsed::More { .. }) => break,
-            Err(_) => return Err(io::Error::other("it sends what is no request")),
+            Err(_) => return Err(io::Error::other("protocol error")),
         }
     }
     Ok((words, used))

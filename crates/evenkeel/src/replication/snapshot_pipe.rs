@@ -208,7 +208,7 @@ impl io::Write for Inlet {
             self.0.room.wait(&mut state);
         }
         if state.is_given_up {
-            return Err(io::Error::new(io::ErrorKind::BrokenPipe, "no replica is left that wants it"));
+            return Err(io::Error::new(io::ErrorKind::BrokenPipe, "no replica needs the snapshot any more"));
         }
         // Other threads give it back.
         memory::with_the_rest(|| state.bytes.append(bytes));

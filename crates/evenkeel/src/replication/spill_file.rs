@@ -134,11 +134,11 @@ impl SpillFile {
         notify: impl Fn() + Send + 'static,
     ) -> io::Result<SpillFile> {
         if LEFT_BEHIND.load(Relaxed) >= LEFT_BEHIND_MAX {
-            return Err(io::Error::other("the disk still hangs with what was given to it before"));
+            return Err(io::Error::other("the disk is still blocked by earlier writes"));
         }
         let shared = Arc::<Shared>::default();
         let on_thread = shared.clone();
-        std::thread::Builder::new().name("overflow".into()).spawn(move || {
+        std::thread::Builder::new().name("spill-file".into()).spawn(move || {
             evenkeel_store::memory::register_thread();
             if let Err(error) = serve(open, &on_thread, &notify) {
                 *on_thread.failed.lock() = Some(error.to_string());
@@ -184,9 +184,11 @@ impl SpillFile {
     pub(super) fn check(&self) -> io::Result<()> {
         let why = match self.shared.failed.lock().clone() {
             Some(why) => why,
-            None if self.len() > OVERFLOW_LEN_MAX => format!("{OVERFLOW_LEN_MAX} bytes are enough"),
+            None if self.len() > OVERFLOW_LEN_MAX => {
+                format!("the limit of {OVERFLOW_LEN_MAX} bytes is reached")
+            }
             None if self.waiting() > WAITING_LEN_MAX => {
-                format!("the disk lags {} bytes behind", self.waiting())
+                format!("{} bytes are waiting for the disk", self.waiting())
             }
             None => return Ok(()),
         };
@@ -354,7 +356,9 @@ fn look_at_space(file: &File, shared: &Shared) -> io::Result<()> {
     let left = LEFT_MAX.min(size / 4);
     shared.is_tight.store(free < 2 * left, Release);
     if free < left {
-        return Err(io::Error::other(format!("the disk has {free} bytes left, and {left} are for others")));
+        return Err(io::Error::other(format!(
+            "the disk has only {free} bytes left, and {left} are reserved"
+        )));
     }
     Ok(())
 }
@@ -563,7 +567,7 @@ mod tests {
         }
         assert!(given > WAITING_LEN_MAX && given <= WAITING_LEN_MAX + 64 * BLOCK as u64, "a bound of memory");
         let why = spill_file.check().expect_err("it does not take it").to_string();
-        assert_eq!(why, format!("the disk lags {given} bytes behind"));
+        assert_eq!(why, format!("{given} bytes are waiting for the disk"));
         drop(go_on);
         hears.recv_timeout(Duration::from_secs(60)).expect("the feeding thread is woken");
         assert_eq!(spill_file.check().expect_err("it has failed").to_string(), "it hung");

@@ -49,7 +49,7 @@ pub(super) fn begin(server: &Arc<Server>, pipe: Arc<SnapshotPipe>, form: Form, c
     let thread = std::thread::Builder::new().name("full-sync".into());
     let spawned = thread.spawn(move || run(&on_thread, into, form, content));
     if let Err(error) = spawned {
-        pipe.finish(Err(format!("no thread: {error}")));
+        pipe.finish(Err(format!("cannot start a thread: {error}")));
         server.persist.end_sync();
     }
 }
@@ -60,13 +60,13 @@ fn run(server: &Arc<Server>, pipe: Arc<SnapshotPipe>, form: Form, content: Conte
         Form::Mark => send_as_taken(server, &pipe, content),
         Form::Length => send_from_file(server, &pipe, content),
     }));
-    let result = result.unwrap_or_else(|_| Err(io::Error::other("a panic, which is in the log")));
+    let result = result.unwrap_or_else(|_| Err(io::Error::other("a panic, see the server log")));
     match &result {
         Ok(bytes) => server.log.notice(format!(
-            "A snapshot for replicas was taken: {bytes} bytes in {:.3} s",
+            "Snapshot for replicas completed: {bytes} bytes in {:.3} s",
             began.elapsed().as_secs_f64()
         )),
-        Err(error) => server.log.warning(format!("A snapshot for replicas could not be taken: {error}")),
+        Err(error) => server.log.warning(format!("Snapshot for replicas failed: {error}")),
     }
     pipe.finish(result.map(drop).map_err(|error| error.to_string()));
     server.persist.end_sync();
@@ -140,7 +140,7 @@ fn send_as_taken(server: &Arc<Server>, pipe: &Arc<SnapshotPipe>, content: Conten
     let mut needed = expected;
     let file = take(server, &settings, file, false, content, |guard| needed = version(server, guard))?;
     if content == Content::All && needed > expected {
-        return Err(io::Error::other("hashes got fields that expire while it began"));
+        return Err(io::Error::other("hash fields with expiration times were added when it started"));
     }
     let finished = file.finish()?;
     let mut inlet = finished.out;

@@ -93,7 +93,7 @@ pub(crate) fn with<R>(server: &Server, f: impl FnOnce(&mut Machine) -> R) -> Res
             *place = None;
             *place = Some(
                 Machine::new(server)
-                    .map_err(|error| Error::text(format!("ERR a Lua state cannot be made: {error}")))?,
+                    .map_err(|error| Error::text(format!("ERR Cannot create a Lua state: {error}")))?,
             );
         }
         let machine = place.as_mut().expect("it was made");
@@ -330,7 +330,7 @@ impl Machine {
             }
             Target::Function(library, function) => self.callback(library, &function.name)?,
         };
-        let function = function.ok_or_else(|| Error::text("ERR the script was flushed meanwhile"))?;
+        let function = function.ok_or_else(|| Error::text("ERR the script was flushed before it ran"))?;
         libraries::reset(&self.lua);
         let mark = call.reply.mark();
         let is_function = matches!(target, Target::Function(..));

@@ -336,7 +336,7 @@ pub(super) unsafe extern "C-unwind" fn looked_at(state: *mut lua_State) -> c_int
     // SAFETY: as in `raising`.
     unsafe {
         if !may_go_on() {
-            raise_here(state, c"the script has been ended");
+            raise_here(state, c"the script was stopped");
         }
         original(state)
     }
@@ -392,7 +392,7 @@ pub(super) unsafe extern "C-unwind" fn call(state: *mut lua_State) -> c_int {
             }
             Called::Ended => {
                 // Whatever the script makes of it: it can do no more, and what it returns is not looked at.
-                ffi::lua_pushstring(state, c"the script has been ended".as_ptr());
+                ffi::lua_pushstring(state, c"the script was stopped".as_ptr());
                 ffi::lua_error(state);
             }
         }

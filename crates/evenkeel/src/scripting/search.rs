@@ -260,7 +260,7 @@ unsafe fn matched(state: *mut lua_State, matcher: &mut Matcher<'_>, at: usize) -
 unsafe fn raise(state: *mut lua_State, stop: Stop) -> ! {
     let text = match stop {
         Stop::Bad(text) => text,
-        Stop::Ended => c"the script has been ended",
+        Stop::Ended => c"the script was stopped",
     };
     // SAFETY: as in `find`.
     unsafe { raise_here(state, text) }

@@ -66,10 +66,9 @@ pub(crate) fn check(settings: &Settings, has_dir: bool) -> Findings {
     found.mistakes.extend(beyond_machine(settings));
     match raise_file_limit(settings) {
         Ok(()) => {}
-        Err(0) => found.mistakes.push("this process may not have enough open files to serve a client".into()),
+        Err(0) => found.mistakes.push("the limit of open files is too low to serve a client".into()),
         Err(clients) => found.remarks.push(format!(
-            "a process started from here may have no more open files than {clients} clients need, which is less than \
-             maxclients {}",
+            "the limit of open files allows only {clients} clients, fewer than maxclients {}",
             settings.maxclients
         )),
     }
@@ -110,11 +109,11 @@ fn can_write(path: &Path) -> io::Result<()> {
 pub(super) fn unwritable(settings: &Settings) -> Option<String> {
     let loads_by_file = settings.repl_diskless_load == DisklessLoad::Disabled;
     let is_needed = [
-        (settings.appendonly, "the append-only file cannot be begun or rewritten"),
+        (settings.appendonly, "the append-only file cannot be created or rewritten"),
         (
             !settings.save.is_empty(),
-            "snapshots fail, so at a save point writes are refused, and SIGTERM and SHUTDOWN do not end the server \
-             (SHUTDOWN NOSAVE does)",
+            "snapshots fail, so writes are refused after a save point, and SIGTERM and SHUTDOWN do not stop \
+             the server (SHUTDOWN NOSAVE does)",
         ),
         (settings.replicaof.is_some() && loads_by_file, "a full sync with the primary fails"),
     ];
@@ -129,13 +128,11 @@ fn why_unwritable(settings: &Settings) -> Option<String> {
     let has_log = settings.appendonly && log.is_dir();
     for folder in [Some(&settings.dir), has_log.then_some(&log)].into_iter().flatten() {
         if let Err(error) = temp_file::nameless(folder, "check") {
-            return Some(format!("No file can be written in {}: {}", folder.display(), cause(&error)));
+            return Some(format!("Cannot write files in {}: {}", folder.display(), cause(&error)));
         }
     }
     let snapshot = settings.dir.join(&settings.dbfilename);
-    snapshot
-        .is_dir()
-        .then(|| format!("The snapshot {} cannot be written: it is a directory", snapshot.display()))
+    snapshot.is_dir().then(|| format!("Cannot write the snapshot {}: it is a directory", snapshot.display()))
 }
 
 /// Opens the files that are loaded. Whether they are whole, `evenkeel check` says.
@@ -173,8 +170,8 @@ pub(super) fn beyond_machine(settings: &Settings) -> Option<String> {
     let mb = |bytes: u64| bytes >> 20;
     (there > 0 && wanted > there).then(|| {
         format!(
-            "maxmemory is {} MB, and this machine, or the control group of this process, has {} MB: the kernel ends the server \
-             before that much is reached",
+            "maxmemory is {} MB, but this machine or the control group of this process has only {} MB: the \
+             kernel kills the server before maxmemory is reached",
             mb(wanted),
             mb(there)
         )

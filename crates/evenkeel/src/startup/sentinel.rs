@@ -5,9 +5,10 @@ use std::path::Path;
 
 /// What an operator is told who starts Evenkeel as a Sentinel.
 pub(super) const NO_SENTINEL: &str = "\
-Evenkeel has no Sentinel mode. The Sentinel of Redis or Valkey watches Evenkeel servers as it does their own, and replaces a
-primary that is lost. Install one (Debian and Ubuntu: package redis-sentinel or valkey-sentinel) and start it with its usual
-configuration, in which 'sentinel monitor NAME HOST PORT QUORUM' names an Evenkeel server:
+Evenkeel has no Sentinel mode. The Sentinel of Redis or Valkey can monitor Evenkeel servers and fail over to a
+replica when a primary is lost. Install it (Debian and Ubuntu: package redis-sentinel or valkey-sentinel) and
+start it with the usual configuration, in which 'sentinel monitor NAME HOST PORT QUORUM' names an Evenkeel
+server:
        redis-sentinel /etc/redis/sentinel.conf";
 
 /// Whether the program was called as redis-server is called to be a Sentinel.

@@ -43,9 +43,7 @@ pub(super) fn versions(settings: &Settings) -> Result<Vec<&'static SupportedProt
             "tlsv1.2" => &TLS12,
             "tlsv1.3" => &TLS13,
             "tlsv1" | "tlsv1.1" => {
-                return Err(format!(
-                    "tls-protocols: {word} is not offered any more, only TLSv1.2 and TLSv1.3 are"
-                ));
+                return Err(format!("tls-protocols: {word} is not supported, only TLSv1.2 and TLSv1.3 are"));
             }
             _ => {
                 return Err(
@@ -64,7 +62,7 @@ pub(super) fn versions(settings: &Settings) -> Result<Vec<&'static SupportedProt
 pub(super) fn provider(settings: &Settings) -> Result<CryptoProvider, String> {
     if settings.tls_dh_params_file.is_some() {
         return Err(
-            "tls-dh-params-file: keys are agreed upon over elliptic curves only, leave it empty".into()
+            "tls-dh-params-file must be empty: only key exchange over elliptic curves is supported".into()
         );
     }
     let newer = list("tls-ciphersuites", &settings.tls_ciphersuites, CIPHERSUITES)?;
@@ -102,7 +100,10 @@ fn list(
             None if out && NEVER.contains(&name) || name == "@STRENGTH" => {}
             None => {
                 let names: Vec<&str> = offered.iter().map(|(name, _)| *name).collect();
-                return Err(format!("{directive}: '{word}' is not offered; there are {}", names.join(", ")));
+                return Err(format!(
+                    "{directive}: '{word}' is not supported; supported are {}",
+                    names.join(", ")
+                ));
             }
         }
     }
@@ -113,7 +114,7 @@ fn list(
         }
     }
     if suites.is_empty() {
-        return Err(format!("{directive}: nothing is left to be offered"));
+        return Err(format!("{directive}: the list leaves no cipher suite"));
     }
     Ok(suites)
 }
@@ -155,9 +156,9 @@ mod tests {
             let error = ciphers(text).expect_err("it is refused");
             assert!(error.starts_with("tls-ciphers: ") && error.contains(part), "{error}");
         };
-        refused("AES128-SHA", "'AES128-SHA' is not offered; there are ECDHE-ECDSA-AES256-GCM-SHA384");
+        refused("AES128-SHA", "'AES128-SHA' is not supported; supported are ECDHE-ECDSA-AES256-GCM-SHA384");
         refused("DEFAULT:!NOSUCH", "'!NOSUCH'");
         refused("MEDIUM", "'MEDIUM'");
-        refused("ECDHE-RSA-AES128-GCM-SHA256:!ECDHE-RSA-AES128-GCM-SHA256", "nothing is left");
+        refused("ECDHE-RSA-AES128-GCM-SHA256:!ECDHE-RSA-AES128-GCM-SHA256", "leaves no cipher suite");
     }
 }

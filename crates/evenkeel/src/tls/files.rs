@@ -24,7 +24,7 @@ pub(super) fn certificates(directive: &str, path: &Path) -> Result<Vec<Certifica
     let certificates = certificates_in(&read(directive, path)?);
     let certificates = certificates.map_err(|error| at(directive, path, &error))?;
     if certificates.is_empty() {
-        return Err(at(directive, path, "it holds no certificate in PEM form"));
+        return Err(at(directive, path, "no certificate in PEM format found"));
     }
     Ok(certificates)
 }
@@ -38,12 +38,12 @@ pub(super) fn key(directive: &str, path: &Path, pass: &[u8]) -> Result<PrivateKe
         return unlock(&text[start..], pass).map_err(|reason| at(directive, path, reason));
     }
     if text.contains("Proc-Type: 4,ENCRYPTED") {
-        let reason = "it is encrypted in a way that is no longer in use: 'openssl pkcs8 -topk8' makes one that can be read";
+        let reason = "the key has an obsolete encryption format, convert it with 'openssl pkcs8 -topk8'";
         return Err(at(directive, path, reason));
     }
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
         rustls::pki_types::pem::Error::NoItemsFound => {
-            at(directive, path, "it holds no private key in PEM form")
+            at(directive, path, "no private key in PEM format found")
         }
         other => at(directive, path, &other.to_string()),
     })
@@ -53,13 +53,13 @@ pub(super) fn key(directive: &str, path: &Path, pass: &[u8]) -> Result<PrivateKe
 fn unlock(pem: &str, pass: &[u8]) -> Result<PrivateKeyDer<'static>, &'static str> {
     const END: &str = "-----END ENCRYPTED PRIVATE KEY-----";
     if pass.is_empty() {
-        return Err("it is encrypted, and no password for it is set");
+        return Err("the key is encrypted, and no password is configured");
     }
-    let end = pem.find(END).ok_or("the end of its key is missing")? + END.len();
-    let (_, locked) = pkcs8::SecretDocument::from_pem(&pem[..end]).map_err(|_| "it is no PEM file")?;
+    let end = pem.find(END).ok_or("the end of the key is missing")? + END.len();
+    let (_, locked) = pkcs8::SecretDocument::from_pem(&pem[..end]).map_err(|_| "not a valid PEM file")?;
     let locked = pkcs8::EncryptedPrivateKeyInfo::try_from(locked.as_bytes())
-        .map_err(|_| "its encryption is one that is not known")?;
-    let key = locked.decrypt(pass).map_err(|_| "its password is not the one that is set")?;
+        .map_err(|_| "the encryption of the key is not supported")?;
+    let key = locked.decrypt(pass).map_err(|_| "the configured password of the key is wrong")?;
     Ok(PrivateKeyDer::Pkcs8(key.as_bytes().to_vec().into()))
 }
 
@@ -87,7 +87,7 @@ pub(super) fn authorities(
             found += added;
         }
         if found == 0 {
-            return Err(at("tls-ca-cert-dir", folder, "it holds no certificate in PEM form"));
+            return Err(at("tls-ca-cert-dir", folder, "no certificate in PEM format found"));
         }
     }
     let paper = Paper::first_to_end(all.iter().map(|certificate| &certificate[..]));
@@ -114,7 +114,7 @@ fn read(directive: &str, path: &Path) -> Result<Vec<u8>, String> {
     let failed = |error: std::io::Error| at(directive, path, &cause(&error));
     let file = File::open(path).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
-        return Err(at(directive, path, "it is no file"));
+        return Err(at(directive, path, "not a regular file"));
     }
     let mut bytes = Vec::new();
     file.take(FILE_LEN_MAX).read_to_end(&mut bytes).map_err(failed)?;
@@ -132,11 +132,13 @@ pub(super) fn misfit(directive: &str, error: &Error) -> String {
 
 fn explained(error: &Error) -> String {
     match error {
-        Error::InconsistentKeys(_) => "the private key is not that of the certificate".into(),
+        Error::InconsistentKeys(_) => "the private key does not match the certificate".into(),
         Error::InvalidCertificate(problem) if problem.to_string().contains("UnsupportedCertVersion") => {
-            "the certificate is of X.509 version 1, and 3 is needed: 'openssl x509 -req' makes such with -extfile".into()
+            "the certificate has X.509 version 1, and version 3 is required: create it with 'openssl x509 \
+             -req -extfile'"
+                .into()
         }
-        Error::InvalidCertificate(problem) => format!("the certificate cannot be used: {problem}"),
+        Error::InvalidCertificate(problem) => format!("the certificate is not usable: {problem}"),
         other => other.to_string(),
     }
 }

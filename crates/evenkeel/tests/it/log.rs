@@ -43,7 +43,7 @@ fn check_text(text: &str, lost: usize) {
     let kept = (0..LINES).filter(|at| text.contains(&format!(" hung-{at}.\n"))).count();
     assert_eq!(kept + lost, LINES, "{lost} were lost");
     assert!(lost > 0, "nothing was lost");
-    let said = text.find(&format!("# {lost} log lines were lost")).expect("the log says so");
+    let said = text.find(&format!("# {lost} log lines were dropped")).expect("the log says so");
     assert!(text.find(" hung-0.\n").expect("the first line") < said);
     assert!(said < text.find(" after-0.\n").expect("the log goes on"));
 }
@@ -137,7 +137,7 @@ fn a_pipe_that_nobody_reads_delays_nobody() {
     let mut text = Vec::new();
     wait_until("what waited is written", || {
         let _ = std::io::Read::read_to_end(&mut &reader, &mut text); // possibly empty
-        let all = String::from_utf8_lossy(&text).contains(&format!("{lost_lines} log lines were lost"));
+        let all = String::from_utf8_lossy(&text).contains(&format!("{lost_lines} log lines were dropped"));
         all && String::from_utf8_lossy(&text).contains("hung-0.")
     });
     log_lines(&mut client, "after", 1);
@@ -169,7 +169,7 @@ fn a_frozen_disk_delays_nobody() {
     let lost_lines = lost(&server);
     drop(frozen);
     let read = || fs::read_to_string(&file).unwrap_or_default();
-    wait_until("what waited is written", || read().contains(&format!("{lost_lines} log lines were lost")));
+    wait_until("what waited is written", || read().contains(&format!("{lost_lines} log lines were dropped")));
     log_lines(&mut client, "after", 1);
     wait_until("the log goes on", || read().contains("after-0."));
     check_text(&read(), lost_lines);

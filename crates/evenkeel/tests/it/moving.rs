@@ -115,7 +115,7 @@ fn so_many_may_wait_for_other_servers() {
     let mut waiting: Vec<_> = (0..64).map(|_| server.connect()).collect();
     waiting.iter_mut().for_each(|one| one.send(&words("3000")).expect("it reads"));
     wait_until("all wait", || server.info("long_commands_running") == "64");
-    let refused = "-ERR Too many commands wait for other servers or the disk already, try again later";
+    let refused = "-ERR Too many commands are waiting for other servers or the disk, try again later";
     assert_eq!(client.call(&words("100")).to_string(), refused);
     for one in &mut waiting {
         assert_eq!(one.read().to_string(), "-IOERR error or timeout reading to target instance");

@@ -53,7 +53,7 @@ fn a_unix_socket_belongs_to_who_made_it_last() {
     if program().peer().is_none() {
         let args = ["--unixsocket", &socket, "--save", "3600 1", "--dir", &folder];
         let log = Server::try_start(&program(), &args).err().expect("the files are taken");
-        assert!(log.contains("another server keeps its data in"), "{log}");
+        assert!(log.contains("another server uses"), "{log}");
     }
     assert!(reaches(&first));
     let second = start(&["--unixsocket", &socket]);

@@ -492,7 +492,7 @@ fn as_many_clients_as_the_open_files_admit_are_served() {
     let most: usize =
         reply.trim_end_matches("\"]").rsplit('"').next().and_then(|n| n.parse().ok()).expect("a number");
     assert!((1..150).contains(&most), "{reply}");
-    assert!(server.log().contains("maxclients has been reduced"), "{}", server.log());
+    assert!(server.log().contains("maxclients was reduced"), "{}", server.log());
     let mut clients: Vec<Client> = (0..most).map(|_| server.connect()).collect();
     clients.iter_mut().for_each(|client| assert_eq!(client.run("PING").to_string(), "PONG"));
     let refused = server.connect().read_to_end().expect("hung up on");
@@ -523,13 +523,13 @@ fn a_dir_that_cannot_be_written_is_told_of_at_the_start_and_in_every_refusal() {
     if server.program().peer().is_some() {
         return; // the messages are Evenkeel's
     }
-    let line = "# No file can be written in /proc: No such file or directory. With this configuration, \
+    let line = "# Cannot write files in /proc: No such file or directory. With this configuration, \
                 snapshots fail";
     assert!(server.log().contains(line), "{}", server.log());
     let mut client = server.connect();
     let reason = "Failed saving the DB to /proc/dump.rdb: No such file or directory";
     assert_eq!(client.run("SAVE").to_string(), format!("-ERR {reason}"));
-    let way_out = "SHUTDOWN NOSAVE ends the server without a snapshot.";
+    let way_out = "SHUTDOWN NOSAVE stops the server without a snapshot.";
     let refusal = format!("-ERR Errors trying to SHUTDOWN. Check logs. {reason}. {way_out}");
     assert_eq!(client.run("SHUTDOWN").to_string(), refusal);
     server.signal(15);
@@ -577,10 +577,10 @@ fn the_service_manager_is_told_about_the_start_and_the_end() {
 #[test]
 fn a_service_manager_that_is_not_there_keeps_nobody_from_serving() {
     for (address, way, line) in [
-        ("NOTIFY_SOCKET=/nonexistent/socket", "systemd", "systemd cannot be told about the start or end"),
-        ("NOTIFY_SOCKET=nothing", "auto", "NOTIFY_SOCKET names no socket"),
+        ("NOTIFY_SOCKET=/nonexistent/socket", "systemd", "Cannot notify systemd"),
+        ("NOTIFY_SOCKET=nothing", "auto", "NOTIFY_SOCKET is not a valid socket address"),
         ("OTHER=1", "systemd", "systemd supervision requested, but NOTIFY_SOCKET not found!"),
-        ("OTHER=1", "upstart", "'supervised upstart' has no effect: upstart is not told about the start"),
+        ("OTHER=1", "upstart", "'supervised upstart' has no effect: upstart is not supported"),
     ] {
         let program = program().started_by(&["env", "-u", "NOTIFY_SOCKET", address]);
         let server = Server::start(&program, &["--supervised", way]);
@@ -593,7 +593,7 @@ fn a_service_manager_that_is_not_there_keeps_nobody_from_serving() {
 fn the_log_says_what_has_no_effect() {
     let server = start(&[]);
     let mut client = server.connect();
-    let line = "'activedefrag' has no effect: the allocator is not asked to move memory";
+    let line = "'activedefrag' has no effect: active defragmentation is not supported";
     assert_eq!(client.run("CONFIG SET activedefrag no").to_string(), "OK");
     assert!(!server.log().contains(line));
     assert_eq!(client.run("CONFIG SET activedefrag yes").to_string(), "OK");
@@ -619,10 +619,10 @@ fn a_start_says_in_few_lines_what_has_no_effect() {
     }
     wait_until("it is ready", || server.log().contains("Ready to accept connections"));
     let log = server.log();
-    let harmless = "* These directives have no effect, and nothing is lacking without them: 'activedefrag', \
-                    'io-threads', 'lazyfree-lazy-expire'. 'evenkeel --check-config' has the reasons";
+    let harmless = "* These directives have no effect and are not needed: 'activedefrag', 'io-threads', \
+                    'lazyfree-lazy-expire'. 'evenkeel --check-config' prints the reasons";
     assert!(log.contains(harmless), "{log}");
-    assert!(log.contains("# 'log-format' has no effect: log lines have Redis' own form"), "{log}");
+    assert!(log.contains("# 'log-format' has no effect: log lines always have the format of Redis"), "{log}");
     assert_eq!(log.matches("no effect").count(), 2, "{log}");
 }
 
@@ -635,7 +635,7 @@ fn the_terminal_is_told_where_the_log_is_and_why_a_start_fails() {
     }
     let folder = server.folder().display().to_string();
     let line = format!(
-        "Evenkeel stays in the foreground ('daemonize' has no effect). Its log goes to {folder}/x.log\n"
+        "Evenkeel runs in the foreground ('daemonize' has no effect). The server log is {folder}/x.log\n"
     );
     assert_eq!(server.log(), line);
     let silent = start(&["--daemonize", "no", "--logfile", "{dir}/x.log"]);
@@ -644,7 +644,7 @@ fn the_terminal_is_told_where_the_log_is_and_why_a_start_fails() {
         (["--unixsocket", "/none/s"], "Failed listening on port"),
         (
             ["--aclfile", "/none/users"],
-            "Aborting the start because of ACL errors: Error loading ACLs, opening file '/none/users'",
+            "Startup aborted because of ACL errors: Error loading ACLs, opening file '/none/users'",
         ),
     ] {
         let args = [&["--logfile", "{dir}/x.log"][..], &args].concat();
@@ -685,15 +685,15 @@ fn the_log_says_how_the_server_was_started() {
         let log = server.log();
         assert_eq!(log.matches("pid=").count(), 1, "{log}");
         assert!(!log.contains("PID: "), "{log}");
-        assert!(log.contains("Configuration loaded, from no file"), "{log}");
-        ["data stays in memory", "snapshots are taken at save points", "every write is logged"]
+        assert!(log.contains("Configuration loaded without a file"), "{log}");
+        ["there is no persistence", "snapshots are taken at save points", "the append-only file is on"]
             .into_iter()
-            .filter(|line| log.contains(&format!("worker threads; {line}, files go to ")))
+            .filter(|line| log.contains(&format!("worker threads; {line}; the data directory is ")))
             .collect::<Vec<_>>()
     };
-    assert_eq!(kept(&["--save", ""]), ["data stays in memory"]);
+    assert_eq!(kept(&["--save", ""]), ["there is no persistence"]);
     assert_eq!(kept(&["--save", "100 1"]), ["snapshots are taken at save points"]);
-    assert_eq!(kept(&["--appendonly", "yes", "--save", ""]), ["every write is logged"]);
+    assert_eq!(kept(&["--appendonly", "yes", "--save", ""]), ["the append-only file is on"]);
 }
 
 /// As in Redis, a save point counts the keys: flushed data must not come back after a crash.

@@ -372,7 +372,7 @@ fn what_is_counted() {
 #[test]
 fn a_panic_leaves_nothing_locked() {
     let mut world = World::new();
-    let abandoned = "-ERR internal error: the command was abandoned, see the server's log";
+    let abandoned = "-ERR internal error: the command was aborted, see the server log";
     world.check(&format!(
         "> TEST.PANIC a b c < {abandoned}\n other> SET b 2 < *\n other> GET a < \"half done\""
     ));

@@ -65,7 +65,7 @@ impl Worker {
 
     fn listen(&self, listener: &Listener) {
         if let Err(error) = self.poll.add_listener(listener.fd(), LISTENER_TOKENS + listener.id) {
-            self.server.log.warning(format!("worker {} cannot listen: {error}", self.index));
+            self.server.log.warning(format!("Worker {} cannot listen: {error}", self.index));
         }
     }
 
@@ -154,7 +154,7 @@ impl Worker {
                 let connection = self.connection_of(accepted).within(tls_stream);
                 self.deal(Box::new(connection));
             }
-            Err(error) => self.server.log.warning(format!("No TLS for {address}: {error}")),
+            Err(error) => self.server.log.warning(format!("Cannot start TLS for client {address}: {error}")),
         }
     }
 
@@ -209,9 +209,10 @@ impl Worker {
         connection.client().worker.store(self.index as u32, Relaxed);
         connection.client().token.store(token, Relaxed);
         if let Err(error) = self.poll.add_connection(connection.fd(), token) {
-            self.server
-                .log
-                .warning(format!("Cannot wait for client {}: {error}", connection.client().address));
+            self.server.log.warning(format!(
+                "Cannot register client {} for events: {error}",
+                connection.client().address
+            ));
             self.vacant.push(index);
             self.inbox().connections.fetch_sub(1, Relaxed);
             return self.forget(connection);

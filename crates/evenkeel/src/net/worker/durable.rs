@@ -111,8 +111,8 @@ impl Worker {
             }
             persist.aof.figures.crowded.fetch_add(1, Relaxed);
             self.server.log.warning(format!(
-                "{unread} bytes of the log are not written to the append-only file yet: writes wait until they are \
-                 (appendonly-buffer-limit). The disk may be too slow, or hang."
+                "{unread} bytes are waiting to be written to the append-only file (appendonly-buffer-limit): \
+                 write commands are delayed. The disk may be too slow or blocked."
             ));
         }
     }

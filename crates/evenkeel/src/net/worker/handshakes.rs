@@ -94,9 +94,7 @@ impl Worker {
         let is_late = self.now_ms.saturating_sub(connection.client().created_ms) > HANDSHAKE_MS;
         if is_late {
             let address = &connection.client().address;
-            self.server
-                .log
-                .verbose(format!("Closing a client that does not finish its handshake: {address}"));
+            self.server.log.verbose(format!("Closing client {address}: the TLS handshake timed out"));
         }
         is_late
     }

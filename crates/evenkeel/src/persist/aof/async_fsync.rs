@@ -43,12 +43,12 @@ impl Syncer {
         match self.results.recv_timeout(patience) {
             Ok(result) => Some(result),
             Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => Some(Err(io::Error::other("its thread has failed"))),
+            Err(RecvTimeoutError::Disconnected) => Some(Err(io::Error::other("the fsync thread failed"))),
         }
     }
 
     /// How it ends.
     pub(super) fn end(&self) -> io::Result<()> {
-        self.results.recv().unwrap_or_else(|_| Err(io::Error::other("its thread has failed")))
+        self.results.recv().unwrap_or_else(|_| Err(io::Error::other("the fsync thread failed")))
     }
 }

@@ -17,7 +17,9 @@ impl Feed {
         client.is_replica.store(true, Relaxed);
         let mut replica = ReplicaConnection::new(connection, self.now_ms, self.now);
         if let Err(error) = self.poll.add_connection(replica.connection().fd(), token) {
-            self.server.log.warning(format!("Cannot wait for replica {}: {error}", replica.shared.name()));
+            self.server
+                .log
+                .warning(format!("Cannot register replica {} for events: {error}", replica.shared.name()));
             return self.server.clients.remove(client.id);
         }
         replica.connection().delay_small_packets(self.settings.repl_disable_tcp_nodelay);
@@ -54,11 +56,14 @@ impl Feed {
         state.figures.partial_refused.fetch_add(1, Relaxed);
         let asked = String::from_utf8_lossy(&id).into_owned();
         let reason = if stream.history.includes(&id, bytes) {
-            format!("lack of backlog (the replica has {bytes} bytes, of {})", stream.offset())
+            format!("lack of backlog (the replica is at offset {bytes} of {})", stream.offset())
         } else {
             let (second, until) = stream.history.second();
             let own = &stream.history.id;
-            format!("a history that is not ours ({asked} at {bytes}; ours is {own}, before {until} {second})")
+            format!(
+                "replication ID mismatch (requested {asked} at offset {bytes}; the ID is {own}, and \
+                     {second} before offset {until})"
+            )
         };
         log.notice(format!("Unable to partial resync with replica {} for {reason}", replica.shared.name()));
     }

@@ -162,7 +162,7 @@ impl Feed {
             };
             if let Err(error) = pipe.tend(&readers, awaited, create) {
                 self.server.log.warning(format!(
-                    "What slower replicas have yet to be sent of a snapshot cannot be kept on disk, in {}: {error}",
+                    "Cannot spill the snapshot for slow replicas to disk, in {}: {error}",
                     self.settings.dir.display()
                 ));
                 let start = pipe.lock().bytes.start();
@@ -171,7 +171,7 @@ impl Feed {
                     _ => false,
                 };
                 self.part_if(|replica| {
-                    lacks(replica).then(|| "its full sync takes more room than there is".into())
+                    lacks(replica).then(|| "the full sync needs more space than available".into())
                 });
             }
             let (memory, disk) = pipe.lock().sizes();
@@ -197,11 +197,11 @@ impl Feed {
             return;
         }
         self.server.log.warning(format!(
-            "What is written during a full sync is more than is kept in memory, and cannot be kept on disk, in {}: {error}",
+            "Cannot spill the replication stream during a full sync to disk, in {}: {error}",
             self.settings.dir.display()
         ));
         self.part_if(|replica| {
-            is_slow(replica).then(|| "its full sync takes more room than there is".into())
+            is_slow(replica).then(|| "the full sync needs more space than available".into())
         });
     }
 }

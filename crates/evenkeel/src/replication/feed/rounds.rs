@@ -51,7 +51,7 @@ impl Feed {
         self.part_if(|replica| {
             if let Some(reason) = is_too_late(replica, now, timeout).or_else(|| holds_up_others(replica, &pipes, now)) {
                 server.log.warning(format!("Disconnecting timedout replica ({reason}): {}", replica.shared.name()));
-                return Some("it was not heard of for too long".into());
+                return Some("timeout".into());
             }
             let behind = replica.needs().map_or(0, |needs| offset.saturating_sub(needs));
             replica.shared.client.out_bytes.store(behind as usize, Relaxed);
@@ -66,7 +66,7 @@ impl Feed {
                     "Client id={} addr={} closed for overcoming of output buffer limits ({behind} bytes waiting).",
                     replica.shared.client.id, replica.shared.client.address
                 ));
-                "it is too far behind".into()
+                "output buffer limit".into()
             })
         });
         // A replica has no end of its own to its stream, so its time as one does not count.
@@ -92,7 +92,7 @@ fn holds_up_others(
     let is_stuck =
         is_worth_offloading(replica.moved) && pipe.held_up_since(*at).is_some_and(is_worth_offloading);
     let is_shared = pipes.iter().filter(|other| Arc::ptr_eq(other, pipe)).count() > 1;
-    (is_stuck && is_shared).then_some("full sync, and others wait")
+    (is_stuck && is_shared).then_some("full sync, which delays other replicas")
 }
 
 /// Whether a replica that should say something has said nothing for too long.

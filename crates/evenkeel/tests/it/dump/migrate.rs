@@ -139,8 +139,8 @@ fn a_target_that_never_answers_keeps_nobody_waiting() {
     source.assert_healthy();
 }
 
-const TOUCHED: &str = "-ERR A key was written to or removed while it was being migrated: it was copied, and \
-                       what is here stays as it is";
+const TOUCHED: &str = "-ERR A key was changed while it was being migrated: the copy is on the target, and \
+                       the key here was not deleted";
 
 /// A key written to during its transfer must not be lost. In the reference servers no write can come in
 /// between.

@@ -113,7 +113,7 @@ fn when_a_sync_fails_nothing_is_acknowledged_until_a_base_has_it() {
     wait_until("writers are told", || is_refused(&mut other));
     assert_eq!(other.run("GET before").as_bytes(), Some(&b"1"[..]), "readers are served");
     assert_eq!(server.info("aof_last_write_status"), "err");
-    wait_until("it is said", || times(&server, "nothing is acknowledged any more") == 1);
+    wait_until("it is said", || times(&server, "no write is acknowledged") == 1);
     assert_eq!(times(&server, "Error syncing the append-only file: Input/output error"), 1);
 
     // The kernel reports a lost write only once: a later successful sync proves nothing.
@@ -126,7 +126,7 @@ fn when_a_sync_fails_nothing_is_acknowledged_until_a_base_has_it() {
     assert_eq!(writer.read().to_string(), "OK", "the base has it");
     wait_until("writes go on", || !is_refused(&mut other));
     assert_eq!(server.info("aof_last_write_status"), "ok");
-    wait_until("it is said", || times(&server, "A new base has all that was in doubt") == 1);
+    wait_until("it is said", || times(&server, "The new base file has all data") == 1);
     server.kill();
     faults.are("");
     server.start_again();
@@ -162,7 +162,7 @@ fn a_base_settles_nothing_while_the_file_behind_it_is_in_doubt_too() {
     assert_eq!(server.info("aof_last_bgrewrite_status"), "ok");
     assert!(writer.try_read().is_err(), "it is acknowledged");
     assert!(is_refused(&mut other), "{}", server.log());
-    assert_eq!(times(&server, "A new base has all that was in doubt"), 0);
+    assert_eq!(times(&server, "The new base file has all data"), 0);
 
     faults.are("");
     other.run("CONFIG SET rdb-key-save-delay 0");
@@ -210,7 +210,7 @@ fn a_tail_that_cannot_be_written_is_done_without() {
         number += 1;
         client.run(&format!("SET key {number}"));
         if began.elapsed() > Duration::from_secs(10) {
-            assert!(times(&server, "no tail, so each sync is its own") == 1, "{}", server.log());
+            assert!(times(&server, "no tail file, so each fsync") == 1, "{}", server.log());
             return;
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -220,7 +220,7 @@ fn a_tail_that_cannot_be_written_is_done_without() {
         number += 1;
         assert_eq!(client.run(&format!("SET key {number}")).to_string(), "OK");
     }
-    wait_until("it is said", || times(&server, "takes longer: a write to it has failed") == 1);
+    wait_until("it is said", || times(&server, "takes longer: a write to the tail failed") == 1);
     assert!(!tail.exists(), "what it has is older than the file");
     assert_eq!(server.info("aof_last_write_status"), "ok");
     server.kill();
@@ -237,7 +237,7 @@ fn a_write_that_fails_is_tried_again() {
     faults.are("write .incr.aof");
     assert_eq!(client.run("SET waits 1").to_string(), "OK");
     wait_until("writers are told", || is_refused(&mut client));
-    wait_until("it is said", || times(&server, "What is to be written waits in memory") == 1);
+    wait_until("it is said", || times(&server, "Pending data is kept in memory") == 1);
     faults.are("");
     wait_until("writes go on", || !is_refused(&mut client));
     server.kill();

@@ -205,7 +205,7 @@ fn a_server_whose_log_finds_no_room_ends_at_once() {
     let began = Instant::now();
     assert!(server.stop().success());
     assert!(began.elapsed() < Duration::from_secs(3), "it took {:?}", began.elapsed());
-    assert!(server.log().contains("bytes of the log could not be written, and are lost."));
+    assert!(server.log().contains("bytes could not be written to the append-only file and are lost."));
 }
 
 /// All data are still in memory, so the operator can free space, or accept their loss.

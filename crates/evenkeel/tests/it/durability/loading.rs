@@ -214,7 +214,7 @@ fn a_script_in_the_log_may_fail() {
     append(&server, &more);
     server.start_again();
     assert_eq!(server.connect().run("MGET k done last").to_string(), "[\"text\", \"1\", \"1\"]");
-    wait_until("it is said", || server.log().contains("of the append only file has failed"));
+    wait_until("it is said", || server.log().contains("of the append only file failed"));
 }
 
 /// INFO and MEMORY STATS separate the data from the server's overhead, also for loaded data.

@@ -45,10 +45,7 @@ fn a_snapshot_beside_the_log_that_is_loaded_is_told_of() {
     // Its own last snapshot causes no warning.
     server.start_again();
     let said = log_of_start(&server);
-    assert!(
-        said.contains(&format!("* {} is not loaded, but the append-only file", dump.display())),
-        "{said}"
-    );
+    assert!(said.contains(&format!("* {} is not loaded: the append-only file", dump.display())), "{said}");
     assert!(!said.contains(" # "), "{said}");
     assert!(server.stop().success());
 
@@ -58,7 +55,7 @@ fn a_snapshot_beside_the_log_that_is_loaded_is_told_of() {
         server.start_again();
         let said = log_of_start(&server);
         let warning = format!(
-            "# {} is newer than the append-only file in {}, and is not loaded",
+            "# {} is newer than the append-only file in {} but is not loaded",
             dump.display(),
             log.display()
         );

@@ -187,9 +187,16 @@ fn a_log_that_is_being_turned_off_does_not_come_back() {
         ok(&mut client, "CONFIG SET appendonly no");
         ok(&mut client, "DEBUG LOADAOF");
         assert_eq!(size(&server), Some(KEYS));
-        wait_until("it is off", || server.log().matches("The append-only file is off.").count() >= round);
+        wait_until("it is off", || {
+            server.log().matches("The append-only file is disabled.").count() >= round
+        });
         std::thread::sleep(Duration::from_millis(250)); // the settings are read ten times a second
-        assert_eq!(server.log().matches("The append-only file is off.").count(), round, "{}", server.log());
+        assert_eq!(
+            server.log().matches("The append-only file is disabled.").count(),
+            round,
+            "{}",
+            server.log()
+        );
         ok(&mut client, "CONFIG SET rdb-key-save-delay 0 appendonly yes");
         wait_until("it is on again", || {
             server.info("aof_rewrite_in_progress") == "0" && server.info("aof_enabled") == "1"
@@ -263,7 +270,7 @@ fn a_stream_of_long_names_goes_out_and_comes_in() {
 #[test]
 fn a_transaction_cannot_have_the_data_loaded_again() {
     let (server, mut client) = filled(WITH_LOG);
-    let refused = "-ERR This command cannot be a part of a transaction or of a script";
+    let refused = "-ERR This command is not allowed in transactions and scripts";
     for command in ["DEBUG RELOAD", "DEBUG LOADAOF"] {
         ok(&mut client, "MULTI");
         ok(&mut client, command);

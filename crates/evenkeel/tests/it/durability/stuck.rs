@@ -47,7 +47,7 @@ fn an_end_without_a_snapshot_does_not_wait_for_a_stuck_one() {
     let before = Instant::now();
     assert!(server.stop().success());
     assert!(before.elapsed() < Duration::from_secs(30), "{:?}", before.elapsed());
-    assert!(server.log().contains("is stuck in a write to its disk"), "{}", server.log());
+    assert!(server.log().contains("is blocked in a write to disk"), "{}", server.log());
 }
 
 /// Incompressible data: a file of them exceeds the pipe and the writer's queue.
@@ -77,7 +77,7 @@ fn a_stuck_snapshot_holds_up_no_full_sync() {
         replica.connect().run(&format!("REPLICAOF 127.0.0.1 {}", server.port()));
         wait_until("the replica has all", || replica.connect().run("DBSIZE").as_int() == Some(10_001));
         assert_eq!(server.info("rdb_last_bgsave_status"), "ok", "nothing has failed");
-        let given_up = "What is being written is given up, and begun again later";
+        let given_up = "The snapshot or rewrite in progress is abandoned";
         assert_eq!(server.log().contains(given_up), walks, "{}", server.log());
         // The pipe is gone with the cancelled snapshot: a later snapshot goes to a file.
         drop(reader);
@@ -111,7 +111,7 @@ fn a_save_that_a_client_waits_for_is_not_given_up() {
     std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
     let refusal = saver.read().to_string();
     assert!(refusal.starts_with("-ERR Failed saving the DB to "), "{refusal}");
-    assert!(!server.log().contains("given up"), "{}", server.log());
+    assert!(!server.log().contains("abandoned"), "{}", server.log());
     wait_until("the replica has all", || replica.connect().run("DBSIZE").as_int() == Some(10_001));
 }
 
@@ -290,13 +290,15 @@ fn an_end_that_waits_for_a_stuck_log_can_be_aborted() {
         }
         let reason = match aborts {
             true => "",
-            false => " The append-only file's disk takes nothing. SHUTDOWN FORCE gives up what waits for it.",
+            false => {
+                " The disk of the append-only file is blocked. SHUTDOWN FORCE discards the pending writes."
+            }
         };
         let refusal = format!("-ERR Errors trying to SHUTDOWN. Check logs.{reason}");
         assert_eq!(asker.read().to_string(), refusal);
         assert_eq!(client.run("GET k").to_string(), "\"1\"");
     }
-    assert!(server.log().contains("disk takes nothing of what was acknowledged"), "{}", server.log());
+    assert!(server.log().contains("disk of the append-only file is blocked"), "{}", server.log());
     client.run("DEBUG AOF-FLUSH-SLEEP 0");
 }
 

@@ -137,7 +137,7 @@ fn what_was_acknowledged_is_there_when_the_machine_has_failed() {
             fail_machine(&server, &mut random);
         }
         server.start_again();
-        put_back += usize::from(server.log().contains("had been synced in the tail are back"));
+        put_back += usize::from(server.log().contains("synced bytes from the tail"));
         let mut client = server.connect();
         for (index, count) in counts.iter().enumerate() {
             let guard = client.call(&["GET", &format!("count:{index}")]).to_string();
@@ -167,8 +167,8 @@ fn after_a_crash_of_the_process_the_file_alone_counts() {
     OpenOptions::new().write(true).open(last_file(&server)).expect("a file").set_len(len).expect("cut off");
     server.start_again();
     assert!(server.connect().run("GET kept").as_bytes().is_some());
-    wait_until("it is said", || server.log().contains("the tail is kept as"));
-    assert!(!server.log().contains("are back"), "{}", server.log());
+    wait_until("it is said", || server.log().contains("which was renamed to"));
+    assert!(!server.log().contains("restored "), "{}", server.log());
 }
 
 /// Also without further writes, and after `always` is turned off.

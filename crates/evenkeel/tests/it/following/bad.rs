@@ -155,14 +155,14 @@ fn another_protocol_is_spoken() {
     let port = fake(|replica| replica.write_all(b"HTTP/1.0 400 Bad Request\r\n\r\n"));
     expect_line(port, &[], "Error reply to PING from master: 'HTTP/1.0 400 Bad Request'");
     let port = fake(|replica| replica.write_all(&[b'x'; 100_000]));
-    expect_line(port, &[], "the master's answer is longer than any line");
+    expect_line(port, &[], "the reply of the master is too long");
     for (answer, line) in [
         ("+FULLRESYNC abc 1\r\n", "wrong +FULLRESYNC syntax"),
         (BEYOND_NUMBERS, "wrong +FULLRESYNC syntax"),
         (LAST_NUMBER, "wrong +FULLRESYNC syntax"),
         ("+WHAT\r\n", "Unexpected reply to PSYNC from master: +WHAT"),
         ("-NOMASTERLINK Can't SYNC\r\n", "Master is currently unable to PSYNC but should be in the future"),
-        ("+CONTINUE\r\n", "goes on with a stream that was not asked for"),
+        ("+CONTINUE\r\n", "continues a replication stream that was not requested"),
     ] {
         expect_line(fake(move |replica| shake_hands(replica, answer)), &[], line);
     }
@@ -279,7 +279,7 @@ fn memory_that_is_short_here_keeps_nothing_away() {
 
 #[test]
 fn a_stream_in_a_database_that_is_not_here_is_not_taken_over() {
-    for (way, line) in [("disabled", "cannot be taken over"), ("swapdb", "Failed trying to load")] {
+    for (way, line) in [("disabled", "cannot be loaded"), ("swapdb", "Failed trying to load")] {
         let port = fake(|replica| {
             shake_hands(replica, &format!("+FULLRESYNC {ID} 0\r\n"))?;
             replica.write_all(&sent(&empty_file(&[("repl-stream-db", "99")])))?;
@@ -356,7 +356,7 @@ fn unknown_commands_are_told_of() {
     follow(&replica, port);
     wait_until("seven have failed", || replica.info("master_commands_failed") == "7");
     assert_eq!(replica.connect().run("GET k").to_string(), "\"2\"");
-    for line in ["nosuch: this server does not know it", "rpush: it cannot be run here: -ERR wrong number"] {
+    for line in ["nosuch: this server does not support it", "rpush: it failed: -ERR wrong number"] {
         wait_until(line, || replica.log().contains(line));
     }
     assert_eq!(replica.info("master_link_status"), "up");
@@ -473,7 +473,7 @@ fn follow_one_with_more(replica: &Server) -> Server {
 fn what_cannot_be_taken_over_costs_nothing() {
     let replica = Server::start(&program(), &[REPLICA, &["--appendonly", "yes"]].concat());
     let _primary = follow_one_with_more(&replica);
-    let line = "What the master has sent cannot be taken over: database 18 of a server with more";
+    let line = "The snapshot of the master cannot be loaded: database 18 is out of range";
     wait_until(line, || replica.log().contains(line));
     assert_eq!(replica.connect().run("GET own").to_string(), "\"data\"");
     assert_eq!(replica.info("aof_enabled"), "1");
@@ -549,7 +549,7 @@ fn a_replica_whose_disk_is_full_reads_no_further() {
     for number in 0..64 {
         assert!(!client.call(&["SET", &format!("key:{number}"), &"x".repeat(1 << 20)]).is_error());
     }
-    wait_until("it is told", || replica.log().contains("writes wait until they are"));
+    wait_until("it is told", || replica.log().contains("write commands are delayed"));
     std::thread::sleep(Duration::from_secs(7));
     let keys = replica.connect().run("DBSIZE").as_int().expect("a number");
     assert!((2..40).contains(&keys), "{keys} keys of a megabyte each, with eight for what waits");

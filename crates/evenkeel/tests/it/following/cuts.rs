@@ -192,7 +192,7 @@ fn survives_cuts(primary: &Program, replica: &Program, peer: Peer, load: &str, w
 /// The reasons of full syncs in both logs.
 fn reasons(primary: &Server, replica: &Server) -> Vec<String> {
     let tells = |line: &&str| {
-        ["Unable to partial", "Full resync requested", "taken over anew", "not possible"]
+        ["Unable to partial", "Full resync requested", "A full resynchronization follows", "not possible"]
             .iter()
             .any(|part| line.contains(part))
     };

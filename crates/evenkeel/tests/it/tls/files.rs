@@ -91,25 +91,25 @@ fn what_is_wrong_is_named_and_changes_nothing() {
     let word = |name: &str| certs.word(name);
     let cases = [
         (format!("tls-cert-file {}", word("nosuch")), "tls-cert-file", "No such file or directory"),
-        (format!("tls-cert-file {}", word("garbage")), "tls-cert-file", "the certificate cannot be used"),
+        (format!("tls-cert-file {}", word("garbage")), "tls-cert-file", "the certificate is not usable"),
         (format!("tls-cert-file {}", word("cut")), "tls-cert-file", "section end"),
-        (format!("tls-cert-file {}", word("empty")), "tls-cert-file", "it holds no certificate in PEM form"),
-        (format!("tls-cert-file {}", word("")), "tls-cert-file", "it is no file"),
+        (format!("tls-cert-file {}", word("empty")), "tls-cert-file", "no certificate in PEM format found"),
+        (format!("tls-cert-file {}", word("")), "tls-cert-file", "not a regular file"),
         (
             format!("tls-cert-file {}", word("other.crt")),
             "tls-cert-file",
-            "the private key is not that of the certificate",
+            "the private key does not match the certificate",
         ),
         (
             format!("tls-key-file {}", word("other.key")),
             "tls-key-file",
-            "the private key is not that of the certificate",
+            "the private key does not match the certificate",
         ),
-        (format!("tls-key-file {}", word("empty")), "tls-key-file", "it holds no private key in PEM form"),
+        (format!("tls-key-file {}", word("empty")), "tls-key-file", "no private key in PEM format found"),
         (
             format!("tls-key-file {}", word("server.crt")),
             "tls-key-file",
-            "it holds no private key in PEM form",
+            "no private key in PEM format found",
         ),
         (format!("tls-ca-cert-file {}", word("garbage")), "tls-ca-cert-file", "garbage: "),
         (
@@ -160,7 +160,7 @@ fn a_start_with_something_wrong_says_so() {
         (&["--tls-ca-cert-file", &ca, "--tls-cert-file", &cert], "No tls-key-file configured!"),
         (
             &["--tls-ca-cert-file", &ca, "--tls-cert-file", &key, "--tls-key-file", &key],
-            "it holds no certificate",
+            "no certificate in PEM format",
         ),
     ];
     for (args, reason) in cases {
@@ -186,8 +186,8 @@ fn a_key_under_a_password() {
     let files =
         format!("tls-cert-file {} tls-key-file {}", certs.word("locked.crt"), certs.word("locked.key"));
     let mut set = |words: &str| plain.run(&format!("CONFIG SET {files} {words}")).to_string();
-    assert!(set("").ends_with("it is encrypted, and no password for it is set"));
-    assert!(set("tls-key-file-pass wrong").ends_with("its password is not the one that is set"));
+    assert!(set("").ends_with("the key is encrypted, and no password is configured"));
+    assert!(set("tls-key-file-pass wrong").ends_with("the configured password of the key is wrong"));
     assert_eq!(set("tls-key-file-pass secret"), "OK");
 }
 
@@ -206,10 +206,10 @@ fn files_that_change_are_noticed() {
     let before = of_file(&certs, "server.crt");
     // Half of a change has no effect.
     certs.replace("server.key", "other.key");
-    await_line("TLS stays as it was: tls-cert-file: the private key is not that of the certificate");
+    await_line("TLS files were not reloaded: tls-cert-file: the private key does not match the certificate");
     assert_eq!(shown(&secure, &certs), before);
     certs.replace("server.crt", "other.crt");
-    await_line("have been read again");
+    await_line("have changed and were reloaded");
     assert_eq!(shown(&secure, &certs), of_file(&certs, "other.crt"));
     assert_eq!(old.run("PING").to_string(), "PONG");
     assert_eq!(Client::connect(secure.server.address()).expect("it listens").run("PING").to_string(), "PONG");

@@ -70,7 +70,7 @@ fn the_common_name_is_the_users() {
     let mut client = secure.connect(&certs);
     assert_eq!(client.run("PING").to_string(), "PONG");
     assert_eq!(operator.run("ACL DELUSER client").to_string(), ":1");
-    assert!(client.try_call(&["PING"]).is_err(), "its user is gone");
+    assert!(client.try_call(&["PING"]).is_err(), "its user was deleted");
 }
 
 #[test]
