@@ -2,11 +2,11 @@
 //! eviction and memory.
 //!
 //! It knows no sockets, files, threads, protocol or clocks. Time and randomness are arguments: they come with
-//! the [`ThreadContext`] of a thread, so every test decides the time. From a thread to the data, from the
-//! outside in:
+//! the [`ThreadContext`] of a thread, so every test decides the time.
+//! From a thread to the data, from the outside in:
 //!
 //! ```text
-//! Keyspace ── enter ──> gate (read side, own cache line) ── hold ──> SlotGuard: the locked slots of a command
+//! Keyspace ── enter ──> gate (read side, own cache line) ── hold ──> SlotGuard: a command's locked slots
 //!     │                                                        │
 //!     └─ Db (x databases) ── Slot (x 16,384) ── Segment ── Entry: header, deadline, key, value in a block
 //! ```

@@ -100,7 +100,7 @@ impl Slot {
         }
     }
 
-    /// Address of the probable entry of `hash`, for prefetching; null if a glance does not show it. The
+    /// Address of the probable entry of `hash`, for prefetching; null if it takes more than a short look. The
     /// caller is inside the gate, so the tables read here live on, even if they change.
     #[inline]
     pub(crate) fn entry_hint(&self, hash: u64) -> *const u8 {
@@ -195,7 +195,7 @@ impl Slot {
         }
     }
 
-    /// Puts another entry with the same key in an entry's place.
+    /// Replaces an entry by another with the same key.
     #[inline]
     pub(crate) fn replace(&self, found: Found, entry: EntryPtr) {
         found.segment.set_word(found.bucket, Word::new(found.segment.word(found.bucket).tag(), entry));
