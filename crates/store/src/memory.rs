@@ -43,7 +43,7 @@ pub struct Counting<A>(pub A);
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises are those that `A` asks for.
+        // SAFETY: the caller's promises are the promises that `A` requires.
         counted(unsafe { self.0.alloc(layout) }, layout.size() as isize)
     }
 
