@@ -7,8 +7,8 @@
 //! 3. Only then are the slots unlocked ([`JournalBuffer::commit`]). So two writes to the same slot are
 //!    numbered in the order in which they happened, and all changes made under several locks are one record
 //!    with one number.
-//! 4. When the thread leaves the gate, its buffer becomes a [`Page`] in its [`WriterQueue`]; a small buffer
-//!    becomes a part of a page.
+//! 4. When the thread leaves the gate, its buffer becomes a [`Page`] in its queue; a small buffer becomes a
+//!    part of a page.
 //!
 //! A [`Reader`] takes the pages of all queues and emits their records in the order of the numbers.
 //! Append-only files and replicas get this stream.

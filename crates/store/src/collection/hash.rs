@@ -4,7 +4,7 @@
 //! | field's length * 2 + T | deadline | field | value |        one item, found by the hash of its field
 //!         varint             8, if T
 //!
-//! main: items by hash         side: | deadline | hash | ..     in order, 16 bytes for each field with a deadline
+//! main: items by hash         side: | deadline | hash | ..     in order, 16 bytes per timed field
 //! ```
 //!
 //! A hash without deadlines is a single tree. With the first deadline it becomes two trees, and after the

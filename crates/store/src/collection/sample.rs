@@ -17,9 +17,9 @@ impl Dice {
         ((u128::from(mixed ^ mixed >> 31) * u128::from(end)) >> 64) as u64
     }
 
-    /// `count` different positions below `len`, ascending; `count` is at most `len`.
+    /// `count` distinct positions below `len`, ascending; `count` is at most `len`.
     ///
-    /// A small sample is drawn position by position, and duplicates are drawn again. For a large sample, each
+    /// A small sample is drawn position by position, and duplicates are drawn anew. For a large sample, each
     /// position is taken with the probability that leaves as many for the rest as are needed (Knuth's
     /// algorithm S). Both take time in proportion to the count.
     pub fn positions(&mut self, count: u64, len: u64) -> Vec<u64> {
@@ -35,7 +35,7 @@ impl Dice {
             return chosen;
         }
         while (chosen.len() as u64) < count {
-            // As if drawn one at a time: there are never too many.
+            // As if drawn in sequence: there are never too many.
             let missing = count - chosen.len() as u64;
             chosen.extend((0..missing).map(|_| self.below(len)));
             chosen.sort_unstable();
