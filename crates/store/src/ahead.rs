@@ -1,8 +1,8 @@
-//! Asking the memory ahead of time for what will be read.
+//! Prefetching the memory that lookups will read.
 //!
-//! A look-up is a chain of misses of the caches, each address being known only when the one before has come. Several
-//! look-ups at once, level by level, wait about once per level for all of them. All of it is hints: nothing here changes
-//! what is read afterwards.
+//! A lookup is a chain of cache misses, and each address is known only when the previous line has arrived.
+//! Several lookups at once, level by level, wait about once per level for all of them. All calls here are
+//! hints, and none changes the results of later reads.
 
 use crate::collection::{Hash, Set, ZSet};
 use crate::context::ThreadContext;
@@ -13,15 +13,16 @@ use crate::keyspace::Keyspace;
 use crate::segment::Word;
 use crate::{Key, Kind};
 
-/// Keys of one command that are asked for at most, and lines of the entry of each: they stay within what a core has for itself.
+/// Maximum number of keys of a command that are prefetched, and lines of each entry: they fit a core's own
+/// cache.
 const KEYS_MAX: usize = 1024;
 const ENTRY_LINES: usize = 2;
 
-/// Members that are asked for at once at most. More would be gone again before the last one is looked at.
+/// Maximum number of members that are prefetched at once. More would be evicted before the last is looked up.
 pub const MEMBERS_MAX: usize = 32;
 
 impl Keyspace {
-    /// Asks the memory system for the slot of a key. A hint: nothing is read.
+    /// Prefetches the slot of a key. A hint: nothing is read.
     #[inline]
     pub fn prefetch_slot(&self, ctx: &ThreadContext, place: Place) {
         self.assert_inside(ctx);
@@ -30,7 +31,7 @@ impl Keyspace {
         }
     }
 
-    /// Asks for the bucket of a key, once its slot is there.
+    /// Prefetches the bucket of a key, once its slot has arrived.
     #[inline]
     pub fn prefetch_bucket(&self, ctx: &ThreadContext, place: Place, hash: u64) {
         self.assert_inside(ctx);
@@ -39,7 +40,8 @@ impl Keyspace {
         }
     }
 
-    /// Asks for the first `lines` cache lines of a key's entry, once its bucket is there. The seat must be inside.
+    /// Prefetches the first `lines` cache lines of a key's entry, once its bucket has arrived. The context
+    /// must be inside.
     #[inline]
     pub fn prefetch_entry(&self, ctx: &ThreadContext, place: Place, hash: u64, lines: usize) {
         self.assert_inside(ctx);
@@ -51,8 +53,8 @@ impl Keyspace {
         }
     }
 
-    /// Asks for the slots, buckets and entries of a command's keys: all misses of a kind are waited for together. The seat must be
-    /// inside.
+    /// Prefetches the slots, buckets and entries of a command's keys, so that all misses of a kind are waited
+    /// for together. The context must be inside.
     pub fn prefetch_keys(&self, ctx: &ThreadContext, keys: &[Key<'_>]) {
         let keys = || keys.iter().take(KEYS_MAX);
         keys().for_each(|key| self.prefetch_slot(ctx, key.place));
@@ -60,9 +62,10 @@ impl Keyspace {
         keys().for_each(|key| self.prefetch_entry(ctx, key.place, key.hash, ENTRY_LINES));
     }
 
-    /// Asks for what looking up these members, at most [`MEMBERS_MAX`], in the collection at a key will read, if that is
-    /// a large hash, set or sorted set; returns how many it has found there, as far as tags tell. Locks the key's slot, so
-    /// that the collection stays where it is meanwhile. The seat is inside and holds nothing.
+    /// Prefetches the memory that a lookup of these members, at most [`MEMBERS_MAX`], will read in the
+    /// collection at a key, if that is a large hash, set or sorted set. Returns how many members it has
+    /// found, judging by tags. Locks the key's slot, so that the collection stays in place meanwhile. The
+    /// context is inside and holds nothing.
     pub fn prefetch_members(&self, ctx: &mut ThreadContext, key: &Key<'_>, members: &[&[u8]]) -> usize {
         let guard = SlotGuard::one(self, ctx, key.place);
         let Some(found) = guard.slot_of_place(key.place).find(key.hash, key.bytes) else { return 0 };
@@ -76,10 +79,10 @@ impl Keyspace {
     }
 }
 
-/// Entries asked for ahead of a walk over them: enough to have as many on their way as the memory system can.
+/// Distance, in entries, at which a walk prefetches: enough to keep the memory system busy.
 const AHEAD: usize = 16;
 
-/// The words of a list, with their entries asked for ahead of time.
+/// Yields the words of a list, and prefetches their entries.
 pub(crate) fn prefetching(words: &[Word]) -> impl Iterator<Item = Word> {
     words.iter().enumerate().map(|(at, word)| {
         if let Some(ahead) = words.get(at + AHEAD) {

@@ -1,13 +1,16 @@
-//! What values would take beyond what they take now, if each was stored apart from all others and in full.
+//! Bytes that values would take beyond their present memory, if each was stored apart from all others and in
+//! full.
 //!
-//! A copy shares the pages of its original, and a hole takes no memory. But a snapshot has the copy as a value of its own, and
-//! in some form the hole, so whoever loads it or is sent it has more. What that comes to is counted here, for
-//! `maxmemory`: commands that take next to no memory could otherwise make data that fit nowhere else.
+//! A copy shares the pages of its original, and a hole takes no memory. But a snapshot stores the copy as a
+//! value of its own, and in some form the hole, so a server that loads it or a replica that receives it needs
+//! more memory. The difference is counted here, for `maxmemory`. Otherwise commands that take next to no
+//! memory could create data that fits nowhere else.
 //!
-//! *Shared bytes* are noted in an entry when a command makes its value from that of another key: of each page that several
-//! entries have, at least all but one have noted it. That is an upper bound, since an original may be removed or changed
-//! later. [`SlotGuard::appraise_next`] looks at one value after the other again, and takes off what is its own by now. The
-//! references of snapshots and replies are never noted, since nothing is stored because of them.
+//! *Shared bytes* are recorded in an entry when a command makes its value from that of another key. Of each
+//! page that several entries share, all entries but one, at least, have recorded it. That is an upper bound,
+//! since an original may be removed or changed later. [`SlotGuard::appraise_next`] checks the values again,
+//! in turn, and subtracts bytes that are no longer shared. The references of snapshots and replies are never
+//! recorded, since nothing is stored because of them.
 //!
 //! *Holes* are counted by ropes themselves, see [`crate::rope`].
 
@@ -20,16 +23,16 @@ use crate::entry::EntryPtr;
 use crate::guard::SlotGuard;
 use crate::key::Place;
 
-/// Of one value, or of several.
+/// The excess of a value, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Apart {
-    /// Bytes of memory that it shares with other values.
+    /// Bytes of memory shared with other values.
     pub shared: u64,
     /// Chunks of 64 KiB that are holes.
     pub holes: u64,
 }
 
-/// The sum over values that are in their tables. Written to for values that share something or have holes, and no others.
+/// The sum over values in their tables. Written only for values that share memory or have holes.
 #[derive(Default)]
 pub(crate) struct Sum {
     shared: AtomicU64,
@@ -42,7 +45,7 @@ impl Sum {
         self.holes.fetch_add(apart.holes, Relaxed);
     }
 
-    /// Takes off what was added before.
+    /// Subtracts an earlier addition.
     pub(crate) fn subtract(&self, apart: Apart) {
         self.shared.fetch_sub(apart.shared, Relaxed);
         self.holes.fetch_sub(apart.holes, Relaxed);
@@ -53,10 +56,12 @@ impl Sum {
     }
 }
 
-/// Keys that wait to be looked at again. Others that come meanwhile keep what they have noted.
+/// Maximum number of keys that wait to be checked again. The values of further keys keep the bytes they have
+/// recorded.
 const SHARERS_MAX: usize = 64 * 1024;
 
-/// Keys whose values have shared bytes noted, and are to be looked at again. Some may be gone, or in another database.
+/// Keys whose values have recorded shared bytes, to be checked again. Some may be gone, or in another
+/// database.
 #[derive(Default)]
 pub(crate) struct Sharers(Mutex<VecDeque<(Place, Box<[u8]>)>>);
 
@@ -73,12 +78,12 @@ impl Sharers {
     }
 }
 
-/// Bits of a number of bytes that an entry keeps exactly; five more say how far they are shifted. Rounded up, it is at most a
-/// 512th too much.
+/// Bits of a byte count that an entry keeps exactly; five more bits are its shift. Rounding up adds a 512th
+/// at most.
 const MANTISSA: u32 = 10;
 const SHIFT_MAX: u32 = 31;
 
-/// So many bytes, in 15 bits.
+/// Encodes a number of bytes in 15 bits.
 pub(crate) fn encoded(bytes: u64) -> u16 {
     let bits = u64::BITS - bytes.leading_zeros();
     let mut shift = bits.saturating_sub(MANTISSA);
@@ -106,7 +111,7 @@ impl SlotGuard<'_> {
         }
     }
 
-    /// Counts no more an entry that leaves its table.
+    /// Stops counting an entry that leaves its table.
     #[inline]
     pub(crate) fn discount_apart(&self, place: Place, entry: EntryPtr) {
         let apart = entry.apart();
@@ -127,7 +132,7 @@ impl SlotGuard<'_> {
         self.keyspace().db(place.db()).apart.subtract(apart);
     }
 
-    /// Counts the holes of a string that was written to where it lies.
+    /// Counts the holes of a string that was written to in place.
     #[inline]
     pub(crate) fn holes_changed(&self, place: Place, before: usize, now: usize) {
         if before < now {
@@ -137,7 +142,7 @@ impl SlotGuard<'_> {
         }
     }
 
-    /// Notes what an entry that is about to come into its table shares with others; a flat value shares nothing.
+    /// Records the bytes that an entry about to enter its table shares; a flat value shares none.
     pub(crate) fn note_shared(&self, place: Place, entry: EntryPtr, bytes: u64) {
         if bytes > 0 && entry.is_outside() {
             entry.set_shared(bytes);
@@ -145,15 +150,16 @@ impl SlotGuard<'_> {
         }
     }
 
-    /// Has the entry, if it shares something, looked at again under its new key.
+    /// Queues an entry that shares memory to be checked again under its new key.
     pub(crate) fn sharer_moved(&self, place: Place, entry: EntryPtr) {
         if entry.apart().shared > 0 {
             self.keyspace().sharers.push(place, entry.key());
         }
     }
 
-    /// Looks at one of the keys whose values share something, and notes it if that has become less; false: there is none.
-    /// Only for who holds nothing. It takes time in proportion to the pages of the value, but not inside the gate.
+    /// Checks the next key whose value shares memory, and records the bytes if they have become fewer.
+    /// Returns false if there is none. The caller holds nothing. The time is proportional to the pages of the
+    /// value, and is spent outside the gate.
     pub fn appraise_next(&mut self) -> bool {
         let Some((place, bytes)) = self.keyspace().sharers.0.lock().pop_front() else { return false };
         let key = self.keyspace().key(place.db() as u32, &bytes);
@@ -164,7 +170,7 @@ impl SlotGuard<'_> {
         let Some(value) = self.visit(place, |guard| find(guard).and_then(EntryPtr::share_outside)) else {
             return true;
         };
-        // The entry's reference, and this one.
+        // Two references: the entry's, and this.
         let shared = self.outside_gate(|| value.shared_memory(2)) as u64;
         let is_there = self.visit(place, |guard| {
             let Some(entry) = find(guard).filter(|entry| entry.is_sharing(&value)) else { return false };

@@ -1,6 +1,7 @@
-//! Which slots of a database hold something: a bit a slot, so that what walks a sparse database skips the void.
+//! The occupied slots of a database, a bit per slot, so that a walk over a sparse database skips the empty
+//! slots.
 //!
-//! Bits are set and cleared under the slot's lock, only when a slot becomes empty or stops being so.
+//! Bits are set and cleared under the slot's lock, only when a slot becomes empty or stops being empty.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -23,7 +24,7 @@ impl SlotBits {
         self.0[slot / 64].fetch_and(!(1 << (slot % 64)), Relaxed);
     }
 
-    /// Whether the slot's bit is set.
+    /// Returns true if the slot's bit is set.
     pub(crate) fn has(&self, slot: usize) -> bool {
         self.0[slot / 64].load(Relaxed) >> (slot % 64) & 1 == 1
     }
@@ -42,8 +43,8 @@ impl SlotBits {
         Some(word * 64 + bits.trailing_zeros() as usize)
     }
 
-    /// A set bit, chosen by `random` among those of one word. The first one after a random place would be chosen the
-    /// more often the longer the gap before it is, and the keys in crowded places would hardly ever be sampled.
+    /// A set bit, chosen by `random` within a word. Taking the first set bit after a random place would
+    /// prefer bits with a long gap before them, and would hardly ever sample the keys in crowded places.
     pub(crate) fn any(&self, random: u64) -> Option<usize> {
         let from = random as usize % WORDS * 64;
         let word = self.next(from).or_else(|| self.next(0))? / 64;

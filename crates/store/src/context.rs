@@ -1,4 +1,5 @@
-//! A seat: what one thread brings along to use the keyspace. Its time, its randomness, its counters, its retired tables.
+//! The context of a thread that uses the keyspace: its time, its randomness, its counters, its retired
+//! tables.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::segment::Retired;
 use crate::snapshot::Kept;
 use crate::wait::Woken;
 
-/// How reads leave their mark on an entry, for eviction and OBJECT IDLETIME or FREQ.
+/// How reads mark an entry, for eviction and OBJECT IDLETIME or FREQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Seconds, 24 bits.
@@ -27,79 +28,81 @@ pub enum Access {
     Lfu { log_factor: u32, decay_minutes: u32 },
 }
 
-/// Values of more blocks than this are given to [`LazyFree`]: freeing a block takes about 0.3 us.
+/// Values of more blocks than this go to [`LazyFree`]: freeing a block takes about 0.3 us.
 const FREE_BLOCKS_MAX: usize = 64;
 
-/// Bytes of replaced tables that may wait to be freed before each batch tries.
+/// Bytes of retired tables above which each batch tries to free them.
 const RETIRED_BYTES: usize = 256 * 1024;
 
-/// See the module's text. Made by [`crate::Keyspace::ctx`].
+/// See the module's documentation. Made by [`crate::Keyspace::ctx`].
 pub struct ThreadContext {
-    /// The time by which keys are expired. Whoever drives the seat keeps it current.
+    /// The time by which keys are expired. The owner of the context keeps it current.
     pub now_ms: Millis,
-    /// The time at which keys are used when `now_ms` is before it: for who runs again what a log tells, which is to find
-    /// nothing expired.
+    /// The access time of keys while `now_ms` is before it: a thread that replays a journal must find no key
+    /// expired, so its `now_ms` stays behind.
     pub played_ms: Millis,
     pub access: Access,
     /// CLIENT NO-TOUCH: reads leave no mark.
     pub no_touch: bool,
-    /// DEBUG SET-ACTIVE-EXPIRE and paused writes: expired keys are hidden but not removed.
+    /// DEBUG SET-ACTIVE-EXPIRE and paused writes: expired keys are hidden, not removed.
     pub keep_expired: bool,
-    /// The same for all seats at once, as a replica has it; see [`crate::SlotGuard::hide_expired`].
+    /// The same for all contexts at once, set on a replica; see [`crate::SlotGuard::hide_expired`].
     pub(crate) hides_expired: bool,
-    /// What it does is not logged: it does again what somebody else's log tells.
+    /// Writes are not logged, since they replay the journal of another server or an earlier run.
     pub is_mute: bool,
-    /// What happens to keys with it is told to nobody who wants to hear such, or waits for it: it brings back what was there before.
+    /// Changes notify no listener and wake no waiter, since they restore an earlier state.
     pub is_unheard: bool,
-    /// There is no memory for writes that need some. Whoever drives the seat keeps it current, for who cannot ask it.
+    /// Memory is short, so writes that need some are refused. The owner of the context keeps it current, for
+    /// callers that cannot ask the owner.
     pub is_short_of_memory: bool,
     pub tally: Arc<Tally>,
     /// A clock for `lock_wait`.
     pub ticks: fn() -> u64,
-    /// Ticks spent waiting for slots that other threads held. Whoever drives the seat reads and resets it.
+    /// Ticks spent waiting for slots that other threads held. The owner of the context reads and resets it.
     pub lock_wait: u64,
-    /// Set while the thread that has the gate closed is known to take long. A seat that has this flag then stays outside
-    /// instead of waiting, wherever it waits for the gate: its thread has clients to answer. Any other seat waits.
+    /// Set while the thread that has the gate closed is known to take long. A context with this flag then
+    /// stays outside instead of waiting for the gate, since its thread has clients to answer. A context
+    /// without the flag waits.
     pub gate_busy: Option<Arc<AtomicBool>>,
-    /// Keys that were written to and have waiters, in the order of the writes. Whoever drives the seat serves them; see
-    /// [`crate::SlotGuard::next_woken`].
+    /// Keys that were written to and have waiters, in the order of the writes. The owner of the context
+    /// serves the waiters; see [`crate::SlotGuard::next_woken`].
     pub(crate) woken: VecDeque<Woken>,
-    /// Those that could not be served with what was held.
+    /// Woken keys that could not be served with the locks held.
     pub(crate) put_off: VecDeque<Woken>,
     /// The present epoch; see [`crate::snapshot`].
     pub(crate) epoch: bool,
-    /// Entries kept for a snapshot since the seat went inside.
+    /// Entries kept for a snapshot since the thread entered the gate.
     pub(crate) kept: Vec<Kept>,
-    /// What has happened to the keys that are held.
+    /// Events of the keys that are held.
     pub(crate) events: Vec<Event>,
-    /// How many of them the listener has heard.
+    /// The listener has received this many of the events.
     pub(crate) events_heard: usize,
-    /// The listener has something to send before the keys are let go of.
+    /// The listener has messages to send before the keys are unlocked.
     pub(crate) has_messages: bool,
-    /// The number of the client whose command is being run, while somebody wants to hear what happens.
+    /// Number of the client whose command is being run, while a listener wants events.
     pub acting: u64,
-    /// What has been logged since then.
+    /// Records logged since the thread entered the gate.
     pub buffer: JournalBuffer,
     /// Changes that were logged where they were made; see [`crate::SlotGuard::changes`].
     pub(crate) logged_aside: u64,
-    /// How often it was said what to log.
+    /// Number of times that a command has stated its own log entry; see [`crate::SlotGuard::log_overrides`].
     pub(crate) log_overrides: u64,
     pub(crate) index: usize,
     pub(crate) inside: bool,
-    /// Something is held with this seat: it must not leave, and not hold a second thing.
+    /// A guard of this context is alive: the thread must neither leave the gate nor take a second guard.
     pub(crate) holding: bool,
     pub(crate) left_behind: Arc<LeftBehind>,
-    /// Gets the values whose freeing would take long.
+    /// Receives the values whose freeing would take long.
     pub(crate) lazy_free: Arc<dyn LazyFree>,
     random: u64,
     retired: VecDeque<Retired>,
     retired_bytes: usize,
-    /// The first so many of `retired` were replaced before the glance.
+    /// This many of `retired`, from the front, were replaced before the glance.
     glanced: usize,
     glance: Vec<u64>,
 }
 
-/// Counters of one seat. Only its thread writes them; anyone may read and add up.
+/// Counters of one context. Only its thread writes them; any thread may read and add them up.
 #[repr(align(128))]
 #[derive(Default)]
 pub struct Tally {
@@ -113,13 +116,13 @@ pub struct Tally {
     pub evicted: AtomicU64,
     /// Writes since the start.
     pub dirty: AtomicU64,
-    /// Those of them that nobody has asked for: what has expired, was evicted or loaded.
+    /// Writes among `dirty` that no client requested: expiry, eviction, loading.
     pub unasked: AtomicU64,
     pub(crate) dbs: Box<[DbTally]>,
 }
 
 impl Tally {
-    /// Writes that somebody has asked for. For the tally's own thread.
+    /// Writes requested by clients. Only the tally's own thread calls this.
     pub(crate) fn asked(&self) -> u64 {
         self.dirty.load(Relaxed).wrapping_sub(self.unasked.load(Relaxed))
     }
@@ -127,15 +130,15 @@ impl Tally {
 
 #[derive(Default)]
 pub(crate) struct DbTally {
-    /// Keys this thread has added less those that it has removed.
+    /// Keys that this thread has added, minus keys that it has removed.
     pub(crate) keys: AtomicI64,
-    /// The same of those with a deadline of their own.
+    /// The same balance of keys with a deadline of their own.
     pub(crate) timed: AtomicI64,
-    /// The same of hashes with fields that have a deadline.
+    /// The same balance of hashes with fields that have a deadline.
     pub(crate) hashes: AtomicI64,
 }
 
-/// The sum over all seats.
+/// The sum over all contexts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Total {
     pub hits: u64,
@@ -149,7 +152,7 @@ pub struct Total {
 }
 
 impl Total {
-    /// Writes that somebody has asked for: those that save points count.
+    /// Writes requested by clients: the number that save points count.
     pub fn asked(&self) -> u64 {
         self.dirty.saturating_sub(self.unasked)
     }
@@ -167,7 +170,7 @@ pub(crate) fn add_signed(counter: &AtomicI64, by: i64) {
 }
 
 impl ThreadContext {
-    /// Whether it has something for a snapshot that is not laid down yet.
+    /// Returns true if entries are kept for a snapshot and not published yet.
     pub fn has_kept(&self) -> bool {
         !self.kept.is_empty()
     }
@@ -217,7 +220,7 @@ impl ThreadContext {
         }
     }
 
-    /// A random number (xorshift: for sampling, not for secrets).
+    /// Returns a random number (xorshift: for sampling, not for secrets).
     #[inline]
     pub fn random(&mut self) -> u64 {
         self.random ^= self.random << 13;
@@ -226,12 +229,12 @@ impl ThreadContext {
         self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Frees a value here, or hands it to [`LazyFree`] when freeing it would take long.
+    /// Frees a value here, or hands it to [`LazyFree`] if freeing it would take long.
     pub(crate) fn discard(&self, value: Option<HeapValue>) {
         self.free_lazily(value.and_then(|value| Garbage::of_value(value, FREE_BLOCKS_MAX)));
     }
 
-    /// The same for what was cut off a collection.
+    /// Like [`ThreadContext::discard`], for the part that was cut off a collection.
     pub(crate) fn discard_cut(&self, cut: Cut) {
         self.free_lazily(Garbage::of_cut(cut, FREE_BLOCKS_MAX));
     }
@@ -242,45 +245,46 @@ impl ThreadContext {
         }
     }
 
-    /// The time for the marks of use.
+    /// The time that access marks get.
     #[inline]
     pub(crate) fn used_ms(&self) -> Millis {
         self.now_ms.max(self.played_ms)
     }
 
-    /// Whether expired keys stay where they are, and are only not seen.
+    /// Returns true if expired keys are hidden instead of removed.
     #[inline]
     pub(crate) fn keeps_expired(&self) -> bool {
         self.keep_expired || self.hides_expired
     }
 
-    /// Whether its thread has clients to answer instead of waiting for the gate; see [`ThreadContext::gate_busy`].
+    /// Returns true if the thread has clients to answer instead of waiting for the gate; see
+    /// [`ThreadContext::gate_busy`].
     pub(crate) fn refuses_to_wait(&self) -> bool {
         self.gate_busy.as_ref().is_some_and(|busy| busy.load(Acquire))
     }
 
-    /// Whether it is inside the gate.
+    /// Returns true if the thread is inside the gate.
     pub fn is_inside(&self) -> bool {
         self.inside
     }
 
-    /// The seat's number, from 1 on.
+    /// Number of the context, from 1.
     pub(crate) fn number(&self) -> usize {
         self.index + 1
     }
 
-    /// Whether waiters of some key are still to be served.
+    /// Returns true if waiters of some key are still to be served.
     #[inline]
     pub fn has_woken(&self) -> bool {
         !self.woken.is_empty() || !self.put_off.is_empty()
     }
 
-    /// Keys whose waiters are still to be served.
+    /// Number of keys whose waiters are still to be served.
     pub fn unserved(&self) -> usize {
         self.woken.len() + self.put_off.len()
     }
 
-    /// Where the next of them lies, which may be one that was put off: for who is about to hold that.
+    /// Place of the next such key, for a caller that is about to lock it. May be a key that was put off.
     pub fn next_unserved(&mut self) -> Option<Place> {
         if self.woken.is_empty() {
             self.woken.extend(self.put_off.pop_front());
@@ -296,19 +300,20 @@ impl ThreadContext {
         }
     }
 
-    /// Bytes of replaced tables that could not be freed yet.
+    /// Bytes of retired tables that could not be freed yet.
     pub fn retired_bytes(&self) -> usize {
         self.retired_bytes
     }
 
-    /// Whether enough memory waits that it is worth trying to free it now.
+    /// Returns true if enough memory is retired that trying to free it is worth the cost.
     #[inline]
     pub(crate) fn has_much_retired(&self) -> bool {
         self.retired_bytes > RETIRED_BYTES
     }
 
-    /// Frees what no prefetch can be reading any more: what was retired before a glance that all other seats have passed. The
-    /// seat's own thread is outside the gate or between two commands, and so keeps no address of a table.
+    /// Frees tables that no prefetch can be reading any more: tables retired before a glance that all other
+    /// threads have passed. The context's own thread is outside the gate or between two commands, so it keeps
+    /// no address of a table.
     pub(crate) fn free_retired(&mut self, gate: &Gate) {
         if self.retired.is_empty() {
             return;
@@ -316,8 +321,8 @@ impl ThreadContext {
         if self.glanced > 0 && gate.all_passed(&self.glance, self.index) {
             for retired in self.retired.drain(..self.glanced) {
                 self.retired_bytes -= retired.layout.size();
-                // SAFETY: every other thread has been outside the gate since this memory was replaced, so none can
-                // have kept its address, and neither has this one, by this function's contract.
+                // SAFETY: every other thread has been outside the gate since this memory was replaced, so
+                // none can have kept its address, and neither has this one, by this function's contract.
                 unsafe { retired.free() }
             }
             self.glanced = 0;
@@ -336,15 +341,15 @@ impl Drop for ThreadContext {
     }
 }
 
-/// Replaced tables of seats that are gone. Each seat and the keyspace share it, so it is dropped when no thread can
-/// be inside any more.
+/// Retired tables of contexts that are gone. Each context and the keyspace share this value, so it is dropped
+/// when no thread can be inside any more.
 #[derive(Default)]
 pub(crate) struct LeftBehind(Mutex<Vec<Retired>>);
 
 impl Drop for LeftBehind {
     fn drop(&mut self) {
         for retired in self.0.get_mut().drain(..) {
-            // SAFETY: reading a table needs the keyspace and a seat, and neither exists any more.
+            // SAFETY: reading a table needs the keyspace and a context, and neither exists any more.
             unsafe { retired.free() }
         }
     }

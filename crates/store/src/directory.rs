@@ -1,8 +1,10 @@
-//! A directory: the segments of a slot that is too large for one, by the leading bits of the hash below the tag.
+//! A directory: the segments of a slot that is too large for a single segment, by the leading bits of the
+//! hash below the tag.
 //!
-//! It has `1 << depth` places. A segment that was split fewer times than that stands in several neighbouring places;
-//! the first of them holds its counters. Each place knows a time before which no key of its segment is due, so that
-//! a sweep of a slot with ten million keys reads a list of times, not ten million deadlines.
+//! It has `1 << depth` places. A segment that was split fewer times than that stands in several neighbouring
+//! places, and the first of them holds its counters. Each place stores a time before which no key of its
+//! segment is due. So a sweep of a slot with ten million keys reads a list of times, not ten million
+//! deadlines.
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::ops::Range;
@@ -28,7 +30,7 @@ pub(crate) struct Branch {
     /// No key of the segment is due before this coarse time.
     pub(crate) due: AtomicU32,
     pub(crate) len: AtomicU16,
-    /// How often the segment was split.
+    /// Number of times that the segment was split.
     depth: AtomicU8,
 }
 const _: () = assert!(size_of::<Branch>() == 16);
@@ -69,20 +71,20 @@ pub(crate) struct Part {
 pub(crate) struct Directory(u64);
 
 impl Directory {
-    /// The directory that a root stands for, if it is not a single segment.
+    /// The directory of a root, unless the root is a single segment.
     #[inline]
     pub(crate) fn of(root: u64) -> Option<Directory> {
         (root & DIRECTORY != 0).then_some(Directory(root))
     }
 
-    /// One with room for two segments, both of them `whole`.
+    /// Creates a directory with two places, both for `whole`.
     pub(crate) fn new(whole: Part) -> Directory {
         let new = Directory::allocate(1);
         new.branches().iter().for_each(|branch| branch.store(&whole, 0));
         new
     }
 
-    /// A copy with twice the places. The old memory is the caller's to retire.
+    /// A copy with twice the places. The caller retires the old memory.
     pub(crate) fn doubled(self) -> Directory {
         let new = Directory::allocate(self.depth() + 1);
         for (pair, old) in new.branches().chunks_exact(2).zip(self.branches()) {
@@ -102,7 +104,7 @@ impl Directory {
         Directory(pack_address(block as usize) | u64::from(depth) << 44 | DIRECTORY)
     }
 
-    /// What a slot's root holds.
+    /// The directory as a slot's root holds it.
     pub(crate) fn root(self) -> u64 {
         self.0
     }
@@ -124,20 +126,20 @@ impl Directory {
         (prefix >> (DEPTH_MAX - self.depth())) as usize
     }
 
-    /// All places of the segment that stands at `branch`.
+    /// All places of the segment at `branch`.
     pub(crate) fn places(self, branch: usize) -> Range<usize> {
         let width = 1 << (self.depth() - self.branches()[branch].depth());
         let first = branch & !(width - 1);
         first..first + width
     }
 
-    /// The place that has the counters of the segment that stands at `branch`.
+    /// The place with the counters of the segment at `branch`.
     #[inline]
     pub(crate) fn first<'a>(self, branch: usize) -> &'a Branch {
         &self.branches()[self.places(branch).start]
     }
 
-    /// Puts `segment` in all places of the one at `branch`, and returns that.
+    /// Puts `segment` in all places of the segment at `branch`; returns the old segment.
     pub(crate) fn exchange(self, branch: usize, segment: Segment) -> Segment {
         let old = self.branches()[branch].segment();
         for branch in &self.branches()[self.places(branch)] {
@@ -146,7 +148,7 @@ impl Directory {
         old
     }
 
-    /// Gives the lower places of the segment at `branch` to one half of it, the upper places to the other.
+    /// Gives the lower places of the segment at `branch` to the first half, the upper places to the second.
     pub(crate) fn split(self, branch: usize, halves: [Part; 2]) {
         let (places, depth) = (self.places(branch), self.branches()[branch].depth() + 1);
         let middle = places.start + places.len() / 2;
@@ -167,7 +169,7 @@ impl Directory {
         Segment(self.branches()[self.place(prefix(hash))].segment.load(Acquire))
     }
 
-    /// Its memory, to be freed later. The segments are not included.
+    /// The directory's memory, to be freed later; without the segments.
     pub(crate) fn retire(self) -> Retired {
         Retired { address: unpack_address(self.0), layout: layout(self.depth()) }
     }

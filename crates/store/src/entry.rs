@@ -6,14 +6,14 @@
 //!    u32      u16      u16      if TTL     if LONG_KEY
 //!  meta: kind 3 bits | OUTSIDE | TTL | LONG_KEY | form 2 bits | access 24 bits
 //!  vallen: 15 bits | epoch 1 bit
-//!  OUTSIDE: vallen is what the value shares with others; see [`crate::apart`]
+//!  OUTSIDE: vallen encodes the bytes that the value shares with other values; see [`crate::apart`]
 //! ```
 //!
-//! The epoch tells whether a snapshot that is being taken has the entry already; see [`crate::snapshot`].
-//! The form of a string is RAW or TEXT; that of a collection is what OBJECT ENCODING calls it.
+//! The epoch tells whether a snapshot that is being taken has the entry already; see [`crate::snapshot`]. The
+//! form of a string is RAW or TEXT; that of a collection is its encoding for OBJECT ENCODING.
 //!
-//! A key of 16 bytes with a value of 16 bytes takes 40 bytes, which the allocator serves without rounding. A second
-//! allocation per entry would cost 16 bytes more and, worse, a cache miss more.
+//! A key of 16 bytes with a value of 16 bytes takes 40 bytes, which the allocator serves without rounding. A
+//! second allocation per entry would cost 16 bytes more and, worse, another cache miss.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
@@ -30,7 +30,7 @@ use crate::rope::{FLAT_MAX, Rope, Spine, Str};
 
 const _: () = assert!(FLAT_MAX < EPOCH as usize, "a flat value's length fits the header");
 
-/// What type of value an entry holds.
+/// The type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     String = 0,
@@ -42,7 +42,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The name that TYPE replies.
+    /// The type's name in the reply of TYPE.
     pub fn name(self) -> &'static str {
         match self {
             Kind::String => "string",
@@ -55,17 +55,17 @@ impl Kind {
     }
 }
 
-/// When an entry, or a part of it, expires.
+/// The deadlines of an entry and of its parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Times {
     /// The key's own deadline.
     pub(crate) own: Option<Millis>,
-    /// The earliest one of a hash' fields.
+    /// The earliest deadline of a hash's fields.
     pub(crate) fields: Option<Millis>,
 }
 
 impl Times {
-    /// Whichever comes first.
+    /// The earlier of the two.
     #[inline]
     pub(crate) fn first(self) -> Option<Millis> {
         match (self.own, self.fields) {
@@ -80,7 +80,7 @@ const OUTSIDE: u32 = 1 << 3;
 const TTL: u32 = 1 << 4;
 const LONG_KEY: u32 = 1 << 5;
 const RAW: u32 = 1 << 6;
-/// OBJECT ENCODING calls it a text even if it reads as an integer.
+/// OBJECT ENCODING reports a text even if the string reads like an integer.
 const TEXT: u32 = 1 << 7;
 /// The bits of a value's form.
 const FORM: u32 = RAW | TEXT;
@@ -94,23 +94,23 @@ const FLAGS: u32 = (1 << ACCESS_SHIFT) - 1;
 struct Header {
     meta: u32,
     key_len: u16,
-    /// The length of a flat value, or what another one shares; and the epoch.
+    /// The length of a flat value, or the encoded bytes that a heap value shares; and the epoch.
     value_len: u16,
 }
 
-/// Where the header's last field is.
+/// Offset of the header's last field.
 const VALUE_LEN_AT: usize = 6;
 const EPOCH: u16 = 1 << 15;
 const HEADER: usize = size_of::<Header>();
 const _: () = assert!(HEADER == 8 && std::mem::offset_of!(Header, value_len) == VALUE_LEN_AT);
 
-/// Bytes of a cache line, and of an entry that is asked for ahead of time.
+/// Bytes of a cache line, and of an entry that are prefetched.
 const LINE: usize = 64;
 const PREFETCHED_MAX: usize = 1024;
 
 /// A value on its way into or out of an entry.
 pub(crate) enum Value<'a> {
-    /// At most `FLAT_MAX` bytes. `raw`: it has been edited in place, so OBJECT ENCODING says `raw`.
+    /// At most `FLAT_MAX` bytes. `raw`: the string was edited in place, and OBJECT ENCODING reports `raw`.
     Flat { bytes: &'a [u8], raw: bool },
     /// A rope, or a collection of this form.
     HeapValue(HeapValue, u8),
@@ -141,12 +141,13 @@ impl Value<'_> {
     }
 }
 
-/// The address of an entry. Whoever holds the slot may read and change it; the table owns it.
+/// The address of an entry. The table owns the entry; the holder of the slot may read and change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryPtr(NonNull<u8>);
 
-// All methods that read through the pointer are sound only while the slot that owns the entry is held and the entry
-// has not been freed. The crate keeps that promise in one place: `SlotGuard` hands out views that borrow it.
+// All methods that read through the pointer are sound only while the slot that owns the entry is held and the
+// entry has not been freed. The crate keeps that promise in a single place: `SlotGuard` returns views that
+// borrow the guard.
 impl EntryPtr {
     /// # Safety
     /// `address` is that of an entry.
@@ -181,8 +182,8 @@ impl EntryPtr {
         // SAFETY: the layout's size is at least that of the header.
         let Some(block) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
         let entry = EntryPtr(block);
-        // SAFETY: all writes lie inside the `size` bytes just allocated: header, deadline, length, key, value follow
-        // each other as `key_offset` says.
+        // SAFETY: all writes lie inside the `size` bytes just allocated: header, deadline, length, key, value
+        // follow each other as `key_offset` says.
         unsafe {
             block.cast::<Header>().write(header);
             if let Some(deadline) = deadline {
@@ -252,7 +253,7 @@ impl EntryPtr {
         (self.header().meta & TTL != 0).then(|| unsafe { self.0.add(HEADER).cast::<u64>().read() })
     }
 
-    /// The deadline, and that of a hash' fields.
+    /// The deadline, and the earliest deadline of a hash's fields.
     #[inline]
     pub(crate) fn times(self) -> Times {
         let fields = if self.kind() == Kind::Hash { self.collection::<Hash>().earliest() } else { None };
@@ -273,8 +274,8 @@ impl EntryPtr {
         if header.meta & OUTSIDE == 0 {
             Str::Flat(self.slice(key + len, header.value_len()))
         } else {
-            // SAFETY: OUTSIDE says that the address of a rope, since this is a string, follows the key; the entry owns a
-            // reference to it.
+            // SAFETY: OUTSIDE says that the address of a rope, since this is a string, follows the key; the
+            // entry owns a reference to it.
             Str::Rope(unsafe { &*self.outside().cast::<Spine>() })
         }
     }
@@ -295,14 +296,14 @@ impl EntryPtr {
         self.header().meta & OUTSIDE != 0
     }
 
-    /// Whether the string's bytes lie in the entry and are so many.
+    /// Returns true if the string is flat and has this length.
     #[inline]
     pub(crate) fn has_room_of(self, len: usize) -> bool {
         let header = self.header();
         header.meta & OUTSIDE == 0 && header.value_len() == len
     }
 
-    /// Overwrites a flat value by one of the same length.
+    /// Overwrites a flat value by a value of the same length.
     #[inline]
     pub(crate) fn overwrite(self, bytes: &[u8]) {
         assert!(self.has_room_of(bytes.len()), "the caller has looked");
@@ -313,7 +314,7 @@ impl EntryPtr {
         unsafe { self.0.add(key + len).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) }
     }
 
-    /// Notes that a flat value has been edited.
+    /// Records that a flat value has been edited.
     pub(crate) fn set_raw(self) {
         self.set_meta(self.header().meta | RAW);
     }
@@ -333,7 +334,7 @@ impl EntryPtr {
         }
     }
 
-    /// The bytes of a flat value, to be edited where they lie; `None` for a rope.
+    /// The bytes of a flat value, for editing in place; `None` for a rope.
     ///
     /// The caller holds the slot and keeps no other view of the value meanwhile.
     pub(crate) fn flat_mut<'a>(self) -> Option<&'a mut [u8]> {
@@ -342,23 +343,25 @@ impl EntryPtr {
             return None;
         }
         let (key, len) = self.key_range(header);
-        // SAFETY: the flat value's bytes follow the key; that nobody else looks at them is the caller's promise.
+        // SAFETY: the flat value's bytes follow the key; by the caller's promise no other view of them
+        // exists.
         Some(unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr().add(key + len), header.value_len()) })
     }
 
-    /// What is not in the entry itself; `None` for a flat value. The entry must then be freed or get something back.
+    /// Takes the heap value out; `None` for a flat value. The entry must then be freed or get a heap value
+    /// back.
     fn take_outside(self) -> Option<HeapValue> {
-        // SAFETY: the entry owns one reference to a value of its kind, which moves to the caller.
+        // SAFETY: the entry owns a reference to a value of its kind, which moves to the caller.
         self.is_outside().then(|| unsafe { HeapValue::from_raw(self.kind(), self.outside()) })
     }
 
-    /// Another reference to what is not in the entry itself.
+    /// Returns a further reference to the heap value.
     pub(crate) fn share_outside(self) -> Option<HeapValue> {
         let outside = ManuallyDrop::new(self.take_outside()?);
         Some(HeapValue::clone(&outside))
     }
 
-    /// The rope, to be written to; `None` for a flat value. This is a string.
+    /// The rope of a string, for writing; `None` for a flat value.
     pub(crate) fn rope_mut(self) -> Option<OutsideMut<Rope>> {
         assert!(self.kind() == Kind::String, "a rope is a string's");
         // SAFETY: a string outside is a rope, and the entry owns a reference to it.
@@ -367,12 +370,12 @@ impl EntryPtr {
         })
     }
 
-    /// The collection, to be written to. This is one of that kind.
+    /// The collection, for writing. The entry is of this kind.
     pub(crate) fn collection_mut<T: Collection>(self) -> OutsideMut<T> {
         OutsideMut { entry: self, value: self.collection_copy() }
     }
 
-    /// The collection. This is one of that kind.
+    /// The collection. The entry is of this kind.
     #[inline]
     pub(crate) fn collection<'a, T: Collection>(self) -> Ref<'a, T> {
         Ref { value: self.collection_copy(), guard: PhantomData }
@@ -382,11 +385,12 @@ impl EntryPtr {
     fn collection_copy<T: Collection>(self) -> ManuallyDrop<T> {
         assert!(self.kind() == T::KIND, "a collection of the kind that the caller has seen");
         let raw = NonNull::new(self.outside().cast_mut()).expect("the address of a collection is not null");
-        // SAFETY: collections are always outside, so the address is that of one of this kind. The copy is not dropped.
+        // SAFETY: collections are always outside, so the address is that of a collection of this kind. The
+        // copy is not dropped.
         ManuallyDrop::new(unsafe { T::from_raw(raw) })
     }
 
-    /// Which of its kind's forms the value has; see [`View::form`].
+    /// The form of the value; see [`View::form`].
     pub(crate) fn form(self) -> u8 {
         ((self.header().meta & FORM) >> FORM_SHIFT) as u8
     }
@@ -406,7 +410,7 @@ impl EntryPtr {
         self.set_meta(self.header().meta & FLAGS | access << ACCESS_SHIFT);
     }
 
-    /// In which of two epochs the entry was made, or handed to a snapshot.
+    /// The epoch in which the entry was made, or handed to a snapshot.
     #[inline]
     pub(crate) fn epoch(self) -> bool {
         self.header().value_len & EPOCH != 0
@@ -419,7 +423,7 @@ impl EntryPtr {
         unsafe { self.0.add(VALUE_LEN_AT).cast::<u16>().write(value_len) }
     }
 
-    /// What the value, stored apart from all others, would take beyond what it takes now.
+    /// Bytes that the value, stored apart from all others, would take beyond the bytes it takes now.
     #[inline]
     pub(crate) fn apart(self) -> Apart {
         let header = self.header();
@@ -436,14 +440,14 @@ impl EntryPtr {
         Apart { shared, holes: holes as u64 }
     }
 
-    /// Whether the value, which is not in the entry itself, is this one.
+    /// Returns true if the entry's heap value is `value`.
     pub(crate) fn is_sharing(self, value: &HeapValue) -> bool {
         // SAFETY: the copy is made to an address, which drops nothing.
         let address = unsafe { std::ptr::read(value) }.into_raw();
         self.is_outside() && self.kind() == value.kind() && address == self.outside()
     }
 
-    /// Notes how many bytes a value that is not flat shares with others.
+    /// Sets the number of bytes that a heap value shares with other values.
     pub(crate) fn set_shared(self, bytes: u64) {
         assert!(self.is_outside(), "the caller has seen that it is not flat");
         let value_len = self.header().value_len & EPOCH | apart::encoded(bytes);
@@ -474,7 +478,7 @@ impl EntryPtr {
         key + len + if header.meta & OUTSIDE != 0 { size_of::<usize>() } else { header.value_len() }
     }
 
-    /// Frees the entry and gives back what was not in it, whose freeing may be long work.
+    /// Frees the entry and returns its heap value, whose freeing may take long.
     #[inline]
     pub(crate) fn free(self) -> Option<HeapValue> {
         let outside = self.take_outside();
@@ -484,23 +488,23 @@ impl EntryPtr {
 
     #[inline]
     fn free_block(self) {
-        // SAFETY: `size` is what `new` computed; the table has let go of the address.
+        // SAFETY: `size` is the size that `new` computed; the table no longer has the address.
         unsafe { dealloc(self.0.as_ptr(), layout(self.size())) };
     }
 
-    /// The same value in a new entry, with another deadline or key; the old one is freed.
+    /// Moves the value to a new entry, with another deadline or key; the old entry is freed.
     pub(crate) fn rebuild(self, key: &[u8], deadline: Option<Millis>) -> EntryPtr {
         let new = self.with_value(self.take_outside(), key, deadline, self.access());
         self.free_block();
         new
     }
 
-    /// The same value under another key; what is not in the entry itself is shared.
+    /// Copies the value to an entry with another key; a heap value is shared.
     pub(crate) fn copy(self, key: &[u8], deadline: Option<Millis>, access: u32) -> EntryPtr {
         self.with_value(self.share_outside(), key, deadline, access)
     }
 
-    /// An entry like this one, with what is not in it given.
+    /// An entry like this, with the heap value given.
     fn with_value(
         self,
         outside: Option<HeapValue>,
@@ -527,34 +531,34 @@ impl EntryPtr {
         }
     }
 
-    /// Asks the memory for what lies behind the first cache line, or for the beginning of that if it is long: the rest is
-    /// foreseen by the processor itself.
+    /// Prefetches the part of the entry behind the first cache line, up to [`PREFETCHED_MAX`]: the processor
+    /// itself foresees the rest.
     pub(crate) fn prefetch_rest(self) {
         let start = self.address() as *const u8;
         (LINE..self.size().min(PREFETCHED_MAX)).step_by(LINE).for_each(|at| prefetch(start.wrapping_add(at)));
     }
 
-    /// As [`EntryPtr::memory`], without what takes long to be counted.
+    /// Like [`EntryPtr::memory`], without the parts that take long to count.
     pub(crate) fn memory_about(self) -> usize {
         let outside = self.take_outside().map(ManuallyDrop::new);
         self.size() + outside.map_or(0, |outside| outside.memory_about())
     }
 
-    /// Bytes of memory: the block, and what is not in it.
+    /// Bytes of memory: the block, and the heap value.
     pub(crate) fn memory(self) -> usize {
         let outside = self.take_outside().map(ManuallyDrop::new);
         self.size() + outside.map_or(0, |outside| outside.memory())
     }
 }
 
-/// A value that is out of its entry for as long as it is written to; it goes back when this is dropped, also when the
-/// writing panics.
+/// A value that is taken out of its entry while it is written to. Dropping this puts it back, also after a
+/// panic.
 pub(crate) struct OutsideMut<T: IntoOutside> {
     entry: EntryPtr,
     value: ManuallyDrop<T>,
 }
 
-/// What entries keep the address of.
+/// Values that an entry refers to by address.
 pub(crate) trait IntoOutside {
     fn into_outside(self) -> *const u8;
 }
@@ -587,8 +591,8 @@ impl<T: IntoOutside> DerefMut for OutsideMut<T> {
 
 impl<T: IntoOutside> Drop for OutsideMut<T> {
     fn drop(&mut self) {
-        // SAFETY: the value is taken out once, here, and not used again. The entry has OUTSIDE, since the value came
-        // from there, and its reference moves back.
+        // SAFETY: the value is taken out once, here, and not used again. The entry has OUTSIDE, since the
+        // value came from there, and its reference moves back.
         unsafe {
             let raw = ManuallyDrop::take(&mut self.value).into_outside();
             self.entry.outside_at().write_unaligned(raw);
@@ -596,7 +600,7 @@ impl<T: IntoOutside> Drop for OutsideMut<T> {
     }
 }
 
-/// A collection where it is.
+/// A collection in its entry.
 pub struct Ref<'a, T> {
     value: ManuallyDrop<T>,
     guard: PhantomData<&'a T>,
@@ -641,7 +645,7 @@ fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 8).expect("a key and a flat value are far below isize::MAX")
 }
 
-/// An entry as a command may see it, for as long as it holds the slot.
+/// An entry as a command sees it, while the command holds the slot.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     entry: EntryPtr,
@@ -667,7 +671,7 @@ impl<'a> View<'a> {
         self.entry.string()
     }
 
-    /// Whether the value lies in the entry.
+    /// Returns true if the value lies in the entry.
     pub fn is_flat(&self) -> bool {
         !self.entry.is_outside()
     }
@@ -683,8 +687,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// A share of the rope that a long string is, made in constant time; `None` where the string lies in the entry.
-    /// Panics for other kinds.
+    /// A share of a long string's rope, made in constant time; `None` if the string lies in the entry. Panics
+    /// for other kinds.
     pub fn rope(&self) -> Option<Rope> {
         assert!(self.kind() == Kind::String, "the caller has looked at the kind");
         match self.entry.share_outside()? {
@@ -698,18 +702,17 @@ impl<'a> View<'a> {
         self.entry.collection()
     }
 
-    /// What the last command that changed a collection has noted of its form, for OBJECT ENCODING: zero for the most
-    /// compact one.
+    /// The form that the last change of a collection has set, for OBJECT ENCODING: zero is the most compact.
     pub fn form(&self) -> u8 {
         self.entry.form()
     }
 
-    /// When it expires, if ever.
+    /// The deadline of the key, if any.
     pub fn deadline(&self) -> Option<Millis> {
         self.entry.deadline()
     }
 
-    /// The 24 bits of access history; what they mean depends on the policy, see [`crate::evict`].
+    /// The 24 access bits; their meaning depends on the policy, see [`crate::evict`].
     pub fn access(&self) -> u32 {
         self.entry.access()
     }
@@ -719,12 +722,13 @@ impl<'a> View<'a> {
         self.entry.memory()
     }
 
-    /// Whether the string has been edited in place (APPEND, SETRANGE, SETBIT).
+    /// Returns true if the string has been edited in place (APPEND, SETRANGE, SETBIT).
     pub fn is_raw(&self) -> bool {
         self.entry.is_raw()
     }
 
-    /// Whether the string was computed as a text (INCRBYFLOAT), and is no integer even if it reads as one.
+    /// Returns true if the string was computed as a text (INCRBYFLOAT), and is no integer even if it reads
+    /// like an integer.
     pub fn is_text(&self) -> bool {
         self.entry.is_text()
     }

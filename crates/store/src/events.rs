@@ -1,12 +1,13 @@
-//! What happens to keys, for who wants to know all of it: keyspace notifications, and caches that clients keep.
+//! Keyspace events: every change of a key, for keyspace notifications and for client-side caches.
 //!
-//! Nobody wants to know it nearly always, and then it costs one relaxed load per change. Otherwise the thread that holds
-//! the key notes what happens, in order, and hands it to the one [`Listener`] before it lets go of the key. So of two
-//! changes of a key the listener hears in the order in which they were made, whoever makes them. What the listener makes of that it
-//! may keep until the keys are let go of ([`Listener::send`]), to send it in one piece.
+//! Nearly always no listener wants events, and then a change costs one relaxed load. Otherwise the thread
+//! that holds the key records its events in order, and hands them to the [`Listener`] before it unlocks the
+//! key. So the listener receives two changes of a key in the order in which they were made, whatever threads
+//! make them. The listener may keep its messages until the keys are unlocked ([`Listener::send`]), to send
+//! them together.
 //!
-//! What a change is called depends on the command, of which the store knows nothing. Whoever runs the command adds names to
-//! what has been noted ([`SlotGuard::say`]) while the key is still held.
+//! The name of an event depends on the command, and the store knows no commands. The caller that runs the
+//! command adds names to the recorded events ([`SlotGuard::say`]) while the key is still held.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -15,41 +16,44 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use crate::guard::SlotGuard;
 use crate::key::Place;
 
-/// Who hears what happens.
+/// Receives events.
 pub trait Listener: Send + Sync {
-    /// What one command has done. The keys are still held by this thread; must not wait for anybody who may wait for keys.
+    /// Receives the events of a command. This thread still holds the keys, so the listener must not wait for
+    /// a thread that may wait for keys.
     fn hear(&self, events: &[Event]);
 
-    /// All that has been done under locks that are about to be released, every part of which has been heard: if it is wanted.
+    /// Receives all events under locks that are about to be released, if [`Listener::wants_all`]; `hear` has
+    /// received each of them before.
     fn let_go(&self, events: &[Event]);
 
-    /// Sends what this thread's calls have kept. The keys are held still.
+    /// Sends the messages that this thread's calls have kept. The keys are still held.
     fn send(&self);
 
-    /// Whether [`Listener::let_go`] is to have what has been heard: a transaction may do as much as it likes.
+    /// Returns true if [`Listener::let_go`] is to receive all events again: a transaction may have any number
+    /// of them.
     fn wants_all(&self) -> bool;
 }
 
-/// What has happened to a key.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// It was not there and is.
+    /// The key did not exist and does now.
     Added,
-    /// It has got another value or deadline.
+    /// The key has a new value or deadline.
     Written,
-    /// It is not there any more; may follow one of the next two.
+    /// The key is gone; may follow `Expired` or `AllFieldsExpired`.
     Removed,
-    /// Its time has passed.
+    /// The deadline of the key has passed.
     Expired,
-    /// Some fields of a hash are gone, since their time has passed: it has got another value.
+    /// Some fields of a hash have expired, so its value has changed.
     FieldsExpired,
-    /// The same of all fields of a hash, which is removed with them.
+    /// All fields of a hash have expired, and the hash is removed with them.
     AllFieldsExpired,
-    /// Memory was short.
+    /// The key was evicted, since memory was short.
     Evicted,
-    /// Somebody asked for it, and it was not there.
+    /// A lookup did not find the key.
     Missed,
-    /// The name of what a command has done to it, and the class of that.
+    /// The class and the name of a command's effect on the key.
     Said(u32, &'static str),
 }
 
@@ -58,11 +62,11 @@ pub struct Event {
     pub db: u32,
     pub key: Box<[u8]>,
     pub what: What,
-    /// The number of the client whose command has done it; zero: nobody's.
+    /// Number of the client whose command caused the event; zero: no client's.
     pub by: u64,
 }
 
-/// Whether anybody wants to hear, and who.
+/// The listener, and whether it wants events.
 #[derive(Default)]
 pub struct Events {
     wanted: AtomicU32,
@@ -70,17 +74,17 @@ pub struct Events {
 }
 
 impl Events {
-    /// Bits of [`Events::want`]: messages with the names of what happens, and caches that clients keep.
+    /// Bits of [`Events::want`]: messages with the names of events, and client-side caches.
     pub const NOTICES: u32 = 1;
     pub const CACHES: u32 = 2;
 
-    /// The listener, from now on; there is one at most.
+    /// Sets the listener; at most once.
     pub fn set_listener(&self, listener: Arc<dyn Listener>) {
         assert!(self.listener.set(listener).is_ok(), "there is one listener");
     }
 
-    /// Whether somebody wants to hear for this reason. Who turns it on hears of every change that takes the key's lock
-    /// after a command that was run after this.
+    /// Sets whether events are wanted for a reason. A client that turns them on gets every change that locks
+    /// its key after a command that ran after this call.
     pub fn want(&self, reason: u32, wanted: bool) {
         if wanted {
             self.wanted.fetch_or(reason, Relaxed);
@@ -89,7 +93,7 @@ impl Events {
         }
     }
 
-    /// Whether names are wanted, not only that something has happened.
+    /// Returns true if names are wanted, not just the changes.
     #[inline]
     pub fn are_notices_wanted(&self) -> bool {
         self.wanted.load(Relaxed) & Events::NOTICES != 0
@@ -102,7 +106,7 @@ impl Events {
 }
 
 impl SlotGuard<'_> {
-    /// Whether somebody wants to hear what happens to keys.
+    /// Returns true if the listener wants events.
     #[inline]
     pub fn is_listened_to(&self) -> bool {
         self.keyspace().events.is_wanted()
@@ -124,30 +128,30 @@ impl SlotGuard<'_> {
         self.ctx.events.push(Event { db, key: key.into(), what, by });
     }
 
-    /// Says what a command has done to a key, which is held.
+    /// Records the name of a command's effect on a key, which is held.
     pub fn say(&mut self, db: u32, key: &[u8], class: u32, name: &'static str) {
         if self.keyspace().events.are_notices_wanted() {
             self.note_event(db, key, What::Said(class, name));
         }
     }
 
-    /// Takes back what has been noted from a point on, to be noted anew with names.
+    /// Takes back the events from an index on, to be recorded anew with names.
     pub fn take_events(&mut self, from: usize) -> Vec<Event> {
         self.ctx.events.split_off(from.min(self.ctx.events.len()))
     }
 
-    /// Notes what has been taken, or a part of it.
+    /// Records an event that was taken, or a part of it.
     pub fn put_event(&mut self, event: Event) {
         self.ctx.events.push(event);
     }
 
-    /// How much has been noted since the keys were locked.
+    /// Number of events recorded since the keys were locked.
     pub fn events_noted(&self) -> usize {
         self.ctx.events.len()
     }
 
-    /// A command is done: hands what it has done to the listener. Otherwise what the next one of a transaction reads would
-    /// seem to have been changed by this one.
+    /// Hands the events of a finished command to the listener. Without this, a read of the transaction's next
+    /// command would seem to come before this command's changes.
     #[inline]
     pub fn report_events(&mut self) {
         if self.ctx.events_heard < self.ctx.events.len() {
@@ -169,8 +173,8 @@ impl SlotGuard<'_> {
         self.note_messages();
     }
 
-    /// The listener keeps messages for those who are to be told of what is done here, until the keys are let go of. While everything is
-    /// held nobody else sends any, so they are sent at once.
+    /// Records that the listener keeps messages until the keys are unlocked. While everything is held no
+    /// other thread sends messages, so they are sent at once.
     pub fn note_messages(&mut self) {
         self.ctx.has_messages = true;
         if self.holds_all() {
@@ -187,13 +191,13 @@ impl SlotGuard<'_> {
         }
     }
 
-    /// What was done since the keys were locked has been taken back.
+    /// Drops the events: the changes since the keys were locked have been undone.
     pub(crate) fn forget_events(&mut self) {
         self.ctx.events.clear();
         self.ctx.events_heard = 0;
     }
 
-    /// The keys are about to be let go of.
+    /// Notifies the listener before the keys are unlocked.
     #[inline]
     pub(crate) fn tell_listener(&mut self) {
         self.report_events();

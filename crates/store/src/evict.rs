@@ -1,8 +1,8 @@
-//! Eviction: which key to give up when memory is short.
+//! Eviction: the choice of keys to remove when memory is short.
 //!
-//! As in Redis, keys are sampled, and the best candidates are kept in a small pool from one time to the next, which
-//! comes close to exact LRU or LFU at five samples. What differs: a candidate is remembered by its bucket's word,
-//! not by a copy of its key, and samples come from one slot each, locked for a moment.
+//! As in Redis, keys are sampled, and the best candidates are kept in a small pool from call to call, which
+//! comes close to exact LRU or LFU at five samples. There are two differences. A candidate is identified by
+//! its bucket's word, not by a copy of its key. Each sample comes from a single slot, locked for a moment.
 
 use crate::Millis;
 use crate::context::add;
@@ -13,7 +13,7 @@ use crate::key::Place;
 use crate::segment::{Segment, Word};
 use crate::slot::NEVER;
 
-/// Which keys may go, and which of them first.
+/// Which keys may go, and in which order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Only keys with a deadline.
@@ -32,19 +32,19 @@ pub enum Order {
     Random,
 }
 
-/// Candidates kept from one time to the next.
+/// Candidates kept from call to call.
 const POOL: usize = 16;
 
-/// Slots asked for a sample before a database is taken to have no candidates there.
+/// Slots sampled before a database is taken to have no candidates.
 const TRIES: usize = 8;
 
-/// Segments looked at for a sample: most yield one, but of those with timed hashes none may.
+/// Segments searched for a sample: most yield a key, but segments with timed hashes may yield none.
 const SEGMENTS_MAX: usize = 32;
 
-/// The best candidates seen so far. One per thread that evicts.
+/// The best candidates so far. Each thread that evicts has a pool.
 #[derive(Default)]
 pub struct Pool {
-    /// Whose scores these are; scores of another policy say nothing.
+    /// The policy of the scores; scores of another policy are meaningless.
     policy: Option<Policy>,
     /// Ascending by score.
     best: Vec<Candidate>,
@@ -54,13 +54,13 @@ struct Candidate {
     place: Place,
     hash: u64,
     word: Word,
-    /// The higher, the sooner it goes.
+    /// The higher, the sooner the key goes.
     score: u64,
 }
 
 impl SlotGuard<'_> {
-    /// Removes one key by `policy`, having looked at about `samples` keys of each database; `false` when no key
-    /// qualifies. Only for who holds nothing or everything.
+    /// Removes a key by `policy`, having sampled about `samples` keys of each database; returns false if no
+    /// key qualifies. The caller holds nothing or everything.
     pub fn evict(&mut self, policy: Policy, samples: usize, decay_minutes: u32, pool: &mut Pool) -> bool {
         if pool.policy != Some(policy) || policy.order == Order::Random {
             *pool = Pool { policy: Some(policy), best: Vec::new() };
@@ -79,7 +79,7 @@ impl SlotGuard<'_> {
         false
     }
 
-    /// Removes a candidate if it is still there and has not been used since it was chosen.
+    /// Removes a candidate if it still exists and has not been used since it was chosen.
     fn evict_candidate(&mut self, candidate: &Candidate, policy: Policy, decay_minutes: u32) -> bool {
         let place = candidate.place;
         if self.keyspace().db_if_used(place.db()).is_none() {
@@ -118,8 +118,8 @@ impl SlotGuard<'_> {
         }
     }
 
-    /// Looks at up to `samples` neighbouring keys of one segment: neighbours have nothing in common but their hash.
-    /// Returns how many it has seen.
+    /// Samples up to `samples` neighbouring keys of a segment: neighbours have nothing in common but their
+    /// hash. Returns the number of keys seen.
     fn sample_slot(
         &mut self,
         place: Place,
@@ -130,7 +130,7 @@ impl SlotGuard<'_> {
     ) -> usize {
         let (random, now) = (self.ctx.random(), self.ctx.now_ms);
         let slot = self.slot_of_place(place);
-        // A deadline in the column may be that of a hash' field; only the entry knows.
+        // A deadline in the column may be that of a hash's field; only the entry tells.
         let column_tells = !slot.has_timed_hashes();
         let qualifies = |segment: Segment, bucket: usize| {
             let word = segment.word(bucket);
@@ -160,7 +160,7 @@ impl SlotGuard<'_> {
                 return seen;
             }
             if policy.volatile_only && column_tells {
-                // Its keys with a deadline are gone. Next time, and for sweeps, that is known without a search.
+                // Its keys with a deadline are gone. This spares the next call, and sweeps, the search.
                 slot.set_due_of(branch, NEVER);
             }
         }
@@ -184,8 +184,9 @@ impl Pool {
     }
 }
 
-/// Some words of a segment, near a bucket chosen by `random`. As many as lie in a cache line, if any do: to go on to
-/// the next ones would choose those after a gap more often than others, and eviction makes gaps.
+/// Some words of a segment, near a bucket chosen by `random`. It takes the words in the length of a cache
+/// line, if there are any: going on to the next words would prefer words after a gap, and eviction makes
+/// gaps.
 fn neighbours(
     segment: Segment,
     random: usize,
@@ -212,23 +213,24 @@ fn score(entry: EntryPtr, order: Order, now: Millis, decay_minutes: u32) -> u64 
 const CLOCK_BITS: u32 = 24;
 const CLOCK_MASK: u32 = (1 << CLOCK_BITS) - 1;
 
-/// Seconds, 24 bits: goes round every 194 days.
+/// Seconds, 24 bits: wraps around every 194 days.
 #[inline]
 pub fn lru_clock(now: Millis) -> u32 {
     (now / 1000) as u32 & CLOCK_MASK
 }
 
-/// How much later than the present an access may seem to be, in seconds. Threads read the clock at different times,
-/// and it may be set back; such an access was just now, and not one turn of the counter ago.
+/// Maximum time, in seconds, by which an access may seem to be later than the present. Threads read the clock
+/// at different times, and it may be set back. Such an access was just now, not a full turn of the counter
+/// ago.
 const LEAD_MAX: u32 = 3600;
 
-/// How long ago an access was, in milliseconds, to the second.
+/// Time since an access, in milliseconds, to the second.
 pub fn idle_ms(access: u32, now: Millis) -> u64 {
     let idle = lru_clock(now).wrapping_sub(access) & CLOCK_MASK;
     if idle > CLOCK_MASK - LEAD_MAX { 0 } else { u64::from(idle) * 1000 }
 }
 
-/// The counter that a new key starts with: above zero, so that it is not the first to go.
+/// The counter that a new key starts with: above zero, so that the key is not the first to go.
 const LFU_INITIAL: u32 = 5;
 
 fn lfu_minutes(now: Millis) -> u32 {
@@ -240,7 +242,7 @@ pub fn lfu_new(now: Millis) -> u32 {
     lfu_minutes(now) << 8 | LFU_INITIAL
 }
 
-/// The counter, less one per `decay_minutes` since it was last written (0: never decays).
+/// The counter, minus 1 per `decay_minutes` since it was last written (0: never decays).
 pub fn lfu_counter(access: u32, now: Millis, decay_minutes: u32) -> u32 {
     let elapsed = lfu_minutes(now).wrapping_sub(access >> 8) & 0xffff;
     let elapsed = if elapsed > 0xffff - LEAD_MAX / 60 { 0 } else { elapsed };
@@ -248,7 +250,8 @@ pub fn lfu_counter(access: u32, now: Millis, decay_minutes: u32) -> u32 {
     (access & 0xff).saturating_sub(periods)
 }
 
-/// Access bits after one more access: the counter grows with probability 1 / ((counter - 5) * log_factor + 1).
+/// Access bits after a further access: the counter grows with probability 1 / ((counter - 5) * log_factor +
+/// 1).
 pub fn lfu_touched(access: u32, now: Millis, log_factor: u32, decay_minutes: u32, random: u64) -> u32 {
     let counter = lfu_counter(access, now, decay_minutes);
     let odds = u64::from(counter.saturating_sub(LFU_INITIAL)) * u64::from(log_factor) + 1;

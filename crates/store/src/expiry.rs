@@ -1,15 +1,16 @@
-//! Active expiry: removes keys whose time has passed although nobody asked for them.
+//! Active expiry: removes keys whose deadline has passed although no client asks for them.
 //!
-//! A slot knows a time before which none of its keys is due, and has a column of coarse deadlines (units of 64 ms,
-//! rounded up) beside its buckets. A sweep looks at slots that have keys with a deadline, skips those that are not
-//! due, and in the others reads the column, not the entries. Ten million keys with a TTL cost a sweep that finds
-//! nothing 16,384 words read; sampling, as Redis does, finds keys that expire together only slowly and never all.
+//! A slot stores a time before which none of its keys is due, and has a column of coarse deadlines (units of
+//! 64 ms, rounded up) beside its buckets. A sweep visits slots that have keys with a deadline, skips slots
+//! that are not due, and reads the column of the rest, not the entries. Ten million keys with a TTL cost a
+//! sweep that finds nothing 16,384 words read; sampling, as in Redis, finds keys that expire together only
+//! slowly and never all.
 //!
-//! A slot of many segments knows such a time for each of them, and one visit looks at a few segments only, so the
-//! millions of keys of one hash tag expire in as small steps as all others.
+//! A slot of many segments stores such a time for each of them, and a visit reads a few segments only. So the
+//! millions of keys of a hash tag expire in steps as small as all other keys.
 //!
-//! A hash whose fields expire has the first of their deadlines in the same column ([`fields`]). Where a slot has none such,
-//! a deadline in the column is the key's own, and its entry need not be read to know.
+//! A hash whose fields expire has the first of their deadlines in the same column ([`fields`]). In a slot
+//! without such hashes, a deadline in the column is the key's own, and the entry need not be read.
 
 mod fields;
 pub(crate) mod own;
@@ -24,33 +25,36 @@ use crate::segment::{Segment, Word};
 use crate::slot::NEVER;
 use crate::{Millis, SLOTS};
 
-/// Keys after which a visit of a slot ends. A segment's due keys leave together, so a visit may end with up to 832 more.
-/// The slot is locked while its tables change, for some 10 us; freeing the entries comes after.
+/// Keys after which a visit of a slot ends. A segment's due keys leave together, so a visit may remove up to
+/// 832 more. The slot is locked while its tables change, for some 10 us; the entries are freed after that.
 const SWEEP_KEYS_MAX: usize = 256;
 
-/// Where fewer than one key in so many is due, keys are removed one by one; also where timed hashes are among them.
+/// If fewer than 1 / `FEW` of the keys are due, they are removed one by one; also if timed hashes are among
+/// them.
 const FEW: usize = 4;
 
-/// Most segments that one visit looks at: at about 2 us each, for 64 us.
+/// Maximum number of segments that a visit reads: at about 2 us each, 64 us.
 const SWEEP_SEGMENTS_MAX: usize = 32;
 
-/// Fields of hashes that one visit removes: 20 us, or 200 if each of them is in another page that must be copied first.
+/// Fields of hashes that a visit removes: 20 us, or 200 if each of them is in another page that must be
+/// copied first.
 const SWEEP_FIELDS_MAX: usize = 64;
 
-/// What a sweep did.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Swept {
     pub removed: usize,
-    /// Where to go on: the slot to look at next, or `None` when the database has been gone through.
+    /// The slot to continue from, or `None` at the end of the database.
     pub next: Option<usize>,
 }
 
 impl SlotGuard<'_> {
-    /// Removes due keys from the database's slots `from..to` until `stop` says so; asks it after each slot visited.
+    /// Removes due keys from the database's slots `from..to` until `stop` returns true; `stop` is called
+    /// after each slot visited.
     ///
-    /// Only for who holds nothing or everything. The slot is locked while its keys are checked and removed: without
-    /// that, a SET that clears the TTL could run between the look at the column and the removal, and the new value
-    /// would be deleted.
+    /// The caller holds nothing or everything. The slot is locked while its keys are checked and removed.
+    /// Without that, a SET that clears the TTL could run between the read of the column and the removal, and
+    /// the new value would be deleted.
     pub fn sweep(&mut self, db: usize, from: usize, to: usize, mut stop: impl FnMut() -> bool) -> Swept {
         let (mut removed, mut at) = (0, from);
         if self.ctx.hides_expired {
@@ -81,8 +85,8 @@ impl SlotGuard<'_> {
         Swept { removed, next: None }
     }
 
-    /// How long keys with a deadline have left on average, by about `samples` of them; `None` where there are none. Only
-    /// for who holds nothing or everything.
+    /// The mean time to live of keys with a deadline, from about `samples` of them; `None` if there are none.
+    /// The caller holds nothing or everything.
     pub fn mean_ttl(&mut self, db: usize, samples: usize) -> Option<Millis> {
         let (mut sum, mut seen) = (0, 0);
         for _ in 0..samples {
@@ -99,7 +103,7 @@ impl SlotGuard<'_> {
         sum.checked_div(seen as u128).map(|mean| mean as Millis)
     }
 
-    /// The time that up to `samples` neighbouring keys of a slot have left, in all, and how many those are.
+    /// The total time to live of up to `samples` neighbouring keys of a slot, and their number.
     fn ttl_of_some(&mut self, place: Place, random: u64, samples: usize) -> (u128, usize) {
         let (slot, now) = (self.slot_of_place(place), self.ctx.now_ms);
         let left = |segment: Segment, bucket| {
@@ -121,9 +125,9 @@ impl SlotGuard<'_> {
         (0, 0)
     }
 
-    /// Takes due keys out of a slot; returns them, to be freed when the slot is unlocked, and whether those were all. It
-    /// begins with any segment: always with the first one, each visit would walk past all those that earlier ones are
-    /// done with.
+    /// Removes due keys from a slot; returns them, to be freed after the slot is unlocked, and whether no due
+    /// key is left. It starts at a random segment. If it always started at the first segment, each visit
+    /// would walk past all segments that earlier visits have finished.
     fn sweep_slot(&mut self, place: Place, now: u32) -> (Vec<Word>, bool) {
         let slot = self.slot_of_place(place);
         let (mut removed, mut looked_at, mut earliest) = (Vec::new(), 0, NEVER);
@@ -142,7 +146,7 @@ impl SlotGuard<'_> {
             earliest = earliest.min(slot.due_of(branch));
         }
         slot.set_due(earliest);
-        // What is still due are fields for which this visit had no time.
+        // The fields still due are those for which this visit had no time.
         (removed, earliest > now)
     }
 
@@ -172,7 +176,8 @@ impl SlotGuard<'_> {
         if due.len() * FEW < slot.segment_len(branch) || !column_tells {
             self.take_out(place, due);
         } else {
-            // A table of the others is built: no gap is closed, and nothing shrinks step by step.
+            // A table of the keys that stay is built: no gap is closed, and the table does not shrink step by
+            // step.
             self.count_removed(place, due.len());
             slot.remove_due(branch, segment, now, due.len(), self.ctx);
             self.note_emptied(place);
@@ -187,7 +192,7 @@ impl SlotGuard<'_> {
         word.entry().deadline().is_some_and(|deadline| deadline <= self.ctx.now_ms)
     }
 
-    /// Removes keys whose time has passed; they were seen in the slot under the lock that is still held.
+    /// Removes keys whose deadline has passed; they were seen in the slot under the lock that is still held.
     pub(crate) fn remove_expired(&mut self, place: Place, expired: &[Word]) {
         self.take_out(place, expired);
         expired.iter().for_each(|word| self.note_expired(place, *word));
@@ -195,7 +200,7 @@ impl SlotGuard<'_> {
         self.free_expired(place, expired);
     }
 
-    /// For who keeps a log, and for who wants to hear of it.
+    /// Reports an expired key to the listener and the journal.
     fn note_expired(&mut self, place: Place, word: Word) {
         self.emit(place, word.entry().key(), What::Expired);
         self.log_removal(place, word.entry().key());

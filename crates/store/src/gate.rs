@@ -1,40 +1,44 @@
-//! The barrier: lets one thread see the whole keyspace at rest.
+//! The gate: a barrier that lets a thread see the whole keyspace at rest.
 //!
-//! Every thread that touches the keyspace does so from inside the gate. Going in and out writes only a cache line
-//! of its own, so it costs a command next to nothing; whoever needs everything at rest (FLUSHALL, SWAPDB, a
-//! snapshot's start) closes the gate and waits until all others are out.
+//! A thread touches the keyspace only from inside the gate. Entering and leaving write a cache line of the
+//! thread's own, so they cost a command next to nothing. A thread that needs everything at rest (FLUSHALL,
+//! SWAPDB, the start of a snapshot) closes the gate and waits until all other threads are outside.
 //!
-//! A seat's count is odd while its thread is inside. The bad interleaving is the one of Dekker's algorithm: a thread
-//! marks itself inside and then reads `closed`; the closer sets `closed` and then reads the marks. Without a full
-//! fence between each pair, both could read the old value and both go on. Hence two `SeqCst` fences, and the model
-//! in `tests/it/gate.rs`, which compiles this very file against loom's primitives.
+//! The count of a thread is odd while the thread is inside. The bad interleaving is Dekker's:
+//! 1. A thread marks itself inside, and then reads `closed`.
+//! 2. The closer sets `closed`, and then reads the marks.
 //!
-//! The counts serve a second purpose: a table that has been replaced may still be read by a prefetch on another
-//! thread. It is freed when every seat has been seen outside, or has moved, since the table was replaced
-//! ([`Gate::glance`], [`Gate::all_passed`]). Marks are stored with `Release` on the way in as well: a glance may read
-//! the mark of the next visit, and has to see that the reads of the one before are over.
+//! Without a full fence between the two steps of each, both could read the old value, and both would go on.
+//! Hence two `SeqCst` fences, and the model in `tests/it/gate.rs`, which compiles this very file against
+//! loom's primitives.
+//!
+//! The counts serve a second purpose. A prefetch on another thread may still read a table that has been
+//! replaced. The table is freed when every other thread has been seen outside, or its count has changed,
+//! since the table was replaced ([`Gate::glance`], [`Gate::all_passed`]). The mark on the way in is therefore
+//! stored with `Release` as well: a glance may read the mark of a thread's next visit, and must then see that
+//! the reads of the visit before are over.
 
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::*, fence};
 use crate::sync::{Condvar, Mutex, MutexGuard, spin_loop, yield_now};
 
-/// Threads that may use one keyspace at the same time: 256 workers, as many for long commands and for loading, and a few
-/// in the background.
+/// Maximum number of threads that use one keyspace at the same time: 256 workers, as many threads for
+/// offloaded commands and for loading, and a few in the background.
 pub const SEATS_MAX: usize = 784;
 
-/// How often a thread that waits outside asks whether to go on waiting.
+/// Interval at which a thread that waits outside asks `refuse` again.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(2);
 
 #[repr(align(128))]
 struct ThreadContext {
-    /// Odd: inside. Even: outside. Grows with each way in and out.
+    /// Odd: inside. Even: outside. Grows by 1 with each entry and exit.
     count: AtomicU64,
 }
 
-/// See the module's text.
+/// See the module's documentation.
 pub struct Gate {
     contexts: Box<[ThreadContext]>,
     closed: AtomicBool,
-    /// Held by the one thread that has closed the gate.
+    /// Held by the thread that closes the gate or has closed it.
     closer: Mutex<()>,
     opened: (Mutex<()>, Condvar),
 }
@@ -50,7 +54,7 @@ impl Gate {
         }
     }
 
-    /// Goes inside; waits while the gate is closed. `ctx` is the caller's alone, and outside.
+    /// Enters; waits while the gate is closed. Only the caller uses `ctx`, and it is outside.
     #[inline]
     pub fn enter(&self, ctx: usize) {
         loop {
@@ -64,7 +68,8 @@ impl Gate {
         }
     }
 
-    /// The same, but stays outside, and returns `false`, if `refuse` says so while the gate is closed.
+    /// Like [`Gate::enter`], but stays outside and returns `false` if `refuse` returns true while the gate is
+    /// closed.
     #[inline]
     pub fn enter_unless(&self, ctx: usize, refuse: impl Fn() -> bool) -> bool {
         loop {
@@ -81,13 +86,13 @@ impl Gate {
         }
     }
 
-    /// Goes outside.
+    /// Leaves the gate.
     #[inline]
     pub fn leave(&self, ctx: usize) {
         self.step(ctx);
     }
 
-    /// One step over the threshold, in or out.
+    /// Counts an entry or an exit.
     #[inline]
     fn step(&self, ctx: usize) {
         let count = &self.contexts[ctx].count;
@@ -102,7 +107,7 @@ impl Gate {
         }
     }
 
-    /// Waits until the gate is opened, but not for long.
+    /// Waits until the gate is opened, for [`LOOK`] at most.
     #[cold]
     fn look_whether_open(&self) {
         let mut guard = self.opened.0.lock();
@@ -111,15 +116,16 @@ impl Gate {
         }
     }
 
-    /// Closes the gate and waits until nobody but the caller is inside. `ctx` is the caller's, inside before, and
-    /// inside afterwards; in between it is outside for as long as others have the gate closed.
+    /// Closes the gate and waits until only the caller is inside. `ctx` is the caller's. It is inside before
+    /// and afterwards; in between it is outside while another thread has the gate closed.
     pub fn close(&self, ctx: usize) -> Closed<'_> {
-        // Two threads that both wait inside for each other to come out would wait forever, so go out first.
+        // Two closers that wait inside for each other to leave would wait forever, so the caller leaves
+        // first.
         self.step(ctx);
         self.close_as(ctx, self.closer.lock())
     }
 
-    /// Closes the gate for the thread that has the lock for that. `ctx` is outside before, and inside afterwards.
+    /// Closes the gate; the caller has the `closer` lock. `ctx` is outside before, and inside afterwards.
     fn close_as<'a>(&'a self, ctx: usize, closer: MutexGuard<'a, ()>) -> Closed<'a> {
         self.closed.store(true, Relaxed);
         fence(SeqCst);
@@ -134,7 +140,8 @@ impl Gate {
         Closed { gate: self, _closer: closer }
     }
 
-    /// The same, but stays outside, and returns `None`, if `refuse` says so while another thread has the gate closed.
+    /// Like [`Gate::close`], but stays outside and returns `None` if `refuse` returns true while another
+    /// thread has the gate closed.
     pub fn close_unless(&self, ctx: usize, refuse: impl Fn() -> bool) -> Option<Closed<'_>> {
         self.step(ctx);
         let closer = loop {
@@ -150,19 +157,20 @@ impl Gate {
         Some(self.close_as(ctx, closer))
     }
 
-    /// Whether somebody waits for all others to come out. A hint for who has been inside for long.
+    /// Returns true if a thread waits for all others to leave. A hint for a thread that has been inside for
+    /// long.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Relaxed)
     }
 
-    /// All counts at this moment, to be held against [`Gate::all_passed`] later.
+    /// Reads all counts, to be passed to [`Gate::all_passed`] later.
     pub(crate) fn glance(&self, into: &mut Vec<u64>) {
         fence(SeqCst);
         into.clear();
         into.extend(self.contexts.iter().map(|ctx| ctx.count.load(Acquire)));
     }
 
-    /// Whether every seat but `own` was outside at the glance or has gone outside since.
+    /// Returns true if every thread but `own` was outside at the glance or has left since.
     pub(crate) fn all_passed(&self, glance: &[u64], own: usize) -> bool {
         let passed = |index: usize| {
             let then = glance[index];
@@ -172,7 +180,7 @@ impl Gate {
     }
 }
 
-/// Nobody else is inside while this lives.
+/// Only the closer is inside while this value lives.
 pub struct Closed<'a> {
     gate: &'a Gate,
     _closer: MutexGuard<'a, ()>,

@@ -1,7 +1,8 @@
-//! What a command holds: the locked slots of its keys, and all that can be done with the keys in them.
+//! The guard of a command: the locked slots of its keys, and all operations on the keys in them.
 //!
-//! Locks are taken here and nowhere else, in ascending order of places, so two commands can never wait for each
-//! other. A key outside the held slots is a mistake of the caller and panics: a command reaches what it declared.
+//! Locks are taken here and nowhere else, in ascending order of places, so two commands can never wait for
+//! each other. A key outside the held slots is a bug of the caller and panics: a command reaches only the
+//! keys that it declared.
 
 mod strings;
 
@@ -29,7 +30,7 @@ pub use self::strings::{Edited, Made};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongType;
 
-/// What becomes of a key's deadline when its value is set.
+/// The new deadline of a key whose value is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expire {
     Keep,
@@ -37,11 +38,11 @@ pub enum Expire {
     At(Millis),
 }
 
-/// Who is told of a change.
+/// The subscribers that a change notifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Concerns {
     Everybody,
-    /// Those who wait for the key, not those who watch it.
+    /// Waiters for the key, but not its watchers.
     Waiters,
     Nobody,
 }
@@ -49,11 +50,11 @@ pub enum Concerns {
 /// A collection being changed.
 pub struct Edit<'v, T> {
     value: &'v mut T,
-    /// What counts as so many changes; none: nobody is told, and the form stays.
+    /// Number of changes to count. With zero, no subscriber is notified, and the form stays.
     pub changes: u64,
-    /// Everybody, unless what has changed is only what the collection remembers of its readers.
+    /// `Everybody`, unless only the record that the collection keeps of its readers has changed.
     pub concerns: Concerns,
-    /// What OBJECT ENCODING calls it, zero for the most compact one, at most three.
+    /// The form for OBJECT ENCODING: zero for the most compact, three at most.
     pub form: u8,
     cut: Vec<Cut>,
 }
@@ -63,7 +64,7 @@ impl<'v, T> Edit<'v, T> {
         Edit { value, changes: 0, concerns: Concerns::Everybody, form, cut: Vec::new() }
     }
 
-    /// Frees what was cut off the collection, elsewhere if that takes long.
+    /// Frees a part that was cut off the collection; the lazy-free thread does so if it takes long.
     pub fn discard(&mut self, cut: Cut) {
         self.cut.push(cut);
     }
@@ -86,17 +87,17 @@ impl<T> DerefMut for Edit<'_, T> {
 enum Scope<'a> {
     None,
     One(Place),
-    /// Ascending, without repetitions.
+    /// Ascending, without duplicates.
     Many(&'a [Place]),
     All(#[expect(dead_code, reason = "opens the gate when dropped")] Closed<'a>),
 }
 
-/// See the module's text. Dropping it unlocks.
+/// See the module's documentation. Dropping the guard unlocks.
 pub struct SlotGuard<'a> {
     keyspace: &'a Keyspace,
     pub ctx: &'a mut ThreadContext,
     scope: Scope<'a>,
-    /// Somebody watches or waits for keys of the one slot that is held.
+    /// The slot has watchers or waiters. Set only if a single slot is held.
     listened: bool,
 }
 
@@ -109,7 +110,7 @@ impl<'a> SlotGuard<'a> {
         SlotGuard { keyspace, ctx, scope: Scope::One(place), listened }
     }
 
-    /// `places` are ascending and without repetitions.
+    /// `places` are ascending and without duplicates.
     pub(crate) fn many(
         keyspace: &'a Keyspace,
         ctx: &'a mut ThreadContext,
@@ -121,14 +122,15 @@ impl<'a> SlotGuard<'a> {
         SlotGuard { keyspace, ctx, scope: Scope::Many(places), listened: false }
     }
 
-    /// Holds `places`, sorted here, and what serving waiters may take: those in these slots, then those in the slots
-    /// that serving them takes, and so on. What is found missing is locked in ascending order with the rest, anew.
+    /// Locks `places`, sorted here, and the slots that serving waiters may take: first for waiters in
+    /// `places`, then for waiters in the slots added, and so on. If slots are missing, all are unlocked and
+    /// locked anew, in ascending order.
     pub(crate) fn to_write(
         keyspace: &'a Keyspace,
         ctx: &'a mut ThreadContext,
         places: &'a mut Vec<Place>,
     ) -> SlotGuard<'a> {
-        /// More rounds than waiters are ever linked; if others come faster than that, everything is held.
+        /// More rounds than waiters are ever linked. If waiters come faster than that, everything is held.
         const ROUNDS_MAX: usize = 64;
         keyspace.assert_free(ctx);
         for _ in 0..ROUNDS_MAX {
@@ -153,7 +155,8 @@ impl<'a> SlotGuard<'a> {
         SlotGuard::behind(closed, keyspace, ctx)
     }
 
-    /// The same; `None`: another thread keeps the gate closed for long, and the seat stays outside.
+    /// Like [`SlotGuard::all`]. Returns `None` if another thread keeps the gate closed for long; the context
+    /// then stays outside.
     pub(crate) fn try_all(keyspace: &'a Keyspace, ctx: &'a mut ThreadContext) -> Option<SlotGuard<'a>> {
         keyspace.assert_free(ctx);
         keyspace.publish(ctx);
@@ -164,7 +167,7 @@ impl<'a> SlotGuard<'a> {
     fn behind(closed: Closed<'a>, keyspace: &'a Keyspace, ctx: &'a mut ThreadContext) -> SlotGuard<'a> {
         keyspace.sync_flags(ctx);
         if keyspace.journal.is_on() {
-            keyspace.journal.last(); // slots may go, and what is logged from now on comes behind all that was
+            keyspace.journal.last(); // slots may go, and later records come after all earlier ones
         }
         ctx.holding = true;
         SlotGuard { keyspace, ctx, scope: Scope::All(closed), listened: false }
@@ -180,7 +183,7 @@ impl<'a> SlotGuard<'a> {
         SlotGuard { keyspace, ctx, scope: Scope::None, listened: false }
     }
 
-    /// Whether somebody watches or waits for keys of the one slot that is held. Says nothing where more is held.
+    /// Returns true if the held slot has watchers or waiters. Without meaning if more slots are held.
     #[inline]
     pub fn has_listeners(&self) -> bool {
         self.listened
@@ -190,7 +193,7 @@ impl<'a> SlotGuard<'a> {
         self.keyspace
     }
 
-    /// Whether this slot is held.
+    /// Returns true if this slot is held.
     #[inline]
     pub fn holds(&self, place: Place) -> bool {
         match &self.scope {
@@ -201,12 +204,12 @@ impl<'a> SlotGuard<'a> {
         }
     }
 
-    /// Whether everything is held.
+    /// Returns true if everything is held.
     pub fn holds_all(&self) -> bool {
         matches!(self.scope, Scope::All(_))
     }
 
-    /// Locks a slot for the time of `f`. Only for who holds nothing, or that slot.
+    /// Locks a slot while `f` runs. The caller holds nothing, or that slot.
     pub fn visit<R>(&mut self, place: Place, f: impl FnOnce(&mut Self) -> R) -> R {
         match self.scope {
             _ if self.holds(place) => f(self),
@@ -224,20 +227,22 @@ impl<'a> SlotGuard<'a> {
         }
     }
 
-    /// Frees replaced tables where many wait: between two commands of a script or a transaction, which would otherwise keep
-    /// all of them until it ends.
+    /// Frees retired tables if there are many. Called between two commands of a script or a transaction,
+    /// which would otherwise keep all of them until its end.
     #[inline]
     pub fn tidy_between_commands(&mut self) {
         if self.ctx.has_much_retired() {
-            // Once for tables that wait for threads which have left the gate by now, and once for those replaced since.
+            // The first call is for tables that waited for threads which have left the gate by now, the
+            // second for tables retired since.
             self.ctx.free_retired(&self.keyspace.gate);
             self.ctx.free_retired(&self.keyspace.gate);
         }
     }
 
-    /// Lets a thread that waits for everything to come to rest go first. For a caller that holds nothing and works long:
-    /// whatever was read before may have changed afterwards. Does nothing where something is held. `false`: that thread
-    /// takes long, the seat is outside, and the caller has to give its work up; see [`ThreadContext::gate_busy`].
+    /// Lets a thread that wants to close the gate go first. For a caller that holds nothing and works long:
+    /// values read earlier may be stale afterwards. Does nothing if locks are held. Returns false if the
+    /// closer takes long: the context is then outside, and the caller must give up its work; see
+    /// [`ThreadContext::gate_busy`].
     #[must_use]
     pub fn give_way(&mut self) -> bool {
         if matches!(self.scope, Scope::None) && self.keyspace.gate.is_closed() {
@@ -247,9 +252,10 @@ impl<'a> SlotGuard<'a> {
         true
     }
 
-    /// Runs `f`, which takes long and touches no data, outside the gate, so that no thread that needs everything at rest
-    /// waits for it; whatever was read before may have changed afterwards. Where something is held, `f` runs in place. A
-    /// seat with [`ThreadContext::gate_busy`] may be outside afterwards: its thread touches no data after this.
+    /// Runs `f` outside the gate. `f` takes long and touches no data, so it delays no thread that needs
+    /// everything at rest. Values read earlier may be stale afterwards. If locks are held, `f` runs in place.
+    /// A context with [`ThreadContext::gate_busy`] may be outside afterwards: its thread then touches no
+    /// data.
     pub fn outside_gate<R>(&mut self, f: impl FnOnce() -> R) -> R {
         if !matches!(self.scope, Scope::None) {
             return f();
@@ -258,7 +264,7 @@ impl<'a> SlotGuard<'a> {
         f()
     }
 
-    /// Lets go of what is held, once the log has what was done with it.
+    /// Unlocks the slots, once listeners and the journal have the changes.
     fn unlock(&mut self) {
         self.tell_listener();
         self.commit();
@@ -271,7 +277,7 @@ impl<'a> SlotGuard<'a> {
         self.ctx.holding = false;
     }
 
-    /// The largest number of a record of one of the slots that are held; zero where everything is.
+    /// The largest record number of the slots held; zero if everything is held.
     #[inline]
     pub(crate) fn last_logged(&self) -> u64 {
         let logged = |place: &Place| SlotSubscribers::logged(&slot(self.keyspace, *place).subscribers);
@@ -282,7 +288,7 @@ impl<'a> SlotGuard<'a> {
         }
     }
 
-    /// Notes the number of their last record with the slots that are held.
+    /// Stores the number of the last record with the slots held.
     #[inline]
     pub(crate) fn note_logged(&self, number: u64) {
         let note =
@@ -310,7 +316,7 @@ impl<'a> SlotGuard<'a> {
         self.slot_at(place).1
     }
 
-    /// The key's entry unless it has expired; an expired one is removed, where the seat may.
+    /// The key's entry, unless it has expired. An expired entry is removed if the context may do so.
     #[inline]
     fn live(&mut self, key: &Key<'_>) -> Option<Found> {
         let found = self.slot(key).1.find(key.hash, key.bytes)?;
@@ -322,8 +328,8 @@ impl<'a> SlotGuard<'a> {
         }
     }
 
-    /// The same for who adds an entry where there is none: an expired one is removed even where the seat only hides
-    /// such, since a table must never hold a key twice.
+    /// Like [`SlotGuard::live`], for a caller that adds an entry if there is none. An expired entry is
+    /// removed even if the context only hides expired keys, since a table must never hold a key twice.
     #[inline]
     fn live_or_gone(&mut self, key: &Key<'_>) -> Option<Found> {
         let found = self.slot(key).1.find(key.hash, key.bytes)?;
@@ -384,14 +390,15 @@ impl<'a> SlotGuard<'a> {
         self.emit(key.place, key.bytes, What::Missed);
     }
 
-    /// The key's entry; counts as an access but neither as a hit nor as a miss: for who is about to change it.
+    /// The key's entry, for a caller about to change it; counts as an access but neither as a hit nor as a
+    /// miss.
     pub fn touch(&mut self, key: &Key<'_>) -> Option<View<'_>> {
         let found = self.live(key)?;
         self.mark(found.entry());
         Some(View::new(found.entry()))
     }
 
-    /// Leaves the mark of an access on an entry.
+    /// Marks an entry as accessed.
     #[inline]
     fn mark(&mut self, entry: EntryPtr) {
         if self.ctx.no_touch {
@@ -400,7 +407,7 @@ impl<'a> SlotGuard<'a> {
         match self.ctx.access {
             Access::Lru => {
                 let now = evict::lru_clock(self.ctx.used_ms());
-                // Reading does not dirty the cache line more than once a second.
+                // Reading dirties the cache line once a second at most.
                 if entry.access() != now {
                     entry.set_access(now);
                 }
@@ -419,7 +426,7 @@ impl<'a> SlotGuard<'a> {
         }
     }
 
-    /// Sets the key's access bits, as RESTORE has them; see [`crate::evict`].
+    /// Sets the key's access bits, as in RESTORE; see [`crate::evict`].
     pub fn set_access(&mut self, key: &Key<'_>, access: u32) {
         if let Some(found) = self.live(key) {
             found.entry().set_access(access);
@@ -443,7 +450,7 @@ impl<'a> SlotGuard<'a> {
         }
     }
 
-    /// The collection at the key, as [`SlotGuard::peek`]: for who is about to change it.
+    /// The collection at the key, as [`SlotGuard::peek`], for a caller about to change it.
     pub fn peek_collection<T: Collection>(&mut self, key: &Key<'_>) -> Result<Option<Ref<'_, T>>, WrongType> {
         match self.peek(key) {
             None => Ok(None),
@@ -454,9 +461,9 @@ impl<'a> SlotGuard<'a> {
 
     // Writing.
 
-    /// Changes the collection at the key with `change`, which notes in the [`Edit`] how much it has changed. Where there
-    /// is none, it gets an empty one, which becomes the key's value if it is not empty afterwards; where it leaves an
-    /// empty one, the key is removed.
+    /// Changes the collection at the key with `change`, which records in the [`Edit`] how much it has
+    /// changed. If there is none, `change` gets an empty collection, which becomes the key's value unless it
+    /// is still empty afterwards. If `change` leaves an empty collection, the key is removed.
     pub fn edit<T: Collection, R>(
         &mut self,
         key: &Key<'_>,
@@ -508,7 +515,7 @@ impl<'a> SlotGuard<'a> {
         Ok(result)
     }
 
-    /// The same, where there is a collection already; `None` where there is none.
+    /// Like [`SlotGuard::edit`], but returns `None` if there is no collection.
     pub fn edit_if_there<T: Collection, R>(
         &mut self,
         key: &Key<'_>,
@@ -520,20 +527,20 @@ impl<'a> SlotGuard<'a> {
         self.edit(key, change).map(Some)
     }
 
-    /// Tells who watches the key that it was written to, and counts so many changes: for LTRIM, which in Redis counts as
-    /// a write even where nothing has changed, and for results that count as more than one.
+    /// Notifies subscribers of the key of a write, and counts `changes`: for LTRIM, which in Redis counts as
+    /// a write even if nothing has changed, and for results that count as several changes.
     pub fn announce(&mut self, key: &Key<'_>, changes: u64) {
         self.changed_times(key, Change::Written, changes);
     }
 
-    /// Notes another form of a collection, which is there and does not change.
+    /// Sets the form of an existing collection, which does not change.
     pub fn note_form(&mut self, key: &Key<'_>, form: u8) {
         if let Some(found) = self.live(key) {
             found.entry().set_form(form);
         }
     }
 
-    /// Sets the key to a collection of this form, whatever was there; an empty one removes it.
+    /// Sets the key to a collection of this form, whatever was there; an empty collection removes the key.
     pub fn set_collection<T: Collection>(
         &mut self,
         key: &Key<'_>,
@@ -544,7 +551,8 @@ impl<'a> SlotGuard<'a> {
         self.set_sharing_collection(key, (value, form, 0), deadline);
     }
 
-    /// The same for one that shares so many bytes with those that it was made of.
+    /// Like [`SlotGuard::set_collection`], for a value that shares `shared` bytes with the collections it was
+    /// made from.
     pub fn set_sharing_collection<T: Collection>(
         &mut self,
         key: &Key<'_>,
@@ -571,8 +579,8 @@ impl<'a> SlotGuard<'a> {
         self.changed(key, Change::Written);
     }
 
-    /// The access history of a value that takes the place of this one: how often the key was used stays with the key, and a new value
-    /// was used just now.
+    /// The access mark of a value that replaces `found`. The frequency stays with the key; with LRU, a new
+    /// value was used just now.
     pub(crate) fn access_after(&mut self, found: Option<&Found>) -> u32 {
         match found {
             Some(found) if self.ctx.access != Access::Lru => {
@@ -583,10 +591,10 @@ impl<'a> SlotGuard<'a> {
         }
     }
 
-    /// Lets go of a collection that a command has shared with a key or made itself, and frees it if that was the last
-    /// reference to it; elsewhere if that takes long.
+    /// Drops a collection that a command has shared with a key or made itself. If that was the last
+    /// reference, it is freed, by the lazy-free thread if that takes long.
     pub fn discard<T: Collection>(&mut self, value: T) {
-        // SAFETY: the raw value is one of this kind, and its reference moves on.
+        // SAFETY: the raw value is of this kind, and its reference moves on.
         let outside = unsafe { HeapValue::from_raw(T::KIND, value.into_raw().as_ptr()) };
         self.ctx.discard(Some(outside));
     }
@@ -604,13 +612,13 @@ impl<'a> SlotGuard<'a> {
         deadline: Option<Millis>,
     ) -> EntryPtr {
         let raw = value.into_raw();
-        // SAFETY: the raw value is one of this kind, and its reference moves on.
+        // SAFETY: the raw value is of this kind, and its reference moves on.
         let outside = unsafe { HeapValue::from_raw(T::KIND, raw.as_ptr()) };
         EntryPtr::new(key.bytes, Value::HeapValue(outside, form), deadline, self.new_access())
     }
 
-    /// Removes the key; `false` when it was not there. Where what has expired is only hidden, it is there: whoever may write to a
-    /// replica is to be rid of it.
+    /// Removes the key; returns false if it did not exist. An expired key that is only hidden does exist: a
+    /// client that may write to a replica can remove it.
     #[inline]
     pub fn remove(&mut self, key: &Key<'_>) -> bool {
         let hides = self.ctx.hides_expired;
@@ -620,8 +628,8 @@ impl<'a> SlotGuard<'a> {
         true
     }
 
-    /// Sets or clears the key's deadline; `false` when the key is not there. A deadline in the past hides the key;
-    /// callers that want it removed remove it.
+    /// Sets or clears the key's deadline; returns false if the key does not exist. A deadline in the past
+    /// hides the key; callers that want it removed must remove it.
     pub fn set_deadline(&mut self, key: &Key<'_>, deadline: Option<Millis>) -> bool {
         let Some(found) = self.live(key) else { return false };
         let entry = found.entry();
@@ -645,12 +653,12 @@ impl<'a> SlotGuard<'a> {
         true
     }
 
-    /// Moves the value and deadline of `from`, which is there, to `to`, replacing what was there.
+    /// Moves the value and deadline of `from`, which exists, to `to`, replacing the value there.
     pub fn rename(&mut self, from: &Key<'_>, to: &Key<'_>) {
         let found = self.live(from).expect("the caller has seen the key");
         let entry = self.detach(from.place, found);
         self.preserve(from.place, entry);
-        // To save points, it is one change.
+        // Save points count a rename as a single change.
         self.unasked(|guard| guard.changed(from, Change::Removed));
         if let Some(found) = self.live_or_gone(to) {
             let old = self.detach(to.place, found);
@@ -663,8 +671,8 @@ impl<'a> SlotGuard<'a> {
         self.changed(to, Change::Written);
     }
 
-    /// Copies the value and deadline of `from`, which is there, to `to`, replacing what was there. Large values
-    /// share their memory until one of the two is written to: that is `shared` bytes, which are noted.
+    /// Copies the value and deadline of `from`, which exists, to `to`, replacing the value there. Large
+    /// values share their memory until either is written to; `shared` bytes are recorded for that.
     pub fn copy(&mut self, from: &Key<'_>, to: &Key<'_>, shared: u64) {
         let found = self.live(from).expect("the caller has seen the key");
         let new = found.entry().copy(to.bytes, found.entry().deadline(), self.new_access());
@@ -677,40 +685,41 @@ impl<'a> SlotGuard<'a> {
         self.changed(to, Change::Written);
     }
 
-    /// Empties a database; everything is held. What is returned is to be dropped where time does not matter.
+    /// Empties a database; everything is held. The caller drops the result where time does not matter.
     pub fn flush(&mut self, db: usize) -> Option<Flushed> {
         assert!(self.holds_all(), "flushing needs everything");
-        // Each key is a change that a save point counts; that of an empty one is none, and logged all the same.
+        // Save points count each key as a change. Flushing an empty database counts as none, and is logged
+        // all the same.
         match self.keyspace.len(self.ctx, db) as u64 {
             0 => self.unasked(|guard| add(&guard.ctx.tally.dirty, 1)),
             keys => add(&self.ctx.tally.dirty, keys),
         }
         if self.keyspace.is_empty(self.ctx, db) {
-            return None; // and it need not be made again
+            return None; // and an empty database need not be made again
         }
         self.keyspace.flush(db, self.ctx)
     }
 
-    /// Does what nobody has asked for: what changes meanwhile is none of the writes that save points count.
+    /// Runs `f`, whose changes no client requested: save points do not count them.
     #[inline]
     pub fn unasked<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         let before = self.ctx.tally.asked();
         let result = f(self);
-        // Not what has been added: something in it may be unasked for by itself.
+        // Not by adding the difference: `f` may itself contain unrequested changes.
         let tally = &self.ctx.tally;
         tally.unasked.store(tally.dirty.load(Relaxed).wrapping_sub(before), Release);
         result
     }
 
-    /// Looks whether who waits for keys of a database can be served, whose keys have come unheard; everything is held.
+    /// Records the waited-for keys of a database whose keys came without notification; everything is held.
     pub fn wake_waiters(&mut self, db: usize) {
         assert!(self.holds_all(), "anybody may wait for any of them");
         self.keyspace.note_waited(db, self.ctx);
     }
 
-    /// From now on, until this is taken back, no key is removed because its time has passed: neither by who meets it nor
-    /// by a sweep. It is not seen, and stays until it is removed by a command. For a replica, whose primary says when a key
-    /// goes. Everything is held, so there is one moment from which it holds for all threads.
+    /// Until this is revoked, no key is removed because its deadline has passed: neither on access nor by a
+    /// sweep. An expired key is hidden, and stays until a command removes it. For a replica, whose primary
+    /// decides when a key goes. Everything is held, so the rule starts at the same moment for all threads.
     pub fn hide_expired(&mut self, hide: bool) {
         assert!(self.holds_all(), "it begins and ends at one moment");
         self.keyspace.hide_expired(hide);
@@ -718,8 +727,8 @@ impl<'a> SlotGuard<'a> {
         self.ctx.hides_expired = hide;
     }
 
-    /// Makes a database ready for its first key, which would do that itself: half a megabyte more at that moment could
-    /// be more than `maxmemory` admits.
+    /// Allocates a database before its first key would: half a megabyte more at that moment could exceed
+    /// `maxmemory`.
     pub fn open(&mut self, db: usize) {
         self.keyspace.db(db);
     }
@@ -731,27 +740,27 @@ impl<'a> SlotGuard<'a> {
         self.keyspace.swap(a, b, self.ctx);
     }
 
-    /// Whether the key is there although its time has passed.
+    /// Returns true if the key exists although its deadline has passed.
     pub fn has_expired(&self, key: &Key<'_>) -> bool {
         let deadline = self.slot(key).1.find(key.hash, key.bytes).and_then(|found| found.entry().deadline());
         deadline.is_some_and(|deadline| deadline <= self.ctx.now_ms)
     }
 
-    // The rest is how entries get into and out of tables.
+    // The rest moves entries into and out of tables.
 
-    /// Tells who wants to know that the key has changed.
+    /// Notifies subscribers and listeners that the key has changed.
     #[inline]
     fn changed(&mut self, key: &Key<'_>, change: Change) {
         self.changed_times(key, change, 1);
     }
 
-    /// The same for a command that makes so many changes at once.
+    /// Like [`SlotGuard::changed`], for a command that makes `times` changes at once.
     #[inline]
     fn changed_times(&mut self, key: &Key<'_>, change: Change, times: u64) {
         self.changed_for(key, change, times, Concerns::Everybody);
     }
 
-    /// The same where not everybody is to be told.
+    /// Like [`SlotGuard::changed_times`], for a part of the subscribers.
     #[inline]
     fn changed_for(&mut self, key: &Key<'_>, change: Change, times: u64, concerns: Concerns) {
         add(&self.ctx.tally.dirty, times);
@@ -813,7 +822,7 @@ impl<'a> SlotGuard<'a> {
         add_signed(&self.ctx.tally.dbs[db.id].keys, 1);
     }
 
-    /// Puts another entry of the same key in place of the one found, and frees that.
+    /// Replaces the entry found by another entry of the same key, and frees the old entry.
     fn replace(&mut self, key: &Key<'_>, found: Found, entry: EntryPtr) {
         let old = found.entry();
         let before = old.times();
@@ -824,7 +833,7 @@ impl<'a> SlotGuard<'a> {
         self.free(key.place, old);
     }
 
-    /// Takes an entry out of its table.
+    /// Removes an entry from its table.
     pub(crate) fn detach(&mut self, place: Place, found: Found) -> EntryPtr {
         let (db, slot) = self.slot_at(place);
         if found.segment.deadline(found.bucket) != 0 {
@@ -836,7 +845,7 @@ impl<'a> SlotGuard<'a> {
         entry
     }
 
-    /// Removes and frees an entry, and tells who wants to know.
+    /// Removes and frees an entry, and notifies subscribers and listeners.
     pub(crate) fn remove_found(&mut self, place: Place, found: Found) {
         let word = found.segment.word(found.bucket);
         let entry = self.detach(place, found);
@@ -844,7 +853,7 @@ impl<'a> SlotGuard<'a> {
         self.free(place, entry);
     }
 
-    /// Counts keys that have been removed, and tells those who watch them or wait for them.
+    /// Counts keys that have been removed, and notifies their watchers, waiters and listeners.
     pub(crate) fn notify_removed(&mut self, place: Place, removed: &[Word]) {
         add(&self.ctx.tally.dirty, removed.len() as u64);
         if self.is_listened_to() {
@@ -868,7 +877,7 @@ impl Drop for SlotGuard<'_> {
 
 /// Locks slots, given in ascending order.
 fn lock_all(keyspace: &Keyspace, ctx: &mut ThreadContext, places: &[Place]) {
-    // Checked before the first lock is taken: a panic between two would leave the first one locked.
+    // Checked before the first lock is taken: a panic after it would leave the first slot locked.
     assert!(places.last().is_none_or(|place| place.db() < keyspace.all_databases()), "no such database");
     for place in places {
         lock(keyspace, ctx, *place);
@@ -889,7 +898,7 @@ fn slot(keyspace: &Keyspace, place: Place) -> &Slot {
     &keyspace.db(place.db()).slots[place.slot()]
 }
 
-/// Locks a slot, and books the time if another thread has it.
+/// Locks a slot, and measures the wait if another thread holds it.
 #[inline]
 fn lock<'a>(keyspace: &'a Keyspace, ctx: &mut ThreadContext, place: Place) -> &'a Slot {
     let slot = slot(keyspace, place);
@@ -901,7 +910,7 @@ fn lock<'a>(keyspace: &'a Keyspace, ctx: &mut ThreadContext, place: Place) -> &'
     slot
 }
 
-/// A seat that is outside for a while, and goes back in, also after a panic, if it may.
+/// A context outside the gate for a while. Dropping it enters again if that is allowed, also after a panic.
 struct GateExit<'a> {
     keyspace: &'a Keyspace,
     ctx: &'a mut ThreadContext,

@@ -1,4 +1,4 @@
-//! Values that do not lie in their entry: ropes and collections. An entry keeps one address of eight bytes.
+//! Values outside of their entry: ropes and collections. The entry keeps an address of eight bytes.
 
 use std::ptr::NonNull;
 
@@ -7,7 +7,7 @@ use crate::collection::{Hash, List, Set, Stream, ZSet};
 use crate::entry::Kind;
 use crate::rope::Rope;
 
-/// See the module's text. Cloning shares the value.
+/// See the module's documentation. Cloning shares the value.
 #[derive(Clone)]
 pub(crate) enum HeapValue {
     Rope(Rope),
@@ -18,7 +18,7 @@ pub(crate) enum HeapValue {
     Stream(Stream),
 }
 
-/// Evaluates an expression for the value, whichever it is.
+/// Evaluates an expression for the value, whatever its kind.
 macro_rules! each {
     ($outside:expr, $value:ident => $then:expr) => {
         match $outside {
@@ -56,7 +56,7 @@ impl HeapValue {
     }
 
     /// # Safety
-    /// `raw` comes from `into_raw` of a value of this kind, and stands for one reference.
+    /// `raw` comes from `into_raw` of a value of this kind, and stands for a reference.
     pub(crate) unsafe fn from_raw(kind: Kind, raw: *const u8) -> HeapValue {
         let address = NonNull::new(raw.cast_mut()).expect("a value has an address");
         // SAFETY: by the caller's promise.
@@ -77,7 +77,8 @@ impl HeapValue {
         each!(self, value => value.memory())
     }
 
-    /// The same without the groups of a stream, each consumer of which would be looked at.
+    /// Like [`HeapValue::memory`], without the groups of a stream, whose consumers would each have to be
+    /// visited.
     pub(crate) fn memory_about(&self) -> usize {
         match self {
             HeapValue::Stream(stream) => stream.memory_of_entries(),
@@ -85,12 +86,14 @@ impl HeapValue {
         }
     }
 
-    /// Bytes that dropping it gives back, about: none while another owner shares the whole value. Parts that are shared count.
+    /// Approximate bytes that dropping the value frees: none while another owner shares the whole value.
+    /// Shared parts count.
     pub(crate) fn memory_if_own(&self) -> usize {
         if each!(self, value => value.is_own()) { self.memory_about() } else { 0 }
     }
 
-    /// Bytes of memory that other values refer to as well: all of it if more than `owners` references to this one are there.
+    /// Bytes of memory that other values refer to as well: all of it if there are more than `owners`
+    /// references to this value.
     pub(crate) fn shared_memory(&self, owners: u32) -> usize {
         match self {
             HeapValue::Rope(rope) => rope.shared_memory(owners as usize),
@@ -102,7 +105,7 @@ impl HeapValue {
         }
     }
 
-    /// Blocks that dropping it would free at most, about.
+    /// Approximate maximum number of blocks that dropping the value frees.
     pub(crate) fn weight(&self) -> usize {
         each!(self, value => value.weight())
     }

@@ -1,43 +1,59 @@
-//! The log of writes: one order for all threads, and no lock that they share.
+//! The journal of writes: one order for all threads, without a lock that all threads share.
 //!
-//! A write that holds its slots appends Redis commands with the same effect to the [`JournalBuffer`] of its seat, gives itself a
-//! number when it is done, and only then lets go of its slots ([`JournalBuffer::commit`]). So two writes that touch the same slot are
-//! numbered in the order in which they happened, and what is written under several locks is one record with one number. When
-//! the seat goes outside the gate, its draft becomes a [`Page`] in its lane, or a part of one if it is small. A [`Reader`]
-//! takes the pages of all lanes and hands on their records by number: the stream that append-only files and replicas get.
+//! A write works in four steps:
+//! 1. It holds the locks of its slots and appends Redis commands with the same effect to the
+//!    [`JournalBuffer`] of its thread.
+//! 2. When the write is complete, its record gets a number.
+//! 3. Only then are the slots unlocked ([`JournalBuffer::commit`]). So two writes to the same slot are
+//!    numbered in the order in which they happened, and all changes made under several locks are one record
+//!    with one number.
+//! 4. When the thread leaves the gate, its buffer becomes a [`Page`] in its queue; a small buffer becomes a
+//!    part of a page.
+//!
+//! A [`Reader`] takes the pages of all queues and emits their records in the order of the numbers.
+//! Append-only files and replicas get this stream.
 //!
 //! ```text
-//! seat 0: [10 SET a][40 SET b]        \
-//! seat 1: [21 DEL c][31 MULTI .. EXEC] >  reader: 10 21 31 40 ...   (62 waits: seat 3 has a draft, begun at 50)
-//! seat 2: [62 INCR d]                 /
+//! thread 0: [10 SET a][40 SET b]        \
+//! thread 1: [21 DEL c][31 MULTI .. EXEC] >  reader: 10 21 31 40 ...
+//! thread 2: [62 INCR d]                 /   (62 waits: thread 3 has a buffer, begun at 50)
 //! ```
 //!
 //! # Numbers
-//! They come from no counter, since a counter is a cache line that every write of every thread has to have for itself: with
-//! eight threads that cost each write 0.12 us. A number is a time (Lamport's, as in a hybrid logical clock) with the seat's
-//! index below it, so no two are the same. It is larger than
-//! - the seat's last one;
-//! - that of the last record on each slot that is held, which is written beside the slot's lock: so the order of writes
-//!   to a slot depends on no clock;
-//! - the time at which it is given: so what is written after somebody has seen that something else was written comes behind
-//!   that, on whatever slots, if the clock is one for all threads;
-//! - the horizon at the beginning of the draft: how far readers have asked, and whoever wanted to know the last number.
+//! Numbers do not come from a counter. Every write of every thread would need the counter's cache line for
+//! itself: with eight threads that costs each write 0.12 us. A number is a time (Lamport's, as in a hybrid
+//! logical clock) with the index of the thread in the low bits, so no two numbers are the same. A number is
+//! larger than
+//! - the thread's last number;
+//! - the number of the last record on each slot that is held, which is stored beside the slot's lock: the
+//!   order of writes to a slot depends on no clock;
+//! - the time at which it is given: with one clock for all threads, a write that follows the observation of
+//!   another write gets the larger number, whatever the slots;
+//! - the horizon at the start of the buffer: the largest number up to which a reader has asked, or which a
+//!   thread that wanted the last number has seen.
 //!
-//! How does a reader know that no smaller number is still to come? It makes the present the horizon, and then looks at the seats. One
-//! that has begun a draft says since when, before it looks at the horizon: what it will lay down is above that. One that has
-//! none will be above the horizon. The bad interleaving is Dekker's, so there is a full fence on each side. What is not above any of
-//! these may be handed on ([`Reader::take`]). Nothing of this depends on the clock: the model in `tests/it/journal.rs` has one that
-//! stands still.
+//! A reader must know that no smaller number can still appear:
+//! 1. The reader raises the horizon to the present, and then scans all threads.
+//! 2. A thread that begins a buffer publishes its start, and then reads the horizon: its records are above
+//!    both.
+//! 3. The bad interleaving is Dekker's, so each side has a full fence between its two steps. Either the
+//!    reader sees the start of the buffer, or the thread sees the raised horizon.
+//! 4. A thread without a buffer will therefore number its records above the horizon.
 //!
-//! There may be several readers, each of which merges for itself and at its own pace: a disk that hangs holds up no replica.
-//! They share the pages, and who is done with a page as the last one gives it back to its lane. The road not taken: one
-//! merging thread that all readers are fed by. It would be a hop more for `appendfsync always`, and the pace of the slowest.
+//! The reader emits the records up to the lowest of these bounds ([`Reader::take`]). Correctness does not
+//! depend on the clock: the clock of the model in `tests/it/journal.rs` stands still.
 //!
-//! Nothing is written while nobody reads: who reads changes behind the closed gate only, and a seat looks when it goes
-//! inside. A reader never waits for a lock that is held for long, and writers never wait for a reader: how much has not been
-//! read yet is counted ([`Journal::unread`]), and whoever drives the seats decides what to do about it.
+//! Several readers may exist. Each merges for itself and at its own pace, so a disk that hangs delays no
+//! replica. The readers share the pages, and the last reader that is done with a page returns it to its
+//! queue. The road not taken is a merging thread that feeds all readers: a hop more for `appendfsync always`,
+//! and the pace of the slowest reader for all.
+//!
+//! Nothing is written while there is no reader. Readers come and go behind the closed gate only, and a thread
+//! checks when it enters. A reader never waits for a lock that is held for long. Writers never wait for a
+//! reader: unread bytes are counted ([`Journal::unread`]), and the owners of the contexts decide how to
+//! react.
 
-// Where they are is said for the model in `tests/it`, which has this file elsewhere.
+// The paths are explicit, since the model in `tests/it` includes this file from another directory.
 #[path = "journal/buffer.rs"]
 mod buffer;
 #[path = "journal/reader.rs"]
@@ -50,58 +66,60 @@ use self::buffer::{EXPECTED_LEN_MAX, Span, prefetch_for_write};
 pub use self::buffer::{JournalBuffer, KEPT_PART, Page, Received, Record, select};
 pub use self::reader::Reader;
 
-/// Most readers at once: the append-only file, replicas, and others that tests have.
+/// Maximum number of readers at once: the append-only file, replicas, and further ones in tests.
 pub const READERS_MAX: usize = 4;
 
-/// Bytes of a page that a lane keeps for reuse; larger ones are freed.
+/// A queue keeps pages of at most this many bytes for reuse; larger pages are freed.
 const SPARE_LEN_MAX: usize = 256 * 1024;
 
-/// Bytes of all pages that a lane keeps for reuse: what a busy writer fills between two looks of a reader.
+/// Bytes of all pages that a queue keeps for reuse: a busy writer fills as many between two polls of a
+/// reader.
 const SPARES_LEN_MAX: usize = 512 * 1024;
 
-/// Bytes of a draft that is copied to a lane's open page. To hand it over as a page of its own would cost more: it is cold when
-/// it comes back.
+/// A buffer of at most this many bytes is copied to the queue's open page. Handing it over as a page of its
+/// own would cost more, since the page is cold when it comes back.
 pub const SMALL_LEN_MAX: usize = 4 * 1024;
 
-/// Bytes of an open page, beyond which it is handed out.
+/// An open page is handed out before it exceeds this many bytes.
 pub(crate) const OPEN_LEN_MAX: usize = 16 * 1024;
 
-/// Lowest bits of a number, which say whose it is.
+/// Lowest bits of a number: the index of the thread.
 pub(crate) const SEAT_BITS: u32 = 10;
 
-/// Of who has no draft, where it is looked for since when there is one.
+/// Value of [`Marks::begun`] of a thread that has no buffer.
 const NO_DRAFT: u64 = u64::MAX;
 
-/// What all seats share.
+/// The part of the journal that all threads share.
 pub struct Journal {
-    /// Whom pages are for, as bits: changes behind the closed gate only.
+    /// Bits of the readers that get pages. Changes behind the closed gate only.
     readers: AtomicU32,
-    /// Which of them are replicas, for whom there are records that concern nobody else.
+    /// Bits of the readers that are replicas. They get records that no other reader gets.
     replicas: AtomicU32,
-    /// The same for all threads; see [`crate::Keyspace::with_clock`].
+    /// The same clock for all threads; see [`crate::Keyspace::with_clock`].
     clock: fn() -> u64,
     reader_slots: [ReaderSlot; READERS_MAX],
     queues: Box<[WriterQueue]>,
-    /// Drafts that are begun from now on have larger numbers.
+    /// Buffers that begin from now on have larger numbers.
     horizon: Padded,
-    /// Bytes of memory laid down since the start: see [`Page::weight`].
+    /// Bytes of memory published since the start: see [`Page::weight`].
     published: Padded,
 }
 
-/// A reader as writers and others see it.
+/// State of a reader that writers and other threads see.
 #[repr(align(128))]
 struct ReaderSlot {
     is_taken: AtomicBool,
-    /// How many of the bytes laid down since the start are behind it, those from before it came included.
+    /// Bytes published since the start that the reader has passed, including bytes from before it joined.
     read: AtomicU64,
-    /// The last of them that are for it.
+    /// Value of `published` at which pages for this reader ended; `u64::MAX` until it is dismissed.
     until: AtomicU64,
-    /// It waits to be woken.
+    /// The reader waits to be woken.
     sleeps: AtomicBool,
     wake: (Mutex<bool>, Condvar),
 }
 
-/// On a cache line of its own, or whoever reads what is beside it waits for who writes it.
+/// On a cache line of its own: a thread that reads a neighbouring field must not wait for the writer of this
+/// field.
 #[repr(align(128))]
 struct Padded(AtomicU64);
 
@@ -111,31 +129,32 @@ struct WriterQueue {
     marks: Marks,
 }
 
-/// What a seat says of itself with each record, apart from what the lock is on.
+/// State that a thread publishes with each record, apart from the pages under the lock.
 #[repr(align(128))]
 struct Marks {
-    /// The records of the seat's draft have larger numbers than this.
+    /// The records of the thread's buffer have larger numbers than this.
     begun: AtomicU64,
-    /// The number of its last record.
+    /// The number of the thread's last record.
     last: AtomicU64,
-    /// The number of the last one that has been laid down.
+    /// The number of the thread's last published record.
     published: AtomicU64,
 }
 
 #[derive(Default)]
 struct Pages {
-    /// What each reader has not taken yet.
+    /// Pages that each reader has not taken yet.
     filled: [Vec<Arc<Page>>; READERS_MAX],
-    /// What comes behind that: small drafts, until they are many or somebody takes them, for these readers.
+    /// The page behind those: small buffers for the readers in `open_for`. It is handed out when it is full
+    /// or a reader takes it.
     open: Page,
     open_for: u32,
     spare: Vec<Arc<Page>>,
-    /// Bytes that the spare ones have room for.
+    /// Bytes that the spare pages have room for.
     spare_len: usize,
 }
 
 impl Journal {
-    /// A log for so many seats, in which nothing but the slots says what comes before what.
+    /// Creates a journal for this many threads, whose numbers only the slots order: its clock stands still.
     pub fn new(contexts: usize) -> Journal {
         Journal {
             readers: AtomicU32::new(0),
@@ -148,7 +167,7 @@ impl Journal {
         }
     }
 
-    /// Has it go by this clock, which never comes to 2^53.
+    /// Sets the clock, which never reaches 2^53.
     pub(crate) fn set_clock(&mut self, clock: fn() -> u64) {
         self.clock = clock;
     }
@@ -158,41 +177,42 @@ impl Journal {
         (self.clock)() << SEAT_BITS
     }
 
-    /// Says that a seat whose last record has this number begins a draft; returns what the numbers of its records are above.
+    /// Publishes that a thread whose last record is `last` begins a buffer; returns the number that its
+    /// records are above.
     fn begin_draft(&self, marks: &Marks, last: u64) -> u64 {
         let begun = last.max(self.horizon.0.load(Relaxed));
-        // Release: who reads it finds what was laid down before.
+        // Release: a reader that reads the mark finds all that was published before.
         marks.begun.store(begun, Release);
         fence(SeqCst);
         begun.max(self.horizon.0.load(Relaxed))
     }
 
-    /// Drafts that are begun from now on are above this.
+    /// Raises the horizon: buffers that begin from now on are above it.
     pub(crate) fn raise(&self, horizon: u64) {
         if self.horizon.0.load(Relaxed) < horizon {
             self.horizon.0.fetch_max(horizon, Relaxed);
         }
     }
 
-    /// Whether writes are logged, for who is inside the gate.
+    /// Returns true if writes are journalled. For callers inside the gate.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.readers.load(Relaxed) != 0
     }
 
-    /// Whether replicas read, for who is inside the gate.
+    /// Returns true if replicas read. For callers inside the gate.
     #[inline]
     pub(crate) fn has_replicas(&self) -> bool {
         self.replicas.load(Relaxed) != 0
     }
 
-    /// The reader at this place is a replica, or several; to be called behind the closed gate only.
+    /// Marks the reader at this place as serving replicas. Only behind the closed gate.
     pub(crate) fn note_replica(&self, place: usize) {
         self.replicas.fetch_or(1 << place, Relaxed);
     }
 
-    /// A reader of what comes from now on; to be called behind the closed gate only, when all that was logged has been laid
-    /// down.
+    /// Adds a reader of all records from now on. Only behind the closed gate, when all records have been
+    /// published.
     pub(crate) fn join(&self) -> Reader {
         let is_free = |reader_slot: &ReaderSlot| !reader_slot.is_taken.swap(true, AcqRel);
         let place = self.reader_slots.iter().position(is_free).expect("there are never that many readers");
@@ -204,20 +224,19 @@ impl Journal {
         Reader::new(self, place, last)
     }
 
-    /// What is laid down from now on is not for this reader; to be called behind the closed gate only, when all that was logged
-    /// has been laid down.
+    /// Ends publishing for this reader. Only behind the closed gate, when all records have been published.
     pub(crate) fn dismiss(&self, place: usize) {
         self.readers.fetch_and(!(1 << place), Relaxed);
         self.replicas.fetch_and(!(1 << place), Relaxed);
         self.reader_slots[place].until.store(self.published.0.load(Relaxed), Relaxed);
     }
 
-    /// Gives the place of a reader back that was dismissed, and drops what it has not read.
+    /// Frees the place of a dismissed reader, and drops the pages that it has not read.
     pub fn vacate(&self, place: usize) {
         assert!(self.readers.load(Relaxed) & 1 << place == 0, "who is given pages has not been dismissed");
         for queue in &self.queues {
             let mut pages = queue.pages.lock();
-            pages.close(); // or whoever has the place next would get it
+            pages.close(); // or the next reader at this place would get the open page
             let rest = std::mem::take(&mut pages.filled[place]);
             drop(pages);
             drop(rest);
@@ -225,40 +244,42 @@ impl Journal {
         self.reader_slots[place].is_taken.store(false, Release);
     }
 
-    /// The number of the last record. Behind the closed gate, all up to it are in their lanes, but for what its closer has
-    /// logged since, and all that are written from then on have larger ones.
+    /// The number of the last record. Behind the closed gate, all records up to it are in their queues,
+    /// except records that the closer has written since. All later records have larger numbers.
     pub fn last(&self) -> u64 {
         let last = self.queues.iter().map(|queue| queue.marks.last.load(Relaxed)).max().unwrap_or(0);
         self.raise(last);
         last
     }
 
-    /// Bytes laid down and not yet read by those who read: pages go when the last one is done with them.
+    /// The largest number of published bytes that a present reader has not read: the last reader frees a
+    /// page.
     pub fn unread(&self) -> usize {
         let readers = self.readers.load(Relaxed);
         let reads = |place: &usize| readers & 1 << place != 0;
         (0..READERS_MAX).filter(reads).map(|place| self.unread_by(place)).max().unwrap_or(0)
     }
 
-    /// Bytes laid down for a reader and not yet read by it; zero if there is no such place.
+    /// Bytes published for a reader that it has not read; zero if there is no such place.
     pub fn unread_by(&self, place: usize) -> usize {
         let Some(reader_slot) = self.reader_slots.get(place) else { return 0 };
         let published = self.published.0.load(Relaxed).min(reader_slot.until.load(Relaxed));
         published.saturating_sub(reader_slot.read.load(Relaxed)) as usize
     }
 
-    /// Bytes laid down since the start, for [`Journal::has_read`].
+    /// Bytes published since the start, for [`Journal::has_read`].
     pub fn published(&self) -> u64 {
         self.published.0.load(Relaxed)
     }
 
-    /// Whether a reader has read what was for it of the first `published` bytes; true if there is no such place.
+    /// Returns true if a reader has read its share of the first `published` bytes, or if there is no such
+    /// place.
     pub fn has_read(&self, place: usize, published: u64) -> bool {
         let Some(reader_slot) = self.reader_slots.get(place) else { return true };
         reader_slot.read.load(Acquire) >= published.min(reader_slot.until.load(Relaxed))
     }
 
-    /// Makes a draft a page of a seat's lane.
+    /// Turns a buffer into a page of the thread's queue.
     pub(crate) fn publish(&self, ctx: usize, buffer: &mut JournalBuffer) {
         let readers = self.readers.load(Relaxed);
         let queue = &self.queues[ctx];
@@ -266,7 +287,7 @@ impl Journal {
         let published = pages.put(readers, &mut buffer.page, &mut buffer.next);
         self.published.0.fetch_add(published as u64, Relaxed);
         queue.marks.published.store(buffer.last, Relaxed);
-        // Release, and under the lock: who reads that there is no draft any more finds what there was in the lane.
+        // Release, and under the lock: a reader that sees no buffer any more finds its records in the queue.
         queue.marks.begun.store(NO_DRAFT, Release);
         drop(pages);
         if let Some(next) = &buffer.next {
@@ -276,9 +297,10 @@ impl Journal {
         self.note_page(readers);
     }
 
-    /// Wakes the readers that sleep. The bad interleaving is Dekker's: a writer lays a page down and then reads `sleeps`,
-    /// the reader sets `sleeps` and then looks for pages, and both miss the other. The lane's lock, which both take in between,
-    /// orders them: a reader that has not seen the page held it first, and whoever holds it next sees that the reader sleeps.
+    /// Wakes the readers that sleep. The bad interleaving is Dekker's: a writer publishes a page and then
+    /// reads `sleeps`, the reader sets `sleeps` and then looks for pages, and each misses the other. Both
+    /// take the queue's lock between their two steps, which orders them. If the reader has not seen the page,
+    /// it held the lock first; then the writer, which holds it next, sees that the reader sleeps.
     #[inline]
     fn note_page(&self, readers: u32) {
         for (place, reader_slot) in self.reader_slots.iter().enumerate() {
@@ -288,7 +310,7 @@ impl Journal {
         }
     }
 
-    /// Wakes a reader, or keeps it from falling asleep. Nobody is woken where there is no such place.
+    /// Wakes a reader, or keeps it from falling asleep. Does nothing if there is no such place.
     pub fn wake(&self, place: usize) {
         if let Some(reader_slot) = self.reader_slots.get(place) {
             reader_slot.wake();
@@ -324,8 +346,8 @@ impl ReaderSlot {
 }
 
 impl Pages {
-    /// Takes all of a draft's page for `readers`, and leaves an empty one there; returns its bytes. `next` is what a large one
-    /// goes to, and is another one then.
+    /// Takes all of a buffer's page for `readers`, and leaves an empty page there; returns its bytes. A large
+    /// page moves to `next`, which is then replaced.
     fn put(&mut self, readers: u32, page: &mut Page, next: &mut Option<Arc<Page>>) -> usize {
         if page.text > SMALL_LEN_MAX {
             self.close();
@@ -346,7 +368,7 @@ impl Pages {
         self.open.take_from(page)
     }
 
-    /// Hands out what is open.
+    /// Hands out the open page.
     fn close(&mut self) {
         if !self.open.records.is_empty() {
             let mut page = self.empty();
@@ -380,25 +402,26 @@ impl Pages {
 }
 
 impl Journal {
-    /// Pages that a lane keeps for reuse.
+    /// Number of pages that a queue keeps for reuse.
     #[cfg(test)]
     pub(crate) fn spares(&self, queue: usize) -> usize {
         self.queues[queue].pages.lock().spare.len()
     }
 
-    /// Only the reader itself writes how much it has read.
+    /// Adds to the bytes that a reader has read; only the reader itself calls this.
     fn note_read(&self, place: usize, bytes: usize) {
         let read = &self.reader_slots[place].read;
         read.store(read.load(Relaxed) + bytes as u64, Release);
     }
 
-    /// Gives a page back to its lane, if nobody else has still to read it. Of two who drop theirs at the same moment, it may
-    /// be that each finds the other's still there: then it is freed.
+    /// Returns a page to its queue if no other reader has still to read it. If two readers drop their
+    /// references at the same moment, each may still see the other's; then the page is freed.
     ///
-    /// Each by itself: with all of them at the end of a look, the reader spends a quarter more of CPU time.
+    /// Pages are returned one at a time: returning all of them at the end of a poll costs the reader a
+    /// quarter more CPU time.
     fn recycle(&self, queue: usize, mut page: Arc<Page>) {
         let Some(own) = Arc::get_mut(&mut page) else { return };
-        own.clear(); // whoever received what is in it waits for that
+        own.clear(); // the worker that lent the received block waits for this
         let room = own.room();
         if room > SPARE_LEN_MAX {
             return;

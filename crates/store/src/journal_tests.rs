@@ -1,4 +1,4 @@
-//! Tests of [`crate::journal`], whose file is also compiled elsewhere: see `tests/it/journal.rs`.
+//! Tests of [`crate::journal`], whose file a model also compiles: see `tests/it/journal.rs`.
 
 use crate::journal::{
     Journal, JournalBuffer, OPEN_LEN_MAX, READERS_MAX, Reader, Received, Record, SEAT_BITS, SMALL_LEN_MAX,
@@ -8,7 +8,7 @@ fn log(buffer: &mut JournalBuffer, db: u32, command: &str) {
     buffer.push(db, command.split(' ').map(str::as_bytes).collect::<Vec<_>>().into_iter());
 }
 
-/// Of one seat after the other these are 1, 2, 3 and so on, without a clock.
+/// Without a clock, successive records have the times 1, 2, 3 and so on, whatever the thread.
 fn time(number: u64) -> u64 {
     number >> SEAT_BITS
 }
@@ -86,7 +86,8 @@ fn a_reader_may_stop_and_go_on() {
     assert_eq!(numbers, (1..=100).collect::<Vec<_>>());
 }
 
-/// Who begins a new file says so after the reader has come to the last record of the old one, and before the next is written.
+/// A writer that begins a new file says so after the reader has reached the old file's last record, and
+/// before the next record is written.
 #[test]
 fn what_is_not_wanted_any_more_waits() {
     use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -115,7 +116,7 @@ fn what_is_not_wanted_any_more_waits() {
     assert_eq!(read(&mut reader, &journal), ["2 0>0 *2 $3 DEL $1 b"]);
 }
 
-/// Bytes of memory that a DEL of one letter takes: its text, and what is known of it.
+/// Bytes of memory that a DEL of a letter takes: its text and its span.
 const RECORD: usize = 20 + 40;
 
 fn write(journal: &Journal, buffer: &mut JournalBuffer, command: &str) {
@@ -157,7 +158,7 @@ fn one_that_goes_leaves_nothing_behind() {
     assert_eq!((next.place(), next.unread(&journal)), (place, 0), "the place is free again");
     write(&journal, &mut buffer, "DEL d");
     assert_eq!((read(&mut next, &journal).len(), read(&mut stays, &journal).len()), (1, 1));
-    // One that is given up with pages unread.
+    // A reader that is given up with pages unread.
     write(&journal, &mut buffer, "DEL e");
     journal.dismiss(next.place());
     next.end(&journal);
@@ -185,7 +186,7 @@ fn pages_come_back_when_all_have_read_them() {
     assert_eq!(journal.spares(0), 0, "and are used again");
 }
 
-/// Small drafts come together in pages, large ones are pages; nobody notices but who counts pages.
+/// Small buffers share pages, large buffers become pages; only a count of pages shows the difference.
 #[test]
 fn small_drafts_share_pages() {
     let (journal, mut buffer) = (Journal::new(1), JournalBuffer::default());
@@ -219,7 +220,7 @@ fn small_drafts_share_pages() {
     assert!(journal.spares(0) <= all, "{} pages for 45 records", journal.spares(0));
 }
 
-/// What is known of few records is copied to the page, that of many goes there.
+/// The spans of few records are copied to the page, those of many move there.
 #[test]
 fn large_drafts_of_few_and_of_many_records() {
     let (journal, mut buffer) = (Journal::new(1), JournalBuffer::default());
@@ -263,7 +264,7 @@ fn what_only_replicas_hear_says_so() {
     assert!(!journal.has_replicas());
 }
 
-/// Encodes commands one behind the other, as they are received; and where each lies.
+/// Encodes commands in sequence, as a client sends them; returns the position of each.
 fn received(commands: &[&str]) -> (Received, Vec<std::ops::Range<usize>>) {
     let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
     for command in commands {
@@ -277,7 +278,8 @@ fn received(commands: &[&str]) -> (Received, Vec<std::ops::Range<usize>>) {
     (Received::new(bytes.into()), ranges)
 }
 
-/// What was received is kept as it is, if it is much; it is free again when it has been read by all.
+/// A large part of the received block is kept as it is; the block is free again when all readers have read
+/// it.
 #[test]
 fn what_was_received_is_not_copied() {
     let (journal, mut buffer) = (Journal::new(1), JournalBuffer::default());
@@ -289,14 +291,14 @@ fn what_was_received_is_not_copied() {
     buffer.commit(&journal, 0, 0);
     buffer.push_encoded(3, &memory[at[1].clone()]);
     buffer.commit(&journal, 0, 0);
-    // A record of several is made of copies, wherever the first one was.
+    // A record of several commands is made of copies, even if the first was a range of the block.
     buffer.push_encoded(0, &memory[at[2].clone()]);
     log(&mut buffer, 1, "DEL e");
     buffer.push_encoded(1, &memory[at[3].clone()]);
     buffer.commit(&journal, 0, 0);
     buffer.push_encoded(0, &memory[at[3].clone()]);
     buffer.forget();
-    // What lies elsewhere is copied.
+    // A command that lies elsewhere is copied.
     buffer.push_encoded(0, b"*2\r\n$3\r\nDEL\r\n$1\r\nf\r\n");
     buffer.commit(&journal, 0, 0);
     journal.publish(0, &mut buffer);

@@ -1,7 +1,7 @@
 //! From a key's bytes to its slot and hash.
 //!
-//! The slot is Redis Cluster's: CRC16 (XMODEM) of the key, or of the first non-empty `{tag}` in it, modulo 16,384.
-//! The hash is keyed per process, so that nobody can choose keys that collide.
+//! The slot is Redis Cluster's: CRC16 (XMODEM) of the key, or of the first non-empty `{tag}` in it, modulo
+//! 16,384. The hash is keyed per process, so that no client can choose keys that collide.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -13,7 +13,7 @@ pub const SLOTS: usize = 16_384;
 pub(crate) const SLOT_BITS: u32 = SLOTS.trailing_zeros();
 const _: () = assert!(SLOTS.is_power_of_two());
 
-/// Sixteen tables: a key of 16 bytes takes one step instead of sixteen dependent ones.
+/// Sixteen tables: a key of 16 bytes takes a single step instead of sixteen dependent steps.
 static CRC16: Crc<u16, Table<16>> = Crc::<u16, Table<16>>::new(&CRC_16_XMODEM);
 
 /// A slot of a database: `db * 16,384 + slot`. Locks are taken in ascending order of places.
@@ -48,15 +48,16 @@ pub struct Key<'a> {
 
 /// The process' keyed hash function: SipHash-1-3, since clients see its values.
 ///
-/// SCAN and its like reply with hashes as cursors, and a client may choose its keys and members by what it has learned
-/// from them. Who could work out the secret could make as many collide as he likes: a table whose segments cannot split, a
-/// page that cannot be divided. So the function has to be one of which its values tell nothing. It takes 11 ns of a key of
-/// 16 bytes where foldhash, which does not claim that, takes 2.
+/// SCAN and similar commands reply with hashes as cursors, and a client may choose its keys and members by
+/// the values it has seen. A client that could compute the secret could make any number of keys collide: in a
+/// table whose segments cannot split, on a page that cannot be divided. So the values of the function must
+/// reveal nothing of the secret. It takes 11 ns for a key of 16 bytes; foldhash, which does not claim this
+/// property, takes 2.
 #[derive(Clone)]
 pub struct Hasher(SipHasher13);
 
 impl Default for Hasher {
-    /// With a secret of its own.
+    /// Creates a hasher with a secret of its own.
     fn default() -> Hasher {
         let random = || RandomState::new().hash_one(0_u8);
         Hasher(SipHasher13::new_with_keys(random(), random()))
@@ -87,7 +88,7 @@ pub fn slot_of(key: &[u8]) -> u16 {
     CRC16.checksum(hashed) & (SLOTS as u16 - 1)
 }
 
-/// Whether there is a `{`: eight bytes at a time, since nearly no key has one.
+/// Returns true if there is a `{`. Checks eight bytes at a time, since nearly no key has a brace.
 #[inline]
 fn has_brace(key: &[u8]) -> bool {
     const LOW: u64 = 0x0101_0101_0101_0101;
@@ -143,10 +144,11 @@ mod tests {
         }
     }
 
-    /// Clients see hashes as cursors: the function is the one of which that is harmless, and no two secrets are alike.
+    /// Clients see hashes as cursors: the function is safe for that, and no two secrets are alike.
     #[test]
     fn the_hash_is_siphash_1_3_under_a_secret() {
-        // As the reference does with one round a word and three at the end, of the key 00 01 .. 0f.
+        // As in the reference implementation with one round a word and three at the end, of the key 00 01 ..
+        // 0f.
         let keyed = Hasher(SipHasher13::new_with_keys(0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908));
         assert_eq!(keyed.hash(b"").to_le_bytes(), [0xdc, 0xc4, 0x0f, 0x05, 0x58, 0x01, 0xac, 0xab]);
         assert_eq!(keyed.hash(&[0]).to_le_bytes(), [0x93, 0xca, 0x57, 0x7d, 0xf3, 0x9b, 0xf4, 0xc9]);

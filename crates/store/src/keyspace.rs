@@ -1,4 +1,4 @@
-//! The keyspace: databases, the gate around them, and the sums over all seats.
+//! The keyspace: databases, the gate around them, and the sums over all contexts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
@@ -25,22 +25,23 @@ use crate::{Millis, SLOTS};
 /// Milliseconds per unit of coarse deadlines: 32 bits of them last 8.7 years from the server's start.
 const COARSE_MS: u64 = 64;
 
-/// As many as a [`Place`] has room for.
+/// The number of databases that a [`Place`] has room for.
 const DATABASES_MAX: usize = 1 << 18;
 
-/// How far the clock may be set back below the time of the start before sweeps pause until it has caught up.
+/// How far the clock may be set back below the time of the start. Below that, sweeps pause until it has
+/// caught up.
 const SET_BACK_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// One database.
+/// A database.
 pub(crate) struct Db {
-    /// Its counters' index in each tally; stays with the data when databases are swapped.
+    /// Index of its counters in each tally; stays with the data when databases are swapped.
     pub(crate) id: usize,
     pub(crate) slots: Slots,
     pub(crate) occupied: SlotBits,
     pub(crate) apart: Sum,
     /// Slots with keys that have a deadline of their own.
     pub(crate) timed: SlotBits,
-    /// Slots with hashes whose fields have one.
+    /// Slots with hashes whose fields have a deadline.
     pub(crate) hashes: SlotBits,
 }
 
@@ -50,7 +51,8 @@ impl Db {
         Db { id, slots: Slots::new(), occupied: bits(), apart: Sum::default(), timed: bits(), hashes: bits() }
     }
 
-    /// Calls `f` with each entry, which is then the caller's to free, and leaves none. Nobody else can reach the database.
+    /// Calls `f` with each entry, which the caller then owns, and empties the database. No other thread can
+    /// reach it.
     fn drain(&self, mut f: impl FnMut(EntryPtr)) {
         let mut from = 0;
         while let Some(slot) = self.occupied.next(from) {
@@ -70,11 +72,11 @@ impl Drop for Db {
     }
 }
 
-/// A database that has been flushed: dropping it frees its keys, which may take long.
+/// A flushed database: dropping it frees its keys, which may take long.
 pub struct Flushed(Box<Db>);
 
 impl Flushed {
-    /// Frees the keys here; values of more than one block go to [`LazyFree`], all together.
+    /// Frees the keys here; values of several blocks go to [`LazyFree`], all together.
     pub fn free_keys(self, ctx: &ThreadContext) {
         let mut values = Vec::new();
         self.0.drain(|entry| values.extend(entry.free()));
@@ -88,33 +90,33 @@ impl Flushed {
     }
 }
 
-/// What threads were in the middle of inside the gate at one moment; see [`Keyspace::in_flight`].
+/// The threads that were inside the gate at one moment; see [`Keyspace::in_flight`].
 pub struct InFlight(Vec<u64>);
 
 const _: () = assert!(crate::gate::SEATS_MAX <= 1 << crate::journal::SEAT_BITS);
 
-/// See the module's text.
+/// See the module's documentation.
 pub struct Keyspace {
     pub hasher: Hasher,
     pub(crate) gate: Gate,
-    /// Null until first used. Behind those that clients see lie the hidden ones, see [`Keyspace::hidden`].
+    /// Null until first used. The hidden databases follow those that clients see, see [`Keyspace::hidden`].
     dbs: Box<[AtomicPtr<Db>]>,
     pub(crate) apart: Sum,
     pub(crate) sharers: Sharers,
     databases: usize,
-    /// Nobody removes a key because its time has passed; changed behind the closed gate only.
+    /// No thread removes a key because its deadline has passed. Changes behind the closed gate only.
     hides_expired: AtomicBool,
-    /// Keys that expire by this server's word alone meanwhile, and how many.
+    /// Keys that meanwhile expire by this server's decision alone, and their number.
     pub(crate) own: Mutex<Own>,
     pub(crate) own_timed: AtomicUsize,
-    /// Indices of counters that no database uses.
+    /// Indices of unused counters.
     free_ids: Mutex<Vec<usize>>,
     tallies: Mutex<Vec<Arc<Tally>>>,
     contexts: usize,
     seats_taken: AtomicUsize,
     /// The time from which coarse deadlines count.
     start_ms: Millis,
-    /// Watches and waits that exist; FLUSHALL and SWAPDB look for an audience only if there are any.
+    /// Number of watches and waits; FLUSHALL and SWAPDB look for subscribers only if there are any.
     pub(crate) watches: AtomicUsize,
     pub(crate) waits: AtomicUsize,
     /// See [`Keyspace::waited_keys`].
@@ -125,13 +127,13 @@ pub struct Keyspace {
     pub journal: Journal,
     pub events: Events,
     random: AtomicU64,
-    /// Also what seats are told from those of another keyspace by.
+    /// Also identifies the keyspace that a context belongs to.
     left_behind: Arc<LeftBehind>,
     lazy_free: Arc<dyn LazyFree>,
 }
 
 impl Keyspace {
-    /// `databases` empty databases for at most `contexts` threads. `now_ms` is the time of the start.
+    /// Creates `databases` empty databases for at most `contexts` threads. `now_ms` is the time of the start.
     pub fn new(databases: usize, contexts: usize, now_ms: Millis, random: u64) -> Keyspace {
         assert!((1..=DATABASES_MAX).contains(&databases), "1 to 262,144 databases");
         let all = if 2 * databases <= DATABASES_MAX { 2 * databases } else { databases };
@@ -163,21 +165,21 @@ impl Keyspace {
         }
     }
 
-    /// Has the log go by a clock that is the same for all threads; see [`crate::journal`]. Its unit is to be no longer than a
-    /// write takes, and 2^53 of them longer than the process lives.
+    /// Sets the journal's clock, which is the same for all threads; see [`crate::journal`]. Its unit must not
+    /// be longer than a write takes, and 2^53 units must be longer than the process lives.
     pub fn with_clock(mut self, clock: fn() -> u64) -> Keyspace {
         self.journal.set_clock(clock);
         self
     }
 
-    /// Has values whose freeing would take long handed to `lazy_free`. To be called before the first seat is taken.
+    /// Hands values whose freeing would take long to `lazy_free`. Called before the first context is made.
     pub fn with_lazy_free(mut self, lazy_free: Arc<dyn LazyFree>) -> Keyspace {
         assert_eq!(*self.seats_taken.get_mut(), 0, "seats have been taken without it");
         self.lazy_free = lazy_free;
         self
     }
 
-    /// A seat for one more thread. Panics when all are taken.
+    /// Creates a context for a further thread. Panics if all are taken.
     pub fn thread_context(&self) -> ThreadContext {
         let index = self.seats_taken.fetch_add(1, Relaxed);
         assert!(index < self.contexts, "all {} seats are taken", self.contexts);
@@ -189,25 +191,25 @@ impl Keyspace {
         ThreadContext::new(index, tally, self.left_behind.clone(), self.lazy_free.clone(), random)
     }
 
-    /// How many databases clients can select.
+    /// Number of databases that clients can select.
     pub fn databases(&self) -> usize {
         self.databases
     }
 
-    /// The number of a database that no command reaches, to be filled while clients use the one with number `db` and then
-    /// swapped for it: where another data set is loaded beside the present one. `None` where there are too many databases
-    /// for that.
+    /// Number of the hidden database of `db`, which no command reaches. A data set is loaded there beside the
+    /// present data set while clients use `db`, and then the two are swapped. `None` if there are too many
+    /// databases for that.
     pub fn hidden(&self, db: usize) -> Option<usize> {
         let hidden = db + self.databases;
         (hidden < self.dbs.len()).then_some(hidden)
     }
 
-    /// How many databases there are, the hidden ones included.
+    /// Number of databases, including the hidden ones.
     pub(crate) fn all_databases(&self) -> usize {
         self.dbs.len()
     }
 
-    /// Whether expired keys are kept until somebody says that they are to be removed; for who is inside the gate.
+    /// Returns true if expired keys stay until a command removes them; for callers inside the gate.
     pub(crate) fn hides_expired(&self) -> bool {
         self.hides_expired.load(Relaxed)
     }
@@ -221,7 +223,8 @@ impl Keyspace {
         self.hasher.key(db, bytes)
     }
 
-    /// Goes inside the gate; see [`Gate`]. To be left soon: whoever needs everything at rest waits for it.
+    /// Enters the gate; see [`Gate`]. The caller must leave soon, since a thread that needs everything at
+    /// rest waits for it.
     #[inline]
     pub fn enter(&self, ctx: &mut ThreadContext) {
         assert!(!ctx.inside, "a seat enters once");
@@ -231,7 +234,8 @@ impl Keyspace {
         self.sync_flags(ctx);
     }
 
-    /// The same, but stays outside, and returns `false`, if `refuse` says so while the gate is closed.
+    /// Like [`Keyspace::enter`], but stays outside and returns `false` if `refuse` returns true while the
+    /// gate is closed.
     #[inline]
     pub fn enter_unless(&self, ctx: &mut ThreadContext, refuse: impl Fn() -> bool) -> bool {
         assert!(!ctx.inside, "a seat enters once");
@@ -243,13 +247,14 @@ impl Keyspace {
         ctx.inside
     }
 
-    /// The same for whatever the seat itself has to say; see [`ThreadContext::gate_busy`].
+    /// Like [`Keyspace::enter_unless`], with the context's own flag as `refuse`; see
+    /// [`ThreadContext::gate_busy`].
     pub fn try_enter(&self, ctx: &mut ThreadContext) -> bool {
         let busy = ctx.gate_busy.clone();
         self.enter_unless(ctx, || busy.as_ref().is_some_and(|busy| busy.load(Acquire)))
     }
 
-    /// What a seat has to know that changes only behind the closed gate.
+    /// Copies the flags that change only behind the closed gate into a context.
     #[inline]
     pub(crate) fn sync_flags(&self, ctx: &mut ThreadContext) {
         ctx.epoch = self.snapshots.epoch();
@@ -258,7 +263,7 @@ impl Keyspace {
         ctx.hides_expired = self.hides_expired();
     }
 
-    /// Hands on what a seat has written and kept, before it goes outside.
+    /// Publishes the context's journal records and kept entries, before it leaves.
     #[inline]
     pub(crate) fn publish(&self, ctx: &mut ThreadContext) {
         if !ctx.kept.is_empty() {
@@ -281,64 +286,68 @@ impl Keyspace {
         }
     }
 
-    /// Goes outside if a panic has left the seat inside. What was held has been let go of on the way.
+    /// Leaves if a panic has left the context inside. Its guards were dropped while unwinding.
     pub fn leave_after_panic(&self, ctx: &mut ThreadContext) {
         if ctx.inside {
             self.leave(ctx);
         }
     }
 
-    /// Notes which threads are inside the gate. When [`Keyspace::has_landed`] says so, all of them have left it: what any
-    /// thread does inside from then on began after this call, and sees what the caller wrote before it. So a thread that
-    /// revokes a permission can tell from when on no command is run that was admitted before.
+    /// Records which threads are inside the gate. When [`Keyspace::has_landed`] returns true, all of them
+    /// have left: any work inside the gate from then on began after this call, and sees all that the caller
+    /// wrote before it. So a thread that revokes a permission can tell when the last command admitted before
+    /// has ended.
     pub fn in_flight(&self) -> InFlight {
         let mut counts = Vec::new();
         self.gate.glance(&mut counts);
         InFlight(counts)
     }
 
-    /// See [`Keyspace::in_flight`]. To be asked from outside the gate.
+    /// See [`Keyspace::in_flight`]. Called from outside the gate.
     pub fn has_landed(&self, in_flight: &InFlight) -> bool {
         self.gate.all_passed(&in_flight.0, usize::MAX)
     }
 
-    /// Databases are looked up, slots locked and tables read from inside the gate only.
+    /// Panics unless the context is inside. Databases are looked up, slots locked and tables read inside the
+    /// gate only.
     #[inline]
     pub(crate) fn assert_inside(&self, ctx: &ThreadContext) {
         let own = Arc::ptr_eq(&ctx.left_behind, &self.left_behind);
         assert!(ctx.inside && own, "the seat is inside the gate of its keyspace");
     }
 
-    /// The same for who is about to hold something: a second lock could wait for this very thread.
+    /// Also panics if the context has a guard: a second lock could wait for this very thread.
     #[inline]
     pub(crate) fn assert_free(&self, ctx: &ThreadContext) {
         self.assert_inside(ctx);
         assert!(!ctx.holding, "a seat holds one thing at a time");
     }
 
-    /// Frees the tables that were replaced. To be called now and then, from outside the gate.
+    /// Frees retired tables. Called now and then, from outside the gate.
     pub fn tidy(&self, ctx: &mut ThreadContext) {
         ctx.free_retired(&self.gate);
     }
 
-    /// Goes outside and in again, and frees the tables that were replaced if no other thread can be reading them: for a
-    /// thread that is inside and needs memory now. Returns whether it is inside again; see [`ThreadContext::gate_busy`].
+    /// Leaves and enters again, and frees retired tables that no other thread can be reading: for a thread
+    /// inside that needs memory now. Returns true if it is inside again; see [`ThreadContext::gate_busy`].
     pub fn step_out(&self, ctx: &mut ThreadContext) -> bool {
         self.leave(ctx);
-        // Once for what waits for threads that have passed by now, and once for what has been replaced since.
+        // The first call is for tables that waited for threads which have passed by now, the second for
+        // tables retired since.
         self.tidy(ctx);
         self.tidy(ctx);
         self.try_enter(ctx)
     }
 
-    /// Locks the slots of a command's keys. `places` is sorted here and may hold repetitions.
+    /// Locks the slots of a command's keys. `places` is sorted here and may hold duplicates.
     pub fn hold<'a>(&'a self, ctx: &'a mut ThreadContext, places: &'a mut Vec<Place>) -> SlotGuard<'a> {
         places.sort_unstable();
         places.dedup();
         SlotGuard::many(self, ctx, places)
     }
 
-    /// The same for a write: locks as well what serving the waiters of these slots may take, see [`crate::wait`].
+    /// Like [`Keyspace::hold`], for a write: also locks the slots that serving waiters may take, see
+    /// [`crate::wait`].
     pub fn hold_to_write<'a>(
         &'a self,
         ctx: &'a mut ThreadContext,
@@ -353,23 +362,25 @@ impl Keyspace {
         SlotGuard::one(self, ctx, place)
     }
 
-    /// Holds nothing yet: for what walks from slot to slot, see [`SlotGuard::visit`].
+    /// Holds nothing yet: for walks from slot to slot, see [`SlotGuard::visit`].
     #[inline]
     pub fn hold_none<'a>(&'a self, ctx: &'a mut ThreadContext) -> SlotGuard<'a> {
         SlotGuard::none(self, ctx)
     }
 
-    /// Holds nothing, and is for who is outside the gate and touches no data: reaching for any panics.
+    /// Holds nothing, for a caller outside the gate that touches no data: any access panics.
     pub fn hold_outside<'a>(&'a self, ctx: &'a mut ThreadContext) -> SlotGuard<'a> {
         SlotGuard::outside(self, ctx)
     }
 
-    /// Waits until no other thread is inside, and holds everything. The seat is inside before and afterwards.
+    /// Waits until no other thread is inside, and holds everything. The context is inside before and
+    /// afterwards.
     pub fn hold_all<'a>(&'a self, ctx: &'a mut ThreadContext) -> SlotGuard<'a> {
         SlotGuard::all(self, ctx)
     }
 
-    /// The same for a thread that may have clients to answer instead; `None`: the seat is outside, see [`ThreadContext::gate_busy`].
+    /// Like [`Keyspace::hold_all`], for a thread that may have clients to answer instead. `None`: the context
+    /// is outside, see [`ThreadContext::gate_busy`].
     pub fn try_hold_all<'a>(&'a self, ctx: &'a mut ThreadContext) -> Option<SlotGuard<'a>> {
         SlotGuard::try_all(self, ctx)
     }
@@ -409,23 +420,24 @@ impl Keyspace {
         self.db_if_used(db).expect("just made, and flushed only while everything is held")
     }
 
-    /// What all values would take, stored apart from each other and in full, beyond what they take now.
+    /// Bytes that all values would take, stored separately and in full, beyond the bytes they take now.
     pub fn apart(&self) -> Apart {
         self.apart.get()
     }
 
-    /// How many keys wait for [`SlotGuard::appraise_next`].
+    /// Number of keys that wait for [`SlotGuard::appraise_next`].
     pub fn sharers(&self) -> usize {
         self.sharers.len()
     }
 
-    /// Empties a database. Everything is held; what is returned is to be dropped where time does not matter.
+    /// Empties a database. Everything is held; the caller drops the result where time does not matter.
     pub(crate) fn flush(&self, db: usize, ctx: &mut ThreadContext) -> Option<Flushed> {
         let old = self.dbs[db].swap(std::ptr::null_mut(), AcqRel);
         if old.is_null() {
             return None;
         }
-        // SAFETY: the pointer came from `Box::into_raw`, everything is held, and nobody can reach it any more.
+        // SAFETY: the pointer came from `Box::into_raw`, everything is held, and no thread can reach it any
+        // more.
         let old = unsafe { Box::from_raw(old) };
         for tally in self.tallies.lock().iter() {
             tally.dbs[old.id].keys.store(0, Relaxed);
@@ -435,9 +447,10 @@ impl Keyspace {
         self.apart.subtract(old.apart.get());
         self.free_ids.lock().push(old.id);
         if db >= self.databases {
-            return self.snapshots.keep_flushed(Flushed(old)); // nobody watches or waits there, and nobody needs it soon
+            // no client watches or waits there, and none needs it soon
+            return self.snapshots.keep_flushed(Flushed(old));
         }
-        // Made now rather than with the next key, which would seem to cost half a megabyte.
+        // Created now rather than with the next key, which would seem to cost half a megabyte.
         let new = self.db(db);
         if self.has_audience() {
             for (number, (slot, new)) in old.slots.iter().zip(new.slots.iter()).enumerate() {
@@ -473,7 +486,7 @@ impl Keyspace {
         self.dbs[b].store(first, Release);
     }
 
-    /// The audience of the slot at `place`, taken out and told that another slot comes there.
+    /// Takes out the subscribers of the slot at `place`, and notifies them that another slot comes there.
     fn subscribers_after_swap(
         &self,
         old: &Slot,
@@ -487,7 +500,7 @@ impl Keyspace {
         Some(subscribers)
     }
 
-    /// Notes all keys of a database that somebody waits for. Everything is held.
+    /// Records all keys of a database that have waiters. Everything is held.
     pub(crate) fn note_waited(&self, db: usize, ctx: &mut ThreadContext) {
         if self.waits.load(Relaxed) == 0 {
             return;
@@ -505,7 +518,7 @@ impl Keyspace {
         self.watches.load(Relaxed) > 0 || self.waits.load(Relaxed) > 0
     }
 
-    /// What happens to a key when one slot takes the place of another.
+    /// The change of a key when a slot replaces another.
     fn replaced(&self, before: &Slot, after: &Slot, key: &[u8], now_ms: Millis) -> Change {
         let hash = self.hasher.hash(key);
         let after = match after.find(hash, key).map(|found| found.entry().deadline()) {
@@ -516,22 +529,22 @@ impl Keyspace {
         Change::Replaced { before: before.find(hash, key).is_some(), after }
     }
 
-    /// Keys of a database, those included that have expired and are still there. The seat must be inside.
+    /// Number of keys of a database, including expired keys not yet removed. The context must be inside.
     pub fn len(&self, ctx: &ThreadContext, db: usize) -> usize {
         self.sum(ctx, db, |tally| tally.keys.load(Relaxed))
     }
 
-    /// Whether a database has no keys.
+    /// Returns true if a database has no keys.
     pub fn is_empty(&self, ctx: &ThreadContext, db: usize) -> bool {
         self.len(ctx, db) == 0
     }
 
-    /// Keys of a database that have a deadline of their own. The seat must be inside.
+    /// Number of keys of a database that have a deadline of their own. The context must be inside.
     pub fn timed_len(&self, ctx: &ThreadContext, db: usize) -> usize {
         self.sum(ctx, db, |tally| tally.timed.load(Relaxed))
     }
 
-    /// Hashes of a database with fields that have a deadline. The seat must be inside.
+    /// Number of hashes of a database with fields that have a deadline. The context must be inside.
     pub fn timed_hashes(&self, ctx: &ThreadContext, db: usize) -> usize {
         self.sum(ctx, db, |tally| tally.hashes.load(Relaxed))
     }
@@ -543,7 +556,7 @@ impl Keyspace {
         sum.max(0) as usize
     }
 
-    /// The counters of all seats together.
+    /// The sum of the counters of all contexts.
     pub fn total(&self) -> Total {
         let mut total = Total::default();
         for tally in self.tallies.lock().iter() {
@@ -553,14 +566,14 @@ impl Keyspace {
             total.expired_fields += tally.expired_fields.load(Relaxed);
             total.expired_in_sweeps += tally.expired_in_sweeps.load(Relaxed);
             total.evicted += tally.evicted.load(Relaxed);
-            // Before all writes: none is counted that is not among them.
+            // Before `dirty`, so that each unrequested write read here is also among `dirty`.
             total.unasked += tally.unasked.load(Acquire);
             total.dirty += tally.dirty.load(Relaxed);
         }
         total
     }
 
-    /// CONFIG RESETSTAT: all counters to zero but that of writes. A count made at this very moment may survive.
+    /// CONFIG RESETSTAT: resets all counters except those of writes. A concurrent count may survive.
     pub fn reset_totals(&self) {
         for tally in self.tallies.lock().iter() {
             let of_keys = [&tally.expired, &tally.expired_in_sweeps, &tally.evicted];
@@ -570,7 +583,7 @@ impl Keyspace {
         }
     }
 
-    /// Memory of the tables of a database, in bytes: slots and segments. The seat must be inside.
+    /// Memory of a database's tables, in bytes: slots and segments. The context must be inside.
     pub fn table_memory(&self, ctx: &ThreadContext, db: usize) -> usize {
         self.assert_inside(ctx);
         let Some(db) = self.db_if_used(db) else { return 0 };
@@ -588,14 +601,15 @@ impl Keyspace {
         bytes
     }
 
-    /// A deadline in coarse units, rounded up: whoever is due coarsely is due.
+    /// A deadline in coarse units, rounded up: a key that is due in coarse units is due.
     #[inline]
     pub(crate) fn coarse(&self, deadline: Millis) -> u32 {
         let units = deadline.saturating_sub(self.start_ms).div_ceil(COARSE_MS) + 1;
         units.min(u64::from(crate::slot::NEVER) - 1) as u32
     }
 
-    /// The present in coarse units, rounded down; zero, when nothing is due, before time began.
+    /// The present in coarse units, rounded down. Before the start of the count it is zero, and nothing is
+    /// due.
     #[inline]
     pub(crate) fn coarse_now(&self, now: Millis) -> u32 {
         let units = now.checked_sub(self.start_ms).map_or(0, |elapsed| elapsed / COARSE_MS + 1);
@@ -608,7 +622,7 @@ impl Drop for Keyspace {
         for db in &self.dbs {
             let db = db.swap(std::ptr::null_mut(), AcqRel);
             if !db.is_null() {
-                // SAFETY: the pointer came from `Box::into_raw`, and nobody else can reach it.
+                // SAFETY: the pointer came from `Box::into_raw`, and no other thread can reach it.
                 drop(unsafe { Box::from_raw(db) });
             }
         }

@@ -1,15 +1,14 @@
 //! The keyspace: databases of 16,384 slots, each a small table behind its own lock; entries, values, expiry,
 //! eviction and memory.
 //!
-//! What is absent: sockets, files, threads, the protocol, clocks. Time and randomness are arguments (they come with
-//! the [`ThreadContext`] that a thread takes), so that every test decides what time it is.
-//!
-//! How a thread gets at data, from the outside in:
+//! It knows no sockets, files, threads, protocol or clocks. Time and randomness are arguments: they come with
+//! the [`ThreadContext`] of a thread, so every test decides the time.
+//! From a thread to the data, from the outside in:
 //!
 //! ```text
-//! Keyspace ── enter ──> gate (read side, own cache line) ── hold ──> Held: the slots of one command, locked
+//! Keyspace ── enter ──> gate (read side, own cache line) ── hold ──> SlotGuard: a command's locked slots
 //!     │                                                        │
-//!     └─ Db (x databases) ── Slot (x 16,384) ── Segment ── Entry: header, deadline, key, value in one block
+//!     └─ Db (x databases) ── Slot (x 16,384) ── Segment ── Entry: header, deadline, key, value in a block
 //! ```
 
 pub mod ahead;

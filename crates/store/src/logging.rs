@@ -1,18 +1,18 @@
-//! What is held and the log: see [`crate::journal`].
+//! Journalling by a guard: see [`crate::journal`].
 
 use crate::guard::SlotGuard;
 use crate::journal::Reader;
 use crate::key::Place;
 
 impl SlotGuard<'_> {
-    /// Whether writes are to be logged.
+    /// Returns true if writes are journalled.
     #[inline]
     pub fn is_logged(&self) -> bool {
         self.ctx.buffer.is_on
     }
 
-    /// Logs a command with the same effect as what has been done with what is held. All that is logged before the locks
-    /// are released is one transaction. Does nothing when writes are not logged.
+    /// Logs a command with the same effect as the changes made under this guard. All commands logged before
+    /// the locks are released form a transaction. Does nothing if writes are not journalled.
     #[inline]
     pub fn log<'a>(&mut self, db: u32, args: impl ExactSizeIterator<Item = &'a [u8]>) {
         if self.ctx.buffer.is_on {
@@ -21,7 +21,7 @@ impl SlotGuard<'_> {
         }
     }
 
-    /// The same for a command that is an array of bulk strings already.
+    /// Like [`SlotGuard::log`], for a command that is already an array of bulk strings.
     #[inline]
     pub fn log_encoded(&mut self, db: u32, command: &[u8]) {
         if self.ctx.buffer.is_on {
@@ -30,7 +30,7 @@ impl SlotGuard<'_> {
         }
     }
 
-    /// Tells replicas of a command that changes no data. Does nothing when there are none.
+    /// Sends replicas a command that changes no data. Does nothing if there are none.
     #[inline]
     pub fn tell_replicas<'a>(&mut self, db: u32, args: impl ExactSizeIterator<Item = &'a [u8]>) {
         if self.ctx.buffer.has_replicas {
@@ -38,19 +38,20 @@ impl SlotGuard<'_> {
         }
     }
 
-    /// Says that what has been done so far needs no logging, or none beyond what was logged.
+    /// States that the changes so far need no log entry beyond the present entries.
     #[inline]
     pub fn log_nothing(&mut self) {
         self.ctx.log_overrides += 1;
     }
 
-    /// How often it was said what to log: if that has changed since, a command need not be logged as it came.
+    /// Number of times that a command has stated its own log entry. If it has grown, the command need not be
+    /// logged as it came.
     #[inline]
     pub fn log_overrides(&self) -> u64 {
         self.ctx.log_overrides
     }
 
-    /// A reader of what is logged from now on; everything is held.
+    /// Adds a reader of all records from now on; everything is held.
     pub fn join_log(&mut self) -> Reader {
         self.publish();
         let reader = self.keyspace().journal.join();
@@ -58,7 +59,7 @@ impl SlotGuard<'_> {
         reader
     }
 
-    /// The same for replicas, who are told of more than changes of data.
+    /// Like [`SlotGuard::join_log`], for replicas: they also get commands that change no data.
     pub fn join_log_for_replicas(&mut self) -> Reader {
         let reader = self.join_log();
         self.keyspace().journal.note_replica(reader.place());
@@ -66,20 +67,20 @@ impl SlotGuard<'_> {
         reader
     }
 
-    /// What is logged from now on is not for the reader at this place; everything is held. What was logged before it may
-    /// still read, until it ends.
+    /// Ends publishing for the reader at this place; everything is held. It may still read the earlier
+    /// records, until it ends.
     pub fn dismiss(&mut self, place: usize) {
         self.publish();
         self.keyspace().journal.dismiss(place);
         self.sync_flags();
     }
 
-    /// What the holder's own seat has to know of who reads now.
+    /// Updates the flags of the guard's own context after readers have come or gone.
     fn sync_flags(&mut self) {
         self.keyspace().sync_flags(self.ctx);
     }
 
-    /// Has all that was logged so far laid down, for those who read now.
+    /// Publishes all records so far, for the present readers.
     fn publish(&mut self) {
         assert!(self.holds_all(), "who reads the log changes at one moment");
         self.commit();
@@ -88,14 +89,14 @@ impl SlotGuard<'_> {
         }
     }
 
-    /// How many changes have been made that are not logged yet, for who compares before and after: those that nobody
-    /// asked for, as when a key expires, are logged where they are made.
+    /// Number of changes that are not logged yet, for callers that compare before and after. Changes that no
+    /// client requested, such as an expiry, are logged where they are made and do not count.
     #[inline]
     pub fn changes(&self) -> u64 {
         self.ctx.tally.dirty.load(std::sync::atomic::Ordering::Relaxed).wrapping_sub(self.ctx.logged_aside)
     }
 
-    /// Logs that a key is removed which nobody asked to be removed.
+    /// Logs the removal of a key that no client requested.
     #[inline]
     pub(crate) fn log_removal(&mut self, place: Place, key: &[u8]) {
         if self.ctx.buffer.is_on {
@@ -103,7 +104,7 @@ impl SlotGuard<'_> {
         }
     }
 
-    /// Logs so many changes that nobody asked for.
+    /// Logs `changes` changes that no client requested.
     pub(crate) fn log_aside<'a>(
         &mut self,
         place: Place,
@@ -116,7 +117,7 @@ impl SlotGuard<'_> {
         }
     }
 
-    /// Ends the record of what has been logged under the locks that are about to be released.
+    /// Ends the record of the commands logged under the locks that are about to be released.
     #[inline]
     pub(crate) fn commit(&mut self) {
         if self.ctx.buffer.is_open() {
@@ -124,8 +125,8 @@ impl SlotGuard<'_> {
         }
     }
 
-    /// The record comes behind those of all slots that are held, also of those that were only read: it may say what to do
-    /// with what was in them.
+    /// The record comes after the last record of every slot held, including slots that were only read: its
+    /// commands may use values read there.
     fn end_record(&mut self) {
         let (keyspace, above) = (self.keyspace(), self.last_logged());
         let number = self.ctx.buffer.commit(&keyspace.journal, self.ctx.index, above);

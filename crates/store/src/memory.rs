@@ -1,9 +1,9 @@
-//! The count of all bytes that the process holds: an allocator that adds up what it hands out.
+//! The count of all bytes that the process holds: an allocator that adds up its blocks.
 //!
-//! `used_memory` decides when to evict, so it has to be true and cheap. Each registered thread has a counter on its
-//! own cache line, written with a plain load and store; reading the total adds them up. A block may be freed by
-//! another thread than the one that allocated it, so a single counter may be negative; the sum is exact.
-//! Counted are the sizes asked for; what the allocator adds by rounding up shows in the resident set size.
+//! `used_memory` decides when to evict, so it must be true and cheap. Each registered thread has a counter on
+//! its own cache line, written with a plain load and store; reading the total adds the counters up. A thread
+//! may free a block that another thread allocated, so a single counter may be negative; the sum is exact. The
+//! requested sizes are counted; the allocator's rounding shows in the resident set size.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::{Cell, RefCell};
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::Relaxed};
 
 pub mod regions;
 
-/// Threads with a counter of their own; all others share the first.
+/// Number of counters: each registered thread has its own, all other threads share the first.
 const THREADS_MAX: usize = 512;
 
-/// The counter of what is not the data's: see [`uncounted`].
+/// The counter of memory that is not the data's: see [`uncounted`].
 const ASIDE: usize = THREADS_MAX;
 
 #[repr(align(128))] // two lines: adjacent-line prefetching makes pairs of lines travel together
@@ -26,23 +26,24 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static MINE: Cell<usize> = const { Cell::new(0) };
-    /// Of a thread that frees at a pace: how many blocks it frees until it is to wait; zero: any number.
+    /// For a thread that paces its frees: number of blocks that it may free before its next pause; zero: any
+    /// number.
     static UNPACED: Cell<u32> = const { Cell::new(0) };
     static PACE: RefCell<Option<Pace>> = const { RefCell::new(None) };
 }
 
-/// How many blocks are freed at once, and what is done then.
+/// Number of blocks between two pauses, and the pause.
 type Pace = (u32, Box<dyn FnMut()>);
 
 /// Wraps the allocator `A` and counts.
 pub struct Counting<A>(pub A);
 
-// SAFETY: every call is passed on unchanged to `A`, which keeps the contract; counting neither allocates nor panics.
-// What fails is not counted.
+// SAFETY: every call is passed on unchanged to `A`, which keeps the contract; counting neither allocates nor
+// panics. Failed calls are not counted.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises are those that `A` asks for.
+        // SAFETY: the caller's promises are the promises that `A` requires.
         counted(unsafe { self.0.alloc(layout) }, layout.size() as isize)
     }
 
@@ -78,10 +79,10 @@ fn counted(block: *mut u8, bytes: isize) -> *mut u8 {
     block
 }
 
-/// Whether the thread has a counter of its own.
+/// Returns true if the thread has a counter of its own.
 #[inline]
 fn add(bytes: isize) -> bool {
-    // A thread that is being torn down has lost its index and counts on the shared line.
+    // A thread that is being torn down has lost its index, and counts on the shared line.
     let mine = MINE.try_with(Cell::get).unwrap_or(0);
     let counter = &COUNTERS[mine].0;
     if mine == 0 || mine == ASIDE {
@@ -94,12 +95,12 @@ fn add(bytes: isize) -> bool {
     }
 }
 
-/// A thread without a counter of its own has freed a block.
+/// Paces the calling thread, which has no counter of its own and has freed a block.
 #[cold]
 fn freed_by_any() {
     let left = UNPACED.try_with(|left| left.replace(left.get().saturating_sub(1))).unwrap_or(0);
     if left == 1 {
-        // What is freed meanwhile does not count: there is no number to count down.
+        // Frees by `pause` itself do not count, since the number is zero meanwhile.
         let _ = PACE.try_with(|pace| {
             if let Ok(mut pace) = pace.try_borrow_mut()
                 && let Some((blocks, pause)) = &mut *pace
@@ -111,13 +112,15 @@ fn freed_by_any() {
     }
 }
 
-/// Has the calling thread, which must not be registered, do `pause` each time that it has freed so many blocks, at least one.
+/// Calls `pause` on the calling thread each time it has freed `blocks` blocks (at least one). The thread must
+/// not be registered.
 pub fn pace_frees(blocks: u32, pause: impl FnMut() + 'static) {
     PACE.replace(Some((blocks, Box::new(pause))));
     UNPACED.set(blocks);
 }
 
-/// Gives the calling thread a counter of its own. Worth it for threads that serve clients; at most 511 get one.
+/// Gives the calling thread a counter of its own. Worth it for threads that serve clients; at most 511
+/// threads get a counter.
 pub fn register_thread() {
     let index = REGISTERED.fetch_add(1, Relaxed);
     if index < THREADS_MAX {
@@ -137,13 +140,15 @@ pub fn used() -> usize {
     used
 }
 
-/// Counts what `f` takes and gives back apart: memory that no eviction should make up for, such as the buffers of a
-/// snapshot. `f` frees nothing of what was not taken so. When all of it has been given back, [`end_aside`] is called.
+/// Counts separately the memory that `f` takes and returns: no eviction should make up for it, as for the
+/// buffers of a snapshot. `f` frees no memory from elsewhere. When all of it has been returned, [`end_aside`]
+/// is called.
 pub fn uncounted<R>(f: impl FnOnce() -> R) -> R {
     counting_as(ASIDE, f)
 }
 
-/// Counts what `f` takes and gives back with the rest, also within [`uncounted`]: what goes to other threads, which give it back.
+/// Counts the memory that `f` takes and returns with the data, even within [`uncounted`]: for memory that
+/// goes to other threads, which free it.
 pub fn with_the_rest<R>(f: impl FnOnce() -> R) -> R {
     counting_as(0, f)
 }
@@ -159,22 +164,23 @@ fn counting_as<R>(index: usize, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// What is left of what was counted apart has gone to others, or came from them: it is counted with the rest again.
+/// Ends a separate count: the balance has gone to other threads or came from them, so it is added to the
+/// common count.
 pub fn end_aside() {
     COUNTERS[0].0.fetch_add(COUNTERS[ASIDE].0.swap(0, Relaxed), Relaxed);
 }
 
-/// Bytes held now that count towards a limit: all but what is used [`uncounted`].
+/// Bytes held now that count towards a limit: all but those used [`uncounted`].
 pub fn used_by_data() -> usize {
     used().saturating_sub(COUNTERS[ASIDE].0.load(Relaxed).max(0) as usize)
 }
 
-/// The largest amount that [`used`] has ever seen; call that regularly.
+/// The largest amount that [`used`] has seen; `used` must be called regularly.
 pub fn peak() -> usize {
     PEAK.load(Relaxed).max(used())
 }
 
-/// Forgets the peak.
+/// Resets the peak.
 pub fn reset_peak() {
     PEAK.store(0, Relaxed);
 }

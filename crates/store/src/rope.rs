@@ -1,8 +1,9 @@
 //! Large strings: a spine of reference-counted chunks of 64 KiB, where a chunk of zeros is a hole.
 //!
-//! A string up to [`FLAT_MAX`] bytes lies in its entry. A longer one is a [`Rope`]: cloning is O(1), writing to a
-//! shared one copies the spine (8 bytes per 64 KiB) and the chunks written, APPEND never moves what is there, SETBIT
-//! far beyond the end allocates one chunk, and replies are sent from the chunks themselves.
+//! A string up to [`FLAT_MAX`] bytes lies in its entry. A longer string is a [`Rope`]:
+//! - Cloning is O(1). Writing to a shared rope copies the spine (8 bytes per 64 KiB) and the chunks written.
+//! - APPEND never moves existing bytes, and SETBIT far beyond the end allocates a single chunk.
+//! - Replies are sent from the chunks themselves.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -11,16 +12,16 @@ use std::sync::Arc;
 /// Longest string kept in its entry, in bytes: copying it takes about a microsecond.
 pub const FLAT_MAX: usize = 16 * 1024;
 
-/// Bytes per chunk: copying one takes about 5 us, and 512 MB have a spine of 64 KiB.
+/// Bytes per chunk: copying a chunk takes about 5 us, and 512 MB have a spine of 64 KiB.
 pub const CHUNK: usize = 64 * 1024;
 
 /// A reference to a chunk's bytes, which keeps them alive while a reply is being sent.
 pub type Chunk = Arc<Vec<u8>>;
 
-/// What a hole reads as.
+/// The bytes of a hole.
 pub static ZEROS: [u8; CHUNK] = [0; CHUNK];
 
-/// A chunk with these bytes, at most [`CHUNK`] of them; `None`, which is a hole, where all of them are zero.
+/// A chunk with these bytes, at most [`CHUNK`] of them; `None`, a hole, if all of them are zero.
 pub fn chunk_of(bytes: &[u8]) -> Option<Chunk> {
     (!is_zero(bytes)).then(|| Arc::new(bytes.to_vec()))
 }
@@ -30,7 +31,7 @@ fn chunk_memory(chunk: &Chunk) -> usize {
     chunk.capacity() + 40
 }
 
-/// Whether all bytes, at most [`CHUNK`] of them, are zero. The first byte nearly always decides.
+/// Returns true if all bytes, at most [`CHUNK`] of them, are zero. The first byte nearly always decides.
 fn is_zero(bytes: &[u8]) -> bool {
     bytes.first().is_none_or(|first| *first == 0) && *bytes == ZEROS[..bytes.len()]
 }
@@ -47,17 +48,17 @@ impl std::ops::Deref for Rope {
     }
 }
 
-/// What a rope reads as.
+/// The content of a rope.
 #[derive(Clone, Debug)]
 pub struct Spine {
     len: usize,
-    /// How many chunks are `None`.
+    /// Number of chunks that are `None`.
     holes: usize,
-    /// `len.div_ceil(CHUNK)` of them; a chunk holds `CHUNK` bytes, the last one what remains; `None` is all zeros.
+    /// `len.div_ceil(CHUNK)` chunks of `CHUNK` bytes; the last has the remainder; `None` is all zeros.
     chunks: Vec<Option<Chunk>>,
 }
 
-/// A stretch of a rope.
+/// A contiguous part of a rope.
 pub enum Piece<'a> {
     Bytes(&'a Chunk, Range<usize>),
     Zeros(usize),
@@ -77,7 +78,8 @@ impl Rope {
         Rope::from_chunks(bytes.len(), bytes.chunks(CHUNK).map(chunk_of).collect())
     }
 
-    /// A string of `len` bytes: `len.div_ceil(CHUNK)` chunks of [`CHUNK`] bytes each, the last one of what remains.
+    /// A string of `len` bytes: `len.div_ceil(CHUNK)` chunks of [`CHUNK`] bytes each, the last with the
+    /// remainder.
     pub fn from_chunks(len: usize, chunks: Vec<Option<Chunk>>) -> Rope {
         let len_of = |index: usize| CHUNK.min(len - index * CHUNK);
         assert_eq!(chunks.len(), len.div_ceil(CHUNK), "as many chunks as the length says");
@@ -89,19 +91,20 @@ impl Rope {
         Rope(Arc::new(Spine { len, holes, chunks }))
     }
 
-    /// Bytes of its chunks that other ropes refer to as well: all of them if more than `owners` do to the rope as a whole.
+    /// Bytes of its chunks that other ropes refer to as well: all of them if the rope as a whole has more
+    /// than `owners` references.
     pub fn shared_memory(&self, owners: usize) -> usize {
         let is_shared = Arc::strong_count(&self.0) > owners;
         let shared = self.chunks.iter().flatten().filter(|chunk| is_shared || Arc::strong_count(chunk) > 1);
         shared.map(chunk_memory).sum()
     }
 
-    /// Whether no other rope shares all of its chunks.
+    /// Returns true if no other rope shares all of its chunks.
     pub(crate) fn is_own(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
 
-    /// Writes `bytes` at `offset`, making the string longer where they end beyond it; a gap reads as zeros.
+    /// Writes `bytes` at `offset`, and extends the string if they end beyond it; a gap reads as zeros.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -113,7 +116,7 @@ impl Rope {
         while !rest.is_empty() {
             let from = at % CHUNK;
             let (now, later) = rest.split_at(rest.len().min(CHUNK - from));
-            // Zeros that are written into a hole leave it a hole.
+            // Zeros written into a hole leave it a hole.
             if spine.chunks[at / CHUNK].is_some() || !is_zero(now) {
                 spine.chunk_mut(at / CHUNK)[from..from + now.len()].copy_from_slice(now);
             }
@@ -132,12 +135,12 @@ impl Spine {
         self.len == 0
     }
 
-    /// How many chunks there are, holes included: the work of freeing it.
+    /// Number of chunks, including holes: the work of freeing the rope.
     pub(crate) fn weight(&self) -> usize {
         self.chunks.len()
     }
 
-    /// Whether both have the very same chunks, so that nothing was written to either since one was cloned from the other.
+    /// Returns true if both have the very same chunks, so neither was written to since it was cloned.
     pub fn is_same(&self, other: &Spine) -> bool {
         let same = |pair: (&Option<Chunk>, &Option<Chunk>)| match pair {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
@@ -146,7 +149,7 @@ impl Spine {
         self.len == other.len && self.chunks.iter().zip(&other.chunks).all(same)
     }
 
-    /// How many of its chunks are holes.
+    /// Number of chunks that are holes.
     pub fn holes(&self) -> usize {
         self.holes
     }
@@ -157,7 +160,7 @@ impl Spine {
         size_of::<Spine>() + 16 + self.chunks.capacity() * size_of::<Option<Chunk>>() + chunks
     }
 
-    /// The stretches that make up `range`, in order. `range` lies inside the string.
+    /// The pieces of `range`, in order. `range` lies inside the string.
     pub fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = Piece<'_>> + Clone {
         assert!(range.start <= range.end && range.end <= self.len(), "a range inside the string");
         let mut at = range.start;
@@ -180,7 +183,7 @@ impl Spine {
         self.chunks[at / CHUNK].as_ref().map_or(0, |chunk| chunk[at % CHUNK])
     }
 
-    /// Makes the string at least `len` bytes long, without touching what is beyond the last chunk.
+    /// Makes the string at least `len` bytes long, without touching chunks before the last.
     fn grow(&mut self, len: usize) {
         if len <= self.len {
             return;
@@ -190,7 +193,7 @@ impl Spine {
         let before = self.chunks.len();
         self.chunks.resize(len.div_ceil(CHUNK), None);
         self.holes += self.chunks.len() - before;
-        // The chunk that used to be the last may be short.
+        // The former last chunk may be short.
         if let Some(Some(chunk)) = self.chunks.get_mut(old_last) {
             let full = CHUNK.min(len - old_last * CHUNK);
             if chunk.len() < full {
@@ -226,7 +229,7 @@ impl Rope {
     }
 }
 
-/// A string value where it lies.
+/// A string value in place.
 #[derive(Clone, Copy, Debug)]
 pub enum Str<'a> {
     Flat(&'a [u8]),
@@ -254,7 +257,7 @@ impl<'a> Str<'a> {
         }
     }
 
-    /// Calls `f` with each stretch of `range` in order. `range` lies inside the string.
+    /// Calls `f` with each piece of `range` in order. `range` lies inside the string.
     pub fn for_each(&self, range: Range<usize>, mut f: impl FnMut(&'a [u8])) {
         match self {
             Str::Flat(bytes) => f(&bytes[range]),
@@ -262,7 +265,7 @@ impl<'a> Str<'a> {
         }
     }
 
-    /// All bytes in one stretch; a rope is copied.
+    /// All bytes as a single slice; a rope is copied.
     pub fn bytes(&self) -> Cow<'a, [u8]> {
         match self {
             Str::Flat(bytes) => Cow::Borrowed(bytes),
@@ -284,7 +287,7 @@ mod tests {
         Str::Rope(rope).bytes().into_owned()
     }
 
-    /// Random writes and clones against plain vectors; every clone still reads what it was.
+    /// Random writes and clones against plain vectors; every clone still reads its old content.
     #[test]
     fn random_writes_against_a_plain_vector() {
         let seed = fresh_seed();

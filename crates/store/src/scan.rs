@@ -1,8 +1,9 @@
 //! SCAN: walks a database in the order of slot, directory bits and tag, which no growth or shrinking changes.
 //!
-//! A cursor is a place in that order, so a scan keeps no state in the server. Every key that is there from the first
-//! call to the last is returned: keys never change their place in the order, and a directory never gets coarser while
-//! its slot holds a key. Keys may come twice when a segment splits between two calls.
+//! A cursor is a position in that order, so a scan keeps no state in the server. Every key that exists from
+//! the first call to the last is returned: keys never change their position in the order, and a directory
+//! never gets coarser while its slot holds a key. Keys may come twice when a segment splits between two
+//! calls.
 
 use crate::SLOTS;
 use crate::directory::{self, DEPTH_MAX};
@@ -11,7 +12,7 @@ use crate::guard::SlotGuard;
 use crate::key::{Place, SLOT_BITS};
 use crate::segment::TAG_BITS;
 
-/// Where a scan goes on; zero is both the start and the end.
+/// The position at which a scan continues; zero is both the start and the end.
 ///
 /// ```text
 /// bits 63..58 unused | 57..34 directory bits | 33..14 tag | 13..0 slot
@@ -22,7 +23,7 @@ pub struct Cursor(pub u64);
 const TAGS: u64 = 1 << TAG_BITS;
 const _: () = assert!(SLOT_BITS + TAG_BITS + DEPTH_MAX <= 64);
 
-/// Slots asked for a random key before any key will do.
+/// Slots tried for a random key before falling back to any key.
 const RANDOM_TRIES: usize = 100;
 
 impl Cursor {
@@ -44,12 +45,14 @@ impl Cursor {
 }
 
 impl SlotGuard<'_> {
-    /// Calls `f` with about `count` keys of the database from `cursor` on; returns where to go on.
+    /// Calls `f` with about `count` keys of the database from `cursor` on; returns the cursor to continue
+    /// from.
     ///
-    /// Keys that have expired are removed, where the seat may, or passed over. Only for who holds nothing or everything.
+    /// Expired keys are removed if the context may do so, and skipped otherwise. The caller holds nothing or
+    /// everything.
     pub fn scan(&mut self, db: usize, cursor: Cursor, count: usize, mut f: impl FnMut(View<'_>)) -> Cursor {
         let (mut cursor, mut seen) = (cursor, 0);
-        // Each slot that has its bit set yields a key or has just lost its last one, so this goes on for about `count`
+        // Each slot with its bit set yields a key or has just lost its last key, so this visits about `count`
         // slots at most.
         loop {
             let Some(slot) = self.keyspace().db_if_used(db).and_then(|db| db.occupied.next(cursor.slot()))
@@ -79,7 +82,7 @@ impl SlotGuard<'_> {
         let (mut prefix, mut tag) = (cursor.prefix(), cursor.tag());
         while prefix < 1 << DEPTH_MAX {
             let (segment, next_prefix) = slot.segment_at(prefix);
-            // Keys are spread evenly over the tags, so a share of the tags is that share of the keys.
+            // Keys are spread evenly over the tags, so a fraction of the tags is that fraction of the keys.
             let want = (count - (*seen).min(count)).max(1) as u64;
             let width = TAGS.saturating_mul(want).div_ceil(segment.buckets().max(1) as u64);
             let until = if segment.buckets() <= 64 { TAGS } else { tag.saturating_add(width).min(TAGS) };
@@ -106,11 +109,12 @@ impl SlotGuard<'_> {
         if next == SLOTS { Cursor(0) } else { Cursor::new(next, 0, 0) }
     }
 
-    /// Calls `f` with every live key of a database. Only for who holds nothing or everything. `false`: not with every one,
-    /// since it has been given up, see [`SlotGuard::give_way`].
+    /// Calls `f` with every live key of a database. The caller holds nothing or everything. Returns false if
+    /// the walk was given up, see [`SlotGuard::give_way`].
     ///
-    /// One segment at a time is locked, and between two of them whoever waits for everything may go first. So what is
-    /// seen is no moment of the database; but a key that stays there throughout is seen once, however its slot grows.
+    /// One segment at a time is locked, and between two segments a thread that wants to close the gate may go
+    /// first. So the result is not the database at one moment, but a key that exists throughout is seen once,
+    /// however its slot grows.
     pub fn for_each_key(&mut self, db: usize, mut f: impl FnMut(View<'_>)) -> bool {
         let mut from = 0;
         while let Some(slot) = self.keyspace().db_if_used(db).and_then(|db| db.occupied.next(from)) {
@@ -126,12 +130,14 @@ impl SlotGuard<'_> {
         true
     }
 
-    /// Calls `f` with the live keys of the segment that covers `prefix`, from there on; returns what comes after it.
+    /// Calls `f` with the live keys of the segment that covers `prefix`, from there on; returns the next
+    /// prefix.
     fn keys_of_segment(&mut self, place: Place, prefix: u64, f: &mut impl FnMut(View<'_>)) -> u64 {
         let (segment, next) = self.slot_of_place(place).segment_at(prefix);
         let (now, hasher) = (self.ctx.now_ms, &self.keyspace().hasher);
         for entry in segment.occupied().map(|bucket| segment.word(bucket).entry()) {
-            // A slot that was emptied since the last segment begins anew with one that covers all prefixes.
+            // A slot that was emptied since the last segment starts again with a segment that covers all
+            // prefixes.
             let is_new = prefix == 0 || directory::prefix(hasher.hash(entry.key())) >= prefix;
             if is_new && entry.deadline().is_none_or(|deadline| deadline > now) {
                 f(View::new(entry));
@@ -140,7 +146,7 @@ impl SlotGuard<'_> {
         next
     }
 
-    /// A key of the database, at random; nearly uniform where keys are spread over the slots. Only for who holds
+    /// A random key of the database; nearly uniform if keys are spread over the slots. The caller holds
     /// nothing or everything.
     pub fn random_key(&mut self, db: usize) -> Option<Vec<u8>> {
         for _ in 0..RANDOM_TRIES {
@@ -152,7 +158,7 @@ impl SlotGuard<'_> {
                 return key;
             }
         }
-        // Nearly all keys have expired and have not been swept yet: any that is alive will do.
+        // Nearly all keys have expired and have not been swept yet, so any live key is accepted.
         let (mut key, mut cursor) = (None, Cursor(0));
         loop {
             cursor = self.scan(db, cursor, 1000, |view| key = Some(view.key().to_vec()));

@@ -1,17 +1,17 @@
 //! A segment: an open-addressing table of 8-byte words, each a 20-bit tag and the address of an entry.
 //!
-//! The tag is a part of the key's hash, and it alone decides where a word wants to lie, so the table can grow, shrink
-//! and close gaps without looking at a single entry. A look-up reads one cache line of words and, for the word whose
-//! tag fits, the entry; with 1,024 buckets a wrong tag fits once in a thousand.
+//! The tag is a part of the key's hash, and it alone decides the home of a word, so the table can grow,
+//! shrink and close gaps without looking at a single entry. A lookup reads a cache line of words and, for the
+//! word whose tag fits, the entry; with 1,024 buckets a wrong tag fits once in a thousand.
 //!
-//! Beside the words of a segment that holds keys with a TTL lies a column of coarse deadlines, 4 bytes a bucket, so
-//! that finding what is due reads 4 KiB instead of a thousand entries.
+//! A segment that holds keys with a TTL has a column of coarse deadlines beside its words, 4 bytes a bucket.
+//! Finding the due keys then reads 4 KiB instead of a thousand entries.
 //!
-//! Linear probing, at most 13/16 full, growing by about a quarter: eleven bytes a key. `hashbrown` was measured: a
-//! cache miss more per look-up, and no way to prefetch.
+//! Linear probing, at most 13/16 full, growing by about a quarter: eleven bytes a key. `hashbrown` was
+//! measured: a further cache miss per lookup, and no way to prefetch.
 //!
-//! Words are atomic because other threads read them unlocked to prefetch entries, without following them. Everything
-//! else happens under the slot's lock.
+//! Words are atomic because other threads read them unlocked to prefetch entries, without following them. All
+//! other accesses are under the slot's lock.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -23,8 +23,8 @@ pub(crate) const TAG_BITS: u32 = 20;
 const ADDRESS_BITS: u32 = 64 - TAG_BITS;
 const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
 
-/// Buckets beyond which a segment is split rather than grown: moving so many words takes about 3 us, and splitting,
-/// which reads each entry, about 30 us.
+/// Number of buckets from which a segment is split rather than grown: moving so many words takes about 3 us,
+/// and splitting, which reads each entry, about 30 us.
 pub(crate) const BUCKETS_SPLIT: usize = 1024;
 
 /// Capacities, in buckets.
@@ -37,14 +37,15 @@ const _: () = assert!(LADDER[LADDER.len() - 1] as usize / 8 < 1 << CAP_BITS);
 /// Buckets looked at to prefetch an entry: at 13/16 full, most words lie nearer to their home.
 const HINT_BUCKETS: usize = 8;
 
-/// Keys that fit `buckets` buckets: 13/16 of them, and at least one stays empty, so that probing ends.
+/// Maximum number of keys in `buckets` buckets: 13/16 of them. At least one bucket stays empty, so that
+/// probing ends.
 const fn room(buckets: usize) -> usize {
     buckets * 13 / 16
 }
 
 const _: () = assert!(room(LADDER[0] as usize) < LADDER[0] as usize);
 
-/// Most keys in one segment.
+/// Maximum number of keys in a segment.
 pub(crate) const KEYS_MAX: usize = room(LADDER[LADDER.len() - 1] as usize);
 
 /// The tag of a hash.
@@ -87,7 +88,7 @@ impl Word {
 
 const CAP_BITS: u32 = 12;
 const DEADLINES: u64 = 1 << (44 + CAP_BITS);
-/// Set in a slot's root when it is a directory instead; its depth is where the capacity would be.
+/// Set in a slot's root that is a directory; its depth is where the capacity would be.
 pub(crate) const DIRECTORY: u64 = 1 << (45 + CAP_BITS);
 
 /// A segment's address, capacity and shape in one word, so that they can be read together without the lock.
@@ -106,7 +107,8 @@ impl Retired {
     /// # Safety
     /// No other thread reads the memory any more.
     pub(crate) unsafe fn free(self) {
-        // SAFETY: address and layout are those of the allocation; the caller promises that it is the last user.
+        // SAFETY: address and layout are those of the allocation; the caller promises that it is the last
+        // user.
         unsafe { dealloc(self.address as *mut u8, self.layout) }
     }
 }
@@ -145,8 +147,8 @@ impl Segment {
         if self.0 == 0 {
             return &[];
         }
-        // SAFETY: the segment's memory starts with its words; it lives while the slot is held or, for prefetching,
-        // while the reader is inside the gate.
+        // SAFETY: the segment's memory starts with its words; it lives while the slot is held or, for
+        // prefetching, while the reader is inside the gate.
         unsafe { std::slice::from_raw_parts(self.address() as *const AtomicU64, self.buckets()) }
     }
 
@@ -175,7 +177,7 @@ impl Segment {
         self.deadlines().map_or(0, |column| column[bucket].load(Relaxed))
     }
 
-    /// Sets it. Setting one needs a segment with the column.
+    /// Sets the coarse deadline of a bucket. A non-zero deadline needs a segment with the column.
     #[inline]
     pub(crate) fn set_deadline(self, bucket: usize, deadline: u32) {
         match self.deadlines() {
@@ -184,7 +186,7 @@ impl Segment {
         }
     }
 
-    /// Where a word with this tag would like to lie.
+    /// The home bucket of a word with this tag.
     #[inline]
     pub(crate) fn home(self, tag: u32) -> usize {
         ((tag as u64 * self.buckets() as u64) >> TAG_BITS) as usize
@@ -201,7 +203,7 @@ impl Segment {
         self.find_by(tag(hash), |word| word.entry().has_key(key))
     }
 
-    /// The first bucket on the tag's way whose tag fits and which `is` the one.
+    /// The first bucket on the tag's probe path whose tag fits and for which `is` returns true.
     #[inline]
     pub(crate) fn find_by(self, tag: u32, is: impl Fn(Word) -> bool) -> Option<usize> {
         if self.0 == 0 {
@@ -221,8 +223,7 @@ impl Segment {
         }
     }
 
-    /// The address of the bucket where a word with this tag would like to lie; null for the empty segment. Reads
-    /// nothing.
+    /// The address of the home bucket of this tag; null for the empty segment. Reads nothing.
     #[inline]
     pub(crate) fn home_hint(self, tag: u32) -> *const u8 {
         if self.0 == 0 {
@@ -231,8 +232,9 @@ impl Segment {
         (self.address() + size_of::<u64>() * self.home(tag)) as *const u8
     }
 
-    /// The address of the first entry whose tag fits, if it lies within a few buckets of its home. Others may be
-    /// writing the words meanwhile, and the way to an empty one may be long, so it looks no further.
+    /// The address of the first entry whose tag fits, if it lies within a few buckets of its home. Other
+    /// threads may be writing the words meanwhile, and the next empty bucket may be far away, so the search
+    /// ends there.
     #[inline]
     pub(crate) fn entry_hint(self, tag: u32) -> *const u8 {
         if self.0 == 0 {
@@ -248,20 +250,20 @@ impl Segment {
         self.occupied_from(0)
     }
 
-    /// The buckets that hold a word, going round from one chosen by `random`.
+    /// The buckets that hold a word, in a circle from a bucket chosen by `random`.
     pub(crate) fn occupied_from(self, random: usize) -> impl Iterator<Item = usize> {
         let buckets = self.buckets();
         let first = random.checked_rem(buckets).unwrap_or(0);
         (first..buckets).chain(0..first).filter(move |bucket| self.word(*bucket).0 != 0)
     }
 
-    /// Whether another key fits.
+    /// Returns true if a further key fits.
     #[inline]
     pub(crate) fn has_room(self, keys: usize) -> bool {
         keys < room(self.buckets())
     }
 
-    /// Puts a word whose key is not there into a segment that has room; returns its bucket.
+    /// Puts a word whose key is not in the segment into it, which has room; returns the bucket.
     #[inline]
     pub(crate) fn insert(self, word: Word, deadline: u32) -> usize {
         let mut bucket = self.home(word.tag());
@@ -273,7 +275,7 @@ impl Segment {
         bucket
     }
 
-    /// Empties a bucket and moves later words into the gap, so that no look-up stops early.
+    /// Empties a bucket and moves later words into the gap, so that no lookup stops early.
     pub(crate) fn remove(self, bucket: usize) {
         let buckets = self.buckets();
         let distance = |from: usize, to: usize| if to >= from { to - from } else { to + buckets - from };
@@ -295,8 +297,8 @@ impl Segment {
         self.set_deadline(gap, 0);
     }
 
-    /// A copy with room for `keys` keys and, if asked, the column of deadlines. The old memory is the caller's to
-    /// retire.
+    /// A copy with room for `keys` keys and, if asked, the column of deadlines. The caller retires the old
+    /// memory.
     pub(crate) fn resized(self, keys: usize, deadlines: bool) -> Segment {
         let step = LADDER.iter().find(|step| room(**step as usize) >= keys).expect("at most KEYS_MAX keys");
         let new = Segment::allocate(*step as usize, deadlines);
@@ -306,7 +308,7 @@ impl Segment {
         new
     }
 
-    /// A copy, with room for `keys` keys, of what is not due.
+    /// A copy of the keys that are not due, with room for `keys` keys.
     pub(crate) fn without_due(self, now: u32, keys: usize) -> Segment {
         let new = Segment::EMPTY.resized(keys, true);
         for bucket in self.occupied().filter(|bucket| !self.is_due(*bucket, now)) {
@@ -315,18 +317,18 @@ impl Segment {
         new
     }
 
-    /// Whether a bucket's key has a deadline that has come.
+    /// Returns true if a bucket's key has a deadline that has come.
     #[inline]
     pub(crate) fn is_due(self, bucket: usize, now: u32) -> bool {
         (1..=now).contains(&self.deadline(bucket))
     }
 
-    /// Room to shrink to when `keys` are left, if that is worth it.
+    /// Returns true if shrinking is worth it when `keys` keys are left.
     pub(crate) fn shrinks(self, keys: usize) -> bool {
         self.buckets() > LADDER[0] as usize && keys * 4 < self.buckets()
     }
 
-    /// Its memory, to be freed once it is out of the table; `None` for the empty segment.
+    /// The segment's memory, to be freed once it is out of the table; `None` for the empty segment.
     pub(crate) fn retire(self) -> Option<Retired> {
         (self.0 != 0).then(|| Retired {
             address: self.address(),

@@ -1,12 +1,12 @@
 //! A slot: a lock, and a table that grows without ever pausing.
 //!
-//! Up to about 830 keys a slot is one [`Segment`]. Beyond, it is a [`Directory`] of segments that split one at a time
-//! (extendible hashing), so the slot of a hash tag with ten million keys grows as evenly as any other. The directory
-//! is indexed by the leading bits of the hash below the tag; a split therefore never changes the order of keys by
-//! (directory bits, tag), and that order is what a SCAN cursor means.
+//! Up to about 830 keys a slot is a single [`Segment`]. Beyond that, it is a [`Directory`] of segments that
+//! split one at a time (extendible hashing), so the slot of a hash tag with ten million keys grows as evenly
+//! as any other. The directory is indexed by the leading bits of the hash below the tag. A split therefore
+//! never changes the order of keys by (directory bits, tag), and SCAN cursors refer to that order.
 //!
-//! All fields are atomic, read and written relaxed: the lock orders them. Unlocked, only `root`, `len` and `due` are
-//! read, as hints; since prefetches follow `root`, a new table is published with `Release`.
+//! All fields are atomic, read and written relaxed: the lock orders them. Only `root`, `len` and `due` are
+//! read without the lock, as hints. Prefetches follow `root`, so a new table is published with `Release`.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
@@ -23,17 +23,17 @@ use crate::key::Hasher;
 use crate::segment::{BUCKETS_SPLIT, KEYS_MAX, Segment, Word, tag};
 use crate::subscribers::SlotSubscribers;
 
-/// `due` when no key of the slot has a deadline.
+/// Value of `due` when no key of the slot has a deadline.
 pub(crate) const NEVER: u32 = u32::MAX;
 
-/// Half a cache line; all zeros is an empty slot, so a database is born from zeroed pages that cost nothing until
-/// they are used.
+/// Half a cache line. All zeros is an empty slot, so a new database consists of zeroed pages that cost
+/// nothing until they are used.
 #[repr(C, align(32))]
 pub(crate) struct Slot {
     lock: RawMutex,
-    /// Whether `due` means anything.
+    /// Whether `due` is valid.
     timed: AtomicU8,
-    /// Hashes with fields that have a deadline, up to `HASHES_MAX`, where it stays.
+    /// Number of hashes with fields that have a deadline; saturates at `HASHES_MAX`.
     hashes: AtomicU16,
     /// Nothing is due before this coarse time.
     due: AtomicU32,
@@ -42,15 +42,15 @@ pub(crate) struct Slot {
     len: AtomicU32,
     /// Keys with a deadline of their own.
     timed_len: AtomicU32,
-    /// Who wants to know about writes, nearly always nobody; then, the number of the last one in the log.
+    /// Subscribers of writes, nearly always none; then the number of the slot's last journal record.
     pub(crate) subscribers: AtomicPtr<SlotSubscribers>,
 }
 const _: () = assert!(size_of::<Slot>() == 32);
 
-/// Hashes with fields that have a deadline, or more.
+/// This many hashes with fields that have a deadline, or more.
 const HASHES_MAX: u16 = u16::MAX;
 
-/// Where a key lies: which place of the directory (0 without one), and which bucket.
+/// Position of a key: its place in the directory (0 without a directory), and its bucket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     branch: usize,
@@ -65,19 +65,20 @@ impl Found {
     }
 }
 
-/// What may be read without the lock.
+/// Reads that need no lock.
 impl Slot {
-    /// Keys.
+    /// Number of keys.
     pub(crate) fn len(&self) -> usize {
         self.len.load(Relaxed) as usize
     }
 
-    /// Keys with a deadline of their own.
+    /// Number of keys with a deadline of their own.
     pub(crate) fn timed_len(&self) -> usize {
         self.timed_len.load(Relaxed) as usize
     }
 
-    /// Whether there may be hashes with fields that have a deadline; if not, every deadline is a key's own.
+    /// Returns true if there may be hashes with fields that have a deadline; if not, every deadline is a
+    /// key's own.
     #[inline]
     pub(crate) fn has_timed_hashes(&self) -> bool {
         self.hashes.load(Relaxed) != 0
@@ -88,7 +89,8 @@ impl Slot {
         if self.timed.load(Relaxed) == 0 { NEVER } else { self.due.load(Relaxed) }
     }
 
-    /// Where the word of `hash` would lie, or the directory that knows, for prefetching; null when there is no table.
+    /// Address of the word of `hash`, or of the directory entry that leads to it, for prefetching; null if
+    /// there is no table.
     #[inline]
     pub(crate) fn bucket_hint(&self, hash: u64) -> *const u8 {
         let root = self.root.load(Relaxed);
@@ -98,8 +100,8 @@ impl Slot {
         }
     }
 
-    /// The address of the entry that `hash` probably has, for prefetching; null when that is not plain to see. The
-    /// caller is inside the gate, so the tables that are read here live on, if changing.
+    /// Address of the probable entry of `hash`, for prefetching; null if it takes more than a short look. The
+    /// caller is inside the gate, so the tables read here live on, even if they change.
     #[inline]
     pub(crate) fn entry_hint(&self, hash: u64) -> *const u8 {
         let root = self.root.load(Acquire);
@@ -135,7 +137,7 @@ impl Slot {
         segment.find_by(word.tag(), |other| other == word).map(|bucket| Found { branch, segment, bucket })
     }
 
-    /// Adds an entry whose key is not there.
+    /// Adds an entry whose key is not in the table.
     pub(crate) fn insert(
         &self,
         hash: u64,
@@ -152,7 +154,7 @@ impl Slot {
         }
     }
 
-    /// Counts deadlines that come or go: keys' own ones, and hashes with such fields.
+    /// Counts deadlines that come or go: keys' own deadlines, and hashes with timed fields.
     pub(crate) fn count_timed(&self, own: i32, hashes: i16) {
         self.timed_len.store(self.timed_len.load(Relaxed).wrapping_add_signed(own), Relaxed);
         let before = self.hashes.load(Relaxed);
@@ -161,7 +163,7 @@ impl Slot {
         }
     }
 
-    /// Takes an entry, whose deadlines are no longer counted, out of the table.
+    /// Removes an entry, whose deadlines are no longer counted, from the table.
     pub(crate) fn remove(&self, found: Found, ctx: &mut ThreadContext) -> EntryPtr {
         let entry = found.entry();
         self.set_deadline(found, 0);
@@ -175,8 +177,8 @@ impl Slot {
         entry
     }
 
-    /// Takes the `due` keys that are due out of the segment at `branch`, all at once; their entries are the caller's to
-    /// free. Their deadlines are no longer counted.
+    /// Removes the `due` keys that are due from the segment at `branch`, all at once; the caller frees their
+    /// entries. Their deadlines are no longer counted.
     pub(crate) fn remove_due(
         &self,
         branch: usize,
@@ -193,13 +195,14 @@ impl Slot {
         }
     }
 
-    /// Puts another entry with the same key in an entry's place.
+    /// Replaces an entry by another with the same key.
     #[inline]
     pub(crate) fn replace(&self, found: Found, entry: EntryPtr) {
         found.segment.set_word(found.bucket, Word::new(found.segment.word(found.bucket).tag(), entry));
     }
 
-    /// Sets the coarse deadline of a bucket whose segment has room for it (see [`Slot::make_timed`]), or clears it.
+    /// Sets the coarse deadline of a bucket whose segment has room for it (see [`Slot::make_timed`]), or
+    /// clears it.
     pub(crate) fn set_deadline(&self, found: Found, deadline: u32) {
         let before = found.segment.deadline(found.bucket);
         if before == deadline {
@@ -211,7 +214,7 @@ impl Slot {
         }
     }
 
-    /// Takes a deadline in the column into account when it is told what is due next.
+    /// Lowers the due times to the deadline of a bucket, as the column has it.
     pub(crate) fn remember(&self, found: Found) {
         match found.segment.deadline(found.bucket) {
             0 => {}
@@ -219,7 +222,7 @@ impl Slot {
         }
     }
 
-    /// Gives the segment of a key the column of deadlines; returns where the key is then.
+    /// Gives a key's segment the column of deadlines; returns the new position of the key.
     pub(crate) fn make_timed(&self, found: Found, ctx: &mut ThreadContext) -> Found {
         if found.segment.has_deadlines() {
             return found;
@@ -262,14 +265,14 @@ impl Slot {
         self.segments_in(0..usize::MAX)
     }
 
-    /// Each segment once, going round from one chosen by `random`.
+    /// Each segment once, in a circle from a segment chosen by `random`.
     pub(crate) fn segments_from(&self, random: u64) -> impl Iterator<Item = (usize, Segment)> + use<> {
         let (branch, _) = self.segment_of(random);
         let first = self.directory().map_or(0, |directory| directory.places(branch).start);
         self.segments_in(first..usize::MAX).chain(self.segments_in(0..first))
     }
 
-    /// The segments whose first place is in the range, which starts with one.
+    /// The segments whose first place is in the range, which starts with a first place.
     fn segments_in(&self, mut range: Range<usize>) -> impl Iterator<Item = (usize, Segment)> + use<> {
         let root = self.root.load(Relaxed);
         let directory = Directory::of(root);
@@ -291,13 +294,13 @@ impl Slot {
         (branch.segment(), ((prefix >> width) + 1) << width)
     }
 
-    /// Empties the slot and calls `f` with each entry, which is then the caller's to free.
+    /// Empties the slot and calls `f` with each entry, which the caller then owns.
     pub(crate) fn drain(&self, mut f: impl FnMut(EntryPtr)) {
         for (_, segment) in self.segments() {
             segment.occupied().for_each(|bucket| f(segment.word(bucket).entry()));
         }
         self.free_tables(|retired| {
-            // SAFETY: the caller has the slot to itself: no other thread can reach it any more.
+            // SAFETY: no other thread can reach the slot any more.
             unsafe { retired.free() }
         });
     }
@@ -306,7 +309,7 @@ impl Slot {
         self.root.load(Relaxed) != 0
     }
 
-    /// Bytes of memory of the tables.
+    /// Bytes of memory that the tables take.
     pub(crate) fn memory(&self) -> usize {
         let directory = self.directory().map_or(0, |directory| directory.retire().layout.size());
         directory + self.segments().map(|(_, segment)| segment.memory()).sum::<usize>()
@@ -325,7 +328,7 @@ impl Slot {
         }
     }
 
-    /// The segment for `hash`, grown or split so that one more key fits.
+    /// The segment for `hash`, grown or split so that a further key fits.
     #[inline]
     fn segment_for_one_more(
         &self,
@@ -365,7 +368,7 @@ impl Slot {
         }
     }
 
-    /// Puts `segment` in all places of the one at `branch`, whose memory is retired.
+    /// Puts `segment` in all places of the segment at `branch`, whose memory is retired.
     fn exchange(&self, branch: usize, segment: Segment, ctx: &mut ThreadContext) {
         let old = match self.directory() {
             None => {
@@ -378,7 +381,8 @@ impl Slot {
         ctx.retire(old.retire());
     }
 
-    /// Splits the segment at `branch` in two by the next bit of its keys' hashes. `false`: there are no more bits.
+    /// Splits the segment at `branch` in two by the next bit of its keys' hashes. Returns false if there are
+    /// no more bits.
     fn split(
         &self,
         branch: usize,
@@ -415,7 +419,7 @@ impl Slot {
         }
     }
 
-    /// Back to the state of a slot that never held a key.
+    /// Resets the slot to the state in which it has never held a key.
     fn reset(&self, ctx: &mut ThreadContext) {
         self.free_tables(|retired| ctx.retire(Some(retired)));
         self.timed_len.store(0, Relaxed);
@@ -453,7 +457,7 @@ impl Slot {
     }
 }
 
-/// The words of `old` in two segments, by bit `local` of their keys' prefixes.
+/// Distributes the words of `old` over two segments, by bit `local` of their keys' prefixes.
 fn split_words(old: Segment, local: u32, hasher: &Hasher) -> [Part; 2] {
     let buckets: Vec<usize> = old.occupied().collect();
     let words: Vec<Word> = buckets.iter().map(|bucket| old.word(*bucket)).collect();
@@ -474,7 +478,7 @@ fn split_words(old: Segment, local: u32, hasher: &Hasher) -> [Part; 2] {
     halves
 }
 
-/// The slots of one database.
+/// The slots of a database.
 pub(crate) struct Slots {
     first: *mut Slot,
 }
@@ -502,14 +506,16 @@ impl std::ops::Deref for Slots {
 
     #[inline]
     fn deref(&self) -> &[Slot; crate::SLOTS] {
-        // SAFETY: `first` points to as many slots, and all zeros is a valid slot: an unlocked `RawMutex` is zero.
+        // SAFETY: `first` points to as many slots, and all zeros is a valid slot: an unlocked `RawMutex` is
+        // zero.
         unsafe { &*self.first.cast() }
     }
 }
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with the same layout. Tables and entries have been drained by `Db::drop`.
+        // SAFETY: allocated in `new` with the same layout. Tables and entries have been drained by
+        // `Db::drop`.
         unsafe { dealloc(self.first.cast(), Slots::LAYOUT) }
     }
 }

@@ -1,25 +1,31 @@
-//! Snapshots: all keys as they were at one moment, taken while others go on writing.
+//! Snapshots: all keys as they were at one moment, taken while other threads keep writing.
 //!
-//! Every entry carries one bit, its epoch. A snapshot begins behind the closed gate by turning the epoch over, which
-//! takes no time at all: from then on, what has the former epoch is what the snapshot has not got yet. One thread walks
-//! the slots and takes such entries, a few at a time under the slot's lock ([`Walk::step`]). Whoever is about to change or
-//! remove an entry that the walk has not reached hands it over first ([`Kept`]): a share of a large value, a copy of a
-//! small one. New entries are born into the new epoch. When the walk has gone through, the gate is closed once more, so
-//! that all that was handed over has been laid down, and that is all.
+//! Every entry carries one bit, its epoch.
+//! 1. A snapshot starts behind the closed gate by flipping the epoch, which takes no time. From then on, the
+//!    entries of the former epoch are those that the snapshot still lacks.
+//! 2. One thread walks the slots and takes such entries, a few at a time under the slot's lock
+//!    ([`Walk::step`]).
+//! 3. A writer that is about to change or remove an entry that the walk has not reached hands the entry over
+//!    first ([`Kept`]): a share of a large value, a copy of a small value.
+//! 4. New entries are born into the new epoch.
+//! 5. When the walk is through, the gate is closed once more, so that all entries handed over have been
+//!    published. That ends the snapshot.
 //!
-//! The mark is on the entry, so it does not matter in which order the walk goes or how tables grow meanwhile, and one
-//! bit is enough: every walk goes to its end, also that of a snapshot which nobody wants any more, and leaves all
+//! The mark is on the entry, so the order of the walk and the growth of tables meanwhile do not matter. One
+//! bit is enough: every walk goes to its end, even if the snapshot is not wanted any more, and leaves all
 //! entries in the same epoch.
 //!
-//! Databases that are flushed meanwhile are walked where they are, out of everybody's reach; those that are swapped are
-//! followed by the number of their counters, and keep the index that they had at the beginning. Hidden databases
-//! ([`Keyspace::hidden`]) are walked like all others, since their entries have epochs, too, but are given to nobody.
+//! Databases that are flushed meanwhile are walked in place, out of reach of all other threads. Databases
+//! that are swapped are followed by the number of their counters, and keep the index that they had at the
+//! start. Hidden databases ([`Keyspace::hidden`]) are walked like all others, since their entries have epochs
+//! too, but the sink does not get their entries.
 //!
-//! What has been handed over and not been taken is bounded: if the walk's sink does not take anything any more, because the
-//! disk under it hangs, the snapshot is lost instead of the memory, and nothing is kept for it from then on.
+//! The entries handed over and not yet taken are bounded. If the sink takes no more, because the disk under
+//! it hangs, the snapshot is lost instead of the memory, and nothing is kept for it from then on.
 //!
-//! The road not taken: marks per slot, so that whoever writes first to a slot copies all of it. With 50 million keys
-//! that is 2 MB for a single SET, and in the first second of a snapshot nearly every SET is such a first one.
+//! The road not taken: marks per slot, so that the first writer to a slot copies all of it. With 50 million
+//! keys that is 2 MB for a single SET, and in the first second of a snapshot nearly every SET is such a first
+//! write.
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
@@ -36,30 +42,30 @@ use crate::key::Place;
 use crate::keyspace::{Db, Flushed, Keyspace};
 use crate::segment::{TAG_BITS, Word};
 
-/// Entries taken under one lock: at 0.1 us for fetching and as much for copying each, about 30 us.
+/// Entries taken under one lock: about 30 us, at 0.1 us to fetch and 0.1 us to copy each.
 const STEP_ENTRIES_MAX: usize = 128;
 
-/// Bytes that the one who takes them may have copied before the lock is released.
+/// Bytes that the sink may copy before the lock is released.
 const STEP_BYTES_MAX: usize = 64 * 1024;
 
-/// How many entries ahead of the one that is being copied the rest of an entry is asked for: its beginning has come by then.
+/// Distance, in entries, at which the rest of an entry is prefetched: by then its beginning has arrived.
 const SOON: usize = 4;
 
-/// What an entry with a share of a large value counts.
+/// Bytes counted for an entry that shares a large value.
 const SHARE_LEN: usize = 64;
 
 const TAGS: u64 = 1 << TAG_BITS;
 
 /// An entry as it was when a snapshot began, kept when the key changed.
 pub struct Kept {
-    /// The database's counters' index.
+    /// Index of the database's counters.
     db: usize,
     entry: EntryPtr,
-    /// Bytes of memory that come back when it is dropped.
+    /// Bytes of memory that are freed when it is dropped.
     returns: usize,
 }
 
-// SAFETY: the entry is owned, in no table, and all that it refers to may be shared between threads.
+// SAFETY: the entry is owned, in no table, and all values that it refers to may be shared between threads.
 unsafe impl Send for Kept {}
 
 impl Kept {
@@ -67,7 +73,7 @@ impl Kept {
         View::new(self.entry)
     }
 
-    /// Bytes that are kept for the snapshot alone: not those of a large value, of which it has a share.
+    /// Bytes kept for the snapshot alone, without those of a shared large value.
     fn len(&self) -> usize {
         match self.view().flat() {
             Some(_) => self.entry.memory(),
@@ -88,23 +94,24 @@ impl Drop for Kept {
     }
 }
 
-/// What the keyspace knows of a snapshot that is being taken.
+/// State of the snapshot that is being taken.
 #[derive(Default)]
 pub(crate) struct Snapshots {
-    /// Turned over behind the closed gate.
+    /// Flipped behind the closed gate.
     epoch: AtomicBool,
     is_active: AtomicBool,
-    /// Bytes that have been laid down and not given to the sink, and how many may be.
+    /// Bytes published and not yet given to the sink, and their limit.
     waiting: AtomicUsize,
     waiting_max: AtomicUsize,
-    /// Bytes of memory that come back when the sink has got all that was laid down, and databases that do.
+    /// Bytes of memory that are freed, and databases that are dropped, when the sink has got all that was
+    /// published.
     returning: AtomicUsize,
     flushed_kept: AtomicUsize,
-    /// Bytes that have been laid down since the beginning.
+    /// Bytes published since the start.
     laid_down: AtomicUsize,
-    /// More would have been: the snapshot is not wanted any more.
+    /// The limit was exceeded: the snapshot is not wanted any more.
     is_lost: AtomicBool,
-    /// One list per seat, each filled by its thread and emptied by the walk.
+    /// A list per context, filled by its thread and emptied by the walk.
     kept: Box<[WriterQueue]>,
     flushed: Mutex<Vec<Flushed>>,
 }
@@ -118,13 +125,13 @@ impl Snapshots {
         Snapshots { kept: (0..contexts).map(|_| WriterQueue::default()).collect(), ..Snapshots::default() }
     }
 
-    /// The present epoch, for who is inside the gate.
+    /// The present epoch, for callers inside the gate.
     #[inline]
     pub(crate) fn epoch(&self) -> bool {
         self.epoch.load(Relaxed)
     }
 
-    /// Takes over what a seat has kept, or has it freed if that is more than may wait.
+    /// Publishes the entries that a context has kept, or frees them if they exceed the limit.
     #[cold]
     pub(crate) fn publish(&self, ctx: &mut ThreadContext) {
         let bytes: usize = ctx.kept.iter().map(Kept::len).sum();
@@ -144,20 +151,20 @@ impl Snapshots {
         }
     }
 
-    /// Takes all that seats have laid down.
+    /// Takes all entries that were published.
     fn take(&self, into: &mut Vec<Kept>) {
         for queue in &self.kept {
             into.append(&mut queue.0.lock());
         }
     }
 
-    /// Whether entries of the former epoch are still to be kept, for who has found one.
+    /// Returns true if an entry of the former epoch must still be kept.
     #[inline]
     fn is_wanted(&self) -> bool {
         !self.is_lost.load(Relaxed)
     }
 
-    /// Keeps a flushed database for the walk; gives it back if there is none.
+    /// Keeps a flushed database for the walk; returns it if there is no walk.
     pub(crate) fn keep_flushed(&self, flushed: Flushed) -> Option<Flushed> {
         if !self.is_active.load(Relaxed) || !self.is_wanted() {
             return Some(flushed);
@@ -169,23 +176,24 @@ impl Snapshots {
 }
 
 impl Keyspace {
-    /// Bytes that writers have handed over to the snapshot and that its sink has not got yet.
+    /// Bytes that writers have handed over and that the sink has not got yet.
     pub fn handed_over(&self) -> usize {
         self.snapshots.waiting.load(Relaxed)
     }
 
-    /// Bytes of memory that come back when the sink has got what was handed over: copies, and entries that were removed.
+    /// Bytes of memory that are freed when the sink has got all entries handed over: copies, and removed
+    /// entries.
     pub fn kept_for_snapshot(&self) -> usize {
         self.snapshots.returning.load(Relaxed)
     }
 
-    /// Whether a database was flushed whose memory comes back when the sink has got it.
+    /// Returns true if a flushed database is kept whose memory is freed when the sink has got it.
     pub fn keeps_flushed(&self) -> bool {
         self.snapshots.flushed_kept.load(Relaxed) > 0
     }
 }
 
-/// The walk of one snapshot. It has to go on until [`Walk::is_done`], and to be ended.
+/// The walk of a snapshot. The caller steps it until [`Walk::is_done`], and then ends it.
 pub struct Walk {
     dbs: Vec<Walked>,
     at: usize,
@@ -193,18 +201,18 @@ pub struct Walk {
     taken: Vec<Kept>,
 }
 
-/// A database as it was when the snapshot began.
+/// A database as it was when the snapshot started.
 #[derive(Clone, Copy)]
 struct Walked {
-    /// The index of its counters.
+    /// Index of its counters.
     id: usize,
-    /// Where it was.
+    /// Its place at the start.
     at: u32,
     /// Its number, unless it is hidden.
     index: Option<u32>,
 }
 
-/// Where in a database the walk goes on.
+/// Position in a database from which the walk continues.
 #[derive(Clone, Copy, Default)]
 struct Cursor {
     slot: usize,
@@ -213,8 +221,8 @@ struct Cursor {
 }
 
 impl SlotGuard<'_> {
-    /// Begins a snapshot of what is there now, for which up to `waiting_max` bytes of entries are kept: see [`Walk::is_lost`].
-    /// Everything is held, and no other snapshot is being taken.
+    /// Starts a snapshot of the present state, for which up to `waiting_max` bytes of entries are kept: see
+    /// [`Walk::is_lost`]. Everything is held, and no other snapshot is being taken.
     pub fn begin_snapshot(&mut self, waiting_max: usize) -> Walk {
         assert!(self.holds_all(), "a snapshot is of one moment");
         let keyspace = self.keyspace();
@@ -223,7 +231,7 @@ impl SlotGuard<'_> {
         debug_assert!(snapshots.kept.iter().all(|queue| queue.0.lock().is_empty()));
         snapshots.is_active.store(true, Relaxed);
         snapshots.is_lost.store(false, Relaxed);
-        // Nothing is kept: whatever a panic has left counted is gone.
+        // Nothing is kept, so counts that a panic has left are reset.
         snapshots.waiting.store(0, Relaxed);
         snapshots.returning.store(0, Relaxed);
         snapshots.flushed_kept.store(0, Relaxed);
@@ -239,8 +247,8 @@ impl SlotGuard<'_> {
         Walk { dbs, at: 0, cursor: Cursor::default(), taken: Vec::new() }
     }
 
-    /// Ends a snapshot whose walk is done. Everything is held. What was handed over last is in what is returned, to be given
-    /// to the sink where time does not matter.
+    /// Ends a snapshot whose walk is done. Everything is held. The result has the entries handed over last,
+    /// to be given to the sink where time does not matter.
     pub fn end_snapshot(&mut self, mut walk: Walk) -> Rest {
         assert!(self.holds_all(), "nobody keeps anything any more");
         assert!(walk.is_done(), "a walk goes to its end");
@@ -251,7 +259,7 @@ impl SlotGuard<'_> {
         Rest { walk, is_lost, flushed: std::mem::take(&mut snapshots.flushed.lock()) }
     }
 
-    /// Frees an entry that is out of its table, or gives it to the snapshot that is being taken.
+    /// Frees an entry that is out of its table, or gives it to the snapshot being taken.
     pub(crate) fn free(&mut self, place: Place, entry: EntryPtr) {
         self.discount_apart(place, entry);
         if entry.epoch() != self.ctx.epoch && self.keyspace().snapshots.is_wanted() {
@@ -262,8 +270,8 @@ impl SlotGuard<'_> {
         self.ctx.discard(outside);
     }
 
-    /// Hands the entry to the snapshot that is being taken, if that has not got it yet. To be called before an entry is
-    /// changed where it lies.
+    /// Hands the entry to the snapshot being taken, if the snapshot still lacks it. Called before an entry is
+    /// changed in place.
     #[inline]
     pub(crate) fn preserve(&mut self, place: Place, entry: EntryPtr) {
         if entry.epoch() != self.ctx.epoch {
@@ -283,12 +291,12 @@ impl SlotGuard<'_> {
         entry.set_epoch(self.ctx.epoch);
     }
 
-    /// Calls `f` with entries of the former epoch from the cursor on, until it says that it has copied enough bytes or the
-    /// segment's part has been gone through.
+    /// Calls `f` with entries of the former epoch from the cursor on, until `f` has copied enough bytes or
+    /// the part of the segment ends.
     fn walk_slot(&mut self, place: Place, cursor: &mut Cursor, mut f: impl FnMut(View<'_>) -> usize) {
         let (slot, epoch) = (self.slot_of_place(place), self.ctx.epoch);
         let (segment, next_prefix) = slot.segment_at(cursor.prefix);
-        // Keys are spread evenly over the tags, so a share of the tags is that share of the keys.
+        // Keys are spread evenly over the tags, so a fraction of the tags is that fraction of the keys.
         let width = TAGS.saturating_mul(STEP_ENTRIES_MAX as u64).div_ceil(segment.buckets().max(1) as u64);
         let until = if segment.buckets() <= STEP_ENTRIES_MAX { TAGS } else { (cursor.tag + width).min(TAGS) };
         let tags = cursor.tag..until;
@@ -306,7 +314,7 @@ impl SlotGuard<'_> {
                 bytes += f(View::new(entry));
                 entry.set_epoch(epoch);
                 if bytes >= STEP_BYTES_MAX {
-                    return; // those that are done are known by their epoch
+                    return; // the entries done are known by their epoch
                 }
             }
         }
@@ -315,8 +323,8 @@ impl SlotGuard<'_> {
 }
 
 impl Walk {
-    /// Gives some entries of the snapshot to the sink. What was handed over comes first: it takes memory. The seat is
-    /// outside the gate. Returns what [`Walk::take_kept`] does.
+    /// Gives some entries of the snapshot to the sink, entries handed over first, since they take memory. The
+    /// context is outside the gate. Returns the same as [`Walk::take_kept`].
     pub fn step(
         &mut self,
         keyspace: &Keyspace,
@@ -330,7 +338,7 @@ impl Walk {
         flushed
     }
 
-    /// Gives all to the sink that was handed over. Returns databases that are to be dropped where time does not matter.
+    /// Gives all entries handed over to the sink. Returns databases to be dropped where time does not matter.
     pub fn take_kept(&mut self, keyspace: &Keyspace, sink: &mut impl Sink) -> Vec<Flushed> {
         let snapshots = &keyspace.snapshots;
         snapshots.take(&mut self.taken);
@@ -342,7 +350,7 @@ impl Walk {
                 let (db, mut from) = (flushed.db(), 0);
                 while let Some(slot) = db.occupied.next(from) {
                     db.each_of_other_epoch(slot, snapshots.epoch(), |view| sink.take(index, view));
-                    // Others go on writing meanwhile.
+                    // Other threads keep writing meanwhile.
                     snapshots.take(&mut self.taken);
                     self.give(keyspace, sink);
                     from = slot + 1;
@@ -355,7 +363,7 @@ impl Walk {
     }
 
     fn step_inside(&mut self, guard: &mut SlotGuard<'_>, sink: &mut impl Sink) {
-        // A database that was flushed a moment ago is walked before its place is taken for empty.
+        // A database flushed a moment ago is walked before its place is taken for empty.
         let was_flushed = !guard.keyspace().snapshots.flushed.lock().is_empty();
         let Some(walked) = self.dbs.get(self.at).copied().filter(|_| !was_flushed) else { return };
         let slot = find(guard.keyspace(), walked)
@@ -376,7 +384,7 @@ impl Walk {
         }
     }
 
-    /// Gives what was taken to the sink, and frees it.
+    /// Gives the entries taken to the sink, and frees them.
     fn give(&mut self, keyspace: &Keyspace, sink: &mut impl Sink) {
         for kept in self.taken.drain(..) {
             let db = walked(&self.dbs, kept.db);
@@ -389,18 +397,19 @@ impl Walk {
         }
     }
 
-    /// Whether more would have been kept for it than may be. Then some of what it is to have is gone, and it goes to its end
-    /// for nothing.
+    /// Returns true if more entries had to be kept than the limit allows. Then some entries of the snapshot
+    /// are missing, and the walk only goes to its end.
     pub fn is_lost(&self, keyspace: &Keyspace) -> bool {
         !keyspace.snapshots.is_wanted()
     }
 
-    /// Whether all slots have been gone through. What is handed over later comes with [`SlotGuard::end_snapshot`].
+    /// Returns true if all slots have been walked. Entries handed over later come with
+    /// [`SlotGuard::end_snapshot`].
     pub fn is_done(&self) -> bool {
         self.at == self.dbs.len()
     }
 
-    /// How much of the walk is behind, from 0 to 1, as far as slots tell.
+    /// Fraction of the walk that is done, from 0 to 1, measured in slots.
     pub fn progress(&self) -> f64 {
         if self.dbs.is_empty() {
             return 1.0;
@@ -409,51 +418,52 @@ impl Walk {
     }
 }
 
-/// What is left when a snapshot has ended.
+/// The remainder of a snapshot that has ended.
 pub struct Rest {
     walk: Walk,
     is_lost: bool,
-    /// Databases that were walked before they were flushed: all in them is younger than the snapshot.
+    /// Databases that were walked before they were flushed: all their entries are younger than the snapshot.
     flushed: Vec<Flushed>,
 }
 
 impl Rest {
-    /// Gives all that was handed over last to the sink, and frees it. Returns what [`Walk::take_kept`] does.
+    /// Gives the entries handed over last to the sink, and frees them. Returns the same as
+    /// [`Walk::take_kept`].
     pub fn finish(mut self, keyspace: &Keyspace, sink: &mut impl Sink) -> Vec<Flushed> {
         self.walk.give(keyspace, sink);
         keyspace.snapshots.flushed_kept.fetch_sub(self.flushed.len(), Relaxed);
         self.flushed
     }
 
-    /// See [`Walk::is_lost`]; nothing is added to it any more.
+    /// See [`Walk::is_lost`]; the value is final.
     pub fn is_lost(&self) -> bool {
         self.is_lost
     }
 }
 
 impl Keyspace {
-    /// Bytes of entries that were kept for the last snapshot or the one that is being taken, since it began.
+    /// Bytes of entries kept for the present or the last snapshot, since its start.
     pub fn copied_for_snapshot(&self) -> usize {
         self.snapshots.laid_down.load(Relaxed)
     }
 }
 
-/// Where a snapshot goes.
+/// The destination of a snapshot.
 pub trait Sink {
-    /// Takes an entry, with its database. Nothing is held, and this may take as long as it likes.
+    /// Takes an entry of database `db`. No lock is held, and the call may take any time.
     fn take(&mut self, db: u32, view: View<'_>);
 
-    /// The same under the lock of the entry's slot: copies small values and shares the others, and does not wait for
-    /// anything. Returns how many bytes it has copied.
+    /// Like [`Sink::take`], but under the lock of the entry's slot: copies small values, shares large values,
+    /// and waits for nothing. Returns the number of bytes copied.
     fn share(&mut self, db: u32, view: View<'_>) -> usize;
 }
 
-/// The database with these counters, as it was when the snapshot began.
+/// The database with these counters, as it was when the snapshot started.
 fn walked(dbs: &[Walked], id: usize) -> Option<Walked> {
     dbs.iter().find(|db| db.id == id).copied()
 }
 
-/// Where a database is now.
+/// The present place of a database.
 fn find(keyspace: &Keyspace, walked: Walked) -> Option<(u32, &Db)> {
     let has_id =
         |at: u32| keyspace.db_if_used(at as usize).filter(|db| db.id == walked.id).map(|db| (at, db));
@@ -461,7 +471,8 @@ fn find(keyspace: &Keyspace, walked: Walked) -> Option<(u32, &Db)> {
 }
 
 impl Db {
-    /// Calls `f` with all entries of a slot that are of the epoch that is not `epoch`. The caller has the database to itself.
+    /// Calls `f` with all entries of a slot whose epoch is not `epoch`. The caller has exclusive access to
+    /// the database.
     fn each_of_other_epoch(&self, slot: usize, epoch: bool, mut f: impl FnMut(View<'_>)) {
         for (_, segment) in self.slots[slot].segments() {
             let words: Vec<Word> = segment.occupied().map(|bucket| segment.word(bucket)).collect();

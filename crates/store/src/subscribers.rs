@@ -1,8 +1,9 @@
-//! Who wants to hear about the writes to a slot: those who watch keys of it, and those who wait for some.
+//! Subscribers of a slot: clients that watch its keys or wait for them.
 //!
-//! They hang on the slot by one pointer beside the lock, so a write finds out with one load of a cache line that it has
-//! at hand anyway that there is nobody, which is so nearly always. Then the number of the slot's last record in the log
-//! stands in the same place ([`crate::journal`]), made odd, which no pointer is; otherwise it is in what hangs there.
+//! A slot refers to them by a pointer beside the lock. Nearly always there are none, and a write finds that
+//! out with a load from a cache line that it has at hand anyway. The same word then holds the number of the
+//! slot's last journal record ([`crate::journal`]), made odd, which no pointer is. With subscribers, the
+//! number is in [`SlotSubscribers`].
 
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
@@ -11,7 +12,7 @@ use crate::watch::Watchers;
 
 const _: () = assert!(usize::BITS == 64, "a number of the log takes the place of a pointer");
 
-/// See the module's text.
+/// See the module's documentation.
 #[derive(Default)]
 pub(crate) struct SlotSubscribers {
     pub(crate) watchers: Watchers,
@@ -21,7 +22,7 @@ pub(crate) struct SlotSubscribers {
 
 // The caller holds the slot's lock for all of these.
 impl SlotSubscribers {
-    /// Calls `f` with the slot's audience, which may be empty before and afterwards.
+    /// Calls `f` with the slot's subscribers, which may be empty before and afterwards.
     pub(crate) fn with<R>(slot: &AtomicPtr<SlotSubscribers>, f: impl FnOnce(&mut SlotSubscribers) -> R) -> R {
         let logged = SlotSubscribers::logged(slot);
         let mut subscribers = SlotSubscribers::take(slot).unwrap_or_default();
@@ -34,18 +35,18 @@ impl SlotSubscribers {
         result
     }
 
-    /// The number of the slot's last record in the log; zero if there is none, or none since everything was held.
+    /// The number of the slot's last record; zero if there is none, or none since everything was held.
     #[inline]
     pub(crate) fn logged(slot: &AtomicPtr<SlotSubscribers>) -> u64 {
         let place = slot.load(Relaxed);
         if place.addr() % 2 == 1 {
             return place.addr() as u64 / 2;
         }
-        // SAFETY: as in `take`; whoever holds the lock is alone with it.
+        // SAFETY: as in `take`; the holder of the lock has exclusive access.
         unsafe { place.as_ref() }.map_or(0, |subscribers| subscribers.logged)
     }
 
-    /// Notes such a number.
+    /// Sets the number of the slot's last record.
     #[inline]
     pub(crate) fn note_logged(slot: &AtomicPtr<SlotSubscribers>, number: u64) {
         if !SlotSubscribers::is_there(slot) {
@@ -55,7 +56,7 @@ impl SlotSubscribers {
         unsafe { (*slot.load(Relaxed)).logged = number }
     }
 
-    /// The same for who has nothing to tell when there is nobody: `None` then.
+    /// Like [`SlotSubscribers::with`], but returns `None` if there are no subscribers.
     pub(crate) fn if_any<R>(
         slot: &AtomicPtr<SlotSubscribers>,
         f: impl FnOnce(&mut SlotSubscribers) -> R,
@@ -75,7 +76,8 @@ impl SlotSubscribers {
             .then(|| unsafe { Box::from_raw(slot.swap(std::ptr::null_mut(), Relaxed)) })
     }
 
-    /// The number of the last record is forgotten where nobody is put: for who holds everything.
+    /// Without subscribers, this forgets the number of the last record: only for a caller that holds
+    /// everything.
     pub(crate) fn put(slot: &AtomicPtr<SlotSubscribers>, subscribers: Option<Box<SlotSubscribers>>) {
         slot.store(subscribers.map_or(std::ptr::null_mut(), Box::into_raw), Relaxed);
     }

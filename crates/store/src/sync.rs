@@ -1,5 +1,5 @@
-//! What [`crate::gate`] and [`crate::journal`] wait with. A module of its own, so that the models in `tests/it` can compile
-//! their files against loom's counterparts.
+//! Synchronization primitives of [`crate::gate`] and [`crate::journal`]. They are a separate module, so that
+//! the models in `tests/it` can compile both files against loom's counterparts.
 
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 pub(crate) use std::hint::spin_loop;

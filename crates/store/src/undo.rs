@@ -1,19 +1,23 @@
-//! Taking back what a command has done to its keys: for a script that turns out to need more than what is held.
+//! Undoing a command's changes: for a script that turns out to need more locks than it holds.
 //!
-//! Before a key is written to for the first time, its entry is kept ([`SlotGuard::keep_for_undo`]): a copy of a small value, a
-//! reference to a large one. [`SlotGuard::undo`] puts the entries back. What is left then is as if nothing had been done: the
-//! record of the log is forgotten, and a snapshot has been given what it lacked before the first change, as always. Those
-//! who watch a key that was put back find it touched, which makes a transaction fail that might have succeeded; that is
-//! always allowed. Those who wait for one are asked, and find nothing. Who wants to hear of every change hears of none.
+//! Before the first write to a key, its entry is kept ([`SlotGuard::keep_for_undo`]): a copy of a small
+//! value, a reference to a large value. [`SlotGuard::undo`] puts the entries back. The result is as if
+//! nothing had been done:
+//! - The journal record is dropped.
+//! - A snapshot has received the entries it lacked before the first change, as always.
+//! - Watchers of a key that was put back are touched. A transaction may then fail that could have succeeded,
+//!   which is always allowed.
+//! - Waiters for a key are asked, and find nothing.
+//! - Listeners receive no event.
 //!
-//! Expired keys count: one that a write met and removed is put back as it was, so that its removal is logged by whoever
-//! meets it next. Reads must not remove any meanwhile (`ThreadContext::keep_expired`).
+//! Expired keys count. If a write removed an expired key, the key is put back as it was, and its removal is
+//! logged when it is next met. Reads must not remove expired keys meanwhile (`ThreadContext::keep_expired`).
 
 use crate::entry::EntryPtr;
 use crate::guard::SlotGuard;
 use crate::key::{Key, Place};
 
-/// Entries as they were. Does nothing when dropped but free them.
+/// Entries as they were. Dropping it only frees them.
 #[derive(Default)]
 pub struct Undo {
     kept: Vec<Kept>,
@@ -27,11 +31,11 @@ struct Kept {
     entry: Option<EntryPtr>,
 }
 
-// SAFETY: the entries are nobody else's, and may be freed by any thread.
+// SAFETY: no other value refers to the entries, and any thread may free them.
 unsafe impl Send for Undo {}
 
 impl Undo {
-    /// Keys whose entries are kept.
+    /// Number of keys whose entries are kept.
     pub fn len(&self) -> usize {
         self.kept.len()
     }
@@ -40,7 +44,7 @@ impl Undo {
         self.kept.is_empty()
     }
 
-    /// Bytes of memory taken, about; values that are shared do not count.
+    /// Approximate bytes of memory taken; shared values do not count.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -49,16 +53,17 @@ impl Undo {
 impl Drop for Undo {
     fn drop(&mut self) {
         for kept in self.kept.drain(..) {
-            // What is large is shared with the table's entry, or was its only value and is freed here.
+            // A large value is shared with the table's entry, or this is its last reference and it is freed
+            // here.
             drop(kept.entry.and_then(EntryPtr::free));
         }
     }
 }
 
 impl SlotGuard<'_> {
-    /// Keeps the entry of a key that is about to be written to, unless that has been done before.
+    /// Keeps the entry of a key that is about to be written to, unless it is kept already.
     pub fn keep_for_undo(&mut self, key: &Key<'_>, undo: &mut Undo) {
-        // Few keys are written to in most scripts; many are bounded by who calls this.
+        // Most scripts write to few keys; the caller bounds the number.
         if undo.kept.iter().any(|kept| kept.place == key.place && *kept.key == *key.bytes) {
             return;
         }
@@ -72,7 +77,7 @@ impl SlotGuard<'_> {
         undo.kept.push(Kept { key: key.bytes.into(), place: key.place, entry });
     }
 
-    /// Puts back all that was kept, and forgets what was logged since the locks were taken.
+    /// Puts back all kept entries, and drops the records logged since the locks were taken.
     pub fn undo(&mut self, mut undo: Undo) {
         for kept in undo.kept.drain(..) {
             let key = self.keyspace().key(kept.place.db() as u32, &kept.key);
@@ -89,12 +94,12 @@ impl SlotGuard<'_> {
         self.forget_events();
     }
 
-    /// Forgets what was logged since the locks were taken: for a script that ends with the server.
+    /// Drops the records logged since the locks were taken: for a script that ends with the server.
     pub fn forget_log(&mut self) {
         self.ctx.buffer.forget();
     }
 
-    /// Counts a change of something that is no key, and makes that the command is logged.
+    /// Counts a change of state that is not a key, so that the command is logged.
     pub fn count_change(&mut self) {
         crate::context::add(&self.ctx.tally.dirty, 1);
     }

@@ -1,4 +1,5 @@
-//! A walk over everything that asserts what must hold between the parts. For tests, whatever they have done before.
+//! A walk over the whole keyspace that asserts the invariants between its parts. Tests call it after any
+//! sequence of commands.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,8 +15,8 @@ use crate::slot::Slot;
 use crate::subscribers::SlotSubscribers;
 
 impl SlotGuard<'_> {
-    /// Panics if an invariant is broken: counters, bits, due times, every word's place. Takes everything held, and
-    /// time in proportion to it.
+    /// Panics if an invariant is broken: counters, bits, due times, every word's place. Needs everything
+    /// held, and takes time in proportion to it.
     pub fn verify(&self) {
         assert!(self.holds_all(), "verifying needs everything");
         let keyspace = self.keyspace();

@@ -1,12 +1,14 @@
-//! Waiting for a key: who is blocked on it stands in a queue, and is served in the order of coming.
+//! Waiting for a key: blocked clients stand in the queue of the key, and are served in the order in which
+//! they came.
 //!
-//! A waiter says which kinds of value it wants ([`Wants`]) and which slots serving it takes beside its key's (BLMOVE's
-//! destination). A write to a key with a queue notes it in [`ThreadContext::woken`]; whoever made the write asks, before it lets
-//! go of any lock, for the keys noted and their waiters one by one ([`SlotGuard::next_woken`], [`SlotGuard::next_waiter`]). What
-//! serving means is the caller's affair.
+//! A waiter states the kinds of value it wants ([`Wants`]), and the slots that serving it takes in addition
+//! to its key's (the destination of BLMOVE). A write to a key with a queue records the key in
+//! [`ThreadContext::woken`]. Before it releases any lock, the writer asks for the recorded keys and their
+//! waiters, in turn ([`SlotGuard::next_woken`], [`SlotGuard::next_waiter`]). How a waiter is served is up to
+//! the caller.
 //!
-//! So that this can be done without letting go, a write takes beforehand what the waiters of its slots may need
-//! ([`Keyspace::hold_to_write`]). It errs on the safe side: it goes by the slot, not by the key.
+//! To serve without unlocking first, a write locks in advance the slots that the waiters of its slots may
+//! need ([`Keyspace::hold_to_write`]). It errs on the safe side: it goes by the slot, not by the key.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -21,20 +23,20 @@ use crate::key::{Key, Place};
 use crate::keyspace::Keyspace;
 use crate::subscribers::SlotSubscribers;
 
-/// One who waits for keys.
+/// A client that waits for keys.
 pub trait Waiter: Any + Send + Sync {
-    /// In which states of the key it is to be served.
+    /// The states of the key in which the waiter is to be served.
     fn wants(&self) -> Wants;
 
-    /// The places that serving it takes beside that of the key.
+    /// The places that serving the waiter takes in addition to the key's.
     fn beyond(&self) -> &[Place];
 }
 
-/// States of a key, as bits: not there, or holding a value of some kind.
+/// A set of states of a key, as bits: missing, or holding a value of some kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wants(u16);
 
-/// Kinds are numbered with three bits; one state more is that of a missing key.
+/// Kinds take three bits; a ninth state is that of a missing key.
 const STATES: usize = 9;
 const MISSING: usize = 0;
 
@@ -44,7 +46,7 @@ impl Wants {
         Wants(1 << state(Some(kind)))
     }
 
-    /// The key has changed, whatever it is now: also that it has gone, or holds another kind of value.
+    /// Any change of the key, including its removal and a value of another kind.
     pub fn any_change() -> Wants {
         Wants((1 << STATES) - 1)
     }
@@ -65,22 +67,25 @@ pub struct Woken {
     pub key: Box<[u8]>,
 }
 
-/// Who waits for keys of one slot.
+/// Waiters for the keys of a slot.
 #[derive(Default)]
 pub(crate) struct Waiters {
     queues: HashMap<Box<[u8]>, Queue, foldhash::quality::RandomState>,
-    /// What serving any of them may take beside this slot, and how many of them need it.
+    /// Places that serving these waiters may take in addition to this slot, each with the number of waiters
+    /// that need it.
     beyond: BTreeMap<Place, usize>,
 }
 
 #[derive(Default)]
 struct Queue {
-    /// By their tickets, hence in the order in which they came.
+    /// By ticket, hence in the order in which the waiters came.
     waiting: BTreeMap<u64, Arc<dyn Waiter>>,
-    /// How many want the key in each state: whether anybody can be served now is seen without asking all.
+    /// For each state, the number of waiters that want it: no scan is needed to see whether any can be
+    /// served.
     wanting: [usize; STATES],
-    /// The seat that has noted the key and has not come to serve it; 0: none. It notes the key once. Another seat that
-    /// writes to it meanwhile notes it for itself: it has to serve before it unlocks, whatever others are about to do.
+    /// Number of the context that has recorded the key and not yet come to serve it; 0: none. A context
+    /// records the key once. If a second context writes to the key meanwhile, it records the key for itself:
+    /// it must serve before it unlocks, whatever the first context is about to do.
     noted_by: usize,
 }
 
@@ -89,12 +94,13 @@ impl Waiters {
         self.queues.is_empty()
     }
 
-    /// Waiters in all queues.
+    /// Number of waiters in all queues.
     pub(crate) fn len(&self) -> usize {
         self.queues.values().map(|queue| queue.waiting.len()).sum()
     }
 
-    /// Notes the key if somebody waits for it. Who is unheard serves nobody: see [`SlotGuard::wake_waiters`].
+    /// Records the key if it has waiters. A context with `is_unheard` serves none: see
+    /// [`SlotGuard::wake_waiters`].
     pub(crate) fn note(&mut self, key: &[u8], place: Place, ctx: &mut ThreadContext) {
         if ctx.is_unheard {
             return;
@@ -107,13 +113,13 @@ impl Waiters {
         }
     }
 
-    /// Notes all keys that somebody waits for.
+    /// Records all keys that have waiters.
     pub(crate) fn note_all(&mut self, place: Place, ctx: &mut ThreadContext) {
         let keys: Vec<Box<[u8]>> = self.queues.keys().cloned().collect();
         keys.iter().for_each(|key| self.note(key, place, ctx));
     }
 
-    /// The seat of this number has come to serve the key.
+    /// Clears the record of the key: the context of this number has come to serve it.
     fn come_to(&mut self, key: &[u8], number: usize) {
         if let Some(queue) = self.queues.get_mut(key)
             && queue.noted_by == number
@@ -122,7 +128,8 @@ impl Waiters {
         }
     }
 
-    /// Returns whether it is the first one for the key, and the first one who wants it missing.
+    /// Returns whether the waiter is the first for the key, and whether it is the first that wants the key
+    /// missing.
     fn add(&mut self, key: &[u8], ticket: u64, waiter: Arc<dyn Waiter>) -> [bool; 2] {
         let queue = self.queues.entry(key.into()).or_default();
         let was_empty = queue.is_empty();
@@ -135,7 +142,8 @@ impl Waiters {
         changes(was_empty, queue.is_empty())
     }
 
-    /// `None`: it is not there. Else whether it was the last one for the key, and the last one who wanted it missing.
+    /// Returns `None` if there is no such waiter; otherwise whether it was the last for the key, and whether
+    /// it was the last that wanted the key missing.
     fn remove(&mut self, key: &[u8], ticket: u64) -> Option<[bool; 2]> {
         let queue = self.queues.get_mut(key)?;
         let (was_empty, waiter) = (queue.is_empty(), queue.waiting.remove(&ticket)?);
@@ -154,7 +162,7 @@ impl Waiters {
         Some(changes(was_empty, is_empty))
     }
 
-    /// The first one after `after` that wants the key in this state.
+    /// The first waiter after `after` that wants the key in this state.
     fn next(&self, key: &[u8], after: u64, state: usize) -> Option<(u64, Arc<dyn Waiter>)> {
         let queue = self.queues.get(key).filter(|queue| queue.wanting[state] > 0)?;
         let mut later = queue.waiting.range((Excluded(after), Unbounded));
@@ -182,7 +190,7 @@ fn changes(before: [bool; 2], after: [bool; 2]) -> [bool; 2] {
 }
 
 impl Queue {
-    /// Whether nobody waits, and whether nobody wants the key missing.
+    /// Returns whether no waiter is left, and whether no waiter wants the key missing.
     fn is_empty(&self) -> [bool; 2] {
         [self.waiting.is_empty(), self.wanting[MISSING] == 0]
     }
@@ -197,19 +205,19 @@ impl Queue {
 }
 
 impl Keyspace {
-    /// A number larger than all before it: who has the smaller one came first. To be taken under the locks of the keys
-    /// that are going to be waited for; otherwise an earlier ticket could be put into a queue after a later one, and be
-    /// passed over by who has just served that one.
+    /// Returns a number larger than all before: the smaller ticket came first. Callers take it under the
+    /// locks of the keys they will wait for. Otherwise an earlier ticket could enter a queue after a later
+    /// ticket, and a server that has just served the later ticket would pass over it.
     pub fn ticket(&self) -> u64 {
         self.tickets.fetch_add(1, Relaxed) + 1
     }
 
-    /// Keys that somebody waits for, and how many of them somebody wants missing.
+    /// Number of keys that have waiters, and number of keys that some waiter wants missing.
     pub fn waited_keys(&self) -> [usize; 2] {
         [0, 1].map(|which| self.waited_keys[which].load(Relaxed))
     }
 
-    /// What serving the waiters in the slots `places`, which the caller has locked, may take beside them.
+    /// Places that serving the waiters in `places` may take in addition; the caller has locked `places`.
     pub(crate) fn beyond(&self, places: &[Place]) -> Vec<Place> {
         let mut more = Vec::new();
         for place in places {
@@ -236,7 +244,7 @@ impl SlotGuard<'_> {
         }
     }
 
-    /// Takes a waiter out of the key's queue; `false`: it is not there any more.
+    /// Removes a waiter from the key's queue; returns false if it is not there any more.
     pub fn unwait(&mut self, key: &Key<'_>, ticket: u64) -> bool {
         let subscribers = &self.slot_of_place(key.place).subscribers;
         let removed =
@@ -249,8 +257,8 @@ impl SlotGuard<'_> {
         true
     }
 
-    /// The next key that this seat has written to and that has waiters. Those that cannot be served with what is held are
-    /// put off, see [`ThreadContext::next_unserved`].
+    /// The next key that this context has written to and that has waiters. Keys that cannot be served with
+    /// the locks held are put off, see [`ThreadContext::next_unserved`].
     pub fn next_woken(&mut self) -> Option<Woken> {
         while let Some(woken) = self.ctx.woken.pop_front() {
             if self.can_serve(woken.place) {
@@ -258,7 +266,7 @@ impl SlotGuard<'_> {
             }
             self.ctx.put_off.push_back(woken);
         }
-        // One that was put off is not noted anew by a later write, which may hold what is needed.
+        // A key that was put off is not recorded again by a later write, which may hold the necessary locks.
         let at = self.ctx.put_off.iter().position(|woken| self.can_serve(woken.place))?;
         let woken = self.ctx.put_off.remove(at)?;
         Some(self.come_to(woken))
@@ -280,7 +288,7 @@ impl SlotGuard<'_> {
             && SlotSubscribers::if_any(&self.slot_of_place(place).subscribers, all_held).unwrap_or(true)
     }
 
-    /// The key's first waiter after ticket `after` (0: of all) that wants it as it is now.
+    /// The key's first waiter after ticket `after` (0: from the start) that wants the key as it is now.
     pub fn next_waiter(&mut self, key: &Key<'_>, after: u64) -> Option<(u64, Arc<dyn Waiter>)> {
         let state = state(self.peek(key).map(|view| view.kind()));
         let subscribers = &self.slot_of_place(key.place).subscribers;

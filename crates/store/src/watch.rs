@@ -1,10 +1,11 @@
 //! WATCH: a session learns that a key it watches was changed.
 //!
-//! A change marks the session's flag under the slot's lock; EXEC holds the slots of its watched keys and reads the
-//! flag, so no change can slip in between.
+//! A change marks the session's flag under the slot's lock. EXEC holds the slots of its watched keys and
+//! reads the flag, so no change can slip in between.
 //!
-//! Who watches ends that ([`SlotGuard::unwatch`]). If he breaks down before, nobody but us has his flag any more: it goes with the
-//! next change of the key, or when somebody else comes to watch it.
+//! The session that watches also ends the watch ([`SlotGuard::unwatch`]). If its thread panics before that,
+//! the watcher list holds the last reference to the flag. Such a watcher is dropped with the next change of
+//! the key, or when another session starts to watch it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::guard::SlotGuard;
 use crate::key::Key;
 use crate::subscribers::SlotSubscribers;
 
-/// Set once a watched key has changed.
+/// A flag that is set once a watched key has changed.
 #[derive(Debug, Default)]
 pub struct Watch(AtomicBool);
 
@@ -28,15 +29,15 @@ impl Watch {
     }
 }
 
-/// Who watches keys of one slot: a list while they are few, by key when they are more.
+/// Watchers of the keys of a slot: a list while they are few, a map by key when they are more.
 #[derive(Default)]
 pub(crate) struct Watchers {
     few: Vec<(Box<[u8]>, Watcher)>,
-    /// In place of the list; `None` most times.
+    /// Replaces the list; `None` most of the time.
     many: Option<Box<Many>>,
 }
 
-/// Most watchers that are kept in a list: looking through so many is no slower than hashing a key.
+/// Maximum length of the list: scanning so many watchers is no slower than hashing a key.
 const FEW: usize = 8;
 
 #[derive(Default)]
@@ -47,33 +48,33 @@ struct Many {
 
 struct Watcher {
     watch: Arc<Watch>,
-    /// The key had expired, but was still there, when the watch began: its removal is no change.
+    /// The key had expired when the watch began, but had not been removed: its removal is no change.
     stale: bool,
 }
 
-/// What happened to a key.
+/// A change of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Written,
     Removed,
-    /// FLUSHALL, SWAPDB: whether the key was there before, and what is there afterwards.
+    /// FLUSHALL, SWAPDB: whether the key existed before, and its state afterwards.
     Replaced {
         before: bool,
         after: After,
     },
 }
 
-/// What has come to a key's place.
+/// State of a key after a database was replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     Nothing,
-    /// A key whose time has passed, although it has not been removed yet.
+    /// A key whose deadline has passed, but which has not been removed yet.
     Expired,
     Live,
 }
 
 impl Watchers {
-    /// `false`: it watches the key already.
+    /// Returns false if the session watches the key already.
     pub(crate) fn add(&mut self, key: &[u8], watch: &Arc<Watch>, stale: bool) -> bool {
         if self.of(key).any(|one| one.is(watch)) {
             return false;
@@ -91,7 +92,7 @@ impl Watchers {
         true
     }
 
-    /// `false`: it does not watch the key.
+    /// Returns false if the session does not watch the key.
     pub(crate) fn remove(&mut self, key: &[u8], watch: &Arc<Watch>) -> bool {
         let Some(many) = &mut self.many else {
             let at = self.few.iter().position(|(other, one)| **other == *key && one.is(watch));
@@ -99,7 +100,8 @@ impl Watchers {
             return at.is_some();
         };
         let removed = many.take(key, watch);
-        // At half of what is few, so that one who comes and goes does not change all of it each time.
+        // At half of the list's length, so that a watcher that comes and goes does not convert the whole set
+        // each time.
         if many.len <= FEW / 2 {
             let all = std::mem::take(&mut many.by_key);
             self.many = None;
@@ -110,12 +112,12 @@ impl Watchers {
         removed
     }
 
-    /// Whether the watch began when the key had expired already.
+    /// Returns true if the key had already expired when the watch began.
     pub(crate) fn is_stale(&self, key: &[u8], watch: &Arc<Watch>) -> bool {
         self.of(key).any(|one| one.stale && one.is(watch))
     }
 
-    /// Drops the watchers of a key whose flags nobody will read; how many they were.
+    /// Drops the watchers of a key whose sessions are gone; returns their number.
     pub(crate) fn drop_forgotten(&mut self, key: &[u8]) -> usize {
         let before = self.len();
         self.few.retain(|(other, one)| **other != *key || !one.is_forgotten());
@@ -140,7 +142,7 @@ impl Watchers {
         }
     }
 
-    /// Tells all watchers of the slot; `change` says what has happened to a key.
+    /// Notifies all watchers of the slot; `change` returns the change of a key.
     pub(crate) fn touch_all(&mut self, change: impl Fn(&[u8]) -> Change) {
         self.few.iter_mut().for_each(|(key, one)| one.touch(change(key)));
         for (key, watchers) in self.many.iter_mut().flat_map(|many| &mut many.by_key) {
@@ -169,7 +171,7 @@ impl Many {
         self.len += 1;
     }
 
-    /// `false`: it does not watch the key.
+    /// Returns false if the session does not watch the key.
     fn take(&mut self, key: &[u8], watch: &Arc<Watch>) -> bool {
         let Some(watchers) = self.by_key.get_mut(key) else { return false };
         let Some(at) = watchers.iter().position(|one| one.is(watch)) else { return false };
@@ -187,12 +189,13 @@ impl Watcher {
         Arc::ptr_eq(&self.watch, watch)
     }
 
-    /// Whether nobody else has the flag, and nobody can get it from here.
+    /// Returns true if only this list refers to the flag, so no session can read it.
     fn is_forgotten(&self) -> bool {
         Arc::strong_count(&self.watch) == 1
     }
 
-    /// For readers an expired key is as good as none, so one may come or go, and nothing has changed.
+    /// For readers an expired key is the same as a missing key, so an expired key may come or go without a
+    /// change.
     fn touch(&mut self, change: Change) {
         let (same, stale) = match (change, self.stale) {
             (Change::Removed, true) => (true, false),
@@ -210,7 +213,7 @@ impl Watcher {
 }
 
 impl SlotGuard<'_> {
-    /// `watch` is touched when the key changes from now on; `false` when it was watching the key already.
+    /// Touches `watch` when the key changes from now on. Returns false if it was watching the key already.
     pub fn watch(&mut self, key: &Key<'_>, watch: &Arc<Watch>) -> bool {
         let (stale, keyspace) = (self.has_expired(key), self.keyspace());
         SlotSubscribers::with(&self.slot_of_place(key.place).subscribers, |subscribers| {
@@ -221,14 +224,15 @@ impl SlotGuard<'_> {
         })
     }
 
-    /// Whether a key under `watch` has expired since, although it has not been removed yet and so has touched nobody.
+    /// Returns true if a key under `watch` has expired since, but has not been removed yet and so has touched
+    /// no watch.
     pub fn lapsed(&self, key: &Key<'_>, watch: &Arc<Watch>) -> bool {
         let is_stale = |subscribers: &mut SlotSubscribers| subscribers.watchers.is_stale(key.bytes, watch);
         let subscribers = &self.slot_of_place(key.place).subscribers;
         self.has_expired(key) && !SlotSubscribers::if_any(subscribers, is_stale).unwrap_or(false)
     }
 
-    /// Ends what [`SlotGuard::watch`] began, for one key.
+    /// Ends a watch of a key that [`SlotGuard::watch`] began.
     pub fn unwatch(&mut self, key: &Key<'_>, watch: &Arc<Watch>) {
         let subscribers = &self.slot_of_place(key.place).subscribers;
         let removed =
@@ -245,7 +249,7 @@ mod tests {
     use evenkeel_testkit::random::{Random, fresh_seed};
     use std::time::{Duration, Instant};
 
-    /// Few or many, by key or in a list: the same watchers are told.
+    /// Few or many, in a list or by key: the same watchers are notified.
     #[test]
     fn watchers_are_those_of_a_plain_list() {
         let seed = fresh_seed();
@@ -297,7 +301,7 @@ mod tests {
         }
     }
 
-    /// Looking through all of them each time would be the square of their number: a minute.
+    /// Scanning all watchers each time would take quadratic time: a minute.
     #[test]
     fn a_slot_of_many_watchers_takes_no_longer_for_each() {
         let (count, watch, began) =

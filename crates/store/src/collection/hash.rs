@@ -4,15 +4,16 @@
 //! | field's length * 2 + T | deadline | field | value |        one item, found by the hash of its field
 //!         varint             8, if T
 //!
-//! main: items by hash         side: | deadline | hash | ..     in order, 16 bytes each, of the fields that have one
+//! main: items by hash         side: | deadline | hash | ..     in order, 16 bytes per timed field
 //! ```
 //!
-//! A hash without deadlines is one tree. With the first deadline it becomes two, and with the last it is one again. How
-//! many fields have expired is the rank of the present among the deadlines, and those due are the first ones: both
-//! take a walk down a tree, however many fields there are. So an expired field is invisible at once, in HLEN too, and is
-//! removed when there is time; fields that expire together are removed in the order of their hashes, page by page.
+//! A hash without deadlines is a single tree. With the first deadline it becomes two trees, and after the
+//! last it is a single tree again. The number of expired fields is the rank of the present among the
+//! deadlines, and the due fields are the first: both take a walk down a tree, however many fields there are.
+//! So an expired field is invisible at once, in HLEN too, and is removed later. Fields that expire together
+//! are removed in the order of their hashes, page by page.
 //!
-//! A long item has room for a deadline before it gets one: what takes long to copy is not copied for that.
+//! A long item has room for a deadline in advance, so that setting a deadline never copies it.
 
 mod timed;
 
@@ -25,23 +26,23 @@ use super::varint::{self, Varint};
 use crate::guard::Expire;
 use crate::{Hasher, Millis};
 
-/// See the module's text. A field and its value are at most [`super::ELEMENT_MAX`] bytes together.
+/// See the module's documentation. A field and its value are at most [`super::ELEMENT_MAX`] bytes together.
 #[repr(transparent)]
 #[derive(Clone)]
 pub struct Hash(pub(super) Root);
 
-/// Bytes from which on an item has room for a deadline in any case.
+/// Length, in bytes, from which an item always has room for a deadline.
 const LONG: usize = 1024;
 
-/// In the place of a deadline: none. Deadlines are less.
+/// Stands for no deadline. Deadlines are less.
 const NEVER: Millis = Millis::MAX;
 
-/// A field as it is kept, expired or not.
+/// A stored field, expired or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field<'a> {
     pub name: &'a [u8],
     pub value: &'a [u8],
-    /// When it expires, if ever.
+    /// The deadline of the field, if any.
     pub deadline: Option<Millis>,
 }
 
@@ -59,7 +60,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// An item's deadline, the length of its field, and the field with the value behind it.
+/// An item's deadline, the length of its field, and the field followed by the value.
 #[inline]
 fn open(item: &[u8]) -> (Option<Millis>, usize, &[u8]) {
     let (head, rest) = varint::read(item);
@@ -84,7 +85,7 @@ fn has_name(item: &[u8], name: &[u8]) -> bool {
     len == name.len() && rest.starts_with(name)
 }
 
-/// What stands before the field in an item.
+/// The bytes before the field in an item.
 struct Head {
     bytes: [u8; 13],
     len: usize,
@@ -118,17 +119,17 @@ impl Hash {
         }
     }
 
-    /// Fields that have not expired.
+    /// Number of fields that have not expired.
     pub fn len(&self, now: Millis) -> u64 {
         self.size() - self.expired(now)
     }
 
-    /// Fields that are there, those included that have expired.
+    /// Number of fields, including expired fields not yet removed.
     pub fn size(&self) -> u64 {
         self.0.len()
     }
 
-    /// Fields that have expired and are still there.
+    /// Number of fields that have expired and are not removed yet.
     pub fn expired(&self, now: Millis) -> u64 {
         match self.0.view() {
             View::One(_) => 0,
@@ -136,7 +137,7 @@ impl Hash {
         }
     }
 
-    /// Fields with a deadline.
+    /// Number of fields with a deadline.
     pub fn timed_len(&self) -> u64 {
         match self.0.view() {
             View::One(_) => 0,
@@ -159,7 +160,7 @@ impl Hash {
         self.0.main().find(&mut seek).item().map(Field::of).filter(|field| field.is_live(now))
     }
 
-    /// Asks the memory for what looking up these fields will read, and says how many it has found; see
+    /// Prefetches the memory that looking up these fields will read, and returns the number found; see
     /// [`crate::ahead`].
     pub(crate) fn prefetch(&self, hasher: &Hasher, names: &[&[u8]]) -> usize {
         self.0.main().prefetch_hashed(names.iter().map(|name| hasher.hash(name)))
@@ -171,7 +172,7 @@ impl Hash {
         self.field(hasher, now, name).map(|field| field.value)
     }
 
-    /// A share of the value of a field, which is there. Panics otherwise.
+    /// A share of the value of a field. Panics if the field does not exist.
     pub fn share(&self, hasher: &Hasher, name: &[u8]) -> Share {
         let mut seek = ByHash::new(hasher.hash(name), |item: &[u8]| has_name(item, name));
         let spot = self.0.main().find(&mut seek);
@@ -179,7 +180,7 @@ impl Hash {
         Share::of(&spot, Field::of(spot.page.get(spot.at)).value.len(), 0)
     }
 
-    /// Shares of the name and the value of the field at a position, which is there. Panics otherwise.
+    /// Shares of the name and the value of the field at a position. Panics if there is none.
     pub fn shares_at(&self, at: u64) -> (Share, Share) {
         let spot = self.0.main().spot(at);
         let field = Field::of(spot.page.get(spot.at));
@@ -187,7 +188,7 @@ impl Hash {
         (Share::of(&spot, field.name.len(), value), Share::of(&spot, value, 0))
     }
 
-    /// Sets a field; whether it is new. One that has expired is as one that is not there.
+    /// Sets a field; returns true if it is new. An expired field counts as missing.
     pub fn set(&mut self, hasher: &Hasher, now: Millis, name: &[u8], value: &[u8], expire: Expire) -> bool {
         let hash = hasher.hash(name);
         let hash_of = |item: &[u8]| hasher.hash(name_of(item));
@@ -213,7 +214,7 @@ impl Hash {
         is_new
     }
 
-    /// Sets or clears the deadline of a field; `false` when there is no such field, or it has expired.
+    /// Sets or clears the deadline of a field; returns false if there is no such field, or it has expired.
     pub fn set_deadline(
         &mut self,
         hasher: &Hasher,
@@ -235,7 +236,7 @@ impl Hash {
                 page.patch(at, 0, head.as_bytes());
                 return (Some(before), Vec::new());
             }
-            // It is not long, or it would have had the room.
+            // The item is not long, or it would have room for the deadline.
             let value = field.value.to_vec();
             let parts = [head.as_bytes(), name, &value];
             (Some(before), hashed::replace(page, at, &parts, hash, hash_of))
@@ -246,7 +247,7 @@ impl Hash {
         before.is_some()
     }
 
-    /// Removes a field; `false` when there is no such field, or it had expired.
+    /// Removes a field; returns false if there was no such field, or it had expired.
     pub fn remove(&mut self, hasher: &Hasher, now: Millis, name: &[u8]) -> bool {
         let hash = hasher.hash(name);
         let mut seek = ByHash::new(hash, |item: &[u8]| has_name(item, name));
@@ -263,7 +264,7 @@ impl Hash {
         was_live
     }
 
-    /// Notes that the deadline of a field with this hash has changed.
+    /// Records that the deadline of a field with this hash has changed.
     #[inline]
     fn note(&mut self, hash: u64, before: Option<Millis>, after: Option<Millis>) {
         if before != after {
@@ -286,7 +287,7 @@ impl Hash {
         self.settle();
     }
 
-    /// One tree is enough when no deadline is left.
+    /// Returns to a single tree when no deadline is left.
     fn settle(&mut self) {
         if let ViewMut::Two(twin) = self.0.view_mut()
             && twin.side.len() == 0
@@ -295,7 +296,8 @@ impl Hash {
         }
     }
 
-    /// Removes fields that have expired, at most so many, and calls `gone` with the name of each before; returns how many.
+    /// Removes up to `max` expired fields, and calls `gone` with the name of each before; returns their
+    /// number.
     pub fn purge(
         &mut self,
         hasher: &Hasher,
@@ -324,18 +326,18 @@ impl Hash {
         (count as usize, cut)
     }
 
-    /// The field at a position below the number of all fields, expired ones included: fields have no order that means
-    /// anything, but each has one position, so that one chosen at random is a fair choice.
+    /// The field at a position below the number of all fields, including expired fields. The order is
+    /// meaningless, but each field has exactly one position, so a random position is a fair choice.
     pub fn at(&self, at: u64) -> Option<Field<'_>> {
         self.0.main().get(at).map(Field::of)
     }
 
-    /// All fields, also those that have expired: in the order in which they came while the hash is small.
+    /// All fields, including expired fields; in the order of insertion while the hash is small.
     pub fn fields(&self) -> impl ExactSizeIterator<Item = Field<'_>> {
         self.fields_from(0)
     }
 
-    /// The fields at this position and behind, also those that have expired.
+    /// The fields from this position on, including expired fields.
     pub fn fields_from(&self, at: u64) -> impl ExactSizeIterator<Item = Field<'_>> {
         self.0.main().range(at..self.size()).map(Field::of)
     }
@@ -345,7 +347,8 @@ impl Hash {
         self.fields().filter(move |field| field.is_live(now)).map(|field| (field.name, field.value))
     }
 
-    /// Calls `each` with about `count` fields and values from `cursor` on; returns the next cursor, zero at the end.
+    /// Calls `each` with about `count` fields and values from `cursor` on; returns the next cursor, zero at
+    /// the end.
     pub fn scan<'a>(
         &'a self,
         hasher: &Hasher,
@@ -368,7 +371,7 @@ impl Hash {
         )
     }
 
-    /// Bytes of memory, counted up to `max`: the time it takes is bounded by that.
+    /// Bytes of memory, counted up to `max`, which bounds the time.
     pub fn memory_up_to(&self, max: usize) -> usize {
         self.0.memory_up_to(max)
     }
@@ -381,7 +384,7 @@ impl Hash {
         self.0.weight()
     }
 
-    /// Whether both are one, and so nothing was written to either since one was cloned from the other.
+    /// Returns true if both share the whole value, so neither was written to since it was cloned.
     pub fn is_same(&self, other: &Hash) -> bool {
         self.0.is_same(&other.0)
     }

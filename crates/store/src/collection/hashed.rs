@@ -1,20 +1,21 @@
-//! Items in the order of their hashes: how sets, hashes and the members of sorted sets find theirs.
+//! Items in the order of their hashes: the trees of sets, of hashes and of the members of sorted sets.
 //!
-//! Which page an item is in follows from its hash; inside a page items stay in the order in which they came, so a small
-//! collection reads as it was written, and a new item is appended. A page of more than a few items has a tag of 16 bits
-//! for each, which are compared many at a time. A page that is full is divided at the middle hash: no other moves, and
-//! an iteration that remembers a hash goes on where it was, whatever has been split or merged meanwhile.
+//! The hash of an item decides its page. Inside a page items stay in the order in which they came, so a small
+//! collection reads as it was written, and a new item is appended. A page of more than a few items has a
+//! 16-bit tag for each, and many tags are compared at a time. A full page is divided at the middle hash. No
+//! other page moves, so an iteration that remembers a hash continues where it was, whatever splits and merges
+//! have happened meanwhile.
 
 use super::page::{PAGE_MAX, Page, bytes_of, len_of};
 use super::tree::{Inner, Seek, Siblings, Tree};
 
-/// Pages of fewer items are searched by comparing these themselves.
+/// Pages of fewer items are searched by comparing the items themselves.
 pub(crate) const TAGS_FROM: usize = 16;
 
-/// Seeks the item of this hash for which `is` holds.
+/// Finds the item of this hash for which `is` returns true.
 pub(crate) struct ByHash<F> {
     hash: u64,
-    /// The least and the greatest hash below the node that the search has come to.
+    /// The least and the greatest hash below the node that the search has reached.
     range: (u64, u64),
     is: F,
 }
@@ -27,9 +28,9 @@ impl<F: Fn(&[u8]) -> bool> ByHash<F> {
 }
 
 impl<F: Fn(&[u8]) -> bool> Seek for ByHash<F> {
-    /// Hashes are spread evenly, and so are the bounds of branches: the one sought is near the place in the node that the
-    /// hash has in the node's range. Looking there takes one or two misses of the caches, one after the other, where
-    /// halving the node takes six.
+    /// Hashes are spread evenly, and so are the bounds of branches. The branch is therefore near the relative
+    /// place of the hash in the node's range. Looking there takes one or two successive cache misses; halving
+    /// the node takes six.
     #[inline]
     fn branch(&mut self, inner: &Inner) -> usize {
         let (least, greatest) = self.range;
@@ -37,7 +38,7 @@ impl<F: Fn(&[u8]) -> bool> Seek for ByHash<F> {
         inner.seek_near(share, self.hash, &mut self.range)
     }
 
-    /// The position of an item that is not there is the page's end.
+    /// The position of a missing item is the page's end.
     #[inline]
     fn within(&mut self, page: &Page) -> (usize, bool) {
         let found = if page.is_tagged() {
@@ -55,13 +56,13 @@ impl<F: Fn(&[u8]) -> bool> Seek for ByHash<F> {
     }
 }
 
-/// What is compared before an item itself is.
+/// The tag, which is compared before the item itself.
 #[inline]
 pub(crate) fn tag(hash: u64) -> u16 {
     hash as u16
 }
 
-/// Appends an item, which is not there, to the page that its hash belongs to. `hash_of` tells the hashes of others.
+/// Appends a new item to the page of its hash. `hash_of` returns the hash of an item.
 pub(crate) fn insert(
     page: &mut Page,
     parts: &[&[u8]],
@@ -90,7 +91,7 @@ pub(crate) fn insert(
     }
     let hashes: Vec<u64> = (0..page.len()).map(|at| hash_of(page.get(at))).collect();
     let Some(bound) = dividing(&hashes, hash) else {
-        // All hashes are alike, which chance does not bring about while 64 KiB are not full.
+        // All hashes are equal, which chance does not bring about before 64 KiB are full.
         page.insert(page.len(), parts, tag(hash));
         return Vec::new();
     };
@@ -99,13 +100,13 @@ pub(crate) fn insert(
     let side = if hash >= bound { &mut right } else { &mut *page };
     let more = insert(side, parts, hash, hash_of);
     let mut siblings = vec![([bound, 0], right)];
-    // Those of the left page come before the right one.
+    // New pages to the left page's right come before the right page.
     siblings.splice(if hash >= bound { 1..1 } else { 0..0 }, more);
     siblings
 }
 
-/// Puts an item into a page before or behind that of a single one, which may be long and is not touched. `None`: their
-/// hashes are alike.
+/// Puts an item in a page before or after a page with a single item, which may be long and is not touched.
+/// Returns `None` if their hashes are equal.
 fn beside(page: &mut Page, old: u64, parts: &[&[u8]], hash: u64) -> Option<Siblings<Page>> {
     if hash == old {
         return None;
@@ -118,15 +119,15 @@ fn beside(page: &mut Page, old: u64, parts: &[&[u8]], hash: u64) -> Option<Sibli
     Some(vec![([old, 0], right)])
 }
 
-/// A page of a single item. It has a tag from the start, as all pages have to have that are not alone, since to give it one
-/// later would be to copy it.
+/// A page of a single item. It has a tag from the start, as every page with neighbours must; adding the tag
+/// later would copy the page.
 fn alone(parts: &[&[u8]], hash: u64) -> Page {
     let mut page = Page::new(true, len_of(parts));
     page.insert(0, parts, tag(hash));
     page
 }
 
-/// A hash that divides those of a page and a new one: some are less, and some are not.
+/// A hash that divides the hashes of a page and a new hash: some are less, and some are not.
 fn dividing(hashes: &[u64], new: u64) -> Option<u64> {
     let mut sorted: Vec<u64> = hashes.iter().copied().chain([new]).collect();
     sorted.sort_unstable();
@@ -137,7 +138,7 @@ fn dividing(hashes: &[u64], new: u64) -> Option<u64> {
         .min_by_key(|hash| hash.abs_diff(middle))
 }
 
-/// Puts another item of the same hash in the place of one.
+/// Replaces an item by another with the same hash.
 pub(crate) fn replace(
     page: &mut Page,
     at: usize,
@@ -157,11 +158,11 @@ pub(crate) fn replace(
     insert(page, parts, hash, hash_of)
 }
 
-/// Walks over items by ascending hashes: calls `each` with items until there have been `count` or more, beginning with
-/// those of hash `cursor`; returns where to go on, zero at the end.
+/// Walks over items by ascending hashes. Calls `each` with items from hash `cursor` on until there have been
+/// `count` or more; returns the next cursor, zero at the end.
 ///
-/// What is there from the first call of a walk to the last one is met, however much is added and removed meanwhile.
-/// A tree of one page of at most `count` items is walked in the order of its items.
+/// Items that exist from the first call of a walk to the last are met, however many are added and removed
+/// meanwhile. A tree of a single page of at most `count` items is walked in the order of its items.
 pub(crate) fn scan<'a>(
     tree: &'a Tree,
     cursor: u64,
@@ -198,8 +199,8 @@ impl Scan {
         Scan { cursor, count: count.max(1), seen: 0, last: cursor }
     }
 
-    /// Goes over items with their hashes, which come in any order and lie behind those of the call before. Returns the cursor at
-    /// which the walk goes on, if it ends in between.
+    /// Visits items with their hashes, in any order; they come after the items of the call before. Returns
+    /// the next cursor, if the call ends before the last item.
     pub(crate) fn go_over<T>(
         &mut self,
         items: impl Iterator<Item = (u64, T)>,
@@ -209,7 +210,7 @@ impl Scan {
         self.keep_next(&mut items);
         items.sort_unstable_by_key(|(hash, _)| *hash);
         for (hash, item) in items {
-            // Items of one hash are met together: the cursor cannot stand between them.
+            // Items of the same hash are met together: the cursor cannot stand between them.
             if self.seen >= self.count && hash > self.last {
                 return Some(hash);
             }
@@ -220,8 +221,8 @@ impl Scan {
         None
     }
 
-    /// Drops items behind the one at which this call ends, so that they need not be sorted. Keeps all where the hashes around that
-    /// one are alike.
+    /// Drops items behind the item at which this call ends, so that they need not be sorted. Keeps all if the
+    /// hashes around that item are equal.
     fn keep_next<T>(&self, items: &mut Vec<(u64, T)>) {
         let wanted = self.count.saturating_sub(self.seen);
         if wanted >= items.len() {

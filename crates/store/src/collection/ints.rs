@@ -1,18 +1,18 @@
-//! Integers in ascending order, packed: how a small set keeps its members while all of them are integers.
+//! Integers in ascending order, packed: the form of a small set whose members are all integers.
 //!
 //! ```text
-//!  | width | integer 0 | integer 1 | ..      1 byte, then 2, 4 or 8 bytes each, as many as the widest one needs
+//!  | width | integer 0 | integer 1 | ..      1 byte, then 2, 4 or 8 bytes each, as the widest needs
 //! ```
 //!
-//! They are the one item of a packed page. 512 integers below 32,768 take 1 KiB where as text they would take 5, and
-//! one is found by nine comparisons in a few cache lines. Adding one moves half of them, so that there are limits:
-//! beyond [`INTS_MAX`], which is twice what Redis keeps so by default, a set is a tree as any other.
+//! They are the single item of a packed page. 512 integers below 32,768 take 1 KiB; as text they would take
+//! 5. A lookup takes nine comparisons in a few cache lines. An insertion moves half of the integers, so their
+//! number is limited: beyond [`INTS_MAX`], which is twice Redis' default, a set becomes an ordinary tree.
 
 use std::ops::Range;
 
 use super::page::Page;
 
-/// Most integers in one page: 8 KiB of the widest, of which inserting moves half in about 100 ns.
+/// Maximum number of integers in a page: 8 KiB of the widest, of which inserting moves half in about 100 ns.
 pub(crate) const INTS_MAX: usize = 1024;
 
 /// Bytes before the first integer.
@@ -26,17 +26,17 @@ pub(crate) struct Ints<'a> {
     bytes: &'a [u8],
 }
 
-/// What became of an integer that was to be added.
+/// The result of adding an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Added {
     New,
     AlreadyThere,
-    /// Nothing has been added: there are as many as there may be.
+    /// Nothing has been added: the page has as many integers as it may.
     Full,
 }
 
 impl<'a> Ints<'a> {
-    /// The integers in a page, if that is what it holds.
+    /// The integers of a page, if it holds integers.
     #[inline]
     pub(crate) fn of(page: &'a Page) -> Option<Ints<'a>> {
         if !page.is_packed() {
@@ -55,7 +55,7 @@ impl<'a> Ints<'a> {
         }
     }
 
-    /// The integer at a position, which is there. Panics otherwise.
+    /// The integer at a position. Panics if there is none.
     #[inline]
     pub(crate) fn get(self, at: usize) -> i64 {
         match self.width {
@@ -69,7 +69,7 @@ impl<'a> Ints<'a> {
         (0..self.len()).map(move |at| self.get(at))
     }
 
-    /// Where an integer is, or else would be.
+    /// The position of an integer, or the position at which it would be inserted.
     #[inline]
     pub(crate) fn find(self, value: i64) -> Result<usize, usize> {
         match self.width {
@@ -103,7 +103,7 @@ fn width_of(value: i64) -> usize {
     }
 }
 
-/// A page of one integer.
+/// A page of a single integer.
 pub(crate) fn single(value: i64) -> Page {
     of_sorted(&[value])
 }
@@ -118,7 +118,7 @@ pub(crate) fn of_sorted(values: &[i64]) -> Page {
     Page::packed(&item)
 }
 
-/// Adds an integer to a page of such.
+/// Adds an integer to a page of integers.
 pub(crate) fn insert(page: &mut Page, value: i64) -> Added {
     let ints = Ints::of(page).expect("a page of integers");
     let at = match ints.find(value) {
@@ -139,7 +139,7 @@ pub(crate) fn insert(page: &mut Page, value: i64) -> Added {
     Added::New
 }
 
-/// Removes an integer from a page of such; `false` when it is not there.
+/// Removes an integer from a page of integers; returns false if it is not there.
 pub(crate) fn remove(page: &mut Page, value: i64) -> bool {
     let found = Ints::of(page).expect("a page of integers").find(value);
     if let Ok(at) = found {

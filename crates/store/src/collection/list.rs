@@ -7,7 +7,7 @@ use super::page::Page;
 use super::share::Share;
 use super::tree::{ByPosition, Iter, Tree};
 
-/// See the module's text. Elements are at most [`super::ELEMENT_MAX`] bytes long.
+/// See the module's documentation. Elements are at most [`super::ELEMENT_MAX`] bytes long.
 #[repr(transparent)]
 #[derive(Clone)]
 pub struct List(pub(super) Tree);
@@ -18,18 +18,18 @@ impl List {
         self.0.len()
     }
 
-    /// The element at a position, if there is one.
+    /// The element at a position, if there is any.
     pub fn get(&self, at: u64) -> Option<&[u8]> {
         self.0.get(at)
     }
 
-    /// A share of the element at a position, which is there. Panics otherwise.
+    /// A share of the element at a position. Panics if there is none.
     pub fn share(&self, at: u64) -> Share {
         let spot = self.0.spot(at);
         Share::of(&spot, spot.page.get(spot.at).len(), 0)
     }
 
-    /// The elements at positions in a range, which is cut to what is there, from either end.
+    /// The elements at positions in a range, which is cut to the length; double-ended.
     pub fn range(&self, range: Range<u64>) -> impl DoubleEndedIterator<Item = &[u8]> + ExactSizeIterator {
         self.0.range(range)
     }
@@ -42,22 +42,23 @@ impl List {
         self.0.insert_at(self.len(), &[element]);
     }
 
-    /// Inserts an element so that it is at position `at`, at most the length, afterwards.
+    /// Inserts an element at position `at`, which is at most the length.
     pub fn insert(&mut self, at: u64, element: &[u8]) {
         self.0.insert_at(at, &[element]);
     }
 
-    /// Replaces the element at position `at`, which is there.
+    /// Replaces the element at position `at`, which exists.
     pub fn set(&mut self, at: u64, element: &[u8]) {
         self.0.replace_at(at, &[element]);
     }
 
-    /// Removes the elements at positions in the range, which lies inside; what was cut off may be much to free.
+    /// Removes the elements at positions in the range, which lies inside; the part cut off may take long to
+    /// free.
     pub fn remove(&mut self, range: Range<u64>) -> Cut {
         Cut(self.0.remove_range(range))
     }
 
-    /// The positions, among those in the range, of elements that equal this one: in order, or from the last one on.
+    /// The positions in the range whose elements equal `element`, ascending or, with `backward`, descending.
     pub fn positions<'a>(&'a self, element: &'a [u8], range: Range<u64>, backward: bool) -> Positions<'a> {
         let elements = self.0.range(range.clone());
         let from = range.start.min(self.len());
@@ -65,12 +66,12 @@ impl List {
         Positions { elements, element, next, backward }
     }
 
-    /// Removes elements that equal this one, at most `limit`, the first or the last ones; returns how many they were.
-    /// Pages that hold none are only read.
+    /// Removes up to `limit` elements that equal `element`, the first or, with `backward`, the last; returns
+    /// their number. Pages without such elements are only read.
     pub fn remove_equal(&mut self, element: &[u8], limit: u64, backward: bool) -> u64 {
         let (mut removed, mut next) = (0, if backward { self.len() } else { 0 });
         while removed < limit {
-            // The page that is looked at, from its item `at` on or, backwards, up to that.
+            // The current page, from its item `at` on or, backwards, up to that item.
             let sought =
                 if backward { next.checked_sub(1) } else { Some(next).filter(|at| *at < self.len()) };
             let Some(sought) = sought else { break };
@@ -88,7 +89,7 @@ impl List {
         removed
     }
 
-    /// Bytes of memory, counted up to `max`: the time it takes is bounded by that.
+    /// Bytes of memory, counted up to `max`, which bounds the time.
     pub fn memory_up_to(&self, max: usize) -> usize {
         self.0.memory_up_to(max)
     }
@@ -101,14 +102,13 @@ impl List {
         self.0.weight()
     }
 
-    /// Whether both are one, and so nothing was written to either since one was cloned from the other.
+    /// Returns true if both share the whole value, so neither was written to since it was cloned.
     pub fn is_same(&self, other: &List) -> bool {
         self.0.is_same(&other.0)
     }
 }
 
-/// The items of a page, among those in the range, that equal an element: at most `limit`, the first or the last ones, in
-/// order.
+/// The items of a page in the range that equal an element: at most `limit`, the first or the last, in order.
 fn hits(page: &Page, element: &[u8], range: Range<usize>, limit: u64, backward: bool) -> Vec<usize> {
     let mut hits: Vec<usize> = range.filter(|at| page.get(*at) == element).collect();
     let beyond = hits.len() - usize::try_from(limit).map_or(hits.len(), |limit| limit.min(hits.len()));
@@ -120,7 +120,7 @@ fn hits(page: &Page, element: &[u8], range: Range<usize>, limit: u64, backward: 
     hits
 }
 
-/// Removes items, whose positions rise, from a page: neighbours at once, the last ones first.
+/// Removes items at ascending positions from a page: neighbours at once, from the end.
 fn remove_all(page: &mut Page, hits: &[usize]) {
     for run in hits.chunk_by(|one, next| one + 1 == *next).rev() {
         page.remove(run[0], run[0] + run.len());
@@ -131,7 +131,7 @@ fn remove_all(page: &mut Page, hits: &[usize]) {
 pub struct Positions<'a> {
     elements: Iter<'a>,
     element: &'a [u8],
-    /// The position of the next one or, backwards, the one behind it.
+    /// The position of the next element or, backwards, the position after it.
     next: u64,
     backward: bool,
 }

@@ -5,8 +5,8 @@
 //!                            └─ Twin: two Trees that belong together
 //! ```
 //!
-//! A clone of any of them is O(1) and reads for ever what it was: what is written to afterwards is copied, page by page.
-//! Items are byte strings; what they hold is the business of the collection's own file. See docs/values.md.
+//! A clone of any of them is O(1) and never changes: a later write copies the pages that it changes. Items
+//! are byte strings; each collection's own file defines their content. See docs/values.md.
 
 mod hash;
 mod hashed;
@@ -39,10 +39,11 @@ use crate::entry::Kind;
 use root::{Root, View};
 use tree::Tree;
 
-/// Most bytes of an element, of a member, and of a field with its value: with all that is stored beside it, that is an item of a page.
+/// Maximum bytes of an element, of a member, and of a field with its value: with the data stored beside it,
+/// each is an item of a page.
 pub const ELEMENT_MAX: usize = page::ITEM_MAX - 64;
 
-/// What can be the value of a key beside a string.
+/// Values of a key other than strings.
 pub trait Collection: Sized + Send + Sync + Clone + raw::Raw + 'static {
     const KIND: Kind;
 
@@ -50,16 +51,16 @@ pub trait Collection: Sized + Send + Sync + Clone + raw::Raw + 'static {
 
     fn is_empty(&self) -> bool;
 
-    /// Whether both are one, and so nothing was written to either since one was cloned from the other.
+    /// Returns true if both share the whole value, so neither was written to since it was cloned.
     fn is_same(&self, other: &Self) -> bool;
 
-    /// Items whose time has passed, and that are still there.
+    /// Number of items whose deadline has passed and that are not removed yet.
     fn overdue(&self, _now: Millis) -> u64 {
         0
     }
 }
 
-/// How collections get into and out of entries; for this crate alone.
+/// Conversion of collections to and from the address in an entry; only for this crate.
 pub(crate) mod raw {
     use super::*;
 
@@ -67,12 +68,12 @@ pub(crate) mod raw {
         fn into_raw(self) -> NonNull<u8>;
 
         /// # Safety
-        /// `raw` comes from `into_raw` of the same type, and stands for one reference.
+        /// `raw` comes from `into_raw` of the same type, and stands for a reference.
         unsafe fn from_raw(raw: NonNull<u8>) -> Self;
     }
 }
 
-/// Makes a collection of a type that has one field, which has `into_raw` and `from_raw`.
+/// Makes a collection of a type with a single field, which has `into_raw` and `from_raw`.
 macro_rules! collection {
     ($type:ident, $kind:expr, $inner:ty, $new:expr, $len:ident $(, $overdue:ident)?) => {
         impl Collection for $type {
@@ -96,18 +97,18 @@ macro_rules! collection {
         }
 
         impl $type {
-            /// Whether no other owner shares the whole value.
+            /// Returns true if no other owner shares the whole value.
             pub(crate) fn is_own(&self) -> bool {
                 self.0.is_own()
             }
 
-            /// Bytes of memory of pages that other collections refer to as well: all of them if more than `owners` references to
-            /// this one are there. Takes time in proportion to the pages.
+            /// Bytes of memory of pages that other collections refer to as well: all of them if there are
+            /// more than `owners` references to this collection. Takes time in proportion to the pages.
             pub fn shared_memory(&self, owners: u32) -> usize {
                 self.0.shared_memory(owners)
             }
 
-            /// How many pages it has, about, counted up to `max`.
+            /// Approximate number of pages, counted up to `max`.
             pub fn pages_up_to(&self, max: usize) -> usize {
                 self.0.pages_up_to(max)
             }
@@ -131,7 +132,7 @@ collection!(Set, Kind::Set, Tree, Tree::new(), len);
 collection!(Hash, Kind::Hash, Root, Tree::new().into(), size, expired);
 collection!(ZSet, Kind::ZSet, Root, Tree::new().into(), len);
 
-/// What has been cut off a collection, and may be much: to be dropped where time does not matter.
+/// A part cut off a collection, which may be large: to be dropped where time does not matter.
 #[derive(Default)]
 pub struct Cut(Vec<Tree>);
 
@@ -143,12 +144,12 @@ impl Cut {
         }
     }
 
-    /// Nodes that dropping it would visit at most, about.
+    /// Approximate maximum number of nodes that dropping it visits.
     pub(crate) fn weight(&self) -> usize {
         self.0.iter().map(Tree::weight).fold(0, usize::saturating_add)
     }
 
-    /// Bytes that dropping it gives back, about; trees that another owner shares do not count.
+    /// Approximate bytes that dropping it frees; trees that another owner shares do not count.
     pub(crate) fn memory(&self) -> usize {
         self.0.iter().filter(|tree| tree.is_own()).map(Tree::memory).sum()
     }

@@ -1,22 +1,24 @@
 //! A map from names to values that can be shared in O(1): a balanced binary tree of reference-counted nodes.
 //!
-//! For what is too few, or too much of a structure of its own, to be packed into pages: the groups of a stream and their
-//! consumers. Whoever writes copies the nodes on the path to what changes, if they are shared. Trees are balanced by
-//! weight, since that needs no more than the size that a node has to know anyway (Adams, "Efficient sets: a balancing
-//! act", with the factors of Hirai and Yamamoto): neither subtree has more than three times the other's nodes.
+//! For data that is too little, or too structured, to be packed into pages: the groups of a stream and their
+//! consumers. A writer copies the nodes on the path to its change, if they are shared. Trees are balanced by
+//! weight, since that needs only the size, which a node stores anyway (Adams, "Efficient sets: a balancing
+//! act", with the factors of Hirai and Yamamoto): neither subtree has more than three times the other's
+//! nodes.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::shared::Shared;
 
-/// How many times as heavy as the other a subtree may be.
+/// Maximum ratio of the sizes of two subtrees.
 const HEAVIER_MAX: usize = 3;
 
-/// A heavy subtree whose inner half is not so many times as heavy as its outer half is rotated once, another twice.
+/// A heavy subtree whose inner half has less than this many times the nodes of its outer half is rotated
+/// once, otherwise twice.
 const ONCE_BELOW: usize = 2;
 
-/// See the module's text.
+/// See the module's documentation.
 pub(crate) struct Named<V>(Option<Shared<Node<V>>>);
 
 #[derive(Clone)]
@@ -66,9 +68,9 @@ impl<V> Named<V> {
 }
 
 impl<V: Clone> Named<V> {
-    /// The value of a name, to be changed.
+    /// The value of a name, for changes.
     pub(crate) fn get_mut(&mut self, name: &[u8]) -> Option<&mut V> {
-        // Looked for first: nothing is copied for a name that is not there.
+        // Looked up first: nothing is copied for a missing name.
         self.get(name)?;
         let mut tree = self;
         loop {
@@ -81,7 +83,7 @@ impl<V: Clone> Named<V> {
         }
     }
 
-    /// Adds a name, or gives it another value.
+    /// Adds a name, or replaces its value.
     pub(crate) fn insert(&mut self, name: &[u8], value: V) {
         let Some(node) = &mut self.0 else {
             let (left, right) = (Named(None), Named(None));
@@ -97,13 +99,13 @@ impl<V: Clone> Named<V> {
         self.balance();
     }
 
-    /// Takes a name out.
+    /// Removes a name.
     pub(crate) fn remove(&mut self, name: &[u8]) -> Option<V> {
         self.get(name)?;
         Some(self.take(name))
     }
 
-    /// The same for a name that is there.
+    /// Like [`Named::remove`], for a name that exists.
     fn take(&mut self, name: &[u8]) -> V {
         let node = self.0.as_mut().expect("the name is there").own();
         let value = match name.cmp(&node.name) {
@@ -128,7 +130,7 @@ impl<V: Clone> Named<V> {
         old
     }
 
-    /// Takes the first name of a tree that has one.
+    /// Removes the first name of a tree that is not empty.
     fn take_first(&mut self) -> (Arc<[u8]>, V) {
         let node = self.0.as_mut().expect("the caller has seen that there is one").own();
         if node.left.0.is_some() {
@@ -141,7 +143,7 @@ impl<V: Clone> Named<V> {
         (node.name, node.value)
     }
 
-    /// Restores the balance after one of the subtrees of the root, which is there, has gained or lost one node.
+    /// Restores the balance after a subtree of the root, which exists, has gained or lost a node.
     fn balance(&mut self) {
         let node = self.0.as_mut().expect("a tree that has just been worked on").own();
         let (left, right) = (node.left.len(), node.right.len());
@@ -204,7 +206,7 @@ impl<V> Node<V> {
 
 /// See [`Named::iter`].
 pub(crate) struct Iter<'a, V> {
-    /// The next node, and above it those that come after it.
+    /// The next node, and above it its successors.
     path: Vec<&'a Node<V>>,
 }
 

@@ -1,25 +1,25 @@
-//! Items of hashed trees by ascending hashes, and trees made of items that come so.
+//! Items of hashed trees by ascending hashes, and trees made from such items.
 //!
-//! Every tree of a keyspace is ordered by the same hash, so trees are compared by walking them side by side, page after
-//! page, where looking up the items of one in another would miss the caches for each. Inside a page items have no
-//! order: each page is sorted when the walk comes to it. Items that come by ascending hashes fill one page after the
-//! other, and nothing is moved or split: a set of a million takes about as long to make as to read.
+//! Every tree of a keyspace is ordered by the same hash, so trees are compared by walking them side by side,
+//! page by page. Looking up each item of a tree in another would miss the caches each time. Inside a page
+//! items have no order, so each page is sorted when the walk reaches it. Items by ascending hashes fill page
+//! after page, and nothing is moved or split: making a set of a million takes about as long as reading it.
 
 use super::hashed::{TAGS_FROM, tag};
 use super::page::{PAGE_MAX, Page};
 use super::tree::{ByPosition, Siblings, Tree};
 
-/// Bytes that a page is filled with: the rest is for what comes later.
+/// Bytes that a page is filled with: the rest is for later items.
 const FILL: usize = PAGE_MAX / 8 * 7;
 
-/// Bytes that an item takes beside its own.
+/// Bytes that an item takes in addition to its own.
 const STRIDE: usize = 4;
 
 /// The items of a tree by ascending hashes.
 pub(crate) struct InOrder<'a, H> {
     pages: Box<dyn Iterator<Item = &'a Page> + 'a>,
     hash_of: H,
-    /// Those of the page at hand, the next one last.
+    /// Items of the current page, the next item last.
     items: Vec<(u64, &'a [u8])>,
 }
 
@@ -49,12 +49,12 @@ impl<'a, H: Fn(&[u8]) -> u64> Iterator for InOrder<'a, H> {
     }
 }
 
-/// Makes a tree of items that come by ascending hashes.
+/// Makes a tree from items by ascending hashes.
 pub(crate) struct Builder<T> {
     pages: Siblings<Page>,
-    /// Items of the page to come.
+    /// Items of the next page.
     waiting: Vec<(u64, T)>,
-    /// Bytes that these will take.
+    /// Bytes that these items will take.
     bytes: usize,
 }
 
@@ -63,10 +63,10 @@ impl<T: AsRef<[u8]>> Builder<T> {
         Builder { pages: Vec::new(), waiting: Vec::new(), bytes: 0 }
     }
 
-    /// Adds an item that is not there yet, and whose hash is not less than that of the one before.
+    /// Adds a new item, whose hash is not less than that of the item before.
     pub(crate) fn push(&mut self, hash: u64, item: T) {
         let bytes = item.as_ref().len() + STRIDE;
-        // Items of one hash are in one page.
+        // Items of the same hash are in the same page.
         if self.bytes + bytes > FILL && self.waiting.last().is_some_and(|(last, _)| *last < hash) {
             self.close_page();
         }

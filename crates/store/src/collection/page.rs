@@ -3,20 +3,23 @@
 //! ```text
 //!  0      4      8       10      11      12
 //!  | refs | used | count | class | flags | item 0 | item 1 | ..  free  .. | offsets | tags (if any) |
-//!    u32    u32    u16     u8      u8                            u8 or u16    u16, each from the end downwards
+//!   u32    u32    u16     u8      u8                            u8 or u16    u16, both from the end down
 //! ```
 //!
-//! Items lie one behind the other in the order of their positions, so an item's length is the distance to the next
-//! offset, and a member of 16 bytes costs 18 (20 with a tag, 17 in a page of less than 256 bytes). An even page, the items of which are
-//! all as long as each other, has no offsets: there it costs 16 (18). A page is even until an item of another length comes. Clones share the
-//! block; whoever writes to a shared one gets a copy. A page of several items is at most [`PAGE_MAX`] bytes long, which
-//! is what copying, inserting in the middle and looking for a tag cost at most; an item too long for that has a page of
-//! its own, of any length, which is replaced but never copied for a neighbour's sake.
+//! Items are stored in sequence, in the order of their positions. An item's length is the distance to the
+//! next offset, and a member of 16 bytes costs 18 (20 with a tag, 17 in a page of less than 256 bytes). An
+//! even page, whose items all have the same length, has no offsets: there the member costs 16 (18). A page is
+//! even until an item of another length comes.
 //!
-//! A page may have a head: bytes before the first item that all of its items refer to. Such pages are not split or put
-//! together, since items mean nothing without their head.
+//! Clones share the block; a writer to a shared block gets a copy. A page of several items is at most
+//! [`PAGE_MAX`] bytes long, which bounds the cost of copying, inserting in the middle and looking for a tag.
+//! A longer item has a page of its own, of any length, which is replaced but never copied for a neighbour's
+//! sake.
 //!
-//! A packed page has a single item that is itself made of many, as integers are: it can be changed in part.
+//! A page may have a head: bytes before the first item that all of its items refer to. Such pages are neither
+//! split nor merged, since items mean nothing without their head.
+//!
+//! A packed page has a single item that itself consists of many, such as integers: it can be changed in part.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
@@ -27,10 +30,10 @@ use std::sync::atomic::{AtomicU32, Ordering::*};
 /// Bytes of a page with several items. Inserting in the middle moves half of it, about 40 ns.
 pub(crate) const PAGE_MAX: usize = 4096;
 
-/// Longest item, in bytes. A request is shorter, and so is all that can become an item.
+/// Longest item, in bytes. A request is shorter, and so is any item made from it.
 pub(crate) const ITEM_MAX: usize = u32::MAX as usize;
 
-/// Bytes of items up to which offsets take one byte.
+/// Bytes of items up to which offsets take a byte each.
 const NARROW_MAX: usize = u8::MAX as usize;
 
 const HEADER: usize = size_of::<Header>();
@@ -41,12 +44,12 @@ const ALIGN: usize = 8;
 const TAGGED: u8 = 1;
 /// Offsets take one byte, not two.
 const NARROW: u8 = 2;
-/// The first item does not lie first: what lies before it is the head.
+/// Bytes before the first item are the head.
 const HEADED: u8 = 4;
-/// There is one item, which is many to those who know how to read it.
+/// There is a single item, which consists of many for code that can read it.
 const PACKED: u8 = 8;
-/// There are no offsets: all items are as long as each other, and there is no head. Where there are several, none is empty, or there could
-/// be any number of them.
+/// There are no offsets: all items have the same length, and there is no head. If there are several, none is
+/// empty, since there could be any number of empty items.
 const EVEN: u8 = 16;
 
 #[repr(C)]
@@ -54,7 +57,7 @@ struct Header {
     refs: AtomicU32,
     /// Bytes of items, and of the head.
     used: u32,
-    /// Items.
+    /// Number of items.
     count: u16,
     /// The size of the block, see [`size_of_class`].
     class: u8,
@@ -62,11 +65,12 @@ struct Header {
 }
 const _: () = assert!(HEADER == 12);
 
-/// See the module's text. Cloning shares the block.
+/// See the module's documentation. Cloning shares the block.
 #[repr(transparent)]
 pub(crate) struct Page(NonNull<Header>);
 
-// SAFETY: the count of references is atomic, and a block is changed only by who holds the only reference, exclusively.
+// SAFETY: the reference count is atomic, and only the holder of the only reference changes a block,
+// exclusively.
 unsafe impl Send for Page {}
 // SAFETY: as above: through `&Page` a block is only read.
 unsafe impl Sync for Page {}
@@ -83,7 +87,8 @@ impl Drop for Page {
     #[inline]
     fn drop(&mut self) {
         if self.header().refs.fetch_sub(1, Release) == 1 {
-            // What others did with their clones before they dropped them comes before the block is freed.
+            // Other threads' accesses through their clones, before they dropped them, come before the block
+            // is freed.
             self.header().refs.load(Acquire);
             // SAFETY: the block was allocated with this layout, and the last reference to it is gone.
             unsafe { dealloc(self.0.as_ptr().cast(), layout(self.memory())) }
@@ -91,13 +96,13 @@ impl Drop for Page {
     }
 }
 
-/// Sizes of blocks are the allocator's own steps, four to a doubling, so that nothing is wasted by rounding.
+/// Sizes of blocks are the allocator's own steps, four to a doubling, so that rounding wastes nothing.
 fn size_of_class(class: u8) -> usize {
     let (doubling, quarter) = (class / 4, class as usize % 4);
     (4 + quarter) << doubling << 2
 }
 
-/// The smallest class of at least so many bytes, of which there are 16 at least.
+/// The smallest class of at least `bytes` bytes, 16 at least.
 fn class_of_size(bytes: usize) -> u8 {
     let doubling = bytes.max(16).ilog2() - 4;
     let quarter = (bytes.max(16) >> (doubling + 2)) - 4;
@@ -149,7 +154,7 @@ impl Page {
         assert!(head.len() <= PAGE_MAX, "the first item's offset fits");
         let mut page = Page::of_kind(false, false, items, head.len() + bytes);
         page.write(0, &[head]);
-        // SAFETY: nobody else has the block.
+        // SAFETY: no other reference to the block exists.
         let header = unsafe { page.0.as_mut() };
         header.used = head.len() as u32;
         header.flags |= HEADED;
@@ -160,14 +165,14 @@ impl Page {
     pub(crate) fn packed(item: &[u8]) -> Page {
         let mut page = Page::new(false, item.len());
         page.insert(0, &[item], 0);
-        // SAFETY: nobody else has the block.
+        // SAFETY: no other reference to the block exists.
         unsafe { page.0.as_mut() }.flags |= PACKED;
         page
     }
 
     #[inline]
     fn header(&self) -> &Header {
-        // SAFETY: the block lives as long as a reference to it, and nobody changes it while it is shared.
+        // SAFETY: the block lives as long as a reference to it, and no thread changes it while it is shared.
         unsafe { self.0.as_ref() }
     }
 
@@ -179,11 +184,11 @@ impl Page {
     /// The end of the block, aligned to eight bytes.
     #[inline]
     fn tail(&self) -> *mut u8 {
-        // SAFETY: so long is the block.
+        // SAFETY: the block is this long.
         unsafe { self.base().add(self.memory()) }
     }
 
-    /// Items.
+    /// Number of items.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.header().count as usize
@@ -204,7 +209,7 @@ impl Page {
     pub(crate) fn head(&self) -> &[u8] {
         let len = if self.len() == 0 { self.used() } else { self.start(0) };
         debug_assert!(len <= self.used(), "offsets rise");
-        // SAFETY: so many bytes were written before the first item.
+        // SAFETY: this many bytes were written before the first item.
         unsafe { std::slice::from_raw_parts(self.base().add(HEADER), len) }
     }
 
@@ -223,37 +228,37 @@ impl Page {
         self.header().flags & EVEN != 0
     }
 
-    /// The length of each item of an even page that has one.
+    /// The length of each item of an even page that is not empty.
     #[inline]
     fn even_len(&self) -> usize {
         (self.header().used / u32::from(self.header().count)) as usize
     }
 
-    /// Whether the page is even, and stays so with items of `len` bytes, several in all.
+    /// Returns true if the page is even, and stays even with a further item of `len` bytes, or several.
     #[inline]
     fn stays_even_with(&self, len: usize) -> bool {
         self.is_even() && len > 0 && (self.len() == 0 || self.even_len() == len)
     }
 
-    /// Bytes that each item takes beside its own.
+    /// Bytes that each item takes in addition to its own.
     #[inline]
     pub(crate) fn stride(&self) -> usize {
         stride(self.header().flags)
     }
 
-    /// Bytes per tag; zero where there are none.
+    /// Bytes per tag; zero if there are none.
     #[inline]
     fn tag_width(&self) -> usize {
         if self.is_tagged() { TAG } else { 0 }
     }
 
-    /// Bytes that the items take, and the head.
+    /// Bytes of the items and the head.
     #[inline]
     pub(crate) fn used(&self) -> usize {
         self.header().used as usize
     }
 
-    /// Bytes that the items, tags, offsets and header take.
+    /// Bytes of the items, tags, offsets and header.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         HEADER + self.used() + self.len() * self.stride()
@@ -265,20 +270,21 @@ impl Page {
         size_of_class(self.header().class)
     }
 
-    /// Whether `parts`, put together, fit as one more item into a page of ordinary size.
+    /// Returns true if an item made of `parts` fits into this page within [`PAGE_MAX`].
     #[inline]
     pub(crate) fn has_room(&self, parts: &[&[u8]]) -> bool {
         self.bytes_with(len_of(parts)) <= PAGE_MAX
     }
 
-    /// Bytes that the items, tags, offsets and header would take with an item of `len` bytes more, in a page that is not narrow.
+    /// Bytes of the items, tags, offsets and header with a further item of `len` bytes, in a page that is not
+    /// narrow.
     #[inline]
     pub(crate) fn bytes_with(&self, len: usize) -> usize {
         let stride = if self.stays_even_with(len) { self.stride() } else { self.wide_stride() };
         HEADER + self.used() + len + (self.len() + 1) * stride
     }
 
-    /// Bytes that they would take with the items of another page.
+    /// Bytes of the page with the items of another page.
     pub(crate) fn bytes_with_all_of(&self, other: &Page) -> usize {
         let stride = if self.stays_even_with_all_of(other) { self.stride() } else { self.wide_stride() };
         HEADER + self.used() + other.used() + (self.len() + other.len()) * stride
@@ -293,7 +299,8 @@ impl Page {
         stride(self.header().flags & !(NARROW | EVEN))
     }
 
-    /// Whether `parts`, put together, fit as one more item into a page of ordinary size that has these items of this one.
+    /// Returns true if an item made of `parts` fits into a page of these items of this page, within
+    /// [`PAGE_MAX`].
     pub(crate) fn has_room_in(&self, items: Range<usize>, parts: &[&[u8]]) -> bool {
         let used = if items.is_empty() { 0 } else { self.bounds(items.end - 1).1 - self.start(items.start) };
         let len = len_of(parts);
@@ -301,7 +308,7 @@ impl Page {
         HEADER + used + len + (items.len() + 1) * stride <= PAGE_MAX
     }
 
-    /// Whether `parts`, put together, can take the place of an item here, in a page of ordinary size.
+    /// Returns true if an item made of `parts` can replace the item here, within [`PAGE_MAX`].
     #[inline]
     pub(crate) fn has_room_instead(&self, at: usize, parts: &[&[u8]]) -> bool {
         let (old, new) = (self.get(at).len(), len_of(parts));
@@ -309,19 +316,19 @@ impl Page {
         stays || HEADER + self.used() - old + new + self.len() * self.wide_stride() <= PAGE_MAX
     }
 
-    /// Whether nobody shares the block.
+    /// Returns true if no other reference shares the block.
     #[inline]
     pub(crate) fn is_own(&self) -> bool {
         self.refs() == 1
     }
 
-    /// How many references to the page there are.
+    /// Number of references to the page.
     #[inline]
     pub(crate) fn refs(&self) -> u32 {
         self.header().refs.load(Acquire)
     }
 
-    /// The tags, last item first; empty where there are none.
+    /// The tags, last item first; empty if there are none.
     #[inline]
     pub(crate) fn tags(&self) -> &[u16] {
         if !self.is_tagged() {
@@ -331,11 +338,11 @@ impl Page {
         unsafe { std::slice::from_raw_parts(self.tail().cast::<u16>().sub(self.len()), self.len()) }
     }
 
-    /// The offsets and the tags, which end the block.
+    /// The offsets and the tags, at the end of the block.
     #[inline]
     pub(crate) fn index(&self) -> &[u8] {
         let len = self.len() * self.stride();
-        // SAFETY: so many bytes of offsets and tags end the block.
+        // SAFETY: this many bytes of offsets and tags end the block.
         unsafe { std::slice::from_raw_parts(self.tail().sub(len), len) }
     }
 
@@ -350,15 +357,15 @@ impl Page {
         if self.is_even() {
             return at * self.even_len();
         }
-        // SAFETY: `count` offsets lie before the tags, the first one last; two bytes wide ones are aligned, since tags
-        // are as wide.
+        // SAFETY: `count` offsets lie before the tags, the first offset last; offsets of two bytes are
+        // aligned, since tags are as wide.
         unsafe {
             let end = self.tail().sub(self.len() * self.tag_width());
             if self.is_narrow() { *end.sub(at + 1) as usize } else { *end.cast::<u16>().sub(at + 1) as usize }
         }
     }
 
-    /// Where an item begins and ends.
+    /// Start and end of an item.
     #[inline]
     fn bounds(&self, at: usize) -> (usize, usize) {
         assert!(at < self.len(), "a position inside");
@@ -369,12 +376,13 @@ impl Page {
         (self.start(at), if at + 1 == self.len() { self.used() } else { self.start(at + 1) })
     }
 
-    /// The item at a position, which is there. Panics otherwise.
+    /// The item at a position. Panics if there is none.
     #[inline]
     pub(crate) fn get(&self, at: usize) -> &[u8] {
         let (start, end) = self.bounds(at);
         debug_assert!(start <= end && end <= self.used(), "offsets rise");
-        // SAFETY: offsets rise and end at `used`, which lies inside the block; so do multiples of its share.
+        // SAFETY: offsets rise and end at `used`, which lies inside the block; so do multiples of an even
+        // page's length.
         unsafe { std::slice::from_raw_parts(self.base().add(HEADER + start), end - start) }
     }
 
@@ -395,9 +403,10 @@ impl Page {
         rest.iter().rposition(|one| *one == tag).map(|index| tags.len() - 1 - index)
     }
 
-    // Writing. All of these make the block this reference's own first.
+    // Writing. All of these first make the block this reference's own.
 
-    /// Makes the block this reference's own, with room for so many more items and bytes, and even or not; it may be copied for any.
+    /// Makes the block this reference's own, with room for `items` more items of `bytes` bytes, even or not;
+    /// copies it if necessary.
     fn own(&mut self, items: usize, bytes: usize, even: bool) {
         let used = self.used() + bytes;
         let stays = even == self.is_even();
@@ -408,12 +417,12 @@ impl Page {
         }
     }
 
-    /// A copy with room for so many items and bytes of them in all.
+    /// A copy with room for `items` items of `bytes` bytes in all.
     fn copied(&self, items: usize, bytes: usize, even: bool) -> Page {
         let mut copy = Page::of_kind(self.is_tagged(), even, items, bytes);
         let (used, count) = (self.used(), self.len());
-        // SAFETY: both blocks hold `used` bytes behind the header, and tags at their ends; the copy has room for as many
-        // of both, and nobody else has it.
+        // SAFETY: both blocks hold `used` bytes behind the header, and tags at their ends; the copy has room
+        // for both, and no other reference to it exists.
         unsafe {
             copy.base().add(HEADER).copy_from_nonoverlapping(self.base().add(HEADER), used);
             let tags = count * self.tag_width();
@@ -429,7 +438,7 @@ impl Page {
         copy
     }
 
-    /// Sets an offset in a block that is ours, and not even.
+    /// Sets an offset in a block that is this reference's own, and not even.
     fn set_start(&mut self, at: usize, start: usize) {
         assert!(at < self.len(), "a position inside");
         // SAFETY: as in `start`.
@@ -443,15 +452,15 @@ impl Page {
         }
     }
 
-    /// Gives memory back after much has been removed.
+    /// Frees memory after much has been removed.
     fn shrink(&mut self) {
         if self.bytes() * 2 < self.memory() {
             *self = self.copied(self.len(), self.used(), self.is_even());
         }
     }
 
-    /// Makes room for `len` bytes in place of those from `start` to `end`, and moves the offsets from position `from` on.
-    /// The block is this reference's own, and large enough.
+    /// Makes room for `len` bytes in place of the bytes from `start` to `end`, and moves the offsets from
+    /// position `from` on. The block is this reference's own, and large enough.
     fn shift(&mut self, start: usize, end: usize, len: usize, from: usize) {
         let used = self.used();
         debug_assert!(start <= end && end <= used);
@@ -460,8 +469,8 @@ impl Page {
         }
         let count = self.len();
         let change = len.wrapping_sub(end - start);
-        // SAFETY: the block is ours and large enough for `used - (end - start) + len` bytes of items. Offsets lie as
-        // `start` says, those from `from` on lowest.
+        // SAFETY: the block is ours and large enough for `used - (end - start) + len` bytes of items. Offsets
+        // lie as in `start`, with those from `from` on lowest.
         unsafe {
             let base = self.base().add(HEADER);
             base.add(start + len).copy_from(base.add(end), used - end);
@@ -477,20 +486,20 @@ impl Page {
         }
     }
 
-    /// Inserts an item, the parts of which are given, so that it is at position `at` afterwards. The caller sees to it
-    /// that a page of several items stays below 64 KiB.
+    /// Inserts an item made of `parts` at position `at`. The caller ensures that a page of several items
+    /// stays below 64 KiB.
     pub(crate) fn insert(&mut self, at: usize, parts: &[&[u8]], tag: u16) {
         self.insert_by(at, len_of(parts), tag, |space| parts.iter().for_each(|part| space.put(part)));
     }
 
-    /// The same for an item of `len` bytes that `fill` puts in its place.
+    /// Like [`Page::insert`], for an item of `len` bytes that `fill` writes.
     #[inline]
     pub(crate) fn insert_by(&mut self, at: usize, len: usize, tag: u16, fill: impl FnOnce(&mut Space<'_>)) {
         let count = self.len();
         assert!(at <= count && count < u16::MAX as usize, "a position inside, and a count that fits");
         assert!(self.used() + len <= ITEM_MAX, "lengths fit, also of what stands before the items");
         assert!(count == 0 || self.used() + len <= u16::MAX as usize, "offsets fit");
-        // One item alone is even.
+        // A single item is even.
         let even = self.is_even() && (self.stays_even_with(len) || count == 0);
         self.own(1, len, even);
         let start = if at == count { self.used() } else { self.start(at) };
@@ -511,12 +520,13 @@ impl Page {
         parts.iter().for_each(|part| space.put(part));
     }
 
-    /// Makes place for an offset and a tag at position `at`, and counts the item.
+    /// Makes room for an offset and a tag at position `at`, and counts the item.
     fn open_tail(&mut self, at: usize, tag: u16) {
         let (count, tag_width) = (self.len(), self.tag_width());
         let width = self.stride() - tag_width;
-        // SAFETY: the block is ours, with room for one more offset and tag below. Offsets and tags lie in descending
-        // order, so those from `at` on are the lower ones: they move down by one more. Lowest first.
+        // SAFETY: the block is ours, with room for a further offset and tag below. Offsets and tags lie in
+        // descending order, so the entries from `at` on are the lower ones: they move down by one more.
+        // Lowest first.
         unsafe {
             let offsets = self.tail().sub(count * self.stride());
             offsets.sub(tag_width + width).copy_from(offsets, (count - at) * width);
@@ -531,7 +541,7 @@ impl Page {
         }
     }
 
-    /// Puts another item in the place of one.
+    /// Replaces an item by another.
     pub(crate) fn replace(&mut self, at: usize, parts: &[&[u8]]) {
         let (start, end) = self.bounds(at);
         let len = len_of(parts);
@@ -554,7 +564,7 @@ impl Page {
         self.shrink();
     }
 
-    /// Puts `bytes` in the place of a part of a packed page's item.
+    /// Replaces a part of a packed page's item by `bytes`.
     pub(crate) fn splice(&mut self, part: Range<usize>, bytes: &[u8]) {
         assert!(self.is_packed() && part.start <= part.end && part.end <= self.used(), "a part of the item");
         let (old, new) = (part.len(), bytes.len());
@@ -567,7 +577,7 @@ impl Page {
         }
     }
 
-    /// Writes over a part of an item, which lies inside.
+    /// Overwrites a part of an item, which lies inside.
     pub(crate) fn patch(&mut self, at: usize, offset: usize, bytes: &[u8]) {
         let (start, end) = self.bounds(at);
         assert!(offset + bytes.len() <= end - start, "inside the item");
@@ -591,7 +601,7 @@ impl Page {
         self.shift(start, end, 0, to);
         let (count, tag_width, gone) = (self.len(), self.tag_width(), to - from);
         let width = self.stride() - tag_width;
-        // SAFETY: the block is ours; offsets and tags lie as `open_tail` says, and move up. Highest first.
+        // SAFETY: the block is ours; offsets and tags lie as in `open_tail`, and move up. Highest first.
         unsafe {
             if tag_width > 0 {
                 let tags = self.tail().cast::<u16>().sub(count);
@@ -610,14 +620,14 @@ impl Page {
         self.shrink();
     }
 
-    /// Takes the items from `at` on out into a page of their own.
+    /// Moves the items from `at` on to a page of their own.
     pub(crate) fn split_off(&mut self, at: usize) -> Page {
         let right = self.of(self.is_tagged(), (at..self.len()).map(|at| self.numbered(at)));
         self.remove(at, self.len());
         right
     }
 
-    /// Appends the items of another page, which is tagged if this one is.
+    /// Appends the items of another page, which is tagged if this page is.
     pub(crate) fn append(&mut self, other: &Page) {
         assert!(!self.is_headed() && !other.is_headed(), "items stay with their head");
         self.own(other.len(), other.used(), self.stays_even_with_all_of(other));
@@ -627,7 +637,7 @@ impl Page {
         }
     }
 
-    /// Takes the items that `goes` chooses out into a page of their own; both keep their order.
+    /// Moves the items chosen by `goes` to a page of their own; both pages keep their order.
     pub(crate) fn take_out(&mut self, goes: &[bool]) -> Page {
         let chosen = |which: bool| {
             let all = (0..self.len()).filter(move |at| goes[*at] == which);
@@ -662,13 +672,13 @@ impl Page {
     }
 
     /// # Safety
-    /// `raw` comes from `into_raw`, and stands for one reference.
+    /// `raw` comes from `into_raw`, and stands for a reference.
     pub(crate) unsafe fn from_raw(raw: NonNull<u8>) -> Page {
         Page(raw.cast())
     }
 }
 
-/// Where the bytes of an item are to be put.
+/// The destination of an item's bytes.
 pub(crate) struct Space<'p> {
     at: *mut u8,
     left: usize,
@@ -686,7 +696,7 @@ impl Space<'_> {
     #[inline]
     pub(crate) fn put(&mut self, bytes: &[u8]) {
         assert!(bytes.len() <= self.left, "no more bytes than were announced");
-        // SAFETY: so many bytes are left, which lie in a block that nobody else sees.
+        // SAFETY: this many bytes are left, in a block that no other reference sees.
         unsafe {
             self.at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             self.at = self.at.add(bytes.len());
@@ -696,7 +706,7 @@ impl Space<'_> {
 }
 
 impl Drop for Space<'_> {
-    /// What has not been filled, because of a panic, must not be read as it is.
+    /// Zeroes the bytes that a panic has left unfilled, so that they are not read as they are.
     #[inline]
     fn drop(&mut self) {
         // SAFETY: as in `put`.
@@ -704,7 +714,7 @@ impl Drop for Space<'_> {
     }
 }
 
-/// Bytes that each item takes beside its own in a page with these flags.
+/// Bytes that each item takes in addition to its own, in a page with these flags.
 #[inline]
 fn stride(flags: u8) -> usize {
     let offset = match flags & (NARROW | EVEN) {
@@ -715,7 +725,7 @@ fn stride(flags: u8) -> usize {
     offset + if flags & TAGGED != 0 { TAG } else { 0 }
 }
 
-/// Bytes of an ordinary page of so many items of `bytes` bytes in all.
+/// Bytes of an ordinary page of `items` items of `bytes` bytes in all.
 #[inline]
 pub(crate) fn bytes_of(tagged: bool, items: usize, bytes: usize) -> usize {
     HEADER + bytes + items * stride(if tagged { TAGGED } else { 0 })
@@ -757,7 +767,7 @@ mod tests {
             let mut page =
                 if is_headed { Page::with_head(&head, 0, 0) } else { Page::new(round % 2 == 0, 0) };
             let mut plain = Plain::new();
-            // Of one length but for a few, in some rounds.
+            // In some rounds, nearly all items have the same length.
             let (usual, others) = [(0, 100), (16, 1), (1, 1), (16, 20), (5, 0)][random.below(5)];
             let mut clones: Vec<(Page, Plain)> = Vec::new();
             for _ in 0..if cfg!(miri) { 60 } else { 500 } {

@@ -1,7 +1,8 @@
-//! The root of a collection: eight bytes that an entry keeps, and what they stand for.
+//! The root of a collection: the eight bytes that an entry keeps, and their meaning.
 //!
-//! Either one tree, which for a small collection is one page, or two that belong together: the items in order and the
-//! members by hash of a large sorted set, the fields and the deadlines of a hash whose fields expire.
+//! A root is either a single tree, which is a page for a small collection, or two trees that belong together:
+//! the items in order and the members by hash of a large sorted set, or the fields and the deadlines of a
+//! hash whose fields expire.
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -10,14 +11,14 @@ use std::ptr::NonNull;
 use super::shared::Shared;
 use super::tree::Tree;
 
-/// Two trees of one collection.
+/// The two trees of a collection.
 #[derive(Clone)]
 pub(crate) struct Twin {
     pub(crate) main: Tree,
     pub(crate) side: Tree,
 }
 
-/// See the module's text: a `Tree`, or a `Shared<Twin>` when bit 1 is set.
+/// See the module's documentation: a `Tree`, or a `Shared<Twin>` if bit 1 is set.
 #[repr(transparent)]
 pub(crate) struct Root(NonNull<u8>, PhantomData<(Tree, Shared<Twin>)>);
 
@@ -68,7 +69,7 @@ impl Root {
     pub(crate) fn view(&self) -> View<'_> {
         if self.is_twin() {
             let twin: *const Twin = &**self.twin();
-            // SAFETY: what the reference refers to lives as long as `self`.
+            // SAFETY: the twin lives as long as `self`.
             View::Two(unsafe { &*twin })
         } else {
             // SAFETY: `Root` and `Tree` are both nothing but the pointer.
@@ -87,11 +88,11 @@ impl Root {
         let raw = ManuallyDrop::into_inner(twin).into_raw().map_addr(|address| address | TWIN);
         // The old pointer's reference went with `twin`; nothing is dropped here.
         self.0 = raw;
-        // SAFETY: it is the own twin of `self`, borrowed exclusively as long as that is.
+        // SAFETY: it is the own twin of `self`, borrowed exclusively as long as `self` is.
         ViewMut::Two(unsafe { &mut *own })
     }
 
-    /// The tree of the items, of which a twin has a second one.
+    /// The tree of the items; a twin has a second tree.
     #[inline]
     pub(crate) fn main(&self) -> &Tree {
         match self.view() {
@@ -100,7 +101,7 @@ impl Root {
         }
     }
 
-    /// Items.
+    /// Number of items.
     #[inline]
     pub(crate) fn len(&self) -> u64 {
         self.main().len()
@@ -118,7 +119,7 @@ impl Root {
         match self.view() {
             View::One(tree) => tree.shared_memory(owners),
             View::Two(twin) => {
-                // A tree below a twin that is shared has one reference all the same.
+                // A tree below a shared twin still has a single reference.
                 let owners = if self.twin().refs() > owners { 0 } else { 1 };
                 twin.main.shared_memory(owners) + twin.side.shared_memory(owners)
             }
@@ -135,12 +136,12 @@ impl Root {
         self.main().memory_up_to(max)
     }
 
-    /// Whether no other root shares the whole value.
+    /// Returns true if no other root shares the whole value.
     pub(crate) fn is_own(&self) -> bool {
         if self.is_twin() { self.twin().is_own() } else { self.main().is_own() }
     }
 
-    /// Nodes that dropping this would visit at most, about.
+    /// Approximate maximum number of nodes that dropping the root visits.
     pub(crate) fn weight(&self) -> usize {
         match self.view() {
             View::One(tree) => tree.weight(),
@@ -148,7 +149,7 @@ impl Root {
         }
     }
 
-    /// Whether both are one; see [`Tree::is_same`].
+    /// Returns true if both share the whole value; see [`Tree::is_same`].
     pub(crate) fn is_same(&self, other: &Root) -> bool {
         self.0 == other.0
     }
@@ -160,7 +161,7 @@ impl Root {
     }
 
     /// # Safety
-    /// `raw` comes from `into_raw`, and stands for one reference.
+    /// `raw` comes from `into_raw`, and stands for a reference.
     pub(crate) unsafe fn from_raw(raw: NonNull<u8>) -> Root {
         Root(raw, PhantomData)
     }
@@ -183,7 +184,8 @@ impl Drop for Root {
         if self.is_twin() {
             drop(ManuallyDrop::into_inner(self.twin()));
         } else {
-            // SAFETY: this is dropped now, so the tree made of its pointer has the only claim to its reference.
+            // SAFETY: `self` is dropped now, so the tree made of its pointer has the only claim to its
+            // reference.
             drop(unsafe { Tree::from_raw(self.0) });
         }
     }

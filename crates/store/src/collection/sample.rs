@@ -1,6 +1,6 @@
-//! Choosing members at random: every choice of so many is as likely as any other.
+//! Random samples of members: all choices of the same size are equally likely.
 
-/// Random numbers for one command (SplitMix64): for sampling, not for secrets.
+/// Random numbers for a command (SplitMix64): for sampling, not for secrets.
 pub struct Dice(u64);
 
 impl Dice {
@@ -17,10 +17,11 @@ impl Dice {
         ((u128::from(mixed ^ mixed >> 31) * u128::from(end)) >> 64) as u64
     }
 
-    /// So many different positions below `len`, which is not less; they ascend.
+    /// `count` distinct positions below `len`, ascending; `count` is at most `len`.
     ///
-    /// Few are drawn one by one, and once more where one comes twice. Of many, each position is taken with the chance
-    /// that leaves as many for the rest as are needed (Knuth's algorithm S). Both take time by the count alone.
+    /// A small sample is drawn position by position, and duplicates are drawn anew. For a large sample, each
+    /// position is taken with the probability that leaves as many for the rest as are needed (Knuth's
+    /// algorithm S). Both take time in proportion to the count.
     pub fn positions(&mut self, count: u64, len: u64) -> Vec<u64> {
         assert!(count <= len, "no more than there are");
         let mut chosen = Vec::with_capacity(count as usize);
@@ -34,7 +35,7 @@ impl Dice {
             return chosen;
         }
         while (chosen.len() as u64) < count {
-            // As if they were drawn one after the other: there are never too many.
+            // As if drawn in sequence: there are never too many.
             let missing = count - chosen.len() as u64;
             chosen.extend((0..missing).map(|_| self.below(len)));
             chosen.sort_unstable();
@@ -43,7 +44,7 @@ impl Dice {
         chosen
     }
 
-    /// Brings things into a random order.
+    /// Shuffles things.
     pub fn shuffle<T>(&mut self, things: &mut [T]) {
         for at in (1..things.len()).rev() {
             things.swap(at, self.below(at as u64 + 1) as usize);
@@ -51,7 +52,7 @@ impl Dice {
     }
 }
 
-/// Up to one in so many is few: hardly any is drawn twice.
+/// A sample of up to 1 / `FEW` of the positions is small: hardly any is drawn twice.
 const FEW: u64 = 8;
 
 #[cfg(test)]
@@ -79,7 +80,7 @@ mod tests {
         }
     }
 
-    /// Chi-square of the pairs drawn from `len`: each is as likely as any other.
+    /// Chi-square of the pairs drawn from `len`: all are equally likely.
     #[test]
     fn every_choice_is_as_likely_as_any_other() {
         let mut dice = dice();

@@ -1,7 +1,7 @@
-//! Sets: members by hash; or, while they are integers and few, packed integers in their order (see [`super::ints`]).
+//! Sets: members by hash, or packed integers in ascending order while they are few (see [`super::ints`]).
 //!
-//! An empty set becomes one of integers with its first member, if that is one, and an ordinary one for ever with the
-//! first that is not, or when there are too many.
+//! The first member of an empty set decides the form: an integer makes it packed. With the first other
+//! member, or with too many integers, it becomes an ordinary set for good.
 
 mod algebra;
 mod member;
@@ -19,7 +19,7 @@ use super::share::Share;
 use super::tree::{self, Tree};
 use crate::Hasher;
 
-/// See the module's text. Members are at most [`super::ELEMENT_MAX`] bytes long.
+/// See the module's documentation. Members are at most [`super::ELEMENT_MAX`] bytes long.
 #[repr(transparent)]
 #[derive(Clone)]
 pub struct Set(pub(super) Tree);
@@ -39,7 +39,8 @@ impl Set {
         self.0.page().and_then(Ints::of)
     }
 
-    /// Whether the members are packed integers; others may all be integers, too.
+    /// Returns true if the members are packed integers; the members of an ordinary set may all be integers,
+    /// too.
     pub fn is_packed(&self) -> bool {
         self.ints().is_some()
     }
@@ -52,7 +53,7 @@ impl Set {
         }
     }
 
-    /// Asks the memory for what looking up these members will read, and says how many it has found; see
+    /// Prefetches the memory that looking up these members will read, and returns the number found; see
     /// [`crate::ahead`].
     pub(crate) fn prefetch(&self, hasher: &Hasher, members: &[&[u8]]) -> usize {
         self.0.prefetch_hashed(members.iter().map(|member| hasher.hash(member)))
@@ -62,7 +63,7 @@ impl Set {
         self.0.find(&mut ByHash::new(hash, |item: &[u8]| item == member)).found
     }
 
-    /// Adds a member; `false` when it is there already.
+    /// Adds a member; returns false if it exists already.
     pub fn insert(&mut self, hasher: &Hasher, member: &[u8]) -> bool {
         if let Some(page) = self.0.page_mut()
             && (page.is_packed() || page.len() == 0)
@@ -96,7 +97,7 @@ impl Set {
         self.0 = tree;
     }
 
-    /// Turns ordinary members into packed integers, if that is what they are.
+    /// Turns ordinary members into packed integers, if all are integers.
     fn pack(&mut self) {
         if self.len() == 0 || self.len() > ints::INTS_MAX as u64 || self.is_packed() {
             return;
@@ -108,7 +109,7 @@ impl Set {
         }
     }
 
-    /// Removes a member; `false` when it is not there.
+    /// Removes a member; returns false if it does not exist.
     pub fn remove(&mut self, hasher: &Hasher, member: &[u8]) -> bool {
         if self.is_packed() {
             let page = self.0.page_mut().expect("packed integers are one page");
@@ -123,8 +124,8 @@ impl Set {
         })
     }
 
-    /// The member at a position: members have no order that means anything, but each has one position, so that one
-    /// chosen at random is a fair choice.
+    /// The member at a position. The order is meaningless, but each member has exactly one position, so a
+    /// random position is a fair choice.
     pub fn get(&self, at: u64) -> Option<Member<'_>> {
         match self.ints() {
             Some(ints) => (at < ints.len() as u64).then(|| Member::integer(ints.get(at as usize))),
@@ -132,7 +133,7 @@ impl Set {
         }
     }
 
-    /// A share of the member at a position, which is there and is not a packed integer. Panics otherwise.
+    /// A share of the member at a position. Panics if there is none, or if it is a packed integer.
     pub fn share(&self, at: u64) -> Share {
         assert!(!self.is_packed(), "integers are short");
         let spot = self.0.spot(at);
@@ -147,7 +148,7 @@ impl Set {
                 ints::remove_range(page, range.start as usize..range.end as usize);
                 Cut::default()
             }
-            // The whole page is one item.
+            // The whole page is a single item.
             Some(_) => Cut(self.0.remove_range(0..1)),
             None => Cut(self.0.remove_range(range)),
         }
@@ -162,13 +163,13 @@ impl Set {
         positions.iter().rev().for_each(|at| ints::remove_range(page, *at as usize..*at as usize + 1));
     }
 
-    /// All that is in it, to be freed.
+    /// The whole content, to be freed.
     pub fn into_cut(self) -> Cut {
         Cut(vec![self.0])
     }
 
-    /// All members: integers that are packed in ascending order, others in the order in which they came while the set
-    /// is small.
+    /// All members: packed integers in ascending order, ordinary members in the order of insertion while the
+    /// set is small.
     pub fn iter(&self) -> Iter<'_> {
         match self.ints() {
             Some(ints) => Iter(Walk::Ints(ints, 0)),
@@ -176,7 +177,7 @@ impl Set {
         }
     }
 
-    /// All members where they lie. They are not packed; panics otherwise.
+    /// All members in place. Panics if they are packed.
     pub fn unpacked(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         assert!(!self.is_packed(), "the caller has unpacked them");
         self.0.iter()
@@ -189,14 +190,14 @@ impl Set {
                 self.iter().for_each(|member| each(&member));
                 return 0;
             }
-            // By hashes as well: the set may become a tree before the walk goes on.
+            // By hashes as well: the set may become a tree before the walk continues.
             let members = self.iter().map(|member| (hasher.hash(&member), member));
             return Scan::new(cursor, count).go_over(members, |member| each(&member)).unwrap_or(0);
         }
         hashed::scan(&self.0, cursor, count, |item| hasher.hash(item), each)
     }
 
-    /// Bytes of memory, counted up to `max`: the time it takes is bounded by that.
+    /// Bytes of memory, counted up to `max`, which bounds the time.
     pub fn memory_up_to(&self, max: usize) -> usize {
         self.0.memory_up_to(max)
     }
@@ -209,18 +210,19 @@ impl Set {
         self.0.weight()
     }
 
-    /// Two sets that are one have the same address, and two that are not have not.
+    /// Two sets have the same address exactly if they share the whole value.
     fn address(&self) -> usize {
         self.0.address()
     }
 
-    /// Whether both are one, and so nothing was written to either since one was cloned from the other.
+    /// Returns true if both share the whole value, so neither was written to since it was cloned.
     pub fn is_same(&self, other: &Set) -> bool {
         self.0.is_same(&other.0)
     }
 }
 
-/// Adds a member to a page of packed integers, or an empty one; `Full`: it has to become one of ordinary members first.
+/// Adds a member to an empty page or a page of packed integers; `Full`: it must become a page of ordinary
+/// members first.
 fn insert_packed(page: &mut Page, member: &[u8]) -> Added {
     let Some(value) = parse_i64(member) else { return Added::Full };
     if page.is_packed() {
@@ -236,7 +238,7 @@ pub struct Iter<'a>(Walk<'a>);
 #[expect(clippy::large_enum_variant, reason = "it lives on the stack, and not for long")]
 enum Walk<'a> {
     Tree(tree::Iter<'a>),
-    /// The next one's position.
+    /// The integers, and the position of the next.
     Ints(Ints<'a>, usize),
 }
 

@@ -1,7 +1,7 @@
-//! A reference-counted value that its owner may change in place while nobody shares it.
+//! A reference-counted value that its owner may change in place while it is not shared.
 //!
-//! Like `Arc`, without weak references: that makes asking whether it is shared one load, where `Arc::get_mut` needs an
-//! atomic exchange, and it is asked at each level of a tree for each write.
+//! Like `Arc`, without weak references. So the test for sharing is a single load, where `Arc::get_mut` needs
+//! an atomic exchange; each write makes the test at each level of a tree.
 
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -12,10 +12,11 @@ struct Inner<T> {
     value: T,
 }
 
-/// See the module's text. Cloning shares the value.
+/// See the module's documentation. Cloning shares the value.
 pub(crate) struct Shared<T>(NonNull<Inner<T>>);
 
-// SAFETY: as for `Arc`: the count is atomic, and values are changed only by who holds the only reference, exclusively.
+// SAFETY: as for `Arc`: the count is atomic, and only the holder of the only reference changes a value,
+// exclusively.
 unsafe impl<T: Send + Sync> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for Shared<T> {}
@@ -28,21 +29,21 @@ impl<T> Shared<T> {
 
     #[inline]
     fn inner(&self) -> &Inner<T> {
-        // SAFETY: it lives as long as a reference to it.
+        // SAFETY: the block lives as long as a reference to it.
         unsafe { self.0.as_ref() }
     }
 
-    /// Whether nobody else refers to the value.
+    /// Returns true if this is the only reference to the value.
     pub(crate) fn is_own(&self) -> bool {
         self.refs() == 1
     }
 
-    /// How many references to the value there are.
+    /// Number of references to the value.
     pub(crate) fn refs(&self) -> u32 {
         self.inner().refs.load(Acquire)
     }
 
-    /// Whether both refer to the same value.
+    /// Returns true if both refer to the same value.
     pub(crate) fn is_same(&self, other: &Shared<T>) -> bool {
         self.0 == other.0
     }
@@ -54,26 +55,27 @@ impl<T> Shared<T> {
     }
 
     /// # Safety
-    /// `raw` comes from `into_raw` of the same type, and stands for one reference.
+    /// `raw` comes from `into_raw` of the same type, and stands for a reference.
     pub(crate) unsafe fn from_raw(raw: NonNull<u8>) -> Shared<T> {
         Shared(raw.cast())
     }
 }
 
 impl<T: Clone> Shared<T> {
-    /// The value, to be changed; a copy of it when it is shared.
+    /// The value, for changes; a shared value is copied first.
     #[inline]
     pub(crate) fn own(&mut self) -> &mut T {
         if !self.is_own() {
             *self = Shared::new(T::clone(self));
         }
-        // SAFETY: this is the only reference, and it is borrowed exclusively, so no other can come into being.
+        // SAFETY: this is the only reference, and it is borrowed exclusively, so no other can come into
+        // being.
         unsafe { &mut self.0.as_mut().value }
     }
 }
 
 impl<T: Clone> Shared<T> {
-    /// The value without the reference; a copy of it when it is shared.
+    /// The value without the reference; a copy if it is shared.
     pub(crate) fn into_value(self) -> T {
         if !self.is_own() {
             return T::clone(&self);
@@ -105,7 +107,8 @@ impl<T> Clone for Shared<T> {
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
         if self.inner().refs.fetch_sub(1, Release) == 1 {
-            // What others did with their clones before they dropped them comes before the value is dropped.
+            // Other threads' accesses through their clones, before they dropped them, come before the value
+            // is dropped.
             self.inner().refs.load(Acquire);
             // SAFETY: it was made by `Box` in `new`, and the last reference is gone.
             drop(unsafe { Box::from_raw(self.0.as_ptr()) });

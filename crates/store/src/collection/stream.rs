@@ -1,7 +1,7 @@
 //! Streams: entries in the order of their ids, and the consumer groups that read them.
 //!
-//! Entries lie in a tree of pages whose bounds are ids ([`entries`]), groups in a balanced tree of names ([`group`]). All
-//! of it is shared by a clone, and copied by who writes afterwards, piece by piece.
+//! Entries lie in a tree of pages whose bounds are ids ([`entries`]), groups in a balanced tree of names
+//! ([`group`]). A clone shares all of it, and a later write copies the parts that it changes.
 
 mod codec;
 mod entries;
@@ -23,22 +23,22 @@ use super::shared::Shared;
 use super::{Collection, Cut, raw};
 use crate::entry::Kind;
 
-/// Where counters of streams and groups stay: clients and RDB files know them as signed numbers.
+/// Maximum value of the counters of streams and groups: clients and RDB files treat them as signed numbers.
 pub const COUNT_MAX: u64 = i64::MAX as u64;
 
-/// Most bytes of names and values of one entry, as in Redis.
+/// Maximum bytes of names and values of an entry, as in Redis.
 pub const ENTRY_MAX: usize = 1 << 30;
 
-/// Most names and values of one entry: more than a request of 4 GiB has room for, and few enough that an entry of them, at two bytes
-/// for each in a packed block, stays below that as well.
+/// Maximum number of names and values of an entry. A request of 4 GiB has no room for more, and an entry of
+/// this many, at two bytes each in a packed block, stays below 4 GiB as well.
 pub const PARTS_MAX: usize = 1 << 30;
 
-/// A counter after one more.
+/// A counter, incremented.
 pub fn one_more(count: u64) -> u64 {
     count.saturating_add(1).min(COUNT_MAX)
 }
 
-/// See the module's text. An entry has at most [`ENTRY_MAX`] bytes of names and values.
+/// See the module's documentation. An entry has at most [`ENTRY_MAX`] bytes of names and values.
 #[derive(Clone)]
 pub struct Stream(Shared<Body>);
 
@@ -46,7 +46,7 @@ pub struct Stream(Shared<Body>);
 struct Body {
     log: Log,
     groups: Named<Group>,
-    /// Something has been done to it: it is there, even if there is nothing in it.
+    /// The stream has been written to, so it exists, even if it is empty.
     exists: bool,
 }
 
@@ -57,7 +57,7 @@ impl Collection for Stream {
         Stream(Shared::new(Body { log: Log::new(), groups: Named::default(), exists: false }))
     }
 
-    /// Only before anything has been done to it: what has no entries is a stream as well.
+    /// Only before the first write: a stream without entries exists as well.
     fn is_empty(&self) -> bool {
         !self.0.exists
     }
@@ -87,13 +87,13 @@ impl Stream {
         &self.0.log.entries
     }
 
-    /// Entries.
+    /// Number of entries.
     #[expect(clippy::len_without_is_empty, reason = "`Collection` has it, and it means something else")]
     pub fn len(&self) -> u64 {
         self.entries().len()
     }
 
-    // Writing. All of these make it a stream that is there.
+    // Writing. All of these make the stream exist.
 
     #[inline]
     fn body(&mut self) -> &mut Body {
@@ -102,13 +102,14 @@ impl Stream {
         body
     }
 
-    /// Makes it one that is there, and does nothing else.
+    /// Makes the stream exist, and does nothing else.
     pub fn make(&mut self) {
         self.body();
     }
 
-    /// Appends an entry; `fields` are names and values by turns. Returns the bytes that it takes, with the names that it
-    /// shares with those after it if it is their first. `None`, and nothing done: the id is not greater than the last one.
+    /// Appends an entry; `fields` are names and values in turn. Returns the bytes that the entry takes; the
+    /// first entry of a page includes the names that later entries share. Returns `None`, and does nothing,
+    /// if the id is not greater than the last id.
     #[inline]
     pub fn append<'f>(
         &mut self,
@@ -126,7 +127,7 @@ impl Stream {
         Some(bytes)
     }
 
-    /// Removes an entry; `false`: it is not there.
+    /// Removes an entry; returns false if it does not exist.
     pub fn delete(&mut self, id: StreamId) -> bool {
         if !self.entries().contains(id) {
             return false;
@@ -136,14 +137,14 @@ impl Stream {
         log.entries.remove(id)
     }
 
-    /// Removes so many entries at the start, at most all; what was cut off may be much to free.
+    /// Removes `count` entries at the start, at most all; the part cut off may take long to free.
     pub fn trim(&mut self, count: u64) -> Cut {
         self.body().log.entries.remove_first(count)
     }
 
-    /// Sets what is remembered of entries that are gone. The last id is not less than that of any entry, and at least as
-    /// many entries were added as are there. What was deleted counts as at most the last one: Redis 7.0 lets that be set
-    /// back behind it.
+    /// Sets the counters that include removed entries. The last id is not less than that of any entry, and at
+    /// least as many entries were added as exist. The largest deleted id is limited to the last id: in Redis
+    /// 7.0 the last id can be set back to before it.
     pub fn set_history(&mut self, last_id: StreamId, added: u64, max_deleted_id: StreamId) {
         let log = &mut self.body().log;
         (log.last_id, log.added) = (last_id, added.min(COUNT_MAX));
@@ -165,14 +166,14 @@ impl Stream {
         self.0.groups.get(name)
     }
 
-    /// A group, to be changed, and what it reads.
+    /// A group, for changes, and the log that it reads.
     pub fn group_mut(&mut self, name: &[u8]) -> Option<(&mut Group, &Log)> {
         self.group(name)?;
         let Body { log, groups, .. } = self.body();
         Some((groups.get_mut(name)?, log))
     }
 
-    /// Adds a group; `false`: there is one of that name.
+    /// Adds a group; returns false if the name exists.
     pub fn add_group(&mut self, name: &[u8], group: Group) -> bool {
         let is_new = self.group(name).is_none();
         if is_new {
@@ -181,7 +182,7 @@ impl Stream {
         is_new
     }
 
-    /// Removes a group; what it had pending may be much to free. `None`: there is none of that name.
+    /// Removes a group; its pending entries may take long to free. Returns `None` if there is no such group.
     pub fn remove_group(&mut self, name: &[u8]) -> Option<Cut> {
         self.group(name)?;
         Some(self.body().groups.remove(name)?.into_cut())
@@ -189,13 +190,13 @@ impl Stream {
 
     // References.
 
-    /// Whether a group has the entry pending, or has still to deliver it.
+    /// Returns true if a group has the entry pending, or has still to deliver it.
     pub fn is_referenced(&self, id: StreamId) -> bool {
         self.groups().any(|(_, group)| group.last_id() < id || group.pending(id).is_some())
     }
 
-    /// Those of the first `count` entries that no group has pending, or has still to deliver. Takes time in proportion to
-    /// what all groups were given and have not acknowledged, and to how much of that there is no more.
+    /// The entries, among the first `count`, that no group has pending or has still to deliver. Takes time in
+    /// proportion to the pending entries of all groups, including entries that are deleted.
     pub fn unreferenced(&self, count: u64) -> impl Iterator<Item = StreamId> {
         let delivered = self.groups().map(|(_, group)| group.last_id()).min().unwrap_or(StreamId::MAX);
         let end = delivered.next().map_or(count, |next| count.min(self.entries().position(next)));
@@ -211,7 +212,7 @@ impl Stream {
         })
     }
 
-    /// Makes all groups forget an entry; how many had it pending.
+    /// Makes all groups forget an entry; returns the number of groups that had it pending.
     pub fn forget(&mut self, id: StreamId) -> u64 {
         let holders = self.groups().filter(|(_, group)| group.pending(id).is_some());
         let holders: Vec<Box<[u8]>> = holders.map(|(name, _)| name.into()).collect();
@@ -227,7 +228,7 @@ impl Stream {
         let last = count.checked_sub(1).and_then(|at| self.entries().range(at..count).next());
         let Some(last) = last.map(|entry| entry.id) else { return };
         let pending = self.groups().flat_map(|(_, group)| group.pending_range(StreamId::MIN, last));
-        // What was deleted before stays pending.
+        // Entries deleted before stay pending.
         let pending = pending.map(|pending| pending.id).filter(|id| self.entries().contains(*id));
         let mut ids: Vec<StreamId> = pending.collect();
         ids.sort_unstable();
@@ -235,7 +236,7 @@ impl Stream {
         ids.into_iter().for_each(|id| _ = self.forget(id));
     }
 
-    // The whole.
+    // The stream as a whole.
 
     /// Bytes of memory, shared or not.
     pub fn memory(&self) -> usize {
@@ -243,15 +244,15 @@ impl Stream {
         size_of::<Body>() + size_of::<u64>() + self.entries().tree().memory() + groups
     }
 
-    /// Bytes of memory of pages that other streams refer to as well: all of them if more than `owners` references to this one
-    /// are there. Its groups are taken to be shared. Takes time in proportion to the pages.
+    /// Bytes of memory of pages that other streams refer to as well: all of them if there are more than
+    /// `owners` references to this stream. Its groups count as shared. Takes time in proportion to the pages.
     pub fn shared_memory(&self, owners: u32) -> usize {
         let groups: usize = self.groups().map(|(name, group)| name.len() + group.memory()).sum();
         let owners = if self.0.refs() > owners { 0 } else { 1 };
         self.entries().tree().shared_memory(owners) + groups
     }
 
-    /// How many pages its entries have, counted up to `max`.
+    /// Number of pages of its entries, counted up to `max`.
     pub fn pages_up_to(&self, max: usize) -> usize {
         self.entries().tree().pages_up_to(max)
     }
@@ -260,7 +261,7 @@ impl Stream {
         self.entries().tree().memory()
     }
 
-    /// The same as `memory`, counted up to `max`: the time it takes is bounded by that.
+    /// Like `memory`, counted up to `max`, which bounds the time.
     pub fn memory_up_to(&self, max: usize) -> usize {
         let mut bytes = self.entries().tree().memory_up_to(max);
         for (name, group) in self.groups() {
@@ -272,7 +273,7 @@ impl Stream {
         bytes.min(max)
     }
 
-    /// Whether no other owner shares the whole value.
+    /// Returns true if no other owner shares the whole value.
     pub(crate) fn is_own(&self) -> bool {
         self.0.is_own()
     }
@@ -285,12 +286,12 @@ impl Stream {
         self.groups().map(|(_, group)| group.weight()).fold(entries, usize::saturating_add)
     }
 
-    /// Whether both are one, and so nothing was written to either since one was cloned from the other.
+    /// Returns true if both share the whole value, so neither was written to since it was cloned.
     pub fn is_same(&self, other: &Stream) -> bool {
         self.0.is_same(&other.0)
     }
 
-    /// Panics if what must hold between the parts does not. For tests; takes time in proportion to the stream.
+    /// Panics if an invariant between the parts is broken. For tests; takes time in proportion to the stream.
     pub fn verify(&self) {
         let log = self.log();
         let ids: Vec<StreamId> = self.entries().range(0..u64::MAX).map(|entry| entry.id).collect();

@@ -1,24 +1,25 @@
 //! A tree of pages: a sequence of items that can be shared in O(1), changed in O(log n), and counted.
 //!
 //! ```text
-//!            [ 70 items | 65 items | .. ]                inner nodes: for each branch its count and lower bound
+//!            [ 70 items | 65 items | .. ]                inner nodes: a count and a lower bound per branch
 //!             /          \
 //!   [ 40 | 30 ]          [ 35 | 30 ]
 //!    /     \               |      \
 //!  page   page            page   page                    leaves: a few KiB of items each
 //! ```
 //!
-//! All collections are such a sequence. A list finds its items by position, which the counts tell; a sorted set and a
-//! stream by order, which the bounds tell; a hash and a set keep theirs in the order of hashes. Nodes are reference
-//! counted: a clone takes the root, and whoever writes afterwards copies the nodes on the path to the page that
-//! changes, some KiB, and nothing else. A collection of one page is that page, without any node above it.
+//! All collections are such a sequence. A list finds its items by position, through the counts. A sorted set
+//! and a stream find theirs by order, through the bounds; a hash and a set keep their items in the order of
+//! hashes. Nodes are reference counted: a clone takes the root, and a later write copies the nodes on the
+//! path to the page that changes, some KiB, and nothing else. A collection of a single page is that page,
+//! without any node above it.
 //!
-//! Bounds are 16 bytes, whatever the items are: those of long members are cut, and where two are equal, the first item
-//! of the branch decides. That keeps inner nodes flat, at the price of a walk down for members that begin alike and
-//! have the same score.
+//! Bounds are 16 bytes, whatever the items are. Bounds of long members are cut, and if two bounds are equal,
+//! the first item of the branch decides. That keeps inner nodes flat, at the price of a walk down for members
+//! that begin alike and have the same score.
 //!
-//! Pages and nodes are merged only when little is left of them, so that removing and adding by turns does not split
-//! and merge by turns.
+//! Pages and nodes are merged only when little is left of them, so that removing and adding in turns does not
+//! split and merge in turns.
 
 use std::cmp::Ordering;
 use std::marker::PhantomData;
@@ -33,40 +34,42 @@ use super::shared::Shared;
 
 pub(crate) use iter::{Iter, WithPages};
 
-/// Branches of an inner node: copying one takes about a microsecond, and ten million items of 16 bytes are three levels.
+/// Branches of an inner node: copying a node takes about a microsecond, and ten million items of 16 bytes are
+/// three levels.
 pub(crate) const FANOUT: usize = 64;
 
-/// Inner nodes of fewer branches are merged with a neighbour, where one has room.
+/// Inner nodes of fewer branches are merged with a neighbour, if it has room.
 const BRANCHES_MIN: usize = FANOUT / 4;
 
-/// Levels that no tree reaches: each one holds at least half of `FANOUT` times the one below when it comes into being.
+/// A height that no tree reaches: each new level holds at least half of `FANOUT` times the level below.
 const HEIGHT_MAX: usize = 16;
 
-/// Where in the order a branch begins: the first 16 bytes of what its items are ordered by.
+/// The lower bound of a branch: the first 16 bytes of the sort key of its items.
 pub(crate) type Bound = [u64; 2];
 
-/// What comes to the right of a node that had to be split.
+/// Nodes to the right of a node that had to be split.
 pub(crate) type Siblings<N> = Vec<(Bound, N)>;
 
 /// An inner node.
 #[derive(Clone)]
 pub(crate) struct Inner {
-    /// Items below.
+    /// Number of items below.
     count: u64,
-    /// At least one. The bound of the first one means nothing: whatever is less than the second one's is in the first.
+    /// At least one branch. The first bound is meaningless: all items below the second bound are in the first
+    /// branch.
     branches: ArrayVec<Branch, FANOUT>,
 }
 
 #[derive(Clone)]
 struct Branch {
-    /// No item below is less, and none of the branch before is greater.
+    /// No item below is less, and no item of the branch before is greater.
     bound: Bound,
-    /// Items below.
+    /// Number of items below.
     count: u64,
     node: Tree,
 }
 
-/// A tree, or a branch of one: a page, or an inner node when the lowest bit is set.
+/// A tree, or a branch of a tree: a page, or an inner node if the lowest bit is set.
 #[repr(transparent)]
 pub(crate) struct Tree(NonNull<u8>, PhantomData<Shared<Inner>>);
 
@@ -107,7 +110,7 @@ impl From<Shared<Inner>> for Tree {
 impl Drop for Tree {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: this is dropped now, so the copy is the only one.
+        // SAFETY: `self` is dropped now, so the copy is the only one.
         drop(unsafe { self.to_owned() });
     }
 }
@@ -122,10 +125,10 @@ impl Clone for Tree {
     }
 }
 
-// How the pointer is read.
+// Reading the pointer.
 impl Tree {
     /// # Safety
-    /// What is returned stands for the same reference as `self`: one of the two must not be dropped.
+    /// The result stands for the same reference as `self`: one of the two must not be dropped.
     unsafe fn to_owned(&self) -> Owned {
         if self.is_page() {
             // SAFETY: without the bit it is a page's pointer; the caller keeps the count right.
@@ -141,7 +144,7 @@ impl Tree {
         NonNull::new(raw).expect("a node's address is more than its lowest bit")
     }
 
-    /// Whether it is a single page.
+    /// Returns true if the tree is a single page.
     #[inline]
     pub(crate) fn is_page(&self) -> bool {
         self.0.addr().get() & INNER == 0
@@ -153,7 +156,7 @@ impl Tree {
             // SAFETY: `Tree` and `Page` are both nothing but the pointer to the block.
             Node::Page(unsafe { &*(&raw const *self).cast::<Page>() })
         } else {
-            // SAFETY: the copy is not dropped, and what it refers to lives as long as `self`.
+            // SAFETY: the copy is not dropped, and its node lives as long as `self`.
             let inner = ManuallyDrop::new(unsafe { Shared::<Inner>::from_raw(self.inner_pointer()) });
             let inner: *const Inner = &**inner;
             // SAFETY: as above.
@@ -161,21 +164,22 @@ impl Tree {
         }
     }
 
-    /// The node to be changed; an inner one is this reference's own then.
+    /// The node, for changes; an inner node is then this reference's own.
     #[inline]
     fn node_mut(&mut self) -> NodeMut<'_> {
         if self.is_page() {
-            // SAFETY: as in `node`; a page that is replaced by its copy is written back by that.
+            // SAFETY: as in `node`; a page that replaces itself by its copy writes the new pointer back.
             return NodeMut::Page(unsafe { &mut *(&raw mut *self).cast::<Page>() });
         }
-        // SAFETY: the copy is not dropped: what it has become is written back.
+        // SAFETY: the copy is not dropped: its new pointer is written back.
         let mut inner = ManuallyDrop::new(unsafe { Shared::<Inner>::from_raw(self.inner_pointer()) });
         let own: *mut Inner = inner.own();
-        // `self` must not be dropped: its reference went with `inner`, which may refer to something else by now.
+        // `self` must not be dropped: its reference went with `inner`, which may refer to another node by
+        // now.
         let tree = Tree::from(ManuallyDrop::into_inner(inner));
         // SAFETY: `self` holds nothing to be dropped.
         unsafe { (&raw mut *self).write(tree) };
-        // SAFETY: it is the own node of `self`, borrowed exclusively as long as that is.
+        // SAFETY: it is the own node of `self`, borrowed exclusively as long as `self` is.
         NodeMut::Inner(unsafe { &mut *own })
     }
 
@@ -186,29 +190,29 @@ impl Tree {
     }
 
     /// # Safety
-    /// `raw` comes from `into_raw`, and stands for one reference.
+    /// `raw` comes from `into_raw`, and stands for a reference.
     pub(crate) unsafe fn from_raw(raw: NonNull<u8>) -> Tree {
         Tree(raw, PhantomData)
     }
 
-    /// Where it is, for putting those that are one together.
+    /// The address, for finding references to the same node.
     pub(crate) fn address(&self) -> usize {
         self.0.addr().get()
     }
 
-    /// Whether both are one: as long as somebody keeps a clone of a tree, no other tree is the same as that, so a tree
-    /// that is has not been written to.
+    /// Returns true if both share the whole tree. As long as a clone of a tree is kept, no other tree is the
+    /// same as the clone, so a tree that is the same has not been written to.
     pub(crate) fn is_same(&self, other: &Tree) -> bool {
         self.0 == other.0
     }
 }
 
-/// How an item is sought from the root down.
+/// A way to find an item from the root down.
 pub(crate) trait Seek {
-    /// Which branch to take; the number of branches is at least one.
+    /// Returns the branch to take; there is at least one.
     fn branch(&mut self, inner: &Inner) -> usize;
 
-    /// The position in the page, and whether the item sought is there.
+    /// Returns the position in the page, and whether the item is there.
     fn within(&mut self, page: &Page) -> (usize, bool);
 }
 
@@ -228,7 +232,7 @@ impl Seek for ByPosition {
     }
 }
 
-/// Where an item is, or would be.
+/// The position of an item, whether it is there or not.
 pub(crate) struct Spot<'a> {
     pub(crate) page: &'a Page,
     pub(crate) at: usize,
@@ -242,7 +246,7 @@ impl<'a> Spot<'a> {
 }
 
 impl Inner {
-    /// The branch that has a position, at most the count, and how many items lie before it.
+    /// The branch with a position, at most the count, and the number of items before the branch.
     #[inline]
     pub(crate) fn seek_position(&self, at: u64) -> (usize, u64) {
         let (last, mut before) = (self.branches.len() - 1, 0);
@@ -255,14 +259,16 @@ impl Inner {
         (last, before)
     }
 
-    /// The last branch whose bound is not greater than what is sought. `compare` tells how a bound stands to that.
+    /// The last branch whose bound is not greater than the item sought. `compare` compares a bound with the
+    /// item.
     #[inline]
     pub(crate) fn seek(&self, compare: impl Fn(&Bound) -> Ordering) -> usize {
         self.branches[1..].partition_point(|branch| compare(&branch.bound).is_le())
     }
 
-    /// The same for a number that bounds begin with, looking first at the branch that has so large a share of them before
-    /// it. Narrows `range`, the least and the greatest number below this node, to the branch.
+    /// Like [`Inner::seek`], for a number that bounds begin with. The search starts at the branch that has
+    /// `share` of the branches before it. Narrows `range`, the least and the greatest number below this node,
+    /// to the branch.
     #[inline]
     pub(crate) fn seek_near(&self, share: f64, number: u64, range: &mut (u64, u64)) -> usize {
         let bound = |at: usize| self.branches[at].bound[0];
@@ -283,7 +289,7 @@ impl Inner {
         at
     }
 
-    /// The same where equal bounds are decided by the first item.
+    /// Like [`Inner::seek`], but the first item of the branch decides between equal bounds.
     #[inline]
     pub(crate) fn seek_item(
         &self,
@@ -296,14 +302,15 @@ impl Inner {
         })
     }
 
-    /// The bounds of a branch and of the next one, where they are known here: what lies between them is in the branch.
+    /// The bounds of a branch and of the next, if they are known here: the items between them are in the
+    /// branch.
     #[inline]
     pub(crate) fn bounds_of(&self, at: usize) -> (Option<Bound>, Option<Bound>) {
         let bound = |at: usize| self.branches.get(at).map(|branch| branch.bound);
         (if at > 0 { bound(at) } else { None }, bound(at + 1))
     }
 
-    /// Takes note of what has become of a branch; returns what does not fit in here any more.
+    /// Updates the node after a branch has changed; returns the nodes that do not fit in here any more.
     fn settle(&mut self, at: usize, siblings: Siblings<Tree>) -> Siblings<Tree> {
         let branch = &mut self.branches[at];
         let before = std::mem::replace(&mut branch.count, branch.node.len());
@@ -337,7 +344,7 @@ impl Inner {
         inners.map(|inner| (inner.branches[0].bound, Shared::new(inner).into())).collect()
     }
 
-    /// Puts a small branch together with a neighbour, if they have room in one.
+    /// Merges a small branch with a neighbour, if both fit in one.
     fn merge(&mut self, at: usize) {
         if self.branches.len() == 1 {
             return;
@@ -353,7 +360,7 @@ impl Inner {
             (NodeMut::Page(left), NodeMut::Page(right)) => left.append(right),
             (NodeMut::Inner(left), NodeMut::Inner(below)) => {
                 left.count += below.count;
-                // The first one's bound begins to mean something.
+                // The first bound of `below` becomes meaningful.
                 below.branches[0].bound = right.bound;
                 left.branches.extend(below.branches.drain(..));
             }
@@ -366,8 +373,8 @@ impl Inner {
     }
 }
 
-/// Puts branches into as few inner nodes as they need: half full each, or but for the last one full where items are
-/// appended, since then nothing will be added to the ones before.
+/// Distributes branches over as few inner nodes as possible, about equally. If items are appended, all nodes
+/// but the last are full, since nothing will be added to them.
 fn distribute(all: Vec<Branch>, appends: bool) -> Vec<Inner> {
     let nodes = all.len().div_ceil(FANOUT);
     let each = if appends { FANOUT } else { all.len().div_ceil(nodes) };
@@ -381,12 +388,12 @@ fn distribute(all: Vec<Branch>, appends: bool) -> Vec<Inner> {
 
 // Reading.
 impl Tree {
-    /// An empty one.
+    /// An empty tree.
     pub(crate) fn new() -> Tree {
         Page::new(false, 0).into()
     }
 
-    /// One of these pages, in their order; the first one's bound means nothing.
+    /// A tree of these pages, in their order; the first bound is meaningless.
     pub(crate) fn of_pages(pages: Siblings<Page>) -> Tree {
         let mut pages = pages.into_iter().map(|(bound, page)| (bound, Tree::from(page)));
         let mut tree = pages.next().map_or_else(Tree::new, |(_, first)| first);
@@ -397,7 +404,7 @@ impl Tree {
         tree
     }
 
-    /// Items.
+    /// Number of items.
     #[inline]
     pub(crate) fn len(&self) -> u64 {
         match self.node() {
@@ -414,7 +421,7 @@ impl Tree {
         }
     }
 
-    /// The only page, to be changed.
+    /// The only page, for changes.
     pub(crate) fn page_mut(&mut self) -> Option<&mut Page> {
         match self.is_page().then(|| self.node_mut())? {
             NodeMut::Page(page) => Some(page),
@@ -422,7 +429,7 @@ impl Tree {
         }
     }
 
-    /// The first item. There is one. Panics otherwise.
+    /// The first item. Panics if there is none.
     pub(crate) fn first(&self) -> &[u8] {
         let mut tree = self;
         loop {
@@ -448,7 +455,7 @@ impl Tree {
         }
     }
 
-    /// Follows `seek` down; how many items lie before the place, and whether the item sought is there.
+    /// Follows `seek` down; returns the number of items before the position, and whether the item is there.
     pub(crate) fn rank(&self, seek: &mut impl Seek) -> (u64, bool) {
         let (mut tree, mut before) = (self, 0);
         loop {
@@ -471,13 +478,13 @@ impl Tree {
         if at < self.len() { self.find(&mut ByPosition(at)).item() } else { None }
     }
 
-    /// Where the item at a position is, which is there. Panics otherwise.
+    /// The spot of the item at a position. Panics if there is none.
     pub(crate) fn spot(&self, at: u64) -> Spot<'_> {
         assert!(at < self.len(), "a position inside");
         self.find(&mut ByPosition(at))
     }
 
-    /// How many pages there are. Reads the inner nodes, which are a hundredth of the pages and fewer.
+    /// Number of pages. Reads the inner nodes, which are a hundredth of the pages or fewer.
     pub(crate) fn page_count(&self) -> u64 {
         let Node::Inner(inner) = self.node() else { return 1 };
         if inner.branches[0].node.is_page() {
@@ -486,9 +493,9 @@ impl Tree {
         inner.branches.iter().map(|branch| branch.node.page_count()).sum()
     }
 
-    /// Bytes of memory, shared or not: exact for small trees, and by the first pages for large ones.
+    /// Bytes of memory, shared or not: exact for small trees, estimated from the first pages for large trees.
     pub(crate) fn memory(&self) -> usize {
-        /// Pages looked at.
+        /// Pages that are read.
         const SAMPLES: usize = 16;
         let (mut bytes, mut items) = (0, 0);
         for page in self.pages().take(SAMPLES) {
@@ -502,7 +509,7 @@ impl Tree {
         (bytes as f64 / items as f64 * self.len() as f64) as usize
     }
 
-    /// The same, exactly and of pages alone, but only up to so many bytes, which bounds how many pages are looked at.
+    /// Exact bytes of the pages alone, counted up to `max`, which bounds the number of pages read.
     pub(crate) fn memory_up_to(&self, max: usize) -> usize {
         let mut bytes = 0;
         for page in self.pages() {
@@ -514,7 +521,7 @@ impl Tree {
         bytes
     }
 
-    /// Whether no other tree shares the whole of it.
+    /// Returns true if no other tree shares the whole tree.
     pub(crate) fn is_own(&self) -> bool {
         match self.node() {
             Node::Page(page) => page.is_own(),
@@ -525,8 +532,8 @@ impl Tree {
         }
     }
 
-    /// Bytes of memory of its nodes that other trees refer to as well: all of them if more than `owners` do to its root. Exact,
-    /// so it takes time in proportion to the pages.
+    /// Bytes of memory of its nodes that other trees refer to as well: all of them if its root has more than
+    /// `owners` references. Exact, so it takes time in proportion to the pages.
     pub(crate) fn shared_memory(&self, owners: u32) -> usize {
         // SAFETY: the copy is not dropped.
         let refs = match &*ManuallyDrop::new(unsafe { self.to_owned() }) {
@@ -536,7 +543,7 @@ impl Tree {
         self.memory_if(refs > owners)
     }
 
-    /// Bytes of its nodes if they are shared, else of those below that are.
+    /// Bytes of its nodes if they are shared, otherwise of the shared nodes below.
     fn memory_if(&self, is_shared: bool) -> usize {
         match self.node() {
             Node::Page(page) if is_shared => page.memory(),
@@ -551,12 +558,12 @@ impl Tree {
         }
     }
 
-    /// How many pages it has, counted up to `max`.
+    /// Number of pages, counted up to `max`.
     pub(crate) fn pages_up_to(&self, max: usize) -> usize {
         self.pages().take(max).count()
     }
 
-    /// Nodes that dropping this would visit at most, about: what tells long work from short.
+    /// Approximate maximum number of nodes that dropping the tree visits: distinguishes long work from short.
     pub(crate) fn weight(&self) -> usize {
         match self.node() {
             Node::Page(_) => 1,
@@ -574,7 +581,7 @@ impl Tree {
         }
     }
 
-    /// Whether the neighbour on the right fits in here, and leaves room for more.
+    /// Returns true if the right neighbour fits in here, and leaves room for more.
     fn has_room_for(&self, other: &Tree) -> bool {
         match (self.node(), other.node()) {
             (Node::Page(this), Node::Page(other)) => {
@@ -590,8 +597,8 @@ impl Tree {
 
 // Writing.
 impl Tree {
-    /// Follows `seek` down and changes the page found there with `change`, which gets the position and whether the item
-    /// is there, and returns its result and what is to stand to the right of the page.
+    /// Follows `seek` down and changes the page found there with `change`. `change` gets the position and
+    /// whether the item is there, and returns its result and the new pages to the right of the page.
     #[inline]
     pub(crate) fn change<R>(
         &mut self,
@@ -626,13 +633,13 @@ impl Tree {
         }
     }
 
-    /// Puts nodes above this one and its new siblings.
+    /// Puts nodes above this node and its new siblings.
     fn raise(&mut self, siblings: Siblings<Tree>) {
         let first = std::mem::replace(self, Tree::new());
         *self = Tree::above(std::iter::once(([0; 2], first)).chain(siblings));
     }
 
-    /// A tree of these nodes, which are at one depth. There is one at least.
+    /// A tree of these nodes, at least one, which are at the same depth.
     fn above(nodes: impl Iterator<Item = (Bound, Tree)>) -> Tree {
         let mut level: Vec<Branch> =
             nodes.map(|(bound, node)| Branch { bound, count: node.len(), node }).collect();
@@ -648,7 +655,7 @@ impl Tree {
         level.pop().expect("one node at least").node
     }
 
-    /// Takes away nodes above a single branch.
+    /// Removes nodes above a single branch.
     fn lower(&mut self) {
         while let Node::Inner(inner) = self.node() {
             let only = match &inner.branches[..] {
@@ -660,19 +667,20 @@ impl Tree {
         }
     }
 
-    /// Inserts an item so that it is at position `at`, at most the number of items, afterwards.
+    /// Inserts an item at position `at`, which is at most the number of items.
     pub(crate) fn insert_at(&mut self, at: u64, parts: &[&[u8]]) {
         assert!(at <= self.len(), "a position inside");
         self.change(&mut ByPosition(at), |page, at, _| ((), insert(page, at, parts, |_| [0; 2])));
     }
 
-    /// Puts another item in the place of the one at position `at`, which is there.
+    /// Replaces the item at position `at`. Panics if there is none.
     pub(crate) fn replace_at(&mut self, at: u64, parts: &[&[u8]]) {
         assert!(at < self.len(), "a position inside");
         self.change(&mut ByPosition(at), |page, at, _| ((), replace(page, at, parts, |_| [0; 2])));
     }
 
-    /// Removes the items at positions in the range, which lies inside. What is to be freed is returned: it may be much.
+    /// Removes the items at positions in the range, which lies inside. Returns the nodes to be freed, which
+    /// may be many.
     pub(crate) fn remove_range(&mut self, range: Range<u64>) -> Vec<Tree> {
         assert!(range.start <= range.end && range.end <= self.len(), "positions inside");
         let mut gone = Vec::new();
@@ -707,7 +715,8 @@ impl Tree {
             }
             from = to;
         }
-        // What is left on both sides of the gap may be little; the second one first, so that the first stays in place.
+        // The nodes on both sides of the gap may be small. The second is merged first, so that the first
+        // stays in place.
         let nearest = inner.branches.len().min(index);
         for at in (nearest.saturating_sub(2)..nearest).rev() {
             if at < inner.branches.len() && inner.branches[at].node.is_small() {
@@ -717,7 +726,7 @@ impl Tree {
     }
 }
 
-// Removing items here and there.
+// Removing scattered items.
 impl Tree {
     /// Removes the items at these positions, which ascend and lie inside.
     pub(crate) fn remove_each(&mut self, positions: &[u64]) {
@@ -731,7 +740,8 @@ impl Tree {
         }
     }
 
-    /// The same for a part of a tree with `before` items to the left of it, which does not lose all of its items.
+    /// Like [`Tree::remove_each`], for a part of a tree that has `before` items to its left and does not lose
+    /// all its items.
     fn thin(&mut self, positions: &[u64], before: u64) {
         let inner = match self.node_mut() {
             NodeMut::Page(page) => return thin_page(page, positions, before),
@@ -756,7 +766,7 @@ impl Tree {
                 break;
             }
         }
-        // From the last one on, so that the indices of those before stay what they were; all empty ones first, which
+        // From the highest index down, so that lower indices stay valid. Empty branches go first, since they
         // must not be merged.
         for index in
             ones(touched).filter(|index| inner.branches[*index].count == 0).collect::<ArrayVec<_, FANOUT>>()
@@ -779,7 +789,7 @@ fn ones(bits: u64) -> impl Iterator<Item = usize> {
 }
 
 fn thin_page(page: &mut Page, positions: &[u64], before: u64) {
-    /// Fewer items are moved out one by one.
+    /// Fewer items are removed one at a time.
     const FEW: usize = 8;
     let places = positions.iter().map(|at| (at - before) as usize);
     if positions.len() < FEW {
@@ -790,8 +800,8 @@ fn thin_page(page: &mut Page, positions: &[u64], before: u64) {
     page.take_out(&goes);
 }
 
-/// Inserts an item into a page, at a position that keeps its order; where there is no room, pages come to the right of
-/// it. `bound` tells where an item stands in the order.
+/// Inserts an item into a page, at a position that keeps its order; if there is no room, pages are added to
+/// its right. `bound` returns the bound of an item.
 pub(crate) fn insert(
     page: &mut Page,
     at: usize,
@@ -807,7 +817,7 @@ pub(crate) fn insert(
         page.insert(0, parts, 0);
         page
     };
-    // At the ends, a page is filled before the next one begins: appending leaves full pages behind.
+    // At the ends, a page is filled before the next begins: appending leaves full pages behind.
     if at == page.len() {
         let right = alone();
         return vec![(bound(right.get(0)), right)];
@@ -818,7 +828,7 @@ pub(crate) fn insert(
     }
     let middle = page_middle(page);
     let half = if at <= middle { 0..middle } else { middle..page.len() };
-    // Where that is not enough, it is divided where the item goes, and not into ever smaller halves.
+    // If a half has no room either, the page is divided at the position, not into ever smaller halves.
     let middle = if page.has_room_in(half, parts) { middle } else { at };
     let mut right = page.split_off(middle);
     let mut siblings = Vec::new();
@@ -833,7 +843,7 @@ pub(crate) fn insert(
     siblings
 }
 
-/// Puts an item of the same place in the order where another one was.
+/// Replaces an item by another with the same place in the order.
 pub(crate) fn replace(
     page: &mut Page,
     at: usize,
@@ -848,10 +858,10 @@ pub(crate) fn replace(
     insert(page, at, parts, bound)
 }
 
-/// The position that leaves about half of the bytes on either side, and at least one item. There are two at least.
+/// The position that leaves about half of the bytes on either side, and at least one item of two or more.
 ///
-/// It lies before the middle by so many bytes an item, unless those are small: a million scores in steps of 7,919 take 2% less memory so,
-/// and a tenth less of the process', than with halves.
+/// It lies before the middle by `EXTRA` bytes an item, or less if items are small. A million scores in steps
+/// of 7,919 then take 2% less memory, and a tenth less of the process', than with halves.
 fn page_middle(page: &Page) -> usize {
     const EXTRA: usize = 2;
     let half = page.bytes() / 2;

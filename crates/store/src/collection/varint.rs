@@ -6,7 +6,7 @@ pub(crate) struct Varint {
     len: usize,
 }
 
-/// Bytes of the longest.
+/// Bytes of the longest length.
 pub(crate) const LEN_MAX: usize = 10;
 
 impl Varint {
@@ -27,7 +27,7 @@ impl Varint {
         &self.bytes[..self.len]
     }
 
-    /// How many bytes a length takes.
+    /// Number of bytes that a length takes.
     #[inline]
     pub(crate) fn len_of(value: u64) -> usize {
         (u64::BITS - (value | 1).leading_zeros()).div_ceil(7) as usize

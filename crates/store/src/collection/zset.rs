@@ -1,11 +1,12 @@
 //! Sorted sets: members in the order of their scores, and by hash.
 //!
-//! An item is the score and the member. The score takes as many bytes as it has: those of the floating-point number
-//! without the zeros at its end, and one for their number, so that a small integer takes three bytes, not eight.
+//! An item is the score and the member. The score takes as few bytes as possible: the bytes of the
+//! floating-point number without the zeros at its end, and a byte for their number. So a small integer takes
+//! three bytes, not eight.
 //!
-//! A small set is one page in order; its members are found by comparing them all. A larger one is two trees of the same
-//! items, one in order and one by the members' hashes: a look-up by member is a walk down one tree, and an iteration
-//! over members stays right while scores change, which a cursor in the order of scores could not promise.
+//! A small set is a page in order; a member is found by comparing them all. A larger set is two trees of the
+//! same items, in order and by the members' hashes. A lookup by member walks down a single tree. An iteration
+//! over members stays correct while scores change, which a cursor in the order of scores could not promise.
 
 mod gather;
 
@@ -22,7 +23,8 @@ use crate::Hasher;
 
 pub use gather::{Gather, Gathered};
 
-/// See the module's text. Members are at most [`super::ELEMENT_MAX`] bytes long. Scores are never NaN.
+/// See the module's documentation. Members are at most [`super::ELEMENT_MAX`] bytes long. Scores are never
+/// NaN.
 #[repr(transparent)]
 #[derive(Clone)]
 pub struct ZSet(pub(super) Root);
@@ -66,7 +68,7 @@ fn split(item: &[u8]) -> (&[u8], f64) {
     (member_of(item), score_of(item))
 }
 
-/// A number of 64 bits in the order of scores. Negative zero equals zero, and is printed as what it is.
+/// A number of 64 bits in the order of scores. Negative zero equals zero, but is printed as negative.
 fn ordered(score: f64) -> u64 {
     let bits = (score + 0.0).to_bits();
     if bits >> 63 == 0 { bits | 1 << 63 } else { !bits }
@@ -83,7 +85,7 @@ fn bound_of_item(item: &[u8]) -> Bound {
     bound_of(score_of(item), member_of(item))
 }
 
-/// Seeks a score and member in the ordered tree.
+/// Finds a score and member in the ordered tree.
 struct ByOrder<'a> {
     score: f64,
     member: &'a [u8],
@@ -95,7 +97,7 @@ impl<'a> ByOrder<'a> {
         ByOrder { score, member, bound: bound_of(score, member) }
     }
 
-    /// How an item stands to what is sought.
+    /// Compares an item with the score and member sought.
     fn compare(&self, item: &[u8]) -> Ordering {
         let (member, score) = split(item);
         compare_scores(score, self.score).then_with(|| member.cmp(self.member))
@@ -132,11 +134,11 @@ fn search(page: &Page, compare: impl Fn(&[u8]) -> Ordering) -> Result<usize, usi
     Err(from)
 }
 
-/// Seeks the first item that is not before a place in the order; no item equals it.
+/// Finds the first item that is not before a place in the order; no item equals the place.
 struct Before<B, I> {
-    /// Whether all items of a branch with this lower bound may lie behind the place; equality is decided by the item.
+    /// Compares the lower bound of a branch with the place; if they are equal, the first item decides.
     bound: B,
-    /// Whether an item lies before the place.
+    /// Returns true if an item lies before the place.
     item: I,
 }
 
@@ -152,12 +154,12 @@ impl<B: Fn(&Bound) -> Ordering, I: Fn(&[u8]) -> bool> Seek for Before<B, I> {
     }
 }
 
-/// One end of a range of members that all have the same score.
+/// An end of a range of members that all have the same score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lex<'a> {
     /// `-`: before all members.
     Min,
-    /// `+`: behind all members.
+    /// `+`: after all members.
     Max,
     /// `[member`
     Including(&'a [u8]),
@@ -166,7 +168,8 @@ pub enum Lex<'a> {
 }
 
 impl Lex<'_> {
-    /// Whether a member comes before this end; `upper`: before what follows the range that ends here.
+    /// Returns true if a member comes before this end; `upper`: if it comes before the first member beyond
+    /// the range.
     fn is_after(&self, member: &[u8], upper: bool) -> bool {
         match *self {
             Lex::Min => false,
@@ -217,7 +220,7 @@ impl ZSet {
         self.ordered().len()
     }
 
-    /// Asks the memory for what looking up these members will read, and says how many it has found; see
+    /// Prefetches the memory that looking up these members will read, and returns the number found; see
     /// [`crate::ahead`].
     pub(crate) fn prefetch(&self, hasher: &Hasher, members: &[&[u8]]) -> usize {
         match self.0.view() {
@@ -239,13 +242,13 @@ impl ZSet {
         item.map(score_of)
     }
 
-    /// Sets a member's score; returns the one that it had.
+    /// Sets a member's score; returns the old score.
     pub fn insert(&mut self, hasher: &Hasher, member: &[u8], score: f64) -> Option<f64> {
         self.update(hasher, member, |_| Some(score))
     }
 
-    /// Sets a member's score to what `decide` makes of the one that it has, if any; `None` leaves all as it is. Returns
-    /// the score that it had.
+    /// Sets a member's score to the result of `decide`, which gets the old score, if any; `None` changes
+    /// nothing. Returns the old score.
     pub fn update(
         &mut self,
         hasher: &Hasher,
@@ -288,7 +291,7 @@ impl ZSet {
         old
     }
 
-    /// Gives a set of more than one page its second tree.
+    /// Gives a set of several pages its second tree.
     fn pair(&mut self, hasher: &Hasher) {
         let View::One(tree) = self.0.view() else { return };
         if tree.is_page() {
@@ -304,7 +307,7 @@ impl ZSet {
         self.0 = Twin { main: tree.clone(), side }.into();
     }
 
-    /// A share of the member at a position, which is there. Panics otherwise.
+    /// A share of the member at a position. Panics if there is none.
     pub fn share(&self, at: u64) -> Share {
         let spot = self.ordered().spot(at);
         Share::of(&spot, member_of(spot.page.get(spot.at)).len(), 0)
@@ -340,7 +343,7 @@ impl ZSet {
         }
     }
 
-    /// How many members come before this one, which has this score.
+    /// Number of members before this member, which has this score.
     pub fn rank(&self, member: &[u8], score: f64) -> u64 {
         let (rank, found) = self.ordered().rank(&mut ByOrder::new(score, member));
         debug_assert!(found, "the member is there");
@@ -352,7 +355,7 @@ impl ZSet {
         self.ordered().get(at).map(split)
     }
 
-    /// Members and scores at positions in a range, which is cut to what is there, in order, from either end.
+    /// Members and scores at positions in a range, which is cut to the length, in order; double-ended.
     pub fn range(
         &self,
         range: Range<u64>,
@@ -360,22 +363,24 @@ impl ZSet {
         self.ordered().range(range).map(split)
     }
 
-    /// How many members have a score less than this one, or not greater if it is `including`.
+    /// Number of members with a score less than this score, or not greater if `including`.
     pub fn count_below(&self, score: f64, including: bool) -> u64 {
         let place = ordered(score);
         let before = |item: &[u8]| {
             let other = score_of(item);
             other < score || including && other == score
         };
-        // Of a branch whose bound has this very score, only the first item tells where it begins.
+        // In a branch whose bound has this very score, only the first item tells where the score begins.
         self.ordered().rank(&mut Before { bound: |bound: &Bound| bound[0].cmp(&place), item: before }).0
     }
 
-    /// The positions of members from `from` to `to` in a set whose members all have one score; they may be none.
+    /// The positions of members from `from` to `to` in a set whose members all have the same score; may be
+    /// empty.
     ///
-    /// Where scores differ ([`ZSet::has_one_score`]), this means nothing. It is what Redis makes of it in small sets all the
-    /// same: members from the first one that is not before the range to the next one behind it, or from the other side if
-    /// `backwards`. In large ones it depends on where the pages end, which may be elsewhere in a set that is equal.
+    /// If scores differ ([`ZSet::has_one_score`]), the result is meaningless, but in small sets it is the
+    /// same as in Redis: members from the first that is not before the range to the next behind it, or from
+    /// the other side if `backwards`. In large sets it depends on the ends of the pages, which may differ
+    /// between equal sets.
     pub fn lex_range(&self, from: Lex<'_>, to: Lex<'_>, backwards: bool) -> Range<u64> {
         if let (Some(page), false) = (self.ordered().page(), self.has_one_score()) {
             return lex_range_of_mixed(page, from, to, backwards);
@@ -384,14 +389,14 @@ impl ZSet {
         start..end.max(start)
     }
 
-    /// Whether all members have the same score.
+    /// Returns true if all members have the same score.
     pub fn has_one_score(&self) -> bool {
         let len = self.len();
         let (first, last) = (self.get(0), self.get(len.wrapping_sub(1)));
         first.map(|(_, score)| score) == last.map(|(_, score)| score)
     }
 
-    /// How many members come before this end of a range; `upper`: before what follows the range.
+    /// Number of members before this end of a range; `upper`: including members up to the end.
     fn count_below_lex(&self, end: Lex<'_>, upper: bool) -> u64 {
         let member = match end {
             Lex::Min => return 0,
@@ -403,7 +408,8 @@ impl ZSet {
         self.ordered().rank(&mut Before { bound: |bound: &Bound| bound[1].cmp(&place), item: before }).0
     }
 
-    /// Calls `each` with about `count` members and scores from `cursor` on; returns the next cursor, zero at the end.
+    /// Calls `each` with about `count` members and scores from `cursor` on; returns the next cursor, zero at
+    /// the end.
     pub fn scan<'a>(
         &'a self,
         hasher: &Hasher,
@@ -427,7 +433,7 @@ impl ZSet {
         )
     }
 
-    /// Bytes of memory, counted up to `max`: the time it takes is bounded by that.
+    /// Bytes of memory, counted up to `max`, which bounds the time.
     pub fn memory_up_to(&self, max: usize) -> usize {
         self.0.memory_up_to(max)
     }
@@ -440,7 +446,7 @@ impl ZSet {
         self.0.weight()
     }
 
-    /// Whether both are one, and so nothing was written to either since one was cloned from the other.
+    /// Returns true if both share the whole value, so neither was written to since it was cloned.
     pub fn is_same(&self, other: &ZSet) -> bool {
         self.0.is_same(&other.0)
     }

@@ -1,7 +1,7 @@
 //! Fields of hashes that expire by themselves.
 //!
-//! A hash with a million due fields is many visits' work, between which its slot is free; meanwhile nobody sees the
-//! fields. One all of whose fields are due is removed as a whole, in one step.
+//! A hash with a million due fields takes many visits, and its slot is unlocked between them; meanwhile the
+//! fields are hidden. A hash whose fields are all due is removed as a whole, in a single step.
 
 use super::SWEEP_FIELDS_MAX;
 use crate::collection::{Collection, Hash};
@@ -13,11 +13,12 @@ use crate::segment::Word;
 use crate::subscribers::SlotSubscribers;
 use crate::watch::Change;
 
-/// As how many fields removing a whole hash counts: up to 64 blocks of it are freed at once.
+/// Number of fields that removing a whole hash counts as: up to 64 blocks of it are freed at once.
 const WHOLE: usize = SWEEP_FIELDS_MAX / 4;
 
 impl SlotGuard<'_> {
-    /// Removes due fields of a hash, which was seen under the lock that is still held, as many as there is time for.
+    /// Removes due fields of a hash, as many as the visit has time for. The hash was seen under the lock that
+    /// is still held.
     pub(super) fn sweep_hash(&mut self, place: Place, word: Word, fields_left: &mut usize) {
         let (slot, hasher, now) = (self.slot_of_place(place), &self.keyspace().hasher, self.ctx.now_ms);
         let entry = word.entry();
@@ -58,14 +59,14 @@ impl SlotGuard<'_> {
         }
     }
 
-    /// Counts fields that are gone, since their time has passed, or all with them.
+    /// Counts fields that have expired; `all`: the hash goes with them.
     #[cold]
     pub(crate) fn fields_expired(&mut self, place: Place, key: &[u8], count: u64, all: bool) {
         add(&self.ctx.tally.expired_fields, count);
         self.emit(place, key, if all { What::AllFieldsExpired } else { What::FieldsExpired });
     }
 
-    /// Tells those who watch the key, or wait for it.
+    /// Notifies the watchers and waiters of the key.
     pub(crate) fn notify_if_there(&mut self, place: Place, key: &[u8]) {
         let slot = self.slot_at(place).1;
         if SlotSubscribers::is_there(&slot.subscribers) {

@@ -1,8 +1,9 @@
-//! Keys to which clients of a writable replica have given a deadline.
+//! Keys that clients of a writable replica have given a deadline.
 //!
-//! A replica removes nothing by its clock: its primary says when a key goes. Of these the primary knows nothing, so nobody would
-//! ever say it. They are remembered by their names, as in Redis, and removed when their time has passed, as long as the server is a
-//! replica: otherwise they are keys like others.
+//! A replica removes no key by its own clock: its primary decides when a key goes. The primary does not know
+//! these keys, so it would never remove them. The replica stores their names, as Redis does, and removes the
+//! keys when their deadline has passed. When the server is no longer a replica, they are keys like all
+//! others.
 
 use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -12,7 +13,7 @@ use crate::guard::SlotGuard;
 use crate::key::Place;
 use crate::keyspace::Keyspace;
 
-/// Keys that are looked at between two looks at the clock.
+/// Keys that are checked between two calls of `stop`.
 const CHUNK: usize = 32;
 
 /// Database and name.
@@ -21,12 +22,12 @@ type Name = (u32, Box<[u8]>);
 #[derive(Default)]
 pub(crate) struct Own {
     names: BTreeSet<Name>,
-    /// Where the next look begins: behind this one.
+    /// The next check begins behind this name.
     last: Option<Name>,
 }
 
 impl Own {
-    /// The next ones in turn, and whether they are the last ones of a round.
+    /// The next names in turn, and whether they end a round.
     fn next(&mut self) -> (Vec<Name>, bool) {
         let from = self.last.take().map_or(Unbounded, Excluded);
         let names: Vec<Name> = self.names.range((from, Unbounded)).take(CHUNK).cloned().collect();
@@ -37,7 +38,7 @@ impl Own {
 }
 
 impl Keyspace {
-    /// How many keys there are of which only this server, which is a replica, knows that they expire.
+    /// Number of keys whose deadline only this server, a replica, knows.
     pub fn own_timed(&self) -> usize {
         self.own_timed.load(Relaxed)
     }
@@ -55,8 +56,8 @@ impl Keyspace {
 }
 
 impl SlotGuard<'_> {
-    /// Remembers a key that has just got a deadline, if only this server knows of it: what is replayed, and what is loaded, the
-    /// primary has.
+    /// Stores a key that has just got a deadline, if only this server knows the deadline: the primary has the
+    /// keys that are replayed or loaded.
     #[inline]
     pub(crate) fn note_own(&mut self, place: Place, key: &[u8]) {
         if self.ctx.hides_expired && self.ctx.now_ms != 0 && !self.ctx.is_unheard {
@@ -69,8 +70,8 @@ impl SlotGuard<'_> {
         self.keyspace().change_own(|own| own.names.insert((place.db() as u32, key.into())));
     }
 
-    /// Removes those of a replica's own keys whose time has passed, until `stop` says so or all have been looked at. Only for who
-    /// holds nothing.
+    /// Removes a replica's own keys whose deadline has passed, until `stop` returns true or all have been
+    /// checked. The caller holds nothing.
     pub fn sweep_own(&mut self, mut stop: impl FnMut() -> bool) {
         while self.keyspace().own_timed() > 0 && self.ctx.hides_expired {
             let (names, is_last) = self.keyspace().change_own(Own::next);
@@ -81,8 +82,8 @@ impl SlotGuard<'_> {
         }
     }
 
-    /// Removes a key that is due, and forgets one that has gone or has no deadline any more; under the lock under which it may get
-    /// another one.
+    /// Removes a key that is due, and forgets a key that is gone or has no deadline any more. Both happen
+    /// under the lock of the slot, so no new deadline can be set in between.
     fn look_at_own(&mut self, name: &Name) {
         let (keyspace, now) = (self.keyspace(), self.ctx.now_ms);
         let forget = || _ = keyspace.change_own(|own| own.names.remove(name));

@@ -1,4 +1,4 @@
-//! Deadlines as tables know them: a column of coarse ones, and counts of those that there are.
+//! Deadlines in tables: a column of coarse deadlines, and their counts.
 
 use crate::context::add_signed;
 use crate::entry::Times;
@@ -8,7 +8,8 @@ use crate::keyspace::Db;
 use crate::slot::{Found, Slot};
 
 impl SlotGuard<'_> {
-    /// Notes what has become of the deadlines of the entry found, which were `before`; returns where it is then.
+    /// Updates the table after the deadlines of the entry found have changed from `before`; returns the
+    /// entry's new position.
     #[inline]
     pub(crate) fn note_times(&mut self, place: Place, found: Found, before: Times) -> Found {
         let after = found.entry().times();
@@ -49,7 +50,7 @@ impl SlotGuard<'_> {
         add_signed(&tally.hashes, hashes.into());
     }
 
-    /// Counts keys with deadlines of their own that are about to be taken out of a slot.
+    /// Counts keys with deadlines of their own that are about to be removed from a slot.
     pub(super) fn count_removed(&mut self, place: Place, keys: usize) {
         let (db, slot) = self.slot_at(place);
         add_signed(&self.ctx.tally.dbs[db.id].keys, -(keys as i64));
@@ -60,12 +61,12 @@ impl SlotGuard<'_> {
         }
     }
 
-    /// Takes note if a slot has become empty.
+    /// Clears the slot's bits if it has become empty.
     pub(crate) fn note_emptied(&mut self, place: Place) {
         let (db, slot) = self.slot_at(place);
         if slot.len() == 0 {
             db.occupied.clear(place.slot());
-            // Where they were more than can be counted, it is known only now that there are none.
+            // If the count of timed hashes was saturated, only an empty slot shows that there are none.
             if db.hashes.has(place.slot()) {
                 db.hashes.clear(place.slot());
             }

@@ -1,4 +1,4 @@
-//! Strings: read, set, and changed where they lie.
+//! Strings: read, set, and changed in place.
 
 use super::{Expire, SlotGuard, WrongType};
 use crate::context::Access;
@@ -14,12 +14,12 @@ pub enum Made {
     Rope(Rope),
 }
 
-/// What a command has done to a string in [`SlotGuard::edit_flat`].
+/// Result of an edit in [`SlotGuard::edit_flat`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Edited {
-    /// How many changes that counts as; with none, the string is what it was.
+    /// Number of changes to count; with zero, the string is unchanged.
     pub changes: u64,
-    /// What takes the string's place, where it could not be changed where it lies.
+    /// The string's replacement, if it could not be changed in place.
     pub instead: Option<Vec<u8>>,
 }
 
@@ -50,7 +50,7 @@ impl SlotGuard<'_> {
             Expire::Clear => None,
             Expire::At(deadline) => Some(deadline),
         };
-        // A new value was used just now; how often the key was used stays with the key.
+        // A new value was used just now; the frequency stays with the key.
         if self.ctx.access == Access::Lru {
             old.set_access(self.new_access());
         } else {
@@ -67,19 +67,19 @@ impl SlotGuard<'_> {
         self.changed(key, Change::Written);
     }
 
-    /// Sets the key to a string that a command has computed and that is no integer to OBJECT ENCODING, even if it reads
-    /// as one: INCRBYFLOAT leaves such. The deadline is kept.
+    /// Sets the key to a computed string that OBJECT ENCODING must not report as an integer, even if it reads
+    /// like an integer: INCRBYFLOAT stores such strings. The deadline is kept.
     pub fn set_text(&mut self, key: &Key<'_>, bytes: &[u8]) {
         self.set_string(key, bytes, Expire::Keep);
         self.live(key).expect("just set").entry().set_text();
     }
 
-    /// Sets the key to a string that a command has made of others, as BITOP does: `raw`, and without a deadline.
+    /// Sets the key to a string made from other strings, as by BITOP: `raw`, and without a deadline.
     pub fn set_made(&mut self, key: &Key<'_>, made: Made) {
         self.remake(key, made, Expire::Clear, 1);
     }
 
-    /// The same with a say on the deadline, and on how many changes that counts as.
+    /// Like [`SlotGuard::set_made`], with a choice of the deadline and the number of changes to count.
     pub fn remake(&mut self, key: &Key<'_>, made: Made, expire: Expire, changes: u64) {
         let found = self.live_or_gone(key);
         let deadline = match expire {
@@ -88,7 +88,7 @@ impl SlotGuard<'_> {
             Expire::At(deadline) => Some(deadline),
         };
         let access = self.access_after(found.as_ref());
-        // Of what it was made of, it may have chunks.
+        // A rope may share chunks with the strings it was made from.
         let shared = if let Made::Rope(rope) = &made { rope.shared_memory(1) } else { 0 };
         let entry = EntryPtr::new(key.bytes, made.value(), deadline, access);
         self.note_shared(key.place, entry, shared as u64);
@@ -99,10 +99,10 @@ impl SlotGuard<'_> {
         self.changed_times(key, Change::Written, changes);
     }
 
-    /// Lets `edit` change the flat string at the key where it lies, or put another in its place; the deadline stays.
-    /// Returns the number of changes, or `None` when there is no key or its string is a rope. Counts as an access,
-    /// and as an edit to OBJECT ENCODING even if nothing has changed. Nothing is done when `edit` fails, which then has
-    /// changed nothing.
+    /// Lets `edit` change the flat string at the key in place, or return a replacement; the deadline stays.
+    /// Returns the number of changes, or `None` if there is no key or its string is a rope. Counts as an
+    /// access, and as an edit for OBJECT ENCODING even if nothing has changed. If `edit` fails, it has
+    /// changed nothing, and nothing is done.
     pub fn edit_flat<E: From<WrongType>>(
         &mut self,
         key: &Key<'_>,
@@ -130,7 +130,8 @@ impl SlotGuard<'_> {
         Ok(Some(changes))
     }
 
-    /// For a write that finds what it writes there already: an access, and an edit to OBJECT ENCODING, but no change.
+    /// For a write of the bytes that are there already: an access, and an edit for OBJECT ENCODING, but no
+    /// change.
     pub fn write_same(&mut self, key: &Key<'_>) -> Result<(), WrongType> {
         let Some(found) = self.live(key) else { return Ok(()) };
         let entry = found.entry();
@@ -144,7 +145,7 @@ impl SlotGuard<'_> {
         Ok(())
     }
 
-    /// Appends to the string at the key, which is set where there is none; returns its new length.
+    /// Appends to the string at the key, which is created if it does not exist; returns its new length.
     pub fn append(&mut self, key: &Key<'_>, bytes: &[u8]) -> Result<usize, WrongType> {
         match self.peek(key) {
             None => {
@@ -165,8 +166,8 @@ impl SlotGuard<'_> {
         }
     }
 
-    /// Writes into the string at the key from `offset` on, filling a gap with zeros; returns its new length. A
-    /// missing key is made, unless there is nothing to write. The caller limits `offset`: each 64 KiB of gap takes
+    /// Writes into the string at the key from `offset` on, filling a gap with zeros; returns its new length.
+    /// A missing key is created unless `bytes` is empty. The caller limits `offset`: each 64 KiB of gap takes
     /// 8 bytes.
     pub fn write_range(&mut self, key: &Key<'_>, offset: usize, bytes: &[u8]) -> Result<usize, WrongType> {
         let end = offset.checked_add(bytes.len()).expect("the caller limits the offset");

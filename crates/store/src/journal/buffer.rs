@@ -1,4 +1,4 @@
-//! What a seat writes: its draft, and the page that it becomes.
+//! The writer's side: a thread's buffer, and the page that the buffer becomes.
 
 use std::ops::Range;
 use std::sync::Arc as Shared;
@@ -9,34 +9,35 @@ use super::{Journal, SEAT_BITS};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::*;
 
-/// Bytes that the cache is asked for ahead: more lines than that would have to wait for each other.
+/// Bytes that are prefetched: more lines than that would have to wait for each other.
 pub(super) const EXPECTED_LEN_MAX: usize = 1024;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// As many as a batch of requests has, or a few more.
+/// As many records as a batch of requests has, or a few more.
 const FEW_RECORDS: usize = 64;
 
-/// What was received is kept as a whole. So records have to be this part of it at least, as a divisor.
+/// A page keeps the whole received block. So its records must be at least this fraction of the block, as a
+/// divisor.
 pub const KEPT_PART: usize = 4;
 
-/// What stands before a record of several commands, and behind it.
+/// Bytes before a record of several commands; [`EXEC`] stands behind it.
 const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
 const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
 
-/// Records in the order of their numbers, each a stretch of the bytes, or of what was received.
+/// Records in the order of their numbers. Each is a range of `bytes`, or of the received block.
 #[derive(Default)]
 pub struct Page {
     pub(super) bytes: Vec<u8>,
-    /// What was received, with commands in it that are logged as they came.
+    /// The received block, with commands in it that are journalled as they came.
     received: Option<Received>,
     pub(super) records: Vec<Span>,
     /// Bytes of all records.
     pub(super) text: usize,
 }
 
-/// Memory that requests were read into. As long as the log has it, it does not change.
+/// Memory that requests were read into. It does not change while the journal refers to it.
 pub type Received = Shared<Box<[u8]>>;
 
 #[derive(Clone, Copy)]
@@ -47,47 +48,48 @@ pub(super) struct Span {
     pub(super) first_db: u32,
     pub(super) last_db: u32,
     pub(super) is_data: bool,
-    /// Of what was received, not of the bytes.
+    /// The range is of the received block, not of `bytes`.
     is_received: bool,
 }
 
-/// One write, or several that took place together.
+/// A write, or several that took place together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     pub number: u64,
-    /// Redis commands as RESP arrays; if they are several, MULTI comes first and EXEC last.
+    /// Redis commands as RESP arrays. If there are several, MULTI comes first and EXEC last.
     pub bytes: &'a [u8],
-    /// The database that has to be selected before, and the one that is selected afterwards.
+    /// The database to select before the record, and the database that is selected afterwards.
     pub first_db: u32,
     pub last_db: u32,
-    /// It changes data. What does not (PUBLISH) is for replicas.
+    /// The record changes data. Records that do not (PUBLISH) are for replicas.
     pub is_data: bool,
 }
 
-/// What a seat has logged since it went inside the gate.
+/// Records that a thread has written since it entered the gate.
 #[derive(Default)]
 pub struct JournalBuffer {
     pub(crate) is_on: bool,
-    /// Some of those who read are replicas.
+    /// Some of the readers are replicas.
     pub(crate) has_replicas: bool,
-    /// What the requests are in that are being run, if the log may keep it as it is: to copy them would cost the thread that
-    /// serves clients more than all else that the log does, since the memory for the copy comes from another core's cache.
+    /// The block that holds the requests being run, if the journal may refer to it. A copy would cost the
+    /// serving thread more than the rest of its journal work, since the memory for the copy comes from
+    /// another core's cache.
     pub received: Option<Received>,
-    /// Where the record that is being written begins, and its commands so far.
+    /// The open record: where it begins, and its commands so far.
     open: Option<Open>,
     pub(super) page: Page,
-    /// The one that its records go to when it is laid down.
+    /// The page that the records move to when the buffer is published.
     pub(super) next: Option<Arc<Page>>,
     /// The number of the last record.
     pub last: u64,
-    /// What the numbers of its records are above.
+    /// The numbers of the records are above this.
     floor: u64,
 }
 
 struct Open {
     start: usize,
     commands: usize,
-    /// The only command so far, if that is a stretch of what was received and was not copied.
+    /// The only command so far, if it is a range of the received block and was not copied.
     received: Option<Range<usize>>,
     first_db: u32,
     db: u32,
@@ -95,17 +97,18 @@ struct Open {
 }
 
 impl JournalBuffer {
-    /// Appends a command to the record that is being written.
+    /// Appends a command to the open record.
     pub(crate) fn push<'a>(&mut self, db: u32, args: impl ExactSizeIterator<Item = &'a [u8]>) {
         put_command(self.begin_command(db, true), args);
     }
 
-    /// The same for one that changes no data: for replicas alone, unless others are in the same record.
+    /// Like [`JournalBuffer::push`], for a command that changes no data: only for replicas, unless the record
+    /// also changes data.
     pub(crate) fn push_aside<'a>(&mut self, db: u32, args: impl ExactSizeIterator<Item = &'a [u8]>) {
         put_command(self.begin_command(db, false), args);
     }
 
-    /// The same for a command that is an array of bulk strings already.
+    /// Like [`JournalBuffer::push`], for a command that is already an array of bulk strings.
     pub(crate) fn push_encoded(&mut self, db: u32, command: &[u8]) {
         if self.open.is_none()
             && let Some(received) = &self.received
@@ -119,7 +122,7 @@ impl JournalBuffer {
         self.begin_command(db, true).extend_from_slice(command);
     }
 
-    /// Where the next command of the record goes.
+    /// Starts the next command of the record; returns the bytes to append it to.
     fn begin_command(&mut self, db: u32, is_data: bool) -> &mut Vec<u8> {
         let bytes = &mut self.page.bytes;
         let open = self.open.get_or_insert_with(|| {
@@ -128,7 +131,7 @@ impl JournalBuffer {
             Open { start, commands: 0, received: None, first_db: db, db, is_data: false }
         });
         if let Some(range) = open.received.take() {
-            // It is not the only one.
+            // A second command follows, so the first is copied after all.
             bytes.extend_from_slice(MULTI);
             bytes.extend_from_slice(&self.received.as_ref().expect("what it is in")[range]);
         }
@@ -146,8 +149,8 @@ impl JournalBuffer {
         self.open.is_some()
     }
 
-    /// Ends the record, which gets a number above `above`: those of all records on what is held. The caller still holds all that
-    /// the record has to do with. Returns the number.
+    /// Ends the record; its number is above `above`, the last number on the held slots. The caller still
+    /// holds all slots that the record concerns. Returns the number.
     pub(crate) fn commit(&mut self, journal: &Journal, ctx: usize, above: u64) -> u64 {
         let Some(Open { mut start, commands, received, first_db, db, is_data }) = self.open.take() else {
             return self.last;
@@ -190,7 +193,8 @@ impl JournalBuffer {
         self.last
     }
 
-    /// With the first record, asks for the lines that a page's records go to: by then it is known where they are.
+    /// With the first record, prefetches the lines that the page's records will move to: by now their address
+    /// is known.
     #[inline]
     fn expect_next(&self) {
         if self.page.records.len() == 1
@@ -201,7 +205,7 @@ impl JournalBuffer {
         }
     }
 
-    /// Forgets the record that is being written.
+    /// Drops the open record.
     pub(crate) fn forget(&mut self) {
         if let Some(open) = self.open.take() {
             self.page.bytes.truncate(open.start);
@@ -214,7 +218,7 @@ impl JournalBuffer {
     }
 }
 
-/// Where a command lies in what was received, if it does.
+/// Range of a command in the received block, if it lies there.
 fn place_in(received: &[u8], command: &[u8]) -> Option<Range<usize>> {
     let start = (command.as_ptr() as usize).checked_sub(received.as_ptr() as usize)?;
     let end = start.checked_add(command.len()).filter(|end| *end <= received.len())?;
@@ -222,13 +226,13 @@ fn place_in(received: &[u8], command: &[u8]) -> Option<Range<usize>> {
 }
 
 impl Page {
-    /// Bytes of memory that its records take: of short ones, what is known of each is more than what it says.
+    /// Bytes of memory that the records take. Short records are smaller than their spans.
     pub(super) fn weight(&self) -> usize {
         let received = self.received.as_ref().map_or(0, |received| received.len());
         self.bytes.len() + received + self.records.len() * size_of::<Span>()
     }
 
-    /// Bytes that it has room for.
+    /// Bytes that the page has room for.
     pub(super) fn room(&self) -> usize {
         self.bytes.capacity() + self.records.capacity() * size_of::<Span>()
     }
@@ -238,7 +242,7 @@ impl Page {
         self.records.push(span);
     }
 
-    /// The same for a record that is in what was received, the same for all of them.
+    /// Like [`Page::push`], for a record in the received block, which is the same for all records of a page.
     fn push_received(&mut self, span: Span, received: Option<&Received>) {
         if self.received.is_none() {
             self.received = received.cloned();
@@ -247,7 +251,7 @@ impl Page {
         self.push(span);
     }
 
-    /// What a record says.
+    /// The commands of a record.
     pub(super) fn of(&self, span: &Span) -> &[u8] {
         match &self.received {
             Some(received) if span.is_received => &received[span.start..span.end],
@@ -255,7 +259,8 @@ impl Page {
         }
     }
 
-    /// Copies what it has of what was received, if that is a small part of it: it would be kept as a whole.
+    /// Copies the records in the received block if they are a small part of it, since the page would keep the
+    /// whole block.
     pub(super) fn copy_if_little(&mut self) {
         let text = self.text;
         let is_little = |received: &mut Received| text * KEPT_PART < received.len();
@@ -267,7 +272,7 @@ impl Page {
         }
     }
 
-    /// Makes it an empty one.
+    /// Empties the page.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.received = None;
@@ -275,7 +280,7 @@ impl Page {
         self.text = 0;
     }
 
-    /// Moves another one's records here; returns how much heavier it is.
+    /// Moves the records of another page here; returns the bytes by which this page has grown.
     pub(super) fn take_from(&mut self, other: &mut Page) -> usize {
         let (before, weight) = (self.bytes.len(), self.weight());
         for span in &other.records {
@@ -288,8 +293,9 @@ impl Page {
         self.weight() - weight
     }
 
-    /// So many bytes are likely to come next: has the cache get the lines for them while the thread does something else. A page
-    /// is reused when readers on other cores are done with it, so its lines are theirs, and a writer would wait for each.
+    /// Prefetches the lines of the next `len` bytes while the thread does other work. A page is reused when
+    /// readers on other cores are done with it, so those cores have its lines, and a writer would wait for
+    /// each line.
     #[inline]
     pub(super) fn expect(&self, len: usize) {
         let next = self.bytes.as_ptr().wrapping_add(self.bytes.len());
@@ -297,9 +303,9 @@ impl Page {
         prefetch_for_write(next, len.min(room).min(EXPECTED_LEN_MAX));
     }
 
-    /// Gives all that it has to an empty page, and becomes one. What is known of few records is copied: then they wait together
-    /// for the other page's lines, which readers on other cores have had. Each that was written there would wait by
-    /// itself, before it lets go of its slot.
+    /// Moves all content to an empty page. The spans of few records are copied: then they wait together for
+    /// the other page's lines, which readers on other cores have had. Were each span written there directly,
+    /// each would wait by itself, before its slot is unlocked.
     pub(super) fn move_to(&mut self, empty: &mut Page) {
         std::mem::swap(&mut self.bytes, &mut empty.bytes);
         empty.received = self.received.take();
@@ -313,7 +319,7 @@ impl Page {
     }
 }
 
-/// Asks for lines that are about to be written to, so that no other core has them any more.
+/// Prefetches lines that are about to be written, so that no other core has them any more.
 #[inline]
 pub(super) fn prefetch_for_write(address: *const u8, len: usize) {
     (0..len.div_ceil(LINE)).for_each(|line| prefetch_line_for_write(address.wrapping_add(line * LINE)));
@@ -322,7 +328,8 @@ pub(super) fn prefetch_for_write(address: *const u8, len: usize) {
 #[inline]
 fn prefetch_line_for_write(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint that changes nothing, whatever the address; processors that do not know it pass over it.
+    // SAFETY: a hint that changes nothing, whatever the address; processors without the instruction ignore
+    // it.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
@@ -330,7 +337,7 @@ fn prefetch_line_for_write(address: *const u8) {
     let _ = address;
 }
 
-/// A command as a RESP array.
+/// Appends a command as a RESP array.
 fn put_command<'a>(bytes: &mut Vec<u8>, args: impl ExactSizeIterator<Item = &'a [u8]>) {
     bytes.extend_from_slice(&Line::new(b'*', args.len()));
     for arg in args {
@@ -340,7 +347,7 @@ fn put_command<'a>(bytes: &mut Vec<u8>, args: impl ExactSizeIterator<Item = &'a 
     }
 }
 
-/// SELECT as a RESP array.
+/// Appends SELECT as a RESP array.
 pub fn select(bytes: &mut Vec<u8>, db: u32) {
     let text = db.to_string();
     bytes.extend_from_slice(b"*2\r\n$6\r\nSELECT\r\n");

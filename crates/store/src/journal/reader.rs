@@ -1,38 +1,39 @@
-//! Merging what all seats have laid down.
+//! The reader's side: merges the pages that all threads have published.
 
 use super::{Journal, Page, Record, Span, WriterQueue};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::*;
 use crate::sync::atomic::fence;
 
-/// Reads the records of all lanes in the order of their numbers. Made by [`crate::SlotGuard::join_log`]; to be ended by
-/// [`crate::SlotGuard::dismiss`], and [`Reader::end`] when what was there then has been read or is not wanted.
+/// Reads the records of all queues in the order of their numbers. Made by [`crate::SlotGuard::join_log`]. It
+/// ends in two steps: [`crate::SlotGuard::dismiss`], and [`Reader::end`] once the remaining records have been
+/// read or are not wanted.
 pub struct Reader {
-    /// Which of those that read at the same time it is.
+    /// Index of its [`super::ReaderSlot`].
     place: usize,
     /// The number of the last record that was read.
     last: u64,
-    /// Whatever is still to be laid down has a larger number.
+    /// Records that are not published yet have larger numbers.
     bound: u64,
-    /// The largest number of a record that was taken from a lane.
+    /// The largest number of a record taken from a queue.
     ahead: u64,
     queues: Vec<Taken>,
-    /// The lanes that there is something of, with the number of its first record.
+    /// The queues with unread pages, each with the number of its first unread record.
     heads: Vec<(u64, usize)>,
 }
 
 #[derive(Default)]
 struct Taken {
-    /// The first one is at the end.
+    /// In reverse: the first page is at the end.
     pages: Vec<Arc<Page>>,
-    /// Which record of the first page comes next.
+    /// Index of the next record in the first page.
     at: usize,
     /// The number of the last record that was taken.
     last: u64,
 }
 
 impl Reader {
-    /// Of what comes behind a record with this number, the last one of all so far.
+    /// Creates a reader of the records after `last`, the last record so far.
     pub(super) fn new(journal: &Journal, place: usize, last: u64) -> Reader {
         let nothing =
             |queue: &WriterQueue| Taken { last: queue.marks.published.load(Relaxed), ..Taken::default() };
@@ -40,36 +41,38 @@ impl Reader {
         Reader { place, last, bound: last, ahead: last, queues, heads: Vec::new() }
     }
 
-    /// Which of those that read at the same time it is, for those who have to do with it from outside.
+    /// Index of its reader slot, by which other threads refer to it.
     pub fn place(&self) -> usize {
         self.place
     }
 
-    /// Ends it, having been dismissed.
+    /// Ends a reader that was dismissed.
     pub fn end(self, journal: &Journal) {
         let place = self.place;
         drop(self);
         journal.vacate(place);
     }
 
-    /// Bytes laid down for it that it has not read.
+    /// Bytes published for this reader that it has not read.
     pub fn unread(&self, journal: &Journal) -> usize {
         journal.unread_by(self.place)
     }
 
-    /// The number of the last record that was read, or of the last one before it came.
+    /// The number of the last record that was read; before the first, of the last record before the reader
+    /// joined.
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// Calls `f` with the records that are there, as far as none is missing, and until it says `false`, which it says of
-    /// the last one that it wants.
+    /// Calls `f` with the available records, up to the first gap, until `f` returns false: the last record
+    /// that it wants.
     pub fn read(&mut self, journal: &Journal, f: impl FnMut(Record<'_>) -> bool) {
         self.read_while(journal, |_| true, f);
     }
 
-    /// The same, for as long as `wants` says of the next record's number that it is wanted. It is asked when that record
-    /// lies before the reader: who has decided about it before it was written is heard.
+    /// Like [`Reader::read`], while `wants` returns true for the number of the next record. `wants` is called
+    /// when that record is in front of the reader, so a decision made before the record was written takes
+    /// effect.
     pub fn read_while(
         &mut self,
         journal: &Journal,
@@ -83,22 +86,24 @@ impl Reader {
                     return;
                 }
             }
-            // What was laid down since, or is ahead of the clock, is there to be read now, but for what a draft may come before.
+            // Records published since, or ahead of the clock, can be read now, unless a buffer may come
+            // before them.
             if self.last == before && (self.heads.is_empty() || is_held_up) {
                 return;
             }
         }
     }
 
-    /// Takes what has been laid down since, and finds out up to which number all is there. Returns whether a draft holds it up
-    /// that nothing of is there yet: who lays that down wakes the reader.
+    /// Takes the pages published since, and finds the number up to which no record is missing. Returns true
+    /// if a buffer of which nothing is published holds the reader up: the thread that publishes it wakes the
+    /// reader.
     fn take(&mut self, journal: &Journal) -> bool {
         let now = journal.now().max(self.ahead);
         journal.raise(now);
         fence(SeqCst);
         let (mut bound, mut is_held_up) = (now, false);
         for (index, (queue, taken)) in journal.queues.iter().zip(&mut self.queues).enumerate() {
-            // In this order: a draft that is not there any more has been laid down.
+            // `begun` is read first: a buffer that has gone from it has been published.
             let begun = queue.marks.begun.load(Acquire);
             bound = bound.min(begun);
             if queue.marks.published.load(Acquire) == taken.last {
@@ -108,7 +113,7 @@ impl Reader {
             let mut pages = queue.pages.lock();
             pages.close();
             taken.last = queue.marks.published.load(Relaxed);
-            // The first one is to be at the end.
+            // The first page must be at the end.
             let mut filled = std::mem::take(&mut pages.filled[self.place]);
             drop(pages);
             self.ahead = self.ahead.max(taken.last);
@@ -119,12 +124,14 @@ impl Reader {
             filled.append(&mut taken.pages);
             taken.pages = filled;
         }
-        // Not less than before: who began a draft below that since has seen the horizon, and is above it.
+        // Never lowered: a thread that has since begun a buffer below the bound has seen the horizon, and is
+        // above it.
         self.bound = self.bound.max(bound);
         is_held_up
     }
 
-    /// Which of the heads is the next record, and up to which number its lane has all that come then.
+    /// Returns the head with the next record, and the number up to which its queue alone has the next
+    /// records.
     #[inline]
     fn next_run(&self) -> Option<(usize, u64)> {
         let (mut place, mut least, mut second) = (0, u64::MAX, u64::MAX);
@@ -138,7 +145,7 @@ impl Reader {
         (least <= self.bound).then(|| (place, self.bound.min(second - 1)))
     }
 
-    /// Reads the lane of one of the heads up to this number.
+    /// Reads the queue of a head up to this number.
     fn read_lane(
         &mut self,
         journal: &Journal,
@@ -179,8 +186,8 @@ impl Reader {
         go_on
     }
 
-    /// Waits until something has been laid down or [`Journal::wake`] was called, for at most so long. What is in nobody's
-    /// lane yet may be what is missing.
+    /// Waits until a page has been published or [`Journal::wake`] was called, for `timeout` at most. The
+    /// missing record may be in a buffer that is in no queue yet.
     pub fn sleep(&self, journal: &Journal, timeout: std::time::Duration) {
         let reader_slot = &journal.reader_slots[self.place];
         reader_slot.sleeps.store(true, Relaxed);

@@ -1,7 +1,9 @@
-//! Which regions of the address space blocks have come from: whoever takes the first one of a region is about to need the next.
+//! Regions of the address space that blocks have come from: a thread that takes the first block of a region
+//! is about to need the next region.
 //!
-//! A mark for each region, which every allocation reads: one byte, of a table that stays in the cache (25 KB of it for 50 GB). The
-//! table has room for all addresses that a process has, and takes memory where there are blocks.
+//! Each region has a mark, which every allocation reads: a byte of a table that stays in the cache (25 KB of
+//! it for 50 GB). The table has room for all addresses of a process, and takes memory only for regions with
+//! blocks.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -10,7 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// Bytes of a region: a huge page.
 pub const REGION: usize = 2 << 20;
 
-/// Those of 47 bits of address. With more, two share a mark, and one of them is not told of.
+/// Number of regions in 47 bits of address. Beyond that two regions share a mark, and only the first of them
+/// is reported.
 const REGIONS: usize = if cfg!(miri) { 1 << 17 } else { 1 << 26 };
 const _: () = assert!(REGIONS.is_power_of_two() && REGION.is_power_of_two());
 
@@ -38,18 +41,19 @@ fn first(address: usize) {
     }
 }
 
-/// Has `notify` called with the address of the first block of each region from now on, by the thread that allocates it; so it must
-/// not allocate. Only the first such function counts.
+/// Sets the function that receives the address of each region's first block from now on. The thread that
+/// allocates the block calls it, so it must not allocate. Only the first function set counts.
 pub fn tell_of_first_blocks(notify: fn(usize)) {
     let _ = TELL.set(notify);
 }
 
-/// Whether a block has come from the region since it was last forgotten.
+/// Returns true if a block has come from the region since it was last forgotten.
 pub fn is_known(address: usize) -> bool {
     mark(address).load(Relaxed)
 }
 
-/// These regions have gone back to the system: the next block of each is the first one again.
+/// Clears the marks of regions that have gone back to the system: the next block of each is a first block
+/// again.
 pub fn forget(regions: Range<usize>) {
     regions.step_by(REGION).for_each(|region| mark(region).store(false, Relaxed));
 }

@@ -4,8 +4,8 @@ use evenkeel_testkit::random::{Random, fresh_seed};
 
 use super::*;
 
-/// A segment beside a map of what it should hold: address to tag and deadline. Addresses are made up; nothing reads
-/// the entries.
+/// A segment beside a map of its expected content: address to tag and deadline. Addresses are made up; no
+/// test reads the entries.
 struct Model {
     segment: Segment,
     words: BTreeMap<usize, (u32, u32)>,
@@ -25,13 +25,13 @@ impl Model {
 
     fn exchange(&mut self, segment: Segment) {
         if let Some(retired) = std::mem::replace(&mut self.segment, segment).retire() {
-            // SAFETY: this thread alone has it.
+            // SAFETY: only this thread has it.
             unsafe { retired.free() }
         }
     }
 
     fn word(address: usize, tag: u32) -> Word {
-        // SAFETY: not null, and nobody follows it.
+        // SAFETY: not null, and no code follows it.
         Word::new(tag, unsafe { EntryPtr::from_address(address) })
     }
 
@@ -121,7 +121,7 @@ fn random_changes_against_a_map() {
     }
 }
 
-/// Up to the last rung: capacities fit their bits, and no segment is ever without an empty bucket.
+/// Up to the last capacity: capacities fit their bits, and no segment is ever without an empty bucket.
 #[test]
 fn segments_grow_to_their_limit() {
     let mut model = Model::new();
@@ -133,13 +133,13 @@ fn segments_grow_to_their_limit() {
     model.check();
 }
 
-/// Room for one more is room for one more, with and without the column of deadlines.
+/// Room for a further key is really there, with and without the column of deadlines.
 #[test]
 fn resizing_leaves_the_room_that_was_asked_for() {
     for keys in 1..if cfg!(miri) { 20 } else { 2000 } {
         let segment = Segment::EMPTY.resized(keys, keys % 2 == 0);
         assert!(segment.has_room(keys - 1), "{keys}");
-        // SAFETY: this thread alone has it.
+        // SAFETY: only this thread has it.
         unsafe { segment.retire().expect("not the empty one").free() }
     }
 }

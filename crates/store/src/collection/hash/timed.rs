@@ -1,7 +1,7 @@
-//! The deadlines of a hash' fields, in order, each with the hash of its field.
+//! The deadlines of a hash's fields, in order, each with the hash of its field.
 //!
-//! An item is its own bound: sixteen bytes of deadline and hash, highest byte first. Two fields of the same hash and
-//! deadline have equal items, which chance hardly brings about; either stands for both.
+//! An item is its own bound: sixteen bytes of deadline and hash, highest byte first. Two fields with the same
+//! hash and deadline have equal items, which is very unlikely; either stands for both.
 
 use std::cmp::Ordering;
 
@@ -22,11 +22,11 @@ fn bound_of(item: &[u8]) -> Bound {
     [(item >> 64) as u64, item as u64]
 }
 
-/// Seeks an item, or the first one that is not less.
+/// Finds an item, or the first item that is not less.
 struct To(Bound);
 
 impl Seek for To {
-    /// The last branch that does not begin behind it.
+    /// The last branch that does not begin after the item.
     fn branch(&mut self, inner: &Inner) -> usize {
         inner.seek(|bound| bound.cmp(&self.0))
     }
@@ -37,7 +37,7 @@ impl Seek for To {
     }
 }
 
-/// Seeks the first item that is not less, among equal ones in several pages too.
+/// Finds the first item that is not less, even if equal items fill several pages.
 struct Before(Bound);
 
 impl Seek for Before {
@@ -68,7 +68,7 @@ pub(super) fn insert(tree: &mut Tree, deadline: Millis, hash: u64) {
     tree.change(&mut To(bound), |page, at, _| ((), tree::insert(page, at, &[&item_of(bound)], bound_of)));
 }
 
-/// Removes an item, which is there.
+/// Removes an item, which exists.
 pub(super) fn remove(tree: &mut Tree, deadline: Millis, hash: u64) {
     let bound = [deadline, hash];
     let removed = tree.change(&mut To(bound), |page, at, found| {
@@ -78,14 +78,14 @@ pub(super) fn remove(tree: &mut Tree, deadline: Millis, hash: u64) {
         (found, Vec::new())
     });
     if !removed {
-        // The last one of equal items, which began in the page before.
+        // The last of equal items, which begin in the page before.
         let (at, _) = tree.rank(&mut Before(bound));
         assert!(tree.get(at).is_some_and(|item| bound_of(item) == bound), "each timed field has its item");
         tree.remove_range(at..at + 1);
     }
 }
 
-/// How many deadlines have come.
+/// Number of deadlines that have come.
 pub(super) fn due(tree: &Tree, now: Millis) -> u64 {
     match first(tree) {
         Some(first) if first <= now => match now.checked_add(1) {
@@ -101,7 +101,7 @@ pub(super) fn first(tree: &Tree) -> Option<Millis> {
     (tree.len() > 0).then(|| bound_of(tree.first())[0])
 }
 
-/// The first so many deadlines, with the hashes of their fields.
+/// The first `count` deadlines, with the hashes of their fields.
 pub(super) fn from(tree: &Tree, count: u64) -> impl Iterator<Item = (Millis, u64)> + use<'_> {
     tree.range(0..count).map(|item| bound_of(item).into())
 }

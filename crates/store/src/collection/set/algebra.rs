@@ -1,10 +1,15 @@
 //! Unions, intersections and differences of sets.
 //!
-//! There are three ways to them. Members of one set are looked up in the others: that is quick when there are few to look
-//! up, or little to look in. Or all sets are walked side by side in the order of their hashes, which costs the same for
-//! each member of any, but no cache misses ([`super::super::ordered`]). Or, where the result is nearly one of the sets,
-//! it begins as the clone of that, and goes on sharing all pages but those that differ. What each way costs is estimated
-//! from the sizes alone, and the cheapest taken. None is ever quadratic, and none copies a set.
+//! There are three ways to compute them:
+//! - Look up the members of a set in the other sets. This is quick if there are few members to look up, or
+//!   little to search.
+//! - Walk all sets side by side in the order of their hashes. This costs the same for each member of any set,
+//!   but no cache misses ([`super::super::ordered`]).
+//! - Change a clone of a set, if the result is nearly that set. The result shares all pages but those that
+//!   differ.
+//!
+//! The cost of each way is estimated from the sizes alone, and the cheapest is taken. None is ever quadratic,
+//! and none copies a set.
 //!
 //! Small sets come out in the order in which they went in.
 
@@ -20,49 +25,49 @@ use super::{Member, Set};
 use crate::Hasher;
 use crate::collection::Collection;
 
-// What things cost, in nanoseconds.
+// Costs, in nanoseconds.
 
-/// To come by a member in a set.
+/// Reading a member of a set.
 const READ: u64 = 10;
-/// To come by one in the order of hashes, beside those of other sets.
+/// Reading a member in the order of hashes, side by side with other sets.
 const MERGE: u64 = 70;
-/// To look one up in a set of one page.
+/// Looking a member up in a set of a single page.
 const LOOK_UP_NEAR: u64 = 30;
-/// To look one up in a set that is larger than the caches.
+/// Looking a member up in a set that is larger than the caches.
 const LOOK_UP_FAR: u64 = 300;
-/// To put one into a set that is made in the order of hashes.
+/// Adding a member to a set that is made in the order of hashes.
 const BUILD: u64 = 50;
-/// To add one to a clone, or to remove it: most times a page has to be copied for it.
+/// Adding a member to a clone, or removing it: most of the time a page must be copied.
 const CHANGE: u64 = 1500;
 
-/// Members so few that nothing is gained by estimating anything.
+/// Number of members below which estimates gain nothing.
 const SMALL: u64 = 128;
-/// Members of a set that fills one page.
+/// Number of members of a set that fills a page.
 const NEAR: u64 = 256;
 
-/// What is made of several sets.
+/// The operation on several sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// What any of them has.
+    /// Members of any set.
     Union,
-    /// What all of them have.
+    /// Members of all sets.
     Intersection,
-    /// What the first has, and none of the others.
+    /// Members of the first set that are in no other set.
     Difference,
 }
 
 impl Operation {
-    /// Calls `each` with every member of the result, until it returns `false`. There is one set at least.
+    /// Calls `each` with every member of the result, until `each` returns false. `sets` is not empty.
     pub fn each(self, hasher: &Hasher, sets: &[Set], each: impl FnMut(&[u8]) -> bool) {
         Plan::new(self, sets, Aim::Each).each(hasher, sets, each);
     }
 
-    /// The result as a set. There is one set at least.
+    /// The result as a set. `sets` is not empty.
     pub fn set(self, hasher: &Hasher, sets: &[Set]) -> Set {
         Plan::new(self, sets, Aim::Set).set(hasher, sets)
     }
 
-    /// Whether the result is empty, as far as can be told at a glance.
+    /// Returns true if the result is empty, as far as a short look can tell.
     fn is_nothing(self, sets: &[Set]) -> bool {
         match self {
             Operation::Union => sets.iter().all(Set::is_empty),
@@ -74,23 +79,23 @@ impl Operation {
     }
 }
 
-/// What a plan is for.
+/// The purpose of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aim {
-    /// Members, one by one: [`Plan::each`].
+    /// Members in turn: [`Plan::each`].
     Each,
     /// A set: [`Plan::set`].
     Set,
 }
 
-/// What is done for an operation on certain sets, which have to be the same and unchanged when it is done.
+/// A plan for an operation on certain sets, which must be the same and unchanged when the plan is executed.
 ///
-/// Making one takes as long as sorting so many sets, and no longer.
+/// Making a plan takes as long as sorting the sets, and no longer.
 pub struct Plan {
     operation: Operation,
-    /// The sets that matter by their indices, each once, and none that is empty. Of a union the largest first; of an
-    /// intersection the smallest; of a difference the first, and then the largest, which are the likeliest to have its
-    /// members. None if nothing comes of it.
+    /// Indices of the sets that matter, each once; empty sets are left out. A union has the largest first, an
+    /// intersection the smallest. A difference has the first set, and then the largest sets, which are the
+    /// likeliest to have its members. Empty if the result is empty.
     order: Vec<usize>,
     way: Way,
     ns: u64,
@@ -98,7 +103,8 @@ pub struct Plan {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Members of the first set are looked up in the others; for a union, those of each set in the ones before.
+    /// Members of the first set are looked up in the other sets; for a union, members of each set in the sets
+    /// before it.
     LookUp,
     /// All sets are walked side by side.
     Merge,
@@ -107,7 +113,7 @@ enum Way {
 }
 
 impl Plan {
-    /// There is one set at least.
+    /// Makes a plan. `sets` is not empty.
     pub fn new(operation: Operation, sets: &[Set], aim: Aim) -> Plan {
         let mut plan = Plan { operation, order: Vec::new(), way: Way::Merge, ns: 0 };
         if operation.is_nothing(sets) {
@@ -127,7 +133,7 @@ impl Plan {
         plan
     }
 
-    /// About how long it takes, in nanoseconds.
+    /// Estimated duration in nanoseconds.
     pub fn ns(&self) -> u64 {
         self.ns
     }
@@ -136,7 +142,7 @@ impl Plan {
         self.order.iter().map(|at| &sets[*at]).collect()
     }
 
-    /// Calls `each` with every member of the result, until it returns `false`.
+    /// Calls `each` with every member of the result, until `each` returns false.
     pub fn each(&self, hasher: &Hasher, sets: &[Set], mut each: impl FnMut(&[u8]) -> bool) {
         if self.order.is_empty() {
             return;
@@ -148,7 +154,7 @@ impl Plan {
         }
     }
 
-    /// Whether the result as a set has pages of one of the sets.
+    /// Returns true if the result as a set shares pages with a set.
     pub fn shares(&self) -> bool {
         matches!(self.way, Way::Change)
     }
@@ -176,16 +182,16 @@ impl Plan {
     }
 }
 
-/// An operation in one of the ways.
+/// An operation in a certain way.
 struct Step<'s, 'a> {
     operation: Operation,
-    /// In the order of the plan; one at least.
+    /// In the order of the plan; at least one.
     sets: &'s [&'a Set],
     way: Way,
 }
 
 impl<'a> Step<'_, 'a> {
-    /// About how long it takes, in nanoseconds; `u64::MAX`: that way leads nowhere.
+    /// Estimated duration in nanoseconds; `u64::MAX` if the way is impossible.
     fn cost(&self, aim: Aim) -> u64 {
         let (first, all) = (self.sets[0].len(), members(self.sets));
         let others = all - first;
@@ -193,7 +199,7 @@ impl<'a> Step<'_, 'a> {
         let result = if is_union { all } else { first };
         let each = if makes { BUILD } else { READ };
         match self.way {
-            // They do not come in the order of their hashes.
+            // The members would not come in the order of their hashes.
             Way::LookUp if is_union && makes => u64::MAX,
             Way::LookUp if is_union => {
                 let (mut ns, mut before) = (result * each, 0_u64);
@@ -209,13 +215,13 @@ impl<'a> Step<'_, 'a> {
             }
             Way::Merge => all * MERGE + result * each,
             Way::Change if self.operation == Operation::Intersection => u64::MAX,
-            // All in the caches, and in the right order.
+            // All are in the caches, and in the right order.
             Way::Change if is_union && all <= SMALL => all * READ,
             Way::Change => others.saturating_mul(CHANGE) + if makes { 0 } else { result * each },
         }
     }
 
-    /// The result by changing a clone of the first set.
+    /// Computes the result by changing a clone of the first set.
     fn changed(&self, hasher: &Hasher) -> Set {
         let mut result = self.sets[0].clone();
         for member in self.sets[1..].iter().flat_map(|set| set.iter()) {
@@ -227,8 +233,8 @@ impl<'a> Step<'_, 'a> {
         result
     }
 
-    /// Calls `each` with the hash of every member of the result and itself, by ascending hashes if `ordered`, until it
-    /// returns `false`.
+    /// Calls `each` with the hash and the member for every member of the result, by ascending hashes if
+    /// `ordered`, until `each` returns false.
     fn run(&self, hasher: &Hasher, ordered: bool, each: impl FnMut(u64, Member<'a>) -> bool) {
         match self.way {
             Way::LookUp => self.look_up(hasher, ordered, each),
@@ -268,11 +274,12 @@ impl<'a> Step<'_, 'a> {
     }
 }
 
-/// Those of the sets that have members by their sizes, each once: two that are one have the same members.
+/// Indices of the sets that have members, by size. Sets that share the whole value have the same members, and
+/// appear once.
 fn by_size<K: Ord>(sets: &[Set], which: Range<usize>, key: impl Fn(u64) -> K) -> Vec<usize> {
     let mut order: Vec<usize> = which.filter(|at| !sets[*at].is_empty()).collect();
     if order.len() > 1 {
-        // Those that are one are neighbours then.
+        // Makes sets that share the whole value neighbours.
         order.sort_by_key(|at| sets[*at].address());
         order.dedup_by(|one, other| sets[*one].is_same(&sets[*other]));
         order.sort_by_key(|at| key(sets[*at].len()));
@@ -284,12 +291,12 @@ fn members<S: Borrow<Set>>(sets: &[S]) -> u64 {
     sets.iter().map(|set| set.borrow().len()).sum()
 }
 
-/// What looking a member up in the set costs at most.
+/// Maximum cost of looking a member up in the set.
 fn look_up_cost(set: &Set) -> u64 {
     if set.len() <= NEAR { LOOK_UP_NEAR } else { LOOK_UP_FAR }
 }
 
-/// A set of members that come by ascending hashes.
+/// Builds a set from members by ascending hashes.
 fn built<'a>(fill: impl FnOnce(&mut Builder<Member<'a>>)) -> Set {
     let mut builder = Builder::new();
     fill(&mut builder);
@@ -298,7 +305,7 @@ fn built<'a>(fill: impl FnOnce(&mut Builder<Member<'a>>)) -> Set {
     set
 }
 
-/// A member to be looked up in sets, whatever they keep theirs as.
+/// A member to be looked up in sets, whatever form they have.
 struct Probe<'a> {
     hash: u64,
     value: Option<i64>,
@@ -322,7 +329,7 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// The members of a set, to be looked up in others.
+/// The members of a set, to be looked up in other sets.
 fn probes<'a>(hasher: &Hasher, set: &'a Set, ordered: bool) -> Box<dyn Iterator<Item = Probe<'a>> + 'a> {
     if ordered {
         return Box::new(in_order(hasher, set).map(|(hash, member)| Probe::hashed(hash, member)));
@@ -346,14 +353,14 @@ fn in_order<'a>(hasher: &Hasher, set: &'a Set) -> InHashOrder<'a> {
     Box::new(items.map(|(hash, item)| (hash, Member::bytes(item))))
 }
 
-/// Which of the sets have a member.
+/// The sets that have a member.
 struct Seen {
     times: usize,
-    /// The first one is among them.
+    /// The first set is among them.
     first: bool,
 }
 
-/// Calls `each` with every member of any of the sets and its hash, which ascend, until it returns `false`.
+/// Calls `each` with every member of any of the sets, by ascending hashes, until `each` returns false.
 fn merge<'a>(hasher: &Hasher, sets: &[&'a Set], mut each: impl FnMut(u64, Member<'a>, Seen) -> bool) {
     let mut walks: Vec<InHashOrder<'a>> = sets.iter().map(|set| in_order(hasher, set)).collect();
     let mut heads: Vec<Option<Member<'a>>> = vec![None; sets.len()];
@@ -364,7 +371,7 @@ fn merge<'a>(hasher: &Hasher, sets: &[&'a Set], mut each: impl FnMut(u64, Member
         Some(Reverse((hash, index)))
     };
     next.extend((0..sets.len()).filter_map(|index| step(index, &mut heads)));
-    // Members of one hash: most times one, seen in one set or several.
+    // Members of the same hash: mostly a single member, seen in one set or several.
     let mut group: Vec<(Member<'a>, Seen)> = Vec::new();
     while let Some(Reverse((hash, _))) = next.peek().copied() {
         while let Some(mut top) = next.peek_mut()
@@ -419,7 +426,7 @@ mod tests {
         sets
     }
 
-    /// Whatever way is taken, the result is the same.
+    /// Every way has the same result.
     #[test]
     fn all_ways_lead_to_the_same_result() {
         let seed = fresh_seed();
@@ -457,7 +464,7 @@ mod tests {
         assert!(cfg!(miri) || taken.len() >= 6, "nearly every way is the cheapest for some sets: {taken:?}");
     }
 
-    /// Neither planning nor the way that is planned may take a time that goes with the square of how many sets there are.
+    /// Neither planning nor the planned way may take quadratic time in the number of sets.
     #[test]
     fn many_sets_take_their_number_and_no_more() {
         let (count, hasher) = (if cfg!(miri) { 300 } else { 80_000 }, Hasher::default());
@@ -492,7 +499,7 @@ mod tests {
             true
         });
         assert_eq!(found, count);
-        // With sums of sums it is a minute.
+        // With sums of sums it takes a minute.
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
         let among_nothing = [&nothing[..9], &all[..2], &nothing[..9]].concat();
         assert_eq!(Plan::new(Operation::Union, &among_nothing, Aim::Each).order, [9, 10]);

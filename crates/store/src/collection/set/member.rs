@@ -1,4 +1,4 @@
-//! A member of a set as a reader gets it: bytes where they lie, or the digits of an integer that is packed.
+//! A member of a set as a reader gets it: bytes in place, or the digits of a packed integer.
 
 use std::fmt;
 use std::ops::Deref;
@@ -6,7 +6,7 @@ use std::ops::Deref;
 /// Digits of the longest integer, and its sign.
 const DIGITS_MAX: usize = 20;
 
-/// See the module's text. It reads as bytes.
+/// See the module's documentation. It reads as bytes.
 #[derive(Clone, Copy)]
 pub struct Member<'a>(Kept<'a>);
 

@@ -6,9 +6,9 @@
 //!        flags | [milliseconds after base] | [seq] | fields | (length, name, length, value) ...
 //! ```
 //!
-//! The head has the id and the names of the first entry that came to the page. An entry with the very same names, as
-//! most streams have them, does not repeat them: two fields with values of 16 bytes take 40 bytes of a page. A head is
-//! never changed, so an entry reads the same whatever becomes of its neighbours.
+//! The head has the id and the names of the first entry of the page. An entry with the same names, as in most
+//! streams, does not repeat them: two fields with values of 16 bytes take 40 bytes of a page. A head never
+//! changes, so an entry stays valid whatever happens to its neighbours.
 
 use super::super::page::{PAGE_MAX, Page, Space};
 use super::super::varint::{self, Varint};
@@ -16,15 +16,17 @@ use super::id::{Packed, StreamId, unpack};
 
 /// The entry has names of its own.
 const NAMED: u8 = 1;
-/// It is of a later millisecond than the head's id. Its `seq` is counted from zero then, else from the head's.
+/// The entry is of a later millisecond than the head's id. Then its `seq` counts from zero, otherwise from
+/// the head's.
 const LATER: u8 = 2;
-/// Its `seq` is not zero.
+/// The stored `seq` is not zero.
 const SEQ: u8 = 4;
 
-/// Names of more bytes than this, their lengths included, are not shared, so that a head leaves room for items.
+/// Names of more bytes than this, including their lengths, are not shared, so that a head leaves room for
+/// items.
 pub const NAMES_MAX: usize = PAGE_MAX / 4;
 
-/// What the items of a page refer to.
+/// The head of a page, which its items refer to.
 #[derive(Clone, Copy)]
 pub(super) struct Head<'a> {
     base: StreamId,
@@ -45,7 +47,7 @@ impl<'a> Head<'a> {
         Head { base, names, text }
     }
 
-    /// The bytes of the head that a page begins with whose first entry is this; `fields` are names and values by turns.
+    /// The bytes of the head of a page whose first entry is this; `fields` are names and values in turn.
     fn bytes_for<'f>(id: StreamId, fields: impl ExactSizeIterator<Item = &'f [u8]> + Clone) -> Vec<u8> {
         let names = fields.clone().step_by(2);
         let text: usize = names.clone().map(text_len).sum();
@@ -69,7 +71,7 @@ impl<'a> Head<'a> {
         names.len() as u64 == self.names && names.all(|name| take_text(&mut text) == name)
     }
 
-    /// The id of one of the page's items, and what follows it.
+    /// The id of an item of the page, and the rest of the item.
     #[inline]
     fn read_id(&self, item: &'a [u8]) -> (StreamId, u8, &'a [u8]) {
         let (flags, mut rest) = (item[0], &item[1..]);
@@ -122,7 +124,7 @@ impl<'a> Entry<'a> {
 #[derive(Clone)]
 pub struct Fields<'a> {
     left: usize,
-    /// Where the names are, unless they stand before their values.
+    /// The shared names; `None` if each name stands before its value.
     names: Option<&'a [u8]>,
     rest: &'a [u8],
 }
@@ -144,7 +146,7 @@ impl<'a> Iterator for Fields<'a> {
 
 impl ExactSizeIterator for Fields<'_> {}
 
-/// A text with its length before it; `bytes` go on behind it.
+/// Reads a text with its length before it; `bytes` continue after it.
 #[inline]
 fn take_text<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
     let (len, rest) = varint::read(bytes);
@@ -158,7 +160,7 @@ fn text_len(text: &[u8]) -> usize {
     Varint::len_of(text.len() as u64) + text.len()
 }
 
-/// An entry on its way into a page whose head is known.
+/// An entry to be written to a page whose head is known.
 pub(super) struct JournalBuffer<F> {
     flags: u8,
     ms: u64,
@@ -169,7 +171,7 @@ pub(super) struct JournalBuffer<F> {
 }
 
 impl<'f, F: ExactSizeIterator<Item = &'f [u8]> + Clone> JournalBuffer<F> {
-    /// `fields` are names and values by turns. The id is not less than the head's.
+    /// `fields` are names and values in turn. The id is not less than the head's.
     #[inline]
     pub(super) fn new(head: &Head<'_>, id: StreamId, fields: F) -> JournalBuffer<F> {
         let ms = id.ms - head.base.ms;
@@ -215,7 +217,7 @@ fn put_text(space: &mut Space<'_>, text: &[u8]) {
     space.put(text);
 }
 
-/// A page with this as its first entry, and room for `items` and `bytes` in all, if those are more.
+/// A page with this as its first entry, and room for `items` items of `bytes` bytes in all, if that is more.
 pub(super) fn first_page<'f>(
     id: StreamId,
     fields: impl ExactSizeIterator<Item = &'f [u8]> + Clone,

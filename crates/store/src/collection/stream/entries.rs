@@ -1,7 +1,8 @@
 //! The entries of a stream: a tree of pages in the order of ids.
 //!
-//! Entries come at the end and go anywhere. What is appended fills the last page up to the limits of Redis' nodes, for
-//! which our pages stand: an approximate trim takes whole pages, as Redis takes whole nodes.
+//! Entries are added at the end and removed anywhere. Appended entries fill the last page up to the limits of
+//! Redis' nodes; a page corresponds to a node: an approximate trim removes whole pages, as Redis removes
+//! whole nodes.
 
 use std::ops::Range;
 
@@ -11,7 +12,7 @@ use super::super::tree::{Bound, Inner, Seek, Tree, WithPages};
 use super::codec::{self, Entry, Head, JournalBuffer};
 use super::id::StreamId;
 
-/// How much a page may hold: `stream-node-max-entries` and `stream-node-max-bytes`, of which zero means no limit.
+/// Capacity of a page: `stream-node-max-entries` and `stream-node-max-bytes`; zero means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeLimits {
     entries: usize,
@@ -19,18 +20,18 @@ pub struct NodeLimits {
 }
 
 impl NodeLimits {
-    /// Beyond the size of a page nothing is allowed: that is what a write may have to copy.
+    /// Limits the bytes to the size of a page, since a write may have to copy them.
     pub fn new(entries: usize, bytes: usize) -> NodeLimits {
         let unlimited = |limit| if limit == 0 { usize::MAX } else { limit };
         NodeLimits { entries: unlimited(entries), bytes: unlimited(bytes).min(PAGE_MAX) }
     }
 }
 
-/// See the module's text.
+/// See the module's documentation.
 #[derive(Clone)]
 pub struct Entries(Tree);
 
-/// Seeks the end.
+/// Finds the end.
 struct Last;
 
 impl Seek for Last {
@@ -43,7 +44,7 @@ impl Seek for Last {
     }
 }
 
-/// Seeks an id.
+/// Finds an id.
 struct ById(StreamId);
 
 fn bound_of(id: StreamId) -> Bound {
@@ -74,7 +75,7 @@ impl Seek for ById {
     }
 }
 
-/// Seeks the beginning of the page of a position.
+/// Finds the beginning of the page of a position.
 struct PageOf(u64);
 
 impl Seek for PageOf {
@@ -120,12 +121,12 @@ impl Entries {
         self.0.find(&mut ById(id)).found
     }
 
-    /// How many entries have a smaller id.
+    /// Number of entries with a smaller id.
     pub fn position(&self, id: StreamId) -> u64 {
         self.0.rank(&mut ById(id)).0
     }
 
-    /// Entries at positions in a range, which is cut to what is there, from either end.
+    /// Entries at positions in a range, which is cut to the length; double-ended.
     pub fn range(&self, range: Range<u64>) -> EntryRange<'_> {
         EntryRange(self.0.range(range).with_pages())
     }
@@ -140,8 +141,8 @@ impl Entries {
         start..end.max(start)
     }
 
-    /// The last position not after `at`, which is at most the number of entries, at which a page begins or all pages end:
-    /// where whole pages are taken from the start, so many entries go.
+    /// The last position not after `at` (at most the number of entries) at which a page begins or all pages
+    /// end: the number of entries that go if whole pages are removed from the start.
     pub fn whole_pages(&self, at: u64) -> u64 {
         if at == self.len() {
             return at;
@@ -149,13 +150,13 @@ impl Entries {
         self.0.rank(&mut PageOf(at)).0
     }
 
-    /// Pages, of which an empty stream has none.
+    /// Number of pages; zero for an empty stream.
     pub fn pages(&self) -> u64 {
         if self.is_empty() { 0 } else { self.0.page_count() }
     }
 
-    /// Appends an entry, whose id is greater than all; `fields` are names and values by turns. Returns the bytes that it
-    /// takes, with the head of its page if it is the first there.
+    /// Appends an entry, whose id is greater than all; `fields` are names and values in turn. Returns the
+    /// bytes that it takes, including the head of its page if it is the first there.
     #[inline]
     pub(super) fn push<'f>(
         &mut self,
@@ -174,13 +175,13 @@ impl Entries {
                 page.insert_by(at, len, 0, |space| buffer.write(space));
                 return (len, Vec::new());
             }
-            // The next page is going to be as full as this one: it need not grow step by step.
+            // The next page will be as full as this, so it need not grow step by step.
             let next = codec::first_page(id, fields, at, page.used().min(PAGE_MAX));
             (next.used(), vec![(bound_of(id), next)])
         })
     }
 
-    /// Removes an entry; `false`: it is not there.
+    /// Removes an entry; returns false if it does not exist.
     pub(super) fn remove(&mut self, id: StreamId) -> bool {
         if !self.contains(id) {
             return false;
@@ -192,7 +193,7 @@ impl Entries {
         true
     }
 
-    /// Removes so many entries at the start, at most all.
+    /// Removes `count` entries at the start, at most all.
     pub(super) fn remove_first(&mut self, count: u64) -> Cut {
         Cut(self.0.remove_range(0..count))
     }
@@ -202,7 +203,7 @@ impl Entries {
     }
 }
 
-/// Entries in the order of their ids, from either end.
+/// Entries in the order of their ids; double-ended.
 pub struct EntryRange<'a>(WithPages<'a>);
 
 impl<'a> Iterator for EntryRange<'a> {

@@ -1,4 +1,4 @@
-//! Consumer groups: how far a group has read, what it has been given, and who has that.
+//! Consumer groups: the position of a group, its pending entries, and their consumers.
 //!
 //! ```text
 //! pending of the group:     id | time after the id's | deliveries | number of the consumer
@@ -6,9 +6,10 @@
 //! names:                    the consumer's name, at the position of its number
 //! ```
 //!
-//! An entry that was delivered and not acknowledged stands in two trees in the order of ids, the group's and its
-//! consumer's, so that acknowledging, claiming and looking at a range of a million of them are walks down two trees. The
-//! group's items name their consumer by a number, of one byte where there are few, for which a third tree has the name.
+//! An entry that was delivered and not acknowledged is in two trees in the order of ids, the group's and its
+//! consumer's. So acknowledging, claiming and reading a range of a million of them are walks down two trees.
+//! The group's items refer to their consumer by a number, of a single byte while there are few, and a third
+//! tree has the names of the numbers.
 
 use super::super::Cut;
 use super::super::named::Named;
@@ -19,16 +20,16 @@ use super::ids::Ids;
 use super::log::Log;
 use super::one_more;
 
-/// See the module's text.
+/// See the module's documentation.
 #[derive(Clone)]
 pub struct Group {
     last_id: StreamId,
     entries_read: Option<u64>,
     pending: Ids,
     consumers: Named<Consumer>,
-    /// At the position of a number that nobody has: four bytes, the next such number.
+    /// At the position of an unused number: four bytes, the next unused number.
     names: Tree,
-    /// The first number that nobody has, or [`NOBODY`].
+    /// The first unused number, or [`NOBODY`].
     free: u32,
 }
 
@@ -38,9 +39,9 @@ const NOBODY: u32 = u32::MAX;
 #[derive(Clone)]
 pub struct Consumer {
     number: u32,
-    /// When it last tried to get entries, in milliseconds since the Unix epoch.
+    /// Time of its last attempt to get entries, in milliseconds since the Unix epoch.
     pub seen_ms: u64,
-    /// When it last got one, if ever.
+    /// Time at which it last got an entry, if ever.
     pub active_ms: Option<u64>,
     pending: Ids,
 }
@@ -53,7 +54,7 @@ pub struct Pending<'a> {
     pub delivery: Delivery,
 }
 
-/// When an entry was delivered last, and how often.
+/// Time of the last delivery of an entry, and the number of deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// In milliseconds since the Unix epoch.
@@ -62,7 +63,7 @@ pub struct Delivery {
     pub count: u64,
 }
 
-/// What follows the id in an item of the group's.
+/// The part of a group's item after the id.
 #[derive(Clone, Copy)]
 struct Note {
     delivery: Delivery,
@@ -79,7 +80,7 @@ impl Note {
         Note { delivery: Delivery { at_ms, count }, consumer: consumer as u32 }
     }
 
-    /// The time is that from the id to the delivery, which is short where ids are times: as an integer with its sign in
+    /// The time is stored relative to the id, which is short if ids are times, as an integer with its sign in
     /// the lowest bit.
     fn with_bytes<R>(self, id: StreamId, then: impl FnOnce(&[u8]) -> R) -> R {
         let after = self.delivery.at_ms.wrapping_sub(id.ms) as i64;
@@ -98,7 +99,7 @@ impl Note {
 }
 
 impl Group {
-    /// `entries_read`: how many entries came before and with `last_id`, if that is known.
+    /// `entries_read`: number of entries up to and including `last_id`, if known.
     pub fn new(last_id: StreamId, entries_read: Option<u64>) -> Group {
         let (pending, consumers, names) = (Ids::new(), Named::default(), Tree::new());
         Group { last_id, entries_read, pending, consumers, names, free: NOBODY }
@@ -109,18 +110,19 @@ impl Group {
         self.last_id
     }
 
-    /// How many entries of those ever added were delivered or passed over, if that is known.
+    /// Number of entries, among all ever added, that were delivered or skipped, if known.
     pub fn entries_read(&self) -> Option<u64> {
         self.entries_read
     }
 
-    /// Goes on from another entry.
+    /// Sets the position to another entry.
     pub fn set_position(&mut self, last_id: StreamId, entries_read: Option<u64>) {
         (self.last_id, self.entries_read) = (last_id, entries_read);
     }
 
-    /// Takes note that these entries of the log, which come after the last one, are being delivered. As in Valkey the
-    /// count goes on only where nothing is missing between the last one and them: it may have been set to anything.
+    /// Records that these entries of the log, which come after the last delivered entry, are being delivered.
+    /// As in Valkey, the count continues only if no entry is missing between the last delivered entry and
+    /// these: it may have been set to any value.
     pub fn advance(&mut self, ids: &[StreamId], log: &Log) {
         let first_id = log.first_id();
         for id in ids {
@@ -133,9 +135,9 @@ impl Group {
         }
     }
 
-    /// How many entries are still to be delivered, as far as that can be told as Redis tells it. After entries were trimmed away, that
-    /// is the length where the group stands before the first entry and none was deleted behind that: Redis says so since 7.2.6, and
-    /// counted before what was trimmed away, too.
+    /// Number of entries still to be delivered, if it can be determined; computed as in Redis. After
+    /// trimming, it is the length if the group stands before the first entry and no entry was deleted behind
+    /// that: so since Redis 7.2.6, which before that also counted the trimmed entries.
     pub fn lag(&self, log: &Log) -> Option<u64> {
         let len = log.entries().len();
         if log.added() == 0 || len == 0 {
@@ -171,7 +173,7 @@ impl Group {
         self.consumers.get_mut(name)
     }
 
-    /// Adds a consumer, which has never got an entry; `false`: there is one of that name.
+    /// Adds a consumer that has never got an entry; returns false if the name exists.
     pub fn add_consumer(&mut self, name: &[u8], seen_ms: u64) -> bool {
         if self.consumers.get(name).is_some() {
             return false;
@@ -181,7 +183,8 @@ impl Group {
         true
     }
 
-    /// Removes a consumer and all that it has not acknowledged; `None`: there is none, else how much that was.
+    /// Removes a consumer and its pending entries; returns their number, or `None` if there is no such
+    /// consumer.
     pub fn remove_consumer(&mut self, name: &[u8]) -> Option<(u64, Cut)> {
         let consumer = self.consumers.remove(name)?;
         for (id, _) in consumer.pending.range(StreamId::MIN, StreamId::MAX) {
@@ -219,7 +222,7 @@ impl Group {
         self.pending.get(id).map(|text| self.pending_of(id, text))
     }
 
-    /// Those whose ids lie in a range, both ends included.
+    /// Pending entries whose ids lie in a range, both ends included.
     pub fn pending_range(
         &self,
         from: StreamId,
@@ -228,7 +231,7 @@ impl Group {
         self.pending.range(from, to).map(|(id, text)| self.pending_of(id, text))
     }
 
-    /// The ids of those in a range, both ends included.
+    /// Ids of pending entries in a range, both ends included.
     pub fn pending_ids(
         &self,
         from: StreamId,
@@ -242,7 +245,7 @@ impl Group {
         Pending { id, consumer: self.name_of(consumer), delivery }
     }
 
-    /// Delivers entries to a consumer, which is there, for the first time as far as that is concerned.
+    /// Delivers entries to a consumer, which exists, and counts it as their first delivery.
     pub fn deliver(&mut self, consumer: &[u8], ids: impl Iterator<Item = StreamId>, now_ms: u64) {
         let owner = self.consumers.get_mut(consumer).expect("the caller has made sure of it");
         let note = Note { delivery: Delivery { at_ms: now_ms, count: 1 }, consumer: owner.number };
@@ -257,7 +260,7 @@ impl Group {
         others.into_iter().for_each(|(number, id)| self.take_from(number, id));
     }
 
-    /// Gives an entry to a consumer, which is there, whoever had it; nobody needs to have had it.
+    /// Gives an entry to a consumer, which exists, whether or not another consumer has it pending.
     pub fn give(&mut self, id: StreamId, consumer: &[u8], delivery: Delivery) {
         let owner = self.consumers.get_mut(consumer).expect("the caller has made sure of it");
         let (number, note) = (owner.number, Note { delivery, consumer: owner.number });
@@ -271,7 +274,7 @@ impl Group {
         }
     }
 
-    /// Forgets an entry, since it was acknowledged or is no more; `false`: it was not pending.
+    /// Forgets an entry that was acknowledged or deleted; returns false if it was not pending.
     pub fn forget(&mut self, id: StreamId) -> bool {
         let owner = self.pending.remove(id, |text| Note::read(id, text).consumer);
         if let Some(number) = owner {
@@ -286,14 +289,14 @@ impl Group {
         consumer.pending.remove(id, |_| ());
     }
 
-    // The whole.
+    // The group as a whole.
 
     pub(super) fn memory(&self) -> usize {
         let consumers: usize = self.consumers().map(|(name, consumer)| name.len() + consumer.memory()).sum();
         size_of::<Group>() + self.pending.memory() + self.names.memory() + consumers
     }
 
-    /// Consumers are looked at while they are few.
+    /// Counts the consumers while they are few.
     pub(super) fn weight(&self) -> usize {
         if self.consumers_len() > FEW {
             return usize::MAX;
@@ -302,7 +305,7 @@ impl Group {
         consumers.fold(self.pending.weight(), usize::saturating_add)
     }
 
-    /// What may be much to free.
+    /// The parts that may take long to free.
     pub(super) fn into_cut(self) -> Cut {
         let consumers = self.consumers.iter().map(|(_, consumer)| consumer.pending.clone().into_tree());
         let mut trees: Vec<Tree> = consumers.collect();
@@ -325,7 +328,7 @@ impl Group {
     }
 }
 
-/// So many groups, or consumers of one, are looked at one by one to tell how long dropping them takes.
+/// Up to this many groups, or consumers of a group, are visited to estimate how long dropping them takes.
 pub(super) const FEW: usize = 64;
 
 impl Consumer {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// See the module's text. Ids are in the order of their fields.
+/// See the module's documentation. Ids are in the order of their fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId {
     pub ms: u64,
@@ -17,7 +17,7 @@ impl StreamId {
         StreamId { ms, seq }
     }
 
-    /// The one after it; `None` after the last.
+    /// The next id; `None` after the last.
     pub fn next(self) -> Option<StreamId> {
         match self.seq.checked_add(1) {
             Some(seq) => Some(StreamId { seq, ..self }),
@@ -25,7 +25,7 @@ impl StreamId {
         }
     }
 
-    /// The one before it; `None` before the first.
+    /// The previous id; `None` before the first.
     pub fn previous(self) -> Option<StreamId> {
         match self.seq.checked_sub(1) {
             Some(seq) => Some(StreamId { seq, ..self }),
@@ -40,8 +40,8 @@ impl fmt::Display for StreamId {
     }
 }
 
-/// An id as bytes: the lengths of both numbers, then their bytes without the zeros on top. Eight bytes for an id of these
-/// times.
+/// An id as bytes: the lengths of both numbers, then their bytes without the leading zeros. Eight bytes for
+/// an id of the present.
 pub(super) struct Packed {
     bytes: [u8; 1 + 2 * WIDTH],
     len: usize,
@@ -66,7 +66,7 @@ impl Packed {
     }
 }
 
-/// Bytes of a number without the zeros on top.
+/// Bytes of a number without the leading zeros.
 #[inline]
 fn len_of(number: u64) -> usize {
     WIDTH - number.leading_zeros() as usize / 8

@@ -1,4 +1,4 @@
-//! Items in the order of ids with which they begin: the entries that a group or a consumer has not acknowledged.
+//! Items in the order of the ids at their start: the pending entries of a group or a consumer.
 
 use std::cmp::Ordering;
 
@@ -6,13 +6,13 @@ use super::super::page::Page;
 use super::super::tree::{self, Bound, Inner, Seek, Tree};
 use super::id::{Packed, StreamId, unpack};
 
-/// See the module's text.
+/// See the module's documentation.
 #[derive(Clone)]
 pub(super) struct Ids(Tree);
 
 struct ById {
     sought: StreamId,
-    /// Bounds of the branches taken so far, where there are such: no id there is less, and none greater.
+    /// Bounds of the branches taken so far, if known: no id in the branch is less or greater.
     least: Option<StreamId>,
     greatest: Option<StreamId>,
 }
@@ -35,8 +35,8 @@ impl Seek for ById {
         at
     }
 
-    /// Ids come in time, and so lie about evenly in a page: few lines of it are read where halving it would read one for each
-    /// step.
+    /// Ids follow time, and so are about evenly spread in a page. An estimate reads few lines, where halving
+    /// would read a line at each step.
     fn within(&mut self, page: &Page) -> (usize, bool) {
         let (mut from, mut to) = if page.len() < GUESS_FROM { (0, page.len()) } else { self.narrow(page) };
         while from < to {
@@ -63,8 +63,8 @@ impl ById {
         ById { sought, least: None, greatest: None }
     }
 
-    /// Where the first id lies that is not less than the one sought, from a position up to another one: looked for from where
-    /// it would be if they were spread evenly, in steps that double. The page is not empty.
+    /// The range of positions of the first id that is not less than the id sought. The search starts at the
+    /// position expected for evenly spread ids, in steps that double. The page is not empty.
     fn narrow(&self, page: &Page) -> (usize, usize) {
         let (len, mut step) = (page.len(), 1);
         let at = self.guess(page);
@@ -95,8 +95,8 @@ impl ById {
         }
     }
 
-    /// The position that it would have if the page's ids were spread evenly between the least and the greatest one. What bounds
-    /// tell of these is near, and the items themselves would be a miss of the caches each.
+    /// The position of the id if the page's ids were spread evenly between the least and the greatest. The
+    /// bounds are close to these two, and reading the items instead would be a cache miss for each.
     fn guess(&self, page: &Page) -> usize {
         let last = page.len() - 1;
         let least = self.least.unwrap_or_else(|| id_at(page, 0));
@@ -120,12 +120,12 @@ impl Ids {
         self.0.len()
     }
 
-    /// What follows an id in its item.
+    /// The text after an id in its item.
     pub(super) fn get(&self, id: StreamId) -> Option<&[u8]> {
         self.0.find(&mut ById::new(id)).item().map(|item| unpack(item).1)
     }
 
-    /// Sets what follows an id; tells what has followed it before.
+    /// Sets the text after an id; calls `before` with the old text and returns its result.
     pub(super) fn set<R>(&mut self, id: StreamId, text: &[u8], before: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let packed = Packed::new(id);
         let parts = [packed.as_bytes(), text];
@@ -140,7 +140,7 @@ impl Ids {
         })
     }
 
-    /// Removes an id, if it is there; tells what has followed it.
+    /// Removes an id, if it exists; calls `before` with its text and returns the result.
     pub(super) fn remove<R>(&mut self, id: StreamId, before: impl FnOnce(&[u8]) -> R) -> Option<R> {
         self.0.change(&mut ById::new(id), |page, at, found| {
             let before = found.then(|| before(unpack(page.get(at)).1));
@@ -149,7 +149,7 @@ impl Ids {
         })
     }
 
-    /// Ids, and what follows them, in a range with both ends.
+    /// Ids and their texts in a range, both ends included.
     pub(super) fn range(
         &self,
         from: StreamId,
@@ -179,7 +179,8 @@ mod tests {
 
     use super::*;
 
-    /// Ids that lie evenly, in heaps, or with one far away, sought where they are and between them.
+    /// Ids that are evenly spread, in clusters, or with a distant outlier, are found, and so are the places
+    /// between them.
     #[test]
     fn ids_are_found_however_they_are_spread() {
         let seed = fresh_seed();

@@ -1,9 +1,9 @@
-//! A stream's entries, and what is remembered of those that are gone.
+//! A stream's entries, and the record of its removed entries.
 
 use super::entries::Entries;
 use super::id::StreamId;
 
-/// See the module's text.
+/// See the module's documentation.
 #[derive(Clone)]
 pub struct Log {
     pub(super) entries: Entries,
@@ -27,7 +27,7 @@ impl Log {
         self.last_id
     }
 
-    /// The first entry's id; zeros where there is none.
+    /// The first entry's id; zeros if there is none.
     pub fn first_id(&self) -> StreamId {
         self.entries.first().map_or(StreamId::MIN, |entry| entry.id)
     }
@@ -37,18 +37,18 @@ impl Log {
         self.max_deleted_id
     }
 
-    /// Entries ever added.
+    /// Number of entries ever added.
     pub fn added(&self) -> u64 {
         self.added
     }
 
-    /// Whether an entry may have been deleted from between those that come after `id`, itself included.
+    /// Returns true if an entry from `id` on may have been deleted.
     pub fn has_gap_from(&self, id: StreamId) -> bool {
         !self.entries.is_empty() && self.max_deleted_id > StreamId::MIN && id <= self.max_deleted_id
     }
 
-    /// How many entries were ever added up to `id`, itself included, where that follows from what is known. As Redis
-    /// decides it, since clients see it.
+    /// Number of entries ever added up to and including `id`, if it can be determined. Decided as in Redis,
+    /// since clients see the result.
     pub fn rank_ever(&self, id: StreamId) -> Option<u64> {
         let len = self.entries.len();
         if self.added == 0 {

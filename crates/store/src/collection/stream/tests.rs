@@ -6,7 +6,7 @@ use super::*;
 
 type Texts = Vec<Vec<u8>>;
 
-/// What a stream is, in plain containers.
+/// A stream in plain containers.
 #[derive(Clone, Default)]
 struct Plain {
     entries: BTreeMap<StreamId, Texts>,
@@ -51,7 +51,7 @@ fn check(stream: &Stream, plain: &Plain) {
     }
 }
 
-/// An entry of the usual fields, or of others.
+/// An entry of the usual fields, or of other fields.
 fn fields(random: &mut Random) -> Texts {
     let text = |random: &mut Random, len| vec![b'a' + random.below(26) as u8; random.below(len)];
     match random.below(40) {
@@ -197,7 +197,7 @@ impl Round<'_> {
     }
 }
 
-/// Random operations, with clones taken at random moments that must go on reading what they were.
+/// Random operations, with clones taken at random moments that must keep their content.
 #[test]
 fn random_operations_against_plain_containers() {
     let seed = fresh_seed();
@@ -233,7 +233,8 @@ fn stream_of(entries: u64, limits: NodeLimits) -> Stream {
 #[test]
 fn names_are_kept_once_a_page() {
     let stream = stream_of(10_000, NodeLimits::new(100, 4096));
-    // Flags, two bytes of milliseconds, two values with their lengths, and the offset, without what pages have in common.
+    // Flags, two bytes of milliseconds, two values with their lengths, and the offset, without the common
+    // part of a page.
     let each = stream.memory() as f64 / 10_000.0;
     assert!((14.0..20.0).contains(&each), "{each}");
     assert_eq!(stream.entries().pages(), 100);
@@ -319,7 +320,8 @@ fn counters_stay_where_clients_can_read_them() {
     assert_eq!((group.entries_read(), group.lag(stream.log())), (Some(COUNT_MAX), Some(0)));
 }
 
-/// What no group refers to is found by walking along the lists of pending entries, none of which is asked for each.
+/// Unreferenced entries are found by walking along the lists of pending entries, without a lookup for each
+/// entry.
 #[test]
 fn unreferenced_entries_are_those_that_are_not_referenced() {
     let seed = fresh_seed();
@@ -350,7 +352,8 @@ fn unreferenced_entries_are_those_that_are_not_referenced() {
     }
 }
 
-/// Who has read nothing yet, or little, is why nothing may go: that is seen at once, however long the stream is.
+/// A group that has read nothing or little prevents any removal: that is seen at once, however long the
+/// stream is.
 #[test]
 fn what_nobody_was_given_is_not_looked_at() {
     if cfg!(miri) {

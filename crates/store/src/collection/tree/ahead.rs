@@ -1,4 +1,4 @@
-//! Many look-ups in one tree of hashes at once: each level's misses of the caches are waited for together.
+//! Many lookups in a tree of hashes at once: the cache misses of each level are waited for together.
 
 use arrayvec::ArrayVec;
 
@@ -9,15 +9,15 @@ use crate::collection::page::Page;
 use crate::collection::tree::Seek;
 
 impl Tree {
-    /// Asks the memory for what finding items of these hashes, at most [`MEMBERS_MAX`], will read. A tree of one page has
-    /// nothing that is worth it. Returns how many there are, as far as tags tell.
+    /// Prefetches the memory that finding items of these hashes, at most [`MEMBERS_MAX`], will read. A tree
+    /// of a single page is not worth it. Returns the number of items found, judging by tags.
     pub(crate) fn prefetch_hashed(&self, hashes: impl Iterator<Item = u64>) -> usize {
         if self.is_page() {
             return 0;
         }
         let sought = |hash| (hash, ByHash::new(hash, |_: &[u8]| false), self);
         let mut ways: ArrayVec<_, MEMBERS_MAX> = hashes.take(MEMBERS_MAX).map(sought).collect();
-        // All pages are at one depth.
+        // All pages are at the same depth.
         while ways.first().is_some_and(|(_, _, tree)| !tree.is_page()) {
             for (_, seek, tree) in &mut ways {
                 if let Node::Inner(inner) = tree.node() {
@@ -32,17 +32,17 @@ impl Tree {
     }
 }
 
-/// Bytes that come together.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
 impl Page {
-    /// Asks for the tags and the offsets, once the header is there.
+    /// Prefetches the tags and the offsets, once the header has arrived.
     fn prefetch_index(&self) {
         let index = self.index();
         (0..index.len()).step_by(LINE).for_each(|at| prefetch(index[at..].as_ptr()));
     }
 
-    /// Asks for the first item with a tag, if there is one, once the tags are there.
+    /// Prefetches the first item with a tag, if any, once the tags have arrived.
     fn prefetch_tagged(&self, tag: u16) -> bool {
         let Some(at) = self.find_tag(tag, 0) else { return false };
         let item = self.get(at).as_ptr_range();

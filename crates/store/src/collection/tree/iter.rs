@@ -1,4 +1,4 @@
-//! Going through a tree in its order, item by item or page by page, from either end.
+//! Iterating over a tree in its order, by item or by page, from either end.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::{ByPosition, HEIGHT_MAX, Inner, Node, Seek, Tree};
 use crate::collection::page::Page;
 
 impl Tree {
-    /// The items at positions in a range, which is cut to what is there. Both ends can be taken from.
+    /// The items at positions in a range, which is cut to the length. Double-ended.
     pub(crate) fn range(&self, range: Range<u64>) -> Iter<'_> {
         let end = range.end.min(self.len());
         let start = range.start.min(end);
@@ -24,7 +24,7 @@ impl Tree {
         self.range(0..self.len())
     }
 
-    /// The pages in order, from the one to which `seek` leads.
+    /// The pages in order, starting where `seek` leads.
     pub(crate) fn pages_from<S: Seek>(&self, mut seek: S) -> impl Iterator<Item = &Page> + use<'_, S> {
         let mut cursor = Cursor::default();
         cursor.seek(self, &mut seek);
@@ -42,7 +42,7 @@ impl Tree {
     }
 }
 
-/// A place in a tree that can move to its neighbours.
+/// A position in a tree that can move to its neighbours.
 #[derive(Default)]
 struct Cursor<'a> {
     path: ArrayVec<(&'a Inner, usize), HEIGHT_MAX>,
@@ -69,7 +69,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Moves to the next page, or to the one before; `false` when there is none.
+    /// Moves to the next page, or to the page before; returns false if there is none.
     fn step_page(&mut self, forward: bool) -> bool {
         let mut depth = self.path.len();
         while depth > 0 {
@@ -161,7 +161,7 @@ impl DoubleEndedIterator for Iter<'_> {
 
 impl ExactSizeIterator for Iter<'_> {}
 
-/// Items, each with the page that it lies in.
+/// Items, each with its page.
 pub(crate) struct WithPages<'a>(Iter<'a>);
 
 impl<'a> Iter<'a> {

@@ -3,7 +3,7 @@ use evenkeel_testkit::random::{Random, fresh_seed};
 use super::*;
 use crate::collection::sample::Dice;
 
-/// What must hold of every tree; returns its height.
+/// Asserts the invariants of every tree; returns its height.
 fn check_shape(tree: &Tree) -> usize {
     match tree.node() {
         Node::Page(page) => {
@@ -37,7 +37,7 @@ fn check(tree: &Tree, plain: &[Vec<u8>]) {
     assert!(tree.iter().rev().eq(plain.iter().rev()));
 }
 
-/// Random operations on positions, with clones taken at random moments that must go on reading what they were.
+/// Random operations on positions, with clones taken at random moments that must keep their content.
 #[test]
 fn random_operations_against_a_plain_vector() {
     let seed = fresh_seed();
@@ -45,7 +45,7 @@ fn random_operations_against_a_plain_vector() {
     let mut random = Random::new(seed);
     for round in 0..if cfg!(miri) { 4 } else { 20 } {
         let longest = [8, 40, 400, 3000][round % 4];
-        // Of one length but for a few, in two of five rounds.
+        // In two of five rounds, nearly all items have the same length.
         let (usual, others) = [(0, 100), (0, 100), (0, 100), (1, 1), (16, 1)][round % 5];
         let (mut tree, mut plain) = (Tree::new(), Vec::new());
         let mut clones: Vec<(Tree, Vec<Vec<u8>>)> = Vec::new();
@@ -181,8 +181,8 @@ fn check_bounds(tree: &Tree, from: u64, to: u64) {
     }
 }
 
-/// Whole stretches of a tree of three levels come and go, so that inner nodes are split, merged and removed, at their
-/// ends most of all.
+/// Whole runs of a tree of three levels come and go, so that inner nodes are split, merged and removed,
+/// mostly at their ends.
 #[test]
 fn bounds_hold_while_nodes_are_split_and_merged() {
     let seed = fresh_seed();

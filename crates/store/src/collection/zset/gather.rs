@@ -1,10 +1,11 @@
-//! Sorted sets made at once: what ZUNIONSTORE and its like, ZRANGESTORE and RESTORE end with.
+//! Sorted sets made at once: the results of ZUNIONSTORE and similar commands, ZRANGESTORE and RESTORE.
 //!
-//! Adding a million members one by one walks down two trees a million times. Here they are sorted by their hashes, which
-//! brings those together that are the same member, and then by score; both trees are appended page by page.
+//! Adding a million members one at a time walks down two trees a million times. Here the members are sorted
+//! by their hashes, which makes equal members neighbours, and then by score. Both trees are appended page by
+//! page.
 //!
-//! Whoever adds the same members again and again has them put together now and then ([`Gather::settle`]), so that the memory
-//! for it goes with the result, not with all that was added.
+//! A caller that adds the same members repeatedly merges them now and then ([`Gather::settle`]), so that the
+//! memory is proportional to the result, not to the number of additions.
 
 use std::cmp::Ordering;
 
@@ -16,22 +17,22 @@ use super::super::tree::{Siblings, Tree};
 use super::{Score, ZSet, bound_of};
 use crate::Hasher;
 
-/// Bytes up to which a page is filled, so that the next members do not split each one at once.
+/// Bytes up to which a page is filled, so that later members do not split every page at once.
 const FILL: usize = PAGE_MAX / 8 * 7;
 
-/// Members that are not worth being put together before the end: three megabytes of them.
+/// Number of members that are not worth merging before the end: three megabytes.
 const UNSETTLED_MAX: usize = 65_536;
 
-/// Members with scores on their way into a sorted set.
+/// Members with scores, collected for a sorted set.
 pub struct Gather<'a> {
     hasher: &'a Hasher,
     items: Vec<Item<'a>>,
-    /// As many of the first ones are different members.
+    /// This many items, from the front, are different members.
     settled: usize,
     longest: usize,
 }
 
-/// The same, each member once.
+/// The collected members, each once.
 pub struct Gathered<'a> {
     /// Ascending by hash.
     items: Vec<Item<'a>>,
@@ -58,23 +59,24 @@ impl<'a> Gather<'a> {
         self.items.push(Item { hash: self.hasher.hash(&member), member, score });
     }
 
-    /// Puts together what is the same member, as [`Gather::merge`] does in the end, if more has come since the last time than
-    /// there was then. The scores become the same: what is put together stands before all that comes later.
+    /// Merges equal members, as [`Gather::merge`] does at the end, if more members have been added since the
+    /// last time than there were then. The final scores are the same: merged members stand before all later
+    /// additions.
     pub fn settle(&mut self, merge: impl Fn(f64, f64) -> f64) {
         if self.items.len() - self.settled > self.settled.max(UNSETTLED_MAX) {
             self.put_together(merge);
         }
     }
 
-    /// Puts together what is the same member: it gets the score that `merge` makes of the first two, then of that and
-    /// the third, in the order in which they came.
+    /// Merges equal members. A member gets the score that `merge` returns for the first two scores, then for
+    /// the result and the third, in the order of the additions.
     pub fn merge(mut self, merge: impl Fn(f64, f64) -> f64) -> Gathered<'a> {
         self.put_together(merge);
         Gathered { items: self.items, longest: self.longest }
     }
 
     fn put_together(&mut self, merge: impl Fn(f64, f64) -> f64) {
-        // Stable: members that are the same stay in the order in which they came.
+        // Stable: equal members stay in the order in which they were added.
         self.items.sort_by_key(|item| item.hash);
         let mut kept: usize = 0;
         for at in 0..self.items.len() {
@@ -107,7 +109,7 @@ impl<'a> Gathered<'a> {
         self.longest
     }
 
-    /// Replaces all scores; the new ones are numbers.
+    /// Replaces all scores; the new scores are numbers.
     pub fn map(&mut self, change: impl Fn(f64) -> f64) {
         self.items.iter_mut().for_each(|item| item.score = change(item.score));
     }
@@ -144,7 +146,7 @@ impl<'a> Gathered<'a> {
     }
 }
 
-/// Where an item stands in the order, but for the end of a long member.
+/// The place of an item in the order, without the end of a long member.
 #[derive(Clone, Copy)]
 struct Place {
     bound: [u64; 2],
@@ -160,17 +162,17 @@ fn ordered_tree(items: &[Item<'_>], order: &[Place]) -> Tree {
     pages(order, |place| place.bound, |_, _| false, parts, false)
 }
 
-/// The tree of items by their hashes, in the order of which they are.
+/// The tree of items by their hashes; `items` are in that order.
 fn hashed_tree(items: &[Item<'_>]) -> Tree {
     let parts = |item| {
         let Item { hash, member, score }: &Item<'_> = item;
         (Score::new(*score), &member[..], hashed::tag(*hash))
     };
-    // Items of one hash are in one page.
+    // Items of the same hash are in the same page.
     pages(items, |item| [item.hash, 0], |a, b| a.hash == b.hash, parts, true)
 }
 
-/// A tree of pages of these items; `together` tells which neighbours must be in one.
+/// A tree of pages of these items; `together` returns true for neighbours that must be in the same page.
 fn pages<'a, T>(
     all: &'a [T],
     bound: impl Fn(&T) -> [u64; 2],
@@ -230,7 +232,7 @@ mod tests {
         gathered.in_order().map(|(member, score)| (member.to_vec(), score.to_bits())).collect()
     }
 
-    /// The order of additions can be seen in their last digits.
+    /// The last digits of the scores depend on the order of additions.
     #[test]
     fn what_is_put_together_early_has_the_same_scores() {
         let seed = fresh_seed();
