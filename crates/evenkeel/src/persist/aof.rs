@@ -632,8 +632,8 @@ impl Writer {
         *figures.failure.lock() = crate::config::cause(error);
         if !figures.write_failed.swap(true, Relaxed) {
             self.server.log.warning(format!(
-                "Error writing to the append-only file: {error}. What is to be written waits in memory, writes are \
-                 refused meanwhile."
+                "Error writing to the append-only file: {error}. What is to be written waits in memory, \
+                 writes are refused meanwhile."
             ));
         }
         refuse_writes(&self.server);
@@ -770,8 +770,9 @@ impl Writer {
                 figures.write_failed.store(true, Relaxed);
                 refuse_writes(&self.server);
                 self.server.log.warning(format!(
-                    "Error syncing the append-only file: {error}. What was written may be lost, so writes are refused, and \
-                     with 'appendfsync always' nothing is acknowledged any more. BGREWRITEAOF begins a new file."
+                    "Error syncing the append-only file: {error}. What was written may be lost, so writes \
+                     are refused, and with 'appendfsync always' nothing is acknowledged any more. \
+                     BGREWRITEAOF begins a new file."
                 ));
             }
         }
@@ -825,8 +826,8 @@ impl Writer {
         if took > SYNC_LONG {
             figures.delayed_syncs.fetch_add(1, Relaxed);
             server.log.warning(format!(
-                "A sync of the append-only file took {:.1} s: the disk is busy, or slow. What is written meanwhile is not safe \
-                 from a failure of the machine before the next one.",
+                "A sync of the append-only file took {:.1} s: the disk is busy, or slow. What is written \
+                 meanwhile is not safe from a failure of the machine before the next one.",
                 took.as_secs_f64()
             ));
         }

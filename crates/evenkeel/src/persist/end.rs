@@ -103,7 +103,7 @@ impl Ending {
     }
 }
 
-/// Begins the end. An end that has begun before is not changed, and `who` waits for its result.
+/// Begins the end. An end that has begun before is not changed, and the client waits for its result.
 pub(crate) fn begin(server: &Arc<Server>, how: How, who: Option<Asker>) {
     let (ending, by_client) = (&server.persist.ending, who.is_some());
     let mut stage = ending.stage.lock();
@@ -168,7 +168,9 @@ fn end(server: &Arc<Server>, how: How, by_client: bool) -> Result<(), String> {
         let waits_for_script = how.save == Some(false) && server.scripts.busy.is_busy();
         if !how.force && !waits_for_script {
             server.log.warning("Writing initial AOF, can't exit");
-            return Err("The append-only file is being written for the first time. SHUTDOWN FORCE does not wait for it".into());
+            return Err("The append-only file is being written for the first time. SHUTDOWN FORCE does not \
+                        wait for it"
+                .into());
         }
         server.log.warning("Writing initial AOF. Exit anyway.");
     }
@@ -183,7 +185,7 @@ fn end(server: &Arc<Server>, how: How, by_client: bool) -> Result<(), String> {
     if !persist.ending.is_aborted() {
         persist.cancel_all();
     }
-    // A client that asks for a snapshot gets one of the present data, even if they are incomplete.
+    // A client that asks for a snapshot gets a snapshot of the present data, even if they are incomplete.
     let (is_asked, is_due) = (how.save == Some(true), how.save.is_none() && !settings.save.is_empty());
     let saves = is_asked && !is_loading || is_due && is_whole;
     // The data before a FLUSHALL must not come back, whatever options are given: Redis saves before

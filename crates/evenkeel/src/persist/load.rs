@@ -327,7 +327,8 @@ pub(crate) fn refusal(server: &Server, part: &Part) -> Option<String> {
     let databases = server.keyspace.databases() as u64;
     match part {
         Part::Database(number) if *number >= databases => Some(format!(
-            "database {number} of a server with more than the {databases} that are configured here (databases)"
+            "database {number} of a server with more than the {databases} that are configured here \
+             (databases)"
         )),
         Part::ModuleAux { module } => {
             Some(format!("data of the module '{module}', which is not there: they would be lost"))
@@ -346,7 +347,8 @@ pub(crate) fn stream_refusal(server: &Server, part: &Part) -> Option<String> {
     let databases = server.keyspace.databases() as u64;
     (number >= databases).then(|| {
         format!(
-            "a stream that goes on in database {number}, and there are {databases} configured here (databases)"
+            "a stream that goes on in database {number}, and there are {databases} configured here \
+             (databases)"
         )
     })
 }
@@ -559,8 +561,8 @@ impl Work<'_> {
         if self.server.persist.loading.corrected.fetch_add(1, Relaxed) < SHOWN {
             let name = name.escape_ascii();
             self.server.log.warning(format!(
-                "at byte {at}: the entries of stream {name} contradict its counters (length, last id, entries added, or those of a \
-                 node), which have been corrected"
+                "at byte {at}: the entries of stream {name} contradict its counters (length, last id, \
+                 entries added, or those of a node), which have been corrected"
             ));
         }
     }

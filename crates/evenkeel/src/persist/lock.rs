@@ -33,7 +33,7 @@ pub(crate) enum What {
     Log,
 }
 
-/// The locks of this server: for each [`What`], the lock on its present name.
+/// The locks of this server: for each kind of file, the lock on its present name.
 #[derive(Default)]
 pub(crate) struct Locks([Mutex<Option<Locked>>; 2]);
 
@@ -89,8 +89,8 @@ fn lock(folder: &Path, what: What, name: &Path) -> io::Result<Option<File>> {
             Err(_) if Instant::now() < until => std::thread::sleep(PATIENCE / 40),
             Err(_) => {
                 return Err(io::Error::other(format!(
-                    "another server keeps its data in {} (it holds a lock in {}). Each needs a dir of its own, or a \
-                     dbfilename and an appendfilename",
+                    "another server keeps its data in {} (it holds a lock in {}). Each needs a dir of its \
+                     own, or a dbfilename and an appendfilename",
                     folder.join(name).display(),
                     path.display()
                 )));

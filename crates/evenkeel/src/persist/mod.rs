@@ -153,10 +153,11 @@ impl Persist {
         }
         if any & NO_SNAPSHOT != 0 && writes() {
             return Some(Error::text(
-                "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk. \
-                 Commands that may modify the data set are disabled, because this instance is configured to report \
-                 errors during writes if RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the \
-                 Redis logs for details about the RDB error.",
+                "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to \
+                 disk. Commands that may modify the data set are disabled, because this instance is \
+                 configured to report errors during writes if RDB snapshotting fails \
+                 (stop-writes-on-bgsave-error option). Please check the Redis logs for details about the RDB \
+                 error.",
             ));
         }
         // Checked again: a replica counts from the moment it is online.

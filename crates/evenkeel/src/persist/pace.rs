@@ -327,7 +327,8 @@ mod tests {
 
     #[test]
     fn idle_time_is_that_of_the_allowed_cpus() {
-        let stat = "cpu  9 9 9 999 9 9 9\ncpu0 1 2 3 400 50 6 7\ncpu1 1 2 3 100 0 6 7\ncpu2 1 1 1 700 1 1\nintr 5 5\n";
+        let stat = "cpu  9 9 9 999 9 9 9\ncpu0 1 2 3 400 50 6 7\ncpu1 1 2 3 100 0 6 7\ncpu2 1 1 1 700 1 1\n\
+                    intr 5 5\n";
         assert_eq!(idle_s(stat, &[0, 2]), Some(11.51));
         assert_eq!(idle_s(stat, &[1]), Some(1.0));
         assert_eq!(idle_s("cpu 1\ncpu0 1 2\n", &[0]), None);

@@ -1,7 +1,7 @@
 //! Reports data on disk that a start does not load because it loads other data.
 //!
 //! With `appendonly yes` the append-only file is loaded and the snapshot is not, a surprise for an operator
-//! who has put a backup in the place of `dump.rdb`. With `appendonly no` it is the other way round. The
+//! after a restore of `dump.rdb` from a backup. With `appendonly no` it is the other way round. The
 //! report is a warning if the ignored file is the newer. An orderly end touches the append-only file after
 //! the last snapshot (`LogFile::touch`), so a snapshot of the same server is older.
 
@@ -32,14 +32,17 @@ pub(crate) fn tell(settings: &Settings, log: &Log) {
     let snapshot = snapshot.display();
     match settings.appendonly {
         true if is_newer => log.warning(format!(
-            "{snapshot} is newer than the append-only file in {files}, and is not loaded: with 'appendonly yes' the append-only \
-             file is. To have the snapshot loaded, stop the server (SHUTDOWN NOSAVE), move {files} away, and start it again."
+            "{snapshot} is newer than the append-only file in {files}, and is not loaded: with 'appendonly \
+             yes' the append-only file is. To have the snapshot loaded, stop the server (SHUTDOWN NOSAVE), \
+             move {files} away, and start it again."
         )),
-        true => log.notice(format!("{snapshot} is not loaded, but the append-only file in {files}, which is newer")),
+        true => log
+            .notice(format!("{snapshot} is not loaded, but the append-only file in {files}, which is newer")),
         false => log.line(
             if is_newer { Level::Notice } else { Level::Warning },
             format!(
-                "The append-only file in {files} is not loaded, but {snapshot}, which is {}: 'appendonly' is no",
+                "The append-only file in {files} is not loaded, but {snapshot}, which is {}: 'appendonly' is \
+                 no",
                 if is_newer { "newer" } else { "older" }
             ),
         ),
@@ -51,8 +54,8 @@ fn tell_of_log_alone(settings: &Settings, directory: &Directory, log: &Log) {
     if !settings.appendonly && directory.found() != Found::Nothing {
         let parts = directory.parts().unwrap_or_default();
         log.warning(format!(
-            "The append-only file in {} is not loaded: 'appendonly' is no. There is no snapshot, so the server begins without \
-             data",
+            "The append-only file in {} is not loaded: 'appendonly' is no. There is no snapshot, so the \
+             server begins without data",
             place(directory, &parts).display()
         ));
     }

@@ -34,7 +34,7 @@ const COMMAND_MAX: usize = u32::MAX as usize;
 /// Commands between two checks whether the server is to stop.
 const LOOK_EVERY: u64 = 1024;
 
-/// Failed scripts that the server log lists one by one.
+/// Failed scripts that the server log lists individually.
 const FAILED_MAX: u64 = 10;
 
 /// The content of an append-only directory, once loaded.
@@ -82,8 +82,8 @@ pub(crate) fn put_tail_back(server: &Server) -> Result<(), Ended> {
     if let Some(CutOff { path, from, len, kept }) = restored.cut {
         let kept = kept.map(|kept| format!(". They are kept as {}", kept.display())).unwrap_or_default();
         server.log.warning(format!(
-            "{}: {len} bytes are cut off, from byte {from} on: they were being appended as the machine failed, and some never \
-             came to the disk{kept}",
+            "{}: {len} bytes are cut off, from byte {from} on: they were being appended as the machine \
+             failed, and some never came to the disk{kept}",
             path.display()
         ));
     }
@@ -94,8 +94,8 @@ pub(crate) fn put_tail_back(server: &Server) -> Result<(), Ended> {
             path.display()
         )),
         Tail::Changed { path } => server.log.warning(format!(
-            "{} has been cut off or changed since its tail was written, or its file system was lost and mounted again. It is \
-             loaded as it is; the tail is kept as {}",
+            "{} has been cut off or changed since its tail was written, or its file system was lost and \
+             mounted again. It is loaded as it is; the tail is kept as {}",
             path.display(),
             aside.display()
         )),

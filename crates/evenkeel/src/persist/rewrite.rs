@@ -230,7 +230,8 @@ fn end(server: &Server, written: Result<(), String>) -> Ended {
         state.rewrites_failed += 1;
         if let Some(minutes) = save_points::minutes_limited(state.rewrites_failed) {
             server.log.warning(format!(
-                "Background AOF rewrite has repeatedly failed and triggered the limit, will retry in {minutes} minutes"
+                "Background AOF rewrite has repeatedly failed and triggered the limit, will retry in \
+                 {minutes} minutes"
             ));
         }
     }
@@ -259,7 +260,8 @@ fn write(server: &Arc<Server>) -> Result<(), String> {
         };
         if let Some(path) = directory.pass_over_old_file() {
             server.log.warning(format!(
-                "{} is of before Redis 7, and was not loaded by this server. It is left as it is, and not looked at any more.",
+                "{} is of before Redis 7, and was not loaded by this server. It is left as it is, and not \
+                 looked at any more.",
                 path.display()
             ));
         }
@@ -283,8 +285,9 @@ fn pass_over_parts(server: &Server, directory: &mut Directory) -> Result<(), eve
     let folder = directory.folder().display().to_string();
     if let Some(unused) = directory.pass_over_parts()? {
         server.log.warning(format!(
-            "There is an append-only file in {folder} that was not loaded by this server. Its parts are left as they are, and its \
-             manifest is kept as {}: put that back in its place to have the data in it loaded.",
+            "There is an append-only file in {folder} that was not loaded by this server. Its parts are left \
+             as they are, and its manifest is kept as {}: put that back in its place to have the data in it \
+             loaded.",
             unused.display()
         ));
     }

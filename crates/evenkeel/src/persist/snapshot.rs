@@ -385,8 +385,8 @@ fn snapshot_context(server: &Server, job: Job) -> io::Result<MutexGuard<'_, Thre
 pub(crate) fn give_way(server: &Server) {
     if server.persist.give_up_stuck() {
         server.log.warning(
-            "What is being written is given up, and begun again later: its disk has taken nothing for long, and replicas wait for \
-             a full sync.",
+            "What is being written is given up, and begun again later: its disk has taken nothing for long, \
+             and replicas wait for a full sync.",
         );
     }
 }
@@ -396,8 +396,8 @@ pub(crate) fn give_way(server: &Server) {
 pub(super) fn overrun(server: &Server, settings: &Settings) -> io::Error {
     server.persist.progress.overruns.fetch_add(1, Relaxed);
     io::Error::other(format!(
-        "more than {} bytes of what was overwritten meanwhile waited for the disk (snapshot-buffer-limit), which is too slow or \
-         hangs",
+        "more than {} bytes of what was overwritten meanwhile waited for the disk (snapshot-buffer-limit), \
+         which is too slow or hangs",
         settings.snapshot_buffer_limit
     ))
 }

@@ -265,8 +265,8 @@ impl Applier {
             figures.failed.fetch_add(1, Relaxed);
             let number = args.get(1).unwrap_or_default();
             return Err(Ended::Unfit(format!(
-                "The master selects database {}, and there are {} here (databases): nothing that it writes from there on can \
-                 be applied",
+                "The master selects database {}, and there are {} here (databases): nothing that it writes \
+                 from there on can be applied",
                 number[..number.len().min(NAME_SHOWN)].escape_ascii(),
                 self.server.keyspace.databases()
             )));
@@ -334,8 +334,8 @@ impl Applier {
         if self.complaints.len() < COMPLAINTS_MAX && self.complaints.insert(name.clone()) {
             let name = name.escape_ascii();
             self.server.log.warning(format!(
-                "A command from the master has not been applied, and what it has done there is missing here: {name}: {why}. \
-                 INFO counts such as master_commands_failed."
+                "A command from the master has not been applied, and what it has done there is missing here: \
+                 {name}: {why}. INFO counts such as master_commands_failed."
             ));
         }
     }

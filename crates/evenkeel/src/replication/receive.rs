@@ -163,8 +163,8 @@ fn form(line: &[u8]) -> Result<Form, Ended> {
     });
     announced.ok_or_else(|| {
         Ended::Garbled(format!(
-            "Bad protocol from MASTER, the first byte is not '$' (we received '{}'), are you sure the host and port are \
-             right?",
+            "Bad protocol from MASTER, the first byte is not '$' (we received '{}'), are you sure the host \
+             and port are right?",
             shown(line)
         ))
     })
@@ -184,8 +184,8 @@ impl Received {
         let (now, process) = (crate::clock::unix_ms() / 1000, std::process::id());
         let failed = |error: io::Error| {
             Ended::Broken(format!(
-                "Write error or short write writing to the DB dump file needed for MASTER <-> REPLICA synchronization, in \
-                 {}: {error}",
+                "Write error or short write writing to the DB dump file needed for MASTER <-> REPLICA \
+                 synchronization, in {}: {error}",
                 folder.display()
             ))
         };

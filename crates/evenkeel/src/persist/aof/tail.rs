@@ -182,7 +182,8 @@ mod tests {
         let scratch = Scratch::new();
         let path = scratch.path.join("tail");
         fs::write(&path, "an old one").expect("written");
-        let Ok(mut tail) = TailFile::create(path.clone(), 10) else { return }; // the file system has no such way
+        // The file system may not support it.
+        let Ok(mut tail) = TailFile::create(path.clone(), 10) else { return };
         assert_eq!(fs::read(&path).expect("the file"), vec![0; TAIL_LEN], "nothing of the old one");
         assert!(!tail.sync(10), "nothing was prepared");
         tail.prepare(7, 10, b"one");

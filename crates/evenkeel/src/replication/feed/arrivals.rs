@@ -45,7 +45,8 @@ impl Feed {
             replica.shared.note_acked(bytes, self.record_at(bytes));
             state.figures.partial.fetch_add(1, Relaxed);
             return log.notice(format!(
-                "Partial resynchronization request from {} accepted. Sending {} bytes of backlog starting from offset {}.",
+                "Partial resynchronization request from {} accepted. Sending {} bytes of backlog starting \
+                 from offset {}.",
                 replica.shared.name(),
                 stream.offset() - bytes,
                 bytes + 1

@@ -42,7 +42,9 @@ impl Feed {
             self.server.persist.cancel_sync(); // or write to a file
         }
         if form == Form::Mark && place.is_some() && end == Some(Ok(())) {
-            let has_it = |replica: &ReplicaConnection| matches!(replica.stage, Stage::Loading { then } if Some(then) == place);
+            let has_it = |replica: &ReplicaConnection| {
+                matches!(replica.stage, Stage::Loading { then } if Some(then) == place)
+            };
             let all = self.replicas.iter().filter(|(_, replica)| is_for(replica) || has_it(replica));
             let tokens = all.map(|(token, _)| *token).collect();
             self.draining.push((pipe, tokens));
@@ -164,7 +166,8 @@ impl Feed {
             };
             if let Err(error) = pipe.tend(&readers, awaited, create) {
                 self.server.log.warning(format!(
-                    "What slower replicas have yet to be sent of a snapshot cannot be kept on disk, in {}: {error}",
+                    "What slower replicas have yet to be sent of a snapshot cannot be kept on disk, in {}: \
+                     {error}",
                     self.settings.dir.display()
                 ));
                 let start = pipe.lock().bytes.start();
@@ -199,7 +202,8 @@ impl Feed {
             return;
         }
         self.server.log.warning(format!(
-            "What is written during a full sync is more than is kept in memory, and cannot be kept on disk, in {}: {error}",
+            "What is written during a full sync is more than is kept in memory, and cannot be kept on disk, \
+             in {}: {error}",
             self.settings.dir.display()
         ));
         self.part_if(|replica| {

@@ -49,8 +49,12 @@ impl Feed {
         let pipes: Vec<Arc<SnapshotPipe>> =
             self.replicas.values().filter_map(|replica| replica.pipe().cloned()).collect();
         self.part_if(|replica| {
-            if let Some(reason) = is_too_late(replica, now, timeout).or_else(|| holds_up_others(replica, &pipes, now)) {
-                server.log.warning(format!("Disconnecting timedout replica ({reason}): {}", replica.shared.name()));
+            if let Some(reason) =
+                is_too_late(replica, now, timeout).or_else(|| holds_up_others(replica, &pipes, now))
+            {
+                server
+                    .log
+                    .warning(format!("Disconnecting timedout replica ({reason}): {}", replica.shared.name()));
                 return Some("it was not heard of for too long".into());
             }
             let behind = replica.needs().map_or(0, |needs| offset.saturating_sub(needs));
@@ -63,7 +67,8 @@ impl Feed {
             is_too_far.then(|| {
                 server.closed_for_output.fetch_add(1, Relaxed);
                 server.log.warning(format!(
-                    "Client id={} addr={} closed for overcoming of output buffer limits ({behind} bytes waiting).",
+                    "Client id={} addr={} closed for overcoming of output buffer limits ({behind} bytes \
+                     waiting).",
                     replica.shared.client.id, replica.shared.client.address
                 ));
                 "it is too far behind".into()
