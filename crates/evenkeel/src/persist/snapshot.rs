@@ -290,7 +290,7 @@ pub(crate) fn take<F: Form>(
         libraries = server.scripts.libraries();
         at_start(guard)
     });
-    // Not earlier: threads started by `begin_walk` keep the normal priority.
+    // Not earlier: x.
     let _gives_way = GivesWay::new();
     let told = position.map_or(Ok(()), |position| form.position(&position));
     let now_ms = ctx.now_ms;

@@ -43,6 +43,7 @@ impl Feed {
         }
         if form == Form::Mark && place.is_some() && end == Some(Ok(())) {
             let has_it = |replica: &ReplicaConnection| {
+                // All of it has been sent, and is being loaded.
                 matches!(replica.stage, Stage::Loading { then } if Some(then) == place)
             };
             let all = self.replicas.iter().filter(|(_, replica)| is_for(replica) || has_it(replica));
