@@ -290,7 +290,7 @@ pub(crate) fn take<F: Form>(
         libraries = server.scripts.libraries();
         at_start(guard)
     });
-    // Not earlier: x.
+    // Not earlier: threads that `begin_walk` starts keep the normal time slice.
     let _gives_way = GivesWay::new();
     let told = position.map_or(Ok(()), |position| form.position(&position));
     let now_ms = ctx.now_ms;
