@@ -145,16 +145,16 @@ impl Typed for [i64; 3] {
     }
 }
 
-/// How to end: SHUTDOWN's options, or what the configuration says for a signal.
+/// How to end: the options of SHUTDOWN, or the configuration for a signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ShutdownOptions {
     /// Whether to take a snapshot; `None`: if there are save points.
     pub(crate) save: Option<bool>,
-    /// Do not wait for replicas.
+    /// Whether to end without waiting for replicas.
     pub(crate) now: bool,
-    /// End even if the snapshot fails.
+    /// Whether to end even if the snapshot fails.
     pub(crate) force: bool,
-    /// Options of a cluster's nodes, accepted without effect.
+    /// Used by clusters.
     pub(crate) safe: bool,
     pub(crate) failover: bool,
 }

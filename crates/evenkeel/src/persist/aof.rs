@@ -1,24 +1,28 @@
-//! The append-only file: the thread that writes the log to disk, and who waits for it.
+//! The append-only file: the thread that writes the journal to disk, and the threads that wait for it.
 //!
-//! One thread takes the log's records in their order, puts a SELECT before those of another database than the last one's,
-//! and appends them to the current incremental file. Nobody waits for it, except:
-//! - with `appendfsync always`, the replies of what has been logged, until that is synced ([`Aof::durable`]); others go on;
-//! - writers, when more of the log waits than `appendonly-buffer-limit` allows: a disk that hangs is felt only then.
+//! One thread takes the journal's records in order and appends them to the current incremental file. It puts
+//! a SELECT before a record whose database differs from the last one's. The serving threads do not wait for
+//! it, with two exceptions:
+//! - With `appendfsync always`, the replies to logged commands wait for the sync ([`Aof::durable`]). Other
+//!   replies go out.
+//! - Writers wait while the unread journal exceeds `appendonly-buffer-limit`. A hanging disk is felt only
+//!   then.
 //!
-//! With `everysec` and `no` the thread is not woken by writers: it looks every few milliseconds, takes what is there with one
-//! write, and sleeps for good when there has been nothing for a while. So the log costs a serving thread a copy of the
-//! command and no system call.
+//! With `everysec` and `no`, writers do not wake the thread. It polls every few milliseconds, writes the
+//! records it finds with one write, and sleeps until woken after an idle period. So the append-only file
+//! costs a serving thread a copy of the command and no system call.
 //!
-//! A rewrite is a snapshot whose beginning is a number in the log: behind the record with that number, the thread goes on in
-//! a new incremental file ([`Aof::switch_behind`]), and when the snapshot is on disk, it becomes the base and the older files
-//! history. `docs/aof.md` has the formats and the rules of the start.
+//! A rewrite is a snapshot that begins at a record number of the journal. Behind that record the thread goes
+//! on in a new incremental file ([`Aof::switch_behind`]). When the snapshot is on disk it becomes the base,
+//! and the older files become history. `docs/aof.md` has the formats and the rules of a start.
 //!
-//! A sync that replies wait for is one of the file or of its [`tail`], which takes the disk one write. One that nobody waits for is
-//! another thread's ([`beside`]) when it takes longer than a moment, and the log is written meanwhile.
+//! A sync that replies wait for goes to the file or to its [`tail`], which costs the disk a single write. A
+//! sync without waiting replies moves to another thread ([`async_fsync`]) if it takes longer than
+//! [`SYNC_MOMENT`], and the file is written meanwhile.
 //!
-//! What cannot be written stays in memory and is tried again; writers are told with MISCONF. What cannot be *synced* may be
-//! lost even though it was written, and no later sync can be trusted: nothing is acknowledged any more under `always`
-//! until a rewrite has begun a new file.
+//! Bytes that cannot be written stay in memory and are tried again; writers get MISCONF. Bytes that cannot be
+//! *synced* may be lost although they were written, and no later sync of that file can be trusted: under
+//! `always` nothing is acknowledged until a rewrite has begun a new file.
 
 mod async_fsync;
 mod file;
@@ -48,127 +52,130 @@ use crate::replication::Point;
 use crate::server::Server;
 use evenkeel_runtime::clock;
 
-/// Bytes taken from the log before they are written: large enough that a write's own cost does not matter, and few enough
-/// that they are still in a cache then.
+/// Bytes taken from the journal before they are written: enough that the cost of a write itself does not
+/// matter, and few enough that they are still in a CPU cache.
 const WRITE_LEN: usize = 256 * 1024;
 
-/// A record of more bytes is written while it is read, so that there is no copy of the whole.
+/// A record of more bytes is written while it is read, so it is never copied as a whole.
 const LONG: usize = 8 << 20;
 
-/// Bytes for what comes before a record: the second, and its database.
+/// Bytes for the timestamp and the SELECT before a record.
 const PREFACE_LEN: usize = 128;
 
-/// Bytes a second below which a disk had better get what it is given from the page cache, which gives it more at a time, once
-/// a part of `appendonly-buffer-limit` has gathered. With `everysec` the cache is no room for more than a second's worth: the
-/// sync waits for all of it.
+/// Bytes a second. A disk that takes less is better fed from the page cache, which hands it larger pieces.
+/// This applies once a quarter ([`UNREAD_PART`]) of `appendonly-buffer-limit` is unread. With `everysec` the
+/// cache must not hold more than a second's worth, since the sync waits for all of it.
 const SLOW_DISK: f64 = 100e6;
 const UNREAD_PART: u64 = 4;
 
-/// How long the thread naps when there was something to write. What a crash of the process, not of the machine, may lose is this,
-/// and what waits in the file's buffer.
+/// The longest sleep after a write. A crash of the process, but not of the machine, may lose this much time,
+/// and the bytes in the file's buffer.
 const NAP_MAX: Duration = Duration::from_millis(5);
 
-/// How often if there is much: so that what is read is still in a cache.
+/// The shortest sleep, under load: the records are still in a CPU cache when they are read.
 const NAP_MIN: Duration = Duration::from_micros(500);
 
-/// Bytes found at one look that are much, and those that are little.
+/// Bytes found in one round that halve the sleep, and bytes below which it doubles.
 const MUCH: usize = WRITE_LEN;
 const LITTLE: usize = 64 * 1024;
 
-/// How long there has to have been nothing before the thread wants to be woken.
+/// After this time without records the thread sleeps until it is woken.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// How often it looks after other things when it sleeps.
+/// The longest sleep of an idle thread, which also has syncs and switches to look after.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long it tries to write what is left at its end, unless the disk took nothing before.
+/// How long the ending thread tries to write the rest, unless the write before had failed as well.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long after a failure it tries again.
+/// Delay before a retry after a failed write.
 const RETRY: Duration = Duration::from_millis(200);
 
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
-/// How long there is no tail after one could not be made or written.
+/// How long no tail is made after a failure to make or write a tail.
 const NO_TAIL: Duration = Duration::from_secs(60);
 
-/// How long a sync that nobody waits for may keep what comes from being written: so long, a crash of the process may lose more.
+/// How long a sync that no reply waits for may hold up writes: while it does, a crash of the process may lose
+/// more.
 const SYNC_MOMENT: Duration = Duration::from_millis(200);
 
-/// With `everysec`, what a crash of the machine may lose grows by as much as a sync takes; beyond this the operator is told.
+/// With `everysec`, the loss in a crash of the machine grows by the duration of a sync. Beyond this the
+/// operator is warned.
 const SYNC_LONG: Duration = Duration::from_secs(2);
 
-/// There is no reader.
+/// The place without a reader.
 const NOWHERE: usize = usize::MAX;
 
-/// No switch is due.
+/// `switch_behind` when no switch is due.
 const NEVER: u64 = u64::MAX;
 
-/// Syncs are waited for, and may go past the page cache.
+/// Whether replies wait for syncs and writes may bypass the page cache.
 fn wants_tail(settings: &Settings) -> bool {
     settings.appendfsync == Fsync::Always && settings.appendonly_direct_io
 }
 
-/// What all threads know of the append-only file.
+/// The state of the append-only file that all threads share.
 pub(crate) struct Aof {
-    /// The thread runs.
+    /// Whether the thread runs.
     is_on: AtomicBool,
-    /// The place of its reader of the log, or [`NOWHERE`].
+    /// The place of the thread's reader in the journal, or [`NOWHERE`].
     place: AtomicUsize,
     pub(super) directory: Mutex<Option<Directory>>,
-    /// The manifest of the log that this server has loaded, or written as a whole: what is in another's files, it has not.
+    /// The manifest of the files that this server has loaded or written as a whole. It lacks the data of any
+    /// other manifest's files.
     pub(super) own: Mutex<Option<PathBuf>>,
-    /// Behind the record with this number, a new incremental file begins.
+    /// The record behind which a new incremental file begins.
     switch_behind: AtomicU64,
     switched: (Mutex<Switched>, Condvar),
-    /// The last record that is on disk for good, as far as the disk can be trusted.
+    /// The last record that is safely on disk, as far as the disk can be trusted.
     durable: AtomicU64,
-    /// The last record that is contained in the base.
+    /// The last record that the base contains.
     base_has: AtomicU64,
-    /// The files that are listed make the data: a base that was to be made has been.
+    /// Whether the listed files make up the data: a pending first base has been written.
     is_based: AtomicBool,
-    /// What is done is not logged any more, and the thread has only to write what was.
+    /// Whether logging has ended, and the thread has only to write the rest.
     is_left: AtomicBool,
-    /// The thread is to end once all is written that there is.
+    /// Whether the thread is to end once everything is written.
     ends: AtomicBool,
-    /// Where the data are in a replication stream when the server ends.
+    /// The replication position of the data when the server ends.
     end: Mutex<Option<Point>>,
     pub(crate) figures: Figures,
 }
 
-/// For INFO.
+/// Metrics for INFO.
 #[derive(Default)]
 pub(crate) struct Figures {
-    /// Bytes of all files, and of those that the last rewrite left.
+    /// Bytes of all files, and of the files that the last rewrite left.
     pub(crate) size: AtomicU64,
     pub(crate) base_size: AtomicU64,
-    /// Bytes taken from the log and not written yet.
+    /// Bytes taken from the journal and not written yet.
     pub(crate) buffered: AtomicU64,
     pub(crate) syncs: AtomicU64,
     pub(crate) longest_write_us: AtomicU64,
     pub(crate) longest_sync_us: AtomicU64,
-    /// Syncs that took longer than [`SYNC_LONG`], and whether one that nobody waits for is under way.
+    /// Syncs that took longer than [`SYNC_LONG`], and whether a sync is running that no reply waits for.
     pub(crate) delayed_syncs: AtomicU64,
     pub(crate) is_syncing: AtomicBool,
-    /// How often writers had to wait because too much of the log was not written.
+    /// How often writers had to wait because the unread journal exceeded its limit.
     pub(crate) crowded: AtomicU64,
-    /// DEBUG AOF-SYNC-SLEEP: how much longer each sync takes that nobody waits for.
+    /// DEBUG AOF-SYNC-SLEEP: the extra duration of each sync that no reply waits for.
     pub(crate) sync_sleep_us: AtomicU64,
-    /// DEBUG AOF-FLUSH-SLEEP: how long each write is put off.
+    /// DEBUG AOF-FLUSH-SLEEP: the delay before each write.
     pub(crate) flush_sleep_us: AtomicU64,
     pub(crate) write_failed: AtomicBool,
-    /// Why, for those who are refused.
+    /// The cause of a failure, for the error replies of refused writers.
     pub(crate) failure: Mutex<String>,
 }
 
-/// The number of the incremental file that was begun last, and behind which record.
+/// The number of the incremental file that was begun last, and the record behind which it begins.
 struct Switched {
     behind: u64,
     seq: Result<u64, String>,
 }
 
 impl Figures {
-    /// CONFIG RESETSTAT.
+    /// Resets the counters, for CONFIG RESETSTAT.
     pub(super) fn reset(&self) {
         let counted =
             [&self.syncs, &self.longest_write_us, &self.longest_sync_us, &self.delayed_syncs, &self.crowded];
@@ -202,66 +209,68 @@ impl Aof {
         self.is_on.load(Acquire)
     }
 
-    /// The same, and it is not about to end.
+    /// Whether the thread runs and is not about to end.
     pub(crate) fn goes_on(&self) -> bool {
         self.is_on() && !self.ends.load(Acquire)
     }
 
-    /// What is done is logged.
+    /// Whether commands are logged.
     pub(crate) fn logs(&self) -> bool {
         self.is_on() && !self.is_left.load(Acquire)
     }
 
-    /// What is done from now on is not. Everything is held.
+    /// Ends the logging of commands. The caller holds all locks.
     pub(super) fn note_left(&self) {
         self.is_left.store(true, Release);
     }
 
-    /// Whether the last try to write or sync has failed: there is something acknowledged that is not on disk.
+    /// Whether the last write or sync failed, so an acknowledged command may not be on disk.
     pub(super) fn fails(&self) -> bool {
         self.is_on() && self.figures.write_failed.load(Relaxed)
     }
 
-    /// Bytes of the log that the thread has not taken yet.
+    /// Bytes of the journal that the thread has not taken yet.
     pub(crate) fn unread(&self, journal: &Journal) -> u64 {
         journal.unread_by(self.place.load(Relaxed)) as u64
     }
 
-    /// The number of the last record that is on disk for good.
+    /// The number of the last record that is safely on disk.
     #[inline]
     pub(crate) fn durable(&self) -> u64 {
         self.durable.load(Acquire)
     }
 
-    /// Whether a start of the server would find the record with this number. As long as the first base is being written,
-    /// it would find nothing.
+    /// Whether a start of the server would find the record with this number. While the first base is being
+    /// written, a start would find nothing.
     pub(crate) fn keeps(&self, record: u64) -> bool {
         self.logs() && self.is_based.load(Acquire) && record <= self.durable()
     }
 
-    /// Whether what is logged is the data, together with the files that are there: the first base has been written.
+    /// Whether the logged commands and the present files together are the data: the first base has been
+    /// written.
     pub(super) fn is_complete(&self) -> bool {
         self.logs() && self.is_based.load(Acquire)
     }
 
-    /// Where the data are in a replication stream, if nothing is logged any more: the server ends.
+    /// Sets the replication position of the data for a server that ends. Nothing is logged any more.
     pub(super) fn note_end(&self, point: Option<Point>) {
         *self.end.lock() = point;
     }
 
-    /// The files that are listed are the data from now on, and what their base has goes up to this record.
+    /// Marks the listed files as the data. Their base contains the records up to `last`.
     pub(super) fn note_base(&self, last: u64) {
         self.base_has.store(last, Release);
         self.is_based.store(true, Release);
     }
 
-    /// Behind the record with this number, goes on in a new incremental file. To be called with everything held.
+    /// Requests a new incremental file behind this record. The caller holds all locks.
     pub(super) fn switch_behind(&self, number: u64) {
         self.switched.0.lock().behind = NEVER;
         self.switch_behind.store(number, Release);
     }
 
-    /// Waits until the file has been begun that was asked for behind this record; returns its number, or why it could not be.
+    /// Waits until the file requested behind this record has been begun. Returns its number, or the cause of
+    /// the failure.
     pub(super) fn wait_for_switch(
         &self,
         behind: u64,
@@ -272,7 +281,7 @@ impl Aof {
             if !self.is_on() {
                 return Err("the append-only file was disabled".into());
             }
-            // A disk that takes nothing must not keep the server from ending.
+            // A hanging disk must not keep the server from ending.
             if is_cancelled() {
                 return Err("it was cancelled".into());
             }
@@ -282,7 +291,7 @@ impl Aof {
     }
 }
 
-/// Starts the thread: it writes to `file` what the reader reads.
+/// Starts the thread, which writes the records of `reader` to `file`.
 pub(super) fn start(server: &Arc<Server>, file: LogFile, reader: Reader) -> io::Result<()> {
     let (aof, after, place) = (&server.persist.aof, reader.last(), reader.place());
     let writer = Writer {
@@ -309,7 +318,7 @@ pub(super) fn start(server: &Arc<Server>, file: LogFile, reader: Reader) -> io::
     };
     aof.place.store(place, Relaxed);
     aof.ends.store(false, Release);
-    // One that the thread before did not come to is not this one's.
+    // A request that the previous thread did not reach is not for this thread.
     aof.switch_behind.store(NEVER, Release);
     aof.is_based.store(false, Release);
     aof.is_left.store(false, Release);
@@ -318,7 +327,8 @@ pub(super) fn start(server: &Arc<Server>, file: LogFile, reader: Reader) -> io::
     std::thread::Builder::new().name("aof".into()).spawn(move || {
         evenkeel_store::memory::register_thread();
         let log = writer.server.log.clone();
-        // Nobody else takes the log: sooner or later all writers would wait for ever. What was acknowledged is on disk.
+        // No other thread takes these records: sooner or later all writers would block for ever. Acknowledged
+        // commands are on disk.
         if catch_unwind(AssertUnwindSafe(|| writer.run())).is_err() {
             log.warning("The append-only file thread failed. Exiting.");
             log.flush();
@@ -328,7 +338,7 @@ pub(super) fn start(server: &Arc<Server>, file: LogFile, reader: Reader) -> io::
     Ok(())
 }
 
-/// Forgets a reader whose thread could not be started. Everything is held.
+/// Releases a reader whose thread could not be started. The caller holds all locks.
 pub(super) fn forget(server: &Server, guard: &mut SlotGuard<'_>) {
     let aof = &server.persist.aof;
     guard.dismiss(aof.place.load(Relaxed));
@@ -336,31 +346,32 @@ pub(super) fn forget(server: &Server, guard: &mut SlotGuard<'_>) {
     aof.is_on.store(false, Release);
 }
 
-/// Gives back the place of a reader whose thread has ended.
+/// Releases the place of a reader whose thread has ended.
 pub(super) fn vacate(server: &Server) {
     let place = server.persist.aof.place.swap(NOWHERE, Relaxed);
     server.keyspace.journal.vacate(place);
 }
 
-/// Refuses writes if the log cannot be written, as long as it is wanted, or no longer. To be called when either has changed.
+/// Refuses writes while the append-only file fails and is enabled; otherwise allows them. The caller calls it
+/// after each change of either condition.
 pub(super) fn refuse_writes(server: &Server) {
     let figures = &server.persist.aof.figures;
-    // One at a time: the last one to come sees what all have changed.
+    // Serialised by this lock: the last caller sees all changes.
     let _one = figures.failure.lock();
     let fails = figures.write_failed.load(Relaxed);
     server.persist.blockers.set(NO_LOG, fails && server.settings().appendonly);
 }
 
-/// The place of the thread's reader of the log.
+/// The place of the thread's reader in the journal.
 pub(super) fn place(server: &Server) -> usize {
     server.persist.aof.place.load(Relaxed)
 }
 
-/// Ends the thread, once all that has been logged is written and synced, and waits for that.
+/// Ends the thread once all logged records are written and synced, and waits for that.
 pub(crate) fn stop(server: &Server) {
     let aof = &server.persist.aof;
     aof.ends.store(true, Release);
-    // What still waits may wait for a disk that hangs, and nothing more is logged.
+    // Blocked writers may be waiting for a disk that hangs, and nothing more is logged.
     server.persist.blockers.set(CROWDED, false);
     server.wake_all();
     server.keyspace.journal.wake(aof.place.load(Relaxed));
@@ -373,57 +384,57 @@ struct Writer {
     server: Arc<Server>,
     reader: Reader,
     file: LogFile,
-    /// The last write failed.
+    /// Whether the last write failed.
     fails: bool,
-    /// The last record that has been taken from the log.
+    /// The last record taken from the journal.
     taken: u64,
-    /// The database selected behind it.
+    /// The database selected behind `taken`.
     selected: Option<u32>,
-    /// Of the last annotation.
+    /// The second of the last timestamp line.
     second: u64,
-    /// A sync of this file has failed.
+    /// Whether a sync of this file has failed.
     broken: bool,
-    /// Records up to this one are in a file whose sync failed: they are on disk when a base has them.
+    /// The last record in a file whose sync failed. Records up to it are on disk once a base contains them.
     doubtful: Option<u64>,
-    /// There may be more to take at once.
+    /// Whether more records may be taken without a sleep.
     more: bool,
     /// The last record that is synced.
     synced: u64,
     last_sync: Instant,
-    /// The last one that was of the file itself.
+    /// The time of the last sync of the file itself.
     last_file_sync: Instant,
-    /// Where syncs that are waited for go, but for one each second.
+    /// The target of the syncs that replies wait for, except for one sync a second.
     tail: Option<TailFile>,
-    /// When to try again to make one, which was in vain, or has failed.
+    /// The earliest time of the next attempt to make a tail, after a failure.
     tail_not_before: Option<Instant>,
-    /// The last sync was the tail's.
+    /// Whether the last sync went to the tail.
     in_tail: bool,
-    /// Syncs that nobody waits for, once there has been one, and the one that is under way.
+    /// The thread for syncs that no reply waits for, started by the first of them, and the running sync.
     syncer: Option<Syncer>,
     under_way: Option<UnderWay>,
     last_record: Instant,
-    /// How long it sleeps between two looks.
+    /// The sleep between two polls.
     nap: Duration,
 }
 
-/// A sync.
+/// A sync that has begun.
 #[derive(Clone, Copy)]
 struct UnderWay {
     began: Instant,
-    /// The last record of which all was in the file.
+    /// The last record that was in the file as a whole, if known.
     has: Option<u64>,
-    /// Where the file ended.
+    /// The end of the file when the sync began.
     end: u64,
     by_tail: bool,
 }
 
-/// What a sync has to be.
+/// The kind of sync that is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
-    /// If there is a tail, it will do.
+    /// A sync of the tail is enough, if there is a tail.
     TailWillDo,
     OfTheFile,
-    /// And nobody waits for it.
+    /// A sync of the file that no reply waits for.
     InItsOwnTime,
 }
 
@@ -496,7 +507,7 @@ impl Writer {
         self.leave();
     }
 
-    /// Says where in a replication stream the data are that have been written, if that is known.
+    /// Appends the replication position of the written data, if it is known.
     fn note_end(&mut self) {
         let point = self.server.persist.aof.end.lock().take();
         let is_end = |point: &Point| point.record == self.reader.last() && self.file.pending() == 0;
@@ -511,7 +522,7 @@ impl Writer {
         }
     }
 
-    /// Nobody waits any more for what is not written.
+    /// Releases all threads that wait for the append-only file.
     fn leave(&mut self) {
         if let Some(tail) = self.tail.take()
             && self.synced == self.taken
@@ -523,7 +534,7 @@ impl Writer {
         refuse_writes(&self.server);
         aof.figures.buffered.store(0, Relaxed);
         aof.is_on.store(false, Release);
-        // Who sets it looks once more whether there is still somebody to take it back.
+        // A thread that sets CROWDED afterwards checks again whether this thread is still there to clear it.
         std::sync::atomic::fence(SeqCst);
         self.server.persist.blockers.set(CROWDED, false);
         aof.switched.1.notify_all();
@@ -531,7 +542,7 @@ impl Writer {
         self.server.wake_all();
     }
 
-    /// Takes records until there is enough to be written, or a new file is to begin.
+    /// Takes records until there is enough to write, or a new file is to begin.
     fn take(&mut self, journal: &Journal, settings: &Settings) {
         let switch_behind = &self.server.persist.aof.switch_behind;
         if self.reader.last() >= switch_behind.load(Acquire) {
@@ -541,11 +552,11 @@ impl Writer {
         self.more = false;
         let Writer { reader, file, selected, second, taken, more, tail, .. } = self;
         let (mut found, end_before) = (0, file.end());
-        // A tail gets what is pending before the file does.
+        // The tail gets pending bytes before the file does.
         let may_write = tail.is_none();
-        // Where a new file is to begin is said before the first record of that file gets its number, but perhaps after
-        // this thread has looked. So it looks again with each record in hand: taken for one of the old file, it would be in
-        // neither the base nor a file that stays.
+        // The place of the switch is published before the first record of the new file gets its number, but
+        // perhaps after this thread has read it. So it is read again with each record in hand: a record taken
+        // for the old file would be in neither the base nor a file that stays.
         let is_of_this_file = |number| number <= switch_behind.load(Acquire);
         reader.read_while(journal, is_of_this_file, |record| {
             *taken = record.number;
@@ -571,7 +582,7 @@ impl Writer {
             *more = found >= WRITE_LEN;
             !*more
         });
-        let written = self.file.end().saturating_sub(end_before); // somebody may have shortened it
+        let written = self.file.end().saturating_sub(end_before); // another program may have cut the file off
         self.server.persist.aof.figures.size.fetch_add(written, Relaxed);
         self.more |= self.reader.last() >= switch_behind.load(Acquire);
         if found > 0 {
@@ -584,7 +595,8 @@ impl Writer {
         };
     }
 
-    /// Writes what has been taken; `false`: not all of it could be. Unless it `must_all`, some of it may wait for more.
+    /// Writes the taken records. Returns false if some could not be written. Unless `must_all`, some of them
+    /// may wait for more.
     fn write(&mut self, journal: &Journal, must_all: bool) -> bool {
         let figures = &self.server.persist.aof.figures;
         let pending = self.file.pending();
@@ -629,7 +641,7 @@ impl Writer {
         refuse_writes(&self.server);
     }
 
-    /// Lets writers go on when enough of the log has been taken.
+    /// Unblocks writers once enough of the journal has been taken.
     fn unblock_writers(&self, journal: &Journal, settings: &Settings) {
         let blockers = &self.server.persist.blockers;
         let is_crowded = blockers.any() & CROWDED != 0;
@@ -654,16 +666,16 @@ impl Writer {
             Fsync::Never => false,
         };
         let has_unsynced = self.taken > self.synced;
-        // What is in the tail alone has a second as well, and the tail an end when it is wanted no more.
+        // Bytes that are in the tail alone get a second as well; a tail that is no longer wanted ends here.
         let is_old = self.in_tail && self.last_file_sync.elapsed() >= SYNC_EVERY;
         let is_useless = self.tail.is_some() && !wants_tail(settings);
         has_unsynced && (due || ends) || is_old || is_useless
     }
 
-    /// Syncs what is in the file: the file itself, or, if that will do and is waited for, the tail. If it may take its time, it may be
-    /// under way still when this returns.
+    /// Syncs the file: the file itself or, if replies wait and it is enough, the tail. A sync `InItsOwnTime`
+    /// may still be running on return.
     fn sync(&mut self, how: How) -> io::Result<()> {
-        let _ = self.await_sync(); // a failure has been noted
+        let _ = self.await_sync(); // a failure has been recorded
         let began = Instant::now();
         self.last_sync = began;
         if self.broken {
@@ -685,7 +697,7 @@ impl Writer {
             return match ended {
                 Some(result) => self.end_sync(sync, result),
                 None => {
-                    // What comes goes through the cache at once, and is not kept to come with more.
+                    // Bytes that come now go through the cache at once, and do not wait for more.
                     self.file.rest();
                     Ok(())
                 }
@@ -695,7 +707,7 @@ impl Writer {
         self.end_sync(sync, result)
     }
 
-    /// Begins a sync by the other thread; `false`: it cannot be.
+    /// Begins a sync on the other thread. Returns false if that fails.
     fn begin_beside(&mut self) -> bool {
         if self.syncer.is_none() {
             self.syncer = Syncer::start(&self.server);
@@ -707,28 +719,29 @@ impl Writer {
         begun
     }
 
-    /// Takes note of a sync under way that has ended meanwhile.
+    /// Handles the end of a running sync that has ended meanwhile.
     fn look_at_sync(&mut self) {
         let (Some(sync), Some(syncer)) = (self.under_way, &self.syncer) else { return };
         if let Some(result) = syncer.end_within(Duration::ZERO)
             && self.end_sync(sync, result).is_ok()
         {
             self.publish();
-            // Of a time in which syncs were waited for: the file itself has it all now.
+            // The tail dates from a time in which replies waited for syncs. The file itself has everything
+            // now.
             if let Some(tail) = self.tail.take_if(|_| !wants_tail(&self.server.settings())) {
                 tail.remove();
             }
         }
     }
 
-    /// Waits for the end of one that is under way.
+    /// Waits for the end of a running sync.
     fn await_sync(&mut self) -> io::Result<()> {
         let (Some(sync), Some(syncer)) = (self.under_way, &self.syncer) else { return Ok(()) };
         let result = syncer.end();
         self.end_sync(sync, result)
     }
 
-    /// What a sync means that has ended.
+    /// Records the result of a sync that has ended.
     fn end_sync(&mut self, sync: UnderWay, result: io::Result<()>) -> io::Result<()> {
         self.under_way = None;
         let figures = &self.server.persist.aof.figures;
@@ -743,7 +756,7 @@ impl Writer {
                 if !sync.by_tail {
                     self.last_file_sync = Instant::now();
                     let mut end = sync.end;
-                    // What was written meanwhile may be in the cache.
+                    // Bytes written meanwhile may be in the cache.
                     if self.file.end() == end {
                         let is_each_second = settings.appendfsync == Fsync::EverySecond;
                         self.file.note_sync(is_each_second && settings.appendonly_direct_io);
@@ -753,8 +766,8 @@ impl Writer {
                 }
             }
             Err(error) => {
-                // The kernel may have dropped what it could not write, and will not say so twice. What is in the tail may
-                // be all that is left, and stays.
+                // The kernel may have dropped the bytes it could not write, and reports that only once. The
+                // tail may have the only copy, and stays.
                 (self.tail, self.in_tail) = (None, false);
                 self.broken = true;
                 *figures.failure.lock() = crate::config::cause(error);
@@ -770,7 +783,7 @@ impl Writer {
         result
     }
 
-    /// After a sync, and when all who waited for it have been told: makes a tail if there is to be one, or does away with it.
+    /// Makes a tail or removes it, as configured. Called after a sync, when its waiters have been released.
     fn maintain_tail(&mut self, settings: &Settings) {
         if self.in_tail {
             self.file.start_writeback();
@@ -783,11 +796,12 @@ impl Writer {
             tail.remove();
         }
         let aof = &self.server.persist.aof;
-        // Before there is a base, no start would use it, and one that is left may be needed.
+        // Before there is a base, a start would not use the tail; while records are in doubt, an older tail
+        // may be needed.
         let is_due = aof.is_based.load(Acquire) && self.doubtful.is_none();
         let may_try = self.tail_not_before.is_none_or(|moment| Instant::now() >= moment);
         if self.tail.is_none() && wants_tail(settings) && is_due && may_try {
-            // If somebody changes it at the moment, there is one after the next sync.
+            // If the directory is being changed at the moment, the next sync makes the tail.
             let directory = aof.directory.try_lock();
             let path = directory.and_then(|directory| Some(directory.as_ref()?.tail_path()));
             match path.map(|path| TailFile::create(path, self.file.end())) {
@@ -807,7 +821,7 @@ impl Writer {
         self.tail_not_before = Some(Instant::now() + NO_TAIL);
     }
 
-    /// A sync took so long.
+    /// Records the duration of a sync.
     fn note_sync(&self, took: Duration, is_awaited: bool) {
         let (server, figures) = (&self.server, &self.server.persist.aof.figures);
         figures.longest_sync_us.fetch_max(took.as_micros() as u64, Relaxed);
@@ -828,15 +842,15 @@ impl Writer {
         self.server.latency.note(event, took.as_micros() as u64, threshold_ms);
     }
 
-    /// Trusts the disk again once a base has what was in a file whose sync failed.
+    /// Trusts the disk again once a base contains the records of the file whose sync failed.
     fn clear_sync_error(&mut self) {
         let aof = &self.server.persist.aof;
-        // The file that is written now may have come to be in doubt as well: then there will be a base of that.
+        // The present file may be in doubt by now as well. Then a further base will cover it.
         if !self.broken && self.doubtful.is_some_and(|last| aof.base_has.load(Acquire) >= last) {
             self.doubtful = None;
-            // One that was left when a sync failed has nothing any more that the base has not.
+            // A tail left by the failed sync has nothing that the base lacks.
             if let Some(directory) = &*aof.directory.lock() {
-                let _ = remove_tail(&directory.tail_path()); // the next one takes its place
+                let _ = remove_tail(&directory.tail_path()); // the next tail takes its place
             }
             self.server
                 .log
@@ -847,14 +861,14 @@ impl Writer {
         }
     }
 
-    /// Lets those go on who wait for what is synced.
+    /// Releases the replies that wait for the synced records.
     fn publish(&self) {
         if self.doubtful.is_some() {
             return;
         }
         let aof = &self.server.persist.aof;
         aof.durable.store(self.synced, Release);
-        // A worker that begins to wait looks once more after it has said so.
+        // A worker that begins to wait checks once more after it has set `awaits_log`.
         std::sync::atomic::fence(SeqCst);
         for inbox in self.server.inboxes.iter().filter(|inbox| inbox.awaits_log.load(Relaxed)) {
             inbox.post(Message::Durable);
@@ -868,7 +882,8 @@ impl Writer {
         if self.reader.last() < behind || self.file.pending() > 0 {
             return;
         }
-        // Only the end of the last file may be torn. A failure is noted, and makes what is in the file doubtful.
+        // Only the end of the last file may be torn. A failure is recorded, and makes the records of the file
+        // doubtful.
         if self.sync(How::OfTheFile).is_ok() {
             self.publish();
         }
@@ -881,20 +896,20 @@ impl Writer {
         });
         if begun.is_ok() {
             self.tail.take_if(|tail| tail.begin().is_err()).into_iter().for_each(TailFile::remove);
-            // Each file says of itself which database, and of when.
+            // Each file states its own database and timestamp.
             (self.selected, self.second) = (None, 0);
             if std::mem::take(&mut self.broken) {
                 self.doubtful = Some(self.taken);
             }
         }
-        // Tried once: whoever wants another file says so again, and may have done so meanwhile.
+        // Tried once: a caller that wants another file requests it again, and may have done so meanwhile.
         let _ = aof.switch_behind.compare_exchange(behind, NEVER, AcqRel, Acquire);
         let mut switched = aof.switched.0.lock();
         *switched = Switched { behind, seq: begun };
         aof.switched.1.notify_all();
     }
 
-    /// Waits until the disk may take something again, or the thread is to end.
+    /// Sleeps until a retry may succeed, or the thread is to end.
     fn rest_before_retry(&self, ends: bool) {
         let until = Instant::now() + RETRY;
         while Instant::now() < until && self.server.persist.aof.ends.load(Acquire) == ends {
@@ -902,7 +917,7 @@ impl Writer {
         }
     }
 
-    /// Waits for more.
+    /// Waits for more records.
     fn rest(&self, journal: &Journal, policy: Fsync) {
         let needs_sync = policy != Fsync::Never && self.synced != self.taken;
         let is_idle = self.last_record.elapsed() > IDLE && !needs_sync;

@@ -1,14 +1,17 @@
-//! Files that are written from their beginning to their end: snapshots, and bases of the append-only file.
+//! Sequential writes of whole files: snapshots, and bases of the append-only file.
 //!
-//! What is encoded gathers in blocks of a megabyte, and a thread beside the one that encodes gives them to the disk, so that
-//! both go on at once, and a pause of the one that encodes is none of the disk's.
+//! Encoded bytes gather in blocks of a megabyte, and a second thread writes these to the disk. So encoding
+//! and writing overlap, and the disk does not pause when the encoder rests.
 //!
-//! The blocks go past the page cache (`O_DIRECT`). Nobody reads such a file before the server starts the next time, and through
-//! the cache each of its pages is allocated, copied, entered into a tree, found again for the disk and reclaimed from what
-//! others would rather have kept: with values of 700 B that was two thirds of the CPU time of a snapshot. The cache is for two
-//! cases: a file that is read at once ([`Cache::Through`]), and writers who hand over more than a disk takes that writes as
-//! much and no more than it is given; the cache takes what there is memory for. Where a file system has no such thing as
-//! writing past the cache, all goes through it.
+//! The blocks bypass the page cache (`O_DIRECT`). Such a file is not read before the next start of the
+//! server. Through the cache, each of its pages is allocated, copied, entered into a tree, found again for
+//! the disk, and reclaimed from other uses: with values of 700 B that was two thirds of a snapshot's CPU
+//! time. The cache is used in two cases:
+//! - The file is read at once ([`Cache::Through`]).
+//! - Writers hand over more than the disk takes. A disk writes no more than it is given, while the cache
+//!   takes all that there is memory for.
+//!
+//! If the file system has no way past the cache, all bytes go through it.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -26,42 +29,46 @@ use super::{Job, LOOK, cancelled};
 use crate::config::Settings;
 use crate::server::Server;
 
-/// Bytes of a write: on a disk of 2 GB/s, 64 KiB at a time take three times as long and six times the CPU time.
+/// Bytes of a write: on a disk of 2 GB/s, writes of 64 KiB take three times as long, and six times the CPU
+/// time.
 const BLOCK: usize = 1 << 20;
 
-/// Blocks of a file: one that is filled, one that is written, and one that waits for either.
+/// Blocks of a file: a block that is filled, a block that is written, and a block in between.
 const BLOCKS: usize = 3;
 
 const _: () = assert!(BLOCK.is_multiple_of(ALIGN));
 
-/// Bytes after which the kernel is asked to write what it has in the cache, so that the sync at the end has little to do.
+/// Bytes after which the kernel is asked to write the cached bytes, so that the sync at the end has little to
+/// do.
 const WRITEBACK: u64 = 32 << 20;
 
-/// Where what is written goes first.
+/// The first destination of written bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cache {
-    /// To the disk, if the settings say nothing else.
+    /// The disk, unless the settings forbid it.
     Past,
-    /// To the page cache: it will be read soon.
+    /// The page cache, for a file that will be read soon.
     Through,
 }
 
-/// See the module's text. What has been written is in the file after a flush, and on disk after a sync of the file.
+/// Writes a file through a thread of its own. Written bytes are in the file after a flush, and on disk after
+/// a sync of the file.
 pub(crate) struct DirectWriter {
     server: Arc<Server>,
-    /// Whose file it is. When that is cancelled, nobody waits for the disk any more.
+    /// The job that writes the file. Once it is cancelled, the disk is not waited for.
     job: Job,
-    /// The one that is filled; `None` after an error.
+    /// The block that is filled; `None` after an error.
     block: Option<Block>,
-    /// To the thread, which gives them back, or says what went wrong and ends. `None` once it is to end.
+    /// The queue to the thread, which returns empty blocks, or an error before it ends. `None` once the
+    /// thread is to end.
     full: Option<Sender<Block>>,
     empty: Receiver<io::Result<Block>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl DirectWriter {
-    /// Goes on where `file` ends, which is empty or ends at a multiple of [`ALIGN`] if it is to be written past the cache.
-    /// Until it is flushed, nobody else writes to it.
+    /// Continues at the end of `file`, a multiple of [`ALIGN`] if the writes are to bypass the cache. No
+    /// other writer uses the file until the flush.
     pub(crate) fn new(
         server: &Arc<Server>,
         settings: &Settings,
@@ -118,7 +125,7 @@ impl Write for DirectWriter {
         Ok(taken)
     }
 
-    /// Ends it: what was written is in the file, and the file is one like others.
+    /// Ends the writer: all bytes are in the file, whose flags are as before.
     fn flush(&mut self) -> io::Result<()> {
         self.pass_on()?;
         self.full = None;
@@ -129,10 +136,10 @@ impl Write for DirectWriter {
 }
 
 impl DirectWriter {
-    /// A block that the disk has taken, or nobody has filled yet; `None`: the thread has ended.
+    /// Returns a block that is free; `None`: the thread has ended.
     ///
     /// # Errors
-    /// What the disk said, and that nobody wants the file any more, for which a disk that hangs is not waited for.
+    /// An error of the disk, or the cancellation of the job, after which a hanging disk is not waited for.
     fn given_back(&self) -> io::Result<Option<Block>> {
         let persist = &self.server.persist;
         let mut waits_since: Option<Instant> = None;
@@ -156,16 +163,17 @@ impl DirectWriter {
         given
     }
 
-    /// Whether more memory is kept for a snapshot whose disk hangs than may be, with the large values that nobody else has any more: what
-    /// writers hand over counts those by the share of them, since on a disk that goes on they are written at once. Replicas are
-    /// given up by who feeds them.
+    /// Whether the memory kept for a snapshot whose disk hangs exceeds its limit, counting large values that
+    /// only the snapshot still has. The count of handed-over bytes has only a share of these, since a disk
+    /// that works takes them at once. A full sync has no such limit here: the replication feed gives up slow
+    /// replicas itself.
     fn keeps_too_much(&self) -> bool {
         let limit = self.server.settings().snapshot_buffer_limit as usize;
-        let is_walking = || self.server.persist.state().is_walking(self.job); // else it is kept for another one
+        let is_walking = || self.server.persist.state().is_walking(self.job); // else kept for another walk
         self.job != Job::Sync && self.server.keyspace.kept_for_snapshot() > limit && is_walking()
     }
 
-    /// Gives what has been filled to the thread.
+    /// Hands the filled block to the thread.
     fn pass_on(&mut self) -> io::Result<()> {
         let Some(block) = self.block.take() else { return Ok(()) };
         match &self.full {
@@ -180,8 +188,8 @@ impl DirectWriter {
 }
 
 impl Drop for DirectWriter {
-    /// Waits for the thread, unless nobody wants the file any more: then the thread ends when the disk lets it, and what it has
-    /// written is in a file that is removed.
+    /// Waits for the thread, unless the job is cancelled: then the thread ends when its disk lets it, and its
+    /// file has been removed.
     fn drop(&mut self) {
         self.full = None;
         loop {
@@ -191,24 +199,25 @@ impl Drop for DirectWriter {
                 _ => {}
             }
         }
-        let _ = self.thread.take().map(JoinHandle::join); // whoever flushes has been told of a panic
+        let _ = self.thread.take().map(JoinHandle::join); // a flush reports a panic
     }
 }
 
-/// Memory for [`BLOCK`] bytes, which begins at a page, and so at a multiple of [`ALIGN`]. It comes from the kernel: what a
-/// snapshot takes is no data that `maxmemory` is for, and there is nobody to count it apart when it is given back.
+/// [`BLOCK`] bytes of memory that begin at a page, and so at a multiple of [`ALIGN`]. They are mapped from
+/// the kernel: the memory of a snapshot is not data in the sense of `maxmemory`, and a thread without
+/// accounting may free it.
 struct Block {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the memory is the block's alone, and nothing in it belongs to a thread.
+// SAFETY: the memory belongs to the block alone, and nothing in it is bound to a thread.
 unsafe impl Send for Block {}
 
 impl Block {
     fn new() -> io::Result<Block> {
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping, wherever there is room, changes nothing that exists.
+        // SAFETY: a new mapping at a free place changes no existing memory.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), BLOCK, access, kind, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -220,10 +229,10 @@ impl Block {
         BLOCK - self.len
     }
 
-    /// Adds as many as there is room for.
+    /// Adds as many bytes as there is room for, and returns their number.
     fn add(&mut self, bytes: &[u8]) -> usize {
         let len = bytes.len().min(self.room());
-        // SAFETY: the mapping has `BLOCK` bytes, zeroes at first, and is borrowed here alone.
+        // SAFETY: the mapping has `BLOCK` bytes, zeros at first, and is borrowed here alone.
         let all = unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), BLOCK) };
         all[self.len..][..len].copy_from_slice(&bytes[..len]);
         self.len += len;
@@ -231,26 +240,26 @@ impl Block {
     }
 
     fn filled(&self) -> &[u8] {
-        // SAFETY: `len` is at most `BLOCK`, and nobody writes while this borrows.
+        // SAFETY: `len` is at most `BLOCK`, and the borrow excludes writes.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and nobody else knows of it.
+        // SAFETY: it was mapped with this length, and no reference is left.
         unsafe { libc::munmap(self.start.as_ptr().cast(), BLOCK) };
     }
 }
 
-/// The thread's side.
+/// The state of the thread.
 struct Writer {
     server: Arc<Server>,
     file: File,
     past_cache: bool,
-    /// The file is one that is written past the cache.
+    /// Whether the open file has the flag `O_DIRECT`.
     is_direct: bool,
-    /// Bytes behind where it began, and those of which the kernel has been asked to write them.
+    /// Bytes written, and the end of the bytes that the kernel has been asked to write.
     written: u64,
     asked: u64,
 }
@@ -266,7 +275,7 @@ impl Writer {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => left = &left[written..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The disk has other blocks than most, or has taken a part of one.
+                // The disk has larger blocks than usual, or has taken a part of a block.
                 Err(error) if self.is_direct && error.raw_os_error() == Some(libc::EINVAL) => {
                     self.past_cache = false;
                     self.set_direct(false);
@@ -284,7 +293,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Whether writes go past the cache from now on; if the file system does not know that, they never do.
+    /// Sets whether writes bypass the cache. If the file system does not support that, no write ever does.
     fn set_direct(&mut self, wanted: bool) {
         if wanted == self.is_direct {
             return;
@@ -300,7 +309,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.set_direct(false); // the flag is the open file's, which others have as well
+        self.set_direct(false); // the flag belongs to the open file, which duplicates share
     }
 }
 
@@ -353,7 +362,7 @@ mod tests {
             writer.flush().expect("it is written");
             assert!(!is_direct(&file), "others may write what they like");
             assert!(std::fs::read(&path).expect("the file") == bytes, "{len} bytes, {cache:?}");
-            // As when a header is put right.
+            // As when a header is corrected.
             io::Seek::rewind(&mut file).expect("the beginning");
             file.write_all(b"REDIS0011").expect("a header of its own length");
         }
@@ -370,7 +379,7 @@ mod tests {
             let settings = live.server.settings();
             let mut writer =
                 DirectWriter::new(&live.server, &settings, &file, cache, Job::Snapshot).expect("a draft");
-            // When the last one has found a block to be filled, the first has been written.
+            // Once the last block begins to be filled, the first has been written.
             writer.write_all(&vec![7; BLOCKS * BLOCK + 1]).expect("it is written");
             is_direct(&file)
         };

@@ -1,22 +1,25 @@
-//! How much room there is on the file system that a file is on.
+//! The free space of the file system that holds a file.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// All in bytes.
+/// Sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Space {
-    /// What this user may still fill.
+    /// Space that this user may still fill.
     pub(crate) free: u64,
     pub(crate) size: u64,
 }
 
 impl Space {
+    /// Space on the file system of `file`.
+    ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub(crate) fn around(file: &File) -> io::Result<Space> {
-        // SAFETY: all zeroes is a valid value, and the kernel writes no more than its size; the descriptor is open.
+        // SAFETY: zeros are a valid value, and the kernel writes no more than its size; the descriptor is
+        // open.
         let status = unsafe {
             let mut status: libc::statvfs = std::mem::zeroed();
             if libc::fstatvfs(file.as_raw_fd(), &raw mut status) != 0 {

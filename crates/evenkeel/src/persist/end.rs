@@ -1,9 +1,9 @@
-//! The end of the server: replicas get what they lack, a last snapshot is taken if there is to be one, and then everybody
-//! stops.
+//! The end of the server: replicas catch up, a last snapshot is taken if configured, and all threads stop.
 //!
-//! One thread does it, whoever asks. Writes wait meanwhile. Until the last step it may turn out that the server stays:
-//! somebody aborts it, or the snapshot cannot be taken. Then writes go on, and all who have asked are told. That holds for a
-//! snapshot whose disk hangs, too: it is taken by a thread of its own, which is left to its disk.
+//! A single thread carries it out, whichever client or signal asks. Writes wait meanwhile. Until the last
+//! step the server may turn out to stay: a client aborts the end, or the snapshot fails. Then writes go on,
+//! and all clients that asked get an error. That also holds if the snapshot's disk hangs: a thread of its own
+//! takes the snapshot, and is left to its disk.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -23,17 +23,17 @@ use crate::server::{Pauser, Server};
 use crate::waiting::Resumed;
 use evenkeel_runtime::clock;
 
-/// What an operator can do whose server does not end since it cannot save.
+/// The operator's way out if the server does not end because it cannot save.
 const WITHOUT: &str = "SHUTDOWN NOSAVE stops the server without a snapshot";
 
-/// The end as all threads see it.
+/// The state of the end, shared by all threads.
 #[derive(Default)]
 pub(crate) struct Ending {
     stage: Mutex<Stage>,
     is_under_way: AtomicBool,
     is_aborted: AtomicBool,
     is_certain: AtomicBool,
-    /// Replicas are waited for until then, in milliseconds since the Unix epoch; zero: none are.
+    /// The end of the wait for replicas, in milliseconds since the Unix epoch; zero: no wait.
     until_ms: AtomicU64,
 }
 
@@ -41,13 +41,13 @@ pub(crate) struct Ending {
 enum Stage {
     #[default]
     None,
-    /// It has begun; these wait to hear if it fails.
+    /// The end has begun; these clients wait for an error reply.
     Begun(Vec<Asker>),
-    /// Nothing stops it any more.
+    /// The end can no longer be stopped.
     Certain,
 }
 
-/// A client that waits for the end: there is a reply only if it does not come.
+/// A client that waits for the end, and gets a reply only if the server stays.
 pub(crate) struct Asker {
     pub(crate) client: Arc<ClientInfo>,
     /// The number of its wait.
@@ -58,17 +58,18 @@ pub(crate) struct Asker {
 }
 
 impl Ending {
-    /// Whether it has begun.
+    /// Whether the end has begun.
     pub(crate) fn is_under_way(&self) -> bool {
         self.is_under_way.load(Acquire)
     }
 
-    /// For how long replicas will be waited for at most, if they are.
+    /// The remaining time of the wait for replicas, if there is such a wait.
     pub(crate) fn waits_ms(&self, now_ms: u64) -> Option<u64> {
         self.until_ms.load(Relaxed).checked_sub(now_ms).filter(|ms| *ms > 0)
     }
 
-    /// Whether nothing stops it any more. It wants the gate closed, so who would keep it open for long lets go.
+    /// Whether the end can no longer be stopped. It needs the gate closed, so a thread that keeps the gate
+    /// open for long leaves it.
     pub(crate) fn is_certain(&self) -> bool {
         self.is_certain.load(Acquire)
     }
@@ -77,7 +78,7 @@ impl Ending {
         self.is_aborted.load(Acquire)
     }
 
-    /// Passes the point from which on nothing stops the end; `false`: it was aborted before.
+    /// Passes the point of no return. Returns false if the end was aborted before.
     fn make_certain(&self) -> bool {
         let mut stage = self.stage.lock();
         let goes_on = !self.is_aborted();
@@ -89,7 +90,7 @@ impl Ending {
     }
 }
 
-/// Begins the end. One that has been begun before is not changed, and `who` hears how that goes.
+/// Begins the end. An end that has begun before is not changed, and the client waits for its result.
 pub(crate) fn begin(server: &Arc<Server>, how: ShutdownOptions, who: Option<Asker>) {
     let (ending, by_client) = (&server.persist.ending, who.is_some());
     let mut stage = ending.stage.lock();
@@ -115,7 +116,7 @@ pub(crate) fn begin(server: &Arc<Server>, how: ShutdownOptions, who: Option<Aske
     }
 }
 
-/// Stops an end that has begun; `false`: there is none, or nothing stops it any more.
+/// Aborts an end that has begun. Returns false if there is none, or it can no longer be stopped.
 pub(crate) fn abort(server: &Server) -> bool {
     let ending = &server.persist.ending;
     let stage = ending.stage.lock();
@@ -123,16 +124,16 @@ pub(crate) fn abort(server: &Server) -> bool {
     if can_stop && !ending.is_aborted.swap(true, AcqRel) {
         server.log.warning("Shutdown manually aborted.");
         if ending.until_ms.load(Relaxed) == 0 {
-            server.persist.cancel_save(); // the last one
+            server.persist.cancel_save(); // the last snapshot
         }
     }
     can_stop
 }
 
-/// Ends the server, unless something is in the way.
+/// Ends the server, unless an obstacle is found.
 ///
 /// # Errors
-/// What is in the way; nothing if the end is aborted.
+/// The obstacle; an empty text if the end is aborted.
 fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<(), String> {
     let (settings, persist) = (server.settings(), &server.persist);
     server.pause.begin(Pauser::End, false, u64::MAX, clock::unix_ms());
@@ -143,13 +144,14 @@ fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<()
         server.replication.wait_for_replicas(server, timeout, || persist.ending.is_aborted());
         persist.ending.until_ms.store(0, Relaxed);
     }
-    // It may have changed while replicas were waited for.
+    // The settings may have changed during the wait for replicas.
     let settings = server.settings();
-    // What a full sync has left in memory is not to take the place of what is on disk.
+    // The partial data of a failed full sync must not replace the data on disk.
     let is_whole = !is_loading && !persist.is_incomplete.load(Acquire);
     if !persist.ending.is_aborted() && settings.appendonly && is_whole && !persist.aof.is_complete() {
-        // What is on disk is not the data, and may be those of long ago. But it will not become the data either while a
-        // script keeps everybody waiting, and nobody but this ends one that has written.
+        // The data on disk are not complete, and may be very old. But the base cannot be completed either
+        // while a script blocks all clients, and a script that has written can be ended only by this
+        // shutdown.
         let waits_for_script = how.save == Some(false) && server.scripts.busy.is_busy();
         if !how.force && !waits_for_script {
             server.log.warning("Writing initial AOF, can't exit");
@@ -159,7 +161,7 @@ fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<()
         }
         server.log.warning("Writing initial AOF. Exit anyway.");
     }
-    // A client can say that it is to end all the same, a service manager cannot.
+    // A client can repeat SHUTDOWN with FORCE, a service manager cannot.
     if by_client && !persist.ending.is_aborted() && persist.aof.fails() && !how.force {
         let cause = persist.aof.figures.failure.lock().clone();
         server.log.warning("Acknowledged writes cannot be written to the append-only file, can't exit.");
@@ -170,10 +172,11 @@ fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<()
     if !persist.ending.is_aborted() {
         persist.cancel_all();
     }
-    // Somebody who asks for it gets what there is.
+    // A client that asks for a snapshot gets a snapshot of the present data, even if they are incomplete.
     let (is_asked, is_due) = (how.save == Some(true), how.save.is_none() && !settings.save.is_empty());
     let saves = is_asked && !is_loading || is_due && is_whole;
-    // What FLUSHALL has taken does not come back, whatever is said by then: in Redis it was saved before its reply.
+    // The data before a FLUSHALL must not come back, whatever options are given: Redis saves before
+    // FLUSHALL's reply.
     let may_pay = is_whole && !how.force && !server.scripts.busy.is_busy();
     let pays = !saves && may_pay && persist.state().is_owing();
     if (saves || pays) && !persist.ending.is_aborted() {
@@ -205,8 +208,9 @@ fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<()
     Ok(())
 }
 
-/// Waits until as much has gone to the append-only file as waited for it, as long as the end is not aborted; `false`: it takes nothing.
-/// Clients write no more, but on a replica the primary's stream goes on.
+/// Waits until the bytes that were waiting for the append-only file are written, or the end is aborted.
+/// Returns false if the disk takes nothing. Clients write no more, but a replica still receives the primary's
+/// stream.
 fn is_log_taken(server: &Server) -> bool {
     let (aof, ending) = (&server.persist.aof, &server.persist.ending);
     let waits = || aof.unread(&server.keyspace.journal) + aof.figures.buffered.load(Relaxed);
@@ -225,7 +229,7 @@ fn is_log_taken(server: &Server) -> bool {
     true
 }
 
-/// The server stays, for this reason if the end is not aborted.
+/// Lets the server go on, for this reason if the end is not aborted.
 fn stay(server: &Arc<Server>, reason: &str) {
     let is_aborted = server.persist.ending.is_aborted();
     if !is_aborted {

@@ -1,14 +1,16 @@
-//! Who writes to disk, who walks through the keyspace, and who has to wait for whom.
+//! Jobs that write to disk or walk through the keyspace, and their mutual exclusion.
 //!
-//! One job at a time writes a file or changes what is kept. A full sync of replicas is beside it: what it must be alone with is the
-//! walk through the keyspace, so it begins while a job waits for nothing but its disk, which may hang. Nothing begins beside a sync.
+//! A single job at a time writes a file or replaces the stored data. A full sync of replicas may run beside
+//! it: only the walk through the keyspace is exclusive. So a sync begins while the job waits for nothing but
+//! its disk, which may hang. No job begins beside a sync.
 //!
 //! ```text
 //! BGSAVE         opens its file           | walks, writes | syncs, renames
 //! a full sync    may begin, if that hangs | waits         | may begin
 //! ```
 //!
-//! A walk waits for its disk as well, when that takes nothing any more. If replicas wait, it is given up then and begun again.
+//! A walk also waits for its disk, if the disk takes nothing any more. If replicas wait then, the walk is
+//! given up and begun again later.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -18,34 +20,35 @@ use evenkeel_store::memory;
 
 use super::Persist;
 
-/// How long it may take who waits for a disk, or for others, to notice that he need not any more.
+/// Poll interval of a thread that waits for the disk or for another job: the longest delay before it notices
+/// a cancellation.
 pub(super) const LOOK: Duration = Duration::from_millis(20);
 
-/// How long a client waits that wants something to begin whose disk may hang.
+/// The longest wait of a client for the start of a job whose disk may hang.
 pub(super) const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How long a disk may take nothing, before replicas that wait for a full sync do not wait for it.
+/// How long a disk may take nothing before replicas that wait for a full sync stop waiting for it.
 pub(super) const STUCK: Duration = Duration::from_secs(5);
 
-/// What is being done, and how it went before.
+/// The running jobs, and the results of earlier jobs.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
     pub(crate) running: Option<Running>,
-    /// The snapshot that is being taken for replicas. Nothing else begins meanwhile, but it may itself begin while what is being
-    /// written waits for nothing but its disk.
+    /// The snapshot that is being taken for replicas. No other job begins meanwhile, but the sync may begin
+    /// while `running` waits for nothing but its disk.
     pub(crate) sync: Option<Running>,
-    /// BGREWRITEAOF, while something else is being written.
+    /// A BGREWRITEAOF waits for the end of another job.
     pub(crate) rewrite_scheduled: bool,
     pub(crate) rewrites: u64,
-    /// In a row.
+    /// Failures in a row.
     pub(crate) rewrites_failed: u64,
     pub(crate) last_rewrite_took_s: Option<u64>,
-    /// Bytes that writers copied meanwhile.
+    /// Bytes that writers copied during the last rewrite.
     pub(crate) last_rewrite_copied: u64,
     pub(crate) last_rewrite_attempt_s: u64,
-    /// BGSAVE SCHEDULE, while something else is being written.
+    /// A BGSAVE SCHEDULE waits for the end of another job.
     pub(crate) save_scheduled: bool,
-    /// FLUSHALL has save points, and what is on disk is not to come back: it is owed until a snapshot is there.
+    /// A FLUSHALL with save points owes a snapshot: the data on disk must not come back.
     pub(crate) save_owed: bool,
     pub(crate) saves: u64,
     /// Seconds since the Unix epoch; the start counts as a save.
@@ -54,11 +57,11 @@ pub(crate) struct State {
     pub(crate) last_took_s: Option<u64>,
     pub(crate) last_copied: u64,
     pub(crate) last_ok: bool,
-    /// Writes since the start, as the last good snapshot has them.
+    /// Writes since the start that the last good snapshot contains.
     pub(crate) changes_at_save: u64,
 }
 
-/// What has been given up.
+/// The job that has been cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cancelled {
     Running,
@@ -66,42 +69,43 @@ pub(crate) enum Cancelled {
     Nothing,
 }
 
-/// What is done one at a time.
+/// The kinds of jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Job {
     Snapshot,
-    /// A snapshot that is to be the base of an append-only file.
+    /// A snapshot that is to become the base of an append-only file.
     Base,
-    /// The log is being turned off, or read again.
+    /// The append-only file is being turned off, or loaded again.
     Log,
     /// A snapshot that goes to replicas.
     Sync,
 }
 
-/// A job that is being done.
+/// A running job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Running {
     pub(crate) job: Job,
     pub(crate) since_s: u64,
-    /// Nothing else is done meanwhile: somebody waits for it, or goes on with something else.
+    /// Whether the job excludes a full sync: a client waits for it, or another job follows it directly.
     is_alone: bool,
-    /// A snapshot that FLUSHALL owes.
+    /// Whether the job is the snapshot that FLUSHALL owes.
     pub(super) is_owed: bool,
-    /// Nobody wants it any more, and it comes to its end: for who has the state. The job itself looks at its flag.
+    /// Whether the job has been cancelled and is coming to its end. Read under the state's lock; the job
+    /// itself polls its flag.
     is_given_up: bool,
     stage: Stage,
     /// Bytes that writers copied for its walk.
     pub(super) copied: u64,
 }
 
-/// How far a job is that has to do with the keyspace and with a disk.
+/// The progress of a job that uses the keyspace and a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Since then it has been about to walk through the keyspace, or to have everything held.
+    /// Before the walk through the keyspace, or before all locks are held, since this time.
     Before(Instant),
-    /// It walks, which one does at a time.
+    /// Walking: a single job does so at a time.
     Walks,
-    /// What is left is the disk's.
+    /// Only disk work is left.
     After,
 }
 
@@ -128,38 +132,39 @@ impl State {
         }
     }
 
-    /// What is being done.
+    /// The running jobs.
     pub(crate) fn all(&self) -> impl Iterator<Item = Running> {
         self.running.into_iter().chain(self.sync)
     }
 
-    /// This job's walk is the one that what is handed over is kept for.
+    /// Whether the walk of this job is running, for which overwritten values are kept.
     pub(super) fn is_walking(&self, job: Job) -> bool {
         self.all().any(|running| running.is(job) && running.stage == Stage::Walks)
     }
 
-    /// A snapshot is being taken that nobody waits for, or one for replicas.
+    /// Whether a snapshot runs that no client waits for, or a snapshot for replicas.
     pub(crate) fn is_saving_in_background(&self) -> bool {
         let is_save = |running: Running| running.is(Job::Snapshot) && !running.is_brief();
         self.sync.is_some() || self.running.is_some_and(is_save)
     }
 
-    /// A base is being written that somebody wants.
+    /// Whether a base is being written and has not been cancelled.
     pub(crate) fn is_rewriting(&self) -> bool {
         self.running.is_some_and(|running| running.is(Job::Base) && !running.is_given_up)
     }
 
-    /// One that was asked for waits for something that Redis has done by the time of its reply, so that there it would be written.
+    /// Whether a scheduled rewrite waits for work that Redis completes before its reply. There, the rewrite
+    /// would be running.
     pub(crate) fn is_about_to_rewrite(&self) -> bool {
         self.rewrite_scheduled && !self.is_saving_in_background()
     }
 
-    /// Whether something is owed, or under way, that Redis has done by the time of its reply.
+    /// Whether a snapshot is owed, or work is running, that Redis completes before its reply.
     pub(crate) fn is_behind(&self) -> bool {
         self.save_owed || self.running.is_some_and(Running::is_brief)
     }
 
-    /// FLUSHALL's snapshot is not there yet.
+    /// Whether FLUSHALL's snapshot is not complete yet.
     pub(super) fn is_owing(&self) -> bool {
         self.save_owed || self.running.is_some_and(|running| running.is_owed)
     }
@@ -168,7 +173,7 @@ impl State {
         self.all().next().is_none()
     }
 
-    /// A job has ended. What walks have in memory is told from data for all of them together.
+    /// Handles the end of a job. The memory of all walks together is accounted apart from the data.
     pub(super) fn note_end(&self) {
         if self.all().all(|running| running.stage != Stage::Walks) {
             memory::end_aside();
@@ -187,29 +192,30 @@ impl Running {
         self.job == job
     }
 
-    /// The log is left, somebody waits for it, FLUSHALL owes it, or it is given up.
+    /// Whether Redis would have completed it: logging is being turned off, a client waits, FLUSHALL owes it,
+    /// or it is cancelled.
     fn is_brief(self) -> bool {
         self.is(Job::Log) || self.is_alone || self.is_owed || self.is_given_up
     }
 }
 
 impl Persist {
-    /// BGSAVE SCHEDULE while something else is being written: as soon as that has ended.
+    /// BGSAVE SCHEDULE during another job: takes the snapshot when that job has ended.
     pub(crate) fn schedule_save(&self) {
         self.state.lock().save_scheduled = true;
     }
 
-    /// FLUSHALL with save points: before long, and in any case before the server ends.
+    /// FLUSHALL with save points: takes a snapshot soon, and in any case before the server ends.
     pub(crate) fn owe_save(&self) {
         self.state.lock().save_owed = true;
     }
 
-    /// BGREWRITEAOF while something else is being written.
+    /// BGREWRITEAOF during another job.
     pub(crate) fn schedule_rewrite(&self) {
         self.state.lock().rewrite_scheduled = true;
     }
 
-    /// The same, if the log is being left, which this will wait for; whether it is.
+    /// Schedules a rewrite if logging is being turned off, and returns whether it is.
     pub(crate) fn schedule_behind_leaving(&self) -> bool {
         let mut state = self.state.lock();
         let is_leaving = state.running.is_some_and(|running| running.is(Job::Log) && !running.is_alone);
@@ -217,24 +223,25 @@ impl Persist {
         is_leaving
     }
 
-    /// Gives up whatever is being written, for the server ends.
+    /// Cancels all running jobs, for the end of the server.
     pub(crate) fn cancel_all(&self) {
         self.cancel(|_| true);
     }
 
-    /// The same for other data that are to be loaded, unless an end has begun: what that saves stays.
+    /// Cancels all running jobs before other data are loaded, unless an end has begun: its last snapshot
+    /// stays.
     pub(crate) fn cancel_unless_ending(&self) {
-        // Behind the state's lock: an end has begun before it claims anything.
+        // Evaluated under the state's lock: an end has begun before it claims a job.
         self.cancel(|_| !self.ending.is_under_way());
     }
 
-    /// Gives up the snapshot that is being taken, and one that is to come; not the base of an append-only file, or what goes
-    /// to replicas.
+    /// Cancels a running or scheduled snapshot, but neither the base of an append-only file nor a snapshot
+    /// for replicas.
     pub(crate) fn cancel_save(&self) -> Cancelled {
         self.cancel(|running| running.is(Job::Snapshot))
     }
 
-    /// Gives up the base that is being written, and one that is to come; whether there was one.
+    /// Cancels the running rewrite and a scheduled rewrite. Returns whether a rewrite was running.
     pub(crate) fn cancel_rewrite(&self) -> bool {
         let mut state = self.state.lock();
         state.rewrite_scheduled = false;
@@ -257,17 +264,17 @@ impl Persist {
         cancelled
     }
 
-    /// Whether a job is not wanted any more.
+    /// The flag that says whether a job has been cancelled.
     pub(super) fn cancel_flag(&self, job: Job) -> &AtomicBool {
         if job == Job::Sync { &self.sync_cancelled } else { &self.cancelled }
     }
 
-    /// Claims that a job is being done; `false`: one is. Syncs have their own claim.
+    /// Claims a job. Returns false if another job is running. Syncs have their own claim.
     pub(crate) fn claim(&self, job: Job) -> bool {
         self.claim_as(job, false)
     }
 
-    /// The same, and nothing else is done meanwhile.
+    /// The same; no full sync runs beside the job.
     pub(crate) fn claim_alone(&self, job: Job) -> bool {
         self.claim_as(job, true)
     }
@@ -291,14 +298,15 @@ impl Persist {
         true
     }
 
-    /// The same, once what is being done has ended, and nothing else is done meanwhile.
+    /// Waits for the end of the running jobs, then claims a job as [`Persist::claim_alone`] does.
     pub(crate) fn claim_in_turn(&self, job: Job) {
         while !self.claim_alone(job) {
             self.wait_until_idle();
         }
     }
 
-    /// Claims that a snapshot is being taken for replicas; `false`: that cannot be now. [`Persist::end_sync`] gives it back.
+    /// Claims the snapshot for replicas. Returns false if it cannot begin now. [`Persist::end_sync`] releases
+    /// the claim.
     pub(crate) fn claim_sync(&self) -> bool {
         let mut state = self.state.lock();
         let waits_for_disk = |running: Running| match running.stage {
@@ -315,8 +323,8 @@ impl Persist {
         true
     }
 
-    /// For replicas, which wait for what walks through the keyspace: if that has waited for its disk for long, it is given up, and
-    /// begun anew later; whether it is.
+    /// Cancels a walk that has waited for its disk for [`STUCK`], since replicas wait for the keyspace.
+    /// Schedules the job again. Returns whether it was cancelled.
     pub(super) fn give_up_stuck(&self) -> bool {
         let mut state = self.state.lock();
         let is_stuck = || self.disk_since.lock().is_some_and(|since| since.elapsed() > STUCK);
@@ -335,12 +343,12 @@ impl Persist {
         true
     }
 
-    /// What a job does is a walk through the keyspace from now on.
+    /// Marks the beginning of a job's walk through the keyspace.
     pub(super) fn begin_walk(&self, job: Job) {
         self.note_walk(job, |running| running.stage = Stage::Walks);
     }
 
-    /// It is not any more; writers have copied so many bytes for it.
+    /// Marks the end of the walk, for which writers have copied `copied` bytes.
     pub(super) fn end_walk(&self, job: Job, copied: u64) {
         self.note_walk(job, |running| (running.stage, running.copied) = (Stage::After, copied));
     }
@@ -353,7 +361,8 @@ impl Persist {
         }
     }
 
-    /// What is being written waits for its disk, as it may have done before; [`Persist::end_wait`] when it does not any more.
+    /// Marks that the job waits for its disk, unless it is marked already. [`Persist::end_wait`] ends the
+    /// wait.
     pub(super) fn note_wait(&self, job: Job) {
         if job != Job::Sync {
             self.disk_since.lock().get_or_insert_with(Instant::now);
@@ -366,14 +375,14 @@ impl Persist {
         }
     }
 
-    /// No replica is left that wants the snapshot which is being taken for some.
+    /// Cancels the snapshot for replicas, as no replica wants it any more.
     pub(crate) fn cancel_sync(&self) {
         if self.state.lock().sync.is_some() {
             self.sync_cancelled.store(true, Release);
         }
     }
 
-    /// The snapshot for replicas has been taken, or is given up.
+    /// Releases the claim of the snapshot for replicas, complete or cancelled.
     pub(crate) fn end_sync(&self) {
         let mut state = self.state.lock();
         let running = state.sync.take().expect("it was claimed");
@@ -383,19 +392,19 @@ impl Persist {
         self.ended.notify_all();
     }
 
-    /// Whether what a job writes is not wanted any more.
+    /// Whether a job has been cancelled.
     pub(crate) fn is_cancelled(&self, job: Job) -> bool {
         self.cancel_flag(job).load(Acquire)
     }
 
-    /// What was written, unless it was cancelled meanwhile: what came after that may not be in it.
+    /// Returns `written`, unless the job was cancelled meanwhile: later keys may be missing in it.
     pub(crate) fn unless_cancelled<T>(&self, job: Job, written: io::Result<T>) -> io::Result<T> {
         let whole = written?;
         if self.is_cancelled(job) { Err(cancelled()) } else { Ok(whole) }
     }
 
-    /// The same, unless it is no longer wanted, which is looked at in between; whether it is claimed. What is being done may
-    /// be a write to a disk that hangs.
+    /// Claims a job in turn, unless `is_given_up`, which it polls. Returns whether the job is claimed. The
+    /// running job may be a write to a disk that hangs.
     pub(super) fn claim_in_turn_unless(&self, job: Job, mut is_given_up: impl FnMut() -> bool) -> bool {
         while !is_given_up() {
             if self.claim_alone(job) {
@@ -406,21 +415,22 @@ impl Persist {
         false
     }
 
-    /// Waits until nothing is done, or owed, that Redis has done by the time of its reply: no longer than a disk takes that is well, and
-    /// [`PATIENCE`] at most, for it may hang. Who waits is not in the gate.
+    /// Waits for the work that Redis completes before its reply: as long as a healthy disk takes, and at most
+    /// [`PATIENCE`], for a disk may hang. The caller is not in the gate.
     pub(crate) fn catch_up(&self) {
         let until = Instant::now() + PATIENCE;
         let mut state = self.state.lock();
         while state.is_behind() && !self.ended.wait_until(&mut state, until).timed_out() {}
     }
 
-    /// Waits until the snapshot that is owed can be taken; `false`: somebody else has, or something is being written that may take long.
+    /// Waits until the owed snapshot can be taken. Returns false if another thread has taken it, or a long
+    /// job is running.
     pub(super) fn wait_to_pay(&self) -> bool {
         let until = Instant::now() + PATIENCE;
         let mut state = self.state.lock();
         loop {
             let Some(running) = state.running.or(state.sync) else { return state.save_owed };
-            // A snapshot is this one, or was given up for it.
+            // A snapshot is the owed snapshot, or was cancelled for it.
             let is_worth_waiting = running.is(Job::Snapshot)
                 || running.is_brief() && state.sync.is_none() && Instant::now() < until;
             if !(state.is_owing() && is_worth_waiting) {
@@ -430,7 +440,7 @@ impl Persist {
         }
     }
 
-    /// Waits until no snapshot is being taken.
+    /// Waits until no job is running.
     pub(crate) fn wait_until_idle(&self) {
         let mut state = self.state.lock();
         while !state.is_idle() {
@@ -438,7 +448,7 @@ impl Persist {
         }
     }
 
-    /// The same, for so long at most; whether none is.
+    /// The same, for at most `patience`. Returns whether no job is running.
     pub(crate) fn is_idle_within(&self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         let mut state = self.state.lock();

@@ -1,9 +1,10 @@
-//! Loading what is on disk, at the start: one thread reads and cuts, the others decode and store.
+//! Loads the data on disk at the start: a reader thread splits the file, and decoder threads decode and
+//! store.
 //!
-//! The reader goes over records without looking into them and deals them out in batches of about a megabyte; each is
-//! decoded and put into the keyspace by one of the other threads, as a write like any other. What is too large for a
-//! batch, the reader decodes itself while it is being read. Nothing that cannot be understood is passed over: the
-//! server does not start, says what is wrong and where, and leaves the file as it is.
+//! The reader scans records without decoding them, and deals them out in batches of about a megabyte. A
+//! decoder thread decodes each batch and writes it to the keyspace like any other write. The reader decodes a
+//! record that is too large for a batch while it reads it. Data that cannot be understood are not skipped:
+//! the server does not start, reports the error and its place, and leaves the file as it is.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -31,51 +32,52 @@ use crate::server::Server;
 use crate::value_codec::{self, Origin};
 use evenkeel_runtime::clock;
 
-/// Batches that have been cut and not been taken yet: what keeps the loading threads busy, and 2 MB each.
+/// Batches that wait for a decoder: enough to keep the threads busy, at 2 MB each.
 const BATCHES_WAITING: usize = 4;
 
-/// Keys of a kind that the log names; more are only counted.
+/// Skipped keys of a kind that the server log names; more are only counted.
 const SHOWN: u64 = 10;
 
-/// How far loading is.
+/// The progress of a load.
 #[derive(Default)]
 pub(crate) struct Loading {
     pub(crate) since_s: AtomicU64,
     pub(crate) total_bytes: AtomicU64,
     pub(crate) loaded_bytes: AtomicU64,
-    /// What the server had in memory that wrote the snapshot, as that says; zero: it does not.
+    /// The memory use of the server that wrote the snapshot, as the file states it; zero: unknown.
     pub(crate) used_mem: AtomicU64,
     pub(crate) keys: AtomicU64,
     /// Keys that had expired, and were left out.
     pub(crate) expired: AtomicU64,
-    /// Collections without elements, which old servers have written and which are no keys.
+    /// Empty collections, written by old servers. They are not keys.
     empty: AtomicU64,
     /// Streams whose counters were corrected.
     corrected: AtomicU64,
 }
 
-/// What was loaded.
+/// The result of a load.
 #[derive(Clone, Default)]
 pub(crate) struct Loaded {
     pub(crate) keys: u64,
     pub(crate) bytes: u64,
-    /// Where in a replication stream the data were, if the file says so.
+    /// The replication position of the data, if the file has it.
     pub(crate) position: Option<Position>,
-    /// Libraries of functions that are to take the places of all others, where that is to be done together with the data.
+    /// Function libraries that are to replace all present libraries, when the caller installs them together
+    /// with the data.
     pub(crate) libraries: Libraries,
 }
 
-/// Which databases the keys of a file go to.
+/// The databases that the keys of a file go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// Those of the file's own numbers.
+    /// The databases with the file's own numbers.
     Visible,
-    /// The hidden ones beside them.
+    /// The hidden databases beside them.
     Hidden,
 }
 
 impl Loading {
-    /// Notes that so many bytes are to be loaded.
+    /// Begins a load of so many bytes.
     pub(crate) fn begin(&self, bytes: u64) {
         self.since_s.store(clock::unix_ms() / 1000, Relaxed);
         self.total_bytes.store(bytes, Relaxed);
@@ -86,10 +88,10 @@ impl Loading {
     }
 }
 
-/// Why loading ended early.
+/// The reason why a load ended early.
 #[derive(Debug)]
 pub(crate) enum Ended {
-    /// The file cannot be read, or not understood; the text says where and why.
+    /// The file cannot be read or understood; the text says where and why.
     Failed(String),
     /// The server is to stop.
     Stopped,
@@ -105,32 +107,32 @@ impl From<Failure> for Ended {
     }
 }
 
-/// A seat for who loads. Nothing happens to a key that comes back from where it was, so nobody is told.
+/// A context for loading. Listeners are not notified, since a key that returns from disk has not changed.
 pub(crate) fn loader_context(keyspace: &Keyspace) -> ThreadContext {
     let mut ctx = keyspace.thread_context();
     ctx.is_unheard = true;
     ctx
 }
 
-/// Loads the snapshot that the settings name, where there is one. Nobody else changes the keyspace meanwhile.
+/// Loads the snapshot that the settings name, if it exists. No other thread changes the keyspace meanwhile.
 pub(crate) fn snapshot(server: &Arc<Server>) -> Result<Option<Loaded>, Ended> {
     let how = How { expired_by: expired_by(server), ..How::default() };
     snapshot_how(server, how)
 }
 
-/// The same at the start of the server: a primary goes on with the stream whose point the file tells.
+/// Loads it at the start of the server. A primary continues the stream at the position in the file.
 pub(crate) fn snapshot_at_start(server: &Arc<Server>) -> Result<Option<Loaded>, Ended> {
     let expired_by = expired_by(server);
     snapshot_how(server, How { expired_by, goes_on: expired_by.is_some(), ..How::default() })
 }
 
-/// The same while log and replicas go on. They have what has expired until they are told that it goes, so it comes back.
-/// `merges`: what is there already gives way.
+/// Loads it while the append-only file and replicas go on. They have the expired keys until a DEL reaches
+/// them, so these keys are loaded too. `merges`: a present key is replaced.
 pub(crate) fn snapshot_again(server: &Arc<Server>, merges: bool) -> Result<Option<Loaded>, Ended> {
     snapshot_how(server, How { merges, ..How::default() })
 }
 
-/// A replica keeps what has expired until its primary says that it goes.
+/// A replica keeps expired keys until its primary deletes them.
 fn expired_by(server: &Server) -> Option<Millis> {
     server.settings().replicaof.is_none().then(clock::unix_ms)
 }
@@ -168,7 +170,7 @@ fn snapshot_how(server: &Arc<Server>, how: How) -> Result<Option<Loaded>, Ended>
     Ok(Some(loaded))
 }
 
-/// Loads the snapshot that the primary sends, `len` bytes if that is known. What it says of expired keys is kept.
+/// Loads the snapshot that the primary sends, of `len` bytes if known. Expired keys are loaded too.
 pub(crate) fn from_primary(
     server: &Arc<Server>,
     input: &mut impl Read,
@@ -185,7 +187,7 @@ pub(crate) fn from_primary(
     Ok(loaded)
 }
 
-/// Names the file in which something went wrong.
+/// Adds the name of the file to an error.
 pub(super) fn in_file(ended: Ended, path: &Path) -> Ended {
     match ended {
         Ended::Failed(reason) => Ended::Failed(format!("{}: {reason}", path.display())),
@@ -193,19 +195,19 @@ pub(super) fn in_file(ended: Ended, path: &Path) -> Ended {
     }
 }
 
-/// How to load.
+/// The variants of a load.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct How {
-    /// Keys that have expired by then are left out.
+    /// Keys that have expired by this time are left out.
     pub(super) expired_by: Option<Millis>,
     pub(super) target: Target,
-    /// It is the primary's, whose stream goes on behind it. Libraries of functions are given to who loads, rather than added
-    /// to those that there are.
+    /// Whether the data come from the primary, whose stream follows. Function libraries are returned to the
+    /// caller, and not added to the present libraries.
     pub(super) from_primary: bool,
-    /// The server is a primary, and the data those of its stream. Replicas that have followed it are told what has expired
-    /// meanwhile.
+    /// Whether the server is a primary that continues the stream of the data. Replicas of that stream get a
+    /// DEL for each key that has expired meanwhile.
     pub(super) goes_on: bool,
-    /// A key or library that is there already gives way to that of the file, and is no failure.
+    /// Whether a present key or library is replaced, instead of being an error.
     pub(super) merges: bool,
 }
 
@@ -215,8 +217,8 @@ impl Default for How {
     }
 }
 
-/// Loads an RDB file, or one at the beginning of a longer file of `len` bytes; returns what was loaded, and the reader, which
-/// stands behind it.
+/// Loads an RDB file, or the RDB part at the beginning of a longer file of `len` bytes. Returns the result,
+/// and the reader, which stands behind the RDB part.
 pub(super) fn rdb<R: Read>(
     server: &Arc<Server>,
     contexts: &mut [ThreadContext],
@@ -249,7 +251,7 @@ pub(super) fn rdb<R: Read>(
                 if let Err(ended) = decoded {
                     work.failed.store(true, Release);
                     failure.lock().get_or_insert(ended);
-                    // The reader must not wait for anybody to take what it has.
+                    // The reader must not block on a full queue.
                     while receiver.lock().recv().is_ok() {}
                 }
             });
@@ -266,7 +268,7 @@ pub(super) fn rdb<R: Read>(
     Ok((loaded, reader))
 }
 
-/// A panic is a failure like others: the reader does not wait for who decodes, and nobody for the seat.
+/// Turns a panic into a failure: the reader does not wait for the decoder, and the context is released.
 fn shielded<T>(
     server: &Server,
     ctx: &mut ThreadContext,
@@ -278,17 +280,17 @@ fn shielded<T>(
     })
 }
 
-/// What all threads that load share.
+/// The state that all loading threads share.
 struct Work<'a> {
     server: &'a Arc<Server>,
     settings: &'a Settings,
     how: How,
     failed: AtomicBool,
-    /// Those that are given to who loads.
+    /// Libraries that are returned to the caller.
     libraries: Mutex<Libraries>,
 }
 
-/// What a file says of the replication stream that its data belong to.
+/// The position in a replication stream, as far as the fields of a file state it.
 #[derive(Clone, Default)]
 struct Facts {
     id: Option<String>,
@@ -302,12 +304,13 @@ impl Facts {
         match name {
             b"repl-id" if text.len() == 40 => self.id = Some(text.to_owned()),
             b"repl-offset" => self.offset = text.parse().ok(),
-            b"repl-stream-db" => self.db = text.parse().ok(), // none is selected: below zero
+            b"repl-stream-db" => self.db = text.parse().ok(), // no database is selected: below zero
             _ => {}
         }
     }
 
-    /// The database may be told without the rest, by a primary that has told that itself.
+    /// The database may be given without the other fields, by a primary that has sent these in its reply to
+    /// PSYNC.
     fn position(self) -> Option<Position> {
         let id = self.id.filter(|_| self.offset.is_some());
         let is_any = id.is_some() || self.db.is_some();
@@ -319,7 +322,7 @@ impl Facts {
     }
 }
 
-/// Why what a part of a file tells cannot be taken over, if so; of libraries, see [`library_of`].
+/// The reason why a part of a file cannot be accepted, if any. For libraries, see [`library_of`].
 pub(crate) fn refusal(server: &Server, part: &Part) -> Option<String> {
     let databases = server.keyspace.databases() as u64;
     match part {
@@ -333,13 +336,13 @@ pub(crate) fn refusal(server: &Server, part: &Part) -> Option<String> {
     }
 }
 
-/// Why the stream that goes on behind a primary's snapshot cannot be run, if so, as far as this part of it tells.
+/// The reason, in this part of a primary's snapshot, why the stream behind it cannot be run, if any.
 pub(crate) fn stream_refusal(server: &Server, part: &Part) -> Option<String> {
     let Part::Aux { name, value } = part else { return None };
     if name != b"repl-stream-db" {
         return None;
     }
-    let number: u64 = std::str::from_utf8(value).ok()?.parse().ok()?; // none is selected: below zero
+    let number: u64 = std::str::from_utf8(value).ok()?.parse().ok()?; // no database is selected: below zero
     let databases = server.keyspace.databases() as u64;
     (number >= databases).then(|| {
         format!(
@@ -349,7 +352,7 @@ pub(crate) fn stream_refusal(server: &Server, part: &Part) -> Option<String> {
     })
 }
 
-/// Makes a library of functions of its code, or says why that cannot be done.
+/// Compiles a function library, or returns the error text.
 pub(crate) fn library_of(server: &Server, code: &[u8]) -> Result<Library, String> {
     let made = machine::with(server, |machine| machine.library(code, true));
     made.and_then(|made| made).map_err(|error| String::from_utf8_lossy(&error.line()).into_owned())
@@ -376,7 +379,7 @@ impl Work<'_> {
             self.server.persist.loading.loaded_bytes.store(at, Relaxed);
             used.try_iter().for_each(|batch| reader.reuse(batch));
             let part = reader.next()?;
-            // All is known that the file says of itself.
+            // All fields of the file have been read.
             if !has_begun && !matches!(part, Some(Part::Aux { .. })) {
                 has_begun = true;
                 link::go_on_as_primary(self.server, facts.clone().position());
@@ -434,7 +437,7 @@ impl Work<'_> {
 
     fn store_large<R: Read>(&self, reader: &mut FileReader<R>, ctx: &mut ThreadContext) -> Result<(), Ended> {
         let db = reader.database();
-        reader.leave_duplicates(); // building it finds them
+        reader.leave_duplicates(); // building the value finds them
         let Some(record) = reader.large()? else { return Ok(()) };
         let stored = self.store(ctx, db, record);
         stored.map_err(|error| reader.failure(error).into())
@@ -450,7 +453,7 @@ impl Work<'_> {
             let batch = batches.lock().recv();
             let Ok(batch) = batch else { return Ok(()) };
             self.decode(ctx, &batch)?;
-            let _ = back.send(batch); // the reader may have come to its end
+            let _ = back.send(batch); // the reader may have ended
         }
     }
 
@@ -464,7 +467,7 @@ impl Work<'_> {
             };
             stored.map_err(|error| records.failure(error))?;
             if self.failed.load(Relaxed) {
-                return Ok(()); // somebody else says why
+                return Ok(()); // another thread reports the failure
             }
         }
     }
@@ -480,7 +483,7 @@ impl Work<'_> {
             return record.pass();
         }
         let name = record.key.to_vec();
-        // Replicas that go on from here have the fields: they are removed by a command, like any later.
+        // Replicas that continue from here have the fields: a command removes them, like any later field.
         let fields_by = self.how.expired_by.filter(|_| !self.how.goes_on).unwrap_or(0);
         let formed = record.object().and_then(|object| {
             value_codec::build(object, self.settings, &keyspace.hasher, (fields_by, Origin::Trusted))
@@ -527,7 +530,7 @@ impl Work<'_> {
         if is_free { Ok(()) } else { Err(Error { at, inside: None, reason: Reason::Duplicate }) }
     }
 
-    /// To replicas that have the key, if there are any.
+    /// Sends a DEL to the replicas, which may have the key.
     fn tell_removed(&self, ctx: &mut ThreadContext, db: u64, name: &[u8]) {
         let keyspace = &self.server.keyspace;
         let key = keyspace.key(db as u32, name);
@@ -536,7 +539,7 @@ impl Work<'_> {
         keyspace.leave(ctx);
     }
 
-    /// Sleeps as tests ask for, which may take that back meanwhile.
+    /// Sleeps for the delay that a test has set, and may have reset meanwhile.
     #[cold]
     fn delay(&self) {
         let delay = key_delay(self.server.settings().key_load_delay);
@@ -563,7 +566,7 @@ impl Work<'_> {
         }
     }
 
-    /// The bits of an entry for what a file says of its use.
+    /// The access bits of an entry for the access data of a file.
     fn access(&self, access: Access) -> Option<u32> {
         let now = clock::unix_ms();
         let is_lfu = matches!(self.settings.maxmemory_policy, Policy::AllkeysLfu | Policy::VolatileLfu);
@@ -577,7 +580,7 @@ impl Work<'_> {
     }
 }
 
-/// Sets or clears that data are being loaded.
+/// Sets or clears the state of loading.
 pub(crate) fn set_loading(server: &Server, is_loading: bool) {
     server.persist.blockers.set(LOADING, is_loading);
 }
@@ -597,7 +600,7 @@ mod tests {
         });
         assert!(matches!(ended, Err(Ended::Failed(reason)) if reason.contains("a panic")));
         keyspace.enter(&mut ctx);
-        drop(keyspace.hold_all(&mut ctx)); // nobody else is inside
+        drop(keyspace.hold_all(&mut ctx)); // the gate is free
         keyspace.leave(&mut ctx);
         live.stop();
     }

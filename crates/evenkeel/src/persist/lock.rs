@@ -1,12 +1,12 @@
-//! No two servers keep their data in the same files.
+//! Locks that keep two servers from using the same files for their data.
 //!
-//! Each would replace the other's snapshot and append to the other's log, and both would be told that all is well. So who is
-//! about to load or write has a lock on the name, for as long as the process lives: the kernel lets go of it, however the
-//! process ends, and nothing has to be cleaned up after a crash.
+//! Each server would replace the other's snapshot and append to the other's file, and both would report
+//! success. So a server locks the name of its file before it loads or writes, for the life of the process.
+//! The kernel releases the lock however the process ends, so nothing has to be cleaned up after a crash.
 //!
-//! The names are locked, not the folder: servers with a `dbfilename` and an `appendfilename` each may share one. A file that
-//! is replaced cannot be locked itself, so there is one beside, and a lock of one byte in it for each name, at a place that
-//! follows from the name.
+//! The names are locked, not the folder: servers with a `dbfilename` and an `appendfilename` of their own may
+//! share a folder. A file that is replaced cannot be locked itself. So there is a lock file beside it, and
+//! each name locks a byte of that file, at a place derived from the name.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -17,34 +17,35 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Beside the files that are locked.
+/// The lock file, in the folder of the locked files.
 const FILE: &str = ".evenkeel.lock";
 
-/// All places of that file, as `fcntl` says it.
+/// The whole lock file, in the terms of `fcntl`.
 const EVERYWHERE: (i64, i64) = (0, 0);
 
-/// How long a server may take to be gone that was there until now.
+/// How long a server that is ending may take to release its lock.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What is kept under a name.
+/// The kind of file kept under a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Snapshot,
     Log,
 }
 
-/// The locks of this server: one for each [`What`], on its present name.
+/// The locks of this server: for each kind of file, the lock on its present name.
 #[derive(Default)]
 pub(crate) struct Locks([Mutex<Option<Locked>>; 2]);
 
 struct Locked {
     path: PathBuf,
-    /// Closing it lets go of the lock.
+    /// Releases the lock when it is closed.
     _file: File,
 }
 
 impl Locks {
-    /// Makes sure of the name, in a folder. A folder in which nothing can be locked is left to who knows what it is for.
+    /// Locks the name in a folder, and releases the previous name. A folder in which nothing can be locked is
+    /// accepted as it is.
     pub(crate) fn hold(&self, what: What, folder: &Path, name: &Path) -> io::Result<()> {
         let path = std::path::absolute(folder)?.join(name);
         let mut guard = self.0[what as usize].lock();
@@ -58,8 +59,8 @@ impl Locks {
     }
 }
 
-/// For who is no server and is about to change a file: keeps servers from what is kept under a name, or under any, for as long
-/// as the value lives. `None`: no server has ever locked anything there.
+/// Keeps servers from the files under a name, or under any name, for as long as the returned file is open.
+/// For a tool that is about to change a file. `None`: no server has ever locked anything in this folder.
 pub(crate) fn keep_servers_off(folder: &Path, name: Option<(What, &Path)>) -> io::Result<Option<File>> {
     let path = folder.join(FILE);
     let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { return Ok(None) };
@@ -74,7 +75,7 @@ pub(crate) fn keep_servers_off(folder: &Path, name: Option<(What, &Path)>) -> io
     }
 }
 
-/// `None`: nothing can be locked there.
+/// Returns `None` if nothing can be locked in this folder.
 fn lock(folder: &Path, what: What, name: &Path) -> io::Result<Option<File>> {
     let path = folder.join(FILE);
     let Ok(file) = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path) else {
@@ -98,7 +99,8 @@ fn lock(folder: &Path, what: What, name: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// By the open file, not by the process: the lock is not lost when somebody else in it opens and closes the same file.
+/// Locks for the open file, not for the process: the lock survives if another part of the process opens and
+/// closes the file.
 fn try_lock(file: &File, (start, len): (i64, i64)) -> io::Result<()> {
     // SAFETY: zeros are valid for this plain structure.
     let mut request: libc::flock = unsafe { std::mem::zeroed() };
@@ -116,7 +118,7 @@ fn is_taken(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES))
 }
 
-/// FNV-1a over the name, in 62 bits: two names of one folder at the same place would be a refusal for no reason.
+/// FNV-1a over the name, in 62 bits: a collision of two names in a folder would be a needless refusal.
 fn place_of(what: What, name: &Path) -> i64 {
     let bytes = [what as u8].into_iter().chain(name.as_os_str().as_bytes().iter().copied());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

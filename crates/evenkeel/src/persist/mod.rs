@@ -1,9 +1,9 @@
-//! What is kept on disk: snapshots (RDB files), and the log (append-only files).
+//! Data on disk: snapshots (RDB files) and append-only files.
 //!
-//! Serving threads touch no file. A snapshot has a thread of its own for as long as it takes ([`snapshot`]); the log is
-//! written by one that lives as long as it is kept ([`aof`]); at the start, threads of their own load what there is
-//! ([`load`]). Which of them may go on beside which is in [`claims`]; what they all say about themselves is in [`Persist`],
-//! for INFO and for those who wait.
+//! Serving threads touch no file. Each snapshot has a thread of its own ([`snapshot`]). The append-only file
+//! has a writer thread that lives as long as the file is on ([`aof`]). At the start, a group of threads loads
+//! the data ([`load`]). [`jobs`] says which of them may run at the same time. [`Persist`] has their state,
+//! for INFO and for waiting threads.
 
 pub(crate) mod aof;
 mod direct;
@@ -39,29 +39,29 @@ use crate::error::Error;
 use crate::server::Server;
 use crate::session::Session;
 
-/// See the module's text.
+/// The state of persistence, shared by all threads.
 pub(crate) struct Persist {
     pub(crate) blockers: Blockers,
-    /// The snapshot thread's, of which there is one at a time.
+    /// The context of the snapshot thread, which is alone.
     ctx: Mutex<ThreadContext>,
-    /// Those of the threads that load, the reader's first.
+    /// The contexts of the loading threads, the reader's first.
     loaders: Mutex<Vec<ThreadContext>>,
-    /// That of who runs the log's commands again, once there has been one.
+    /// The context for replaying the append-only file, once it has been used.
     player: Mutex<Option<ThreadContext>>,
     state: Mutex<State>,
-    /// A snapshot has ended.
+    /// Signals the end of a job.
     ended: Condvar,
-    /// What is being written is not wanted any more.
+    /// Whether the running job has been cancelled.
     cancelled: AtomicBool,
-    /// Nor the snapshot that is being taken for replicas.
+    /// Whether the snapshot for replicas has been cancelled.
     sync_cancelled: AtomicBool,
-    /// Since when what is being written has waited for its disk.
+    /// Since when the running job has waited for its disk.
     disk_since: Mutex<Option<Instant>>,
-    /// Held by who takes all data out and puts them back.
+    /// Held during a reload, which removes all data and loads them again.
     reload: Mutex<()>,
     pub(crate) ending: end::Ending,
-    /// The data were given up for others, a primary's or those on disk, which have not come whole: what is in memory is not
-    /// to take the place of what is on disk, unless somebody asks for it.
+    /// Whether the data in memory are incomplete: they were given up for data of a primary or of a file, of
+    /// which a part is missing. They must not replace the data on disk, unless a client asks for it.
     pub(crate) is_incomplete: AtomicBool,
     pub(crate) progress: Progress,
     pub(crate) loading: load::Loading,
@@ -69,37 +69,37 @@ pub(crate) struct Persist {
     pub(crate) locks: lock::Locks,
 }
 
-/// How far a snapshot is.
+/// The progress of a snapshot.
 #[derive(Default)]
 pub(crate) struct Progress {
     pub(crate) keys: AtomicU64,
     pub(crate) keys_total: AtomicU64,
     pub(crate) bytes: AtomicU64,
-    /// When it began, in milliseconds since the Unix epoch.
+    /// The start, in milliseconds since the Unix epoch.
     pub(crate) since_ms: AtomicU64,
-    /// Parts in ten thousand of the walk.
+    /// The walked part of the keyspace, in ten thousandths.
     pub(crate) walked: AtomicU64,
-    /// How often a snapshot was lost because its disk was too slow, since the start.
+    /// Snapshots lost since the start because their disk was too slow.
     pub(crate) overruns: AtomicU64,
 }
 
-/// What keeps commands from being run, as bits: looked at before every command, written nearly never.
+/// Conditions that block commands, as bits: read before every command, and written very rarely.
 #[derive(Default)]
 pub(crate) struct Blockers(AtomicU8);
 
 /// Data are being loaded.
 const LOADING: u8 = 1 << 0;
-/// The last snapshot failed, and writes are not to go on without one.
+/// The last snapshot failed, and the settings stop writes without one.
 pub(crate) const NO_SNAPSHOT: u8 = 1 << 1;
-/// The log cannot be written to disk.
+/// The append-only file cannot be written.
 pub(crate) const NO_LOG: u8 = 1 << 2;
-/// More of the log waits to be written than may wait: writes wait, too.
+/// The unread journal exceeds its limit, so writes wait.
 pub(crate) const CROWDED: u8 = 1 << 3;
-/// There are not as many good replicas as there have to be.
+/// There are fewer good replicas than the settings require.
 pub(crate) const NO_REPLICAS: u8 = 1 << 4;
-/// The server follows another one, and clients may not write.
+/// The server is a replica, and clients may not write.
 pub(crate) const READ_ONLY: u8 = 1 << 5;
-/// The server follows another one, the link to which does not stand, and clients are not to read what may be old.
+/// The server is a replica whose link is down, and clients must not read stale data.
 pub(crate) const STALE: u8 = 1 << 6;
 
 pub(crate) const STALE_TEXT: &str =
@@ -119,7 +119,7 @@ impl Blockers {
         }
     }
 
-    /// Whether a command has to wait until more of the log is written.
+    /// Whether a command has to wait until more of the journal is written.
     #[cold]
     pub(crate) fn delays(&self, row: &Command, session: &Session) -> bool {
         self.any() & CROWDED != 0 && has((row, row.flags), session, Flags::WRITE)
@@ -127,7 +127,7 @@ impl Blockers {
 }
 
 impl Persist {
-    /// Why a command with these flags cannot be run now, if so.
+    /// The reason why a command with these flags cannot be run now, if any.
     #[cold]
     pub(crate) fn refuses(
         &self,
@@ -136,7 +136,7 @@ impl Persist {
         session: &Session,
     ) -> Option<Error> {
         let any = self.blockers.any();
-        // PING counts as a write here: it tells whether a server is fit to be written to.
+        // PING counts as a write here: it tests whether a server can take writes.
         let writes = || has(command, session, Flags::WRITE.with(Flags::HEALTH));
         if any & NO_LOG != 0 && writes() {
             let cause = self.aof.figures.failure.lock();
@@ -153,13 +153,14 @@ impl Persist {
         }
         if any & NO_SNAPSHOT != 0 && writes() {
             return Some(Error::text(
-                "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk. \
-                 Commands that may modify the data set are disabled, because this instance is configured to report \
-                 errors during writes if RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the \
-                 Redis logs for details about the RDB error.",
+                "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to \
+                 disk. Commands that may modify the data set are disabled, because this instance is \
+                 configured to report errors during writes if RDB snapshotting fails \
+                 (stop-writes-on-bgsave-error option). Please check the Redis logs for details about the RDB \
+                 error.",
             ));
         }
-        // Looked at again: a replica that is told to be online counts from then on.
+        // Checked again: a replica counts from the moment it is online.
         if any & NO_REPLICAS != 0
             && has(command, session, Flags::WRITE)
             && server.replication.follow(server, &server.settings())
@@ -170,12 +171,12 @@ impl Persist {
     }
 }
 
-/// What is answered while data are loaded.
+/// The error reply while data are loaded.
 pub(crate) fn loading() -> Error {
     Error::text("LOADING Redis is loading the dataset in memory")
 }
 
-/// Whether a command has one of these flags; an EXEC, whether one of its commands has.
+/// Whether a command has one of these flags; for EXEC, whether a queued command has.
 fn has((row, its): (&Command, Flags), session: &Session, flags: Flags) -> bool {
     match row.lock_scope {
         LockScope::Queue => queued(session).any(|its| its.has(flags)),
@@ -183,7 +184,7 @@ fn has((row, its): (&Command, Flags), session: &Session, flags: Flags) -> bool {
     }
 }
 
-/// Whether a command lacks this flag; an EXEC, whether one of its commands does.
+/// Whether a command lacks this flag; for EXEC, whether a queued command does.
 fn lacks((row, its): (&Command, Flags), session: &Session, flag: Flags) -> bool {
     match row.lock_scope {
         LockScope::Queue => queued(session).any(|its| !its.has(flag)),
@@ -217,7 +218,7 @@ impl Persist {
         }
     }
 
-    /// CONFIG RESETSTAT
+    /// Resets the counters, for CONFIG RESETSTAT.
     pub(crate) fn reset_counts(&self) {
         self.state.lock().saves = 0;
         self.aof.figures.reset();
@@ -227,7 +228,7 @@ impl Persist {
         self.state.lock().clone()
     }
 
-    /// Whether what is in memory are the data, and not what has been loaded of them so far.
+    /// Whether the data in memory are complete, and not a part loaded so far.
     pub(crate) fn has_all_data(&self) -> bool {
         !self.is_loading() && !self.is_incomplete.load(Acquire)
     }
@@ -236,15 +237,15 @@ impl Persist {
         self.blockers.any() & LOADING != 0
     }
 
-    /// Refuses writes, or no longer, as the settings say of a snapshot that failed.
+    /// Blocks or allows writes, as the settings say for a failed snapshot.
     pub(crate) fn follow(&self, settings: &Settings) {
         let stops = settings.stop_writes_on_bgsave_error && !settings.save.is_empty();
-        // Under the lock: the last one to come sees what all have changed.
+        // Under the lock: the last caller sees all changes.
         let state = self.state.lock();
         self.blockers.set(NO_SNAPSHOT, stops && !state.last_ok);
     }
 
-    /// The data are what is on disk: they have been loaded just now.
+    /// Records that the data equal the data on disk, from which they have just been loaded.
     pub(crate) fn note_loaded(&self, keyspace: &Keyspace) {
         self.state.lock().changes_at_save = keyspace.total().asked();
     }

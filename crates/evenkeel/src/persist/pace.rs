@@ -1,14 +1,17 @@
-//! How fast a snapshot is taken.
+//! The pace of a snapshot.
 //!
-//! Its thread competes with those that serve clients for cores, and a client feels each of its time slices as a whole. So it
-//! works in short pieces and sleeps in between, for as long as leaves it what nobody else wants: where cores are idle it
-//! does not sleep at all, and where they are not it takes a twelfth of the machine. So it comes to an end under any load.
+//! The snapshot thread competes for cores with the serving threads, and a client feels each of its time
+//! slices as a whole. So it works in short pieces and sleeps in between, long enough to use no more than the
+//! idle time of the cores. With idle cores it does not sleep at all; with busy cores it takes a twelfth of
+//! the machine, so it comes to an end under any load.
 //!
-//! Short pieces are felt less, and each sleep is two switches of threads, and longer than was asked for where others have the core.
-//! What it was longer counts for the next one. So on two busy cores, with pieces of 100 us, one request of a hundred takes 1.7 times
-//! as long as without a snapshot, and with 500 us 2.7 times, and both take as long; with 60 us it takes half as long again, and is
-//! felt no less. To let the others go first whenever they wake (SCHED_IDLE, a nice value) is no way
-//! out: this thread then loses its core while it holds a slot, and the longest request takes 6 to 30 ms.
+//! Short pieces are felt less, but each sleep costs two context switches, and lasts longer than requested on
+//! a busy core. The excess counts for the next sleep. On two busy cores, with pieces of 100 us, one request
+//! in a hundred takes 1.7 times as long as without a snapshot, and with 500 us 2.7 times; the snapshot takes
+//! the same time. With 60 us the snapshot takes half as long again, and requests gain nothing.
+//!
+//! SCHED_IDLE or a nice value is no way out: the thread then loses its core while it holds a slot, and the
+//! longest request takes 6 to 30 ms.
 
 use std::fs;
 use std::mem;
@@ -24,60 +27,61 @@ use crate::config::Settings;
 use evenkeel_runtime::clock::{process_cpu, thread_cpu};
 use evenkeel_runtime::sandbox::{self, Call};
 
-/// Longest piece of work; what other threads may have to wait for.
+/// Longest piece of work, for which other threads may have to wait.
 const PIECE: Duration = Duration::from_micros(100);
 
-/// Longest sleep: what writers hand over meanwhile is taken in between.
+/// Longest sleep: values that writers hand over meanwhile are taken in between.
 pub(super) const NAP_MAX: Duration = Duration::from_millis(5);
 
-/// Rest that may be left over for later, when a piece was long: a large value is encoded as one.
+/// Longest rest carried over after a long piece of work: a large value is encoded as a whole.
 const OWED_MAX: Duration = Duration::from_millis(20);
 
-/// Bytes that writers may hand over before haste is worth more than what it costs: a 128th of all, within these bounds. What it
-/// lets grow does not get smaller later, since a thread that lacks its core cannot catch up; with 5 GB and no upper bound it
-/// was 36 MB, 77 came, and a full sync took 143 MB.
+/// Bytes handed over by writers from which on speed is worth its cost: a 128th of the memory used, within
+/// these bounds. This memory does not shrink again, since a thread that lacks its core cannot catch up. With
+/// 5 GB and no upper bound the limit was 36 MB, 77 MB came, and a full sync took 143 MB.
 const HANDED_OVER_MIN: usize = 4 << 20;
 const HANDED_OVER_MAX: usize = 8 << 20;
 
-/// See above.
+/// The limit within its bounds.
 pub(super) fn handed_over_max() -> usize {
     (memory::used() / 128).clamp(HANDED_OVER_MIN, HANDED_OVER_MAX)
 }
 
-/// What this thread asks the kernel for at once: the longest that it grants.
+/// The time slice that this thread asks the kernel for: the longest that the kernel grants.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// How often the cores are looked at. Idle time is counted in hundredths of a second.
+/// Interval between two samples of the cores' idle time, which is counted in hundredths of a second.
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// The part of all cores that is taken even if none is idle, and the part of them that is left idle if it is. With a tenth, BGSAVE
-/// on two busy cores takes 0.7 to 0.9 of the time of Valkey's child and leaves 0.81 of the rate; with 0.085, 0.8 to 1.0
-/// and 0.83 to 0.85.
+/// The part of all cores that is used even if none is idle, and the part that is left idle otherwise. With a
+/// tenth, BGSAVE on two busy cores takes 0.7 to 0.9 of the time of Valkey's child and leaves 0.81 of the
+/// rate; with 0.085, 0.8 to 1.0 and 0.83 to 0.85.
 const LEAST: f64 = 0.085;
 const RESERVE: f64 = 0.25;
 
-/// Seconds for each key that tests ask for: in microseconds, or below zero one microsecond for so many keys.
+/// Seconds for each key, for tests: `told` in microseconds, or below zero the number of keys in a
+/// microsecond.
 pub(super) fn key_delay(told: i32) -> f64 {
     let told = f64::from(told);
     if told < 0.0 { 1e-6 / -told } else { told * 1e-6 }
 }
 
-/// How fast the snapshot may go. See the module's text.
+/// Decides when the snapshot thread sleeps, and for how long.
 pub(super) struct Pace {
     since: Instant,
     limit: Limit,
-    /// The delay for each key that tests ask for.
+    /// The delay for each key, for tests.
     s_per_key: f64,
-    /// When this piece of work was begun, and what this thread had run by then.
+    /// The start of this piece of work, and the CPU time of this thread by then.
     began: Instant,
     ran: Duration,
-    /// Rest that is owed to others yet.
+    /// The rest that this thread still owes.
     owed: Duration,
     share: Share,
 }
 
-/// The limit that was asked for, and since when, and how many bytes had been written by then: it may change meanwhile, and holds
-/// for what comes after.
+/// The requested limit, with the time and the bytes written when it was set: it may change during a snapshot,
+/// and applies from then on.
 struct Limit {
     /// `snapshot-max-mbps`; 0 for none.
     mbps: u32,
@@ -99,17 +103,17 @@ impl Pace {
         }
     }
 
-    /// How long to sleep after the piece of work that is done now, if it is one, and the share of a core must not be below
-    /// `share_min`.
+    /// The duration of the sleep that is due now, if the piece of work has ended. The share of a core is at
+    /// least `share_min`.
     fn nap(&mut self, now: Instant, share_min: f64) -> Option<Duration> {
         if now.saturating_duration_since(self.began) < PIECE {
             return None;
         }
-        // Time in which others had the core is none that is owed to them.
+        // Time in which other threads had the core is not owed to them.
         let ran = thread_cpu();
         let worked = ran.saturating_sub(mem::replace(&mut self.ran, ran));
         let share = self.share.at(now).max(share_min.min(1.0));
-        // Time that it was kept from its core, or waited for its disk, counts as rest.
+        // Time without its core, or waiting for its disk, counts as rest.
         let late = now.saturating_duration_since(self.began).saturating_sub(worked);
         let nap;
         (nap, self.owed) = rest(worked, late, share, self.owed);
@@ -117,7 +121,7 @@ impl Pace {
         (!nap.is_zero()).then_some(nap)
     }
 
-    /// Whether more has been written than the limit, in MB/s, leaves time for.
+    /// Whether more has been written than a limit in MB/s allows.
     fn is_ahead(&mut self, progress: &Progress, mbps: u32) -> bool {
         let bytes = progress.bytes.load(Relaxed);
         if mbps != self.limit.mbps {
@@ -131,22 +135,24 @@ impl Pace {
     }
 }
 
-/// How long to rest after so much work, if others have had the core for `late` already and so much rest is `owed` to them yet; and
-/// how much is then.
+/// Returns the sleep after `worked`, and the rest that is still owed then. Other threads have already had the
+/// core for `late`, and `owed` is due from before.
 fn rest(worked: Duration, late: Duration, share: f64, owed: Duration) -> (Duration, Duration) {
     if share >= 1.0 {
-        return (Duration::ZERO, Duration::ZERO); // there is haste, or nobody else
+        return (Duration::ZERO, Duration::ZERO); // haste, or idle cores
     }
     let owed = (worked.mul_f64((1.0 - share) / share) + owed).saturating_sub(late);
     let nap = owed.min(NAP_MAX);
     (nap, (owed - nap).min(OWED_MAX))
 }
 
-/// Lets the threads that serve clients go first when they wake, as long as that is no more than their part: since 6.12, the
-/// kernel prefers who asks for shorter slices. What each gets in the end stays the same. On two busy cores, the longest
-/// request during a snapshot took 2.2 to 3.5 ms with this, and 2.4 to 5.6 without.
+/// Lets the serving threads preempt this thread when they wake, within their share: since Linux 6.12, the
+/// scheduler prefers threads that ask for shorter slices. The total share of each thread stays the same. On
+/// two busy cores, the longest request during a snapshot took 2.2 to 3.5 ms with this, and 2.4 to 5.6
+/// without.
 ///
-/// For as long as the value lives: the thread may have other work afterwards, and whoever it starts has what it has.
+/// Lasts as long as the value: the thread may have other work afterwards, and threads that it starts inherit
+/// its attributes.
 pub(super) struct GivesWay(Option<libc::sched_attr>);
 
 impl GivesWay {
@@ -165,9 +171,9 @@ impl Drop for GivesWay {
     }
 }
 
-/// How the kernel divides time between this thread and others, if it says so.
+/// The scheduling attributes of this thread, if the kernel returns them.
 fn attributes() -> Option<libc::sched_attr> {
-    // SAFETY: all zeroes is a valid value of the structure.
+    // SAFETY: zeros are a valid value of the structure.
     let mut attributes: libc::sched_attr = unsafe { mem::zeroed() };
     let size = size_of::<libc::sched_attr>() as u32;
     // SAFETY: the kernel writes at most `size` bytes.
@@ -176,7 +182,7 @@ fn attributes() -> Option<libc::sched_attr> {
 }
 
 fn set_attributes(attributes: libc::sched_attr) {
-    // SAFETY: the kernel reads as many bytes as the structure says it has. If it refuses, all is as it was.
+    // SAFETY: the kernel reads as many bytes as the structure says it has. If it refuses, nothing changes.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }
 
@@ -186,7 +192,7 @@ pub(super) struct Paced<'a, S> {
     pace: Pace,
     keyspace: &'a Keyspace,
     progress: &'a Progress,
-    /// Bytes handed over by writers at which there is no rest any more: they are memory.
+    /// Bytes handed over by writers from which on there is no rest, since they take memory.
     handed_over_max: usize,
 }
 
@@ -195,16 +201,16 @@ impl<'a, S> Paced<'a, S> {
         Paced { sink, pace, keyspace, progress, handed_over_max: handed_over_max() }
     }
 
-    /// Sleeps for as long as this thread should leave its core to others by now.
+    /// Sleeps for the rest that is due by now.
     pub(super) fn rest(&mut self) {
-        // The more has been handed over, the less rest, so that the amount finds its balance.
+        // The more bytes are handed over, the shorter the rest, so the amount finds its balance.
         let urgency = self.keyspace.handed_over() as f64 / self.handed_over_max as f64;
         if let Some(nap) = self.pace.nap(Instant::now(), urgency) {
             thread::sleep(nap);
         }
     }
 
-    /// Whether this limit, in MB/s (0: none), wants a longer rest.
+    /// Whether a limit in MB/s (0: none) requires a longer rest.
     pub(super) fn is_ahead(&mut self, mbps: u32) -> bool {
         self.pace.is_ahead(self.progress, mbps)
     }
@@ -221,16 +227,16 @@ impl<S: Sink> Sink for Paced<'_, S> {
     }
 }
 
-/// The part of one core that this thread may take.
+/// The part of a core that this thread may take.
 struct Share {
     present: f64,
-    /// CPUs that the process may run on, and how many of them its control group grants at once.
+    /// The CPUs that the process may run on, and the number of them that its control group grants.
     cpus: Vec<usize>,
     granted: f64,
     seen: Option<Seen>,
 }
 
-/// Sums since whenever, in seconds.
+/// Totals in seconds, from an arbitrary origin.
 struct Seen {
     at: Instant,
     idle: f64,
@@ -267,7 +273,7 @@ impl Share {
         share.max(LEAST * self.granted).min(1.0)
     }
 
-    /// Nothing where the kernel does not tell: then the thread does not hold back.
+    /// Returns `None` if the kernel gives no idle time. Then the thread does not hold back.
     fn look(&self, at: Instant) -> Option<Seen> {
         let stat = fs::read_to_string("/proc/stat").ok()?;
         let idle = idle_s(&stat, &self.cpus)?;
@@ -275,7 +281,7 @@ impl Share {
     }
 }
 
-/// How long these CPUs have been idle, by the lines of /proc/stat.
+/// The idle time of these CPUs, from /proc/stat.
 fn idle_s(stat: &str, cpus: &[usize]) -> Option<f64> {
     let mut ticks = 0;
     let lines = stat.lines().skip(1).map_while(|line| line.strip_prefix("cpu"));
@@ -287,12 +293,12 @@ fn idle_s(stat: &str, cpus: &[usize]) -> Option<f64> {
             ticks += fields.nth(3)?? + fields.next()??;
         }
     }
-    // Hundredths of a second, whatever the kernel's own clock: the unit of its interface.
+    // The unit of this interface is a hundredth of a second, whatever the kernel's own tick.
     Some(ticks as f64 / 100.0)
 }
 
 fn allowed_cpus() -> Vec<usize> {
-    // SAFETY: all zeroes is a valid empty set, and the kernel writes no more than its size.
+    // SAFETY: zeros are a valid empty set, and the kernel writes no more than its size.
     let set = unsafe {
         let mut set: libc::cpu_set_t = mem::zeroed();
         libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
@@ -306,7 +312,7 @@ fn allowed_cpus() -> Vec<usize> {
 mod tests {
     use super::*;
 
-    /// Who has taken a snapshot, and whoever it starts afterwards, is a thread like others again.
+    /// A thread that has taken a snapshot has its former attributes again, and so have threads started later.
     #[test]
     fn a_thread_gives_way_for_as_long_as_it_says() {
         let slice = || attributes().expect("every kernel of today tells").sched_runtime;
@@ -315,13 +321,14 @@ mod tests {
         let meanwhile = slice();
         drop(gives_way);
         assert_eq!(slice(), before);
-        // Kernels before 6.12 have nothing to tell.
+        // Kernels before 6.12 report zero.
         assert!(before == 0 || meanwhile == SLICE.as_nanos() as u64, "{before} {meanwhile}");
     }
 
     #[test]
     fn idle_time_is_that_of_the_allowed_cpus() {
-        let stat = "cpu  9 9 9 999 9 9 9\ncpu0 1 2 3 400 50 6 7\ncpu1 1 2 3 100 0 6 7\ncpu2 1 1 1 700 1 1\nintr 5 5\n";
+        let stat = "cpu  9 9 9 999 9 9 9\ncpu0 1 2 3 400 50 6 7\ncpu1 1 2 3 100 0 6 7\ncpu2 1 1 1 700 1 1\n\
+                    intr 5 5\n";
         assert_eq!(idle_s(stat, &[0, 2]), Some(11.51));
         assert_eq!(idle_s(stat, &[1]), Some(1.0));
         assert_eq!(idle_s("cpu 1\ncpu0 1 2\n", &[0]), None);
@@ -335,7 +342,7 @@ mod tests {
         assert_eq!(rest(us(100), none, 0.2, none), (us(400), none));
         assert_eq!(rest(us(100), us(150), 0.2, none), (us(250), none), "some was taken already");
         assert_eq!(rest(us(100), us(900), 0.2, none), (none, none));
-        // A long piece is made up for by and by, but not for ever.
+        // A long piece is made up for step by step, but not for ever.
         assert_eq!(rest(us(2_000), none, 0.2, none), (NAP_MAX, us(3_000)));
         assert_eq!(rest(us(100), none, 0.2, us(3_000)), (us(3_400), none));
         assert_eq!(rest(us(900_000), none, 0.2, none), (NAP_MAX, OWED_MAX));

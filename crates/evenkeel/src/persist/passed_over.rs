@@ -1,9 +1,9 @@
-//! Data on disk that a start does not load, because it loads others: a line in the log for them.
+//! Reports data on disk that a start does not load because it loads other data.
 //!
-//! With `appendonly yes` the append-only file is loaded and the snapshot is not, which surprises an operator who has put a
-//! backup in the place of `dump.rdb`; with `appendonly no` it is the other way round. The line is a warning if what is passed
-//! over has changed last. An orderly end changes the append-only file after the last snapshot (`LogFile::touch`), so a snapshot
-//! of the same server is older than that.
+//! With `appendonly yes` the append-only file is loaded and the snapshot is not, a surprise for an operator
+//! after a restore of `dump.rdb` from a backup. With `appendonly no` it is the other way round. The
+//! report is a warning if the ignored file is the newer. An orderly end touches the append-only file after
+//! the last snapshot (`LogFile::touch`), so a snapshot of the same server is older.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -15,12 +15,13 @@ use super::rewrite;
 use crate::config::Settings;
 use evenkeel_runtime::server_log::{Level, Log};
 
-/// Seconds and nanoseconds of the last change of a file, to its name or owner too: a copy keeps the time of its content.
+/// Seconds and nanoseconds of a file's last status change, which covers its name and owner: a copy keeps the
+/// modification time.
 type Changed = (i64, i64);
 
-/// Says what is passed over, if there is anything. To be called before files are loaded, which may change them.
+/// Logs which data are ignored, if any. Called before the files are loaded, which may change them.
 pub(crate) fn tell(settings: &Settings, log: &Log) {
-    let Ok(directory) = rewrite::open(settings) else { return }; // where that matters, the load says why
+    let Ok(directory) = rewrite::open(settings) else { return }; // a load of it reports the error
     let snapshot = settings.dir.join(&settings.dbfilename);
     let (Found::Parts | Found::OldFile, Ok(found)) = (directory.found(), snapshot.metadata()) else {
         return tell_of_log_alone(settings, &directory, log);
@@ -47,7 +48,7 @@ pub(crate) fn tell(settings: &Settings, log: &Log) {
     }
 }
 
-/// There is no snapshot: without `appendonly yes` the server begins empty.
+/// Warns when there is no snapshot: without `appendonly yes` the server begins empty.
 fn tell_of_log_alone(settings: &Settings, directory: &Directory, log: &Log) {
     if !settings.appendonly && directory.found() != Found::Nothing {
         let parts = directory.parts().unwrap_or_default();

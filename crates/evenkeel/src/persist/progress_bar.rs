@@ -1,7 +1,8 @@
-//! How far loading is, for who started the server by hand and looks at it: a line on the terminal that is drawn over and
-//! over, and is gone in the end.
+//! The progress of a load, for an operator at a terminal: a line on standard error that is redrawn, and
+//! cleared in the end.
 //!
-//! Lines of the log may come in between. So the cursor waits at the beginning of the line, where they are written over it.
+//! Server log lines may come in between. So the cursor waits at the beginning of the line, where they
+//! overwrite it.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::server::Server;
 
-/// Nobody needs to see what takes less.
+/// A shorter load shows no line.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 const EVERY: Duration = Duration::from_millis(100);
@@ -25,7 +26,7 @@ const CLEAR: &str = "\r\x1b[K";
 pub(crate) struct Bar(Option<(Arc<AtomicBool>, JoinHandle<()>)>);
 
 impl Bar {
-    /// Nothing where nobody looks.
+    /// Begins to draw, if standard error is a terminal.
     pub(crate) fn begin(server: &Arc<Server>) -> Bar {
         if !io::stderr().is_terminal() {
             return Bar(None);
@@ -43,7 +44,7 @@ impl Drop for Bar {
         if let Some((ends, thread)) = self.0.take() {
             ends.store(true, Release);
             thread.thread().unpark();
-            // It fails only if the terminal is gone.
+            // Fails only after a panic of the thread, which does no harm.
             let _ = thread.join();
         }
     }

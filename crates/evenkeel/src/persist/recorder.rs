@@ -1,8 +1,8 @@
-//! From entries to what is written of them: the records of an RDB file, or commands.
+//! Writes entries in their stored form: as records of an RDB file, or as commands.
 //!
-//! Small values are copied under their slot's lock and encoded afterwards; of large ones, a share is taken. So the lock
-//! is held for a copy, and compressing, checksums and the disk come later. What is encoded leaves in pieces, also in the
-//! middle of a value: memory does not depend on the size of a value.
+//! A small value is copied under its slot's lock and encoded afterwards; a large value is shared. So the lock
+//! is held for a copy only; compression, checksums and the disk come later. Encoded bytes leave in pieces,
+//! also in the middle of a value: memory use does not depend on the size of a value.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,35 +29,35 @@ pub(crate) use records::Records;
 /// Bytes that are handed to the file at once.
 const PIECE: usize = 64 * 1024;
 
-/// Keys and keys with a deadline of each database; `None`: it is empty.
+/// Keys, and keys with a deadline, of each database. `None`: the database is empty.
 pub(crate) type Sizes = Vec<Option<(u64, u64)>>;
 
-/// What is written of each key, and where it goes. After an error, whatever comes is dropped.
+/// A stored form, and its destination. After an error, further calls are ignored.
 pub(crate) trait Form {
-    /// What is left when all has been written.
+    /// The result of a complete snapshot.
     type Whole;
 
-    /// Which point of a replication stream it is at; comes before all else.
+    /// Writes the position in a replication stream. Called before all other methods.
     fn position(&mut self, position: &Position) -> io::Result<()>;
 
-    /// The code of a library of functions; these come before all keys.
+    /// Writes the code of a function library. Called before all keys.
     fn library(&mut self, code: &[u8]) -> io::Result<()>;
 
-    /// Comes before all keys.
+    /// Announces the sizes of the databases. Called before all keys.
     fn begin(&mut self, sizes: Sizes);
 
     fn key(&mut self, db: u32, key: &[u8], about: &About, value: Taken<'_>);
 
-    /// What has gone wrong, if anything; the rest of the snapshot is lost then.
+    /// The first error, if any. The rest of the snapshot is lost then.
     fn error(&mut self) -> Option<&io::Error>;
 
-    /// Bytes that have gone to the file.
+    /// Bytes written to the file so far.
     fn written(&mut self) -> u64;
 
     fn finish(self) -> io::Result<Self::Whole>;
 }
 
-/// A value that nobody changes any more.
+/// A value that no thread changes any more.
 #[derive(Clone, Copy)]
 pub(crate) enum Taken<'v> {
     /// A string.
@@ -65,15 +65,16 @@ pub(crate) enum Taken<'v> {
     Other(&'v Value),
 }
 
-/// See the module's text.
+/// Copies or shares entries under their locks, and encodes them into a [`Form`].
 pub(super) struct Recorder<'a, F: Form> {
     form: F,
     settings: Arc<Settings>,
     progress: &'a Progress,
-    /// Nobody wants the snapshot any more: what comes is passed over, and who takes it has to look at this when it is finished.
+    /// Whether the snapshot has been cancelled: further keys are skipped, and the caller checks this flag
+    /// when it is finished.
     cancelled: &'a AtomicBool,
     now_ms: Millis,
-    /// What was shared under a lock and is still to be encoded, and the bytes of it that were copied.
+    /// Entries shared under a lock and not encoded yet, and the copied bytes they refer to.
     shared: VecDeque<Shared>,
     bytes: Vec<u8>,
 }
@@ -104,7 +105,8 @@ impl<'a, F: Form> Recorder<'a, F> {
         Recorder { form, settings, progress, cancelled, now_ms, shared, bytes }
     }
 
-    /// Encodes what was shared, but only up to the first large value and with that, which is work for a while: whether there is more.
+    /// Encodes shared entries up to and including the first large value, which takes a while. Returns whether
+    /// more are left.
     pub(super) fn encode(&mut self) -> bool {
         memory::uncounted(|| self.encode_shared());
         self.progress.bytes.store(self.form.written(), Relaxed);
@@ -129,19 +131,19 @@ impl<'a, F: Form> Recorder<'a, F> {
         }
     }
 
-    /// What has gone wrong, if anything; the rest of the snapshot is lost then.
+    /// The first error, if any. The rest of the snapshot is lost then.
     pub(super) fn error(&mut self) -> Option<&io::Error> {
         self.form.error()
     }
 
-    /// The file, once all is in it.
+    /// Completes the file once all entries are in it.
     pub(super) fn finish(self) -> io::Result<F::Whole> {
         debug_assert!(self.shared.is_empty(), "all has been encoded");
         self.form.finish()
     }
 
     fn put(&mut self, db: u32, key: &[u8], about: &About, value: Taken<'_>) {
-        // A flushed database comes as a whole.
+        // A flushed database arrives in a single call.
         if self.cancelled.load(Relaxed) || self.form.error().is_some() {
             return;
         }

@@ -1,4 +1,4 @@
-//! DEBUG RELOAD and LOADAOF: tests of what is written and read take a running server through the disk and back.
+//! DEBUG RELOAD and LOADAOF: tests of the file formats take the data of a running server to disk and back.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
@@ -11,14 +11,14 @@ use crate::scripting::functions::Libraries;
 use crate::server::{Pauser, Server};
 use evenkeel_runtime::clock;
 
-/// What DEBUG RELOAD does around the load.
+/// The options of DEBUG RELOAD.
 #[derive(Clone, Copy)]
 pub(crate) struct Options {
-    /// Everything is saved first.
+    /// Take a snapshot first.
     pub(crate) save: bool,
-    /// The databases are emptied first.
+    /// Empty the databases first.
     pub(crate) flush: bool,
-    /// What is there gives way to what the file has; without this, a key or a library that is there is an error.
+    /// Replace present keys and libraries by those of the file; otherwise they are errors.
     pub(crate) merge: bool,
 }
 
@@ -27,10 +27,10 @@ pub(crate) fn from_snapshot(server: &Arc<Server>, options: Options) -> Result<()
     while_all_wait(server, || reload(server, options))
 }
 
-/// Empties the databases and loads the append-only files again, once all that was logged is in them. All commands wait
-/// meanwhile.
+/// Empties the databases and loads the append-only files again, once all logged commands are in them. All
+/// commands wait meanwhile.
 ///
-/// If they cannot be loaded, what is in memory is not what is on disk, and nothing may be written there: the server ends.
+/// If they cannot be loaded, memory and disk differ, and nothing may be written: the server ends.
 pub(crate) fn from_log(server: &Arc<Server>) -> Result<(), String> {
     while_all_wait(server, || {
         replay_log(server).inspect_err(|reason| {
@@ -45,7 +45,7 @@ fn while_all_wait(server: &Arc<Server>, load: impl FnOnce() -> Result<(), String
     if server.persist.is_loading() {
         return Err("the data is already being loaded".into());
     }
-    // Of two, one loads what the other has left: with half of that, it would save half.
+    // A second reload would load, and perhaps save, the partial data of the first.
     let _turn = server.persist.reload.lock();
     server.pause.begin(Pauser::Reload, true, u64::MAX, clock::unix_ms());
     let done = load();
@@ -54,8 +54,8 @@ fn while_all_wait(server: &Arc<Server>, load: impl FnOnce() -> Result<(), String
     done
 }
 
-/// What is run again must not be logged again, so the log is turned off meanwhile. Nobody else may turn it on or off
-/// meanwhile.
+/// Replays the append-only file. It is turned off meanwhile, since replayed commands must not be logged
+/// again; the claimed job keeps other threads from turning it on or off.
 fn replay_log(server: &Arc<Server>) -> Result<(), String> {
     let persist = &server.persist;
     persist.claim_in_turn(Job::Log);
@@ -72,14 +72,15 @@ fn replay_log(server: &Arc<Server>) -> Result<(), String> {
     let done = replayed.and_then(|Replayed { directory, found, .. }| {
         persist.note_loaded(&server.keyspace);
         persist.is_incomplete.store(false, Release);
-        // It may have been on only because nobody has had the time to turn it off.
+        // It may have been on only because no thread had turned it off yet.
         if was_on && server.settings().appendonly { rewrite::go_on(server, directory, found) } else { Ok(()) }
     });
     rewrite::release(server);
     done
 }
 
-/// From the save to the end of the load, nobody else writes to disk: what is in memory is half of the data meanwhile.
+/// Saves and loads under a single claim, so no other thread writes to disk: meanwhile the memory has a part
+/// of the data.
 fn reload(server: &Arc<Server>, options: Options) -> Result<(), String> {
     if options.save {
         if let Err(reason) = snapshot::save_before(server, Job::Log) {
@@ -97,8 +98,8 @@ fn reload(server: &Arc<Server>, options: Options) -> Result<(), String> {
     done
 }
 
-/// Takes the data out and those of the snapshot in. If that fails, what is in memory is kept from the disk until there are
-/// whole data again.
+/// Removes the data and loads the snapshot. After a failure, the data in memory are kept from the disk until
+/// they are complete again.
 fn put_back(server: &Arc<Server>, options: Options) -> Result<(), String> {
     let persist = &server.persist;
     let was_incomplete = persist.is_incomplete.load(Acquire);
@@ -112,7 +113,8 @@ fn put_back(server: &Arc<Server>, options: Options) -> Result<(), String> {
         Err(Ended::Failed(reason)) => Err(reason),
         Err(Ended::Stopped) => Err("the server is shutting down".into()),
     };
-    // The log goes on behind the data that were saved, and behind no others: it begins anew with a base of these.
+    // The append-only file may continue only behind the saved data; otherwise it begins anew with a base of
+    // the loaded data.
     let goes_on = options.save && done.is_ok();
     if !goes_on && persist.aof.is_on() {
         rewrite::turn_off(server);
@@ -126,7 +128,7 @@ fn put_back(server: &Arc<Server>, options: Options) -> Result<(), String> {
 
 fn flush_all(server: &Server) {
     let (mut ctx, keyspace) = (server.persist.ctx.lock(), &server.keyspace);
-    ctx.is_unheard = true; // who waits for a key to go waits on: it comes back
+    ctx.is_unheard = true; // a client that waits for a removal waits on, since the key returns
     keyspace.enter(&mut ctx);
     let mut guard = keyspace.hold_all(&mut ctx);
     server.scripts.set_libraries(Libraries::default());

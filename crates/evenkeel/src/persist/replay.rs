@@ -1,6 +1,7 @@
-//! Loading append-only files: their commands are run again, one after the other.
+//! Loads append-only files by running their commands in order.
 //!
-//! Nothing expires meanwhile: what the log tells happened at its own time, and when keys expired, it says so.
+//! Nothing expires meanwhile: the commands happened at their own times, and the file has a command for each
+//! key that expired.
 
 use std::fs::File;
 use std::io::{BufReader, Seek, SeekFrom};
@@ -27,25 +28,25 @@ use crate::server::Server;
 use crate::session::Session;
 use evenkeel_runtime::clock;
 
-/// Bytes of the longest command: arguments are known by 32-bit offsets.
+/// Bytes of the longest command: arguments have 32-bit offsets.
 const COMMAND_MAX: usize = u32::MAX as usize;
 
-/// Commands between two looks at whether the server is to stop.
+/// Commands between two checks whether the server is to stop.
 const LOOK_EVERY: u64 = 1024;
 
-/// Scripts that fail, of which the log tells one by one.
+/// Failed scripts that the server log lists individually.
 const FAILED_MAX: u64 = 10;
 
-/// What an append-only directory has, and what is known of it when that has been loaded.
+/// The content of an append-only directory, once loaded.
 pub(crate) struct Replayed {
     pub(crate) directory: Directory,
-    /// Whether there was anything.
+    /// Whether the directory had any files.
     pub(crate) found: bool,
-    /// Where in a replication stream the data are, if the last line says so.
+    /// The replication position of the data, if the last line has it.
     pub(crate) position: Option<Position>,
 }
 
-/// Loads what the append-only directory has.
+/// Loads the files of the append-only directory.
 pub(crate) fn directory(server: &Arc<Server>) -> Result<Replayed, Ended> {
     let settings = server.settings();
     let failed = |error: &dyn std::fmt::Display| Ended::Failed(error.to_string());
@@ -71,8 +72,8 @@ pub(crate) fn directory(server: &Arc<Server>) -> Result<Replayed, Ended> {
     Ok(Replayed { directory, found: true, position })
 }
 
-/// Completes the files of the log where the machine has failed. Before they are loaded at the start, with the log's lock held: a
-/// server that runs has a tail of its own.
+/// Completes the last file after a crash of the machine, by the bytes of its tail. Called before the load at
+/// the start, with the name locked, since a running server has a tail of its own.
 pub(crate) fn put_tail_back(server: &Server) -> Result<(), Ended> {
     let failed = |error: evenkeel_rdb::aof::Error| Ended::Failed(error.to_string());
     let directory = rewrite::open(&server.settings()).map_err(failed)?;
@@ -109,7 +110,7 @@ pub(crate) fn put_tail_back(server: &Server) -> Result<(), Ended> {
     Ok(())
 }
 
-/// Runs commands as a client would send them that nobody sees.
+/// Runs commands as a hidden client would send them.
 struct Player<'a> {
     server: &'a Arc<Server>,
     executor: Executor,
@@ -118,19 +119,20 @@ struct Player<'a> {
     commands: u64,
     /// Scripts that have failed.
     failed: u64,
-    /// Bytes of the parts before.
+    /// Bytes of the previous parts.
     loaded: u64,
-    /// What the last line says, if it says this.
+    /// The replication position, if the last line has it.
     position: Option<Position>,
 }
 
 impl Player<'_> {
     fn new(server: &Arc<Server>) -> Player<'_> {
         let nobody = ClientInfo::new(0, "aof".into(), String::new(), -1, true, 0);
-        // The counters of the last set are for those who are no workers.
+        // Threads that are not workers share the last set of counters.
         let ctx = server.persist.player.lock().take().unwrap_or_else(|| server.keyspace.thread_context());
         let mut executor = Executor::on(ctx, server.clone(), server.stats.len() - 1);
-        // Replicas have it already. Nor is anybody served who waits: what is there meanwhile is half of the data.
+        // Replicas have the commands already. Blocked clients are not served either, since the data are
+        // incomplete meanwhile.
         executor.ctx.is_mute = true;
         executor.ctx.is_unheard = true;
         let session = Session { replays: true, ..Session::new(Arc::new(nobody), Access::of_server()) };
@@ -176,7 +178,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// A torn end is what a crash leaves; anything else is not passed over.
+    /// Cuts off a torn end, which a crash may leave. Any other fault is an error.
     fn forgive(
         &mut self,
         part: &Part,
@@ -189,7 +191,7 @@ impl Player<'_> {
             let hint = "'evenkeel check DIR' reports the damage, and --fix truncates it";
             return Err(Ended::Failed(format!("{what} reading the append only file: {fault}. {hint}")));
         }
-        // What stands behind the last whole command, of a transaction that never ended too, did not take place.
+        // Bytes behind the last complete command or transaction did not take effect.
         self.session.discard();
         let lost = part.size - whole;
         self.server.log.warning(format!(
@@ -231,7 +233,8 @@ impl Player<'_> {
                 let text = format!("Unknown command '{name}' reading the append only file at byte {at}");
                 return Err(Ended::Failed(text));
             };
-            // Older servers log scripts as they came, those too that failed in the end: what they had done before stays.
+            // Older servers log scripts verbatim, including scripts that failed in the end: their earlier
+            // writes stay.
             let is_script = matches!(table().row(id).lock_scope, LockScope::Script { .. });
             if !is_script || said.starts_with("-NOSCRIPT") {
                 return Err(Ended::Failed(format!("at byte {at}: {name} cannot be run: {said}")));

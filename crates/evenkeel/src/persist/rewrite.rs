@@ -19,17 +19,17 @@ use crate::config::Settings;
 use crate::server::Server;
 use evenkeel_runtime::clock;
 
-/// What follows the base that is about to be written.
+/// How commands are logged behind the base that is about to be written.
 enum Log {
-    /// The log is kept, and goes on in a new file.
+    /// The append-only file exists, and goes on in a new incremental file.
     GoesOn,
-    /// The log begins with the base, in this file.
+    /// The append-only file begins with the base, and goes on in this file.
     Begins(aof::LogFile),
-    /// Nothing.
+    /// Not at all.
     None,
 }
 
-/// Begins a rewrite on a thread of its own; `false`: a snapshot is being taken.
+/// Begins a rewrite on a thread of its own. Returns false if another job is running.
 pub(crate) fn begin(server: &Arc<Server>) -> bool {
     if !server.persist.claim(Job::Base) {
         return false;
@@ -45,12 +45,13 @@ pub(crate) fn begin(server: &Arc<Server>) -> bool {
     true
 }
 
-/// Makes the append-only file be what the settings say, if it is not. What takes long is left to threads of its own.
+/// Turns the append-only file on or off as the settings say. Long work goes to threads of its own.
 pub(crate) fn follow_soon(server: &Arc<Server>) {
     let (wanted, is_on) = (server.settings().appendonly, server.persist.aof.is_on());
     aof::refuse_writes(server);
-    // One that is being left does not come back: another begins behind its end, even if the thread that leaves it has not come
-    // to that yet. Who waits for the rewrite is told of it from now on.
+    // An append-only file that is being turned off does not come back: a new file begins behind its end, even
+    // if the thread that turns it off has hardly begun. A client that waits for the rewrite sees it from now
+    // on.
     if wanted && server.persist.schedule_behind_leaving() {
         return;
     }
@@ -58,7 +59,7 @@ pub(crate) fn follow_soon(server: &Arc<Server>) {
         if !server.persist.has_all_data() {
             return; // begun when the data are whole
         }
-        // The base that is being written may be the one that is wanted.
+        // The running rewrite may be the base that is wanted.
         let is_busy = |job| server.persist.state().all().any(|running| running.is(job));
         if !begin(server) && !is_busy(Job::Base) {
             server.persist.schedule_rewrite();
@@ -73,7 +74,7 @@ pub(crate) fn follow_soon(server: &Arc<Server>) {
     }
     if server.persist.claim(Job::Log) {
         if !server.persist.aof.is_on() {
-            return release(server); // somebody was faster
+            return release(server); // another thread was faster
         }
         let on_thread = server.clone();
         let thread = std::thread::Builder::new().name("aof-off".into());
@@ -83,7 +84,7 @@ pub(crate) fn follow_soon(server: &Arc<Server>) {
     }
 }
 
-/// Gives the claim back without a result.
+/// Releases the claim without a result.
 pub(crate) fn release(server: &Server) {
     let mut state = server.persist.state.lock();
     let running = state.running.take();
@@ -93,7 +94,7 @@ pub(crate) fn release(server: &Server) {
     server.persist.ended.notify_all();
 }
 
-/// Ends the log, which is claimed, and gives the claim back.
+/// Ends the claimed append-only file, and releases the claim.
 fn leave_and_release(server: &Arc<Server>) {
     with_all_held(server, |guard| leave(server, guard));
     server.persist.end_walk(Job::Log, 0);
@@ -103,19 +104,19 @@ fn leave_and_release(server: &Arc<Server>) {
     follow_soon(server);
 }
 
-/// Ends the log. What has been logged is on disk when this returns. Nobody else writes a base.
+/// Turns the append-only file off. All logged commands are on disk on return. No other thread writes a base.
 pub(crate) fn turn_off(server: &Server) {
     with_all_held(server, |guard| leave(server, guard));
     end_log(server);
 }
 
-/// What is done from now on is not logged. Everything is held; [`end_log`] when it is not.
+/// Ends the logging of commands. The caller holds all locks, and calls [`end_log`] after their release.
 pub(crate) fn leave(server: &Server, guard: &mut SlotGuard<'_>) {
     server.persist.aof.note_left();
     guard.dismiss(aof::place(server));
 }
 
-/// Waits until what was logged before the log was left is on disk, and ends it.
+/// Waits until all logged commands are on disk, and ends the append-only file.
 pub(crate) fn end_log(server: &Server) {
     aof::stop(server);
     aof::vacate(server);
@@ -123,14 +124,14 @@ pub(crate) fn end_log(server: &Server) {
     server.log.notice("The append-only file is disabled.");
 }
 
-/// Nothing is appended to the files any more. The next ones are where the settings say by then.
+/// Drops the directory, to which nothing is appended any more. The settings then name the next directory.
 fn leave_directory(server: &Server) {
     if let Some(directory) = server.persist.aof.directory.lock().take() {
-        directory.drop_drafts(); // the disk may be full for their sake
+        directory.drop_drafts(); // they may be the reason why the disk is full
     }
 }
 
-/// Does something with everything held.
+/// Calls `f` with all locks held.
 pub(crate) fn with_all_held<R>(server: &Server, f: impl FnOnce(&mut SlotGuard<'_>) -> R) -> R {
     let (mut ctx, keyspace) = (server.persist.ctx.lock(), &server.keyspace);
     keyspace.enter(&mut ctx);
@@ -139,8 +140,8 @@ pub(crate) fn with_all_held<R>(server: &Server, f: impl FnOnce(&mut SlotGuard<'_
     result
 }
 
-/// Begins the log behind what was loaded from the directory, or, where nothing was found, with a base of what there is.
-/// Nobody else writes yet.
+/// Begins to log behind the data loaded from the directory or, if nothing was found, with a base of the
+/// present data. No other thread writes yet.
 pub(crate) fn go_on(server: &Arc<Server>, mut directory: Directory, found: bool) -> Result<(), String> {
     if !found {
         *server.persist.aof.directory.lock() = Some(directory);
@@ -153,7 +154,7 @@ pub(crate) fn go_on(server: &Arc<Server>, mut directory: Directory, found: bool)
     directory.adopt().map_err(|error| say(&error))?;
     remove_history(server, &mut directory);
     let file = directory.resume().map_err(|error| say(&error))?;
-    // What was loaded is taken for synced, and the last server may not have come to that.
+    // The loaded bytes count as synced, but the previous server may not have synced them.
     file.sync_all().map_err(|error| say(&error))?;
     let file = aof::LogFile::open(file).map_err(|error| say(&error))?;
     let parts = directory.parts().map_err(|error| say(&error))?;
@@ -180,7 +181,7 @@ fn run(server: &Arc<Server>) -> bool {
     let written = catch_unwind(AssertUnwindSafe(|| write(server)))
         .unwrap_or_else(|_| Err("a panic, see the server log".into()));
     if written.is_err() && !was_on && server.persist.aof.is_on() {
-        turn_off(server); // a log without a base is none
+        turn_off(server); // an append-only file without a base is unusable
     }
     if !server.persist.aof.is_on() {
         leave_directory(server);
@@ -202,11 +203,11 @@ fn run(server: &Arc<Server>) -> bool {
     ended.ok
 }
 
-/// How a rewrite has ended.
+/// The result of a rewrite.
 struct Ended {
     ok: bool,
-    /// The log was turned off meanwhile, and is to be left, which is claimed: nobody else comes first, who might be done before
-    /// that begins.
+    /// Whether the append-only file was turned off meanwhile, and this thread is to end it. The job is
+    /// claimed without a gap, so no other job can run and finish first.
     leaves_log: bool,
 }
 
@@ -217,7 +218,7 @@ fn end(server: &Server, written: Result<(), String>) -> Ended {
     }
     let mut state = server.persist.state.lock();
     let running = state.running.take().expect("it was claimed");
-    // Who turns it off has said so before he looks for what is running.
+    // A thread that turns it off sets this before it looks for running jobs.
     let leaves_log = !server.settings().appendonly && server.persist.aof.is_on();
     state.running = leaves_log.then(|| Running::now(Job::Log, false));
     state.last_rewrite_copied = running.copied;
@@ -229,7 +230,8 @@ fn end(server: &Server, written: Result<(), String>) -> Ended {
         state.rewrites_failed += 1;
         if let Some(minutes) = save_points::minutes_limited(state.rewrites_failed) {
             server.log.warning(format!(
-                "Background AOF rewrite has repeatedly failed and triggered the limit, will retry in {minutes} minutes"
+                "Background AOF rewrite has repeatedly failed and triggered the limit, will retry in \
+                 {minutes} minutes"
             ));
         }
     }
@@ -245,7 +247,7 @@ fn write(server: &Arc<Server>) -> Result<(), String> {
     let (base, log) = {
         let mut directory = aof.directory.lock();
         let directory = match &mut *directory {
-            // Wherever the settings point by now: this is where the log is, and the lock on it.
+            // Whatever the settings are by now: the files, and the lock on them, are in this directory.
             Some(directory) => directory,
             none => {
                 hold(server, &settings).map_err(|error| say(&error))?;
@@ -278,7 +280,7 @@ fn write(server: &Arc<Server>) -> Result<(), String> {
     write_base(server, &settings, &base, log).map_err(|error| format!("{}: {error}", folder.display()))
 }
 
-/// What was not loaded is nothing that the base contains.
+/// Sets the listed files aside if this server has not loaded them, since the base lacks their data.
 fn pass_over_parts(server: &Server, directory: &mut Directory) -> Result<(), evenkeel_rdb::aof::Error> {
     let folder = directory.folder().display().to_string();
     if let Some(unused) = directory.pass_over_parts()? {
@@ -291,7 +293,7 @@ fn pass_over_parts(server: &Server, directory: &mut Directory) -> Result<(), eve
     Ok(())
 }
 
-/// Removes what is contained in the base, unless somebody wants to see to that.
+/// Removes the files whose content is in the base, unless the settings leave that to the operator.
 fn remove_history(server: &Server, directory: &mut Directory) {
     if !server.settings().aof_disable_auto_gc
         && let Err(error) = directory.remove_history()
@@ -300,11 +302,11 @@ fn remove_history(server: &Server, directory: &mut Directory) {
     }
 }
 
-/// Removes it now, on a thread of its own, if nobody wants it to stay any more.
+/// Removes them now, on a thread of its own, if the settings allow it again.
 pub(crate) fn collect_soon(server: &Arc<Server>) {
     let on_thread = server.clone();
     let thread = std::thread::Builder::new().name("aof-gc".into());
-    // Without a thread, it goes with the next rewrite.
+    // Without a thread, the next rewrite removes them.
     let _ = thread.spawn(move || {
         if let Some(directory) = &mut *on_thread.persist.aof.directory.lock() {
             remove_history(&on_thread, directory);
@@ -312,7 +314,7 @@ pub(crate) fn collect_soon(server: &Arc<Server>) {
     });
 }
 
-/// Makes sure that no other server appends to the same files. Several may share the folder.
+/// Locks the name of the append-only file against other servers, which may share the folder.
 pub(crate) fn hold(server: &Server, settings: &Settings) -> io::Result<()> {
     let name = settings.appenddirname.join(&settings.appendfilename);
     server.persist.locks.hold(What::Log, &settings.dir, &name)
@@ -381,7 +383,7 @@ mod tests {
     use super::*;
     use crate::testing::live::Live;
 
-    /// A primary with a key, a replica to be that keeps an append-only file, and what makes it one.
+    /// A primary with a key, a replica to be with an append-only file, and the REPLICAOF command for it.
     fn pair(way: &str) -> (Live, Live, String) {
         let port = evenkeel_testkit::server::free_port().to_string();
         let primary = Live::start(1, &["--port", &port, "--repl-diskless-sync-delay", "0"]);
@@ -397,7 +399,8 @@ mod tests {
         live.wait_until("there is a log", || persist.aof.is_on() && persist.state().is_idle());
     }
 
-    /// Whoever turns the log off has to have the seat: without it, it stops right before.
+    /// The thread that turns the append-only file off needs the context, so without it, it stops right
+    /// before.
     #[test]
     fn nobody_is_made_a_primary_while_the_log_is_turned_off() {
         for way in ["disabled", "flush-before-load"] {
@@ -419,7 +422,7 @@ mod tests {
         }
     }
 
-    /// Who waits until no rewrite is under way waits for the one that is to come.
+    /// A client that waits for the end of all rewrites also waits for the coming rewrite.
     #[test]
     fn a_log_that_is_turned_on_while_it_is_being_left_is_told_of() {
         let replica = Live::start(1, &["--appendonly", "yes"]);
@@ -427,7 +430,7 @@ mod tests {
         follow_soon(server);
         await_log(&replica);
         assert!(persist.claim(Job::Log));
-        // Whoever leaves it has not come to that yet.
+        // The thread that turns it off has not begun.
         assert!(persist.aof.logs());
         follow_soon(server);
         assert!(persist.state().is_about_to_rewrite());
@@ -437,7 +440,7 @@ mod tests {
         replica.stop();
     }
 
-    /// While somebody else writes to disk, nothing is given up.
+    /// While another thread writes to disk, nothing is given up.
     #[test]
     fn who_is_made_a_primary_before_has_what_it_had() {
         let (primary, replica, follow) = pair("disabled");
@@ -458,7 +461,8 @@ mod tests {
         primary.stop();
     }
 
-    /// Where clients are served until the data are swapped, the log ends at that moment, and nobody is waited for.
+    /// Clients are served until the data are swapped. The append-only file ends at that moment, without a
+    /// wait.
     #[test]
     fn the_log_is_left_as_the_data_are_swapped() {
         let (primary, replica, follow) = pair("swapdb");

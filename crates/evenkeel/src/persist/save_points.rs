@@ -1,4 +1,5 @@
-//! Save points: a snapshot when enough has changed in long enough. Looked at ten times a second by the control thread.
+//! Save points: a snapshot after a number of changes and a time. The control thread checks them ten times a
+//! second.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
@@ -9,27 +10,27 @@ use crate::config::{SavePoint, Settings};
 use crate::server::Server;
 use evenkeel_runtime::clock;
 
-/// How long after a snapshot that failed the next one may come by itself.
+/// Delay in seconds before an automatic retry of a failed snapshot.
 const RETRY_S: u64 = 5;
 
-/// As many rewrites that fail in a row have them come by themselves ever more rarely, as in Redis: each leaves another
-/// incremental file, and what keeps failing is seldom cured by trying.
+/// Failures in a row from which on automatic rewrites come ever more rarely, as in Redis: each leaves another
+/// incremental file, and a retry seldom helps.
 const FAILURES: u64 = 3;
 
-/// The longest between two of them.
+/// Longest interval between automatic rewrites.
 const MINUTES_MAX: u64 = 60;
 
-/// What is to begin as soon as nothing else is done.
+/// A job that is to begin once no other job is running.
 enum Due {
-    /// A snapshot that has been asked for, or that FLUSHALL owes.
+    /// A snapshot that a client has asked for, or that FLUSHALL owes.
     Save,
     SavePoint(SavePoint),
     Rewrite,
-    /// The log is to be turned on or off.
+    /// The append-only file is to be turned on or off.
     FollowSettings,
 }
 
-/// Begins what is due.
+/// Begins the job that is due, if any.
 pub(crate) fn look(server: &Arc<Server>) {
     let state = server.persist.state();
     if !state.is_idle() {
@@ -38,7 +39,7 @@ pub(crate) fn look(server: &Arc<Server>) {
     match due(server, &state) {
         None => {}
         Some(Due::FollowSettings) => rewrite::follow_soon(server),
-        // If somebody was faster, it stays due.
+        // If another thread was faster, the job stays due.
         Some(Due::Rewrite) => _ = rewrite::begin(server),
         Some(Due::Save) => _ = snapshot::begin(server),
         Some(Due::SavePoint(SavePoint { changes, seconds })) => {
@@ -48,13 +49,13 @@ pub(crate) fn look(server: &Arc<Server>) {
     }
 }
 
-/// What is to begin when what is under way has ended.
+/// The job that begins when the running job has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Awaited {
     Nothing,
-    /// It comes by itself, and comes again if it fails.
+    /// An automatic job, which is due again if it fails.
     Due,
-    /// Somebody has asked for it.
+    /// A job that a client has asked for.
     Asked,
 }
 
@@ -80,7 +81,7 @@ fn due(server: &Server, state: &State) -> Option<Due> {
     let settings = server.settings();
     let now_s = clock::unix_ms() / 1000;
     let may_try = state.last_ok || now_s.saturating_sub(state.last_attempt_s) > RETRY_S;
-    // What is owed comes first: who asks for a rewrite behind FLUSHALL is told that it is under way.
+    // An owed snapshot comes first: BGREWRITEAOF after FLUSHALL reports the rewrite as running.
     let saves_first = state.save_owed || state.save_scheduled && !state.rewrite_scheduled;
     if saves_first && may_try {
         return Some(Due::Save);
@@ -90,7 +91,7 @@ fn due(server: &Server, state: &State) -> Option<Due> {
     if state.rewrite_scheduled || may_rewrite && rewrite_is_due(server, &settings) {
         return Some(Due::Rewrite);
     }
-    // To turn the log off takes no rewrite, and is the way out when none succeeds.
+    // Turning the append-only file off needs no rewrite, and is the way out if none succeeds.
     if settings.appendonly != server.persist.aof.is_on() && (may_rewrite || !settings.appendonly) {
         return Some(Due::FollowSettings);
     }
@@ -100,7 +101,7 @@ fn due(server: &Server, state: &State) -> Option<Due> {
     due.filter(|_| may_try).map(|point| Due::SavePoint(*point))
 }
 
-/// For how long no rewrite comes by itself after the last one, when so many have failed in a row.
+/// Seconds without an automatic rewrite after the last rewrite, when `failed` rewrites in a row have failed.
 fn rewrite_delay_s(failed: u64) -> u64 {
     match failed {
         0 => 0,
@@ -108,13 +109,13 @@ fn rewrite_delay_s(failed: u64) -> u64 {
     }
 }
 
-/// The minutes that the next one waits for, if too many have failed: 1, 2, 4 and so on.
+/// Minutes before the next automatic rewrite, after too many failures: 1, 2, 4 and so on.
 pub(super) fn minutes_limited(failed: u64) -> Option<u64> {
     let doublings = failed.checked_sub(FAILURES)?;
     Some((1_u64 << doublings.min(63)).min(MINUTES_MAX))
 }
 
-/// Whether the append-only files have grown so much since the last rewrite that another one is worth it.
+/// Whether the append-only files have grown enough since the last rewrite for another rewrite.
 fn rewrite_is_due(server: &Server, settings: &Settings) -> bool {
     let (aof, percentage) = (&server.persist.aof, u64::from(settings.auto_aof_rewrite_percentage));
     let (size, base) = (aof.figures.size.load(Relaxed), aof.figures.base_size.load(Relaxed).max(1));
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!(delays, [0, 6, 6, 60, 120, 240, 1_920, 3_600, 3_600, 3_600]);
     }
 
-    /// The log is to be turned on, which it is not by itself before its time, but by who asks.
+    /// The append-only file is to be turned on: automatically not before its time, but at once by command.
     #[test]
     fn a_rewrite_waits_for_its_time() {
         let folder = crate::testing::folder("points");

@@ -1,7 +1,8 @@
-//! Snapshots in RDB files: BGSAVE, SAVE, save points, and the last one before the end.
+//! Snapshots in RDB files: BGSAVE, SAVE, save points, and the last snapshot before the end.
 //!
-//! A thread writes to a file beside, syncs it, and renames it; whoever reads the directory finds the old snapshot or the new
-//! one. What can go wrong goes wrong before that: the old one stays, the new one is removed, and the reason is in the log.
+//! A thread writes a temporary file, syncs it, and renames it, so a reader of the directory finds either the
+//! old snapshot or the new. If a step before the rename fails, the old snapshot stays, the new file is
+//! removed, and the server log has the reason.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -30,13 +31,13 @@ use crate::replication::link::Position;
 use crate::server::Server;
 use evenkeel_runtime::clock;
 
-/// The version of Redis that files name as their writer's: the one whose formats they have.
+/// The version of Redis that files name as their writer: the version whose formats they have.
 const REDIS_VERSION: &str = "7.0.15";
 
-/// What `dbfilename` is if nobody says otherwise.
+/// The default of `dbfilename`.
 const USUAL_NAME: &str = "dump.rdb";
 
-/// Why a snapshot cannot begin.
+/// Another job is running, so a snapshot cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Busy;
 
@@ -44,10 +45,10 @@ pub(crate) struct Busy;
 pub(crate) struct Begun(Receiver<()>);
 
 impl Begun {
-    /// Waits for the moment that the snapshot is of, or until it is clear that there will be none; but not long, for before
-    /// that moment there is a file to be opened, and its disk may hang. Who waits is not in the gate.
+    /// Waits until the snapshot's moment has come or it has failed, at most [`PATIENCE`]: a file is opened
+    /// before that moment, and its disk may hang. The caller is not in the gate.
     pub(crate) fn wait(self) {
-        // Nothing is ever sent: the other end goes.
+        // Nothing is ever sent: the sender is dropped.
         let _ = self.0.recv_timeout(PATIENCE);
     }
 }
@@ -62,7 +63,7 @@ pub(crate) fn begin(server: &Arc<Server>) -> Result<Begun, Busy> {
     Ok(Begun(begun))
 }
 
-/// Lets a thread of its own take the snapshot that is claimed; without one, it has failed.
+/// Runs the claimed snapshot on a thread of its own. If there can be no thread, the snapshot has failed.
 fn spawn(server: &Arc<Server>, run: impl FnOnce(&Arc<Server>) + Send + 'static) {
     let on_thread = server.clone();
     let thread = std::thread::Builder::new().name("snapshot".into());
@@ -72,21 +73,21 @@ fn spawn(server: &Arc<Server>, run: impl FnOnce(&Arc<Server>) + Send + 'static) 
     }
 }
 
-/// What comes behind a snapshot.
+/// The step that follows a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Nothing,
     /// The end of the server.
     End,
-    /// Another job, before which nobody begins one.
+    /// Another job, claimed without a gap.
     Job(Job),
 }
 
-/// Takes a snapshot on this thread, once the one that is being taken has ended. If it fails, writes are refused as the settings
-/// say. Where the server ends meanwhile, there is none.
+/// Takes a snapshot on this thread, once the running jobs have ended. If it fails, writes are refused as the
+/// settings say. If the server ends meanwhile, no snapshot is taken.
 ///
 /// # Errors
-/// Why there is no snapshot.
+/// The reason why there is no snapshot.
 pub(crate) fn save(server: &Arc<Server>) -> Result<(), String> {
     if !server.persist.claim_in_turn_unless(Job::Snapshot, || ends(server)) {
         return Err("The server is shutting down".into());
@@ -94,23 +95,24 @@ pub(crate) fn save(server: &Arc<Server>) -> Result<(), String> {
     run(server, None, Next::Nothing)
 }
 
-/// Whether the server ends: who waits for a turn then would take one that nobody wants any more.
+/// Whether the server ends. A thread that waits for its turn would then take a useless snapshot.
 fn ends(server: &Server) -> bool {
     server.persist.ending.is_under_way() || server.stopping.load(Acquire)
 }
 
-/// The same, and this thread's job is `next` then, however the snapshot went.
+/// Takes a snapshot on this thread, and claims `next` directly behind it, whatever the result.
 pub(super) fn save_before(server: &Arc<Server>, next: Job) -> Result<(), String> {
     server.persist.claim_in_turn(Job::Snapshot);
     run(server, None, Next::Job(next))
 }
 
-/// The same for the end of the server, as long as that is not aborted; if it fails, the server goes on as it was. What is in
-/// memory is left where it is if it turns out not to be whole, unless that `is_asked` for: a load has failed that was waited
-/// for. One that is only owed is given up when it has not come on for [`STUCK`]: its disk hangs, or a script lets nobody through.
+/// Takes the last snapshot, as long as the end of the server is not aborted. If it fails, the server goes on
+/// as before. Incomplete data, left by a failed load that was waited for, are saved only if the snapshot
+/// `is_asked` for. A snapshot that `is_only_owed` is given up without progress for [`STUCK`]: its disk hangs,
+/// or a script blocks the gate.
 ///
 /// # Errors
-/// Why there is no snapshot.
+/// The reason why there is no snapshot.
 pub(super) fn save_last(server: &Arc<Server>, is_asked: bool, is_only_owed: bool) -> Result<(), String> {
     const GIVEN_UP: &str = "The snapshot was abandoned";
     let progress = &server.persist.progress;
@@ -141,23 +143,23 @@ pub(super) fn save_last(server: &Arc<Server>, is_asked: bool, is_only_owed: bool
     }
 }
 
-/// Takes the snapshot that FLUSHALL owes, on this thread, unless something is being written that may take long (a base, a full sync):
-/// then it is taken behind that.
+/// Takes the snapshot that FLUSHALL owes, on this thread. If a long job is running (a base, a full sync), the
+/// snapshot is taken after it.
 pub(crate) fn pay(server: &Arc<Server>) {
     while !ends(server) && server.persist.wait_to_pay() {
         if server.persist.claim_alone(Job::Snapshot) {
-            let _ = run(server, None, Next::Nothing); // the log has it, and it stays owed
+            let _ = run(server, None, Next::Nothing); // logged, and it stays owed
             return;
         }
     }
 }
 
-/// `moment` goes when the moment has come that the snapshot is of.
+/// Takes the claimed snapshot. `moment` is dropped at the point in time that the snapshot shows.
 fn run(server: &Arc<Server>, moment: Option<Sender<()>>, next: Next) -> Result<(), String> {
     let settings = server.settings();
     let path = settings.dir.join(&settings.dbfilename);
     server.log.notice("Background saving started");
-    // A value that cannot be written must not cost all others.
+    // A value that cannot be written must not cost all other values.
     let result = catch_unwind(AssertUnwindSafe(|| write_file(server, &settings, &path, moment)))
         .unwrap_or_else(|_| Err(io::Error::other("a panic, see the server log")));
     let changes = match result {
@@ -175,7 +177,7 @@ fn run(server: &Arc<Server>, moment: Option<Sender<()>>, next: Next) -> Result<(
     changes.map(drop)
 }
 
-/// Notes how a snapshot has ended: `changes` is what it has of the writes.
+/// Records the end of a snapshot, which contains `changes` writes if it succeeded.
 fn end(server: &Server, changes: Option<u64>, next: Next) {
     let now_s = clock::unix_ms() / 1000;
     let mut state = server.persist.state.lock();
@@ -200,7 +202,7 @@ fn end(server: &Server, changes: Option<u64>, next: Next) {
     server.persist.ended.notify_all();
 }
 
-/// The limit in MB/s at this moment. The last snapshot of all, for which writers wait, has none.
+/// The present limit in MB/s. The last snapshot, for which writers wait, has none.
 fn mbps_max(server: &Server) -> u32 {
     if server.persist.ending.is_under_way() { 0 } else { server.settings().snapshot_max_mbps }
 }
@@ -221,7 +223,7 @@ fn write_file(
     let began = Instant::now();
     server.persist.locks.hold(What::Snapshot, &settings.dir, &settings.dbfilename)?;
     let beside = Beside::create(path)?;
-    // Whoever waits for all of it may start the next server as soon as it is there.
+    // A client that waits for the whole file may start the next server as soon as it is there.
     let cache = if moment.is_some() { Cache::Past } else { Cache::Through };
     let writer = DirectWriter::new(server, settings, &beside.file, cache, Job::Snapshot)?;
     let file = open(writer, settings, Version::V10, false)?;
@@ -239,7 +241,7 @@ fn write_file(
     Ok(Taken { changes, bytes: len, took: began.elapsed() })
 }
 
-/// Writes the beginning of a file, for readers of this version.
+/// Writes the header of a file, for readers of this version.
 pub(crate) fn open<W: Write>(
     out: W,
     settings: &Settings,
@@ -258,7 +260,7 @@ pub(crate) fn open<W: Write>(
     Ok(file)
 }
 
-/// Writes the end of a file, and its beginning anew if that has to say something else; returns how many bytes it has.
+/// Writes the end of a file, and its header again if that has changed. Returns the length in bytes.
 pub(crate) fn finish(file: FileWriter<DirectWriter>, mut disk: &File) -> io::Result<u64> {
     let Finished { len, header, .. } = file.finish()?;
     if let Some(header) = header {
@@ -268,9 +270,9 @@ pub(crate) fn finish(file: FileWriter<DirectWriter>, mut disk: &File) -> io::Res
     Ok(len)
 }
 
-/// Takes a snapshot for a job, of which `form` says what becomes of it. `at_start` is called with everything held at the moment
-/// that the snapshot is of, and says which point of a replication stream that is. `to_disk`: a disk is what the form writes to in
-/// the end.
+/// Takes a snapshot for a job, written in `form`. `at_start` is called with all locks held, at the point in
+/// time that the snapshot shows, and returns its position in a replication stream. `to_disk`: the form's
+/// destination is a disk.
 pub(crate) fn take<F: Form>(
     server: &Arc<Server>,
     settings: &Arc<Settings>,
@@ -281,14 +283,14 @@ pub(crate) fn take<F: Form>(
     let mut ctx = snapshot_context(server, job)?;
     let (keyspace, progress) = (&server.keyspace, &server.persist.progress);
     ctx.now_ms = clock::unix_ms();
-    // Replicas are given up by who feeds them.
+    // The replication feed gives up slow replicas by itself.
     let waiting_max = if to_disk { settings.snapshot_buffer_limit as usize } else { usize::MAX };
     let mut libraries = Arc::default();
     let (mut walk, sizes, position) = begin_walk(server, waiting_max, &mut ctx, |guard| {
         libraries = server.scripts.libraries();
         at_start(guard)
     });
-    // Not before: threads that the beginning starts are to be as others.
+    // Not earlier: threads that `begin_walk` starts keep the normal time slice.
     let _gives_way = GivesWay::new();
     let told = position.map_or(Ok(()), |position| form.position(&position));
     let now_ms = ctx.now_ms;
@@ -296,7 +298,7 @@ pub(crate) fn take<F: Form>(
     let recorder =
         || Recorder::new(form, settings.clone(), (progress, server.persist.cancel_flag(job)), now_ms, sizes);
     let mut recorder = Paced::new(memory::uncounted(recorder), Pace::new(settings), keyspace, progress);
-    // It goes to its end even if nobody wants it any more: the epoch of all entries must be the same again.
+    // The walk goes to its end even if it is cancelled: all entries must have the same epoch again.
     let mut cause = told.and(written).err();
     while !walk.is_done() {
         if cause.is_some() {
@@ -346,7 +348,7 @@ pub(crate) fn take<F: Form>(
         }
     };
     server.lazy_free.free_if_any(flushed);
-    // What is left to do is the disk's, for which nobody else is to wait.
+    // Only disk work is left, which no other job has to wait for.
     server.persist.end_walk(job, keyspace.copied_for_snapshot() as u64);
     drop(ctx);
     let finished = match cause {
@@ -359,7 +361,8 @@ pub(crate) fn take<F: Form>(
     server.persist.unless_cancelled(job, finished)
 }
 
-/// The seat of who walks through the keyspace, once nobody else does. Replicas do not wait for one whose disk hangs.
+/// The context of the thread that walks through the keyspace, once no other thread does. Replicas do not wait
+/// for a walk whose disk hangs.
 ///
 /// # Errors
 /// The job is cancelled.
@@ -378,7 +381,7 @@ fn snapshot_context(server: &Server, job: Job) -> io::Result<MutexGuard<'_, Thre
     }
 }
 
-/// Replicas wait for a full sync: whatever else walks through the keyspace is given up if its disk hangs.
+/// Cancels another walk if its disk hangs, since replicas wait for a full sync.
 pub(crate) fn give_way(server: &Server) {
     if server.persist.give_up_stuck() {
         server.log.warning(
@@ -388,7 +391,7 @@ pub(crate) fn give_way(server: &Server) {
     }
 }
 
-/// Why a snapshot is lost whose file takes less than writers hand over.
+/// The error of a snapshot that is lost because its file takes less than writers hand over.
 #[cold]
 pub(super) fn overrun(server: &Server, settings: &Settings) -> io::Error {
     server.persist.progress.overruns.fetch_add(1, Relaxed);
@@ -421,7 +424,7 @@ fn begin_walk(
     (walk, sizes, position)
 }
 
-/// Where the rest of a snapshot goes that nobody wants any more.
+/// The sink for the rest of a cancelled snapshot.
 struct Nowhere;
 
 impl evenkeel_store::snapshot::Sink for Nowhere {
@@ -442,21 +445,22 @@ impl Progress {
     }
 }
 
-/// A file that takes another one's place when it is whole; removed if it never is.
+/// A file that replaces another file once it is complete, and is removed otherwise.
 struct Beside {
     file: File,
     path: PathBuf,
     installed: bool,
 }
 
-/// Removes what is being written into `folder`, for who ends the process without waiting for it.
+/// Removes the unfinished file in the configured folder, when the process ends without waiting for it.
 pub(crate) fn remove_unfinished(settings: &Settings) {
     let target = settings.dir.join(&settings.dbfilename);
     let _ = fs::remove_file(unfinished(&target)); // there is none nearly always
 }
 
-/// What is written until it takes the place of `target`: Redis' name for it, with that of the target if it is not the usual one.
-/// Servers that share a folder have a target each, which is locked; but in containers they may well have one process number.
+/// The path of the unfinished file for `target`: Redis' name for it, extended by the target's name if that is
+/// not the default. Servers that share a folder have locked targets of their own, but in containers their
+/// process ids may be equal.
 fn unfinished(target: &Path) -> PathBuf {
     let process = std::process::id();
     let mut name = OsString::from(format!("temp-{process}"));
@@ -473,7 +477,7 @@ fn unfinished(target: &Path) -> PathBuf {
 impl Beside {
     fn create(target: &Path) -> io::Result<Beside> {
         let path = unfinished(target);
-        // A file that is left there is not gone on with: somebody whom a disk has kept may still write to it.
+        // A leftover is not continued: a thread that hung on its disk may still write to it.
         if fs::symlink_metadata(&path).is_ok_and(|there| there.is_file()) {
             fs::remove_file(&path)?;
         }
@@ -481,7 +485,7 @@ impl Beside {
         Ok(Beside { file, path, installed: false })
     }
 
-    /// Makes it last, and gives it the name.
+    /// Syncs the file and renames it to `target`.
     fn install(mut self, target: &Path) -> io::Result<()> {
         self.file.sync_all()?;
         fs::rename(&self.path, target)?;
@@ -503,7 +507,8 @@ impl Drop for Beside {
 mod tests {
     use super::*;
 
-    /// Whoever was kept by the disk when the one before was given up writes to that one, whenever the disk goes on.
+    /// A thread that hung on its disk during a cancelled attempt writes to the old file, whenever the disk
+    /// goes on.
     #[test]
     fn what_is_left_of_another_attempt_is_not_written_to() {
         use std::os::unix::fs::FileExt;
@@ -518,7 +523,7 @@ mod tests {
         fs::remove_dir_all(folder).expect("it is ours");
     }
 
-    /// The sync was begun when the other one had not come to its walk.
+    /// The sync was begun before the other job had come to its walk.
     #[test]
     fn a_walk_that_hangs_gives_way_to_a_sync_that_has_begun() {
         let live = crate::testing::live::Live::start(1, &[]);
@@ -544,7 +549,7 @@ mod tests {
         live.stop();
     }
 
-    /// Redis' own tests and operators' scripts know the first one.
+    /// The first name is known to Redis' own tests and to operators' scripts.
     #[test]
     fn what_is_being_written_is_named_by_its_process_and_its_target() {
         let process = std::process::id();

@@ -1,26 +1,28 @@
-//! New files that nobody else writes.
+//! New files that no other process writes.
 //!
-//! A name with the number of the process in it is not enough: servers in containers may share a folder and each be process 1.
-//! So a file is made only where there is none, and what another one has made, or left behind, gets the next name used.
+//! The process id in a name is not enough: servers in containers may share a folder, and each may be process
+//! 1. So only a new file is opened, and if a name is taken by another server's file, or a leftover, the next
+//! name is tried.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Names that are tried. So many servers do not begin the same thing at once.
+/// Names that are tried. Fewer servers begin the same work at once.
 const NAMES: u64 = 1_000;
 
-/// A file to be written and read, and its path: the first of `name(0)`, `name(1)` .. in `folder` that is free.
+/// Creates a file for writing and reading, and returns it with its path: the first free name of `name(0)`,
+/// `name(1)` .. in `folder`.
 ///
 /// # Errors
-/// What the system says; [`ErrorKind::AlreadyExists`] if a thousand names are taken.
+/// The system's error; [`ErrorKind::AlreadyExists`] if a thousand names are taken.
 pub(crate) fn create(folder: &Path, name: impl Fn(u64) -> String) -> io::Result<(File, PathBuf)> {
     open(OpenOptions::new().read(true).write(true), folder, name)
 }
 
-/// A file to be written and read by this user alone, which is gone when nobody has it open. `purpose` is in the name that it
-/// has for a moment.
+/// Creates a file that only this user may read and write, and that is gone once it is closed. `purpose` is
+/// part of the name that it has for a moment.
 pub(crate) fn nameless(folder: &Path, purpose: &str) -> io::Result<File> {
     let process = std::process::id();
     let name = |number| format!("temp-{purpose}-{process}-{number}");

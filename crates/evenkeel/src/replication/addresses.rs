@@ -1,4 +1,4 @@
-//! The addresses of a name, for who must not wait for as long as a name server says nothing.
+//! The addresses of a name, for a thread that must not wait for a silent name server.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -7,13 +7,13 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 
 use super::link::LOOK;
 
-/// Look-ups that are under way, those included that nobody waits for any more: a resolver cannot be told so.
+/// Running look-ups, including abandoned look-ups: a resolver cannot be cancelled.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
-/// Most of them. Beyond that, there is no address.
+/// Most running look-ups. Beyond that, a look-up fails.
 const UNDER_WAY_MAX: usize = 8;
 
-/// The addresses of a host, looked up by another thread if it has a name; `None`: they are not wanted any more.
+/// The addresses of a host, looked up on another thread if it is a name. `None`: they are no longer wanted.
 pub(super) fn of(host: &str, port: u16, is_wanted: impl Fn() -> bool) -> Option<io::Result<Vec<SocketAddr>>> {
     match host.parse::<IpAddr>() {
         Ok(address) => Some(Ok(vec![SocketAddr::new(address, port)])),
@@ -36,7 +36,7 @@ fn aside(
     let spawned = std::thread::Builder::new().name("resolver".into()).spawn(move || {
         let found = look_up();
         UNDER_WAY.fetch_sub(1, Relaxed);
-        _ = tell.send(found); // somebody may wait still
+        _ = tell.send(found); // the receiver may be gone
     });
     if let Err(error) = spawned {
         UNDER_WAY.fetch_sub(1, Relaxed);

@@ -1,13 +1,15 @@
-//! Running the primary's stream: its commands, one after the other, as replaying a log does.
+//! Runs the primary's stream: its commands in order, as a replay of the append-only file does.
 //!
-//! Nothing expires meanwhile, since the primary says when it does. What has been run goes, byte by byte, into this
-//! server's own stream, for replicas of its own and for the time when it is a primary; a transaction as a whole, since a
-//! stream that breaks off within one is taken up again before it.
+//! Nothing expires meanwhile, since the primary sends a DEL for each expired key. Bytes that have been run
+//! are appended unchanged to this server's own stream, for its own replicas and for the time when it becomes
+//! a primary. A transaction is appended as a whole, since a stream that breaks off within it is continued
+//! before it.
 //!
-//! **At one moment.** Whoever closes the gate finds that the stream's offset is that of what has been run. So bytes are
-//! appended by this thread without going outside in between, and before any command that may itself close the gate, since
-//! that goes outside for a moment. And when the server has been told, behind the closed gate, to follow somebody else,
-//! this thread finds that out with its next look inside, before it runs anything more ([`Applier::run`]).
+//! **Consistency.** While the gate is closed, the stream's offset is that of the commands that have been run.
+//! So this thread does not leave the gate between running and appending. It appends before any command that
+//! may close the gate itself, since such a command leaves the gate for a moment. If the target has changed
+//! while the gate was closed, this thread notices that at its next check inside the gate, before it runs
+//! anything more ([`Applier::run`]).
 //!
 //! ```text
 //! buffer:  [passed on][ run, not passed on ][ queued since MULTI ][ not parsed ]
@@ -33,48 +35,48 @@ use crate::server::Server;
 use crate::session::Session;
 use evenkeel_runtime::clock;
 
-/// Commands run between two looks at the gate: enough that asking the memory for all of their keys at once is worth it.
+/// Commands run between two checks of the gate: enough that prefetching all their keys at once is worthwhile.
 const BATCH: usize = 32;
 
-/// An argument may be as long as a request can be.
+/// An argument may be as long as in a request.
 const BULK_LEN_MAX: usize = 4 << 30;
 
-/// Kinds of failures of which the log has a line each; those after that are only counted.
+/// Kinds of failures with a line in the server log; failures of further kinds are only counted.
 const COMPLAINTS_MAX: usize = 64;
 
-/// Bytes of a command's name that the log shows.
+/// Bytes of a command's name in the server log.
 const NAME_SHOWN: usize = 64;
 
-/// How often it is looked whether DEBUG RELOAD has ended.
+/// Poll interval while DEBUG RELOAD runs.
 const RELOAD_LOOK: Duration = Duration::from_millis(1);
 
-/// Cache lines fetched ahead per entry.
+/// Cache lines prefetched for an entry.
 const ENTRY_LINES: usize = 4;
 
-/// See the module's text.
+/// Runs the stream of the present link.
 pub(super) struct Applier {
     server: Arc<Server>,
     pub(super) executor: Executor,
     session: Session,
     reply: Reply,
-    /// What has arrived and not been passed on.
+    /// Received bytes that have not been passed on.
     buffer: Vec<u8>,
     passed: usize,
-    /// The end of the last command that has been run and is in no transaction that has not ended.
+    /// The end of the last command that has been run, outside an unfinished transaction.
     ran: usize,
     /// `passed <= ran <= parsed <= state.at`
     parsed: usize,
-    /// How far the command behind that has been read.
+    /// The progress of parsing the next command.
     state: State,
-    /// Arguments of the batch, `whole` of them, and those of the command behind it that have come.
+    /// Arguments of the batch (`whole` of them), and the arguments so far of the next command.
     spans: Vec<Span>,
     whole: usize,
     batch: Vec<Parts>,
     complaints: BTreeSet<Vec<u8>>,
-    /// The primary wants to know how far we are.
+    /// Whether the primary has asked for an acknowledgement.
     pub(super) is_asked: bool,
-    /// Where the log and the stream meet: whoever has the log up to a record has the data of an offset. Both ascending, and
-    /// only what is not known to be on disk, but for the first.
+    /// Pairs of a record and an offset: the data up to the record are the data at the offset. Both are
+    /// ascending. Only the first pair may be known to be on disk.
     points: VecDeque<(u64, u64)>,
 }
 
@@ -91,7 +93,7 @@ struct Parts {
 impl Applier {
     pub(super) fn new(server: &Arc<Server>) -> Applier {
         let nobody = Arc::new(ClientInfo::new(0, String::new(), String::new(), -1, false, 0));
-        let stats = server.stats.len() - 1; // those of who is no worker
+        let stats = server.stats.len() - 1; // of threads that are not workers
         Applier {
             server: server.clone(),
             executor: Executor::new(server.clone(), stats),
@@ -111,7 +113,8 @@ impl Applier {
         }
     }
 
-    /// Begins with a stream in which this database is selected. What is left of an earlier one is dropped: it is sent again.
+    /// Begins with a stream in which this database is selected. Bytes of an earlier stream are dropped: they
+    /// are sent again.
     pub(super) fn begin(&mut self, client: Arc<ClientInfo>, db: u32) {
         self.session.discard();
         self.session = session_of(client);
@@ -124,7 +127,7 @@ impl Applier {
         self.points.clear();
     }
 
-    /// Where to put what comes next, `room` bytes. [`Applier::received`] says how many of them have come.
+    /// The buffer for the next `room` bytes. [`Applier::received`] sets how many of them have come.
     pub(super) fn room(&mut self, room: usize) -> &mut [u8] {
         let filled = self.buffer.len();
         self.buffer.resize(filled + room, 0);
@@ -136,19 +139,19 @@ impl Applier {
         self.session.client.note_query(self.buffer.len(), clock::unix_ms());
     }
 
-    /// Bytes that have been received and are still kept.
+    /// Received bytes that are still kept.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Runs all that has arrived as a whole. `generation`: of the link that it came over.
+    /// Runs all complete commands. `generation`: the number of their link.
     pub(super) fn run(&mut self, generation: u64) -> Result<(), Ended> {
         let now_ms = clock::unix_ms();
         self.executor.refresh(now_ms);
         loop {
             let broken = self.parse();
-            // Line ends alone are no commands, and bytes of the stream all the same.
+            // Line ends alone are no commands, but bytes of the stream all the same.
             let has_blanks = self.parsed > self.ran && self.session.multi.is_none();
             if !self.batch.is_empty() || has_blanks {
                 self.run_batch(generation, now_ms)?;
@@ -163,13 +166,14 @@ impl Applier {
         Ok(())
     }
 
-    /// Finds the next commands; what is wrong behind them, if anything.
+    /// Parses the next commands. Returns the error behind them, if any.
     fn parse(&mut self) -> Option<String> {
         self.batch.clear();
         self.spans.drain(..self.whole);
         self.whole = 0;
         while self.batch.len() < BATCH {
-            // Only what is no array at all may be something else: the rest of one can be anything.
+            // Only the first byte of a command can tell that it is no array; the bytes behind it can be
+            // anything.
             match self.buffer.get(self.parsed) {
                 None | Some(b'*') => {}
                 Some(b'\n') => {
@@ -201,29 +205,29 @@ impl Applier {
         (self.whole, self.parsed, self.state) = (end_span, end, State::start(end));
     }
 
-    /// Runs the batch inside the gate, and passes on what has been run.
+    /// Runs the batch inside the gate, and passes on the bytes that have been run.
     fn run_batch(&mut self, generation: u64, now_ms: u64) -> Result<(), Ended> {
         let server = self.server.clone();
         let keyspace = &server.keyspace;
         self.executor.ctx.now_ms = 0;
         self.executor.ctx.played_ms = now_ms;
         keyspace.enter(&mut self.executor.ctx);
-        // Looked at inside the gate, through which DEBUG RELOAD goes when it has said so.
+        // Checked inside the gate: DEBUG RELOAD passes through it after it has set the flag.
         while server.pause.is_to_reload() && !server.stopping.load(Acquire) {
             keyspace.leave(&mut self.executor.ctx);
             std::thread::sleep(RELOAD_LOOK);
             keyspace.enter(&mut self.executor.ctx);
         }
-        // What was waited for is no command's time.
+        // The time spent waiting belongs to no command.
         self.executor.last_ticks = clock::ticks();
         self.session.link = Some(generation);
-        // Whoever has stopped the server behind the closed gate counts on that nothing more is run.
+        // A thread that stopped the server while the gate was closed relies on nothing more being run.
         let stops = server.stopping.load(Acquire);
         let mut ran = Ok(());
         if !stops && self.is_wanted() {
             self.prefetch();
             let batch = std::mem::take(&mut self.batch);
-            // A command that needs everything held may find, when it has it, that the server follows somebody else by now.
+            // A command that needs all locks may find, once it has them, that the target has changed.
             ran = batch
                 .iter()
                 .try_for_each(|parts| if self.is_wanted() { self.run_one(parts) } else { Ok(()) });
@@ -241,7 +245,7 @@ impl Applier {
         if is_wanted { ran } else { Err(Ended::Superseded) }
     }
 
-    /// Whether this is the stream that is followed still.
+    /// Whether the link of this stream is still the present link.
     fn is_wanted(&self) -> bool {
         self.session.link == Some(self.server.replication.link.generation())
     }
@@ -269,7 +273,7 @@ impl Applier {
         }
         let row = parts.command.map(|id| self.server.table.row(id));
         if args.is(0, "REPLCONF") {
-            // The link's own, which no other connection is asked for.
+            // A command of the link itself, which other connections may not send.
             self.is_asked |= args.is(1, "GETACK");
         } else if let Some(row) = row {
             if self.session.multi.is_some() && !self.is_well_formed(row, &args) {
@@ -282,7 +286,7 @@ impl Applier {
             }
             self.execute(parts);
         } else {
-            // To have it refused would cost the transaction that it is in.
+            // A refusal would cost the transaction around it.
             let name = args.quoted(0, NAME_SHOWN).to_ascii_lowercase();
             self.complain(name, "this server does not support it");
         }
@@ -292,7 +296,7 @@ impl Applier {
         Ok(())
     }
 
-    /// Whether this server knows the subcommand, if there is one, with so many arguments.
+    /// Whether this server knows the subcommand, if any, with this number of arguments.
     fn is_well_formed(&self, row: &Command, args: &Args<'_>) -> bool {
         let table = self.server.table;
         if row.subcommands.is_empty() || args.len() < 2 {
@@ -301,8 +305,8 @@ impl Applier {
         table.find_sub(row, args.at(1)).is_some_and(|id| table.row(id).arity.admits(args.len()))
     }
 
-    /// Whether a SELECT names a database that there is: what follows would go to another one, and within a transaction that
-    /// would not be found before its end.
+    /// Whether SELECT names an existing database. Otherwise all commands after it would go to another
+    /// database, and within a transaction that would be noticed only at its end.
     fn has_database(&self, args: &Args<'_>) -> bool {
         args.len() == 2 && args.database(1, self.server.keyspace.databases() as u32).is_ok()
     }
@@ -336,14 +340,14 @@ impl Applier {
         }
     }
 
-    /// Appends what has been run to the stream.
+    /// Appends the bytes that have been run to the stream.
     fn pass_on(&mut self) {
         if self.ran > self.passed {
             let link = &self.server.replication.link;
             let mut stream = self.server.replication.stream();
             stream.append(&self.buffer[self.passed..self.ran]);
             link.note_applied(self.session.db);
-            // Where replicas of our own are fed, that is done by who knows what they still need.
+            // With replicas of our own, the replication thread trims, since it knows their needs.
             if !self.server.replication.replica_inbox.is_open() {
                 stream.trim(self.executor.settings.repl_backlog_size, &[]);
             }
@@ -354,7 +358,7 @@ impl Applier {
         }
     }
 
-    /// All that the stream has up to this offset has been run, and is in the log.
+    /// Records that the stream up to this offset has been run and is in the journal.
     pub(super) fn note_point(&mut self, offset: u64) {
         if !self.server.persist.aof.is_on() {
             return;
@@ -366,7 +370,7 @@ impl Applier {
         }
     }
 
-    /// So many bytes of the stream have been run and are on disk, if that is known of any.
+    /// The offset up to which the stream has been run and is on disk, if known.
     pub(super) fn synced(&mut self) -> Option<u64> {
         let aof = &self.server.persist.aof;
         while self.points.get(1).is_some_and(|(record, _)| aof.keeps(*record)) {
@@ -375,7 +379,7 @@ impl Applier {
         self.points.front().filter(|(record, _)| aof.keeps(*record)).map(|(_, offset)| *offset)
     }
 
-    /// Drops what has been passed on.
+    /// Drops the bytes that have been passed on.
     fn tidy(&mut self) {
         let passed = std::mem::take(&mut self.passed);
         self.buffer.drain(..passed);
@@ -390,7 +394,7 @@ impl Applier {
     }
 }
 
-/// A session that may do what the primary says.
+/// A session that may run all commands of the primary.
 fn session_of(client: Arc<ClientInfo>) -> Session {
     Session { replays: true, ..Session::new(client, Access::of_server()) }
 }

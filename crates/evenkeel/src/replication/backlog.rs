@@ -1,39 +1,39 @@
-//! The last stretch of the replication stream: its bytes by their offsets, kept once for all replicas.
+//! The last part of the replication stream: its bytes by offset, kept once for all replicas.
 //!
-//! Blocks of one size, filled to the brim one after the other, so that an offset says by itself in which block its byte lies.
-//! A replica is a number: the offset of the first byte that it has not been sent. What it is sent next are slices of the
-//! blocks, given to the kernel as they lie; nothing is copied or counted per replica. Blocks go from the front, when they
-//! are neither within the size that is to be kept nor needed by anybody ([`Backlog::trim`]).
+//! The blocks have a single size and are filled one after another, so an offset determines its block. A
+//! replica is a number: the offset of the first byte that it has not been sent. It is sent slices of the
+//! blocks, which go to the kernel in place; nothing is copied or counted per replica. The first blocks are
+//! dropped when they are neither within the size to be kept nor needed by any replica ([`Backlog::trim`]).
 //!
-//! The road not taken: blocks that are counted by reference and outlive the backlog as long as a replica needs them. Then
-//! nobody knows how much memory that is, or says at which point a replica is too far behind.
+//! The road not taken: reference-counted blocks that outlive the backlog as long as a replica needs them.
+//! Then it is unknown how much memory that is, and there is no point at which a replica is too far behind.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// Bytes of a block: small enough that keeping whole ones does not matter even to the smallest backlogs in use, large enough
-/// that a system call which sends a megabyte has few parts.
+/// Bytes of a block: so few that keeping whole blocks does not matter even for the smallest backlogs in use,
+/// and so many that a system call for a megabyte has few parts.
 pub(crate) const BLOCK: usize = 16 * 1024;
 
-/// Most blocks kept for those to come: what is appended between two trims at full load.
+/// Spare blocks at most: the blocks appended between two trims at full load.
 pub(super) const SPARES_MAX: usize = 64;
 
-/// See the module's text. Offsets count the stream's bytes: the first byte of a stream has offset 0, so the offset of the end
-/// is also the number of all bytes so far.
+/// The last part of a stream. Offsets count the stream's bytes from 0, so the offset of the end is also the
+/// number of all bytes so far.
 pub(crate) struct Backlog {
     blocks: VecDeque<Box<[u8]>>,
     /// The offset of the first byte of the first block.
     start: u64,
     /// `start <= end <= start + BLOCK * blocks.len()`
     end: u64,
-    /// Blocks that are not needed, for those to come: as many at most as were begun before the last trim, or were given back since.
+    /// Blocks for reuse: at most as many as were begun before the last trim, or given back since.
     spares: Vec<Box<[u8]>>,
     /// Blocks begun since the last trim.
     begun: usize,
 }
 
 impl Backlog {
-    /// Empty, for a stream that has so many bytes behind it.
+    /// An empty backlog of a stream with `offset` bytes before it.
     pub(crate) fn new(offset: u64) -> Backlog {
         Backlog { blocks: VecDeque::new(), start: offset, end: offset, spares: Vec::new(), begun: 0 }
     }
@@ -43,33 +43,33 @@ impl Backlog {
         self.start
     }
 
-    /// The offset of the byte to come.
+    /// The offset of the next byte.
     pub(crate) fn end(&self) -> u64 {
         self.end
     }
 
-    /// How many bytes are kept.
+    /// The number of bytes kept.
     pub(crate) fn len(&self) -> u64 {
         self.end - self.start
     }
 
-    /// Whether all from this offset on is there.
+    /// Whether all bytes from this offset on are kept.
     pub(crate) fn has(&self, offset: u64) -> bool {
         (self.start..=self.end).contains(&offset)
     }
 
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub(crate) fn memory(&self) -> u64 {
         self.memory_with(0)
     }
 
-    /// The same when so many more have been appended.
+    /// The memory after `more` bytes have been appended.
     fn memory_with(&self, more: u64) -> u64 {
         let needed = (self.len() + more).div_ceil(BLOCK as u64);
         needed.max((self.blocks.len() + self.spares.len()) as u64) * BLOCK as u64
     }
 
-    /// Bytes of memory that so many more will take.
+    /// The additional memory for `more` bytes.
     pub(crate) fn memory_for(&self, more: u64) -> u64 {
         self.memory_with(more) - self.memory()
     }
@@ -90,7 +90,7 @@ impl Backlog {
         }
     }
 
-    /// The bytes from an offset on that is kept, `max` at most, as slices for one system call.
+    /// The bytes from a kept offset on, at most `max`, as slices for a system call.
     pub(crate) fn slices(&self, from: u64, max: usize) -> Vec<IoSlice<'_>> {
         assert!(self.has(from), "only what is kept can be read");
         let mut left = (self.end - from).min(max as u64) as usize;
@@ -105,7 +105,7 @@ impl Backlog {
         slices
     }
 
-    /// Takes the oldest blocks out, until no more than so many bytes are left.
+    /// Removes the oldest blocks until at most `len` bytes, or a block, are left.
     pub(crate) fn take_oldest(&mut self, len: u64) -> Vec<Box<[u8]>> {
         let beyond = self.len().saturating_sub(len.max(BLOCK as u64));
         let count = beyond.div_ceil(BLOCK as u64) as usize;
@@ -113,13 +113,14 @@ impl Backlog {
         self.blocks.drain(..count).collect()
     }
 
-    /// Blocks that were taken out and are not needed any more, to be filled again.
+    /// Takes removed blocks back for reuse.
     pub(crate) fn give_back(&mut self, blocks: Vec<Box<[u8]>>) {
         let room = SPARES_MAX.saturating_sub(self.spares.len());
         self.spares.extend(blocks.into_iter().take(room));
     }
 
-    /// Drops the blocks of which no byte is among the last `size`, or behind `needed`, which somebody has still to be sent.
+    /// Drops the blocks without any byte that is among the last `size`, or at or behind `needed`, the first
+    /// byte that a replica still needs.
     pub(crate) fn trim(&mut self, size: u64, needed: Option<u64>) {
         let kept_from = self.end.saturating_sub(size);
         let kept_from = needed.map_or(kept_from, |needed| needed.min(kept_from));

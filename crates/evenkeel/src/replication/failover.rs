@@ -1,23 +1,26 @@
-//! FAILOVER: the role of the primary goes to a replica, and nothing is lost that was acknowledged.
+//! FAILOVER: the role of the primary goes to a replica, without the loss of any acknowledged write.
 //!
 //! ```text
 //!                     a replica has all, or FORCE and no more time
 //! primary ──> Waiting ───────────────────────────────────────────> Asking ──> replica of the new primary
-//!    ^        writes are paused                  a replica, which says PSYNC .. FAILOVER to the one chosen
+//!    ^        writes are paused                  a replica, which sends PSYNC .. FAILOVER to its target
 //!    ├────────────┘ ABORT, no more time                              │
 //!    └───────────────────────────────────────────────────────────────┘ ABORT, it refuses: under a new name
 //! ```
 //!
-//! An answer may be lost on its way, and then nobody knows whether the other one has taken over. So it is asked again, for as
-//! long as it takes; and if it says that it is a primary, it is followed. Only a refusal of the first request leads back.
+//! An answer may be lost, and then it is unknown whether the target has taken over. So the request is
+//! repeated as long as necessary, and a target that says that it is a primary is followed. Only a refusal of
+//! the first request leads back.
 //!
-//! It begins behind the closed gate, so whatever was admitted before is in the log, and whatever is admitted afterwards
-//! waits if it writes; expired keys are hidden as on a replica. The stream comes to rest: it gets what is still in the
-//! log and neither pings nor, but for one, questions. The link's thread looks every few milliseconds whether a replica has
-//! acknowledged all of it, and looks once more behind the gate, in which the server then follows that one. So when
-//! writers go on, to be told READONLY, all that they were told OK for is there.
+//! A failover begins while the gate is closed. So commands admitted before are in the journal, and writes
+//! admitted afterwards wait. Expired keys are hidden as on a replica. The stream comes to rest: it gets the
+//! remaining records of the journal, one GETACK, and no PING. The link's thread checks every few milliseconds
+//! whether a replica has acknowledged all of the stream. It then closes the gate, checks once more, and makes
+//! this server a replica of that replica. So when the paused writers go on and get READONLY, the target has
+//! every write that was acknowledged to them.
 //!
-//! At no moment do two servers take writes: this one is a replica before it asks the other to be the primary.
+//! At no moment do two servers take writes: this server becomes a replica before it asks the target to become
+//! the primary.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
@@ -30,19 +33,19 @@ use super::link::{self, Target};
 use crate::server::{Pauser, Server};
 use evenkeel_runtime::clock;
 
-/// Behind the end of a failover's time, the link's thread has had its turn.
+/// After the end of a failover's time, the delay that leaves the link's thread its turn.
 const LATE: Duration = Duration::from_millis(500);
 
-/// How often it is looked whether a replica has all.
+/// Poll interval while no replica has everything.
 pub(super) const LOOK: Duration = Duration::from_millis(2);
 
-/// What FAILOVER asks for.
+/// The options of FAILOVER.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// To whom; `None`: to the first that has all.
+    /// The new primary; `None`: the first replica that has everything.
     pub(crate) target: Option<Target>,
     pub(crate) until: Option<Instant>,
-    /// When the time is up, it is done all the same.
+    /// Whether to continue after the timeout.
     pub(crate) force: bool,
 }
 
@@ -50,12 +53,12 @@ pub(crate) struct Plan {
 enum Phase {
     Waiting,
     Asking,
-    /// It has been asked, and may have taken over.
+    /// The target has been asked, and may have taken over.
     Asked,
 }
 
 impl Phase {
-    /// As INFO names it.
+    /// The name in INFO.
     fn name(self) -> &'static str {
         match self {
             Phase::Waiting => "waiting-for-sync",
@@ -64,7 +67,7 @@ impl Phase {
     }
 }
 
-/// The failover that is under way, if any. It changes behind the closed gate, except that it ends by success.
+/// The present failover, if any. It changes while the gate is closed, except that it may succeed at any time.
 #[derive(Default)]
 pub(crate) struct Failover(Mutex<Option<(Phase, Plan)>>);
 
@@ -77,25 +80,25 @@ impl Failover {
         matches!(*self.0.lock(), Some((Phase::Waiting, _)))
     }
 
-    /// Whether the primary that is followed is asked to become one.
+    /// Whether the target is asked to become a primary.
     pub(super) fn is_asking(&self) -> bool {
         matches!(*self.0.lock(), Some((Phase::Asking | Phase::Asked, _)))
     }
 
-    /// It is about to be asked; whether it has been before.
+    /// Records that the target is about to be asked. Returns whether it has been asked before.
     pub(super) fn note_asked(&self) -> bool {
         let mut state = self.0.lock();
         let Some((phase @ (Phase::Asking | Phase::Asked), _)) = &mut *state else { return false };
         std::mem::replace(phase, Phase::Asked) == Phase::Asked
     }
 
-    /// As INFO names it.
+    /// The name in INFO.
     pub(crate) fn name(&self) -> &'static str {
         self.0.lock().as_ref().map_or("no-failover", |(phase, _)| phase.name())
     }
 }
 
-/// Begins. Everything is held, and this server is a primary that is not failing over.
+/// Begins a failover. The caller holds all locks, and this server is a primary without a failover.
 pub(crate) fn begin(server: &Arc<Server>, guard: &mut SlotGuard<'_>, plan: Plan) {
     assert!(guard.holds_all(), "writes stop at one moment");
     let state = &server.replication;
@@ -106,12 +109,13 @@ pub(crate) fn begin(server: &Arc<Server>, guard: &mut SlotGuard<'_>, plan: Plan)
     guard.hide_expired(true);
     state.stream().is_at_rest = true;
     *state.failover.0.lock() = Some((Phase::Waiting, plan));
-    // Else replicas would say within a second what they have.
+    // Without this, replicas would acknowledge within a second.
     state.ask_for_acks(server.keyspace.journal.last());
     link::begin(server);
 }
 
-/// Gives it up, for this reason, if there is one; whether there was. Everything is held.
+/// Aborts the failover, if any, for this reason. Returns whether there was a failover. The caller holds all
+/// locks.
 pub(crate) fn abort(server: &Arc<Server>, guard: &mut SlotGuard<'_>, reason: &str) -> bool {
     let Some((phase, plan)) = server.replication.failover.0.lock().clone() else { return false };
     let target = plan.target.as_ref().map_or(String::new(), |target| format!(" to {}", name(target)));
@@ -127,7 +131,7 @@ pub(crate) fn abort(server: &Arc<Server>, guard: &mut SlotGuard<'_>, reason: &st
     true
 }
 
-/// The link's thread: the server that was asked to become a primary does not.
+/// Called by the link's thread after the target has refused to become a primary.
 pub(super) fn refused(server: &Arc<Server>, generation: u64, reason: &str) {
     let state = &server.replication;
     state.with_all_held(server, |guard| {
@@ -137,10 +141,10 @@ pub(super) fn refused(server: &Arc<Server>, generation: u64, reason: &str) {
     });
 }
 
-/// The link's thread: the other one is the primary from now on.
+/// Called by the link's thread when the target has become the primary.
 pub(super) fn succeeded(server: &Server, generation: u64) {
     let state = &server.replication;
-    // Of a failover that was given up, and of the next one, the generation is another.
+    // A later failover, after an aborted attempt, has another generation.
     if state.failover.is_asking() && state.link.generation() == generation {
         end(server);
     }
@@ -154,7 +158,8 @@ fn end(server: &Server) {
     server.wake_all();
 }
 
-/// The link's thread, again and again while it waits: goes on if a replica has all, or the time is up.
+/// Called repeatedly by the link's thread while it waits: continues if a replica has everything, or the time
+/// is up.
 pub(super) fn look(server: &Arc<Server>) {
     let Some((Phase::Waiting, plan)) = server.replication.failover.0.lock().clone() else { return };
     let is_time_up = plan.until.is_some_and(|until| Instant::now() >= until);
@@ -162,7 +167,7 @@ pub(super) fn look(server: &Arc<Server>) {
         return;
     }
     let has_changed = server.replication.with_all_held(server, |guard| {
-        // Somebody may have given it up meanwhile, or may want another one.
+        // It may have been aborted meanwhile, or another may have begun.
         let Some((Phase::Waiting, plan)) = server.replication.failover.0.lock().clone() else { return false };
         let is_time_up = plan.until.is_some_and(|until| Instant::now() >= until);
         (is_time_up || who_has_all(server, &plan).is_some()) && go_on(server, guard, plan, is_time_up)
@@ -172,7 +177,8 @@ pub(super) fn look(server: &Arc<Server>) {
     }
 }
 
-/// For who looks now and then, since the link's thread may be kept by a disk: gives up one whose time has been up for long.
+/// Aborts a failover whose time has been up for long. Called periodically by another thread, since the link's
+/// thread may be blocked by a disk.
 pub(crate) fn give_up_late(server: &Arc<Server>) {
     let state = &server.replication;
     let is_late = || {
@@ -189,7 +195,7 @@ pub(crate) fn give_up_late(server: &Arc<Server>) {
     }
 }
 
-/// Follows who has all; whether there is one. Everything is held.
+/// Follows the replica that has everything, and returns whether it does. The caller holds all locks.
 fn go_on(server: &Arc<Server>, guard: &mut SlotGuard<'_>, plan: Plan, is_time_up: bool) -> bool {
     let target = match (who_has_all(server, &plan), &plan.target) {
         (Some(target), _) => {
@@ -214,13 +220,13 @@ fn go_on(server: &Arc<Server>, guard: &mut SlotGuard<'_>, plan: Plan, is_time_up
     true
 }
 
-/// A replica that may be the target, and has all of the stream, which has all of the log and the question what replicas have: that is
-/// the last thing in it.
+/// A permitted target that has all of the stream, which itself has all records of the journal and ends with a
+/// GETACK.
 fn who_has_all(server: &Server, plan: &Plan) -> Option<Target> {
     let state = &server.replication;
     let stream = state.stream();
     if state.wants_acks.load(Acquire) {
-        return None; // the question is put under the stream's lock
+        return None; // GETACK is appended under the stream's lock
     }
     let (record, offset) = (server.keyspace.journal.last(), stream.offset());
     drop(stream);

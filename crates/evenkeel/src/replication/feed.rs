@@ -1,13 +1,14 @@
-//! The thread that feeds replicas: it turns the log into the stream, and sends the stream to whoever follows.
+//! The replication thread: it makes the stream from the journal, and sends it to the replicas.
 //!
-//! One thread for all of them, with an `epoll` of its own: no serving thread sends anything to a replica, copies anything for
-//! one, or wakes this thread when it writes. It comes by itself every few milliseconds, takes what the log has by then, appends
-//! it to the backlog, and gives each socket as much as that takes, with system calls of up to a megabyte. A replica whose
-//! socket is full is left until it has room; the others are none the later. What is kept for it meanwhile is bounded by
-//! `client-output-buffer-limit replica`, and one that falls further behind is dropped.
+//! It is a single thread with an `epoll` of its own. No serving thread sends anything to a replica, copies
+//! anything for a replica, or wakes this thread after a write. The thread polls every few milliseconds, takes
+//! the published records, appends them to the backlog, and gives each socket as much as it takes, up to a
+//! megabyte in a system call. A replica with a full socket is left alone until it has room, and delays no
+//! other replica. `client-output-buffer-limit replica` limits how far a replica may fall behind before it is
+//! dropped.
 //!
-//! It lives from the first replica on until a primary has had none for `repl-backlog-ttl`; before and afterwards the log has no
-//! reader for replicas, and nobody pays anything.
+//! The thread lives from the first replica on, until a primary has had no replica for `repl-backlog-ttl`.
+//! Before and afterwards the journal has no reader for replicas, which then cost nothing.
 
 mod arrivals;
 mod full;
@@ -33,81 +34,82 @@ use crate::server::Server;
 use evenkeel_runtime::clock;
 use full::{Sync, place_sync};
 
-/// How often the thread comes while there is something to send: what a replica lags behind at least.
+/// Poll interval while there is something to send: the least lag of a replica.
 const NAP_MS: i32 = 2;
 
-/// How often while writers fill more than a processor's own cache in that time: what they wrote is still near when it is taken,
-/// and what they write into next, too.
+/// Poll interval while writers fill more than a core's own cache in that time: their pages are still cached
+/// when they are read, and so are the pages they write next.
 const BUSY_NAP_MS: i32 = 1;
 const BUSY_LEN: usize = 256 * 1024;
 
-/// How often while there has been nothing for a while.
+/// Poll interval after a while without records.
 const IDLE_NAP_MS: i32 = 10;
 const IDLE: Duration = Duration::from_millis(200);
 
-/// Bytes taken from the log before something is sent.
+/// Bytes taken from the journal before something is sent.
 const TAKE_LEN: usize = 1 << 20;
 
-/// How often it looks after what takes its time: pings, timeouts, limits.
+/// Interval of slow work: pings, timeouts, limits.
 const ROUND: Duration = Duration::from_millis(100);
 
-/// Bytes of the stream in memory for replicas that are in a full sync; the rest is on disk ..
+/// Bytes of the stream kept in memory for replicas in a full sync; the rest is on disk.
 const MEMORY_LEN_MAX: u64 = 8 << 20;
 
-/// .. and those where no file can be made for that.
+/// The same if no file can be made.
 pub(super) const WITHOUT_DISK_LEN_MAX: u64 = 48 << 20;
 
-/// Points of the stream that are remembered with the record that ends there.
+/// Points that are remembered: offsets in the stream, each with the record that ends there.
 const POINTS_MAX: usize = 1 << 16;
 
 const WAKEUP_TOKEN: u64 = u64::MAX;
 
 const GETACK: &[u8] = b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n";
 
-/// See the module's text.
+/// The state of the thread.
 struct Feed {
     server: Arc<Server>,
     settings: Arc<Settings>,
     poll: Poll,
     replicas: BTreeMap<u64, ReplicaConnection>,
     last_token: u64,
-    /// Of the stream that the replicas have been told of.
+    /// The era of the stream that the replicas have been told of.
     era: u64,
     reader: Option<Reader>,
     /// The database selected at the end of the stream.
     selected: Option<u32>,
-    /// Where in the stream records end: offsets and records, both ascending.
+    /// The ends of records in the stream, as offset and record, both ascending.
     points: VecDeque<(u64, u64)>,
-    /// The last record before the last question for acknowledgements.
+    /// The last record before the last GETACK.
     asked: u64,
     sync: Option<Sync>,
-    /// Snapshots that have been taken, and of which some replica has yet to be sent the rest, with all for whom they are.
+    /// Complete snapshots that some replica has not been sent yet, with the tokens of their replicas.
     draining: Vec<(Arc<SnapshotPipe>, Vec<u64>)>,
     now: Instant,
     now_ms: u64,
     last_record: Instant,
-    /// The end of a replica's stream when it was last looked at.
+    /// The end of a replica's stream at the last poll.
     seen: u64,
     last_round: Instant,
     last_ping: Instant,
     last_blank: Instant,
     /// Since when this server has been a primary without a replica.
     alone_since: Instant,
-    /// A socket took all that it was given, or had more than was read: there may be more.
+    /// Whether a socket took all bytes it was given, or had more than was read: there may be more.
     has_more: bool,
-    /// There was more than [`BUSY_LEN`] in the log at the last look.
+    /// Whether the last poll found more than [`BUSY_LEN`] bytes in the journal.
     took_much: bool,
 }
 
-/// Runs the thread until nobody needs it any more.
+/// Starts the thread, which runs until it is no longer needed.
 pub(super) fn start(server: &Arc<Server>) -> io::Result<()> {
     let mut feed = new(server)?;
     std::thread::Builder::new().name("replication".into()).spawn(move || {
         evenkeel_store::memory::register_thread();
         let server = feed.server.clone();
-        // Not before: whoever starts the thread has locked the door, which others do who have the stream.
+        // Not earlier: the caller of `start` has locked the inbox, which other threads lock while they hold
+        // the stream.
         feed.era = server.replication.stream().era();
-        // Nobody else takes the log: it would grow without end.
+        // No other thread takes these records: the journal would grow without end.
         if catch_unwind(AssertUnwindSafe(|| feed.run())).is_err() {
             server.log.warning("The replication thread failed. Exiting.");
             server.log.flush();
@@ -167,7 +169,7 @@ impl Feed {
         let arrivals = self.server.replication.replica_inbox.take();
         self.take_log();
         if !arrivals.is_empty() {
-            // What they may go on with is what is to be kept now, of all that was written before they came.
+            // The bytes from before their arrival from which they can continue are those kept now.
             self.settings = self.server.settings();
             self.trim();
             arrivals.into_iter().for_each(|connection| self.welcome(connection));
@@ -189,7 +191,7 @@ impl Feed {
             _ if self.took_much => BUSY_NAP_MS,
             _ => NAP_MS,
         };
-        // A broken descriptor is the only way to fail; then there is only the pace.
+        // It fails only for a broken descriptor; the interval remains.
         let events = self.poll.wait(timeout_ms).unwrap_or_else(|_| {
             std::thread::sleep(Duration::from_millis(NAP_MS as u64));
             0
@@ -208,7 +210,7 @@ impl Feed {
         self.listen_to_all();
     }
 
-    // From the log to the stream.
+    // From the journal to the stream.
 
     fn take_log(&mut self) {
         if self.reader.is_none() {
@@ -217,7 +219,7 @@ impl Feed {
         let server = self.server.clone();
         let (state, journal) = (&server.replication, &server.keyspace.journal);
         let Some(reader) = &mut self.reader else {
-            // A replica's own replicas get what its primary sends it.
+            // The replicas of a replica get the bytes of its primary.
             let offset = state.stream().offset();
             if std::mem::replace(&mut self.seen, offset) != offset {
                 self.last_record = self.now;
@@ -252,17 +254,18 @@ impl Feed {
             note_point(&mut self.points, (stream.offset(), reader.last()));
         }
         let wanted = state.acks_wanted.load(Acquire);
-        // Whoever takes over has what the stream had until then.
+        // A target of a failover has the stream as it was at its end.
         if (wanted > self.asked || state.wants_acks.load(Relaxed)) && !state.reading.ends() {
             if reader.last() >= wanted {
                 state.wants_acks.store(false, Relaxed);
-                // At rest, those who have been asked for all say it again within a second.
+                // At rest, replicas that have been asked for everything repeat their acknowledgement within a
+                // second.
                 if !stream.is_at_rest || reader.last() > self.asked {
                     stream.append(GETACK);
                 }
                 self.asked = reader.last();
             }
-            self.last_record = self.now; // somebody waits
+            self.last_record = self.now; // a client waits
         }
         self.note_memory(&stream);
         drop(stream);
@@ -274,9 +277,10 @@ impl Feed {
         }
     }
 
-    /// The stream is another one, or has another name: who follows has to ask anew.
+    /// Handles a new era of the stream, in which it is another stream or has another name: replicas must
+    /// reconnect.
     ///
-    /// A reader may be of the new one already: it has been taken over if that came between this look and the one before.
+    /// The reader may already belong to the new stream, if it was adopted between the last two checks.
     fn follow_era(&mut self) {
         let stream = self.server.replication.stream();
         let (era, offset) = (stream.era(), stream.offset());
@@ -292,7 +296,7 @@ impl Feed {
         }
     }
 
-    /// The stream is not made of the log any more: ends the reader when it has read what was logged before.
+    /// Ends a dismissed reader once it has read all records from before.
     fn end_reader_if_done(&mut self) {
         let (state, journal) = (&self.server.replication, &self.server.keyspace.journal);
         let is_done = |reader: &mut Reader| reader.unread(journal) == 0;
@@ -302,7 +306,7 @@ impl Feed {
         }
     }
 
-    /// Takes over a reader whom somebody has made who had everything held.
+    /// Takes over a reader that another thread has made while it held all locks.
     fn adopt_reader(&mut self) {
         let state = &self.server.replication;
         let Some(reader) = state.reader.lock().take() else { return };
@@ -321,7 +325,7 @@ impl Feed {
     fn send_all(&mut self) {
         let (mut failed, mut sent) = (Vec::new(), 0);
         for (token, replica) in &mut self.replicas {
-            // Of what was written after it was killed, it gets nothing.
+            // A killed replica gets none of the writes made after that.
             if replica.is_killed() {
                 failed.push((*token, "the client was killed".into()));
                 continue;
@@ -329,10 +333,10 @@ impl Feed {
             if !replica.is_writable {
                 continue;
             }
-            // Let go of between two of them: INFO and ROLE look at it, too.
+            // Released between two replicas, since INFO and ROLE lock it too.
             let stream = self.server.replication.stream();
             if stream.era() != self.era {
-                break; // offsets do not mean what they did
+                break; // offsets have another meaning now
             }
             match replica.send(&stream, self.now) {
                 Ok(some) => {
@@ -353,14 +357,14 @@ impl Feed {
         }
     }
 
-    /// For who decides whether there is room for data. To be called with what was changed still locked: what has left the log is
-    /// in the stream.
+    /// Updates the metric of memory beyond the backlog, which eviction subtracts. Called while `stream` is
+    /// locked after a change: bytes that have left the journal are in the stream.
     fn note_memory(&self, stream: &Stream) {
         let beyond = stream.memory().saturating_sub(self.settings.repl_backlog_size);
         self.server.replication.figures.beyond.store(beyond, Relaxed);
     }
 
-    /// Lets go of what nobody has to be sent any more.
+    /// Frees the bytes that no replica needs any more.
     fn trim(&mut self) {
         let living = self.replicas.values().filter(|replica| !replica.is_killed());
         let readers: Vec<u64> = living.filter_map(ReplicaConnection::needs).collect();
@@ -396,7 +400,7 @@ impl Feed {
 
     // The end.
 
-    /// Whether the backlog is kept for nobody.
+    /// Whether the backlog has no further use.
     fn is_over(&self) -> bool {
         let ttl = self.settings.repl_backlog_ttl;
         let is_worth_offloading = ttl > 0 && self.now - self.alone_since > Duration::from_secs(ttl);
@@ -404,14 +408,14 @@ impl Feed {
         is_idle && (is_worth_offloading && !self.server.replication.is_replica() || !self.reader_is_there())
     }
 
-    /// Ends the stream, and gives everything back; `false`: somebody has come.
+    /// Ends the stream and frees everything. Returns false if a replica has arrived.
     fn leave(&mut self) -> bool {
         let (keyspace, state) = (&self.server.keyspace, &self.server.replication);
         if let Some(reader) = self.reader.take() {
             let mut ctx = state.ctx.lock();
             keyspace.enter(&mut ctx);
             let mut guard = keyspace.hold_all(&mut ctx);
-            state.leave_log(&mut guard); // unless somebody came before, and made this server a replica
+            state.leave_log(&mut guard); // unless another thread has made this server a replica
             drop(guard);
             keyspace.leave(&mut ctx);
             reader.end(&keyspace.journal);
@@ -425,7 +429,8 @@ impl Feed {
         state.replica_inbox.close(|| state.reader.lock().is_some())
     }
 
-    /// The server ends. What was in the log has been sent, as far as the sockets took it.
+    /// Ends the thread with the server. The records of the journal have been sent as far as the sockets took
+    /// them.
     fn stop(mut self) {
         if let Some(sync) = self.sync.take() {
             sync.pipe.give_up();
@@ -439,10 +444,10 @@ impl Feed {
     }
 }
 
-/// Remembers one more pair of numbers, both of which are behind those of the pair before.
+/// Adds a pair of numbers, both larger than those before.
 pub(super) fn note_point(points: &mut VecDeque<(u64, u64)>, point: (u64, u64)) {
     if points.len() >= POINTS_MAX {
-        // Every other one will do: who waits is told a little later.
+        // Every other point is enough: a waiting client is told a little later.
         let mut index = 0;
         points.retain(|_| {
             index += 1;
@@ -456,7 +461,7 @@ pub(super) fn note_point(points: &mut VecDeque<(u64, u64)>, point: (u64, u64)) {
 mod tests {
     use super::*;
 
-    /// The server becomes a primary after the thread has looked at the stream's name, and before it looks at the log.
+    /// The server becomes a primary after the thread has checked the era, and before it reads the journal.
     #[test]
     fn a_stream_that_begins_between_two_looks_has_a_point() {
         let live = crate::testing::live::Live::start(1, &[]);
@@ -478,7 +483,7 @@ mod tests {
         live.stop();
     }
 
-    /// The target of a failover has all of the stream at the end: nobody is asked anything behind that.
+    /// The target of a failover has all of the stream at its end: no GETACK may follow.
     #[test]
     fn nobody_is_asked_what_it_has_behind_what_it_has() {
         let live = crate::testing::live::Live::start(1, &[]);
@@ -500,7 +505,8 @@ mod tests {
         live.stop();
     }
 
-    /// However long it was a replica, who becomes a primary keeps what its own replicas may ask for.
+    /// A server that becomes a primary, after any time as a replica, keeps the bytes that its own replicas
+    /// may ask for.
     #[test]
     fn what_was_no_time_as_a_primary_does_not_count() {
         const LONG: Duration = Duration::from_secs(10);

@@ -1,7 +1,7 @@
-//! How a replica introduces itself: PING, AUTH, REPLCONF, PSYNC, as Redis' replicas do it.
+//! The introduction of a replica: PING, AUTH, REPLCONF, PSYNC, in the order of Redis' replicas.
 //!
-//! What the primary does not know it refuses with an error, which matters only where the rest depends on it. One that does
-//! not know PSYNC is asked with SYNC.
+//! A primary refuses unknown requests with an error, which matters only for requests that the rest depends
+//! on. A primary without PSYNC gets SYNC.
 
 use crate::config::Settings;
 
@@ -9,18 +9,18 @@ use super::link::{OFFSET_MAX, Position};
 use super::primary_connection::{Ended, PrimaryConnection};
 use crate::server::Server;
 
-/// What the primary is going to send.
+/// The primary's answer: the bytes that it is going to send.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// The stream from where we are; under another name from there on, perhaps.
+    /// The stream from our position on, possibly under a new name.
     Continue { id: Option<String> },
     /// A snapshot, and then the stream from this offset on.
     Full { id: String, offset: u64 },
-    /// A snapshot, and then a stream that nobody can be told the offset of.
+    /// A snapshot, and then a stream whose offset is unknown.
     FullWithoutOffset,
 }
 
-/// Introduces this server. `position`: from where on the stream is wanted, if anything is known of it.
+/// Introduces this server. `position`: where to continue the stream, if it has one.
 pub(super) fn introduce(
     server: &Server,
     settings: &Settings,
@@ -36,7 +36,7 @@ pub(super) fn introduce(
 
 fn ping(server: &Server, conn: &mut PrimaryConnection) -> Result<(), Ended> {
     let answer = exchange(conn, &[b"PING"])?;
-    // Who wants to know first who we are is as alive as any other.
+    // A primary that requires authentication first is alive as well.
     let is_alive = [&b"+"[..], b"-NOAUTH", b"-NOPERM", b"-ERR operation not permitted"];
     if !is_alive.iter().any(|start| answer.starts_with(start)) {
         return Err(Ended::Broken(format!("Error reply to PING from master: '{}'", shown(&answer))));
@@ -61,7 +61,7 @@ fn log_in(settings: &Settings, conn: &mut PrimaryConnection) -> Result<(), Ended
     Ok(())
 }
 
-/// Says how to be reached and what is understood. All of it is sent before the answers are read.
+/// Sends our address and capabilities, and reads the answers after all of these.
 fn announce(server: &Server, settings: &Settings, conn: &mut PrimaryConnection) -> Result<(), Ended> {
     let port = match settings.replica_announce_port {
         0 if settings.tls_replication && settings.tls_port > 0 => settings.tls_port,
@@ -74,7 +74,7 @@ fn announce(server: &Server, settings: &Settings, conn: &mut PrimaryConnection) 
         told.push(vec![b"REPLCONF", b"ip-address", &settings.replica_announce_ip]);
     }
     told.push(vec![b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"]);
-    // Valkey sends what the named version can read; what is older than 7.2 gets no deadlines of fields.
+    // Valkey adapts its snapshots to this version. Below 7.2 they would lack the deadlines of hash fields.
     told.push(vec![b"REPLCONF", b"version", VALKEY_VERSION]);
     for words in &told {
         conn.send_command(words)?;
@@ -92,7 +92,7 @@ fn announce(server: &Server, settings: &Settings, conn: &mut PrimaryConnection) 
     Ok(())
 }
 
-/// The version of Valkey whose snapshots and commands are understood.
+/// The version of Valkey whose snapshots and commands are supported.
 const VALKEY_VERSION: &[u8] = b"9.1.0";
 
 fn ask(
@@ -155,13 +155,13 @@ fn ask(
     Ok(Answer::FullWithoutOffset)
 }
 
-/// Whether it has refused to become a primary because it is one.
+/// Whether it has refused to become a primary because it is a primary.
 fn is_of_a_primary(answer: &[u8]) -> bool {
     const TEXT: &[u8] = b"-ERR PSYNC FAILOVER can't be sent to a";
     answer.starts_with(TEXT)
 }
 
-/// ` <id> <offset>`
+/// Parses ` <id> <offset>`.
 fn full(server: &Server, rest: &[u8]) -> Result<Answer, Ended> {
     let text = String::from_utf8_lossy(rest);
     let mut words = text.split_ascii_whitespace();
@@ -175,13 +175,13 @@ fn full(server: &Server, rest: &[u8]) -> Result<Answer, Ended> {
     }
 }
 
-/// The name under which the stream goes on, if it is told.
+/// The new name of the stream, if the answer has it.
 fn new_id(rest: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(rest);
     text.split_ascii_whitespace().next().filter(|id| is_id(id)).map(str::to_owned)
 }
 
-/// Names of histories have forty digits; some peers use letters beyond `f`.
+/// Whether this is the name of a history: forty digits, of which some servers use letters beyond `f`.
 pub(super) fn is_id(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
@@ -191,7 +191,7 @@ fn exchange(conn: &mut PrimaryConnection, words: &[&[u8]]) -> Result<Vec<u8>, En
     answer(conn)
 }
 
-/// The next line that says something.
+/// The next line that is not empty.
 pub(super) fn answer(conn: &mut PrimaryConnection) -> Result<Vec<u8>, Ended> {
     loop {
         let line = conn.line()?;
@@ -201,7 +201,7 @@ pub(super) fn answer(conn: &mut PrimaryConnection) -> Result<Vec<u8>, Ended> {
     }
 }
 
-/// An answer as the log shows it.
+/// An answer in the form for the server log.
 pub(super) fn shown(answer: &[u8]) -> String {
     const SHOWN: usize = 200;
     String::from_utf8_lossy(&answer[..answer.len().min(SHOWN)]).escape_debug().to_string()

@@ -1,19 +1,21 @@
-//! A primary's snapshot takes the place of this server's data.
+//! Replaces this server's data by a primary's snapshot.
 //!
-//! `repl-diskless-load` says how:
-//! - `disabled`: into a file first, which is gone over before anything is given up. Then the data are dropped, the file
-//!   becomes the server's own snapshot, and is loaded.
-//! - `on-empty-db`, where there are no data, and `flush-before-load`: from the socket into the databases.
-//! - `swapdb`: from the socket into hidden databases ([`evenkeel_store::Keyspace::hidden`]), which are swapped for the
-//!   present ones behind the closed gate when they are whole. Where the snapshot is of the same history as the present data,
-//!   these are served meanwhile; else clients are told to wait, as in Redis, but nothing is lost if loading fails.
+//! `repl-diskless-load` sets the way:
+//! - `disabled`: into a file, which is verified before anything is given up. Then the data are dropped, and
+//!   the file becomes the server's own snapshot and is loaded.
+//! - `on-empty-db` without data, and `flush-before-load`: from the socket into the databases.
+//! - `swapdb`: from the socket into hidden databases ([`evenkeel_store::Keyspace::hidden`]), which are
+//!   swapped with the present databases, while the gate is closed, when they are complete. If the snapshot is
+//!   of the same history, the present data are served meanwhile. Otherwise clients get LOADING, as in Redis,
+//!   but no data are lost if loading fails.
 //!
-//! While databases are being filled that clients see, all wait (LOADING), nothing else is written to disk, and the log is
-//! off: afterwards it begins anew with what has been loaded.
+//! While visible databases are being filled, clients get LOADING, no other job writes to disk, and the
+//! append-only file is off. Afterwards it begins anew with the loaded data.
 //!
-//! **Whoever is made a primary has its own data, on disk, too.** Clients are told to wait behind the closed gate, if the server
-//! follows this primary still, and REPLICAOF has to wait with them. Only then is anything given up: the snapshot's file, the
-//! log, the data. Where clients are served until the swap, the log is left at the same moment as the data.
+//! **A server that is made a primary has its own data, in memory and on disk.** LOADING begins while the gate
+//! is closed, if the server still follows this primary, and then REPLICAOF is refused too. Only then is
+//! anything given up: the snapshot's file, the append-only file, the data. If clients are served until the
+//! swap, the append-only file is given up together with the data.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -37,17 +39,17 @@ use crate::scripting::functions::Libraries;
 use crate::server::Server;
 use evenkeel_runtime::clock;
 
-/// What is to be put in place.
+/// The history and position of a snapshot that is to be installed.
 pub(super) struct New {
     pub(super) history: History,
     pub(super) offset: u64,
-    /// Of the link that it comes over.
+    /// The number of the link that it comes over.
     pub(super) generation: u64,
-    /// Whether the stream can be taken up again at its offset.
+    /// Whether the stream can be continued from its offset.
     pub(super) is_known: bool,
 }
 
-/// Receives a snapshot and puts it in place; returns the database that is selected in the stream behind it.
+/// Receives and installs a snapshot. Returns the database selected in the stream behind it.
 pub(super) fn run(
     server: &Arc<Server>,
     executor: &mut Executor,
@@ -81,7 +83,7 @@ fn announce(server: &Server, snapshot: &Snapshot<'_>, to_disk: bool) {
     });
 }
 
-/// Databases to be emptied.
+/// The databases to be emptied.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Which {
     Seen,
@@ -114,20 +116,20 @@ impl<'a> Installer<'a> {
             .locks
             .hold(What::Snapshot, &self.settings.dir, &self.settings.dbfilename)
             .map_err(failed)?;
-        // What has come is here: if the link breaks, that is found when what has been loaded is to go on.
+        // The snapshot is complete. A broken link is noticed later, when the stream is to continue.
         let mut sign = || match snapshot.give_sign() {
             Err(Ended::Superseded) => Err(Ended::Superseded),
             _ => Ok(()),
         };
         let quiet = self.begin_loading(&mut sign)?;
-        // Whatever becomes of this, the data that are about to be dropped are on no disk any more but in this file.
+        // From here on, this file is the only copy of the data on disk.
         received.install(&target).map_err(failed)?;
         let mut file = Watched { inner: BufReader::new(file), snapshot };
         let is_wanted =
             !self.settings.rdb_del_sync_files || !self.settings.save.is_empty() || self.settings.appendonly;
         let db = self.replace(quiet, &mut file, (Some(len), is_wanted))?;
         if !is_wanted {
-            let _ = std::fs::remove_file(&target); // it was never asked for
+            let _ = std::fs::remove_file(&target); // no setting asks for it
         }
         Ok(db)
     }
@@ -145,7 +147,7 @@ impl<'a> Installer<'a> {
         Ok(quiet)
     }
 
-    /// Has all clients wait, unless this link is not wanted any more: nobody follows somebody else from here on.
+    /// Begins LOADING, unless this link is no longer wanted. From here on the target cannot change.
     fn have_all_wait(&mut self) -> Result<(), Ended> {
         let (server, keyspace) = (self.server, &self.server.keyspace);
         keyspace.enter(&mut self.executor.ctx);
@@ -160,7 +162,8 @@ impl<'a> Installer<'a> {
         if is_wanted { Ok(()) } else { Err(Ended::Superseded) }
     }
 
-    /// Drops the data and loads others in their place, `len` bytes if that is known, which are on disk or are not.
+    /// Replaces the data by those of `input`, of `len` bytes if known. `is_on_disk`: they stay on disk as
+    /// well.
     fn replace(
         &mut self,
         quiet: Quiet<'_>,
@@ -180,8 +183,8 @@ impl<'a> Installer<'a> {
         self.server.log.notice("MASTER <-> REPLICA sync: Loading DB in memory");
         let loaded = self.load(input, len, Target::Visible);
         if loaded.is_err() {
-            self.empty(); // half of the data are not the data
-            // Nor can anybody go on from here with what others had of them.
+            self.empty(); // partial data are unusable
+            // Our own replicas cannot continue from here either.
             self.server.replication.stream().give_up();
         }
         let db = loaded.map(|loaded| {
@@ -198,7 +201,7 @@ impl<'a> Installer<'a> {
         db
     }
 
-    /// Loads beside the present data and swaps the two.
+    /// Loads beside the present data, and swaps.
     fn beside(mut self, snapshot: &mut Snapshot<'_>) -> Result<u32, Ended> {
         let link = &self.server.replication.link;
         let is_same = self.server.replication.stream().history.id == self.new.history.id;
@@ -211,7 +214,7 @@ impl<'a> Installer<'a> {
         let len = snapshot.len();
         let loaded = self.load(snapshot, len, Target::Hidden);
         let swapped = loaded.and_then(|loaded| self.swap(loaded, snapshot)).map_err(|ended| match ended {
-            Ended::Garbled(reason) => Ended::Broken(reason), // the present data are what they were
+            Ended::Garbled(reason) => Ended::Broken(reason), // the present data are unchanged
             other => other,
         });
         if swapped.is_err() {
@@ -262,7 +265,7 @@ impl<'a> Installer<'a> {
         if is_wanted { Ok(db) } else { Err(Ended::Superseded) }
     }
 
-    /// The data are those of the new history from now on.
+    /// Marks the data as those of the new history.
     fn begin_history(&self, db: u32) {
         let replication = &self.server.replication;
         replication.stream().restart(self.new.history.clone(), self.new.offset);
@@ -287,7 +290,8 @@ impl<'a> Installer<'a> {
         Ok(loaded)
     }
 
-    /// Serves those who wait for what has been loaded: as `swapdb` does it, of which they could not tell.
+    /// Serves the clients that wait for keys which are there now. `swapdb` serves them too, so they cannot
+    /// see a difference.
     fn wake_waiters(&mut self) {
         let keyspace = &self.server.keyspace;
         keyspace.enter(&mut self.executor.ctx);
@@ -298,7 +302,7 @@ impl<'a> Installer<'a> {
         keyspace.leave(&mut self.executor.ctx);
     }
 
-    /// Drops the data, unless this link is not wanted any more.
+    /// Drops the data, unless this link is no longer wanted.
     fn empty(&mut self) -> bool {
         let databases = self.server.keyspace.databases();
         let is_wanted = self.flush(0..databases, Which::Seen);
@@ -314,7 +318,7 @@ impl<'a> Installer<'a> {
         self.flush(hidden.collect::<Vec<_>>().into_iter(), Which::Hidden);
     }
 
-    /// Empties databases: those that clients see only if this link is wanted still.
+    /// Empties databases; visible databases only if this link is still wanted.
     fn flush(&mut self, databases: impl Iterator<Item = usize>, which: Which) -> bool {
         let (server, keyspace) = (self.server, &self.server.keyspace);
         keyspace.enter(&mut self.executor.ctx);
@@ -343,7 +347,7 @@ fn is_empty(server: &Server, ctx: &mut ThreadContext) -> bool {
     is_empty
 }
 
-/// Goes over a file, its checksum included, before the data are dropped for it: what was damaged on its way costs a sync,
+/// Verifies a file, checksum included, before the data are dropped for it: damage in transfer costs a sync,
 /// not the data.
 fn look_through(
     server: &Server,
@@ -378,7 +382,7 @@ fn look_through(
             }
             _ => {}
         }
-        // A link that is broken does not keep what has come over it from being loaded.
+        // A broken link does not prevent the load of a complete snapshot.
         let sign = snapshot.give_sign();
         if server.stopping.load(Acquire) || matches!(sign, Err(Ended::Superseded)) {
             return Err(Ended::Superseded);
@@ -387,7 +391,7 @@ fn look_through(
     reader.expect_no_more().map_err(damaged)
 }
 
-/// Reads a file, and tells the primary now and then that we are alive.
+/// Reads a file, and sends the primary signs of life.
 struct Watched<'a, 'w, R> {
     inner: R,
     snapshot: &'a mut Snapshot<'w>,
@@ -395,19 +399,20 @@ struct Watched<'a, 'w, R> {
 
 impl<R: Read> Read for Watched<'_, '_, R> {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        // If the link is broken, that is found when what has been loaded is to go on.
+        // A broken link is noticed later, when the stream is to continue.
         let _ = self.snapshot.give_sign();
         self.inner.read(into)
     }
 }
 
-/// While this lives, nobody else writes to disk, or turns the log on or off. When it goes, nobody has to wait any more, and
-/// the log is what the settings say.
+/// Keeps other jobs from writing to disk, and from turning the append-only file on or off. On drop, LOADING
+/// ends, and the append-only file follows the settings.
 struct Quiet<'a>(&'a Arc<Server>);
 
 impl<'a> Quiet<'a> {
-    /// Waits until nobody else writes to disk any more, which a disk that hangs may keep from ending, and until an end of the server
-    /// that has begun is over, which saves what there is. `sign`: tells the primary that we are alive; its error ends the wait.
+    /// Waits until no other job writes to disk, although a disk may hang, and until an end of the server that
+    /// has begun is over, since it saves the present data. `sign` sends the primary a sign of life; its error
+    /// ends the wait.
     fn begin(
         server: &'a Arc<Server>,
         generation: u64,

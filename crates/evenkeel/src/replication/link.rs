@@ -1,14 +1,16 @@
-//! A replica's link to its primary: whom to follow, the thread that does it, and what others may know of it.
+//! A replica's link to its primary: the target, the thread that follows it, and the state that other threads
+//! see.
 //!
-//! One thread, which begins with the first REPLICAOF, connects, introduces this server ([`super::handshake`]), takes over the
-//! data ([`super::receive`], [`super::install`]) unless the stream can go on where it was, and runs the stream
-//! ([`super::apply`]). When that ends, for whatever reason, it begins again: at once if the link had stood, else after a
-//! second. It knows no state that outlives a connection but the [`Position`] in the stream, which is that of the data.
+//! A single thread starts with the first REPLICAOF. It connects, introduces this server
+//! ([`super::handshake`]), takes over the data ([`super::receive`], [`super::install`]) unless the stream can
+//! continue, and runs the stream ([`super::apply`]). When the connection ends, the thread tries again: at
+//! once if the link was established, otherwise after a second. Only the [`Position`] in the stream, which is
+//! that of the data, outlives a connection.
 //!
-//! **Who the server follows changes behind the closed gate** ([`change`]), together with everything that depends on it:
-//! whether clients may write, whether expired keys are removed, where the stream comes from. `generation` goes up with
-//! each such change, and whatever the thread does for another generation than the present one has no effect any more. The
-//! change takes its time, so a target says which generation it is of: the former one is never followed under a new number.
+//! **The target changes while the gate is closed** ([`change`]), together with everything that depends on it:
+//! whether clients may write, whether expired keys are removed, where the stream comes from. Each change
+//! increments `generation`, and work of the thread for another generation has no effect any more. The change
+//! takes time, so a target carries its generation: the former target is never followed under a new number.
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,37 +39,39 @@ use evenkeel_runtime::random::random_hex;
 /// Bytes received at a time.
 pub(super) const ROOM: usize = 256 * 1024;
 
-/// How long to wait before connecting again.
+/// Delay before the next connection.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// So many links in a row that did not stand as long, and brought nothing, are tried again at once.
+/// Short links in a row without progress after which the next attempt is delayed. A link is short if it
+/// lasted less than [`PAUSE`].
 const VAIN_MAX: u64 = 10;
 
-/// So many that did not stand as long, but got on, and how long before the next one: a bad line cuts again and again, and who
-/// waits meanwhile may lack too much.
+/// Short links in a row, with or without progress, after which each attempt is delayed by
+/// [`RECONNECT_DELAY`]. A bad line breaks often, and a replica that waits for long may fall too far behind.
 const SHORT_MAX: u64 = 50;
 const RECONNECT_DELAY: Duration = Duration::from_millis(5);
 
-/// How often the primary is told how far we are.
+/// Interval of acknowledgements.
 const ACK_EVERY: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether what the primary has asked for is on disk.
+/// Interval of checks whether the offset that the primary asked for is on disk.
 const SYNC_LOOK: Duration = Duration::from_millis(10);
 
-/// How long what is logged may take into the stream: some milliseconds, unless the machine is very busy.
+/// Longest wait for journal records to reach the stream. It takes milliseconds, unless the machine is very
+/// busy.
 pub(super) const LOG_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How often the thread looks whether the server ends when it has nothing to do.
+/// Longest interval at which an idle thread checks whether the server ends.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
 
-/// Another server, as REPLICAOF names it.
+/// The address of another server, as REPLICAOF gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) host: String,
     pub(crate) port: u16,
 }
 
-/// A point in a stream: its name, and how many bytes of it there were.
+/// A position in a stream: the history's name, and the number of bytes so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) id: String,
@@ -77,12 +81,12 @@ pub(crate) struct Position {
 }
 
 impl Position {
-    /// As the append-only file has it, behind its last command.
+    /// The line of the append-only file, behind its last command, that has the position.
     pub(crate) fn note(&self) -> String {
         format!("{NOTE}{}:{}:{}", self.id, self.offset, self.db)
     }
 
-    /// What a line of an append-only file says, if it is one of these. It begins with its `#`.
+    /// Parses a line of an append-only file, with its `#`. Returns `None` if it has no position.
     pub(crate) fn from_note(line: &[u8]) -> Option<Position> {
         let text = std::str::from_utf8(line).ok()?.strip_prefix('#')?.strip_prefix(NOTE)?;
         let mut parts = text.split(':');
@@ -91,21 +95,21 @@ impl Position {
         (parts.next().is_none() && offset <= OFFSET_MAX).then_some(Position { id, offset, db })
     }
 
-    /// Whether a stream can go on there, on this server.
+    /// Whether a stream can continue there on this server.
     fn is_possible(&self, server: &Server) -> bool {
         let has_database = (self.db as usize) < server.keyspace.databases();
         handshake::is_id(&self.id) && self.offset <= OFFSET_MAX && has_database
     }
 }
 
-/// The highest offset at which a replica takes up a stream. Offsets are told as numbers with a sign, and have to stay below the greatest
-/// of these however long the stream goes on: 4 EiB more are never sent.
+/// The highest offset at which a replica accepts a stream. Offsets are sent as signed numbers, and must stay
+/// below the largest of these for the life of the stream: 4 EiB more are never sent.
 pub(crate) const OFFSET_MAX: u64 = 1 << 62;
 
-/// How a note of a position begins.
+/// The prefix of a position in the append-only file.
 const NOTE: &str = "REPL:";
 
-/// What the link is doing.
+/// The state of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Phase {
@@ -119,7 +123,7 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    /// As ROLE calls it.
+    /// The name in the reply to ROLE.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Phase::None => "none",
@@ -137,49 +141,50 @@ impl Phase {
     }
 }
 
-/// For INFO.
+/// Metrics for INFO.
 #[derive(Default)]
 pub(crate) struct Figures {
-    /// When something was heard from the primary; zero: never.
+    /// The time of the last bytes from the primary; zero: none.
     pub(crate) heard_ms: AtomicU64,
-    /// Since when the link does not stand; zero: it never has.
+    /// Since when the link has been down; zero: it has never been up.
     pub(crate) down_since_ms: AtomicU64,
     pub(crate) bytes_in: AtomicU64,
     pub(crate) bytes_out: AtomicU64,
-    /// Of the snapshot that is being received; zero: not known.
+    /// Size and received bytes of the present snapshot; zero: unknown.
     pub(crate) transfer_total: AtomicI64,
     pub(crate) transfer_read: AtomicI64,
-    /// Bytes of the stream that have arrived.
+    /// Bytes of the stream received so far.
     pub(crate) read_offset: AtomicU64,
     /// Commands of the stream that could not be run.
     pub(crate) failed: AtomicU64,
-    /// Full syncs and partial ones that have gone well.
+    /// Successful full and partial syncs.
     pub(crate) full_syncs: AtomicU64,
     pub(crate) partial_syncs: AtomicU64,
 }
 
-/// See the module's text.
+/// The link, as other threads see it.
 pub(crate) struct PrimaryLink {
     wanted: Mutex<Wanted>,
     changed: Condvar,
-    /// Held by who puts into force what clients may do on a replica.
+    /// Held while the permissions of clients on a replica are updated.
     following: Mutex<()>,
-    /// Goes up under the lock of what is wanted.
+    /// Incremented under the lock of `wanted`.
     generation: AtomicU64,
-    /// The primary's number among the clients, while the link stands.
+    /// The primary's id among the clients, while the link is up.
     client: Mutex<Option<u64>>,
     phase: AtomicU8,
     has_thread: AtomicBool,
-    /// The data are those of the stream's history at its offset, so that a primary of that history may go on from there.
+    /// Whether the data are those of the stream's history at its offset, so that a primary of that history
+    /// can continue from there.
     has_position: AtomicBool,
-    /// The database that is selected at the stream's offset.
+    /// The database selected at the stream's offset.
     db: AtomicU32,
-    /// Another data set is being loaded while the present one is served.
+    /// Whether another data set is being loaded while the present data are served.
     pub(super) loads_beside: AtomicBool,
     pub(crate) figures: Figures,
 }
 
-/// Whom to follow, and since which generation.
+/// The target, and the generation from which on it is followed.
 #[derive(Default)]
 struct Wanted {
     target: Option<Target>,
@@ -219,44 +224,44 @@ impl PrimaryLink {
         self.loads_beside.load(Relaxed)
     }
 
-    /// Which of the server's links the present one is. Changes behind the closed gate only.
+    /// The number of the present link. Changes only while the gate is closed.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Acquire)
     }
 
-    /// The stream has been run up to its end, where this database is selected.
+    /// Records that the stream has been run up to its end, where `db` is selected.
     pub(super) fn note_applied(&self, db: u32) {
         self.db.store(db, Relaxed);
     }
 
-    /// The data are, or are not, those of the stream's history.
+    /// Records whether the data are those of the stream's history.
     pub(super) fn note_position(&self, is_there: bool, db: u32) {
         self.db.store(db, Relaxed);
         self.has_position.store(is_there, Release);
     }
 
-    /// The database that is selected at the stream's offset, whether or not a primary of its history may go on from there.
+    /// The database selected at the stream's offset, whether or not a primary can continue from there.
     pub(super) fn db(&self) -> u32 {
         self.db.load(Relaxed)
     }
 
-    /// Where in the stream a replica's data are. At rest only behind the closed gate.
+    /// The position of a replica's data in the stream. Stable only while the gate is closed.
     pub(crate) fn position(&self, server: &Server) -> Option<Position> {
         let stream = server.replication.stream();
         let is_there = self.has_position.load(Acquire);
         is_there.then(|| Position { id: stream.history.id.clone(), offset: stream.offset(), db: self.db() })
     }
 
-    /// The link stands, and the primary is among the clients.
+    /// Marks the link as up, and adds the primary to the clients.
     fn stand(&self, server: &Server, conn: &PrimaryConnection, generation: u64) -> Result<(), Ended> {
         let mut client = self.client.lock();
-        conn.check()?; // under the lock, so that whoever gives the link another end strikes what is listed
+        conn.check()?; // under the lock, so a thread that ends the link removes the client
         server.clients.add(conn.client.clone());
         *client = Some(conn.client.id);
         self.reach(server, generation, Phase::Connected)
     }
 
-    /// These clients have been killed: if the primary is one of them, the link does not stand from now on, although its
+    /// Handles killed clients: if the primary is among them, the link is down from now on, although its
     /// thread may notice only later.
     pub(crate) fn note_killed(&self, server: &Server, clients: &[Arc<ClientInfo>]) {
         let client = self.client.lock();
@@ -271,7 +276,7 @@ impl PrimaryLink {
         }
     }
 
-    /// Does something for the link of this generation, if that is wanted still, and then before it is not.
+    /// Calls `f` for the link of this generation, under a lock that keeps the generation from changing.
     fn for_generation(&self, generation: u64, f: impl FnOnce()) -> Result<(), Ended> {
         let _wanted = self.wanted.lock();
         if self.generation() != generation {
@@ -281,7 +286,7 @@ impl PrimaryLink {
         Ok(())
     }
 
-    /// The link of this generation is so far.
+    /// Sets the phase of the link of this generation.
     fn reach(&self, server: &Server, generation: u64, phase: Phase) -> Result<(), Ended> {
         self.for_generation(generation, || self.set_phase(server, phase))
     }
@@ -295,10 +300,10 @@ impl PrimaryLink {
     }
 }
 
-/// Refuses what clients may not do on a replica, as the settings say.
+/// Sets the blockers for clients of a replica, as the settings say.
 pub(crate) fn follow_settings(server: &Server) {
     let (replication, blockers) = (&server.replication, &server.persist.blockers);
-    // Of two threads, the one that comes last has seen all that the other one has.
+    // Serialised by this lock: the last thread sees all changes.
     let _turn = replication.link.following.lock();
     let settings = server.settings();
     let is_replica = replication.is_replica();
@@ -307,7 +312,7 @@ pub(crate) fn follow_settings(server: &Server) {
     blockers.set(STALE, is_stale && !settings.replica_serve_stale_data);
 }
 
-/// Makes this server follow another one, or none. Everything is held.
+/// Makes this server a replica of `target`, or a primary. The caller holds all locks.
 pub(crate) fn change(server: &Arc<Server>, guard: &mut SlotGuard<'_>, target: Option<Target>) {
     assert!(guard.holds_all(), "who may write changes at one moment");
     let (replication, link) = (&server.replication, &server.replication.link);
@@ -322,9 +327,10 @@ pub(crate) fn change(server: &Arc<Server>, guard: &mut SlotGuard<'_>, target: Op
             guard.hide_expired(true);
             replication.set_replica(true);
             replication.leave_log(guard);
-            // The position is that of the data, and what clients wrote last may still be on its way into the stream.
+            // The position is that of the data, and the last writes of clients may still be on their way into
+            // the stream.
             let is_whole = replication.wait_for_end_of_log(LOG_PATIENCE);
-            // Whoever followed us until now may be the one to go on with. Its stream selects a database first.
+            // The target may be a former replica that continues our stream. Its stream begins with a SELECT.
             link.note_position(is_whole && replication.stream().backlog().is_some(), 0);
         }
         (None, true) => promote(server, guard),
@@ -334,14 +340,15 @@ pub(crate) fn change(server: &Arc<Server>, guard: &mut SlotGuard<'_>, target: Op
     link.figures.heard_ms.store(0, Relaxed);
     link.set_phase(server, phase);
     if phase == Phase::None {
-        link.figures.down_since_ms.store(0, Relaxed); // the next link has not been there yet
+        link.figures.down_since_ms.store(0, Relaxed); // there is no link that could be down
     }
     *link.wanted.lock() = Wanted { target, generation };
     link.changed.notify_all();
     replication.follow(server, &server.settings());
 }
 
-/// CONFIG GET and REWRITE tell of it; and which of two servers the kernel should end first.
+/// Stores the target in the settings, for CONFIG GET and CONFIG REWRITE, and adjusts the OOM score to the
+/// role.
 pub(crate) fn remember(server: &Server, target: Option<Target>) {
     let primary = target.map(|Target { host, port }| Primary { host, port });
     let changed =
@@ -352,9 +359,9 @@ pub(crate) fn remember(server: &Server, target: Option<Target>) {
     }
 }
 
-/// The history goes on under a name of its own: others may do so under the former one.
+/// Continues the history under a new name, since other servers may continue it under the former name.
 fn promote(server: &Arc<Server>, guard: &mut SlotGuard<'_>) {
-    // Where it was a primary until a moment ago, and the stream had no time to become whole.
+    // The server may have been a primary a moment ago, with a stream that is not complete yet.
     let is_whole = server.replication.wait_for_end_of_log(LOG_PATIENCE);
     let mut stream = server.replication.stream();
     if !is_whole {
@@ -372,7 +379,7 @@ fn promote(server: &Arc<Server>, guard: &mut SlotGuard<'_>) {
     guard.hide_expired(false);
     server.replication.set_replica(false);
     server.replication.link.note_position(false, 0);
-    // Whatever there is, is the data from now on.
+    // The present data, complete or not, are the data from now on.
     server.persist.is_incomplete.store(false, Release);
     if is_kept {
         server.replication.follow_log(guard);
@@ -382,13 +389,13 @@ fn promote(server: &Arc<Server>, guard: &mut SlotGuard<'_>) {
     }
 }
 
-/// Follows whom the settings name, before there are data. The thread begins later, when they have been loaded.
+/// Follows the primary in the settings, before any data are loaded. The thread starts later, after the load.
 pub(crate) fn follow_at_start(server: &Arc<Server>) {
     let Some(Primary { host, port }) = server.settings().replicaof.clone() else { return };
     rewrite::with_all_held(server, |guard| change(server, guard, Some(Target { host, port })));
 }
 
-/// What has been loaded from disk is at this position of a stream: a replica goes on there.
+/// Sets the position of the data loaded from disk, from which a replica continues.
 pub(crate) fn note_loaded(server: &Server, position: Option<Position>) {
     if let Some(Position { id, offset, db }) = position.filter(|position| position.is_possible(server))
         && server.replication.is_replica()
@@ -398,8 +405,8 @@ pub(crate) fn note_loaded(server: &Server, position: Option<Position>) {
     }
 }
 
-/// What is about to be loaded from disk is this primary's own, at this point of its stream: it goes on there under a new name,
-/// and replicas that have no more need no snapshot.
+/// Continues the stream of a primary's own data, which are about to be loaded, at this position under a new
+/// name. Replicas that have no more than these need no snapshot.
 pub(crate) fn go_on_as_primary(server: &Arc<Server>, position: Option<Position>) {
     let Some(Position { id, offset, .. }) = position.filter(|position| position.is_possible(server)) else {
         return;
@@ -413,18 +420,18 @@ pub(crate) fn go_on_as_primary(server: &Arc<Server>, position: Option<Position>)
     }
 }
 
-/// Has the thread begin, if it has not.
+/// Starts the thread, if it does not run, or wakes it.
 pub(crate) fn begin(server: &Arc<Server>) {
     let link = &server.replication.link;
     link.changed.notify_all(); // it may be asleep
     if !link.has_thread.swap(true, AcqRel) {
         let on_thread = server.clone();
-        // It runs the code of libraries.
+        // It runs the code of function libraries.
         let thread = std::thread::Builder::new().name("primary-link".into()).stack_size(STACK_LEN);
         let spawned = thread.spawn(move || {
             evenkeel_store::memory::register_thread();
             let log = on_thread.log.clone();
-            // It has the stream half run, and nobody else would ever run the rest.
+            // The stream is half run, and no other thread would run the rest.
             if catch_unwind(AssertUnwindSafe(|| Follower::new(on_thread).run())).is_err() {
                 log.warning("The thread of the link to the master failed. Exiting.");
                 log.flush();
@@ -438,7 +445,7 @@ pub(crate) fn begin(server: &Arc<Server>) {
     }
 }
 
-/// Ends the waits of all clients: what they wait for are writes, or to make some.
+/// Ends the waits of all clients: they wait for writes, or in order to write.
 pub(crate) fn end_waits(server: &Server) {
     for client in server.clients.list() {
         let blocked = client.wait.lock().upgrade();
@@ -448,11 +455,11 @@ pub(crate) fn end_waits(server: &Server) {
     }
 }
 
-/// The thread.
+/// The state of the thread.
 struct Follower {
     server: Arc<Server>,
     applier: Applier,
-    /// The last attempt led to a link.
+    /// Whether the last attempt established the link.
     has_stood: bool,
 }
 
@@ -464,15 +471,15 @@ impl Follower {
     fn run(mut self) {
         let server = self.server.clone();
         let link = &server.replication.link;
-        // Of the last ones in a row, how many did not stand for long, and how many of those brought nothing.
+        // Short links in a row, and how many of them made no progress.
         let (mut short, mut vain) = (0_u64, 0_u64);
         while let Some((target, generation)) = self.await_target() {
             let (began, full_syncs) = (Instant::now(), link.figures.full_syncs.load(Relaxed));
             let offset = || server.replication.stream().offset();
             let before = offset();
             let Err(ended) = self.attempt(&target, generation);
-            // One that stood is tried again at once, unless it has cost the primary a snapshot, or has brought nothing again and
-            // again: the primary takes it only to drop it, perhaps.
+            // A link that was up is tried again at once, unless it cost the primary a snapshot, or again and
+            // again made no progress: the primary may accept it only to drop it.
             let was_full = link.figures.full_syncs.load(Relaxed) != full_syncs;
             let was_short = began.elapsed() < PAUSE;
             (short, vain) = match (was_short, offset() == before) {
@@ -501,7 +508,7 @@ impl Follower {
         }
     }
 
-    /// Whom to follow, once there is somebody. `None`: the server ends.
+    /// Waits for a target. `None`: the server ends.
     fn await_target(&self) -> Option<(Target, u64)> {
         let (link, failover) = (&self.server.replication.link, &self.server.replication.failover);
         let mut wanted = link.wanted.lock();
@@ -531,11 +538,11 @@ impl Follower {
 
     fn forget_position(&self, generation: u64) {
         let link = &self.server.replication.link;
-        // Where it is not wanted any more, its position has been seen to.
+        // For a newer generation, `change` has set the position.
         let _ = link.for_generation(generation, || link.note_position(false, 0));
     }
 
-    /// Connects and follows, until that ends.
+    /// Connects and follows, until the connection ends.
     fn attempt(&mut self, target: &Target, generation: u64) -> Result<Infallible, Ended> {
         let server = self.server.clone();
         let (link, log) = (&server.replication.link, &server.log);
@@ -545,7 +552,7 @@ impl Follower {
         let mut conn = PrimaryConnection::connect(&server, target, generation)?;
         log.notice("MASTER <-> REPLICA sync started");
         link.reach(&server, generation, Phase::Handshake)?;
-        // Of a server that was a primary until now, what its clients have written is still on its way into the stream.
+        // On a former primary, the last writes of its clients are still on their way into the stream.
         if !server.replication.wait_for_end_of_log(LOG_PATIENCE) {
             return Err(Ended::broken("The replication stream of the local writes is not complete yet"));
         }
@@ -576,7 +583,7 @@ impl Follower {
         ended
     }
 
-    /// The stream goes on where it was.
+    /// Continues the stream at its position.
     fn go_on(
         &mut self,
         conn: &PrimaryConnection,
@@ -585,20 +592,21 @@ impl Follower {
     ) -> Result<(), Ended> {
         let server = &self.server;
         let mut stream = server.replication.stream();
-        conn.check()?; // under the lock under which a server that becomes a primary names its stream
+        conn.check()?; // under the lock under which a promoted server renames its stream
         if let Some(id) = id.filter(|id| *id != stream.history.id) {
             server.log.notice(format!("Master replication ID changed to {id}"));
             stream.rename(id);
         }
         drop(stream);
-        server.replication.replica_inbox.nudge(); // those behind are to learn the name
+        server.replication.replica_inbox.nudge(); // our replicas must learn the name
         server.replication.link.figures.partial_syncs.fetch_add(1, Relaxed);
         server.log.notice("Successful partial resynchronization with master.");
         self.applier.begin(conn.client.clone(), position.db);
         Ok(())
     }
 
-    /// Replaces the data by those of the primary. `point`: the name of its stream, and where in it its snapshot is.
+    /// Replaces the data by a snapshot of the primary. `point`: the history's name and the offset of the
+    /// snapshot.
     fn take_over(
         &mut self,
         conn: &mut PrimaryConnection,
@@ -618,7 +626,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Tells the primary how many bytes of the stream have been run, and how many are on disk; returns both.
+    /// Sends the primary the offset that has been run and the offset that is on disk. Returns both.
     fn acknowledge(&mut self, conn: &mut PrimaryConnection) -> Result<(u64, Option<u64>), Ended> {
         let offset = self.server.replication.stream().offset();
         self.applier.note_point(offset);
@@ -630,7 +638,7 @@ impl Follower {
         Ok((offset, synced))
     }
 
-    /// Whether more of the log waits for the disk than may.
+    /// Whether the unread journal exceeds its limit.
     fn is_crowded(&self) -> bool {
         let (server, aof) = (&self.server, &self.server.persist.aof);
         let limit = || server.settings().appendonly_buffer_limit;
@@ -643,7 +651,7 @@ impl Follower {
     fn follow(&mut self, conn: &mut PrimaryConnection, generation: u64) -> Result<Infallible, Ended> {
         let server = self.server.clone();
         let mut next_ack = Instant::now();
-        // What the primary has asked for last, and has not been told to be on disk.
+        // The last offset that the primary asked for and that has not been reported as on disk.
         let mut owed = None;
         let offset = server.replication.stream().offset();
         server.replication.link.figures.read_offset.store(offset, Relaxed);
@@ -653,13 +661,14 @@ impl Follower {
             if is_asked || is_synced || Instant::now() >= next_ack {
                 next_ack = Instant::now() + ACK_EVERY;
                 let (offset, synced) = self.acknowledge(conn)?;
-                // Where the disk is not synced within a second, the next word says so.
+                // If the disk takes longer than a second, the next acknowledgement reports it.
                 owed = (is_asked && synced.is_some_and(|synced| synced < offset)).then_some(offset);
                 server.keyspace.tidy(&mut self.applier.executor.ctx);
             }
             let patience = next_ack.saturating_duration_since(Instant::now());
             let patience = if owed.is_some() { patience.min(SYNC_LOOK) } else { patience };
-            // What the disk cannot take up must not fill the memory: the primary keeps it, as for any replica that is slow.
+            // Bytes that the disk cannot take must not fill the memory: the primary keeps them, as for any
+            // slow replica.
             if self.is_crowded() {
                 conn.check()?;
                 std::thread::sleep(patience.min(LOOK));
@@ -682,7 +691,7 @@ mod tests {
     use super::*;
     use crate::testing::live::Live;
 
-    /// The link's thread may be kept by a disk, and writes wait until a failover has ended.
+    /// The link's thread may be blocked by a disk, while writes wait for the end of a failover.
     #[test]
     fn a_failover_whose_time_is_up_ends_without_the_link_s_thread() {
         let live = Live::start(1, &[]);
@@ -697,7 +706,7 @@ mod tests {
         assert!(!live.connect().run("SET k v").is_error());
     }
 
-    /// Line ends alone are no commands: what comes of them is dropped, and counts as bytes of the stream.
+    /// Line ends alone are no commands: they are dropped, and count as bytes of the stream.
     #[test]
     fn a_primary_that_sends_nothing_but_line_ends_fills_no_memory() {
         let live = Live::start(1, &[]);
@@ -717,7 +726,7 @@ mod tests {
         live.stop();
     }
 
-    /// What was written last is on its way into the stream when the server is told to follow somebody.
+    /// The last writes are on their way into the stream when the server is made a replica.
     #[test]
     fn who_becomes_a_replica_is_where_its_data_are() {
         let live = Live::start(1, &[]);

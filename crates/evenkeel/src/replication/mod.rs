@@ -1,13 +1,15 @@
-//! Replication: this server's place among those that hold the same data, and the stream of writes that they share.
+//! Replication: the role of this server, and the stream of writes that it shares with other servers.
 //!
-//! A stream is a sequence of bytes: Redis commands, each of which has an offset, under the name of a history. Whoever has
-//! all of a history up to an offset holds the same data as anybody else who has. A primary makes the stream of its log
-//! ([`evenkeel_store::journal`]); a replica gets it over its link and passes it on, byte by byte, to replicas of its own. So a
-//! replica that becomes a primary goes on with the same offsets under a new name, and remembers under which name, and how
-//! far, its history was somebody else's ([`History::branch`]).
+//! A stream is a sequence of bytes: Redis commands, each of which has an offset, under the name of a history.
+//! Servers that have all of a history up to the same offset hold the same data. A primary makes the stream
+//! from its journal ([`evenkeel_store::journal`]). A replica receives it over its link, and passes it on
+//! unchanged to replicas of its own. So a replica that becomes a primary continues with the same offsets
+//! under a new name, and remembers the former name and the offset up to which it is valid
+//! ([`History::branch`]).
 //!
-//! [`State`] is what both halves share: [`Stream`] under one lock, which is held by whoever appends or sends, never for
-//! longer than one system call that does not wait. No serving thread takes it on the path of a command.
+//! [`State`] is shared by both halves. It has the [`Stream`] under a lock, which a thread holds to append or
+//! send, and never for longer than one system call that does not block. No serving thread takes the lock on
+//! the path of a command.
 
 mod addresses;
 mod apply;
@@ -47,44 +49,48 @@ use replica_inbox::ReplicaInbox;
 use replicas::Replicas;
 use spill_file::SpillFile;
 
-/// Longest that somebody waits who asks for the stream's offset, and how often it is looked at.
+/// Longest wait of a client that asks for the stream's offset, and the poll interval.
 const CATCH_UP_MAX: Duration = Duration::from_millis(10);
 const CATCH_UP_LOOK: Duration = Duration::from_micros(50);
 
 /// No full sync is beginning.
 const NEVER: u64 = u64::MAX;
 
-/// See the module's text.
+/// The state of replication, shared by all threads.
 pub(crate) struct State {
     stream: Mutex<Stream>,
     is_replica: AtomicBool,
-    /// To the primary, where there is one.
+    /// The link to the primary, if there is one.
     pub(crate) link: PrimaryLink,
     pub(crate) failover: Failover,
     pub(crate) replicas: Replicas,
     pub(crate) replica_inbox: ReplicaInbox,
-    /// For whoever of this module needs everything held.
+    /// The context for threads of this module that need all locks.
     ctx: Mutex<ThreadContext>,
-    /// Set once the stream that this server makes has ended for good.
+    /// The end of this server's own stream, once it has ended.
     end: Mutex<Option<End>>,
-    /// The stream is made of the log, by a reader that lies here until the feeding thread takes it, and at this place of the
-    /// log.
+    /// Whether the stream is made from the journal. The reader stays here until the replication thread takes
+    /// it; `place` is its place in the journal.
     reading: Reading,
     reader: Mutex<Option<Reader>>,
     place: AtomicUsize,
-    /// The last record that is in the snapshot of the full sync that has just begun, or [`NEVER`].
+    /// The last record in the snapshot of the full sync that has just begun, or [`NEVER`].
     sync_behind: AtomicU64,
-    /// The offset at which it begins, where the stream is not made of the log, or [`NEVER`].
+    /// The offset of the full sync's snapshot, if the stream is not made from the journal, or [`NEVER`].
     sync_at: AtomicU64,
-    /// Somebody waits for replicas to have the log up to this record.
+    /// The last record that a client waits for replicas to have.
     acks_wanted: AtomicU64,
     wants_acks: AtomicBool,
     pub(crate) figures: Figures,
 }
 
-/// Whether the stream is made of the log: not at all, from what is written, or from what was written before the reader was
-/// dismissed, until it has read that. Who holds everything begins it and dismisses the reader, and only then says so here,
-/// since the feeding thread may end the reader at that moment; only that thread says that it has ended.
+/// Whether the stream is made from the journal:
+/// - `NONE`: it is not.
+/// - `GOES_ON`: it is.
+/// - `ENDS`: the reader has been dismissed, and reads the records from before that.
+///
+/// A thread that holds all locks begins and dismisses the reader. It sets `ENDS` only after the dismissal,
+/// since the replication thread may end the reader at that moment. Only the replication thread sets `NONE`.
 #[derive(Default)]
 struct Reading(AtomicU8);
 
@@ -110,7 +116,7 @@ impl Reading {
     }
 }
 
-/// For INFO. CONFIG RESETSTAT resets what counts, and not what is.
+/// Metrics for INFO. CONFIG RESETSTAT resets counters, but not gauges.
 #[derive(Default)]
 pub(crate) struct Figures {
     pub(crate) full: AtomicU64,
@@ -118,14 +124,14 @@ pub(crate) struct Figures {
     pub(crate) partial_refused: AtomicU64,
     /// Bytes sent to replicas.
     pub(crate) sent: AtomicU64,
-    /// Bytes of memory of the stream that are kept only until some replica has them.
+    /// Memory of the stream that is kept only until some replica has it, in bytes.
     pub(crate) beyond: AtomicU64,
-    /// Bytes of the stream that are on disk until a replica has them.
+    /// Bytes of the stream on disk, kept until a replica has them.
     pub(crate) on_disk: AtomicU64,
-    /// Bytes of snapshots that are being sent: in memory, and on disk for those who are slower than others.
+    /// Bytes of snapshots that are being sent: in memory, and on disk for slower replicas.
     pub(crate) in_pipes: AtomicU64,
     pub(crate) spilled: AtomicU64,
-    /// Full syncs whose snapshot is being taken, or has yet to be sent to the end.
+    /// Full syncs whose snapshot is being taken, or not yet sent to the end.
     pub(crate) syncing: AtomicU64,
 }
 
@@ -137,19 +143,19 @@ impl Figures {
     }
 }
 
-/// Where the log and the stream meet: whoever has the log up to this record has the data of this position.
+/// A point at which journal and stream meet: the data up to this record are the data at this position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Point {
     pub(crate) record: u64,
     pub(crate) position: Position,
 }
 
-/// How the stream of a server ended that is about to stop.
+/// The end of the stream of a server that is about to stop.
 #[derive(Debug)]
 struct End {
-    /// Its last point; `None` if it lacks what was logged last, or is not kept.
+    /// The last point; `None` if the last records are missing, or the stream is not kept.
     point: Option<Point>,
-    /// Changes of the data up to then.
+    /// The count of data changes up to then.
     dirty: u64,
 }
 
@@ -158,33 +164,34 @@ struct End {
 pub(crate) struct History {
     /// Forty hexadecimal digits.
     pub(crate) id: String,
-    /// The name that the history had before, and how many bytes of it are the same.
+    /// The former name, and the number of bytes up to which it is valid.
     pub(crate) former: Option<(String, u64)>,
 }
 
 impl History {
-    /// One that nobody else has.
+    /// A new history.
     pub(crate) fn new() -> History {
         History::named(random_hex())
     }
 
-    /// Somebody else's.
+    /// The history of another server.
     pub(crate) fn named(id: String) -> History {
         History { id, former: None }
     }
 
-    /// Goes on under another name from this offset on. Who has no more than that of the history so far may follow.
+    /// Continues under another name from this offset on. A server that has no more of the former history can
+    /// follow.
     pub(crate) fn branch(&mut self, offset: u64, id: String) {
         self.former = Some((std::mem::replace(&mut self.id, id), offset));
     }
 
-    /// Whether the first so many bytes of the history of this name are those of this one.
+    /// Whether the first `bytes` bytes of the history `id` are those of this history.
     pub(crate) fn includes(&self, id: &[u8], bytes: u64) -> bool {
         let is = |name: &str| name.as_bytes().eq_ignore_ascii_case(id);
         is(&self.id) || self.former.as_ref().is_some_and(|(name, until)| is(name) && bytes <= *until)
     }
 
-    /// The former name as Redis shows it, and the number of the first byte that is not the same, counted from one.
+    /// The former name as Redis shows it, and the number of the first byte that differs, counted from one.
     pub(crate) fn second(&self) -> (String, i64) {
         match &self.former {
             Some((name, until)) => (name.clone(), i64::try_from(*until).map_or(i64::MAX, |until| until + 1)),
@@ -193,17 +200,17 @@ impl History {
     }
 }
 
-/// The stream so far: how it is called, how long it is, and its last stretch.
+/// The stream so far: its history, its length, and its last part.
 pub(crate) struct Stream {
     pub(crate) history: History,
-    /// Bytes so far. Equal to the backlog's end where there is one.
+    /// Bytes so far. Equal to the backlog's end, if there is a backlog.
     offset: u64,
     backlog: Option<Backlog>,
-    /// How often it has begun anew, or got another name: what replicas have been told of it is no longer so.
+    /// Incremented when the stream begins anew or is renamed, so that replicas must ask again.
     era: u64,
-    /// What lies before the backlog, and is needed for a full sync.
+    /// The bytes before the backlog, kept for full syncs.
     spill_file: Option<SpillFile>,
-    /// A replica is to come to its end: but for what is logged, nothing more is put in.
+    /// Whether the stream comes to rest, for a failover: only journal records are still appended.
     is_at_rest: bool,
 }
 
@@ -223,13 +230,13 @@ impl Stream {
         self.era
     }
 
-    /// The history goes on under another name. Replicas have to ask anew, to learn it.
+    /// Continues the history under another name. Replicas must reconnect to learn it.
     pub(crate) fn rename(&mut self, id: String) {
         self.history.branch(self.offset, id);
         self.era += 1;
     }
 
-    /// How many bytes there have been.
+    /// The number of bytes so far.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
@@ -238,21 +245,21 @@ impl Stream {
         self.backlog.as_ref()
     }
 
-    /// Bytes of memory of what is kept, with what the disk has not taken yet.
+    /// Memory of the kept bytes, including bytes that wait for the disk.
     pub(crate) fn memory(&self) -> u64 {
         self.backlog.as_ref().map_or(0, Backlog::memory)
             + self.spill_file.as_ref().map_or(0, SpillFile::memory)
     }
 
-    /// The offset of the first byte that is kept, in memory or on disk, if any are.
+    /// The offset of the first byte kept in memory or on disk, if any.
     pub(crate) fn start(&self) -> Option<u64> {
         let backlog = self.backlog.as_ref()?;
         let spill_file = self.spill_file.as_ref().filter(|spill_file| !spill_file.is_unused());
         Some(spill_file.map_or(backlog.start(), |spill_file| spill_file.start().min(backlog.start())))
     }
 
-    /// Keeps at most so many bytes of the backlog in memory, and has the rest written to disk; where there is no file for it, up to
-    /// `len_without` in memory, before that is an error.
+    /// Keeps at most `len` bytes of the backlog in memory, and has the rest written to disk. Without a file,
+    /// up to `len_without` bytes stay in memory before that is an error.
     fn spill_file(
         &mut self,
         len: u64,
@@ -267,7 +274,7 @@ impl Stream {
         };
         match spill_file.is_open() {
             Ok(true) => {}
-            Err(error) if !spill_file.is_unused() => return Err(error), // what it had is lost
+            Err(error) if !spill_file.is_unused() => return Err(error), // its bytes are lost
             _ if beyond.as_ref().is_none_or(|backlog| backlog.len() <= len_without) => return Ok(()),
             Ok(false) => {} // in memory, on its way to the disk
             Err(error) => return Err(error),
@@ -279,8 +286,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Lets go of all that is neither among the last `size` bytes nor needed by those who have still to be sent what comes from
-    /// these offsets on.
+    /// Frees the bytes that are neither among the last `size` bytes nor needed by a replica that reads at one
+    /// of the offsets `readers`.
     fn trim(&mut self, size: u64, readers: &[u64]) {
         let Some(backlog) = &mut self.backlog else { return };
         let needed = readers.iter().copied().min();
@@ -296,7 +303,7 @@ impl Stream {
         }
     }
 
-    /// What comes next. Where nothing is kept, it is only counted.
+    /// Appends bytes. Without a backlog they are only counted.
     pub(crate) fn append(&mut self, bytes: &[u8]) {
         if let Some(backlog) = &mut self.backlog {
             backlog.append(bytes);
@@ -304,7 +311,7 @@ impl Stream {
         self.offset += bytes.len() as u64;
     }
 
-    /// Keeps what comes from now on. What came before nobody can be sent, so it is another history.
+    /// Keeps the bytes from now on. Earlier bytes cannot be sent to any replica, so this is another history.
     pub(crate) fn keep(&mut self) {
         if self.backlog.is_none() {
             self.history = History::new();
@@ -312,7 +319,7 @@ impl Stream {
         }
     }
 
-    /// Keeps nothing any more: what comes now nobody will ever have had before.
+    /// Keeps nothing any more: the coming bytes belong to a history that no other server knows.
     pub(crate) fn forget(&mut self) {
         self.spill_file = None;
         if self.backlog.take().is_some() {
@@ -320,13 +327,13 @@ impl Stream {
         }
     }
 
-    /// The same where it lacks what replicas are still to get: they have to ask anew.
+    /// The same for a stream without bytes that replicas still need: they must ask again.
     fn give_up(&mut self) {
         self.forget();
         self.era += 1;
     }
 
-    /// Goes on with somebody else's history at this offset, and keeps what comes.
+    /// Continues another server's history at this offset, and keeps the bytes.
     pub(crate) fn restart(&mut self, history: History, offset: u64) {
         *self = Stream {
             history,
@@ -338,7 +345,7 @@ impl Stream {
         };
     }
 
-    /// Whether somebody who has the first so many bytes of a history needs nothing but what is kept.
+    /// Whether a replica with the first `bytes` bytes of history `id` needs no bytes but the kept ones.
     pub(crate) fn can_continue(&self, id: &[u8], bytes: u64) -> bool {
         let is_kept = self.start().is_some_and(|start| (start..=self.offset).contains(&bytes));
         self.history.includes(id, bytes) && is_kept
@@ -346,7 +353,7 @@ impl Stream {
 }
 
 impl State {
-    /// Bytes that came from the primary, and bytes that went to replicas.
+    /// Bytes received from the primary, and bytes sent to replicas.
     pub(crate) fn traffic(&self) -> (u64, u64) {
         (self.link.figures.bytes_in.load(Relaxed), self.figures.sent.load(Relaxed))
     }
@@ -372,23 +379,23 @@ impl State {
         })
     }
 
-    /// Whether this server follows another one.
+    /// Whether this server is a replica.
     #[inline]
     pub(crate) fn is_replica(&self) -> bool {
         self.is_replica.load(Relaxed)
     }
 
-    /// To be called behind the closed gate: whether a write may be made, and who logs it, depends on it.
+    /// Sets the role. Called while the gate is closed, since permission and logging of a write depend on it.
     pub(crate) fn set_replica(&self, is_replica: bool) {
         self.is_replica.store(is_replica, Relaxed);
     }
 
-    /// The stream, which the feeding thread may hold for as long as a system call takes that sends a megabyte.
+    /// Locks the stream. The replication thread may hold the lock for a system call that sends a megabyte.
     pub(crate) fn stream(&self) -> MutexGuard<'_, Stream> {
         self.stream.lock()
     }
 
-    /// Does something with everything held, and does not wait for a snapshot that is being taken.
+    /// Calls `f` with all locks held, without waiting for a running snapshot.
     fn with_all_held<R>(&self, server: &Server, f: impl FnOnce(&mut SlotGuard<'_>) -> R) -> R {
         let (mut ctx, keyspace) = (self.ctx.lock(), &server.keyspace);
         keyspace.enter(&mut ctx);
@@ -397,8 +404,8 @@ impl State {
         result
     }
 
-    /// Waits, for so long at most as a client does not notice, until the stream has what clients have been told is done: who asks
-    /// for an offset right after a write means one behind it.
+    /// Waits until the stream has all published records, at most [`CATCH_UP_MAX`], which a client does not
+    /// notice. A client that asks for the offset right after a write expects an offset behind that write.
     pub(crate) fn catch_up(&self, journal: &Journal) {
         let (laid, place) = (journal.published(), self.place.load(Relaxed));
         if !self.reading.is_any() || journal.has_read(place, laid) {
@@ -411,7 +418,7 @@ impl State {
         }
     }
 
-    /// The stream is made of the log from now on, if it is not already. Everything is held.
+    /// Makes the stream from the journal, if it is not already. The caller holds all locks.
     pub(crate) fn follow_log(&self, guard: &mut SlotGuard<'_>) {
         if !self.reading.is_any() {
             let reader = guard.join_log_for_replicas();
@@ -421,8 +428,8 @@ impl State {
         }
     }
 
-    /// The stream is not made of the log any more. Everything is held; [`State::wait_for_end_of_log`] before anybody counts
-    /// on that the stream is as far as the data.
+    /// Ends the making of the stream from the journal. The caller holds all locks, and calls
+    /// [`State::wait_for_end_of_log`] before it relies on the stream being as far as the data.
     pub(crate) fn leave_log(&self, guard: &mut SlotGuard<'_>) {
         if self.reading.goes_on() {
             guard.dismiss(self.place.load(Relaxed));
@@ -430,8 +437,9 @@ impl State {
         }
     }
 
-    /// Waits until all that was logged for replicas is in the stream, the log having been left, for so long at most; whether
-    /// it is. The thread that brings it there needs no gate for that, so everything may be held.
+    /// Waits until all records from before [`State::leave_log`] are in the stream, at most `patience`.
+    /// Returns whether they are. The replication thread needs no gate for that, so the caller may hold all
+    /// locks.
     pub(crate) fn wait_for_end_of_log(&self, patience: Duration) -> bool {
         let began = Instant::now();
         while self.reading.ends() && began.elapsed() < patience {
@@ -441,21 +449,21 @@ impl State {
         !self.reading.ends()
     }
 
-    /// The last point of the stream, if this server makes it and keeps it: replicas that are there may follow whoever loads
-    /// the snapshot of this moment without another one. Everything is held, and nobody writes any more, unless
-    /// [`State::go_on`] is called.
+    /// Ends the stream and returns its last point, if this server makes and keeps it. Replicas that are there
+    /// can follow a server that loads the snapshot of this moment, without a snapshot of their own. The
+    /// caller holds all locks, and nothing is written afterwards, unless [`State::go_on`] is called.
     pub(crate) fn finish(&self, guard: &mut SlotGuard<'_>) -> Option<Position> {
         let mut end = self.end.lock();
         let is_known = end.as_ref().is_some_and(|end| end.point.is_some());
         if !is_known && self.reading.is_any() && !self.is_replica() {
             let dirty = end.as_ref().map_or_else(|| guard.keyspace().total().dirty, |end| end.dirty);
-            // What is removed from here on, replicas would not hear of.
+            // A later removal would not reach the replicas.
             guard.hide_expired(true);
             self.leave_log(guard);
             let is_whole = self.wait_for_end_of_log(link::LOG_PATIENCE);
             let stream = self.stream();
             let point = (is_whole && stream.backlog.is_some()).then(|| {
-                // What comes next begins with a database, since it begins another stream.
+                // The next bytes begin with a SELECT, since they begin another stream.
                 let position = Position { id: stream.history.id.clone(), offset: stream.offset, db: 0 };
                 Point { record: guard.keyspace().journal.last(), position }
             });
@@ -464,7 +472,7 @@ impl State {
         end.as_ref().and_then(|end| Some(end.point.as_ref()?.position.clone()))
     }
 
-    /// Stops the server at one moment, of which `stop` is told where it is in the stream, if that is known.
+    /// Stops the server at a moment whose point, if known, is given to `stop`.
     pub(crate) fn stop(&self, server: &Server, stop: impl FnOnce(Option<Point>)) {
         self.with_all_held(server, |guard| {
             if !self.is_replica() {
@@ -476,7 +484,7 @@ impl State {
         });
     }
 
-    /// The end does not come: what [`State::finish`] has ended goes on.
+    /// Continues the stream that [`State::finish`] has ended, since the server stays.
     pub(crate) fn go_on(&self, server: &Arc<Server>) {
         self.with_all_held(server, |guard| {
             let end = self.end.lock().take();
@@ -485,7 +493,7 @@ impl State {
             }
             guard.hide_expired(self.failover.is_under_way());
             if self.stream().backlog.is_some() {
-                // Writes were paused; but one that came all the same is in no stream.
+                // Writes were paused. A write that was made all the same is in no stream.
                 let is_same = end.is_none_or(|end| end.dirty == guard.keyspace().total().dirty);
                 if self.wait_for_end_of_log(link::LOG_PATIENCE) && is_same {
                     self.follow_log(guard);
@@ -494,7 +502,7 @@ impl State {
                 }
             }
         });
-        // Without a replica, its thread has ended with its reader.
+        // Without a replica, the replication thread has ended with its reader.
         if self.reading.is_any()
             && let Err(error) = self.replica_inbox.open(server)
         {
@@ -502,7 +510,7 @@ impl State {
         }
     }
 
-    /// Refuses writes, or no longer, as there are enough good replicas or not; whether it refuses them.
+    /// Refuses writes while there are too few good replicas, or allows them. Returns whether it refuses them.
     pub(crate) fn follow(&self, server: &Server, settings: &Settings) -> bool {
         let (least, lag) = (settings.min_replicas_to_write, settings.min_replicas_max_lag);
         let asks = least > 0 && lag > 0 && !self.is_replica();
@@ -513,7 +521,7 @@ impl State {
         lacks
     }
 
-    /// Waits until the feeding thread has sent what the sockets take, the server being stopped.
+    /// Waits until the replication thread has sent all that the sockets take, after the server has stopped.
     pub(crate) fn wait_for_end(&self, server: &Server) {
         let began = Instant::now();
         while self.replica_inbox.is_open() && began.elapsed() < Duration::from_secs(1) {
@@ -523,8 +531,8 @@ impl State {
         debug_assert!(server.stopping.load(Acquire));
     }
 
-    /// At the end of the server, writes being paused: waits until all replicas have all, or for so long, or until nobody
-    /// wants the end any more.
+    /// At the end of the server, while writes are paused: waits until all replicas have everything, the
+    /// timeout passes, or the end is aborted.
     pub(crate) fn wait_for_replicas(
         &self,
         server: &Arc<Server>,
@@ -533,7 +541,7 @@ impl State {
     ) {
         let began = Instant::now();
         let (mut waits, mut count, mut behind) = (false, 0, Vec::new());
-        // Of somebody else's stream they get what there is by now: it goes on, and is no end of ours.
+        // Of a primary's stream they get the present bytes: that stream goes on, and does not end here.
         let offset = self.stream().offset();
         while self.replica_inbox.is_open() {
             let (last, is_replica) = (server.keyspace.journal.last(), self.is_replica());
@@ -612,7 +620,8 @@ mod tests {
         assert!(stream.can_continue(&[b'd'; 40], 1_008));
     }
 
-    /// Nobody should write while the server is about to stop. Who did is in no stream, so replicas have to begin anew.
+    /// No client should write while the server is about to stop. Such a write is in no stream, so replicas
+    /// must begin anew.
     #[test]
     fn an_end_that_does_not_come_leaves_the_stream_if_nothing_was_written() {
         let live = crate::testing::live::Live::start(1, &[]);
@@ -636,7 +645,7 @@ mod tests {
         live.stop();
     }
 
-    /// Who ends the reader may do so as soon as it is said that it is dismissed.
+    /// The replication thread may end the reader as soon as it sees that the reader is dismissed.
     #[test]
     fn a_reader_is_said_to_end_when_it_is_dismissed() {
         const TIMES: usize = 500_000;

@@ -1,10 +1,10 @@
-//! The connection to the primary: bytes and lines, with an eye on what may end it meanwhile.
+//! The connection to the primary: bytes and lines, with checks for events that end it.
 //!
-//! The thread that has it waits in slices of [`LOOK`], and looks between them whether the server ends, the link was told to
-//! go elsewhere, or somebody killed it. So REPLICAOF waits for no time-out of the network.
+//! The thread waits in slices of [`LOOK`]. Between two slices it checks whether the server ends, the target
+//! has changed, or a client has killed the link. So REPLICAOF does not wait for a network timeout.
 //!
-//! A primary is silent if there is nothing to read, and nothing has been for `repl-timeout`. While the thread is busy with
-//! what it has, nothing is read: so it looks for something to read before it judges, and what it sends is no time to judge.
+//! A primary is silent if nothing can be read, and nothing has been for `repl-timeout`. A busy thread reads
+//! nothing. So it tries to read before it checks the silence, and does not check it while it sends.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -23,24 +23,25 @@ use crate::server::Server;
 use crate::tls::TlsStream;
 use evenkeel_runtime::clock;
 
-/// How long it may take to notice that the link is not wanted any more.
+/// The longest delay before the thread notices that the link is no longer wanted.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Bytes of a line of the handshake, at most.
 const LINE_MAX: usize = 64 * 1024;
 
-/// Why a link ended.
+/// The reason why a link ended.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// The server stops, or follows somebody else, or nobody.
+    /// The server stops, or has another target, or none.
     Superseded,
-    /// For this reason. The stream may go on where it was.
+    /// For this reason. The stream may continue at its position.
     Broken(String),
-    /// The primary does not do what it was asked for, and has to be asked for something else.
+    /// The primary refuses the request, so the next request must be another.
     Refused(String),
-    /// What comes next cannot be taken over as this server is. Until somebody changes that, each try ends like this.
+    /// This server cannot accept the coming data. Each attempt ends like this until the configuration
+    /// changes.
     Unfit(String),
-    /// What came cannot be understood, so it is not known either where the stream would go on.
+    /// The received bytes are invalid, so the position in the stream is lost.
     Garbled(String),
 }
 
@@ -50,18 +51,18 @@ impl Ended {
     }
 }
 
-/// See the module's text. Dropping it closes the connection.
+/// A connection to the primary, closed on drop.
 pub(super) struct PrimaryConnection {
     server: Arc<Server>,
     stream: TcpStream,
     /// With `tls-replication`.
     tls_stream: Option<Box<TlsStream>>,
-    /// Which of the server's links this is.
+    /// The number of the link.
     generation: u64,
     pub(super) client: Arc<ClientInfo>,
-    /// When something was last heard.
+    /// The time of the last received bytes.
     heard: Instant,
-    /// What has been received and not been taken, from `taken` on.
+    /// Received bytes, not consumed from `taken` on.
     ahead: Vec<u8>,
     taken: usize,
 }
@@ -117,13 +118,13 @@ impl PrimaryConnection {
         if let Some(error) = conn.stream.take_error().map_err(failed)? {
             return Err(failed(error));
         }
-        // Now it is known where it goes out.
+        // The local address is known now.
         conn.client = client_of(&conn.server, &conn.stream, address);
         conn.shake()?;
         Ok(conn)
     }
 
-    /// Does the handshake of TLS, where there is to be one.
+    /// Does the TLS handshake, if TLS is on.
     fn shake(&mut self) -> Result<(), Ended> {
         let fd = self.stream.as_raw_fd();
         while let Some(tls_stream) = &mut self.tls_stream {
@@ -147,7 +148,7 @@ impl PrimaryConnection {
         }
     }
 
-    /// Writes some of it; `WouldBlock` if nothing can be.
+    /// Writes a part of the bytes; `WouldBlock` if none can be written.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Some(tls_stream) = &mut self.tls_stream else { return self.stream.write(bytes) };
         match tls_stream.write(self.stream.as_raw_fd(), &[IoSlice::new(bytes)])? {
@@ -156,13 +157,13 @@ impl PrimaryConnection {
         }
     }
 
-    /// Whether something that counts as written has not been sent.
+    /// Whether bytes that count as written have not been sent.
     fn has_unsent(&mut self) -> io::Result<bool> {
         let fd = self.stream.as_raw_fd();
         self.tls_stream.as_mut().map_or(Ok(false), |tls_stream| tls_stream.flush(fd).map(|all| !all))
     }
 
-    /// Receives something, at least a byte.
+    /// Receives at least a byte.
     pub(super) fn receive(&mut self, into: &mut [u8]) -> Result<usize, Ended> {
         loop {
             if let Some(got) = self.receive_within(into, Duration::MAX)? {
@@ -171,7 +172,7 @@ impl PrimaryConnection {
         }
     }
 
-    /// The same; `None`: nothing has come for so long.
+    /// The same; `None`: nothing has arrived within `patience`.
     pub(super) fn receive_within(
         &mut self,
         into: &mut [u8],
@@ -219,7 +220,7 @@ impl PrimaryConnection {
         figures.heard_ms.store(clock::unix_ms(), Relaxed);
     }
 
-    /// Sends all of this.
+    /// Sends all bytes.
     pub(super) fn send(&mut self, mut bytes: &[u8]) -> Result<(), Ended> {
         self.client.net_out.fetch_add(bytes.len() as u64, Relaxed);
         self.server.replication.link.figures.bytes_out.fetch_add(bytes.len() as u64, Relaxed);
@@ -245,7 +246,7 @@ impl PrimaryConnection {
         self.send(&bytes)
     }
 
-    /// The next line, without its end. An empty one only says that the primary is alive.
+    /// The next line, without its end. An empty line is only a sign of life.
     pub(super) fn line(&mut self) -> Result<Vec<u8>, Ended> {
         loop {
             let ahead = &self.ahead[self.taken..];
@@ -266,12 +267,12 @@ impl PrimaryConnection {
         }
     }
 
-    /// A primary says nothing until what it has sent is loaded: its silence counts from now on.
+    /// Restarts the measurement of silence: a primary sends nothing until its snapshot has been loaded.
     pub(super) fn begin_to_listen(&mut self) {
         self.heard = Instant::now();
     }
 
-    /// Waits until the socket can be used.
+    /// Waits until the socket is ready for `events`.
     fn wait(&mut self, events: i16) -> Result<(), Ended> {
         let began = Instant::now();
         loop {
@@ -290,7 +291,7 @@ impl PrimaryConnection {
         seen.map(|seen| seen != 0).map_err(|error| Ended::Broken(error.to_string()))
     }
 
-    /// Whether the link is still wanted, and nobody has killed it.
+    /// Checks that the link is still wanted, and no client has killed it.
     pub(super) fn check(&self) -> Result<(), Ended> {
         if self.server.stopping.load(Acquire) || self.server.replication.link.generation() != self.generation
         {
@@ -302,7 +303,7 @@ impl PrimaryConnection {
         Ok(())
     }
 
-    /// Whether the silence since then is short enough.
+    /// Checks that the silence since then is within `repl-timeout`.
     fn check_silence(&self, since: Instant) -> Result<(), Ended> {
         let patience = Duration::from_secs(self.server.settings().repl_timeout.into());
         if since.elapsed() > patience {
@@ -320,7 +321,7 @@ fn sending_failed(error: io::Error) -> Ended {
     Ended::Broken(format!("Sending to the master failed: {error}"))
 }
 
-/// What encrypts the link, if it is to be encrypted.
+/// The TLS stream of the link, if TLS is on.
 fn tunnel_to(
     server: &Server,
     settings: &Settings,
@@ -337,7 +338,7 @@ fn tunnel_to(
     Ok(Some(Box::new(tls_stream)))
 }
 
-/// The primary as CLIENT LIST shows it.
+/// The primary, as CLIENT LIST shows it.
 fn client_of(server: &Server, stream: &TcpStream, address: SocketAddr) -> Arc<ClientInfo> {
     let local = stream.local_addr().map_or_else(|_| String::new(), |local| local.to_string());
     let (id, fd) = (server.clients.next_id(), stream.as_raw_fd());
@@ -346,7 +347,7 @@ fn client_of(server: &Server, stream: &TcpStream, address: SocketAddr) -> Arc<Cl
     Arc::new(client)
 }
 
-/// `sources`: where it is to go out, if that is said.
+/// Opens a socket. `sources`: the local addresses to choose from, if configured.
 fn open(settings: &Settings, address: SocketAddr, sources: Option<&[SocketAddr]>) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if let Some(sources) = sources {

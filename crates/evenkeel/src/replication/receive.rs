@@ -1,8 +1,8 @@
-//! The snapshot of a full sync on its way here: exactly its bytes, out of the middle of a stream.
+//! The snapshot of a full sync as it is received: exactly its bytes, from the middle of a stream.
 //!
-//! Its end is known by its length (`$len`), or by forty random bytes that the primary names beforehand (`$EOF:mark`) and
-//! sends behind it; it sends nothing more then until it is told that they have arrived. So the last forty bytes that
-//! have come are kept back until more come: they are the mark, or they are not the last ones.
+//! The end is known by the length (`$len`), or by forty random bytes that the primary announces (`$EOF:mark`)
+//! and sends behind the snapshot. It then sends nothing more until the replica acknowledges. So the last
+//! forty bytes are held back until more bytes come: either they are the mark, or they are not the last.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -20,7 +20,7 @@ const PIECE: usize = 256 * 1024;
 
 const MARK: usize = 40;
 
-/// How often the primary is told that we are alive while it waits.
+/// Interval of the signs of life that a waiting primary gets.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 
 /// Bytes after which the file is synced, so that the sync at the end has little to do.
@@ -28,17 +28,17 @@ const SYNC_BYTES: u64 = 32 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// So many bytes are to come.
+    /// So many bytes are left.
     Length(u64),
     Mark([u8; MARK]),
 }
 
-/// The bytes of a snapshot, read from the primary. [`Snapshot::ended`] knows why it ended if not by itself.
+/// The bytes of a snapshot, read from the primary. After a failed read, [`Snapshot::ended`] has the cause.
 pub(super) struct Snapshot<'w> {
     conn: &'w mut PrimaryConnection,
     server: std::sync::Arc<Server>,
     form: Form,
-    /// What has been received and not been read, from `taken` on; the last forty bytes of it may be the mark.
+    /// Received bytes, not read from `taken` on; the last forty may be the mark.
     buffer: Vec<u8>,
     taken: usize,
     is_complete: bool,
@@ -69,7 +69,7 @@ impl<'w> Snapshot<'w> {
         })
     }
 
-    /// How many bytes it has, where that is known.
+    /// The length, if it is known.
     pub(super) fn len(&self) -> Option<u64> {
         match self.form {
             Form::Length(len) => Some(len),
@@ -77,12 +77,12 @@ impl<'w> Snapshot<'w> {
         }
     }
 
-    /// Why it could not be read to its end.
+    /// The cause of a failed read.
     pub(super) fn ended(&mut self) -> Option<Ended> {
         self.ended.take()
     }
 
-    /// Tells the primary that we are alive, now and then.
+    /// Sends the primary a sign of life, at intervals.
     pub(super) fn give_sign(&mut self) -> Result<(), Ended> {
         if self.last_sign.elapsed() >= SIGN_OF_LIFE {
             self.last_sign = Instant::now();
@@ -91,7 +91,7 @@ impl<'w> Snapshot<'w> {
         Ok(())
     }
 
-    /// What can be read now.
+    /// The bytes that can be read now.
     fn ready(&self) -> &[u8] {
         let kept = match self.form {
             Form::Mark(_) if !self.is_complete => MARK,
@@ -152,7 +152,7 @@ impl Read for Snapshot<'_> {
     }
 }
 
-/// What a line announces.
+/// Parses an announcement.
 fn form(line: &[u8]) -> Result<Form, Ended> {
     if line.starts_with(b"-") {
         return Err(Ended::Broken(format!("MASTER aborted replication with an error: {}", shown(line))));
@@ -163,14 +163,14 @@ fn form(line: &[u8]) -> Result<Form, Ended> {
     });
     announced.ok_or_else(|| {
         Ended::Garbled(format!(
-            "Bad protocol from MASTER, the first byte is not '$' (we received '{}'), are you sure the host and port are \
-             right?",
+            "Bad protocol from MASTER, the first byte is not '$' (we received '{}'), are you sure the host \
+             and port are right?",
             shown(line)
         ))
     })
 }
 
-/// A received snapshot in a file beside the one that it is to become; removed if it does not.
+/// A received snapshot in a temporary file beside its target; removed unless it is installed.
 pub(super) struct Received {
     pub(super) file: File,
     path: PathBuf,
@@ -179,13 +179,13 @@ pub(super) struct Received {
 }
 
 impl Received {
-    /// Writes all that comes into a file.
+    /// Writes the snapshot to a file.
     pub(super) fn from(snapshot: &mut Snapshot<'_>, folder: &Path) -> Result<Received, Ended> {
         let (now, process) = (evenkeel_runtime::clock::unix_ms() / 1000, std::process::id());
         let failed = |error: io::Error| {
             Ended::Broken(format!(
-                "Write error or short write writing to the DB dump file needed for MASTER <-> REPLICA synchronization, in \
-                 {}: {error}",
+                "Write error or short write writing to the DB dump file needed for MASTER <-> REPLICA \
+                 synchronization, in {}: {error}",
                 folder.display()
             ))
         };
@@ -215,7 +215,7 @@ impl Received {
         Ok(received)
     }
 
-    /// Gives it the name of the server's own snapshot, which it is from now on.
+    /// Renames the file to the server's own snapshot.
     pub(super) fn install(mut self, target: &Path) -> io::Result<()> {
         fs::rename(&self.path, target)?;
         self.is_installed = true;
@@ -227,7 +227,7 @@ impl Received {
 impl Drop for Received {
     fn drop(&mut self) {
         if !self.is_installed {
-            let _ = fs::remove_file(&self.path); // what stays is only a file
+            let _ = fs::remove_file(&self.path); // a file that stays does no harm
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One replica's connection, as the thread that feeds it has it: what it is sent next, and what it says.
+//! A replica's connection in the replication thread: the bytes it is sent next, and its acknowledgements.
 //!
 //! ```text
 //!                asks for the rest, and it is kept
@@ -8,8 +8,9 @@
 //!                                  └──── with a mark ──> Loading ───────┘
 //! ```
 //!
-//! Whoever reads a snapshot with a mark at its end looks for the mark at the end of what has arrived: if the stream came
-//! right behind, it would never be found. So the stream waits for the first word that the replica says when it has loaded.
+//! A replica that reads a snapshot with a mark at its end looks for the mark at the end of the bytes that
+//! have arrived, and would not find it if the stream followed at once. So the stream waits for the replica's
+//! first acknowledgement after the load.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -30,66 +31,69 @@ use crate::server::Server;
 use crate::session::Session;
 use evenkeel_runtime::clock;
 
-/// Bytes sent to one replica before it is the next one's turn.
+/// Bytes sent to a replica before the next replica's turn.
 const SEND_LEN: usize = 1 << 20;
 
-/// Bytes read at once. Replicas say little.
+/// Bytes read at once. Replicas send little.
 const READ_LEN: usize = 16 * 1024;
 
-/// Reads before it is the next one's turn: what one that never stops talking takes is a fraction of a millisecond.
+/// Reads before the next replica's turn: a replica that never stops sending takes a fraction of a
+/// millisecond.
 const READS_MAX: usize = 4;
 
-/// The longest word that a replica may say.
+/// The longest request that a replica may send.
 const WORD_LEN_MAX: usize = 16 * 1024;
 
-/// See the module's text.
+/// A replica's connection, and its state of synchronization.
 pub(super) struct ReplicaConnection {
     connection: Connection,
     pub(super) shared: Arc<Replica>,
     pub(super) replica_hello: ReplicaHello,
     pub(super) stage: Stage,
-    /// What goes before all else, of which `head_sent` bytes are sent.
+    /// Bytes that go first, of which `head_sent` are sent.
     head: Vec<u8>,
     head_sent: usize,
     pub(super) is_writable: bool,
-    /// It may have said more than has been read.
+    /// Whether the socket may have bytes that have not been read.
     pub(super) is_readable: bool,
-    /// When it last said something, or took something of a snapshot.
+    /// The time when it last sent bytes, or took bytes of a snapshot.
     pub(super) moved: Instant,
-    /// So many bytes of the stream are on its disk, if it says so.
+    /// Bytes of the stream on the replica's disk, if it reports them.
     pub(super) synced: Option<u64>,
-    /// It has been sent a snapshot, or has come again, and has not come to the end of the stream since: it may be far behind.
+    /// Whether it has been sent a snapshot, or has reconnected, and has not reached the end of the stream
+    /// since: it may be far behind.
     pub(super) catches_up: bool,
-    /// It has said what it has of the stream before it was noticed here that it has been sent all of the snapshot.
+    /// Whether it has acknowledged an offset before this thread noticed that all of the snapshot has been
+    /// sent.
     pub(super) has_loaded: bool,
-    /// When it last took something of the stream, or there was nothing that its socket had no room for.
+    /// The time when it last took bytes of the stream, or its socket was not full.
     pub(super) took: Instant,
-    /// Since when more waits to be sent than the soft limit.
+    /// Since when the bytes to be sent have exceeded the soft limit.
     pub(super) over_soft_since: Option<Instant>,
 }
 
 pub(super) enum Stage {
-    /// For a full sync to begin.
+    /// Waits for a full sync to begin.
     Waiting { since: Instant },
-    /// The snapshot in this pipe is to be for it, as soon as it is known where in the stream that begins: not before `keeps`,
-    /// where the stream is not that of this server's own writes, and may go on before that is known here.
+    /// Will get the snapshot in this pipe, once the snapshot's offset in the stream is known. If the stream
+    /// comes from a primary, it may go on before the offset is known here: the offset is at least `keeps`.
     Begun { pipe: Arc<SnapshotPipe>, keeps: Option<u64> },
-    /// It is sent the snapshot from `at` on, and afterwards the stream from `then` on.
+    /// Is sent the snapshot from `at` on, and then the stream from `then` on.
     Snapshot { pipe: Arc<SnapshotPipe>, at: u64, then: u64 },
-    /// It loads the snapshot.
+    /// Loads the snapshot.
     Loading { then: u64 },
-    /// It is sent the stream from `at` on.
+    /// Is sent the stream from `at` on.
     Online { at: u64 },
-    /// It has been sent all that it wanted.
+    /// Has been sent everything it wanted.
     Done,
 }
 
-/// What a replica says.
+/// A message of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
-    /// It is there.
+    /// A sign of life.
     Alive,
-    /// It has so many bytes of the stream, and so many of them are on its disk if it says so.
+    /// The bytes of the stream that it has and, if reported, the bytes on its disk.
     Ack { bytes: u64, synced: Option<u64> },
 }
 
@@ -123,17 +127,18 @@ impl ReplicaConnection {
         self.connection.client().killed.load(Relaxed)
     }
 
-    /// Sends this as soon as possible. Only for what a replica expects between the snapshot and the stream, or before both.
+    /// Sends these bytes as soon as possible. Only for bytes that a replica expects between the snapshot and
+    /// the stream, or before both.
     pub(super) fn say(&mut self, words: &[u8]) {
         self.head.extend_from_slice(words);
     }
 
-    /// Whether it has been sent all that it wanted.
+    /// Whether it has been sent everything it wanted.
     pub(super) fn is_done(&self) -> bool {
         matches!(self.stage, Stage::Done) && self.connection.backlog_len() == 0
     }
 
-    /// Whether nothing comes to it until its full sync has begun, or the file has been written that it is sent.
+    /// Whether it gets no bytes until its full sync begins, or the file of its snapshot is complete.
     pub(super) fn hears_nothing(&self) -> bool {
         match &self.stage {
             Stage::Waiting { .. } | Stage::Begun { .. } => true,
@@ -144,7 +149,7 @@ impl ReplicaConnection {
         }
     }
 
-    /// Where the snapshot comes from that is for it.
+    /// The pipe of its snapshot.
     pub(super) fn pipe(&self) -> Option<&Arc<SnapshotPipe>> {
         match &self.stage {
             Stage::Begun { pipe, .. } | Stage::Snapshot { pipe, .. } => Some(pipe),
@@ -152,7 +157,7 @@ impl ReplicaConnection {
         }
     }
 
-    /// The bytes of the stream of which it is still to be found out what it has of the log with them.
+    /// The offset up to which acknowledgements have been translated to records.
     pub(super) fn answered(&self) -> u64 {
         self.synced.unwrap_or(u64::MAX).min(self.shared.acked())
     }
@@ -167,28 +172,29 @@ impl ReplicaConnection {
         }
     }
 
-    /// The stream goes on for it at this offset.
+    /// Continues with the stream at this offset.
     pub(super) fn go_online(&mut self, at: u64) {
         self.stage = Stage::Online { at };
         self.shared.set_progress(Progress::Online);
     }
 
-    /// The same for one that comes again, while the stream is already at `offset`: it was told that what it lacks is there.
+    /// The same for a replica that reconnects at `at`, and has been told that the bytes up to `offset` are
+    /// kept.
     pub(super) fn go_on(&mut self, at: u64, offset: u64) {
         self.go_online(at);
         self.catches_up = at < offset;
         self.has_loaded = true;
     }
 
-    /// The snapshot in its pipe begins at this offset of the stream.
+    /// Begins the snapshot in `pipe`, behind which the stream continues at `then`.
     pub(super) fn begin_snapshot(&mut self, pipe: Arc<SnapshotPipe>, then: u64) {
         self.stage = Stage::Snapshot { pipe, at: 0, then };
         self.catches_up = true;
         self.has_loaded = false;
     }
 
-    /// Sends what there is, as far as the socket takes it; returns how many bytes. If [`ReplicaConnection::is_writable`] afterwards, there
-    /// may be more.
+    /// Sends as many bytes as the socket takes, and returns their number. If
+    /// [`ReplicaConnection::is_writable`] afterwards, there may be more.
     pub(super) fn send(&mut self, stream: &Stream, now: Instant) -> io::Result<usize> {
         if self.connection.backlog_len() > 0 && self.connection.send_backlog()? == Sent::Part {
             self.is_writable = false;
@@ -210,7 +216,7 @@ impl ReplicaConnection {
         Ok(sent)
     }
 
-    /// Whether there is something that it could be sent now.
+    /// Whether there are bytes that it could be sent now.
     pub(super) fn has_more(&self, stream: &Stream) -> bool {
         match &self.stage {
             Stage::Snapshot { pipe, at, .. } => pipe.lock().bytes.end() > *at,
@@ -264,7 +270,7 @@ impl ReplicaConnection {
         Ok(sent)
     }
 
-    /// All of the snapshot has been sent.
+    /// Handles the end of the snapshot, all of which has been sent.
     fn end_snapshot(&mut self, then: u64) {
         if self.replica_hello.only_snapshot {
             self.stage = Stage::Done;
@@ -306,7 +312,7 @@ impl ReplicaConnection {
         Ok(sent)
     }
 
-    /// It has said something: for who looks at the list of clients, too, where it is one like others.
+    /// Records a message, also for CLIENT LIST, where the replica is a client as any other.
     pub(super) fn heard(&self, now_ms: u64) {
         self.shared.heard_ms.store(now_ms, Relaxed);
         let client = self.connection.client();
@@ -316,8 +322,9 @@ impl ReplicaConnection {
         }
     }
 
-    /// Reads what it has said, if not too much, and calls `f` with each word. If [`ReplicaConnection::is_readable`] afterwards, there may
-    /// be more. An error is the end of the connection: also that its user may not say this any more.
+    /// Reads a bounded number of bytes, and calls `f` with each message. If
+    /// [`ReplicaConnection::is_readable`] afterwards, there may be more. An error ends the connection, as
+    /// does a request that the user may no longer make.
     pub(super) fn listen(
         &mut self,
         server: &Server,
@@ -341,7 +348,7 @@ impl ReplicaConnection {
                 return Err(io::Error::other("the request is too long for a replica"));
             }
         }
-        self.take_words(server, &mut f) // what it said together with its request
+        self.take_words(server, &mut f) // messages that came with its request
     }
 
     fn take_words(
@@ -357,7 +364,8 @@ impl ReplicaConnection {
     }
 }
 
-/// Whether the session's user may make this request: what was taken from it since it became a replica counts, as in Redis.
+/// Checks whether the session's user may still make this request: permissions revoked after PSYNC count, as
+/// in Redis.
 fn may_say(server: &Server, session: &mut Session, args: &Args<'_>) -> io::Result<()> {
     if session.access.is_free_at(server.acl.generation()) {
         return Ok(());
@@ -370,8 +378,9 @@ fn may_say(server: &Server, session: &mut Session, args: &Args<'_>) -> io::Resul
     }
 }
 
-/// What is said in these bytes, as far as it is whole, and how many of them that takes. Other requests than those that a
-/// replica makes are passed over: nobody waits for a reply here. `judge`: whether a request may be made.
+/// Parses the complete messages in these bytes, and returns them with the number of bytes used. Requests that
+/// a replica does not make are ignored, since no reply is expected. `judge` checks whether a request may be
+/// made.
 fn words(
     bytes: &mut [u8],
     mut judge: impl FnMut(&Args<'_>) -> io::Result<()>,

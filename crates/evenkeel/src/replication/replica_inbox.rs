@@ -1,4 +1,4 @@
-//! How connections come to the thread that feeds replicas, and how it is begun and woken.
+//! The handover of connections to the replication thread, and the thread's start and wakeup.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -11,7 +11,7 @@ use crate::net::connection::Connection;
 use crate::net::poll::Wakeup;
 use crate::server::Server;
 
-/// See the module's text.
+/// The inbox of the replication thread.
 pub(crate) struct ReplicaInbox {
     wakeup: Wakeup,
     inside: Mutex<Inside>,
@@ -20,7 +20,7 @@ pub(crate) struct ReplicaInbox {
 #[derive(Default)]
 struct Inside {
     arrivals: Vec<Connection>,
-    /// The thread runs, and comes for the arrivals.
+    /// Whether the thread runs, and takes the arrivals.
     runs: bool,
 }
 
@@ -29,7 +29,7 @@ impl ReplicaInbox {
         Ok(ReplicaInbox { wakeup: Wakeup::new()?, inside: Mutex::default() })
     }
 
-    /// A connection becomes a replica's.
+    /// Hands over the connection of a new replica.
     pub(crate) fn enter(&self, server: &Arc<Server>, connection: Connection) {
         let client = connection.client().clone();
         self.inside.lock().arrivals.push(connection);
@@ -40,7 +40,7 @@ impl ReplicaInbox {
         }
     }
 
-    /// Has the thread run, and look.
+    /// Starts the thread, if it does not run, and wakes it.
     pub(crate) fn open(&self, server: &Arc<Server>) -> io::Result<()> {
         let mut inside = self.inside.lock();
         if !inside.runs {
@@ -61,14 +61,14 @@ impl ReplicaInbox {
         std::mem::take(&mut self.inside.lock().arrivals)
     }
 
-    /// The thread ends, unless somebody has come, or there is a reader for it; whether it does.
+    /// Ends the thread, unless there are arrivals or there is a reader for it. Returns whether it ends.
     pub(super) fn close(&self, has_reader: impl FnOnce() -> bool) -> bool {
         let mut inside = self.inside.lock();
         inside.runs = !inside.arrivals.is_empty() || has_reader();
         !inside.runs
     }
 
-    /// The thread ends with the server.
+    /// Marks that the thread ends with the server.
     pub(super) fn end(&self) {
         let mut inside = self.inside.lock();
         inside.arrivals.clear();

@@ -1,8 +1,9 @@
-//! The replicas that are attached, as everybody but the thread that feeds them sees them: INFO, ROLE, WAIT, and whoever asks
-//! whether there are enough good ones to write.
+//! The attached replicas as other threads see them: INFO, ROLE, WAIT, and the check for enough good replicas
+//! to write.
 //!
-//! What a replica says it has (REPLCONF ACK) is an offset of the stream. What a client has written is a record of the log. The
-//! thread that makes the one of the other knows how they belong together, and leaves the answer here as records.
+//! A replica acknowledges an offset of the stream (REPLCONF ACK), while a client waits for a record of the
+//! journal. The replication thread makes the stream from the journal, translates offsets to records, and
+//! stores the records here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
@@ -12,21 +13,22 @@ use parking_lot::Mutex;
 use super::link::Target;
 use crate::clients::ClientInfo;
 
-/// How far a replica is.
+/// The progress of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// A full sync is to begin, or the snapshot is being taken; also while it is sent as it is taken, as in Redis.
+    /// A full sync is to begin, or the snapshot is being taken; also while it is sent as it is taken, as in
+    /// Redis.
     Waiting,
     /// It is being sent a snapshot from a file.
     Snapshot,
-    /// It gets the stream, or will when it has loaded the snapshot.
+    /// It gets the stream, or will get it after loading the snapshot.
     Online,
-    /// It wanted nothing but the snapshot, and has it.
+    /// It wanted only the snapshot, and has it.
     Done,
 }
 
 impl Progress {
-    /// As INFO names it.
+    /// The name in INFO.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Progress::Waiting => "wait_bgsave",
@@ -37,56 +39,56 @@ impl Progress {
     }
 }
 
-/// What a connection says about itself before it asks for the stream (REPLCONF), and what it asks for.
+/// A connection's introduction (REPLCONF) and its request for the stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReplicaHello {
-    /// As it wants to be known; zero and empty: by what the socket says.
+    /// Its announced address; zero and empty: the address of the socket.
     pub(crate) port: u16,
     pub(crate) ip: String,
-    /// It understands a snapshot without a length, which a mark ends.
+    /// Whether it accepts a snapshot without a length, with a mark at its end.
     pub(crate) takes_mark: bool,
-    /// It understands that its history may go on under another name.
+    /// Whether it accepts a new name for its history.
     pub(crate) takes_names: bool,
     pub(crate) only_snapshot: bool,
     pub(crate) content: Content,
     pub(crate) asks: Option<Asks>,
 }
 
-/// What of the data is to be in the snapshot.
+/// The data that the snapshot is to contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Content {
     #[default]
     All,
-    /// Libraries of functions.
+    /// Function libraries.
     Libraries,
     Nothing,
 }
 
-/// PSYNC or SYNC.
+/// A PSYNC or SYNC request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asks {
-    /// The old way: a snapshot without a word before, and the stream.
+    /// SYNC: a snapshot without a status reply, and the stream.
     Snapshot,
-    /// What comes after so many bytes of this history; `None`: it has none.
+    /// PSYNC: the bytes behind this offset of this history; `None`: it has no history.
     Rest(Option<(Vec<u8>, u64)>),
 }
 
-/// One replica.
+/// A replica.
 pub(crate) struct Replica {
     pub(crate) client: Arc<ClientInfo>,
     pub(crate) ip: String,
     pub(crate) port: u16,
     progress: AtomicU8,
-    /// How many bytes of the stream it has, as it says.
+    /// The acknowledged offset of the stream.
     pub(crate) acked: AtomicU64,
-    /// The last record of the log that it has, and the last one that it has on disk.
+    /// The last record that it has, and the last record that it has on disk.
     acked_record: AtomicU64,
-    /// It has said so at least once: before, it may still be loading what it was sent.
+    /// Whether it has acknowledged anything. Before, it may still be loading the snapshot.
     has_acked: AtomicBool,
     synced_record: AtomicU64,
-    /// It has said so, though it may be that nothing has been logged yet.
+    /// Whether it has reported records on disk, though there may be none yet.
     has_synced: AtomicBool,
-    /// When it was heard of last, in milliseconds since the Unix epoch.
+    /// The time of its last message, in milliseconds since the Unix epoch.
     pub(crate) heard_ms: AtomicU64,
 }
 
@@ -123,7 +125,7 @@ impl Replica {
         self.progress() == Progress::Online
     }
 
-    /// It has so many bytes of the stream, and with them the log up to this record.
+    /// Records an acknowledgement of an offset, and so of the records up to `record`.
     pub(crate) fn note_acked(&self, bytes: u64, record: u64) {
         self.acked.fetch_max(bytes, Relaxed);
         self.acked_record.fetch_max(record, Release);
@@ -135,7 +137,7 @@ impl Replica {
         self.has_synced.store(true, Release);
     }
 
-    /// How many bytes of the stream it has.
+    /// The acknowledged offset of the stream.
     pub(crate) fn acked(&self) -> u64 {
         self.acked.load(Relaxed)
     }
@@ -144,12 +146,12 @@ impl Replica {
         self.acked_record.load(Acquire)
     }
 
-    /// Seconds since it was heard of.
+    /// Seconds since its last message.
     pub(crate) fn lag_s(&self, now_ms: u64) -> u64 {
         now_ms.saturating_sub(self.heard_ms.load(Relaxed)) / 1000
     }
 
-    /// Where it can be followed.
+    /// The address at which it can be followed.
     pub(crate) fn address(&self) -> Target {
         Target { host: self.ip.clone(), port: self.port }
     }
@@ -158,13 +160,13 @@ impl Replica {
         self.port == target.port && self.ip.eq_ignore_ascii_case(&target.host)
     }
 
-    /// As log lines and Redis name it.
+    /// The name in server log lines and in Redis.
     pub(crate) fn name(&self) -> String {
         format!("{}:{}", self.ip, if self.port > 0 { self.port.to_string() } else { "<unknown>".into() })
     }
 }
 
-/// All of them, in the order of their coming.
+/// All replicas, in the order of their arrival.
 #[derive(Default)]
 pub(crate) struct Replicas(Mutex<Vec<Arc<Replica>>>);
 
@@ -181,7 +183,7 @@ impl Replicas {
         self.0.lock().clone()
     }
 
-    /// How many have the log up to a record.
+    /// The number of replicas that have the records up to `record`.
     pub(crate) fn count_acked(&self, record: u64) -> usize {
         let has = |replica: &&Arc<Replica>| {
             replica.is_online() && replica.has_acked.load(Acquire) && replica.acked_record() >= record
@@ -189,7 +191,7 @@ impl Replicas {
         self.0.lock().iter().filter(has).count()
     }
 
-    /// How many have the log up to a record on disk.
+    /// The number of replicas that have the records up to `record` on disk.
     pub(crate) fn count_synced(&self, record: u64) -> usize {
         let has = |replica: &&Arc<Replica>| {
             replica.is_online()
@@ -199,7 +201,7 @@ impl Replicas {
         self.0.lock().iter().filter(has).count()
     }
 
-    /// How many get the stream and were heard of within so many seconds.
+    /// The number of online replicas with a message within the last `lag_s_max` seconds.
     pub(crate) fn count_good(&self, lag_s_max: u64, now_ms: u64) -> usize {
         let is_good = |replica: &&Arc<Replica>| replica.is_online() && replica.lag_s(now_ms) <= lag_s_max;
         self.0.lock().iter().filter(is_good).count()

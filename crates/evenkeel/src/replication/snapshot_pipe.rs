@@ -1,10 +1,10 @@
-//! What a snapshot's thread writes and the thread that feeds replicas sends: a bounded stretch of bytes between the two.
+//! A bounded pipe of bytes from a snapshot's thread to the replication thread.
 //!
-//! The one waits when the stretch is full, the other never waits for anything. Several replicas read the same pipe, each at
-//! its own offset; what the slowest of them has been sent goes. The pace is that of the quickest: when that one has nearly all that
-//! there is and the pipe is full of what others have yet to be sent, the oldest half goes to a file without a name
-//! ([`super::spill_file`]), and they are sent it from there. Where the disk does not take it, those with room wait for the slowest,
-//! as long as that one takes anything.
+//! The writer waits when the pipe is full; the replication thread never waits. Several replicas read the same
+//! pipe, each at its own offset, and bytes that the slowest replica has been sent are freed. The fastest
+//! replica sets the pace. When it has nearly all bytes, and the pipe is full of bytes that slower replicas
+//! still need, the older half is spilled to an unlinked file ([`super::spill_file`]), from which these are
+//! sent. If the disk does not take it, fast replicas wait for the slowest, as long as that takes anything.
 
 use std::io;
 use std::sync::Arc;
@@ -17,19 +17,21 @@ use super::backlog::{BLOCK, Backlog};
 use super::spill_file::SpillFile;
 use crate::persist::save_points::Awaited;
 
-/// Bytes that wait in memory at most: several milliseconds of a fast network, which is how often somebody comes to send them.
+/// Bytes in memory at most: several milliseconds of a fast network, about the interval at which the
+/// replication thread polls.
 const PIPE_LEN: u64 = 8 << 20;
 
-/// Those that stay there when the others go to the disk.
+/// Bytes that stay in memory when the rest is spilled.
 const SPILLED_TO: u64 = PIPE_LEN / 2;
 
-/// Bytes that the disk may lag behind before more are given to it: whoever has room waits for it rather than memory growing.
+/// Bytes that may wait for the disk before more are spilled: then a fast replica waits for the disk, and the
+/// memory does not grow.
 const WAITING_LEN_MAX: u64 = 16 << 20;
 
-/// How long the disk is not asked again when it has failed or has no room.
+/// Delay before the disk is tried again after a failure, or without space.
 const REST: Duration = Duration::from_secs(1);
 
-/// See the module's text.
+/// A snapshot on its way to replicas.
 pub(super) struct SnapshotPipe {
     state: Mutex<State>,
     room: Condvar,
@@ -37,16 +39,16 @@ pub(super) struct SnapshotPipe {
 
 pub(super) struct State {
     pub(super) bytes: Backlog,
-    /// What lies before them and has still to be sent to somebody.
+    /// The bytes before `bytes` that some replica has not been sent.
     spilled: Option<SpillFile>,
-    /// When the disk is asked again that has failed, or has no room; whether it has been said that it fails.
+    /// The time of the next attempt to spill, and whether a failure has been reported.
     rests_until: Option<Instant>,
     has_failed: bool,
-    /// Since when some have been sent nearly all that there is, and wait for others who have not: the disk takes nothing.
+    /// Since when fast replicas have waited for slower ones, since the disk takes nothing.
     held_up_since: Option<Instant>,
-    /// How it went, once all is in the pipe.
+    /// The result, once all bytes are in the pipe.
     end: Option<Result<(), String>>,
-    /// Nobody wants it any more.
+    /// Whether no replica wants the snapshot any more.
     is_given_up: bool,
 }
 
@@ -68,34 +70,35 @@ impl SnapshotPipe {
         self.state.lock()
     }
 
-    /// All is in the pipe, or what it should have been cannot be had.
+    /// Sets the result: all bytes are in the pipe, or the snapshot has failed.
     pub(super) fn finish(&self, end: Result<(), String>) {
         self.state.lock().end = Some(end);
     }
 
-    /// How it went, if it is over.
+    /// The result, if the snapshot is over.
     pub(super) fn end(&self) -> Option<Result<(), String>> {
         self.state.lock().end.clone()
     }
 
-    /// Nobody wants it any more: who writes is told.
+    /// Cancels the snapshot: its writer gets an error.
     pub(super) fn give_up(&self) {
         self.state.lock().is_given_up = true;
         self.room.notify_all();
     }
 
-    /// Since when others wait for one that has been sent no more than this, and for the disk.
+    /// Since when other replicas have waited for a replica at this offset, and for the disk.
     pub(super) fn held_up_since(&self, at: u64) -> Option<Instant> {
         let state = self.state.lock();
         state.held_up_since.filter(|_| at < state.bytes.start() + BLOCK as u64)
     }
 
-    /// Lets go of what nobody has to be sent any more: `readers` are the offsets of all who are sent this. Makes room where the
-    /// quickest of them waits for that, or something else for the end (`awaited`). `create`: a file for what lies from this offset on.
+    /// Frees the bytes before all `readers`, the offsets of the replicas. Spills if the fastest replica waits
+    /// for room, or another job waits for the end of the snapshot (`awaited`). `create` makes a file for the
+    /// bytes from an offset on.
     ///
     /// # Errors
-    /// The disk has failed, which is told of once unless something is lost: what is not among [`State::bytes`] any more cannot
-    /// be sent.
+    /// The disk has failed. Reported once, and again if bytes are lost: bytes that are no longer in
+    /// [`State::bytes`] cannot be sent.
     pub(super) fn tend(
         &self,
         readers: &[u64],
@@ -121,12 +124,12 @@ impl SnapshotPipe {
 }
 
 impl State {
-    /// Whether the byte at this offset is the first that will never come.
+    /// Whether the pipe ends at this offset.
     pub(super) fn ends_at(&self, offset: u64) -> bool {
         self.end == Some(Ok(())) && self.bytes.end() == offset
     }
 
-    /// What has gone to the disk, if this offset is there.
+    /// The spill file, if it has the byte at this offset.
     pub(super) fn spilled(&self, offset: u64) -> Option<&SpillFile> {
         self.spilled.as_ref().filter(|spilled| spilled.has(offset))
     }
@@ -154,7 +157,7 @@ impl State {
             spilled.trim(slowest, readers);
             self.bytes.give_back(spilled.written());
         }
-        // One that is caught up with has gaps if more is given to it.
+        // A file that has been read to its end would have a gap if more were appended.
         let is_over = |spilled: &SpillFile| !spilled.is_unused() && slowest >= self.bytes.start();
         if self.spilled.as_ref().is_some_and(is_over) {
             self.spilled = None;
@@ -162,7 +165,7 @@ impl State {
         let is_quick = self.bytes.end() - quickest < SPILLED_TO - BLOCK as u64;
         let is_full = self.end.is_none() && self.bytes.len() >= PIPE_LEN;
         let is_wanted = is_full && (is_quick || awaited != Awaited::Nothing);
-        // What is only due is no reason to send a replica away.
+        // A job that is only due is no reason to drop a replica.
         if is_wanted && !self.spill(create)? && (is_quick || awaited == Awaited::Asked) {
             self.held_up_since.get_or_insert_with(Instant::now);
         } else {
@@ -171,7 +174,7 @@ impl State {
         Ok(())
     }
 
-    /// Gives the oldest bytes to the disk, if that takes them by now.
+    /// Spills the oldest bytes. Returns whether the disk takes them now.
     fn spill(&mut self, create: impl FnOnce(u64) -> io::Result<SpillFile>) -> io::Result<bool> {
         if self.rests_until.is_some_and(|until| Instant::now() < until) {
             return Ok(false);
@@ -185,19 +188,19 @@ impl State {
         }
         if !spilled.has_room() {
             if spilled.is_unused() {
-                // Room comes by others; what is reserved is for them until then.
+                // Space may be freed by other files; the reserved space is theirs until then.
                 (self.spilled, self.rests_until) = (None, Some(Instant::now() + REST));
             }
             return Ok(false);
         }
-        // A value of any size comes in one piece.
+        // A value of any size arrives in a single write.
         let kept = SPILLED_TO.max(self.bytes.len().saturating_sub(WAITING_LEN_MAX));
         spilled.append(self.bytes.start(), self.bytes.take_oldest(kept));
         Ok(true)
     }
 }
 
-/// The end that is written to.
+/// The writing end of the pipe.
 pub(super) struct Inlet(pub(super) Arc<SnapshotPipe>);
 
 impl io::Write for Inlet {
@@ -210,7 +213,7 @@ impl io::Write for Inlet {
         if state.is_given_up {
             return Err(io::Error::new(io::ErrorKind::BrokenPipe, "no replica needs the snapshot any more"));
         }
-        // Other threads give it back.
+        // Other threads free these bytes.
         memory::with_the_rest(|| state.bytes.append(bytes));
         Ok(bytes.len())
     }
@@ -252,7 +255,7 @@ mod tests {
         written.join().expect("no panic");
     }
 
-    /// Writes so much, whose byte at each offset says where it is.
+    /// Writes `len` bytes, each derived from its offset.
     fn write_all(pipe: &Arc<SnapshotPipe>, len: u64) -> std::thread::JoinHandle<()> {
         let mut inlet = Inlet(pipe.clone());
         std::thread::spawn(move || {
@@ -269,7 +272,7 @@ mod tests {
         (offset ^ offset >> 8 ^ offset >> 16) as u8
     }
 
-    /// What can be read at this offset by now, at most so much; looks whether it is what it should be, and says where that ends.
+    /// Reads at most `max` bytes at this offset, checks them, and returns the offset behind them.
     fn read_some(pipe: &SnapshotPipe, at: u64, max: usize) -> u64 {
         let state = pipe.lock();
         let bytes = match state.spilled(at) {
@@ -288,7 +291,7 @@ mod tests {
         let create = |from| SpillFile::create(&std::env::temp_dir(), from, || {});
         let writer = write_all(&pipe, LEN);
         let mut random = crate::testing::random();
-        // The first one takes all, one now and then a little, and one nothing.
+        // The first reader takes everything, the second a little now and then, and the third nothing.
         let mut readers = [0; 3];
         while !pipe.lock().ends_at(readers[0]) {
             let before = readers[0];
@@ -311,7 +314,7 @@ mod tests {
         assert!(pipe.lock().spilled.is_none(), "nobody needs it");
     }
 
-    /// The slowest one comes out of what is on disk at the moment at which there is more than fits into memory.
+    /// The slowest replica has read all that is on disk at the moment when memory overflows.
     #[test]
     fn who_catches_up_is_followed_by_a_new_file() {
         const MB: u64 = 1 << 20;
@@ -332,7 +335,7 @@ mod tests {
         assert!(state.spilled(slowest).is_some() && state.spilled(4 * MB).is_none());
     }
 
-    /// The snapshot's own memory is counted apart, and these bytes are given back by others.
+    /// A snapshot's own memory is counted apart, but other threads free these bytes.
     #[test]
     fn bytes_on_their_way_are_counted_with_the_rest() {
         let (pipe, piece) = (SnapshotPipe::new(), vec![7; 256 << 20]);
@@ -342,7 +345,7 @@ mod tests {
         assert!(apart() < before + piece.len() as isize / 2);
     }
 
-    /// What comes in one piece is given to the disk in several, which does not lag too far behind by that.
+    /// A single large write is given to the disk in parts, so the disk does not lag too far behind.
     #[test]
     fn a_large_piece_goes_to_the_disk_by_and_by() {
         const LEN: u64 = 320 << 20;
@@ -380,7 +383,7 @@ mod tests {
         }
     }
 
-    /// Somebody waits for the end of the snapshot, though nobody else is sent it.
+    /// A job waits for the end of the snapshot, though no other replica is sent it.
     #[test]
     fn others_are_not_waited_for_by_who_waits_for_the_end() {
         for awaited in [Awaited::Nothing, Awaited::Due, Awaited::Asked] {

@@ -1,18 +1,19 @@
-//! The stretch of the stream that lies before the backlog, on disk: for replicas that are being sent a snapshot, or load it. The
-//! same for the stretch of a snapshot that a slow replica has yet to be sent ([`super::pipe`]).
+//! The part of the stream before the backlog, on disk: for replicas that are being sent a snapshot or load
+//! it. Also the part of a snapshot that slow replicas have not been sent yet ([`super::snapshot_pipe`]).
 //!
-//! What is written meanwhile has to be kept for them, and with fast writers and a large snapshot that is more than memory should
-//! be given for. Redis drops such a replica, which then begins anew, again and again as long as there are writers: either its
-//! output buffer is large enough for the load, or it never comes to an end. Here the oldest blocks go to a file without a name,
-//! and are sent from there; so the first try succeeds, with nothing to be set, and no writer waits.
+//! Writes made during a full sync must be kept for the replica. With fast writers and a large snapshot they
+//! exceed the memory that should be spent on them. Redis drops such a replica, which begins anew as long as
+//! there are writers: unless its output buffer is large enough for the load, the sync never succeeds. Here
+//! the oldest blocks go to an unlinked file and are sent from there. So the first try succeeds without any
+//! setting, and no writer waits.
 //!
-//! A thread of its own has the file, and does what it is asked in that order: it writes blocks, fetches pieces, and gives room
-//! back. The feeding thread asks, goes on, and is woken when a piece is there; so a disk that hangs keeps neither it, nor the
-//! other replicas, nor who asks where the stream is. What has been given to the disk and not been taken by it is in memory,
-//! and bounded: beyond that, the replica that needs it begins anew.
+//! A thread of its own has the file. It executes requests to write blocks, fetch pieces, and free space. The
+//! replication thread enqueues requests and goes on, and is woken when a piece has been read. So a hanging
+//! disk delays neither that thread nor other replicas nor INFO. Bytes that the disk has not taken are in
+//! memory and bounded: beyond the bound, the replica that needs them begins anew.
 //!
-//! The road not taken: to slow writers down until the rest fits. With 5 GB to send and 64 MB to spare that would be a tenth of
-//! their pace.
+//! The road not taken is to slow writers down until the rest fits. With 5 GB to send and 64 MB to spare,
+//! writers would run at a tenth of their pace.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -30,78 +31,78 @@ use crate::persist::disk_space::Space;
 use crate::persist::temp_file;
 use evenkeel_runtime::sandbox::{self, Call};
 
-/// Bytes that may lie on disk: more than half an hour of what one thread writes.
+/// Bytes on disk at most: more than half an hour of a writing thread's output.
 const OVERFLOW_LEN_MAX: u64 = 64 << 30;
 
-/// Bytes that the disk may lag behind: what a busy server writes in a second or two.
+/// Bytes that may wait for the disk: the output of a busy server in a second or two.
 const WAITING_LEN_MAX: u64 = 256 << 20;
 
-/// Bytes that have to be free on the disk to begin with, as many as are kept in memory where they are not.
+/// Free bytes that the disk must have at the beginning: the amount that is kept in memory if it has less.
 const RESERVED_LEN: u64 = super::feed::WITHOUT_DISK_LEN_MAX;
 
-/// Bytes that are left to others on the disk, at most: an append-only file without room costs more than a replica that begins
-/// anew. Of a small disk it is a quarter.
+/// Bytes of the disk that are left to other files, at most; on a small disk a quarter. An append-only file
+/// without space costs more than a replica that begins anew.
 const LEFT_MAX: u64 = 1 << 30;
 
-/// How often it is looked how much is left, in bytes that are written.
+/// Written bytes between two checks of the free space.
 const LOOK_LEN: u64 = 1 << 20;
 
-/// Bytes that are given back to the disk at once.
+/// Bytes that are freed on the disk at once.
 const HOLE_LEN: u64 = 64 << 20;
 const _: () = assert!(HOLE_LEN.is_multiple_of(BLOCK as u64), "holes are made of whole pages");
 const _: () = assert!(LOOK_LEN.is_multiple_of(BLOCK as u64), "a block ends there");
 
-/// Bytes that are fetched at once. Whoever is sent what lies here has two of them in memory: the one that it is sent, and the
-/// next one.
+/// Bytes that are fetched at once. A replica that reads from the file has two pieces in memory: the piece
+/// that it is sent, and the next.
 const PIECE_LEN: u64 = 256 * 1024;
 
-/// Pieces that are kept for those to come: what two threads allocate and free for each other is never where the next one is looked
-/// for, and grows (measured: 35 MB while 600 are fetched).
+/// Pieces that are kept for reuse. Memory that two threads allocate and free for each other is not found
+/// again at the next allocation, and grows (measured: 35 MB while 600 are fetched).
 const SPARE_PIECES_MAX: usize = 4;
 
-/// Threads that a disk keeps although nobody needs them any more. If there are so many, no other one is begun.
+/// Threads of dropped files that a disk still blocks. At [`LEFT_BEHIND_MAX`], no further thread is started.
 static LEFT_BEHIND: AtomicUsize = AtomicUsize::new(0);
 const LEFT_BEHIND_MAX: usize = 8;
 
-/// See the module's text.
+/// A part of a stream or snapshot, in an unlinked file.
 pub(crate) struct SpillFile {
-    /// The offset of the file's first byte, of the first one that is still there, and of the one behind the last.
+    /// The offsets of the file's first byte, of the first byte that is kept, and behind the last byte.
     base: u64,
     start: u64,
     end: u64,
     shared: Arc<Shared>,
 }
 
-/// What the thread says.
+/// The state shared with the thread.
 #[derive(Default)]
 struct Shared {
-    /// The file is there.
+    /// Whether the file has been created.
     is_open: AtomicBool,
-    /// The disk has little more room than is left to others.
+    /// Whether the disk has little more space than is left to other files.
     is_tight: AtomicBool,
     /// Bytes to be written.
     waiting: AtomicU64,
-    /// Pieces by their place in the file, counted in pieces; `None` while they are being fetched.
+    /// Pieces by their number in the file; `None` while they are being fetched.
     pieces: Mutex<BTreeMap<u64, Option<Arc<Vec<u8>>>>>,
-    /// Blocks that are on disk, and pieces that nobody needs any more, for those to come.
+    /// Written blocks and dropped pieces, for reuse.
     written: Mutex<Vec<Box<[u8]>>>,
     read: Mutex<Vec<Vec<u8>>>,
-    /// Why it has ended before it was to.
+    /// The error that has ended the thread.
     failed: Mutex<Option<String>>,
     queue: Mutex<Queue>,
-    /// Something has been put into the queue, or nobody needs it any more.
+    /// Signalled after a request, and when the file is dropped.
     asked: Condvar,
 }
 
-/// What the thread is asked for.
+/// The requests to the thread.
 #[derive(Default)]
 struct Queue {
     requests: VecDeque<Request>,
-    /// Pieces that somebody waits for, by their place and length: they come first, once they have been written.
+    /// Wanted pieces, by number and length. They come before `requests`, once they have been written.
     fetches: VecDeque<(u64, usize)>,
-    /// Nobody needs any of it any more.
+    /// Whether the file has been dropped.
     is_over: bool,
-    /// The thread has ended.
+    /// Whether the thread has ended.
     has_ended: bool,
 }
 
@@ -112,8 +113,8 @@ enum Request {
 }
 
 impl SpillFile {
-    /// Empty, in this folder, for the stream from this offset on or from one behind it. `notify` is called when something that
-    /// was asked for is there.
+    /// Creates an empty file in this folder, for the stream from `offset` or a later offset on. `notify` is
+    /// called when a requested piece has been read.
     pub(super) fn create(
         folder: &Path,
         offset: u64,
@@ -149,7 +150,7 @@ impl SpillFile {
         Ok(SpillFile { base: offset, start: offset, end: offset, shared })
     }
 
-    /// The offset of the first byte that is there.
+    /// The offset of the first byte that is kept.
     pub(super) fn start(&self) -> u64 {
         self.start
     }
@@ -163,24 +164,25 @@ impl SpillFile {
         self.end - self.start
     }
 
-    /// Those of them that are still in memory.
+    /// Bytes that are still in memory.
     pub(super) fn waiting(&self) -> u64 {
         self.shared.waiting.load(Acquire)
     }
 
-    /// Bytes of memory: what waits for the disk, what was fetched from it, and what is kept to be filled again.
+    /// Memory in bytes: blocks that wait for the disk, fetched pieces, and memory for reuse.
     pub(super) fn memory(&self) -> u64 {
         let fetched = self.shared.pieces.lock().len() + self.shared.read.lock().len();
         let written = self.shared.written.lock().len();
         self.waiting() + fetched as u64 * PIECE_LEN + (written * BLOCK) as u64
     }
 
-    /// Whether its file is there, which nobody knows yet of a disk that hangs. Errors as [`SpillFile::check`].
+    /// Whether the file has been created, which a hanging disk leaves open. Errors as for
+    /// [`SpillFile::check`].
     pub(super) fn is_open(&self) -> io::Result<bool> {
         self.check().map(|()| self.shared.is_open.load(Acquire))
     }
 
-    /// An error if it cannot be gone on with, or the disk has taken too little for too long.
+    /// Returns an error if the thread has failed, or the disk has lagged too far behind.
     pub(super) fn check(&self) -> io::Result<()> {
         let why = match self.shared.failed.lock().clone() {
             Some(why) => why,
@@ -195,17 +197,18 @@ impl SpillFile {
         Err(io::Error::other(why))
     }
 
-    /// Whether more may lie on disk, for who can wait.
+    /// Whether more bytes may go to disk, for a caller that can wait.
     pub(super) fn has_room(&self) -> bool {
         self.len() + WAITING_LEN_MAX <= OVERFLOW_LEN_MAX && !self.shared.is_tight.load(Acquire)
     }
 
-    /// Nothing has come yet.
+    /// Whether nothing has been appended yet.
     pub(super) fn is_unused(&self) -> bool {
         self.base == self.end
     }
 
-    /// What comes next, from this offset on: where it ends, or anywhere if nothing has come yet.
+    /// Appends blocks at `from`, which is the end of the file, or any offset if nothing has been appended
+    /// yet.
     pub(super) fn append(&mut self, from: u64, blocks: Vec<Box<[u8]>>) {
         if self.is_unused() {
             (self.base, self.start, self.end) = (from, from, from);
@@ -217,7 +220,8 @@ impl SpillFile {
         self.ask(blocks.into_iter().map(Request::Write));
     }
 
-    /// The bytes from an offset on that is there, as the rest of a piece behind so many bytes; `None`: they are being fetched.
+    /// Returns the piece with the byte at `from`, which is in the file, and the place of that byte. `None`:
+    /// the piece is being fetched.
     pub(super) fn read(&self, from: u64) -> Option<(Arc<Vec<u8>>, usize)> {
         assert!(self.has(from), "only what is kept can be read");
         let index = (from - self.base) / PIECE_LEN;
@@ -230,7 +234,7 @@ impl SpillFile {
         match pieces.get(&index) {
             Some(Some(piece)) if skip < piece.len() => return Some((piece.clone(), skip)),
             Some(None) => return None,
-            // It was the last one, and not full.
+            // It was the last piece, and not full.
             Some(Some(_)) | None => self.fetch(&mut pieces, index),
         }
         None
@@ -242,8 +246,7 @@ impl SpillFile {
         self.ask([Request::Fetch { index, len }]);
     }
 
-    /// Nobody needs what lies before `needed`, and these are all who need anything here: lets go of what was fetched for others,
-    /// and gives room back to the disk, a large piece at a time.
+    /// Drops the pieces that none of `readers` needs, and frees the space before `needed`, in large steps.
     pub(super) fn trim(&mut self, needed: u64, readers: &[u64]) {
         let is_near = |index: u64, reader: &u64| {
             let at = reader.saturating_sub(self.base) / PIECE_LEN;
@@ -269,12 +272,12 @@ impl SpillFile {
         }
     }
 
-    /// Blocks that it was given and that are on disk, to be filled again.
+    /// Takes blocks that have been written, for reuse.
     pub(super) fn written(&self) -> Vec<Box<[u8]>> {
         std::mem::take(&mut self.shared.written.lock())
     }
 
-    /// A thread that has failed has said so.
+    /// Enqueues requests. A thread that has failed has reported that already.
     fn ask(&self, requests: impl IntoIterator<Item = Request>) {
         let mut queue = self.shared.queue.lock();
         if !queue.has_ended {
@@ -289,7 +292,7 @@ impl SpillFile {
     }
 }
 
-/// What waits for a disk that hangs goes at once. The thread goes when the disk lets it.
+/// Frees the waiting blocks at once, even if the disk hangs. The thread ends when its disk lets it.
 impl Drop for SpillFile {
     fn drop(&mut self) {
         let mut queue = self.shared.queue.lock();
@@ -305,7 +308,8 @@ impl Drop for SpillFile {
 }
 
 impl Shared {
-    /// What the thread is to do next, which has written so much, once there is something; `None`: nobody needs anything any more.
+    /// Waits for the next request, after `written` bytes have been written. `None`: the file has been
+    /// dropped.
     fn next(&self, written: u64) -> Option<Request> {
         let mut queue = self.queue.lock();
         while !queue.is_over {
@@ -322,7 +326,7 @@ impl Shared {
         None
     }
 
-    /// The thread ends.
+    /// Marks the end of the thread.
     fn end(&self) {
         let mut queue = self.queue.lock();
         queue.has_ended = true;
@@ -334,7 +338,7 @@ impl Shared {
     }
 }
 
-/// Takes room on the disk, so that one that is full is known before anything is given to it.
+/// Reserves space, so that a full disk is found before any bytes are given to it.
 fn reserve(file: &File) -> io::Result<()> {
     if !sandbox::permits(Call::Fallocate) {
         return Ok(());
@@ -349,8 +353,10 @@ fn reserve(file: &File) -> io::Result<()> {
     }
 }
 
+/// Checks the free space.
+///
 /// # Errors
-/// There is no more room on the disk than is left to others.
+/// The disk has no more space than is left to other files.
 fn look_at_space(file: &File, shared: &Shared) -> io::Result<()> {
     let Space { free, size } = Space::around(file)?;
     let left = LEFT_MAX.min(size / 4);
@@ -363,7 +369,7 @@ fn look_at_space(file: &File, shared: &Shared) -> io::Result<()> {
     Ok(())
 }
 
-/// Does what is asked for, until nobody needs that any more.
+/// Executes requests until the file is dropped.
 fn serve(open: impl FnOnce() -> io::Result<File>, shared: &Shared, notify: &impl Fn()) -> io::Result<()> {
     let (file, mut end) = (open()?, 0_u64);
     look_at_space(&file, shared)?;
@@ -392,10 +398,11 @@ fn serve(open: impl FnOnce() -> io::Result<File>, shared: &Shared, notify: &impl
             Request::Free { at, len } => {
                 let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
                 if sandbox::permits(Call::Fallocate) {
-                    // SAFETY: the descriptor is open. A file system that cannot do it keeps the room until the file is closed.
+                    // SAFETY: the descriptor is open. A file system without holes keeps the space until the
+                    // file is closed.
                     unsafe { libc::fallocate(file.as_raw_fd(), mode, at as i64, len as i64) };
                 }
-                _ = look_at_space(&file, shared); // more than before, and perhaps nothing more is to be written
+                _ = look_at_space(&file, shared); // more than before, and there may be no more writes
             }
         }
     }
@@ -444,7 +451,7 @@ mod tests {
             let (piece, skip) = got.expect("it is there");
             let at = (from - begin) as usize;
             assert!(skip < piece.len() && piece[skip..] == model[at..at + piece.len() - skip], "at {at}");
-            // What was asked for ahead comes when it has been written.
+            // The piece that was prefetched arrives once it has been written.
             wait_until("nothing is under way", || {
                 spill_file.shared.pieces.lock().values().all(Option::is_some)
             });
@@ -497,7 +504,7 @@ mod tests {
         assert!(reserve(&refused).is_err());
     }
 
-    /// Who waits for a piece does not wait for all that is to be written.
+    /// A wanted piece does not wait for all pending writes.
     #[test]
     fn pieces_come_first_that_have_been_written() {
         let shared = Shared::default();
@@ -512,7 +519,7 @@ mod tests {
         assert!(matches!(next(PIECE_LEN + 10), Request::Fetch { index: 1, len: 10 }));
     }
 
-    /// Whoever is sent a piece that was the last one goes on when there is more.
+    /// A replica that has been sent the last piece continues when there is more.
     #[test]
     fn the_last_piece_grows() {
         let mut spill_file = SpillFile::create(&std::env::temp_dir(), 7, || {}).expect("a thread");
@@ -528,7 +535,7 @@ mod tests {
         }
     }
 
-    /// Nor does what it was given stay in memory for as long as it hangs: the next attempt has as much of its own.
+    /// Nor do its blocks stay in memory for as long as it hangs: the next attempt has as many of its own.
     #[test]
     fn what_a_disk_that_hangs_was_given_goes_with_who_needed_it() {
         let (go_on, hangs) = channel::<()>();

@@ -1,13 +1,14 @@
 //! Full syncs: a snapshot of this moment, sent to replicas while it is taken.
 //!
-//! A thread of its own takes it, as it does a snapshot that goes to disk (`persist/snapshot.rs`), and writes into a pipe that
-//! the feeding thread sends from ([`super::pipe`]). No file is touched, and how long the snapshot will be need not be known:
-//! a mark of forty random characters, told at the beginning, ends it. A replica that does not understand that gets its length
-//! first, so its snapshot has to be on disk, in a file without a name, before it goes out.
+//! As for a snapshot on disk (`persist/snapshot.rs`), a thread of its own takes it. That thread writes into a
+//! pipe from which the replication thread sends ([`super::snapshot_pipe`]). No file is touched, and the
+//! length need not be known: a mark of forty random characters, announced at the beginning, ends the
+//! snapshot. A replica that does not support the mark gets the length first, so its snapshot goes to an
+//! unlinked file before it is sent.
 //!
-//! The walk of the snapshot begins behind the closed gate, and so does what the replica is sent afterwards: the number of
-//! the last record before is left in [`super::State::sync_behind`], and the feeding thread notes at which offset of the stream
-//! that record ends.
+//! The walk begins while the gate is closed, and so does the stream that the replica is sent afterwards. The
+//! number of the last record before is stored in [`super::State::sync_behind`], and the replication thread
+//! finds the offset in the stream at which that record ends.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,10 +32,10 @@ use crate::persist::temp_file;
 use crate::server::Server;
 use evenkeel_runtime::random::random_hex;
 
-/// Bytes taken from a file at once.
+/// Bytes read from a file at once.
 const PIECE: usize = 256 * 1024;
 
-/// How a replica knows where the snapshot ends.
+/// The way in which a replica finds the end of the snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// By a mark.
@@ -43,7 +44,7 @@ pub(super) enum Form {
     Length,
 }
 
-/// Begins a full sync into a pipe. Who calls has claimed that a snapshot is being taken.
+/// Begins a full sync into a pipe. The caller has claimed the sync.
 pub(super) fn begin(server: &Arc<Server>, pipe: Arc<SnapshotPipe>, form: Form, content: Content) {
     let (on_thread, into) = (server.clone(), pipe.clone());
     let thread = std::thread::Builder::new().name("full-sync".into());
@@ -73,20 +74,22 @@ fn run(server: &Arc<Server>, pipe: Arc<SnapshotPipe>, form: Form, content: Conte
     server.replication.replica_inbox.nudge();
 }
 
-/// The lowest version of the format that can hold what there is.
+/// The lowest version of the format that can hold the data.
 fn version(server: &Server, guard: &SlotGuard<'_>) -> Version {
     let keyspace = &server.keyspace;
     let has_timed = |db: usize| keyspace.timed_hashes(guard.ctx, db) > 0;
     if (0..keyspace.databases()).any(has_timed) { Version::V80 } else { Version::V10 }
 }
 
-/// At the moment that the snapshot is of: what comes next is the stream. A replica's goes on in the database that its own
-/// primary has selected, so whoever loads the snapshot has to be told, also where nobody knows the name of that stream.
+/// Fixes the moment of the snapshot, behind which the stream continues. A replica's stream continues in the
+/// database that its primary has selected, so the snapshot must name that database, even without a name of
+/// the stream.
 fn begin_stream(server: &Server, guard: &mut SlotGuard<'_>) -> Option<Position> {
     let state = &server.replication;
     if state.is_replica() {
         if state.reading.ends() {
-            // It has just become one, and the stream is not as far as the data: nothing says where the snapshot would be.
+            // The server has just become a replica, and its stream is behind the data: the snapshot would
+            // have no position.
             server.persist.cancel_sync();
             return None;
         }
@@ -101,7 +104,7 @@ fn begin_stream(server: &Server, guard: &mut SlotGuard<'_>) -> Option<Position> 
     None
 }
 
-/// Takes what is wanted of the snapshot of a moment, in which `look` is called.
+/// Takes a snapshot with the wanted content. `look` is called at its moment.
 fn take<W: Write>(
     server: &Arc<Server>,
     settings: &Arc<Settings>,
@@ -134,7 +137,7 @@ fn send_as_taken(server: &Arc<Server>, pipe: &Arc<SnapshotPipe>, content: Conten
     let (settings, mark) = (server.settings(), random_hex());
     let mut inlet = Inlet(pipe.clone());
     inlet.write_all(format!("$EOF:{mark}\r\n").as_bytes())?;
-    // The header goes out first, and cannot be taken back: it has to say a version that will do.
+    // The header is sent first and cannot be changed: its version must suffice.
     let expected = if content == Content::All { now_needed(server) } else { Version::V10 };
     let file = snapshot::open(inlet, &settings, expected, false)?;
     let mut needed = expected;
@@ -181,7 +184,7 @@ mod tests {
     use super::super::Reading;
     use super::*;
 
-    /// The stream is not as far as the data, and nobody would know where the snapshot is in it.
+    /// The stream is behind the data, so the snapshot's position is unknown.
     #[test]
     fn a_sync_fails_while_the_log_is_on_its_way_into_the_stream() {
         let live = crate::testing::live::Live::start(1, &[]);

@@ -1,5 +1,5 @@
-//! Syncs by a thread of their own, so that the log goes on being written while a disk takes long for one: what is in the file is
-//! safe from a crash of the process, what waits in memory is not.
+//! Syncs on a thread of its own, so the journal is still written to the file while a disk takes long for a
+//! sync. Bytes in the file are safe from a crash of the process; bytes that wait in memory are not.
 
 use std::fs::File;
 use std::io;
@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use crate::server::Server;
 
-/// The thread, which ends when this goes and its last sync is over.
+/// The thread, which ends after its last sync once this value is dropped.
 pub(super) struct Syncer {
     files: Sender<File>,
     results: Receiver<io::Result<()>>,
 }
 
 impl Syncer {
-    /// `None`: there can be no thread more.
+    /// Starts the thread. Returns `None` if no thread can be started.
     pub(super) fn start(server: &Arc<Server>) -> Option<Syncer> {
         let (files, to_sync) = channel::<File>();
         let (synced, results) = channel();
@@ -25,7 +25,7 @@ impl Syncer {
             for file in to_sync {
                 super::sleep_us(&server.persist.aof.figures.sync_sleep_us);
                 if synced.send(file.sync_data()).is_err() {
-                    return; // nobody waits for it any more
+                    return; // the writer is gone
                 }
             }
         };
@@ -33,12 +33,12 @@ impl Syncer {
         Some(Syncer { files, results })
     }
 
-    /// Begins a sync of a file; `false`: it cannot be. There is none under way.
+    /// Begins a sync of a file, while none is running. Returns false if that fails.
     pub(super) fn begin(&self, file: &File) -> bool {
         file.try_clone().is_ok_and(|file| self.files.send(file).is_ok())
     }
 
-    /// How the sync under way has ended, if it does within so long.
+    /// The result of the running sync, if it ends within `patience`.
     pub(super) fn end_within(&self, patience: Duration) -> Option<io::Result<()>> {
         match self.results.recv_timeout(patience) {
             Ok(result) => Some(result),
@@ -47,7 +47,7 @@ impl Syncer {
         }
     }
 
-    /// How it ends.
+    /// Waits for the running sync and returns its result.
     pub(super) fn end(&self) -> io::Result<()> {
         self.results.recv().unwrap_or_else(|_| Err(io::Error::other("the fsync thread failed")))
     }

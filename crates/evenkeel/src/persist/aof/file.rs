@@ -1,17 +1,21 @@
-//! The file that commands are appended to, and what is to be appended next.
+//! The file that commands are appended to, and the buffer of the bytes to be appended next.
 //!
-//! There are two ways to the disk. *Through* the page cache any number of bytes goes at once, and is safe from a crash of the
-//! process then; but each 4 KiB is allocated, copied, entered into a tree, and found again for the disk: 0.8 us for a command of
-//! 500 B, more than all else that a log costs, and memory that others would rather have kept. *Past* it (`O_DIRECT`) go whole
-//! blocks alone, at a tenth of that, if they come by the hundred. So it is for times in which there is much, and a file
-//! system that knows it.
+//! There are two ways to the disk:
+//! - *Through* the page cache, a write takes any number of bytes, which are then safe from a crash of the
+//!   process. But each 4 KiB is allocated, copied, entered into a tree, and found again for the disk. That is
+//!   0.8 us for a command of 500 B, more than the rest of the logging costs, and it takes memory from other
+//!   uses.
+//! - *Past* the cache (`O_DIRECT`), only whole blocks go, at a tenth of that cost if they come by the
+//!   hundred. So this way is for times of many writes, and for a file system that supports it.
 //!
-//! A crash of the machine is to leave a beginning of what was written, or a file with a hole in it would be refused. Past the cache
-//! there is one write at a time, and a file system notes that a file has grown when the new bytes are on disk. What is in the
-//! cache comes later, so all of it is synced before anything goes past it: the way past begins behind a sync
-//! ([`LogFile::note_sync`]), and ends with the first bytes that go through the cache.
+//! A crash of the machine must leave a prefix of the written bytes, since a file with a hole would be
+//! refused. Past the cache there is a single write at a time, and a file system records the new length once
+//! the bytes are on disk. Bytes in the cache reach the disk later, so all of them are synced before a write
+//! bypasses it: the way past begins with a sync ([`LogFile::note_sync`]), and ends with the first bytes that
+//! go through the cache.
 //!
-//! The buffer begins with the last block of the file, where that is not full: to go on past the cache it is written again.
+//! If the last block of the file is not full, the buffer begins with it: the next write past the cache writes
+//! it again.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -21,32 +25,33 @@ use std::time::{Duration, Instant, SystemTime};
 use super::async_fsync::Syncer;
 use crate::persist::direct::{self, BLOCK};
 
-/// Bytes that are worth a write past the cache by themselves.
+/// Pending bytes that justify a write past the cache.
 const LEN_MIN: usize = 64 * 1024;
 
-/// Bytes that wait for one no longer: those of twice as many take the disk less time, and are in no cache any more.
+/// Pending bytes that are written at once: twice as many take less disk time per byte, but have left the CPU
+/// caches.
 const LEN_MAX: usize = 512 * 1024;
 
-/// Room in the buffer, at least. A command of its own length gets a buffer of its own.
+/// Minimum room in the buffer. A longer command enlarges the buffer by its own length.
 const ROOM: usize = 2 * LEN_MAX;
 
-/// How long bytes may wait in memory for others to come: what a crash of the process may lose.
+/// How long bytes may wait in memory for more: the loss in a crash of the process.
 const WAIT_MAX: Duration = Duration::from_millis(5);
 
-/// Bytes through the cache since the last sync that are much: what follows is worth a sync, to go past the cache.
+/// Bytes through the cache since the last sync from which on a sync is worthwhile, to go past the cache.
 const FLOW_MIN: u64 = 8 << 20;
 
-/// Bytes in the cache that the kernel is asked to write before a sync makes somebody wait for them.
+/// Bytes in the cache that the kernel is asked to write before a sync has to wait for them.
 const WRITEBACK: u64 = 1 << 20;
 
-/// How long all goes through the cache after a disk has been too slow, or has refused.
+/// How long all bytes go through the cache after a disk has been too slow, or has refused a write past it.
 const REST: Duration = Duration::from_secs(10);
 
 pub(in crate::persist) struct LogFile {
     file: File,
     inode: u64,
-    /// From `start` on, which is a multiple of [`BLOCK`] in memory, it has what the file has from `at` on, which is one
-    /// there: `written` bytes that are in the file, and those that are to come.
+    /// From `start` on, which is a multiple of [`BLOCK`] in memory, the bytes of the file from `at` on, a
+    /// multiple of it in the file: `written` bytes that are in the file, and the pending bytes.
     buffer: Vec<u8>,
     start: usize,
     at: u64,
@@ -54,22 +59,22 @@ pub(in crate::persist) struct LogFile {
     /// Since when bytes have been waiting, if there are any.
     since: Instant,
     goes_past: bool,
-    /// Something has gone there since it began to.
+    /// Whether a write has gone past the cache since `goes_past` was set.
     went_past: bool,
-    /// The open file has the flag.
+    /// Whether the open file has the flag `O_DIRECT`.
     is_direct: bool,
-    /// Bytes have gone through the cache since the last sync.
+    /// Whether bytes have gone through the cache since the last sync.
     in_cache: bool,
     /// Bytes written since the last sync.
     flow: u64,
-    /// Bytes of the file that the kernel has been asked to write.
+    /// The end of the bytes that the kernel has been asked to write.
     asked: u64,
-    /// It does not go past the cache before.
+    /// No write goes past the cache before this time.
     rests_until: Option<Instant>,
 }
 
 impl LogFile {
-    /// Goes on at the end of a file that can be read, and is for appending.
+    /// Continues at the end of a file that is open for reading and appending.
     pub(in crate::persist) fn open(file: File) -> io::Result<LogFile> {
         let (at, last) = last_block(&file)?;
         let mut log = LogFile {
@@ -83,7 +88,7 @@ impl LogFile {
             goes_past: false,
             went_past: false,
             is_direct: false,
-            // What a server before this one has written may be there still.
+            // Bytes of the previous server process may still be in the cache.
             in_cache: true,
             flow: 0,
             asked: at,
@@ -93,10 +98,10 @@ impl LogFile {
         Ok(log)
     }
 
-    /// Goes on in a new file, which is empty, when all is in the one until now.
+    /// Continues in a new, empty file. Nothing is pending for the present file.
     ///
     /// # Errors
-    /// The new one cannot be examined, and the one until now is gone on with.
+    /// The new file cannot be examined; the present file stays in use.
     pub(super) fn begin(&mut self, file: File) -> io::Result<()> {
         debug_assert_eq!(self.pending(), 0);
         self.inode = file.metadata()?.ino();
@@ -108,17 +113,17 @@ impl LogFile {
         Ok(())
     }
 
-    /// What tells the file from all others of its file system.
+    /// The inode, which identifies the file within its file system.
     pub(super) fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// Bytes of the file.
+    /// Length of the file in bytes.
     pub(super) fn end(&self) -> u64 {
         self.at + self.written as u64
     }
 
-    /// Where to put what comes next, with room for so many bytes.
+    /// The buffer for the next bytes, with room for `more`.
     pub(super) fn room(&mut self, more: usize) -> &mut Vec<u8> {
         if self.pending() == 0 {
             self.since = Instant::now();
@@ -130,8 +135,8 @@ impl LogFile {
         &mut self.buffer
     }
 
-    /// Appends a long record in pieces, each of which is written before the next one comes, but for the last. If one cannot be written,
-    /// all that is left is pending, and the next write says why.
+    /// Appends a long record in pieces, and writes each of them but the last at once. After a failed write
+    /// the rest is pending, and the next write reports the error.
     pub(super) fn append_long(&mut self, mut bytes: &[u8]) {
         while bytes.len() > LEN_MAX {
             let (piece, rest) = bytes.split_at(LEN_MAX);
@@ -153,15 +158,15 @@ impl LogFile {
         &self.buffer[self.start + self.written..]
     }
 
-    /// Bytes may wait for others to come.
+    /// Whether the pending bytes may wait for more.
     pub(super) fn may_wait(&self) -> bool {
         self.goes_past && self.pending() < LEN_MAX && self.since.elapsed() < WAIT_MAX
     }
 
-    /// Writes what has come, or, past the cache, all but an end of less than a block, which waits for the next.
+    /// Writes the pending bytes. Past the cache, an end of less than a block waits for the next write.
     ///
     /// # Errors
-    /// What the system says. What is not in the file is still pending.
+    /// The system's error. Bytes that are not in the file are still pending.
     pub(super) fn write(&mut self) -> io::Result<()> {
         if self.goes_past && !self.in_cache && self.pending() >= LEN_MIN && self.write_past() {
             return Ok(());
@@ -169,16 +174,16 @@ impl LogFile {
         if std::mem::take(&mut self.goes_past) {
             self.flow = 0;
             if !self.went_past {
-                self.rest(); // it ended before it began: another sync would be for nothing
+                self.rest(); // it ended before it began: another sync would be useless
             }
         }
         self.write_all()
     }
 
-    /// Writes all that has come.
+    /// Writes all pending bytes.
     ///
     /// # Errors
-    /// As of [`LogFile::write`].
+    /// As for [`LogFile::write`].
     pub(super) fn write_all(&mut self) -> io::Result<()> {
         if self.pending() == 0 {
             return Ok(());
@@ -186,7 +191,7 @@ impl LogFile {
         self.set_direct(false)?;
         self.in_cache = true;
         while self.pending() > 0 {
-            // At the end, wherever that is: it may have been shortened by somebody else.
+            // Appended at the end, wherever that is: another program may have cut the file off.
             match self.file.write(&self.buffer[self.start + self.written..]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => self.note_written(self.written + written),
@@ -197,7 +202,7 @@ impl LogFile {
         Ok(())
     }
 
-    /// Writes whole blocks past the cache. `false`: they are to go through it.
+    /// Writes whole blocks past the cache. Returns false if the bytes are to go through it.
     fn write_past(&mut self) -> bool {
         if !self.is_as_left() {
             self.find_end();
@@ -205,7 +210,7 @@ impl LogFile {
         }
         let len = self.buffer.len() - self.start;
         let blocks = self.start..self.start + len - len % BLOCK;
-        // The last block may have been written before, and more of it comes.
+        // The last block may have been written before, with fewer bytes.
         match self.set_direct(true).and_then(|()| self.file.write_at(&self.buffer[blocks], self.at)) {
             Ok(written) if written >= self.written => {
                 self.note_written(written);
@@ -213,7 +218,7 @@ impl LogFile {
                 self.since = Instant::now();
                 self.pending() < BLOCK
             }
-            // If it is the disk's, it says so again; if there is no such way, never mind.
+            // A disk error shows again in a write through the cache; a missing `O_DIRECT` does no harm.
             _ => {
                 self.rest();
                 false
@@ -225,7 +230,7 @@ impl LogFile {
         self.file.metadata().is_ok_and(|file| file.len() == self.end())
     }
 
-    /// Somebody else has changed the file's length.
+    /// Finds the end of the file after another program has changed its length.
     fn find_end(&mut self) {
         self.rest();
         if let Ok((at, last)) = last_block(&self.file) {
@@ -236,7 +241,7 @@ impl LogFile {
         }
     }
 
-    /// The file has so many bytes of the buffer.
+    /// Drops from the buffer the whole blocks among the first `written` bytes, which are in the file.
     fn note_written(&mut self, written: usize) {
         self.flow += (written - self.written) as u64;
         let whole = written - written % BLOCK;
@@ -249,13 +254,13 @@ impl LogFile {
         }
     }
 
-    /// All goes through the cache for a while.
+    /// Sends all bytes through the cache for a while.
     pub(super) fn rest(&mut self) {
         self.goes_past = false;
         self.rests_until = Some(Instant::now() + REST);
     }
 
-    /// Has the kernel write what it has in the cache, if that is much, so that the next sync has little to do.
+    /// Has the kernel write the cached bytes, if there are many, so that the next sync has little to do.
     pub(super) fn start_writeback(&mut self) {
         let end = self.end();
         if end.saturating_sub(self.asked) >= WRITEBACK {
@@ -264,29 +269,34 @@ impl LogFile {
         }
     }
 
+    /// Syncs the file.
+    ///
     /// # Errors
-    /// What the system says: what was written since the sync before may be lost.
+    /// The system's error: bytes written since the previous sync may be lost.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
 
-    /// Makes it the newest file of data, newer than a snapshot that was taken before (`passed_over.rs`).
+    /// Gives the file the latest modification time of all data files, later than any snapshot's
+    /// (`passed_over.rs`).
     pub(super) fn touch(&self) {
         let _ = self.file.set_modified(SystemTime::now()); // a start would only warn for no reason
     }
 
-    /// Begins the same by another thread; `false`: it cannot be.
+    /// Begins a sync on the other thread. Returns false if that fails.
     pub(super) fn sync_beside(&self, syncer: &Syncer) -> bool {
         syncer.begin(&self.file)
     }
 
-    /// So much goes through the cache that it had better go past it, which begins with a sync.
+    /// Whether so many bytes have gone through the cache that a way past it, which begins with a sync, is
+    /// worthwhile.
     pub(super) fn is_much(&self) -> bool {
         let has_rested = self.rests_until.is_none_or(|until| Instant::now() >= until);
         !self.goes_past && self.flow >= FLOW_MIN && has_rested
     }
 
-    /// All is on disk, so what follows may go past the cache: if it `may_go_past`, and there is much or it has gone there before.
+    /// Records a sync of all bytes. What follows may bypass the cache if it `may_go_past`, and there is much
+    /// or it did before.
     pub(super) fn note_sync(&mut self, may_go_past: bool) {
         if !self.is_as_left() {
             self.find_end();
@@ -311,7 +321,7 @@ impl LogFile {
         Ok(())
     }
 
-    /// Another buffer, with so much room behind `kept`.
+    /// Replaces the buffer, with `room` behind `kept`.
     fn renew_buffer(&mut self, room: usize, kept: &[u8]) {
         self.buffer = direct::buffer(kept.len() + room);
         self.start = self.buffer.len();
@@ -319,7 +329,7 @@ impl LogFile {
     }
 }
 
-/// Where the last block of a file begins, and what is in it, unless it is full.
+/// The start of the last block of a file, and its bytes, unless it is full.
 fn last_block(file: &File) -> io::Result<(u64, Vec<u8>)> {
     let len = file.metadata()?.len();
     let mut last = vec![0; (len % BLOCK as u64) as usize];
@@ -358,7 +368,7 @@ mod tests {
         log.note_sync(true);
     }
 
-    /// Writes through the cache what is much.
+    /// Writes [`FLOW_MIN`] bytes through the cache.
     fn begin_flow(log: &mut LogFile) -> Vec<u8> {
         let much = vec![b'.'; FLOW_MIN as usize];
         add(log, &much);
@@ -369,7 +379,7 @@ mod tests {
         much
     }
 
-    /// The flag of the open file, as others see it.
+    /// The flag of the open file, as the kernel has it.
     fn is_direct(log: &LogFile) -> bool {
         // SAFETY: the descriptor is open.
         unsafe { libc::fcntl(log.file.as_raw_fd(), libc::F_GETFL) & libc::O_DIRECT != 0 }
@@ -450,19 +460,20 @@ mod tests {
         log.write().expect("written");
         assert!(is_direct(&log));
         assert_eq!(log.pending(), (3 + FLOW_MIN as usize + LEN_MIN) % BLOCK, "whole blocks are in the file");
-        // A sync has all go through the cache, and another way begins behind it.
+        // A complete write goes through the cache, and the way past begins again after a sync.
         log.write_all().expect("written");
         assert_eq!((log.pending(), is_direct(&log)), (0, false));
         add(&mut log, &[7; LEN_MIN]);
         sync(&mut log);
         log.write().expect("written");
         assert!(is_direct(&log), "in the middle of a block that has been written");
-        // Without the sync it is the cache's: what is in there may be lost while what follows is kept.
+        // Without the sync, all goes through the cache: cached bytes may be lost while later bytes past it
+        // are kept.
         log.write_all().expect("written");
         add(&mut log, &[7; LEN_MIN]);
         log.write().expect("written");
         assert!(!is_direct(&log) && !log.goes_past());
-        // And where there is little.
+        // The same with little to write.
         begin_flow(&mut log);
         add(&mut log, b"little");
         log.write().expect("written");
@@ -508,7 +519,7 @@ mod tests {
         assert_eq!(log.pending(), 15 + 9 * LEN_MAX);
     }
 
-    /// Whoever does that has lost what was cut off, and nothing of what comes.
+    /// The program that cuts the file off loses the bytes behind the cut, but no later bytes.
     #[test]
     fn a_file_that_was_shortened_goes_on_at_its_end() {
         let scratch = Scratch::new();

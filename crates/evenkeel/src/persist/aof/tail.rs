@@ -1,8 +1,9 @@
-//! Syncs that do without the append-only file: what is appended goes into a file of a fixed size as well, past the page cache, and
-//! is on disk when that write returns. `evenkeel_rdb::aof::tail` has the format, the reason, and how the start uses it.
+//! Syncs without the append-only file: appended bytes also go into a file of a fixed size, past the page
+//! cache, and are on disk when that write returns. `evenkeel_rdb::aof::tail` has the format, the reason, and
+//! the use of the tail at a start.
 //!
-//! Whatever is in doubt is settled by a sync of the append-only file itself, as if there were no tail: a record must go on where
-//! the last sync ended ([`TailFile::note_synced`]), fit, and be written whole.
+//! Any doubt is settled by a sync of the append-only file itself, as if there were no tail: a record must
+//! continue where the last sync ended ([`TailFile::note_synced`]), fit, and be written whole.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -16,19 +17,19 @@ use crate::persist::disk_space::Space;
 
 const _: () = assert!(BLOCK.is_multiple_of(direct::BLOCK) && TAIL_LEN.is_multiple_of(RECORD_MAX));
 
-/// Bytes of the longest record, with what is before and behind: a sync of more is the append-only file's.
+/// Longest record in bytes, with header and padding. A sync of more goes to the append-only file.
 const RECORD_MAX: usize = 1 << 20;
 
-/// The start of the machine since which it runs, or `None` if the system does not say.
+/// The id of the machine's current boot, or `None` if the system has none.
 pub(crate) fn boot() -> Option<u128> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
 }
 
-/// Bytes that the file system must have free for a tail to be worth its own.
+/// Bytes that the file system must have free for a tail to be worth its space.
 const ROOM_MIN: u64 = 8 * TAIL_LEN as u64;
 
-/// No record goes on here.
+/// No record can continue here.
 const NOWHERE: u64 = u64::MAX;
 
 pub(super) struct TailFile {
@@ -37,23 +38,24 @@ pub(super) struct TailFile {
     /// From `start` on, a multiple of [`BLOCK`] in memory, the next record.
     buffer: Vec<u8>,
     start: usize,
-    /// What was prepared ends there in the append-only file, as a record in the buffer unless it is nothing; `None`: nothing was.
+    /// End of the prepared bytes in the append-only file; their record is in the buffer, unless there are
+    /// none. `None`: nothing is prepared.
     prepared: Option<u64>,
-    /// A write has failed.
+    /// Whether a write has failed.
     has_failed: bool,
-    /// Where the next record is to be in the tail.
+    /// The place of the next record in the tail.
     at: u64,
-    /// Where the last sync ended in the append-only file.
+    /// The end of the last sync in the append-only file.
     end: u64,
     epoch: u64,
     boot: u128,
 }
 
 impl TailFile {
-    /// Makes the file, in the place of one that was there, for an append-only file that is synced up to `end`.
+    /// Creates the file, replacing an older tail, for an append-only file that is synced up to `end`.
     ///
     /// # Errors
-    /// There is little room, or the file system does not know how to write past the page cache.
+    /// The disk has little room, or the file system does not support writes past the page cache.
     pub(super) fn create(path: PathBuf, end: u64) -> io::Result<TailFile> {
         let boot = boot().ok_or(io::ErrorKind::Unsupported)?;
         let mut buffer = direct::buffer(RECORD_MAX);
@@ -75,7 +77,8 @@ impl TailFile {
         })
     }
 
-    /// A file of zeroes that are on disk, so that what is written over them takes one write.
+    /// Fills the file with zeros and syncs them, so that a later write over them takes the disk a single
+    /// write.
     fn fill(path: &Path, buffer: &mut Vec<u8>) -> io::Result<File> {
         let open = |flags| {
             OpenOptions::new().write(true).create(true).custom_flags(libc::O_DIRECT | flags).open(path)
@@ -99,12 +102,12 @@ impl TailFile {
         self.has_failed
     }
 
-    /// It is still what the next start will find, and can be written to.
+    /// Whether the next start will find the file, and it can be written to.
     pub(super) fn is_good(&self) -> bool {
         !self.has_failed && self.file.metadata().is_ok_and(|file| file.nlink() > 0)
     }
 
-    /// Makes a record of what is about to be appended to the file with this inode, at this place.
+    /// Prepares a record of the bytes that are about to be appended at `offset` to the file with this inode.
     pub(super) fn prepare(&mut self, file: u64, offset: u64, bytes: &[u8]) {
         self.prepared = None;
         let len = (HEADER_LEN + bytes.len()).next_multiple_of(BLOCK);
@@ -122,7 +125,8 @@ impl TailFile {
         self.buffer.resize(self.start + len, 0);
     }
 
-    /// Syncs what was prepared, which has been appended and ends there. `false`: the append-only file is to be synced itself.
+    /// Syncs the prepared bytes, which have been appended and end at `end`. Returns false if the append-only
+    /// file itself is to be synced.
     pub(super) fn sync(&mut self, end: u64) -> bool {
         if self.prepared.take() != Some(end) {
             return false;
@@ -137,17 +141,18 @@ impl TailFile {
         true
     }
 
-    /// The append-only file has been synced itself, up to this place.
+    /// Records a sync of the append-only file itself, up to `end`.
     pub(super) fn note_synced(&mut self, end: u64) {
         (self.prepared, self.at, self.end) = (None, 0, end);
         self.epoch += 1;
     }
 
-    /// Another append-only file begins, and the one until now is synced. Its own first sync is the file's: until then, a
-    /// file system may not even know of it.
+    /// Prepares for a new append-only file; the present file is synced. The first sync of the new file is its
+    /// own: until then, a file system may not even know of it.
     ///
     /// # Errors
-    /// What is in the tail could not be taken out, and may be taken for what belongs to another file some day.
+    /// The records in the tail could not be overwritten, and may some day be taken for records of another
+    /// file.
     pub(super) fn begin(&mut self) -> io::Result<()> {
         self.note_synced(NOWHERE);
         self.buffer.truncate(self.start);
@@ -155,9 +160,9 @@ impl TailFile {
         self.file.write_all_at(&self.buffer[self.start..], 0)
     }
 
-    /// Removes the file: all of it has been synced where it belongs.
+    /// Removes the file: all its bytes have been synced in the append-only file.
     pub(super) fn remove(self) {
-        // One that is left is of no use to the next start, and no harm.
+        // A tail that stays is of no use to the next start, and does no harm.
         let _ = tail::remove(&self.path);
     }
 }
@@ -167,7 +172,7 @@ mod tests {
     use super::*;
     use crate::config::testing::Scratch;
 
-    /// What the file begins with.
+    /// The header of the first record.
     fn header(path: &Path) -> Vec<u8> {
         fs::read(path).expect("the file")[..HEADER_LEN].to_owned()
     }
@@ -177,7 +182,8 @@ mod tests {
         let scratch = Scratch::new();
         let path = scratch.path.join("tail");
         fs::write(&path, "an old one").expect("written");
-        let Ok(mut tail) = TailFile::create(path.clone(), 10) else { return }; // the file system has no such way
+        // The file system may not support it.
+        let Ok(mut tail) = TailFile::create(path.clone(), 10) else { return };
         assert_eq!(fs::read(&path).expect("the file"), vec![0; TAIL_LEN], "nothing of the old one");
         assert!(!tail.sync(10), "nothing was prepared");
         tail.prepare(7, 10, b"one");

@@ -1,9 +1,10 @@
-//! Keys as commands that make them: bases of append-only files with `aof-use-rdb-preamble no`, for readers that know nothing
-//! else.
+//! Keys as commands that recreate them: bases of append-only files with `aof-use-rdb-preamble no`, for
+//! readers that support no other format.
 //!
-//! Any server of Redis 7 runs them, so what has no command is lost, as in Redis: when a key was last used, and when a
-//! consumer was last seen. What a consumer has not acknowledged can only be claimed while its entry is there. So where
-//! such entries are gone, the groups come before the entries, with others in the place of all that is to be claimed.
+//! Any Redis 7 server can run them, so data without a command are lost, as in Redis: the last access of a
+//! key, and the last time a consumer was seen. A pending entry can be claimed only while the entry exists. So
+//! if entries with pending deliveries have been deleted, the groups come before the entries, with
+//! placeholders for all pending ids.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -21,27 +22,28 @@ use super::{Form, PIECE, Sizes, Taken};
 use crate::replication::link::Position;
 use crate::value_codec::Value;
 
-/// Words behind the head of a command, and bytes of them, after which the next one begins: readers take a command at a time.
+/// Words and bytes of a command, without its head, after which a new command begins: a reader holds a whole
+/// command in memory.
 const WORDS_MAX: usize = 1_000;
 const BYTES_MAX: usize = 64 * 1024;
 
-/// A buffer that a huge word has made larger than this is given back.
+/// A buffer that a huge word has enlarged beyond this is shrunk.
 const BUFFER_KEPT_MAX: usize = 1 << 20;
 
-/// See the module's text.
+/// Writes each key as the commands that recreate it.
 pub(in crate::persist) struct Commands<W> {
     out: W,
     piece: Vec<u8>,
     error: Option<io::Error>,
     written: u64,
     db: Option<u32>,
-    /// Words of the command that is being put together, as they will be written, and how many.
+    /// Encoded words of the command that is being built, and their number.
     words: Vec<u8>,
     count: usize,
 }
 
 impl<W: io::Write> Commands<W> {
-    /// With an annotation first, of this second since 1970, if there is to be one.
+    /// With a timestamp line at the beginning, if `annotation` gives the second of the Unix epoch.
     pub(in crate::persist) fn new(out: W, annotation: Option<u64>) -> Commands<W> {
         let mut piece = Vec::with_capacity(PIECE + PIECE / 4);
         if let Some(second) = annotation {
@@ -70,7 +72,7 @@ impl<W: io::Write> Commands<W> {
         self.flush_if_full();
     }
 
-    /// Commands that begin with `head` and go on with the words, of which `step` belong together.
+    /// Writes commands that consist of `head` and a part of the words, in multiples of `step`.
     fn each<T: AsRef<[u8]>>(&mut self, head: &[&[u8]], step: usize, words: impl Iterator<Item = T>) {
         for word in words {
             self.word(word.as_ref());
@@ -84,7 +86,7 @@ impl<W: io::Write> Commands<W> {
         }
     }
 
-    /// A further word of the command that is being put together.
+    /// Adds a word to the command that is being built.
     fn word(&mut self, word: &[u8]) {
         put_word(&mut self.words, word);
         self.count += 1;
@@ -115,7 +117,7 @@ impl<W: io::Write> Commands<W> {
         self.piece.extend_from_slice(b"\r\n");
     }
 
-    /// Each chunk that is no hole where it belongs, and the end.
+    /// Writes each chunk that is not a hole at its offset, and the last byte.
     fn rope_with_holes(&mut self, key: &[u8], rope: &Rope) {
         let mut offset = 0;
         for piece in rope.pieces(0..rope.len()) {
@@ -137,7 +139,7 @@ impl<W: io::Write> Commands<W> {
         self.each(&[b"ZADD", key], 2, words);
     }
 
-    /// Fields that have expired are written as well: whoever reads them has no clock yet.
+    /// Expired fields are written as well: their reader has no clock yet.
     fn hash(&mut self, key: &[u8], hash: &Hash) {
         self.each(&[b"HSET", key], 2, hash.fields().flat_map(|field| [field.name, field.value]));
         if hash.timed_len() > 0 {
@@ -163,7 +165,7 @@ impl<W: io::Write> Commands<W> {
         }
         if !has_gone {
             if stream.len() == 0 {
-                // The id is not the last one's, but there is none of zero.
+                // XSETID below corrects this id, which cannot be zero.
                 self.command(&[b"XADD", key, b"MAXLEN", b"0", b"0-1", b"x", b"y"]);
             }
             stream.groups().for_each(|(name, group)| self.group(key, name, group));
@@ -175,8 +177,8 @@ impl<W: io::Write> Commands<W> {
         self.command(&[b"XSETID", key, last, b"ENTRIESADDED", added, b"MAXDELETEDID", deleted]);
     }
 
-    /// Groups with all that they have pending, in a stream that is as good as new then: what stood in for entries is trimmed,
-    /// since what is deleted would be remembered.
+    /// Writes groups with all their pending ids, into a stream that is as good as new afterwards: the
+    /// placeholders are trimmed, since a stream remembers the highest id that was deleted.
     fn groups_alone(&mut self, key: &[u8], stream: &Stream) {
         for id in pending(stream).collect::<BTreeSet<_>>() {
             self.command(&[b"XADD", key, id.to_string().as_bytes(), b"x", b"y"]);
@@ -199,7 +201,7 @@ impl<W: io::Write> Commands<W> {
         }
     }
 
-    /// What was delivered alike, one behind the other, is claimed with one command.
+    /// Claims consecutive ids with equal deliveries in a single command.
     fn claims(&mut self, head: &[&[u8]], pending: impl Iterator<Item = (StreamId, Delivery)>) {
         let mut before = None;
         for (id, delivery) in pending {
@@ -227,10 +229,10 @@ impl<W: io::Write> Commands<W> {
 }
 
 impl<W: io::Write> Form for Commands<W> {
-    /// How many bytes it is.
+    /// The length in bytes.
     type Whole = u64;
 
-    /// Commands cannot say that.
+    /// Ignored: no command sets a position.
     fn position(&mut self, _: &Position) -> io::Result<()> {
         Ok(())
     }
@@ -277,7 +279,7 @@ impl<W: io::Write> Form for Commands<W> {
     }
 }
 
-/// What consumers have not acknowledged, by groups. No entry can have the least of all ids.
+/// The pending ids of all groups, group by group. No entry can have the smallest id.
 fn pending(stream: &Stream) -> impl Iterator<Item = StreamId> {
     let ids = stream.groups().flat_map(|(_, group)| group.pending_ids(StreamId::MIN, StreamId::MAX));
     ids.filter(|id| *id > StreamId::MIN)

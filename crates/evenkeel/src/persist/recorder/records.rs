@@ -11,17 +11,17 @@ use crate::config::Settings;
 use crate::replication::link::Position;
 use crate::value_codec;
 
-/// See the module's text.
+/// Writes each key as a record of an RDB file.
 pub(crate) struct Records<W: io::Write> {
     encoder: Encoder<Body<W>>,
     settings: Arc<Settings>,
-    /// The database of the record before.
+    /// The database of the previous record.
     db: Option<u32>,
-    /// Of each database that was there, told once.
+    /// The sizes of each database, written before its first record.
     sizes: Sizes,
 }
 
-/// Where encoded bytes gather before they go to the file. After an error, whatever comes is dropped.
+/// Gathers encoded bytes for the file. After an error, further bytes are dropped.
 struct Body<W: io::Write> {
     file: FileWriter<W>,
     piece: Vec<u8>,
@@ -46,7 +46,7 @@ impl<W: io::Write> Body<W> {
         self.piece.clear();
     }
 
-    /// Does something with the file, once all that was encoded before is in it.
+    /// Calls `f` with the file, once all bytes encoded so far are in it.
     fn on_file(&mut self, f: impl FnOnce(&mut FileWriter<W>) -> io::Result<()>) {
         self.flush();
         if self.error.is_none() {
@@ -56,7 +56,7 @@ impl<W: io::Write> Body<W> {
 }
 
 impl<W: io::Write> Records<W> {
-    /// Goes on in a file whose beginning has been written.
+    /// Continues in a file whose header has been written.
     pub(crate) fn new(file: FileWriter<W>, settings: Arc<Settings>) -> Records<W> {
         let body = Body { file, piece: Vec::with_capacity(PIECE + PIECE / 4), error: None };
         let mut encoder = Encoder::new(body, Version::V10);

@@ -1,4 +1,4 @@
-//! Replicas that come to the feeding thread, what they say, and how they go.
+//! Arrivals and departures of replicas in the replication thread, and their messages.
 
 use std::sync::atomic::{Ordering::*, fence};
 
@@ -27,11 +27,11 @@ impl Feed {
         self.answer(&mut replica);
         self.server.replication.replicas.add(replica.shared.clone());
         self.replicas.insert(token, replica);
-        self.listen(token); // what came together with the request is not announced any more
+        self.listen(token); // bytes that came with the request cause no further event
         self.last_round -= ROUND;
     }
 
-    /// Lets a replica go on with the stream, if what it lacks is there.
+    /// Lets a replica continue with the stream, if the bytes that it lacks are kept.
     pub(super) fn answer(&mut self, replica: &mut ReplicaConnection) {
         let (log, state) = (&self.server.log, &self.server.replication);
         let Some(Asks::Rest(Some((id, bytes)))) = replica.replica_hello.asks.clone() else {
@@ -47,7 +47,8 @@ impl Feed {
             replica.shared.note_acked(bytes, self.record_at(bytes));
             state.figures.partial.fetch_add(1, Relaxed);
             return log.notice(format!(
-                "Partial resynchronization request from {} accepted. Sending {} bytes of backlog starting from offset {}.",
+                "Partial resynchronization request from {} accepted. Sending {} bytes of backlog starting \
+                 from offset {}.",
                 replica.shared.name(),
                 stream.offset() - bytes,
                 bytes + 1
@@ -68,13 +69,13 @@ impl Feed {
         log.notice(format!("Unable to partial resync with replica {} for {reason}", replica.shared.name()));
     }
 
-    /// Whether the stream goes on: by this thread, or by the link to our own primary.
+    /// Whether the stream goes on, made by this thread or by the link to our own primary.
     pub(super) fn reader_is_there(&self) -> bool {
         let state = &self.server.replication;
         state.reading.is_any() || state.is_replica()
     }
 
-    /// Hears those who may have said something.
+    /// Reads from all replicas that may have sent messages.
     pub(super) fn listen_to_all(&mut self) {
         let tokens = self.replicas.iter().filter(|(_, replica)| replica.is_readable).map(|(token, _)| *token);
         for token in tokens.collect::<Vec<_>>() {
@@ -117,15 +118,15 @@ impl Feed {
         }
     }
 
-    /// The last record of which all is among the first so many bytes of the stream.
+    /// The last record that is complete within the first `bytes` bytes of the stream.
     pub(super) fn record_at(&self, bytes: u64) -> u64 {
         let behind = self.points.partition_point(|(offset, _)| *offset <= bytes);
         behind.checked_sub(1).map_or(0, |last| self.points[last].1)
     }
 
-    /// More of the log is at replicas: lets those look who wait for that.
+    /// Notifies the workers whose clients wait for replicas.
     pub(super) fn tell_waiters(&self) {
-        // A worker that begins to wait looks once more after it has said so.
+        // A worker that begins to wait checks once more after it has set `awaits_log`.
         fence(SeqCst);
         for inbox in self.server.inboxes.iter().filter(|inbox| inbox.awaits_log.load(Relaxed)) {
             inbox.post(Message::Durable);
@@ -140,7 +141,7 @@ impl Feed {
         // The descriptor leaves the epoll when it is closed.
     }
 
-    /// Parts with those for whom there is a reason.
+    /// Drops the replicas for which `reason` returns a reason.
     pub(super) fn part_if(&mut self, mut reason: impl FnMut(&mut ReplicaConnection) -> Option<String>) {
         let reasons =
             self.replicas.iter_mut().filter_map(|(token, replica)| Some((*token, reason(replica)?)));
@@ -152,9 +153,9 @@ impl Feed {
     }
 }
 
-/// For those who wait that replicas get what they have written.
+/// Requests of clients that wait for replicas.
 impl State {
-    /// Asks all replicas what they have, once the log up to this record is on its way to them.
+    /// Asks all replicas for acknowledgements, once the records up to `record` are in the stream.
     pub(crate) fn ask_for_acks(&self, record: u64) {
         self.acks_wanted.fetch_max(record, AcqRel);
         self.wants_acks.store(true, Release);
@@ -170,12 +171,12 @@ mod tests {
 
     use crate::testing::live::Live;
 
-    /// Whether small packets are sent at once that go to this address.
+    /// Whether TCP_NODELAY is set for the connection to this address.
     fn has_no_delay(to: SocketAddr) -> Option<bool> {
         let sockets = std::fs::read_dir("/proc/self/fd").expect("a list").flatten();
         let fds = sockets.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         fds.filter_map(|fd: i32| {
-            // SAFETY: a copy is made of what is open at that moment, or none.
+            // SAFETY: the copy is of a descriptor that is open at that moment, or fails.
             let copy = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().ok()?;
             let stream = TcpStream::from(copy);
             (stream.peer_addr().ok()? == to).then(|| stream.nodelay().expect("an option"))

@@ -1,4 +1,4 @@
-//! Full syncs as the feeding thread sees them: when one begins, where in the stream, and for whom.
+//! Full syncs in the replication thread: their beginning, their offset in the stream, and their replicas.
 
 use std::io;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::replication::{NEVER, State, Stream};
 pub(super) struct Sync {
     pub(super) pipe: Arc<SnapshotPipe>,
     form: Form,
-    /// Its place in the stream, once that is known and told to those for whom it is.
+    /// Its offset in the stream, once it is known and has been sent to its replicas.
     place: Option<u64>,
 }
 
@@ -38,22 +38,25 @@ impl Feed {
         if let Some(Err(reason)) = &end {
             self.part_if(|replica| is_for(replica).then(|| format!("its full sync failed: {reason}")));
         } else if !self.replicas.values().any(is_for) || self.server.persist.is_cancelled(Job::Sync) {
-            pipe.give_up(); // perhaps it waits for room
-            self.server.persist.cancel_sync(); // or it writes to a file
+            pipe.give_up(); // it may wait for room
+            self.server.persist.cancel_sync(); // or write to a file
         }
         if form == Form::Mark && place.is_some() && end == Some(Ok(())) {
-            let has_it = |replica: &ReplicaConnection| matches!(replica.stage, Stage::Loading { then } if Some(then) == place);
+            let has_it = |replica: &ReplicaConnection| {
+                // All of it has been sent, and is being loaded.
+                matches!(replica.stage, Stage::Loading { then } if Some(then) == place)
+            };
             let all = self.replicas.iter().filter(|(_, replica)| is_for(replica) || has_it(replica));
             let tokens = all.map(|(token, _)| *token).collect();
             self.draining.push((pipe, tokens));
         }
-        // Those who are still being sent what is in the pipe have it for themselves.
+        // Replicas that are still being sent the pipe's bytes have it to themselves.
         if end.is_some_and(|end| end.is_err() || place.is_some()) {
             self.sync = None;
         }
     }
 
-    /// Says of each snapshot that nobody is sent any more who has it.
+    /// Logs the end of each snapshot that no replica is being sent any more.
     fn look_at_draining(&mut self) {
         let Feed { draining, replicas, server, .. } = self;
         draining.retain(|(pipe, tokens)| {
@@ -72,7 +75,7 @@ impl Feed {
 
     pub(super) fn begin_sync_if_due(&mut self) {
         if self.server.persist.ending.is_under_way() {
-            return; // which has given up the one that was being taken
+            return; // it has cancelled the running snapshot
         }
         let waiting = || {
             self.replicas.values().filter_map(|replica| match replica.stage {
@@ -82,18 +85,19 @@ impl Feed {
                 _ => None,
             })
         };
-        // Whoever wants something else of the data gets a snapshot of its own, behind this one.
+        // Replicas that want another content get a snapshot of their own, after this snapshot.
         let Some((first, content, _)) = waiting().min_by_key(|(since, ..)| *since) else { return };
         let waiting = || waiting().filter(|(_, its, _)| *its == content);
-        // What was set before the replica came holds for it.
+        // Settings made before a replica arrived apply to it.
         let settings = self.server.settings();
         let takes_mark = settings.repl_diskless_sync && waiting().all(|(.., takes_mark)| takes_mark);
         let most = settings.repl_diskless_sync_max_replicas as usize;
         let delay = Duration::from_secs(u64::from(settings.repl_diskless_sync_delay));
         let waits = takes_mark && self.now - first < delay && (most == 0 || waiting().count() < most);
-        // Of a replica that has given up its data and not got others yet, nobody is to get nothing in the place of what it has.
+        // If this server has given up its data and not got new data yet, no replica may get an empty snapshot
+        // in place of its own data.
         let lacks_data = !self.server.persist.has_all_data();
-        // A reader that ends is none of the stream that this one begins.
+        // A reader that ends does not belong to the stream that begins now.
         let ends = self.server.replication.reading.ends();
         if waits || lacks_data || ends {
             return;
@@ -118,13 +122,13 @@ impl Feed {
         self.sync = Some(Sync { pipe, form, place: None });
     }
 
-    /// The snapshot that is being taken begins at this offset of the stream.
+    /// Begins to send the present snapshot, which is at this offset of the stream.
     pub(super) fn begin_snapshots(&mut self, offset: u64) {
         let Some(sync) = &mut self.sync else { return };
         sync.place = Some(offset);
         let stream = self.server.replication.stream();
         if stream.era() != self.era {
-            return; // the offset is one of another stream
+            return; // the offset belongs to another stream
         }
         let id = stream.history.id.clone();
         drop(stream);
@@ -138,7 +142,8 @@ impl Feed {
         }
     }
 
-    /// Lets go of what nobody has to be sent any more of the snapshots that are being sent, and makes room where others wait.
+    /// Frees the bytes of snapshots that no replica needs any more, and makes room for waiting replicas and
+    /// jobs.
     pub(super) fn tend_pipes(&mut self) {
         let mut pipes: Vec<(Arc<SnapshotPipe>, Vec<u64>)> = Vec::new();
         for replica in self.replicas.values() {
@@ -180,13 +185,13 @@ impl Feed {
         let figures = &self.server.replication.figures;
         figures.in_pipes.store(in_memory, Relaxed);
         figures.spilled.store(on_disk, Relaxed);
-        // Who hears that there is none any more finds in the log how it went.
+        // A tool that finds the metric at zero also finds the result in the server log.
         let syncing = self.draining.len() + usize::from(self.sync.is_some());
         figures.syncing.store(syncing as u64, Relaxed);
     }
 
-    /// What is needed for full syncs finds no place on disk: those begin anew who need more than the bytes that memory may hold, or
-    /// what the disk had.
+    /// Handles a disk that does not take the bytes kept for full syncs: replicas begin anew if they need
+    /// bytes from the disk, or more than memory may hold.
     pub(super) fn give_up_slow(&mut self, len_max: u64, error: &io::Error) {
         let stream = self.server.replication.stream();
         let (offset, start) = (stream.offset(), stream.backlog().map_or(0, Backlog::start));
@@ -206,8 +211,8 @@ impl Feed {
     }
 }
 
-/// The walk of a snapshot has begun behind the last record that is in the stream: says where that is. Who loads the
-/// snapshot has no database selected.
+/// Returns the offset of the snapshot whose walk has begun behind the last record of the stream. The snapshot
+/// selects no database.
 pub(super) fn place_sync(state: &State, stream: &Stream, selected: &mut Option<u32>) -> u64 {
     state.sync_behind.store(NEVER, Release);
     *selected = None;

@@ -1,4 +1,4 @@
-//! What the feeding thread looks after now and then: pings, replicas that are silent or too far behind.
+//! Periodic tasks of the replication thread: pings, and replicas that are silent or too far behind.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
@@ -31,14 +31,14 @@ impl Feed {
             self.last_blank = now;
         }
         for replica in self.replicas.values_mut() {
-            // One that has been sent its snapshot with a length loads it now, for all we know, and reads nothing until it says ACK. Who has
-            // asked by SYNC never does.
+            // A replica that has been sent its snapshot with a length may be loading it, and reads nothing
+            // before its first ACK. A replica that sent SYNC never acknowledges.
             let may_load = !replica.has_loaded && replica.replica_hello.asks != Some(Asks::Snapshot);
             if replica.is_writable || may_load || !matches!(replica.stage, Stage::Online { .. }) {
                 replica.took = now;
             }
-            replica.is_writable = true; // should an announcement have been missed
-            // So that it does not take us for dead while it waits.
+            replica.is_writable = true; // in case an event was missed
+            // A sign of life for a replica that waits.
             if blank && replica.hears_nothing() {
                 replica.say(b"\n");
             }
@@ -55,21 +55,22 @@ impl Feed {
             }
             let behind = replica.needs().map_or(0, |needs| offset.saturating_sub(needs));
             replica.shared.client.out_bytes.store(behind as usize, Relaxed);
-            // One that catches up may be as far behind as it is, as long as it takes what it is sent: that comes from the disk, which
-            // others need as well.
+            // A replica that catches up may be far behind, as long as it takes the bytes it is sent: they
+            // come from the disk, which has other users.
             let is_limited = !replica.catches_up || now.duration_since(replica.took) > timeout;
             let is_too_far =
                 is_limited && is_too_far_behind(replica, behind, limits, settings.repl_backlog_size, now);
             is_too_far.then(|| {
                 server.closed_for_output.fetch_add(1, Relaxed);
                 server.log.warning(format!(
-                    "Client id={} addr={} closed for overcoming of output buffer limits ({behind} bytes waiting).",
+                    "Client id={} addr={} closed for overcoming of output buffer limits ({behind} bytes \
+                     waiting).",
                     replica.shared.client.id, replica.shared.client.address
                 ));
                 "output buffer limit".into()
             })
         });
-        // A replica has no end of its own to its stream, so its time as one does not count.
+        // The time as a replica does not count: its stream comes from its primary.
         if !self.replicas.is_empty() || self.server.replication.is_replica() {
             self.alone_since = now;
         }
@@ -77,11 +78,11 @@ impl Feed {
     }
 }
 
-/// How long a replica that takes nothing may keep others waiting who are sent the same snapshot, where the disk does not take what
-/// it is to be sent.
+/// How long a replica that takes nothing may hold up other replicas of the same snapshot, if the disk does
+/// not take its bytes.
 const STUCK: Duration = Duration::from_secs(10);
 
-/// Whether a replica keeps others waiting who are sent the same snapshot, and takes nothing of it itself.
+/// Whether a replica holds up other replicas of the same snapshot, and takes nothing of it itself.
 fn holds_up_others(
     replica: &ReplicaConnection,
     pipes: &[Arc<SnapshotPipe>],
@@ -95,7 +96,7 @@ fn holds_up_others(
     (is_stuck && is_shared).then_some("full sync, which delays other replicas")
 }
 
-/// Whether a replica that should say something has said nothing for too long.
+/// Whether a replica that should send messages has been silent for too long.
 fn is_too_late(replica: &ReplicaConnection, now: Instant, timeout: Duration) -> Option<&'static str> {
     let stage = match replica.stage {
         Stage::Online { .. } if replica.replica_hello.asks != Some(Asks::Snapshot) => "streaming sync",
@@ -105,7 +106,8 @@ fn is_too_late(replica: &ReplicaConnection, now: Instant, timeout: Duration) -> 
     (now.duration_since(replica.moved) > timeout).then_some(stage)
 }
 
-/// Whether more waits to be sent than may. What is kept anyway is never too much.
+/// Whether more bytes wait to be sent than the limits allow. Bytes that the backlog keeps anyway are never
+/// too many.
 fn is_too_far_behind(
     replica: &mut ReplicaConnection,
     behind: u64,
