@@ -29,7 +29,7 @@ pub(crate) struct Waiting {
     pub(crate) late_len: usize,
 }
 
-/// What a command waits for.
+/// The source of the reply.
 pub(crate) enum On {
     /// Any of these keys, in whose queues it stands.
     Keys(Arc<Blocked>, Vec<Box<[u8]>>),
@@ -42,7 +42,7 @@ pub(crate) struct Resumed {
     pub(crate) client: Arc<ClientInfo>,
     pub(crate) number: u64,
     pub(crate) reply: Reply,
-    /// The reply may tell of records that were logged for the client.
+    /// The command may have written, so the reply may have to wait for the disk.
     pub(crate) may_write: bool,
     /// The connection is closed after the reply.
     pub(crate) closes: bool,
