@@ -200,8 +200,8 @@ impl Made {
         Ok(())
     }
 
-    /// [`Made::store`] for the call's key of this index, for a command that might store another result
-    /// elsewhere: the stored set is logged.
+    /// [`Made::store`] for the call's key of this index. Logs the stored set: the command could have another
+    /// result on another server.
     pub(crate) fn store_and_log(self, call: &mut Call<'_, '_>, key: usize) -> Done {
         call.reply.int(self.zset.len() as i64);
         let (key, stored) = (&call.keys[key], self.zset.clone());
