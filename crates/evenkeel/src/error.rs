@@ -25,9 +25,9 @@ pub(crate) enum Error {
     InvalidExpire(&'static str),
     /// Not an error: the command waits, and its reply comes later. See [`crate::blocking`].
     Suspended,
-    /// Not an error: the handler changed nothing, and is to run again with all slots held.
+    /// Not an error: no change remains, and the command is to run again with all slots held.
     NeedsAll,
-    /// Not an error: the handler changed nothing, and admission is to be checked once more.
+    /// Not an error: nothing was done, and admission is to be checked once more.
     AdmitAgain,
     /// Any other text, with its code: `ERR ...`.
     Text(Cow<'static, str>),

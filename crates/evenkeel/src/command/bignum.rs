@@ -93,7 +93,7 @@ impl Natural {
         (bits, 64 * below as i64, self.0[..below].iter().any(|word| *word != 0))
     }
 
-    /// [`Natural::top_bits`] of `self / divisor`, but with 66 or 67 bits. Both are not zero.
+    /// [`Natural::top_bits`] of `self / divisor`, but with 66 or 67 bits. Neither is zero.
     pub(crate) fn quotient_bits(&self, divisor: &Natural) -> (u128, i64, bool) {
         const STEPS: usize = 67;
         // Shifted so that their quotient is less than 1 and more than 1/4.
