@@ -1,13 +1,14 @@
-//! Commands that wait: BLPOP and its like.
+//! Commands that wait: BLPOP and the like.
 //!
-//! A handler that finds nothing returns [`Call::block`]. The command then stands in the queues of its keys, under the
-//! locks that it holds anyway, and its connection is not read any further. Whoever writes to one of the keys runs the
-//! very same handler again on the waiter's behalf, before it lets go of the locks of its own command ([`serve`]), so what
-//! was pushed is never seen by anybody who came later. In such a run the handler looks at the key that was written to
-//! ([`Call::tries`]), and either replies, or fails, or blocks again, which leaves the waiter where it stands.
+//! A handler that finds nothing returns [`Call::block`]. The command then stands in the wait queues of its
+//! keys, entered under the locks that it holds anyway, and its connection is not read any further. A thread
+//! that writes to such a key runs the same handler on the waiter's behalf before it releases its own
+//! command's locks ([`serve`]). So a pushed value is never seen by a client that came later. In such a run
+//! the handler looks at the written key ([`Call::tries`]). It then replies, fails, or blocks again, which
+//! keeps the waiter in its place.
 //!
-//! [`claim`] decides who ends a wait; `net/worker/suspended.rs` is what the connection's worker does; docs/blocking.md
-//! has the whole story.
+//! [`claim`] decides which thread ends a wait; `net/worker/suspended.rs` is the part of the connection's
+//! worker; docs/blocking.md describes the whole.
 
 pub(crate) mod serve;
 
@@ -37,14 +38,14 @@ pub(crate) enum Mode {
     Nested,
     /// A script runs it, so it must not wait either.
     Script,
-    /// It waited, and the key at this index has been written to since.
+    /// It waited, and the key at this index was written to since.
     Serving(usize),
-    /// Its work was done elsewhere so many times, each time on what was no longer there at the end.
+    /// It was offloaded so many times, each time with sources that had changed by the end.
     Again(u8),
 }
 
 impl Mode {
-    /// Whether it is part of something larger that has to come to its end here and now.
+    /// Whether the call is part of a larger unit that has to end here and now.
     pub(crate) fn is_nested(self) -> bool {
         matches!(self, Mode::Nested | Mode::Script)
     }
@@ -54,7 +55,7 @@ impl Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Timeout(pub(crate) Option<u64>);
 
-/// What a command waits for.
+/// The condition that a command waits for.
 pub(crate) struct Wait {
     keys: Range<usize>,
     wants: Wants,
@@ -66,7 +67,7 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    /// Until one of the keys at these indices of the call's keys holds a value of this kind.
+    /// Waits until a key at these indices of the call's keys holds a value of this kind.
     pub(crate) fn on(keys: Range<usize>, kind: Kind, timeout: Timeout) -> Wait {
         let null_in_multi = |reply: &mut Reply| reply.null_array();
         Wait {
@@ -80,35 +81,35 @@ impl Wait {
         }
     }
 
-    /// For no key, but until what the client has written is safe.
+    /// Waits for no key, but until the client's writes are safe.
     pub(crate) fn for_safety(safety: Safety, timeout: Timeout) -> Wait {
         Wait { safety: Some(safety), ..Wait::on(0..0, Kind::String, timeout) }
     }
 
-    /// Also when a key has gone or holds something else: the handler is going to say so.
+    /// Waits for deletions and changes of type as well; the handler replies to them.
     pub(crate) fn or_any_change(self) -> Wait {
         Wait { wants: Wants::any_change(), ..self }
     }
 
-    /// Serving it touches these keys as well.
+    /// Declares that serving touches these keys as well.
     pub(crate) fn with(self, keys: Range<usize>) -> Wait {
         Wait { beyond: keys, ..self }
     }
 
-    /// The reply inside MULTI is a null, not a null array.
+    /// Makes the reply inside MULTI a null, not a null array.
     pub(crate) fn null_in_multi(self) -> Wait {
         Wait { null_in_multi: |reply| reply.null(), ..self }
     }
 
-    /// To be served with other arguments than it came with; the keys are the same.
+    /// Serves the command with other arguments than it came with; the keys are the same.
     pub(crate) fn rerun(self, args: OwnedArgs) -> Wait {
         Wait { args: Some(args), ..self }
     }
 }
 
 impl Call<'_, '_> {
-    /// Which of the keys at these indices to look at: all, or, for one who waited, the one that was written to. If that
-    /// stands at several of them the handler is run for one after the other, until one of these runs serves.
+    /// Returns which of the keys at these indices to look at: all of them or, for a waiter, the written key.
+    /// If that key stands at several indices, the handler runs for each in turn, until a run serves.
     pub(crate) fn tries(&self, keys: Range<usize>) -> Range<usize> {
         match self.mode {
             Mode::Serving(index) => index..index + 1,
@@ -116,14 +117,15 @@ impl Call<'_, '_> {
         }
     }
 
-    /// Whether the command waited, and is run again.
+    /// Whether the command waited and is run again.
     pub(crate) fn is_serving(&self) -> bool {
         matches!(self.mode, Mode::Serving(_))
     }
 
-    /// What a handler returns that has found nothing. When it is run for one who waited ([`Call::is_serving`]) it has
-    /// changed nothing either, or serving would not come to an end; before that it may have noted who asks, as XREADGROUP
-    /// does, which nobody who waits wants to hear of. Inside MULTI, where nobody waits, the reply is a null.
+    /// Blocks a handler that found nothing. On behalf of a waiter ([`Call::is_serving`]) such a handler must
+    /// have changed nothing, or serving would not end. In its first run it may have recorded the consumer, as
+    /// XREADGROUP does, which no waiter listens for. Inside MULTI, where no command waits, the reply is a
+    /// null.
     pub(crate) fn block(&mut self, wait: Wait) -> Done {
         match self.mode {
             Mode::Nested | Mode::Script | Mode::Again(_) => {
@@ -163,7 +165,7 @@ impl Call<'_, '_> {
             permitted_at: self.session.access.checked_at(),
             safety: wait.safety,
         });
-        // In one queue it stands once, however often the key is named: there may be a million keys.
+        // A waiter enters a queue once, however often the command names the key: there may be a million keys.
         let mut keys: Vec<Box<[u8]>> = Vec::with_capacity(wait.keys.len());
         let (is_one, mut seen) = (wait.keys.len() == 1, HashSet::new());
         for key in &self.keys[wait.keys] {
@@ -179,7 +181,7 @@ impl Call<'_, '_> {
         self.session.waiting = Some(Box::new(waiting));
     }
 
-    /// The timeout at an argument, in seconds, of which there may be fractions.
+    /// Parses the timeout at an argument, in seconds with fractions.
     pub(crate) fn timeout_s(&self, index: usize) -> Result<Timeout, Error> {
         let number = super::command::x87_float::Extended::parse(self.args.at(index));
         let number = number.ok_or(Error::text("ERR timeout is not a float or out of range"))?;
@@ -187,7 +189,7 @@ impl Call<'_, '_> {
         self.timeout(number.thousandfold_up().ok_or(out_of_range)?)
     }
 
-    /// The timeout at an argument, in milliseconds.
+    /// Parses the timeout at an argument, in milliseconds.
     pub(crate) fn timeout_ms(&self, index: usize) -> Result<Timeout, Error> {
         let not_integer = |_| Error::text("ERR timeout is not an integer or out of range");
         self.timeout(self.args.int(index).map_err(not_integer)?)
@@ -203,7 +205,7 @@ impl Call<'_, '_> {
 const TIMEOUT_NEGATIVE: Error = Error::Text(std::borrow::Cow::Borrowed("ERR timeout is negative"));
 const TIMEOUT_RANGE: Error = Error::Text(std::borrow::Cow::Borrowed("ERR timeout is out of range"));
 
-/// A command that waits, as those see it who may serve it or end it.
+/// A waiting command, as the threads see it that may serve it or end it.
 pub(crate) struct Blocked {
     pub(crate) claim: Claim,
     ticket: u64,
@@ -211,18 +213,18 @@ pub(crate) struct Blocked {
     pub(crate) id: Id,
     args: OwnedArgs,
     pub(crate) db: u32,
-    /// Which of the command's keys it waits for.
+    /// Indices of the command's keys that it waits for.
     keys: Range<usize>,
     wants: Wants,
     beyond: Vec<Place>,
     resp3: bool,
     no_touch: bool,
-    /// Whether what it reads is remembered for its client.
+    /// Whether keys that it reads are tracked for its client.
     tracks: bool,
     caching: Caching,
-    /// The number of changes of users at which it was permitted.
+    /// The version of the users at which the command was permitted.
     permitted_at: u64,
-    /// It waits for no key, but for this.
+    /// Set if the command waits for safety and not for a key.
     pub(crate) safety: Option<Safety>,
 }
 
@@ -236,19 +238,19 @@ impl Waiter for Blocked {
     }
 }
 
-/// How a wait ends that nobody serves.
+/// How a wait ends without being served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The time is up, or CLIENT UNBLOCK says so; or what it waited for is reached that is no key.
+    /// The time is up, CLIENT UNBLOCK ended it, or the condition of a wait without a key is met.
     Timeout,
     /// CLIENT UNBLOCK ERROR.
     Error,
-    /// The server has become a replica: nobody will push for its clients, and they may not pop.
+    /// The server has become a replica: no client can push for its waiters, and they may not pop.
     NewRole,
 }
 
 impl Blocked {
-    /// Ends the wait; `None`: it has ended already.
+    /// Ends the wait; returns `None` if it has ended already.
     pub(crate) fn end(&self, end: End) -> Option<Resumed> {
         if !self.claim.end() {
             return None;
@@ -266,13 +268,14 @@ impl Blocked {
             )),
             (End::Error, _) => reply.fail(&Error::text("UNBLOCKED client unblocked via CLIENT UNBLOCK")),
         }
-        // Who keeps connections to a primary finds the new one when this one is gone.
+        // A client that keeps its connections to a primary reconnects to the new primary once this connection
+        // closes.
         Some(Resumed { closes: end == End::NewRole, ..self.resumed(reply, false) })
     }
 
-    /// The end of the wait, by this reply.
+    /// Ends the wait with this reply.
     fn resumed(&self, reply: Reply, may_write: bool) -> Resumed {
-        // Told now, so that whoever has brought it about finds it counted no more.
+        // Recorded now, so that the client that caused it no longer finds it counted.
         self.client.note_wait(false, 0, false);
         Resumed { client: self.client.clone(), number: self.ticket, reply, may_write, closes: false }
     }
@@ -283,7 +286,8 @@ impl Blocked {
         reply
     }
 
-    /// Whether the client has gone, so that nothing may be taken for it. The wait is claimed, so the socket is open.
+    /// Whether the client has gone, so that nothing may be taken for it. The wait is claimed, so the socket
+    /// is open.
     fn is_gone(&self) -> bool {
         self.client.killed.load(Relaxed) || has_hung_up(self.client.fd)
     }

@@ -1,10 +1,10 @@
-//! The errors that clients read, byte for byte Redis' own: client libraries match on them.
+//! The errors that clients read, byte for byte as in Redis: client libraries match on them.
 
 use std::borrow::Cow;
 
 use evenkeel_store::WrongType;
 
-/// What a command replies instead of a result.
+/// An error reply, or a signal to the dispatcher in its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Error {
     WrongType,
@@ -25,36 +25,36 @@ pub(crate) enum Error {
     InvalidExpire(&'static str),
     /// Not an error: the command waits, and its reply comes later. See [`crate::blocking`].
     Suspended,
-    /// Not an error: nothing has been done, and the command is to be run again with everything held.
+    /// Not an error: no change remains, and the command is to run again with all slots held.
     NeedsAll,
-    /// Not an error: nothing has been done, and it is to be looked at once more whether the command may be run.
+    /// Not an error: nothing was done, and admission is to be checked once more.
     AdmitAgain,
     /// Any other text, with its code: `ERR ...`.
     Text(Cow<'static, str>),
-    /// A text that quotes what the client sent, which need not be UTF-8.
+    /// A text that quotes the client's bytes, which need not be UTF-8.
     Bytes(Vec<u8>),
 }
 
-/// What a handler returns: its reply has been written, or an error is to be.
+/// Result of a handler: its reply is written, or an error is to be.
 pub(crate) type Done = Result<(), Error>;
 
 impl Error {
-    /// `ERR` and the text.
+    /// Returns an error with this text, which includes the code.
     pub(crate) fn text(text: impl Into<Cow<'static, str>>) -> Error {
         Error::Text(text.into())
     }
 
-    /// The command has panicked.
+    /// The error for a command that panicked.
     pub(crate) fn abandoned() -> Error {
         Error::text("ERR internal error: the command was aborted, see the server log")
     }
 
-    /// The client was killed while its command waited: nobody reads this.
+    /// The error for a client that was killed while its command waited; no client reads it.
     pub(crate) fn killed() -> Error {
         Error::text("ERR the client was killed")
     }
 
-    /// The reply's line without the leading minus.
+    /// Returns the reply's line without the leading minus.
     pub(crate) fn line(&self) -> Cow<'_, [u8]> {
         let text: Cow<'_, str> = match self {
             Error::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value".into(),
@@ -77,7 +77,7 @@ impl Error {
             Error::InvalidExpire(name) => {
                 format!("ERR invalid expire time in '{}' command", name.to_ascii_lowercase()).into()
             }
-            // Nobody ever reads these.
+            // These never reach a client.
             Error::Suspended => "ERR the command waits".into(),
             Error::NeedsAll => "ERR the command is to be run again".into(),
             Error::AdmitAgain => "ERR the command is to be admitted again".into(),

@@ -1,28 +1,32 @@
-//! Long commands: the work of one that goes through millions of elements is done by another thread, without locks.
+//! Long commands: another thread does the work of a command that goes through millions of elements, without
+//! locks.
 //!
-//! A worker that sorts a million elements would keep all its other clients waiting for a second, and as long as it holds
-//! the slots of its keys, every other worker that wants one of them. But a large collection can be shared in constant
-//! time, and what others write afterwards does not change what is shared. So a handler whose work is large shares its
-//! sources, hands the rest over as [`Work`] ([`Call::offload`]), and its connection waits for the reply as one that
-//! waits for a key does. The worker goes on with the next client.
+//! A worker that sorts a million elements would keep all its other clients waiting for a second. For as long
+//! as it holds the slots of its keys, it would also block every other worker that wants one of them. But a
+//! large collection can be shared in constant time, and later writes do not change a share. So a handler
+//! whose work is large shares its sources, hands the rest over as [`Work`] ([`Call::offload`]), and its
+//! connection waits for the reply like the connection of a blocked command. The worker goes on with the next
+//! client.
 //!
-//! A command that only reads is done with that. One that stores its result locks its keys when the result is there and
-//! looks whether its sources are still what it has shared: if so, nothing has come between, and the result is stored.
-//! If not, the handler is run anew, under these locks, and shares what is there now; after [`ATTEMPTS`] of these, it does
-//! its work in place, while it holds the locks, so that it ends however busy others are with its sources.
+//! For a command that only reads, that is all. A command that stores its result locks its keys when the
+//! result is there and checks whether its sources are still the values that it shared. If they are, no write
+//! came between, and the result is stored. If not, the handler runs anew under these locks and shares the
+//! current values. After [`ATTEMPTS`] such runs it works in place, while it holds the locks, so it ends
+//! however busy other clients are with its sources.
 //!
-//! Work may also look at keys that the handler did not know ([`Work::visits`], for SORT BY): it locks their slots one at
-//! a time. A command of that kind that has to end under locks holds everything.
+//! Work may also read keys that the handler did not know ([`Work::visits`], for SORT BY): it locks their
+//! slots one at a time. A command of that kind that has to end under locks holds all slots.
 //!
-//! Scripts that take long wait for a thread of their own in the same way, however many they are: a client has one at most. When the
-//! one that is run is announced as busy ([`crate::scripting::busy`]), those that wait behind it are refused.
+//! Slow scripts wait for a thread of their own in the same way. No limit applies to their number: a client
+//! has at most one. When the running script is announced as busy ([`crate::scripting::busy`]), the scripts
+//! behind it are refused.
 //!
-//! Inside MULTI, and where a command is run on behalf of one who waits, all is done in place; likewise when
-//! [`QUEUE_MAX`] commands wait for a thread already.
+//! A command works in place inside MULTI, on behalf of a blocked client, and when [`QUEUE_MAX`] commands wait
+//! for a thread already.
 //!
-//! What waits for another server ([`Call::offload_io`]), or for the disk ([`Call::offload_disk`]), must not keep the few threads there are
-//! from all else, however long that says nothing: it has a thread of its own for that, and comes here with its result. There are
-//! [`BLOCKING_IO_MAX`] of these at most, and no more commands of that kind begin meanwhile.
+//! Work that blocks on another server ([`Call::offload_io`]) or on the disk ([`Call::offload_disk`]) gets a
+//! thread of its own, so a server that never answers cannot occupy the pool. The pool then stores the result.
+//! At most [`BLOCKING_IO_MAX`] such threads exist; further commands of that kind are refused.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -50,30 +54,31 @@ use crate::session::{Caching, Session};
 use crate::waiting::{On, Resumed, Waiting};
 use evenkeel_runtime::clock::{self, Ticks};
 
-/// Elements from which on work is large: at some 50 ns each, a millisecond's.
+/// Elements from which on work counts as large: about a millisecond at 50 ns each.
 pub(crate) const OFFLOAD_MIN: usize = 20_000;
 
-/// Pages from which on going over all of them is large work: 0.3 ms where none is in a cache.
+/// Pages from which on a walk over all of them counts as large: 0.3 ms with no page in a cache.
 pub(crate) const OFFLOAD_PAGES: usize = 4096;
 
-/// Commands but for scripts that may wait for a thread. Each keeps its sources from being freed.
+/// Commands other than scripts that may wait for a thread. Each keeps its sources from being freed.
 const QUEUE_MAX: usize = 128;
 
-/// Commands that may wait for other servers, or for the disk, at a time.
+/// Commands that may wait for other servers or for the disk at a time.
 const BLOCKING_IO_MAX: usize = 64;
 
-/// How often the work is done without locks before it is done under them.
+/// Attempts without locks before the work is done under them.
 const ATTEMPTS: u8 = 2;
 
-/// How often a command that is about to write looks whether a pause has ended.
+/// Poll interval of a command that is about to write while writes are paused.
 const PAUSE_LOOK: Duration = Duration::from_millis(1);
 
 enum Run {
-    /// Looks at nothing but what it owns, and its command's arguments.
+    /// Reads only its own data and its command's arguments.
     Apart(Box<Apart>),
-    /// Visits the slots of keys: what it is given holds nothing, or all that it visits.
+    /// Visits the slots of keys. The guard that it gets holds no slot, or every slot that it visits.
     Visiting(Box<Visiting>),
-    /// Waits for another server, until nobody waits for it any more, or for the disk. If nothing is to be stored, the reply is OK.
+    /// Waits for the disk, or for another server until the client has gone. If there is no result to store,
+    /// the reply is OK.
     BlockingIo(Box<BlockingIo>),
 }
 
@@ -83,39 +88,40 @@ type Visiting = dyn FnOnce(&mut SlotGuard<'_>, &mut Reply) -> Ran + Send;
 
 type BlockingIo = dyn FnOnce(&Arc<AtomicBool>) -> Ran + Send;
 
-/// There may be something to be stored.
+/// The result to store, if there is one.
 type Ran = Result<Option<Commit>, Error>;
 
-/// What is done without locks. It owns all that it needs.
+/// Work to be done without locks. It owns all that it needs.
 pub(crate) struct Work {
     run: Run,
-    /// Its result is to be stored.
+    /// The work ends in a result to store.
     writes: bool,
-    /// The command is a script, and is to be run from its beginning by the thread for slow ones.
+    /// The command is a script, to be run from its beginning by the thread for slow scripts.
     is_script: bool,
 }
 
-/// What is done with the result, under the locks of the command's keys.
+/// How to store the result, under the locks of the command's keys.
 struct Commit {
     is_current: Box<dyn FnMut(&mut Call<'_, '_>) -> bool + Send>,
     store: Box<dyn FnOnce(&mut Call<'_, '_>) -> Done + Send>,
 }
 
 impl Work {
-    /// Work that ends in a reply.
+    /// Returns work that ends in a reply.
     pub(crate) fn reads(run: impl FnOnce(&mut Reply) -> Done + Send + 'static) -> Work {
         let run = Run::Apart(Box::new(|_, reply: &mut Reply| run(reply).map(|()| None)));
         Work { run, writes: false, is_script: false }
     }
 
-    /// The same for work that visits the slots of keys.
+    /// [`Work::reads`] for work that visits the slots of keys.
     pub(crate) fn visits(run: impl FnOnce(&mut SlotGuard<'_>, &mut Reply) -> Done + Send + 'static) -> Work {
         let run = Run::Visiting(Box::new(|guard, reply| run(guard, reply).map(|()| None)));
         Work { run, writes: false, is_script: false }
     }
 
-    /// Work that ends in something to be stored. `is_current` says whether the sources are still those that `compute` has;
-    /// it must know them by their identity, since an equal value need not be the same one. `store` stores and replies.
+    /// Returns work that ends in a result to store. `is_current` returns whether the sources are still the
+    /// values that `compute` has. It must compare identity, since an equal value need not be the same value.
+    /// `store` stores and replies.
     pub(crate) fn writes<T: Send + 'static>(
         compute: impl FnOnce() -> Result<T, Error> + Send + 'static,
         is_current: impl FnMut(&mut Call<'_, '_>) -> bool + Send + 'static,
@@ -124,8 +130,8 @@ impl Work {
         Work::writes_arguments(move |_| compute(), is_current, store)
     }
 
-    /// The same for work on an argument of its command: those are kept for the command in any case, and not copied for
-    /// this while the command's locks are held.
+    /// [`Work::writes`] for work on an argument of its command. The job keeps the arguments in any case, so
+    /// they are not copied for the work while the command's locks are held.
     pub(crate) fn writes_arguments<T: Send + 'static>(
         compute: impl FnOnce(Args<'_>) -> Result<T, Error> + Send + 'static,
         is_current: impl FnMut(&mut Call<'_, '_>) -> bool + Send + 'static,
@@ -135,7 +141,8 @@ impl Work {
         Work { run: Run::Apart(Box::new(run)), writes: true, is_script: false }
     }
 
-    /// The same for work that visits the slots of keys. What it finds there need not be current at the end.
+    /// [`Work::writes`] for work that visits the slots of keys. The values it finds there need not be current
+    /// at the end.
     pub(crate) fn visits_and_writes<T: Send + 'static>(
         compute: impl FnOnce(&mut SlotGuard<'_>) -> Result<T, Error> + Send + 'static,
         is_current: impl FnMut(&mut Call<'_, '_>) -> bool + Send + 'static,
@@ -147,8 +154,8 @@ impl Work {
         Work { run: Run::Visiting(Box::new(run)), writes: true, is_script: false }
     }
 
-    /// The same for work that waits for another server, and should look whether anybody waits for that still: `compute`
-    /// is told when nobody does. What it has got is stored in any case.
+    /// [`Work::writes`] for work that waits for another server. `compute` should poll its flag, which is set
+    /// when the client has gone. The result is stored in any case.
     pub(crate) fn blocking_io<T: Send + 'static>(
         compute: impl FnOnce(&Arc<AtomicBool>) -> Result<T, Error> + Send + 'static,
         store: impl FnOnce(&mut Call<'_, '_>, T) -> Done + Send + 'static,
@@ -158,12 +165,12 @@ impl Work {
         Work { run: Run::BlockingIo(Box::new(run)), writes: true, is_script: false }
     }
 
-    /// Work that waits for the disk, and is replied OK to.
+    /// Returns work that waits for the disk; the reply is OK.
     pub(crate) fn waits_for_disk(run: impl FnOnce() -> Done + Send + 'static) -> Work {
         Work { run: Run::BlockingIo(Box::new(|_| run().map(|()| None))), writes: false, is_script: false }
     }
 
-    /// What stands in for work that somebody has taken.
+    /// Placeholder for work that was taken out.
     fn nothing() -> Work {
         Work::reads(|_| Ok(()))
     }
@@ -184,26 +191,26 @@ impl Commit {
 }
 
 impl Mode {
-    /// Whether the command's work has to be done under locks, for it was done without them in vain.
+    /// Whether the work has to be done under locks, since all attempts without them failed.
     pub(crate) fn must_end(self) -> bool {
         matches!(self, Mode::Again(attempts) if attempts >= ATTEMPTS)
     }
 }
 
 impl Call<'_, '_> {
-    /// Whether work on so many elements is worth being done elsewhere, and may be.
+    /// Whether work on so many elements is worth offloading, and may be offloaded.
     #[inline]
     pub(crate) fn is_worth_offloading(&self, elements: usize) -> bool {
         elements >= OFFLOAD_MIN && self.may_offload()
     }
 
-    /// Only of a command with keys is it known what to lock in the end.
+    /// Only a command with keys declares what to lock in the end.
     fn may_offload(&self) -> bool {
         if !matches!(table().row(self.id).lock_scope, LockScope::Keys | LockScope::KeysUnless(_)) {
             return false;
         }
         match self.mode {
-            // Who tracks would hear of a change before the reply that it concerns.
+            // A tracking client would be notified of a change before the reply that the change concerns.
             Mode::Direct if self.session.is_tracking() => false,
             Mode::Direct => !self.session.replays && self.server.offload.has_room(),
             Mode::Again(_) => !self.mode.must_end(),
@@ -211,15 +218,15 @@ impl Call<'_, '_> {
         }
     }
 
-    /// What the handler of a script returns that takes too long for a worker: it is run anew elsewhere, with everything
-    /// held.
+    /// Hands a script that takes too long for a worker to the thread for slow scripts, which runs it anew
+    /// with all slots held.
     pub(crate) fn offload_script(&mut self) -> Done {
         let again = Work::writes(|| Ok(()), |_| false, |_, ()| Ok(()));
         self.session.long = Some(Work { is_script: true, ..again });
         Err(Error::Suspended)
     }
 
-    /// What a handler without keys returns whose work is done elsewhere; inside a transaction it is done at once.
+    /// Offloads the work of a handler without keys. Inside a transaction it is done at once.
     pub(crate) fn offload_read(&mut self, work: impl FnOnce(&mut Reply) -> Done + Send + 'static) -> Done {
         if self.mode != Mode::Direct {
             return work(self.reply);
@@ -228,7 +235,8 @@ impl Call<'_, '_> {
         Err(Error::Suspended)
     }
 
-    /// The same for work that needs everything to come to rest: who runs as a part of something keeps it from that.
+    /// [`Call::offload_read`] for work that needs the keyspace at rest. A call that is part of a larger unit
+    /// cannot have that and fails.
     pub(crate) fn offload_alone(&mut self, work: impl FnOnce(&mut Reply) -> Done + Send + 'static) -> Done {
         self.must_be_alone()?;
         self.offload_read(work)
@@ -246,15 +254,15 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// What a handler returns whose work needs everything to come to rest, and waits for the disk. The reply is OK.
+    /// Offloads work that needs the keyspace at rest and waits for the disk. The reply is OK.
     pub(crate) fn offload_disk(&mut self, work: impl FnOnce() -> Done + Send + 'static) -> Done {
         self.must_be_alone()?;
         self.offload_io(Work::waits_for_disk(work))
     }
 
-    /// What a handler returns whose work waits for another server, and would keep everybody here waiting with it. Who tracks
-    /// may hear of a change before the reply, which holds nothing that could be cached. Where it must not be done elsewhere,
-    /// it is done at once; where it might, but too many wait for a thread already, it is refused.
+    /// Offloads work that waits for another server. A tracking client may be notified of a change before the
+    /// reply, which holds nothing to cache. Where offloading is not allowed, the work is done at once. With
+    /// [`BLOCKING_IO_MAX`] such commands under way, it is refused.
     pub(crate) fn offload_io(&mut self, work: Work) -> Done {
         if self.mode != Mode::Direct || self.session.replays {
             return self.offload(work);
@@ -268,7 +276,7 @@ impl Call<'_, '_> {
         Err(Error::Suspended)
     }
 
-    /// What a handler returns whose work is large. Where it must not be done elsewhere, it is done at once.
+    /// Offloads large work. Where offloading is not allowed, the work is done at once.
     pub(crate) fn offload(&mut self, work: Work) -> Done {
         if self.may_offload() {
             self.session.long = Some(work);
@@ -286,20 +294,20 @@ impl Call<'_, '_> {
     }
 }
 
-/// The commands that wait for a thread, and figures about them.
+/// The commands that wait for a thread, and counters of them.
 #[derive(Default)]
 pub(crate) struct OffloadPool {
     jobs: Mutex<VecDeque<Job>>,
     came: Condvar,
-    /// How many wait; a hint for who must not take the lock.
+    /// Length of the queue; a hint for threads that must not take the lock.
     queued: AtomicUsize,
     running: AtomicUsize,
-    /// How many have a thread of their own, to wait for another server.
+    /// Commands on a `blocking-io` thread.
     blocking_io: AtomicUsize,
     total: AtomicU64,
 }
 
-/// A command whose work is done elsewhere.
+/// A command whose work is offloaded.
 pub(crate) struct Job {
     number: u64,
     client: Arc<ClientInfo>,
@@ -308,15 +316,16 @@ pub(crate) struct Job {
     db: u32,
     resp3: bool,
     no_touch: bool,
-    /// Whether what it reads is remembered for its client: of scripts, all of which may go long.
+    /// Whether keys that the command reads are tracked for its client: for scripts only, all of which may be
+    /// offloaded.
     tracks: bool,
     caching: Caching,
     work: Work,
-    /// What it has taken on its worker.
+    /// Time spent on its worker.
     spent: Ticks,
-    /// What it has waited for another server.
+    /// Time spent waiting for another server.
     blocking_io: Ticks,
-    /// The client has gone.
+    /// Set when the client has gone.
     nobody_waits: Arc<AtomicBool>,
 }
 
@@ -329,7 +338,7 @@ impl OffloadPool {
         self.running.load(Relaxed) + self.blocking_io.load(Relaxed)
     }
 
-    /// Commands worked on elsewhere since the start.
+    /// Commands offloaded since the start.
     pub(crate) fn total(&self) -> u64 {
         self.total.load(Relaxed)
     }
@@ -338,7 +347,7 @@ impl OffloadPool {
         self.queued() < QUEUE_MAX
     }
 
-    /// Gives a command of this session away; `spent`: what it has taken so far.
+    /// Queues a command of this session; `spent` is the time that its worker has spent on it.
     pub(crate) fn submit(
         &self,
         server: &Arc<Server>,
@@ -368,7 +377,7 @@ impl OffloadPool {
 
     fn push(&self, server: &Server, job: Job) {
         let mut jobs = self.jobs.lock();
-        // Looked at under the lock: a thread that announces a script takes the lock after that.
+        // Checked under the lock: a thread that announces a script takes the lock after the announcement.
         if job.work.is_script && server.scripts.busy.is_busy() {
             drop(jobs);
             return job.refuse(server);
@@ -379,7 +388,8 @@ impl OffloadPool {
         self.came.notify_one();
     }
 
-    /// A script has been announced: refuses those that wait behind it. `stats` are those of the thread that it is run by.
+    /// Refuses the scripts that wait behind a script just announced as busy. `stats` is the index of the
+    /// counters of the thread that runs the busy script.
     pub(crate) fn refuse_all(&self, server: &Server, stats: usize) {
         let mut jobs = self.jobs.lock();
         let waiting = std::mem::take(&mut *jobs);
@@ -393,13 +403,14 @@ impl OffloadPool {
         }
     }
 
-    /// The next command, if one waits: for tests, which have no threads for these.
+    /// Takes the next command, if there is any: for tests, which have no threads for these.
     #[cfg(test)]
     pub(crate) fn next(&self) -> Option<Job> {
         self.pop(&mut self.jobs.lock())
     }
 
-    /// The next command; `None` when there is something else to do, or this thread was woken for that, or the server stops.
+    /// Waits for the next command. Returns `None` when there is other work, when this thread was woken for
+    /// that, or when the server stops.
     fn await_next(&self, stopping: &AtomicBool, has_more_to_do: impl Fn() -> bool) -> Option<Job> {
         let mut jobs = self.jobs.lock();
         let next = self.pop(&mut jobs);
@@ -413,7 +424,7 @@ impl OffloadPool {
         self.pop_at(jobs, 0)
     }
 
-    /// The next one that only reads, for who must not write now.
+    /// Takes the next command that only reads, for a thread that must not write now.
     fn next_that_reads(&self) -> Option<Job> {
         let mut jobs = self.jobs.lock();
         let at = jobs.iter().position(|job| !job.work.writes)?;
@@ -428,13 +439,13 @@ impl OffloadPool {
         Some(job)
     }
 
-    /// The server stops: no command is begun any more. Those that are being worked on are left alone: they hold nothing,
-    /// and nobody waits for them.
+    /// Wakes the threads when the server stops; no further command begins. Running commands are left alone:
+    /// they hold no locks, and no client waits for them.
     pub(crate) fn stop(&self) {
         self.wake_all();
     }
 
-    /// All threads look whether there is something for them to do.
+    /// Wakes all threads, so that each looks for work.
     pub(crate) fn wake_all(&self) {
         drop(self.jobs.lock());
         self.came.notify_all();
@@ -448,7 +459,8 @@ fn ok_for_nothing(ran: Ran, reply: &mut Reply) -> Ran {
     ran
 }
 
-/// Lets a command's work wait for another server, or for the disk, on a thread of its own, and queues the command with the result.
+/// Runs work that waits for another server or for the disk on a thread of its own, and queues the command
+/// again with the result.
 fn offload_io(server: &Arc<Server>, job: Job, run: Box<BlockingIo>) {
     let come_back = |server: &Server, mut job: Job, ran: std::thread::Result<Ran>| {
         let come = |_: Args<'_>, reply: &mut Reply| {
@@ -459,7 +471,7 @@ fn offload_io(server: &Arc<Server>, job: Job, run: Box<BlockingIo>) {
     };
     let (on_thread, waits) = (server.clone(), job.nobody_waits.clone());
     server.offload.blocking_io.fetch_add(1, Relaxed);
-    // The job is handed over once there is a thread.
+    // The job is handed over only once the thread exists.
     let (hand_over, handed) = std::sync::mpsc::channel();
     let thread = std::thread::Builder::new().name("blocking-io".into());
     let spawned = thread.spawn(move || {
@@ -486,7 +498,7 @@ fn offload_io(server: &Arc<Server>, job: Job, run: Box<BlockingIo>) {
     }
 }
 
-/// Works on long commands until the server stops. `index` tells its counters from those of the other threads.
+/// Runs offloaded commands until the server stops. `index` is that of this thread's counters.
 pub(crate) fn run(server: &Arc<Server>, long: &OffloadPool, index: usize) {
     evenkeel_store::memory::register_thread();
     let mut executor = Executor::new(server.clone(), index);
@@ -503,7 +515,7 @@ pub(crate) fn run(server: &Arc<Server>, long: &OffloadPool, index: usize) {
 }
 
 impl Job {
-    /// Does the work, stores what is to be stored, and sends the reply to the connection's worker.
+    /// Does the work, stores its result if there is any, and sends the reply to the connection's worker.
     pub(crate) fn run(self, executor: &mut Executor, long: &OffloadPool) {
         self.work_off(executor, long);
         long.running.fetch_sub(1, Relaxed);
@@ -574,7 +586,7 @@ impl Job {
         ran
     }
 
-    /// Stores a result, or runs the handler anew if it was made of what is no longer there; that may leave more to do.
+    /// Stores a result, or runs the handler anew if the sources have changed; that may return further work.
     fn commit(
         &self,
         executor: &mut Executor,
@@ -587,7 +599,8 @@ impl Job {
         let row = table().row(self.id);
         let server = executor.server.clone();
         let mut commit = Some(commit);
-        // What is not stored may be much, and so may be what was only known: dropped when nothing is locked any more.
+        // An unstored result, and the shares kept for the comparison, may be large. Both are dropped after
+        // the locks are released.
         let mut is_over = (None, None);
         let done = loop {
             if let Err(refusal) = self.admit(executor, long, &mut session) {
@@ -595,7 +608,8 @@ impl Job {
                 break Err(refusal);
             }
             let command = (self.id, self.args.as_args(), Mode::Again(attempts));
-            // What has been asked whether it is current is gone: if that was in vain, the handler is run anew.
+            // `commit` is taken on the first run. If its sources were stale, a later run of this closure runs
+            // the handler.
             let done = shielded(executor, |executor| {
                 executor.call_to_write(&mut session, command, reply, |call| {
                     let Some(Commit { mut is_current, store }) = commit.take() else { return call.run(row) };
@@ -623,8 +637,8 @@ impl Job {
         }
     }
 
-    /// Whether the client may still do this: it may have been killed, or have lost the permission, since the command began.
-    /// The seat is inside the gate.
+    /// Whether the client may still run this command: since the command began, the client may have been
+    /// killed or may have lost the permission. The thread context is inside the gate.
     fn is_still_permitted(&self, executor: &Executor, session: &mut Session) -> Done {
         if self.client.killed.load(Relaxed) {
             return Err(Error::killed());
@@ -636,7 +650,7 @@ impl Job {
         }
     }
 
-    /// The client's session, as far as its command needs one here.
+    /// Returns the client's session, as far as its command needs it here.
     fn session(&self, server: &Server) -> Session {
         let access = Access::of_client(&server.acl, &self.client);
         let mut session = Session::new(self.client.clone(), access);
@@ -645,8 +659,8 @@ impl Job {
         session
     }
 
-    /// Waits until the command may write. Then the seat is inside the gate, behind which the server gets another role or
-    /// comes to rest, and has not left it since it was looked at.
+    /// Waits until the command may write. On success the context is inside the gate and has not left it since
+    /// the checks. A change of role, or an exclusive section, waits for the gate.
     fn admit(&self, executor: &mut Executor, long: &OffloadPool, session: &mut Session) -> Done {
         let (row, args, server) = (table().row(self.id), self.args.as_args(), executor.server.clone());
         loop {
@@ -671,7 +685,7 @@ impl Job {
                 return Ok(());
             }
             server.keyspace.leave(&mut executor.ctx);
-            // A pause for writes keeps nobody from reading.
+            // A pause of writes does not delay commands that only read.
             match long.next_that_reads() {
                 Some(job) => job.run(executor, long),
                 None => std::thread::sleep(PAUSE_LOOK),
@@ -679,7 +693,7 @@ impl Job {
         }
     }
 
-    /// As if it had been run at once: one call, and all the time that it took.
+    /// Records the command as if it had run at once: one call, with its total time.
     fn book(&self, executor: &mut Executor, done: Done, reply: &mut Reply, long: Ticks) {
         let waited = std::mem::take(&mut executor.ctx.lock_wait);
         let (server, settings, stats) = (&executor.server, &executor.settings, executor.stats());
@@ -700,7 +714,7 @@ impl Job {
         observe::ended(server, settings, executor.worker, &self.client, command);
     }
 
-    /// A script is busy, and its client reads so.
+    /// Replies that a script is busy.
     fn refuse(self, server: &Server) {
         let mut reply = self.empty_reply();
         reply.fail(&server.scripts.busy.refusal());
@@ -715,7 +729,7 @@ impl Job {
     }
 }
 
-/// Runs `f`; a panic in it becomes an error.
+/// Runs `f`; turns a panic in it into an error.
 fn shielded<R>(
     executor: &mut Executor,
     f: impl FnOnce(&mut Executor) -> Result<R, Error>,

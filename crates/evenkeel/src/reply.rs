@@ -1,4 +1,5 @@
-//! Replies on their way to the socket: bytes, and references to large values that are sent from where they lie.
+//! Replies on their way to the socket: bytes, and references to large values, which are sent from where they
+//! lie.
 
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
@@ -10,14 +11,14 @@ use evenkeel_store::rope::{Chunk, FLAT_MAX, Piece, ZEROS};
 
 use crate::error::Error;
 
-/// A reply being written. Everything but large values goes into the encoder's bytes.
+/// A reply being written. All of it but large values goes into the encoder's bytes.
 #[derive(Default)]
 pub(crate) struct Reply {
     encoder: Encoder,
-    /// In order of `at`: after so many bytes of the encoder comes this stretch.
+    /// Chunks in order of `at`, the number of encoder bytes that come before the chunk.
     shared: Vec<Shared>,
     shared_len: usize,
-    /// Something was left out.
+    /// Part of the reply was left out.
     is_cut: bool,
     /// Errors written so far; the dispatcher compares before and after a command.
     pub(crate) errors: u64,
@@ -28,13 +29,13 @@ struct Shared {
     chunk: ReplyChunk,
 }
 
-/// A stretch of memory to be sent.
+/// A chunk of memory to be sent.
 pub(crate) enum ReplyChunk {
     Bytes(Vec<u8>),
     Chunk(Chunk, Range<usize>),
     Element(Share),
     Zeros(usize),
-    /// A message, shared with all others who get it.
+    /// A message, shared by all clients that get it.
     PushMessage(Arc<[u8]>),
 }
 
@@ -49,8 +50,8 @@ impl ReplyChunk {
         }
     }
 
-    /// What is left after `skip` bytes, which are counted down; `None` when nothing is. What is large is left as it is,
-    /// with some of `skip` remaining: its first bytes are to be passed over.
+    /// Returns the rest after `skip` bytes, which are counted down; `None` if no byte is left. A large chunk
+    /// is not cut: some of `skip` remains, and the caller passes over its first bytes.
     fn after(self, skip: &mut usize) -> Option<ReplyChunk> {
         let len = self.as_slice().len();
         let drop = len.min(*skip);
@@ -74,11 +75,11 @@ impl ReplyChunk {
         })
     }
 
-    /// Whether copying or freeing it would take long.
+    /// Whether it would take long to copy or free the chunk.
     pub(crate) fn is_large(&self) -> bool {
         match self {
             ReplyChunk::Bytes(bytes) => bytes.capacity() >= LARGE,
-            // This may be the last share of it.
+            // This may be the last share of the element.
             ReplyChunk::Element(share) => share.len() >= LARGE,
             ReplyChunk::PushMessage(message) => message.len() >= LARGE,
             ReplyChunk::Chunk(..) | ReplyChunk::Zeros(_) => false,
@@ -86,13 +87,14 @@ impl ReplyChunk {
     }
 }
 
-/// Bytes that a string in a reply takes at least.
+/// Minimum size in bytes of a string in a reply.
 pub(crate) const BULK_MIN: u64 = 6;
 
-/// Bytes from which on a reply is not copied but handed over, and freed by the thread for that: a million takes 0.1 ms.
+/// Bytes from which on a reply is handed over without a copy, and freed by the lazy-free thread: a million
+/// takes 0.1 ms.
 pub(crate) const LARGE: usize = 1 << 20;
 
-/// A point to which a reply can be taken back.
+/// A point to which a reply can be rewound.
 #[derive(Clone, Copy)]
 pub(crate) struct Mark {
     bytes: usize,
@@ -116,7 +118,7 @@ impl DerefMut for Reply {
 }
 
 impl Reply {
-    /// A string value; a large one is referred to, not copied.
+    /// Appends a string value; a large value is referred to, not copied.
     #[inline]
     pub(crate) fn string(&mut self, value: Str<'_>) {
         match value {
@@ -125,7 +127,7 @@ impl Reply {
         }
     }
 
-    /// A part of a string value; the range lies inside it.
+    /// Appends a part of a string value; the range lies inside it.
     pub(crate) fn string_range(&mut self, value: Str<'_>, range: Range<usize>) {
         match value {
             Str::Flat(bytes) => self.bulk(&bytes[range]),
@@ -143,8 +145,8 @@ impl Reply {
         }
     }
 
-    /// An element of a collection; a long one is referred to, not copied. `share` gives what is referred to, for which
-    /// the element is looked up once more.
+    /// Appends an element of a collection; a long element is referred to, not copied. `share` returns the
+    /// reference, which takes another look-up of the element.
     #[inline]
     pub(crate) fn element(&mut self, element: &[u8], share: impl FnOnce() -> Share) {
         if element.len() <= FLAT_MAX {
@@ -161,13 +163,13 @@ impl Reply {
         self.bulk_end();
     }
 
-    /// What has been encoded elsewhere; nothing that is long is copied.
+    /// Appends a reply that was encoded elsewhere, without copying anything long.
     pub(crate) fn append(&mut self, mut other: Reply) {
         self.is_cut |= other.is_cut;
         other.take_rest(0).0.into_iter().for_each(|chunk| self.push_shared(chunk));
     }
 
-    /// A bulk string of bytes that are given away; many are not copied.
+    /// Appends a bulk string of owned bytes; many bytes are not copied.
     pub(crate) fn bulk_of(&mut self, bytes: Vec<u8>) {
         if bytes.len() <= FLAT_MAX {
             return self.bulk(&bytes);
@@ -177,7 +179,7 @@ impl Reply {
         self.bulk_end();
     }
 
-    /// Something from the client's mail; what is long is not copied.
+    /// Appends a push message; a long message is not copied.
     pub(crate) fn message(&mut self, message: Arc<[u8]>) {
         if message.len() <= FLAT_MAX {
             return self.encoder.bytes.extend_from_slice(&message);
@@ -190,7 +192,7 @@ impl Reply {
         self.shared.push(Shared { at: self.encoder.bytes.len(), chunk });
     }
 
-    /// An error line.
+    /// Appends an error line.
     #[cold]
     pub(crate) fn fail(&mut self, error: &Error) {
         self.errors += 1;
@@ -206,8 +208,8 @@ impl Reply {
         self.encoder.bytes.is_empty() && self.shared.is_empty()
     }
 
-    /// Whether it is longer than `len_max`, which is when nothing of it will be sent: what calls this leaves out the rest
-    /// then.
+    /// Marks the reply as cut if it is longer than `len_max`, in which case none of it will be sent. The
+    /// caller then leaves out the rest.
     #[inline]
     pub(crate) fn cut_beyond(&mut self, len_max: usize) -> bool {
         let is_beyond = self.len() > len_max;
@@ -215,7 +217,7 @@ impl Reply {
         is_beyond
     }
 
-    /// Whether something was left out, so that nothing of it may be sent, whatever the limits have become since.
+    /// Whether part was left out, so that none of it may be sent, whatever the limits have become since.
     #[inline]
     pub(crate) fn is_cut(&self) -> bool {
         self.is_cut
@@ -226,7 +228,7 @@ impl Reply {
         Mark { bytes, shared, shared_len: self.shared_len, is_cut: self.is_cut }
     }
 
-    /// Forgets everything written since the mark.
+    /// Drops everything written since the mark.
     pub(crate) fn rewind(&mut self, mark: Mark) {
         self.encoder.bytes.truncate(mark.bytes);
         self.shared.truncate(mark.shared);
@@ -234,12 +236,12 @@ impl Reply {
         self.is_cut = mark.is_cut;
     }
 
-    /// The bytes, when nothing is shared: the usual case.
+    /// Returns the bytes if no chunk is shared: the usual case.
     pub(crate) fn plain(&self) -> Option<&[u8]> {
         self.shared.is_empty().then_some(&self.encoder.bytes)
     }
 
-    /// Forgets everything, and gives memory back after an unusually large reply.
+    /// Drops everything, and gives memory back after an unusually large reply.
     pub(crate) fn clear(&mut self) {
         const KEEP: usize = 256 * 1024;
         self.encoder.bytes.clear();
@@ -251,15 +253,15 @@ impl Reply {
         self.is_cut = false;
     }
 
-    /// What is left to send after the first `sent` bytes, and how many bytes of its first stretch are to be passed over;
-    /// the reply is empty then.
+    /// Returns the rest to send after the first `sent` bytes, and how many bytes of its first chunk to pass
+    /// over. The reply is empty then.
     pub(crate) fn take_rest(&mut self, sent: usize) -> (Vec<ReplyChunk>, usize) {
         let (mut rest, mut skip, mut at) = (Vec::new(), sent, 0);
         if self.shared.is_empty() && self.encoder.bytes.len() >= LARGE {
             rest.extend(ReplyChunk::Bytes(std::mem::take(&mut self.encoder.bytes)).after(&mut skip));
             return (rest, skip);
         }
-        // What is left of `skip` in the end belongs to the first stretch.
+        // The rest of `skip` belongs to the first chunk.
         let mut keep = |chunk: ReplyChunk| {
             if rest.is_empty() {
                 rest.extend(chunk.after(&mut skip));
@@ -277,7 +279,7 @@ impl Reply {
         (rest, skip)
     }
 
-    /// Everything as slices, for one gathering write.
+    /// Returns everything as slices, for a single gathering write.
     pub(crate) fn slices(&self) -> Vec<std::io::IoSlice<'_>> {
         let (mut slices, mut at) = (Vec::with_capacity(2 * self.shared.len() + 1), 0);
         for Shared { at: end, chunk } in &self.shared {

@@ -1,6 +1,7 @@
-//! A session: what the server remembers about a client between two of its commands.
+//! A session: the server's state of a client between two of its commands.
 //!
-//! Absent: sockets and buffers, which are the connection's. A session can move to another worker with its connection.
+//! Absent: sockets and buffers, which belong to the connection. A session can move to another worker with its
+//! connection.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,63 +22,63 @@ use crate::waiting::Waiting;
 /// See the module's text.
 pub(crate) struct Session {
     pub(crate) db: u32,
-    /// The client's entry in the registry, shared with whoever lists or kills clients.
+    /// The client's entry in the registry, shared with the threads that list or kill clients.
     pub(crate) client: Arc<ClientInfo>,
     pub(crate) access: Access,
-    /// It has said who it is at some time, or did not have to.
+    /// It has authenticated at some time, or did not have to.
     pub(crate) was_known: bool,
     pub(crate) multi: Option<Multi>,
     pub(crate) watching: Option<Watching>,
-    /// Watches that are over, but are still in slots that could not be locked; see [`Session::unwatch`].
+    /// Ended watches that are still in slots which could not be locked; see [`Session::unwatch`].
     pub(crate) left_watches: Option<Watching>,
-    /// Its last command waits.
+    /// Set while its last command waits.
     pub(crate) waiting: Option<Box<Waiting>>,
     pub(crate) log: LogMark,
-    /// What the command at hand leaves to be done elsewhere.
+    /// Work that the current command offloads.
     pub(crate) long: Option<Work>,
-    /// Others may have something for it: there may be mail to look at after its command.
+    /// There may be push messages for it to look at after its command.
     pub(crate) receives_push: bool,
     pub(crate) subscriptions: Option<Box<Subscriptions>>,
-    /// CLIENT TRACKING, in a mode in which it counts what the client reads.
+    /// CLIENT TRACKING is on in a mode that records the client's reads.
     pub(crate) tracks: bool,
     pub(crate) caching: Caching,
     /// MONITOR.
     pub(crate) monitors: bool,
     pub(crate) reply_mode: ReplyMode,
     pub(crate) no_touch: bool,
-    /// What it has said about the replica that it is to become.
+    /// Its announcement (REPLCONF) of the replica that it is to become.
     pub(crate) replica_hello: Option<Box<ReplicaHello>>,
-    /// It runs what the log tells while data are being loaded: that has happened, and nothing keeps it from happening.
+    /// It replays the journal while data are loaded: these writes have happened, and nothing may refuse them.
     pub(crate) replays: bool,
-    /// It runs the stream of the primary, over the link of this generation.
+    /// It applies the primary's stream, over the link of this generation.
     pub(crate) link: Option<u64>,
-    /// The connection is closed once the reply is out.
+    /// The connection is closed once the reply is sent.
     pub(crate) closing: bool,
-    /// Accepted beyond `maxclients`, to see whether it is an operator.
+    /// Accepted beyond `maxclients`, in case the client is an operator.
     pub(crate) on_probation: bool,
 }
 
-/// What a client has logged: until that is on disk, replies may have to wait.
+/// The client's last journal record: until that is on disk, replies may have to wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LogMark {
-    /// The last record of the log that its commands have made, those being run left aside.
+    /// The last record that its commands made, without the commands now running.
     pub(crate) logged: u64,
-    /// The last record of its worker when they began to be run.
+    /// The worker's last record before these commands began.
     pub(crate) before: u64,
 }
 
 impl LogMark {
-    /// The last record that its commands have made, its worker's last one being known.
+    /// Returns the last record of its commands, given its worker's last record.
     pub(crate) fn last(&self, of_worker: u64) -> u64 {
         if of_worker == self.before { self.logged } else { of_worker }
     }
 }
 
-/// CLIENT CACHING, which holds for the next command, or the whole of the next transaction.
+/// CLIENT CACHING, which holds for the next command, or for the whole next transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Caching {
     Unsaid,
-    /// By the command at hand.
+    /// Set by the current command.
     Said,
     Holds,
 }
@@ -99,7 +100,8 @@ pub(crate) struct Multi {
     pub(crate) queue: Vec<Queued>,
     /// A command could not be queued: EXEC will be refused.
     pub(crate) failed: bool,
-    /// Bytes that the queue takes, which `client-query-buffer-limit` bounds together with what else has not been run.
+    /// Bytes of the queue, which `client-query-buffer-limit` bounds together with all other input that has
+    /// not run.
     pub(crate) memory: usize,
 }
 
@@ -118,7 +120,8 @@ pub(crate) struct Watching {
 }
 
 impl Watching {
-    /// Takes the watches out of their slots. `guard` holds nothing, everything, or those slots.
+    /// Takes the watches out of their slots. `guard` holds no slots, all slots, or the slots of the watched
+    /// keys.
     pub(crate) fn end(self, guard: &mut SlotGuard<'_>) {
         for (db, key) in &self.keys {
             let key = guard.keyspace().key(*db, key);
@@ -169,7 +172,7 @@ impl Session {
         }
     }
 
-    /// That of a client who has just come: it is the default user.
+    /// Returns the session of a new connection: it is the default user.
     pub(crate) fn of_new_connection(client: Arc<ClientInfo>, server: &Server) -> Session {
         let access = Access::of_new_connection(&server.acl);
         *client.user.lock() = access.who().cloned();
@@ -183,12 +186,12 @@ impl Session {
         self.access = access;
     }
 
-    /// Whether nothing is known of the client but that it has come, where it has to say who it is.
+    /// Whether the client is unauthenticated although it has to authenticate.
     pub(crate) fn is_unauthenticated(&self, acl: &Acl) -> bool {
         !self.was_known && self.access.lacks_auth(acl)
     }
 
-    /// Whether others tell it of changes to what it has read, or might read.
+    /// Whether the client is notified of changes to keys that it has read, or might read.
     pub(crate) fn is_tracking(&self) -> bool {
         self.client.tracked.has(mode::ON)
     }
@@ -198,8 +201,8 @@ impl Session {
         self.client.db.store(db, Relaxed);
     }
 
-    /// Ends all watches. `guard` holds nothing, everything, or the slots of the watched keys; where it is outside the gate,
-    /// which a script keeps closed, they are left behind to be ended later.
+    /// Ends all watches. `guard` holds no slots, all slots, or the slots of the watched keys. If the context
+    /// is outside the gate, which a script keeps closed, the watches are left to be ended later.
     pub(crate) fn unwatch(&mut self, guard: &mut SlotGuard<'_>) {
         let Some(watching) = self.watching.take() else { return };
         self.client.watched.store(0, Relaxed);
@@ -211,19 +214,20 @@ impl Session {
         }
     }
 
-    /// Whether it may only subscribe and unsubscribe: in RESP2, who listens cannot tell messages from replies.
+    /// Whether it may only subscribe and unsubscribe: in RESP2, a subscriber cannot tell messages from
+    /// replies.
     pub(crate) fn is_restricted(&self) -> bool {
         self.subscriptions.is_some() && self.client.resp.load(Relaxed) == 2
     }
 
-    /// Ends all subscriptions without a word.
+    /// Ends all subscriptions without a message to the client.
     pub(crate) fn unsubscribe(&mut self, pubsub: &PubSub) {
         if let Some(mut subscriptions) = self.subscriptions.take() {
             subscriptions.end(pubsub, &self.client);
         }
     }
 
-    /// Tracks no more.
+    /// Ends tracking.
     pub(crate) fn end_tracking(&mut self, server: &Server) {
         if let Some(forgotten) = server.tracking.end(&server.keyspace.events, &self.client) {
             server.lazy_free.free(forgotten);
@@ -231,14 +235,14 @@ impl Session {
         (self.tracks, self.caching) = (false, Caching::Unsaid);
     }
 
-    /// For the commands that ask about CLIENT CACHING: it holds for the one after them.
+    /// For the commands that query CLIENT CACHING: makes it hold for the command after them.
     pub(crate) fn keep_caching(&mut self) {
         if self.caching == Caching::Holds {
             self.caching = Caching::Said;
         }
     }
 
-    /// Others have nothing more to tell it: for RESET, and at the end.
+    /// Ends all sources of push messages: for RESET, and at the end of the session.
     pub(crate) fn end_push(&mut self, server: &Server) {
         self.unsubscribe(&server.pubsub);
         if self.is_tracking() {
@@ -249,8 +253,8 @@ impl Session {
         }
     }
 
-    /// A command has been run, or queued: whether anybody may have something for the client still, and what CLIENT CACHING
-    /// holds for.
+    /// Updates the state after a command was run or queued: whether push messages may come, and which command
+    /// CLIENT CACHING holds for.
     pub(crate) fn after_command(&mut self) {
         self.receives_push = self.subscriptions.is_some() || self.monitors || self.is_tracking();
         self.caching = match self.caching {

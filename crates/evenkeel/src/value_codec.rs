@@ -1,7 +1,7 @@
-//! Values on their way between the store and Redis' serialization of them, which crate `rdb` reads and writes.
+//! Values between the store and Redis' serialization of them, which crate `rdb` reads and writes.
 //!
-//! A [`Value`] is a value taken out of its key: for all but small strings a share of it, made in constant time, that
-//! reads for ever what it was. So nothing here needs a lock, whatever the size.
+//! A [`Value`] is a value taken out of its key. For all but small strings it is a share, made in constant
+//! time, that never changes. So nothing here needs a lock, whatever the size.
 
 mod read;
 mod write;
@@ -26,11 +26,11 @@ pub(crate) enum Value {
     Stream(Stream),
 }
 
-/// Bytes that take as long to write as a short element of a collection, where they have to be compressed.
+/// Bytes that take as long to write, where they have to be compressed, as a short element of a collection.
 const BYTES_PER_ELEMENT: usize = 16;
 
 impl Value {
-    /// A share of the value.
+    /// Returns a share of the value.
     pub(crate) fn of(view: View<'_>) -> Value {
         match view.kind() {
             Kind::String => match (view.string(), view.rope()) {
@@ -45,8 +45,8 @@ impl Value {
         }
     }
 
-    /// Whether this is still the key's value, and nothing was written to it since it was shared. Of a flat string, which
-    /// cannot be shared, only whether an equal one is there.
+    /// Whether this is still the key's value, without a write since it was shared. For a flat string, which
+    /// cannot be shared, only whether an equal string is there.
     pub(crate) fn is_same(&self, view: View<'_>) -> bool {
         match (self, Value::of(view)) {
             (Value::Flat(one), Value::Flat(other)) => *one == other,
@@ -60,7 +60,7 @@ impl Value {
         }
     }
 
-    /// Bytes of memory of what it is made of, all of which a copy shares. It takes time in proportion to [`Value::pages_up_to`].
+    /// Bytes of memory of the parts that a copy shares. Takes time in proportion to [`Value::pages_up_to`].
     pub(crate) fn shared_memory(&self) -> u64 {
         let bytes = match self {
             Value::Flat(_) => 0,
@@ -74,7 +74,7 @@ impl Value {
         bytes as u64
     }
 
-    /// How many pages it has, about, counted up to `max`.
+    /// Approximate number of its pages, counted up to `max`.
     pub(crate) fn pages_up_to(&self, max: usize) -> usize {
         match self {
             Value::Flat(_) => 0,
@@ -87,10 +87,10 @@ impl Value {
         }
     }
 
-    /// How much work writing it is, in elements. Few elements may be long, and a stream's groups may have more in them than
-    /// the stream.
+    /// The work of writing it, in elements. A few elements may be long, and a stream's groups may have more
+    /// elements than the stream.
     pub(crate) fn elements(&self) -> usize {
-        /// More than this is work for another thread in any case.
+        /// A value of more bytes is offloaded in any case.
         const BYTES_MAX: usize = OFFLOAD_MIN * BYTES_PER_ELEMENT;
         let (elements, bytes) = match self {
             Value::Flat(bytes) => (1, bytes.len()),
@@ -105,11 +105,11 @@ impl Value {
     }
 }
 
-/// A value with the form that OBJECT ENCODING tells of it.
+/// A value with the form that OBJECT ENCODING reports.
 pub(crate) struct Formed {
     pub(crate) value: Value,
     pub(crate) form: u8,
-    /// It is a stream whose entries contradicted its counters.
+    /// The value is a stream whose entries contradicted its counters.
     pub(crate) is_corrected: bool,
 }
 
@@ -123,7 +123,7 @@ impl Formed {
         matches!(&self.value, Value::Hash(hash) if hash.is_empty())
     }
 
-    /// Sets the key to it.
+    /// Sets the key to this value.
     pub(crate) fn store(self, guard: &mut SlotGuard<'_>, key: &Key<'_>, deadline: Option<Millis>) {
         let expire = deadline.map_or(Expire::Clear, Expire::At);
         match self.value {

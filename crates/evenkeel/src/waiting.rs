@@ -1,5 +1,5 @@
-//! A session whose last command has not been replied to yet: it waits for a key ([`crate::blocking`]), or is being worked
-//! on elsewhere ([`crate::offload`]). Its connection is not read meanwhile.
+//! A session whose last command has no reply yet: the command waits for a key ([`crate::blocking`]) or is
+//! offloaded ([`crate::offload`]). The connection is not read meanwhile.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -13,27 +13,27 @@ use crate::clients::ClientInfo;
 use crate::net::poll;
 use crate::reply::Reply;
 
-/// A command that waits, as its session sees it.
+/// A waiting command, as its session sees it.
 pub(crate) struct Waiting {
-    /// Tells it from all others of this server.
+    /// Unique within this server.
     pub(crate) number: u64,
     pub(crate) timeout: Timeout,
-    /// When its worker ends it.
+    /// When its worker ends the wait.
     pub(crate) deadline: Option<Instant>,
     /// CLIENT REPLY: the reply is dropped.
     pub(crate) mute: bool,
     pub(crate) on: On,
-    /// Mail that has to come behind the reply.
+    /// Push messages that have to follow the reply.
     pub(crate) late: Vec<Arc<[u8]>>,
-    /// Bytes of that.
+    /// Bytes of `late`.
     pub(crate) late_len: usize,
 }
 
-/// What a command waits for.
+/// The source of the reply.
 pub(crate) enum On {
-    /// One of these keys, in whose queues it stands.
+    /// Any of these keys, in whose queues it stands.
     Keys(Arc<Blocked>, Vec<Box<[u8]>>),
-    /// A thread that does the work; it is told when nobody waits for the reply any more.
+    /// A thread that does the work; the flag is set when the client has gone.
     Long(Arc<AtomicBool>),
 }
 
@@ -42,20 +42,20 @@ pub(crate) struct Resumed {
     pub(crate) client: Arc<ClientInfo>,
     pub(crate) number: u64,
     pub(crate) reply: Reply,
-    /// It may tell of what has been logged for the client.
+    /// The command may have written, so the reply may have to wait for the disk.
     pub(crate) may_write: bool,
-    /// The connection is closed behind it.
+    /// The connection is closed after the reply.
     pub(crate) closes: bool,
 }
 
 impl Waiting {
-    /// `number` tells it from all others of this server.
+    /// `number` is unique within this server.
     pub(crate) fn new(number: u64, timeout: Timeout, on: On) -> Waiting {
         Waiting { number, timeout, deadline: None, mute: false, on, late: Vec::new(), late_len: 0 }
     }
 
-    /// Ends the wait since the client has closed its side; `false`: the reply is on its way. What is being worked on is
-    /// finished: the client may still be listening.
+    /// Ends the wait since the client has closed its sending side; false if the reply is on its way.
+    /// Offloaded work is finished: the client may still be reading.
     pub(crate) fn give_up(&self) -> bool {
         match &self.on {
             On::Keys(blocked, _) => blocked.claim.end(),
@@ -63,7 +63,7 @@ impl Waiting {
         }
     }
 
-    /// Whether its reply may be on its way, or made already.
+    /// Whether the reply may exist already, or be on its way.
     pub(crate) fn may_be_answered(&self) -> bool {
         match &self.on {
             On::Keys(blocked, _) => blocked.claim.is_over(),
@@ -71,7 +71,7 @@ impl Waiting {
         }
     }
 
-    /// The connection ends.
+    /// Ends the wait because the connection ends.
     pub(crate) fn abandon(&self) {
         match &self.on {
             On::Keys(blocked, _) => drop(blocked.claim.end()),
@@ -79,7 +79,7 @@ impl Waiting {
         }
     }
 
-    /// Leaves all queues, the wait being over. `guard` holds nothing.
+    /// Leaves all queues after the end of the wait. `guard` holds no slots.
     pub(crate) fn leave(&self, guard: &mut SlotGuard<'_>) {
         let On::Keys(blocked, keys) = &self.on else { return };
         blocked.client.note_wait(false, 0, false);
@@ -90,8 +90,8 @@ impl Waiting {
     }
 }
 
-/// Whether the peer of a socket has closed its side of it. What has arrived before is not looked at. A descriptor below
-/// zero, as tests have, is a client that is there.
+/// Whether the client has closed its sending side of a socket. Data that arrived earlier is ignored. A
+/// negative descriptor, as tests have, is a connected client.
 pub(crate) fn has_hung_up(fd: RawFd) -> bool {
     let seen = poll::await_events(fd, libc::POLLRDHUP, Duration::ZERO).unwrap_or(0);
     seen & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0

@@ -1,8 +1,10 @@
-//! Who may end a wait: the one who serves it, its timeout, CLIENT UNBLOCK, or the end of its connection.
+//! The right to end a wait: contended by the serving thread, the timeout, CLIENT UNBLOCK, and the close of
+//! the connection.
 //!
-//! All of them may come at the same moment on different threads, and one alone must win: an element that has been taken
-//! for a client must be that client's reply, and nobody may take one for a client that has been told of its timeout. So
-//! the wait is claimed while somebody serves it, and everybody else has to hold back until it is clear what came of it:
+//! All of them may come at the same moment on different threads, and a single thread must win. An element
+//! taken for a client must become that client's reply, and no element may be taken for a client that was told
+//! of its timeout. So the wait is claimed while a thread serves it, and all other threads hold back until the
+//! outcome is clear:
 //!
 //! ```text
 //!                    take                    finish
@@ -12,21 +14,23 @@
 //!        └──────────────────────── end ───────────────────────┘
 //! ```
 //!
-//! Two bad interleavings are the reason for the holding back. The one who serves looks at the client's socket, whose
-//! owner could close it meanwhile; another connection would get its number, and the look would tell of a stranger. So
-//! [`Claim::end`] goes before every close. And a wait for two keys may be served for both at once: if the second one
-//! passed over what is claimed, and the first one then found nothing for it, it would be left waiting for a key that has
-//! what it wants.
+//! Two bad interleavings are the reason for holding back:
 //!
-//! A wait is claimed as long as one handler runs; whoever runs it has all the locks that it needs, and claims nothing
-//! else meanwhile. So nobody holds back for long, and never in a circle.
+//! - The serving thread checks the client's socket, whose owner could close it meanwhile. A new connection
+//!   would get its descriptor, and the check would report on the wrong client. So [`Claim::end`] goes before
+//!   every close.
+//! - A wait for two keys may be served for both at once. If the second thread passed over a claimed wait, and
+//!   the first then found nothing for it, the wait would go on although a key has a value for it.
+//!
+//! A wait is claimed for as long as a handler runs. The thread that runs it has all the locks that it needs
+//! and claims nothing else meanwhile. So no thread holds back for long, and never in a circle.
 
 use crate::sync::{Mutex, MutexGuard};
 
-/// See the module's text. Whether the wait is over.
+/// Whether the wait is over; see the module's text.
 pub struct Claim(Mutex<bool>);
 
-/// A wait that is being served; dropping it lets it go on waiting.
+/// A wait that is being served. On drop the wait goes on.
 pub struct Claimed<'a>(MutexGuard<'a, bool>);
 
 impl Default for Claim {
@@ -40,25 +44,25 @@ impl Claim {
         Claim(Mutex::new(false))
     }
 
-    /// Claims the wait in order to serve it; `None`: it is over.
+    /// Claims the wait in order to serve it; `None` if it is over.
     pub fn take(&self) -> Option<Claimed<'_>> {
         let is_over = self.0.lock();
         (!*is_over).then_some(Claimed(is_over))
     }
 
-    /// Whether the wait is over; looked at when nobody is serving it.
+    /// Whether the wait is over. Blocks while it is claimed.
     pub fn is_over(&self) -> bool {
         *self.0.lock()
     }
 
-    /// Ends the wait without serving it; `false`: it was over.
+    /// Ends the wait without serving it; false if it was over.
     pub fn end(&self) -> bool {
         !std::mem::replace(&mut *self.0.lock(), true)
     }
 }
 
 impl Claimed<'_> {
-    /// The wait has been served.
+    /// Ends the wait as served.
     pub fn finish(mut self) {
         *self.0 = true;
     }

@@ -47,7 +47,7 @@ fn clients_of_all_workers_stand_in_one_queue() {
     live.stop();
 }
 
-/// Never early; as for late, one good try is enough on a machine that has other things to do for most of the time.
+/// Never early. As for lateness, a single good try is enough on a machine that is often busy with other work.
 #[test]
 fn timeouts_are_kept_to_the_millisecond() {
     let live = Live::start(2, &[]);
@@ -78,7 +78,7 @@ fn nothing_is_taken_for_who_has_hung_up() {
         let mut client = live.connect();
         say(&mut client, "TEST.BGET k 0");
         live.await_blocked(1);
-        // The server's worker need not have heard of it when the key is written to.
+        // The server's worker need not know of it when the key is written to.
         drop(client);
         assert_eq!(pusher.run("SET k v"), ok());
         live.await_blocked(0);
@@ -88,7 +88,7 @@ fn nothing_is_taken_for_who_has_hung_up() {
     live.stop();
 }
 
-/// What was taken for a client before it hung up is sent, since it may still be reading.
+/// An element taken for a client before it hung up is sent, since the client may still be reading.
 #[test]
 fn what_was_taken_is_sent() {
     let live = Live::start(2, &[]);
@@ -98,7 +98,7 @@ fn what_was_taken_is_sent() {
         say(&mut client, "TEST.BGET k 0");
         live.await_blocked(1);
         say(&mut pusher, "SET k v");
-        // One of them comes first, or both at once.
+        // Either event comes first, or both at once.
         (0..round % 64).for_each(|_| std::hint::spin_loop());
         client.finish_sending().expect("an open connection");
         let reply = client.read_to_end().expect("the server hangs up");
@@ -174,7 +174,7 @@ fn waits_end_with_their_connections() {
                 assert_eq!(operator.run(&format!("CLIENT UNBLOCK {id}")), Value::Int(1));
                 assert_eq!(text(client), "(nil array)");
             }
-            // Waiting is not being idle.
+            // A waiting client is not idle.
             3 => {
                 (0..30).for_each(|_| {
                     assert_eq!(operator.run("PING").to_string(), "PONG");
@@ -195,7 +195,7 @@ fn waits_end_with_their_connections() {
     live.verify();
 }
 
-/// CLIENT PAUSE: writes wait, so nobody is served; time goes on.
+/// CLIENT PAUSE: writes wait, so no waiter is served; timeouts run on.
 #[test]
 fn nobody_is_served_during_a_pause() {
     let live = Live::start(2, &[]);
@@ -222,7 +222,7 @@ fn a_server_stops_while_clients_wait() {
     live.stop();
 }
 
-/// What has become of the elements that were put in: each was put in once, and has to be somewhere once.
+/// The whereabouts of all elements: each was put in once, and has to be in a single place.
 #[derive(Default)]
 struct Ledger {
     put: Mutex<Vec<String>>,
@@ -232,7 +232,7 @@ struct Ledger {
 
 const KEYS: usize = 6;
 
-/// Puts elements where there are none, alone or within a transaction, on keys that lie in several slots and databases.
+/// Puts elements where there are none, alone or within a transaction, on keys in several slots and databases.
 fn push(live: &Live, ledger: &Ledger, random: &mut Random, name: u64) {
     let mut client = live.connect();
     let mut number = 0;
@@ -255,14 +255,14 @@ fn push(live: &Live, ledger: &Ledger, random: &mut Random, name: u64) {
     }
 }
 
-/// Waits for elements in all ways: for ever, for a millisecond or two, until it is told to stop, until it hangs up.
+/// Waits for elements in all ways: for ever, for a millisecond or two, until unblocked, until it hangs up.
 fn take(live: &Live, ledger: &Ledger, random: &mut Random, name: u64) {
     let mut client = live.connect();
     while !ledger.stop.load(Relaxed) {
         let (one, other) = (random.below(KEYS), random.below(KEYS));
         let timeout = ["0.001", "0.002", "0.02", "0.1"][random.below(4)];
         let line = match random.below(4) {
-            // A move would put an end to what is there.
+            // A move would overwrite an element that is there.
             0 if client.run(&format!("EXISTS own{name}")) == Value::Int(0) => {
                 format!("TEST.BMOVE k{one} own{name} {timeout}")
             }
@@ -284,7 +284,7 @@ fn take(live: &Live, ledger: &Ledger, random: &mut Random, name: u64) {
     }
 }
 
-/// A reply of `TEST.BGET` is an element taken. What `TEST.BMOVE` replies is still there.
+/// A reply of `TEST.BGET` is an element taken. The element in a reply of `TEST.BMOVE` is still there.
 fn note(ledger: &Ledger, reply: &Value) {
     if let Value::Array(parts) = reply {
         let element = parts[1].as_bytes().expect("a string").to_vec();
@@ -292,10 +292,10 @@ fn note(ledger: &Ledger, reply: &Value) {
     }
 }
 
-/// Looks around, unblocks, and disturbs.
+/// Inspects, unblocks, and disturbs.
 fn meddle(live: &Live, ledger: &Ledger, random: &mut Random) {
     let mut client = live.connect();
-    // A connection counts as a client when it has been accepted, which a reply shows.
+    // A connection counts as a client when it was accepted, which a reply shows.
     assert!(!client.run("PING").is_error());
     while !ledger.stop.load(Relaxed) {
         let clients = live.server.clients.list();

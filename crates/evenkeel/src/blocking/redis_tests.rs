@@ -1,5 +1,5 @@
-//! Waiting as Redis does it: these transcripts hold for redis-server, too, where there is one. A pause after a command
-//! that waits lets it arrive there before what other connections send.
+//! Waiting as in Redis: these transcripts hold for redis-server, too, where it is installed. A pause after a
+//! blocking command lets it arrive before commands of other connections.
 
 use crate::testing::check;
 
@@ -207,7 +207,7 @@ fn what_expires_at_once_serves_nobody() {
     );
 }
 
-/// Whoever waits with `>` goes on waiting until there is something new, or the group goes.
+/// A client that waits with `>` goes on waiting until there is a new entry, or the group goes.
 #[test]
 fn groups_that_are_set_back_serve_nobody() {
     check(

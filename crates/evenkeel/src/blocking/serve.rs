@@ -1,4 +1,4 @@
-//! Serving those who wait, by whoever has written to their keys.
+//! Serving of waiters, by the thread that has written to their keys.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +21,7 @@ use crate::session::Session;
 use crate::waiting::Resumed;
 use evenkeel_runtime::clock;
 
-/// Who serves: the worker whose command has woken them.
+/// The worker that serves: its command has woken the waiters.
 pub(crate) struct Host<'a> {
     pub(crate) server: &'a Arc<Server>,
     pub(crate) settings: &'a Arc<Settings>,
@@ -29,9 +29,10 @@ pub(crate) struct Host<'a> {
 }
 
 impl Host<'_> {
-    /// Serves the waiters of all keys that have been written to, as far as what is held suffices: key by key in the order
-    /// of the writes, the waiters of each in the order in which they came. Serving may write to more keys, whose turn
-    /// comes last. It ends, since whoever is served waits no more, and who is not served has changed nothing.
+    /// Serves the waiters of all written keys, as far as the locks held suffice: key by key in the order of
+    /// the writes, the waiters of each key in the order of coming. Serving may write to more keys, which come
+    /// last. The loop ends: a served waiter waits no more, and a waiter that is not served has changed
+    /// nothing.
     #[cold]
     pub(crate) fn serve(&self, guard: &mut SlotGuard<'_>, resumed: &mut Vec<Resumed>) {
         while let Some(woken) = guard.next_woken() {
@@ -49,7 +50,8 @@ impl Host<'_> {
         }
     }
 
-    /// The reply to a waiter; `None`: it has ended, its client is gone, or there is nothing for it.
+    /// Returns the reply to a waiter, or `None` if its wait has ended, its client is gone, or there is
+    /// nothing for it.
     fn serve_one(&self, guard: &mut SlotGuard<'_>, key: &Key<'_>, blocked: &Arc<Blocked>) -> Option<Reply> {
         let claimed = blocked.claim.take()?;
         if blocked.is_gone() {
@@ -81,7 +83,7 @@ impl Host<'_> {
         session.db = blocked.db;
         (session.tracks, session.caching) = (blocked.tracks, blocked.caching);
         guard.ctx.no_touch = blocked.no_touch;
-        // A key may be named more than once, with another id of a stream each time.
+        // A command may name a key more than once, with another stream ID each time.
         let woken = blocked.keys.clone().filter(|index| {
             let own = &keys[*index];
             own.place == key.place && own.bytes == key.bytes
@@ -107,7 +109,7 @@ impl Host<'_> {
         Err(Error::Suspended)
     }
 
-    /// The call was counted when it began to wait; now its time and what came of it are.
+    /// The call was counted when it began to wait; its time and its outcome are recorded now.
     fn book(&self, blocked: &Blocked, done: Done, before: clock::Ticks, reply: &mut Reply) {
         let (server, stats) = (self.server, &self.server.stats[self.worker]);
         if let Err(error) = &done {

@@ -61,7 +61,7 @@ fn one_key_of_several_is_enough() {
     );
 }
 
-/// Redis 7.0 gives what was pushed first, whichever key comes first in the command.
+/// Redis 7.0 serves the first push, whichever key comes first in the command.
 #[test]
 fn the_key_written_first_wins() {
     check(
@@ -253,7 +253,8 @@ fn errors_end_a_wait() {
     );
 }
 
-/// The keys of whoever waits are in slots of their own, so each of these writes has to lock what serving takes.
+/// The waiters' keys are in slots of their own, so each of these writes has to lock the slots that serving
+/// takes.
 #[test]
 fn keys_come_in_many_ways() {
     for (before, write) in [
@@ -332,7 +333,7 @@ fn going_is_a_change_for_those_who_ask_for_it() {
     world.verify();
 }
 
-/// The second of three is not served by the first write, and keeps its place.
+/// The first write does not serve the second of three, which keeps its place.
 #[test]
 fn a_command_may_wait_for_something_else_than_it_said() {
     check(
@@ -426,7 +427,7 @@ fn watches_hear_of_what_serving_does() {
     );
 }
 
-/// Every key twice, and more of them than anybody should look through for each.
+/// Every key twice, and too many of them to search through for each.
 #[test]
 fn of_many_keys_each_is_waited_for_once() {
     const KEYS: usize = 30_000;

@@ -1,4 +1,4 @@
-//! ACL: users and what they may do. docs/acl.md says when a change takes effect.
+//! ACL: users and their permissions. docs/acl.md says when a change takes effect.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -161,7 +161,7 @@ fn set(call: &mut Call<'_, '_>) -> Done {
     call.reply_in_force(|reply| reply.ok())
 }
 
-/// Closes the clients of a user who listen to what it may not listen to any more.
+/// Closes the clients of a user that listen to a channel which the user may no longer use.
 fn close_deaf(call: &mut Call<'_, '_>, user: &User) {
     if user.may_use_all_channels() {
         return;
@@ -180,7 +180,7 @@ fn close_deaf(call: &mut Call<'_, '_>, user: &User) {
     close(call, found);
 }
 
-/// Closes connections; the caller's own once its reply is out.
+/// Closes connections; the caller's own after its reply is sent.
 fn close(call: &mut Call<'_, '_>, mut clients: Vec<Arc<ClientInfo>>) {
     let (own, others) = (call.session.client.id, clients.len());
     clients.retain(|client| client.id != own);
@@ -190,7 +190,7 @@ fn close(call: &mut Call<'_, '_>, mut clients: Vec<Arc<ClientInfo>>) {
     }
 }
 
-/// Closes the connections of users who are not those of their names any more.
+/// Closes connections whose user is no longer the current user of its name.
 fn close_orphans(call: &mut Call<'_, '_>, users: &Users) {
     let mut clients = call.server.clients.list();
     clients.retain(|client| {

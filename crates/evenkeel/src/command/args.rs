@@ -23,7 +23,8 @@ impl<'a> Args<'a> {
         self.spans.len()
     }
 
-    /// The argument at `index`, which is there by the row's arity or the caller's check. Panics otherwise.
+    /// Returns the argument at `index`, which exists by the row's arity or the caller's check. Panics
+    /// otherwise.
     #[inline]
     pub(crate) fn at(&self, index: usize) -> &'a [u8] {
         self.spans[index].of(self.buf)
@@ -34,13 +35,13 @@ impl<'a> Args<'a> {
         self.spans.get(index).map(|span| span.of(self.buf))
     }
 
-    /// The request as it was sent, if that is how the log would write it.
+    /// Returns the request as it was sent, if the journal would write it in the same form.
     #[inline]
     pub(crate) fn as_sent(&self) -> Option<&'a [u8]> {
         request::as_sent(self.buf, self.spans)
     }
 
-    /// Bytes that such a request has in the protocol.
+    /// Bytes of the request in the protocol.
     pub(crate) fn wire_len(&self) -> usize {
         let line = |number: usize| 3 + number.checked_ilog10().map_or(1, |log| 1 + log as usize);
         line(self.len()) + self.from(0).map(|arg| line(arg.len()) + arg.len() + 2).sum::<usize>()
@@ -62,18 +63,18 @@ impl<'a> Args<'a> {
         Args { buf: self.buf, spans: &self.spans[..end] }
     }
 
-    /// An integer.
+    /// Parses an integer.
     pub(crate) fn int(&self, index: usize) -> Result<i64, Error> {
         parse_i64(self.at(index)).ok_or(Error::NotInteger)
     }
 
-    /// An integer of 32 bits, for which Redis has a text of its own.
+    /// Parses an integer of 32 bits, for which Redis has another error text.
     pub(crate) fn int32(&self, index: usize) -> Result<i32, Error> {
         const TEXT: &str = "ERR value is out of range, value must between -2147483648 and 2147483647";
         i32::try_from(self.int(index)?).map_err(|_| Error::text(TEXT))
     }
 
-    /// The number of a database, of which there are so many.
+    /// Parses the number of a database; `databases` is how many there are.
     pub(crate) fn database(&self, index: usize, databases: u32) -> Result<u32, Error> {
         let number = u32::try_from(self.int32(index)?).ok();
         number.filter(|db| *db < databases).ok_or(Error::InvalidDb)
@@ -84,17 +85,19 @@ impl<'a> Args<'a> {
         self.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
     }
 
-    /// The argument in upper case, for matching options; long ones, which are none, are cut.
+    /// Returns the argument in upper case, for matching options; an argument too long for an option becomes
+    /// empty.
     pub(crate) fn word(&self, index: usize) -> Word {
         Word::new(self.get(index).unwrap_or(b""))
     }
 
-    /// The argument as text, where other bytes become the replacement character: for names and messages.
+    /// Returns the argument as text for names and messages, with the replacement character for invalid bytes.
     pub(crate) fn text(&self, index: usize) -> String {
         String::from_utf8_lossy(self.at(index)).into_owned()
     }
 
-    /// The argument as Redis quotes it in an error: at most `max` bytes, and none from a zero byte on.
+    /// Returns the argument as Redis quotes it in an error: at most `max` bytes, and none from a zero byte
+    /// on.
     pub(crate) fn quoted(&self, index: usize, max: usize) -> &'a [u8] {
         let arg = self.at(index);
         let len = arg.iter().position(|byte| *byte == 0).unwrap_or(arg.len());
@@ -145,14 +148,14 @@ pub(crate) struct Word {
 impl Word {
     fn new(arg: &[u8]) -> Word {
         let mut bytes = [0; 24];
-        // No option is as long as this; a longer argument must not look like one.
+        // No option is this long; a longer argument must not look like an option.
         let len = if arg.len() > bytes.len() { 0 } else { arg.len() };
         bytes[..len].copy_from_slice(&arg[..len]);
         bytes.make_ascii_uppercase();
         Word { bytes, len }
     }
 
-    /// To be matched against byte strings: `b"EX"`.
+    /// For matching against byte strings: `b"EX"`.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }

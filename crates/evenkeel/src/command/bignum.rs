@@ -1,4 +1,4 @@
-//! Natural numbers of any size, as far as reading and printing floats needs them: up to some 35,000 bits.
+//! Natural numbers of any size, as far as parsing and printing floats needs them: up to some 35,000 bits.
 
 use std::cmp::Ordering;
 
@@ -34,7 +34,7 @@ impl Natural {
         self
     }
 
-    /// From decimal digits, most significant first, as values.
+    /// Converts decimal digits, most significant first, as values.
     pub(crate) fn from_digits(digits: &[u8]) -> Natural {
         let mut number = Natural(Vec::new());
         for chunk in digits.chunks(CHUNK_DIGITS) {
@@ -85,18 +85,18 @@ impl Natural {
         Natural(shifted).trimmed()
     }
 
-    /// The highest 128 bits (or all), the exponent of two that they are to be multiplied by, and whether any bit
-    /// below them is set.
+    /// Returns the highest 128 bits (or all), the exponent of two that scales them, and whether any bit below
+    /// them is set.
     pub(crate) fn top_bits(&self) -> (u128, i64, bool) {
         let bits = self.0.iter().rev().take(2).fold(0, |bits, word| bits << 64 | u128::from(*word));
         let below = self.0.len().saturating_sub(2);
         (bits, 64 * below as i64, self.0[..below].iter().any(|word| *word != 0))
     }
 
-    /// The same of `self / divisor`, but 66 or 67 bits. Neither is zero.
+    /// [`Natural::top_bits`] of `self / divisor`, but with 66 or 67 bits. Neither is zero.
     pub(crate) fn quotient_bits(&self, divisor: &Natural) -> (u128, i64, bool) {
         const STEPS: usize = 67;
-        // Shifted so that their quotient is below one and above a quarter.
+        // Shifted so that their quotient is less than 1 and more than 1/4.
         let apart = divisor.bits() as i64 - self.bits() as i64 - 1;
         let (mut rest, divisor) = if apart >= 0 {
             (self.shifted_left(apart as usize), divisor.clone())
@@ -119,7 +119,7 @@ impl Natural {
         self.0.len().cmp(&other.0.len()).then_with(|| self.0.iter().rev().cmp(other.0.iter().rev()))
     }
 
-    /// Takes away `other`, which is not larger.
+    /// Subtracts `other`, which is not larger.
     fn subtract(&mut self, other: &Natural) {
         let mut borrow = false;
         for (at, word) in self.0.iter_mut().enumerate() {
@@ -133,7 +133,7 @@ impl Natural {
         }
     }
 
-    /// Decimal digits.
+    /// Returns the decimal digits.
     pub(crate) fn print(mut self) -> String {
         let mut chunks = Vec::new();
         while !self.0.is_empty() {

@@ -1,7 +1,7 @@
 //! BITFIELD: integers of 1 to 64 bits anywhere in a string, the highest bit first.
 //!
-//! A field of up to 64 bits lies in at most nine bytes: they are read into one 128-bit number, changed there, and
-//! written back if they differ. The sums are made in 128 bits, too, so no overflow has to be foreseen.
+//! A field of up to 64 bits lies in at most nine bytes: they are read into a 128-bit number, changed there,
+//! and written back if they differ. Sums are computed in 128 bits, too, so no overflow has to be foreseen.
 
 use evenkeel_store::Str;
 
@@ -14,17 +14,17 @@ use crate::pubsub::notices::STRING;
 /// Bytes that a field can touch.
 const WINDOW: usize = 9;
 
-/// Which bits a field has.
+/// The type and place of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Field {
     signed: bool,
     /// 1 to 64; at most 63 if not signed.
     bits: u32,
-    /// The first one.
+    /// The first bit.
     offset: u64,
 }
 
-/// What to do where a value does not fit.
+/// The action for a value that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Overflow {
     Wrap,
@@ -46,8 +46,8 @@ struct Step {
     overflow: Overflow,
 }
 
-/// BITFIELD key [GET encoding offset | [OVERFLOW WRAP | SAT | FAIL] SET encoding offset value | INCRBY encoding offset
-/// increment ...]
+/// BITFIELD key [GET encoding offset | [OVERFLOW WRAP | SAT | FAIL] SET encoding offset value | INCRBY
+/// encoding offset increment ...]
 pub(crate) fn bitfield(call: &mut Call<'_, '_>) -> Done {
     let steps = parse(call)?;
     if steps.iter().all(|step| step.action == Action::Get) {
@@ -67,10 +67,10 @@ pub(crate) fn bitfield(call: &mut Call<'_, '_>) -> Done {
         // A value that did not fit makes the string longer all the same.
         call.guard.write_range(&call.keys[0], end - 1, &[0])?;
     } else {
-        // And it is being written to even if everything was there already.
+        // It counts as a write even if every value was there already.
         call.guard.write_same(&call.keys[0])?;
     }
-    // Of a string that became longer for nothing but what did not fit, nobody is told.
+    // A string that became longer only for values that did not fit has no event.
     if said.contains(&Fate::Changed) || grows && said.contains(&Fate::Same) {
         let key = call.keys[0];
         call.say(&key, STRING, "setbit");
@@ -78,13 +78,13 @@ pub(crate) fn bitfield(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// What a step has done.
+/// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Read,
     /// Its value did not fit.
     Failed,
-    /// It wrote what was there already.
+    /// Its value was there already.
     Same,
     Changed,
 }
@@ -139,7 +139,7 @@ fn parse(call: &Call<'_, '_>) -> Result<Vec<Step>, Error> {
     Ok(steps)
 }
 
-/// `i16`, `u8`: whether it is signed, and how many bits it has.
+/// Parses `i16` or `u8`: whether it is signed, and its number of bits.
 fn parse_type(text: &[u8]) -> Result<(bool, u32), Error> {
     let parsed = match text {
         [b'i', bits @ ..] => Some((true, bits, 64)),
@@ -155,7 +155,7 @@ fn parse_type(text: &[u8]) -> Result<(bool, u32), Error> {
     ))
 }
 
-/// Does one step, and replies what it says: the old value of SET, the new one of INCRBY, null where it failed.
+/// Runs a step, and writes its reply: the old value for SET, the new value for INCRBY, null if it failed.
 fn run(call: &mut Call<'_, '_>, step: &Step) -> Result<Fate, Error> {
     let field = step.field;
     let value = string_to_change(call, 0)?.unwrap_or(Str::Flat(b""));
@@ -174,7 +174,7 @@ fn run(call: &mut Call<'_, '_>, step: &Step) -> Result<Fate, Error> {
         let (first, last) = (field.first_byte(), field.last_byte());
         let encoded = field.encode(window, new);
         let bytes = &encoded[..=last - first];
-        // Where the string ends before the field does, writing makes it longer.
+        // Where the string ends before the field does, a write makes it longer.
         fate = Fate::Same;
         if last >= len || *bytes != window[..=last - first] {
             call.guard.write_range(&call.keys[0], first, bytes)?;
@@ -194,7 +194,7 @@ impl Field {
         ((self.offset + u64::from(self.bits) - 1) / 8) as usize
     }
 
-    /// The bytes from the field's first one on; zeros beyond the string's end.
+    /// Returns the bytes from the field's first byte on; zeros beyond the string's end.
     fn window(self, value: Str<'_>) -> [u8; WINDOW] {
         let first = self.first_byte();
         match value {
@@ -205,7 +205,7 @@ impl Field {
         }
     }
 
-    /// How far the field's last bit is from the window's end.
+    /// Returns the distance of the field's last bit from the window's end.
     fn shift(self) -> u32 {
         WINDOW as u32 * 8 - (self.offset % 8) as u32 - self.bits
     }
@@ -231,15 +231,15 @@ impl Field {
         }
     }
 
-    /// A value given to SET. For an unsigned field a negative one counts as the 64-bit number with the same bits. So
-    /// does one that is so far below a signed field that its distance from the largest value is no 64-bit number: Redis
-    /// takes it to be above.
+    /// Returns the value that SET means. For an unsigned field, a negative argument counts as the 64-bit
+    /// number with the same bits. So does an argument so far below a signed field that its distance from the
+    /// largest value exceeds 64 bits: Redis takes it to be above.
     fn given(self, value: i64) -> i128 {
         let below = || self.range().1 - i128::from(value) <= i128::from(i64::MAX);
         if self.signed && (self.bits == 64 || below()) { value.into() } else { (value as u64).into() }
     }
 
-    /// What is stored for `value`; `None` where that is to fail.
+    /// Returns the number to store for `value`; `None` if the step has to fail.
     fn fit(self, value: i128, overflow: Overflow) -> Option<i64> {
         let (min, max) = self.range();
         if (min..=max).contains(&value) {
@@ -345,7 +345,7 @@ mod tests {
         );
     }
 
-    /// A step that changes nothing is no write, to WATCH and to who counts writes.
+    /// A step that changes nothing is no write for WATCH, nor for the counter of changes.
     #[test]
     fn what_is_there_already_is_no_change() {
         let mut world = World::new();

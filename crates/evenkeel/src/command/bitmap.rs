@@ -1,6 +1,6 @@
-//! Bitmaps: strings seen as bits, the highest bit of the first byte first.
+//! Bitmaps: strings as bits, the highest bit of the first byte first.
 //!
-//! A bitmap that is set here and there is a rope with holes: counting and searching pass over a hole at once.
+//! A sparse bitmap is a rope with holes: counting and searching pass over a hole at once.
 
 use std::ops::Range;
 
@@ -38,7 +38,7 @@ fn setbit(call: &mut Call<'_, '_>) -> Done {
         None => (0, false),
     };
     let new = if on { byte | mask } else { byte & !mask };
-    // A bit that is so already is no change, for WATCH and for who counts writes.
+    // A bit that is set so already is no change for WATCH, nor for the counter of changes.
     if there && new == byte {
         call.guard.write_same(&call.keys[0])?;
     } else {
@@ -48,8 +48,8 @@ fn setbit(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// A bit's offset, as long as it lies in a string of the allowed length. For a field of `bits` bits it may be given
-/// in fields, after a `#`.
+/// Parses a bit's offset, which must lie in a string of the allowed length. For a field of `bits` bits it may
+/// be given in fields, after a `#`.
 pub(crate) fn bit_offset(call: &Call<'_, '_>, text: &[u8], bits: Option<u32>) -> Result<u64, Error> {
     let (text, unit) = match (text, bits) {
         ([b'#', rest @ ..], Some(bits)) => (rest, i64::from(bits)),
@@ -76,7 +76,7 @@ fn bitcount(call: &mut Call<'_, '_>) -> Done {
         Some(value) if args.len() == 2 => count_ones(value, 0..value.len()),
         Some(value) if args.len() <= 5 && args.len() != 3 => {
             let (start, end) = (args.int(2)?, args.int(3)?);
-            // Redis looks at the unit only when the range may hold something.
+            // Redis looks at the unit only when the range may be non-empty.
             let in_bits = args.len() == 5 && !is_backward(start, end) && in_bits(args.word(4).as_bytes())?;
             let unit = if in_bits { 1 } else { 8 };
             match clamp(start, end, value.len() * 8 / unit) {
@@ -119,7 +119,7 @@ fn bitpos(call: &mut Call<'_, '_>) -> Done {
     let unit = if in_bits { 1 } else { 8 };
     let found = clamp_each(start, end, value.len() * 8 / unit).and_then(|(first, last)| {
         let found = find(value, bit, first * unit, (last + 1) * unit - 1);
-        // Beyond an end that was not given, there are zeros.
+        // Without a given end, the string is followed by zeros.
         found.or((!bit && args.len() <= 4).then_some(value.len() * 8))
     });
     call.reply.int(found.map_or(-1, |at| at as i64));
@@ -132,7 +132,7 @@ pub(crate) enum ReplyChunk<'a> {
     Zeros(usize),
 }
 
-/// The parts that make up `range`, in order. `range` lies inside the string.
+/// Returns the parts that make up `range`, in order. `range` lies inside the string.
 pub(crate) fn stretches(value: Str<'_>, range: Range<usize>) -> impl Iterator<Item = ReplyChunk<'_>> {
     let (flat, rope): (_, Option<&Spine>) = match value {
         Str::Flat(bytes) => (Some(ReplyChunk::Bytes(&bytes[range.clone()])), None),
@@ -145,7 +145,7 @@ pub(crate) fn stretches(value: Str<'_>, range: Range<usize>) -> impl Iterator<It
     }))
 }
 
-/// One bits in a range of bytes.
+/// Counts the set bits in a range of bytes.
 fn count_ones(value: Str<'_>, range: Range<usize>) -> usize {
     let ones = stretches(value, range).map(|stretch| match stretch {
         ReplyChunk::Bytes(bytes) => ones_in(bytes),
@@ -154,7 +154,7 @@ fn count_ones(value: Str<'_>, range: Range<usize>) -> usize {
     ones.sum()
 }
 
-/// One bits from the bit `first` to the bit `last`, both of which are there.
+/// Counts the set bits from the bit `first` to the bit `last`, both inside the string.
 fn count_ones_between(value: Str<'_>, first: usize, last: usize) -> usize {
     let (from, to) = (first / 8, last / 8);
     let before = value.byte(from) & !(0xff >> (first % 8));
@@ -162,7 +162,7 @@ fn count_ones_between(value: Str<'_>, first: usize, last: usize) -> usize {
     count_ones(value, from..to + 1) - (before.count_ones() + after.count_ones()) as usize
 }
 
-/// One bits in some bytes: with the processor's own instruction where it has one, which is the rule.
+/// Counts the set bits in some bytes, with the processor's instruction if it has it, as nearly all do.
 fn ones_in(bytes: &[u8]) -> usize {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("popcnt") {
@@ -185,7 +185,7 @@ fn ones_in_by_word(bytes: &[u8]) -> usize {
     words.sum::<usize>() + rest.iter().map(|byte| byte.count_ones() as usize).sum::<usize>()
 }
 
-/// The first bit from `first` to `last` that is `bit`; both are there.
+/// Finds the first bit equal to `bit` from `first` to `last`, both inside the string.
 fn find(value: Str<'_>, bit: bool, first: usize, last: usize) -> Option<usize> {
     let flip = if bit { 0 } else { 0xff };
     let from = first / 8;
@@ -213,7 +213,7 @@ fn find_in_bytes(value: Str<'_>, bit: bool, range: Range<usize>) -> Option<usize
     None
 }
 
-/// The first bit in some bytes that is `bit`.
+/// Finds the first bit equal to `bit` in some bytes.
 fn first_in(bytes: &[u8], bit: bool) -> Option<usize> {
     let flip = if bit { 0 } else { u64::MAX };
     let (words, rest) = bytes.as_chunks::<8>();

@@ -1,12 +1,13 @@
-//! BITOP: strings combined bit by bit.
+//! BITOP: bitwise combination of strings.
 //!
-//! The result is built up in chunks, as ropes have them, from one source after the other. Where a chunk of the result is
-//! the same as a source's, the two share it; holes cost nothing; so OR of two sparse bitmaps of half a gigabyte touches
-//! only what is set in both.
+//! The result is built in chunks, like a rope, from each source in turn. Where a chunk of the result equals a
+//! source's chunk, the two share it; holes cost nothing. So OR of two sparse bitmaps of half a gigabyte
+//! touches only chunks that are set in both.
 //!
-//! Long strings are shared, and where they are much, another thread combines them (`long.rs`). Short ones lie in their
-//! entries: they are combined where they are, which takes no longer than to copy them, and again when the long ones are
-//! done. No operation asks in which order, so both results are put together in the end.
+//! Long strings are shared and, if their total is large, combined by another thread (`offload.rs`). Short
+//! strings lie in their entries. They are combined in place, which takes no longer than copying them, and
+//! again when the long strings are done. The operations do not depend on the order, so the two results are
+//! combined in the end.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use super::Call;
 use crate::error::{Done, Error};
 use crate::offload::Work;
 
-/// Bytes that take as long to combine as an element of a collection takes to write, about.
+/// Bytes that take about as long to combine as an element of a collection takes to write.
 const BYTES_PER_ELEMENT: usize = 200;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +67,8 @@ pub(crate) fn bitop(call: &mut Call<'_, '_>) -> Done {
     ))
 }
 
-/// Puts the result into the first key, or removes that where there is none, and replies with its length.
+/// Stores the result at the first key, or removes the key if the result is empty, and replies with its
+/// length.
 fn store(call: &mut Call<'_, '_>, result: Bits) -> Done {
     let len = result.len;
     if len == 0 {
@@ -78,13 +80,13 @@ fn store(call: &mut Call<'_, '_>, result: Bits) -> Done {
     Ok(())
 }
 
-/// What is to be combined, each key once.
+/// The strings to combine, each key once.
 struct Sources {
-    /// What the short strings come to, of which a key that is not there is one; `None` if there are only long ones.
+    /// The combination of the short strings, including missing keys; `None` if all are long.
     short: Option<Bits>,
     /// In the order of their keys' names.
     long: Vec<Rope>,
-    /// How long the result is at least.
+    /// Minimum length of the result.
     len: usize,
 }
 
@@ -99,7 +101,7 @@ impl Sources {
             let value = view.map_or(Str::Flat(b""), |view| view.string());
             sources.len = sources.len.max(value.len());
             match (value, &mut sources.short) {
-                // It cancels itself out.
+                // The string cancels itself out.
                 _ if operation == Operation::Xor && times % 2 == 0 => {}
                 (Str::Rope(_), _) => sources.long.extend(view.and_then(|view| view.rope())),
                 (value, None) => sources.short = Some(Bits::of(value)),
@@ -109,17 +111,17 @@ impl Sources {
         Ok(sources)
     }
 
-    /// How many bytes are gone through.
+    /// Returns the number of bytes to go through.
     fn bytes(&self, operation: Operation) -> usize {
         if operation == Operation::And && self.short.is_some() {
-            // Behind the short ones there are zeros.
+            // The short strings are followed by zeros.
             return self.long.len() * CHUNK;
         }
         self.long.iter().map(|rope| rope.len()).sum()
     }
 }
 
-/// The keys in the order of their names, and how often each is there.
+/// Returns the keys in the order of their names, and how often each occurs.
 fn each_once<'k, 'n>(keys: &'k [Key<'n>]) -> impl Iterator<Item = (&'k Key<'n>, usize)> {
     let mut sorted: Vec<&Key<'n>> = keys.iter().collect();
     sorted.sort_unstable_by_key(|key| key.bytes);
@@ -138,7 +140,7 @@ fn are_same(now: &[Rope], known: &[Rope]) -> bool {
     now.len() == known.len() && now.iter().zip(known).all(|(now, known)| now.is_same(known))
 }
 
-/// What the strings come to, filled up with zeros to `len` bytes.
+/// Combines the strings, padded with zeros to `len` bytes.
 fn combined(operation: Operation, short: Option<Bits>, long: &[Rope], len: usize) -> Bits {
     let mut result = short;
     for rope in long {
@@ -155,14 +157,14 @@ fn combined(operation: Operation, short: Option<Bits>, long: &[Rope], len: usize
     result
 }
 
-/// A string being made: chunks as in a rope, each of [`CHUNK`] bytes but the last one; `None` is all zeros.
+/// A string in the making: chunks as in a rope, all but the last of [`CHUNK`] bytes; `None` is all zeros.
 #[derive(Debug)]
 struct Bits {
     len: usize,
     chunks: Vec<Option<Chunk>>,
 }
 
-/// A chunk of a source: its bytes, and itself where the source is a rope.
+/// A chunk of a source: its bytes, and the chunk itself if the source is a rope.
 #[derive(Clone, Copy)]
 struct Source<'a> {
     bytes: &'a [u8],
@@ -170,7 +172,7 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// The chunk, filled up with zeros to `len` bytes.
+    /// Returns the chunk, padded with zeros to `len` bytes.
     fn share(self, len: usize) -> Chunk {
         match self.chunk {
             Some(chunk) if chunk.len() == len => chunk.clone(),
@@ -184,7 +186,7 @@ impl Source<'_> {
     }
 }
 
-/// The chunks of a string; `None` is a hole.
+/// Returns the chunks of a string; `None` is a hole.
 fn chunks_of(value: Str<'_>) -> impl Iterator<Item = Option<Source<'_>>> {
     let (flat, rope) = match value {
         Str::Flat(bytes) => ((!bytes.is_empty()).then_some(Some(Source { bytes, chunk: None })), None),
@@ -204,12 +206,12 @@ impl Bits {
         bits
     }
 
-    /// How long the chunk at `index` is.
+    /// Returns the length of the chunk at `index`.
     fn chunk_len(&self, index: usize) -> usize {
         CHUNK.min(self.len - index * CHUNK)
     }
 
-    /// Makes it at least `len` bytes long, filled up with zeros.
+    /// Makes it at least `len` bytes long, padded with zeros.
     fn grow(&mut self, len: usize) {
         if len <= self.len {
             return;
@@ -227,7 +229,7 @@ impl Bits {
         }
     }
 
-    /// Combines it with a string; the shorter one is filled up with zeros.
+    /// Combines it with a string; the shorter of the two is padded with zeros.
     fn combine(&mut self, operation: Operation, value: Str<'_>) {
         self.grow(value.len());
         let mut sources = chunks_of(value);
@@ -259,7 +261,7 @@ impl Bits {
             let chunk = &mut self.chunks[index];
             *chunk = Some(match chunk {
                 Some(chunk) => Arc::new(chunk.iter().map(|byte| !byte).collect()),
-                // All former holes share one chunk.
+                // All former holes share a single chunk.
                 None if len == CHUNK => ones.get_or_insert_with(|| Arc::new(vec![0xff; CHUNK])).clone(),
                 None => Arc::new(vec![0xff; len]),
             });
@@ -273,15 +275,15 @@ impl Bits {
         Made::Flat(self.into_flat())
     }
 
-    /// The bytes of what has no more than one chunk.
+    /// Returns the bytes of a string of at most a single chunk.
     fn into_flat(self) -> Vec<u8> {
         let chunk = self.chunks.into_iter().next().flatten();
         chunk.map_or_else(|| vec![0; self.len], Arc::unwrap_or_clone)
     }
 }
 
-/// Combines the first bytes of a chunk with others, of which there are at most as many. A chunk that is shared is not
-/// copied first, which would be one more pass over memory.
+/// Combines the first bytes of a chunk with other bytes, which are at most as many. A shared chunk is not
+/// copied first, which would be another pass over memory.
 #[inline]
 fn merge(chunk: &mut Chunk, with: &[u8], operation: impl Fn(u8, u8) -> u8) {
     match Arc::get_mut(chunk) {
@@ -352,7 +354,7 @@ mod tests {
                 "{operation:?} of {}",
                 sources.len()
             );
-            // The sources share chunks with the result, and are what they were.
+            // The sources share chunks with the result, and are unchanged.
             assert!(sources.iter().all(|(source, plain)| *as_str(source).bytes() == *plain));
         }
     }

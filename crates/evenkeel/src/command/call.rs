@@ -1,4 +1,4 @@
-//! A call: one command being run, with all that its handler may use.
+//! A call: a command being run, with all that its handler may use.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -14,16 +14,18 @@ use crate::server::Server;
 use crate::session::Session;
 use evenkeel_runtime::clock;
 
-/// Bytes of a string that are believed of a log, whatever `proto-max-bulk-len` says: 4 GiB. Beyond it is a broken file.
+/// Bytes of a string that are accepted from a journal, whatever `proto-max-bulk-len` is: 4 GiB. A longer
+/// string means a broken file.
 const LOGGED_LEN_MAX: usize = 4 << 30;
 
-/// See the module's text. The fields are separate, so that a value borrowed from `guard` can be written to `reply`.
+/// See the module's text. The fields are separate, so that a value borrowed from `guard` can be written to
+/// `reply`.
 pub(crate) struct Call<'a, 'h> {
     pub(crate) id: Id,
     pub(crate) args: Args<'a>,
     /// The keys that the row declares, in order.
     pub(crate) keys: &'a [Key<'a>],
-    /// What the row's reach says: the keys' slots, nothing, or everything.
+    /// Holds the row's lock scope: the keys' slots, no slot, or all slots.
     pub(crate) guard: &'a mut SlotGuard<'h>,
     pub(crate) reply: &'a mut Reply,
     pub(crate) session: &'a mut Session,
@@ -44,12 +46,12 @@ impl Call<'_, '_> {
         self.logged(row, |call| (row.handler)(call))
     }
 
-    /// Does what this command does. If that has changed anything, and `f` has not said what to log ([`Call::log`]), the
-    /// command is logged as it came.
+    /// Runs `f`, which does this command's work. If that changed anything, and `f` logged nothing itself
+    /// ([`Call::log`]), the command is logged as it came.
     ///
-    /// A handler that panics may have changed something, and nobody can tell what it would have logged. Then the log gets the
-    /// present state of the declared keys, so that it leads to what clients see from now on. Of a command without declared
-    /// keys (FLUSHALL) nothing is logged but what it has said before.
+    /// A handler that panics may have changed something, and its own journal entries are missing. Then the
+    /// journal gets the current state of the declared keys, so that it leads to the state that clients see
+    /// from now on. For a command without declared keys (FLUSHALL), only its earlier entries are logged.
     #[inline]
     pub(crate) fn logged(&mut self, row: &Command, f: impl FnOnce(&mut Self) -> Done) -> Done {
         if self.guard.is_listened_to() {
@@ -74,33 +76,35 @@ impl Call<'_, '_> {
         done
     }
 
-    /// Whether a handler has to say what to log, because the call as it came would not have the same effect at another time
-    /// or place: it names times relative to the present, or leaves something to chance.
+    /// Whether a handler must log its effect itself if the call as it came would not repeat that effect at
+    /// another time or place: if it has times relative to the present, or uses chance.
     #[inline]
     pub(crate) fn is_logged(&self) -> bool {
         self.guard.is_logged()
     }
 
-    /// Logs a command that has the effect which this call has had, in its database. Several make one transaction.
+    /// Logs a command with the same effect as this call, in its database. Several commands make a single
+    /// transaction.
     pub(crate) fn log(&mut self, args: &[&[u8]]) {
         self.guard.log(self.session.db, args.iter().copied());
     }
 
-    /// Whether the command comes from a log, whose reader's clock stands at zero so that nothing expires meanwhile. What
-    /// others took for the present must not be taken for the future then.
+    /// Whether the command comes from a journal. Its reader's clock stands at zero, so that nothing expires
+    /// meanwhile. Then a time that was the present for the writer must not count as the future.
     pub(crate) fn is_replay(&self) -> bool {
         self.now_ms() == 0
     }
 
-    /// Bytes that a string may have. What a log tells was admitted where `proto-max-bulk-len` may have been larger.
+    /// Maximum bytes of a string. A journal's commands were admitted where `proto-max-bulk-len` may have been
+    /// larger.
     pub(crate) fn string_len_max(&self) -> usize {
         let own = self.settings.proto_max_bulk_len;
         if self.is_replay() { own.max(LOGGED_LEN_MAX) } else { own }
     }
 
-    /// Bytes of the reply beyond which its connection is closed with nothing of it sent, so that the rest need not be
-    /// written ([`Reply::cut_beyond`]): `client-output-buffer-limit`. The longest there can be where there is no such limit,
-    /// or where the reply does not go to a client as it is.
+    /// Returns `client-output-buffer-limit` in bytes. A longer reply closes its connection without being
+    /// sent, so the rest need not be written ([`Reply::cut_beyond`]). Returns the largest possible length
+    /// without such a limit, or if the reply does not go to a client as it is.
     pub(crate) fn reply_len_max(&self) -> usize {
         if self.mode == Mode::Script || self.session.replays {
             return usize::MAX;
@@ -112,14 +116,14 @@ impl Call<'_, '_> {
         }
     }
 
-    /// The time by which this command goes, in milliseconds since the Unix epoch.
+    /// The current time of this command, in milliseconds since the Unix epoch.
     pub(crate) fn now_ms(&self) -> u64 {
         self.guard.ctx.now_ms
     }
 
-    /// What a relative time counts from. Whoever replays has no clock, and is sent absolute times; but a primary older than
-    /// Redis 7 passes relative ones on, which then count from their arrival. So does when a consumer of a stream was last
-    /// seen, of which a log says nothing.
+    /// Returns the origin of relative times. A replay has no clock and gets absolute times. But a primary
+    /// older than Redis 7 sends relative times, which then count from their arrival. The time at which a
+    /// stream's consumer was last seen, which journals omit, also counts from arrival.
     pub(crate) fn counts_from_ms(&self) -> u64 {
         match self.now_ms() {
             0 => clock::unix_ms(),

@@ -1,4 +1,4 @@
-//! CLIENT: who is connected, and what can be done to them.
+//! CLIENT: the connected clients, and operations on them.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -41,13 +41,13 @@ pub(crate) const COMMANDS: &[Command] = &[
         session("CLIENT|TRACKING",     at_least(3), Group::Connection, tracking::tracking),
         session("CLIENT|TRACKINGINFO", exactly(2),  Group::Connection, tracking::tracking_info),
         session("CLIENT|UNBLOCK",      at_least(3), Group::Connection, unblock      ).admin(),
-        // Else nobody could end a pause of all commands.
+        // Otherwise no client could end a pause of all commands.
         whole("CLIENT|UNPAUSE",        exactly(2),  unpause).flag(Flags::EVEN_PAUSED),
     ]),
 ];
 
-/// Nobody is in the middle of a command when it is run: what writes after a pause's reply, or takes an expired key for gone, has not begun
-/// before it.
+/// No command is under way while it runs: a command that writes after a pause's reply, or that treats an
+/// expired key as gone, has not begun before it.
 const fn whole(name: &'static str, arity: Arity, handler: Handler) -> Command {
     let command = session(name, arity, Group::Connection, handler).without(Flags::NO_DATA).admin();
     Command { lock_scope: LockScope::Whole, ..command }
@@ -83,7 +83,7 @@ fn list(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// A verbatim text, which names of clients need not be valid UTF-8 for.
+/// Replies with a verbatim text, which, due to clients' names, need not be valid UTF-8.
 fn reply_text(call: &mut Call<'_, '_>, text: &[u8]) {
     if !call.reply.resp3 {
         return call.reply.bulk(text);
@@ -94,7 +94,7 @@ fn reply_text(call: &mut Call<'_, '_>, text: &[u8]) {
     call.reply.bytes.extend_from_slice(b"\r\n");
 }
 
-/// The line about a client, as its caller sees it.
+/// Returns the line about a client, as its caller sees it.
 fn describe_to(call: &Call<'_, '_>, client: &ClientInfo) -> Vec<u8> {
     let itself = client.id == call.session.client.id;
     let arg_bytes = itself.then(|| call.args.from(0).map(<[u8]>::len).sum());
@@ -103,8 +103,8 @@ fn describe_to(call: &Call<'_, '_>, client: &ClientInfo) -> Vec<u8> {
     line
 }
 
-/// The line about a client, without its end. What this server does not have (fixed reply buffers) is zero.
-/// `arg_bytes`: its command is being run, and has arguments of so many bytes.
+/// Returns the line about a client, without its end. Fields that this server lacks (fixed reply buffers) are
+/// zero. `arg_bytes`: the client's command is being run, and has arguments of so many bytes.
 pub(crate) fn describe(client: &ClientInfo, now: u64, arg_bytes: Option<usize>) -> Vec<u8> {
     let (itself, arg_bytes) = (arg_bytes.is_some(), arg_bytes.unwrap_or(0));
     let seconds = |since: u64| now.saturating_sub(since) / 1000;
@@ -151,7 +151,8 @@ pub(crate) fn describe(client: &ClientInfo, now: u64, arg_bytes: Option<usize>) 
     line
 }
 
-/// Who is told instead of the client what has changed: zero for itself, less if nobody is.
+/// Returns the client that receives invalidations in place of this client: zero for itself, -1 without
+/// tracking.
 pub(super) fn redirection(client: &ClientInfo) -> i64 {
     let own = &client.tracked;
     if own.has(mode::ON) { own.redirect.load(Relaxed) as i64 } else { -1 }
@@ -183,7 +184,7 @@ fn flags_of(client: &ClientInfo) -> String {
 fn kill(call: &mut Call<'_, '_>) -> Done {
     if call.args.len() == 3 {
         let address = call.args.at(2);
-        // Several, where they came over one Unix socket.
+        // Several, if they came over the same Unix socket.
         let mut found = call.server.clients.list();
         found.retain(|client| client.address.as_bytes() == address);
         if kill_all(call, found) == 0 {
@@ -198,7 +199,7 @@ fn kill(call: &mut Call<'_, '_>) -> Done {
     call.reply_in_force(move |reply| reply.int(killed as i64))
 }
 
-/// How many there were. The caller itself lives until its reply is out.
+/// Kills clients and returns their number. The caller itself lives until its reply is sent.
 fn kill_all(call: &mut Call<'_, '_>, mut found: Vec<Arc<ClientInfo>>) -> usize {
     let (all, own_id) = (found.len(), call.session.client.id);
     found.retain(|client| client.id != own_id);
@@ -307,7 +308,7 @@ fn pause(call: &mut Call<'_, '_>) -> Done {
     let until = now.checked_add(timeout).filter(|until| i64::try_from(*until).is_ok());
     let until = until.ok_or(Error::text("ERR timeout is out of range"))?;
     call.server.pause.begin(Pauser::Client, all, until, now);
-    // From the next command on; the others take note with their next turn, which begins now.
+    // From the next command on; the other workers read it in their next turn, which begins now.
     call.guard.ctx.keep_expired = call.server.pause.is_active(now);
     call.server.wake_all();
     call.reply.ok();
@@ -413,7 +414,7 @@ mod tests {
         ));
     }
 
-    /// Also what is queued, or has to wait for the end of a pause.
+    /// Also a command that is queued, or that a pause delays.
     #[test]
     fn the_last_command_is_that_which_came_last() {
         World::new().check(
@@ -483,7 +484,7 @@ mod tests {
         ",
         );
         let mut world = World::new();
-        // What is not answered leaves nothing behind that could be taken for the answer to the next.
+        // An unanswered command leaves nothing behind that could be taken for the next command's reply.
         for silent in ["CLIENT REPLY OFF", "SET k v", "CLIENT REPLY SKIP", "NOSUCH"] {
             evenkeel_testkit::Target::send(
                 &mut world,

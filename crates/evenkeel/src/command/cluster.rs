@@ -1,5 +1,5 @@
-//! CLUSTER and the commands of a cluster's clients. There is no cluster mode, and these say so, as Redis does where it is
-//! off: client libraries ask, to find out what they talk to.
+//! CLUSTER and the commands of a cluster's clients. There is no cluster mode, and these reply so, like Redis
+//! with cluster mode off: client libraries use them to detect the mode.
 
 use evenkeel_store::key::slot_of;
 
@@ -97,7 +97,7 @@ mod tests {
         World::new().check("> CLUSTER KEYSLOT {foo}.bar < :12182");
     }
 
-    /// The rows are Redis', and those that it lacks Valkey's.
+    /// The rows are Redis', or Valkey's where Redis lacks the command.
     #[test]
     fn rows_are_those_of_the_peers() {
         let (Some(redis), Some(valkey)) = (Program::oracle(Peer::Redis), Program::oracle(Peer::Valkey))
@@ -112,7 +112,7 @@ mod tests {
             let theirs = clients.iter_mut().map(|client| client.run(&line).to_string());
             let theirs = theirs.into_iter().find(|row| row != "[(nil)]").expect("one of them has it");
             let theirs = theirs.replace(", no_async_loading", "");
-            // Up to the hints, which tell of a cluster.
+            // Up to the hints, which concern a cluster.
             let until_hints = |row: &str| row.split("], [").next().unwrap_or_default().to_owned();
             assert_eq!(until_hints(&world.run(&line)), until_hints(&theirs));
         }

@@ -63,7 +63,7 @@ fn get_slow(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// How many entries are asked for; -1 is all of them.
+/// Parses the number of entries; -1 means all.
 fn count(args: &Args<'_>) -> Result<usize, Error> {
     match args.int(2) {
         Ok(-1) => Ok(usize::MAX),
@@ -77,7 +77,7 @@ fn kind(args: &Args<'_>, index: usize) -> Result<Kind, Error> {
     kind.ok_or(Error::text("ERR type should be one of the following: slow, large-request, large-reply"))
 }
 
-/// An entry has six parts, which clients count on; `STAGES` adds where the time went.
+/// An entry has six parts, which clients rely on; `STAGES` adds how the time was spent.
 fn reply_newest(call: &mut Call<'_, '_>, kind: Kind, count: usize, with_stages: bool) {
     let entries = call.server.commandlog.newest(kind, count.min(kind.len_max(call.settings)));
     call.reply.array(entries.len());
@@ -193,7 +193,7 @@ mod tests {
         );
     }
 
-    /// In process, and on Valkey where there is one: Redis 7.0 has no COMMANDLOG.
+    /// In process, and on Valkey if it is installed: Redis 7.0 has no COMMANDLOG.
     #[track_caller]
     fn check_valkey(text: &str) {
         World::new().check(text);
@@ -227,7 +227,7 @@ mod tests {
         ));
     }
 
-    /// What a transaction or a script runs has no request of its own.
+    /// A command within a transaction or a script has no request of its own.
     #[test]
     fn what_is_run_within_others_is_large_by_its_reply() {
         let long = "x".repeat(70);
@@ -271,7 +271,7 @@ mod tests {
         );
     }
 
-    /// What a script runs is in the slow log for itself.
+    /// The slow log has a script's commands by themselves.
     #[test]
     fn commands_of_scripts_are_in_it() {
         check(

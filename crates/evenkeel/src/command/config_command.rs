@@ -1,8 +1,8 @@
 //! CONFIG: the settings of the running server.
 //!
-//! What a directive is, and whether its value is right, is the business of `config`. Here a change is put into effect:
-//! most directives are read where they matter and need nothing more than new settings, but sockets have to be opened
-//! before it can be said that the server listens there.
+//! `config` defines the directives and validates their values. Here a change is put into effect. Most
+//! directives are read where they matter and need nothing more than new settings. But sockets have to be
+//! opened before the reply can confirm that the server listens there.
 
 use super::{Call, Command, Group, at_least, container, docs, exactly, session};
 use crate::config::{Extent, SetError, Settings, cause};
@@ -36,7 +36,7 @@ fn help(call: &mut Call<'_, '_>) -> Done {
 /// CONFIG GET parameter [parameter ...]
 fn get(call: &mut Call<'_, '_>) -> Done {
     let patterns: Vec<&[u8]> = call.args.from(2).collect();
-    // Not those of the call, which an earlier command of the same batch may have changed.
+    // Not the call's settings, which an earlier command of the same batch may have changed.
     let found = call.server.settings().get(&patterns);
     call.reply.map(found.len());
     for (name, value) in found {
@@ -54,7 +54,7 @@ fn set(call: &mut Call<'_, '_>) -> Done {
     }
     let pairs: Vec<(&[u8], &[u8])> = words.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
     let (server, local) = (call.server, call.session.client.is_local());
-    // What is being loaded would be taken for all there is, or be looked for elsewhere.
+    // The data being loaded would be taken for complete, or be looked for in another place.
     let is_of_files =
         |name: &[u8]| [&b"appendonly"[..], b"dir"].iter().any(|own| name.eq_ignore_ascii_case(own));
     if server.persist.is_loading() && pairs.iter().any(|(name, _)| is_of_files(name)) {
@@ -69,7 +69,7 @@ fn set(call: &mut Call<'_, '_>) -> Done {
         })
     });
     changed.map_err(|error: SetError| Error::text(format!("ERR {error}")))?;
-    // What has to wait for a snapshot's end, the control thread does then.
+    // The control thread does whatever has to wait for a snapshot's end.
     rewrite::follow_soon(server);
     if pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"aof-disable-auto-gc")) {
         rewrite::collect_soon(server);
@@ -84,8 +84,8 @@ fn set(call: &mut Call<'_, '_>) -> Done {
     call.reply_in_force(|reply| reply.ok())
 }
 
-/// Does what cannot be left to those who read the settings. What may fail comes first, and sockets last of it: they cannot be
-/// put back for certain.
+/// Does the work that readers of the settings cannot do. Fallible steps come first, with the sockets last
+/// among them: they cannot be restored for certain.
 fn put_into_effect(
     server: &Server,
     (old, new): (&Settings, &Settings),
@@ -94,7 +94,7 @@ fn put_into_effect(
 ) -> Result<(), SetError> {
     let has = |name: &str| changed.contains(&name);
     if has("appendonly") && !new.appendonly && !server.persist.aof.logs() {
-        // The base that it was to begin with is not wanted, also if it is not being written yet.
+        // The base with which it would begin is not wanted, even if it is not being written yet.
         server.persist.cancel_rewrite();
     }
     if has("maxclients") {
@@ -104,7 +104,7 @@ fn put_into_effect(
             SetError::failed("maxclients", format!("{reason} {clients}"))
         })?;
     }
-    // A file's name may be the same, and the file another one.
+    // A file may have changed under the same name.
     let is_tls = |name: &&[u8]| name.to_ascii_lowercase().starts_with(b"tls-");
     let named = pairs.iter().map(|(name, _)| *name).find(is_tls);
     let tls = named.map(|name| change_tls(server, new, name)).transpose()?;
@@ -149,7 +149,8 @@ fn put_into_effect(
     Ok(())
 }
 
-/// Reads certificates and keys. Like CONFIG REWRITE, that is a matter of milliseconds, of an operator's choosing.
+/// Reads certificates and keys. Like CONFIG REWRITE, that takes milliseconds, at a time of an operator's
+/// choosing.
 fn change_tls<'s>(server: &'s Server, new: &Settings, name: &[u8]) -> Result<Change<'s>, SetError> {
     server.tls.change(new).map_err(|reason| {
         server.log.warning(format!("Failed to configure TLS: {reason}"));
@@ -160,8 +161,8 @@ fn change_tls<'s>(server: &'s Server, new: &Settings, name: &[u8]) -> Result<Cha
 
 /// CONFIG REWRITE
 ///
-/// The file is written, and made durable, before the reply, by a thread that may wait for its disk. A transaction, which has one
-/// reply, waits for that where it is, and whoever wants its keys with it.
+/// The file is written, and made durable, before the reply, by a thread that may wait for its disk. A
+/// transaction, which has a single reply, waits in place, and delays all clients that want its keys.
 fn rewrite(call: &mut Call<'_, '_>) -> Done {
     let server = call.server.clone();
     call.offload_io(Work::waits_for_disk(move || rewrite_file(&server, Extent::Changes)))

@@ -67,10 +67,10 @@ fn reset(call: &mut Call<'_, '_>) -> Done {
     call.session.discard();
     call.session.unwatch(call.guard);
     call.session.end_push(call.server);
-    // The last that it hears comes before the reply, and in the protocol of before.
+    // The last push messages come before the reply, in the old protocol.
     append_push(call.session, call.reply);
     call.session.select(0);
-    // Behind CLIENT REPLY SKIP this is what is not replied to.
+    // After CLIENT REPLY SKIP, it is this command that gets no reply.
     if call.session.reply_mode != ReplyMode::SkipThis {
         call.session.reply_mode = ReplyMode::On;
     }
@@ -159,7 +159,7 @@ fn greet(call: &mut Call<'_, '_>) {
     reply.array(0);
 }
 
-/// The version of Redis whose behaviour is ours; client libraries decide by it what they may use.
+/// The version of Redis that this server behaves like; client libraries choose their features by it.
 pub(crate) const REDIS_VERSION: &str = "7.2.4";
 
 /// The product's own version.

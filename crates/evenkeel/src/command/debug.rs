@@ -1,7 +1,9 @@
-//! DEBUG: for tests of the server itself. One command with topics, as in Redis, so that COMMAND shows no subcommands.
+//! DEBUG: for tests of the server itself. It is a single command with topics, as in Redis, so COMMAND shows
+//! no subcommands.
 //!
-//! It holds everything while it runs: SLEEP is to stop the whole server, not one worker of many, and nobody who calls
-//! it minds. What is here serves tests against a running server; what would only tell of the inside of Redis is absent.
+//! It locks all slots while it runs: SLEEP is to stop the whole server, not a single worker, and no caller
+//! minds. The topics here serve tests against a running server; topics that concern only the internals of
+//! Redis are absent.
 
 mod digest;
 
@@ -19,7 +21,7 @@ use crate::persist;
 use crate::persist::reload::Options;
 use evenkeel_runtime::clock;
 
-/// Not `NO_DATA`: some topics look at keys, so EXEC holds everything for them.
+/// Not `NO_DATA`: some topics look at keys, so EXEC locks all slots for them.
 const FLAGS: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::LOADING).with(Flags::STALE);
 
 #[rustfmt::skip]
@@ -89,29 +91,30 @@ fn help(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// DEBUG ACCOUNTING 0 | 1: without it, commands and stages seem to take no time; whoever measures what accounting costs
-/// needs that. Connections do not take turns within a worker's turn then, and the slow log stays empty.
+/// DEBUG ACCOUNTING 0 | 1: without accounting, commands and stages seem to take no time; for measuring the
+/// cost of accounting. Connections do not take turns within a worker's turn then, and the slow log stays
+/// empty.
 fn accounting(call: &mut Call<'_, '_>) -> Done {
     clock::set_accounting(call.args.int(2)? != 0);
     call.reply.ok();
     Ok(())
 }
 
-/// DEBUG AOF-FLUSH-SLEEP microseconds: each write to the append-only file is put off.
+/// DEBUG AOF-FLUSH-SLEEP microseconds: delays each write to the append-only file.
 fn aof_flush_sleep(call: &mut Call<'_, '_>) -> Done {
     call.server.persist.aof.figures.flush_sleep_us.store(microseconds(call), Relaxed);
     call.reply.ok();
     Ok(())
 }
 
-/// DEBUG AOF-SYNC-SLEEP microseconds: each sync that nobody waits for takes so much longer, as on a slow disk.
+/// DEBUG AOF-SYNC-SLEEP microseconds: slows down each sync that no client waits for, as on a slow disk.
 fn aof_sync_sleep(call: &mut Call<'_, '_>) -> Done {
     call.server.persist.aof.figures.sync_sleep_us.store(microseconds(call), Relaxed);
     call.reply.ok();
     Ok(())
 }
 
-/// Anything that is no number is none, as in Redis.
+/// As in Redis, an argument that is no number means zero.
 fn microseconds(call: &Call<'_, '_>) -> u64 {
     u64::try_from(call.args.int(2).unwrap_or(0)).unwrap_or(0)
 }
@@ -135,7 +138,7 @@ fn log(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// DEBUG PANIC: a command that is broken. The client gets an error, and the server goes on.
+/// DEBUG PANIC: a broken command. The client gets an error, and the server goes on.
 fn panic(_: &mut Call<'_, '_>) -> Done {
     panic!("DEBUG PANIC");
 }
@@ -157,8 +160,8 @@ fn skip_checksum(call: &mut Call<'_, '_>) -> Done {
 
 /// DEBUG QUICKLIST-PACKED-THRESHOLD size
 ///
-/// Redis keeps list elements of this length and longer on their own. Here it says how they are serialized; zero leaves
-/// that to the format.
+/// Redis keeps list elements of this length and longer on their own. Here it sets how they are serialized;
+/// zero leaves that to the format.
 fn packed_threshold(call: &mut Call<'_, '_>) -> Done {
     const BYTES_MAX: u64 = (4 << 30) - (1 << 20);
     let bytes = config::memory_size(call.args.at(2)).filter(|bytes| *bytes <= BYTES_MAX);
@@ -169,7 +172,7 @@ fn packed_threshold(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]: saves everything, and loads it again. Everybody waits.
+/// DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]: saves everything, and loads it again. All clients wait.
 fn reload(call: &mut Call<'_, '_>) -> Done {
     let mut options = Options { save: true, flush: true, merge: false };
     for at in 2..call.args.len() {
@@ -196,7 +199,7 @@ fn reload(call: &mut Call<'_, '_>) -> Done {
     })
 }
 
-/// DEBUG LOADAOF: loads the append-only files again. Everybody waits.
+/// DEBUG LOADAOF: loads the append-only files again. All clients wait.
 fn load_log(call: &mut Call<'_, '_>) -> Done {
     let server = call.server.clone();
     call.offload_alone(move |reply| {
@@ -223,9 +226,9 @@ fn set_disable_deny(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// DEBUG SLEEP seconds: no command is run meanwhile. What is no number is zero.
+/// DEBUG SLEEP seconds: no command is run meanwhile. An argument that is no number means zero.
 fn sleep(call: &mut Call<'_, '_>) -> Done {
-    /// How long an end of the server may have to wait for this.
+    /// The longest delay that this causes to a shutdown.
     const NAP: Duration = Duration::from_millis(20);
     let seconds = call.args.text(2).parse().unwrap_or(0.0);
     let span = Duration::try_from_secs_f64(seconds).unwrap_or_default();
@@ -297,12 +300,12 @@ fn protocol(call: &mut Call<'_, '_>) -> Done {
 
 /// DEBUG OBJECT key
 ///
-/// The address is that of the key's bytes; the length is that of a string in a snapshot that is not compressed, and the
-/// memory that a collection takes, which is about as much.
+/// The address is that of the key's bytes. The length is that of a string in an uncompressed snapshot, or the
+/// memory of a collection, which is about as much.
 fn object(call: &mut Call<'_, '_>) -> Done {
     let key = call.server.keyspace.key(call.session.db, call.args.at(2));
     let settings = call.settings;
-    let now = std::mem::take(&mut call.guard.ctx.now_ms); // what has expired, and is still there, is shown
+    let now = std::mem::take(&mut call.guard.ctx.now_ms); // shows keys that have expired in place as well
     let line = call.guard.visit(key.place, |guard| {
         let view = guard.peek(&key)?;
         let idle = evenkeel_store::evict::idle_ms(view.access(), now) / 1000;
@@ -342,7 +345,7 @@ fn serialized_len(value: Str<'_>) -> usize {
 
 /// DEBUG POPULATE count [prefix] [size]
 ///
-/// Keys that are there already keep their values. The server may stop meanwhile.
+/// Existing keys keep their values. The server may stop meanwhile.
 fn populate(call: &mut Call<'_, '_>) -> Done {
     let args = call.args;
     let positive = |at: usize| {

@@ -1,11 +1,11 @@
-//! DUMP and RESTORE: a value as bytes that another server takes, Redis' own format both ways.
+//! DUMP and RESTORE: a value as bytes for another server, in Redis' own format both ways.
 //!
-//! What is written is the lowest version of the format that holds all of the value: 10, which Redis 7.0 and everything after
-//! it reads, for nearly all (see docs/rdb.md). What is read is checked through and through before anything is stored: it may
-//! come from anywhere.
+//! DUMP writes the lowest version of the format that holds all of the value: nearly always 10, which Redis
+//! 7.0 and everything after it reads (see docs/rdb.md). RESTORE checks the whole payload before it stores
+//! anything: the bytes may come from anywhere.
 //!
-//! A large value is written and read by another thread, without locks (see `long.rs`). One that has been read is what it
-//! will be under its key, so that storing it takes no time either.
+//! A large value is written and read by another thread, without locks (see `offload.rs`). A value that was
+//! read has its final form, so storing it takes no time either.
 
 use std::sync::Arc;
 
@@ -26,10 +26,10 @@ pub(crate) const COMMANDS: &[Command] = &[
     write("RESTORE-ASKING", at_least(4), Keys::FIRST, Group::Keyspace, restore).grows().flag(Flags::ASKING),
 ];
 
-/// Bytes of a payload, unpacked, that take as long to read as an element of a collection takes to write, about.
+/// Bytes of an unpacked payload that take about as long to read as an element of a collection takes to write.
 const BYTES_PER_ELEMENT: usize = 4;
 
-/// How many bytes one of a compressed string can stand for: three stand for 264 at most.
+/// The most bytes that a byte of a compressed string can expand to: three become 264 at most.
 const UNPACKED_MAX: usize = 88;
 
 /// DUMP key
@@ -50,10 +50,11 @@ fn dump(call: &mut Call<'_, '_>) -> Done {
     }))
 }
 
-/// Stands for a deadline beyond all times. To Redis and Valkey that is in the past, so that they lose the key.
+/// Marks a deadline beyond all times. Redis and Valkey take such a deadline to be in the past, and lose the
+/// key.
 const BEYOND: Millis = 0;
 
-/// How RESTORE is asked to do it.
+/// The options of RESTORE.
 #[derive(Clone, Copy, Default)]
 struct Options {
     replaces: bool,
@@ -111,7 +112,7 @@ fn restore(call: &mut Call<'_, '_>) -> Done {
     refuse_to_overwrite(call, options)?;
     options.ttl =
         u64::try_from(call.args.int(2)?).map_err(|_| Error::text("ERR Invalid TTL value, must be >= 0"))?;
-    // What a primary or the log says has been done already.
+    // A primary's or a journal's RESTORE has already been executed.
     if !call.session.replays && options.deadline(call.counts_from_ms()) == Some(BEYOND) {
         return Err(Error::text("ERR invalid expire time in 'restore' command"));
     }
@@ -134,8 +135,8 @@ fn restore(call: &mut Call<'_, '_>) -> Done {
     ))
 }
 
-/// About how many elements reading a payload takes as long as. Of a short one, which cannot be long, it is not asked how
-/// much is compressed.
+/// The cost of reading a payload, in elements. A payload too short to be long is not examined for
+/// compression.
 fn elements(payload: &[u8]) -> usize {
     let len = match payload.len() {
         len if len * UNPACKED_MAX < OFFLOAD_MIN * BYTES_PER_ELEMENT => len,
@@ -168,7 +169,7 @@ fn read_payload(
     })
 }
 
-/// What a type's number says of the form that a payload has.
+/// Returns the name of a payload's form, by the number of its type.
 fn form_of(kind: Option<u8>) -> &'static str {
     match kind {
         Some(0) => "String",
@@ -195,7 +196,7 @@ fn store(call: &mut Call<'_, '_>, options: Options, value: Formed) -> Done {
     let (key, now, from): (Key<'_>, _, _) = (call.keys[0], call.now_ms(), call.counts_from_ms());
     let deadline = options.deadline(from);
     let removed = call.guard.remove(&key);
-    // A value that has expired on its way is as good as restored and gone; one without elements, too.
+    // A value that has expired on its way counts as restored and gone; so does a value without elements.
     if deadline.is_some_and(|deadline| deadline <= now) || value.is_nothing() {
         if removed {
             call.log(&[b"DEL", key.bytes]);
@@ -221,8 +222,8 @@ fn store(call: &mut Call<'_, '_>, options: Options, value: Formed) -> Done {
     Ok(())
 }
 
-/// Of a value with fields that may have expired on their way, the payload of what is left of it: whoever reads the log would
-/// not know that they have.
+/// Returns the payload without the fields that have expired on their way, if there may be any: the journal's
+/// reader would not know that they have.
 fn payload_to_log(call: &Call<'_, '_>, value: &Formed) -> Option<Vec<u8>> {
     /// Types of hashes with deadlines have at least this number, and come first in a payload.
     const TIMED_FIELDS: u8 = 22;
@@ -230,7 +231,7 @@ fn payload_to_log(call: &Call<'_, '_>, value: &Formed) -> Option<Vec<u8>> {
     (call.is_logged() && may_have_expired).then(|| value_codec::payload(&value.value, call.settings))
 }
 
-/// Logs what was restored, until a time that does not depend on the present.
+/// Logs the restored value, with a deadline that does not depend on the present.
 fn log_restore(call: &mut Call<'_, '_>, options: Options, deadline: Option<Millis>, payload: Option<&[u8]>) {
     if !call.is_logged() {
         return;

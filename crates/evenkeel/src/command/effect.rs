@@ -1,11 +1,11 @@
-//! What is logged instead of a command: other commands with the same effect at any time and place.
+//! The commands that are logged in place of a command: their effect is the same at any time and place.
 //!
-//! The log is read by servers for which nothing has expired yet and whose clock shows another time, or none. A command that
-//! depends on the clock, on chance, on what has expired or on who waits is logged by what it has done. docs/journal.md has the
-//! whole list.
+//! The journal's readers are servers for which nothing has expired yet and whose clock shows another time, or
+//! none. A command that depends on the clock, on chance, on expired keys or on waiting clients is logged by
+//! its effect. docs/journal.md has the whole list.
 //!
-//! What a command has done may be a million words, and whoever reads the log need not be made to take them all at once: they
-//! are logged as several commands, which are one record, and so one transaction to the reader.
+//! The effect may be a million words, which a reader need not take all at once. They are logged as several
+//! commands in a single record, which is a single transaction to the reader.
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,11 +17,11 @@ use evenkeel_store::{Key, SlotGuard};
 use super::{Call, Command, Group};
 use crate::value_codec::{Value, payload};
 
-/// Words behind the head of one logged command, and bytes of them, after which the next one begins.
+/// Words behind the head of a logged command, and bytes of them, after which the next command begins.
 const WORDS_MAX: usize = 1_000;
 const BYTES_MAX: usize = 64 * 1024;
 
-/// Calls `each` with the words in pieces of bounded length, whose numbers of words are multiples of `step`.
+/// Calls `each` with the words in pieces of bounded length, each a multiple of `step` words.
 fn in_pieces<W: AsRef<[u8]>>(words: impl IntoIterator<Item = W>, step: usize, mut each: impl FnMut(&[W])) {
     let (mut piece, mut bytes) = (Vec::new(), 0);
     for word in words {
@@ -55,13 +55,13 @@ pub(crate) fn log_each<W: AsRef<[u8]>>(
     });
 }
 
-/// Logs that a key holds this list now, and nothing else; an empty one: that it is gone.
+/// Logs that a key now holds exactly this list; for an empty list, that the key is gone.
 pub(crate) fn log_list(guard: &mut SlotGuard<'_>, db: u32, key: &[u8], list: &List) {
     guard.log(db, [b"DEL", key].into_iter());
     log_each(guard, db, &[b"RPUSH", key], 1, list.range(0..list.len()));
 }
 
-/// The same for a sorted set.
+/// [`log_list`] for a sorted set.
 pub(crate) fn log_zset(guard: &mut SlotGuard<'_>, db: u32, key: &[u8], zset: &ZSet) {
     guard.log(db, [b"DEL", key].into_iter());
     let words = zset.range(0..zset.len()).flat_map(|(member, score)| {
@@ -70,7 +70,7 @@ pub(crate) fn log_zset(guard: &mut SlotGuard<'_>, db: u32, key: &[u8], zset: &ZS
     log_each(guard, db, &[b"ZADD", key], 2, words);
 }
 
-/// Whether a text may be a number, or the end of a range that excludes one, that Redis reads and Valkey does not: one in
+/// Whether a text may be a number, or an exclusive end of a range, that Redis reads and Valkey does not: in
 /// hexadecimal digits, or with spaces in front.
 fn is_read_by_few(text: &[u8]) -> bool {
     let number = text.strip_prefix(b"(").unwrap_or(text);
@@ -78,7 +78,7 @@ fn is_read_by_few(text: &[u8]) -> bool {
     matches!(number, [b' ' | b'\t'..=b'\r', ..]) || matches!(digits, [b'0', b'x' | b'X', ..])
 }
 
-/// The same in decimals; as it is if it is no number.
+/// Returns the number in decimals; any other text as it is.
 fn decimal(text: &[u8]) -> Cow<'_, [u8]> {
     let (bracket, number) = text.split_at(usize::from(text.starts_with(b"(")));
     match float::parse_leniently(number) {
@@ -98,7 +98,7 @@ impl Call<'_, '_> {
         log_each(self.guard, self.session.db, head, step, words);
     }
 
-    /// The same for commands that want to know how many fields of a hash follow.
+    /// [`Call::log_each`] for commands that take the number of fields that follow.
     pub(crate) fn log_fields<W: AsRef<[u8]>>(
         &mut self,
         head: &[&[u8]],
@@ -117,10 +117,10 @@ impl Call<'_, '_> {
         });
     }
 
-    /// Logs the command as it came, but for numbers that not every server reads.
+    /// Logs the command as it came, except for numbers that some servers cannot read.
     pub(super) fn log_as_it_came(&mut self, row: &Command) {
         let args = self.args;
-        // By the name that every server knows it by, whatever the configuration calls it here.
+        // By the name that every server knows, whatever the configuration renames the command to.
         let is_its_name = args.at(0).eq_ignore_ascii_case(row.name.as_bytes());
         let name = if is_its_name { row.name } else { row.name.split('|').next().unwrap_or(row.name) };
         if matches!(row.group, Group::SortedSet | Group::Geo) && args.from(2).any(is_read_by_few) {
@@ -135,7 +135,8 @@ impl Call<'_, '_> {
         self.guard.log(self.session.db, (0..args.len()).map(arg));
     }
 
-    /// Redis and this server read hexadecimal scores, weights and coordinates, and spaces in front of the ends of ranges.
+    /// Logs in decimals the scores, weights and coordinates, and the ends of ranges: Redis and this server
+    /// read them in hexadecimal digits, and after spaces.
     #[cold]
     fn log_in_decimals(&mut self, name: &str) {
         let args = self.args;
@@ -166,11 +167,12 @@ impl Call<'_, '_> {
         self.guard.log(self.session.db, words.iter().map(AsRef::as_ref));
     }
 
-    /// Logs what the command's keys hold now, for a command that broke down half way.
+    /// Logs the current values of the command's keys, for a command that panicked half way.
     #[cold]
     pub(super) fn log_wreck(&mut self) {
         for key in self.keys {
-            // Half a change may have left what cannot be written; then the key is left as the log has it.
+            // Half a change may have left a value that cannot be written; then the journal's value of the key
+            // stays.
             let state = catch_unwind(AssertUnwindSafe(|| self.state_of(key)));
             let (db, Ok(state)) = (key.place.db() as u32, state) else { continue };
             self.guard.log(db, [b"DEL", key.bytes].into_iter());
@@ -181,7 +183,7 @@ impl Call<'_, '_> {
         }
     }
 
-    /// A key's value as RESTORE takes it, and its deadline, which is zero if there is none.
+    /// Returns a key's value as RESTORE takes it, and its deadline, which is zero if it has none.
     fn state_of(&mut self, key: &Key<'_>) -> Option<(Vec<u8>, String)> {
         let view = self.guard.peek(key)?;
         let deadline = view.deadline().unwrap_or(0).to_string();

@@ -1,11 +1,12 @@
-//! What commands are called in keyspace notifications: `set`, `lpush`, `del`.
+//! Names of commands' effects in keyspace notifications: `set`, `lpush`, `del`.
 //!
-//! The store notes what happens to keys while somebody wants to hear of it. After a handler has run, and before its keys
-//! are let go of, this adds the names. Nearly always the command says it all: a row of [`RULES`] has the name for a key that
-//! the command has written, and what is said when the key is gone in the end. Handlers whose keys meet different fates
-//! (LMOVE, RENAME) say it themselves ([`Call::say`]), and have no row.
+//! The store records events on keys while there are listeners. After a handler has run, and before the keys
+//! are unlocked, this module adds the names. Nearly always the command determines them: a row of [`RULES`]
+//! has the name for a key that the command has written, and the event for a key that is gone in the end.
+//! Handlers whose keys meet different fates (LMOVE, RENAME) emit events themselves ([`Call::say`]) and have
+//! no row.
 //!
-//! The names and their order are those of Redis 7.0, and Valkey's for what is newer; a test compares.
+//! The names and their order are those of Redis 7.0, or Valkey's for newer commands; a test compares.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -29,12 +30,13 @@ enum Name {
 
 use Name::{By, Is};
 
-/// What a command's changes are called.
+/// The names for a command's changes.
 struct Rule {
     commands: &'static [&'static str],
     class: u32,
     name: Name,
-    /// Said of a key that is gone, before `del`: its last element was taken. Otherwise only `del` is said.
+    /// The event of a key whose last element was taken comes before `del`. Without this, only `del` is
+    /// emitted.
     empties: bool,
     /// Whether a call gives the keys that it writes a deadline.
     expires: Option<fn(&Args<'_>) -> bool>,
@@ -47,7 +49,7 @@ const fn rule(commands: &'static [&'static str], class: u32, name: Name) -> Rule
 }
 
 impl Rule {
-    /// Takes elements: what is left may be nothing.
+    /// Takes elements, possibly the last.
     const fn empties(self) -> Rule {
         Rule { empties: true, ..self }
     }
@@ -125,7 +127,7 @@ const RULES: &[Rule] = &[
 /// Commands without a rule that may write, and look for keys to read.
 const READING: &[&str] = &["SORT", "XACK", "XAUTOCLAIM", "XCLAIM", "XREADGROUP"];
 
-/// Commands that read, and tell nobody of keys that are not there.
+/// Commands that read, and emit no event for missing keys.
 const QUIET: &[&str] =
     &["MEMORY|USAGE", "OBJECT|ENCODING", "OBJECT|FREQ", "OBJECT|IDLETIME", "OBJECT|REFCOUNT"];
 
@@ -134,13 +136,13 @@ fn have_deadline(args: &Args<'_>, first: usize, of: Of) -> bool {
     Options::parse_sent(args, first, of, true).is_ok_and(|options| options.has_deadline())
 }
 
-/// Where the options of MSETEX begin: behind its pairs.
+/// Returns where the options of MSETEX begin: behind its pairs.
 fn behind_pairs(args: &Args<'_>) -> usize {
     let pairs = args.int(1).ok().and_then(|count| usize::try_from(count).ok());
     pairs.and_then(|pairs| pairs.checked_mul(2)?.checked_add(2)).unwrap_or(args.len())
 }
 
-/// Whether the end of which LMPOP or ZMPOP takes is this one: the word behind the keys.
+/// Whether LMPOP or ZMPOP takes from this end: the word behind the keys.
 fn names(args: &Args<'_>, end: &str) -> bool {
     let count_at =
         if args.get(0).is_some_and(|name| matches!(name.first(), Some(b'b' | b'B'))) { 2 } else { 1 };
@@ -148,7 +150,7 @@ fn names(args: &Args<'_>, end: &str) -> bool {
     count.and_then(|count| count.checked_add(count_at + 1)).is_some_and(|at| args.is(at, end))
 }
 
-/// Whether ZADD was told to add to scores.
+/// Whether ZADD adds to scores.
 fn increments(args: &Args<'_>) -> bool {
     const OPTIONS: [&str; 5] = ["NX", "XX", "GT", "LT", "CH"];
     let mut options = (2..args.len())
@@ -156,7 +158,7 @@ fn increments(args: &Args<'_>) -> bool {
     options.any(|at| args.is(at, "INCR"))
 }
 
-/// The rule of each command, by its number.
+/// Returns the rule of each command, by its number.
 fn rules() -> &'static [Option<&'static Rule>] {
     static BY_ID: OnceLock<Vec<Option<&'static Rule>>> = OnceLock::new();
     BY_ID.get_or_init(|| {
@@ -166,7 +168,7 @@ fn rules() -> &'static [Option<&'static Rule>] {
 }
 
 impl Call<'_, '_> {
-    /// Runs `f`, and names what it has done to keys.
+    /// Runs `f`, and names its effects on keys.
     #[cold]
     pub(super) fn announced(&mut self, row: &Command, f: impl FnOnce(&mut Self) -> Done) -> Done {
         let before = self.guard.events_noted();
@@ -174,19 +176,19 @@ impl Call<'_, '_> {
         let done = f(self);
         self.guard.ctx.acting = actor;
         self.name_events(row, before);
-        // What a script does may be taken back; it says when it is not.
+        // The effects of a script may be undone; the script reports its events once they are not.
         if self.mode != Mode::Script {
             self.guard.report_events();
         }
         done
     }
 
-    /// Names what has happened since `before`.
+    /// Names the events since `before`.
     fn name_events(&mut self, row: &Command, before: usize) {
         let rule = rules()[self.id.index()];
         let reads = match rule {
             Some(rule) => rule.reads,
-            // What a script misses, its commands have said.
+            // For a key that a script misses, the script's commands have emitted the event.
             None if row.flags.has(Flags::READONLY) => !row.runs_scripts() && !QUIET.contains(&row.name),
             None => READING.contains(&row.name),
         };
@@ -226,12 +228,12 @@ impl Call<'_, '_> {
         }
     }
 
-    /// Says what the command has done to one of its keys, where that is not always the same.
+    /// Emits the event of a key, where the command alone does not determine it.
     pub(crate) fn say(&mut self, key: &Key<'_>, class: u32, name: &'static str) {
         self.guard.say(key.place.db() as u32, key.bytes, class, name);
     }
 
-    /// The same, and that the key is gone if it is.
+    /// Emits the event of a key, and `del` if the key is gone.
     pub(crate) fn say_taken(&mut self, key: &Key<'_>, class: u32, name: &'static str) {
         if self.server.keyspace.events.are_notices_wanted() {
             self.say(key, class, name);
@@ -242,14 +244,15 @@ impl Call<'_, '_> {
     }
 }
 
-/// Of each of a command's events whether it is a key's removal by the command: the key had not expired, nor was it evicted, and it has
-/// not come back, as one that RESTORE replaces. In one pass: a command may remove a million keys.
+/// Returns for each of a command's events whether it is a removal of a key by the command: the key neither
+/// expired nor was evicted, and it did not come back, as a key does that RESTORE replaces. In a single pass:
+/// a command may remove a million keys.
 fn removals(events: &[Event]) -> Vec<bool> {
     if let [event] = events {
         return vec![event.what == What::Removed];
     }
     let mut is_removal = vec![false; events.len()];
-    // What happened to a key last, and the removals that stand so far.
+    // The last event of a key, and its removals that stand so far.
     type Fate = (What, Vec<usize>);
     let mut fates: HashMap<(u32, &[u8]), Fate> = HashMap::new();
     for (at, event) in events.iter().enumerate() {

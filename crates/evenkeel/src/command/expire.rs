@@ -1,7 +1,7 @@
-//! Times to live: when a key vanishes, and how long that is from now.
+//! Times to live: when a key expires, and how long that is from now.
 //!
-//! Redis counts in signed 64-bit milliseconds and refuses what does not fit before it looks at the key. A deadline that
-//! is not after the present deletes the key at once, and the reply is still 1.
+//! Redis counts in signed 64-bit milliseconds and refuses a number that does not fit before it looks at the
+//! key. A deadline that is not after the present deletes the key at once, and the reply is still 1.
 
 use super::{Args, Call, Command, Group, Keys, at_least, exactly, read, write};
 use crate::error::{Done, Error};
@@ -58,7 +58,7 @@ fn set_deadline(call: &mut Call<'_, '_>, unit_ms: i64, base: Millis) -> Done {
     Ok(())
 }
 
-/// Sets the deadline of a key, which is there, or removes the key if that has passed; and logs it.
+/// Sets the deadline of an existing key, or removes the key if the deadline has passed; and logs that.
 pub(super) fn expire_at(call: &mut Call<'_, '_>, key: &Key<'_>, deadline: Millis) {
     if deadline <= call.now_ms() {
         call.guard.remove(key);
@@ -71,7 +71,7 @@ pub(super) fn expire_at(call: &mut Call<'_, '_>, key: &Key<'_>, deadline: Millis
     }
 }
 
-/// When a deadline is set: NX, XX, GT, LT, of which some exclude each other.
+/// The conditions for setting a deadline: NX, XX, GT, LT, some of which exclude each other.
 #[derive(Default)]
 pub(super) struct Conditions {
     if_none: bool,
@@ -81,7 +81,7 @@ pub(super) struct Conditions {
 }
 
 impl Conditions {
-    /// Reads the arguments from the fourth one on.
+    /// Parses the arguments from the fourth on.
     pub(super) fn parse(args: &Args<'_>) -> Result<Conditions, Error> {
         let mut conditions = Conditions::default();
         for index in 3..args.len() {
@@ -108,7 +108,7 @@ impl Conditions {
         Ok(conditions)
     }
 
-    /// What has no deadline lives for ever: nothing is later, everything is earlier.
+    /// A key without a deadline lives for ever: no deadline is later, every deadline is earlier.
     pub(super) fn admit(&self, current: Option<Millis>, deadline: i64) -> bool {
         let current = current.map_or(i128::MAX, i128::from);
         let (has_any, deadline) = (current != i128::MAX, i128::from(deadline));
@@ -152,12 +152,12 @@ fn pexpiretime(call: &mut Call<'_, '_>) -> Done {
     reply_time(call, |deadline| deadline)
 }
 
-/// To the nearest second, as Redis rounds.
+/// Rounds to the nearest second, as Redis does.
 pub(super) fn to_seconds(ms: Millis) -> u64 {
     ms.saturating_add(500) / 1000
 }
 
-/// -2 without the key, -1 without a deadline, else what `shown` makes of it.
+/// Replies with -2 for a missing key, -1 without a deadline, else with the result of `shown`.
 fn reply_time(call: &mut Call<'_, '_>, shown: impl FnOnce(Millis) -> u64) -> Done {
     let time = match call.guard.look(&call.keys[0]) {
         None => -2,

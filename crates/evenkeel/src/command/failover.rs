@@ -21,7 +21,7 @@ pub(crate) const COMMANDS: &[Command] = &[
 
 /// FAILOVER [TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]
 ///
-/// It holds everything: what is admitted after its reply, and writes, waits.
+/// It locks all slots: a write that is admitted after its reply waits.
 fn failover(call: &mut Call<'_, '_>) -> Done {
     let server = call.server;
     if call.args.len() == 2 && call.args.is(1, "ABORT") {
@@ -51,7 +51,7 @@ fn plan(call: &Call<'_, '_>) -> Result<Plan, Error> {
                 index += 2;
             }
             b"TO" if left >= 2 && target.is_none() => {
-                // A port that cannot be is no replica's.
+                // An invalid port is no replica's.
                 let port = u16::try_from(args.int(index + 2)?).unwrap_or(0);
                 target = Some(Target { host: args.text(index + 1), port });
                 index += 3;
@@ -63,7 +63,7 @@ fn plan(call: &Call<'_, '_>) -> Result<Plan, Error> {
             _ => return Err(Error::Syntax),
         }
     }
-    // One whose end no clock can tell has none.
+    // A timeout beyond the clock's range means none.
     let until = timeout.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
     Ok(Plan { target, until, force })
 }

@@ -1,7 +1,7 @@
 //! Functions: FUNCTION, FCALL and FCALL_RO.
 //!
-//! What changes the libraries holds everything: it takes place at one moment of the log and of a snapshot, and no function is
-//! running then.
+//! A change of the libraries locks all slots: it takes place at a single point of the journal and of a
+//! snapshot, while no function is running.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ fn fcall_ro(call: &mut Call<'_, '_>) -> Done {
     call_function(call, true)
 }
 
-/// The library of this code.
+/// Returns the library of this code.
 fn library(call: &Call<'_, '_>, code: &[u8]) -> Result<Arc<Library>, Error> {
     machine::with(call.server, |machine| machine.library(code, call.session.replays))?.map(Arc::new)
 }

@@ -1,7 +1,7 @@
-//! Places in sorted sets: a member's score is a number of the grid cell in which it lies.
+//! Places in sorted sets: a member's score is the number of its grid cell.
 //!
-//! [`cell`] turns places into scores and back, [`shape`] says where to search and what lies inside, [`options`] reads
-//! what the six searching commands are asked for, and [`search`] does it.
+//! [`cell`] turns places into scores and back, [`shape`] covers the searched area and tests places,
+//! [`options`] parses the queries of the six searching commands, and [`search`] runs them.
 
 mod cell;
 mod options;
@@ -48,7 +48,7 @@ struct Point {
 }
 
 impl Point {
-    /// The place that the arguments from `at` on say.
+    /// Parses the place in the arguments from `at` on.
     fn parse(args: &Args<'_>, at: usize) -> Result<Point, Error> {
         let degrees = |at| float::parse(args.at(at)).ok_or(Error::NotFloat);
         let (longitude, latitude) = (degrees(at)?, degrees(at + 1)?);
@@ -60,7 +60,7 @@ impl Point {
         Ok(Point { longitude, latitude })
     }
 
-    /// The place of a member.
+    /// Returns the place of a member.
     fn of(zset: &ZSet, hasher: &Hasher, member: &[u8]) -> Option<Point> {
         zset.score(hasher, member).map(|score| Cell::of_score(score).middle())
     }
@@ -160,7 +160,7 @@ fn geopos(call: &mut Call<'_, '_>) -> Done {
     })
 }
 
-/// Replies with something about the place of each member.
+/// Replies for the place of each member.
 fn reply_places(call: &mut Call<'_, '_>, each: fn(&mut Reply, Option<Point>)) -> Done {
     let hasher = &call.guard.keyspace().hasher;
     let zset = call.guard.collection::<ZSet>(&call.keys[0])?;

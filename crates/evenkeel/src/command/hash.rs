@@ -1,10 +1,14 @@
-//! Hashes: fields with values under one key.
+//! Hashes: fields with values under a single key.
 //!
-//! What a hash is called (OBJECT ENCODING) follows Redis: a `listpack` until one field or value is longer than
-//! `hash-max-listpack-value`, there are more than `hash-max-listpack-entries` of them, all together take more than
-//! 1 GiB, or one has a deadline, and a `hashtable` ever after.
+//! The name of a hash's form (OBJECT ENCODING) follows Redis. It is `listpack`, and for good `hashtable`
+//! once:
 //!
-//! A field that has expired is as one that is not there, to all of these; sweeps remove it.
+//! - a field or value is longer than `hash-max-listpack-value`,
+//! - the hash has more than `hash-max-listpack-entries` fields,
+//! - its total is more than 1 GiB, or
+//! - a field has a deadline.
+//!
+//! For all commands here, an expired field is a missing field; sweeps remove it.
 
 mod scan;
 mod timed_values;
@@ -55,13 +59,13 @@ pub(crate) const COMMANDS: &[Command] = &[
     write("HGETDEL",      at_least(5), Keys::FIRST, Group::Hash, timed_values::hgetdel).fast(),
 ];
 
-/// `Edit::form` of a hash that has become too large, or has too long a field or value, to be a `listpack` to clients.
+/// `Edit::form` of a hash that was once too large, or had too long a field or value, for a `listpack`.
 const LARGE: u8 = 1;
 
-/// Bytes of a `listpack` at most.
+/// Maximum bytes of a `listpack`.
 const LISTPACK_BYTES_MAX: usize = 1 << 30;
 
-/// Notes what a hash is called once it has fields and values of at most this length more.
+/// Updates the form of a hash that gets fields and values of at most this length.
 fn note_form(hash: &mut Edit<'_, Hash>, settings: &Settings, longest: usize) {
     let is_worth_offloading = longest > settings.hash_max_listpack_value;
     let bytes_max =
@@ -76,7 +80,7 @@ fn note_form(hash: &mut Edit<'_, Hash>, settings: &Settings, longest: usize) {
     }
 }
 
-/// What fields are found by, and the time by which they are seen or have expired.
+/// Returns the hash function of fields, and the time that decides which fields have expired.
 fn sight<'h>(call: &Call<'_, 'h>) -> (&'h Hasher, Millis) {
     (&call.guard.keyspace().hasher, call.now_ms())
 }
@@ -129,7 +133,7 @@ fn hsetnx(call: &mut Call<'_, '_>) -> Done {
         sets
     })?;
     if sets {
-        // Whoever reads the log may see a field here that has expired.
+        // A reader of the journal may still have an expired field here.
         call.log(&[b"HSET", call.keys[0].bytes, field, value]);
     }
     call.reply.int(i64::from(sets));
@@ -144,7 +148,7 @@ fn hget(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Replies the value of a field, or null.
+/// Replies with the value of a field, or null.
 #[inline]
 fn reply_value(reply: &mut Reply, hash: Option<&Hash>, (hasher, now): (&Hasher, Millis), field: &[u8]) {
     match hash.and_then(|hash| Some((hash, hash.get(hasher, now, field)?))) {
@@ -178,7 +182,7 @@ fn hdel(call: &mut Call<'_, '_>) -> Done {
     })?;
     let (removed, any) = removed.unwrap_or_default();
     if any {
-        // Perhaps only such as had expired, of which nobody is told but the log.
+        // Perhaps only expired fields, which concern the journal alone.
         call.log_each(&[b"HDEL", call.keys[0].bytes], 1, args.from(2));
     }
     call.reply.int(removed as i64);
@@ -226,7 +230,7 @@ fn hgetall(call: &mut Call<'_, '_>) -> Done {
     all(call, Part::Both)
 }
 
-/// What of each field is replied.
+/// The part of each field in the reply.
 #[derive(Clone, Copy)]
 enum Part {
     Fields,
@@ -256,7 +260,7 @@ impl Part {
         }
     }
 
-    /// All fields that are there by this time.
+    /// Writes all fields that have not expired.
     fn write(self, hash: &Hash, now: Millis, reply: &mut Reply) {
         self.open(hash.len(now) as usize, reply);
         for (at, field) in hash.fields().enumerate().filter(|(_, field)| field.is_live(now)) {
@@ -313,17 +317,17 @@ fn log_float(call: &mut Call<'_, '_>, value: &[u8], was: Was) {
     }
 }
 
-/// What there was of a field.
+/// The state of a field before a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Was {
     NothingOrUntimed,
     Timed(Millis),
-    /// It was there still, but its time had passed.
+    /// It was still stored, but had expired.
     Expired,
 }
 
-/// Sets the field of the call to what `change` makes of its value; it returns a result and the new value. The field keeps
-/// its deadline. Returns what there was as well.
+/// Sets the field of the call to the new value that `change` returns, along with a result, for its old value.
+/// The field keeps its deadline. Returns the result and the field's old state.
 fn change_number<R>(
     call: &mut Call<'_, '_>,
     change: impl FnOnce(Option<&[u8]>) -> Result<(R, Vec<u8>), Error>,

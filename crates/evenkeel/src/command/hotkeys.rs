@@ -74,8 +74,8 @@ fn wanted(args: &Args<'_>) -> Result<Wanted, Error> {
     Ok(wanted)
 }
 
-/// Those named by the `count` words behind the count. Words that mean nothing here may mean something elsewhere, and are
-/// passed over.
+/// Parses the `count` words behind the count. Unknown words may have a meaning for other servers, and are
+/// skipped.
 fn metrics(args: &Args<'_>, count: usize) -> Result<Vec<Metric>, Error> {
     if count > args.len() - 4 {
         return Err(Error::text("ERR METRICS count does not match number of metric types provided"));
@@ -114,7 +114,7 @@ fn reset(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// HOTKEYS GET: an array of one map.
+/// HOTKEYS GET: an array with a single map.
 fn get(call: &mut Call<'_, '_>) -> Done {
     let Some(report) = call.server.hotkeys.report(call.server, clock::unix_ms()) else {
         call.reply.null();

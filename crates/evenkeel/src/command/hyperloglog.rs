@@ -11,7 +11,8 @@ const GROUP: Group = Group::HyperLogLog;
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
     write("PFADD",   at_least(2), Keys::FIRST,  GROUP, pfadd  ).grows().fast(),
-    read ("PFCOUNT", at_least(2), Keys::REST,   GROUP, pfcount).flag(Flags::MAY_WRITE), // it keeps the count in the value
+    // it keeps the count in the value
+    read ("PFCOUNT", at_least(2), Keys::REST,   GROUP, pfcount).flag(Flags::MAY_WRITE),
     write("PFMERGE", at_least(2), Keys::REST,   GROUP, pfmerge).grows(),
     write("PFDEBUG", exactly(3),  Keys::SECOND, GROUP, pfdebug).grows().flag(Flags::ADMIN),
     session("PFSELFTEST", exactly(1), GROUP, pfselftest).scriptable().flag(Flags::ADMIN)
@@ -30,8 +31,8 @@ fn pfadd(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Edits a value that is no flat string as if it were one; where there is none, sets the one that `make` makes, with its
-/// number of changes besides its creation.
+/// Edits a value that is not a flat string as if it were. If the key is missing, stores the value that `make`
+/// returns, with its number of changes besides its creation.
 fn edit_outside(
     call: &mut Call<'_, '_>,
     key: usize,
@@ -64,7 +65,7 @@ fn pfcount(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// The count that the value keeps, or a new one, which is put into the value.
+/// Returns the cached count, or computes it and caches it in the value.
 fn count_of_one(call: &mut Call<'_, '_>) -> Result<u64, Error> {
     let key = &call.keys[0];
     let Some(view) = call.guard.read(key) else { return Ok(0) };
@@ -75,7 +76,7 @@ fn count_of_one(call: &mut Call<'_, '_>) -> Result<u64, Error> {
     let Some(count) = hll::cached_count(&bytes) else {
         let count = hll::count(&bytes)?;
         call.guard.write_range(key, COUNT_AT, &count.to_le_bytes())?;
-        // As Redis does: the bytes of a string are anybody's to read.
+        // As Redis does: any client may read the bytes of a string.
         call.log(&[b"PFCOUNT", key.bytes]);
         return Ok(count);
     };
@@ -152,7 +153,7 @@ fn pfdebug(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Makes the key's value, which is `bytes`, dense; `false` when it is dense already.
+/// Makes the key's value, which is `bytes`, dense; false if it is dense already.
 fn make_dense(call: &mut Call<'_, '_>, bytes: &[u8]) -> Result<bool, Error> {
     if hll::encoding(bytes)? == Encoding::Dense {
         return Ok(false);
@@ -300,8 +301,8 @@ mod tests {
         );
     }
 
-    /// A failed PFADD has added nothing (Redis keeps the elements before the one that failed), and a huge string is not
-    /// searched for registers. The value here has registers for `a` but not for `b`.
+    /// A failed PFADD has added nothing (Redis keeps the elements before the failing element), and a huge
+    /// string is not searched for registers. The value here has registers for `a` but not for `b`.
     #[test]
     fn errors_change_nothing() {
         let mut world = World::new();
@@ -322,7 +323,8 @@ mod tests {
         );
     }
 
-    /// A string of more than 16 KiB does not lie in its entry. No server makes such a value, but any would read it.
+    /// A string of more than 16 KiB does not lie in its entry. No server makes such a value, but any would
+    /// read it.
     #[test]
     fn a_sparse_value_may_be_longer_than_a_dense_one() {
         let text = r#"

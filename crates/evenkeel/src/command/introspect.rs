@@ -121,20 +121,20 @@ fn key_spec(reply: &mut Reply, spec: &KeySpec) {
     }
 }
 
-/// The first step where it is to look for a word, from an argument on.
+/// Writes the first step as a search for a word from an argument on.
 fn after_word(reply: &mut Reply, word: &str, first: i16) {
     step_start(reply, "begin_search", "keyword", 2);
     pair(reply, "keyword", word);
     step_number(reply, "startfrom", first);
 }
 
-/// One of the two steps by which a client finds keys.
+/// Writes either of the two steps by which a client finds keys.
 fn step(reply: &mut Reply, name: &str, kind: &str, spec: &[(&str, i16)]) {
     step_start(reply, name, kind, spec.len());
     spec.iter().for_each(|(name, value)| step_number(reply, name, *value));
 }
 
-/// The same up to what it says in `len` pairs.
+/// Writes a step up to its `len` pairs.
 fn step_start(reply: &mut Reply, name: &str, kind: &str, len: usize) {
     reply.bulk(name.as_bytes());
     reply.map(2);
@@ -172,7 +172,7 @@ fn list(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Categories are asked for without their `@`. A container is in none: only its subcommands can be called.
+/// Categories are given without their `@`. A container has none: only its subcommands can be called.
 fn is_in_category(row: &Command, wanted: &[u8]) -> bool {
     !specs::is_container(row)
         && specs::categories(row).iter().any(|category| category.as_bytes()[1..].eq_ignore_ascii_case(wanted))
@@ -201,7 +201,7 @@ fn get_keys_and_flags(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// The keys of the call that follows the subcommand's name, and what it does with each.
+/// Returns the keys of the call that follows the subcommand's name, and the use of each.
 fn keys_of_call<'a>(call: &Call<'a, '_>) -> Result<Vec<(&'a [u8], &'static str)>, Error> {
     let args: Args<'a> = call.args.skip(2);
     let id = call.server.table.find_call(&args).ok_or(Error::text("ERR Invalid command specified"))?;
@@ -219,7 +219,7 @@ fn keys_of_call<'a>(call: &Call<'a, '_>) -> Result<Vec<(&'a [u8], &'static str)>
     Ok(found)
 }
 
-/// COMMAND DOCS [command-name ...]: what is not known is left out.
+/// COMMAND DOCS [command-name ...]: unknown names are left out.
 fn docs_of(call: &mut Call<'_, '_>) -> Done {
     let names = call.args.from(2);
     let found: Vec<(&'static Command, &'static Doc)> = if names.len() == 0 {
@@ -392,7 +392,7 @@ mod tests {
             > COMMAND GETKEYSANDFLAGS rename a b     < [[\"a\", [RW, access, delete]], [\"b\", [OW, update]]]
         ",
         );
-        // As Valkey; Redis 7.0 tells the first STORE, and takes the last.
+        // As Valkey; Redis 7.0 returns the first STORE, and uses the last.
         World::new().check(
             "
             > COMMAND GETKEYS georadius a 1 2 3 m STORE b STORE c            < [\"a\", \"c\"]

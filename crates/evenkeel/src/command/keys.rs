@@ -12,7 +12,8 @@ pub(crate) enum Keys {
     Range { first: i16, last: i16, step: i16 },
     /// A count at argument `at`, then as many groups of `step` arguments, the key first in each.
     Counted { at: usize, step: usize },
-    /// Keys that a function finds, as in more than one database: it calls back with the index of each key and its database.
+    /// Keys that a function finds, for instance in several databases: it calls back with the index of each
+    /// key and its database.
     Across(FindKeys),
 }
 
@@ -28,7 +29,7 @@ impl Keys {
     pub(crate) const REST: Keys = Keys::Range { first: 1, last: -1, step: 1 };
     /// All arguments from the second on.
     pub(crate) const REST_FROM_SECOND: Keys = Keys::Range { first: 2, last: -1, step: 1 };
-    /// Every other argument: keys and values by turns.
+    /// Every other argument: keys and values alternate.
     pub(crate) const PAIRS: Keys = Keys::Range { first: 1, last: -1, step: 2 };
 
     /// Whether it is exactly the first argument, which has a fast path.
@@ -41,8 +42,8 @@ impl Keys {
         matches!(self, Keys::Range { step: 0, .. })
     }
 
-    /// Calls `key` with the index and database of each key of a call, in order. A call whose count is no number or
-    /// too large has none: its handler finds that out and says so.
+    /// Calls `key` with the index and database of each key of a call, in order. A call whose count is not a
+    /// number or is too large has no keys: its handler replies with the error.
     pub(crate) fn for_each(&self, args: &Args<'_>, db: u32, databases: u32, mut key: impl FnMut(usize, u32)) {
         match *self {
             Keys::Range { step: 0, .. } => {}
@@ -71,12 +72,12 @@ impl Keys {
 pub(crate) struct Marks(Vec<u64>);
 
 impl Marks {
-    /// None of them yet.
+    /// Returns a set without marks for the arguments of a call.
     pub(crate) fn of(args: &Args<'_>) -> Marks {
         Marks(vec![0; args.len().div_ceil(64)])
     }
 
-    /// `false`: it is one of them already.
+    /// Marks an argument; false if it was marked already.
     pub(crate) fn add(&mut self, index: usize) -> bool {
         let is_new = !self.has(index);
         self.0[index / 64] |= 1 << (index % 64);

@@ -1,7 +1,8 @@
-//! Commands on keys of any type, and on databases as wholes.
+//! Commands on keys of any type, and on whole databases.
 //!
-//! FLUSHDB and FLUSHALL take a database away behind the closed gate, in microseconds, and leave the freeing of its keys
-//! to a thread that has time. With SYNC the client hears of it when the memory has been given back; nobody else waits.
+//! FLUSHDB and FLUSHALL take a database away behind the closed gate, in microseconds, and leave the freeing
+//! of its keys to the lazy-free thread. With SYNC the reply comes when the memory was given back; no other
+//! client waits.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
@@ -52,7 +53,7 @@ fn exists(call: &mut Call<'_, '_>) -> Done {
 
 /// TOUCH key [key ...]
 fn touch(call: &mut Call<'_, '_>) -> Done {
-    // CLIENT NO-TOUCH is about keys that are touched by the way, not about those that are to be touched.
+    // CLIENT NO-TOUCH concerns keys that are touched in passing, not keys that are to be touched.
     let no_touch = std::mem::replace(&mut call.guard.ctx.no_touch, false);
     let there = call.keys.iter().filter(|key| call.guard.read(key).is_some()).count();
     call.guard.ctx.no_touch = no_touch;
@@ -98,7 +99,7 @@ fn renamenx(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Where COPY and MOVE go to, and whether they replace what is there.
+/// The destination of COPY and MOVE, and whether they replace an existing key.
 struct Destination {
     db: u32,
     replace: bool,
@@ -126,7 +127,7 @@ fn copy(call: &mut Call<'_, '_>) -> Done {
         copy_sharing(call, replace, value.shared_memory());
         return Ok(());
     }
-    // Copying takes no time, but adding up what is shared does.
+    // Copying takes no time, but adding up the shared memory does.
     let value = Arc::new(value);
     let known = Arc::clone(&value);
     call.offload(Work::writes(
@@ -139,7 +140,7 @@ fn copy(call: &mut Call<'_, '_>) -> Done {
     ))
 }
 
-/// Copies a value that is there, if it may, and replies whether it has.
+/// Copies an existing value, if it may, and replies whether it has.
 fn copy_sharing(call: &mut Call<'_, '_>, replace: bool, shared: u64) {
     let (from, to) = (&call.keys[0], &call.keys[1]);
     let copied = call.guard.touch(to).is_none() || replace;
@@ -165,7 +166,7 @@ fn destination_of_copy(args: &Args<'_>, db: u32, databases: u32) -> Result<Desti
     Ok(destination)
 }
 
-/// A call that the handler refuses has keys all the same: COMMAND GETKEYS tells them.
+/// A call that the handler refuses has keys all the same: COMMAND GETKEYS returns them.
 fn keys_of_copy(args: &Args<'_>, db: u32, databases: u32, key: &mut dyn FnMut(usize, u32)) {
     key(1, db);
     key(2, destination_of_copy(args, db, databases).map_or(db, |destination| destination.db));
@@ -210,7 +211,7 @@ fn swapdb(call: &mut Call<'_, '_>) -> Done {
     let (one, other) = (valid(one)?, valid(other)?);
     call.guard.swap(one as usize, other as usize);
     if one != other {
-        // Redis tells nobody, and caches keep what is not so any more.
+        // Redis notifies no client of this, and leaves caches with stale values.
         call.server.forget_tracked();
     }
     call.reply.ok();
@@ -226,19 +227,19 @@ fn flushdb(call: &mut Call<'_, '_>) -> Done {
 
 /// FLUSHALL [ASYNC | SYNC]
 ///
-/// With save points, what was saved goes as well: a restart is not to bring it back, of a replica neither.
+/// With save points, saved data is removed as well: no restart, not even of a replica, is to bring it back.
 fn flushall(call: &mut Call<'_, '_>) -> Done {
     let databases = call.server.keyspace.databases();
     let asynchronous = is_asynchronous(call)?;
-    // A snapshot of what is gone is not worth finishing.
+    // A snapshot of flushed data is not worth finishing.
     call.server.persist.cancel_save();
-    // As they are now: a transaction may have changed them before.
+    // The current settings: a transaction may have changed them before.
     let is_told = call.session.replays && call.session.link.is_none();
     let saves = !call.server.settings().save.is_empty() && !is_told;
     flush(call, 0..databases, asynchronous, saves)
 }
 
-/// Whether nobody waits for the memory of what is flushed.
+/// Whether the reply does not wait until the memory of flushed keys is free.
 fn is_asynchronous(call: &Call<'_, '_>) -> Result<bool, Error> {
     match call.args.len() {
         1 => Ok(call.settings.lazyfree_lazy_user_flush),
@@ -248,8 +249,8 @@ fn is_asynchronous(call: &Call<'_, '_>) -> Result<bool, Error> {
     }
 }
 
-/// Few keys are freed before the reply, unless that is not wanted: whoever then asks how much memory is used gets a true
-/// answer, but for large values. More of them, and those, would keep everybody waiting.
+/// Few keys are freed before the reply, unless asynchronously: a client that then queries the used memory
+/// gets the true value, except for large values. More keys, or large values, would delay all clients.
 fn flush(
     call: &mut Call<'_, '_>,
     databases: std::ops::Range<usize>,
@@ -258,7 +259,7 @@ fn flush(
 ) -> Done {
     /// At about 100 ns each, they take as long as a slice of background work may.
     const FREED_AT_ONCE: usize = 5_000;
-    /// How often it is looked whether the rest has been.
+    /// Poll interval for the freeing of the rest.
     const LOOK: std::time::Duration = std::time::Duration::from_micros(200);
     let keys: usize = databases.clone().map(|db| call.server.keyspace.len(call.guard.ctx, db)).sum();
     call.server.note_flush();
@@ -272,12 +273,13 @@ fn flush(
     // Where the next keys are likely to go.
     call.guard.open(call.session.db as usize);
     if saves {
-        // Also if nobody waits for it, or any more by then.
+        // Also if no client waits for it, or no longer by then.
         call.server.persist.owe_save();
     }
     let may_wait = call.mode == Mode::Direct && !call.session.replays;
     if may_wait && (saves || !asynchronous && call.server.lazy_free.is_flushing()) {
-        // Others go on; who asked hears of it when the memory has been given back, and the snapshot is gone.
+        // Other clients go on; the caller gets its reply when the memory was given back, and the snapshot is
+        // gone.
         let server = call.server.clone();
         let wait = move |server: &Server| {
             while !asynchronous && server.lazy_free.is_flushing() && !server.stopping.load(Acquire) {
@@ -296,7 +298,7 @@ fn flush(
             snapshot::pay(&server);
             Ok(())
         });
-        // Where too many wait for the disk already, nobody else does: it is flushed all the same.
+        // With too many commands waiting for the disk, this command does not wait: it flushes all the same.
         if goes == Err(Error::Suspended) {
             return goes;
         }
@@ -439,7 +441,8 @@ mod tests {
         );
     }
 
-    /// Flushed keys cannot be seen, and a thread frees them. What they leave behind is no reason to refuse new ones.
+    /// Flushed keys cannot be seen, and a thread frees them. Their remaining memory is no reason to refuse
+    /// new keys.
     #[test]
     fn flushed_memory_is_given_back() {
         let mut world = World::new();

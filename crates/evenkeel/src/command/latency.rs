@@ -1,4 +1,4 @@
-//! LATENCY: what took long, and how long commands take.
+//! LATENCY: latency events, and histograms of commands' times.
 
 use std::collections::BTreeSet;
 
@@ -109,7 +109,7 @@ fn histogram(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// The numbers of the commands named, each once; a container stands for its subcommands.
+/// Returns the numbers of the named commands, each once; a container stands for its subcommands.
 fn asked_for(call: &Call<'_, '_>) -> Vec<usize> {
     let mut seen = BTreeSet::new();
     let found = call.args.from(2).filter_map(|name| call.server.table.find_full(name));

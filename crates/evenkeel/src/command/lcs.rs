@@ -1,9 +1,10 @@
 //! LCS: the longest common subsequence of two strings.
 //!
-//! Redis fills a table of 32-bit lengths, one cell for each pair of bytes. Neighbouring cells differ by at most one, so
-//! a bit per cell holds as much, and a row is made from the row above by an addition and three bitwise operations per 64
-//! cells (Crochemore, Iliopoulos, Pinzon and Reid, 2001). A table of half a gigabyte becomes 16 MiB, or one row when
-//! only the length is asked for, and takes milliseconds. What is too large for Redis is refused all the same.
+//! Redis fills a table of 32-bit lengths, with a cell for each pair of bytes. Neighbouring cells differ by at
+//! most 1, so a bit per cell is enough. A row follows from the row above by an addition and three bitwise
+//! operations per 64 cells (Crochemore, Iliopoulos, Pinzon and Reid, 2001). A table of half a gigabyte
+//! becomes 16 MiB, or a single row if only the length is asked for, and takes milliseconds. A table too large
+//! for Redis is refused all the same.
 
 use super::Call;
 use crate::error::{Done, Error};
@@ -11,7 +12,7 @@ use crate::error::{Done, Error};
 /// Bytes of a cell in Redis' table, which `proto-max-bulk-len` limits.
 const CELL: u128 = 4;
 
-/// What to reply.
+/// The reply's form.
 #[derive(Default)]
 struct Options {
     len: bool,
@@ -20,7 +21,7 @@ struct Options {
     min_match_len: i64,
 }
 
-/// A stretch of bytes that both strings have: where it begins in each, and its length.
+/// A range of bytes common to both strings: where it begins in each, and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Match {
     a: usize,
@@ -66,7 +67,7 @@ fn string_len(call: &mut Call<'_, '_>, index: usize) -> Result<usize, Error> {
     Ok(value.map_or(0, |value| value.len()))
 }
 
-/// A copy: two strings cannot be borrowed at once, and neither is longer than half of what the table takes in Redis.
+/// Copies a string: two strings cannot be borrowed at once, and neither is longer than half of Redis' table.
 fn string_bytes(call: &mut Call<'_, '_>, index: usize) -> Result<Vec<u8>, Error> {
     Ok(call.guard.peek(&call.keys[index]).map_or(Vec::new(), |view| view.string().bytes().into_owned()))
 }
@@ -113,8 +114,8 @@ fn reply_matches(call: &mut Call<'_, '_>, options: &Options, matches: &[Match]) 
     reply.int(matches.iter().map(|found| found.len as i64).sum());
 }
 
-/// Where the bytes of a row stand in the other string, as bits: row `i` of the table belongs to byte `i` of `a`, and bit
-/// `j` of a row to byte `j` of `b`.
+/// The positions of a row's byte in the other string, as bits: row `i` of the table belongs to byte `i` of
+/// `a`, and bit `j` of a row to byte `j` of `b`.
 struct Positions {
     /// The place of a byte's bits in `bits`, in rows; `u16::MAX` for a byte that `a` does not have.
     of_byte: [u16; 256],
@@ -150,8 +151,8 @@ impl Positions {
     }
 }
 
-/// Makes a row of the table from the one above. A zero bit says: the subsequence is one longer here than one byte of `b`
-/// earlier. Bits beyond the last byte of `b` stay ones.
+/// Turns a row of the table into the next row. A zero bit means that the subsequence is longer here than at
+/// the previous byte of `b`. Bits beyond the last byte of `b` stay set.
 fn next_row(row: &mut [u64], positions: &[u64]) {
     let mut carry = false;
     for (word, found) in row.iter_mut().zip(positions) {
@@ -162,7 +163,7 @@ fn next_row(row: &mut [u64], positions: &[u64]) {
     }
 }
 
-/// The length of the longest common subsequence.
+/// Returns the length of the longest common subsequence.
 fn length(a: &[u8], b: &[u8]) -> usize {
     // The outcome is the same either way; rows are cheaper than columns.
     let (a, b) = if a.len() <= b.len() { (a, b) } else { (b, a) };
@@ -172,8 +173,8 @@ fn length(a: &[u8], b: &[u8]) -> usize {
     row.iter().map(|word| word.count_zeros() as usize).sum()
 }
 
-/// The stretches that the subsequence consists of, the last one first. Of several subsequences it is the one that Redis
-/// finds: from the end, equal bytes are taken, else it goes to where the subsequence stays longer, and in doubt one byte
+/// Returns the ranges of the subsequence, the last first. Of several subsequences it is Redis' choice: from
+/// the end, equal bytes are taken; else the search follows the longer subsequence, and on a tie steps a byte
 /// back in `b`.
 fn matches(a: &[u8], b: &[u8]) -> Vec<Match> {
     let table = Table::new(a, b);
@@ -188,7 +189,8 @@ fn matches(a: &[u8], b: &[u8]) -> Vec<Match> {
                 _ => found.push(Match { a: i, b: j, len: 1 }),
             }
         } else if table.grows(i - 1, j - 1) {
-            // Longer than one byte of `b` earlier, and not by this pair: so by what is above.
+            // The subsequence is longer than at the previous byte of `b`, and not by this pair: so by the row
+            // above.
             i -= 1;
         } else {
             j -= 1;
@@ -208,7 +210,7 @@ impl Table {
         let positions = Positions::new(a, b);
         let row_len = b.len().div_ceil(8);
         let mut row = vec![u64::MAX; positions.words];
-        // Whole words are stored, each row's last one partly under the next row.
+        // Whole words are stored, each row's last word partly under the next row.
         let mut rows = vec![0; row_len * a.len() + size_of::<u64>()];
         for (index, byte) in a.iter().enumerate() {
             next_row(&mut row, positions.of(*byte));
@@ -228,7 +230,7 @@ mod tests {
     use super::*;
     use crate::testing::random;
 
-    /// The textbook's table, walked back from the end as Redis walks.
+    /// The textbook's table, walked back from the end like Redis.
     fn slow(a: &[u8], b: &[u8]) -> Vec<Match> {
         let mut table = vec![vec![0_u32; b.len() + 1]; a.len() + 1];
         for i in 1..=a.len() {

@@ -1,8 +1,8 @@
-//! Lists: what is done at the ends and by position. [`search`] has what looks at elements, [`moving`] what takes them from
-//! one list to another or waits for them.
+//! Lists: operations at the ends and by position. [`search`] has operations that look at elements, [`moving`]
+//! has moves between lists and blocking pops.
 //!
-//! A list is a tree of pages that counts: every position is found in O(log n), and a range is cut off in O(log n), too.
-//! What was cut off is freed elsewhere if it is much.
+//! A list is a tree of pages with counts: every position is found in O(log n), and a range is cut off in
+//! O(log n), too. A large range that was cut off is freed by another thread.
 
 mod moving;
 mod search;
@@ -46,7 +46,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     write("BLMPOP",     at_least(5), moving::COUNTED_SECOND, GROUP, moving::blmpop    ).blocks(),
 ];
 
-/// One end of a list.
+/// An end of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Left,
@@ -54,7 +54,7 @@ enum Side {
 }
 
 impl Side {
-    /// The side that an argument names.
+    /// Parses the side in an argument.
     fn parse(call: &Call<'_, '_>, index: usize) -> Result<Side, Error> {
         match call.args.word(index).as_bytes() {
             b"LEFT" => Ok(Side::Left),
@@ -63,7 +63,7 @@ impl Side {
         }
     }
 
-    /// The command that takes from this end.
+    /// The event of a pop at this end.
     fn pop_event(self) -> &'static str {
         match self {
             Side::Left => "lpop",
@@ -85,7 +85,7 @@ impl Side {
         }
     }
 
-    /// The word for it.
+    /// The word for this end.
     fn word(self) -> &'static [u8] {
         match self {
             Side::Left => b"LEFT",
@@ -100,7 +100,7 @@ impl Side {
         }
     }
 
-    /// The positions of the `count` elements at this end of a list of `len`, which has as many.
+    /// Returns the positions of the `count` elements at this end of a list of `len`, which has that many.
     fn range(self, count: u64, len: u64) -> Range<u64> {
         match self {
             Side::Left => 0..count,
@@ -109,7 +109,7 @@ impl Side {
     }
 }
 
-/// Refuses an element that is too long to be one.
+/// Refuses an element that is too long.
 pub(super) fn check_element(element: &[u8]) -> Done {
     if element.len() <= ELEMENT_MAX { Ok(()) } else { Err(Error::text("ERR Element too large")) }
 }
@@ -148,7 +148,7 @@ fn push_if_there(call: &mut Call<'_, '_>, side: Side) -> Done {
     Ok(())
 }
 
-/// Pushes elements one after the other; returns the length afterwards.
+/// Pushes elements in turn; returns the length afterwards.
 fn push_all<'a>(
     list: &mut Edit<'_, List>,
     elements: impl ExactSizeIterator<Item = &'a [u8]>,
@@ -201,7 +201,7 @@ fn pop(call: &mut Call<'_, '_>, side: Side) -> Done {
     Ok(())
 }
 
-/// A clone of the list at the call's key of this number, if it takes long to reply so many of its elements.
+/// Returns a clone of the list at the call's key of this index if a reply of so many elements takes long.
 fn long_pop(call: &mut Call<'_, '_>, key: usize, count: u64) -> Result<Option<List>, WrongType> {
     if !is_much(count) {
         return Ok(None);
@@ -210,7 +210,7 @@ fn long_pop(call: &mut Call<'_, '_>, key: usize, count: u64) -> Result<Option<Li
     Ok(list.filter(|list| call.is_worth_offloading(count.min(list.len()) as usize)))
 }
 
-/// Takes many elements of a list that nobody else changes; returns how many.
+/// Pops many elements of an unshared clone; returns how many.
 fn pop_many(list: &mut List, count: u64, side: Side, reply: &mut Reply) -> u64 {
     let count = count.min(list.len());
     let range = side.range(count, list.len());
@@ -220,13 +220,13 @@ fn pop_many(list: &mut List, count: u64, side: Side, reply: &mut Reply) -> u64 {
     count
 }
 
-/// How many elements an argument asks for.
+/// Parses an argument as a number of elements.
 fn count_at(call: &Call<'_, '_>, index: usize) -> Result<u64, Error> {
     let count = parse_i64(call.args.at(index)).and_then(|count| u64::try_from(count).ok());
     count.ok_or(Error::text("ERR value is out of range, must be positive"))
 }
 
-/// Takes elements, of which there are as many, from one end and replies each, the outermost first.
+/// Pops elements, of which there are enough, from an end and replies with each, the outermost first.
 fn take(list: &mut Edit<'_, List>, count: u64, side: Side, reply: &mut Reply) {
     let range = side.range(count, list.len());
     tell(list, range.clone(), side, reply);
@@ -269,7 +269,7 @@ fn lindex(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// The position that an index means, which counts from the end where it is negative; `None` when it is before the first.
+/// Returns the position of an index, which counts from the end if negative; `None` before the first position.
 fn position(index: i64, len: u64) -> Option<u64> {
     if index < 0 { len.checked_sub(index.unsigned_abs()) } else { Some(index as u64) }
 }
@@ -312,7 +312,8 @@ fn reply_range(reply: &mut Reply, list: &List, range: Range<u64>) {
     range.zip(elements).for_each(|(at, element)| reply.element(element, || list.share(at)));
 }
 
-/// The positions from `start` to `stop`, which count from the end where they are negative; `None` when there are none.
+/// Returns the positions from `start` to `stop`, which count from the end if negative; `None` when there are
+/// none.
 fn range(start: i64, stop: i64, len: u64) -> Option<Range<u64>> {
     let first = position(start, len).unwrap_or(0);
     let end = position(stop, len)?.saturating_add(1).min(len);
@@ -331,7 +332,7 @@ fn ltrim(call: &mut Call<'_, '_>) -> Done {
         list.changes
     })?;
     if trimmed == Some(0) {
-        // Counts as a write to those who watch the key, even so.
+        // Counts as a write for clients that watch the key, even so.
         call.guard.announce(key, 0);
     }
     call.reply.ok();

@@ -26,7 +26,7 @@ const SHIP: [&str; 6] = [
 /// Rows of the ship that are below the water where that is flat.
 const DRAUGHT: usize = 1;
 
-/// Characters in a row: what fits most terminals, and the bounds of what may be asked for.
+/// Characters in a row: a number that fits most terminals, and the bounds of the argument.
 const COLUMNS: i64 = 66;
 const COLUMNS_MIN: i64 = 24;
 const COLUMNS_MAX: i64 = 400;
@@ -36,7 +36,7 @@ const SWELL_MAX: usize = 6;
 
 /// LOLWUT [VERSION version] [columns]
 ///
-/// There is one picture, whatever version is asked for.
+/// Every version has the same picture.
 fn lolwut(call: &mut Call<'_, '_>) -> Done {
     let args = call.args;
     let with_version = args.len() > 2 && args.is(1, "VERSION");
@@ -66,7 +66,8 @@ fn lolwut(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// How high the waves are: a row for each time that the slowest thousandth takes twice as long again, from four times on.
+/// Returns the height of the waves: a row for each doubling of the slowest thousandth, relative to the
+/// median, from four times on.
 fn swell(latencies: &Latencies) -> usize {
     if latencies.count() == 0 {
         return 0;
@@ -75,7 +76,8 @@ fn swell(latencies: &Latencies) -> usize {
     (uneven.log2() - 1.0).clamp(0.0, SWELL_MAX as f64) as usize
 }
 
-/// Waves of this height, with the ship upright on them. By chance: where it is, and where the waves begin.
+/// Draws waves of this height, with the ship upright on them. At random: the place of the ship, and where the
+/// waves begin.
 fn picture(columns: usize, swell: usize, [place, phase]: [u8; 2]) -> String {
     let width = SHIP[0].len();
     let ship_at = usize::from(place) * (columns - width) / 255;
@@ -99,7 +101,7 @@ fn picture(columns: usize, swell: usize, [place, phase]: [u8; 2]) -> String {
         let (Some(first), Some(last)) = (first, last) else { continue };
         for (column, sign) in line.chars().enumerate().take(last + 1).skip(first) {
             let cell = &mut rows[ship_top + row][ship_at + column];
-            // Between mast and sail one sees the sea; a hull is whole.
+            // Between mast and sail the sea is visible; the hull is solid.
             if sign != ' ' || row >= deck - 1 {
                 *cell = sign;
             }

@@ -1,4 +1,4 @@
-//! MEMORY: what takes it.
+//! MEMORY: the use of memory.
 
 use super::{Call, Command, Flags, Group, Keys, at_least, container, docs, exactly, read, session};
 use crate::error::{Done, Error};
@@ -7,7 +7,7 @@ use evenkeel_runtime::allocator;
 
 const GROUP: Group = Group::Server;
 
-/// Allowed whenever other commands are: none of the properties of commands on the session.
+/// Allowed whenever other commands are: without the flags of commands on the session.
 const fn plain(command: Command) -> Command {
     command.without(Flags::NOSCRIPT.with(Flags::LOADING).with(Flags::STALE))
 }
@@ -32,7 +32,7 @@ fn help(call: &mut Call<'_, '_>) -> Done {
 
 /// MEMORY USAGE key [SAMPLES count]
 ///
-/// The entry, and its share of a table: a word of eight bytes in one that is about two thirds full.
+/// The entry, and its share of a table: a word of eight bytes in a table that is about two thirds full.
 fn usage(call: &mut Call<'_, '_>) -> Done {
     const TABLE_SHARE: usize = 12;
     let args = call.args;
@@ -40,7 +40,7 @@ fn usage(call: &mut Call<'_, '_>) -> Done {
         if !args.is(at, "SAMPLES") || args.len() == at + 1 {
             return Err(Error::Syntax);
         }
-        // The size of a value is known, or counted by a few pages of it: no samples are taken.
+        // The size of a value is known, or estimated from a few of its pages: no samples are taken.
         if args.int(at + 1)? < 0 {
             return Err(Error::Syntax);
         }
@@ -114,7 +114,7 @@ fn stats(call: &mut Call<'_, '_>) -> Done {
         reply.map(2);
         reply.bulk(b"overhead.hashtable.main");
         reply.int(bytes as i64);
-        reply.bulk(b"overhead.hashtable.expires"); // deadlines stand in the same tables
+        reply.bulk(b"overhead.hashtable.expires"); // deadlines are in the same tables
         reply.int(0);
     }
     for (name, value) in ratios {
@@ -138,7 +138,8 @@ fn doctor(call: &mut Call<'_, '_>) -> Done {
 
 fn diagnosis(figures: &Figures, clients: u64) -> String {
     const MB: u64 = 1 << 20;
-    // Each serving thread has some megabytes from the start on, and touches more of what the allocator has reserved for it.
+    // Each serving thread has some megabytes from the start on, and touches more of its reserve from the
+    // allocator.
     const OF_THREADS: u64 = 64 * MB;
     if figures.net_used() < 5 * MB {
         return "The data set is too small for a diagnosis.\n".into();
@@ -181,7 +182,7 @@ fn malloc_stats(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// MEMORY PURGE: each thread gives back what it has, soon.
+/// MEMORY PURGE: each thread gives its free memory back, soon.
 fn purge(call: &mut Call<'_, '_>) -> Done {
     call.server.purge.ask();
     call.server.ask_for_purge();

@@ -1,12 +1,14 @@
 //! MIGRATE: moves keys to another server.
 //!
-//! The keys' values are shared under their locks, in constant time each; the other server is talked to by a thread of the
-//! command's own, so nobody here waits for the network. When it has taken them, they are removed here, each unless it
-//! has been written to or removed meanwhile: then what is here stays as it is, and the reply is an error that says so. Each
-//! key is watched until then, for an equal value need not be the one that was sent: the other server may be this one.
+//! The keys' values are shared under their locks, in constant time each. The command's own thread talks to
+//! the other server, so no client here waits for the network. Once the other server has stored the keys, they
+//! are removed here, except keys that were written to or removed meanwhile. Such a key stays as it is, and
+//! the reply is an error. Each key is watched until then, since an equal value need not be the sent value:
+//! the other server may be this server.
 //!
-//! Inside MULTI, where nothing can be put off, everything stands still until the other server has answered or the timeout has
-//! passed. Where too many have such a thread, it is refused; one whose client has gone gives up.
+//! Inside MULTI, where nothing can be deferred, all clients wait until the other server has answered or the
+//! timeout has passed. When too many commands have such a thread, MIGRATE is refused. If the client goes, its
+//! command gives up.
 
 mod target;
 
@@ -36,10 +38,11 @@ const KEYS: Keys = Keys::Across(|args, db, _, key| {
 
 pub(crate) const COMMANDS: &[Command] = &[write("MIGRATE", at_least(6), KEYS, Group::Keyspace, migrate)];
 
-/// Milliseconds to wait when the caller says none.
+/// Milliseconds to wait if the timeout is not positive.
 const TIMEOUT_MS: i64 = 1000;
 
-/// The key before the options, or all that stand behind KEYS. Both at once is an error, and no key then.
+/// Finds the key before the options, or all keys behind KEYS. Both at once is an error, and there are no keys
+/// then.
 fn for_each_key(args: &Args<'_>, key: &mut dyn FnMut(usize)) {
     let mut at = 6;
     while at < args.len() {
@@ -56,7 +59,7 @@ fn for_each_key(args: &Args<'_>, key: &mut dyn FnMut(usize)) {
     }
 }
 
-/// What the command asks for beside its keys.
+/// The arguments other than keys.
 struct Options {
     who: Who,
     db: i64,
@@ -95,7 +98,7 @@ impl Options {
         let timeout = if timeout <= 0 { TIMEOUT_MS } else { timeout };
         let who = Who {
             host: args.text(1),
-            // What is no port is one that nobody is at, once it is known that there is something to be sent.
+            // An invalid port means an unreachable server, once it is known that there are keys to send.
             port: args.text(2).parse().unwrap_or(0),
             credentials,
             is_encrypted: false,
@@ -115,19 +118,20 @@ struct Cargo {
     name: Vec<u8>,
     value: Value,
     deadline: Option<Millis>,
-    /// Touched when something happens to the key.
+    /// Touched when the key is changed or removed.
     watch: Arc<Watch>,
 }
 
-/// What became of the keys: the indices of those that the other server has taken, ascending, and the first error.
+/// The outcome for the keys: the indices of the keys that the other server has stored, ascending, and the
+/// first error.
 #[derive(Default)]
 struct Delivered {
     indices: Vec<usize>,
     error: Option<Error>,
 }
 
-/// MIGRATE host port <key | ""> destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username password]
-/// [KEYS key [key ...]]
+/// MIGRATE host port <key | ""> destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username
+/// password] [KEYS key [key ...]]
 fn migrate(call: &mut Call<'_, '_>) -> Done {
     let mut options = Options::parse(&call.args)?;
     options.who.is_encrypted = call.settings.tls_cluster;
@@ -153,7 +157,7 @@ fn migrate(call: &mut Call<'_, '_>) -> Done {
         },
         move |call, (cargo, delivered)| finish(call, &cargo, delivered, copies),
     ));
-    // The keys are held still. Where all is done already, they have been throughout.
+    // The keys are still locked. If the work is done already, they were locked throughout.
     if done == Err(Error::Suspended) {
         watches.iter().for_each(|(index, watch)| _ = call.guard.watch(&call.keys[*index], watch));
     }
@@ -163,7 +167,7 @@ fn migrate(call: &mut Call<'_, '_>) -> Done {
 const TOUCHED: &str = "ERR A key was changed while it was being migrated: the copy is on the target, and the \
                        key here was not deleted";
 
-/// Ends the watches, removes what has been delivered, and replies.
+/// Ends the watches, removes the delivered keys, and replies.
 fn finish(call: &mut Call<'_, '_>, cargo: &[Cargo], delivered: Delivered, copies: bool) -> Done {
     let (mut error, mut removed) = (delivered.error, Vec::new());
     let now = call.now_ms();
@@ -198,7 +202,7 @@ fn broken(error: &io::Error) -> Error {
     Error::text(format!("IOERR error or timeout {what} to target instance"))
 }
 
-/// Sends the keys, and reads the answers. A key whose time has passed before its turn comes is left to expire here.
+/// Sends the keys, and reads the answers. A key that expires before its turn is left to expire here.
 fn deliver(
     options: &Options,
     cargo: &[Cargo],
@@ -228,7 +232,7 @@ fn deliver(
                 Err(error) => delivered.error = delivered.error.or(Some(error)),
             },
             Err(error) => {
-                // What was delivered before is there, and is not to be here as well.
+                // The keys delivered before are there, and must not stay here as well.
                 delivered.error = delivered.error.or_else(|| Some(broken(&error)));
                 return delivered;
             }
@@ -238,8 +242,8 @@ fn deliver(
     delivered
 }
 
-/// A connection on which the database is selected. One that was kept may have been closed at the other end: that turns
-/// out before any key is sent, and a new one is made.
+/// Returns a connection with the database selected. A kept connection may have been closed at the other end:
+/// that shows before any key is sent, and a new connection is made.
 fn greet(options: &Options, server: &Server, patience: &Patience) -> Result<Target, Error> {
     if let Some(mut target) = server.targets.take(&options.who) {
         target.set_patience(patience.clone());
@@ -258,7 +262,8 @@ fn greet(options: &Options, server: &Server, patience: &Patience) -> Result<Targ
     Ok(target)
 }
 
-/// What comes before the keys: `Err` if the connection does not work, else what the other server says to it.
+/// Sends the commands before the keys. The outer `Err` means a broken connection, the inner result is the
+/// other server's answer.
 fn introduce(target: &mut Target, options: &Options) -> io::Result<Result<(), Error>> {
     let credentials = &options.who.credentials;
     if !credentials.is_empty() {
@@ -271,7 +276,7 @@ fn introduce(target: &mut Target, options: &Options) -> io::Result<Result<(), Er
     Ok(refused(target.ask(&[b"SELECT", options.db.to_string().as_bytes()])?))
 }
 
-/// The error that the other server has answered, as one of ours.
+/// Converts the other server's error.
 fn refused(answer: Answer) -> Result<(), Error> {
     match answer {
         Answer::Error(text) => {

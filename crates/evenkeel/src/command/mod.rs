@@ -1,8 +1,8 @@
-//! Commands: a row says what a command is, and everything else follows from the row.
+//! Commands: a row describes a command, and everything else follows from the row.
 //!
-//! One table per family, its handlers below it in the same file. The dispatcher takes from the row the arity, the
-//! keys and hence the slots to lock, the memory check, what is allowed in MULTI, statistics, COMMAND. No command is
-//! known by its name anywhere else.
+//! Each family has a table, with its handlers below it in the same file. From the row the dispatcher takes
+//! the arity, the keys and hence the slots to lock, the memory check, the rules inside MULTI, statistics, and
+//! COMMAND. No command is known by its name anywhere else.
 
 mod acl;
 pub(crate) mod args;
@@ -119,29 +119,29 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     crate::testing::COMMANDS,
 ];
 
-/// Says something of a call before it is run.
+/// A property of a call, known before it runs.
 pub(crate) type CallPredicate = fn(&Args<'_>, &Server) -> bool;
 
-/// What the script of a call says of itself, if it is there and says anything.
+/// Returns the flags that the script of a call declares, if the script exists and declares any.
 pub(crate) type ScriptFlagsFn = fn(&Args<'_>, &Server) -> Option<ScriptFlags>;
 
-/// What a handler gets to hold, beside its session.
+/// The slots that the dispatcher locks for a handler.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LockScope {
     /// The slots of the row's keys, locked.
     Keys,
-    /// The same, unless the function says that a call reaches for keys that its arguments do not name (SORT BY): then
-    /// nothing, and the handler locks what it finds.
+    /// The same, unless the function finds that the call uses keys that its arguments do not name (SORT BY).
+    /// Then none, and the handler locks the slots as it finds keys.
     KeysUnless(fn(&Args<'_>) -> bool),
-    /// Nothing; it walks from slot to slot (SCAN, KEYS) or needs no data at all.
+    /// None: the handler walks from slot to slot (SCAN, KEYS) or needs no data at all.
     Walk,
-    /// Everything, behind the closed gate (FLUSHALL, SWAPDB).
+    /// All slots, behind the closed gate (FLUSHALL, SWAPDB).
     Whole,
     /// The slots of all commands queued since MULTI, and of the watched keys (EXEC).
     Queue,
-    /// The slots of the row's keys, locked for writing, or everything, if the function says so: a script that is known to
-    /// reach for more than it declares (EVAL). The handler may ask to be run again with everything. The other function has
-    /// what the script says of itself.
+    /// The slots of the row's keys, locked for writing. All slots, if `needs_all` returns true: a script that
+    /// is known to use more than it declares (EVAL). The handler may ask to be run again with all slots.
+    /// `says` returns the flags that the script declares.
     Script { needs_all: CallPredicate, says: ScriptFlagsFn },
 }
 
@@ -174,22 +174,24 @@ impl Flags {
     pub(crate) const MAY_WRITE: Flags = Flags(1 << 12);
     /// May wait; see [`crate::blocking`].
     pub(crate) const BLOCKING: Flags = Flags(1 << 13);
-    /// Allowed to a client beyond `maxclients`: what an operator needs to see and mend a full server.
+    /// Allowed to a client beyond `maxclients`: commands with which an operator inspects and repairs a full
+    /// server.
     pub(crate) const OPERATOR: Flags = Flags(1 << 14);
-    /// Touches no key and does not change the database selected, so that EXEC need hold nothing for it.
+    /// Touches no key and does not change the selected database, so EXEC need lock nothing for it.
     pub(crate) const NO_DATA: Flags = Flags(1 << 15);
     /// Allowed while a script runs for too long.
     pub(crate) const ALLOW_BUSY: Flags = Flags(1 << 16);
-    /// Its time is that of the commands that it runs, which are in the slow log for themselves.
+    /// Its time is that of the commands that it runs, which the slow log has by themselves.
     pub(crate) const SKIP_SLOWLOG: Flags = Flags(1 << 17);
-    /// Refused where writes are, although it writes nothing: who asks wants to know whether the server is fit.
+    /// Refused where writes are, although it writes nothing: its client wants to know whether the server is
+    /// fit.
     pub(crate) const HEALTH: Flags = Flags(1 << 18);
-    /// In a cluster, goes where a slot is being moved to, as if ASKING came before it.
+    /// In a cluster, sent to the node that a slot is being moved to, as if ASKING came before it.
     pub(crate) const ASKING: Flags = Flags(1 << 19);
 
     /// Concerns channels.
     pub(crate) const PUBSUB: Flags = Flags(1 << 24);
-    /// Allowed in RESP2 to a client that listens to channels.
+    /// Allowed in RESP2 to a client that subscribes to channels.
     pub(crate) const WHILE_SUBSCRIBED: Flags = Flags(1 << 25);
 
     pub(crate) const fn with(self, other: Flags) -> Flags {
@@ -206,7 +208,7 @@ impl Flags {
     }
 }
 
-/// ACL categories beyond those that flags imply (write, read, admin, dangerous, fast, slow).
+/// ACL categories beyond the categories that flags imply (write, read, admin, dangerous, fast, slow).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
     Keyspace,
@@ -248,7 +250,7 @@ impl Group {
     }
 }
 
-/// How many arguments, the command's name included.
+/// The number of arguments, including the command's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arity(i32);
 
@@ -274,10 +276,10 @@ impl Arity {
     }
 }
 
-/// What runs a command.
+/// The function that runs a command.
 pub(crate) type Handler = fn(&mut Call<'_, '_>) -> Done;
 
-/// A row.
+/// A row of a family's table.
 pub(crate) struct Command {
     /// Upper case; a subcommand carries its container's name before a bar: `CLIENT|LIST`.
     pub(crate) name: &'static str,
@@ -291,7 +293,8 @@ pub(crate) struct Command {
     pub(crate) subcommands: &'static [Command],
 }
 
-/// Which arguments look up members of the collection at the only key, or fields: this one, and from there every so many.
+/// Which arguments look up members, or fields, of the collection at the only key: `first`, and every `step`th
+/// from there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Members {
     first: u8,
@@ -299,7 +302,8 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// Those of a call, for prefetching: where options come before them, others are told.
+    /// Returns the members that a call looks up, for prefetching. Where options come before the members, some
+    /// of the returned arguments are none.
     #[inline]
     pub(crate) fn of<'a>(self, args: &Args<'a>) -> impl Iterator<Item = &'a [u8]> {
         let args = *args;
@@ -373,7 +377,7 @@ impl Command {
         self
     }
 
-    /// A script may call it.
+    /// Allows scripts to call it.
     pub(crate) const fn scriptable(self) -> Command {
         self.without(Flags::NOSCRIPT)
     }
@@ -383,7 +387,7 @@ impl Command {
         self.flag(Flags::FAST)
     }
 
-    /// Looks up members, which are the argument `first` and from there every `step`th one.
+    /// Looks up members: argument `first` and every `step`th from there.
     pub(crate) const fn members(self, first: u8, step: u8) -> Command {
         Command { members: Some(Members { first, step }), ..self }
     }
@@ -403,7 +407,7 @@ impl Command {
         self.flag(Flags::ADMIN.with(Flags::OPERATOR))
     }
 
-    /// What the handler gets to hold in a certain call.
+    /// Returns the slots to lock for a certain call.
     #[inline]
     pub(crate) fn lock_scope_in(&self, args: &Args<'_>) -> LockScope {
         match self.lock_scope {
@@ -418,13 +422,13 @@ impl Command {
         matches!(self.lock_scope, LockScope::Script { .. })
     }
 
-    /// Whether a call of a command that may write is known not to: of a script that says so.
+    /// Whether a call of a command that may write is known not to: its script declares so.
     #[cold]
     pub(crate) fn only_reads(&self, args: &Args<'_>, server: &Server) -> bool {
         self.script_says(args, server).is_some_and(|flags| flags.has(ScriptFlags::NO_WRITES))
     }
 
-    /// The flags of a call that is queued: those of the row, but for a script that says something of itself.
+    /// Returns the flags of a queued call: the row's, adjusted to the flags that its script declares.
     pub(crate) fn flags_in(&self, args: &Args<'_>, server: &Server) -> Flags {
         let Some(says) = self.script_says(args, server) else { return self.flags };
         let flags =
@@ -436,7 +440,7 @@ impl Command {
         }
     }
 
-    /// What the script says of itself that a call would run, if it would.
+    /// Returns the flags that the script of a call declares, if the call runs a script.
     fn script_says(&self, args: &Args<'_>, server: &Server) -> Option<ScriptFlags> {
         match self.lock_scope {
             LockScope::Script { says, .. } => says(args, server),

@@ -13,7 +13,7 @@ fn monitor(call: &mut Call<'_, '_>) -> Done {
         return Err(Error::text("ERR MONITOR isn't allowed for DENY BLOCKING client"));
     }
     if call.session.monitors {
-        return Ok(()); // said once
+        return Ok(()); // replied once
     }
     call.session.monitors = true;
     call.session.receives_push = true;
@@ -141,7 +141,7 @@ mod tests {
         );
     }
 
-    /// What is shown until somebody says PING, without the time.
+    /// Returns the lines shown until a client sends PING, without the time.
     fn shown(watcher: &mut Client) -> Vec<String> {
         let line = || {
             let line = watcher.read().to_string().replace('\\', "");
@@ -155,7 +155,7 @@ mod tests {
         let live = Live::start(2, &[]);
         let (mut watcher, mut client) = (live.connect(), live.connect());
         assert_eq!(watcher.run("MONITOR").to_string(), "OK");
-        // The first reaches for a key that it does not declare, the second takes long.
+        // The first script uses a key that it does not declare, the second takes long.
         let outside = "redis.call('set', KEYS[1], 'v') return redis.call('get', 'other')";
         let slow =
             "redis.call('set', KEYS[1], 'w') for i = 1, 3000000 do end return redis.call('get', KEYS[1])";
@@ -183,7 +183,7 @@ mod tests {
         let lines = shown(&mut watcher);
         assert_eq!(lines.iter().filter(|line| line.starts_with("[0 lua] \"echo\" \"xxx")).count(), 100);
         assert_eq!(lines.len(), 101);
-        // Who does not watch any more is sent nothing, and nothing is kept for nobody.
+        // A client that no longer watches is sent nothing, and nothing is kept for it.
         drop(watcher);
         live.wait_until("it is forgotten", || !live.server.monitors.is_any());
         client.read();

@@ -1,7 +1,7 @@
-//! OBJECT: how a value is kept.
+//! OBJECT: the representation of a value.
 //!
-//! Values are kept in other forms than in Redis. Clients and tests ask all the same, so the answers are those that Redis
-//! would give for the same value with the same history.
+//! Values have other forms than in Redis. Clients and tests query them all the same, so the answers are
+//! Redis' answers for the same value with the same history.
 
 use evenkeel_resp::number::parse_i64;
 use evenkeel_store::{Access, Kind, Str, View, evict};
@@ -42,7 +42,7 @@ fn encoding(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// The form that Redis would keep a value in, as OBJECT ENCODING names it.
+/// Returns the form that Redis would keep a value in, as OBJECT ENCODING names it.
 pub(crate) fn encoding_of(view: View<'_>) -> &'static str {
     match (view.kind(), view.form()) {
         (Kind::String, _) => encoding_of_string(view),
@@ -111,7 +111,8 @@ pub(crate) fn refcount_of(view: View<'_>, settings: &Settings) -> i64 {
     if sharing && is_small_int(view) { i32::MAX.into() } else { 1 }
 }
 
-/// Redis shares one value among all keys with the same small integer, and then shows no true count of its owners.
+/// Redis shares a single value among all keys with the same small integer, and then shows no true count of
+/// its owners.
 fn is_small_int(view: View<'_>) -> bool {
     if view.kind() != Kind::String {
         return false;
@@ -120,7 +121,7 @@ fn is_small_int(view: View<'_>) -> bool {
     !view.is_raw() && !view.is_text() && parse_i64(bytes).is_some_and(|value| (0..10_000).contains(&value))
 }
 
-/// Policies that look at each key's own history, for which Redis does without shared integers.
+/// Policies that depend on each key's own history, for which Redis does without shared integers.
 fn tracks_access(policy: Policy) -> bool {
     matches!(policy, Policy::AllkeysLru | Policy::AllkeysLfu | Policy::VolatileLru | Policy::VolatileLfu)
 }
@@ -131,7 +132,7 @@ mod tests {
 
     use crate::testing::{World, check};
 
-    /// How often a key was used stays with it, whatever takes the place of its value.
+    /// A key's frequency of use stays with it, whatever replaces its value.
     #[test]
     fn results_keep_the_frequency_of_their_key() {
         check(

@@ -1,4 +1,4 @@
-//! Long commands on one collection: what they reply or change is worked out by another thread (see [`crate::offload`]).
+//! Long commands on a collection: another thread computes the reply or the change (see [`crate::offload`]).
 
 use evenkeel_store::collection::Collection;
 
@@ -7,14 +7,14 @@ use crate::error::Done;
 use crate::offload::{OFFLOAD_MIN, Work};
 use crate::reply::Reply;
 
-/// Whether going through so many elements is worth being done elsewhere.
+/// Whether a walk over so many elements is worth offloading.
 #[inline]
 pub(crate) fn is_much(elements: u64) -> bool {
     elements >= OFFLOAD_MIN as u64
 }
 
 impl Call<'_, '_> {
-    /// Replies with what `write` makes of a clone of the collection that it owns.
+    /// Offloads the reply: `write` owns a clone of the collection.
     pub(crate) fn reply_elsewhere(&mut self, write: impl FnOnce(&mut Reply) + Send + 'static) -> Done {
         self.offload(Work::reads(move |reply| {
             write(reply);
@@ -22,16 +22,16 @@ impl Call<'_, '_> {
         }))
     }
 
-    /// Which of the call's keys is the first that there is, for a command that takes something from that and is about to do so
-    /// elsewhere if it is much. One that would wait if there were none (BZMPOP) does it in place: if it were overtaken, it
-    /// would have to begin to wait on a thread that cannot.
+    /// Returns the first of the call's keys that exists, if the command takes so many elements from it that
+    /// it should be offloaded. A command that may block (BZMPOP) always works in place: if another command
+    /// emptied the key meanwhile, it would have to block on a thread that cannot.
     pub(crate) fn first_of_much(&mut self, elements: u64) -> Option<usize> {
         let keys = if is_much(elements) { self.keys } else { &[] };
         keys.iter().position(|key| self.guard.peek(key).is_some())
     }
 
-    /// Has the collection at the call's first key changed elsewhere: `change` gets a clone, which then takes the
-    /// collection's place, and returns how many elements it has changed. It writes the reply.
+    /// Offloads a change of the collection at the call's first key. `change` gets a clone, which then
+    /// replaces the collection, and returns how many elements it has changed. It writes the reply.
     pub(crate) fn change_elsewhere<T: Collection>(
         &mut self,
         collection: T,
@@ -40,8 +40,8 @@ impl Call<'_, '_> {
         self.change_elsewhere_and_log(0, collection, change, |_, _| {})
     }
 
-    /// The same for the first of the call's keys that there is, which has this number; `log` is called in the end, with what
-    /// was there before.
+    /// [`Call::change_elsewhere`] for the call's key of index `key`, the first that exists. `log` is called
+    /// in the end, with the old value.
     pub(crate) fn change_elsewhere_and_log<T: Collection>(
         &mut self,
         key: usize,

@@ -1,4 +1,4 @@
-//! Snapshots and the end: SAVE, BGSAVE, LASTSAVE, SHUTDOWN.
+//! Snapshots and the shutdown: SAVE, BGSAVE, LASTSAVE, SHUTDOWN.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::reply::Reply;
 use crate::server::Server;
 use crate::waiting::{On, Waiting};
 
-/// What writes to disk and must not be part of what a client queues without thinking.
+/// Commands that write to disk and must not be queued in a transaction by accident.
 const FOR_OPERATORS: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::NO_DATA);
 
 #[rustfmt::skip]
@@ -27,7 +27,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     session("SHUTDOWN", at_least(1), Group::Server, shutdown ).admin().flag(Flags::NO_MULTI.with(Flags::ALLOW_BUSY)),
 ];
 
-/// SAVE: the client waits; others do not. Of two, and behind a rewrite, one waits for the other.
+/// SAVE: only its client waits. A second SAVE waits for the first, and a SAVE waits for a rewrite.
 fn save(call: &mut Call<'_, '_>) -> Done {
     if call.server.persist.state().is_saving_in_background() {
         return Err(Error::text("ERR Background save already in progress"));
@@ -46,7 +46,8 @@ fn rewrite_aof(call: &mut Call<'_, '_>) -> Done {
         "Background append only file rewriting started"
     } else {
         persist.schedule_rewrite();
-        // Behind what Redis would have done by now, it begins by itself, and INFO says that it is under way.
+        // It is queued behind a job that Redis would have finished by now, begins by itself, and INFO reports
+        // it as under way.
         match may_begin && !persist.state().is_saving_in_background() {
             true => "Background append only file rewriting started",
             false => "Background append only file rewriting scheduled",
@@ -56,7 +57,7 @@ fn rewrite_aof(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// A transaction holds what a snapshot has to wait for.
+/// A transaction holds locks that a snapshot has to wait for.
 fn may_begin(call: &Call<'_, '_>) -> bool {
     !call.mode.is_nested()
 }
@@ -71,7 +72,7 @@ fn background_save(call: &mut Call<'_, '_>) -> Done {
     };
     let (server, may_begin) = (call.server.clone(), may_begin(call));
     if may_begin && server.persist.state().is_behind() {
-        // Redis is not: it has done that before it replied.
+        // Redis is never behind: it finishes such work before it replies.
         return call.offload_read(move |reply| {
             server.persist.catch_up();
             let begun = begin_save(&server, may_begin, schedule)?;
@@ -79,16 +80,16 @@ fn background_save(call: &mut Call<'_, '_>) -> Done {
         });
     }
     match begin_save(&server, may_begin, schedule)? {
-        // What comes after the reply is not in the snapshot.
+        // Writes after the reply are not in the snapshot.
         Some(begun) => call.offload_read(move |reply| tell_of_save(Some(begun), reply)),
         None => tell_of_save(None, call.reply),
     }
 }
 
-/// `None`: it is scheduled.
+/// Begins a save; `None` if it is scheduled.
 fn begin_save(server: &Arc<Server>, may_begin: bool, schedule: bool) -> Result<Option<Begun>, Error> {
     match server.persist.state().all().last() {
-        // A full sync is one, too, to INFO and to who asks for another.
+        // A full sync counts as a snapshot, too, for INFO and for another BGSAVE.
         Some(running) if running.is(Job::Snapshot) || running.is(Job::Sync) => {
             return Err(Error::text("ERR Background save already in progress"));
         }
@@ -143,8 +144,8 @@ fn last_save(call: &mut Call<'_, '_>) -> Done {
 
 /// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]
 ///
-/// There is no reply: the client sees the connection close. A save that was to be made and cannot be is a reason to
-/// stay, unless the client insists. Who asks while the end has begun already waits for that.
+/// There is no reply: the client sees the connection close. If a save is due and fails, the server stays up,
+/// unless FORCE is given. A client that sends SHUTDOWN during a shutdown waits for it.
 fn shutdown(call: &mut Call<'_, '_>) -> Done {
     let args = call.args;
     let (mut how, mut abort) = (ShutdownOptions::default(), false);
@@ -168,7 +169,7 @@ fn shutdown(call: &mut Call<'_, '_>) -> Done {
         call.reply.ok();
         return Ok(());
     }
-    // A snapshot would have to wait for the script, and there may be no end to that.
+    // A snapshot would have to wait for the script, which may never end.
     if how.save != Some(false) && call.server.scripts.busy.is_busy() {
         return Err(call.server.scripts.busy.refusal());
     }

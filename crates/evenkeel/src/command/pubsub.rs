@@ -1,7 +1,7 @@
-//! Publish and subscribe: messages to whoever listens at the moment. docs/pubsub.md says what may be relied on.
+//! Publish and subscribe: messages to the current listeners. docs/pubsub.md has the guarantees.
 //!
-//! A confirmation goes the way of the messages, through the client's own mail, so that it stands between those that came
-//! before and after. In a transaction it is the command's reply, one element of EXEC's; messages come after that.
+//! A confirmation goes through the client's own push queue, so that it stands between earlier and later
+//! messages. In a transaction it is the command's reply, an element of EXEC's; messages come after that.
 
 use super::{Arity, Call, Command, Flags, Group, Handler, at_least, container, docs, exactly, session};
 use crate::acl;
@@ -13,7 +13,7 @@ const fn on_channels(name: &'static str, arity: Arity, handler: Handler) -> Comm
     session(name, arity, Group::PubSub, handler).flag(Flags::PUBSUB)
 }
 
-/// Changes what its client listens to.
+/// Changes the client's subscriptions.
 const fn listens(name: &'static str, arity: Arity, handler: Handler) -> Command {
     on_channels(name, arity, handler).flag(Flags::WHILE_SUBSCRIBED)
 }
@@ -69,7 +69,8 @@ fn unsubscribe_shard(call: &mut Call<'_, '_>) -> Done {
 }
 
 fn join(call: &mut Call<'_, '_>, kind: Kind, word: &[u8]) -> Done {
-    call.guard.send_messages(); // a client that subscribes here must not get what its transaction has published before
+    // a client that subscribes here must not get messages that its transaction has published before
+    call.guard.send_messages();
     let mut subscriptions = call.session.subscriptions.take().unwrap_or_default();
     let (client, server) = (call.session.client.clone(), call.server.clone());
     for name in call.args.from(1) {
@@ -110,7 +111,7 @@ fn leave(call: &mut Call<'_, '_>, kind: Kind, word: &[u8]) -> Done {
     Ok(())
 }
 
-/// Tells the client what it listens to now.
+/// Confirms the client's new subscriptions.
 fn confirm(call: &mut Call<'_, '_>, word: &[u8], name: Option<&[u8]>, count: usize) {
     let start = call.reply.bytes.len();
     call.reply.push(3);
@@ -151,7 +152,7 @@ fn publish_in_shard(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Those who listen at replicas hear it, too.
+/// Passes the message on to listeners at replicas.
 fn tell_replicas(call: &mut Call<'_, '_>) {
     let name = super::table::table().row(call.id).name.as_bytes();
     let args = [name, call.args.at(1), call.args.at(2)];

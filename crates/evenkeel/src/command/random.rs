@@ -12,7 +12,7 @@ use crate::error::{Done, Error};
 use crate::offload::Work;
 use crate::reply::{BULK_MIN, Reply};
 
-/// Where more than one field in so many is asked for, choosing which ones are left out takes fewer tries.
+/// Where more than a third of the fields are requested, choosing the fields to leave out takes fewer tries.
 const SHARE: u64 = 3;
 
 const OUT_OF_RANGE: &str = "ERR value is out of range";
@@ -27,23 +27,23 @@ pub(super) fn zrandmember(call: &mut Call<'_, '_>) -> Done {
     at_random::<ZSet>(call)
 }
 
-/// What is chosen from: items at positions, each of which has something that goes with it.
+/// A collection to choose from: items at positions, each with a companion (a value or a score).
 trait Choice: Collection {
     type With<'a>: Copy;
 
-    /// The option that asks for what goes with an item.
+    /// The option that requests the companions.
     const OPTION: &'static str;
 
-    /// Positions, of which some may hold what has expired.
+    /// Number of positions, of which some may hold expired items.
     fn size(&self) -> u64;
 
-    /// Items that are there.
+    /// Number of items that have not expired.
     fn count(&self, now: Millis) -> u64;
 
-    /// The item at a position, which is inside, unless it has expired.
+    /// Returns the item at a position, which is in bounds, unless it has expired.
     fn item(&self, at: u64, now: Millis) -> Option<(&[u8], Self::With<'_>)>;
 
-    /// The items that are there.
+    /// Returns the items that have not expired.
     fn items(&self, now: Millis) -> impl Iterator<Item = (&[u8], Self::With<'_>)>;
 
     fn reply(reply: &mut Reply, with: Self::With<'_>);
@@ -143,10 +143,10 @@ fn one<T: Choice>(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// As many as asked for, the same ones again and again if need be.
+/// Chooses `count` items, with repetitions.
 ///
-/// There is no bound to what may be asked for, so there is one to the reply: the client's output buffer limit, at which
-/// its connection is closed with nothing sent, or else the longest string.
+/// The count has no bound, so the reply has: the client's output buffer limit, at which its connection is
+/// closed with nothing sent, or else the longest string.
 fn any<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done {
     let (mut dice, now) = (Dice::new(call.guard.ctx.random()), call.now_ms());
     let (len_max, longest) = (call.reply_len_max(), call.settings.proto_max_bulk_len);
@@ -184,7 +184,7 @@ fn any<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done {
     if is_much(much) { call.offload(Work::reads(show)) } else { show(call.reply) }
 }
 
-/// As many different ones as asked for, or all.
+/// Chooses `count` different items, or all.
 fn distinct<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done {
     let (mut dice, now) = (Dice::new(call.guard.ctx.random()), call.now_ms());
     let Some(all) = call.guard.collection::<T>(&call.keys[0])?.map(|all| T::clone(&all)) else {
@@ -208,16 +208,16 @@ fn distinct<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done 
     Ok(())
 }
 
-/// Whether so many have expired and are still there that trying for one that has not would take long.
+/// Whether so many items have expired in place that random tries would take long.
 fn are_few<T: Choice>(all: &T, now: Millis) -> bool {
     all.count(now) < all.size() / 2
 }
 
-/// So many different ones, by looking at each.
+/// Chooses `count` different items by a pass over all.
 fn sift<T: Choice>(mut list: List<'_>, all: &T, count: u64, dice: &mut Dice, now: Millis) {
     let (mut left, len) = (count, all.count(now));
     for (at, item) in all.items(now).enumerate() {
-        // Each one is taken with the chance that leaves as many for the rest as are needed.
+        // Each item is taken with the probability that leaves the required number for the rest.
         if dice.below(len - at as u64) < left {
             list.item::<T>(item);
             left -= 1;
@@ -225,7 +225,7 @@ fn sift<T: Choice>(mut list: List<'_>, all: &T, count: u64, dice: &mut Dice, now
     }
 }
 
-/// So many different ones, of many more that are there.
+/// Chooses `count` different items out of many more.
 fn pick<T: Choice>(mut list: List<'_>, all: &T, count: u64, dice: &mut Dice, now: Millis) {
     let mut taken = HashSet::new();
     while (taken.len() as u64) < count {
@@ -238,7 +238,7 @@ fn pick<T: Choice>(mut list: List<'_>, all: &T, count: u64, dice: &mut Dice, now
     }
 }
 
-/// Items, alone or with what goes with them, on their way into the reply.
+/// Items, alone or with their companions, on their way into the reply.
 struct List<'r> {
     reply: &'r mut Reply,
     with: bool,
@@ -262,9 +262,9 @@ impl<'r> List<'r> {
     }
 }
 
-/// An item, each with the same chance, unless most have expired and are still there: then any that has not.
+/// Chooses an item, each with the same probability. If most have expired in place, any that has not.
 fn choose<'a, T: Choice>(dice: &mut Dice, all: &'a T, now: Millis) -> Option<(&'a [u8], T::With<'a>)> {
-    /// Items tried before looking for one.
+    /// Random tries before a search.
     const TRIES: usize = 32;
     if all.count(now) == 0 {
         return None;

@@ -1,4 +1,4 @@
-//! Whom this server follows: REPLICAOF and its old name.
+//! The primary of this server: REPLICAOF and its old name.
 
 use super::{Call, Command, Flags, Group, LockScope, exactly, session};
 use crate::error::{Done, Error};
@@ -18,7 +18,7 @@ pub(crate) const COMMANDS: &[Command] = &[
 
 /// REPLICAOF host port | NO ONE
 ///
-/// It holds everything: from its reply on, whoever reads and writes finds a replica, or a primary.
+/// It locks all slots: from its reply on, every client finds a replica, or a primary.
 fn replicaof(call: &mut Call<'_, '_>) -> Done {
     let server = call.server;
     if server.replication.failover.is_under_way() {
@@ -55,7 +55,8 @@ fn replicaof(call: &mut Call<'_, '_>) -> Done {
     ));
     link::change(server, call.guard, Some(target.clone()));
     link::remember(server, Some(target));
-    // Also of those of a replica: what they wait for may be in the new primary's data, of which no write tells.
+    // Also the waits of a replica's clients: their keys may be in the new primary's data, which no write
+    // announces.
     link::end_waits(server);
     link::begin(server);
     call.reply.ok();
@@ -118,7 +119,7 @@ mod tests {
         );
     }
 
-    /// What is too much for a replica's memory is for its primary to remove.
+    /// It is for its primary to evict a replica's keys.
     #[test]
     fn memory_is_not_short_on_a_replica() {
         check(

@@ -1,7 +1,7 @@
-//! Commands of replication: how a connection becomes a replica's, and what this server is among others.
+//! Commands of replication: how a connection becomes a replica's, and the role of this server.
 //!
-//! A connection that asks for the stream leaves its worker, and is served by the thread that feeds replicas from then on
-//! ([`crate::replication`]); that thread replies.
+//! A connection that asks for the stream leaves its worker, and is served by the thread that feeds replicas
+//! from then on ([`crate::replication`]); that thread replies.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -14,7 +14,7 @@ use crate::replication::replicas::{Asks, Content, ReplicaHello};
 /// The longest name of itself that a replica may give (Redis: `NET_HOST_STR_LEN`).
 const IP_LEN_MAX: usize = 255;
 
-/// It has to see what is there, so not while that is being loaded; and it is no part of a transaction.
+/// It needs the current data, so it is refused while data is loaded; and it is no part of a transaction.
 const ASKING: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::NO_MULTI).with(Flags::NO_DATA);
 
 #[rustfmt::skip]
@@ -27,10 +27,10 @@ pub(crate) const COMMANDS: &[Command] = &[
 
 /// PSYNC replicationid offset [FAILOVER]
 ///
-/// With FAILOVER this server becomes the primary first, of whoever asks; so it holds everything.
+/// With FAILOVER this server first becomes the primary of the replica; so it locks all slots.
 fn psync(call: &mut Call<'_, '_>) -> Done {
     let (id, number) = (call.args.at(1), call.args.int(2)?);
-    // The number of the first byte that it lacks, counted from one.
+    // The number of the first missing byte, counted from 1.
     let bytes = number.checked_sub(1).and_then(|bytes| u64::try_from(bytes).ok());
     let has = bytes.filter(|_| id != b"?").map(|bytes| (id.to_vec(), bytes));
     if call.args.len() > 3 && call.args.is(3, "FAILOVER") {
@@ -39,7 +39,7 @@ fn psync(call: &mut Call<'_, '_>) -> Done {
     ask(call, Asks::Rest(has))
 }
 
-/// The primary of this server asks it to take its place.
+/// Becomes the primary at the request of this server's primary.
 fn take_over(call: &mut Call<'_, '_>) -> Done {
     let (server, id) = (call.server, call.args.at(1));
     server.log.warning(format!("Failover request received for replid {}.", id.escape_ascii()));
@@ -67,7 +67,8 @@ fn ask(call: &mut Call<'_, '_>, asks: Asks) -> Done {
     if state.is_replica() && !state.link.is_up() {
         return Err(Error::text("NOMASTERLINK Can't SYNC while not connected with my master"));
     }
-    // From here on it is a replica's connection, that no worker knows: nobody would take what it listened to and watched.
+    // From here on it is a replica's connection, unknown to any worker: its subscriptions and watches would
+    // have no receiver.
     call.session.end_push(call.server);
     call.session.unwatch(call.guard);
     call.session.replica_hello.get_or_insert_default().asks = Some(asks);
@@ -81,7 +82,7 @@ fn replconf(call: &mut Call<'_, '_>) -> Done {
     }
     let mut replica_hello = call.session.replica_hello.as_deref().cloned().unwrap_or_default();
     for index in (1..call.args.len()).step_by(2) {
-        // What only a replica says of itself that is one already, and what only a primary asks: nobody waits for a reply.
+        // Sent only by a connection that is a replica already, or by a primary; neither expects a reply.
         if call.args.is(index, "ACK") || call.args.is(index, "GETACK") {
             return Ok(());
         }
@@ -115,14 +116,14 @@ fn introduce(replica_hello: &mut ReplicaHello, call: &Call<'_, '_>, index: usize
                 usize::try_from(number).ok().filter(|one| *one <= 1).ok_or(range)? == 1;
         }
         b"RDB-FILTER-ONLY" => replica_hello.content = content(value)?,
-        // What it is: for people who look at the log of a primary.
+        // The replica's version: for readers of a primary's server log.
         b"VERSION" => {}
         _ => return Err(Error::Bytes([b"ERR Unrecognized REPLCONF option: ", args.at(index)].concat())),
     }
     Ok(())
 }
 
-/// What is left of a snapshot by a filter, which names what is to be in it.
+/// Parses the content of a snapshot from a filter, which names the parts to include.
 fn content(filter: &[u8]) -> Result<Content, Error> {
     let words = split_words(filter).ok_or(Error::text("ERR Missing rdb-filter-only values"))?;
     if let Some(other) = words.iter().find(|word| !word.eq_ignore_ascii_case(b"functions")) {

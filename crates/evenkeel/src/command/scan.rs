@@ -1,7 +1,7 @@
 //! Walks over the keys of a database: KEYS, SCAN, RANDOMKEY.
 //!
-//! Nothing is locked but the part of a slot that is being read, and who waits for all others to come to rest goes first.
-//! So a walk over ten million keys keeps its own worker busy, as in Redis, and nobody else.
+//! A walk locks only the part of a slot that it reads, and lets a thread that needs the keyspace at rest go
+//! first. So a walk over ten million keys keeps its own worker busy, as in Redis, and no other.
 
 use evenkeel_resp::reply::Encoder;
 use evenkeel_store::{Cursor, View};
@@ -20,7 +20,7 @@ pub(crate) const COMMANDS: &[Command] = &[
 
 /// KEYS pattern
 ///
-/// Keys that have expired are left for others to remove, as in Redis.
+/// Expired keys are left to be removed by other commands, as in Redis.
 fn keys(call: &mut Call<'_, '_>) -> Done {
     let (db, pattern) = (call.session.db as usize, call.args.at(1));
     let (mut found, mut count) = (Encoder::default(), 0);
@@ -38,7 +38,7 @@ fn keys(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Most keys that SCAN looks at under one lock: at about 100 ns each, a slot is locked for 0.1 ms.
+/// Most keys that SCAN visits under a single lock: at about 100 ns each, a slot is locked for 0.1 ms.
 const SCAN_STEP: usize = 1000;
 
 /// SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]
@@ -69,7 +69,7 @@ fn scan(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Reads a cursor as `strtoul` does, after which Redis' leniency goes: a sign is taken, nothing is zero, and a zero byte
+/// Parses a cursor like `strtoul`, as Redis does: a sign is accepted, an empty text is zero, and a zero byte
 /// ends the text.
 pub(super) fn cursor_of(text: &[u8]) -> Option<Cursor> {
     let text = text.split(|byte| *byte == 0).next().unwrap_or(text);
@@ -86,7 +86,7 @@ pub(super) fn cursor_of(text: &[u8]) -> Option<Cursor> {
     Some(Cursor(if negative { number.wrapping_neg() } else { number }))
 }
 
-/// What is walked over.
+/// The kind of names that a walk visits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Of {
     Keys,
@@ -99,7 +99,7 @@ pub(super) enum Of {
 }
 
 impl Of {
-    /// The option that leaves out what goes with each name.
+    /// The option that leaves out values or scores.
     fn names_only(self) -> Option<&'static [u8]> {
         match self {
             Of::Keys | Of::Members => None,
@@ -109,16 +109,16 @@ impl Of {
     }
 }
 
-/// Which of the names that a walk comes by it returns, and how many it looks at.
+/// Which of the visited names a walk returns, and how many it visits.
 pub(super) struct Filter<'a> {
     pattern: Option<&'a [u8]>,
     kind: Option<&'a [u8]>,
     pub(super) count: usize,
-    /// Without what goes with each name.
+    /// Leaves out values or scores.
     pub(super) names_only: bool,
 }
 
-/// What a page of a collection has found.
+/// The names found by a page of a collection.
 #[derive(Default)]
 pub(super) struct PageFound {
     pub(super) found: Encoder,
@@ -126,7 +126,7 @@ pub(super) struct PageFound {
 }
 
 impl PageFound {
-    /// The reply of a page behind which the walk goes on at `next`.
+    /// Writes the reply of a page; the walk goes on at `next`.
     pub(super) fn reply(self, reply: &mut Reply, next: u64) {
         reply.array(2);
         reply.bulk(next.to_string().as_bytes());
@@ -136,7 +136,7 @@ impl PageFound {
 }
 
 impl<'a> Filter<'a> {
-    /// Reads the options from argument `first` on.
+    /// Parses the options from argument `first` on.
     pub(super) fn parse(args: &Args<'a>, first: usize, of: Of) -> Result<Filter<'a>, Error> {
         let mut filter = Filter { pattern: None, kind: None, count: 10, names_only: false };
         let mut at = first;
@@ -162,7 +162,7 @@ impl<'a> Filter<'a> {
         Ok(filter)
     }
 
-    /// Whether a name fits the pattern.
+    /// Whether a name matches the pattern.
     pub(super) fn admits(&self, name: &[u8]) -> bool {
         self.pattern.is_none_or(|pattern| glob::matches(pattern, name, false))
     }
@@ -241,7 +241,7 @@ mod tests {
         }
     }
 
-    /// One call may go on for many steps, and gets no further than it was asked to.
+    /// A single call may go on for many steps, and stops at its count.
     #[test]
     fn a_large_count_is_kept_to() {
         let mut world = World::new();

@@ -1,6 +1,6 @@
-//! Scripts: EVAL and its like, SCRIPT.
+//! Scripts: EVAL and the like, SCRIPT.
 //!
-//! docs/scripting.md has which locks a script holds and how it is run; `scripting` does it.
+//! docs/scripting.md has the locks of a script and how it is run; `scripting` runs it.
 
 use super::{
     Args, Call, CallPredicate, Command, Flags, Group, Handler, Keys, LockScope, ScriptFlagsFn, at_least,
@@ -32,7 +32,7 @@ pub(super) const fn runs(
     }
 }
 
-/// The same for one that only reads.
+/// [`runs`] for a command that only reads.
 pub(super) const fn reads(
     name: &'static str,
     needs_all: CallPredicate,
@@ -78,7 +78,7 @@ fn name_says(args: &Args<'_>, server: &Server) -> Option<ScriptFlags> {
     server.scripts.find(&sha)?.flags
 }
 
-/// How many keys there are, for a call that names them; the error is the one for what is no number.
+/// Parses the number of keys; `no_number` is the error for an argument that is no number.
 pub(super) fn keys_count(args: &Args<'_>, no_number: Error) -> Result<usize, Error> {
     let count = args.int(2).map_err(|_| no_number)?;
     if count > args.len() as i64 - 3 {
@@ -87,7 +87,7 @@ pub(super) fn keys_count(args: &Args<'_>, no_number: Error) -> Result<usize, Err
     usize::try_from(count).map_err(|_| Error::text("ERR Number of keys can't be negative"))
 }
 
-/// Finds what is to be run, and runs it.
+/// Finds the script or function, and runs it.
 pub(super) fn run(
     call: &mut Call<'_, '_>,
     ro: bool,
@@ -176,7 +176,8 @@ fn show(call: &mut Call<'_, '_>) -> Done {
 
 /// SCRIPT FLUSH [ASYNC | SYNC]
 ///
-/// Nothing takes long here: the texts are few, and each thread forgets what it has compiled when it runs its next script.
+/// Nothing takes long here: the texts are few, and each thread drops its compiled scripts when it runs its
+/// next script.
 fn flush(call: &mut Call<'_, '_>) -> Done {
     flush_mode(&call.args).ok_or(Error::text("ERR SCRIPT FLUSH only support SYNC|ASYNC option"))?;
     call.server.scripts.flush();
@@ -184,7 +185,7 @@ fn flush(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Whether the arguments behind the subcommand are nothing, or one of the two modes.
+/// Checks that at most a mode follows the subcommand.
 pub(super) fn flush_mode(args: &Args<'_>) -> Option<()> {
     (args.len() == 2 || args.len() == 3 && (args.is(2, "SYNC") || args.is(2, "ASYNC"))).then_some(())
 }

@@ -1,4 +1,4 @@
-//! Commands about the server as a whole: what it is, what time it has, and its end.
+//! Commands about the whole server: INFO and TIME.
 
 use super::{Call, Command, Flags, Group, at_least, exactly, session};
 use crate::error::Done;
@@ -56,7 +56,7 @@ mod tests {
         );
     }
 
-    /// Each field stands once, and what peers print of things that this server has is there.
+    /// Each field occurs once, and every field of a reference server for an existing feature is present.
     #[test]
     fn everything_is_there_once() {
         let mut world = World::new();

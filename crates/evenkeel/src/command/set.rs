@@ -1,4 +1,5 @@
-//! Sets: single members, and all of them. What takes some at random is in `random`, sets with sets in `combine`.
+//! Sets: single members, and all of them. `random` has random members, `combine` has operations on several
+//! sets.
 
 mod combine;
 mod form;
@@ -48,7 +49,7 @@ fn hasher<'h>(call: &Call<'_, 'h>) -> &'h Hasher {
     &call.guard.keyspace().hasher
 }
 
-/// What so many nanoseconds of work are in elements, for who decides whether another thread does it.
+/// Converts nanoseconds of work to elements, the unit of the decision to offload.
 fn elements(ns: u64) -> usize {
     (ns / 50) as usize
 }
@@ -124,7 +125,7 @@ fn smembers(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// How members are replied with.
+/// The type of a reply with members.
 #[derive(Clone, Copy)]
 enum Open {
     Set,
@@ -151,7 +152,7 @@ fn smove(call: &mut Call<'_, '_>) -> Done {
     let (from, to) = (&call.keys[0], &call.keys[1]);
     let there = call.guard.peek_collection::<Set>(from)?.map(|set| set.contains(hasher, member));
     if there.is_some() {
-        // Where there is no source, it does not matter what the destination is.
+        // Without a source, the destination's type does not matter.
         call.guard.peek_collection::<Set>(to)?;
     }
     let moves = there == Some(true);

@@ -1,14 +1,14 @@
 //! The options that SET, GETEX, MSETEX, HGETEX and HSETEX share, in any order.
 //!
-//! Parsed as they stand first and made ready for use afterwards: a word that does not belong is reported before a bad
-//! time, whichever comes first, as Redis has it.
+//! They are parsed first and evaluated afterwards, as in Redis: a wrong word is reported before a bad time,
+//! whichever comes first.
 
 use evenkeel_store::{Expire, Millis};
 
 use super::Args;
 use crate::error::Error;
 
-/// Whose options are read.
+/// The command whose options are parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Of {
     Set,
@@ -18,7 +18,7 @@ pub(crate) enum Of {
     HSetEx,
 }
 
-/// Which keys are set, or fields.
+/// The condition for setting keys, or fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Condition<'a> {
     Always,
@@ -39,7 +39,7 @@ pub(crate) struct Time<'a> {
     pub(crate) relative: bool,
 }
 
-/// What becomes of the deadline.
+/// The change of the deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ttl<'a> {
     Unsaid,
@@ -60,18 +60,18 @@ pub(crate) struct Options<'a> {
     /// GET
     pub(crate) get: bool,
     ttl: Ttl<'a>,
-    /// From a primary, or a file. Valkey's HSETEX and MSETEX replace the last of several relative times by the moment that it
-    /// means and leave those before it, which no client may send together.
+    /// From a primary, or a file. Valkey's HSETEX and MSETEX replace the last of several relative times by
+    /// the absolute time and leave the relative times before it, a combination that no client may send.
     replays: bool,
 }
 
 impl<'a> Options<'a> {
-    /// Reads the arguments from `at` on.
+    /// Parses the arguments from `at` on.
     pub(crate) fn parse(args: &Args<'a>, at: usize, of: Of) -> Result<Options<'a>, Error> {
         Options::parse_sent(args, at, of, false)
     }
 
-    /// The same where they may come from a primary or a file, and then `replays`.
+    /// [`Options::parse`] for arguments that, if `replays`, come from a primary or a file.
     pub(crate) fn parse_sent(
         args: &Args<'a>,
         mut at: usize,
@@ -88,8 +88,8 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
-    /// Takes the option at `at`, and returns how many arguments it has used. `None` where it is none, or does not go
-    /// with an option before it.
+    /// Takes the option at `at`, and returns how many arguments it used. `None` if it is not an option, or
+    /// conflicts with an option before it.
     fn take(&mut self, args: &Args<'a>, at: usize, of: Of) -> Option<usize> {
         let sets = !matches!(of, Of::GetEx | Of::HGetEx);
         match args.word(at).as_bytes() {
@@ -119,7 +119,7 @@ impl<'a> Options<'a> {
         Some(1)
     }
 
-    /// As in [`demand`]: of two times in the same unit the later one holds.
+    /// As in [`demand`]: of two times in the same unit the later holds.
     fn settle(&mut self, ttl: Ttl<'a>) -> Option<()> {
         let fits = match (self.ttl, ttl) {
             (Ttl::Unsaid, _) | (Ttl::Keep, Ttl::Keep) | (Ttl::Persist, Ttl::Persist) => true,
@@ -131,7 +131,7 @@ impl<'a> Options<'a> {
         fits.then_some(())
     }
 
-    /// What a key's deadline becomes when the key is set by the command of this name.
+    /// Returns the new deadline of a key that this command sets.
     pub(crate) fn expire(&self, now_ms: Millis, command: &'static str) -> Result<Expire, Error> {
         Ok(match self.ttl {
             Ttl::Unsaid | Ttl::Persist => Expire::Clear,
@@ -140,7 +140,7 @@ impl<'a> Options<'a> {
         })
     }
 
-    /// What a field's deadline becomes when the command of this name sets it. Zero is a time, which has passed.
+    /// Returns the new deadline of a field that this command sets. Zero is a valid time, in the past.
     pub(crate) fn field_expire(&self, now_ms: Millis, command: &'static str) -> Result<Expire, Error> {
         Ok(match self.ttl {
             Ttl::Unsaid | Ttl::Persist => Expire::Clear,
@@ -149,12 +149,12 @@ impl<'a> Options<'a> {
         })
     }
 
-    /// Whether a time is given, with which what is set expires.
+    /// Whether a time is given, at which the key or field expires.
     pub(crate) fn has_deadline(&self) -> bool {
         matches!(self.ttl, Ttl::At(_))
     }
 
-    /// Whether nothing was said about the deadline.
+    /// Whether no option concerns the deadline.
     pub(crate) fn leaves_deadline(&self) -> bool {
         self.ttl == Ttl::Unsaid
     }
@@ -173,7 +173,7 @@ impl Time<'_> {
         self.deadline_from(1, now_ms, command)
     }
 
-    /// The same, where the number given is at least `least`.
+    /// [`Time::deadline`] with `least` as the smallest valid number.
     fn deadline_from(&self, least: i64, now_ms: Millis, command: &'static str) -> Result<Millis, Error> {
         let given = evenkeel_resp::number::parse_i64(self.text).ok_or(Error::NotInteger)?;
         let invalid = Error::InvalidExpire(command);

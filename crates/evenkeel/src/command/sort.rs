@@ -1,17 +1,17 @@
 //! SORT and SORT_RO.
 //!
-//! The collection to be sorted is shared in constant time, and everything else is done with what was shared. Without
-//! patterns, the keys of the call are all that is touched. With `BY w_*` or `GET o_*`, every element names a key of its
-//! own, in any slot, and none of them is known before the collection has been seen. So such a call holds nothing at first
-//! (see [`LockScope::KeysUnless`]), and then goes one of these ways:
+//! The collection is shared in constant time, and everything else works on the share. Without patterns, the
+//! call touches only its own keys. With `BY w_*` or `GET o_*`, every element names a key, in any slot, and
+//! these keys are unknown before the collection has been read. So such a call locks nothing at first (see
+//! [`LockScope::KeysUnless`]), and then proceeds in one of these ways:
 //!
-//! - Few keys: their slots and those of the call are locked together, in ascending order. If the collection is still the
-//!   one that was seen, no key can be missing, and the call is one step to everyone, as it is in Redis. Otherwise it is
-//!   tried again, at last with everything held.
-//! - More of them: it is a long command ([`crate::offload`]). Its thread visits the slots one after the other, each for a
-//!   few keys at a time. What is sorted is the collection as it was at one moment; what the patterns find is each key as
-//!   it was at some moment between the call and its reply; and STORE happens only if the collection has not changed.
-//! - Inside MULTI everything is held, so that it is one step again.
+//! - Few keys: their slots and the call's slots are locked together, in ascending order. If the collection is
+//!   still the same, no key can be missing, and the call is atomic, as in Redis. Otherwise it is tried again,
+//!   the last time with all slots locked.
+//! - Many keys: it is a long command ([`crate::offload`]). Its thread visits the slots in turn, each for a
+//!   few keys at a time. The collection is sorted as it was at a single moment. Each key of a pattern is read
+//!   at some moment between the call and its reply. STORE happens only if the collection has not changed.
+//! - Inside MULTI all slots are locked, so the call is atomic again.
 
 mod column;
 mod order;
@@ -48,13 +48,14 @@ pub(crate) const COMMANDS: &[Command] = &[
 
 const REACH: LockScope = LockScope::KeysUnless(plan::has_patterns);
 
-/// Slots that are locked together at most: a thousand locks that nobody holds take 20 us.
+/// Slots that are locked together at most: a thousand uncontended locks take 20 us.
 const LOCKS_MAX: usize = 1_000;
 
-/// How often a collection may change under who is about to lock what it names.
+/// How often a collection may change before its keys are locked.
 const ATTEMPTS: usize = 3;
 
-/// SORT key [BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA] [STORE destination]
+/// SORT key [BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA] [STORE
+/// destination]
 fn sort(call: &mut Call<'_, '_>) -> Done {
     let plan = Plan::parse(&call.args, true, acl::reads_all_keys(call))?;
     run(call, plan)
@@ -73,7 +74,8 @@ fn run(call: &mut Call<'_, '_>, mut plan: Plan) -> Done {
     plan.reply_len_max = call.reply_len_max();
     let holds_keys = call.guard.holds(key.place);
     let holds_enough = call.guard.holds_all() || holds_keys && !plan.looks_up();
-    // A long command that finds another collection in the end holds its keys already, and no more can be locked.
+    // A long command that finds another collection in the end holds its keys already, and no more can be
+    // locked.
     let cannot_lock = holds_keys && !holds_enough;
     if cannot_lock || call.is_worth_offloading(plan.units(&source)) {
         return call.offload(work(plan, source, call.session.db));
@@ -84,7 +86,7 @@ fn run(call: &mut Call<'_, '_>, mut plan: Plan) -> Done {
     lock_and_finish(call, &plan, source)
 }
 
-/// Does what there is to do, all that it touches being held.
+/// Does the work, with all keys that it touches locked.
 fn finish(
     plan: &Plan,
     source: &Source,
@@ -102,8 +104,8 @@ fn finish(
     Ok(())
 }
 
-/// Stores the result, and logs it as such: what the patterns have found need not be found again, and what is held when this
-/// is done may not be what the call holds.
+/// Stores the result, and logs it as a list: a replay need not look up the patterns again, and the locks held
+/// here may differ from the call's locks.
 fn store(guard: &mut SlotGuard<'_>, key: &Key<'_>, db: u32, list: List, reply: &mut Reply) {
     let (len, sorted, before) = (list.len(), list.clone(), guard.changes());
     guard.set_collection(key, list, 0, None);
@@ -121,7 +123,7 @@ fn store(guard: &mut SlotGuard<'_>, key: &Key<'_>, db: u32, list: List, reply: &
     reply.int(len as i64);
 }
 
-/// What another thread is to do.
+/// Returns the work for another thread.
 fn work(plan: Plan, source: Source, db: u32) -> Work {
     if !plan.stores {
         return Work::visits(move |guard, reply| {
@@ -152,7 +154,7 @@ fn work(plan: Plan, source: Source, db: u32) -> Work {
     Work::visits_and_writes(compute, is_current, store)
 }
 
-/// Locks all keys that the call names and those that the elements name, and finishes.
+/// Locks all keys that the call and the elements name, and finishes.
 fn lock_and_finish(call: &mut Call<'_, '_>, plan: &Plan, mut source: Source) -> Done {
     let (keyspace, keys, db) = (call.guard.keyspace(), call.keys, call.session.db);
     let mut places = Vec::new();
@@ -180,7 +182,7 @@ fn lock_and_finish(call: &mut Call<'_, '_>, plan: &Plan, mut source: Source) -> 
     unreachable!("the last attempt has held everything")
 }
 
-/// Serves those who wait for what was stored, before others may touch it.
+/// Serves the clients that wait for the stored list, before it is unlocked.
 fn serve(server: &Arc<Server>, settings: &Arc<Settings>, worker: usize, mut guard: SlotGuard<'_>) {
     let mut resumed = Vec::new();
     if guard.ctx.has_woken() {

@@ -1,27 +1,28 @@
-//! What COMMAND tells clients beyond a row's own properties: what is done with each key, hints for proxies and cluster
-//! clients, further ACL categories.
+//! The part of COMMAND that a row's own properties do not give: the use of each key, hints for proxies and
+//! cluster clients, further ACL categories.
 //!
-//! Access control goes by it, and nothing else in the server. Where a row is not listed, what is said follows from its keys: a reading command
-//! reads and accesses them, a writing one reads, accesses and updates them.
+//! Access control goes by it, and nothing else in the server. For a row that is not listed, the use follows
+//! from its keys: a reading command reads and accesses them, a writing command reads, accesses and updates
+//! them.
 
 use super::keys::Marks;
 use super::{Args, Command, Flags, Keys};
 use crate::config;
 
-/// Where keys stand, and what is done with them.
+/// The place of keys, and their use.
 #[derive(Clone, Copy)]
 pub(crate) struct KeySpec {
     /// In the words of COMMAND: `RW access update`.
     pub(crate) flags: &'static str,
     pub(crate) notes: &'static str,
-    /// The index of the first key, of its count, or of where to begin to look for the `keyword`:
-    /// onwards, or backwards when it is counted from the end.
+    /// The index of the first key, of its count, or of the argument at which the search for `keyword` begins:
+    /// forwards, or backwards when it is counted from the end.
     pub(crate) first: i16,
-    /// The word that the keys follow; empty: their place is fixed. Which one it is if there are several is not told:
-    /// the row's own rule decides.
+    /// The word that the keys follow; empty if their place is fixed. If the word stands several times, the
+    /// row's own rule decides which counts.
     pub(crate) keyword: &'static str,
     pub(crate) find: Find,
-    /// What is done in a certain call, where that depends on its arguments.
+    /// The use in a certain call, where it depends on the arguments.
     pub(crate) in_call: Option<fn(&Args<'_>) -> &'static str>,
 }
 
@@ -29,13 +30,13 @@ pub(crate) struct KeySpec {
 pub(crate) enum Find {
     /// `last` counts from `first`, or below zero from the end.
     Range { last: i16, step: i16 },
-    /// At `first` is a count of keys, which stand behind it, each with `step - 1` other arguments.
+    /// A count of keys at `first`, and behind it the keys, each with `step - 1` other arguments.
     Counted { step: i16 },
-    /// They are the first half of what stands behind a word, which is at `first` or later.
+    /// The keys are the first half of the arguments behind a word, which is at `first` or later.
     HalfAfter(&'static str),
     /// Not among the arguments: the data decides (BY and GET of SORT).
     Beyond,
-    /// Where the row's own rule finds keys that no other specification tells of (STORE of SORT).
+    /// Where the row's own rule finds keys that no other specification has (STORE of SORT).
     Anywhere,
 }
 
@@ -50,13 +51,13 @@ struct Extra {
     secret: fn(&Args<'_>, usize) -> bool,
 }
 
-/// Which arguments are channels that a user has to have permission for.
+/// Which arguments are channels that need a permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChannelArgs {
     None,
     First,
     All,
-    /// All of them are patterns.
+    /// All arguments, as patterns.
     Patterns,
 }
 
@@ -87,7 +88,7 @@ impl Extra {
 }
 
 impl KeySpec {
-    /// Whether it tells of keys, and not of words that merely have a slot.
+    /// Whether it describes keys, and not words that merely have a slot.
     pub(crate) fn is_of_keys(&self) -> bool {
         self.flags != NOT_A_KEY
     }
@@ -117,12 +118,12 @@ const fn streams(first: i16) -> KeySpec {
     KeySpec { find: Find::HalfAfter("STREAMS"), ..key(first, "RO access") }
 }
 
-/// As many keys as the argument at `at` says, behind that.
+/// A count at `at`, and as many keys behind it.
 const fn counted(at: i16, flags: &'static str) -> KeySpec {
     KeySpec { find: Find::Counted { step: 1 }, ..key(at, flags) }
 }
 
-/// What a script declares; it may do anything with it.
+/// The keys that a script declares; it may use them in any way.
 const SCRIPT_KEYS: &[KeySpec] = &[KeySpec {
     notes: "We cannot tell how the keys will be used so we assume the worst, RW and UPDATE",
     ..counted(2, "RW access update")
@@ -135,10 +136,10 @@ const ONE_OK: &[&str] = &["request_policy:all_shards", "response_policy:one_succ
 const ALL_SHARDS_SPECIAL_ANY: &[&str] =
     &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"];
 
-/// A destination, and sources that are counted.
+/// A destination, and counted sources.
 const STORED: &[KeySpec] = &[key(1, "OW update"), counted(2, "RO access")];
 
-/// A key, or all that stand behind KEYS.
+/// A key, or all keys behind KEYS.
 const MIGRATED: &[KeySpec] = &[
     key(3, "RW access delete"),
     KeySpec { keyword: "KEYS", ..range(-2, -1, 1, "RW access delete incomplete") },
@@ -184,7 +185,7 @@ const BITFIELD_KEY: KeySpec = KeySpec {
     ..key(1, "RW access update variable_flags")
 };
 
-/// A set made of others.
+/// A set made of other sets.
 const STORED_SET: &[KeySpec] = &[key(1, "OW update"), rest(2, "RO access")];
 
 const GETEX_KEY: KeySpec =
@@ -425,22 +426,22 @@ fn find(name: &str) -> Option<&'static Extra> {
     EXTRAS.binary_search_by(|extra| extra.name.cmp(name)).ok().map(|at| &EXTRAS[at])
 }
 
-/// Whether the row only holds subcommands. COMMAND says next to nothing about such.
+/// Whether the row only holds subcommands. COMMAND gives hardly anything for such rows.
 pub(crate) fn is_container(row: &Command) -> bool {
     !row.subcommands.is_empty() && row.arity.as_i32() == -2
 }
 
-/// Hints in the words of COMMAND.
+/// Returns hints in the words of COMMAND.
 pub(crate) fn tips(row: &Command) -> &'static [&'static str] {
     find(row.name).map_or(&[], |extra| extra.tips)
 }
 
-/// Which of a call's arguments are channels.
+/// Returns which of a call's arguments are channels.
 pub(crate) fn channels(row: &Command) -> ChannelArgs {
     find(row.name).map_or(ChannelArgs::None, |extra| extra.channels)
 }
 
-/// Where the row's keys stand.
+/// Returns the places of the row's keys.
 pub(crate) fn key_specs(row: &Command) -> Vec<KeySpec> {
     match find(row.name) {
         Some(extra) if !extra.keys.is_empty() => extra.keys.to_vec(),
@@ -462,7 +463,7 @@ fn usual_key_spec(row: &Command) -> Option<KeySpec> {
     }
 }
 
-/// The older way to say it: first key, last key, step; zeros when that cannot be told without the arguments.
+/// The older form: first key, last key, step; zeros when these depend on the arguments.
 pub(crate) fn key_range(specs: &[KeySpec]) -> (i16, i16, i16) {
     let mut all: Option<(i16, i16, i16)> = None;
     for spec in specs.iter().filter(|spec| spec.keyword.is_empty()) {
@@ -477,7 +478,7 @@ pub(crate) fn key_range(specs: &[KeySpec]) -> (i16, i16, i16) {
     all.unwrap_or_default()
 }
 
-/// The row's properties in the words of COMMAND, in its order.
+/// Returns the row's properties in the words of COMMAND, in its order.
 pub(crate) fn flags(row: &Command, specs: &[KeySpec]) -> Vec<&'static str> {
     #[rustfmt::skip]
     const NAMES: &[(Flags, &str)] = &[
@@ -511,7 +512,7 @@ pub(crate) fn flags(row: &Command, specs: &[KeySpec]) -> Vec<&'static str> {
     flags
 }
 
-/// All ACL categories, in the order in which ACL CAT and COMMAND have them.
+/// All ACL categories, in the order of ACL CAT and COMMAND.
 pub(crate) const CATEGORIES: &[&str] = &[
     "@keyspace",
     "@read",
@@ -536,7 +537,7 @@ pub(crate) const CATEGORIES: &[&str] = &[
     "@scripting",
 ];
 
-/// The row's ACL categories, in the order that COMMAND has them.
+/// Returns the row's ACL categories, in the order of COMMAND.
 pub(crate) fn categories(row: &Command) -> Vec<&'static str> {
     if is_container(row) {
         return vec!["@slow"];
@@ -554,8 +555,8 @@ pub(crate) fn categories(row: &Command) -> Vec<&'static str> {
     CATEGORIES.iter().copied().filter(|category| found.contains(category)).collect()
 }
 
-/// Calls back with the index of each key of a call and what is done with it; `false`: the call has a count that is no
-/// number, too large, or none where only scripts may have none, or contradicts itself.
+/// Calls `key` with the index and the use of each key of a call. Returns false if the call's count is not a
+/// number, is too large, contradicts the arguments, or is zero where only scripts may have zero.
 pub(crate) fn for_each_key(row: &Command, args: &Args<'_>, mut key: impl FnMut(usize, &'static str)) -> bool {
     let (specs, mut said) = (key_specs(row), Marks::of(args));
     if specs.iter().any(|spec| misleads(spec, args)) {
@@ -569,7 +570,7 @@ pub(crate) fn for_each_key(row: &Command, args: &Args<'_>, mut key: impl FnMut(u
     for spec in specs.into_iter().filter(KeySpec::is_of_keys) {
         let flags = spec.in_call.map_or(spec.flags, |in_call| in_call(args));
         let rule = match spec.find {
-            // The word may be there twice, or be something else: the row's own rule knows.
+            // The word may stand twice, or be another argument: the row's own rule decides.
             _ if !spec.keyword.is_empty() => row.keys,
             Find::Range { last, step } if last < 0 => Keys::Range { first: spec.first, last, step },
             Find::Range { last, step } => Keys::Range { first: spec.first, last: spec.first + last, step },
@@ -593,8 +594,8 @@ pub(crate) fn for_each_key(row: &Command, args: &Args<'_>, mut key: impl FnMut(u
     true
 }
 
-/// Whether the word that keys follow is there, but not sure to mean that (it may be a password of MIGRATE), and other
-/// keys if it does. Then only the row's own rule tells.
+/// Whether the keyword is among the arguments without being sure to be a keyword (it may be MIGRATE's
+/// password), where it would stand for other keys. Then only the row's own rule is right.
 fn misleads(spec: &KeySpec, args: &Args<'_>) -> bool {
     spec.first < 0 && (1..args.len().saturating_sub(1)).any(|at| args.is(at, spec.keyword))
 }
@@ -625,7 +626,7 @@ mod tests {
         }
     }
 
-    /// Where the words of a line are.
+    /// Returns the places of a line's words.
     fn spans(line: &str) -> Vec<Span> {
         let mut at = 0;
         let span = |word: &str| {
@@ -654,7 +655,7 @@ mod tests {
         }
     }
 
-    /// What COMMAND says of keys and what is locked must be the same keys.
+    /// COMMAND's keys must be the keys that are locked.
     #[test]
     fn specs_find_the_keys_that_are_locked() {
         for line in [
@@ -715,7 +716,8 @@ mod tests {
         }
     }
 
-    /// No order of words makes a command lock a key that is not said: access control would not see it.
+    /// No order of words makes a command lock a key that its specification lacks: access control would miss
+    /// that key.
     #[test]
     fn no_key_is_locked_that_is_not_said() {
         const WORDS: &[&str] = &[
@@ -768,7 +770,7 @@ mod tests {
         assert!(checked > 10_000, "{checked} calls");
     }
 
-    /// A look for each key at all keys before it would be the square of their number.
+    /// Comparing each key with all keys before it would take the square of their number.
     #[test]
     fn the_keys_of_a_long_call_are_said_in_one_pass() {
         let line = format!("SUNIONSTORE d{}", " k".repeat(200_000));

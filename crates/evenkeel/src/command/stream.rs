@@ -1,7 +1,8 @@
-//! Streams: entries that are appended under rising ids, read from an id on, and dealt out to groups of consumers.
+//! Streams: entries that are appended under rising IDs, read from an ID on, and distributed to groups of
+//! consumers.
 //!
-//! What groups remember of their readers is no change of the key: it is counted among the writes, but WATCH does not see
-//! it and those who wait for entries are not woken by it, as in Redis.
+//! A group's record of its readers is no change of the key: it counts as a write, but WATCH does not see it
+//! and clients that wait for entries are not woken by it, as in Redis.
 
 mod add;
 mod claim;
@@ -56,23 +57,23 @@ pub(crate) const COMMANDS: &[Command] = &[
     write("XTRIM",      at_least(4), Keys::FIRST, GROUP, add::xtrim       ),
 ];
 
-/// A name as Redis prints it in errors: up to the first zero byte.
+/// Returns a name as Redis prints it in errors: up to the first zero byte.
 fn shown(name: &[u8]) -> &[u8] {
     &name[..name.iter().position(|byte| *byte == 0).unwrap_or(name.len())]
 }
 
-/// The beginning of an error.
+/// Returns the beginning of an error.
 fn no_such_group(key: &[u8], group: &[u8]) -> Vec<u8> {
     [b"NOGROUP No such key '", shown(key), b"' or consumer group '", shown(group), b"'"].concat()
 }
 
-/// The stream at the second argument is there, and has no group of this name.
+/// The error for a stream at argument 2 that has no group of this name.
 fn no_group(args: &Args<'_>, group: usize) -> Error {
     let (group, key) = (shown(args.at(group)), shown(args.at(2)));
     Error::Bytes([b"NOGROUP No such consumer group '", group, b"' for key name '", key, b"'"].concat())
 }
 
-/// What the container's subcommand is not called like.
+/// The error for an unknown subcommand of the container.
 fn bad_subcommand(args: &Args<'_>, container: &str) -> Error {
     let parts: [&[u8]; 5] = [
         b"ERR unknown subcommand or wrong number of arguments for '",

@@ -1,7 +1,7 @@
 //! Strings.
 //!
-//! A value may be a rope of half a gigabyte: it is replied from where it lies, and written to where it changes; nothing
-//! here makes a flat copy of one.
+//! A value may be a rope of half a gigabyte. It is sent from where it lies and written only where it changes;
+//! nothing here makes a flat copy of a rope.
 
 use evenkeel_resp::number::parse_i64;
 use evenkeel_resp::reply::itoa;
@@ -53,7 +53,8 @@ fn get(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// SET key value [NX | XX | IFEQ comparison] [GET] [EX seconds | PX ms | EXAT unix-seconds | PXAT unix-ms | KEEPTTL]
+/// SET key value [NX | XX | IFEQ comparison] [GET] [EX seconds | PX ms | EXAT unix-seconds | PXAT unix-ms |
+/// KEEPTTL]
 fn set(call: &mut Call<'_, '_>) -> Done {
     if call.args.len() == 3 {
         call.guard.set_string(&call.keys[0], call.args.at(2), Expire::Clear);
@@ -88,7 +89,7 @@ fn set_with_options(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Logs that a key has been set, whatever the conditions were, until a time that does not depend on the present.
+/// Logs that a key was set unconditionally, with a deadline that does not depend on the present.
 fn log_set(call: &mut Call<'_, '_>, key: &[u8], value: &[u8], expire: Expire) {
     if !call.is_logged() {
         return;
@@ -100,7 +101,7 @@ fn log_set(call: &mut Call<'_, '_>, key: &[u8], value: &[u8], expire: Expire) {
     }
 }
 
-/// Whether the command's key is there and holds just these bytes.
+/// Whether the command's key exists and holds exactly these bytes.
 fn holds(call: &mut Call<'_, '_>, bytes: &[u8]) -> Result<bool, Error> {
     let Some(value) = string_to_change(call, 0)? else { return Ok(false) };
     let (mut rest, mut same) = (bytes, value.len() == bytes.len());
@@ -114,7 +115,8 @@ fn holds(call: &mut Call<'_, '_>, bytes: &[u8]) -> Result<bool, Error> {
     Ok(same)
 }
 
-/// The string at the command's key of this number, for who may write it: neither a hit nor a miss.
+/// Returns the string at the command's key of this index for a command that may write it: neither a hit nor a
+/// miss.
 pub(crate) fn string_to_change<'c>(call: &'c mut Call<'_, '_>, key: usize) -> Result<Option<Str<'c>>, Error> {
     match call.guard.peek(&call.keys[key]) {
         None => Ok(None),
@@ -163,7 +165,7 @@ fn getset(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Removes the command's key, and logs that; `false` when it was not there.
+/// Removes the command's key, and logs that; false if the key was missing.
 fn remove(call: &mut Call<'_, '_>) -> bool {
     let key = &call.keys[0];
     let removed = call.guard.remove(key);
@@ -184,7 +186,7 @@ fn getdel(call: &mut Call<'_, '_>) -> Done {
 fn getex(call: &mut Call<'_, '_>) -> Done {
     let options = Options::parse(&call.args, 2, Of::GetEx)?;
     let (key, from) = (&call.keys[0], call.counts_from_ms());
-    // A time that is none is only looked at where there is a key.
+    // An invalid time is an error only where the key exists.
     let (had_deadline, expire) = match call.guard.read(key) {
         None => {
             call.reply.null();
@@ -223,7 +225,7 @@ fn mget(call: &mut Call<'_, '_>) -> Done {
     for key in call.keys {
         match call.guard.string(key) {
             Ok(Some(value)) => call.reply.string(value),
-            // A key of another type is none, too.
+            // A key of another type counts as missing, too.
             Ok(None) | Err(_) => call.reply.null(),
         }
         if call.reply.cut_beyond(len_max) {
@@ -260,14 +262,15 @@ fn any_key(call: &mut Call<'_, '_>) -> bool {
     call.keys.iter().any(|key| call.guard.peek(key).is_some())
 }
 
-/// Sets all keys to the arguments that follow them, the first of which stands at `first_value`.
+/// Sets each key to its argument; the first value is argument `first_value`.
 fn set_pairs(call: &mut Call<'_, '_>, first_value: usize, expire: Expire) {
     for (index, key) in call.keys.iter().enumerate() {
         call.guard.set_string(key, call.args.at(first_value + 2 * index), expire);
     }
 }
 
-/// MSETEX numkeys key value [key value ...] [NX | XX] [EX seconds | PX ms | EXAT unix-seconds | PXAT unix-ms | KEEPTTL]
+/// MSETEX numkeys key value [key value ...] [NX | XX] [EX seconds | PX ms | EXAT unix-seconds | PXAT unix-ms
+/// | KEEPTTL]
 fn msetex(call: &mut Call<'_, '_>) -> Done {
     let count = parse_i64(call.args.at(1)).filter(|count| (1..=i64::from(i32::MAX)).contains(count));
     let count = count.ok_or(Error::text("ERR invalid numkeys value or out of range"))? as usize;
@@ -289,7 +292,7 @@ fn msetex(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Logs that the command's keys have been set: as older servers know it, too.
+/// Logs that the command's keys were set, in commands that older servers know, too.
 fn log_pairs(call: &mut Call<'_, '_>, expire: Expire) {
     let (keys, args) = (call.keys, call.args);
     if expire == Expire::Clear {
@@ -405,8 +408,8 @@ fn getrange(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// The first and last of `len` places from `start` to `end`, which count from the end where they are negative. `None`
-/// when there are none.
+/// Returns the first and last place, out of `len`, from `start` to `end`, which count from the end if
+/// negative. `None` when there are none.
 pub(crate) fn clamp(start: i64, end: i64, len: usize) -> Option<(usize, usize)> {
     if is_backward(start, end) { None } else { clamp_each(start, end, len) }
 }
@@ -416,7 +419,7 @@ pub(crate) fn is_backward(start: i64, end: i64) -> bool {
     start < 0 && end < 0 && start > end
 }
 
-/// The same for BITPOS, where a place before the first one is the first one whatever the other is.
+/// [`clamp`] for BITPOS, where a place before the first means the first, whatever the other place is.
 pub(crate) fn clamp_each(start: i64, end: i64, len: usize) -> Option<(usize, usize)> {
     let len = i64::try_from(len).expect("memory is smaller than that");
     let from_end = |at: i64| if at < 0 { (at + len).max(0) } else { at };

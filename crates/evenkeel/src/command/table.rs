@@ -16,7 +16,7 @@ impl Id {
     }
 }
 
-/// Names of up to this many bytes are found by one comparison.
+/// Names of up to this many bytes are found by a single comparison.
 const SHORT: usize = 15;
 const BUCKETS: usize = 2048;
 const _: () = assert!(BUCKETS.is_power_of_two());
@@ -30,14 +30,14 @@ pub(crate) struct Table {
     long: HashMap<Vec<u8>, u16>,
 }
 
-/// The one table of the program.
+/// Returns the table of the program.
 pub(crate) fn table() -> &'static Table {
     static TABLE: OnceLock<Table> = OnceLock::new();
     TABLE.get_or_init(|| Table::new(super::FAMILIES, &[]))
 }
 
-/// The same rows under the names that `rename-command` gives them: pairs of a name and the one in its place, which may
-/// be empty. To be called once per process: it lives as long as that.
+/// Returns the same rows under the names that `rename-command` gives them: pairs of the old and the new name,
+/// which may be empty. To be called once per process: the table is never freed.
 pub(crate) fn renamed(renames: &[(Vec<u8>, Vec<u8>)]) -> &'static Table {
     if renames.is_empty() { table() } else { Box::leak(Box::new(Table::new(super::FAMILIES, renames))) }
 }
@@ -61,7 +61,7 @@ impl Table {
             }
         }
         for (old, new) in renames {
-            // In the order of the file: a later line may rename what an earlier one has renamed.
+            // In the order of the file: a later line may rename the result of an earlier line.
             if let Some(id) = names.remove(&old.to_ascii_uppercase())
                 && !new.is_empty()
             {
@@ -102,14 +102,14 @@ impl Table {
         self.rows[id.index()]
     }
 
-    /// The command of this name, in any case.
+    /// Returns the command of this name, in any case.
     #[inline]
     pub(crate) fn find(&self, name: &[u8]) -> Option<Id> {
         let Some(packed) = pack(name) else { return self.find_long(name) };
         let mut bucket = bucket_of(packed);
         loop {
             let (found, id) = self.short[bucket];
-            // Asked first: the empty name looks like an empty bucket.
+            // Checked first: the empty name looks like an empty bucket.
             if found == 0 {
                 return None;
             }
@@ -128,13 +128,13 @@ impl Table {
         self.long.get(&name.to_ascii_uppercase()).map(|id| Id(*id))
     }
 
-    /// The subcommand of a container, in any case.
+    /// Returns the subcommand of a container, in any case.
     pub(crate) fn find_sub(&self, container: &Command, name: &[u8]) -> Option<Id> {
         let name = [container.name.as_bytes(), b"|", name].concat().to_ascii_uppercase();
         self.long.get(&name).map(|id| Id(*id))
     }
 
-    /// The command of a call: of a container, its subcommand.
+    /// Returns the command of a call, or its subcommand if the command is a container.
     pub(crate) fn find_call(&self, args: &Args<'_>) -> Option<Id> {
         let id = self.find(args.at(0))?;
         match args.get(1) {
@@ -143,7 +143,7 @@ impl Table {
         }
     }
 
-    /// A command or, as `container|sub`, a subcommand.
+    /// Returns a command or, for `container|sub`, a subcommand.
     pub(crate) fn find_full(&self, name: &[u8]) -> Option<Id> {
         match name.iter().position(|byte| *byte == b'|') {
             None => self.find(name),
@@ -152,8 +152,8 @@ impl Table {
     }
 }
 
-/// A short name in upper case and its length as a number; zero is the empty name. Without the length, a name with zero
-/// bytes at its end would be the same.
+/// A short name in upper case and its length, as a number; zero is the empty name. Without the length, a name
+/// that ends in zero bytes would be the same number.
 #[inline]
 fn pack(name: &[u8]) -> Option<u128> {
     if name.len() > SHORT {

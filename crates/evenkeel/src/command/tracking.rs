@@ -1,4 +1,4 @@
-//! CLIENT TRACKING and what belongs to it: see [`crate::tracking`].
+//! CLIENT TRACKING and related commands: see [`crate::tracking`].
 
 use super::client::{on_or_off, redirection};
 use super::{Call, Command, Flags, LockScope};
@@ -7,7 +7,7 @@ use crate::session::Caching;
 use crate::tracking::mode;
 use crate::tracking::prefixes::{first_overlap, overlapping};
 
-/// What CLIENT TRACKING was asked for.
+/// The options of CLIENT TRACKING.
 #[derive(Default)]
 struct Options<'a> {
     redirect: Option<i64>,
@@ -93,7 +93,7 @@ fn check_modes(call: &Call<'_, '_>, options: &Options<'_>) -> Done {
     Err(Error::text(text))
 }
 
-/// No prefix of a client may begin with another one: it would be told twice.
+/// No prefix of a client may begin with another: the client would be notified twice.
 fn check_prefixes(call: &Call<'_, '_>, prefixes: &[&[u8]]) -> Done {
     let error = |prefix: &[u8], which: &[u8], other: &[u8]| {
         let rest = b"'. Prefixes for a single client must not overlap.";
@@ -176,7 +176,7 @@ pub(super) fn tracking_info(call: &mut Call<'_, '_>) -> Done {
 }
 
 impl Call<'_, '_> {
-    /// Remembers which keys a client that tracks is about to read. What a script reads, the commands that it runs say.
+    /// Records the keys that a tracking client is about to read. For a script, its commands do so.
     #[cold]
     pub(super) fn remember_keys(&mut self, row: &Command) {
         let own = &self.session.client.tracked;

@@ -1,12 +1,12 @@
 //! Transactions.
 //!
-//! The dispatcher queues what a session sends between MULTI and EXEC. For EXEC it locks the slots of all keys of the
-//! queue and of all keys watched, in one ascending order, so transactions on different keys run at the same time on
-//! different workers. Where the keys cannot be told beforehand (SELECT changes what the names after it mean, SCAN and
-//! FLUSHALL concern all keys) it closes the gate, and everyone else waits.
+//! The dispatcher queues a session's commands between MULTI and EXEC. For EXEC it locks the slots of all
+//! queued and all watched keys in ascending order, so transactions on different keys run at the same time on
+//! different workers. Where the keys are unknown in advance (SELECT changes the meaning of the names after
+//! it, SCAN and FLUSHALL concern all keys) it closes the gate, and all other clients wait.
 //!
-//! A write to a watched key marks the watch under the key's slot lock, and EXEC reads the mark while it holds that
-//! lock, so between the look and the last command of the queue nothing can come.
+//! A write to a watched key marks the watch under the key's slot lock, and EXEC reads the mark while it holds
+//! that lock. So no write can come between the check and the last command of the queue.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -70,7 +70,7 @@ fn exec(call: &mut Call<'_, '_>) -> Done {
     let len_max = call.reply_len_max();
     call.reply.array(multi.queue.len());
     for queued in &multi.queue {
-        // What will not be sent need not be kept; all is run nevertheless.
+        // A reply that will not be sent need not be kept; all commands run nevertheless.
         let cut = call.reply.cut_beyond(len_max).then(|| call.reply.mark());
         run_nested(call, queued);
         if let Some(mark) = cut {
@@ -80,7 +80,7 @@ fn exec(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Whether a watched key was written to, or has expired without anybody having met it.
+/// Whether a watched key was written to, or has expired without having been accessed.
 fn watched_has_changed(call: &Call<'_, '_>) -> bool {
     let Some(Watching { watch, keys }) = &call.session.watching else { return false };
     let lapsed = |(db, key): &(u32, Box<[u8]>)| call.guard.lapsed(&call.server.keyspace.key(*db, key), watch);

@@ -1,12 +1,13 @@
-//! WAIT and WAITAOF: until what the client has written is safe.
+//! WAIT and WAITAOF: wait until the client's writes are safe.
 //!
-//! A client knows the number of the last record of the log that it has made, and the append-only file the number of the
-//! last one that is on disk for good ([`crate::persist::aof::Aof::keeps`]). So to wait is to stand in the worker's list of
-//! those who wait for the log (`net/worker/durable.rs`), which is looked at whenever more has been synced. Otherwise such a
-//! wait is like BLPOP's on no key: it has a timeout, is counted, and CLIENT UNBLOCK ends it.
+//! A client knows the number of its last journal record, and the append-only file the number of the last
+//! record that is durable ([`crate::persist::aof::Aof::keeps`]). So a wait is an entry in the worker's list
+//! of waits for the journal (`net/worker/durable.rs`), which is checked whenever more was synced. Otherwise
+//! such a wait is like BLPOP's on no key: it has a timeout, is counted, and CLIENT UNBLOCK ends it.
 //!
-//! What replicas have is known to the thread that feeds them, by what they acknowledge ([`crate::replication::replicas`]). Whoever
-//! begins to wait has it ask them; whenever more is acknowledged, the workers that have somebody waiting look again.
+//! The thread that feeds replicas knows the records that they have from their acknowledgements
+//! ([`crate::replication::replicas`]). At the beginning of a wait, that thread asks the replicas. Whenever
+//! more is acknowledged, the workers with waiting clients check again.
 
 use std::sync::Arc;
 
@@ -22,16 +23,16 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command { flags: Flags::BLOCKING.with(Flags::NO_DATA), ..session("WAITAOF", exactly(4), Group::Connection, wait_aof) },
 ];
 
-/// What a client waits for that wants what it has written to be safe.
+/// The condition of a client that waits until its writes are safe.
 pub(crate) struct Safety {
     server: Arc<Server>,
-    /// The last record of the log that the client has made.
+    /// The client's last journal record.
     record: u64,
     /// WAITAOF, whose reply has two numbers.
     of_files: bool,
-    /// It is to be on this server's disk.
+    /// The record has to be on this server's disk.
     local: bool,
-    /// How many replicas are to have it.
+    /// How many replicas have to have the record.
     replicas: i64,
 }
 
@@ -42,7 +43,7 @@ impl Safety {
         self.is_in_vain() || is_kept && self.at_replicas() >= self.replicas
     }
 
-    /// How many replicas have it.
+    /// Returns how many replicas have the record.
     fn at_replicas(&self) -> i64 {
         let replicas = &self.server.replication.replicas;
         let count = if self.of_files {
@@ -53,12 +54,12 @@ impl Safety {
         count as i64
     }
 
-    /// It is to be on a disk that nothing is written to.
+    /// Whether the record has to be on a disk to which nothing is written.
     fn is_in_vain(&self) -> bool {
         self.local && !self.server.settings().appendonly
     }
 
-    /// How safe it is by now.
+    /// Replies with how safe the record is by now.
     pub(crate) fn reply(&self, reply: &mut Reply) -> Done {
         if self.is_in_vain() {
             return Err(Error::text(
@@ -106,7 +107,8 @@ fn wait_aof(call: &mut Call<'_, '_>) -> Done {
 }
 
 fn wait_for(call: &mut Call<'_, '_>, timeout: Timeout, of_files: bool, local: bool, replicas: i64) -> Done {
-    // As in Redis, all that has been written until now counts, by whomever: a pool may have written over another connection.
+    // As in Redis, all writes until now count, whichever client made them: a pool may have used another
+    // connection.
     let own = call.session.log.last(call.guard.ctx.buffer.last);
     let (server, record) = (call.server.clone(), own.max(call.server.keyspace.journal.last()));
     let safety = Safety { server, record, of_files, local, replicas };

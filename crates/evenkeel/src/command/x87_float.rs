@@ -1,10 +1,10 @@
 //! The 80-bit floats of INCRBYFLOAT, in software.
 //!
-//! Redis keeps a float as text and adds in the x87's extended precision: 64 bits of mantissa, printed with 17 decimals.
-//! `3000` plus `0.1` is therefore `3000.10000000000000009`, and a client that computes in the same steps expects just
-//! that. Rust has no such type, so this file has it: reading rounds correctly (to the nearest, ties to even), as does
-//! adding, and printing is exact. A text of up to 19 digits with a small exponent, which is every ordinary one, takes
-//! one 128-bit division; the rest goes through [`Natural`].
+//! Redis keeps a float as text and adds in the x87's extended precision: 64 bits of mantissa, printed with 17
+//! decimals. So `3000` plus `0.1` is `3000.10000000000000009`, and a client that computes in the same steps
+//! expects exactly that. Rust has no such type, so this file implements it. Parsing and addition round
+//! correctly (to nearest, ties to even), and printing is exact. An ordinary text, of up to 19 digits with a
+//! small exponent, takes a single 128-bit division; longer texts go through [`Natural`].
 
 use std::cmp::Ordering;
 
@@ -12,10 +12,10 @@ use evenkeel_resp::float;
 
 use super::bignum::{Natural, ten_to};
 
-/// Longest text that is read; Redis' own limit.
+/// Longest text that is parsed; Redis' own limit.
 const TEXT_LEN_MAX: usize = 5 * 1024 - 1;
 
-/// Of the exponents below, the largest of a number and the smallest that a number can have, denormal ones included.
+/// The largest exponent of a number and the smallest, denormal numbers included.
 const EXPONENT_MAX: i64 = 16_383 - 63;
 const EXPONENT_MIN: i64 = -16_382 - 63;
 
@@ -40,8 +40,8 @@ pub(crate) enum Extended {
 const ZERO: Extended = Extended::Finite { negative: false, mantissa: 0, exponent: 0 };
 
 impl Extended {
-    /// Reads what C's `strtold` reads to its end: decimal, hexadecimal or infinite. `None` for anything else, for a NaN,
-    /// and for what is too large or too close to zero.
+    /// Parses a decimal, hexadecimal or infinite number, if C's `strtold` would read it to its end. `None`
+    /// for any other text, for a NaN, and for a number that is too large or too close to zero.
     pub(crate) fn parse(text: &[u8]) -> Option<Extended> {
         if text.len() > TEXT_LEN_MAX {
             return None;
@@ -65,7 +65,7 @@ impl Extended {
         matches!(self, Extended::Finite { .. })
     }
 
-    /// The sum; `None` when it is infinite or no number.
+    /// Returns the sum; `None` if it is infinite or not a number.
     pub(crate) fn plus(self, other: Extended) -> Option<Extended> {
         use Extended::Finite;
         let (Finite { negative, mantissa, exponent }, Finite { negative: n, mantissa: m, exponent: e }) =
@@ -82,8 +82,9 @@ impl Extended {
         if (exponent, mantissa) < (e, m) {
             return other.plus(self);
         }
-        // From here on `self` is the larger one. 63 bits below its mantissa are kept; what falls off beyond them only
-        // matters as being there, since of two numbers so far apart the sum loses at most one bit at the top.
+        // From here on `self` is the larger number. 63 bits below its mantissa are kept. Of bits beyond them
+        // only the presence matters, since the sum of two numbers so far apart loses at most a single bit at
+        // the top.
         let apart = (exponent - e).min(127) as u32;
         let (large, whole) = (u128::from(mantissa) << 63, u128::from(m) << 63);
         let (small, lost) = (whole >> apart, whole & ((1 << apart) - 1) != 0);
@@ -98,8 +99,8 @@ impl Extended {
         }
     }
 
-    /// A thousand times the number, rounded to a number and then up to an integer, as Redis makes milliseconds of
-    /// seconds; `None` when that is beyond 64 bits.
+    /// Returns a thousand times the number, rounded to a float and then up to an integer, as Redis converts
+    /// seconds to milliseconds; `None` if that is beyond 64 bits.
     pub(crate) fn thousandfold_up(self) -> Option<i64> {
         let Extended::Finite { negative, mantissa, exponent } = self else { return None };
         let Some(Extended::Finite { mantissa, exponent, .. }) =
@@ -120,7 +121,7 @@ impl Extended {
         Some(if negative { -whole } else { whole })
     }
 
-    /// The number as Redis prints it: 17 decimals, without zeros at their end; never an exponent.
+    /// Prints the number as Redis does: 17 decimals, without zeros at their end; never an exponent.
     pub(crate) fn print(self) -> String {
         let (negative, mantissa, exponent) = match self {
             Extended::Infinite { negative: false } => return "inf".into(),
@@ -139,8 +140,8 @@ impl Extended {
     }
 }
 
-/// `mantissa / 2^shift` with as many decimals as it takes, rounded to 17. A shift of 127 stands for itself and all
-/// larger ones: what is printed is zero.
+/// Prints `mantissa / 2^shift`, rounded to 17 decimals. A shift of 127 stands for itself and all larger
+/// shifts: the result is zero.
 fn print_fraction(mantissa: u64, shift: u32) -> String {
     let mantissa = u128::from(mantissa);
     let whole = mantissa >> shift;
@@ -160,15 +161,16 @@ fn print_fraction(mantissa: u64, shift: u32) -> String {
     }
 }
 
-/// The number nearest to `(bits + something) * 2^exponent`, where there is something below one if `sticky`. `bits` is
-/// not zero, and has more than 64 bits if `sticky`. `None` when the result is zero.
+/// Returns the float nearest to `(bits + fraction) * 2^exponent`, with a fraction between zero and one if
+/// `sticky`, else zero. `bits` is not zero, and has more than 64 bits if `sticky`. `None` when the result is
+/// zero.
 fn round(negative: bool, bits: u128, exponent: i64, sticky: bool) -> Option<Extended> {
     if bits == 0 {
         return Some(ZERO);
     }
     let zeros = bits.leading_zeros();
     let (bits, exponent) = (bits << zeros, exponent - i64::from(zeros));
-    // Half of the bits are dropped, and more of a number that is denormal.
+    // Half of the bits are dropped, and more if the number is denormal.
     let drop = (EXPONENT_MIN - exponent).max(64);
     if drop > 128 {
         return None;
@@ -225,7 +227,7 @@ impl Literal {
     }
 
     fn hexadecimal(self, negative: bool) -> Option<Extended> {
-        // 30 digits are 117 bits at least, which is more than enough to round the rest by its being there.
+        // 30 digits are 117 bits at least, more than enough to round by the mere presence of further digits.
         const EXACT: usize = 30;
         if self.digits.is_empty() {
             return Some(ZERO);
@@ -263,7 +265,7 @@ impl Literal {
         self.decimal_by_naturals(negative)
     }
 
-    /// The same for any number of digits and any exponent within the magnitudes that there are.
+    /// [`Literal::decimal`] for any number of digits and any exponent within the range of magnitudes.
     fn decimal_by_naturals(&self, negative: bool) -> Option<Extended> {
         let digits = Natural::from_digits(&self.digits);
         let power = ten_to(self.exponent.unsigned_abs() as usize);
@@ -273,7 +275,7 @@ impl Literal {
     }
 }
 
-/// What follows the digits: nothing, or a letter and an integer, which saturates.
+/// Parses the text after the digits: empty, or a letter and an integer, which saturates.
 fn parse_exponent(text: &[u8], letter: u8) -> Option<i64> {
     match text.split_first() {
         None => Some(0),
@@ -308,7 +310,7 @@ mod tests {
             ("18446744073709551615", "1", "18446744073709551616"),
             ("18446744073709551616", "1", "18446744073709551616"),
             ("18446744073709551616", "3", "18446744073709551620"),
-            // Ties, and one that is none because of a bit far below.
+            // Ties, and a number that is no tie because of a bit far below.
             ("0.000003814697265625", "0", "0.00000381469726562"),
             ("0.000011444091796875", "0", "0.00001144409179688"),
             (
@@ -371,12 +373,12 @@ mod tests {
             assert!(Extended::parse(text.as_bytes()).is_some(), "{text:?}");
         }
         assert_eq!(Extended::parse(&[b'5'; TEXT_LEN_MAX + 1]), None);
-        // The longest text that is read: 5,119 digits, most of them after the point.
+        // The longest text that is parsed: 5,119 digits, most of them after the point.
         let long = [b"0.", &[b'0'; 4000][..], &[b'7'; TEXT_LEN_MAX - 4002]].concat();
         assert!(Extended::parse(&long).is_some());
     }
 
-    /// Short numbers take another way than long ones, to the same result.
+    /// Short numbers take another path than long numbers, with the same result.
     #[test]
     fn both_ways_of_reading_agree() {
         let mut random = random();

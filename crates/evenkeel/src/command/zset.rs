@@ -1,7 +1,8 @@
-//! Sorted sets: members one by one.
+//! Sorted sets: single members.
 //!
-//! What a sorted set is called (OBJECT ENCODING) follows Redis: a `listpack` until a member is longer than
-//! `zset-max-listpack-value`, or there are more than `zset-max-listpack-entries` of them, and a `skiplist` ever after.
+//! The form of a sorted set (OBJECT ENCODING) follows Redis: a `listpack` until a member is longer than
+//! `zset-max-listpack-value`, or there are more than `zset-max-listpack-entries` members, and a `skiplist`
+//! ever after.
 
 mod combine;
 mod pop;
@@ -63,11 +64,11 @@ pub(crate) const COMMANDS: &[Command] = &[
     write("ZDIFFSTORE",       at_least(4), STORED,          GROUP, combine::zdiffstore    ).grows(),
 ];
 
-/// What OBJECT ENCODING tells of a sorted set: `LISTPACK` until it has become too large for that once.
+/// The forms for OBJECT ENCODING: `LISTPACK` until the set was once too large for it.
 pub(crate) const LISTPACK: u8 = 0;
 pub(crate) const SKIPLIST: u8 = 1;
 
-/// Up to where Redis would keep a sorted set in one block.
+/// Up to where Redis would keep a sorted set in a single block.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
     members: u64,
@@ -82,32 +83,32 @@ impl Limits {
         }
     }
 
-    /// The form of a set that has been made at once, whose longest member has this length.
+    /// Returns the form of a set that was built at once, whose longest member has this length.
     pub(crate) fn form(&self, members: u64, member_len: usize) -> u8 {
         if members <= self.members && member_len <= self.member_len { LISTPACK } else { SKIPLIST }
     }
 }
 
-/// When ZADD does anything to a member, and what.
+/// The conditions and the kind of ZADD's change to a member.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct How {
     pub(crate) if_absent: bool,
     pub(crate) if_present: bool,
     pub(crate) if_greater: bool,
     pub(crate) if_less: bool,
-    /// Add to the score that is there.
+    /// Add to the current score.
     pub(crate) increment: bool,
 }
 
-/// What has become of a member.
+/// The outcome for a member.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Outcome {
-    /// It was not to be touched.
+    /// The conditions did not hold.
     Left,
     Same(f64),
     Added(f64),
     Moved(f64),
-    /// The score would be no number.
+    /// The score would not be a number.
     NotANumber,
 }
 
@@ -132,7 +133,7 @@ impl How {
     }
 }
 
-/// Adds a member to a sorted set or changes its score, and notes that in the edit.
+/// Adds a member to a sorted set or changes its score, and records that in the edit.
 pub(crate) fn add(
     edit: &mut Edit<'_, ZSet>,
     hasher: &evenkeel_store::Hasher,
@@ -165,17 +166,17 @@ pub(crate) fn add(
     outcome
 }
 
-/// A listpack knows integers, and no negative zero.
+/// A listpack stores integers, and no negative zero.
 fn kept(score: f64, form: u8) -> f64 {
     if form == LISTPACK { score + 0.0 } else { score }
 }
 
-/// What it costs to put a member into a set that is made at once, and to take one out of a large set, in the units of
-/// [`Call::is_worth_offloading`]: both trees are visited.
+/// The costs of adding a member to a set that is built at once, and of removing a member from a large set, in
+/// the units of [`Call::is_worth_offloading`]: both trees are visited.
 const GATHER_UNITS: usize = 10;
 const REMOVE_UNITS: u64 = 10;
 
-/// A sorted set that has been made at once, to be stored.
+/// A sorted set that was built at once, to be stored.
 pub(crate) struct Made {
     zset: ZSet,
     form: u8,
@@ -192,15 +193,15 @@ impl Made {
         Made { zset: ZSet::new(), form: limits.form(0, 0) }
     }
 
-    /// Sets the call's first key to it, or removes that where it is empty, and replies with its size.
+    /// Stores it at the call's first key, or removes the key if it is empty, and replies with its size.
     fn store(self, call: &mut Call<'_, '_>) -> Done {
         call.reply.int(self.zset.len() as i64);
         call.guard.set_collection(&call.keys[0], self.zset, self.form, None);
         Ok(())
     }
 
-    /// The same for the call's key of this number, and for a command that would store something else elsewhere: what is
-    /// logged is what is stored.
+    /// [`Made::store`] for the call's key of this index. Logs the stored set: the command could have another
+    /// result on another server.
     pub(crate) fn store_and_log(self, call: &mut Call<'_, '_>, key: usize) -> Done {
         call.reply.int(self.zset.len() as i64);
         let (key, stored) = (&call.keys[key], self.zset.clone());
@@ -222,7 +223,7 @@ fn zadd(call: &mut Call<'_, '_>) -> Done {
 
 /// ZINCRBY key increment member
 fn zincrby(call: &mut Call<'_, '_>) -> Done {
-    // Redis looks for the options of ZADD here, too, and finds them with nothing behind.
+    // Redis parses the options of ZADD here, too, and finds no pairs behind them.
     let mut options = AddOptions::default();
     options.parse(&call.args);
     options.how.increment = true;
@@ -232,7 +233,7 @@ fn zincrby(call: &mut Call<'_, '_>) -> Done {
 #[derive(Default)]
 struct AddOptions {
     how: How,
-    /// Reply with the number of members that have changed, not only of new ones.
+    /// Reply with the number of changed members, not only of new members.
     count_moved: bool,
     /// Where the scores and members begin.
     first: usize,

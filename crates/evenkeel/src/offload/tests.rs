@@ -22,7 +22,7 @@ fn others_go_on_meanwhile() {
     world.check("> SET k v");
     world.type_in("a", "TEST.LONG k 1");
     world.type_in("a", "PING");
-    // The reply is what was there when the command came.
+    // The reply is the value at the time of the command.
     world.check(
         "
         > SET k w                         < OK
@@ -131,16 +131,16 @@ fn the_slow_log_has_all_of_the_time() {
     );
 }
 
-/// What a client saw that called as fast as it could.
+/// Latencies seen by a client that called as fast as it could.
 #[derive(Default)]
 struct Seen {
     longest: Duration,
-    /// From the beginning of one call to the end of the next.
+    /// From the beginning of a call to the end of the next.
     longest_two: Duration,
     count: u32,
 }
 
-/// Calls as fast as they go until `stop`.
+/// Calls as fast as possible until `stop`.
 fn loop_over(client: &mut Client, lines: [&str; 2], stop: &AtomicBool) -> Seen {
     let mut seen = Seen::default();
     let mut before = Instant::now();
@@ -157,7 +157,7 @@ fn loop_over(client: &mut Client, lines: [&str; 2], stop: &AtomicBool) -> Seen {
     seen
 }
 
-/// What a client sees that calls as fast as it can while `f` lasts.
+/// Returns the latencies of a client that calls as fast as it can while `f` lasts.
 fn beside(client: &mut Client, lines: [&str; 2], f: impl FnOnce()) -> Seen {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -168,7 +168,7 @@ fn beside(client: &mut Client, lines: [&str; 2], f: impl FnOnce()) -> Seen {
     })
 }
 
-/// The least of three: what keeps a client waiting does so each time, and the machine does not.
+/// The least of three: a delay by the server recurs each time, a delay by the machine does not.
 fn least_longest(mut seen: impl FnMut() -> Seen) -> Duration {
     let longest = (0..3).map(|_| {
         let Seen { longest, count, .. } = seen();
@@ -178,7 +178,7 @@ fn least_longest(mut seen: impl FnMut() -> Seen) -> Duration {
     longest.min().expect("three")
 }
 
-/// One worker: without another thread for the long command, the other client would wait for as long as it takes.
+/// A single worker: without another thread for the long command, the other client would wait for all of it.
 #[test]
 fn neither_the_worker_nor_the_slot_is_kept() {
     let live = Live::start(1, &[]);
@@ -207,7 +207,7 @@ fn sources_that_always_change_do_not_keep_it_for_ever() {
         stop.store(true, Relaxed);
         let Seen { longest_two, .. } = others.join().expect("no failure");
         assert!(copy.ends_with("+++\""), "{copy}");
-        // A call may begin when the slot is held already; the one before it did not.
+        // A call may begin when the slot is held already; the call before it did not.
         assert!(longest_two >= Duration::from_millis(200), "the third time holds the slot: {longest_two:?}");
     });
     live.verify();
@@ -286,7 +286,7 @@ fn large_replies_arrive_whole_and_who_leaves_is_let_go() {
     say(&mut idle, "TEST.LONG k 1");
     drop(slow);
     live.wait_until("all is done", || live.server.offload.running() == 0);
-    // It is sent as much as the socket takes, and never reads it.
+    // The server sends as much as the socket takes; the client never reads it.
     live.wait_until("the reply is on its way", || live.server.clients.totals().output_max > 1_000_000);
     drop(idle);
     live.wait_until("all is freed", || live.server.lazy_free.pending() == 0);
@@ -294,7 +294,7 @@ fn large_replies_arrive_whole_and_who_leaves_is_let_go() {
     live.stop();
 }
 
-/// As `nc` does that sends a line and then reads.
+/// As `nc` does, which sends a line and then reads.
 #[test]
 fn who_has_finished_sending_still_hears() {
     let live = Live::start(1, &[]);
@@ -320,7 +320,8 @@ fn a_server_stops_while_work_is_done() {
     assert_eq!(client.read_to_end().expect("the server hangs up"), b"");
 }
 
-/// One worker again. Commands are not cut short, but what comes behind them in a pipeline waits for its turn.
+/// A single worker again. Commands are not cut short, but the commands behind them in a pipeline wait for
+/// their turn.
 #[test]
 fn a_pipeline_of_slow_commands_lets_others_pass() {
     const COMMANDS: usize = 40;
@@ -340,7 +341,8 @@ fn a_pipeline_of_slow_commands_lets_others_pass() {
     live.stop();
 }
 
-/// Nobody is at the port: done in place, it would be answered at once, and from a host that does not answer never.
+/// The port is closed: in place, the command would be answered at once; for a host that does not answer,
+/// never.
 #[test]
 fn who_tracks_does_not_wait_for_another_server_in_place() {
     let mut world = World::new();
@@ -378,9 +380,9 @@ fn whoever_waits_for_the_gate_looks_again() {
     let commands = [
         // Begun with the lock of its key alone, and run again.
         (format!("EVAL \"{outside}\" 1 other to"), "(nil)"),
-        // By the thread for slow ones.
+        // By the thread for slow scripts.
         (format!("EVAL \"{slow}\" 1 to"), "(nil)"),
-        // More keys than are locked one by one.
+        // More keys than are locked individually.
         ("SORT list BY weight_* STORE to".to_string(), ":1100"),
     ];
     let mut ctx = live.server.keyspace.thread_context();
@@ -400,7 +402,7 @@ fn whoever_waits_for_the_gate_looks_again() {
     live.stop();
 }
 
-/// By prefix as well: it would hear that the key has changed before it reads what was there before.
+/// By prefix as well: the client would be notified of the change before it reads the old value.
 #[test]
 fn who_tracks_by_prefix_is_answered_in_place() {
     let mut world = World::new();

@@ -12,47 +12,47 @@ use super::{Formed, Value};
 use crate::command::zset;
 use crate::config::Settings;
 
-/// What OBJECT ENCODING tells of a set.
+/// The encodings of a set, as OBJECT ENCODING reports them.
 const INTSET: u8 = 0;
 const LISTPACK: u8 = 1;
 const HASHTABLE: u8 = 2;
 
-/// Bytes of a string that any client may restore, as Redis' strings have by default.
+/// Bytes of a string that any client may restore: the default limit of Redis' strings.
 const CLIENTS_STRING_MAX: usize = 512 << 20;
 
-/// Bytes of a stream's entries that are stored however few a client has sent for them.
+/// Bytes of a stream's entries that are stored, however few bytes of input the client has sent for them.
 const FREE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Bytes of a stream's entries that one byte of a client's may come to, beyond [`FREE_BYTES`].
+/// Maximum bytes of a stream's entries per byte of the client's input, beyond [`FREE_BYTES`].
 ///
-/// Entries may share names that are too long for the store to share, and anybody can write down a node of which any number
-/// shares names of any length. What we write ourselves shares none that the store does not, and stays below this. Redis lets a
-/// hundred entries share long names unless it is told otherwise: it comes to more than this only where the names nearly
-/// vanish when they are compressed, and there is next to nothing beside them.
+/// Entries may share names that are too long for the store to share, and any client can encode a node in
+/// which any number of entries share names of any length. Our own writer shares only names that the store
+/// shares, and stays below this limit. Redis lets a hundred entries share long names by default. It exceeds
+/// this limit only where the names compress to almost nothing and next to no other data is beside them.
 const INFLATION_MAX: u64 = 256;
 
 /// Where bytes come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// A client, who may be anybody.
+    /// A client, trusted with nothing.
     Client,
-    /// A file, a log, or the primary: whoever has written it has had the value in memory.
+    /// A file, the journal, or the primary: its writer had the value in memory.
     Trusted,
 }
 
-/// Reads one value. Fields that have expired by `now` are left out, so a hash may come out empty.
+/// Reads a value. Fields that have expired by `now` are left out, so a hash may come out empty.
 pub(crate) fn read<S: Source>(
     decoder: &mut Decoder<S>,
     settings: &Settings,
     hasher: &Hasher,
     (now, origin): (Millis, Origin),
 ) -> Result<Formed, Error> {
-    // Those who insert one by one find out for nothing.
+    // Insertion finds duplicates at no extra cost.
     decoder.leave_duplicates();
     build(decoder.object()?, settings, hasher, (now, origin))
 }
 
-/// Builds the value that a decoder, which leaves duplicates to us, is about to read.
+/// Builds the value that a decoder is about to read; the decoder leaves duplicates to the builder.
 pub(crate) fn build<S: Source>(
     object: Object<'_, S>,
     settings: &Settings,
@@ -70,7 +70,7 @@ pub(crate) fn build<S: Source>(
     }
 }
 
-/// A long one becomes what it will stay, so that storing it copies nothing.
+/// A long string gets its final form, so that storing it copies nothing.
 fn read_string(string: Item<'_>) -> Formed {
     let value = match string {
         Item::Bytes(bytes) if bytes.len() > FLAT_MAX => Value::Rope(Rope::new(bytes)),
@@ -79,7 +79,7 @@ fn read_string(string: Item<'_>) -> Formed {
     Formed::new(value, 0)
 }
 
-/// A string of many chunks, of which those of zeros take no memory.
+/// Reads a string of many chunks; chunks of zeros take no memory.
 fn read_long_string<S: Source>(
     mut string: LongString<'_, S>,
     settings: &Settings,
@@ -87,7 +87,8 @@ fn read_long_string<S: Source>(
 ) -> Result<Formed, Error> {
     const { assert!(PIECE == CHUNK, "a piece becomes a chunk") };
     let len = usize::try_from(string.len()).map_err(|_| too_large(0))?;
-    // A payload may stand for 88 times its size. Those of a server hold no longer string than its clients could send.
+    // A payload may expand to 88 times its size. A server's payloads hold no longer string than its clients
+    // could send.
     if origin == Origin::Client && len > CLIENTS_STRING_MAX.max(settings.proto_max_bulk_len) {
         return Err(too_large(0));
     }
@@ -134,7 +135,7 @@ fn read_zset<S: Source>(
     settings: &Settings,
     hasher: &Hasher,
 ) -> Result<Formed, Error> {
-    // All names one behind the other: built at once, a large set takes a tenth of the time that inserting would.
+    // All names end to end: built at once, a large set takes a tenth of the time of insertions.
     let (mut names, mut ends, mut digits) = (Vec::new(), Vec::new(), Digits::default());
     while let Some(member) = members.next()? {
         names.extend_from_slice(fitting(member.name.bytes(&mut digits))?);
@@ -195,7 +196,7 @@ fn read_stream<S: Source>(
     let (start, mut taken) = (entries.position(), 0);
     let mut stream = Stream::new();
     stream.make();
-    // Names and values by turns, one behind the other.
+    // Names and values alternate, end to end.
     let (mut bytes, mut ends, mut digits) = (Vec::new(), Vec::new(), Digits::default());
     loop {
         let before = entries.position();
@@ -250,7 +251,7 @@ fn duplicate() -> Error {
     Error { at: 0, inside: None, reason: Reason::Duplicate }
 }
 
-/// What can be an element.
+/// Returns the element if it is short enough to be stored.
 fn fitting(element: &[u8]) -> Result<&[u8], Error> {
     if element.len() <= ELEMENT_MAX { Ok(element) } else { Err(too_large(0)) }
 }
@@ -280,7 +281,7 @@ mod tests {
         [&[0x81], &(len as u64).to_be_bytes()[..]].concat()
     }
 
-    /// So much memory is not touched, and not there.
+    /// Untouched memory of this size is never populated.
     fn zeroes(parts: &[&[u8]], len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         let mut at = 0;

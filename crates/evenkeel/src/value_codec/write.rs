@@ -11,7 +11,7 @@ use evenkeel_store::rope;
 use super::Value;
 use crate::config::Settings;
 
-/// The version of the format that a value needs: the lowest that holds all of it, so that most servers read it.
+/// The format version that a value needs: the lowest that holds all of it, so that most servers can read it.
 fn version_for(value: &Value) -> Version {
     match value {
         Value::Hash(hash) if hash.timed_len() > 0 => Version::V80,
@@ -20,14 +20,14 @@ fn version_for(value: &Value) -> Version {
     }
 }
 
-/// Whether a consumer was given its last entry at another time than it last asked for some, which is what readers of
-/// older versions take for granted.
+/// Whether a consumer was last given an entry at another time than its last request. Readers of older
+/// versions assume that the times are equal.
 fn has_active_times(stream: &Stream) -> bool {
     let mut consumers = stream.groups().flat_map(|(_, group)| group.consumers());
     consumers.any(|(_, consumer)| consumer.active_ms != Some(consumer.seen_ms))
 }
 
-/// The value as DUMP gives it.
+/// Returns the value as DUMP does.
 pub(crate) fn payload(value: &Value, settings: &Settings) -> Vec<u8> {
     let version = version_for(value);
     let mut encoder = Encoder::new(Vec::new(), version);
@@ -37,11 +37,11 @@ pub(crate) fn payload(value: &Value, settings: &Settings) -> Vec<u8> {
     payload
 }
 
-/// Writes a value into a file, which is to be read by as many servers as can be.
+/// Writes a value into a file, which as many servers as possible should be able to read.
 ///
-/// Only for a field's deadline is there no other way than a newer version. When a consumer of a stream was last given an
-/// entry is not worth that: it would keep Redis 7.0 from every file with a consumer group. Here such a file has the time
-/// at which the consumer last asked, for both.
+/// Only a field's deadline requires a newer version. The time at which a stream's consumer was last given an
+/// entry is not worth that: it would keep Redis 7.0 from every file with a consumer group. In files, both
+/// times are that of the consumer's last request.
 pub(crate) fn record(value: &Value, settings: &Settings, encoder: &mut Encoder<impl Out>) {
     if let Value::Hash(_) = value {
         encoder.raise(version_for(value));
@@ -49,7 +49,7 @@ pub(crate) fn record(value: &Value, settings: &Settings, encoder: &mut Encoder<i
     write(value, settings, encoder);
 }
 
-/// Writes a value. Compact forms are used for what the settings call small.
+/// Writes a value, in a compact form if the settings call it small.
 fn write(value: &Value, settings: &Settings, encoder: &mut Encoder<impl Out>) {
     match value {
         Value::Flat(bytes) => encoder.string(Item::Bytes(bytes)),
@@ -68,8 +68,8 @@ fn write(value: &Value, settings: &Settings, encoder: &mut Encoder<impl Out>) {
     }
 }
 
-/// Lists and streams begin with their number of nodes. The nodes of values up to this size wait in memory until they have
-/// been counted; larger ones are gone through twice.
+/// Lists and streams begin with their number of nodes. The nodes of values up to this size stay in memory
+/// until they are counted; a larger value is walked twice.
 const WAITING_BYTES_MAX: usize = 64 * 1024;
 
 fn write_list(list: &List, settings: &Settings, encoder: &mut Encoder<impl Out>) {
@@ -90,9 +90,9 @@ fn write_list(list: &List, settings: &Settings, encoder: &mut Encoder<impl Out>)
     writer.finish();
 }
 
-/// `list-max-listpack-size`: so many elements, or, if negative, one of five sizes from 4 KiB on.
+/// `list-max-listpack-size`: a number of elements or, if negative, one of five sizes from 4 KiB on.
 fn list_limits(size: i32) -> NodeLimits {
-    /// What a node of as many elements as it likes may have in bytes.
+    /// Maximum bytes of a node whose number of elements is the only limit set.
     const SAFE_BYTES: usize = 8192;
     match size {
         1.. => NodeLimits { bytes_max: SAFE_BYTES, entries_max: size as u64 },
@@ -115,7 +115,8 @@ fn write_set(set: &Set, settings: &Settings, encoder: &mut Encoder<impl Out>) {
     writer.finish();
 }
 
-/// The longest element of a value that may be small; what is large is so without it.
+/// Returns the longest element of a value that may be small; a value with too many entries is large without
+/// this.
 fn longest(limits: Limits, entries: u64, longest: impl FnOnce() -> Option<usize>) -> usize {
     if entries <= limits.entries_max { longest().unwrap_or(0) } else { usize::MAX }
 }
@@ -133,7 +134,7 @@ fn write_zset(set: &ZSet, settings: &Settings, encoder: &mut Encoder<impl Out>) 
     writer.finish();
 }
 
-/// Fields that have expired are written as well: whoever reads them leaves them out.
+/// Writes expired fields as well; the reader leaves them out.
 fn write_hash(hash: &Hash, settings: &Settings, encoder: &mut Encoder<impl Out>) {
     let count = hash.size();
     let push = |mut writer: HashWriter<'_, _>| {

@@ -15,7 +15,7 @@ fn no_command(name: &str) -> String {
     format!("-NOPERM this user has no permissions to run the '{name}' command")
 }
 
-/// The default user, and another one on connection `a`.
+/// The default user, and another user on connection `a`.
 fn check_as(rules: &str, text: &str) {
     check(&format!(
         "
@@ -263,7 +263,7 @@ fn sorting_by_other_keys_needs_all_of_them() {
     );
 }
 
-/// The last STORE counts, so that is the one that has to be permitted. Redis 7.0 looks at the first.
+/// The last STORE counts, so its destination must be permitted. Redis 7.0 looks at the first.
 #[test]
 fn whatever_destination_counts_has_to_be_permitted() {
     let no_key = "-NOPERM this user has no permissions to access one of the keys used as arguments";
@@ -297,7 +297,7 @@ fn whatever_destination_counts_has_to_be_permitted() {
     ));
 }
 
-/// As Redis 7.2 does; 7.0 serves whoever waits already.
+/// As in Redis 7.2; 7.0 serves clients that wait already.
 #[test]
 fn who_waits_is_asked_again() {
     World::new().check(&format!(
@@ -388,7 +388,7 @@ fn users_are_described() {
     );
 }
 
-/// As Redis 7.2 writes them: in the order of the rules, without those that a later one makes void.
+/// As Redis 7.2 writes them: in the order of the rules, without rules that a later rule makes void.
 #[test]
 fn rules_are_written_down_in_their_order() {
     let mut world = World::new();
@@ -513,12 +513,12 @@ fn passwords_are_kept_out_of_logs() {
     );
 }
 
-/// What a table without the commands of tests tells of, as Redis does.
+/// A table without the commands of tests has only such names, as in Redis.
 fn is_ours(name: &str) -> bool {
     !name.starts_with("test.")
 }
 
-/// The categories of every command that both know are those of Redis.
+/// For every command that both servers have, the categories are Redis'.
 #[test]
 fn categories_are_those_of_redis() {
     let Some(oracle) = Program::oracle(Peer::Redis) else { return };
@@ -534,14 +534,14 @@ fn categories_are_those_of_redis() {
         let [ours, theirs] = [call(&mut world, &line), client.run(&line)].map(|list| {
             names(&list).into_iter().filter(|name| both.contains(name)).collect::<BTreeSet<String>>()
         });
-        // WAIT is one that waits since 7.2.
+        // WAIT is a blocking command since 7.2.
         let is_newer = |name: &&String| *category == "@blocking" && *name == "wait";
         let differ: Vec<_> = ours.symmetric_difference(&theirs).filter(|name| !is_newer(name)).collect();
         assert!(differ.is_empty(), "{category}: {differ:?}");
     }
 }
 
-/// Files of users from elsewhere can be read: whatever command a peer has may be named in a rule.
+/// Users' files from other servers can be read: a rule may name any command of a reference server.
 #[test]
 fn rules_may_name_commands_of_others() {
     let mut world = World::new();
@@ -740,8 +740,8 @@ fn ask<A: AsRef<[u8]>>(world: &mut World, args: &[A]) -> String {
     world.call(&args).expect("a reply").to_string()
 }
 
-/// Random users may do what they may do in Redis, and are refused for the same reasons; what is written down of them leads
-/// to the same users.
+/// Random users have the same rights as in Redis, and are refused for the same reasons; their saved rules
+/// lead to the same users.
 #[test]
 fn random_rules_mean_what_they_mean_to_redis() {
     let Some(oracle) = Program::oracle(Peer::Redis) else { return };
@@ -781,7 +781,7 @@ fn random_rules_mean_what_they_mean_to_redis() {
     assert!(permitted > 300, "too few calls are permitted to show anything: {permitted}");
 }
 
-/// GETUSER tells the same, but for the rules of commands, which Redis 7.0 works out anew.
+/// GETUSER replies the same, except for the rules of commands, which Redis 7.0 computes anew.
 #[track_caller]
 fn same_but_for_rules(world: &mut World, client: &mut Client, name: &str) {
     let line = format!("ACL GETUSER {name}");
@@ -795,7 +795,7 @@ fn same_but_for_rules(world: &mut World, client: &mut Client, name: &str) {
     assert_eq!(without_rules(call(world, &line)), without_rules(client.run(&line)));
 }
 
-/// Makes `copy` of what is written down of a user.
+/// Makes `copy` from the saved rules of a user.
 #[track_caller]
 fn written_down_again(world: &mut World, name: &str) {
     let lines = names(&call(world, "ACL LIST"));
@@ -831,7 +831,7 @@ fn arbitrary_rules_do_no_harm() {
     assert!(world.run("ACL LIST").contains("user u "));
 }
 
-/// Commands that may come before AUTH are those that Redis knows as such: they are never refused to a user.
+/// Redis has the same list of commands before AUTH: they are never refused to a user.
 #[test]
 fn who_may_do_nothing_can_still_become_somebody_else() {
     let free = table().rows().iter().filter(|row| row.flags.has(Flags::NO_AUTH)).map(|row| row.lower_name());

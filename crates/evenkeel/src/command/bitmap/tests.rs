@@ -1,4 +1,4 @@
-//! Bits counted and found one by one; replies as Redis gives them.
+//! Bits counted and found singly; replies as in Redis.
 
 use super::*;
 use crate::testing::{World, check as transcript};
@@ -78,7 +78,7 @@ fn bits_set_and_read() {
     );
 }
 
-/// The last bit of half a gigabyte takes one chunk and a spine.
+/// The last bit of half a gigabyte takes a single chunk and a spine.
 #[test]
 fn a_far_bit_takes_little_memory() {
     let mut world = World::new();

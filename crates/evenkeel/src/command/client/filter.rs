@@ -1,7 +1,7 @@
-//! Which clients CLIENT LIST and CLIENT KILL are about: the filters of Redis 7.0 for both, and those of Valkey 9.1, each of which
-//! can be turned round (`NOT-USER`).
+//! The filters of CLIENT LIST and CLIENT KILL: for both, the filters of Redis 7.0 and of Valkey 9.1, each of
+//! which can be negated (`NOT-USER`).
 //!
-//! All that are given must hold. One that is given twice counts as it was given last, but ids are gathered.
+//! All given filters must hold. The last of several filters of the same kind counts, but IDs are gathered.
 
 use std::collections::BTreeSet;
 use std::mem::discriminant;
@@ -14,7 +14,7 @@ use crate::clients::ClientInfo;
 use crate::command::{Args, Call};
 use crate::error::Error;
 
-/// What a filter is for: listing spares nobody, killing spares its caller unless told otherwise.
+/// The use of a filter: a list includes the caller, a kill spares it by default.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     List,
@@ -46,10 +46,10 @@ enum Test {
     /// All of these letters.
     Flags(Vec<u8>),
     Db(u32),
-    /// In seconds, as below. It is never turned round.
+    /// In seconds, as below. It is never negated.
     AgeMin(u64),
     IdleMin(u64),
-    /// CLIENT CAPA is not known here, so nobody has said to be capable of anything.
+    /// CLIENT CAPA is unknown here, so no client has declared a capability.
     Capable,
 }
 
@@ -77,7 +77,7 @@ impl Filter {
                 b"ID" => {
                     let ids = ids(args, at + 1, if is_negated { Purpose::Kill } else { purpose })?;
                     used = 1 + ids.len();
-                    // No client has one that is less than one.
+                    // No client has an ID below 1.
                     Test::Ids(ids.iter().map(|id| u64::try_from(*id).unwrap_or(0)).collect())
                 }
                 b"TYPE" => Test::Type(Type::parse(value)?),
@@ -149,7 +149,7 @@ impl Test {
     }
 }
 
-/// Ids from `first` on, as many as there are.
+/// Parses IDs from `first` on, as many as there are.
 fn ids(args: Args<'_>, first: usize, purpose: Purpose) -> Result<Vec<i64>, Error> {
     let too_small = || Error::text("ERR client-id should be greater than 0");
     let ids: Vec<i64> = args.from(first).map_while(parse_i64).collect();
@@ -160,7 +160,7 @@ fn ids(args: Args<'_>, first: usize, purpose: Purpose) -> Result<Vec<i64>, Error
     }
 }
 
-/// What a client is there for.
+/// The type of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Type {
     Normal,
@@ -202,7 +202,7 @@ fn known_user(call: &Call<'_, '_>, name: &[u8]) -> Result<Vec<u8>, Error> {
     Ok(name.to_vec())
 }
 
-/// Letters of which all must be known.
+/// Returns the letters if all are known.
 fn known(letters: &[u8], all: &[u8], what: &str) -> Result<Vec<u8>, Error> {
     if letters.is_empty() || !letters.iter().all(|letter| all.contains(letter)) {
         let text = format!("ERR Unknown {what} found in the provided filter: ");

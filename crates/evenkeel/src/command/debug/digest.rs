@@ -1,9 +1,9 @@
-//! Digests of values, and of all data: whether two servers, or one before and after, hold the same.
+//! Digests of values, and of all data: whether two servers, or a server before and after, hold the same.
 //!
-//! They equal those of Redis and Valkey, so that data can be compared across servers. A digest is 20 bytes that start
-//! as zeros and take up one piece after the other in one of two ways: *added*, where order does not matter (keys of a
-//! database, members of a set), and *mixed in*, where it does (elements of a list). How a value is kept changes
-//! nothing.
+//! They equal the digests of Redis and Valkey, so that data can be compared across servers. A digest is 20
+//! bytes that start as zeros and take up pieces in two ways. Pieces are *added* where the order does not
+//! matter (keys of a database, members of a set), and *mixed in* where it does (elements of a list). The
+//! representation of a value changes nothing.
 
 use evenkeel_resp::float;
 use evenkeel_store::collection::{Hash, List, Set, Stream, ZSet};
@@ -76,7 +76,7 @@ impl Digest {
         }
     }
 
-    /// The entries, and nothing of groups.
+    /// Takes the entries, and nothing of groups.
     fn take_stream(&mut self, stream: &Stream) {
         for entry in stream.entries().range(0..stream.len()) {
             self.mix(format!("{}.{}", entry.id.ms, entry.id.seq).as_bytes());
@@ -123,7 +123,7 @@ fn take_database(all: &mut Digest, guard: &mut SlotGuard<'_>, db: usize) {
     });
 }
 
-/// DEBUG DIGEST-VALUE [key ...]: zeros for one that is not there.
+/// DEBUG DIGEST-VALUE [key ...]: zeros for a missing key.
 pub(super) fn digest_value(call: &mut Call<'_, '_>) -> Done {
     let names = call.args.from(2);
     call.reply.array(names.len());

@@ -53,7 +53,7 @@ fn a_time_to_live_is_relative_or_absolute() {
     );
 }
 
-/// Redis and Valkey count such a deadline as one in the past, and lose the key.
+/// Redis and Valkey take such a deadline to be in the past, and lose the key.
 #[test]
 fn a_time_to_live_beyond_all_times_costs_no_key() {
     let mut world = World::new();
@@ -132,7 +132,8 @@ fn a_transaction_restores_and_dumps() {
     );
 }
 
-/// Values of which each takes another thread, alone and in a transaction, where it is done in place.
+/// Values that are all large enough for another thread, alone and in a transaction, where they are handled in
+/// place.
 #[test]
 fn large_values_are_done_elsewhere() {
     let mut world = World::new();
@@ -146,7 +147,7 @@ fn large_values_are_done_elsewhere() {
         world.run(&format!("RPUSH list {numbers}"));
         world.run(&format!("SADD set {numbers}"));
     }
-    // Few elements, but long ones.
+    // Few elements, but long elements.
     world.call(&[b"HSET".to_vec(), b"hash".to_vec(), b"f".to_vec(), noise(1_000_000)]).expect("a reply");
     assert_eq!(world.server.offload.total(), long_before);
     for key in ["string", "list", "set", "hash"] {
@@ -212,7 +213,7 @@ fn what_the_format_does_not_allow_is_refused() {
     assert_eq!(world.run("DBSIZE"), ":0");
 }
 
-/// A stream of one node, in which all entries share the one name that is written down.
+/// A stream of a single node, in which all entries share a name that is written once.
 fn stream_that_shares(name_len: usize, entries: u64) -> Vec<u8> {
     let name = vec![b'n'; name_len];
     let mut encoder = Encoder::new(Vec::new(), Version::V10).without_compression();
@@ -227,7 +228,7 @@ fn stream_that_shares(name_len: usize, entries: u64) -> Vec<u8> {
     seal(&encoder.into_out(), 10)
 }
 
-/// Less than 100 KB that stand for 128 MiB are no value; as many entries of a short name are.
+/// Less than 100 KB that expand to 128 MiB are no value; as many entries of a short name are.
 #[test]
 fn names_that_entries_share_do_not_multiply_memory() {
     let mut world = World::new();
@@ -246,7 +247,7 @@ fn names_that_entries_share_do_not_multiply_memory() {
     world.verify();
 }
 
-/// Who gives such a payload out has held it in memory, and is believed: a primary, a file.
+/// A server with such a payload has held it in memory, and is trusted: a primary, a file.
 #[test]
 fn what_comes_from_a_primary_may_share_names_of_any_length() {
     let mut world = World::new();
@@ -261,7 +262,7 @@ fn what_comes_from_a_primary_may_share_names_of_any_length() {
     world.verify();
 }
 
-/// What we give out is taken: entries share no names that the store would not share.
+/// Our own payloads are accepted: their entries share no names that the store would not share.
 #[test]
 fn names_that_the_store_does_not_share_are_written_with_each_entry() {
     let mut world = World::with(&["--stream-node-max-bytes", "0", "--stream-node-max-entries", "10000"]);
@@ -283,7 +284,7 @@ fn names_that_the_store_does_not_share_are_written_with_each_entry() {
     }
 }
 
-/// What takes long is told by what the payload unpacks to, not by what it is packed to.
+/// The unpacked size of the payload decides whether it takes long, not its packed size.
 #[test]
 fn what_is_small_only_since_it_is_compressed_is_read_elsewhere() {
     let mut world = World::new();

@@ -8,10 +8,10 @@ use evenkeel_testkit::{Peer, Program, Random, Server, Target, transcript, words}
 use crate::testing::World;
 use crate::testing::replay::Recorder;
 
-/// The time at which commands are run here.
+/// The time at which commands run here.
 const NOW_MS: u64 = 1_000_000;
 
-/// Runs commands, and compares what is logged of the last one. Several expected commands are one transaction.
+/// Runs commands, and compares the journal of the last. Several expected commands are a single transaction.
 #[track_caller]
 fn check(commands: &[&str], expected: &[&str]) {
     let (mut world, mut timeless) = (World::new(), World::timeless());
@@ -43,7 +43,7 @@ fn run(world: &mut World, lines: &[&str]) {
     }
 }
 
-/// What has expired and is still there is gone for replicas, too, before a script makes something of it.
+/// A key that has expired and is still there is gone for replicas, too, before a script reads it.
 #[test]
 fn scripts_that_read_what_has_expired() {
     let script = |command: &str| {
@@ -120,7 +120,7 @@ fn sets_and_sorted_sets() {
     check(&["SADD s a b", "SREM s a b", "SPOP s 2"], &[]);
     check(&["SADD s a", "SADD s a"], &[]);
     let filled = "ZADD z 1 a 2 b 3 c";
-    // Valkey reads no hexadecimal numbers, nor spaces in front of others.
+    // Valkey reads no hexadecimal numbers, and no spaces in front of numbers.
     check(&["ZADD z NX CH 0x10 0x10 -0X1p-1 NX"], &["ZADD z NX CH 16 0x10 -0.5 NX"]);
     check(&["ZINCRBY z 0x10 0x10"], &["ZINCRBY z 16 0x10"]);
     check(&[filled, "ZREMRANGEBYSCORE z (0x1 0x2"], &["ZREMRANGEBYSCORE z (1 2"]);
@@ -133,7 +133,7 @@ fn sets_and_sorted_sets() {
         &[filled, "ZUNIONSTORE d 1 z WEIGHTS 0x2 AGGREGATE MAX"],
         &["ZUNIONSTORE d 1 z WEIGHTS 2 AGGREGATE MAX"],
     );
-    // Where scores differ, a range of members is another one in a set that is equal.
+    // Where scores differ, equal sets may disagree on a range of members.
     let mixed = "ZADD z 1 a 2 c 3 b 4 d";
     check(&[mixed, "ZREMRANGEBYLEX z [a [c"], &["ZREM z a c b"]);
     check(&[mixed, "ZREMRANGEBYLEX z - +"], &["DEL z"]);
@@ -187,7 +187,7 @@ fn hashes() {
     );
 }
 
-/// Whoever replays the log sees no field expire, so it is told what has become of those that have.
+/// A reader of the journal sees no field expire, so the effect on expired fields is logged.
 #[test]
 fn fields_that_have_expired() {
     for (command, expected) in [
@@ -329,7 +329,7 @@ fn restored_values() {
     }
 }
 
-/// What is logged of large values is logged in pieces, and what another thread has made of sources is logged like the rest.
+/// The effect on large values is logged in pieces; the result of another thread is logged like any other.
 #[test]
 fn long_commands() {
     const MEMBERS: usize = 50_000;
@@ -376,7 +376,7 @@ fn ranges_of_members_whose_scores_differ() {
         let range = format!("[m{:05} (m{:05}", from.min(to), from.max(to));
         let count = format!("ZLEXCOUNT z {range}");
         differ += usize::from(world.run(&count) != timeless.run(&count));
-        // One of thousands, which is done elsewhere, comes last.
+        // A command on thousands, which is offloaded, comes last.
         let line = match round {
             39 => "ZREMRANGEBYLEX z [m00001 +".to_owned(),
             _ if round % 2 == 0 => format!("ZRANGESTORE to z {range} BYLEX LIMIT 1 4000"),
@@ -397,7 +397,7 @@ fn ranges_of_members_whose_scores_differ() {
     assert!(world.server.offload.total() > 0, "some were done elsewhere");
 }
 
-/// What a handler that breaks down has done is seen by clients, so it is logged.
+/// Clients see the effect of a handler that panicked, so it is logged.
 #[test]
 fn wrecks() {
     let (mut world, mut timeless) = (World::new(), World::timeless());
@@ -412,8 +412,8 @@ fn wrecks() {
 
 // Random commands.
 
-/// Commands that the families of the differential test have too few of: short lives, chance, waiting, groups. `h`, `s` and so
-/// on are keys of a type; the other words that begin with a dollar are drawn.
+/// Commands that the families of the differential test have too few of: short lives, chance, waiting, groups.
+/// `h`, `s` and so on are keys of a type; the other words that begin with a dollar are drawn.
 const TEMPLATES: &[&str] = &[
     "SET $k $v PX $t",
     "SET $k $v PXAT 5",
@@ -499,7 +499,7 @@ const TEMPLATES: &[&str] = &[
     "SWAPDB 0 1",
 ];
 
-/// Words of the templates that not all peers know.
+/// Words of the templates that some reference servers lack.
 const ONLY_VALKEY: &[&str] = &["HPEXPIRE", "HSETEX", "HGETEX", "HGETDEL", "HPERSIST", "MSETEX"];
 const NO_PEER: &[&str] = &["DELREF", "ACKED", "XDELEX", "XACKDEL"];
 
@@ -537,7 +537,7 @@ fn filled_in(random: &mut Random, word: Vec<u8>) -> Vec<u8> {
     format!("{}{drawn}", &text[..at]).into_bytes()
 }
 
-/// Redis 7.0 lets XSETID go back behind what was deleted, and writes that into its files.
+/// Redis 7.0 lets XSETID go back behind deleted entries, and writes that into its files.
 #[test]
 fn what_redis_says_of_a_stream_is_believed() {
     for set in ["XSETID x 6-0", "XSETID x 6-0 ENTRIESADDED 2 MAXDELETEDID 9-0"] {
@@ -553,7 +553,8 @@ fn what_redis_says_of_a_stream_is_believed() {
     }
 }
 
-/// A consumer that is known from a log alone was seen when the log came: it is not idle for as long as there are clocks.
+/// A consumer known from a journal alone was seen when the journal came: it has not been idle since the
+/// epoch.
 #[test]
 fn consumers_of_a_log_were_seen_when_it_came() {
     let mut timeless = World::timeless();
@@ -578,7 +579,7 @@ fn consumers_of_a_log_were_seen_when_it_came() {
     assert!(!idle.contains(&before_ms.to_string()), "{idle}");
 }
 
-/// Random commands on several connections, while time passes and sweeps come by.
+/// Random commands on several connections, while time passes and sweeps run.
 struct Storm {
     random: Random,
     world: World,
@@ -595,7 +596,8 @@ impl Storm {
         Storm { random: Random::new(seed), world, recorder, sent: Vec::new() }
     }
 
-    /// `peer`: who is to know all commands; `jump_ms_max`: how far the clock jumps now and then.
+    /// `peer` is the reference server that has to know all commands; `jump_ms_max` is the farthest jump of
+    /// the clock.
     fn rage(&mut self, steps: usize, peer: Option<Peer>, jump_ms_max: u64) -> Vec<String> {
         // Redis 7.0 takes scores that Valkey 9.1 refuses, such as 0x10.
         let drawn = if self.random.chance(50) { Peer::Valkey } else { Peer::Redis };
@@ -603,7 +605,7 @@ impl Storm {
         let plan = Plan { seed: self.random.draw(), commands: steps, oracle, except: &[] };
         for sent in commands(plan) {
             match sent {
-                // The bytes of a HyperLogLog depend on this setting, and a log has no settings.
+                // The bytes of a HyperLogLog depend on this setting, and a journal has no settings.
                 Sent::Command(_, args) if words::join(&args).contains("hll-sparse") => {}
                 Sent::Command(connection, args) => self.send(["a", "b"][connection], &args),
                 Sent::PauseMs(ms) => self.world.pass(Duration::from_millis(ms)),
@@ -630,7 +632,7 @@ impl Storm {
         while self.world.receive(connection).is_ok() {}
     }
 
-    /// Compares what two hold; panics with what was sent and logged about the first key that differs.
+    /// Compares two digests; panics with the commands and the journal of the first key that differs.
     #[track_caller]
     fn compare(&self, here: &Digest, there: &Digest, log: &[String]) {
         const SHOWN: usize = 60;
@@ -649,7 +651,7 @@ impl Storm {
         panic!("{difference}\nsent:\n{}\nlogged:\n{}", about(&self.sent), about(log));
     }
 
-    /// A connection goes away, so that those that wait for ever make room.
+    /// Closes a connection, so that its endless waits make room.
     fn hang_up(&mut self) {
         let connection = self.random.pick(&["c", "d", "e"]);
         self.send(connection, &[b"PING".to_vec()]);
@@ -680,7 +682,7 @@ fn what_was_logged_leads_to_the_same_keys() {
     }
 }
 
-/// A peer loads the log as its append-only file.
+/// A reference server loads the journal as its append-only file.
 fn check_peer(peer: Peer) {
     let Some(program) = Program::oracle(peer) else { return };
     let seed = fresh_seed();
@@ -695,7 +697,7 @@ fn check_peer(peer: Peer) {
         std::fs::write(&file, &storm.recorder.bytes).expect("the server has stopped");
         server.start_again();
         assert!(!server.log().contains("CRITICAL"), "episode {episode}: {}", server.log());
-        // What has expired by now is nowhere.
+        // Keys that have expired by now are on neither side.
         storm.world.now_ms = evenkeel_runtime::clock::unix_ms();
         storm.world.sweep_all();
         let (here, there) = (digest(&mut storm.world), digest(&mut transcript::target(&server)));

@@ -13,7 +13,7 @@ fn rules_are_of_commands_that_write() {
     }
 }
 
-/// A command may be without a name for what it does only if its handler says it, or if there is nothing to say.
+/// A command may lack a rule only if its handler emits the events, or if there are none.
 #[test]
 fn every_writing_command_has_a_rule_or_says_itself_what_it_does() {
     const SAY_IT: &[&str] = &[
@@ -128,7 +128,7 @@ fn who_is_served_is_told_of_behind_who_serves() {
     );
 }
 
-/// A script that takes long is taken back and run elsewhere; what comes after it on its thread is told of, too.
+/// A slow script is undone and offloaded; events of later commands on its thread are notified, too.
 #[test]
 fn what_a_script_does_is_told_of_once() {
     check(
@@ -166,7 +166,7 @@ fn fields_that_expire_are_told_of() {
     );
 }
 
-/// What Valkey 9.1 says.
+/// As in Valkey 9.1.
 #[test]
 fn fields_whose_time_has_passed_are_told_of_as_expired() {
     let check = |commands: &[&str], names: &str| {
@@ -205,7 +205,7 @@ fn fields_whose_time_has_passed_are_told_of_as_expired() {
     ] {
         check(&[h, command], &format!("new hset {expected}"));
     }
-    // A word that looks like an option where none stands.
+    // A word that looks like an option, in another place.
     for (command, expected) in [
         ("MSETEX 1 ex 1", "new set"),
         ("MSETEX 2 a PX b 1", "new set new set"),
@@ -229,7 +229,8 @@ fn nothing_is_noted_while_nobody_wants_it() {
     assert!(!world.server.keyspace.events.is_wanted(), "no class is asked for");
 }
 
-/// A field whose time has passed is told of by who meets it, as Valkey does; also where nobody but its readers would notice.
+/// As in Valkey, the command that meets an expired field emits its event, also where only readers of the
+/// field would notice.
 #[test]
 fn fields_that_have_expired_are_told_of_when_they_are_met() {
     World::new().check(
@@ -281,7 +282,7 @@ fn fields_that_have_expired_are_told_of_when_they_are_met() {
     );
 }
 
-/// Against what is meant, said at length: looking for each removal at all that came before and behind it.
+/// Against the definition in full: for each removal, a search among all earlier and later events.
 #[test]
 fn removals_are_found_in_one_pass() {
     let mut random = crate::testing::random();

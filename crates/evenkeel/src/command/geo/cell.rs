@@ -1,8 +1,9 @@
 //! Places as scores: the earth as a square grid whose cells are numbered along a Z-shaped curve.
 //!
-//! A step halves each cell both ways and appends two bits to its number, the longitude's above the latitude's. So the
-//! cells inside one cell are a range of numbers, and with 26 steps, 52 bits, a number is an integer that a score holds
-//! exactly: a cell of 0.6 m at most. Scores that nobody got from here are decoded as well, to whatever place.
+//! A step halves each cell both ways and appends two bits to its number, the longitude's above the
+//! latitude's. So the cells inside a cell are a range of numbers. After 26 steps, 52 bits, a number is an
+//! integer that a score holds exactly: a cell of 0.6 m at most. Scores from other origins are decoded as
+//! well, to some place.
 
 use super::Point;
 
@@ -19,14 +20,14 @@ const EAST: u64 = NORTH << 1;
 
 const TWO_TO_63: f64 = 9_223_372_036_854_775_808.0;
 
-/// A cell of the grid that so many steps make: 1 to `STEPS_MAX`.
+/// A cell of the grid after so many steps: 1 to `STEPS_MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cell {
     bits: u64,
     steps: u32,
 }
 
-/// What a cell covers, in degrees.
+/// The area of a cell, in degrees.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Area {
     pub(super) west: f64,
@@ -36,22 +37,23 @@ pub(super) struct Area {
 }
 
 impl Cell {
-    /// The cell in which a place lies. The eastern and the northern edge of the map lie in cells beyond the grid.
+    /// Returns the cell of a place. The eastern and the northern edge of the map lie in cells beyond the
+    /// grid.
     pub(super) fn of(place: Point, steps: u32) -> Cell {
         Cell { bits: bits_of(place, LATITUDE_MAX, steps), steps }
     }
 
-    /// The cell of a score.
+    /// Returns the cell of a score.
     pub(super) fn of_score(score: f64) -> Cell {
         Cell { bits: to_u64(score), steps: STEPS_MAX }
     }
 
-    /// The cell's number as a score, if it has `STEPS_MAX` steps; else the lowest one inside it.
+    /// Returns the cell's number as a score, if it has `STEPS_MAX` steps; else the lowest score inside it.
     pub(super) fn score(self) -> f64 {
         (self.bits << (2 * (STEPS_MAX - self.steps))) as f64
     }
 
-    /// The scores inside it: from the first, and below the second.
+    /// Returns the scores inside it: from the first, and below the second.
     pub(super) fn scores(self) -> (f64, f64) {
         (self.score(), Cell { bits: self.bits + 1, ..self }.score())
     }
@@ -68,7 +70,7 @@ impl Cell {
         }
     }
 
-    /// Its middle, as far as that is on the map.
+    /// Returns its middle, as far as that is on the map.
     pub(super) fn middle(self) -> Point {
         let area = self.area();
         Point {
@@ -77,14 +79,16 @@ impl Cell {
         }
     }
 
-    /// The cell so many columns to the east and rows to the north, each -1, 0 or 1; the map has no edges.
+    /// Returns the cell so many columns to the east and rows to the north, each -1, 0 or 1; the map has no
+    /// edges.
     pub(super) fn neighbour(self, east: i32, north: i32) -> Cell {
         let bits = moved(self.bits, EAST, self.steps, east);
         Cell { bits: moved(bits, NORTH, self.steps, north), ..self }
     }
 }
 
-/// Adds to the number that is made of the bits in `mask`: the bits between are set, so that a carry runs through them.
+/// Adds to the number that the bits in `mask` form. The bits between are set for the sum, so that a carry
+/// runs through them.
 fn moved(bits: u64, mask: u64, steps: u32, by: i32) -> u64 {
     let inside = u64::MAX >> (u64::BITS - 2 * steps);
     let (mine, others, between) = (bits & mask, bits & !mask, !mask & inside);
@@ -96,14 +100,14 @@ fn moved(bits: u64, mask: u64, steps: u32, by: i32) -> u64 {
     sum & mask & inside | others
 }
 
-/// The number of a cell on a map up to this latitude.
+/// Returns the number of a cell on a map up to this latitude.
 fn bits_of(place: Point, latitude_max: f64, steps: u32) -> u64 {
     let cells = (1_u64 << steps) as f64;
     let index = |degrees: f64, max: f64| ((degrees + max) / (max + max) * cells) as u32;
     spread(index(place.latitude, latitude_max)) | spread(index(place.longitude, LONGITUDE_MAX)) << 1
 }
 
-/// The bits of a number, a free bit above each.
+/// Spreads the bits of a number, with a free bit above each.
 fn spread(number: u32) -> u64 {
     let mut bits = u64::from(number);
     for (shift, mask) in SPREADING.into_iter().rev() {
@@ -112,7 +116,7 @@ fn spread(number: u32) -> u64 {
     bits
 }
 
-/// The number that every other bit makes.
+/// Gathers every other bit into a number.
 fn every_other(bits: u64) -> u32 {
     let mut bits = bits & NORTH;
     for (shift, mask) in GATHERING {
@@ -121,7 +125,7 @@ fn every_other(bits: u64) -> u32 {
     bits as u32
 }
 
-/// Groups of bits, with groups of zeros between them that are as wide.
+/// Groups of bits, with groups of zeros of the same width between them.
 const SPREADING: [(u32, u64); 5] = [
     (1, NORTH),
     (2, 0x3333_3333_3333_3333),
@@ -137,8 +141,8 @@ const GATHERING: [(u32, u64); 5] = [
     (16, 0x0000_0000_ffff_ffff),
 ];
 
-/// The place in the notation of geohash.org, which divides the latitudes up to the poles. Of its eleven digits of five
-/// bits, the last one would need three bits more than there are, and is zero.
+/// Returns the place in the notation of geohash.org, which divides the latitudes up to the poles. It has
+/// eleven digits of five bits; the last would need three bits more than there are, and is zero.
 pub(super) fn text_of(place: Point) -> [u8; 11] {
     const DIGITS: &[u8; 32] = b"0123456789bcdefghjkmnpqrstuvwxyz";
     let bits = bits_of(place, 90.0, STEPS_MAX);
@@ -148,13 +152,13 @@ pub(super) fn text_of(place: Point) -> [u8; 11] {
     })
 }
 
-/// A score as an integer, where it is one in 64 bits, signed or not; for others as x86-64 converts them, since that is
-/// what Redis shows.
+/// Converts a score to an integer, if it fits 64 bits, signed or not; other scores as x86-64 converts them,
+/// as Redis shows that.
 fn to_u64(score: f64) -> u64 {
     if score < TWO_TO_63 { to_i64(score) as u64 } else { to_i64(score - TWO_TO_63) as u64 ^ 1 << 63 }
 }
 
-/// The same for signed integers.
+/// [`to_u64`] for signed integers.
 pub(super) fn to_i64(score: f64) -> i64 {
     if score < TWO_TO_63 { score as i64 } else { i64::MIN }
 }
@@ -224,7 +228,7 @@ mod tests {
         }
     }
 
-    /// Bits beyond 52 are those of a longitude beyond the map, and so on.
+    /// Bits beyond 52 mean a longitude beyond the map, and so on.
     #[test]
     fn foreign_scores_are_places_too() {
         let places = [-1.0, f64::INFINITY, f64::NEG_INFINITY, 1e19, 9.3e18, 0.5, 4_503_599_627_370_496.0]

@@ -1,8 +1,8 @@
-//! What the searching commands are asked for.
+//! The queries of the searching commands.
 //!
-//! GEORADIUS and GEORADIUSBYMEMBER say where and how far in the order of their arguments, GEOSEARCH and GEOSEARCHSTORE by
-//! options; what follows is the same for all. Errors are found from left to right, as Redis finds them, a member that is
-//! not there among them, and all of them before it matters whether there is a key.
+//! GEORADIUS and GEORADIUSBYMEMBER have the place and the distance as positional arguments, GEOSEARCH and
+//! GEOSEARCHSTORE as options; the rest is common. Errors are found from left to right, as in Redis, a missing
+//! member among them, and all of them before it matters whether the key exists.
 
 use evenkeel_resp::float;
 
@@ -10,7 +10,7 @@ use super::shape::{Form, Shape, Unit};
 use super::{Args, Point};
 use crate::error::Error;
 
-/// The way that a command puts its question.
+/// The syntax of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Syntax {
     /// `key longitude latitude radius unit`, then options.
@@ -39,15 +39,15 @@ pub(super) enum Order {
     Descending,
 }
 
-/// What a command is asked for.
+/// A parsed query.
 #[derive(Debug)]
 pub(super) struct Query {
     /// `None` only if there is no source.
     pub(super) shape: Option<Shape>,
     pub(super) order: Option<Order>,
-    /// How many places at most.
+    /// Maximum number of places.
     pub(super) count: Option<usize>,
-    /// Any will do, as long as there are `count`.
+    /// Any `count` places will do.
     pub(super) any: bool,
     pub(super) with_distance: bool,
     pub(super) with_score: bool,
@@ -58,10 +58,10 @@ pub(super) struct Query {
     pub(super) stores_distances: bool,
 }
 
-/// The source as far as options ask about it: the place of a member. `None`: there is no source.
+/// The source as far as options need it: returns the place of a member. `None`: there is no source.
 pub(super) type Source<'s> = Option<&'s dyn Fn(&[u8]) -> Option<Point>>;
 
-/// Parts of a shape, in whatever order they come.
+/// Parts of a shape, in any order.
 #[derive(Default)]
 struct Parts {
     from_member: bool,
@@ -92,7 +92,7 @@ impl Query {
                 6
             }
             Syntax::RadiusByMember { .. } => {
-                // Without a source, nobody looks how far.
+                // Without a source, the radius is not checked.
                 if source.is_some() {
                     parts.centre = place_of(args.at(2), source)?;
                     parts.extent = Some(circle(args, 3)?);
@@ -126,7 +126,8 @@ impl Query {
         Ok(query)
     }
 
-    /// Reads the option at `at`, unless it is none of those that all commands have; returns how many arguments it takes.
+    /// Parses the option at `at`, unless it is not among the common options; returns how many arguments it
+    /// takes.
     fn option(&mut self, args: &Args<'_>, at: usize, syntax: Syntax) -> Result<Option<usize>, Error> {
         let has_value = at + 1 < args.len();
         match args.word(at).as_bytes() {
@@ -176,7 +177,7 @@ impl Query {
 }
 
 impl Parts {
-    /// Reads the option at `at`; returns how many arguments it takes.
+    /// Parses the option at `at`; returns how many arguments it takes.
     fn option(&mut self, args: &Args<'_>, at: usize, source: Source<'_>) -> Result<usize, Error> {
         let (left, centred) = (args.len() - at - 1, self.from_member || self.from_place);
         match args.word(at).as_bytes() {
@@ -212,7 +213,7 @@ impl Parts {
     }
 }
 
-/// The place of a member that has to be there, if there is a source.
+/// Returns the place of a member, which must exist if there is a source.
 fn place_of(member: &[u8], source: Source<'_>) -> Result<Option<Point>, Error> {
     let Some(place) = source.map(|place| place(member)) else { return Ok(None) };
     place.map(Some).ok_or(Error::text("ERR could not decode requested zset member"))

@@ -1,7 +1,7 @@
 //! Searching for places.
 //!
-//! The members of each cell that the shape touches are a stretch of the sorted set, and each of them is looked at. The
-//! set is taken as a clone, so that a search through many members can be done elsewhere.
+//! The members of each cell that the shape touches are a range of the sorted set, and each member is tested.
+//! The set is cloned, so that a search through many members can be offloaded.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::error::Done;
 use crate::offload::Work;
 use crate::reply::Reply;
 
-/// The source, and the destination where an option names one.
+/// The source, and the destination if an option names it.
 pub(super) const STORED: Keys = Keys::Across(|args, db, _, key| {
     key(1, db);
     if let Some(destination) = destination(args) {
@@ -27,8 +27,8 @@ pub(super) const STORED: Keys = Keys::Across(|args, db, _, key| {
     }
 });
 
-/// The argument that the last STORE or STOREDIST names. What is an option's value here is one to the parser as well, or
-/// is refused there.
+/// Returns the argument that the last STORE or STOREDIST names. An argument that counts as an option's value
+/// here does so for the parser as well, or is refused there.
 fn destination(args: &Args<'_>) -> Option<usize> {
     let (mut found, mut at) = (None, 5);
     while at + 1 < args.len() {
@@ -61,8 +61,8 @@ pub(super) fn georadiusbymember_ro(call: &mut Call<'_, '_>) -> Done {
     search(call, Syntax::RadiusByMember { may_store: false }, 0, 1)
 }
 
-/// GEOSEARCH key <FROMMEMBER member | FROMLONLAT longitude latitude> <BYRADIUS radius unit | BYBOX width height unit> |
-/// BYPOLYGON count longitude latitude [longitude latitude ...] [options]
+/// GEOSEARCH key <FROMMEMBER member | FROMLONLAT longitude latitude> <BYRADIUS radius unit | BYBOX width
+/// height unit> | BYPOLYGON count longitude latitude [longitude latitude ...] [options]
 pub(super) fn geosearch(call: &mut Call<'_, '_>) -> Done {
     search(call, Syntax::Search, 0, 1)
 }
@@ -72,7 +72,7 @@ pub(super) fn geosearchstore(call: &mut Call<'_, '_>) -> Done {
     search(call, Syntax::SearchStore, 1, 0)
 }
 
-/// `source` and `destination` are keys of the row, of which the second may be missing if nothing is to be stored.
+/// `source` and `destination` are keys of the row; the second may be missing if no result is stored.
 fn search(call: &mut Call<'_, '_>, syntax: Syntax, source: usize, destination: usize) -> Done {
     let hasher = &call.guard.keyspace().hasher;
     let zset = call.guard.collection::<ZSet>(&call.keys[source])?.map(|zset| ZSet::clone(&zset));
@@ -123,13 +123,13 @@ fn store_elsewhere(call: &mut Call<'_, '_>, search: Search, source: usize, desti
     ))
 }
 
-/// The positions of the members that lie in a cell.
+/// Returns the positions of the members that lie in a cell.
 fn stretch(zset: &ZSet, cell: Cell) -> Range<u64> {
     let (from, to) = cell.scores();
     zset.count_below(from, false)..zset.count_below(to, false)
 }
 
-/// A search that has all that it needs.
+/// A search with all its inputs.
 struct Search {
     zset: ZSet,
     query: Query,
@@ -149,7 +149,7 @@ impl Search {
         self.query.shape.as_ref().expect("a search has a shape")
     }
 
-    /// The places inside the shape, in the order asked for.
+    /// Returns the places inside the shape, in the requested order.
     fn find(&self) -> Vec<Found<'_>> {
         let (query, shape) = (&self.query, self.shape());
         let inside = |(member, score): (_, f64)| {
@@ -160,7 +160,7 @@ impl Search {
             self.stretches.iter().flat_map(|stretch| self.zset.range(stretch.clone())).filter_map(inside);
         match (query.count, query.any) {
             (Some(count), true) => sorted(found.take(count).collect(), query.order, count),
-            // The nearest ones, if nothing else is said.
+            // The nearest places, by default.
             (Some(count), false) => sorted(found.collect(), query.order.or(Some(Order::Ascending)), count),
             (None, _) => sorted(found.collect(), query.order, usize::MAX),
         }
@@ -188,7 +188,7 @@ impl Search {
         }
     }
 
-    /// The sorted set of what is found.
+    /// Returns the sorted set of the places found.
     fn store(&self, hasher: &Hasher, limits: Limits) -> Made {
         let mut gather = Gather::new(hasher);
         for found in self.find() {
@@ -199,7 +199,8 @@ impl Search {
     }
 }
 
-/// The first `count` in this order. Those that are equally far stay in the order in which they were found.
+/// Returns the first `count` places in this order. Equally distant places keep the order in which they were
+/// found.
 fn sorted(found: Vec<Found<'_>>, order: Option<Order>, count: usize) -> Vec<Found<'_>> {
     let compare = |a: f64, b: f64| match order {
         None => Ordering::Equal,

@@ -1,7 +1,7 @@
-//! What is searched: a circle, a box or a polygon; which cells cover it, and which places lie inside.
+//! The searched area: a circle, a box or a polygon; the cells that cover it, and the places inside.
 //!
-//! The earth is a sphere, distances are great-circle distances by the haversine formula, and floating point is done in
-//! the order in which Redis does it, so that both agree on every place and on every digit of a distance.
+//! The earth is a sphere, and distances are great-circle distances by the haversine formula. Floating point
+//! is done in Redis' order of operations, so that both agree on every place and on every digit of a distance.
 
 use super::Point;
 use super::cell::{Cell, STEPS_MAX};
@@ -14,7 +14,7 @@ const MERCATOR_MAX_M: f64 = 20_037_726.37;
 
 const RADIAN: f64 = std::f64::consts::PI / 180.0;
 
-/// Sides of a polygon that are looked at in the time that a distance takes.
+/// Sides of a polygon that are examined in the time that a distance takes.
 const CORNERS_A_UNIT: u64 = 8;
 
 fn radians(degrees: f64) -> f64 {
@@ -25,7 +25,7 @@ fn degrees(radians: f64) -> f64 {
     radians / RADIAN
 }
 
-/// The distance between two places, in metres.
+/// Returns the distance between two places, in metres.
 pub(super) fn distance_m(a: Point, b: Point) -> f64 {
     let v = ((radians(b.longitude) - radians(a.longitude)) / 2.0).sin();
     if v == 0.0 {
@@ -36,12 +36,12 @@ pub(super) fn distance_m(a: Point, b: Point) -> f64 {
     2.0 * EARTH_RADIUS_M * square.sqrt().asin()
 }
 
-/// The distance along a meridian.
+/// Returns the distance along a meridian.
 fn distance_north_m(a: Point, b: Point) -> f64 {
     EARTH_RADIUS_M * (radians(b.latitude) - radians(a.latitude)).abs()
 }
 
-/// What the unit of a distance is in metres.
+/// A unit of distance, in metres.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Unit(pub(super) f64);
 
@@ -55,14 +55,14 @@ pub(super) enum Form {
         width: f64,
         height: f64,
     },
-    /// Three corners at least, and what encloses them.
+    /// Three corners at least, and the bounds of the polygon.
     Polygon(Vec<Point>, Bounds),
 }
 
 /// See the module's text.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
-    /// From here distances are measured.
+    /// Distances are measured from here.
     pub(super) centre: Point,
     pub(super) unit: Unit,
     form: Form,
@@ -78,7 +78,8 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// Whether a place may lie in the shape. What rounding does to the sides of a polygon is far less than the margin.
+    /// Whether a place may lie in the shape. Rounding moves the sides of a polygon by far less than the
+    /// margin.
     fn may_hold(&self, place: Point) -> bool {
         const MARGIN: f64 = 1e-9;
         (self.west - MARGIN..=self.east + MARGIN).contains(&place.longitude)
@@ -87,13 +88,13 @@ impl Bounds {
 }
 
 impl Shape {
-    /// A circle or a box around a place.
+    /// Returns a circle or a box around a place.
     pub(super) fn around(centre: Point, unit: Unit, form: Form) -> Shape {
         debug_assert!(!matches!(form, Form::Polygon(..)), "a polygon has its own centre");
         Shape { centre, unit, form }
     }
 
-    /// The centre is that of the corners' mean position in space.
+    /// Returns a polygon; its centre is that of the corners' mean position in space.
     pub(super) fn polygon(corners: Vec<Point>) -> Shape {
         let (mut x, mut y, mut z) = (0.0, 0.0, 0.0);
         for corner in &corners {
@@ -108,7 +109,7 @@ impl Shape {
         Shape { centre, unit: Unit(1.0), form: Form::Polygon(corners, bounds) }
     }
 
-    /// How far a place is from the centre, in metres; `None` when it lies outside.
+    /// Returns how far a place is from the centre, in metres; `None` if it lies outside.
     pub(super) fn distance_to(&self, place: Point) -> Option<f64> {
         let outside = match &self.form {
             Form::Circle { radius } => {
@@ -125,7 +126,7 @@ impl Shape {
         if outside { None } else { Some(distance_m(self.centre, place)) }
     }
 
-    /// How much work [`Shape::distance_to`] is, as a multiple of what it is for a circle.
+    /// Returns the cost of [`Shape::distance_to`], as a multiple of the cost for a circle.
     pub(super) fn units(&self) -> u64 {
         match &self.form {
             Form::Polygon(corners, _) => 1 + corners.len() as u64 / CORNERS_A_UNIT,
@@ -153,7 +154,7 @@ impl Shape {
         }
     }
 
-    /// The radius of a circle that covers it, in metres.
+    /// Returns the radius of a circle that covers it, in metres.
     fn radius_m(&self, bounds: &Bounds) -> f64 {
         match &self.form {
             Form::Circle { radius } => radius * self.unit.0,
@@ -171,8 +172,8 @@ impl Shape {
         }
     }
 
-    /// The cells that cover it, in the order in which they are searched: the one in which the centre lies, and those of
-    /// its eight neighbours that are not useless.
+    /// Returns the cells that cover it, in search order: the cell of the centre, and its eight neighbours
+    /// except useless cells.
     pub(super) fn cells(&self) -> impl Iterator<Item = Cell> {
         /// As columns to the east and rows to the north.
         const NEIGHBOURS: [(i32, i32); 8] =
@@ -195,14 +196,15 @@ impl Shape {
         let mut last = None;
         let neighbours = NEIGHBOURS.into_iter().filter(useful).filter_map(move |(east, north)| {
             let cell = middle.neighbour(east, north);
-            // Of a few large cells, neighbours on both sides may be the same.
+            // Among a few large cells, neighbours on both sides may be the same.
             (last.replace(cell) != Some(cell)).then_some(cell)
         });
         std::iter::once(middle).chain(neighbours)
     }
 }
 
-/// So many steps that a circle around a place is covered by the place's cell and its neighbours, or nearly so.
+/// Returns the number of steps at which a circle around a place is covered by the place's cell and its
+/// neighbours, or nearly so.
 fn steps_for(mut radius_m: f64, latitude: f64) -> u32 {
     if radius_m == 0.0 {
         return STEPS_MAX;
@@ -212,12 +214,12 @@ fn steps_for(mut radius_m: f64, latitude: f64) -> u32 {
         radius_m *= 2.0;
         steps += 1;
     }
-    // Towards the poles, cells are narrower than the map says.
+    // Towards the poles, cells are narrower than the map shows.
     let narrower = i32::from(latitude.abs() > 66.0) + i32::from(latitude.abs() > 80.0);
     (steps - 2 - narrower).clamp(1, STEPS_MAX as i32) as u32
 }
 
-/// Whether the cell's four neighbours reach as far as the bounds, or the bounds are no numbers.
+/// Whether the cell's four neighbours reach as far as the bounds, or the bounds are not numbers.
 fn covers(cell: Cell, bounds: &Bounds) -> bool {
     let is_short = cell.neighbour(0, 1).area().north < bounds.north
         || cell.neighbour(0, -1).area().south > bounds.south
@@ -259,7 +261,7 @@ mod tests {
     use crate::testing::random;
     use std::time::{Duration, Instant};
 
-    /// Whether a place lies in a polygon is told by its sides alone; the bounds only save looking at them.
+    /// The sides alone decide whether a place lies in a polygon; the bounds only save examining them.
     #[test]
     fn bounds_take_nothing_from_a_polygon() {
         let mut random = random();
@@ -280,7 +282,7 @@ mod tests {
         assert!(inside > 1_000, "{inside} places");
     }
 
-    /// Looking at all sides for each place would be twenty thousand million of them: half a minute.
+    /// Examining all sides for each place would take twenty thousand million steps: half a minute.
     #[test]
     fn places_beyond_the_bounds_cost_no_look_at_the_sides() {
         let corner = |at: u32| {

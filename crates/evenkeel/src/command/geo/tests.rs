@@ -17,7 +17,8 @@ fn places_are_found_and_stored() {
     );
 }
 
-/// A member costs as many looks as the polygon has sides, so both numbers tell whether it takes long.
+/// The cost of a member is the number of the polygon's sides, so both numbers decide whether the search takes
+/// long.
 #[test]
 fn a_polygon_of_many_corners_is_searched_elsewhere() {
     let mut world = World::new();

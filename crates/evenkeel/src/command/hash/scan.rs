@@ -11,7 +11,7 @@ use crate::reply::Reply;
 
 /// HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]
 ///
-/// What is a `listpack` to clients comes whole, as from Redis.
+/// A `listpack` comes as a whole, as from Redis.
 pub(super) fn hscan(call: &mut Call<'_, '_>) -> Done {
     let cursor = cursor_of(call.args.at(2)).ok_or(Error::text("ERR invalid cursor"))?;
     let ((hasher, now), args) = (sight(call), call.args);

@@ -330,7 +330,7 @@ fn a_long_value_is_kept_whole() {
     world.check(&format!("> HGET h a < \"{long}\"\n > HDEL h a c < :2\n > HGETALL h < [\"b\", \"2\"]"));
 }
 
-/// Nearly all fields have expired and are still there: who wants any of the others is not kept trying under locks.
+/// Nearly all fields have expired in place: a search for the rest does not go on under locks.
 #[test]
 fn fields_at_random_where_few_are_left_are_looked_for_elsewhere() {
     const FIELDS: usize = 30_000;

@@ -1,4 +1,4 @@
-//! HGETEX, HSETEX, HGETDEL: values and deadlines in one go.
+//! HGETEX, HSETEX, HGETDEL: values and deadlines in a single step.
 
 use evenkeel_store::collection::Hash;
 use evenkeel_store::{Edit, Expire};
@@ -9,13 +9,14 @@ use super::{Call, note_form, reply_value, sight};
 use crate::error::Done;
 use crate::pubsub::notices::{HASH, NEW};
 
-/// HGETEX key [EX seconds | PX ms | EXAT unix-seconds | PXAT unix-ms | PERSIST] FIELDS numfields field [field ...]
+/// HGETEX key [EX seconds | PX ms | EXAT unix-seconds | PXAT unix-ms | PERSIST] FIELDS numfields field [field
+/// ...]
 pub(super) fn hgetex(call: &mut Call<'_, '_>) -> Done {
     let args = call.args;
     let at = find_fields(&args, 2)?;
     let options = Options::parse(&args.until(at), 2, Of::HGetEx)?;
     let first = check_fields(&args, at, 1)?;
-    // Of another type is said before a time that is none.
+    // A key of another type is reported before an invalid time.
     call.guard.peek_collection::<Hash>(&call.keys[0])?;
     let (settings, (hasher, now)) = (call.settings, sight(call));
     let (expire, len_max) = (options.field_expire(call.counts_from_ms(), "hgetex")?, call.reply_len_max());
@@ -57,7 +58,7 @@ pub(super) fn hgetex(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Logs what HGETEX has done to the deadlines of these fields.
+/// Logs the effect of HGETEX on the deadlines of these fields.
 fn log_deadlines(call: &mut Call<'_, '_>, changed: &[&[u8]], expire: Expire) {
     let (key, now) = (call.keys[0].bytes, call.now_ms());
     if !call.is_logged() {
@@ -72,8 +73,8 @@ fn log_deadlines(call: &mut Call<'_, '_>, changed: &[&[u8]], expire: Expire) {
     }
 }
 
-/// HSETEX key [NX | XX] [FNX | FXX] [EX seconds | PX ms | EXAT unix-seconds | PXAT unix-ms | KEEPTTL] FIELDS numfields
-/// field value [field value ...]
+/// HSETEX key [NX | XX] [FNX | FXX] [EX seconds | PX ms | EXAT unix-seconds | PXAT unix-ms | KEEPTTL] FIELDS
+/// numfields field value [field value ...]
 pub(super) fn hsetex(call: &mut Call<'_, '_>) -> Done {
     let args = call.args;
     let at = find_fields(&args, 2)?;
@@ -129,7 +130,7 @@ pub(super) fn hsetex(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Says that fields have been set, and what has become of them; as Valkey does also of fields that are gone at once.
+/// Emits the events of set fields and of their fate; as in Valkey, also for fields that are gone at once.
 fn say_set(call: &mut Call<'_, '_>, was_there: bool, was_lost: bool, expire: Expire) {
     let (key, now) = (&call.keys[0], call.now_ms());
     let is_past = matches!(expire, Expire::At(deadline) if deadline <= now);
@@ -140,23 +141,23 @@ fn say_set(call: &mut Call<'_, '_>, was_there: bool, was_lost: bool, expire: Exp
     if matches!(expire, Expire::At(_)) {
         call.say(key, HASH, "hexpire");
     }
-    // If all that there was had expired before, that has been told of.
+    // If all fields had expired before, their event was already emitted.
     if is_past && !was_lost {
         call.say_taken(key, HASH, "hexpired");
     }
 }
 
-/// What HSETEX has found that the log's reader would not.
+/// State that HSETEX has found and the journal's reader would not find.
 #[derive(Default)]
 struct Traces<'a> {
     /// Fields that had expired, whose deadlines were not kept.
     expired: Vec<&'a [u8]>,
     removed_any: bool,
-    /// They were all that there was, and had expired.
+    /// All fields had expired before.
     was_lost: bool,
 }
 
-/// Logs that the fields from argument `first` on have been set, whatever the conditions were.
+/// Logs that the fields from argument `first` on were set unconditionally.
 fn log_set(call: &mut Call<'_, '_>, first: usize, expire: Expire, traces: Traces<'_>) {
     let (args, key, now) = (call.args, call.keys[0].bytes, call.now_ms());
     if !call.is_logged() {

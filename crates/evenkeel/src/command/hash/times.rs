@@ -1,6 +1,6 @@
-//! When fields expire: setting it, clearing it, asking for it.
+//! Deadlines of fields: set, cleared, queried.
 //!
-//! The words are Valkey's. A deadline that is not after the present removes the field at once.
+//! The syntax is Valkey's. A deadline that is not after the present removes the field at once.
 
 use evenkeel_store::collection::Hash;
 use evenkeel_store::{Edit, Millis};
@@ -30,15 +30,15 @@ pub(super) fn hpexpireat(call: &mut Call<'_, '_>) -> Done {
     set_deadlines(call, 1, 0)
 }
 
-/// The first word FIELDS from `from` on; the last argument cannot be it.
+/// Finds the first word FIELDS from `from` on; the last argument cannot be it.
 pub(super) fn find_fields(args: &Args<'_>, from: usize) -> Result<usize, Error> {
     (from..args.len() - 1).find(|at| args.is(*at, "FIELDS")).ok_or(Error::text(COUNT))
 }
 
 const COUNT: &str = "ERR numfields should be greater than 0 and match the provided number of fields";
 
-/// Checks the number of fields after the word FIELDS at `at`, each of which takes `step` arguments; returns where they
-/// begin.
+/// Checks the number of fields after the word FIELDS at `at`, each of which takes `step` arguments. Returns
+/// where the fields begin.
 pub(super) fn check_fields(args: &Args<'_>, at: usize, step: usize) -> Result<usize, Error> {
     let (count, first) = (args.int(at + 1)?, at + 2);
     let is_right = usize::try_from(count)
@@ -46,7 +46,7 @@ pub(super) fn check_fields(args: &Args<'_>, at: usize, step: usize) -> Result<us
     if is_right { Ok(first) } else { Err(Error::text(COUNT)) }
 }
 
-/// The fields of a call that has nothing else after its key; `FIELDS` is the third argument.
+/// Checks the fields of a call with nothing else after its key; `FIELDS` is the third argument.
 pub(super) fn only_fields(args: &Args<'_>) -> Result<usize, Error> {
     if args.is(2, "FIELDS") { check_fields(args, 2, 1) } else { Err(Error::Syntax) }
 }
@@ -82,7 +82,7 @@ fn set_deadlines(call: &mut Call<'_, '_>, unit_ms: i64, base: Millis) -> Done {
     reply_each(call, outcomes, args.len() - first)
 }
 
-/// Logs what has become of the fields from argument `first` on.
+/// Logs the outcomes for the fields from argument `first` on.
 fn log_deadlines(call: &mut Call<'_, '_>, outcomes: Option<&[i64]>, first: usize, deadline: i64) {
     let (args, key) = (call.args, call.keys[0].bytes);
     let with = |wanted| {
@@ -95,7 +95,8 @@ fn log_deadlines(call: &mut Call<'_, '_>, outcomes: Option<&[i64]>, first: usize
     }
 }
 
-/// 2 when the field was removed, 1 when its deadline was set, 0 when the conditions did not hold, -2 without such a field.
+/// Returns 2 if the field was removed, 1 if its deadline was set, 0 if the conditions did not hold, -2 for a
+/// missing field.
 fn set_deadline(
     hash: &mut Hash,
     hasher: &evenkeel_store::Hasher,
@@ -116,7 +117,7 @@ fn set_deadline(
     1
 }
 
-/// Replies with a number for each field; without a hash there is none of `count` fields.
+/// Replies with a number for each field; without a hash, all `count` fields are missing.
 fn reply_each(call: &mut Call<'_, '_>, numbers: Option<Vec<i64>>, count: usize) -> Done {
     call.reply.array(count);
     match numbers {
@@ -142,7 +143,7 @@ pub(super) fn hpersist(call: &mut Call<'_, '_>) -> Done {
         };
         args.from(first).map(clear).collect::<Vec<i64>>()
     })?;
-    // Others may have expired, which whoever reads the log does not know.
+    // Other fields may have expired, of which the journal's reader does not know.
     let cleared = args.from(first).zip(outcomes.iter().flatten()).filter(|(_, outcome)| **outcome == 1);
     call.log_fields(&[b"HPERSIST", call.keys[0].bytes], 1, cleared.map(|(name, _)| name));
     reply_each(call, outcomes, args.len() - first)
@@ -170,7 +171,7 @@ pub(super) fn hpexpiretime(call: &mut Call<'_, '_>) -> Done {
     reply_times(call, |deadline| deadline)
 }
 
-/// -2 without such a field, -1 without a deadline, else what `shown` makes of it.
+/// Replies with -2 for a missing field, -1 without a deadline, else with the result of `shown`.
 fn reply_times(call: &mut Call<'_, '_>, shown: impl Fn(Millis) -> u64) -> Done {
     let (args, (hasher, now)) = (call.args, sight(call));
     if !args.is(2, "FIELDS") {

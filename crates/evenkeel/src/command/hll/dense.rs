@@ -1,9 +1,9 @@
 //! The dense encoding: 16,384 registers of 6 bits, the first in the lowest bits of the first byte.
 //!
-//! Four registers are three bytes. All of them unpacked are four planes, one for each place among the four: so what goes
-//! through all registers is a plain loop over bytes without any crossing of lanes, which compilers turn into vector
-//! instructions. It is compiled twice, for any machine and for AVX2. With that, merging takes 0.7 us, without 5; one row
-//! of unpacked registers would make it 1.6 and 10, lanes in 64-bit words 4.
+//! Four registers are three bytes. Unpacked, the registers are four planes, each for a place among the four.
+//! So a pass over all registers is a plain loop over bytes that crosses no lanes, which compilers turn into
+//! vector instructions. It is compiled twice, for any machine and for AVX2: merging takes 0.7 us with AVX2, 5
+//! without. A single row of unpacked registers would take 1.6 and 10 us, lanes in 64-bit words 4.
 
 use super::REGISTERS;
 use super::estimate::Histogram;
@@ -17,7 +17,7 @@ const VALUE_MAX: u8 = 63;
 const PLANES: usize = 4;
 const PLANE: usize = REGISTERS / PLANES;
 
-/// Registers whose equal ones are counted in one byte.
+/// Registers whose equal values are counted in a single byte.
 const COUNTED: usize = 128;
 const _: () = assert!(COUNTED <= u8::MAX as usize && PLANE.is_multiple_of(COUNTED));
 
@@ -43,7 +43,7 @@ impl Registers {
     }
 }
 
-/// Raises a register; `false` when it is that high already. `registers` are `BYTES` long.
+/// Raises a register; false if it is that high already. `registers` are `BYTES` long.
 pub(super) fn raise(registers: &mut [u8], Place { index, rank }: Place) -> bool {
     // Four registers are three bytes.
     let group: &mut [u8; 3] = (&mut registers[index / 4 * 3..][..3]).try_into().expect("three bytes");
@@ -57,7 +57,7 @@ pub(super) fn raise(registers: &mut [u8], Place { index, rank }: Place) -> bool 
     true
 }
 
-/// Runs the work with the widest vectors there are. All of it has to be inlined here.
+/// Runs the work with the widest vectors of the machine. All of it has to be inlined here.
 #[inline(always)]
 fn wide<R>(work: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
@@ -66,13 +66,13 @@ fn wide<R>(work: impl FnOnce() -> R) -> R {
         fn with_avx2<R>(work: impl FnOnce() -> R) -> R {
             work()
         }
-        // SAFETY: the machine has what the function asks for, as just seen.
+        // SAFETY: the machine has the feature that the function requires, as checked above.
         return unsafe { with_avx2(work) };
     }
     work()
 }
 
-/// Raises `max` to the registers where those are higher.
+/// Raises `max` to `registers` where these are higher.
 pub(super) fn merge_into(max: &mut Registers, registers: &[u8]) {
     wide(|| merge(max, registers));
 }
@@ -113,14 +113,14 @@ pub(super) fn histogram(registers: &[u8]) -> Histogram {
 }
 
 impl Registers {
-    /// How many registers have each value.
+    /// Returns how many registers have each value.
     pub(super) fn histogram(&self) -> Histogram {
         wide(|| count_values(self.planes.as_flattened()))
     }
 }
 
-/// Goes through the registers once for each value, of which there are some twenty: comparing is what vectors are good
-/// at, where one table would be incremented 16,384 times, each time waiting for the last.
+/// Makes a pass over the registers for each value, of which there are some twenty: vectors compare fast,
+/// whereas a table would be incremented 16,384 times, each waiting for the last.
 #[inline(always)]
 fn count_values(registers: &[u8]) -> Histogram {
     let mut histogram = [0; VALUE_MAX as usize + 1];

@@ -1,12 +1,13 @@
-//! From registers to a count: the estimator of Otmar Ertl, "New cardinality estimation algorithms for HyperLogLog
-//! sketches" (arXiv:1702.01284), which needs no tables and no special cases for small or large counts.
+//! From registers to a count: the estimator of Otmar Ertl, "New cardinality estimation algorithms for
+//! HyperLogLog sketches" (arXiv:1702.01284), which needs no tables and no special cases for small or large
+//! counts.
 //!
-//! Floating point is done in the order in which Redis does it, so that both arrive at the same integer.
+//! Floating point is done in Redis' order of operations, so that both arrive at the same integer.
 
 use super::REGISTERS;
 use super::hash::RANK_BITS;
 
-/// How many registers have each value. Strangers may write values that no element has; those are not looked at.
+/// How many registers have each value. A client may write values that no element has; these are ignored.
 pub(super) type Histogram = [u32; 64];
 
 /// 1 / (2 ln 2)
@@ -22,7 +23,8 @@ pub(super) fn count(histogram: &Histogram) -> u64 {
     }
     z += registers * sigma(share(f64::from(histogram[0])));
     let estimate = (ALPHA * registers * registers / z).round();
-    // Only registers that no element can produce lead beyond; Redis then shows what its machine makes of that.
+    // Only registers that no element can produce lead beyond; Redis then shows its machine's conversion of
+    // the float.
     if estimate < i64::MAX as f64 { estimate as u64 } else { 1 << 63 }
 }
 

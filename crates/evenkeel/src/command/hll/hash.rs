@@ -1,6 +1,7 @@
-//! Which register an element belongs to, and how rare its hash is.
+//! Maps an element to its register and to the rarity of its hash.
 //!
-//! The hash is MurmurHash64A by Austin Appleby (public domain), read in little endian on every machine, with Redis' seed.
+//! The hash is MurmurHash64A by Austin Appleby (public domain), read in little endian on every machine, with
+//! Redis' seed.
 
 use super::{INDEX_BITS, REGISTERS};
 
@@ -8,14 +9,14 @@ pub(super) const SEED: u64 = 0xadc8_3b19;
 const MULTIPLIER: u64 = 0xc6a4_a793_5bd1_e995;
 const SHIFT: u32 = 47;
 
-/// Bits of the hash beyond those of the index.
+/// Bits of the hash beyond the index.
 pub(super) const RANK_BITS: u32 = u64::BITS - INDEX_BITS;
 
-/// What an element asks of a register: to be at least `rank`.
+/// An element's demand on a register: to be at least `rank`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) index: usize,
-    /// One more than the zeros at the end of the rest of the hash.
+    /// The number of zeros at the end of the rest of the hash, plus 1.
     pub(super) rank: u8,
 }
 

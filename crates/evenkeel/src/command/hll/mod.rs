@@ -1,8 +1,8 @@
-//! HyperLogLogs: how many different elements were seen, within 0.81%, in at most 12 KiB.
+//! HyperLogLogs: the number of different elements seen, within 0.81%, in at most 12 KiB.
 //!
-//! An element's hash chooses one of 16,384 registers, and how many zeros the rest of it ends in is what the register
-//! remembers the maximum of (Flajolet and others, 2007). The value is an ordinary string in Redis' own bytes, so what
-//! one server made works in the other:
+//! An element's hash chooses a register out of 16,384, which keeps the maximum of the number of zeros at the
+//! end of the rest of the hash (Flajolet et al., 2007). The value is an ordinary string in Redis' own bytes,
+//! so both servers read each other's values:
 //!
 //! ```text
 //!  0      4          5      8                        16
@@ -11,9 +11,10 @@
 //!           1 sparse: runs of equal registers, while they take at most hll-sparse-max-bytes ([`sparse`])
 //! ```
 //!
-//! The count is kept from the last time that somebody asked; its highest bit says that it is out of date. A client may
-//! write anything into such a string. What is not even a HyperLogLog at first sight is told from one whose registers are
-//! broken, as Redis does. Nothing here knows keys, replies or the store's entries: bytes come in, bytes go out.
+//! The count is kept from the last request for it; its highest bit marks it as out of date. A client may
+//! write anything into such a string. As in Redis, a string that is not even a HyperLogLog at first sight
+//! gets another error than a HyperLogLog with broken registers. Absent here: keys, replies and the store's
+//! entries; bytes come in, bytes go out.
 
 mod dense;
 mod estimate;
@@ -54,7 +55,7 @@ const SPARSE_LEN_MAX: usize = HEADER + 2 * REGISTERS;
 pub(crate) enum Fault {
     /// It is no HyperLogLog at first sight.
     Foreign,
-    /// It looks like one, but its registers do not add up.
+    /// It looks like a HyperLogLog, but its registers do not add up.
     Corrupt,
 }
 
@@ -74,7 +75,7 @@ pub(crate) enum Encoding {
 }
 
 impl Encoding {
-    /// What a string looks like by its first bytes and its length.
+    /// Returns the encoding that a string has by its first bytes and its length.
     fn of(head: &[u8], len: usize) -> Result<Encoding, Fault> {
         if head.len() < HEADER || !head.starts_with(MAGIC) {
             return Err(Fault::Foreign);
@@ -95,7 +96,7 @@ impl Encoding {
     }
 }
 
-/// The bytes of a string that looks like a HyperLogLog; at most `SPARSE_LEN_MAX` are copied.
+/// Returns the bytes of a string that looks like a HyperLogLog; at most `SPARSE_LEN_MAX` are copied.
 pub(crate) fn bytes_of(value: Str<'_>) -> Result<Cow<'_, [u8]>, Fault> {
     if let Str::Rope(_) = value {
         let head: Vec<u8> = (0..HEADER).map(|at| value.byte(at)).collect();
@@ -110,7 +111,7 @@ pub(crate) fn encoding(bytes: &[u8]) -> Result<Encoding, Fault> {
     Encoding::of(bytes, bytes.len())
 }
 
-/// One in which nothing has been counted.
+/// Returns a HyperLogLog without elements.
 pub(crate) fn empty() -> Vec<u8> {
     let mut bytes = vec![0; HEADER];
     bytes[..MAGIC.len()].copy_from_slice(MAGIC);
@@ -119,7 +120,7 @@ pub(crate) fn empty() -> Vec<u8> {
     bytes
 }
 
-/// The count that was kept, unless it is out of date.
+/// Returns the cached count, unless it is out of date.
 pub(crate) fn cached_count(bytes: &[u8]) -> Option<u64> {
     let count = bytes[COUNT_AT..HEADER].try_into().expect("eight bytes");
     (bytes[HEADER - 1] & STALE_BIT == 0).then(|| u64::from_le_bytes(count))
@@ -129,7 +130,7 @@ fn set_stale(bytes: &mut [u8]) {
     bytes[HEADER - 1] |= STALE_BIT;
 }
 
-/// How many different elements were seen, computed from the registers.
+/// Computes the number of different elements from the registers.
 pub(crate) fn count(bytes: &[u8]) -> Result<u64, Fault> {
     let histogram = match encoding(bytes)? {
         Encoding::Dense => dense::histogram(&bytes[HEADER..]),
@@ -138,12 +139,12 @@ pub(crate) fn count(bytes: &[u8]) -> Result<u64, Fault> {
     Ok(estimate::count(&histogram))
 }
 
-/// How many different elements were seen by those that have been merged into `registers`.
+/// Computes the number of different elements from merged registers.
 pub(crate) fn count_registers(registers: &Registers) -> u64 {
     estimate::count(&registers.histogram())
 }
 
-/// Raises `max` to the registers where those are higher.
+/// Raises `max` to the registers of `bytes` where these are higher.
 pub(crate) fn merge_into(max: &mut Registers, bytes: &[u8]) -> Result<(), Fault> {
     match encoding(bytes)? {
         Encoding::Dense => dense::merge_into(max, &bytes[HEADER..]),
@@ -152,7 +153,7 @@ pub(crate) fn merge_into(max: &mut Registers, bytes: &[u8]) -> Result<(), Fault>
     Ok(())
 }
 
-/// Counts elements in. Each one that changes a register is a change; on an error there is none.
+/// Adds elements. Each element that changes a register is a change; on an error there is none.
 pub(crate) fn add<'e>(
     bytes: &mut [u8],
     elements: impl Iterator<Item = &'e [u8]>,
@@ -183,7 +184,7 @@ pub(crate) fn add<'e>(
     Ok(Edited { changes, instead: None })
 }
 
-/// A new one, with elements counted in, and how many changed a register.
+/// Returns a new HyperLogLog with these elements, and how many changed a register.
 pub(crate) fn made_of<'e>(elements: impl Iterator<Item = &'e [u8]>, sparse_max: usize) -> (Vec<u8>, u64) {
     let mut bytes = empty();
     let changes = raise_all(&mut bytes, elements.map(hash::place), sparse_max).expect("empty is not corrupt");
@@ -191,7 +192,8 @@ pub(crate) fn made_of<'e>(elements: impl Iterator<Item = &'e [u8]>, sparse_max: 
     (bytes, changes)
 }
 
-/// Raises registers in either encoding; a sparse one becomes dense when it has to. Returns how many were raised.
+/// Raises registers in either encoding; a sparse value becomes dense when it has to. Returns how many were
+/// raised.
 fn raise_all(
     bytes: &mut Vec<u8>,
     places: impl Iterator<Item = Place>,
@@ -217,7 +219,7 @@ fn raise_all(
     Ok(raised)
 }
 
-/// The same registers in the dense encoding; the header is kept, the count with it.
+/// Converts to the dense encoding; the header is kept, including the count.
 pub(crate) fn to_dense(bytes: &[u8]) -> Result<Vec<u8>, Fault> {
     let mut registers = Registers::zeros();
     merge_into(&mut registers, bytes)?;
@@ -250,15 +252,15 @@ pub(crate) fn store(
     Ok(Edited { changes: 1, instead: Some(bytes) })
 }
 
-/// A new one with merged registers.
+/// Returns a new HyperLogLog with merged registers.
 pub(crate) fn merged(registers: &Registers, dense: bool, sparse_max: usize) -> Vec<u8> {
     let mut bytes = empty();
     let edited = store(&mut bytes, registers, dense, sparse_max).expect("empty is not corrupt");
     edited.instead.unwrap_or(bytes)
 }
 
-/// A sparse one with its registers raised one after the other, since the bytes depend on the way; `None` when that
-/// does not fit.
+/// Raises the registers of a sparse value in turn, since the bytes depend on the order; `None` when they do
+/// not fit.
 fn raised_to(sparse: &[u8], registers: &Registers, sparse_max: usize) -> Result<Option<Vec<u8>>, Fault> {
     let (mut bytes, mut from) = (sparse.to_vec(), sparse::START);
     for (index, rank) in registers.iter().enumerate().filter(|(_, rank)| *rank > 0) {
@@ -271,7 +273,7 @@ fn raised_to(sparse: &[u8], registers: &Registers, sparse_max: usize) -> Result<
     Ok(Some(bytes))
 }
 
-/// The runs of a sparse one, as PFDEBUG DECODE prints them; `None` for a dense one.
+/// Returns the runs of a sparse value, as PFDEBUG DECODE prints them; `None` for a dense value.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Option<String>, Fault> {
     let is_sparse = encoding(bytes)? == Encoding::Sparse;
     Ok(is_sparse

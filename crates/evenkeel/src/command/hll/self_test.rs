@@ -1,28 +1,28 @@
-//! PFSELFTEST: whether registers keep what is put into them, the encodings agree, and counts are as good as promised.
+//! PFSELFTEST: whether registers keep their values, the encodings agree, and counts are as good as promised.
 //!
-//! Redis counts ten million elements and takes seconds. Here it is 100,000, about 2 ms: whoever shares the worker waits
-//! meanwhile, and the estimator has no special ranges that only large counts would reach.
+//! Redis counts ten million elements and takes seconds. Here it is 100,000, about 2 ms: the worker's other
+//! clients wait meanwhile, and the estimator has no special ranges that only large counts would reach.
 
 use super::hash::{self, Place};
 use super::{HEADER, REGISTERS, Registers, count, dense, empty, encoding, raise_all, to_dense};
 
 const ELEMENTS: u64 = 100_000;
 
-/// The usual `hll-sparse-max-bytes`, whatever it is set to: elements take their time in long sparse values.
+/// The usual `hll-sparse-max-bytes`, whatever its setting: elements take their time in long sparse values.
 const SPARSE_MAX: usize = 3_000;
 
 /// Rounds of random registers.
 const ROUNDS: u64 = 20;
 
-/// Six times the standard error, 1.04 / sqrt(registers): a correct implementation fails once in a billion such tests,
-/// and these are always the same ones.
+/// Six times the standard error, 1.04 / sqrt(registers): a correct implementation fails such a test once in a
+/// billion, and the elements are always the same.
 const ERROR_MAX: f64 = 6.0 * 1.04 / 128.0;
 const _: () = assert!(REGISTERS == 128 * 128);
 
-/// So few elements are counted exactly but for one.
+/// So few elements are counted exactly or within 1.
 const EXACT_MAX: u64 = 10;
 
-/// What is wrong, if anything.
+/// Returns the first failure as a text.
 pub(crate) fn self_test() -> Result<(), String> {
     registers_keep_their_values()?;
     let fault = |_| "a value of its own making is corrupt".to_owned();

@@ -6,10 +6,10 @@
 //! 1vvvvvll            VAL    l+1 registers are v+1
 //! ```
 //!
-//! A register is raised by splitting the run that it lies in; afterwards equal neighbours close by become one run. Where
-//! runs are split and joined is a matter of taste, and Redis' taste is followed to the byte, so that values can be
-//! compared. Runs that do not add up to 16,384 registers are an error wherever that shows. `bytes` is the whole value,
-//! `registers` what follows its header.
+//! A register is raised by splitting its run; afterwards equal runs close by are joined. Where to split and
+//! join is a free choice, and Redis' choice is followed to the byte, so that values can be compared. Runs
+//! that do not add up to 16,384 registers are an error wherever that shows. `bytes` is the whole value,
+//! `registers` the part after its header.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ const VAL_RUN_MAX: usize = 4;
 /// Highest value that a run can have.
 const VALUE_MAX: u8 = 32;
 
-/// How many runs are looked at, from the one before a change on, for neighbours to be joined.
+/// How many runs are looked at, from the run before a change on, for neighbours to be joined.
 const JOIN_RUNS: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Run {
         if value == 0 { Run::zeros(len) } else { Run { code: Code::Val(value), len } }
     }
 
-    /// The run at `at`; `None` at the end. The second byte of a code that is cut off reads as zero.
+    /// Decodes the run at `at`; `None` at the end. The missing second byte of a truncated code reads as zero.
     #[inline]
     fn at(bytes: &[u8], at: usize) -> Option<Run> {
         let first = *bytes.get(at)?;
@@ -130,7 +130,7 @@ pub(super) fn histogram(registers: &[u8]) -> Result<Histogram, Fault> {
     if total == REGISTERS { Ok(histogram) } else { Err(Fault::Corrupt) }
 }
 
-/// Raises `max` to the registers where those are higher.
+/// Raises `max` to the registers of the runs where these are higher.
 pub(super) fn merge_into(max: &mut Registers, registers: &[u8]) -> Result<(), Fault> {
     let mut at = 0;
     for run in runs(registers) {
@@ -172,13 +172,15 @@ impl Found {
     }
 }
 
-/// The codes that begin in eight bytes, the first of which begins one: how many bytes they take, and how many registers. One that goes
-/// on behind the eight is left out.
+/// Measures the codes that begin in eight bytes, the first of which begins a code. Returns how many bytes
+/// these codes take, and how many registers. A code that goes on behind the eight bytes is left out.
 ///
-/// Which codes follow each other cannot be foreseen, so nothing branches on that, and all eight bytes are looked at together. What is
-/// hard is which bytes are the second of a code: those behind an odd number of bytes, from some first one on, that look like the first
-/// byte of an XZERO. These are flags, one at the lowest bit of each byte. If those that look so are subtracted from the same moved on by
-/// one, with a flag set at every other byte, the borrow goes through each series of them to its end, and flips every other one of them.
+/// The sequence of codes is unpredictable, so no branch depends on it, and all eight bytes are examined
+/// together. The hard part is to find the second bytes of codes. In each series of bytes that look like the
+/// first byte of an XZERO, the first is such a byte, and the roles alternate from there to the byte after the
+/// series. Flags at the lowest bit of each byte mark the bytes of these series. Shift the flags by a byte,
+/// set a flag at every other byte, and subtract the unshifted flags. The borrow then runs through each series
+/// to its end and flips every other flag of it.
 #[inline]
 fn measure(bytes: [u8; 8]) -> (usize, usize) {
     const EACH: u64 = 0x0101_0101_0101_0101;
@@ -222,7 +224,7 @@ pub(super) fn find(bytes: &[u8], index: usize, from: Start) -> Result<Found, Fau
     }
 }
 
-/// The same, run by run.
+/// [`find`], run by run.
 #[inline]
 fn find_by_one(bytes: &[u8], index: usize, from: Start) -> Result<Found, Fault> {
     let Start { mut at, mut first } = from;
@@ -243,11 +245,11 @@ pub(super) enum Outcome {
     /// The register was that high already.
     Same,
     Raised,
-    /// Nothing was done: it does not fit the encoding, or the value would become longer than `len_max`.
+    /// Nothing was done: the rank does not fit the encoding, or the value would exceed `len_max`.
     NoRoom,
 }
 
-/// Raises a register. Also returns where to begin when a higher register is raised next.
+/// Raises a register. Also returns where the search for a register of a higher index may begin.
 pub(super) fn raise(
     bytes: &mut Vec<u8>,
     Place { index, rank }: Place,
@@ -259,9 +261,9 @@ pub(super) fn raise(
     }
     let mut found = find(bytes, index, from)?;
     if found.before.is_none() {
-        found = find(bytes, index, START)?; // joining has to know the run before
+        found = find(bytes, index, START)?; // joining needs the run before
     }
-    // Joining begins with the run before, whose place stays, and may take the found one into it.
+    // Joining begins with the run before, whose place stays, and may merge the found run into it.
     let next = found.before.unwrap_or(START);
     if found.value() >= rank {
         return Ok((Outcome::Same, next));
@@ -269,7 +271,7 @@ pub(super) fn raise(
     let split = Split::new(&found, index, rank);
     let old = found.at..found.at + found.run.bytes();
     if old.end > bytes.len() {
-        return Err(Fault::Corrupt); // a code that is cut off cannot be split
+        return Err(Fault::Corrupt); // a truncated code cannot be split
     }
     if split.bytes().len() > old.len() && bytes.len() + split.bytes().len() - old.len() > len_max {
         return Ok((Outcome::NoRoom, from));
@@ -279,7 +281,7 @@ pub(super) fn raise(
     Ok((Outcome::Raised, next))
 }
 
-/// The codes that take the place of one: what lies before the register, the register, what lies behind.
+/// The codes that replace a code: the part before the register, the register, the part behind.
 struct Split {
     codes: [u8; 5],
     len: usize,
@@ -338,7 +340,7 @@ mod tests {
     fn eight_bytes_at_once_are_found_as_one_by_one() {
         let mut random = random();
         for _ in 0..5_000 {
-            // Any may look like the first one of any code.
+            // Any byte may look like the first of any code.
             let kinds = [0, XZERO, XZERO, XZERO | 0x3c, VAL, VAL | 0x7c];
             let code = |_| kinds[random.below(kinds.len())] | random.below(4) as u8;
             let bytes: Vec<u8> = (0..HEADER + 60).map(code).collect();

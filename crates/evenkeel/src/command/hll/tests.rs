@@ -1,4 +1,4 @@
-//! HyperLogLogs against registers kept plainly, against values that Redis made, and broken in every way.
+//! HyperLogLogs against plain registers, against values that Redis made, and broken in every way.
 
 use evenkeel_testkit::Random;
 
@@ -23,7 +23,7 @@ fn registers(plain: &Plain) -> Registers {
     registers
 }
 
-/// What PFADD makes of the numbers from 0 on, a decimal text each.
+/// The value of PFADD with the numbers from 0 on, each a decimal text.
 fn of_numbers(count: usize, sparse_max: usize) -> Vec<u8> {
     let texts: Vec<String> = (0..count).map(|number| number.to_string()).collect();
     made_of(texts.iter().map(|text| text.as_bytes()), sparse_max).0
@@ -42,7 +42,7 @@ fn random_value(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Sparse, with runs as no server would leave them: neighbours that could be one, zeros in pieces.
+/// Sparse, with runs that no server leaves: neighbours of the same value, zeros in pieces.
 fn ragged_value(random: &mut Random) -> Vec<u8> {
     let (mut bytes, mut left) = (empty(), REGISTERS);
     bytes.truncate(HEADER);
@@ -110,7 +110,7 @@ fn merging_is_the_maximum_of_each_register() {
     }
 }
 
-/// Raising registers in order begins each search where the last one was; the bytes must not show it.
+/// Raising registers in order begins each search where the last ended; the bytes must not show it.
 #[test]
 fn merging_leaves_the_bytes_that_single_steps_leave() {
     let mut random = random();
@@ -130,15 +130,15 @@ fn merging_leaves_the_bytes_that_single_steps_leave() {
         let mut at_once = target.clone();
         let edited = store(&mut at_once, &registers, false, SPARSE_MAX).expect("not corrupt");
         let mut at_once = edited.instead.unwrap_or(at_once);
-        // Merging says that the count is out of date even if no register was raised.
+        // Merging marks the count as out of date even if no register was raised.
         set_stale(&mut steps);
         set_stale(&mut at_once);
         assert_eq!(steps, at_once);
     }
 }
 
-/// The second step takes what it raises into the run where the third begins to search. (Redis joins the first two runs
-/// only when something next to them is raised.)
+/// The second step joins the raised register with the run where the third step begins to search. (Redis joins
+/// the first two runs only when a register next to them is raised.)
 #[test]
 fn a_search_that_begins_in_a_joined_run() {
     let [one, zero] = [0x80, 0x00];
@@ -174,7 +174,7 @@ fn values_are_those_that_redis_makes() {
         let value = of_numbers(numbers, SPARSE_MAX);
         assert_eq!((count(&value), value.len()), (Ok(counted), len), "{numbers} numbers");
     }
-    // Long ones, where runs are split and joined everywhere; by their hashes.
+    // Long values, where runs are split and joined everywhere; by their hashes.
     for (numbers, len, hash) in [
         (1_000, 1_923, 0x0113_7918_0145_9b86),
         (5_000, 7_226, 0x5f27_2240_a14a_af0d),
@@ -221,7 +221,8 @@ fn a_sparse_value_grows_to_the_limit_and_not_beyond() {
     assert_eq!((encoding(&value), plain(&value)[7]), (Ok(Encoding::Dense), 33));
 }
 
-/// Whatever a client writes into the string: an answer or an error, and after an error the same bytes as before.
+/// Whatever a client writes into the string: an answer or an error, and after an error the same bytes as
+/// before.
 #[test]
 fn broken_values_are_errors_and_not_changed_by_them() {
     let mut random = random();

@@ -1,4 +1,4 @@
-//! Lists: what takes elements from the first list that has some, or from one list to another, and may wait for them.
+//! Lists: pops from the first non-empty list, moves between lists, and the blocking forms.
 
 use evenkeel_resp::number::parse_i64;
 use evenkeel_store::Edit;
@@ -59,7 +59,7 @@ pub(super) fn brpoplpush(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// `true`: an element was moved, which the handler has to log by a command that does not wait.
+/// Returns true if an element was moved; the handler then has to log a command that does not block.
 fn move_or_block(call: &mut Call<'_, '_>, from: Side, to: Side, timeout_at: usize) -> Result<bool, Error> {
     let timeout = call.timeout_s(timeout_at)?;
     if try_move(call, from, to)? {
@@ -69,8 +69,8 @@ fn move_or_block(call: &mut Call<'_, '_>, from: Side, to: Side, timeout_at: usiz
     Ok(false)
 }
 
-/// Takes an element from one end of the first key's list and pushes it at an end of the second one's, and replies it.
-/// `false`, and nothing is done, if there is none to take.
+/// Moves an element from an end of the first key's list to an end of the second key's, and replies with it.
+/// Returns false, without any change, if there is none.
 fn try_move(call: &mut Call<'_, '_>, from: Side, to: Side) -> Result<bool, Error> {
     let (source, destination) = (&call.keys[0], &call.keys[1]);
     let Some(list) = call.guard.peek_collection::<List>(source)? else { return Ok(false) };
@@ -84,7 +84,8 @@ fn try_move(call: &mut Call<'_, '_>, from: Side, to: Side) -> Result<bool, Error
         call.say(source, LIST, to.push_event());
         call.say(source, LIST, from.pop_event());
     } else {
-        // First, since a destination of another type is refused before anything has changed. Both count as one change.
+        // First, since a destination of another type is refused before anything has changed. Both count as a
+        // single change.
         call.guard.edit(destination, |list: &mut Edit<'_, List>| to.push(list, &element))?;
         call.guard.announce(destination, 0);
         call.say(destination, LIST, to.push_event());
@@ -145,7 +146,7 @@ fn pop_or_block(call: &mut Call<'_, '_>, side: Side) -> Done {
     call.block(Wait::on(all, Kind::List, timeout))
 }
 
-/// The side and the count of an LMPOP whose number of keys stands at `index`.
+/// Parses the side and the count of an LMPOP whose number of keys is argument `index`.
 fn parse_mpop(call: &Call<'_, '_>, index: usize) -> Result<(Side, u64), Error> {
     let positive = |index, text| {
         let value = parse_i64(call.args.at(index)).filter(|value| *value > 0);
@@ -165,7 +166,8 @@ fn parse_mpop(call: &Call<'_, '_>, index: usize) -> Result<(Side, u64), Error> {
     }
 }
 
-/// Takes elements from the first list that is there, and replies its key and them; `false` if there is none.
+/// Pops elements from the first list that exists, and replies with its key and the elements; false if no list
+/// exists.
 fn try_mpop(call: &mut Call<'_, '_>, side: Side, count: u64) -> Result<bool, Error> {
     for key in call.tries(0..call.keys.len()) {
         let name = &call.keys[key];
@@ -185,7 +187,7 @@ fn try_mpop(call: &mut Call<'_, '_>, side: Side, count: u64) -> Result<bool, Err
     Ok(false)
 }
 
-/// Has another thread take elements from the list at the call's key of this number, the first that there is.
+/// Offloads the pop from the list at the call's key of this index, the first that exists.
 fn mpop_elsewhere(call: &mut Call<'_, '_>, key: usize, list: List, side: Side, count: u64) -> Done {
     let name = call.keys[key].bytes.to_vec();
     let take = move |list: &mut List, reply: &mut Reply| {
@@ -198,7 +200,7 @@ fn mpop_elsewhere(call: &mut Call<'_, '_>, key: usize, list: List, side: Side, c
     })
 }
 
-/// Logs that so many elements were taken from the list at the call's key of this number.
+/// Logs that so many elements were popped from the list at the call's key of this index.
 fn log_mpop(call: &mut Call<'_, '_>, key: usize, side: Side, count: u64) {
     call.log(&[side.pop_command(), call.keys[key].bytes, count.to_string().as_bytes()]);
 }

@@ -1,4 +1,4 @@
-//! Lists: what has to look at one element after the other.
+//! Lists: operations that look at each element in turn.
 
 use evenkeel_store::Edit;
 use evenkeel_store::collection::List;
@@ -63,7 +63,7 @@ pub(super) fn lrem(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// A clone of the call's list if it is so long that looking through it is to be done elsewhere.
+/// Returns a clone of the call's list if it is so long that a search through it is offloaded.
 fn much_of(call: &mut Call<'_, '_>) -> Result<Option<List>, Error> {
     let list = call.guard.peek_collection::<List>(&call.keys[0])?;
     let Some(list) = list.filter(|list| is_much(list.len())).map(|list| List::clone(&list)) else {
@@ -80,14 +80,14 @@ fn any_but_least(call: &Call<'_, '_>, index: usize) -> Result<i64, Error> {
     if value == i64::MIN { Err(Error::text(TEXT)) } else { Ok(value) }
 }
 
-/// What LPOS looks for.
+/// The query of LPOS.
 struct Search {
-    /// How many matches are passed over.
+    /// Matches to pass over.
     skip: u64,
     backward: bool,
-    /// All for zero, and an array is replied; just one for none.
+    /// Zero: all matches. `None`: only the first match, and the reply is not an array.
     count: Option<u64>,
-    /// How many elements are looked at; all for zero.
+    /// Elements to look at; zero: all.
     depth: u64,
 }
 
@@ -116,7 +116,7 @@ impl Search {
         Ok(search)
     }
 
-    /// How many elements of a list are looked at, at most.
+    /// Returns how many elements of a list are looked at, at most.
     fn depth(&self, list: &List) -> u64 {
         if self.depth == 0 { list.len() } else { self.depth.min(list.len()) }
     }
@@ -135,7 +135,7 @@ impl Search {
         found.iter().for_each(|at| reply.int(*at as i64));
     }
 
-    /// The positions of an element, in the order in which they are found.
+    /// Returns the positions of an element, in search order.
     fn positions<'a>(&self, list: &'a List, element: &'a [u8]) -> impl Iterator<Item = u64> + use<'a> {
         let (len, depth) = (list.len(), self.depth(list));
         let side = if self.backward { Side::Right } else { Side::Left };

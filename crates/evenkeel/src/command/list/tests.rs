@@ -1,4 +1,4 @@
-//! Lists as a client sees them. What both have is also asked of redis-server, where there is one.
+//! Lists as a client sees them. Commands that Redis has run on redis-server as well, if it is installed.
 
 use crate::testing::{World, check};
 

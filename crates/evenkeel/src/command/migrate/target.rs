@@ -1,8 +1,8 @@
 //! The servers that MIGRATE sends keys to, and the connections to them.
 //!
-//! Who moves many keys often does so one by one, so a connection is kept for some seconds after its use. Only one that
-//! has answered all it was asked is kept, and only for calls with the same credentials: another caller is not to have
-//! the rights of the last one.
+//! A client that moves many keys often moves them singly, so a connection is kept for some seconds after its
+//! use. It is kept only if it has answered all requests, and only for calls with the same credentials:
+//! another caller must not get the rights of the last caller.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -19,35 +19,35 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::net::poll::await_events;
 
-/// How long a connection is kept that nobody uses, as in Redis.
+/// How long an unused connection is kept, as in Redis.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
 /// Connections kept at most, as in Redis.
 const KEPT_MAX: usize = 64;
 
-/// How long it may take to notice that nobody waits any more.
+/// Poll interval of a wait: the longest delay before it notices that the client has gone.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Bytes of an answer, at most: they are short lines.
+/// Maximum bytes of an answer; answers are short lines.
 const ANSWER_MAX: usize = 64 * 1024;
 
-/// Another server, and as whom to talk to it.
+/// Another server, and the credentials for it.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Who {
     pub(super) host: String,
     pub(super) port: u16,
     /// Arguments of AUTH, or none.
     pub(super) credentials: Vec<Vec<u8>>,
-    /// Whether that is said over TLS.
+    /// Whether the connection uses TLS.
     pub(super) is_encrypted: bool,
 }
 
-/// For how long somebody waits for the other server.
+/// The limits of a wait for the other server.
 #[derive(Clone)]
 pub(super) struct Patience {
     /// For each write and read, and for the connection.
     timeout: Duration,
-    /// Who has asked for it has gone.
+    /// Set when the client has gone.
     nobody_waits: Arc<AtomicBool>,
 }
 
@@ -57,7 +57,7 @@ impl Patience {
     }
 }
 
-/// A socket that waits in slices of [`LOOK`], and looks between them whether anybody waits for it.
+/// A socket that waits in slices of [`LOOK`], and checks between them whether the client has gone.
 struct Line {
     socket: TcpStream,
     patience: Patience,
@@ -91,7 +91,7 @@ impl Line {
         Err(io::ErrorKind::TimedOut.into())
     }
 
-    /// Does once what would block, and again as soon as it would not.
+    /// Runs an operation that would block, and repeats it once the socket is ready.
     fn insist<R>(
         &mut self,
         events: i16,
@@ -128,7 +128,7 @@ enum Stream {
 }
 
 impl Stream {
-    /// Connects, and shakes hands where it is to be encrypted.
+    /// Connects, with a TLS handshake if the connection is to be encrypted.
     fn connect(
         address: &SocketAddr,
         patience: Patience,
@@ -166,17 +166,17 @@ impl Stream {
     }
 }
 
-/// A connection to it.
+/// A connection to a target.
 pub(super) struct Target {
     who: Who,
     stream: Stream,
     read: Vec<u8>,
-    /// When it was used last.
+    /// When it was last used.
     used: Instant,
 }
 
 impl Target {
-    /// `tls` encrypts where the target asks for that.
+    /// `tls` encrypts if the target asks for that.
     pub(super) fn connect(
         who: &Who,
         patience: &Patience,
@@ -198,12 +198,12 @@ impl Target {
         Err(last)
     }
 
-    /// From now on.
+    /// Sets the limits of waits from now on.
     pub(super) fn set_patience(&mut self, patience: Patience) {
         self.stream.line().patience = patience;
     }
 
-    /// Sends a request and waits for the answer. After an error the connection is of no use.
+    /// Sends a request and waits for the answer. After an error the connection is unusable.
     pub(super) fn ask(&mut self, words: &[&[u8]]) -> io::Result<Answer> {
         self.send(words)?;
         self.answer()
@@ -242,14 +242,14 @@ impl Target {
 pub(crate) struct Targets(Mutex<Vec<Target>>);
 
 impl Targets {
-    /// A connection to `who` for the caller alone.
+    /// Takes a connection to this target, for the caller alone.
     pub(super) fn take(&self, who: &Who) -> Option<Target> {
         let mut kept = self.0.lock();
         let at = kept.iter().position(|target| target.who == *who)?;
         Some(kept.swap_remove(at))
     }
 
-    /// Keeps a connection that has answered everything; the one that has been unused for longest makes room for it.
+    /// Keeps a connection without outstanding answers; the longest unused connection makes room for it.
     pub(super) fn keep(&self, mut target: Target) {
         if !target.read.is_empty() {
             return;
@@ -264,7 +264,7 @@ impl Targets {
         kept.push(target);
     }
 
-    /// Closes what nobody has used for a while.
+    /// Closes connections that were unused for a while.
     pub(crate) fn close_idle(&self) {
         self.0.lock().retain(|target| target.used.elapsed() < IDLE_MAX);
     }

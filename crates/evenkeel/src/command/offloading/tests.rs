@@ -1,4 +1,4 @@
-//! Commands on large collections, whose work is done elsewhere, against the same inside MULTI, where it is not.
+//! Commands on large collections, which are offloaded, against the same commands inside MULTI, which are not.
 
 use crate::testing::World;
 
@@ -26,7 +26,7 @@ fn fill(world: &mut World) {
     world.run("XREADGROUP GROUP g alice STREAMS stream >");
 }
 
-/// Two long strings, mostly holes, and a short one.
+/// Two long strings, mostly holes, and a short string.
 fn fill_strings(world: &mut World) {
     for (key, places) in [("bits", [0, 65_530, 2_000_000]), ("mask", [20_000, 65_533, 5_000_000])] {
         world.run(&format!("SETRANGE {key} 4300000 last"));
@@ -43,7 +43,7 @@ fn long_commands(world: &mut World) -> String {
     info[from..].split('\\').next().expect("the rest of the line").to_owned()
 }
 
-/// The reply of a long command, and what it leaves behind.
+/// Returns the reply of a long command, and the digest after it.
 fn elsewhere(world: &mut World, line: &str) -> (String, String) {
     let before = long_commands(world);
     let reply = world.run(line);
@@ -70,7 +70,7 @@ fn digest(world: &mut World) -> String {
 fn check(fill: fn(&mut World), lines: &[&str]) {
     let mut world = World::new();
     fill(&mut world);
-    // A collection that was cloned, by which whoever changes it would be seen, stays as it was.
+    // A clone, in which a change of the collection would show, stays as it was.
     for kind in KINDS {
         world.run(&format!("COPY {kind} {{{kind}}}kept"));
     }
@@ -231,7 +231,7 @@ fn what_is_overtaken_is_done_anew() {
     }
 }
 
-/// Short ones cannot be shared, and count as they are in the end.
+/// Short strings cannot be shared, and count as they are in the end.
 #[test]
 fn short_strings_may_change_while_long_ones_are_combined() {
     let mut world = World::new();

@@ -3,7 +3,7 @@ use crate::testing::{World, check};
 const CONTEXT: &str =
     "only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context";
 
-/// With the text about what may be done in RESP2 put in.
+/// Inserts the text about the commands that RESP2 permits.
 #[track_caller]
 fn check_restricted(text: &str) {
     check(&text.replace("CONTEXT", CONTEXT));
@@ -102,7 +102,7 @@ fn who_listens_in_resp2_may_do_little_else() {
 
 #[test]
 fn in_resp3_anything_may_be_done_beside() {
-    // Redis 7.0 sends a client what it has published itself before the reply, later ones behind.
+    // Redis 7.0 sends a client its own first message before the reply, later messages behind.
     World::new().check(
         r#"
         > HELLO 3

@@ -1,7 +1,7 @@
 //! SINTER, SUNION, SDIFF, their STORE forms, and SINTERCARD.
 //!
-//! A command shares its sets, which costs nothing, makes what it wants of them, and stores it. So it does not matter
-//! whether a set is given twice or is the destination, nor whether all that is done here or by another thread.
+//! A command shares its sets, which costs nothing, computes its result from the shares, and stores it. So a
+//! set may be given twice or be the destination, and the work may run in place or on another thread.
 
 use evenkeel_resp::number::parse_i64;
 use evenkeel_store::Hasher;
@@ -14,7 +14,7 @@ use crate::error::{Done, Error};
 use crate::offload::{OFFLOAD_MIN, OFFLOAD_PAGES, Work};
 use crate::reply::Reply;
 
-/// The sets at the call's keys from `first` on; an empty one where there is none.
+/// Returns the sets at the call's keys from `first` on; an empty set for a missing key.
 fn sources(call: &mut Call<'_, '_>, first: usize) -> Result<Vec<Set>, Error> {
     let keys = &call.keys[first..];
     let sets = keys.iter().map(|key| {
@@ -49,11 +49,11 @@ fn write_members(reply: &mut Reply, plan: &Plan, hasher: &Hasher, sets: &[Set]) 
     reply.set_before(start, count);
 }
 
-/// Puts the result into the first key, or removes that where there is none, and replies with its size.
+/// Stores the result at the first key, or removes the key if the result is empty, and replies with its size.
 fn store(call: &mut Call<'_, '_>, operation: Operation) -> Done {
     let (hasher, limits, sets) = (hasher(call), Limits::of(call.settings), sources(call, 1)?);
     let plan = Plan::new(operation, &sets, Aim::Set);
-    // What the result shares is added up, page by page.
+    // The memory that the result shares is added up, page by page.
     let is_large = |set: &Set| set.pages_up_to(OFFLOAD_PAGES) >= OFFLOAD_PAGES;
     let adds_up = if plan.shares() && sets.iter().any(is_large) { OFFLOAD_MIN } else { 0 };
     if call.is_worth_offloading(elements(plan.ns()).max(adds_up)) {
@@ -71,12 +71,12 @@ fn store(call: &mut Call<'_, '_>, operation: Operation) -> Done {
     Ok(())
 }
 
-/// A result, and what it was made of: that must not be freed before it is clear that nobody waits for it.
+/// A result and its sources, which must be kept until the result is stored or dropped.
 struct Made {
     sets: Vec<Set>,
     result: Set,
     form: u8,
-    /// Bytes that the result has together with them.
+    /// Bytes that the result shares with the sources.
     shared: u64,
 }
 
@@ -96,8 +96,9 @@ impl Made {
     }
 }
 
-/// Redis finds a difference by looking up the members of the first set in the others, or by removing those of the others
-/// from a copy of the first. Here, whether it would do the latter: a set made so has the form that the copy had.
+/// Redis computes a difference by looking up the members of the first set in the other sets, or by removing
+/// their members from a copy of the first. Returns whether it would do the latter: the result then has the
+/// copy's form.
 fn is_cut_down(sets: &[Set]) -> bool {
     let there = sets.iter().filter(|set| !set.is_empty());
     let look_up = there.count() as u64 * sets[0].len() / 2;
@@ -149,7 +150,7 @@ pub(super) fn sintercard(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// How many members all sets have; with a limit other than zero, at most that.
+/// Counts the members common to all sets, up to `limit` unless that is zero.
 fn count_shared(plan: &Plan, hasher: &Hasher, sets: &[Set], limit: i64) -> i64 {
     let mut count = 0;
     plan.each(hasher, sets, |_| {

@@ -1,8 +1,8 @@
-//! What OBJECT ENCODING calls a set: the form that Redis would keep it in, after the same history.
+//! The form of a set (OBJECT ENCODING): that of Redis after the same history.
 //!
-//! It begins as an `intset` or, where the first member is no integer or there are too many, as a `listpack` or a
-//! `hashtable`; each may turn into the ones behind it, and none back. It is a name, and how a set is really kept does not
-//! follow it.
+//! A set begins as an `intset` or, if the first member is no integer or there are too many, as a `listpack`
+//! or a `hashtable`. Each form may turn into a later form, and none back. The form is a name; the actual
+//! representation of a set does not follow it.
 
 use evenkeel_resp::number::parse_i64;
 use evenkeel_store::collection::{Collection, Set};
@@ -13,7 +13,7 @@ pub(crate) const INTSET: u8 = 0;
 pub(crate) const LISTPACK: u8 = 1;
 pub(crate) const HASHTABLE: u8 = 2;
 
-/// What each form holds at most, by the settings.
+/// The maximum of each form, by the settings.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
     intset_members: u64,
@@ -24,7 +24,7 @@ pub(super) struct Limits {
 
 impl Limits {
     pub(super) fn of(settings: &Settings) -> Limits {
-        /// Redis keeps no more in an intset, whatever it is told.
+        /// Redis keeps no more in an intset, whatever the setting is.
         const INTSET_MEMBERS_MAX: u64 = 1 << 30;
         Limits {
             intset_members: (settings.set_max_intset_entries as u64).min(INTSET_MEMBERS_MAX),
@@ -33,7 +33,7 @@ impl Limits {
         }
     }
 
-    /// The form of a set to which `count` members, the first of which is given, are about to be added.
+    /// Returns the form of a set to which `count` members, beginning with `first`, are about to be added.
     #[inline]
     pub(super) fn before(&self, form: u8, set: &Set, first: &[u8], count: u64) -> u8 {
         match form {
@@ -56,7 +56,7 @@ impl Limits {
         }
     }
 
-    /// The form after a member has been added, which was not there.
+    /// Returns the form after adding a member that was missing.
     #[inline]
     pub(super) fn after(&self, form: u8, set: &Set, member: &[u8]) -> u8 {
         match form {
@@ -75,7 +75,7 @@ impl Limits {
         }
     }
 
-    /// The form of a set that has been made of others.
+    /// Returns the form of a set that was computed from other sets.
     pub(super) fn of_result(&self, set: &Set) -> u8 {
         if set.len() > self.intset_members.max(self.listpack_members) {
             return HASHTABLE;
@@ -86,7 +86,7 @@ impl Limits {
         if self.fits_listpack(set) { LISTPACK } else { HASHTABLE }
     }
 
-    /// Whether a set, whatever it is called, would be a listpack if it were made anew.
+    /// Whether a set, whatever its form, would be a listpack if it were made anew.
     pub(super) fn fits_listpack(&self, set: &Set) -> bool {
         set.len() <= self.listpack_members && set.iter().all(|member| member.len() <= self.listpack_value)
     }

@@ -1,7 +1,7 @@
 //! SPOP and SRANDMEMBER: members at random, each choice as likely as any other.
 //!
-//! Members have positions, so a choice of members is one of positions: whatever the size of the set and however many are
-//! wanted, none is drawn in vain, and nothing is copied to be emptied.
+//! Members have positions, so a choice of members is a choice of positions. Whatever the size of the set and
+//! the count, no draw is wasted, and no set is copied just to be emptied.
 
 use evenkeel_store::collection::sample::Dice;
 use evenkeel_store::collection::{Collection, Set};
@@ -81,10 +81,10 @@ fn pop_many(call: &mut Call<'_, '_>, count: u64) -> Done {
     Ok(())
 }
 
-/// What the log says of a SPOP.
+/// The journal's entry for a SPOP.
 enum Popped {
     All,
-    /// Empty where nothing is logged.
+    /// Empty if nothing is logged.
     Some(Vec<Vec<u8>>),
 }
 
@@ -92,8 +92,8 @@ fn members_at(set: &Set, positions: &[u64]) -> Vec<Vec<u8>> {
     positions.iter().map(|at| set.get(*at).expect("a position inside").to_vec()).collect()
 }
 
-/// Pops many members of a large set, which takes another thread long: it divides what it shares, and what is left takes
-/// the set's place.
+/// Offloads the pop of many members of a large set: the other thread splits the shared set, and the rest
+/// replaces the set.
 fn pop_elsewhere(call: &mut Call<'_, '_>, count: u64, mut dice: Dice) -> Done {
     let Some(set) = call.guard.peek_collection::<Set>(&call.keys[0])?.map(|set| Set::clone(&set)) else {
         unreachable!("the caller has seen the set");
@@ -127,9 +127,9 @@ fn pop_elsewhere(call: &mut Call<'_, '_>, count: u64, mut dice: Dice) -> Done {
     }))
 }
 
-/// Where it pops most of a set, Redis makes a new one of the rest.
+/// If it pops most of a set, Redis makes a new set of the rest.
 fn form_of_rest(form: u8, popped: u64, rest: &Set, limits: Limits) -> u8 {
-    /// Times the rest that is most of it.
+    /// Popping this many times the rest counts as most.
     const MOST: u64 = 5;
     let is_new = popped >= rest.len() * MOST;
     if form == HASHTABLE && is_new && limits.fits_listpack(rest) { LISTPACK } else { form }
@@ -160,7 +160,7 @@ fn show_one(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Different ones, at most `count`.
+/// Replies with different members, at most `count`.
 fn show_different(call: &mut Call<'_, '_>, count: u64) -> Done {
     let mut dice = Dice::new(call.guard.ctx.random());
     let Some(set) = call.guard.collection::<Set>(&call.keys[0])?.map(|set| Set::clone(&set)) else {
@@ -185,10 +185,10 @@ fn show_different(call: &mut Call<'_, '_>, count: u64) -> Done {
     Ok(())
 }
 
-/// `count` of them, the same ones again and again if need be.
+/// Replies with `count` members, with repetitions.
 ///
-/// There is no bound to what may be asked for, so there is one to the reply: the client's output buffer limit, at which
-/// its connection is closed with nothing sent, or else the longest string.
+/// The count has no bound, so the reply has: the client's output buffer limit, at which its connection is
+/// closed with nothing sent, or else the longest string.
 fn show_any(call: &mut Call<'_, '_>, count: u64) -> Done {
     let mut dice = Dice::new(call.guard.ctx.random());
     let (len_max, longest) = (call.reply_len_max(), call.settings.proto_max_bulk_len);
@@ -218,7 +218,7 @@ fn show_any(call: &mut Call<'_, '_>, count: u64) -> Done {
     if call.is_worth_offloading(count as usize) { call.offload(Work::reads(show)) } else { show(call.reply) }
 }
 
-/// The members at these positions, in random order.
+/// Writes the members at these positions, in random order.
 fn some(reply: &mut Reply, set: &Set, positions: &[u64], dice: &mut Dice, open: Open) {
     let member = |at: &u64| (*at, set.get(*at).expect("a position inside"));
     let mut members: Vec<_> = positions.iter().map(member).collect();

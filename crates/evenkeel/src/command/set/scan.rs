@@ -12,7 +12,7 @@ use crate::reply::Reply;
 
 /// SSCAN key cursor [MATCH pattern] [COUNT count]
 ///
-/// What is an `intset` or a `listpack` to clients comes whole, as from Redis.
+/// An `intset` or a `listpack` comes as a whole, as from Redis.
 pub(super) fn sscan(call: &mut Call<'_, '_>) -> Done {
     let cursor = cursor_of(call.args.at(2)).ok_or(Error::text("ERR invalid cursor"))?;
     let (hasher, args) = (hasher(call), call.args);

@@ -212,7 +212,7 @@ fn what_is_refused_changes_nothing() {
     );
 }
 
-/// What each write adds to the changes since the last save.
+/// The number of changes since the last save that each write adds.
 #[test]
 fn changes_are_counted() {
     let mut world = World::new();
@@ -296,7 +296,7 @@ fn encodings_are_those_of_redis() {
     );
 }
 
-/// Members in so many sets that another thread makes the result.
+/// Members in so many sets that another thread computes the result.
 #[test]
 fn large_sets_are_left_to_others() {
     let mut world = World::new();
@@ -363,7 +363,7 @@ fn members_at_random_are_all_chosen_alike() {
             }
             assert_eq!(times.iter().sum::<u32>(), 2000);
             let chi: f64 = times.iter().map(|times| (f64::from(*times) - 200.0).powi(2) / 200.0).sum();
-            // Nine degrees of freedom: one run in a million has more.
+            // Nine degrees of freedom: a single run in a million has more.
             assert!(chi < 45.0, "{command}: chi-square {chi} of {times:?}");
         }
         let mut first = [0u32; 10];
@@ -382,8 +382,8 @@ fn members_at_random_are_all_chosen_alike() {
     }
 }
 
-/// Beyond `set-max-intset-entries`, the peers return about as many as COUNT says, so that what is deleted between two calls does not
-/// come.
+/// Beyond `set-max-intset-entries`, the reference servers return about COUNT members, so a member that is
+/// deleted between two calls is not returned.
 #[test]
 fn pages_of_sets_and_hashes_are_as_large_as_asked_for() {
     let mut world = World::new();
@@ -403,7 +403,7 @@ fn pages_of_sets_and_hashes_are_as_large_as_asked_for() {
         let page = reply.as_items().expect("a cursor and a page");
         assert_ne!(page[0].to_string(), "\"0\"", "{command}");
         assert_eq!(page[1].as_items().expect("a page").len(), words, "{command}");
-        world.run("SREM integers 1"); // the set stays one of integers
+        world.run("SREM integers 1"); // the set remains a set of integers
     }
     world.verify();
 }

@@ -1,7 +1,7 @@
-//! Looking up the keys that elements name.
+//! Looks up the keys that elements name.
 //!
-//! Keys are visited in the order of their slots: a slot is locked once for all its keys or, where a hash tag puts them
-//! all into one, for [`VISIT_MAX`] at a time, so that nobody waits for long.
+//! Keys are visited in the order of their slots. A slot is locked once for all its keys, or for [`VISIT_MAX`]
+//! at a time where a hash tag puts them all into a single slot, so that no other thread waits for long.
 
 use evenkeel_store::collection::Hash;
 use evenkeel_store::rope::Spine;
@@ -9,10 +9,10 @@ use evenkeel_store::{Key, Kind, Place, SlotGuard, Str};
 
 use super::plan::Pattern;
 
-/// Keys that are looked up under one lock: at 0.2 us each, 50 us.
+/// Keys that are looked up under a single lock: at 0.2 us each, 50 us.
 const VISIT_MAX: usize = 256;
 
-/// Calls `found` for each element with its index and the string that the pattern, which has a star, leads to.
+/// Calls `found` for each element with its index and the string at the key of the pattern, which has a star.
 pub(super) fn look_up(
     pattern: &Pattern,
     elements: &[&[u8]],
@@ -66,7 +66,7 @@ fn with_value(
     }
 }
 
-/// What a pattern leads to, for many elements.
+/// The values of a pattern for many elements.
 #[derive(Default)]
 pub(super) struct Column {
     text: Vec<u8>,
@@ -76,7 +76,7 @@ pub(super) struct Column {
 #[derive(Clone)]
 enum Cell {
     Nothing,
-    /// A stretch of the text.
+    /// A range of the text.
     Text(usize, usize),
     /// A large string, which is shared.
     Rope(Spine),

@@ -1,8 +1,8 @@
-//! Putting elements in order, and what is replied of them.
+//! Puts elements in order, and selects the values for the reply.
 //!
-//! Elements that compare equal keep their order, as with the C library's sort that Redis uses. Where only some are
-//! wanted, the others are set aside first, in linear time. All but the looking up is done outside the gate, by who holds
-//! nothing.
+//! Elements that compare equal keep their order, as with the C library's sort that Redis uses. With LIMIT,
+//! the elements outside are set aside first, in linear time. All but the look-ups runs outside the gate, if
+//! no locks are held.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -20,12 +20,12 @@ use crate::reply::Reply;
 
 const NO_NUMBER: &str = "ERR One or more scores can't be converted into double";
 
-/// What is replied or stored.
+/// The values to reply with or to store.
 pub(super) struct Outcome<'s> {
     plan: &'s Plan,
-    /// The elements that are wanted, in order.
+    /// The selected elements, in order.
     elements: Vec<&'s [u8]>,
-    /// What each GET leads to.
+    /// The values of each GET.
     columns: Vec<Column>,
 }
 
@@ -44,12 +44,12 @@ impl<'s> Outcome<'s> {
         Ok(Outcome { plan, elements, columns })
     }
 
-    /// How many values are replied.
+    /// Returns the number of values in the reply.
     fn len(&self) -> usize {
         self.elements.len().saturating_mul(self.columns.len().max(1))
     }
 
-    /// Until `f` says that it is enough.
+    /// Calls `f` with each value until it returns false.
     fn for_each(&self, mut f: impl FnMut(Option<Str<'_>>) -> bool) {
         for (index, element) in self.elements.iter().enumerate() {
             if self.columns.is_empty() && !f(Some(Str::Flat(element))) {
@@ -75,7 +75,8 @@ impl<'s> Outcome<'s> {
         });
     }
 
-    /// The list to be stored. What leads to nothing is an empty element; a string may be longer than an element can be.
+    /// Returns the list to store. A missing value becomes an empty element; a string may be too long for an
+    /// element.
     pub(super) fn list(&self) -> Result<List, Error> {
         let (mut list, mut fits) = (List::new(), Ok(()));
         self.for_each(|value| {
@@ -90,7 +91,7 @@ impl<'s> Outcome<'s> {
     }
 }
 
-/// The elements that are wanted, by their weights.
+/// Returns the selected elements, ordered by their weights.
 fn sorted<'s>(
     plan: &Plan,
     source: &'s Source,
@@ -123,17 +124,17 @@ fn sorted<'s>(
     })
 }
 
-/// What elements are compared by.
+/// The values by which elements are compared.
 enum Weights {
-    /// Themselves.
+    /// The elements themselves.
     Elements,
-    /// What a pattern leads to.
+    /// The values of a pattern.
     Texts(Column),
-    /// `None`: one of them is no number.
+    /// `None`: a value is not a number.
     Numbers(Option<Vec<f64>>),
 }
 
-/// The numbers that a pattern leads to, zero where that is nothing; `None` if one of them is no number.
+/// Returns the numbers of a pattern, zero for a missing value; `None` if a value is not a number.
 fn weights_by(by: &Pattern, elements: &[&[u8]], guard: &mut SlotGuard<'_>, db: u32) -> Option<Vec<f64>> {
     let (mut weights, mut good) = (vec![0.0; elements.len()], true);
     look_up(by, elements, guard, db, |index, value| {
@@ -147,7 +148,7 @@ fn weights_by(by: &Pattern, elements: &[&[u8]], guard: &mut SlotGuard<'_>, db: u
     good.then_some(weights)
 }
 
-/// The indices of the elements that are wanted, in order. `weight` is what an element is compared by.
+/// Returns the indices of the selected elements, in order. Elements are compared by `weight`.
 fn arrange<W>(
     plan: &Plan,
     elements: &[&[u8]],
@@ -169,7 +170,7 @@ fn arrange<W>(
     all.drain(range.start..).map(|(_, at)| at).collect()
 }
 
-/// Compares texts: as C does, up to a zero byte; wholly where the result is stored.
+/// Compares texts: like C, up to a zero byte; in full if the result is stored.
 fn collate(plan: &Plan, one: &[u8], other: &[u8]) -> Ordering {
     if plan.stores {
         return one.cmp(other);
@@ -178,7 +179,7 @@ fn collate(plan: &Plan, one: &[u8], other: &[u8]) -> Ordering {
     one[..until_zero(one)].cmp(&other[..until_zero(other)])
 }
 
-/// The same where some lead to nothing, which comes first. Long ones are compared where they are.
+/// [`collate`] with missing values, which come first. Long texts are compared where they lie.
 fn collate_all(plan: &Plan, one: Option<Str<'_>>, other: Option<Str<'_>>) -> Ordering {
     match (one, other) {
         (Some(Str::Flat(one)), Some(Str::Flat(other))) => collate(plan, one, other),
@@ -187,7 +188,7 @@ fn collate_all(plan: &Plan, one: Option<Str<'_>>, other: Option<Str<'_>>) -> Ord
     }
 }
 
-/// Piece by piece, as far as they are alike.
+/// Compares piece by piece, as far as the texts are equal.
 fn collate_pieces(plan: &Plan, one: Str<'_>, other: Str<'_>) -> Ordering {
     let (mut ones, mut others) = (pieces(one), pieces(other));
     let (mut one, mut other): (&[u8], &[u8]) = (&[], &[]);
@@ -203,7 +204,7 @@ fn collate_pieces(plan: &Plan, one: Str<'_>, other: Str<'_>) -> Ordering {
         }
         let len = one.len().min(other.len());
         if len == 0 {
-            return collate(plan, one, other); // one of them has ended
+            return collate(plan, one, other); // either text has ended
         }
         if one[..len] != other[..len] || !plan.stores && one[..len].contains(&0) {
             return collate(plan, &one[..len], &other[..len]);
@@ -212,7 +213,7 @@ fn collate_pieces(plan: &Plan, one: Str<'_>, other: Str<'_>) -> Ordering {
     }
 }
 
-/// The stretches that a text lies in.
+/// Returns the pieces of a text.
 fn pieces<'t>(text: Str<'t>) -> impl Iterator<Item = &'t [u8]> {
     let (flat, rope) = match text {
         Str::Flat(bytes) => (Some(bytes), None),
@@ -221,7 +222,8 @@ fn pieces<'t>(text: Str<'t>) -> impl Iterator<Item = &'t [u8]> {
     flat.into_iter().chain(rope.into_iter().flatten())
 }
 
-/// As much of a text as a number may be in: C reads up to a zero byte, and what is longer than a stretch is none.
+/// Returns the part of a text that may be a number: C reads up to a zero byte, and a longer text than a chunk
+/// is no number.
 fn beginning<'t>(text: Str<'t>) -> Cow<'t, [u8]> {
     let first = match text {
         Str::Flat(bytes) => return Cow::Borrowed(bytes),

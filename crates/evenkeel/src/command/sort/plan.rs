@@ -1,4 +1,4 @@
-//! What a SORT is asked to do.
+//! The parsed options of a SORT.
 
 use evenkeel_store::{Keyspace, Place};
 
@@ -6,7 +6,7 @@ use super::source::Source;
 use crate::command::{Args, Keys};
 use crate::error::Error;
 
-/// The key to be sorted, and the one that the last STORE names.
+/// The key to be sorted, and the key of the last STORE.
 pub(super) const KEYS: Keys = Keys::Across(|args, db, _, key| {
     key(1, db);
     let stores = options(args, true).map_while(|option| option);
@@ -17,10 +17,10 @@ pub(super) const KEYS: Keys = Keys::Across(|args, db, _, key| {
     }
 });
 
-/// The key to be sorted. Not `Keys::FIRST`, whose slot is locked whatever the arguments say.
+/// The key to be sorted. Not `Keys::FIRST`, whose slot is locked whatever the arguments are.
 pub(super) const KEYS_RO: Keys = Keys::Across(|_, db, _, key| key(1, db));
 
-/// Whether a call names patterns, and so reaches for keys beyond those that it names.
+/// Whether a call has patterns, and so reads keys beyond its arguments.
 pub(super) fn has_patterns(args: &Args<'_>) -> bool {
     options(args, true).map_while(|option| option).any(|option| match option {
         Choice::By(at) | Choice::Get(at) => matches!(Pattern::parse(args.at(at)), Pattern::Keys { .. }),
@@ -39,7 +39,8 @@ enum Choice {
     Get(usize),
 }
 
-/// The options of a call, in order; `None` where there is none such, after which nothing means anything.
+/// Returns the options of a call, in order; `None` for an unknown option, after which the rest has no
+/// meaning.
 fn options<'a>(args: &'a Args<'a>, stores: bool) -> impl Iterator<Item = Option<Choice>> + 'a {
     let mut at = 2;
     std::iter::from_fn(move || {
@@ -65,24 +66,25 @@ fn denied(option: &str) -> Error {
 
 /// See the module's text.
 pub(super) struct Plan {
-    /// What to sort by, if not by the elements themselves.
+    /// The pattern to sort by, if not by the elements themselves.
     pub(super) by: Option<Pattern>,
-    /// What to reply of each element, if not itself.
+    /// The patterns for the reply, if not the elements themselves.
     pub(super) gets: Vec<Pattern>,
     /// Whether there is an order at all.
     pub(super) sorts: bool,
     pub(super) descending: bool,
     /// Texts are compared, not numbers.
     pub(super) alpha: bool,
-    /// How many are passed over, and how many replied at most, all if it is negative.
+    /// Offset and count of the reply; a negative count means all.
     limit: (i64, i64),
     pub(super) stores: bool,
-    /// Bytes beyond which the rest of the reply is left out: see [`Call::reply_len_max`](crate::command::Call::reply_len_max).
+    /// Bytes beyond which the rest of the reply is left out: see
+    /// [`Call::reply_len_max`](crate::command::Call::reply_len_max).
     pub(super) reply_len_max: usize,
 }
 
 impl Plan {
-    /// `reads_all_keys`: the caller may read all keys, so also those that a pattern leads to.
+    /// Parses the options. `reads_all_keys`: the user may read all keys, and so the keys of any pattern.
     pub(super) fn parse(args: &Args<'_>, may_store: bool, reads_all_keys: bool) -> Result<Plan, Error> {
         let mut plan = Plan {
             by: None,
@@ -102,7 +104,7 @@ impl Plan {
                 Choice::Store(_) => plan.stores = true,
                 Choice::By(at) => {
                     let by = Pattern::parse(args.at(at));
-                    // One without a star, even if another one follows, means that nothing is sorted.
+                    // A pattern without a star, even if another follows, means that nothing is sorted.
                     plan.sorts &= matches!(by, Pattern::Keys { .. });
                     if !reads_all_keys && matches!(by, Pattern::Keys { .. }) {
                         return Err(denied("BY"));
@@ -119,14 +121,15 @@ impl Plan {
         Ok(plan)
     }
 
-    /// What is stored of a set, or given to a script, has an order, whatever was asked for: the same members make the same list.
+    /// Gives an order to a set that is stored or returned to a script, whatever the options are: the same
+    /// members make the same list.
     pub(super) fn suit(&mut self, source: &Source, for_script: bool) {
         if !self.sorts && (self.stores || for_script) && source.is_unordered() {
             (self.sorts, self.alpha) = (true, true);
         }
     }
 
-    /// The positions, among `len` elements in their order, of those that are wanted.
+    /// Returns the selected positions among `len` elements in their order.
     pub(super) fn range(&self, len: usize) -> std::ops::Range<usize> {
         let (offset, count) = self.limit;
         let start = usize::try_from(offset).unwrap_or(if offset < 0 { 0 } else { len }).min(len);
@@ -144,13 +147,13 @@ impl Plan {
         self.lookups().next().is_some()
     }
 
-    /// How much work it is, in the units of [`crate::command::Call::is_worth_offloading`].
+    /// Returns the cost, in the units of [`crate::command::Call::is_worth_offloading`].
     pub(super) fn units(&self, source: &Source) -> usize {
         let len = if self.sorts { source.len() } else { self.range(source.len()).len() };
         len.saturating_mul(2 + 10 * self.lookups().count() + self.gets.len())
     }
 
-    /// The elements that are wanted, where nothing is sorted, in the order that they have.
+    /// Returns the selected elements in the source's order, if nothing is sorted.
     pub(super) fn unsorted<'s>(&self, source: &'s Source) -> Vec<&'s [u8]> {
         let len = source.len();
         let range = self.range(len);
@@ -162,7 +165,8 @@ impl Plan {
         elements
     }
 
-    /// Adds the places of all keys that the elements name; where they have to be sorted first, some may not be needed.
+    /// Adds the places of all keys that the elements name; if the elements have to be sorted first, some may
+    /// not be needed.
     pub(super) fn add_places(&self, source: &Source, keyspace: &Keyspace, db: u32, places: &mut Vec<Place>) {
         let elements = if self.sorts { source.elements(0..source.len()) } else { self.unsorted(source) };
         let mut name = Vec::new();
@@ -175,19 +179,19 @@ impl Plan {
     }
 }
 
-/// What BY and GET say of an element.
+/// The pattern of a BY or GET.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Pattern {
     /// `#`: the element itself.
     Element,
-    /// There is no star, so it says nothing.
+    /// A pattern without a star, which has no value.
     Nothing,
-    /// The key that has the element in the place of the star, or a field of that key.
+    /// The key with the element in the place of the star, or a field of that key.
     Keys { before: Vec<u8>, after: Vec<u8>, field: Option<Vec<u8>> },
 }
 
 impl Pattern {
-    /// Up to its star, and from there up to its arrow, a pattern is looked at as C does, which ends at a zero byte.
+    /// Parses a pattern like C: the parts up to the star, and from there up to the arrow, end at a zero byte.
     fn parse(text: &[u8]) -> Pattern {
         let until_zero = |text: &[u8]| text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
         let head = &text[..until_zero(text)];
@@ -207,7 +211,7 @@ impl Pattern {
         Pattern::Keys { before: text[..star].to_vec(), after: after.to_vec(), field }
     }
 
-    /// Writes the name of an element's key. There is one. Panics otherwise.
+    /// Writes the name of an element's key. Panics if the pattern has no star.
     pub(super) fn name(&self, element: &[u8], name: &mut Vec<u8>) {
         let Pattern::Keys { before, after, .. } = self else { panic!("a pattern with a star") };
         name.clear();
@@ -258,7 +262,7 @@ mod tests {
         }
     }
 
-    /// Where nothing is sorted, it is known which ones are wanted, and nothing else need be locked.
+    /// If nothing is sorted, the selected elements are known, and only their keys are locked.
     #[test]
     fn only_what_is_wanted_is_looked_up() {
         let mut list = List::new();

@@ -1,4 +1,4 @@
-//! What is sorted: a list, a set or a sorted set, shared.
+//! The source of a sort: a list, a set or a sorted set, shared.
 
 use std::ops::Range;
 
@@ -10,20 +10,20 @@ use crate::error::Error;
 /// The form of a large sorted set.
 const LARGE: u8 = 1;
 
-/// See the module's text. Cloning it takes constant time, but for the few members of a set of integers.
+/// See the module's text. A clone takes constant time, except for the few members of a set of integers.
 #[derive(Clone)]
 pub(super) enum Source {
     Nothing,
     List(List),
     Set(Set),
-    /// A set of integers, which are packed, and its members as texts.
+    /// A set of packed integers, and its members as texts.
     Integers(Set, Vec<Vec<u8>>),
     ZSet(ZSet),
 }
 
 impl Source {
-    /// What is at the key, which counts as a read of it. Redis lays a sorted set out anew for this, and OBJECT ENCODING
-    /// tells.
+    /// Returns the value at the key, which counts as a read of it. Redis converts a sorted set for this,
+    /// which shows in OBJECT ENCODING.
     pub(super) fn read(guard: &mut SlotGuard<'_>, key: &Key<'_>) -> Result<Source, Error> {
         let source = guard.read(key).map_or(Ok(Source::Nothing), Source::of)?;
         if let Source::ZSet(_) = source {
@@ -32,7 +32,7 @@ impl Source {
         Ok(source)
     }
 
-    /// The same, without counting.
+    /// [`Source::read`] without counting.
     pub(super) fn peek(guard: &mut SlotGuard<'_>, key: &Key<'_>) -> Result<Source, Error> {
         guard.peek(key).map_or(Ok(Source::Nothing), Source::of)
     }
@@ -69,7 +69,7 @@ impl Source {
         matches!(self, Source::Set(_) | Source::Integers(..))
     }
 
-    /// The elements at positions in a range, which lies inside.
+    /// Returns the elements at positions in a range, which is in bounds.
     pub(super) fn elements(&self, range: Range<usize>) -> Vec<&[u8]> {
         let positions = range.start as u64..range.end as u64;
         match self {
@@ -81,7 +81,7 @@ impl Source {
         }
     }
 
-    /// Whether both are one, and so nothing was written to it since it was shared.
+    /// Whether both share the same value, so nothing was written to it since.
     pub(super) fn is_same(&self, other: &Source) -> bool {
         match (self, other) {
             (Source::Nothing, Source::Nothing) => true,

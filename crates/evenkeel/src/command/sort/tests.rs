@@ -1,4 +1,4 @@
-//! SORT as a client sees it. What both have is also asked of redis-server, where there is one.
+//! SORT as a client sees it. Commands that Redis has run on redis-server as well, if it is installed.
 
 use evenkeel_testkit::random::Random;
 
@@ -220,7 +220,7 @@ fn changes_are_counted_and_watched() {
     );
 }
 
-/// A list of random numbers, some of which are equal, and the same sorted.
+/// A list of random numbers, some of which are equal, and the same numbers sorted.
 fn fill(world: &mut World, random: &mut Random, count: usize) -> Vec<usize> {
     let mut numbers: Vec<usize> = (0..count).map(|_| random.below(count)).collect();
     for some in numbers.chunks(5_000) {
@@ -237,7 +237,7 @@ fn shown(numbers: impl Iterator<Item = usize>) -> String {
     format!("[{}]", numbers.map(|number| format!("\"{number}\"")).collect::<Vec<_>>().join(", "))
 }
 
-/// In one step under the locks, with everything held, and on another thread.
+/// Atomically under the locks, with all slots locked, and on another thread.
 #[test]
 fn of_any_size() {
     for count in [3, 100, 3_000, 30_000] {
@@ -261,7 +261,7 @@ fn of_any_size() {
     }
 }
 
-/// What is stored is what was there in the end.
+/// The final source is stored.
 #[test]
 fn a_source_that_changes_meanwhile() {
     for options in ["", "BY w_*"] {
@@ -281,7 +281,8 @@ fn a_source_that_changes_meanwhile() {
     }
 }
 
-/// Whoever needs everything at rest, as SWAPDB does, does not wait until a large collection is sorted.
+/// A command that needs the keyspace at rest, such as SWAPDB, does not wait for the sort of a large
+/// collection.
 #[test]
 fn a_long_sort_keeps_nobody_from_bringing_all_to_rest() {
     const ELEMENTS: usize = 600_000;
@@ -305,14 +306,15 @@ fn a_long_sort_keeps_nobody_from_bringing_all_to_rest() {
             assert!(!slow.read().is_error(), "{sort}");
             swaps
         };
-        // A machine that pauses may give one sort no time beside it; one that keeps others waiting does so each time.
+        // A machine that pauses may leave a sort no time beside it; a sort that blocks other commands does so
+        // each time.
         let most = (0..TRIES).map(|_| swaps_during()).find(|swaps| *swaps > SWAPS);
         assert!(most.is_some(), "{sort}");
         live.stop();
     }
 }
 
-/// Texts of more than a stretch are compared where they lie; a number ends with a zero byte, as in C.
+/// Texts longer than a chunk are compared where they lie; a number ends with a zero byte, as in C.
 #[test]
 fn long_texts_are_weights() {
     let mut world = World::new();

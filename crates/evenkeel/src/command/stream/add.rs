@@ -1,4 +1,4 @@
-//! XADD, XTRIM, XDEL, XLEN, XSETID: what changes the entries of a stream.
+//! XADD, XTRIM, XDEL, XLEN, XSETID: changes to the entries of a stream.
 
 use evenkeel_store::collection::stream::{ENTRY_MAX, NodeLimits, Stream, StreamId};
 use evenkeel_store::{Concerns, Edit};
@@ -10,7 +10,7 @@ use crate::config::Settings;
 use crate::error::{Done, Error};
 use crate::pubsub::notices::STREAM;
 
-/// What stands before the fields.
+/// The options before the fields.
 struct AddOptions {
     only_if_there: bool,
     trim: Option<Trim>,
@@ -42,8 +42,8 @@ impl AddOptions {
     }
 }
 
-/// XADD key [NOMKSTREAM] [KEEPREF | DELREF | ACKED] [<MAXLEN | MINID> [= | ~] threshold [LIMIT count]] <* | id> field value
-/// [field value ...]
+/// XADD key [NOMKSTREAM] [KEEPREF | DELREF | ACKED] [<MAXLEN | MINID> [= | ~] threshold [LIMIT count]] <* |
+/// id> field value [field value ...]
 pub(super) fn xadd(call: &mut Call<'_, '_>) -> Done {
     let options = AddOptions::parse(&call.args, call.settings, call.is_replay())?;
     let fields = call.args.from(options.first_field);
@@ -78,7 +78,7 @@ pub(super) fn xadd(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Logs an entry by its id, and what was trimmed as what has gone.
+/// Logs an entry with its ID, and the trim by its effect.
 fn log_add(call: &mut Call<'_, '_>, id: StreamId, effect: &Effect, first_field: usize) {
     if !call.is_logged() {
         return;
@@ -171,7 +171,7 @@ pub(super) fn xlen(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// What XSETID says of a stream.
+/// The arguments of XSETID.
 struct History {
     last_id: StreamId,
     added: Option<u64>,
@@ -204,7 +204,7 @@ impl History {
         Ok(history)
     }
 
-    /// Redis 7.0 lets the last id be set back behind what was deleted, so its log is believed.
+    /// Redis 7.0 lets the last ID be set back behind deleted entries, so its journal is accepted.
     fn check(&self, stream: &Stream, is_replay: bool) -> Result<(), Error> {
         if self.last_id < stream.log().max_deleted_id() && !is_replay {
             return Err(Error::text(

@@ -1,4 +1,4 @@
-//! XPENDING, XCLAIM, XAUTOCLAIM: looking at what was delivered and not acknowledged, and taking it over.
+//! XPENDING, XCLAIM, XAUTOCLAIM: inspects unacknowledged deliveries, and takes them over.
 
 use evenkeel_store::collection::stream::{Delivery, Group, Log, Pending, Stream, StreamId, one_more};
 use evenkeel_store::{Concerns, Edit};
@@ -11,12 +11,12 @@ use crate::error::{Done, Error};
 use crate::offload::OFFLOAD_MIN;
 use crate::reply::Reply;
 
-/// Milliseconds since a delivery; none if the clock went back since.
+/// Milliseconds since a delivery; zero if the clock went back since.
 fn idle_ms(now_ms: u64, delivery: Delivery) -> u64 {
     now_ms.saturating_sub(delivery.at_ms)
 }
 
-/// The range that XPENDING is asked for.
+/// The range in a call of XPENDING.
 struct PendingRange<'a> {
     min_idle_ms: u64,
     start: StreamId,
@@ -26,7 +26,7 @@ struct PendingRange<'a> {
 }
 
 impl<'a> PendingRange<'a> {
-    /// `None`: all that is wanted is a summary.
+    /// Parses the range; `None` if the call asks for a summary.
     fn parse(args: &Args<'a>) -> Result<Option<PendingRange<'a>>, Error> {
         if args.len() == 3 {
             return Ok(None);
@@ -47,7 +47,7 @@ impl<'a> PendingRange<'a> {
         Ok(Some(PendingRange { min_idle_ms, start, end, count, consumer: args.get(first + 3) }))
     }
 
-    /// Replies, unless more than so many would have to be looked at; whether it has.
+    /// Replies, unless that takes more than `looks_max` looks; returns whether it has.
     fn reply(&self, reply: &mut Reply, group: &Group, now_ms: u64, looks_max: usize) -> bool {
         let found = match self.consumer.map(|name| group.consumer(name)) {
             Some(None) => Some(Vec::new()),
@@ -69,7 +69,8 @@ impl<'a> PendingRange<'a> {
         true
     }
 
-    /// As many as are wanted of those that have been idle for long enough; `None`: that takes more looks.
+    /// Returns up to `count` deliveries that have been idle for long enough; `None` if that takes more than
+    /// `looks_max` looks.
     fn find<'g>(
         &self,
         pending: impl Iterator<Item = Pending<'g>>,
@@ -118,7 +119,7 @@ fn no_key_or_group(args: Args<'_>) -> Error {
     Error::Bytes(super::no_such_group(args.at(1), args.at(2)))
 }
 
-/// How many there are, the first and the last, and who has how many.
+/// Replies with the number of deliveries, the first and the last ID, and each consumer's number.
 fn reply_summary(reply: &mut Reply, group: &Group) {
     let mut all = group.pending_range(StreamId::MIN, StreamId::MAX).map(|one| one.id);
     reply.array(4);
@@ -140,7 +141,7 @@ fn reply_summary(reply: &mut Reply, group: &Group) {
     }
 }
 
-/// Options of XCLAIM, behind its ids.
+/// Options of XCLAIM, behind its IDs.
 #[derive(Default)]
 struct ClaimOptions {
     at_ms: Option<u64>,
@@ -151,7 +152,7 @@ struct ClaimOptions {
 }
 
 impl ClaimOptions {
-    /// `latest_ms`: what can be the time of a delivery at most.
+    /// Parses the options. `latest_ms` is the latest valid time of a delivery.
     fn parse(args: &Args<'_>, first: usize, now_ms: u64, latest_ms: u64) -> Result<ClaimOptions, Error> {
         let (mut options, mut at) = (ClaimOptions::default(), first);
         while at < args.len() {
@@ -160,7 +161,7 @@ impl ClaimOptions {
                 let text = format!("ERR Invalid {name} option argument for XCLAIM");
                 args.int(at + 1).map_err(|_| Error::text(text))
             };
-            // A time that cannot be is now: the clocks of clients are not ours.
+            // An invalid time means now: the clocks of clients may differ.
             let time =
                 |at_ms: i64| u64::try_from(at_ms).ok().filter(|at_ms| *at_ms <= latest_ms).or(Some(now_ms));
             match args.word(at).as_bytes() {
@@ -182,8 +183,8 @@ impl ClaimOptions {
     }
 }
 
-/// XCLAIM key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-ms] [RETRYCOUNT count] [FORCE] [JUSTID]
-/// [LASTID last-id]
+/// XCLAIM key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-ms] [RETRYCOUNT count]
+/// [FORCE] [JUSTID] [LASTID last-id]
 pub(super) fn xclaim(call: &mut Call<'_, '_>) -> Done {
     let (args, now) = (call.args, call.now_ms());
     let found = call.guard.collection::<Stream>(&call.keys[0])?;
@@ -191,7 +192,7 @@ pub(super) fn xclaim(call: &mut Call<'_, '_>) -> Done {
         return Err(no_key_or_group(args));
     }
     let min_idle_ms = min_idle(&args, "XCLAIM")?;
-    // Whatever is no id begins the options.
+    // The options begin at the first argument that is not an ID.
     let ids: Vec<StreamId> = args.from(5).map_while(|text| id::strict(text, 0).ok()).collect();
     let latest_ms = if call.is_replay() { u64::MAX } else { now };
     let options = ClaimOptions::parse(&args, 5 + ids.len(), now, latest_ms)?;
@@ -258,11 +259,11 @@ pub(super) fn xautoclaim(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// How many to claim, and whether only their ids are wanted.
+/// Parses how many entries to claim, and whether only their IDs are to be returned.
 fn autoclaim_options(args: &Args<'_>) -> Result<(u64, bool), Error> {
-    /// So many are claimed where no number is given.
+    /// The default of COUNT.
     const COUNT: u64 = 100;
-    /// What Redis has room to remember.
+    /// The limit of Redis' own memory for this.
     const COUNT_MAX: i64 = i64::MAX / 16;
     let (mut count, mut just_id, mut at) = (COUNT, false, 6);
     while at < args.len() {
@@ -280,11 +281,11 @@ fn autoclaim_options(args: &Args<'_>) -> Result<(u64, bool), Error> {
     Ok((count, just_id))
 }
 
-/// What XAUTOCLAIM finds on its way through the pending entries.
+/// The findings of XAUTOCLAIM among the pending entries.
 struct Sweep {
     /// To be claimed, with the deliveries so far.
     idle: Vec<(StreamId, u64)>,
-    /// To be forgotten: the entries are no more.
+    /// To be forgotten: the entries were deleted.
     gone: Vec<StreamId>,
     /// Where to go on; zeros at the end.
     next: StreamId,
@@ -320,7 +321,8 @@ impl Sweep {
     }
 }
 
-/// The time of a call, by which what it delivers goes, and that at which its consumer was seen: a log has only the first.
+/// The time of a call, which its deliveries get, and the time at which its consumer was seen: a journal has
+/// only the first.
 #[derive(Clone, Copy)]
 struct Times {
     now_ms: u64,
@@ -335,7 +337,7 @@ struct Claim<'a> {
     times: Times,
     just_id: bool,
     changes: u64,
-    /// What it has done, for the log.
+    /// Its effect, for the journal.
     effect: Effect,
 }
 
@@ -368,7 +370,7 @@ impl<'a> Claim<'a> {
         self.changes += 1;
     }
 
-    /// Takes an entry if it is there and has been idle for long enough.
+    /// Takes an entry if it exists and has been idle for long enough.
     fn take(&mut self, id: StreamId, min_idle_ms: u64, options: &ClaimOptions) -> bool {
         if !self.log.entries().contains(id) {
             self.forget(id);
@@ -387,8 +389,8 @@ impl<'a> Claim<'a> {
         true
     }
 
-    /// Replies what has been claimed.
-    /// Beyond `len_max` bytes, the rest is left out: an id may be there many times.
+    /// Replies with the claimed entries. Beyond `len_max` bytes, the rest is left out: an ID may occur many
+    /// times.
     fn reply(&self, reply: &mut Reply, len_max: usize, ids: impl ExactSizeIterator<Item = StreamId>) {
         reply.array(ids.len());
         for id in ids {

@@ -1,4 +1,4 @@
-//! XREADGROUP: entries that nobody in the group was given yet, or those that a consumer has not acknowledged.
+//! XREADGROUP: entries not yet delivered in the group, or entries that a consumer has not acknowledged.
 
 use evenkeel_store::collection::stream::{Delivery, Group, Log, Stream, StreamId, one_more};
 use evenkeel_store::{Concerns, Edit, Key, Kind, WrongType};
@@ -12,16 +12,16 @@ use crate::blocking::Wait;
 use crate::error::{Done, Error};
 use crate::reply::Reply;
 
-/// What a stream is asked for.
+/// The request for a stream.
 #[derive(Clone, Copy)]
 enum Wish {
-    /// `>`: what nobody was given.
+    /// `>`: entries not yet delivered in the group.
     New,
-    /// Of what the consumer has not acknowledged, that after this id.
+    /// The consumer's unacknowledged entries after this ID.
     After(StreamId),
 }
 
-/// Who reads, and how.
+/// The consumer that reads, and its options.
 struct Reader<'a> {
     group: &'a [u8],
     consumer: &'a [u8],
@@ -33,7 +33,8 @@ struct Reader<'a> {
     len_max: usize,
 }
 
-/// XREADGROUP GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id [id ...]
+/// XREADGROUP GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id [id
+/// ...]
 pub(super) fn xreadgroup(call: &mut Call<'_, '_>) -> Done {
     let options = ReadOptions::parse(call, true)?;
     let tries = call.tries(0..options.streams);
@@ -44,7 +45,7 @@ pub(super) fn xreadgroup(call: &mut Call<'_, '_>) -> Done {
     }
     let (group, consumer) = (call.args.at(options.group), call.args.at(options.group + 1));
     let ReadOptions { count, no_ack, .. } = options;
-    // Who applies the stream of a primary may serve a client, and has no clock.
+    // A session that applies a primary's stream may serve a client, and has no clock.
     let (now_ms, is_logged) = (call.counts_from_ms(), call.is_logged());
     let len_max = call.reply_len_max();
     let reader = Reader { group, consumer, count, no_ack, now_ms, is_logged, len_max };
@@ -53,12 +54,12 @@ pub(super) fn xreadgroup(call: &mut Call<'_, '_>) -> Done {
     if served || !may_wait(call, &options) {
         return Ok(());
     }
-    // When the key or the group goes, one who waits is told.
+    // A waiter is notified when the key or the group goes.
     let timeout = options.timeout.expect("seen above");
     call.block(Wait::on(0..options.streams, Kind::Stream, timeout).or_any_change())
 }
 
-/// Makes sure that a stream and its group are there.
+/// Checks that a stream and its group exist.
 fn find_group(call: &mut Call<'_, '_>, options: &ReadOptions, stream: usize) -> Result<(), Error> {
     let (is_serving, key) = (call.is_serving(), &call.keys[stream]);
     let group = call.args.at(options.group);
@@ -90,17 +91,17 @@ fn wish(text: &[u8]) -> Result<Wish, Error> {
              an empty result set.",
             sign = text[0] as char
         ))),
-        // Nothing can come after the last of all ids; Redis takes it for `>`.
+        // No entry can come after the last of all IDs; Redis takes it for `>`.
         _ => id::strict(text, 0).map(|id| if id == StreamId::MAX { Wish::New } else { Wish::After(id) }),
     }
 }
 
 impl Reader<'_> {
-    /// Replies what there is of a stream, whose group is there; `false`: nothing.
+    /// Replies with the entries of a stream whose group exists; false if there are none.
     fn serve(&self, call: &mut Call<'_, '_>, stream: usize, wish: Wish) -> bool {
         let key = &call.keys[stream];
         let is_served = matches!(wish, Wish::After(_)) || self.has_new(call, key);
-        // Who waits was seen when it came. When it is asked again, and gets nothing, nothing may change.
+        // A waiter was seen when it came. If it is run again and gets nothing, nothing may change.
         if !is_served && call.is_serving() {
             return false;
         }
@@ -124,7 +125,7 @@ impl Reader<'_> {
         is_served
     }
 
-    /// Whether there is something that nobody in the group was given.
+    /// Whether there are entries not yet delivered in the group.
     fn has_new(&self, call: &mut Call<'_, '_>, key: &Key<'_>) -> bool {
         let found = call.guard.peek_collection::<Stream>(key).ok().flatten();
         let last_id =
@@ -158,7 +159,7 @@ impl Reader<'_> {
         effect
     }
 
-    /// Delivers again what the consumer has not acknowledged. Of an entry that is no more there is only the id.
+    /// Delivers the consumer's unacknowledged entries again. A deleted entry has only its ID.
     fn repeat(&self, reply: &mut Reply, key: &[u8], group: &mut Group, log: &Log, after: StreamId) -> Effect {
         let mut effect = Effect::default();
         let first = after.next().expect("the last of all ids means another thing");

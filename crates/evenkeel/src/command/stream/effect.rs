@@ -1,28 +1,30 @@
-//! What is logged of commands on groups: who was given what, when and how often, and how far the group has read.
+//! The journal of commands on groups: which consumer was given which entries, when and how often, and how far
+//! the group has read.
 //!
-//! XREADGROUP cannot be logged as it came: the time of a delivery is part of the group, and whoever reads the log must not
-//! wait. As in Redis a delivery becomes an XCLAIM that says all of it, but one for all entries that were delivered alike.
+//! XREADGROUP cannot be logged as it came: the time of a delivery is part of the group, and a reader of the
+//! journal must not block. As in Redis a delivery becomes an XCLAIM with all of that, but a single XCLAIM
+//! covers all entries with equal deliveries.
 
 use evenkeel_store::collection::stream::{COUNT_MAX, Delivery, StreamId};
 
 use super::super::Call;
 use crate::pubsub::notices::STREAM;
 
-/// What a command has done to a group.
+/// The effect of a command on a group.
 #[derive(Default)]
 pub(super) struct Effect {
-    /// It has made its consumer.
+    /// The command has created its consumer.
     pub(super) is_new_consumer: bool,
-    /// Entries that are the consumer's now.
+    /// Entries that now belong to the consumer.
     pub(super) given: Vec<(StreamId, Delivery)>,
-    /// Entries that are nobody's any more.
+    /// Entries that belong to no consumer any more.
     pub(super) forgotten: Vec<StreamId>,
-    /// Where the group has read to, and how many entries that is, if it has moved.
+    /// The last ID that the group has read, and how many entries that is, if it has moved.
     pub(super) position: Option<(StreamId, Option<u64>)>,
 }
 
 impl Effect {
-    /// Logs it. That it is nothing is said as well, since such a command counts as a change.
+    /// Logs the effect. An empty effect is logged as well, since such a command counts as a change.
     pub(super) fn log(self, call: &mut Call<'_, '_>, key: &[u8], group: &[u8], consumer: &[u8]) {
         if self.is_new_consumer {
             call.guard.say(call.session.db, key, STREAM, "xgroup-createconsumer");
@@ -47,9 +49,9 @@ impl Effect {
     }
 }
 
-/// Entries that were delivered at the same time and equally often.
+/// Logs entries that were delivered at the same time and equally often.
 fn log_given(call: &mut Call<'_, '_>, head: &[&[u8]], alike: &[(StreamId, Delivery)]) {
-    /// Ids of one command.
+    /// IDs of a single command.
     const IDS_MAX: usize = 1_000;
     for ids in alike.chunks(IDS_MAX) {
         let Delivery { at_ms, count } = ids[0].1;

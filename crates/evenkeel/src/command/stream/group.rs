@@ -1,4 +1,4 @@
-//! XGROUP and XACK: groups and consumers coming and going, and entries that are done with.
+//! XGROUP and XACK: creating and removing groups and consumers, and acknowledging entries.
 
 use evenkeel_store::collection::stream::{Group, Stream, StreamId};
 use evenkeel_store::{Concerns, Edit};
@@ -8,7 +8,7 @@ use super::id;
 use crate::error::{Done, Error};
 use crate::pubsub::notices::STREAM;
 
-/// What stands behind the id.
+/// The options behind the ID.
 #[derive(Default)]
 struct GroupOptions {
     make_stream: bool,
@@ -41,7 +41,7 @@ impl GroupOptions {
     }
 }
 
-/// Each option once: Redis counts arguments, and does so when the key is known to be there.
+/// Each option once: Redis counts arguments, and does so after checking that the key exists.
 fn check_count(args: &Args<'_>, options_max: usize) -> Result<(), Error> {
     if args.len() <= 5 + options_max { Ok(()) } else { Err(super::bad_subcommand(args, "XGROUP")) }
 }
@@ -65,7 +65,7 @@ pub(super) fn create(call: &mut Call<'_, '_>) -> Done {
     call.guard.edit(key, |edit: &mut Edit<'_, Stream>| {
         edit.add_group(name, Group::new(at, options.entries_read));
         edit.changes = 1;
-        // A new group is nobody's business, a new key is.
+        // A new group concerns no listener, a new key does.
         edit.concerns = if is_new { Concerns::Everybody } else { Concerns::Nobody };
     })?;
     call.say(key, STREAM, "xgroup-create");
@@ -73,7 +73,7 @@ pub(super) fn create(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// The id from which a group reads.
+/// Returns the ID from which a group reads.
 fn position(
     args: &Args<'_>,
     last_id: StreamId,
@@ -92,7 +92,7 @@ fn key_needed() -> Error {
     )
 }
 
-/// Makes sure that the stream is there, and the group as well; returns the last id.
+/// Checks that the stream and the group exist; returns the stream's last ID.
 fn find_group(call: &mut Call<'_, '_>) -> Result<StreamId, Error> {
     let stream = call.guard.peek_collection::<Stream>(&call.keys[0])?.ok_or_else(key_needed)?;
     match stream.group(call.args.at(3)) {
@@ -101,7 +101,7 @@ fn find_group(call: &mut Call<'_, '_>) -> Result<StreamId, Error> {
     }
 }
 
-/// Changes the group, which is there.
+/// Changes the group, which exists.
 fn edit_group<R>(
     call: &mut Call<'_, '_>,
     change: impl FnOnce(&mut Edit<'_, Stream>, &[u8]) -> R,
@@ -136,7 +136,7 @@ pub(super) fn destroy(call: &mut Call<'_, '_>) -> Done {
         let cut = edit.remove_group(name);
         let destroyed = cut.is_some();
         cut.into_iter().for_each(|cut| edit.discard(cut));
-        // Those who wait for it have to be told.
+        // Clients that wait for the group have to be notified.
         (edit.changes, edit.concerns) = (destroyed.into(), Concerns::Waiters);
         destroyed
     })?;

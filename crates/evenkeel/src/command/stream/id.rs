@@ -1,4 +1,4 @@
-//! Ids as clients write and read them.
+//! IDs as clients write and read them.
 
 use evenkeel_resp::number::parse_u64;
 use evenkeel_store::collection::stream::StreamId;
@@ -7,17 +7,17 @@ use super::super::Args;
 use crate::error::Error;
 use crate::reply::Reply;
 
-/// Longest id that is looked at.
+/// Longest ID that is parsed.
 const TEXT_MAX: usize = 127;
 
 pub(super) fn invalid() -> Error {
     Error::text("ERR Invalid stream ID specified as stream command argument")
 }
 
-/// What XADD is to call its entry.
+/// The ID that XADD gives its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NewId {
-    /// `*`: the time, or the next after the last id.
+    /// `*`: the time, or the next after the last ID.
     Auto,
     /// `ms-*`: the next of that millisecond.
     AutoSeq(u64),
@@ -25,7 +25,7 @@ pub(super) enum NewId {
 }
 
 impl NewId {
-    /// An id; `*` alone is the caller's.
+    /// Parses an ID; `*` alone is the caller's case.
     pub(super) fn parse(text: &[u8]) -> Result<NewId, Error> {
         match text.strip_suffix(b"-*") {
             Some(ms) if !ms.contains(&b'-') => number(ms).map(NewId::AutoSeq).ok_or_else(invalid),
@@ -33,7 +33,7 @@ impl NewId {
         }
     }
 
-    /// The id after `last`; `None`: it would not be greater.
+    /// Returns the ID after `last`; `None` if it would not be greater.
     pub(super) fn after(self, last: StreamId, now_ms: u64) -> Option<StreamId> {
         match self {
             NewId::Auto if now_ms > last.ms => Some(StreamId::new(now_ms, 0)),
@@ -45,7 +45,7 @@ impl NewId {
     }
 }
 
-/// An id where only an id will do. `missing_seq` is meant where it has but milliseconds.
+/// Parses an ID where only an ID is valid. `missing_seq` is the sequence number if the text has none.
 pub(super) fn strict(text: &[u8], missing_seq: u64) -> Result<StreamId, Error> {
     // Redis reads it as a text that ends at a zero byte.
     let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
@@ -60,7 +60,7 @@ pub(super) fn strict(text: &[u8], missing_seq: u64) -> Result<StreamId, Error> {
     id.map(|(ms, seq)| StreamId { ms, seq }).ok_or_else(invalid)
 }
 
-/// The same where `-` stands for the first and `+` for the last id possible.
+/// [`strict`] with `-` for the first and `+` for the last possible ID.
 pub(super) fn loose(text: &[u8], missing_seq: u64) -> Result<StreamId, Error> {
     match text {
         b"-" => Ok(StreamId::MIN),
@@ -69,7 +69,7 @@ pub(super) fn loose(text: &[u8], missing_seq: u64) -> Result<StreamId, Error> {
     }
 }
 
-/// A number as C reads it: white space, a plus sign and zeros may come before it.
+/// Parses a number like C: white space, a plus sign and zeros may come before it.
 fn number(text: &[u8]) -> Option<u64> {
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
     let text = &text[text.iter().take_while(|byte| is_space(byte)).count()..];
@@ -81,7 +81,7 @@ fn number(text: &[u8]) -> Option<u64> {
     parse_u64(&text[zeros..])
 }
 
-/// The start of an interval, which is not part of it after a `(`.
+/// Parses the start of an interval, exclusive after a `(`.
 pub(super) fn start(text: &[u8]) -> Result<StreamId, Error> {
     match text {
         [b'(', rest @ ..] if !rest.is_empty() => {
@@ -91,7 +91,7 @@ pub(super) fn start(text: &[u8]) -> Result<StreamId, Error> {
     }
 }
 
-/// The end of an interval, as [`start`].
+/// Parses the end of an interval, as [`start`].
 pub(super) fn end(text: &[u8]) -> Result<StreamId, Error> {
     match text {
         [b'(', rest @ ..] if !rest.is_empty() => {
@@ -101,12 +101,12 @@ pub(super) fn end(text: &[u8]) -> Result<StreamId, Error> {
     }
 }
 
-/// The ids from an argument on, all of which are.
+/// Parses all arguments from `first` on as IDs.
 pub(super) fn all(args: &Args<'_>, first: usize) -> Result<Vec<StreamId>, Error> {
     args.from(first).map(|text| strict(text, 0)).collect()
 }
 
-/// An id as a bulk string.
+/// Writes an ID as a bulk string.
 #[inline]
 pub(super) fn reply(reply: &mut Reply, id: StreamId) {
     /// Twenty digits each, and the dash.

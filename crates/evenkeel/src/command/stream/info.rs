@@ -1,4 +1,4 @@
-//! XINFO: what a stream, its groups and their consumers are.
+//! XINFO: streams, their groups and their consumers.
 
 use evenkeel_store::Ref;
 use evenkeel_store::collection::stream::{Consumer, Entry, Group, Log, Stream, StreamId};
@@ -35,7 +35,7 @@ pub(super) fn consumers(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// The stream, and where to reply.
+/// Returns the stream and the reply.
 fn find<'c>(call: &'c mut Call<'_, '_>) -> Result<(Ref<'c, Stream>, &'c mut Reply), Error> {
     let found = call.guard.collection::<Stream>(&call.keys[0])?;
     Ok((found.ok_or(Error::NoSuchKey)?, &mut *call.reply))
@@ -82,14 +82,14 @@ pub(super) fn stream(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Entries, and pending ones of each group and consumer, where no number is given.
+/// The default number of entries, and of pending entries of each group and consumer.
 const COUNT: i64 = 10;
 
 fn reply_numbers(reply: &mut Reply, stream: &Stream) {
     let (log, pages) = (stream.log(), stream.entries().pages());
     int(reply, "length", stream.len());
     int(reply, "radix-tree-keys", pages);
-    // One node above as many leaves: our tree is not Redis', and flatter.
+    // A single node above as many leaves: our tree is not Redis', and flatter.
     int(reply, "radix-tree-nodes", pages + 1);
     id_of(reply, "last-generated-id", log.last_id());
     id_of(reply, "max-deleted-entry-id", log.max_deleted_id());
@@ -97,7 +97,7 @@ fn reply_numbers(reply: &mut Reply, stream: &Stream) {
     id_of(reply, "recorded-first-entry-id", log.first_id());
 }
 
-/// Zero stands for all, less for the usual number.
+/// Zero means all, a negative number means the default.
 fn wanted(count: i64) -> u64 {
     match count {
         0 => u64::MAX,
@@ -106,7 +106,7 @@ fn wanted(count: i64) -> u64 {
     }
 }
 
-/// How many entries, pending ones, groups and consumers FULL replies at most.
+/// Returns how many entries, pending entries, groups and consumers FULL replies with at most.
 fn lines_of(stream: &Stream, count: i64) -> u64 {
     let count = wanted(count);
     let of_group = |group: &Group| {

@@ -1,4 +1,4 @@
-//! XRANGE and XREVRANGE, and how entries are replied.
+//! XRANGE and XREVRANGE, and the form of entries in replies.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub(super) fn xrevrange(call: &mut Call<'_, '_>) -> Done {
     range(call, 3, 2, true)
 }
 
-/// Replies the entries between the ids at these arguments.
+/// Replies with the entries between the IDs at these arguments.
 fn range(call: &mut Call<'_, '_>, start: usize, end: usize, backwards: bool) -> Done {
     let (start, end) = (id::start(call.args.at(start))?, id::end(call.args.at(end))?);
     let count = count(&call.args)?;
@@ -54,7 +54,7 @@ fn reply_range(reply: &mut Reply, stream: &Stream, range: Range<u64>, backwards:
     }
 }
 
-/// COUNT behind the ids; the last one counts. Less than nothing is nothing.
+/// Parses COUNT behind the IDs; the last counts. A negative number means zero.
 fn count(args: &Args<'_>) -> Result<Option<u64>, Error> {
     let (mut count, mut at) = (None, 4);
     while at < args.len() {
@@ -67,7 +67,7 @@ fn count(args: &Args<'_>) -> Result<Option<u64>, Error> {
     Ok(count)
 }
 
-/// An entry as all commands reply it: the id, and names and values by turns.
+/// Replies with an entry in the common form: the ID, and an array of names and values in turn.
 #[inline]
 pub(super) fn reply_entry(reply: &mut Reply, entry: &Entry<'_>) {
     let fields = entry.fields();

@@ -1,8 +1,9 @@
-//! XREAD: what comes after an id, in several streams, and waiting for it; and what XREADGROUP shares with it.
+//! XREAD: the entries after an ID, in several streams, blocking if there are none; and the parts that
+//! XREADGROUP shares.
 //!
-//! All ids are settled, and all that can be wrong is found, before the first stream is looked at for entries. The reply
-//! begins with how many streams are in it, which is known only behind the last, so that is put before it in the end. One
-//! who waited is served by the same steps, which look at the one stream that was written to.
+//! All IDs are resolved, and all errors found, before the first stream is searched for entries. The reply
+//! begins with its number of streams, known only after the last stream, so that number is put in front in the
+//! end. A waiter is served by the same steps on the single stream that was written to.
 
 use std::ops::Range;
 
@@ -27,12 +28,12 @@ pub(super) struct ReadOptions {
     /// The index of the group's name; the consumer's follows it.
     pub(super) group: usize,
     pub(super) no_ack: bool,
-    /// The index of the first key; the ids follow the keys.
+    /// The index of the first key; the IDs follow the keys.
     first_key: usize,
     pub(super) streams: usize,
 }
 
-/// Calls back with the arguments that are keys: the first half of those behind STREAMS.
+/// Calls `key` with the arguments that are keys: the first half of the arguments behind STREAMS.
 pub(super) fn find_keys(args: &Args<'_>, db: u32, _: u32, key: &mut dyn FnMut(usize, u32)) {
     let mut at = 1;
     while at < args.len() {
@@ -70,7 +71,7 @@ impl ReadOptions {
                     2
                 }
                 b"COUNT" if more > 0 => {
-                    // Nothing, and less, stands for all.
+                    // Zero and negative numbers mean all.
                     options.count =
                         u64::try_from(args.int(at + 1)?).unwrap_or(0).wrapping_sub(1).saturating_add(1);
                     2
@@ -102,7 +103,7 @@ impl ReadOptions {
         }
     }
 
-    /// The id that a stream is asked for.
+    /// Returns the ID given for a stream.
     pub(super) fn id_text<'a>(&self, args: &Args<'a>, stream: usize) -> &'a [u8] {
         args.at(self.first_key + self.streams + stream)
     }
@@ -139,12 +140,12 @@ pub(super) fn xread(call: &mut Call<'_, '_>) -> Done {
         return Ok(());
     }
     let wait = Wait::on(0..options.streams, Kind::Stream, options.timeout.expect("seen above"));
-    // What `$` means is settled now, not when something comes.
+    // `$` is resolved now, not when an entry comes.
     let wait = if call.is_serving() { wait } else { wait.rerun(with_ids(&call.args, &options, &ids)) };
     call.block(wait)
 }
 
-/// Entries of these streams after these ids, at most `count` of each.
+/// Returns the number of entries of these streams after these IDs, at most `count` of each.
 fn entries_after(call: &mut Call<'_, '_>, ids: &[(usize, StreamId)], count: u64) -> u64 {
     let of_each = |(stream, after): &(usize, StreamId)| {
         let found = call.guard.peek_collection::<Stream>(&call.keys[*stream]).ok().flatten()?;
@@ -154,7 +155,7 @@ fn entries_after(call: &mut Call<'_, '_>, ids: &[(usize, StreamId)], count: u64)
     ids.iter().filter_map(of_each).sum()
 }
 
-/// Replies many entries.
+/// Offloads a reply with many entries.
 fn read_elsewhere(call: &mut Call<'_, '_>, ids: &[(usize, StreamId)], count: u64) -> Done {
     let of_each = |(stream, after): &(usize, StreamId)| {
         let key = &call.keys[*stream];
@@ -175,12 +176,12 @@ fn read_elsewhere(call: &mut Call<'_, '_>, ids: &[(usize, StreamId)], count: u64
     })
 }
 
-/// The id after which entries are wanted.
+/// Resolves the ID after which entries are requested.
 fn settle(text: &[u8], log: Option<&Log>) -> Result<StreamId, Error> {
     let last_id = log.map_or(StreamId::MIN, Log::last_id);
     match text {
         b"$" => Ok(last_id),
-        // The last entry comes after the id before it.
+        // The last entry comes after the ID before it.
         b"+" => match log.and_then(|log| log.entries().last()) {
             Some(last) => Ok(last.id.previous().unwrap_or_default()),
             None => Ok(last_id),
@@ -192,21 +193,22 @@ fn settle(text: &[u8], log: Option<&Log>) -> Result<StreamId, Error> {
     }
 }
 
-/// The call's arguments with settled ids in place of those given.
+/// Returns the call's arguments with resolved IDs in place of the given IDs.
 fn with_ids(args: &Args<'_>, options: &ReadOptions, ids: &[(usize, StreamId)]) -> OwnedArgs {
     let texts: Vec<String> = ids.iter().map(|(_, id)| id.to_string()).collect();
     let before = args.from(0).take(options.first_key + options.streams);
     OwnedArgs::new(before.chain(texts.iter().map(String::as_bytes)))
 }
 
-/// Positions of the entries after an id, at most `count`.
+/// Returns the positions of the entries after an ID, at most `count`.
 pub(super) fn positions_after(log: &Log, after: StreamId, count: u64) -> Range<u64> {
     let (len, start) = (log.entries().len(), after.next().map(|first| log.entries().position(first)));
     let start = start.unwrap_or(len);
     start..len.min(start.saturating_add(count))
 }
 
-/// Replies what `each` has of the streams; `false`: nothing, and nothing is replied.
+/// Replies with the streams for which `each` writes entries; returns false, without a reply, if there are
+/// none.
 pub(super) fn reply_streams<T>(
     call: &mut Call<'_, '_>,
     streams: impl Iterator<Item = (usize, T)>,
@@ -222,7 +224,7 @@ pub(super) fn reply_streams<T>(
     served > 0
 }
 
-/// So many streams follow.
+/// Begins a reply of so many streams.
 fn begin_streams(reply: &mut Encoder, streams: usize) {
     if reply.resp3 {
         reply.map(streams);
@@ -231,7 +233,7 @@ fn begin_streams(reply: &mut Encoder, streams: usize) {
     }
 }
 
-/// Replies a stream's name and the entries at these positions; `false`: there are none.
+/// Replies with a stream's name and the entries at these positions; false if there are none.
 fn reply_stream(reply: &mut Reply, key: &[u8], stream: &Stream, positions: Range<u64>) -> bool {
     if positions.is_empty() {
         return false;
@@ -241,7 +243,7 @@ fn reply_stream(reply: &mut Reply, key: &[u8], stream: &Stream, positions: Range
     true
 }
 
-/// A stream's name, and how many entries follow.
+/// Writes a stream's name, and how many entries follow.
 pub(super) fn begin_stream(reply: &mut Reply, key: &[u8], entries: usize) {
     if !reply.resp3 {
         reply.array(2);
@@ -250,7 +252,7 @@ pub(super) fn begin_stream(reply: &mut Reply, key: &[u8], entries: usize) {
     reply.array(entries);
 }
 
-/// Whether the call, for which nothing is there, waits; if not, it has been replied to.
+/// Whether the call, for which there are no entries, may wait; if not, the reply is written.
 pub(super) fn may_wait(call: &mut Call<'_, '_>, options: &ReadOptions) -> bool {
     if options.timeout.is_none() {
         call.reply.null_array();

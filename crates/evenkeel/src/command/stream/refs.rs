@@ -1,4 +1,4 @@
-//! XDELEX and XACKDEL: deleting entries with a say in what becomes of references to them.
+//! XDELEX and XACKDEL: deletion of entries with a choice about the references to them.
 
 use evenkeel_store::Edit;
 use evenkeel_store::collection::stream::{Stream, StreamId};
@@ -8,12 +8,12 @@ use super::id;
 use super::trim::Refs;
 use crate::error::{Done, Error};
 
-/// What became of an entry, in the reply.
+/// The outcomes for an entry, in the reply.
 const NOT_FOUND: i64 = -1;
 const DELETED: i64 = 1;
 const KEPT: i64 = 2;
 
-/// `[KEEPREF | DELREF | ACKED] IDS numids id [id ...]`, in either order, from an argument on.
+/// Parses `[KEEPREF | DELREF | ACKED] IDS numids id [id ...]`, in either order, from an argument on.
 fn parse(args: &Args<'_>, first: usize) -> Result<(Refs, Vec<StreamId>), Error> {
     let (mut refs, mut ids, mut at) = (None, None, first);
     while at < args.len() {
@@ -37,7 +37,7 @@ fn parse(args: &Args<'_>, first: usize) -> Result<(Refs, Vec<StreamId>), Error> 
     Ok((refs.unwrap_or_default(), ids?))
 }
 
-/// The number of ids at an argument; so many follow.
+/// Parses the number of IDs at an argument, which as many IDs must follow.
 fn count(args: &Args<'_>, at: usize) -> Result<usize, Error> {
     let count = args.int(at).ok().and_then(|count| usize::try_from(count).ok()).filter(|count| *count > 0);
     let count = count.ok_or(Error::text("ERR Number of IDs must be a positive integer"))?;
@@ -63,7 +63,7 @@ fn delete(edit: &mut Edit<'_, Stream>, id: StreamId, refs: Refs) -> i64 {
     if refs == Refs::Acked && edit.entries().contains(id) && edit.is_referenced(id) {
         return KEPT;
     }
-    // References to what is no more go as well.
+    // References to a missing entry go as well.
     let unreferenced = if refs == Refs::Delete { edit.forget(id) } else { 0 };
     let deleted = edit.delete(id);
     edit.changes += u64::from(deleted).max(unreferenced);
@@ -81,7 +81,7 @@ pub(super) fn xackdel(call: &mut Call<'_, '_>) -> Done {
                 return NOT_FOUND;
             }
             edit.changes += 1;
-            // Acknowledged it is, even if there is nothing left to be deleted.
+            // The entry was acknowledged, even if it was deleted before.
             delete(edit, *id, refs).max(DELETED)
         });
         codes.collect::<Vec<i64>>()
@@ -90,7 +90,7 @@ pub(super) fn xackdel(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Without a stream there is none of the entries.
+/// Without a stream, all entries are missing.
 fn reply_codes(call: &mut Call<'_, '_>, codes: Option<Vec<i64>>, count: usize) {
     let codes = codes.unwrap_or_else(|| vec![NOT_FOUND; count]);
     call.reply.array(codes.len());

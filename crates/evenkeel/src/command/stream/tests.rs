@@ -2,7 +2,7 @@ use evenkeel_testkit::{Peer, Program, Server, transcript};
 
 use crate::testing::{World, check};
 
-/// Runs a transcript in process, and on Valkey where there is one: Redis 7.0 does something else.
+/// Runs a transcript in process, and on Valkey if it is installed: Redis 7.0 differs.
 #[track_caller]
 fn check_newer(text: &str) {
     World::new().check(text);
@@ -148,7 +148,7 @@ fn the_last_id_does_not_go_back_behind_what_was_deleted() {
     );
 }
 
-/// Here the peers begin again at the least of all numbers.
+/// Here the reference servers begin again at the least of all numbers.
 #[test]
 fn counters_stay_at_the_greatest_number() {
     World::new().check(
@@ -221,7 +221,7 @@ fn who_finds_nothing_was_seen_and_not_active() {
     );
 }
 
-/// As Valkey counts: it does not go on from a number that somebody has made up.
+/// As Valkey counts: it does not go on from a number that a client has invented.
 #[test]
 fn what_a_group_has_read_is_counted_among_entries() {
     let text = r#"
@@ -259,7 +259,8 @@ fn what_a_group_has_read_is_counted_among_entries() {
     check_newer(text);
 }
 
-/// A stream may be asked for what comes after several ids, of which any may be the one that is served. Redis 7.0 looks at the first.
+/// A command may name a stream several times with different IDs, each of which may be served. Redis 7.0 looks
+/// at the first.
 #[test]
 fn a_key_is_asked_each_time_that_it_is_named() {
     check_newer(

@@ -1,8 +1,8 @@
-//! Trimming: what MAXLEN and MINID of XADD and XTRIM take off a stream's start.
+//! Trimming: MAXLEN and MINID of XADD and XTRIM remove entries at a stream's start.
 //!
-//! An approximate trim takes whole pages of the tree, as Redis takes whole nodes, and no more than its limit; an exact one
-//! takes what is beyond the threshold. Either is a cut through the tree, whatever its size. What becomes of the entries
-//! that groups have not acknowledged is the policy's affair, and takes a look at each of those.
+//! An approximate trim takes whole pages of the tree, as Redis takes whole nodes, and no more than its limit;
+//! an exact trim takes all entries beyond the threshold. Either is a cut through the tree, whatever its size.
+//! The policy for entries that groups have not acknowledged costs a look at each such entry.
 
 use evenkeel_store::collection::Cut;
 use evenkeel_store::collection::stream::{Stream, StreamId};
@@ -12,7 +12,7 @@ use super::id;
 use crate::config::Settings;
 use crate::error::Error;
 
-/// What becomes of references to an entry that is to be deleted, in the groups' lists of pending entries.
+/// The policy for references to a deleted entry, in the groups' lists of pending entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Refs {
     /// They stay.
@@ -35,12 +35,12 @@ impl Refs {
     }
 }
 
-/// What is to go.
+/// Which entries are to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Threshold {
-    /// The first ones, so that no more than this are left.
+    /// The first, so that no more than this are left.
     MaxLen(u64),
-    /// Those before this id.
+    /// All before this ID.
     MinId(StreamId),
 }
 
@@ -52,29 +52,30 @@ pub(super) struct Trim {
     refs: Refs,
 }
 
-/// What has come of it.
+/// The outcome of a trim.
 #[derive(Default)]
 pub(super) struct Trimmed {
-    /// Entries that have gone.
+    /// Number of removed entries.
     pub(super) count: u64,
-    /// What is to be freed.
+    /// Memory to be freed.
     pub(super) cut: Cut,
     pub(super) effect: Effect,
 }
 
-/// The same as the log has it: an approximate trim depends on where pages end, which is not the same elsewhere.
+/// The outcome for the journal: an approximate trim depends on where pages end, which differs between
+/// servers.
 #[derive(Default)]
 pub(super) enum Effect {
     #[default]
     Nothing,
-    /// Only the last `len` entries are left; with DELREF the groups have forgotten the others.
+    /// Only the last `len` entries are left; with DELREF the groups have forgotten the rest.
     CutTo { len: u64, forgets: bool },
-    /// These have been deleted.
+    /// These were deleted.
     Deleted(Vec<StreamId>),
 }
 
 impl Effect {
-    /// What stands behind the key of an XADD or XTRIM that trims just as much.
+    /// Returns the options for an XADD or XTRIM that trims exactly as much.
     pub(super) fn words(&self) -> Vec<Vec<u8>> {
         let Effect::CutTo { len, forgets } = self else { return Vec::new() };
         let refs = forgets.then(|| b"DELREF".to_vec());
@@ -82,7 +83,7 @@ impl Effect {
         refs.into_iter().chain(trim).collect()
     }
 
-    /// Logs what XADD or XTRIM has deleted entry by entry.
+    /// Logs the entries that XADD or XTRIM has deleted individually.
     pub(super) fn log_deleted(&self, call: &mut Call<'_, '_>, key: &[u8]) {
         if let Effect::Deleted(ids) = self {
             call.log_each(&[b"XDEL", key], 1, ids.iter().map(StreamId::to_string));
@@ -90,7 +91,7 @@ impl Effect {
     }
 }
 
-/// Options of XADD and XTRIM, as far as they have been read.
+/// Options of XADD and XTRIM, as far as they are parsed.
 #[derive(Default)]
 pub(super) struct TrimOptions {
     threshold: Option<Threshold>,
@@ -100,7 +101,7 @@ pub(super) struct TrimOptions {
 }
 
 impl TrimOptions {
-    /// Reads the option at `at`, if it is one of these; returns the index of the next argument.
+    /// Parses the option at `at`, if it is among these; returns the index of the next argument.
     pub(super) fn read(&mut self, args: &Args<'_>, at: usize) -> Result<Option<usize>, Error> {
         let word = args.word(at);
         let has_value = at + 1 < args.len();
@@ -128,7 +129,7 @@ impl TrimOptions {
         }
     }
 
-    /// After MAXLEN or MINID at `at`: where the threshold is.
+    /// Returns the index of the threshold after MAXLEN or MINID at `at`.
     fn begin(&mut self, args: &Args<'_>, at: usize) -> Result<usize, Error> {
         if self.threshold.is_some() {
             return Err(Error::text(
@@ -140,10 +141,10 @@ impl TrimOptions {
         Ok(at + 1 + usize::from(self.approximate || sign == Some(b"=")))
     }
 
-    /// What they come to; `None`: nothing is to be trimmed. Redis' log says exactly what an approximate trim has left, and
-    /// keeps the LIMIT that the client gave: on replay it means nothing.
+    /// Evaluates the options; `None` if nothing is to be trimmed. Redis' journal has the exact outcome of an
+    /// approximate trim, and keeps the client's LIMIT, which a replay ignores.
     pub(super) fn finish(self, settings: &Settings, is_replay: bool) -> Result<Option<Trim>, Error> {
-        /// Most entries that go where no limit was given, and the node's number of entries is not limited.
+        /// Most entries that go without a LIMIT, if the node's number of entries is not limited.
         const LIMIT_UNLIMITED: u64 = 10_000;
         const LIMIT_MAX: u64 = 1_000_000;
         let Some(threshold) = self.threshold else {
@@ -202,7 +203,8 @@ impl Trim {
         }
     }
 
-    /// Deletes entries that nobody refers to: of the first `first` ones, or, by number, so many wherever they are.
+    /// Deletes unreferenced entries: among the first `first`, or, for an exact MAXLEN, up to `most` wherever
+    /// they are.
     fn trim_acknowledged(&self, stream: &mut Stream, first: u64, most: Option<u64>) -> Vec<StreamId> {
         let among = match most {
             Some(_) if self.approximately.is_none() => stream.len(),

@@ -1,4 +1,4 @@
-//! Strings as a client sees them. What both have is also asked of redis-server, where there is one.
+//! Strings as a client sees them. Commands that Redis has run on redis-server as well, if it is installed.
 
 use super::clamp;
 use crate::testing::live::Live;
@@ -73,7 +73,7 @@ fn set_with_options_in_any_order() {
     );
 }
 
-/// IFEQ, DELIFEQ and MSETEX are Valkey's: these are its answers.
+/// IFEQ, DELIFEQ and MSETEX come from Valkey: these are its answers.
 #[test]
 fn what_only_valkey_has() {
     World::new().check(
@@ -261,7 +261,7 @@ fn a_reply_over_the_output_limit_is_broken_off() {
     world.check("> MGET k k < *\n > PING < PONG");
 }
 
-/// Where the limit is another one when the reply is to be sent, what was broken off is not sent all the same.
+/// A reply that was cut off is not sent, even if the limit has changed by then.
 #[test]
 fn a_reply_that_was_broken_off_is_never_sent() {
     let live = Live::start(1, &["--client-output-buffer-limit", "normal 100000 0 0 pubsub 0 0 0"]);

@@ -216,7 +216,7 @@ fn who_speaks_resp2_is_told_nothing() {
     );
 }
 
-/// Scripts say which keys they may read, and reading them is another thing.
+/// A script declares keys that it may read, which is not the same as reading them.
 #[test]
 fn what_a_script_declares_it_need_not_read() {
     check(
@@ -250,7 +250,7 @@ fn the_table_is_bounded() {
     );
 }
 
-/// Changes are not reported while nobody tracks, so what stayed in the table would stay for ever.
+/// Changes are not reported without tracking clients, so remaining entries of the table would stay for ever.
 #[test]
 fn the_last_client_takes_the_table_along() {
     let mut world = World::new();
@@ -267,7 +267,7 @@ fn the_last_client_takes_the_table_along() {
     );
 }
 
-/// Of all who have read a key and gone, a few numbers stay, and nothing else of the clients.
+/// Of all clients that have read a key and gone, a few numbers stay, and no other data.
 #[test]
 fn readers_that_are_gone_are_dropped() {
     let (mut world, mut gone) = (World::new(), Vec::new());

@@ -43,7 +43,8 @@ fn nothing_is_run_that_was_given_up() {
     );
 }
 
-/// What cannot be queued spoils the transaction; MULTI and WATCH, which need not be, only fail.
+/// A command that cannot be queued spoils the transaction; MULTI and WATCH, which are never queued, only
+/// fail.
 #[test]
 fn mistakes_while_queueing() {
     for (mistake, reply) in [
@@ -187,7 +188,7 @@ fn a_watched_key_belongs_to_its_database() {
     );
 }
 
-/// Whether or not anybody has met the key since.
+/// Whether or not a command has accessed the key since.
 #[test]
 fn a_watched_key_that_expires_stops_exec() {
     for meet in ["PING", "EXISTS k", "SCAN 0"] {
@@ -207,7 +208,7 @@ fn a_watched_key_that_expires_stops_exec() {
     }
 }
 
-/// A key that had expired when the watch began is as good as none.
+/// A key that had expired when the watch began counts as missing.
 #[test]
 fn stale_keys_come_and_go_unnoticed() {
     for goes in ["EXISTS k", "FLUSHDB", "SCAN 0", "SWAPDB 0 1", "PING"] {
@@ -250,7 +251,7 @@ fn a_watched_key_expires_in_a_pause() {
     world.check("> DBSIZE < :1\n > EXISTS k < :0\n > DBSIZE < :0");
 }
 
-/// SELECT in a queue changes what the names after it mean; walks see what the queue has done so far.
+/// SELECT in a queue changes the meaning of the names after it; walks see the effects of the queue so far.
 #[test]
 fn a_queue_may_go_from_database_to_database() {
     check(
@@ -368,7 +369,7 @@ fn what_is_counted() {
     );
 }
 
-/// A command that breaks down, alone or in a transaction: its client is told, and nothing stays locked.
+/// A command that panics, alone or in a transaction: its client gets an error, and nothing stays locked.
 #[test]
 fn a_panic_leaves_nothing_locked() {
     let mut world = World::new();
@@ -398,7 +399,7 @@ fn a_panic_leaves_nothing_locked() {
     assert_eq!(world.workers[0].stats().panics.load(std::sync::atomic::Ordering::Relaxed), 3);
 }
 
-/// What is queued is input that waits: together with what has come since, it is bounded as that is.
+/// A queue is waiting input: its size counts towards the same bound as the input after it.
 #[test]
 fn a_queue_has_a_bound() {
     let mut world = World::new();
@@ -409,13 +410,13 @@ fn a_queue_has_a_bound() {
     world.type_in("a", &set);
     assert_eq!(world.unread("a"), 0, "nothing is said to it");
     world.check("> INFO stats < \"*client_query_buffer_limit_disconnections:1\\r*\"");
-    // A queue that is not going to be run is not kept, so it may be as long as it likes.
+    // A queue that will not run is not kept, so it may be of any length.
     world.check("b> MULTI < OK\n b> GET < -ERR wrong*");
     (0..10).for_each(|_| world.check(&format!("b> {set} < QUEUED")));
     world.check("b> EXEC < -EXECABORT*\n > INFO stats < \"*client_query_buffer_limit_disconnections:1\\r*\"");
 }
 
-/// What will not be sent is not kept until the end, but everything is run.
+/// A reply that will not be sent is not kept until the end, but everything is run.
 #[test]
 fn a_reply_over_the_output_limit_is_not_kept() {
     let mut world = World::new();

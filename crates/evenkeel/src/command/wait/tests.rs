@@ -74,7 +74,7 @@ fn a_replica_has_nothing_of_its_own_to_wait_for() {
     }
 }
 
-/// A server whose log is kept.
+/// A server with an append-only file.
 fn with_log(fsync: &str) -> (Live, tempdir::Folder) {
     let folder = tempdir::Folder::new();
     let path = folder.0.to_str().expect("a plain name");
@@ -131,7 +131,7 @@ fn a_write_is_waited_for_until_it_is_synced() {
     client.run("MULTI");
     client.run("WAITAOF 1 0 0");
     assert_eq!(client.run("EXEC"), Value::Array(vec![numbers(0)]));
-    assert_eq!(other.run("WAITAOF 1 0 30"), numbers(0)); // it has written nothing, but somebody has
+    assert_eq!(other.run("WAITAOF 1 0 30"), numbers(0)); // it has written nothing, but another client has
     say(&mut client, "WAITAOF 1 0 0");
     live.await_blocked(1);
     other.run("CONFIG SET appendfsync everysec");
@@ -181,7 +181,7 @@ fn a_wait_ends_when_the_log_is_turned_off_or_somebody_ends_it() {
     live.stop();
 }
 
-/// DEBUG LOADAOF: what was logged is there afterwards, and the log goes on.
+/// DEBUG LOADAOF: logged data is there afterwards, and logging goes on.
 #[test]
 fn the_log_can_be_loaded_again() {
     let (live, _folder) = with_log("everysec");

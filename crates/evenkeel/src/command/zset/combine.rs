@@ -1,8 +1,8 @@
-//! What makes one sorted set of several: ZUNION, ZINTER, ZDIFF, what stores them, and ZINTERCARD.
+//! Combinations of sorted sets: ZUNION, ZINTER, ZDIFF, their STORE forms, and ZINTERCARD.
 //!
-//! Sets are sources as well; their members have the score 1. The sources are taken as clones, and what is made of them
-//! is a function of those alone. As in Redis, unions and intersections begin with the smallest source: the order in
-//! which scores are added up can be seen in their last digits.
+//! Sets are sources as well; their members have the score 1. The sources are cloned, and the result is a
+//! function of the clones alone. As in Redis, unions and intersections begin with the smallest source: the
+//! order of the additions shows in the last digits of the scores.
 
 use evenkeel_resp::float;
 use evenkeel_store::collection::set::Member;
@@ -16,7 +16,7 @@ use crate::error::{Done, Error};
 use crate::offload::Work;
 use crate::reply::Reply;
 
-/// How the scores of one member become one.
+/// How several scores of a member become a single score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Aggregate {
     Sum,
@@ -55,7 +55,7 @@ enum Operation {
     Diff,
 }
 
-/// One of the values that are combined.
+/// A value to combine.
 enum Value {
     Sorted(ZSet),
     Plain(Set),
@@ -103,7 +103,7 @@ impl Value {
         });
     }
 
-    /// The members and scores, until `more` says that there are enough.
+    /// Calls `more` with members and scores until it returns false.
     fn try_for_each<'v>(&'v self, mut more: impl FnMut(Member<'v>, f64) -> bool) {
         match self {
             Value::Sorted(zset) => {
@@ -127,7 +127,7 @@ impl Source {
     }
 }
 
-/// What a command asks for.
+/// The request of a command.
 struct Plan {
     operation: Operation,
     sources: Vec<Source>,
@@ -135,7 +135,7 @@ struct Plan {
     with_scores: bool,
 }
 
-/// What options a command takes.
+/// Which options a command takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Reply,
@@ -144,7 +144,8 @@ enum Form {
 }
 
 impl Plan {
-    /// Reads what follows the count of keys, which is argument `counted`; the source keys are those from `first_key` on.
+    /// Parses the arguments from the count of keys on, which is argument `counted`; the source keys are the
+    /// keys from `first_key` on.
     fn parse(
         call: &mut Call<'_, '_>,
         operation: Operation,
@@ -165,7 +166,7 @@ impl Plan {
         Ok((plan, limit))
     }
 
-    /// Reads the option at `at`; returns where the next one begins.
+    /// Parses the option at `at`; returns where the next begins.
     fn parse_option(
         &mut self,
         args: &Args<'_>,
@@ -204,9 +205,9 @@ impl Plan {
         }
     }
 
-    /// How much work it is, in the units of [`Call::is_worth_offloading`].
+    /// Returns the amount of work, in the units of [`Call::is_worth_offloading`].
     fn units(&self) -> usize {
-        /// To look a member up in one of the others.
+        /// The cost of looking a member up in another source.
         const LOOK_UP_UNITS: u64 = 8;
         let lens = || self.sources.iter().map(|source| source.value.len());
         let look_ups = match self.operation {
@@ -233,7 +234,7 @@ impl Plan {
         Made::of(self.gather(hasher).merge(|a, b| self.aggregate.of(a, b)), limits)
     }
 
-    /// All members with their scores, those of a union more than once, perhaps.
+    /// Gathers all members with their scores; those of a union possibly more than once.
     fn gather<'p>(&'p self, hasher: &'p Hasher) -> Gather<'p> {
         let mut gather = Gather::new(hasher);
         let (first, others) = self.sources.split_first().expect("one source at least");
@@ -262,7 +263,7 @@ impl Plan {
         gather
     }
 
-    /// How many members all sources have; at `limit` it is enough, unless that is zero.
+    /// Counts the members common to all sources, up to `limit` unless that is zero.
     fn count(&self, hasher: &Hasher, limit: u64) -> u64 {
         let (first, others) = self.sources.split_first().expect("one source at least");
         let mut count = 0;
@@ -274,7 +275,7 @@ impl Plan {
     }
 }
 
-/// Clones of the values at the keys that are counted at argument `counted`.
+/// Clones the values at the keys that are counted at argument `counted`.
 fn sources(call: &mut Call<'_, '_>, counted: usize, first_key: usize) -> Result<Vec<Source>, Error> {
     let count = call.args.int(counted)?;
     if count < 1 {
@@ -288,7 +289,7 @@ fn sources(call: &mut Call<'_, '_>, counted: usize, first_key: usize) -> Result<
     keys.map(|key| Ok(Source { value: value_of(call.guard.read(key))?, weight: 1.0 })).collect()
 }
 
-/// A clone of what is at a key.
+/// Clones the value at a key.
 fn value_of(view: Option<View<'_>>) -> Result<Value, Error> {
     let Some(view) = view else { return Ok(Value::Missing) };
     match view.kind() {
@@ -350,14 +351,15 @@ fn store(call: &mut Call<'_, '_>, operation: Operation) -> Done {
         move || Ok((plan.make(&hasher, limits), plan)),
         move |call| found(call).is_ok_and(|now| now.iter().zip(&known).all(|(now, then)| now.is_same(then))),
         |call, (made, plan)| {
-            // What may be the last that is left of the sources is not dropped before the locks are released.
+            // These may be the last shares of the sources: they are not dropped before the locks are
+            // released.
             plan.sources.into_iter().for_each(|source| source.value.discard(call));
             made.store(call)
         },
     ))
 }
 
-/// Clones of what is at the source keys of a command that stores.
+/// Clones the values at the source keys of a STORE command.
 fn found(call: &mut Call<'_, '_>) -> Result<Vec<Value>, Error> {
     call.keys[1..].iter().map(|key| value_of(call.guard.peek(key))).collect()
 }

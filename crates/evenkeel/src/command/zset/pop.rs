@@ -1,4 +1,4 @@
-//! What takes members off one end of a sorted set: ZPOPMIN, ZPOPMAX, ZMPOP, and the same for those who wait.
+//! Pops from an end of a sorted set: ZPOPMIN, ZPOPMAX, ZMPOP, and their blocking forms.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::command::{Args, Call};
 use crate::error::{Done, Error};
 use crate::reply::Reply;
 
-/// Which end.
+/// An end of the set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Min,
@@ -21,7 +21,7 @@ enum End {
 }
 
 impl End {
-    /// The positions of the `count` members at this end of a set of `len`, which has as many.
+    /// Returns the positions of the `count` members at this end of a set of `len`, which has that many.
     fn range(self, count: u64, len: u64) -> Range<u64> {
         match self {
             End::Min => 0..count,
@@ -30,10 +30,10 @@ impl End {
     }
 }
 
-/// How what was taken is told.
+/// The form of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// Members and scores by turns.
+    /// Members and scores in turn.
     Flat,
     /// Pairs of them.
     Pairs,
@@ -70,7 +70,7 @@ fn pop_from_one(call: &mut Call<'_, '_>, end: End) -> Done {
     Ok(())
 }
 
-/// A clone of the set at the call's key of this number, if it takes long to take so many members from it.
+/// Returns a clone of the set at the call's key of this index if popping so many members takes long.
 fn long_pop(call: &mut Call<'_, '_>, key: usize, count: u64) -> Result<Option<ZSet>, WrongType> {
     if !is_much(count.saturating_mul(REMOVE_UNITS)) {
         return Ok(None);
@@ -79,7 +79,8 @@ fn long_pop(call: &mut Call<'_, '_>, key: usize, count: u64) -> Result<Option<ZS
     Ok(zset.filter(|zset| call.is_worth_offloading((count.min(zset.len()) * REMOVE_UNITS) as usize)))
 }
 
-/// Has another thread take up to `count` members from the set at the call's key of this number, the first that there is.
+/// Offloads a pop of up to `count` members from the set at the call's key of this index, the first that
+/// exists.
 fn pop_elsewhere(
     call: &mut Call<'_, '_>,
     key: usize,
@@ -106,8 +107,8 @@ fn count_at(args: &Args<'_>, at: usize) -> Result<u64, Error> {
     count.ok_or(Error::text("ERR value is out of range, must be positive"))
 }
 
-/// Takes up to `count` members from the end of the set at the call's key of this number, and replies; returns how many,
-/// `None` where there is no set.
+/// Pops up to `count` members from the end of the set at the call's key of this index, and replies. Returns
+/// how many; `None` without a set.
 fn pop(
     call: &mut Call<'_, '_>,
     key: usize,
@@ -127,7 +128,7 @@ fn pop(
     })
 }
 
-/// Tells the members at these positions, the outermost first.
+/// Replies with the members at these positions, the outermost first.
 fn reply_popped(reply: &mut Reply, zset: &ZSet, range: Range<u64>, end: End, key: &[u8], shape: Shape) {
     begin(reply, key, (range.end - range.start) as usize, shape);
     let members = zset.range(range.clone());
@@ -144,7 +145,8 @@ fn reply_popped(reply: &mut Reply, zset: &ZSet, range: Range<u64>, end: End, key
     }
 }
 
-/// Logs that so many members were taken from the set at the call's key of this number: the other keys do not matter any more.
+/// Logs that so many members were popped from the set at the call's key of this index; the other keys no
+/// longer matter.
 fn log_pop(call: &mut Call<'_, '_>, key: usize, end: End, count: u64) {
     let command: &[u8] = match end {
         End::Min => b"ZPOPMIN",
@@ -187,7 +189,7 @@ pub(super) fn zmpop(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Reads what ZMPOP gets, from the number of keys on.
+/// Parses the arguments of ZMPOP, from the number of keys on.
 fn parse_mpop(args: &Args<'_>, numkeys: usize) -> Result<(End, u64), Error> {
     let at_least_one = |at: usize, text: &'static str| {
         let number = args.int(at).ok().and_then(|number| u64::try_from(number).ok());

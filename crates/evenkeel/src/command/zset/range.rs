@@ -1,7 +1,7 @@
 //! Ranges of sorted sets: by position, by score, by member; read, counted, stored, removed.
 //!
-//! Whatever a range goes by, it is a stretch of positions, which the trees' counts tell in logarithmic time. What is left
-//! is the same for all: cut by LIMIT, read from either end, or removed as one stretch.
+//! Every range, by whichever criterion, is a range of positions, which the trees' counts give in logarithmic
+//! time. The rest is common: the range is cut by LIMIT, read from either end, or removed as a whole.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::error::{Done, Error};
 use crate::offload::Work;
 use crate::reply::Reply;
 
-/// What a range goes by.
+/// The criterion of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Rank,
@@ -31,7 +31,7 @@ struct Limit {
     excluded: bool,
 }
 
-/// From where to where, both inclusive unless they say otherwise.
+/// The ends of a range, inclusive unless marked as excluded.
 #[derive(Clone, Copy, Debug)]
 enum Ends<'a> {
     Rank(i64, i64),
@@ -56,13 +56,15 @@ impl<'a> Ends<'a> {
         }
     }
 
-    /// Whether they are the ends of the same members in every set that is equal. By members they are not where scores differ
-    /// ([`ZSet::lex_range`]), neither here nor in Redis, so what is done to such a range is logged by its effect.
+    /// Whether the ends select the same members in every equal set. A range by members does not where scores
+    /// differ ([`ZSet::lex_range`]), neither here nor in Redis, so a command on such a range is logged by its
+    /// effect.
     fn are_the_same_elsewhere(&self, zset: &ZSet) -> bool {
         !matches!(self, Ends::Lex(..)) || zset.has_one_score()
     }
 
-    /// The positions in ascending order; `backwards` matters where Redis' answer depends on the side it begins at.
+    /// Returns the positions in ascending order; `backwards` matters where Redis' answer depends on the side
+    /// at which it begins.
     fn positions(&self, zset: &ZSet, backwards: bool) -> Range<u64> {
         let len = zset.len();
         match *self {
@@ -80,7 +82,7 @@ impl<'a> Ends<'a> {
     }
 }
 
-/// A position, counted from the end if negative; `None` before the beginning.
+/// Returns the position of an index, which counts from the end if negative; `None` before the beginning.
 fn position(index: i64, len: u64) -> Option<u64> {
     match u64::try_from(index) {
         Ok(index) => Some(index),
@@ -108,18 +110,19 @@ fn parse_lex(text: &[u8]) -> Option<Lex<'_>> {
     }
 }
 
-/// A range with all that can be said about it.
+/// A range with all its options.
 struct Query<'a> {
     ends: Ends<'a>,
     reverse: bool,
     offset: i64,
-    /// Negative: as many as there are.
+    /// Negative: no limit.
     limit: i64,
     with_scores: bool,
 }
 
 impl<'a> Query<'a> {
-    /// Reads what follows the source key, which is argument `source`. What is not given may be said by an option.
+    /// Parses the arguments after the source key, which is argument `source`. An option may give `by` and
+    /// `reverse` if they are `None`.
     fn parse(
         args: &Args<'a>,
         source: usize,
@@ -156,7 +159,7 @@ impl<'a> Query<'a> {
         Ok(Query { ends, reverse, offset, limit, with_scores })
     }
 
-    /// The positions in ascending order.
+    /// Returns the positions in ascending order.
     fn positions(&self, zset: &ZSet) -> Range<u64> {
         let Range { start, end } = self.ends.positions(zset, self.reverse);
         let len = end - start;
@@ -169,14 +172,14 @@ impl<'a> Query<'a> {
         if self.reverse { end - skip - take..end - skip } else { start + skip..start + skip + take }
     }
 
-    /// What it finds in a set, and how that is told.
+    /// Returns the positions that it finds in a set, and the form of the reply.
     fn stretch(&self, zset: &ZSet) -> ReplyChunk {
         let (reverse, with_scores) = (self.reverse, self.with_scores);
         ReplyChunk { positions: self.positions(zset), reverse, with_scores }
     }
 }
 
-/// Positions in ascending order, and how what is there is told.
+/// Positions in ascending order, and the form in which their members are sent.
 struct ReplyChunk {
     positions: Range<u64>,
     reverse: bool,
@@ -203,7 +206,7 @@ impl ReplyChunk {
     }
 }
 
-/// Replies with members, and with their scores if asked to: in pairs in RESP3, by turns in RESP2.
+/// Replies with members, and with their scores if `with_scores`: in pairs in RESP3, in turn in RESP2.
 pub(super) fn reply_members<'m>(
     reply: &mut Reply,
     members: impl ExactSizeIterator<Item = (&'m [u8], f64)>,
@@ -213,7 +216,7 @@ pub(super) fn reply_members<'m>(
     reply_each(reply, len, members, with_scores, |reply, member| reply.bulk(member));
 }
 
-/// The same for `len` members that `write` puts into the reply.
+/// [`reply_members`] for `len` members that `write` puts into the reply.
 fn reply_each<M>(
     reply: &mut Reply,
     len: usize,
@@ -313,7 +316,7 @@ pub(super) fn zrangestore(call: &mut Call<'_, '_>) -> Done {
     ))
 }
 
-/// A sorted set of the members at these positions.
+/// Returns a sorted set of the members at these positions.
 fn gather(hasher: &Hasher, source: &ZSet, positions: Range<u64>, limits: Limits) -> Made {
     let mut gather = Gather::new(hasher);
     source.range(positions).for_each(|(member, score)| gather.push(member, score));
@@ -363,7 +366,7 @@ fn remove(call: &mut Call<'_, '_>, by: By) -> Done {
     let (range, len) = (ends.positions(&zset, false), zset.len());
     let count = range.end - range.start;
     let is_the_same_elsewhere = ends.are_the_same_elsewhere(&zset);
-    // All of it is let go in one piece.
+    // A whole set is discarded in a single step.
     let is_much = count < len && is_much(count * REMOVE_UNITS);
     let is_told = is_logged && count > 0 && !is_the_same_elsewhere;
     let mut shared = (is_much || is_told).then(|| ZSet::clone(&zset));
@@ -383,7 +386,7 @@ fn remove(call: &mut Call<'_, '_>, by: By) -> Done {
             }
         });
     }
-    // Where nobody needs to see what there was, it is not shared either, and nothing is copied.
+    // If the old set is not needed, it is not shared either, and nothing is copied.
     let before = shared.filter(|_| is_told);
     call.guard.edit_if_there(&call.keys[0], |edit: &mut Edit<'_, ZSet>| {
         edit.changes = count;
@@ -398,7 +401,7 @@ fn remove(call: &mut Call<'_, '_>, by: By) -> Done {
     Ok(())
 }
 
-/// Logs which members of the set that was there before were removed.
+/// Logs which members of the old set were removed.
 fn log_removed(call: &mut Call<'_, '_>, before: &ZSet, range: Range<u64>) {
     if !call.is_logged() {
         return;

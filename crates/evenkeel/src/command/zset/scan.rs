@@ -14,7 +14,7 @@ use crate::reply::Reply;
 
 /// ZSCAN key cursor [MATCH pattern] [COUNT count] [NOSCORES]
 ///
-/// What is a `listpack` to clients comes whole, as from Redis. Scores are texts even in RESP3.
+/// A `listpack` comes as a whole, as from Redis. Scores are texts even in RESP3.
 pub(super) fn zscan(call: &mut Call<'_, '_>) -> Done {
     let cursor = cursor_of(call.args.at(2)).ok_or(Error::text("ERR invalid cursor"))?;
     let (hasher, args) = (&call.guard.keyspace().hasher, call.args);
@@ -58,9 +58,9 @@ fn page(
     page.reply(reply, next);
 }
 
-/// A score as a text, which in a `listpack` is that of an integer where the score is one.
+/// Writes a score as a text; in a `listpack`, a whole number as an integer.
 fn tell(found: &mut Encoder, score: f64, small: bool) {
-    /// Larger ones are no integers to a `listpack`.
+    /// Larger numbers are no integers to a `listpack`.
     const INTEGER_MAX: f64 = (1_i64 << 62) as f64;
     if small && score.abs() <= INTEGER_MAX && score == score.trunc() {
         found.bulk_int(score as i64);

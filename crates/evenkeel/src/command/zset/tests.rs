@@ -655,7 +655,7 @@ fn a_wait_in_a_transaction_is_served_after_it() {
     world.verify();
 }
 
-/// Members of sets of every size, by every way there is, against what each other way says.
+/// Members of sets of every size, by every way there is, each checked against the other ways.
 #[test]
 fn large_sets_agree_with_themselves() {
     let mut world = World::new();

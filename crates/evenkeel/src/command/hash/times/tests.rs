@@ -2,7 +2,7 @@ use evenkeel_testkit::{Peer, Program, Server, transcript};
 
 use crate::testing::World;
 
-/// Runs a transcript in process, and on Valkey where there is one: Redis 7.0 has none of these commands.
+/// Runs a transcript in process, and on Valkey if it is installed: Redis 7.0 has none of these commands.
 #[track_caller]
 fn check(text: &str) {
     World::new().check(text);
