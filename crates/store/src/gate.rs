@@ -29,14 +29,14 @@ pub const SEATS_MAX: usize = 784;
 const LOOK: std::time::Duration = std::time::Duration::from_millis(2);
 
 #[repr(align(128))]
-struct ThreadContext {
+struct ThreadCount {
     /// Odd: inside. Even: outside. Grows by 1 with each entry and exit.
     count: AtomicU64,
 }
 
 /// See the module's documentation.
 pub struct Gate {
-    contexts: Box<[ThreadContext]>,
+    contexts: Box<[ThreadCount]>,
     closed: AtomicBool,
     /// Held by the thread that closes the gate or has closed it.
     closer: Mutex<()>,
@@ -47,7 +47,7 @@ impl Gate {
     pub fn new(contexts: usize) -> Gate {
         assert!((1..=SEATS_MAX).contains(&contexts), "a keyspace has 1 to {SEATS_MAX} seats");
         Gate {
-            contexts: (0..contexts).map(|_| ThreadContext { count: AtomicU64::new(0) }).collect(),
+            contexts: (0..contexts).map(|_| ThreadCount { count: AtomicU64::new(0) }).collect(),
             closed: AtomicBool::new(false),
             closer: Mutex::new(()),
             opened: (Mutex::new(()), Condvar::new()),

@@ -49,8 +49,12 @@ impl Feed {
         let pipes: Vec<Arc<SnapshotPipe>> =
             self.replicas.values().filter_map(|replica| replica.pipe().cloned()).collect();
         self.part_if(|replica| {
-            if let Some(reason) = is_too_late(replica, now, timeout).or_else(|| holds_up_others(replica, &pipes, now)) {
-                server.log.warning(format!("Disconnecting timedout replica ({reason}): {}", replica.shared.name()));
+            if let Some(reason) =
+                is_too_late(replica, now, timeout).or_else(|| holds_up_others(replica, &pipes, now))
+            {
+                server
+                    .log
+                    .warning(format!("Disconnecting timedout replica ({reason}): {}", replica.shared.name()));
                 return Some("timeout".into());
             }
             let behind = replica.needs().map_or(0, |needs| offset.saturating_sub(needs));

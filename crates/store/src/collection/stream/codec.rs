@@ -161,7 +161,7 @@ fn text_len(text: &[u8]) -> usize {
 }
 
 /// An entry to be written to a page whose head is known.
-pub(super) struct JournalBuffer<F> {
+pub(super) struct EntryEncoder<F> {
     flags: u8,
     ms: u64,
     seq: u64,
@@ -170,10 +170,10 @@ pub(super) struct JournalBuffer<F> {
     pub(super) len: usize,
 }
 
-impl<'f, F: ExactSizeIterator<Item = &'f [u8]> + Clone> JournalBuffer<F> {
+impl<'f, F: ExactSizeIterator<Item = &'f [u8]> + Clone> EntryEncoder<F> {
     /// `fields` are names and values in turn. The id is not less than the head's.
     #[inline]
-    pub(super) fn new(head: &Head<'_>, id: StreamId, fields: F) -> JournalBuffer<F> {
+    pub(super) fn new(head: &Head<'_>, id: StreamId, fields: F) -> EntryEncoder<F> {
         let ms = id.ms - head.base.ms;
         let seq = if ms == 0 { id.seq - head.base.seq } else { id.seq };
         let (mut flags, mut len) = (0, 1);
@@ -191,7 +191,7 @@ impl<'f, F: ExactSizeIterator<Item = &'f [u8]> + Clone> JournalBuffer<F> {
             flags |= NAMED;
             len += Varint::len_of(fields.len() as u64 / 2) + fields.clone().map(text_len).sum::<usize>();
         }
-        JournalBuffer { flags, ms, seq, fields, len }
+        EntryEncoder { flags, ms, seq, fields, len }
     }
 
     #[inline]
@@ -225,7 +225,7 @@ pub(super) fn first_page<'f>(
     bytes: usize,
 ) -> Page {
     let head = Head::bytes_for(id, fields.clone());
-    let buffer = JournalBuffer::new(&Head::parse(&head), id, fields);
+    let buffer = EntryEncoder::new(&Head::parse(&head), id, fields);
     let room = buffer.len.max(bytes.saturating_sub(head.len()));
     let mut page = Page::with_head(&head, items.max(1), room);
     page.insert_by(0, buffer.len, 0, |space| buffer.write(space));
