@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::super::Cut;
 use super::super::page::{PAGE_MAX, Page};
 use super::super::tree::{Bound, Inner, Seek, Tree, WithPages};
-use super::codec::{self, Entry, Head, JournalBuffer};
+use super::codec::{self, Entry, Head, EntryEncoder};
 use super::id::StreamId;
 
 /// Capacity of a page: `stream-node-max-entries` and `stream-node-max-bytes`; zero means no limit.
@@ -169,7 +169,7 @@ impl Entries {
                 *page = codec::first_page(id, fields, 0, 0);
                 return (page.used(), Vec::new());
             }
-            let buffer = JournalBuffer::new(&Head::of(page), id, fields.clone());
+            let buffer = EntryEncoder::new(&Head::of(page), id, fields.clone());
             if at < limits.entries && page.bytes_with(buffer.len) <= limits.bytes {
                 let len = buffer.len;
                 page.insert_by(at, len, 0, |space| buffer.write(space));
