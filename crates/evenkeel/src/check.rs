@@ -17,9 +17,9 @@ use evenkeel_rdb::aof::check::{Cut, Report, check, name_of_log};
 use evenkeel_rdb::aof::tail::{self, Tail};
 use evenkeel_rdb::aof::{Directory, Error};
 
-use crate::config::cause;
 use crate::persist::aof::boot;
 use crate::persist::lock::{self, What};
+use evenkeel_config::cause;
 
 pub(crate) mod redis;
 mod text;

@@ -18,7 +18,6 @@ use crate::blocking::Mode;
 use crate::blocking::serve::Host;
 use crate::command::table::{Table, table};
 use crate::command::{Args, Call, Command, Flags, Id, LockScope};
-use crate::config::{Policy, Settings};
 use crate::error::{Done, Error};
 use crate::monitor;
 use crate::observe;
@@ -29,6 +28,7 @@ use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::{ReplyMode, Session, Watching};
 use crate::waiting::Resumed;
+use evenkeel_config::{Policy, Settings};
 use evenkeel_runtime::allocator::SLICE_US_MAX;
 use evenkeel_runtime::clock::{self, Ticks};
 

@@ -9,7 +9,6 @@ mod blocking;
 mod check;
 mod clients;
 mod command;
-mod config;
 mod dispatch;
 mod error;
 mod lazy_free;

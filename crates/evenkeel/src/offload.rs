@@ -43,7 +43,6 @@ use crate::clients::ClientInfo;
 use crate::command::args::OwnedArgs;
 use crate::command::table::table;
 use crate::command::{Args, Call, Flags, Id, LockScope};
-use crate::config::cause;
 use crate::dispatch::Executor;
 use crate::error::{Done, Error};
 use crate::observe::stats::add;
@@ -52,6 +51,7 @@ use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::{Caching, Session};
 use crate::waiting::{On, Resumed, Waiting};
+use evenkeel_config::cause;
 use evenkeel_runtime::clock::{self, Ticks};
 
 /// Elements from which on work counts as large: about a millisecond at 50 ns each.

@@ -4,7 +4,7 @@ use std::io;
 
 use parking_lot::Mutex;
 
-use crate::config::{OomScore, Settings};
+use evenkeel_config::{OomScore, Settings};
 
 /// In any process' own folder; numbers from -1000, never, to 1000, first.
 const FILE: &str = "/proc/self/oom_score_adj";

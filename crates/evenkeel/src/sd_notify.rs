@@ -9,7 +9,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-use crate::config::Supervised;
+use evenkeel_config::Supervised;
 use evenkeel_runtime::server_log::Log;
 
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";

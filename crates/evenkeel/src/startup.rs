@@ -14,7 +14,6 @@ use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR2, SI
 
 use crate::check;
 use crate::command::table::table;
-use crate::config::{Action, Launch, LogLevel, Mistakes, NoEffect, Settings};
 use crate::net::listener::NOWHERE;
 use crate::net::worker::Worker;
 use crate::persist::load::{self, Ended};
@@ -24,6 +23,7 @@ use crate::persist::replay::{self, Replayed};
 use crate::persist::{aof, end, passed_over, rewrite, save_points, snapshot};
 use crate::replication::{failover, link};
 use crate::server::Server;
+use evenkeel_config::{Action, Launch, LogLevel, Mistakes, NoEffect, Settings};
 use evenkeel_runtime::allocator::SLICE_US_MAX;
 use evenkeel_runtime::allocator::{self, Watch};
 use evenkeel_runtime::clock::{self, Ticks};
@@ -87,7 +87,7 @@ pub(crate) fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
             ExitCode::SUCCESS
         }
         Action::Help => {
-            print!("{}", crate::config::USAGE);
+            print!("{}", evenkeel_config::USAGE);
             ExitCode::SUCCESS
         }
         Action::CheckConfig => check_config(&launch),

@@ -22,7 +22,6 @@ use crate::blocking::{End, Mode, Wait};
 use crate::clients::ClientInfo;
 use crate::command::args::OwnedArgs;
 use crate::command::{Args, Call, Command, Group, Keys, at_least, exactly, read, write};
-use crate::config::Launch;
 use crate::dispatch::{Executor, Outcome, Request};
 use crate::error::{Done, Error};
 use crate::net::inbox::Message;
@@ -32,6 +31,7 @@ use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
 use crate::waiting::{On, Resumed, Waiting};
+use evenkeel_config::Launch;
 use evenkeel_runtime::clock;
 use evenkeel_runtime::server_log::{self, Level, Log};
 

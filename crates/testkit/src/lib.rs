@@ -12,6 +12,7 @@ pub mod history;
 pub mod payload;
 pub mod program;
 pub mod random;
+pub mod scratch;
 pub mod seccomp;
 pub mod server;
 pub mod transcript;

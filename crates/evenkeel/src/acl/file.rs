@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::selector::UNKNOWN;
 use super::{Acl, DEFAULT, User, Users, all_channels_for_new, has_spaces, join_selectors, lines};
-use crate::config::{Settings, Word, cause, replace_file};
+use evenkeel_config::{Settings, Word, cause, replace_file};
 
 /// What a `user` line of the configuration says is wrong; `words` follow the name of the directive.
 pub(crate) fn check_line(words: &[Word]) -> Result<(), String> {

@@ -42,7 +42,7 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::config::{ChannelsOfNew, Settings, UserLines};
+use evenkeel_config::{ChannelsOfNew, Settings, UserLines};
 use log::AclLog;
 
 /// All users by name, in order.

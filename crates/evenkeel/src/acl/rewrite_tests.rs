@@ -6,8 +6,8 @@ use std::path::Path;
 
 use super::USER_LINES;
 use super::file::lines_at_start;
-use crate::config::{Extent, Launch, Settings, Word};
 use crate::testing::folder;
+use evenkeel_config::{Extent, Launch, Settings, Word};
 
 /// The `user` lines of `list`, which leaves the word `user` out.
 fn users(list: &str) -> Vec<Vec<Word>> {

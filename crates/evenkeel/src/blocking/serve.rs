@@ -10,7 +10,6 @@ use super::{Blocked, Mode};
 use crate::acl::{self, Access};
 use crate::command::Call;
 use crate::command::table::table;
-use crate::config::Settings;
 use crate::dispatch::keys_of;
 use crate::error::{Done, Error};
 use crate::observe::stats::add;
@@ -19,6 +18,7 @@ use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
 use crate::waiting::Resumed;
+use evenkeel_config::Settings;
 use evenkeel_runtime::clock;
 
 /// The worker that serves: its command has woken the waiters.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::{look, ready_to_cut};
-use crate::config::cause;
+use evenkeel_config::cause;
 use evenkeel_rdb::Reason;
 use evenkeel_rdb::aof::Kind;
 use evenkeel_rdb::aof::check::{Content, Cut, Hopeless, Part, Report};

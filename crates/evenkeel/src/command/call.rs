@@ -7,11 +7,11 @@ use evenkeel_store::{Key, SlotGuard};
 
 use super::{Args, Command, Flags, Id};
 use crate::blocking::Mode;
-use crate::config::Settings;
 use crate::error::Done;
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
+use evenkeel_config::Settings;
 use evenkeel_runtime::clock;
 
 /// Bytes of a string that are accepted from a journal, whatever `proto-max-bulk-len` is: 4 GiB. A longer

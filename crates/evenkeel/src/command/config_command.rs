@@ -5,7 +5,6 @@
 //! opened before the reply can confirm that the server listens there.
 
 use super::{Call, Command, Group, at_least, container, docs, exactly, session};
-use crate::config::{Extent, SetError, Settings, cause};
 use crate::error::{Done, Error};
 use crate::offload::Work;
 use crate::persist::{self, rewrite};
@@ -13,6 +12,7 @@ use crate::replication::link;
 use crate::server::Server;
 use crate::startup::{level_of, raise_file_limit};
 use crate::tls::Change;
+use evenkeel_config::{Extent, SetError, Settings, cause};
 use evenkeel_runtime::crash;
 use evenkeel_runtime::server_log::Level;
 

@@ -15,10 +15,10 @@ use evenkeel_store::{Expire, Key, Kind, Str};
 use super::config_command::rewrite_file;
 use super::object::{encoding_of, refcount_of};
 use super::{Arity, Call, Command, Flags, Group, Handler, LockScope, at_least, docs, exactly, session};
-use crate::config::{self, Extent, Permit};
 use crate::error::{Done, Error};
 use crate::persist;
 use crate::persist::reload::Options;
+use evenkeel_config::{self as config, Extent, Permit};
 use evenkeel_runtime::clock;
 
 /// Not `NO_DATA`: some topics look at keys, so EXEC locks all slots for them.

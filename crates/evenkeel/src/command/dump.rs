@@ -154,7 +154,7 @@ fn refuse_to_overwrite(call: &mut Call<'_, '_>, options: Options) -> Done {
 
 fn read_payload(
     payload: &[u8],
-    settings: &crate::config::Settings,
+    settings: &evenkeel_config::Settings,
     server: &Server,
     by: (Millis, Origin),
 ) -> Result<Formed, Error> {

@@ -23,9 +23,9 @@ use super::offloading::is_much;
 use super::random;
 use super::x87_float::Extended;
 use super::{Args, Call, Command, Group, Keys, at_least, exactly, read, write};
-use crate::config::Settings;
 use crate::error::{Done, Error};
 use crate::reply::Reply;
+use evenkeel_config::Settings;
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[

@@ -22,11 +22,11 @@ use evenkeel_resp::value::Value as Answer;
 use evenkeel_store::{Millis, Watch};
 
 use super::{Args, Call, Command, Group, Keys, at_least, write};
-use crate::config::Settings;
 use crate::error::{Done, Error};
 use crate::offload::Work;
 use crate::server::Server;
 use crate::value_codec::{self, Value};
+use evenkeel_config::Settings;
 use evenkeel_runtime::clock;
 use target::{Patience, Target, Who};
 

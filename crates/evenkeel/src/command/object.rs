@@ -7,8 +7,8 @@ use evenkeel_resp::number::parse_i64;
 use evenkeel_store::{Access, Kind, Str, View, evict};
 
 use super::{Call, Command, Flags, Group, Handler, Keys, container, docs, exactly, read, session};
-use crate::config::{Policy, Settings};
 use crate::error::{Done, Error};
+use evenkeel_config::{Policy, Settings};
 
 const GROUP: Group = Group::Keyspace;
 

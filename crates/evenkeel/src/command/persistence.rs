@@ -6,7 +6,6 @@ use std::sync::atomic::AtomicBool;
 
 use super::{Call, Command, Flags, Group, at_least, exactly, session};
 use crate::blocking::Timeout;
-use crate::config::ShutdownOptions;
 use crate::error::{Done, Error};
 use crate::persist::end::{self, Asker};
 use crate::persist::snapshot::{Begun, Busy};
@@ -14,6 +13,7 @@ use crate::persist::{Cancelled, Job, rewrite, snapshot};
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::waiting::{On, Waiting};
+use evenkeel_config::ShutdownOptions;
 
 /// Commands that write to disk and must not be queued in a transaction by accident.
 const FOR_OPERATORS: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::NO_DATA);

@@ -6,10 +6,10 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Call, Command, Flags, Group, LockScope, at_least, exactly, session};
-use crate::config::split_words;
 use crate::error::{Done, Error};
 use crate::replication::link::{self, Phase};
 use crate::replication::replicas::{Asks, Content, ReplicaHello};
+use evenkeel_config::split_words;
 
 /// The longest name of itself that a replica may give (Redis: `NET_HOST_STR_LEN`).
 const IP_LEN_MAX: usize = 255;

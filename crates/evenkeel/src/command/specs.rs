@@ -7,7 +7,7 @@
 
 use super::keys::Marks;
 use super::{Args, Command, Flags, Keys};
-use crate::config;
+use evenkeel_config as config;
 
 /// The place of keys, and their use.
 #[derive(Clone, Copy)]

@@ -16,8 +16,8 @@ use evenkeel_store::collection::{Collection, Gathered, ZSet};
 use super::effect::log_zset;
 use super::random::zrandmember;
 use super::{Args, Call, Command, Flags, Group, Keys, at_least, exactly, read, write};
-use crate::config::Settings;
 use crate::error::{Done, Error};
+use evenkeel_config::Settings;
 
 const GROUP: Group = Group::SortedSet;
 const COUNTED_FIRST: Keys = Keys::Counted { at: 1, step: 1 };

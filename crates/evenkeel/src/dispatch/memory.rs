@@ -13,11 +13,11 @@ use evenkeel_store::memory;
 
 use super::Executor;
 use crate::command::{Command, Flags, LockScope};
-use crate::config::Policy;
 use crate::net::inbox::Inbox;
 use crate::observe::stats::Stage;
 use crate::server::Server;
 use crate::session::Session;
+use evenkeel_config::Policy;
 use evenkeel_runtime::allocator::SLICE_US_MAX;
 use evenkeel_runtime::clock;
 

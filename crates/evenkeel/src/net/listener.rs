@@ -13,8 +13,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 
-use crate::config::{Settings, cause};
 use crate::persist::temp_file;
+use evenkeel_config::{Settings, cause};
 
 /// More seconds the kernel does not take.
 const KEEPALIVE_MAX_S: u32 = 32_767;

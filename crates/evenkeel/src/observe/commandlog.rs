@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 
 use crate::clients::ClientInfo;
 use crate::command::{Args, Command, Flags, specs};
-use crate::config::Settings;
 use crate::server::Server;
+use evenkeel_config::Settings;
 use evenkeel_runtime::clock::{self, Ticks};
 
 /// Arguments kept of a command, and bytes of each.

@@ -14,9 +14,9 @@ pub(crate) mod stats;
 
 use crate::clients::ClientInfo;
 use crate::command::{Args, Command};
-use crate::config::Settings;
 use crate::server::Server;
 use commandlog::Spent;
+use evenkeel_config::Settings;
 
 /// A command has ended: what the logs of commands and the count of hot keys want to know of it.
 #[inline]

@@ -46,10 +46,10 @@ pub(super) use self::file::LogFile;
 use self::tail::TailFile;
 pub(crate) use self::tail::boot;
 use super::{CROWDED, NO_LOG};
-use crate::config::{Fsync, Settings};
 use crate::net::inbox::Message;
 use crate::replication::Point;
 use crate::server::Server;
+use evenkeel_config::{Fsync, Settings};
 use evenkeel_runtime::clock;
 
 /// Bytes taken from the journal before they are written: enough that the cost of a write itself does not
@@ -631,7 +631,7 @@ impl Writer {
 
     fn note_failure(&self, error: &io::Error) {
         let figures = &self.server.persist.aof.figures;
-        *figures.failure.lock() = crate::config::cause(error);
+        *figures.failure.lock() = evenkeel_config::cause(error);
         if !figures.write_failed.swap(true, Relaxed) {
             self.server.log.warning(format!(
                 "Error writing to the append-only file: {error}. Pending data is kept in memory and write \
@@ -770,7 +770,7 @@ impl Writer {
                 // tail may have the only copy, and stays.
                 (self.tail, self.in_tail) = (None, false);
                 self.broken = true;
-                *figures.failure.lock() = crate::config::cause(error);
+                *figures.failure.lock() = evenkeel_config::cause(error);
                 figures.write_failed.store(true, Relaxed);
                 refuse_writes(&self.server);
                 self.server.log.warning(format!(

@@ -26,8 +26,8 @@ use super::jobs::STUCK;
 use super::pace::handed_over_max;
 use super::snapshot::overrun;
 use super::{Job, LOOK, cancelled};
-use crate::config::Settings;
 use crate::server::Server;
+use evenkeel_config::Settings;
 
 /// Bytes of a write: on a disk of 2 GB/s, writes of 64 KiB take three times as long, and six times the CPU
 /// time.

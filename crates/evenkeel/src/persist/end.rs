@@ -15,12 +15,12 @@ use super::jobs::STUCK;
 use super::snapshot;
 use crate::clients::ClientInfo;
 use crate::command::Id;
-use crate::config::ShutdownOptions;
-use crate::config::cause;
 use crate::error::Error;
 use crate::reply::Reply;
 use crate::server::{Pauser, Server};
 use crate::waiting::Resumed;
+use evenkeel_config::ShutdownOptions;
+use evenkeel_config::cause;
 use evenkeel_runtime::clock;
 
 /// The operator's way out if the server does not end because it cannot save.

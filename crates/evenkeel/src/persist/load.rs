@@ -23,13 +23,13 @@ use parking_lot::Mutex;
 
 use super::LOADING;
 use super::pace::key_delay;
-use crate::config::{Policy, Settings};
 use crate::pubsub::push_queue;
 use crate::replication::link::{self, Position};
 use crate::scripting::functions::{Libraries, Library};
 use crate::scripting::machine;
 use crate::server::Server;
 use crate::value_codec::{self, Origin};
+use evenkeel_config::{Policy, Settings};
 use evenkeel_runtime::clock;
 
 /// Batches that wait for a decoder: enough to keep the threads busy, at 2 MB each.

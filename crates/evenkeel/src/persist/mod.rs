@@ -34,10 +34,10 @@ pub(crate) use jobs::{Cancelled, Job, State};
 use jobs::{LOOK, Running, cancelled};
 
 use crate::command::{Command, Flags, LockScope};
-use crate::config::Settings;
 use crate::error::Error;
 use crate::server::Server;
 use crate::session::Session;
+use evenkeel_config::Settings;
 
 /// The state of persistence, shared by all threads.
 pub(crate) struct Persist {

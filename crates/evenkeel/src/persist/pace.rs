@@ -23,7 +23,7 @@ use evenkeel_store::snapshot::Sink;
 use evenkeel_store::{Keyspace, View, memory};
 
 use super::Progress;
-use crate::config::Settings;
+use evenkeel_config::Settings;
 use evenkeel_runtime::clock::{process_cpu, thread_cpu};
 use evenkeel_runtime::sandbox::{self, Call};
 

@@ -12,7 +12,7 @@ use std::path::Path;
 use evenkeel_rdb::aof::{Directory, Found, Part};
 
 use super::rewrite;
-use crate::config::Settings;
+use evenkeel_config::Settings;
 use evenkeel_runtime::server_log::{Level, Log};
 
 /// Seconds and nanoseconds of a file's last status change, which covers its name and owner: a copy keeps the

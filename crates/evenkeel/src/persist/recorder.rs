@@ -16,9 +16,9 @@ use evenkeel_store::snapshot::Sink;
 use evenkeel_store::{Millis, View, memory};
 
 use super::Progress;
-use crate::config::{Policy, Settings};
 use crate::replication::link::Position;
 use crate::value_codec::Value;
+use evenkeel_config::{Policy, Settings};
 
 mod commands;
 mod records;

@@ -15,8 +15,8 @@ use super::direct_writer::{Cache, DirectWriter};
 use super::lock::What;
 use super::recorder::{Commands, Records};
 use super::{Job, Running, aof, save_points, snapshot};
-use crate::config::Settings;
 use crate::server::Server;
+use evenkeel_config::Settings;
 use evenkeel_runtime::clock;
 
 /// How commands are logged behind the base that is about to be written.

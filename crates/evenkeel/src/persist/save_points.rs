@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::*;
 
 use super::jobs::State;
 use super::{Job, rewrite, snapshot};
-use crate::config::{SavePoint, Settings};
 use crate::server::Server;
+use evenkeel_config::{SavePoint, Settings};
 use evenkeel_runtime::clock;
 
 /// Delay in seconds before an automatic retry of a failed snapshot.

@@ -26,9 +26,9 @@ use super::lock::What;
 use super::pace::{GivesWay, NAP_MAX, Pace, Paced};
 use super::recorder::{Form, Recorder, Records, Sizes};
 use super::{Job, LOOK, Progress, Running, cancelled};
-use crate::config::{Settings, cause};
 use crate::replication::link::Position;
 use crate::server::Server;
+use evenkeel_config::{Settings, cause};
 use evenkeel_runtime::clock;
 
 /// The version of Redis that files name as their writer: the version whose formats they have.

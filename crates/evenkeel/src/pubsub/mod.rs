@@ -21,7 +21,7 @@ use evenkeel_resp::reply::Encoder;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::clients::{ClientInfo, Names};
-use crate::config::Settings;
+use evenkeel_config::Settings;
 use evenkeel_runtime::glob;
 use push_queue::PushMessage;
 

@@ -3,7 +3,7 @@
 //! A primary refuses unknown requests with an error, which matters only for requests that the rest depends
 //! on. A primary without PSYNC gets SYNC.
 
-use crate::config::Settings;
+use evenkeel_config::Settings;
 
 use super::link::{OFFSET_MAX, Position};
 use super::primary_connection::{Ended, PrimaryConnection};

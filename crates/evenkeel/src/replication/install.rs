@@ -30,13 +30,13 @@ use super::History;
 use super::link::LOOK;
 use super::primary_connection::{Ended, PrimaryConnection};
 use super::receive::{Received, Snapshot};
-use crate::config::{DisklessLoad, Settings};
 use crate::dispatch::Executor;
 use crate::persist::load::{self, Loaded, Target};
 use crate::persist::lock::What;
 use crate::persist::rewrite;
 use crate::scripting::functions::Libraries;
 use crate::server::Server;
+use evenkeel_config::{DisklessLoad, Settings};
 use evenkeel_runtime::clock;
 
 /// The history and position of a snapshot that is to be installed.

@@ -29,10 +29,10 @@ use super::install;
 use super::primary_connection::{Ended, PrimaryConnection};
 use crate::blocking::End;
 use crate::clients::ClientInfo;
-use crate::config::Primary;
 use crate::persist::{CROWDED, READ_ONLY, STALE, rewrite};
 use crate::server::Server;
 use crate::startup::STACK_LEN;
+use evenkeel_config::Primary;
 use evenkeel_runtime::clock;
 use evenkeel_runtime::random::random_hex;
 

@@ -23,13 +23,13 @@ use evenkeel_store::SlotGuard;
 use super::link::Position;
 use super::replicas::Content;
 use super::snapshot_pipe::{Inlet, SnapshotPipe};
-use crate::config::Settings;
 use crate::persist::Job;
 use crate::persist::direct_writer::{Cache, DirectWriter};
 use crate::persist::recorder::{Form as _, Records};
 use crate::persist::snapshot;
 use crate::persist::temp_file;
 use crate::server::Server;
+use evenkeel_config::Settings;
 use evenkeel_runtime::random::random_hex;
 
 /// Bytes read from a file at once.

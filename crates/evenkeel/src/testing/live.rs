@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use evenkeel_testkit::Client;
 
-use crate::config::Launch;
 use crate::net::worker::Worker;
 use crate::server::Server;
+use evenkeel_config::Launch;
 use evenkeel_runtime::server_log::{Level, Log, Target};
 
 /// See the module's text. Dropping it stops the server.

@@ -8,7 +8,7 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::version::{TLS12, TLS13};
 use rustls::{CipherSuite, SupportedCipherSuite};
 
-use crate::config::Settings;
+use evenkeel_config::Settings;
 
 /// Suites of TLS 1.2 by OpenSSL's names, and those of TLS 1.3.
 const CIPHERS: &[(&str, CipherSuite)] = &[

@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{Error, RootCertStore};
 
 use super::papers::Paper;
-use crate::config::cause;
+use evenkeel_config::cause;
 
 /// Bytes of a file, at most: all authorities of a large distribution take 300 KB.
 const FILE_LEN_MAX: u64 = 16 << 20;

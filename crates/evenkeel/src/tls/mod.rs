@@ -23,7 +23,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-use crate::config::{AuthClients, Settings};
+use evenkeel_config::{AuthClients, Settings};
 pub(crate) use pace::Pace;
 pub(crate) use papers::{Paper, users};
 use sessions::Sessions;

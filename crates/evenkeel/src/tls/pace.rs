@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::config::Settings;
+use evenkeel_config::Settings;
 
 /// What a file was when it was read: its place on the disk, its size, and when it was written, in seconds and nanoseconds.
 type Print = Option<(u64, u64, i64, i64)>;

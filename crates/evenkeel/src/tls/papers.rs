@@ -7,7 +7,7 @@ use std::time::Duration;
 use pkcs8::der::asn1::{AnyRef, GeneralizedTime, UtcTime};
 use pkcs8::der::{Reader, SliceReader, Tag, TagNumber, Tagged};
 
-use crate::config::CertifiedUser;
+use evenkeel_config::CertifiedUser;
 
 /// The object identifiers that are looked for, as they are encoded.
 const COMMON_NAME: &[u8] = &[0x55, 4, 3];

@@ -10,7 +10,7 @@ use evenkeel_store::{Expire, Hasher, Millis};
 
 use super::{Formed, Value};
 use crate::command::zset;
-use crate::config::Settings;
+use evenkeel_config::Settings;
 
 /// The encodings of a set, as OBJECT ENCODING reports them.
 const INTSET: u8 = 0;

@@ -9,7 +9,7 @@ use evenkeel_store::collection::{Hash, List, Set, Stream, ZSet};
 use evenkeel_store::rope;
 
 use super::Value;
-use crate::config::Settings;
+use evenkeel_config::Settings;
 
 /// The format version that a value needs: the lowest that holds all of it, so that most servers can read it.
 fn version_for(value: &Value) -> Version {

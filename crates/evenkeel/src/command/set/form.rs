@@ -7,7 +7,7 @@
 use evenkeel_resp::number::parse_i64;
 use evenkeel_store::collection::{Collection, Set};
 
-use crate::config::Settings;
+use evenkeel_config::Settings;
 
 pub(crate) const INTSET: u8 = 0;
 pub(crate) const LISTPACK: u8 = 1;

@@ -6,9 +6,9 @@ use evenkeel_store::{Concerns, Edit};
 use super::super::{Args, Call};
 use super::id::{self, NewId};
 use super::trim::{Effect, Trim, TrimOptions};
-use crate::config::Settings;
 use crate::error::{Done, Error};
 use crate::pubsub::notices::STREAM;
+use evenkeel_config::Settings;
 
 /// The options before the fields.
 struct AddOptions {

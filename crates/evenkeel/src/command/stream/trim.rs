@@ -9,8 +9,8 @@ use evenkeel_store::collection::stream::{Stream, StreamId};
 
 use super::super::{Args, Call};
 use super::id;
-use crate::config::Settings;
 use crate::error::Error;
+use evenkeel_config::Settings;
 
 /// The policy for references to a deleted entry, in the groups' lists of pending entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use std::sync::atomic::{Ordering::*, fence};
 
 use super::Worker;
 use crate::blocking::{Blocked, End};
-use crate::config::Fsync;
 use crate::net::connection::Connection;
 use crate::persist::CROWDED;
+use evenkeel_config::Fsync;
 
 impl Worker {
     /// Whether replies to what was written wait for the disk.

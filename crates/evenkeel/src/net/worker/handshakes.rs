@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::Worker;
 use crate::acl;
-use crate::config::CertifiedUser;
 use crate::dispatch::book;
 use crate::net::connection::Connection;
 use crate::observe::stats::Stage;
 use crate::tls;
+use evenkeel_config::CertifiedUser;
 use evenkeel_runtime::clock;
 
 /// How long a client may take for its handshake, in milliseconds.

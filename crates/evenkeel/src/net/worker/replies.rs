@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Worker;
-use crate::config::OutputLimit;
 use crate::dispatch::book;
 use crate::net::connection::{Connection, Sent};
 use crate::observe::stats::{Stage, add};
 use crate::pipeline::REPLY_LEN_MAX;
+use evenkeel_config::OutputLimit;
 use evenkeel_runtime::clock;
 
 /// Bytes that may wait for a client that has not said who it is, where it has to.

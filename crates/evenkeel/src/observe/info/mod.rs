@@ -18,8 +18,8 @@ use std::sync::Arc;
 use evenkeel_store::SlotGuard;
 
 use crate::clients::Totals;
-use crate::config::Settings;
 use crate::server::Server;
+use evenkeel_config::Settings;
 use evenkeel_runtime::clock;
 
 /// A section: its name, its title, and who prints it.

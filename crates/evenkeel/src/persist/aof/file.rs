@@ -348,7 +348,7 @@ mod tests {
     use evenkeel_testkit::random::{Random, fresh_seed};
 
     use super::*;
-    use crate::config::testing::Scratch;
+    use evenkeel_testkit::scratch::Scratch;
 
     fn open(path: &Path) -> LogFile {
         let file = OpenOptions::new().read(true).append(true).create(true).open(path);

@@ -170,7 +170,7 @@ impl TailFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::testing::Scratch;
+    use evenkeel_testkit::scratch::Scratch;
 
     /// The header of the first record.
     fn header(path: &Path) -> Vec<u8> {

@@ -7,9 +7,9 @@ use evenkeel_rdb::file::{About, FileWriter, Replication};
 use evenkeel_rdb::{Encoder, Item, Out, Version};
 
 use super::{Form, PIECE, Sizes, Taken};
-use crate::config::Settings;
 use crate::replication::link::Position;
 use crate::value_codec;
+use evenkeel_config::Settings;
 
 /// Writes each key as a record of an RDB file.
 pub(crate) struct Records<W: io::Write> {

@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
 use super::Feed;
-use crate::config::OutputLimit;
 use crate::replication::replica_connection::{ReplicaConnection, Stage};
 use crate::replication::replicas::Asks;
 use crate::replication::snapshot_pipe::SnapshotPipe;
+use evenkeel_config::OutputLimit;
 
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 

@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::super::Cut;
 use super::super::page::{PAGE_MAX, Page};
 use super::super::tree::{Bound, Inner, Seek, Tree, WithPages};
-use super::codec::{self, Entry, Head, EntryEncoder};
+use super::codec::{self, Entry, EntryEncoder, Head};
 use super::id::StreamId;
 
 /// Capacity of a page: `stream-node-max-entries` and `stream-node-max-bytes`; zero means no limit.

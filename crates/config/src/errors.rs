@@ -9,14 +9,14 @@ use std::path::PathBuf;
 
 /// A mistake of a configuration: a file that cannot be read, or a wrong line.
 #[derive(Debug)]
-pub(crate) enum ConfigError {
+pub enum ConfigError {
     Open { path: PathBuf, error: io::Error },
     Line { place: Place, text: Word, reason: Reason },
 }
 
 /// Where a line stands; lines and options count from one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub enum Place {
     File { path: PathBuf, line: usize },
     Stdin { line: usize },
     Option { number: usize },
@@ -38,7 +38,7 @@ impl fmt::Display for ConfigError {
 }
 
 /// All mistakes of a configuration, ready for the standard error stream.
-pub(crate) struct Mistakes<'m>(pub(crate) &'m [ConfigError]);
+pub struct Mistakes<'m>(pub &'m [ConfigError]);
 
 impl fmt::Display for Mistakes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -66,7 +66,7 @@ impl fmt::Display for Place {
 impl std::error::Error for ConfigError {}
 
 /// The system's words alone, without the error number that the standard library adds.
-pub(crate) fn cause(error: &io::Error) -> String {
+pub fn cause(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound if error.get_ref().is_none() => "No such file or directory".to_owned(),
         _ => without_numbers(&error.to_string()).into_owned(),
@@ -75,14 +75,14 @@ pub(crate) fn cause(error: &io::Error) -> String {
 
 /// Why CONFIG SET changed nothing. The text follows `ERR ` in the reply.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum SetError {
+pub enum SetError {
     Unknown { name: String },
     Failed { name: String, reason: Reason },
 }
 
 impl SetError {
     /// A value that is well formed, but could not be put into effect: `Failed to bind to specified addresses.`
-    pub(crate) fn failed(name: &str, reason: impl Into<Reason>) -> Self {
+    pub fn failed(name: &str, reason: impl Into<Reason>) -> Self {
         SetError::Failed { name: name.to_owned(), reason: reason.into() }
     }
 }

@@ -34,7 +34,7 @@ fn step(base: &Path, component: Component<'_>) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::testing::Scratch;
+    use evenkeel_testkit::scratch::Scratch;
 
     #[test]
     fn wildcards_in_any_component() {

@@ -14,8 +14,9 @@
 //! | `rewrite.rs` | CONFIG REWRITE |
 //! | `errors.rs`, `nearest.rs` | the texts, and the directive that a misspelt one is taken for |
 //!
-//! What a directive does is not here: this module knows names and values, and depends on no other but the patterns of
-//! `glob.rs` and, for `user` lines, the rules of `acl`. Nor does it put a change into effect: the caller of `set` does, and drops the new settings if it cannot.
+//! Absent: the effect of a directive. This crate knows names and values. It depends on the patterns of
+//! `runtime::glob`; the meaning of `user` lines is passed in ([`UserLines`]). The caller of `set` puts a change into
+//! effect, and drops the new settings if it cannot.
 
 mod directives;
 mod errors;
@@ -28,21 +29,20 @@ mod nearest;
 mod paths;
 mod rewrite;
 #[cfg(test)]
-pub(crate) mod testing;
+mod testing;
 mod typed;
 mod value;
 
-pub(crate) use errors::{Mistakes, SetError, cause};
-pub(crate) use file::UserLines;
-pub(crate) use launch::{Action, Launch, NoEffect, USAGE};
-pub(crate) use line::{plain_or_quoted, quoted, split as split_words};
-pub(crate) use rewrite::{ConfigFile, Extent, replace as replace_file};
-#[allow(unused_imports, reason = "the fields' types, for those who pass one on")]
-pub(crate) use typed::{
+pub use errors::{Mistakes, SetError, cause};
+pub use file::UserLines;
+pub use launch::{Action, Launch, NoEffect, USAGE};
+pub use line::{plain_or_quoted, quoted, split as split_words};
+pub use rewrite::{ConfigFile, Extent, replace as replace_file};
+pub use typed::{
     AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogLevel, OomScore,
     OutputLimit, OutputLimits, Permit, Policy, Primary, SavePoint, ShutdownOptions, Supervised,
 };
-pub(crate) use value::{Word, memory_size};
+pub use value::{Word, memory_size};
 
 use directives::{Change, Directive, find_setting, settings};
 use evenkeel_runtime::glob;
@@ -54,7 +54,7 @@ use value::{Before, Reason, Value};
 
 /// Every directive's value: `settings.port` for those with a field, `get` for all.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub struct Settings {
     fields: Fields,
     /// Directives without a field that are not at their default.
     inert: BTreeMap<&'static str, Value>,
@@ -81,7 +81,7 @@ impl Default for Settings {
 
 impl Settings {
     /// Where the server log goes.
-    pub(crate) fn log_target(&self) -> Target {
+    pub fn log_target(&self) -> Target {
         let ident = || String::from_utf8_lossy(&self.syslog_ident).into_owned();
         Target {
             file: self.logfile.clone(),
@@ -92,7 +92,7 @@ impl Settings {
     /// CONFIG GET: names and values that fit any of the patterns, sorted by name, each name once.
     ///
     /// A full name is shown as it was asked for, and finds hidden directives too. An alias is a name of its own.
-    pub(crate) fn get(&self, patterns: &[&[u8]]) -> Vec<(Word, Word)> {
+    pub fn get(&self, patterns: &[&[u8]]) -> Vec<(Word, Word)> {
         let mut found: BTreeMap<Word, (Word, Word)> = BTreeMap::new();
         for pattern in patterns {
             if !glob::is_pattern(pattern) {
@@ -115,7 +115,7 @@ impl Settings {
     /// Nothing takes effect by this alone. If the caller cannot make a change true, it answers with
     /// `SetError::failed` and keeps the settings that it has. `local`: whether the client is on this machine, which
     /// `enable-protected-configs local` asks for.
-    pub(crate) fn set(
+    pub fn set(
         &self,
         pairs: &[(&[u8], &[u8])],
         local: bool,
@@ -138,7 +138,7 @@ impl Settings {
     }
 
     /// Bytes that all clients together may take; zero: no limit. As in Redis, whatever is asked for, a few clients have room.
-    pub(crate) fn client_memory_max(&self) -> usize {
+    pub fn client_memory_max(&self) -> usize {
         /// Below it, whoever comes to say so would be evicted.
         const LEAST: usize = 128 * 1024;
         let bytes = match self.maxmemory_clients {
@@ -152,40 +152,40 @@ impl Settings {
     }
 
     /// Those of these directives that ask for something in vain.
-    pub(crate) fn in_vain(&self, names: &[&str]) -> impl Iterator<Item = NoEffect> {
+    pub fn in_vain(&self, names: &[&str]) -> impl Iterator<Item = NoEffect> {
         launch::without_effect(self, settings().filter(|row| names.contains(&row.name)))
     }
 
     /// The same, but for whom to follow.
-    pub(crate) fn with_primary(&self, primary: Option<Primary>) -> Settings {
+    pub fn with_primary(&self, primary: Option<Primary>) -> Settings {
         let mut new = self.clone();
         new.fields.replicaof = primary;
         new
     }
 
     /// The same, but for how many clients there may be.
-    pub(crate) fn with_maxclients(&self, clients: u32) -> Settings {
+    pub fn with_maxclients(&self, clients: u32) -> Settings {
         let mut new = self.clone();
         new.fields.maxclients = clients;
         new
     }
 
     /// The same, but for the users that the configuration tells of.
-    pub(crate) fn with_users(&self, users: Vec<Vec<Word>>) -> Settings {
+    pub fn with_users(&self, users: Vec<Vec<Word>>) -> Settings {
         let mut new = self.clone();
         new.fields.users = users;
         new
     }
 
     /// The same, but for `quicklist_packed_threshold`, which no directive sets.
-    pub(crate) fn with_packed_threshold(&self, bytes: usize) -> Settings {
+    pub fn with_packed_threshold(&self, bytes: usize) -> Settings {
         let mut new = self.clone();
         new.fields.quicklist_packed_threshold = bytes;
         new
     }
 
     /// The same, but for `skips_checksums`, which no directive sets.
-    pub(crate) fn with_skipped_checksums(&self, skips: bool) -> Settings {
+    pub fn with_skipped_checksums(&self, skips: bool) -> Settings {
         let mut new = self.clone();
         new.fields.skips_checksums = skips;
         new
@@ -230,7 +230,7 @@ impl Settings {
 }
 
 /// Whether the value of a directive is to be kept out of logs.
-pub(crate) fn is_secret(name: &[u8]) -> bool {
+pub fn is_secret(name: &[u8]) -> bool {
     const SECRETS: [&str; 7] = [
         "requirepass",
         "masterauth",

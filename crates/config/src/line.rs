@@ -4,7 +4,7 @@ use super::value::Word;
 
 /// Splits a line at blanks. `"..."` takes the escapes `\n \r \t \a \b \xHH` and `\` before any other byte, `'...'`
 /// takes `\'` alone. None: quotes are not closed, or something other than a blank follows the closing one.
-pub(crate) fn split(line: &[u8]) -> Option<Vec<Word>> {
+pub fn split(line: &[u8]) -> Option<Vec<Word>> {
     let mut rest = line;
     let mut words = Vec::new();
     loop {
@@ -88,13 +88,13 @@ fn hex_digit(byte: u8) -> Option<u8> {
 }
 
 /// A word that splits back into itself: as it is, or quoted where that takes quotes.
-pub(crate) fn plain_or_quoted(word: &[u8]) -> Word {
+pub fn plain_or_quoted(word: &[u8]) -> Word {
     let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\'' | b'\\');
     if !word.is_empty() && word.iter().all(is_plain) { word.to_vec() } else { quoted(word) }
 }
 
 /// The word in double quotes, everything but printable ASCII escaped.
-pub(crate) fn quoted(word: &[u8]) -> Word {
+pub fn quoted(word: &[u8]) -> Word {
     let mut out = vec![b'"'];
     for &byte in word {
         match byte {

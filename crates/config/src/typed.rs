@@ -99,11 +99,11 @@ impl Typed for Vec<f64> {
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Bind {
+pub struct Bind {
     /// A name or number; `*` is every IPv4 address, `::*` every IPv6 one.
-    pub(crate) address: String,
+    pub address: String,
     /// Written with a `-` before it: not having this address is no error.
-    pub(crate) optional: bool,
+    pub optional: bool,
 }
 
 impl Typed for Vec<Bind> {
@@ -128,9 +128,9 @@ impl Typed for Vec<Bind> {
 
 /// A snapshot is due when this many keys have changed and this many seconds have passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SavePoint {
-    pub(crate) seconds: u64,
-    pub(crate) changes: u64,
+pub struct SavePoint {
+    pub seconds: u64,
+    pub changes: u64,
 }
 
 /// For a primary, a replica, and a process that saves.
@@ -147,16 +147,16 @@ impl Typed for [i64; 3] {
 
 /// How to end: the options of SHUTDOWN, or the configuration for a signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ShutdownOptions {
+pub struct ShutdownOptions {
     /// Whether to take a snapshot; `None`: if there are save points.
-    pub(crate) save: Option<bool>,
+    pub save: Option<bool>,
     /// Whether to end without waiting for replicas.
-    pub(crate) now: bool,
+    pub now: bool,
     /// Whether to end even if the snapshot fails.
-    pub(crate) force: bool,
+    pub force: bool,
     /// Used by clusters.
-    pub(crate) safe: bool,
-    pub(crate) failover: bool,
+    pub safe: bool,
+    pub failover: bool,
 }
 
 impl Typed for ShutdownOptions {
@@ -207,24 +207,24 @@ impl Typed for Vec<SavePoint> {
 
 /// How much may wait to be sent to a client before it is dropped; zero is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct OutputLimit {
-    pub(crate) hard_bytes: u64,
+pub struct OutputLimit {
+    pub hard_bytes: u64,
     /// Dropped when above this for longer than `soft_seconds`.
-    pub(crate) soft_bytes: u64,
-    pub(crate) soft_seconds: u64,
+    pub soft_bytes: u64,
+    pub soft_seconds: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct OutputLimits {
-    pub(crate) normal: OutputLimit,
-    pub(crate) replica: OutputLimit,
-    pub(crate) pubsub: OutputLimit,
+pub struct OutputLimits {
+    pub normal: OutputLimit,
+    pub replica: OutputLimit,
+    pub pubsub: OutputLimit,
 }
 
 impl OutputLimits {
     /// The part that is about a client which is no replica.
     #[inline]
-    pub(crate) fn of_client(&self, is_subscriber: bool) -> OutputLimit {
+    pub fn of_client(&self, is_subscriber: bool) -> OutputLimit {
         if is_subscriber { self.pubsub } else { self.normal }
     }
 }
@@ -256,9 +256,9 @@ impl Typed for OutputLimits {
 
 /// The server to follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Primary {
-    pub(crate) host: String,
-    pub(crate) port: u16,
+pub struct Primary {
+    pub host: String,
+    pub port: u16,
 }
 
 /// No words stand for none.
@@ -283,8 +283,8 @@ impl Typed for Option<Primary> {
 
 /// Processors for the threads to stay on, in the order in which workers take them; empty leaves them to the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cpus {
-    pub(crate) list: Vec<usize>,
+pub struct Cpus {
+    pub list: Vec<usize>,
     written: Word,
 }
 
@@ -304,7 +304,7 @@ macro_rules! choices {
     ($(#[$doc:meta])* $name:ident { $first:ident = $first_word:literal, $($variant:ident = $word:literal,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub(crate) enum $name {
+        pub enum $name {
             #[default]
             $first,
             $($variant,)*
@@ -314,7 +314,7 @@ macro_rules! choices {
             pub(super) const NAMES: &'static [&'static str] = &[$first_word, $($word,)*];
 
             /// As the directive writes it.
-            pub(crate) fn name(self) -> &'static str {
+            pub fn name(self) -> &'static str {
                 match self {
                     $name::$first => $first_word,
                     $($name::$variant => $word,)*
@@ -408,7 +408,7 @@ choices! {
 
 impl Facility {
     /// As the C library has it.
-    pub(crate) fn code(self) -> i32 {
+    pub fn code(self) -> i32 {
         match self {
             Facility::User => libc::LOG_USER,
             Facility::Local0 => libc::LOG_LOCAL0,

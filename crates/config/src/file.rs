@@ -25,12 +25,12 @@ pub(super) type Handler = fn(&mut Loader<'_>, &[Word]) -> Result<(), Reason>;
 
 /// The meaning of `user` lines, which the access control lists of a layer above know.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct UserLines {
+pub struct UserLines {
     /// Returns why the words behind `user` are wrong.
-    pub(crate) check: fn(&[Word]) -> Result<(), String>,
+    pub check: fn(&[Word]) -> Result<(), String>,
     /// Returns the `user` lines of all users that a start with these settings creates, in their normal form;
     /// `None` if it would fail.
-    pub(crate) at_start: fn(&Settings) -> Option<Vec<Word>>,
+    pub at_start: fn(&Settings) -> Option<Vec<Word>>,
 }
 
 /// Whether a name is a command's.
@@ -264,8 +264,9 @@ pub(super) fn sentinel(loader: &mut Loader<'_>, _: &[Word]) -> Result<(), Reason
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::errors::Mistakes;
-    use crate::config::testing::{Scratch, USER_LINES, shown};
+    use crate::errors::Mistakes;
+    use crate::testing::{USER_LINES, shown};
+    use evenkeel_testkit::scratch::Scratch;
 
     fn known(name: &[u8]) -> bool {
         name.eq_ignore_ascii_case(b"get") || name.eq_ignore_ascii_case(b"set")

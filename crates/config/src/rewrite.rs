@@ -23,9 +23,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The file that the server was started with.
 #[derive(Debug)]
-pub(crate) struct ConfigFile {
+pub struct ConfigFile {
     /// Absolute.
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
     origin: Origin,
     /// Held by who rewrites it.
     rewriting: Mutex<()>,
@@ -49,7 +49,7 @@ impl ConfigFile {
     ///
     /// The file is replaced as a whole, and on disk when this returns. Of several who rewrite it, the last has asked for the
     /// settings last.
-    pub(crate) fn rewrite(&self, extent: Extent, settings: impl FnOnce() -> Settings) -> io::Result<()> {
+    pub fn rewrite(&self, extent: Extent, settings: impl FnOnce() -> Settings) -> io::Result<()> {
         let _one_at_a_time = self.rewriting.lock();
         // A link stays one: its target is what is replaced.
         let path = &self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
@@ -62,7 +62,7 @@ impl ConfigFile {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Extent {
+pub enum Extent {
     /// What the file does not say already.
     Changes,
     /// Every directive, for DEBUG CONFIG-REWRITE-FORCE-ALL.
@@ -76,7 +76,7 @@ const UNREADABLE: &[u8] = b"# ??? ";
 
 /// Puts `text` in the place of a file, at once: a crash leaves the old one or the new one. Of several at a time, each puts
 /// the whole of its own there.
-pub(crate) fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
@@ -283,7 +283,8 @@ fn append(lines: &mut Vec<Line>, new: Vec<Line>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::testing::{Scratch, USER_LINES, shown};
+    use crate::testing::{USER_LINES, shown};
+    use evenkeel_testkit::scratch::Scratch;
     use std::os::unix::fs::PermissionsExt;
 
     fn rewritten(old: &[u8], wanted: &Settings, extent: Extent) -> Word {

@@ -18,32 +18,32 @@ use std::path::{Path, PathBuf};
 
 /// What the command line asks for, read and checked. With mistakes in it, the settings are those of all other lines.
 #[derive(Debug)]
-pub(crate) struct Launch {
-    pub(crate) action: Action,
-    pub(crate) settings: Settings,
+pub struct Launch {
+    pub action: Action,
+    pub settings: Settings,
     /// CONFIG REWRITE writes it.
-    pub(crate) config_file: Option<ConfigFile>,
+    pub config_file: Option<ConfigFile>,
     /// The standard input or options tell of something, too.
-    pub(crate) has_more: bool,
+    pub has_more: bool,
     /// For the log at start, one line each.
-    pub(crate) notices: Vec<String>,
+    pub notices: Vec<String>,
     /// Directives that are switched on and have no effect.
-    pub(crate) without_effect: Vec<NoEffect>,
+    pub without_effect: Vec<NoEffect>,
     /// A start is not possible with any.
-    pub(crate) mistakes: Vec<ConfigError>,
+    pub mistakes: Vec<ConfigError>,
     /// One of the mistakes is a `dir`: relative paths begin elsewhere.
-    pub(crate) lacks_dir: bool,
+    pub lacks_dir: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
+pub enum Action {
     Run,
     Version,
     Help,
     CheckConfig,
 }
 
-pub(crate) const USAGE: &str = "\
+pub const USAGE: &str = "\
 Usage: evenkeel [/path/to/redis.conf] [options] [-]
        evenkeel -                 reads the configuration from standard input
        evenkeel --check-config    checks the configuration, lists problems that would prevent startup or
@@ -64,7 +64,7 @@ impl Launch {
     /// Reads `args`, which do not hold the program's name, and the files that they lead to.
     ///
     /// `commands` tells whether a name is a command's, for `rename-command`.
-    pub(crate) fn from_args(
+    pub fn from_args(
         args: impl Iterator<Item = OsString>,
         user_lines: UserLines,
         commands: impl Fn(&[u8]) -> bool,
@@ -110,11 +110,11 @@ fn launch(
 
 /// A directive that is switched on and has no effect.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct NoEffect {
-    pub(crate) name: &'static str,
-    pub(crate) why: &'static str,
+pub struct NoEffect {
+    pub name: &'static str,
+    pub why: &'static str,
     /// The operator may count on the effect. Otherwise nothing is lacking without it.
-    pub(crate) is_missed: bool,
+    pub is_missed: bool,
 }
 
 impl fmt::Display for NoEffect {
@@ -242,8 +242,9 @@ fn add_value(options: &mut Vec<Word>, value: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::errors::Mistakes;
-    use crate::config::testing::{Scratch, USER_LINES, shown};
+    use crate::errors::Mistakes;
+    use crate::testing::{USER_LINES, shown};
+    use evenkeel_testkit::scratch::Scratch;
 
     fn words(args: &[&str]) -> Vec<Word> {
         args.iter().map(|arg| arg.as_bytes().to_vec()).collect()

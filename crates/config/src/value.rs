@@ -8,7 +8,7 @@ use super::lists::ListKind;
 use std::borrow::Cow;
 
 /// Bytes, since a password or a path need not be text.
-pub(crate) type Word = Vec<u8>;
+pub type Word = Vec<u8>;
 
 /// Why a value was refused, in Redis' words.
 pub(crate) type Reason = Cow<'static, str>;
@@ -213,7 +213,7 @@ fn memory(word: &[u8], range: Range) -> Result<Value, Reason> {
 }
 
 /// Bytes with an optional unit. Digits may be missing, which means zero, as in Redis.
-pub(crate) fn memory_size(word: &[u8]) -> Option<u64> {
+pub fn memory_size(word: &[u8]) -> Option<u64> {
     let digits = word.iter().take_while(|b| b.is_ascii_digit()).count();
     let (digits, unit) = word.split_at(digits);
     let unit: u64 = match unit.to_ascii_lowercase().as_slice() {

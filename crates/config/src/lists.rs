@@ -325,7 +325,7 @@ fn cpu(text: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::value::Kind;
+    use crate::value::Kind;
 
     /// Words one after the other onto the value that is there, as lines of one file.
     fn read(list: &'static ListKind, lines: &[&str]) -> Result<String, Reason> {

@@ -1,0 +1,231 @@
+//! The settings that the server reads: one field for each directive that takes effect, named after it.
+//!
+//! Numbers are in the directive's own unit. An empty `Fields` is not a configuration: `Settings::default()` fills one
+//! from the table.
+
+use super::typed::{
+    AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogLevel, OomScore,
+    OutputLimits, Permit, Policy, Primary, SavePoint, ShutdownOptions, Supervised,
+};
+use super::value::Word;
+use std::path::PathBuf;
+
+#[derive(Clone, Debug, Default)]
+pub struct Fields {
+    // Network
+    pub bind: Vec<Bind>,
+    /// Zero: no TCP.
+    pub port: u16,
+    pub unixsocket: Option<PathBuf>,
+    /// File mode; zero leaves it to the umask.
+    pub unixsocketperm: u32,
+    pub tcp_backlog: u32,
+    /// Seconds; zero: off.
+    pub tcp_keepalive: u32,
+    /// Seconds after which an idle client is dropped; zero: never.
+    pub timeout: u32,
+    pub protected_mode: bool,
+    pub maxclients: u32,
+    pub proto_max_bulk_len: usize,
+    pub client_query_buffer_limit: usize,
+    pub client_output_buffer_limit: OutputLimits,
+
+    // TLS
+    /// Zero: none.
+    pub tls_port: u16,
+    /// Handshakes that a worker goes on with in a turn.
+    pub max_new_tls_connections_per_cycle: u32,
+    pub tls_cert_file: Option<PathBuf>,
+    pub tls_key_file: Option<PathBuf>,
+    /// Of the key; empty: it has none.
+    pub tls_key_file_pass: Word,
+    /// What is shown to servers that this one connects to; none: the same as to clients.
+    pub tls_client_cert_file: Option<PathBuf>,
+    pub tls_client_key_file: Option<PathBuf>,
+    pub tls_client_key_file_pass: Word,
+    pub tls_ca_cert_file: Option<PathBuf>,
+    pub tls_ca_cert_dir: Option<PathBuf>,
+    pub tls_auth_clients: AuthClients,
+    pub tls_auth_clients_user: CertifiedUser,
+    /// Words of OpenSSL; empty: all that there is.
+    pub tls_protocols: Word,
+    pub tls_ciphers: Word,
+    pub tls_ciphersuites: Word,
+    pub tls_prefer_server_ciphers: bool,
+    /// Refused.
+    pub tls_dh_params_file: Option<PathBuf>,
+    pub tls_session_caching: bool,
+    /// Zero: no limit.
+    pub tls_session_cache_size: u32,
+    /// Seconds.
+    pub tls_session_cache_timeout: u32,
+    /// Whether the link to the primary, and MIGRATE's to other servers, are encrypted.
+    pub tls_replication: bool,
+    pub tls_cluster: bool,
+    /// Seconds between two looks at the files; zero: none.
+    pub tls_auto_reload_interval: u32,
+
+    // Process
+    /// Worker threads; zero: one for each core.
+    pub threads: usize,
+    pub thread_affinity: Cpus,
+    /// Transparent huge pages for the heap.
+    pub huge_pages: bool,
+    /// Absolute after a start; `.` in `Settings::default()`.
+    pub dir: PathBuf,
+    pub pidfile: Option<PathBuf>,
+    /// None: standard output.
+    pub logfile: Option<PathBuf>,
+    pub loglevel: LogLevel,
+    pub syslog_enabled: bool,
+    pub syslog_facility: Facility,
+    pub syslog_ident: Word,
+    pub supervised: Supervised,
+    pub crash_log_enabled: bool,
+    pub oom_score_adj: OomScore,
+    pub oom_score_adj_values: [i64; 3],
+    /// Seconds to wait for replicas.
+    pub shutdown_timeout: u32,
+    /// What INFO shows: background work has one clock.
+    pub hz: u32,
+
+    // Access
+    /// Empty: none.
+    pub requirepass: Word,
+    /// What `user` lines say: a name and rules. None where there is an `aclfile`.
+    pub users: Vec<Vec<Word>>,
+    pub aclfile: Option<PathBuf>,
+    pub acl_pubsub_default: ChannelsOfNew,
+    pub acllog_max_len: usize,
+    pub enable_debug_command: Permit,
+    pub enable_protected_configs: Permit,
+    /// Commands and their new names, in the order of the file; an empty name takes the command away.
+    pub rename_command: Vec<(Word, Word)>,
+
+    // Keyspace and memory
+    pub databases: usize,
+    /// Bytes; zero: no limit.
+    pub maxmemory: u64,
+    pub maxmemory_policy: Policy,
+    /// Bytes for all clients together; zero: no limit; below zero: a percentage of `maxmemory`.
+    pub maxmemory_clients: i128,
+    pub maxmemory_samples: usize,
+    pub lfu_log_factor: u32,
+    /// Minutes.
+    pub lfu_decay_time: u32,
+    pub lazyfree_lazy_user_flush: bool,
+
+    // Scripts
+    /// Milliseconds; zero: never.
+    pub busy_reply_threshold: u64,
+
+    // Encodings
+    pub hash_max_listpack_entries: usize,
+    pub hash_max_listpack_value: usize,
+    pub hll_sparse_max_bytes: usize,
+    /// Entries, or below zero a class of sizes: -1 is 4 kb, -5 is 64 kb.
+    pub list_max_listpack_size: i32,
+    /// Bytes; zero: as the format has it. DEBUG sets it, no directive does.
+    pub quicklist_packed_threshold: usize,
+    /// DEBUG SET-SKIP-CHECKSUM-VALIDATION: RESTORE does not look at the checksum.
+    pub skips_checksums: bool,
+    pub set_max_intset_entries: usize,
+    pub set_max_listpack_entries: usize,
+    pub set_max_listpack_value: usize,
+    pub zset_max_listpack_entries: usize,
+    pub zset_max_listpack_value: usize,
+    pub stream_node_max_bytes: usize,
+    pub stream_node_max_entries: usize,
+
+    // Observation
+    /// Microseconds; zero: every command; below zero: none.
+    pub slowlog_log_slower_than: i64,
+    pub slowlog_max_len: usize,
+    /// Bytes; below zero: none.
+    pub commandlog_request_larger_than: i64,
+    pub commandlog_large_request_max_len: usize,
+    pub commandlog_reply_larger_than: i64,
+    pub commandlog_large_reply_max_len: usize,
+    /// Milliseconds; zero: off.
+    pub latency_monitor_threshold: u64,
+    pub latency_tracking: bool,
+    /// Letters, in their order; none: nobody is told.
+    pub notify_keyspace_events: Word,
+    /// Keys that clients are remembered to have read; zero: as many as there are.
+    pub tracking_table_max_keys: usize,
+    pub latency_tracking_info_percentiles: Vec<f64>,
+
+    // Persistence
+    pub save: Vec<SavePoint>,
+    pub dbfilename: PathBuf,
+    pub rdbcompression: bool,
+    pub rdbchecksum: bool,
+    pub rdb_save_incremental_fsync: bool,
+    /// Microseconds for each key of a snapshot, or one for so many keys if it is below zero.
+    pub rdb_key_save_delay: i32,
+    /// The same for each key that is loaded.
+    pub key_load_delay: i32,
+    /// Megabytes a second that a snapshot may write; zero: as many as it can.
+    pub snapshot_max_mbps: u32,
+    /// Bytes of entries that may wait for a snapshot's disk before the snapshot is given up.
+    pub snapshot_buffer_limit: u64,
+    /// Snapshots go past the page cache where that can be.
+    pub snapshot_direct_io: bool,
+    pub stop_writes_on_bgsave_error: bool,
+    pub appendonly: bool,
+    pub appendfsync: Fsync,
+    pub appendfilename: PathBuf,
+    pub appenddirname: PathBuf,
+    /// Bytes of the log that may wait to be written before writers have to.
+    pub appendonly_buffer_limit: u64,
+    /// The append-only file goes past the page cache where that can be and there is much.
+    pub appendonly_direct_io: bool,
+    pub aof_load_truncated: bool,
+    pub aof_timestamp_enabled: bool,
+    pub aof_use_rdb_preamble: bool,
+    pub aof_disable_auto_gc: bool,
+    pub auto_aof_rewrite_min_size: u64,
+    /// Growth in percent of the size after the last rewrite; zero: never.
+    pub auto_aof_rewrite_percentage: u32,
+
+    // Replication
+    /// Bytes of the stream kept for replicas that come back.
+    pub repl_backlog_size: u64,
+    /// Seconds without a replica after which it is freed; zero: never.
+    pub repl_backlog_ttl: u64,
+    pub repl_disable_tcp_nodelay: bool,
+    pub repl_diskless_sync: bool,
+    /// Seconds that a full sync waits for more replicas to come, and how many are enough; zero: no number is.
+    pub repl_diskless_sync_delay: u32,
+    pub repl_diskless_sync_max_replicas: u32,
+    /// Seconds.
+    pub repl_ping_replica_period: u32,
+    pub repl_timeout: u32,
+    /// Writes are refused with fewer replicas than that, heard of within so many seconds; zero of either: never.
+    pub min_replicas_to_write: u32,
+    pub min_replicas_max_lag: u32,
+
+    // Following another server
+    /// REPLICAOF changes it.
+    pub replicaof: Option<Primary>,
+    /// Empty: none is asked for.
+    pub masterauth: Word,
+    pub masteruser: Word,
+    /// Empty: as the kernel likes.
+    pub bind_source_addr: Word,
+    pub repl_diskless_load: DisklessLoad,
+    pub rdb_del_sync_files: bool,
+    pub replica_read_only: bool,
+    pub replica_serve_stale_data: bool,
+    pub replica_ignore_maxmemory: bool,
+    /// The lower, the sooner Sentinel makes it a primary; zero: never.
+    pub replica_priority: u32,
+    pub replica_announced: bool,
+    /// What the primary tells others about where to reach this server, where that is not what it sees.
+    pub replica_announce_ip: Word,
+    pub replica_announce_port: u16,
+
+    // The end
+    pub shutdown_on_sigint: ShutdownOptions,
+    pub shutdown_on_sigterm: ShutdownOptions,
+}
