@@ -1,16 +1,18 @@
-//! The allocator, mimalloc, as this program has set it up, and what it is told meanwhile.
+//! The allocator, mimalloc: its options, and the memory that goes back to the system.
 //!
-//! **Blocks that others free.** Each thread owns the pages that it takes blocks from. A block that another thread frees is put
-//! on a list of its page, and the owner walks these lists when it next looks for room: that costs 0.15 us per block, for each
-//! is cold. What a flush or a large value leaves is freed by a thread of its own, so millions of blocks may be on these lists,
-//! and one SET would walk all of them (measured: 157 ms after a FLUSHALL of 1.4 GB). Therefore workers look each time round
-//! ([`settle`]), and who frees much waits for them now and then ([`crate::lazy_free`]).
+//! **Blocks freed by other threads.** A thread owns the pages from which it allocates. When another thread
+//! frees a block, the block goes onto a list of its page. The owner walks these lists when it next looks for
+//! space, at 0.15 us per block, since each block is cold. The lazy-free thread frees flushed and large
+//! values, so a worker may own millions of listed blocks, and a single SET would walk all of them (measured:
+//! 157 ms after a FLUSHALL of 1.4 GB). Therefore workers take them back in every round ([`settle`]), and the
+//! lazy-free thread waits for the workers now and then (`lazy_free.rs`).
 //!
-//! **What goes back to the system.** Memory is given back when something near it is freed a second later, and an idle owner frees
-//! nothing. So when much has been freed, and no more is being freed, all threads are asked to give back what they have unused
-//! ([`AllocatorPurge`]), and do so in slices ([`spans`]).
+//! **Memory that goes back to the system.** The allocator purges memory when another block near it is freed a
+//! second later, but an idle owner frees nothing. So when much has been freed, and freeing has stopped, all
+//! threads are asked to purge their unused memory ([`AllocatorPurge`]), and do so in slices ([`spans`]).
 //!
-//! **What is taken from it** is asked for by a thread of its own, before it is needed: [`ahead`].
+//! **Memory that comes from the system** is populated by a thread of its own before workers need it:
+//! [`ahead`].
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -18,38 +20,40 @@ use std::time::{Duration, Instant};
 
 use evenkeel_store::memory;
 
-/// The longest slice of background work, in microseconds: a worker serves its clients between two slices.
+/// Longest slice of background work, in microseconds: a worker serves its clients between two slices.
 pub const SLICE_US_MAX: u64 = 500;
 
 pub mod ahead;
 mod spans;
 
-/// Numbers of options: how long what was freed is kept, in milliseconds, ..
+/// Number of the option: milliseconds before freed memory is purged.
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
-/// .. and after how many requests that its present page cannot serve a thread looks through all its pages.
+/// Number of the option: requests that a thread's present page cannot serve, before the thread looks through
+/// all its pages.
 const GENERIC_COLLECT: libmimalloc_sys::mi_option_t = 36;
 
-/// Tells the allocator whether to ask for huge pages. Nothing in this program forks, so a page of 2 MiB is never
-/// copied for one byte.
+/// Sets the options of the allocator. `huge_pages`: ask for huge pages. The process does not fork once it has
+/// data, so no page of 2 MiB is ever copied because of a byte.
 ///
-/// Freed memory is given back to the system a second later instead of at once: tables that grow free and take memory
-/// all the time, and every piece given back in between breaks a huge page up (measured while 5 million keys were set:
-/// 28% of the memory in huge pages after 10 ms, 99% after 1 s).
+/// Freed memory is purged after a second instead of at once: growing tables free and take memory all the
+/// time, and every piece purged in between breaks a huge page up (measured while 5 million keys were set: 28%
+/// of the memory in huge pages after 10 ms, 99% after 1 s).
 ///
-/// What belongs to no thread any more is given back after two seconds, not ten: it is asked for while the server is calm.
+/// Memory that belongs to no thread is purged after two seconds, not ten: it is asked for while the server is
+/// calm.
 ///
-/// A thread that does not [`settle`] looks through all its pages once in a million requests that its present page cannot serve,
-/// and not in ten thousand: that is milliseconds for each GB.
+/// A thread that does not [`settle`] looks through all its pages once in a million requests that its present
+/// page cannot serve, not once in ten thousand: such a look takes milliseconds per GB.
 pub fn set_up(huge_pages: bool) {
     const PURGE_DELAY_MS: std::ffi::c_long = 1000;
     const SHARED_PURGE_MULT: libmimalloc_sys::mi_option_t = 24;
     const REQUESTS: std::ffi::c_long = 1_000_000;
     const ALLOW_THP: libmimalloc_sys::mi_option_t = 37;
     if !huge_pages {
-        // SAFETY: says of this process that it gets none, not even where the allocator has asked for them already.
+        // SAFETY: turns huge pages off for this process, also where the allocator has asked for them already.
         unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
     }
-    // SAFETY: sets numbers that the allocator reads when it next asks the system for memory, or gives some back.
+    // SAFETY: sets numbers that the allocator reads when it next takes memory from the system or purges some.
     unsafe {
         libmimalloc_sys::mi_option_set(PURGE_DELAY, PURGE_DELAY_MS);
         libmimalloc_sys::mi_option_set(SHARED_PURGE_MULT, 2);
@@ -62,26 +66,28 @@ unsafe extern "C" {
     fn evenkeel_settle();
 }
 
-/// Takes back what other threads have freed of this thread's pages. Costs nothing when that is nothing.
+/// Takes back the blocks of this thread's pages that other threads have freed. Costs nothing if there are
+/// none.
 ///
-/// A thread that calls this again and again does not look through all its pages, unless a million requests come between two calls.
-/// The allocator has it do so after as many, in one piece, for what others have freed.
+/// A thread that calls this regularly does not look through all its pages, unless a million requests come
+/// between two calls. After that many requests the allocator makes the thread look, in one piece, for blocks
+/// freed by other threads.
 #[inline]
 pub fn settle() {
     // SAFETY: works on the calling thread's own heap.
     unsafe { evenkeel_settle() };
 }
 
-/// Gives back what belongs to no thread any more and has been unused for a while; for a thread that owns few pages.
+/// Purges memory that belongs to no thread and has been unused for a while; for a thread that owns few pages.
 fn collect() {
     // SAFETY: works on the allocator's own structures.
     unsafe { libmimalloc_sys::mi_collect(false) }
 }
 
-/// The allocator's own report.
+/// Returns the allocator's own report.
 pub fn report() -> String {
     unsafe extern "C" fn append(line: *const libc::c_char, text: *mut libc::c_void) {
-        // SAFETY: the allocator passes a text that ends in a zero, and the address that it was given.
+        // SAFETY: the allocator passes a zero-terminated text, and the address that it was given.
         let (line, text) = unsafe { (std::ffi::CStr::from_ptr(line), &mut *text.cast::<String>()) };
         text.push_str(&line.to_string_lossy());
     }
@@ -91,7 +97,7 @@ pub fn report() -> String {
     text
 }
 
-/// How often threads have been asked to give back what they have unused, and how often one has.
+/// Counts the requests to all threads to purge their unused memory, and the threads' completed purges.
 #[derive(Default)]
 pub struct AllocatorPurge {
     asked: AtomicU64,
@@ -99,24 +105,24 @@ pub struct AllocatorPurge {
 }
 
 thread_local! {
-    /// How often this thread has begun to.
+    /// The last request that this thread has begun to follow.
     static BEGUN: Cell<u64> = const { Cell::new(0) };
 }
 
 impl AllocatorPurge {
-    /// Threads are to look at [`AllocatorPurge::is_asked`] soon.
+    /// Asks all threads to look at [`AllocatorPurge::is_asked`] soon.
     pub fn ask(&self) {
         self.asked.fetch_add(1, Relaxed);
     }
 
-    /// Whether there is anything to do for this thread.
+    /// Whether this thread has memory to purge.
     #[inline]
     pub fn is_asked(&self) -> bool {
         spans::is_on() || BEGUN.get() != self.asked.load(Relaxed)
     }
 
-    /// Does what was asked for, until `is_over`, which is asked now and then: within a microsecond or two, and a millisecond where much
-    /// goes back. Returns whether there is more to do.
+    /// Purges until `is_over`, which is called after each span: every microsecond or two, or after a
+    /// millisecond where much memory goes back. Returns whether there is more to do.
     pub fn follow(&self, is_over: impl FnMut() -> bool) -> bool {
         if !self.is_asked() {
             return false;
@@ -133,53 +139,54 @@ impl AllocatorPurge {
         self.is_asked()
     }
 
-    /// The same for as long as a worker's slice of background work.
+    /// Like [`AllocatorPurge::follow`], for a worker's slice of background work.
     pub fn follow_a_slice(&self) -> bool {
         let until = Instant::now() + Duration::from_micros(SLICE_US_MAX);
         self.follow(|| Instant::now() >= until)
     }
 }
 
-/// Rounds of the control thread in which nothing was freed, until that counts as the end: two seconds.
+/// Rounds of the control thread without a decrease, until freeing counts as stopped: two seconds.
 const CALM_ROUNDS: u32 = 20;
 
-/// Rounds between two looks at what belongs to no thread, and for how many that is done: of that, two GB go back at a time.
+/// Rounds between two purges of memory that belongs to no thread, and rounds for which these go on: 2 GB go
+/// back at a time.
 const SHARED_ROUNDS: u32 = 10;
 const SHARED_MAX: u32 = 600;
 
-/// Rounds for which that is done after threads have given back theirs.
+/// Rounds for which such purges go on after threads have purged their own memory.
 const AGAIN_ROUNDS: u32 = 50;
 
-/// Rounds until threads are asked: meanwhile most goes back without any work of theirs.
+/// Rounds before threads are asked: meanwhile most memory goes back without any work of theirs.
 const ASKING_ROUNDS: u32 = 50;
 
-/// Rounds for which it is looked once in ten at what has gone back, after much has been freed: the allocator does that by itself
-/// within a second or two, and says nothing of it.
+/// Rounds, after much has been freed, for which every tenth round looks for purged memory: the allocator
+/// purges within a second or two, and reports nothing.
 const FADING_ROUNDS: u32 = 40;
 
-/// The control thread's eye on what has been freed.
+/// The control thread's watch on freed memory.
 #[derive(Default)]
 pub struct Watch {
-    /// The most that was used since threads were last asked.
+    /// Most bytes in use since threads were last asked.
     peak: usize,
     last: usize,
-    /// Rounds without less being used than before.
+    /// Rounds since the bytes in use last decreased.
     calm: u32,
-    /// Rounds until threads are asked, if they are to be.
+    /// Rounds until threads are asked; 0: no request is planned.
     asks_in: u32,
-    /// Rounds for which there may be something to be given back that belongs to no thread.
+    /// Remaining rounds for which memory that belongs to no thread is purged.
     shared: u32,
-    /// Rounds for which memory may go back.
+    /// Remaining rounds for which memory may go back.
     fading: u32,
-    /// How often threads had given back what they had unused.
+    /// [`AllocatorPurge::given_back`] in the round before.
     given_back: u64,
 }
 
 impl Watch {
-    /// Less freed than this is not worth looking for.
+    /// Fewer freed bytes than this are not worth a purge.
     const FREED_MIN: usize = 64 << 20;
 
-    /// To be called each round; what is returned is to be done.
+    /// Advances by a round and returns the work that is due.
     fn look(&mut self, used: usize) -> Looked {
         let is_calm = used + used / 100 >= self.last;
         (self.calm, self.last) = (if is_calm { self.calm + 1 } else { 0 }, used);
@@ -201,7 +208,7 @@ impl Watch {
         }
     }
 
-    /// Whether memory may have gone back since this was last true; `is_asked_for`: that it is to.
+    /// Whether memory may have gone back since this last returned true; `is_asked_for`: threads have purged.
     fn may_have_faded(&mut self, is_asked_for: bool) -> bool {
         if is_asked_for || self.calm == 0 && self.peak - self.last >= Self::FREED_MIN {
             self.fading = FADING_ROUNDS;
@@ -210,14 +217,14 @@ impl Watch {
         self.fading % 10 == 1
     }
 
-    /// One round; whether all threads are asked for something now.
+    /// Runs a round. Returns whether all threads are asked to purge now.
     pub fn round(&mut self, purge: &AllocatorPurge) -> bool {
         let given_back = purge.given_back.load(Relaxed);
         let has_given_back = std::mem::replace(&mut self.given_back, given_back) != given_back;
         let looked = self.look(memory::used());
         if has_given_back {
             spans::give_back_shared();
-            // If somebody else was about to, that has done nothing.
+            // If another thread was purging, the call has done nothing.
             self.shared = self.shared.max(AGAIN_ROUNDS);
         } else if looked == Looked::Shared {
             collect();
@@ -235,9 +242,9 @@ impl Watch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Looked {
     Nothing,
-    /// At what belongs to no thread.
+    /// Purge memory that belongs to no thread.
     Shared,
-    /// Threads are to give back what they have unused.
+    /// Ask threads to purge their unused memory.
     Asks,
 }
 
@@ -293,17 +300,17 @@ mod tests {
         assert_eq!((0..100).filter(|_| watch.may_have_faded(false)).count(), 4);
     }
 
-    /// What the calling thread's heap is asked for is counted; a look through all pages is one more call than those.
+    /// Counts calls of the allocator's slow path on this thread; a look through all pages adds one.
     fn calls_of_the_allocator(requests: usize, mut each: impl FnMut()) -> usize {
         thread_local!(static CALLS: Cell<usize> = const { Cell::new(0) });
         extern "C" fn count(_is_forced: bool, _heartbeat: libc::c_ulonglong, _argument: *mut libc::c_void) {
             CALLS.set(CALLS.get() + 1);
         }
-        // SAFETY: it takes no memory, and stays.
+        // SAFETY: the function takes no memory, and lives as long as the process.
         unsafe { libmimalloc_sys::mi_register_deferred_free(Some(count), std::ptr::null_mut()) };
         let before = CALLS.get();
         for _ in 0..requests {
-            // Too large for a page with others.
+            // Too large to share a page.
             drop(std::hint::black_box(Vec::<u8>::with_capacity(1 << 20)));
             each();
         }
@@ -312,7 +319,7 @@ mod tests {
 
     #[test]
     fn who_settles_does_not_look_through_all_pages() {
-        // SAFETY: asks for and sets a number that the allocator reads when it is asked for memory.
+        // SAFETY: sets a number that the allocator reads when memory is requested.
         let look_after = |requests| unsafe { libmimalloc_sys::mi_option_set(GENERIC_COLLECT, requests) };
         // SAFETY: the same.
         let before = unsafe { libmimalloc_sys::mi_option_get(GENERIC_COLLECT) };
@@ -327,7 +334,7 @@ mod tests {
     #[test]
     fn who_is_asked_again_meanwhile_does_it_again() {
         std::thread::spawn(|| {
-            // Every other one goes, so that there are spans.
+            // Frees every second block, so that there are spans.
             let mut blocks: Vec<_> = (0..20).map(|_| Some(vec![1_u8; 200_000])).collect();
             blocks.iter_mut().step_by(2).for_each(|block| *block = None);
             let purge = AllocatorPurge::default();

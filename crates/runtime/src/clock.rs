@@ -1,13 +1,13 @@
 //! Time: the processor's time-stamp counter for stages, the system's clock for deadlines.
 //!
-//! Reading the counter takes about 8 ns and no system call, so every command can be timed. Where the processor does
-//! not promise that the counter runs evenly, the monotonic clock takes its place.
+//! Reading the counter takes about 8 ns and no system call, so every command can be timed. Where the
+//! processor does not promise a constant rate of the counter, the monotonic clock takes its place.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A count that grows evenly; see [`ns`].
+/// A count that grows at a constant rate; [`ns`] converts it.
 pub type Ticks = u64;
 
 #[derive(Clone, Copy)]
@@ -15,12 +15,12 @@ struct Scale {
     counter: bool,
     /// Nanoseconds per tick, times 2^32.
     ns_q32: u64,
-    /// Ticks per microsecond, at least one: kept, since it is asked for with every command and a division takes as long as
-    /// reading the counter.
+    /// Ticks per microsecond, at least 1. Stored, since every command needs it and a division takes as long
+    /// as reading the counter.
     per_us: u64,
     base: Instant,
     first: Ticks,
-    /// The counter is the same for all cores.
+    /// All cores share a single counter.
     is_one: bool,
 }
 
@@ -47,18 +47,19 @@ fn scale() -> &'static Scale {
     })
 }
 
-/// The present, in ticks. Comes from one counter for all threads.
+/// Returns the present in ticks, from the same clock on all threads.
 #[inline]
 pub fn ticks() -> Ticks {
     let scale = scale();
     if scale.counter { counter() } else { scale.base.elapsed().as_nanos() as u64 }
 }
 
-/// Ticks of the log's clock are so many times longer: 40 to 130 ns. A write takes longer, and 2^53 of them are eleven years.
+/// Bits by which a tick of the journal's clock is coarser: 40 to 130 ns each. A write takes longer, and 2^53
+/// of these ticks are eleven years.
 const LOG_SHIFT: u32 = 7;
 
-/// The clock of the log, the same for all threads: what is logged after something else has been seen has no earlier time. See
-/// [`evenkeel_store::journal`].
+/// Returns the journal's time, from the same clock on all threads: a record that is written after another
+/// record has been seen never gets an earlier time. See [`evenkeel_store::journal`].
 pub fn log_time() -> u64 {
     let scale = scale();
     let since = match scale.is_one {
@@ -68,7 +69,7 @@ pub fn log_time() -> u64 {
     since >> LOG_SHIFT
 }
 
-/// What is done for clients is timed, always: but for who asks what that costs (DEBUG ACCOUNTING).
+/// Whether work for clients is timed. Always on, except to measure the cost of timing (DEBUG ACCOUNTING).
 static IS_ACCOUNTING: AtomicBool = AtomicBool::new(true);
 
 pub fn set_accounting(is_on: bool) {
@@ -80,30 +81,31 @@ pub fn is_accounting() -> bool {
     IS_ACCOUNTING.load(Relaxed)
 }
 
-/// The present as the end of a stage that began at `from`; without accounting, stages take no time.
+/// Returns the end of a stage that began at `from`: the present, or `from` without accounting, so that stages
+/// take no time.
 #[inline]
 pub fn stage_end(from: Ticks) -> Ticks {
     if is_accounting() { ticks() } else { from }
 }
 
-/// A span of ticks in nanoseconds.
+/// Converts a span of ticks to nanoseconds.
 #[inline]
 pub fn ns(ticks: Ticks) -> u64 {
     ((u128::from(ticks) * u128::from(scale().ns_q32)) >> 32) as u64
 }
 
-/// A span of ticks in microseconds.
+/// Converts a span of ticks to microseconds.
 pub fn us(ticks: Ticks) -> u64 {
     ns(ticks) / 1000
 }
 
-/// How many ticks a microsecond has, at least one.
+/// Returns the ticks per microsecond, at least 1.
 #[inline]
 pub fn ticks_per_us() -> u64 {
     scale().per_us
 }
 
-/// Where ticks come from, for INFO.
+/// Names the source of ticks, for INFO.
 pub fn source() -> String {
     if scale().counter {
         format!("X86 TSC @ {} ticks/us", ticks_per_us())
@@ -112,34 +114,35 @@ pub fn source() -> String {
     }
 }
 
-/// Milliseconds since the Unix epoch.
+/// Returns milliseconds since the Unix epoch.
 pub fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Microseconds since the Unix epoch.
+/// Returns microseconds since the Unix epoch.
 pub fn unix_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
-/// CPU time of this thread so far.
+/// Returns the CPU time of this thread so far.
 pub fn thread_cpu() -> Duration {
     cpu(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// CPU time of all threads so far.
+/// Returns the CPU time of all threads so far.
 pub fn process_cpu() -> Duration {
     cpu(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
 fn cpu(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is there to be written to; where there is no such clock it stays zero.
+    // SAFETY: `time` is valid for writes; for an unknown clock it stays zero.
     unsafe { libc::clock_gettime(clock, &mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Whether the kernel takes its own time from the counter: it does not where that of one core may be behind that of another.
+/// Whether the kernel takes its own time from the counter. It does not where the counter of a core may lag
+/// behind another core's.
 fn kernel_goes_by_it() -> bool {
     let file = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     std::fs::read_to_string(file).is_ok_and(|source| source.trim() == "tsc")
@@ -175,7 +178,7 @@ mod tests {
 
     #[test]
     fn ticks_keep_pace_with_the_clock() {
-        // The thread may have to wait for a processor between the two readings, so that one good try is enough.
+        // The thread may lose the processor between the two readings, so a single good try is enough.
         let good = (0..10).any(|_| {
             let (start, before) = (Instant::now(), ticks());
             std::thread::sleep(Duration::from_millis(20));

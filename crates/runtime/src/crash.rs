@@ -1,8 +1,8 @@
-//! What the log says when the process is ended by a signal that means a bug: which one, where, and how it got there.
+//! Crash reports: signal, address and backtrace, when a signal that means a bug ends the process.
 //!
-//! A handler may do next to nothing: no allocation, no lock, no log thread. So the report is put together on the stack and
-//! written to the log's file by system calls. Then the signal takes its course: a core dump, or the message of Rust's own
-//! handler about a stack that overflowed.
+//! A signal handler may neither allocate, nor lock, nor wait for the log thread. So the report is put
+//! together on the stack and written to the server log's file by system calls. Then the signal takes its
+//! course: a core dump, or the message of Rust's own handler about a stack overflow.
 
 use std::ffi::CString;
 use std::fmt::{self, Write};
@@ -16,27 +16,28 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 const SIGNALS: [i32; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT, libc::SIGSYS];
 
-/// Frames that are reported.
+/// Most frames of a backtrace.
 const FRAMES: usize = 100;
 
-/// What the handler needs, made before it can be called.
+/// Data of the handler, prepared before any signal can arrive.
 struct Known {
-    /// `None`: standard output.
+    /// File of the server log; `None`: standard output.
     logfile: Option<CString>,
-    /// What was done about each signal before.
+    /// Each signal's action before this module's.
     before: [libc::sigaction; SIGNALS.len()],
 }
 
 static KNOWN: OnceLock<Known> = OnceLock::new();
 
-/// Only the first signal is reported: another one may be the report's own.
+/// Set by the first signal, the only signal that is reported: a later signal may be caused by the report
+/// itself.
 static REPORTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether there are reports; without them, the signals take their course alone.
+/// Whether reports are written; otherwise a signal only takes its course.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
 
-/// Reports such signals from now on in `logfile` (`None`: on standard output), or no longer, as `is_wanted` says.
-/// The file of the first call that wants reports is kept.
+/// Turns reports on or off. They go to `logfile`, or to standard output for `None`. The file of the first
+/// call that turns reports on is kept.
 pub fn follow(is_wanted: bool, logfile: Option<&Path>) {
     if is_wanted {
         watch(logfile);
@@ -46,23 +47,26 @@ pub fn follow(is_wanted: bool, logfile: Option<&Path>) {
 
 fn watch(logfile: Option<&Path>) {
     if KNOWN.get().is_some() {
-        return; // it has been begun before
+        return; // installed before
     }
     let logfile = logfile.and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());
     let mut frames = [ptr::null_mut(); 1];
-    // SAFETY: there is room for one frame. The first call loads what the later ones, in a handler, must not have to load.
+    // SAFETY: there is room for a frame. The first call loads code that later calls, in a handler, must not
+    // load.
     unsafe { libc::backtrace(frames.as_mut_ptr(), 1) };
-    // SAFETY: zeros are a valid `sigaction`, and the pointers are to valid ones; the present actions are only asked for.
+    // SAFETY: zeros are a valid `sigaction`, both pointers are valid or null, and the call only reads the
+    // present action.
     let before = SIGNALS.map(|signal| unsafe {
         let mut before: libc::sigaction = mem::zeroed();
         libc::sigaction(signal, ptr::null(), &mut before);
         before
     });
     if KNOWN.set(Known { logfile, before }).is_err() {
-        return; // somebody else has begun
+        return; // another thread has installed it
     }
     for signal in SIGNALS {
-        // SAFETY: the handler has the signature that SA_SIGINFO asks for, and calls only what handlers may call.
+        // SAFETY: the handler has the signature that SA_SIGINFO asks for, and makes only async-signal-safe
+        // calls.
         unsafe {
             let mut action: libc::sigaction = mem::zeroed();
             action.sa_sigaction = report as *const () as usize;
@@ -73,7 +77,7 @@ fn watch(logfile: Option<&Path>) {
     }
 }
 
-/// Bytes on the stack. What does not fit is left out.
+/// A text buffer on the stack; text beyond its end is left out.
 struct Text {
     bytes: [u8; 512],
     len: usize,
@@ -95,8 +99,9 @@ extern "C" fn report(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_vo
         write_report(known, signal, unsafe { &*info });
     }
     let before = SIGNALS.iter().position(|other| *other == signal).map(|at| known.before[at]);
-    // SAFETY: the pointer is valid, the action one that the kernel gave. If the signal comes from an instruction, that is
-    // run again and what was there before handles it; if somebody has sent it, it is sent again, and ends the process.
+    // SAFETY: the pointer is valid, and the kernel returned the action. A signal of an instruction recurs
+    // when that instruction runs again, and the earlier action handles it. A signal that a process has sent
+    // is raised again, and ends the process.
     unsafe {
         match before {
             Some(before) if (*info).si_code > 0 => drop(libc::sigaction(signal, &before, ptr::null_mut())),
@@ -109,19 +114,19 @@ extern "C" fn report(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_vo
 }
 
 fn write_report(known: &Known, signal: i32, info: &libc::siginfo_t) {
-    // SAFETY: the path is a C string; the descriptor stays open for as long as the process lives.
+    // SAFETY: the path is a C string; the descriptor stays open until the process ends.
     let fd = known.logfile.as_ref().map_or(-1, |path| unsafe {
-        // A pipe that nobody reads must not be waited for.
+        // An `open` of a pipe without a reader must not wait.
         let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NONBLOCK;
         libc::open(path.as_ptr(), flags, 0o644)
     });
     let fd = if fd < 0 { libc::STDOUT_FILENO } else { fd };
     let mut text = Text { bytes: [0; 512], len: 0 };
-    // SAFETY: for signals of the kernel's own, this field of the union is the one that is set.
+    // SAFETY: for signals of the kernel's own, this field of the union is set.
     let address = unsafe { info.si_addr() } as usize;
     let pid = std::process::id();
     let version = env!("CARGO_PKG_VERSION");
-    // A `Text` takes what fits.
+    // A `Text` truncates and never fails.
     let _ = write!(
         text,
         "\n\n=== EVENKEEL BUG REPORT START: Cut & paste starting from here ===\n\
@@ -137,7 +142,8 @@ fn write_report(known: &Known, signal: i32, info: &libc::siginfo_t) {
     };
     let _ = text.write_str("\n------ STACK TRACE ------\n");
     let mut frames = [ptr::null_mut(); FRAMES];
-    // SAFETY: the buffers are as long as is said; these calls take no lock once `backtrace` has been called before.
+    // SAFETY: the lengths are those of the buffers; after a first call of `backtrace` these calls take no
+    // lock.
     unsafe {
         libc::write(fd, text.bytes.as_ptr().cast(), text.len);
         let count = libc::backtrace(frames.as_mut_ptr(), FRAMES as i32);
@@ -148,14 +154,16 @@ fn write_report(known: &Known, signal: i32, info: &libc::siginfo_t) {
 }
 
 fn sender(info: &libc::siginfo_t) -> i32 {
-    // SAFETY: for signals that somebody has sent, this field of the union is the one that is set.
+    // SAFETY: for signals that a process has sent, this field of the union is set.
     unsafe { info.si_pid() }
 }
 
-/// The number of the system call that a seccomp filter has refused by the signal SIGSYS.
+/// Returns the number of the system call that a seccomp filter has refused with SIGSYS.
 fn system_call(info: &libc::siginfo_t) -> i32 {
-    /// The signal, an error and a code, padding, and the address of the call precede it, on all 64-bit Linux.
+    /// Offset on all 64-bit Linux: behind the signal, an error and a code, padding, and the address of the
+    /// call.
     const AT: usize = 24;
-    // SAFETY: the structure has 128 bytes, and for SIGSYS of the kernel's own these are the field `si_syscall`.
+    // SAFETY: the structure has 128 bytes, and for a SIGSYS of the kernel's own these four are the field
+    // `si_syscall`.
     unsafe { (&raw const *info).cast::<u8>().add(AT).cast::<i32>().read() }
 }

@@ -1,20 +1,21 @@
-//! Patterns as KEYS, SCAN, PSUBSCRIBE, CONFIG GET and access lists take them: `*`, `?`, `[a-z]`, `[^a]` and `\` before
-//! a character that is meant as itself. Bytes, not characters, as in Redis.
+//! Patterns as KEYS, SCAN, PSUBSCRIBE, CONFIG GET and ACL rules take them: `*`, `?`, `[a-z]`, `[^a]`, and `\`
+//! before a character that stands for itself. They match bytes, not characters, as in Redis.
 //!
-//! One loop and one place to go back to: when a byte does not fit, only the last `*` can help, by taking one byte more.
-//! An earlier star need never be tried again, because the last one can take whatever the earlier would have taken. So
-//! the cost is at most pattern length x text length, and `a*a*a*a*b` from a client cannot hold a worker for minutes.
+//! The matcher is a loop with a single point to go back to: when a byte does not match, only the last `*` can
+//! help, by taking another byte. An earlier star need never be tried again, because the last star can take
+//! every byte that the earlier star would have taken. So the cost is at most pattern length x text length,
+//! and `a*a*a*a*b` from a client cannot occupy a worker for minutes.
 //!
-//! Odd patterns mean what they mean to Redis: an unclosed `[ab` is closed at its end, `[z-a]` is `[a-z]`, `[]` fits
-//! nothing, a last `\` is itself. The empty text fits one star, but not two.
+//! Odd patterns mean the same as in Redis: an unclosed `[ab` is closed at its end, `[z-a]` is `[a-z]`, `[]`
+//! matches nothing, a last `\` is itself. The empty text matches a single star, but not two.
 
-/// Whether `pattern` fits the whole of `text`; with `ignore_case` ASCII letters are equal in both cases.
+/// Whether `pattern` matches the whole of `text`; with `ignore_case` ASCII letters are equal in both cases.
 pub fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
     if text.is_empty() {
         return matches!(pattern, b"" | b"*");
     }
     let (mut p, mut t) = (0, 0);
-    // Where to go on after the last star, and the first byte that the star has not taken yet.
+    // The pattern's position behind the last star, and the first byte that this star has not taken yet.
     let mut star: Option<(usize, usize)> = None;
     while t < text.len() {
         if pattern.get(p) == Some(&b'*') {
@@ -33,12 +34,12 @@ pub fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
     pattern[p..].iter().all(|&byte| byte == b'*')
 }
 
-/// Whether `pattern` can fit more than one text, so that a look-up by name is not enough.
+/// Whether `pattern` can match more than one text, so that a look-up by name is not enough.
 pub fn is_pattern(pattern: &[u8]) -> bool {
     pattern.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
 }
 
-/// The length of the pattern's first element if that element, which is no star, fits `byte`.
+/// Returns the length of the pattern's first element if that element, which is no star, matches `byte`.
 fn fits_one(pattern: &[u8], byte: u8, ignore_case: bool) -> Option<usize> {
     let (fits, length) = match *pattern {
         [] => (false, 0),
@@ -50,7 +51,8 @@ fn fits_one(pattern: &[u8], byte: u8, ignore_case: bool) -> Option<usize> {
     fits.then_some(length)
 }
 
-/// Whether the class that `pattern` begins with holds `byte`, and the length of the class with its brackets.
+/// Whether the class at the start of `pattern` contains `byte`, and the length of the class with its
+/// brackets.
 fn fits_class(pattern: &[u8], byte: u8, ignore_case: bool) -> (bool, usize) {
     let negated = pattern.get(1) == Some(&b'^');
     let mut at = if negated { 2 } else { 1 };
@@ -137,7 +139,8 @@ mod tests {
         assert!(!matches(pattern.as_bytes(), &[b'a'; 20_000], false));
     }
 
-    /// The definition, read off: a star takes nothing, or one byte and stays. Exponential, for short inputs only.
+    /// The definition, read off: a star takes nothing, or a byte and stays. Exponential, for short inputs
+    /// only.
     fn model(pattern: &[u8], text: &[u8]) -> bool {
         match (pattern, text) {
             ([], _) => text.is_empty(),

@@ -1,5 +1,5 @@
-//! The parts of a server process that know nothing of Redis: time, randomness, the allocator, the server log, crash
-//! reports, and the small synchronisation protocols that are checked with loom.
+//! The parts of a server process that know nothing of Redis: time, randomness, the allocator, the server log,
+//! crash reports, and the small synchronisation protocols that are checked with loom.
 //!
 //! Absent: configuration (callers pass values), sockets, commands.
 

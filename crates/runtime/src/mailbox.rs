@@ -1,17 +1,18 @@
-//! The part of an inbox that decides who must be woken, apart from how.
+//! The part of an inbox that decides whether the owner must be woken, apart from the means of waking it.
 //!
-//! The bad interleaving: the owner finds its mailbox empty and goes to sleep while a sender puts a message in and finds it
-//! still awake. So the owner first says that it is about to sleep and then looks once more; the sender first puts the
-//! message in and then asks. With full fences between, at least one of the two sees the other. All writes of the flag
-//! exchange it, so that they follow one another in the order in which they were made.
+//! The bad interleaving: the owner finds its mailbox empty and goes to sleep while a sender puts a message in
+//! and finds the owner still awake. So the owner first sets `sleeping` and then looks at the messages again;
+//! the sender first puts the message in and then reads `sleeping`. With a full fence in between on both
+//! sides, at least one thread sees the other's write. Every write of the flag is an exchange, so the writes
+//! form a single order.
 
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering::*, fence};
 
-/// See the module's text.
+/// Messages of many senders for a single owner; see the module's text.
 pub struct Mailbox<T> {
     messages: Mutex<Vec<T>>,
-    /// The owner is about to wait, or waits, and nobody has woken it yet.
+    /// Set while the owner is about to wait or waits, until a sender or the owner itself clears it.
     sleeping: AtomicBool,
 }
 
@@ -26,14 +27,15 @@ impl<T> Mailbox<T> {
         Mailbox { messages: Mutex::new(Vec::new()), sleeping: AtomicBool::new(false) }
     }
 
-    /// Puts a message in; `true`: the owner sleeps, and it is this sender who has to wake it.
+    /// Adds a message. Returns `true` if the owner sleeps and this sender has to wake it.
     pub fn put(&self, message: T) -> bool {
         self.messages.lock().push(message);
         fence(SeqCst);
         self.sleeping.load(Relaxed) && self.sleeping.swap(false, AcqRel)
     }
 
-    /// The owner says that it is about to wait; `false` when there are messages, and it must not.
+    /// Announces that the owner is about to wait. Returns `false` if there are messages, and the owner must
+    /// not wait.
     pub fn may_sleep(&self) -> bool {
         self.sleeping.swap(true, AcqRel);
         fence(SeqCst);
@@ -44,7 +46,7 @@ impl<T> Mailbox<T> {
         false
     }
 
-    /// The owner is awake.
+    /// Marks the owner as awake.
     pub fn awake(&self) {
         if self.sleeping.load(Relaxed) {
             self.sleeping.swap(false, AcqRel);

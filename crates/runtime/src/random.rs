@@ -1,23 +1,23 @@
-//! Randomness from the kernel, for keys of hash functions, names of runs and passwords.
+//! Randomness from the kernel, for keys of hash functions, run ids and passwords.
 
-/// A random number for a hash function's key.
+/// Returns a random number for a hash function's key.
 pub fn random_seed() -> u64 {
     let mut bytes = [0; 8];
     fill_random(&mut bytes);
     u64::from_le_bytes(bytes)
 }
 
-/// Forty random hexadecimal digits, as Redis names runs.
+/// Returns forty random hexadecimal digits, the form of Redis' run ids.
 pub fn random_hex() -> String {
     let mut bytes = [0; 20];
     fill_random(&mut bytes);
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Fills `bytes` with random bytes of the kernel.
+/// Fills `bytes` with random bytes from the kernel.
 pub fn fill_random(bytes: &mut [u8]) {
     for bytes in bytes.chunks_mut(256) {
-        // SAFETY: the pointer and length are those of `bytes`.
+        // SAFETY: the pointer and length come from `bytes`.
         let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
         assert_eq!(got, bytes.len() as isize, "the kernel gives up to 256 random bytes at once");
     }

@@ -1,12 +1,12 @@
 //! Optional system calls, and seccomp filters that would end the process for them.
 //!
-//! A service manager or a container runtime may install a seccomp filter, whose action for a forbidden system call may be to
-//! kill the process: systemd's default, so Debian's unit for redis-server does it. Nothing can be done about such an action
-//! once the call is made, and nothing is logged. So at the start, before there are other threads, the process tries each
-//! system call that the server can do without in a child process of its own. The server then treats a call that has ended
-//! its child as one that the kernel refuses.
+//! A service manager or a container runtime may install a seccomp filter, whose action for a forbidden system
+//! call may be to kill the process. That is systemd's default, and Debian's unit for redis-server does it.
+//! Once the call is made the process cannot prevent that action, and nothing is logged. So at the start,
+//! before there are other threads, the process tries each system call that the server can do without in a
+//! child process. A call that has ended its child then counts as a call that the kernel refuses.
 //!
-//! No child is started where `/proc/self/status` tells of no filter.
+//! No child is started where `/proc/self/status` shows no filter.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -16,15 +16,15 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 pub enum Call {
     /// Longer time slices for a snapshot's thread.
     SchedSetattr,
-    /// `thread-affinity`.
+    /// Binding threads to cores, for `thread-affinity`.
     SchedSetaffinity,
     /// A higher limit of open files, for `maxclients`.
     Setrlimit,
-    /// Pages that are resident, for the thread that populates memory ahead.
+    /// Resident pages of a range, for the thread that populates memory ahead.
     Mincore,
     /// The old owner for a file that is replaced.
     Fchown,
-    /// Room on the disk for what replicas have yet to be sent.
+    /// Space on the disk for the spill file of replication.
     Fallocate,
     /// Early writeback.
     SyncFileRange,
@@ -57,9 +57,11 @@ impl Call {
         1 << self as u32
     }
 
-    /// Makes the call so that it changes nothing, whether the kernel refuses it or not. Allocates nothing.
+    /// Makes the call in a form that changes nothing, whether the kernel refuses it or not. Allocates
+    /// nothing.
     fn make(self) {
-        // SAFETY: pointers are null, which the kernel refuses, or valid; -1 is no descriptor; a limit is set to its present value.
+        // SAFETY: pointers are null, which the kernel refuses, or valid; -1 is no descriptor; a limit is set
+        // to its present value.
         unsafe {
             match self {
                 Call::SchedSetattr => {
@@ -90,8 +92,8 @@ pub fn permits(call: Call) -> bool {
     FORBIDDEN.load(Relaxed) & call.bit() == 0
 }
 
-/// Finds out which calls would end the process. To be called at the start, while there are no other threads. Returns a line for the
-/// server's log if there are any.
+/// Finds the calls that would end the process. Call it at the start, while there are no other threads.
+/// Returns a line for the server log if there are any.
 pub fn probe() -> Option<String> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if !has_filter(&status) {
@@ -110,16 +112,17 @@ pub fn probe() -> Option<String> {
     })
 }
 
-/// Whether a seccomp filter is installed, by the text of `/proc/self/status`.
+/// Whether `status`, the text of `/proc/self/status`, shows an installed seccomp filter.
 fn has_filter(status: &str) -> bool {
     const FILTER: &str = "2";
     let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
     mode.is_some_and(|mode| mode.trim() == FILTER)
 }
 
-/// Whether a child process outlives `make`. False if there can be no child.
+/// Whether a child process survives `make`. Returns false if no child can be started.
 fn is_survived(make: impl FnOnce()) -> bool {
-    // SAFETY: the child makes system calls only, which need no lock that another thread may have had, and ends.
+    // SAFETY: the child makes only system calls, which need no lock that another thread may have had, and
+    // exits.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: see above. The child is not dumpable: a filter that ends it leaves no core dump.

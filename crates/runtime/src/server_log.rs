@@ -1,11 +1,12 @@
-//! The server's log: lines in Redis' format, written by a thread of their own.
+//! The server log: lines in Redis' format, written by a thread of their own.
 //!
-//! A line is put into a bounded queue and the caller goes on; a disk that hangs delays nobody. When the queue is full
-//! the line is dropped and counted. Once the log goes on, it says behind the lines that had waited how many were lost.
+//! [`Log::line`] puts a line into a bounded queue and returns, so a disk that hangs delays no caller. When
+//! the queue is full the line is dropped and counted. Once the thread writes again, it reports the number of
+//! lost lines behind the lines that were queued.
 //!
-//! Lines may contain bytes of clients, of other servers and of files. The thread escapes whatever could begin
-//! a new line or steer the terminal of an operator who reads the log ([`escaped`]), for the file and for
-//! syslog alike.
+//! Lines may contain bytes from clients, other servers and files. For the file and for syslog alike, the
+//! thread escapes every character that could begin a new line or steer the terminal of an operator who reads
+//! the log ([`escaped`]).
 
 use std::borrow::Cow;
 use std::ffi::CString;
@@ -23,10 +24,10 @@ use evenkeel_rdb::without_numbers;
 
 use crate::clock;
 
-/// Lines that may wait: at 100 bytes each, 400 KiB.
+/// Capacity of the queue in lines: 400 KiB at 100 bytes each.
 const QUEUE: usize = 4096;
 
-/// How long whoever ends the process waits for the last lines.
+/// Upper bound of [`Log::flush`] for the last lines at the end of the process.
 const FLUSH_WAIT: Duration = Duration::from_secs(2);
 
 /// How much a line matters, as in Redis' `loglevel`.
@@ -60,16 +61,17 @@ impl Level {
     }
 }
 
-/// Where lines go.
+/// Destinations of the lines.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
     /// Appended to; `None` is standard output.
     pub file: Option<PathBuf>,
-    /// The system's log as well, under this name and with this facility of syslog(3).
+    /// Identity and facility for syslog(3), if lines go there as well.
     pub syslog: Option<(String, libc::c_int)>,
 }
 
-/// Whether the log's file can be written, as far as that can be seen without waiting: a pipe may get its reader later.
+/// Checks whether the file can be opened for writing, as far as that shows without waiting: a pipe may get
+/// its reader later.
 pub fn try_file(path: &Path) -> io::Result<()> {
     match open(path, libc::O_NONBLOCK) {
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(()), // a pipe without a reader
@@ -82,7 +84,7 @@ enum Order {
     Flush(SyncSender<()>),
 }
 
-/// See the module's text. Cloning gives another handle on the same log.
+/// A handle on the server log; clones share the queue. See the module's text.
 #[derive(Clone)]
 pub struct Log {
     queue: SyncSender<Order>,
@@ -92,7 +94,7 @@ pub struct Log {
 struct Shared {
     level: AtomicU8,
     is_in_file: bool,
-    /// Lines lost and not told of yet, and all since the start or CONFIG RESETSTAT.
+    /// Lines lost and not reported yet, and all since the start or CONFIG RESETSTAT.
     untold: AtomicU64,
     lost: AtomicU64,
 }
@@ -121,7 +123,7 @@ impl Log {
         level as u8 >= self.shared.level.load(Relaxed)
     }
 
-    /// Never waits.
+    /// Queues a line; never waits.
     pub fn line(&self, level: Level, text: impl Into<String>) {
         if self.is_enabled(level)
             && self.queue.try_send(Order::Line(level, clock::unix_ms(), text.into())).is_err()
@@ -148,22 +150,22 @@ impl Log {
         self.shared.is_in_file
     }
 
-    /// Lines lost because too many waited, since the start or CONFIG RESETSTAT.
+    /// Lines lost because the queue was full, since the start or CONFIG RESETSTAT.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Relaxed)
     }
 
-    /// CONFIG RESETSTAT.
+    /// Sets [`Log::lost`] to zero, for CONFIG RESETSTAT.
     pub fn reset_lost(&self) {
         self.shared.lost.store(0, Relaxed);
     }
 
-    /// Waits until all lines so far are written, for [`FLUSH_WAIT`] at most. Not for workers.
+    /// Waits until all lines queued so far are written, for [`FLUSH_WAIT`] at most. Not for workers.
     pub fn flush(&self) {
         let until = Instant::now() + FLUSH_WAIT;
         let (done, wait) = sync_channel(1);
         let mut order = Order::Flush(done);
-        // The queue of a log that hangs may be full, and stay so.
+        // The queue of a log that hangs may be full, and stay full.
         while let Err(refused) = self.queue.try_send(order) {
             match refused {
                 TrySendError::Full(again) if Instant::now() < until => order = again,
@@ -175,7 +177,7 @@ impl Log {
     }
 }
 
-/// What the thread works with.
+/// State of the log thread.
 struct Writer {
     orders: Receiver<Order>,
     target: Target,
@@ -198,12 +200,13 @@ impl Writer {
                 Ok(Order::Line(level, at_ms, text)) => self.write(level, at_ms, &text),
                 Ok(Order::Flush(done)) => {
                     self.tell_lost();
-                    let _ = done.send(()); // whoever asked may have given up
+                    let _ = done.send(()); // the caller of `flush` may have given up
                 }
-                Err(_) => return, // nobody has a handle on the log any more
+                Err(_) => return, // the last handle is gone
             }
             written += 1;
-            // Where the queue is never empty, all that had waited at the time of the loss is written by now.
+            // The queue may never be empty. By now every line that was queued at the time of the loss is
+            // written.
             if written == QUEUE {
                 self.tell_lost();
                 written = 0;
@@ -223,7 +226,7 @@ impl Writer {
         let text = without_numbers(text);
         let text = &*escaped(&text);
         let line = format_line(level, at_ms, text);
-        // There is nowhere left to complain to when the log itself cannot be written.
+        // A failure to write the log can be reported nowhere.
         let _ = match &self.target.file {
             None => io::stdout().lock().write_all(line.as_bytes()),
             Some(path) => open(path, 0).and_then(|mut file| file.write_all(line.as_bytes())),
@@ -234,12 +237,14 @@ impl Writer {
     }
 }
 
-/// The file is opened for each line, as Redis does: it may be renamed or removed at any time, and nobody need be told.
+/// Opens the file, once for each line as Redis does: it may be renamed or removed at any time without a
+/// notice to the server.
 fn open(path: &Path, flags: libc::c_int) -> io::Result<std::fs::File> {
     OpenOptions::new().append(true).create(true).mode(0o644).custom_flags(flags).open(path)
 }
 
-/// For all of the process, and only by the log's thread: whoever keeps the system's log may hang as well.
+/// Opens syslog for the whole process. Called only by the log thread, since the syslog daemon may hang as
+/// well.
 fn open_syslog(ident: &str, facility: libc::c_int) {
     let ident = CString::new(ident.replace('\0', "?")).expect("zeros were replaced");
     // SAFETY: the text lives as long as the process.
@@ -248,13 +253,13 @@ fn open_syslog(ident: &str, facility: libc::c_int) {
 
 fn write_syslog(level: Level, text: &str) {
     let text = CString::new(text).expect("zeros are escaped");
-    // SAFETY: the format asks for one text, which is given.
+    // SAFETY: the format takes a single C string, which is given.
     unsafe { libc::syslog(level.priority(), c"%s".as_ptr(), text.as_ptr()) };
 }
 
-/// Replaces control characters, separators of lines, and marks that change the direction of text by escape
-/// sequences as in Rust's strings: `\n`, `\u{1b}`. A backslash stays as it is, since parts of many lines have
-/// been escaped before.
+/// Replaces control characters, line separators and marks that change the direction of text by escape
+/// sequences as in Rust's strings: `\n`, `\u{1b}`. A backslash is kept, since parts of many lines are escaped
+/// already.
 fn escaped(text: &str) -> Cow<'_, str> {
     let must_be_escaped = |c: char| {
         let steers = matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}');

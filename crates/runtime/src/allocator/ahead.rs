@@ -1,26 +1,35 @@
-//! Memory is asked for before it is needed: a thread of its own takes the huge pages into which the workers' data are about to
-//! grow.
+//! Populates memory before it is needed: a thread of its own takes the huge pages into which the workers'
+//! data are about to grow.
 //!
-//! The kernel finds and clears a page when it is first written to, and whoever writes waits. For a huge page that is 0.1 ms where
-//! memory is at hand. It is milliseconds where memory is in pieces, since the kernel then moves others' pages first, and on virtual
-//! machines whose host gives them memory as they touch it (measured: 4.2 ms for each 2 MiB, 0.08 the second time). So when the first
-//! block has come out of a region ([`evenkeel_store::memory::regions`]), the next ones are populated; no more of them than a worker
+//! The kernel finds and clears a page on the first write, and the writing thread waits. A huge page takes 0.1
+//! ms where memory is at hand. It takes milliseconds where memory is fragmented, since the kernel first moves
+//! pages, and on virtual machines whose host supplies memory on first touch (measured: 4.2 ms for each 2 MiB,
+//! 0.08 the second time). So when the first block has come out of a region
+//! ([`evenkeel_store::memory::regions`]), the next regions are populated, but no more of them than a worker
 //! fills meanwhile, since they are resident.
 //!
-//! **Who comes first takes small pages.** Huge ones are asked for as far as workers have come and this thread has populated, and no
-//! further. So a worker that outruns this thread, or is at the beginning of its memory, waits for 4 KiB (8 us on such a machine) and
-//! not for 2 MiB, and a process with little in it does not take 2 MiB for each of its threads. What has been filled with small pages is
-//! gathered into huge ones when there is time. The kernel copies it then, while nobody may change what is mapped, and who needs a
-//! page waits: so that is done seldom, and to a page that the machine has ([`Memory::warm`]).
+//! **The first thread in a region takes small pages.** Huge pages are enabled only as far as workers have
+//! come and this thread has populated. So a worker that outruns this thread, or is at the beginning of its
+//! memory, waits for 4 KiB (8 us on such a machine), not for 2 MiB, and a process with little data does not
+//! take 2 MiB for each of its threads. Regions filled with small pages are collapsed into huge pages when
+//! there is time. The kernel then copies the region and holds the lock of the memory map, so a thread that
+//! faults waits. Therefore collapsing is rare, and goes to a page that the host has supplied already
+//! ([`Memory::warm`]).
 //!
-//! Where that is follows from how the allocator takes memory: a thread fills its segment from the front, and its next segment is
-//! the first free one of the first arena that has any. It may be wrong, and then a worker takes small pages.
+//! The next region follows from the allocator's order: a thread fills its segment from the front, and its
+//! next segment is the first free segment of the first arena that has any. The prediction may be wrong, and
+//! then a worker takes small pages.
 //!
-//! With several memory nodes nothing is done, since all data would come from the node of this thread: there, and where the kernel
-//! cannot do it, workers take huge pages themselves, in arenas of up to a gigabyte, for which the allocator finds an aligned place. They do
-//! so too where the kernel does not gather (before Linux 6.1), in memory that went back to the system and is taken again, and in an arena
-//! that the allocator has had to make itself, until this thread comes to it. What lies within a block of several regions is left to the
-//! kernel's own thread, when somebody has come behind it.
+//! Workers take huge pages themselves, in arenas of up to a gigabyte that the allocator aligns, in these
+//! cases:
+//!
+//! - There are several memory nodes: all data would come from the node of this thread, which is not started.
+//! - The kernel lacks the calls of this thread, or does not collapse pages (before Linux 6.1).
+//! - The memory went back to the system and is taken again.
+//! - The allocator had to make the arena itself, and this thread has not come to it yet.
+//!
+//! The inside of a block that spans several regions is left to the kernel's own thread, once blocks lie
+//! behind it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -35,39 +44,41 @@ mod kernel;
 
 use kernel::{Kernel, advise, can_ask, has_several_nodes, is_never_huge};
 
-/// What a thread takes of an arena at once, and its alignment.
+/// Size and alignment of a segment, the unit in which a thread takes memory from an arena.
 const SEGMENT: usize = 32 << 20;
 
-/// The smallest page.
+/// Size of a small page.
 const PAGE: usize = 4096;
 
-/// So many of them make it worth to have a huge page instead, which has all.
+/// Resident small pages from which a region is worth a huge page, which is resident as a whole.
 const FILLED: usize = REGION / PAGE * 7 / 8;
 
-/// Between two regions that are gathered; and how many are looked at in between.
+/// Time between two collapses, and regions that are examined in between.
 const GATHERS_EACH: Duration = Duration::from_millis(5);
 const LOOKS: usize = 64;
 
-/// Regions asked for ahead at most. With little in use, a region for each worker is much: so much has to be in use for the first
-/// one, per worker, and for the second, per worker and in all.
+/// Most regions populated ahead of a thread. With little data, a region for each worker is much. So the first
+/// region needs `FIRST_FROM` bytes in use per worker, the second `SECOND_FROM` per worker and
+/// `SECOND_FROM_IN_ALL` in all.
 const AHEAD: usize = 2;
 const FIRST_FROM: usize = 2 * REGION;
 const SECOND_FROM: usize = 16 * REGION;
 const SECOND_FROM_IN_ALL: usize = 256 << 20;
 
-/// Segments that are populated at their beginning and that nobody has taken: more than one only where it was another one that was
-/// taken next.
+/// Most segments that are populated at their beginning and not taken yet: more than one only where the
+/// allocator took a segment other than the predicted.
 const BEGUN_MAX: usize = 4;
 
-/// First blocks that have not been looked at. Where more come at once, the oldest are lost, and their threads take small pages.
+/// Addresses of first blocks that the thread has not seen. When more come at once, the oldest are lost, and
+/// their threads take small pages.
 const FIRST_BLOCKS: usize = 256;
 static FIRST: [AtomicUsize; FIRST_BLOCKS] = [const { AtomicUsize::new(0) }; FIRST_BLOCKS];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 static GAPS: AtomicBool = AtomicBool::new(false);
 static THREAD: OnceLock<Thread> = OnceLock::new();
 
-/// Starts the thread, which goes on as long as the process, where the kernel can do what it needs. To be called before other threads are
-/// started, which take their first pages.
+/// Starts the thread, if the kernel has the needed calls; it runs as long as the process. Call it before
+/// other threads start and take their first pages.
 pub fn start(workers: usize, huge_pages: bool) -> std::io::Result<()> {
     if has_several_nodes() || !can_ask() {
         return Ok(());
@@ -76,7 +87,7 @@ pub fn start(workers: usize, huge_pages: bool) -> std::io::Result<()> {
     let arenas = kernel.arenas();
     let run = move || run(Ahead::new(kernel, workers));
     let thread = std::thread::Builder::new().name("memory".into()).spawn(run).inspect_err(|_| {
-        // Nobody would make huge pages of what workers take.
+        // Without the thread, nothing would make huge pages of the workers' memory.
         arenas.iter().for_each(|arena| _ = advise(arena, libc::MADV_HUGEPAGE));
     })?;
     if THREAD.set(thread.thread().clone()).is_ok() {
@@ -85,7 +96,7 @@ pub fn start(workers: usize, huge_pages: bool) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Memory may have gone back to the system: where, is found out.
+/// Makes the thread search for memory that has gone back to the system.
 pub fn look_for_gaps() {
     GAPS.store(true, Release);
     wake();
@@ -97,7 +108,7 @@ fn wake() {
     }
 }
 
-/// Called by the thread that has got the block, within the allocator.
+/// Called within the allocator, by the thread that has got the block.
 fn tell(address: usize) {
     FIRST[NEXT.fetch_add(1, Relaxed) % FIRST_BLOCKS].store(address, Release);
     wake();
@@ -123,7 +134,7 @@ fn run(mut ahead: Ahead<Kernel>) {
             next_gather = now + GATHERS_EACH;
         }
         let is_done = may_gather && !ahead.gather_one();
-        // A block that has come meanwhile has left a token: then this does not wait.
+        // A block that has come meanwhile has left a token: then `park` returns at once.
         match is_done {
             _ if !is_calm => {}
             true => std::thread::park(),
@@ -132,29 +143,31 @@ fn run(mut ahead: Ahead<Kernel>) {
     }
 }
 
-/// What is done with memory; tests have another one.
+/// Operations on memory; tests have their own.
 trait Memory {
-    /// All arenas, in the order in which they are used.
+    /// Returns all arenas in the order of use.
     fn arenas(&mut self) -> Vec<Range<usize>>;
-    /// How many pages of a range are there.
+    /// Returns the number of resident pages of a range.
     fn resident(&self, range: Range<usize>) -> usize;
-    /// Whether a block has come from the region there.
+    /// Whether a block has come from the region at `address`.
     fn is_used(&self, address: usize) -> bool;
-    /// No block of these regions counts as the first one any more.
+    /// Forgets the first blocks of these regions, so that the next block of each counts as the first.
     fn forget(&mut self, regions: Range<usize>);
-    /// Makes the next huge page one that the machine has.
+    /// Makes the kernel's next huge page a page that the host has supplied.
     fn warm(&self);
-    /// These are to have huge pages from now on: whoever comes to an empty one takes one. Others, which never were, have none.
+    /// Enables huge pages for the range: the first write to an empty region takes one. Regions never opened
+    /// have none.
     fn open(&mut self, range: Range<usize>);
-    /// The opposite.
+    /// Disables huge pages for the range.
     fn close(&mut self, range: Range<usize>);
-    /// Whether small pages can be gathered.
+    /// Whether small pages can be collapsed.
     fn gathers(&self) -> bool;
-    /// Fills a region with pages, a huge one if none is there; one that is there stays as it is. Whether all are there now.
+    /// Populates a region, with a huge page if no page is resident; resident pages stay. Returns whether all
+    /// are resident now.
     fn populate(&mut self, region: usize) -> bool;
-    /// Makes the pages of a region a huge one, if that can be done now, which is returned; it is open then.
+    /// Collapses the pages of a region into a huge page and opens it. Returns whether that could be done now.
     fn gather(&mut self, region: usize) -> bool;
-    /// Makes another arena beside so many, which the allocator uses when the others are full.
+    /// Makes an arena beside the `arenas` existing arenas; the allocator uses it when these are full.
     fn reserve(&mut self, arenas: usize);
 }
 
@@ -163,15 +176,16 @@ struct Ahead<M> {
     workers: usize,
     /// At most `BEGUN_MAX` segments, populated at the beginning before any thread had them.
     begun: Vec<usize>,
-    /// Another segment was taken than one of these.
+    /// A thread took a segment that is not in `begun`.
     was_wrong: bool,
-    /// Another arena did not help.
+    /// The last attempt to make an arena failed.
     is_at_end: bool,
-    /// Regions that have a huge page, and that no block has come out of.
+    /// Regions with a huge page, out of which no block has come yet.
     ready: BTreeSet<usize>,
-    /// Regions that blocks have come out of before they had one; those that were looked at longest ago are first.
+    /// Regions in small pages, least recently examined first: a block came out of them before they had a huge
+    /// page.
     loose: VecDeque<usize>,
-    /// How many of these have been looked at since a block was the first of its region.
+    /// Regions of `loose` examined since the last first block.
     looked_at: usize,
 }
 
@@ -185,7 +199,7 @@ impl<M: Memory> Ahead<M> {
         Ahead { memory, workers, begun, was_wrong: false, is_at_end: false, ready, loose, looked_at: 0 }
     }
 
-    /// A thread has got the first block of the region around `address`, with so many bytes in use by all.
+    /// Handles the first block, at `address`, of a region, with `used` bytes in use by all threads.
     fn follow(&mut self, address: usize, used: usize) {
         let arenas = self.memory.arenas();
         if !arenas.iter().any(|arena| arena.contains(&address)) {
@@ -196,7 +210,8 @@ impl<M: Memory> Ahead<M> {
         if !self.ready.remove(&region) && self.memory.gathers() {
             self.loose.push_back(region);
         }
-        // The kernel's own thread gathers what is open, however little there is: so that has to be behind whoever fills it.
+        // The kernel's own thread collapses open regions, however little they hold: so only regions behind
+        // the writer are open.
         if region > segment && !self.loose.is_empty() {
             self.memory.open(segment..region);
         }
@@ -206,7 +221,8 @@ impl<M: Memory> Ahead<M> {
         }
         let ahead = self.regions_ahead(used);
         let (wanted, end) = (region + REGION..region + (1 + ahead) * REGION, segment + SEGMENT);
-        // A segment with pages behind these is one that blocks come back to, and what is missing was given back.
+        // Resident pages behind the wanted regions show a segment that was full before; the missing pages
+        // were given back.
         if wanted.end < end && self.memory.resident(wanted.end..end) > 0 {
             return;
         }
@@ -216,8 +232,8 @@ impl<M: Memory> Ahead<M> {
         }
     }
 
-    /// Populates from the beginning of a segment or what is open of it on, one region after the other: the kernel keeps others from
-    /// changing what is mapped meanwhile.
+    /// Populates regions one after the other, from the segment's beginning or its open part on: the kernel
+    /// holds the lock of the memory map meanwhile.
     fn populate(&mut self, range: Range<usize>) {
         for region in range.step_by(REGION) {
             let was_empty = self.memory.resident(region..region + REGION) == 0;
@@ -229,12 +245,12 @@ impl<M: Memory> Ahead<M> {
             if was_empty && !is_there {
                 return self.memory.close(region..region + REGION);
             } else if was_empty && !self.memory.is_used(region) {
-                self.ready.insert(region); // who is there already has small pages
+                self.ready.insert(region); // a thread that was faster has small pages already
             }
         }
     }
 
-    /// Makes a region that has been filled with small pages a huge one; whether there may be more.
+    /// Collapses a region that is filled with small pages. Returns whether there may be more.
     fn gather_one(&mut self) -> bool {
         for _ in 0..LOOKS {
             if self.looked_at >= self.loose.len() {
@@ -255,7 +271,7 @@ impl<M: Memory> Ahead<M> {
         if share >= SECOND_FROM && used >= SECOND_FROM_IN_ALL { AHEAD } else { (share >= FIRST_FROM).into() }
     }
 
-    /// Populates the beginning of the segment that will be taken next, unless that has been done.
+    /// Populates the beginning of the segment that is predicted next, unless that has been done.
     fn begin_next(&mut self, mut arenas: Vec<Range<usize>>, len: usize) {
         self.begun.retain(|begun| !self.memory.is_used(*begun));
         let next = segments(&arenas).find(|segment| !self.memory.is_used(*segment));
@@ -266,7 +282,7 @@ impl<M: Memory> Ahead<M> {
             return;
         }
         self.was_wrong = false;
-        // Each worker may take one before this is asked again.
+        // Each worker may take a segment before the next call.
         let left = segments(&arenas).filter(|segment| !self.memory.is_used(*segment)).take(self.workers + 1);
         if left.count() <= self.workers && !self.is_at_end {
             self.memory.reserve(arenas.len());
@@ -281,12 +297,12 @@ impl<M: Memory> Ahead<M> {
         }
     }
 
-    /// Whether a segment has its first page: who has one has written to it.
+    /// Whether a segment's first page is resident: its owner has written to it.
     fn is_begun(&self, segment: usize) -> bool {
         self.memory.resident(segment..segment + PAGE) > 0
     }
 
-    /// Segments of which nothing is left are filled from the front again.
+    /// Forgets segments without resident pages: they will be filled from the front again.
     fn look_for_gaps(&mut self) {
         let mut gone = BTreeSet::new();
         for segment in segments(&self.memory.arenas()) {
@@ -307,12 +323,12 @@ mod tests {
 
     use super::*;
 
-    /// Arenas of so many segments each, one behind the other; by number of the region, what is there and what is used.
+    /// Arenas as numbers of segments, back to back; sets of region numbers, resident and used.
     #[derive(Default)]
     struct Plain {
         arenas: Vec<usize>,
         resident: BTreeSet<usize>,
-        /// Those of which only a part is.
+        /// Regions that are only partly resident.
         partly: BTreeSet<usize>,
         open: BTreeSet<usize>,
         huge: BTreeSet<usize>,
@@ -396,7 +412,7 @@ mod tests {
     }
 
     impl Ahead<Plain> {
-        /// A thread takes its first block of a region; whether it had to wait for the kernel.
+        /// Takes a thread's first block of a region. Returns whether the thread had to wait for the kernel.
         fn take(&mut self, region: usize, used: usize) -> bool {
             let waits = self.memory.resident.insert(region);
             if self.memory.used.insert(region) {
@@ -405,7 +421,7 @@ mod tests {
             waits
         }
 
-        /// All of a segment; how often it had to wait.
+        /// Takes all regions of a segment. Returns how often the thread had to wait.
         fn fill(&mut self, segment: usize) -> usize {
             let regions = segment * PER_SEGMENT..(segment + 1) * PER_SEGMENT;
             regions.filter(|region| self.take(*region, MUCH)).count()
@@ -462,7 +478,7 @@ mod tests {
     fn who_takes_another_segment_is_followed() {
         let mut ahead = of(64);
         ahead.fill(0);
-        // Others than the one that was begun: blocks of several segments lie between.
+        // Segments other than the predicted: blocks of several segments lie in between.
         assert_eq!((3..20).map(|segment| ahead.fill(segment)).filter(|waits| *waits > 2).count(), 0);
         let begun = (0..64).filter(|segment| (1..=4).contains(&ahead.resident_of(*segment))).count();
         assert!(begun <= BEGUN_MAX, "no more is taken for nobody: {begun}");
@@ -509,7 +525,7 @@ mod tests {
     }
 
     impl Ahead<Plain> {
-        /// Gathers all that can be; which are huge now.
+        /// Collapses until nothing is left to do. Returns the huge regions.
         fn gather_all(&mut self) -> Vec<usize> {
             while self.gather_one() {}
             self.memory.huge.iter().copied().collect()
@@ -571,7 +587,7 @@ mod tests {
     fn a_populated_region_is_not_gathered() {
         let mut ahead = of(2);
         (0..2 * PER_SEGMENT).for_each(|region| _ = ahead.take(region, MUCH));
-        // What is huge already would panic.
+        // Collapsing a huge region would panic.
         assert_eq!(ahead.gather_all().len(), 2 * PER_SEGMENT + AHEAD);
         assert!(ahead.loose.is_empty() && ahead.ready.len() == AHEAD);
     }

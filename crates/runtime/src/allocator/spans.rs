@@ -1,18 +1,19 @@
-//! What a thread's segments have unused goes back to the system, in slices.
+//! Purges the unused memory of a thread's segments, in slices.
 //!
-//! A page without blocks becomes a free span of its segment, and the allocator gives that back when something else in the segment is
-//! freed a second later. Where nothing is, it stays. So the thread goes through its free spans, and has what is unused of their
-//! segments given back. The allocator's own way (`mi_collect`) goes through all pages for it, in one piece: 5 ms for each GB. The
-//! spans are few, but to give back a segment, of 32 MiB, may take a millisecond, and so others are served in between.
+//! A page without blocks becomes a free span of its segment. The allocator purges the span when another block
+//! in the segment is freed a second later; without such a free, the memory stays. So the thread walks its
+//! free spans and purges the unused memory of their segments. The allocator's own way (`mi_collect`) walks
+//! all pages without a pause, 5 ms per GB. Spans are few, but purging a segment of 32 MiB may take a
+//! millisecond, so the worker serves clients in between.
 //!
-//! A walk remembers the span at which it stopped, and looks whether that is still one when it goes on; if not, it begins the queue of
-//! spans of that size anew.
+//! A walk remembers the span at which it stopped. When it goes on, it checks that this is still a free span;
+//! if not, it begins the queue of spans of that size again.
 
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr;
 
-/// Where a walk goes on; `place_t` of heap.c.
+/// Position of a walk; `place_t` of heap.c.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Place {
@@ -32,7 +33,7 @@ unsafe extern "C" {
 }
 
 thread_local! {
-    /// Of the walk that this thread is on.
+    /// The position of this thread's walk, if it is on a walk.
     static PLACE: Cell<Option<Place>> = const { Cell::new(None) };
 }
 
@@ -41,33 +42,34 @@ pub(super) fn is_on() -> bool {
     PLACE.get().is_some()
 }
 
-/// Begins one.
+/// Begins a walk.
 pub(super) fn begin() {
     PLACE.set(Some(Place { span: ptr::null_mut(), slices: 0, queue: 0, left: 0 }));
 }
 
-/// Goes on until `is_over`, which is asked after each span. Returns whether there is more.
+/// Continues the walk until `is_over`, which is called after each span. Returns whether there is more.
 pub(super) fn give_back(mut is_over: impl FnMut() -> bool) -> bool {
     extern "C" fn ask<F: FnMut() -> bool>(is_over: *mut c_void) -> bool {
-        // SAFETY: it is what was given below.
+        // SAFETY: the pointer is that of `is_over` below.
         unsafe { (*is_over.cast::<F>())() }
     }
     fn asks<F: FnMut() -> bool>(_: &F) -> extern "C" fn(*mut c_void) -> bool {
         ask::<F>
     }
     let Some(mut place) = PLACE.take() else { return false };
-    // SAFETY: it goes over the calling thread's own heap, which is where its place comes from: both are the thread's. Nothing in it calls
-    // back but for `is_over`, which outlives the call.
+    // SAFETY: the call walks the calling thread's own heap, and `place` belongs to the same thread. The call
+    // runs no code of ours but `is_over`, which outlives it.
     let has_more = unsafe { evenkeel_give_back(&mut place, asks(&is_over), (&raw mut is_over).cast()) };
     PLACE.set(has_more.then_some(place));
     if !has_more {
-        // SAFETY: adds this thread's counters to those that MEMORY MALLOC-STATS shows.
+        // SAFETY: adds this thread's counters to those shown by MEMORY MALLOC-STATS.
         unsafe { libmimalloc_sys::mi_stats_merge() };
     }
     has_more
 }
 
-/// Gives back at once what belongs to no thread: that may take a second, and nobody is to wait for who does it.
+/// Purges all memory that belongs to no thread at once. It may take a second, so no client may wait for the
+/// calling thread.
 pub(super) fn give_back_shared() {
     // SAFETY: works on the allocator's own structures.
     unsafe { evenkeel_give_back_shared() }
@@ -87,13 +89,13 @@ mod tests {
         thread::spawn(run).join().expect("it does not panic");
     }
 
-    /// So that nothing goes back but by what is tested.
+    /// Turns timed purges off, so that memory goes back only by the tested call.
     fn keep_what_is_freed() {
-        // SAFETY: sets a number that the allocator reads when something is freed.
+        // SAFETY: sets a number that the allocator reads when a block is freed.
         unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, 1_000_000) };
     }
 
-    /// Of the pages in which these addresses lie, the share that is in the memory.
+    /// Returns the share of the pages of these addresses that is resident.
     fn resident(addresses: &[usize]) -> f64 {
         const PAGE: usize = 4096;
         let is_there = |address: &&usize| {
@@ -132,7 +134,7 @@ mod tests {
         });
     }
 
-    /// What a thread does that fills and frees memory, by neighbours, so that pages go, and segments.
+    /// Allocates and frees neighbouring blocks at random, so that pages and segments vanish.
     fn churn(random: &mut Random, blocks: &mut Vec<Vec<u8>>, is_growing: bool) {
         if is_growing && blocks.len() < 10_000 || blocks.is_empty() {
             return blocks.extend((0..random.below(1000)).map(|_| {
@@ -160,7 +162,7 @@ mod tests {
         println!("EVENKEEL_SEED={seed}");
         let mut random = Random::new(seed);
         let seeds = [random.draw(), random.draw(), random.draw()];
-        // They take the segments that others have given back.
+        // These threads take segments that other threads have given back.
         let walks = seeds.map(|seed| {
             thread::spawn(move || {
                 let (mut random, mut blocks) = (Random::new(seed), Vec::new());

@@ -1,4 +1,4 @@
-//! What the kernel is asked for memory, and the allocator for its arenas.
+//! Requests to the kernel about memory, and to the allocator about its arenas.
 
 use std::ops::Range;
 
@@ -7,11 +7,11 @@ use evenkeel_store::memory::regions::{self, REGION};
 use super::{Memory, PAGE};
 use crate::sandbox::{self, Call};
 
-/// Has a huge page instead of small ones: from Linux 6.1 on.
+/// Collapses small pages into a huge page; from Linux 6.1 on.
 const MADV_COLLAPSE: i32 = 25;
 
 unsafe extern "C" {
-    /// The memory of an arena, of which the first has number 1; null where there is none.
+    /// Returns the memory of an arena, counted from 1; null if there is none.
     fn mi_arena_area(arena: std::ffi::c_int, size: *mut usize) -> *mut libc::c_void;
 }
 
@@ -20,7 +20,7 @@ pub(super) fn has_several_nodes() -> bool {
     nodes.contains(['-', ','])
 }
 
-/// Whether who runs the machine wants no huge pages at all.
+/// Whether the machine is configured to give no huge pages at all.
 pub(super) fn is_never_huge() -> bool {
     std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")
         .is_ok_and(|choices| choices.contains("[never]"))
@@ -31,10 +31,10 @@ fn overcommits() -> bool {
     std::fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() != "2")
 }
 
-/// New memory of so many bytes, which stays mapped; `None` where there is no address space.
+/// Maps `len` bytes of new memory for the life of the process. Returns `None` without address space.
 fn map(len: usize) -> Option<Range<usize>> {
     use libc::{MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, PROT_READ, PROT_WRITE};
-    // SAFETY: takes nothing away from anybody.
+    // SAFETY: maps new pages and changes no existing mapping.
     let memory = unsafe {
         let (access, kind) = (PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
         libc::mmap(std::ptr::null_mut(), len, access, kind, -1, 0)
@@ -42,14 +42,14 @@ fn map(len: usize) -> Option<Range<usize>> {
     (memory != MAP_FAILED).then_some(memory as usize..memory as usize + len)
 }
 
-/// A new region.
+/// Maps a new region.
 fn map_region() -> Option<Range<usize>> {
     let start = map(2 * REGION)?.start.next_multiple_of(REGION);
     Some(start..start + REGION)
 }
 
-/// Tries with a page whether the kernel populates memory (Linux 5.14) and says which pages are resident. A sandbox may say that all
-/// pages are, or forbid to ask.
+/// Tries with a page whether the kernel populates memory (Linux 5.14) and reports resident pages. A sandbox
+/// may report all pages as resident, or forbid the question.
 pub(super) fn can_ask() -> bool {
     if !sandbox::permits(Call::Mincore) {
         return false;
@@ -64,46 +64,47 @@ pub(super) fn can_ask() -> bool {
 pub(super) struct Kernel {
     may_reserve: bool,
     huge_pages: bool,
-    /// A region in which there is nothing: [`Memory::warm`].
+    /// An empty region for [`Memory::warm`].
     own: Option<Range<usize>>,
     /// Workers' first writes take small pages.
     small_first: bool,
-    /// Arenas of which that is known to the kernel.
+    /// Arenas whose advice the kernel has.
     advised: usize,
 }
 
-/// Pages of a range that are there; all where that cannot be asked.
+/// Returns the number of resident pages of a range; all where the kernel refuses the question.
 fn resident(range: &Range<usize>) -> usize {
     let mut pages = vec![0u8; range.len().div_ceil(PAGE)];
-    // SAFETY: writes a byte for each page of the range at most, which is mapped.
+    // SAFETY: writes at most a byte for each page of the range, which is mapped.
     let result =
         unsafe { libc::mincore(range.start as *mut libc::c_void, range.len(), pages.as_mut_ptr().cast()) };
     if result != 0 { pages.len() } else { pages.iter().filter(|page| *page & 1 == 1).count() }
 }
 
-/// Whether all of the range is there now.
+/// Populates the range. Returns whether all of it is resident now.
 fn populate(range: &Range<usize>) -> bool {
     const MADV_POPULATE_WRITE: i32 = 23;
-    // SAFETY: pages that are missing from the range, which is mapped, appear with zeros, as they do when written to.
+    // SAFETY: missing pages of the range, which is mapped, appear as zeros, as on the first write.
     unsafe { libc::madvise(range.start as *mut libc::c_void, range.len(), MADV_POPULATE_WRITE) == 0 }
 }
 
-/// Says what is wished for memory that is mapped.
+/// Advises the kernel about mapped memory.
 pub(super) fn advise(range: &Range<usize>, advice: i32) -> bool {
-    // SAFETY: of the advices that are given here, only one changes what can be read, and that is given for memory with nothing in it.
+    // SAFETY: of the advices given here only MADV_DONTNEED changes readable bytes, and it is given for a
+    // region without data.
     unsafe { libc::madvise(range.start as *mut libc::c_void, range.len(), advice) == 0 }
 }
 
 impl Kernel {
     pub(super) fn new(huge_pages: bool) -> Kernel {
         let own = map_region().inspect(|own| _ = advise(own, libc::MADV_HUGEPAGE));
-        // Of nothing, it says whether it could be done.
+        // On an empty range, the call reports whether the kernel knows the advice.
         let can_gather = advise(&(0..0), MADV_COLLAPSE);
         let small_first = huge_pages && can_gather;
         Kernel { may_reserve: overcommits(), huge_pages, own, small_first, advised: 0 }
     }
 
-    /// Has the kernel free a huge page that has been written to: what is freed last is taken next.
+    /// Makes the kernel free a huge page that has been written to: the page freed last is taken next.
     fn touch_own(&self) {
         if let Some(own) = &self.own {
             populate(own);
@@ -116,7 +117,7 @@ impl Memory for Kernel {
     fn arenas(&mut self) -> Vec<Range<usize>> {
         let area = |number| {
             let mut size = 0;
-            // SAFETY: writes the size; the allocator's arenas stay for ever.
+            // SAFETY: writes the size; the allocator's arenas are never unmapped.
             let start = unsafe { mi_arena_area(number, &mut size) } as usize;
             (start != 0).then_some(start..start + size)
         };
@@ -175,7 +176,8 @@ impl Memory for Kernel {
         advise(&region, libc::MADV_HUGEPAGE) && advise(&region, MADV_COLLAPSE)
     }
 
-    /// As large as the allocator would make it: there are 132 at most, so every eighth is twice as large as those before.
+    /// Reserves as much as the allocator would: there are at most 132 arenas, so the size doubles with every
+    /// eighth.
     fn reserve(&mut self, arenas: usize) {
         let len = 1 << (30 + (arenas / 8).min(16));
         if self.may_reserve {
@@ -196,7 +198,7 @@ mod tests {
         assert!(can_ask(), "Linux 5.14 or later");
     }
 
-    /// Pages of a range that are parts of huge ones, as the kernel counts them.
+    /// Returns the pages of a range that belong to huge pages, by the kernel's count.
     fn huge_in(range: &Range<usize>) -> usize {
         let maps = std::fs::read_to_string("/proc/self/smaps").expect("it can be read");
         let start = format!("{:x}-{:x} ", range.start, range.end);
@@ -206,11 +208,11 @@ mod tests {
         kib * 1024 / PAGE
     }
 
-    /// A region of small pages, with something in each byte.
+    /// Maps a region of small pages and fills every byte.
     fn filled() -> (Range<usize>, &'static mut [u8]) {
         let range = map_region().expect("there is address space");
         advise(&range, libc::MADV_NOHUGEPAGE);
-        // SAFETY: mapped above, for ever, and nobody else's.
+        // SAFETY: mapped above for the life of the process, and no other reference exists.
         let bytes = unsafe { std::slice::from_raw_parts_mut(range.start as *mut u8, REGION) };
         bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 37) as u8);
         assert_eq!((resident(&range), huge_in(&range)), (REGION / PAGE, 0));
@@ -219,7 +221,7 @@ mod tests {
 
     #[test]
     fn the_kernel_gathers_pages_and_keeps_what_is_in_them() {
-        // Some kernels cannot: those older than 6.1, those without huge pages, and sandboxes.
+        // Some kernels cannot: older than 6.1, without huge pages, or sandboxed.
         let (other, _) = filled();
         let can = advise(&other, libc::MADV_HUGEPAGE) && advise(&other, MADV_COLLAPSE);
         let (range, bytes) = filled();
