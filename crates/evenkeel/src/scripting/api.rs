@@ -1,4 +1,4 @@
-//! `redis.*`, and the rest of what scripts see that is written in Rust.
+//! `redis.*`, and the rest of the scripts' environment that is written in Rust.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -16,12 +16,13 @@ use crate::command::args::OwnedArgs;
 use crate::command::connection::REDIS_VERSION;
 use evenkeel_runtime::server_log::Level;
 
-/// How long the code of a library may take to register its functions, and if it has been loaded before, here or elsewhere: a machine that
-/// is busy is no reason to refuse a file, or to have a replica lack what its primary has.
+/// Longest time in which a library may register its functions; the second for a library that a server has
+/// loaded before: a busy machine is no reason to refuse a file, or to let a replica lack a library of its
+/// primary.
 const LOAD_MAX: Duration = Duration::from_millis(500);
 const LOAD_AGAIN_MAX: Duration = Duration::from_secs(30);
 
-/// `native` of sandbox.lua.
+/// Returns `native` of sandbox.lua.
 pub(super) fn natives(lua: &Lua) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     let behind = lua.create_table()?;
@@ -37,7 +38,8 @@ pub(super) fn natives(lua: &Lua) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// Functions in the place of Lua's own: those would pass a metatable by, run for ever where nothing looks, or overflow.
+/// Returns replacements of Lua functions that would bypass a metatable, run for ever without a hook, or
+/// overflow.
 fn guarded(lua: &Lua, behind: &Table) -> mlua::Result<Table> {
     let globals = lua.globals();
     let wrap = |library: Option<&str>, names: &[&str], by| -> mlua::Result<Vec<(String, LuaFunction)>> {
@@ -76,7 +78,7 @@ fn guarded(lua: &Lua, behind: &Table) -> mlua::Result<Table> {
     Ok(guarded)
 }
 
-/// The libraries `redis` and `server`.
+/// Returns the library `redis` or `server`.
 pub(super) fn api(lua: &Lua, is_redis: bool) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     table.raw_set("call", closure(lua, raw::call, true)?)?;
@@ -101,7 +103,7 @@ pub(super) fn api(lua: &Lua, is_redis: bool) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// What `redis` is while a library is loaded.
+/// Returns `redis` as it is while a library is loaded.
 fn registration(lua: &Lua) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     table.raw_set("register_function", native(lua, register)?)?;
@@ -122,7 +124,7 @@ fn add_log(lua: &Lua, table: &Table) -> mlua::Result<()> {
     table.raw_set("REDIS_VERSION_NUM", number)
 }
 
-/// An error as Redis' own functions raise it: a table, without the caller's place.
+/// Returns an error as Redis' own functions raise it: a table, without the caller's position.
 fn refuse(lua: &Lua, text: &str) -> Raise {
     match error_table(lua, format!("ERR {text}").as_bytes()) {
         Ok(table) => Raise::As(Value::Table(table)),
@@ -142,7 +144,7 @@ fn one(value: Value) -> Returned {
     Ok(MultiValue::from_vec(vec![value]))
 }
 
-/// The only argument, if it is a string.
+/// Returns the only argument, if it is a string.
 fn only_text(args: &MultiValue) -> Option<Vec<u8>> {
     match (args.len(), args.front()) {
         (1, Some(Value::String(text))) => Some(text.as_bytes().to_vec()),
@@ -205,7 +207,7 @@ fn sha1_hex(lua: &Lua, args: MultiValue) -> Returned {
     one(Value::String(lua.create_string(digest)?))
 }
 
-/// All that a script does is logged: who asks for less has what it asked for checked, and no more.
+/// Every effect of a script is propagated; the flags are checked and have no further effect.
 fn set_repl(lua: &Lua, args: MultiValue) -> Returned {
     if args.len() != 1 {
         return Err(refuse(lua, "redis.set_repl() requires two arguments."));
@@ -258,7 +260,7 @@ fn log(lua: &Lua, args: MultiValue) -> Returned {
     Ok(MultiValue::new())
 }
 
-// Random numbers: the generator of Redis, so that a seed gives the same ones.
+// Random numbers: Redis' generator, so that a seed gives the same sequence.
 
 const RANDOM_MAX: f64 = i32::MAX as f64;
 
@@ -314,12 +316,12 @@ fn random_seed(lua: &Lua, args: MultiValue) -> Returned {
 
 // Registering functions.
 
-/// What the code of a library has registered.
+/// Functions that the code of a library has registered.
 pub(super) struct Registered {
     pub(super) functions: Vec<Function>,
     pub(super) callbacks: HashMap<Vec<u8>, LuaFunction>,
     until: Instant,
-    /// It has taken too long.
+    /// Registration has taken too long.
     pub(super) is_late: bool,
 }
 
@@ -327,7 +329,7 @@ thread_local! {
     static REGISTERED: RefCell<Option<Registered>> = const { RefCell::new(None) };
 }
 
-/// `again`: the library has been loaded before.
+/// Begins the registration. `again`: the library has been loaded before.
 pub(super) fn begin_load(again: bool) {
     let until = Instant::now() + if again { LOAD_AGAIN_MAX } else { LOAD_MAX };
     REGISTERED.set(Some(Registered {
@@ -342,7 +344,7 @@ pub(super) fn end_load() -> Registered {
     REGISTERED.take().expect("it was begun")
 }
 
-/// `false`: a library is being loaded, and takes too long.
+/// Returns `false` if a library is being loaded, and takes too long.
 pub(super) fn load_in_time() -> bool {
     REGISTERED.with_borrow_mut(|registered| match registered {
         Some(registered) => {
@@ -410,7 +412,7 @@ fn register(lua: &Lua, args: MultiValue) -> Returned {
     }
 }
 
-/// Numbers are taken for words, and the keys are not told apart by their case, as everywhere in Lua's C interface.
+/// Numbers are taken as strings, as everywhere in Lua's C interface, and the keys ignore case.
 fn by_name(lua: &Lua, named: &Table) -> Result<Registration, &'static str> {
     let mut registration = Registration::default();
     for pair in named.pairs::<Value, Value>() {

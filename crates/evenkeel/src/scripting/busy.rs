@@ -1,8 +1,9 @@
-//! The script that keeps all clients waiting, if there is one: other threads read here what to tell their clients, and
-//! write here that it is to be killed.
+//! The script that keeps all clients waiting, if there is such a script. Other threads read the reply for
+//! their clients here, and mark the script as killed.
 //!
-//! A script is announced that has run for longer than `busy-reply-threshold`, and has the gate closed: there is one at most.
-//! While none is, this costs no command anything: a thread that waits at the closed gate looks at one flag.
+//! A script is announced here once it has run for longer than `busy-reply-threshold` and has the gate closed,
+//! so there is one at most. While none is announced, commands pay nothing: a thread that waits at the closed
+//! gate looks at a single flag.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -12,17 +13,18 @@ use parking_lot::Mutex;
 use crate::error::Error;
 use evenkeel_runtime::clock::Ticks;
 
-/// See the module's text.
+/// The announced script; see the module's text.
 #[derive(Default)]
 pub(crate) struct Busy {
-    /// A script is announced. Shared with the seats whose threads answer clients then, see [`evenkeel_store::ThreadContext::gate_busy`].
+    /// Whether a script is announced. Shared with the contexts of threads that answer clients meanwhile, see
+    /// [`evenkeel_store::ThreadContext::gate_busy`].
     is_announced: Arc<AtomicBool>,
     is_function: AtomicBool,
     killed: AtomicBool,
     running: Mutex<Option<Running>>,
 }
 
-/// A script that is running.
+/// Description of a running script.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
     pub(crate) name: Vec<u8>,
@@ -30,7 +32,7 @@ pub(crate) struct Running {
     pub(crate) since: Ticks,
     pub(crate) is_function: bool,
     pub(crate) wrote: bool,
-    /// It is part of a primary's stream, or of a log.
+    /// Whether it comes from a primary's stream or from the append-only file.
     pub(crate) is_replayed: bool,
 }
 
@@ -44,7 +46,7 @@ impl Busy {
         self.is_announced.clone()
     }
 
-    /// Announces a script; `false`: another one is announced.
+    /// Announces a script. Returns `false` if another is announced.
     pub(super) fn begin(&self, running: Running) -> bool {
         let mut place = self.running.lock();
         if place.is_some() {
@@ -77,7 +79,7 @@ impl Busy {
         self.running.lock().clone()
     }
 
-    /// SCRIPT KILL, or FUNCTION KILL.
+    /// Marks the script as killed, for SCRIPT KILL or FUNCTION KILL.
     pub(crate) fn kill(&self, a_function: bool) -> Result<(), Error> {
         let place = self.running.lock();
         let Some(running) = &*place else {
@@ -102,7 +104,7 @@ impl Busy {
         Ok(())
     }
 
-    /// What clients are told meanwhile.
+    /// Returns the error that clients receive meanwhile.
     pub(crate) fn refusal(&self) -> Error {
         refusal(self.is_function.load(Acquire))
     }

@@ -1,7 +1,8 @@
-//! Libraries of functions: what FUNCTION LOAD has brought, and what files and the log keep.
+//! Libraries of functions, as FUNCTION LOAD, files and the journal bring them.
 //!
-//! The set of libraries is a value that is replaced as a whole, behind the closed gate, so that it changes at one moment of
-//! the log and of a snapshot. Each thread's Lua state compiles a library when it first calls one of its functions.
+//! The set of libraries is a value that is replaced as a whole, behind the closed gate, so that it changes at
+//! a single moment of the journal and of a snapshot. Each thread's Lua state compiles a library when it first
+//! calls one of its functions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::error::Error;
 
 /// A library.
 pub(crate) struct Library {
-    /// Tells it from all others that there were, also of the same name.
+    /// Unique among all libraries since the start, also of the same name.
     pub(super) number: u64,
     pub(crate) name: Vec<u8>,
     pub(crate) code: Vec<u8>,
@@ -36,16 +37,16 @@ impl Library {
     }
 }
 
-/// All libraries, and where each function is found.
+/// All libraries, and an index of their functions.
 #[derive(Clone, Default)]
 pub(crate) struct Libraries {
     by_name: BTreeMap<Vec<u8>, Arc<Library>>,
-    /// By their names in lower case: FCALL does not tell apart.
+    /// By name in lower case: FCALL ignores case.
     functions: HashMap<Vec<u8>, (Arc<Library>, Arc<Function>)>,
 }
 
 impl Libraries {
-    /// The libraries by their names.
+    /// Iterates over the libraries by name.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Library>> {
         self.by_name.values()
     }
@@ -58,7 +59,7 @@ impl Libraries {
         self.functions.len()
     }
 
-    /// The function of this name, and its library.
+    /// Returns the function of this name, and its library.
     pub(crate) fn function(&self, name: &[u8]) -> Option<&(Arc<Library>, Arc<Function>)> {
         self.functions.get(&name.to_ascii_lowercase()[..])
     }
@@ -71,7 +72,8 @@ impl Libraries {
         self.by_name.values().any(|library| library.number == number)
     }
 
-    /// Adds a library, in the place of one of its name if it may.
+    /// Adds a library. With `replace`, takes the place of a library of the same name; without, such a library
+    /// is an error.
     pub(crate) fn add(&mut self, library: Arc<Library>, replace: bool) -> Result<(), Error> {
         let before = self.by_name.get(&library.name).cloned();
         if before.is_some() && !replace {
@@ -96,7 +98,7 @@ impl Libraries {
         Ok(())
     }
 
-    /// Removes the library of this name; `false`: there is none.
+    /// Removes the library of this name. Returns `false` if there is none.
     pub(crate) fn remove(&mut self, name: &[u8]) -> bool {
         match self.by_name.get(name).cloned() {
             Some(library) => {

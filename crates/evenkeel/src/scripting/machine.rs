@@ -1,8 +1,9 @@
-//! A Lua state, with what it has compiled. One per thread that runs scripts, made when it runs its first.
+//! A Lua state, with its compiled scripts. Each thread that runs scripts has a machine, made for its first
+//! script.
 //!
-//! It has a limit of memory, which also holds while Rust works for a script: who passes it gets Lua's own error, "not enough
-//! memory". Between scripts the collector gives back what a large one has left, and what is kept compiled is bounded by number
-//! and bytes, so that no script finds a state that others have filled.
+//! The memory limit also holds while Rust works for a script: beyond it the script gets Lua's own error, "not
+//! enough memory". Between scripts the collector frees the remains of a large script. Compiled scripts are
+//! bounded in number and bytes, so that no script finds a state filled by earlier scripts.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -22,36 +23,36 @@ use crate::persist::{STALE, STALE_TEXT};
 use crate::server::Server;
 use evenkeel_runtime::clock;
 
-/// Bytes of memory that a state may take.
+/// Most bytes of memory for a state.
 pub(super) const MEMORY_MAX: usize = 512 << 20;
 
-/// Bytes that a script may leave behind before all of it is collected at once.
+/// Most bytes that scripts may leave behind before a full collection.
 const LEFT_MAX: usize = 32 << 20;
 
-/// Scripts that are kept compiled, and bytes of their texts: compiled, a text takes up to some ten times as much. Beyond either, all are
-/// forgotten, and compiled anew when they come.
+/// Most compiled scripts, and most bytes of their texts: compiled, a text takes up to some ten times as much.
+/// Beyond either, all are dropped, and compiled again when they are next run.
 const COMPILED_MAX: usize = 1_000;
 const COMPILED_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes of keys and arguments of a script that may stay where it has found them.
+/// Most bytes of keys and arguments that may stay in the state after a script.
 const WORDS_MAX: usize = 64 * 1024;
 
 const NO_MEMORY: &[u8] = b"not enough memory";
 
 const KILLED: &str = "ERR Script killed by user with SCRIPT KILL...";
 
-/// The functions of a library, by name.
+/// Functions of a library, by name.
 type Callbacks = HashMap<Vec<u8>, LuaFunction>;
 
-/// See the module's text.
+/// A thread's Lua state; see the module's text.
 pub(crate) struct Machine {
     lua: Lua,
-    /// The server's, whose scripts these are: tests have several in one thread.
+    /// Run id of the server that owns the scripts: tests have several servers in a thread.
     server: String,
     envs: Environments,
-    /// Calls a function with arguments; gives whether it went well, and its value or error.
+    /// Calls a function with arguments; returns whether it succeeded, and its value or error.
     protected: LuaFunction,
-    /// Shows libraries what they see while they are loaded, or what their functions see.
+    /// Switches the environment of libraries between the view while loading and the view of their functions.
     set_loading: LuaFunction,
     scripts: HashMap<Arc<[u8]>, Compiled>,
     by_sha: HashMap<Sha, Arc<[u8]>>,
@@ -63,14 +64,14 @@ pub(crate) struct Machine {
     /// Callbacks by the number of their library.
     loaded: HashMap<u64, Callbacks>,
     bytes: u64,
-    /// All is collected when so many bytes are in use.
+    /// Bytes in use from which a full collection runs.
     collect_from: usize,
 }
 
 struct Environments {
     scripts: Table,
     functions: Table,
-    /// Where KEYS and ARGV are put.
+    /// Table for KEYS and ARGV.
     behind_scripts: Table,
 }
 
@@ -78,7 +79,7 @@ struct Environments {
 struct Compiled {
     script: Arc<Script>,
     function: LuaFunction,
-    /// How many scripts had been pushed out when this one was last known to be kept.
+    /// [`Scripts::pushed_out`](super::Scripts) when this script was last known to be kept.
     pushed_out: u64,
 }
 
@@ -86,7 +87,7 @@ thread_local! {
     static MACHINE: RefCell<Option<Machine>> = const { RefCell::new(None) };
 }
 
-/// Calls `f` with the thread's machine.
+/// Calls `f` with the thread's machine, which is made if there is none.
 pub(crate) fn with<R>(server: &Server, f: impl FnOnce(&mut Machine) -> R) -> Result<R, Error> {
     MACHINE.with_borrow_mut(|place| {
         if place.as_ref().is_none_or(|machine| machine.server != server.run_id) {
@@ -104,12 +105,12 @@ pub(crate) fn with<R>(server: &Server, f: impl FnOnce(&mut Machine) -> R) -> Res
     })
 }
 
-/// There is no script of this name.
+/// Returns the error for an unknown digest.
 pub(crate) fn no_script() -> Error {
     Error::text("NOSCRIPT No matching script. Please use EVAL.")
 }
 
-/// What is to be run.
+/// The script or function to be run.
 pub(crate) enum Target {
     Script(Arc<Script>),
     Function(Arc<Library>, Arc<Function>),
@@ -141,7 +142,8 @@ impl Target {
 impl Machine {
     fn new(server: &Server) -> mlua::Result<Machine> {
         let libs = StdLib::TABLE | StdLib::STRING | StdLib::MATH | StdLib::DEBUG;
-        // SAFETY: what could break the state (the debug library, bytecode) is kept from scripts by the sandbox.
+        // SAFETY: the sandbox denies scripts everything that could break the state (the debug library,
+        // bytecode).
         let lua = unsafe { Lua::unsafe_new_with(libs, LuaOptions::new()) };
         lua.set_memory_limit(MEMORY_MAX)?;
         let native = api::natives(&lua)?;
@@ -173,7 +175,7 @@ impl Machine {
         })
     }
 
-    /// Forgets what no longer holds.
+    /// Drops compiled scripts and libraries that are no longer valid.
     fn follow(&mut self, server: &Server) {
         let flushes = server.scripts.flushes.load(Acquire);
         let is_much = self.scripts.len() > COMPILED_MAX || self.compiled_bytes > COMPILED_BYTES_MAX;
@@ -196,7 +198,7 @@ impl Machine {
         self.compiled_bytes = 0;
     }
 
-    /// Gives back what a script has left, and says how much is in use.
+    /// Collects the remains of a script, and records the bytes in use.
     fn tidy(&mut self, server: &Server) {
         if self.lua.used_memory() > self.collect_from {
             self.collect();
@@ -209,18 +211,19 @@ impl Machine {
     }
 
     fn collect(&mut self) {
-        // Nothing can fail: finalisers are not scripts' to set.
+        // This cannot fail: scripts can set no finalisers.
         let _ = self.lua.gc_collect();
-        // What libraries and scripts keep is looked at again only when there is as much more.
+        // The memory that libraries and scripts keep is collected again only when as much again is in use.
         self.collect_from = (self.lua.used_memory() * 2).clamp(LEFT_MAX, MEMORY_MAX / 2);
     }
 
-    /// The script of this text, which is kept from now on; the error says why it cannot be compiled.
+    /// Returns the script of this text, and keeps it from now on. The error says why it cannot be compiled.
     pub(crate) fn script(&mut self, server: &Server, body: &[u8], evaluated: bool) -> Result<Target, Error> {
         let pushed_out = server.scripts.pushed_out.load(Relaxed);
         if evaluated && let Some(compiled) = self.scripts.get_mut(body) {
             if std::mem::replace(&mut compiled.pushed_out, pushed_out) != pushed_out {
-                server.scripts.keep(compiled.script.clone(), evaluated); // it may be one of these
+                // this script may be one of the pushed out
+                server.scripts.keep(compiled.script.clone(), evaluated);
             }
             return Ok(Target::Script(compiled.script.clone()));
         }
@@ -232,12 +235,12 @@ impl Machine {
         Ok(Target::Script(script))
     }
 
-    /// The script of this name.
+    /// Returns the script of this digest.
     pub(crate) fn script_named(&mut self, server: &Server, sha: &[u8]) -> Result<Target, Error> {
         let sha: Sha = sha.to_ascii_lowercase().try_into().map_err(|_| no_script())?;
         let pushed_out = server.scripts.pushed_out.load(Relaxed);
         if let Some(compiled) = self.by_sha.get(&sha).and_then(|body| self.scripts.get_mut(body)) {
-            // It may be one of these, and is not known to other workers either then.
+            // This script may be pushed out; then other workers do not know it either.
             if compiled.pushed_out != pushed_out && server.scripts.find(&sha).is_none() {
                 return Err(no_script());
             }
@@ -259,30 +262,30 @@ impl Machine {
         }
     }
 
-    /// Whether a script of this text is known to reach for more than it declares.
+    /// Whether a script of this text is known to reach for undeclared keys.
     pub(crate) fn text_reaches_outside(&self, body: &[u8]) -> bool {
         self.scripts.get(body).is_some_and(|compiled| compiled.script.habits.reach_outside())
     }
 
-    /// The same for one of this name.
+    /// Like [`Machine::text_reaches_outside`], for a digest.
     pub(crate) fn name_reaches_outside(&self, sha: &[u8]) -> bool {
         let sha = Sha::try_from(sha.to_ascii_lowercase()).ok();
         sha.and_then(|sha| self.by_sha.get(&sha)).is_some_and(|body| self.text_reaches_outside(body))
     }
 
-    /// The same for a function.
+    /// Like [`Machine::text_reaches_outside`], for a function.
     pub(crate) fn function_reaches_outside(&self, name: &[u8]) -> bool {
         self.libraries.function(name).is_some_and(|(_, function)| function.habits.reach_outside())
     }
 
-    /// The function of this name.
+    /// Returns the function of this name.
     pub(crate) fn function_named(&self, name: &[u8]) -> Result<Target, Error> {
         let found = self.libraries.function(name);
         let (library, function) = found.ok_or_else(|| Error::text("ERR Function not found"))?;
         Ok(Target::Function(library.clone(), function.clone()))
     }
 
-    /// Compiles a script; if there is no memory, without all others.
+    /// Compiles a script; when memory is short, drops all compiled scripts and tries again.
     fn compile(&mut self, body: &[u8]) -> Result<LuaFunction, Error> {
         let compile = |machine: &Machine| {
             machine.compile_as(shebang::code(body), "@user_script", &machine.envs.scripts)
@@ -307,12 +310,13 @@ impl Machine {
         })
     }
 
-    /// Runs a script or function. `Err(Error::NeedsAll)`: nothing has been done, and it is to be run with everything held.
+    /// Runs a script or function. `Err(Error::NeedsAll)`: nothing has been done, and the caller has to run it
+    /// with all locks.
     pub(crate) fn run(&mut self, call: &mut Call<'_, '_>, target: &Target, keys: usize, ro: bool) -> Done {
         let flags = target.flags();
         admit(call, flags, ro)?;
         let (db, keeps) = (call.session.db, call.guard.ctx.keep_expired);
-        // What a read removes could not be put back.
+        // An expired key that a read removes could not be restored.
         call.guard.ctx.keep_expired |= !call.guard.holds_all();
         let done = self.run_admitted(call, target, keys, ro);
         call.guard.ctx.keep_expired = keeps;
@@ -369,7 +373,7 @@ impl Machine {
         result
     }
 
-    /// Counts the bytes of the words.
+    /// Creates a table of the words and adds their bytes to `bytes`.
     fn sequence<'b>(&self, words: impl Iterator<Item = &'b [u8]>, bytes: &mut usize) -> mlua::Result<Table> {
         let table = self.lua.create_table()?;
         for word in words {
@@ -379,7 +383,7 @@ impl Machine {
         Ok(table)
     }
 
-    /// What becomes of a run that is over.
+    /// Turns the outcome of a run into the command's outcome.
     fn conclude(
         &self,
         mut run: Run<'_, '_, '_>,
@@ -432,7 +436,7 @@ impl Machine {
             _ => {}
         }
         match result {
-            // It may have caught the error with the last that it did.
+            // The script may have caught the error in its last instructions.
             Ok((true, _)) if run.ended == Some(Ended::Killed) => Err(Error::text(KILLED)),
             Ok((true, value)) => {
                 let mut errors = Vec::new();
@@ -486,7 +490,7 @@ impl Machine {
         Err(Error::Bytes(line))
     }
 
-    /// The callback of a function, whose library is compiled if it has not been.
+    /// Returns the callback of a function, and compiles its library if necessary.
     fn callback(&mut self, library: &Library, name: &[u8]) -> Result<Option<LuaFunction>, Error> {
         if !self.loaded.contains_key(&library.number) {
             let (_, callbacks) = self.load(&library.code, true)?;
@@ -495,7 +499,7 @@ impl Machine {
         Ok(self.loaded[&library.number].get(name).cloned())
     }
 
-    /// Runs the code of a library, which registers its functions. `again`: it has been run before, somewhere.
+    /// Runs the code of a library, which registers its functions. `again`: some server has run it before.
     fn load(&self, code: &[u8], again: bool) -> Result<(Vec<Function>, Callbacks), Error> {
         let chunk = self.compile_as(shebang::code(code), "@user_function", &self.envs.functions);
         let chunk =
@@ -530,7 +534,7 @@ impl Machine {
         Ok((registered.functions, registered.callbacks))
     }
 
-    /// Makes a library of its code. `again`: it has been one before, here or elsewhere.
+    /// Makes a library of its code. `again`: it was a library before, on this server or another.
     pub(crate) fn library(&mut self, code: &[u8], again: bool) -> Result<Library, Error> {
         let name = shebang::library_name(code)?;
         let (functions, callbacks) = self.load(code, again)?;
@@ -540,7 +544,7 @@ impl Machine {
     }
 }
 
-/// What a script's flags and the server's state have against it.
+/// Checks a script's flags against the state of the server.
 fn admit(call: &Call<'_, '_>, flags: Option<ScriptFlags>, ro: bool) -> Result<(), Error> {
     let is_stale = call.server.persist.blockers.any() & STALE != 0 && !call.session.replays;
     let may_be_stale = flags.is_some_and(|flags| flags.has(ScriptFlags::ALLOW_STALE));
@@ -554,7 +558,7 @@ fn admit(call: &Call<'_, '_>, flags: Option<ScriptFlags>, ro: bool) -> Result<()
         }
         let set = crate::command::table::table().find(b"SET").expect("a command of this name");
         let set = crate::command::table::table().row(set);
-        // Whether it may be run on old data has been looked at.
+        // STALE has been checked above.
         if call.server.persist.blockers.any() & !STALE != 0
             && let Some(error) = call.server.persist.refuses(call.server, (set, set.flags), call.session)
         {

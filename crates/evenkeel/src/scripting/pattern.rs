@@ -1,26 +1,27 @@
-//! Lua's patterns: what `string.find`, `match`, `gmatch` and `gsub` look for.
+//! Lua's patterns, for `string.find`, `match`, `gmatch` and `gsub`.
 //!
-//! Lua's own matcher goes on until it is done: nothing can end a script whose pattern tries an exponential number of ways, and
-//! a pattern of many optional items overflows the stack. This one asks now and then whether the script may go on, and takes
-//! patterns of a bounded length. What it matches is what Lua 5.1 matches, mistakes in patterns included.
+//! Lua's own matcher runs to its end: nothing can stop a script whose pattern tries an exponential number of
+//! ways, and a pattern of many optional items overflows the stack. This matcher asks regularly whether the
+//! script may go on, and takes patterns of a bounded length. It matches the same texts as Lua 5.1, mistakes
+//! in patterns included.
 //!
-//! Source: the reference manual of Lua 5.1, section 5.4.1; for what it leaves open, the answers of redis-server.
+//! Source: the reference manual of Lua 5.1, section 5.4.1; for open points, the answers of redis-server.
 
 use std::ffi::CStr;
 
-/// Captures that a pattern may have.
+/// Most captures of a pattern.
 const CAPTURES_MAX: usize = 32;
 
-/// Bytes of the longest pattern: matching goes one frame deeper for each of its items.
+/// Most bytes of a pattern: matching goes a frame deeper for each of its items.
 pub(super) const LEN_MAX: usize = 4096;
 
-/// Steps between two looks at whether the script may go on: some tens of microseconds.
+/// Steps between two calls of `may_go_on`: some tens of microseconds.
 const LOOK_EVERY: usize = 10_000;
 
-/// Why there is no answer.
+/// Reasons for a match without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// The pattern is wrong.
+    /// The pattern is malformed.
     Bad(&'static CStr),
     /// The script may not go on.
     Ended,
@@ -28,17 +29,17 @@ pub(super) enum Stop {
 
 type Answer<T> = Result<T, Stop>;
 
-/// What a pair of parentheses has caught.
+/// The match of a pair of parentheses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Caught<'t> {
     Text(&'t [u8]),
-    /// Of an empty pair: where it stands, from one on.
+    /// Position of an empty pair, from 1 on.
     Position(usize),
 }
 
 #[derive(Clone, Copy)]
 enum Extent {
-    /// Its end has not been come to.
+    /// The end has not been reached.
     Open,
     Position,
     Len(usize),
@@ -50,38 +51,38 @@ struct Capture {
     extent: Extent,
 }
 
-/// A pattern and a text, and what the last match has caught. It owns nothing: Lua's errors may jump over it.
+/// A pattern, a text, and the captures of the last match. It owns no memory: Lua's errors may jump over it.
 pub(super) struct Matcher<'t> {
     subject: &'t [u8],
     pattern: &'t [u8],
     captures: [Capture; CAPTURES_MAX],
     level: usize,
-    /// Since the last look.
+    /// Steps since the last call of `may_go_on`.
     steps: usize,
     may_go_on: fn() -> bool,
 }
 
 impl<'t> Matcher<'t> {
-    /// A pattern ends at its first zero byte.
+    /// Creates a matcher. The pattern ends at its first zero byte.
     pub(super) fn new(subject: &'t [u8], pattern: &'t [u8], may_go_on: fn() -> bool) -> Matcher<'t> {
         let len = pattern.iter().position(|byte| *byte == 0).unwrap_or(pattern.len());
         let captures = [Capture { start: 0, extent: Extent::Open }; CAPTURES_MAX];
         Matcher { subject, pattern: &pattern[..len], captures, level: 0, steps: 0, may_go_on }
     }
 
-    /// Where a match ends that begins exactly at `at`, which is at most the length of the text.
+    /// Returns the end of a match that begins exactly at `at`, which is at most the length of the text.
     pub(super) fn match_at(&mut self, at: usize) -> Answer<Option<usize>> {
         self.level = 0;
         self.go(at, 0)
     }
 
-    /// Pairs of parentheses in the last match.
+    /// Returns the number of captures in the last match.
     pub(super) fn captures(&self) -> usize {
         self.level
     }
 
-    /// What the pair of this index, from zero on, has caught in the match that is given; the whole of it, if the pattern has
-    /// no pairs and the first is asked for.
+    /// Returns the capture of this index, from 0 on, in the match `whole`. A pattern without pairs has the
+    /// whole match as its capture 0.
     pub(super) fn caught(&self, index: usize, whole: (usize, usize)) -> Answer<Caught<'t>> {
         if index == 0 && self.level == 0 {
             return Ok(Caught::Text(self.between(whole.0, whole.1)));
@@ -94,7 +95,7 @@ impl<'t> Matcher<'t> {
         }
     }
 
-    /// A part of the text.
+    /// Returns a part of the text.
     pub(super) fn between(&self, start: usize, end: usize) -> &'t [u8] {
         &self.subject[start..end]
     }
@@ -110,12 +111,12 @@ impl<'t> Matcher<'t> {
         Ok(())
     }
 
-    /// The byte of the pattern; zero at its end.
+    /// Returns the byte of the pattern at `at`; zero at its end.
     fn item(&self, at: usize) -> u8 {
         self.pattern.get(at).copied().unwrap_or(0)
     }
 
-    /// Matches what the pattern has from `p` on with what the text has from `s` on.
+    /// Matches the pattern from `p` on against the text from `s` on.
     fn go(&mut self, mut s: usize, mut p: usize) -> Answer<Option<usize>> {
         loop {
             self.spend(1)?;
@@ -217,7 +218,7 @@ impl<'t> Matcher<'t> {
         Ok(found)
     }
 
-    /// `%b`: from the first of two bytes to the second that belongs to it.
+    /// `%b`: matches from the first of two bytes to the second byte that balances it.
     fn balanced(&mut self, s: usize, p: usize) -> Answer<Option<usize>> {
         let (first, last) = (self.item(p), self.item(p + 1));
         if first == 0 || last == 0 {
@@ -242,7 +243,7 @@ impl<'t> Matcher<'t> {
         Ok(None)
     }
 
-    /// `%1`: what a pair has caught, once more.
+    /// `%1`: matches the text of a capture again.
     fn repeated(&mut self, s: usize, digit: u8) -> Answer<Option<usize>> {
         let index = usize::from(digit).checked_sub(usize::from(b'1'));
         let capture = index.and_then(|index| self.captures[..self.level].get(index));
@@ -257,14 +258,14 @@ impl<'t> Matcher<'t> {
         Ok(self.subject[s..].starts_with(&self.subject[start..start + len]).then_some(s + len))
     }
 
-    /// Where the item at `p` ends, without what says how often.
+    /// Returns the end of the item at `p`, without its quantifier.
     fn item_end(&self, p: usize) -> Answer<usize> {
         match self.item(p) {
             b'%' if self.item(p + 1) == 0 => Err(Stop::Bad(c"malformed pattern (ends with '%')")),
             b'%' => Ok(p + 2),
             b'[' => {
                 let mut at = if self.item(p + 1) == b'^' { p + 2 } else { p + 1 };
-                // The first byte may be a bracket, and is of the set then.
+                // The first byte may be a bracket, and then belongs to the set.
                 loop {
                     match (self.item(at), self.item(at + 1)) {
                         (0, _) => return Err(Stop::Bad(c"malformed pattern (missing ']')")),
@@ -280,7 +281,7 @@ impl<'t> Matcher<'t> {
         }
     }
 
-    /// Whether the text has at `s` what the item from `p` to `end` takes.
+    /// Whether the text's byte at `s` matches the item from `p` to `end`.
     fn is_match(&self, s: usize, p: usize, end: usize) -> bool {
         let Some(byte) = self.subject.get(s) else { return false };
         match self.item(p) {
@@ -291,7 +292,7 @@ impl<'t> Matcher<'t> {
         }
     }
 
-    /// Whether the set from `p` to `end`, brackets included, has this byte.
+    /// Whether the set from `p` to `end`, brackets included, contains this byte.
     fn is_in_set(&self, byte: u8, p: usize, end: usize) -> bool {
         let (mut at, is_in) = if self.item(p + 1) == b'^' { (p + 2, false) } else { (p + 1, true) };
         let bracket = end - 1;
@@ -318,7 +319,8 @@ impl<'t> Matcher<'t> {
     }
 }
 
-/// Whether a class has this byte; one in upper case has all others. What is no class is itself.
+/// Whether a class contains this byte. An upper-case class is the complement; a byte that names no class
+/// stands for itself.
 fn is_in_class(byte: u8, class: u8) -> bool {
     let is_in = match class.to_ascii_lowercase() {
         b'a' => byte.is_ascii_alphabetic(),
@@ -349,7 +351,7 @@ mod tests {
         let (subject, pattern) = ("a".repeat(3_000), ".-".repeat(20) + "b");
         let mut matcher = Matcher::new(subject.as_bytes(), pattern.as_bytes(), || false);
         assert_eq!(matcher.match_at(0), Err(Stop::Ended));
-        // Also within a single item, and where there is only one way.
+        // Also within a single item, and where there is a single way.
         let subject = "(".repeat(20_000);
         for pattern in ["%b()", ".*", "(.-)%1%1%1x"] {
             let mut matcher = Matcher::new(subject.as_bytes(), pattern.as_bytes(), || false);
@@ -361,7 +363,7 @@ mod tests {
 
     #[test]
     fn the_longest_pattern_has_room_on_the_stack() {
-        // A thread of tests has 2 MiB; those that run scripts have eight times as much.
+        // A test's thread has a stack of 2 MiB; threads that run scripts have eight times as much.
         let subject = "a".repeat(LEN_MAX);
         for item in ["a?", "a*", "a-"] {
             assert_eq!(matched(&subject, &item.repeat(LEN_MAX / 2)).map(|end| end.is_some()), Ok(true));

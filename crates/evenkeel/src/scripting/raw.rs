@@ -1,12 +1,13 @@
-//! What has to be done on Lua's own stack: functions that raise errors as Lua's own functions do, and values on their way
+//! Functions that work on Lua's own stack: they raise errors as Lua's own functions do, and convert values
 //! between replies and Lua.
 //!
-//! Lua raises an error by a long jump over all frames up to the next `pcall`. A Rust frame on that way must own nothing, or
-//! it leaks. So every function here that may raise (it allocates in Lua, or it raises on purpose) holds numbers, addresses
-//! and borrowed slices only; what owns memory belongs to somebody outside (`mlua`'s closures, the [`super::run::Run`]).
+//! Lua raises an error by a long jump over all frames up to the next `pcall`. A Rust frame on that way must
+//! own nothing, or it leaks. So every function here that may raise (it allocates in Lua, or raises on
+//! purpose) holds only numbers, addresses and borrowed slices; owned memory belongs to callers outside the
+//! jump (`mlua`'s closures, the [`super::run::Run`]).
 //!
-//! `mlua` raises errors as objects of its own kind. Scripts expect what Redis gives them: strings with the place of the
-//! caller, and tables with a field `err`. Hence [`raising`].
+//! `mlua` raises errors as objects of its own kind. Scripts expect errors in Redis' form: strings with the
+//! position of the caller, and tables with a field `err`. Hence [`raising`].
 
 use std::ffi::c_int;
 
@@ -15,9 +16,9 @@ use mlua::{Function, Lua, MultiValue, Value};
 
 use crate::reply::Reply;
 
-/// How a function ends that does not return.
+/// Ends of a function that does not return.
 pub(super) enum Raise {
-    /// An error with the place of the caller before it, as Lua's own functions raise it.
+    /// An error with the position of the caller before it, as Lua's own functions raise it.
     Here(Vec<u8>),
     /// An error as it is.
     As(Value),
@@ -43,7 +44,7 @@ const RETURNED: i64 = 0;
 const RAISED: i64 = 1;
 const RAISED_HERE: i64 = 2;
 
-/// A function for scripts: `body` in Rust, and errors as scripts know them.
+/// Creates a function for scripts: `body` in Rust, with errors in the form that scripts expect.
 pub(super) fn native(
     lua: &Lua,
     body: impl Fn(&Lua, MultiValue) -> Result<MultiValue, Raise> + 'static,
@@ -62,13 +63,13 @@ pub(super) fn native(
     closure(lua, raising, body)
 }
 
-/// A function in C with one upvalue.
+/// Creates a C function with upvalues.
 pub(super) fn closure(
     lua: &Lua,
     function: unsafe extern "C-unwind" fn(*mut lua_State) -> c_int,
     upvalue: impl mlua::IntoLuaMulti,
 ) -> mlua::Result<Function> {
-    // SAFETY: one value is on the stack, which becomes the upvalue of the function that is left there.
+    // SAFETY: the values on the stack become the upvalues of the function that is left there.
     unsafe {
         lua.exec_raw(upvalue, |state| {
             let upvalues = ffi::lua_gettop(state);
@@ -77,9 +78,10 @@ pub(super) fn closure(
     }
 }
 
-/// Calls its upvalue, and raises what that wants raised.
+/// Calls its upvalue, and raises the error that this call asks for.
 unsafe extern "C-unwind" fn raising(state: *mut lua_State) -> c_int {
-    // SAFETY: Lua calls this with its arguments on the stack and room for twenty values more. This frame owns nothing.
+    // SAFETY: Lua calls this with its arguments on the stack and room for twenty values more. This frame owns
+    // nothing.
     unsafe {
         let args = ffi::lua_gettop(state);
         ffi::lua_pushvalue(state, ffi::lua_upvalueindex(1));
@@ -101,7 +103,8 @@ unsafe extern "C-unwind" fn raising(state: *mut lua_State) -> c_int {
     }
 }
 
-/// `pcall` as Redis has it: of an error that is a table with a text `err`, the text. Errors of `mlua`'s kind become texts.
+/// `pcall` in Redis' form: an error that is a table with a string `err` becomes that string. Errors of
+/// `mlua`'s kind become strings.
 pub(super) unsafe extern "C-unwind" fn pcall(state: *mut lua_State) -> c_int {
     // SAFETY: as in `raising`.
     unsafe {
@@ -136,12 +139,13 @@ pub(super) unsafe extern "C-unwind" fn pcall(state: *mut lua_State) -> c_int {
     }
 }
 
-/// Whether the script may go on; to be asked where no hook would ask.
+/// Whether the script may go on; called where no hook would run.
 pub(super) fn may_go_on() -> bool {
     super::run::look_around() && super::api::load_in_time()
 }
 
-/// `xpcall`. Of an error that the hook has raised, Lua calls the handler without hooks, so nothing would end one that runs on.
+/// `xpcall`. After an error that the hook has raised, Lua calls the handler without hooks, so an endless
+/// handler would never end.
 pub(super) unsafe extern "C-unwind" fn xpcall(state: *mut lua_State) -> c_int {
     // SAFETY: as in `raising`.
     unsafe {
@@ -158,7 +162,7 @@ pub(super) unsafe extern "C-unwind" fn xpcall(state: *mut lua_State) -> c_int {
     }
 }
 
-/// Calls its upvalue, unless the script is over: then the error stays what it is.
+/// Calls its upvalue, unless the script is over: then the error stays unchanged.
 unsafe extern "C-unwind" fn handler(state: *mut lua_State) -> c_int {
     // SAFETY: as in `raising`.
     unsafe {
@@ -172,8 +176,9 @@ unsafe extern "C-unwind" fn handler(state: *mut lua_State) -> c_int {
     1
 }
 
-/// Calls its first argument with the others, and the upvalue with an error of that; returns whether it went well, and one
-/// value. No instruction of Lua's comes behind the script, at which the hook could end what has ended already.
+/// Calls its first argument with the remaining arguments, and on an error the upvalue. Returns whether it
+/// succeeded, and a single value. No Lua instruction follows the script, at which the hook could end a script
+/// that has ended already.
 pub(super) unsafe extern "C-unwind" fn protected(state: *mut lua_State) -> c_int {
     // SAFETY: as in `raising`.
     unsafe {
@@ -187,8 +192,8 @@ pub(super) unsafe extern "C-unwind" fn protected(state: *mut lua_State) -> c_int
     2
 }
 
-/// Whether the first argument is a table that scripts must not change; if so, what is behind it is left on the stack. The
-/// first upvalue knows them.
+/// Whether the first argument is a table that scripts must not change. If so, leaves the table behind it on
+/// the stack, which the first upvalue maps to.
 unsafe fn is_protected(state: *mut lua_State) -> bool {
     // SAFETY: as in `raising`.
     unsafe {
@@ -205,9 +210,9 @@ unsafe fn is_protected(state: *mut lua_State) -> bool {
     }
 }
 
-/// Runs the function in C that is the second upvalue, in this function's place.
+/// Runs the C function in the second upvalue in place of this function.
 unsafe fn original(state: *mut lua_State) -> c_int {
-    // SAFETY: the second upvalue is one of Lua's own functions, none of which has upvalues that it reads.
+    // SAFETY: the second upvalue is one of Lua's own functions, none of which reads upvalues.
     unsafe {
         match ffi::lua_tocfunction(state, ffi::lua_upvalueindex(2)) {
             Some(function) => function(state),
@@ -216,7 +221,7 @@ unsafe fn original(state: *mut lua_State) -> c_int {
     }
 }
 
-/// A function of Lua's that changes its first argument: not if that is protected.
+/// Wraps a Lua function that changes its first argument: refuses a protected table.
 pub(super) unsafe extern "C-unwind" fn unless_protected(state: *mut lua_State) -> c_int {
     // SAFETY: as in `raising`.
     unsafe {
@@ -235,10 +240,10 @@ unsafe fn refuse_protected(state: *mut lua_State) {
     }
 }
 
-/// A function of Lua's that goes over all elements of its first argument.
+/// Wraps a Lua function that goes over all elements of its first argument.
 pub(super) unsafe extern "C-unwind" fn over_elements(state: *mut lua_State) -> c_int {
-    /// More than the memory of a state has room for. Few elements, at the powers of two, can make Lua believe in 2^29, and to
-    /// go over all of those would take minutes.
+    /// More than the memory of a state has room for. A few elements, at the powers of two, can make Lua
+    /// report a length of 2^29, and going over such a range would take minutes.
     const ELEMENTS_MAX: usize = 32 << 20;
     // SAFETY: as in `raising`.
     unsafe {
@@ -249,7 +254,7 @@ pub(super) unsafe extern "C-unwind" fn over_elements(state: *mut lua_State) -> c
     }
 }
 
-/// The same, if it moves them.
+/// Like [`over_elements`], for a function that moves the elements.
 pub(super) unsafe extern "C-unwind" fn over_own_elements(state: *mut lua_State) -> c_int {
     // SAFETY: as in `raising`.
     unsafe {
@@ -258,12 +263,13 @@ pub(super) unsafe extern "C-unwind" fn over_own_elements(state: *mut lua_State) 
     }
 }
 
-/// `table.insert`. Lua's own moves everything from the position on, also through two thousand million places that are empty.
+/// `table.insert`. Lua's own moves all elements from the position on, even through two thousand million empty
+/// places.
 pub(super) unsafe extern "C-unwind" fn insert(state: *mut lua_State) -> c_int {
     const POSITION_MIN: i64 = -65_536;
     // SAFETY: as in `raising`.
     unsafe {
-        // Cut to an `int`, as Lua does.
+        // Truncated to an `int`, as Lua does.
         let position = i64::from(ffi::lua_tointeger(state, 2) as c_int);
         if ffi::lua_gettop(state) == 3 && position < POSITION_MIN {
             raise_here(state, c"bad argument #2 to 'insert' (position out of bounds)");
@@ -272,7 +278,7 @@ pub(super) unsafe extern "C-unwind" fn insert(state: *mut lua_State) -> c_int {
     }
 }
 
-/// `string.rep`. Lua's own counts to the end also where there is nothing to repeat.
+/// `string.rep`. Lua's own counts to the end even if there is nothing to repeat.
 pub(super) unsafe extern "C-unwind" fn rep(state: *mut lua_State) -> c_int {
     // SAFETY: as in `raising`.
     unsafe {
@@ -287,7 +293,8 @@ pub(super) unsafe extern "C-unwind" fn rep(state: *mut lua_State) -> c_int {
     }
 }
 
-/// A function of Lua's that only reads its first argument: of a protected table, what is behind it.
+/// Wraps a Lua function that only reads its first argument: a protected table is replaced by the table behind
+/// it.
 pub(super) unsafe extern "C-unwind" fn behind_protection(state: *mut lua_State) -> c_int {
     // SAFETY: as in `raising`.
     unsafe {
@@ -298,7 +305,7 @@ pub(super) unsafe extern "C-unwind" fn behind_protection(state: *mut lua_State) 
     }
 }
 
-/// `pairs`; the second upvalue is `next`, the third one that sees what is behind protected tables.
+/// `pairs`. The second upvalue is `next`, the third a `next` that sees the tables behind protected tables.
 pub(super) unsafe extern "C-unwind" fn pairs(state: *mut lua_State) -> c_int {
     // SAFETY: as in `raising`.
     unsafe {
@@ -311,13 +318,13 @@ pub(super) unsafe extern "C-unwind" fn pairs(state: *mut lua_State) -> c_int {
     3
 }
 
-/// Raises that a protected table was to be changed.
+/// Raises the error for a write to a protected table.
 pub(super) unsafe extern "C-unwind" fn refuse_write(state: *mut lua_State) -> c_int {
     // SAFETY: as in `raising`.
     unsafe { raise_here(state, c"Attempt to modify a readonly table") }
 }
 
-/// Raises that there is no global variable of this name: `__index` of what holds all that there are.
+/// Raises the error for a missing global variable: `__index` of the table of globals.
 pub(super) unsafe extern "C-unwind" fn missing_global(state: *mut lua_State) -> c_int {
     // SAFETY: as in `raising`.
     unsafe {
@@ -330,8 +337,8 @@ pub(super) unsafe extern "C-unwind" fn missing_global(state: *mut lua_State) -> 
     }
 }
 
-/// A function of Lua's that makes a coroutine. Each counts its own instructions to the next look around, so many short ones
-/// would never be looked at.
+/// Wraps a Lua function that makes a coroutine. Each coroutine counts its own instructions to the next hook,
+/// so many short coroutines would never be checked.
 pub(super) unsafe extern "C-unwind" fn looked_at(state: *mut lua_State) -> c_int {
     // SAFETY: as in `raising`.
     unsafe {
@@ -342,15 +349,16 @@ pub(super) unsafe extern "C-unwind" fn looked_at(state: *mut lua_State) -> c_int
     }
 }
 
-/// `unpack`. Lua's own counts the values in an `int`: of the widest ranges that overflows, and it writes beyond its stack.
+/// `unpack`. Lua's own counts the values in an `int`, which overflows for the widest ranges, and it writes
+/// beyond its stack.
 pub(super) unsafe extern "C-unwind" fn unpack(state: *mut lua_State) -> c_int {
-    /// As many as are let onto the stack.
+    /// Most values that fit onto the stack.
     const VALUES_MAX: i64 = 8_000;
     // SAFETY: as in `raising`.
     unsafe {
         ffi::luaL_checktype(state, 1, ffi::LUA_TTABLE);
         let len = ffi::lua_rawlen(state, 1) as ffi::lua_Integer;
-        // Cut to an `int`, as Lua does.
+        // Truncated to an `int`, as Lua does.
         let from = ffi::luaL_optinteger(state, 2, 1) as c_int;
         let to = ffi::luaL_optinteger(state, 3, len) as c_int;
         if i64::from(to) - i64::from(from) >= VALUES_MAX {
@@ -372,7 +380,7 @@ pub(super) unsafe fn raise_here(state: *mut lua_State, text: &std::ffi::CStr) ->
 
 /// `redis.call` or `redis.pcall`; the first upvalue says whether errors are raised.
 pub(super) unsafe extern "C-unwind" fn call(state: *mut lua_State) -> c_int {
-    // SAFETY: as in `raising`. `super::run` catches panics, and what it returns lies in memory that it owns.
+    // SAFETY: as in `raising`. `super::run` catches panics, and owns the memory of its result.
     unsafe {
         let raises = ffi::lua_toboolean(state, ffi::lua_upvalueindex(1)) != 0;
         let called = super::run::call(&Stack(state));
@@ -391,7 +399,7 @@ pub(super) unsafe extern "C-unwind" fn call(state: *mut lua_State) -> c_int {
                 return 1;
             }
             Called::Ended => {
-                // Whatever the script makes of it: it can do no more, and what it returns is not looked at.
+                // The script may catch this error, but it can do no more, and its result is ignored.
                 ffi::lua_pushstring(state, c"the script was stopped".as_ptr());
                 ffi::lua_error(state);
             }
@@ -403,20 +411,20 @@ pub(super) unsafe extern "C-unwind" fn call(state: *mut lua_State) -> c_int {
     }
 }
 
-/// What has become of a command that a script has called. The bytes are those of the run, which outlives this.
+/// Outcome of a command that a script has called. The run owns the bytes, and outlives this.
 #[derive(Clone, Copy)]
 pub(super) enum Called {
-    /// A reply in the protocol.
+    /// A reply in RESP.
     Replied { bytes: *const u8, len: usize },
     /// The command's error: a line without its minus. It has been counted.
     Failed { bytes: *const u8, len: usize },
-    /// It was not run.
+    /// The command was not run.
     Refused { bytes: *const u8, len: usize },
     /// The whole script is over.
     Ended,
 }
 
-/// The arguments of a function that is being called.
+/// Arguments of the function that is being called.
 pub(super) struct Stack(*mut lua_State);
 
 /// An argument of `redis.call`.
@@ -428,11 +436,11 @@ pub(super) enum Arg<'a> {
 
 impl Stack {
     pub(super) fn len(&self) -> usize {
-        // SAFETY: the state is that of the function that is running.
+        // SAFETY: the state is that of the running function.
         unsafe { ffi::lua_gettop(self.0) as usize }
     }
 
-    /// The argument at `index`, from zero on.
+    /// Returns the argument at `index`, from 0 on.
     pub(super) fn arg(&self, index: usize) -> Arg<'_> {
         let index = index as c_int + 1;
         // SAFETY: as above. A string is not converted, so nothing is allocated; it lives as long as it is on the stack.
@@ -446,9 +454,9 @@ impl Stack {
     }
 }
 
-/// The bytes of the string at an index, which is one.
+/// Returns the bytes of the string at an index.
 unsafe fn text_at<'a>(state: *mut lua_State, index: c_int) -> &'a [u8] {
-    // SAFETY: the caller knows that there is a string, and keeps it on the stack as long as it looks at the bytes.
+    // SAFETY: the caller knows that there is a string, and keeps it on the stack while it uses the bytes.
     unsafe {
         let mut len = 0;
         let bytes = ffi::lua_tolstring(state, index, &mut len);
@@ -463,7 +471,7 @@ unsafe fn push_text(state: *mut lua_State, text: &[u8]) {
     }
 }
 
-/// Pushes a table with one field.
+/// Pushes a table with a single field.
 unsafe fn push_tagged(state: *mut lua_State, name: &[u8], push: impl FnOnce(*mut lua_State)) {
     // SAFETY: callers have made room on the stack.
     unsafe {
@@ -486,7 +494,7 @@ unsafe fn push_error(state: *mut lua_State, line: &[u8], is_counted: bool) {
     }
 }
 
-/// Pushes a reply as scripts see it. The reply is one that this server has encoded.
+/// Pushes a reply, encoded by this server, as scripts see it.
 unsafe fn push_reply(state: *mut lua_State, bytes: &[u8]) {
     // SAFETY: as in `raising`.
     unsafe {
@@ -494,16 +502,16 @@ unsafe fn push_reply(state: *mut lua_State, bytes: &[u8]) {
     }
 }
 
-/// Replies are nested this deep at most; the deepest are those of COMMAND.
+/// Deepest nesting of a reply; the deepest replies are COMMAND's.
 const REPLY_DEPTH_MAX: usize = 64;
 
-/// Pushes the value that begins the bytes; returns how many it has taken.
+/// Pushes the value at the start of `bytes`; returns its length.
 unsafe fn push_value(state: *mut lua_State, bytes: &[u8], depth: usize) -> usize {
     assert!(depth < REPLY_DEPTH_MAX, "no reply is nested this deep");
     let end = bytes.iter().position(|byte| *byte == b'\r').expect("a line ends");
     let (kind, line, next) = (bytes[0], &bytes[1..end], end + 2);
     let number = || evenkeel_resp::number::parse_i64(line).expect("a number");
-    // SAFETY: as in `raising`; there is room for what one level needs.
+    // SAFETY: as in `raising`; there is room for the values of a level.
     unsafe {
         ffi::luaL_checkstack(state, 8, c"out of stack".as_ptr());
         match kind {
@@ -546,7 +554,7 @@ unsafe fn push_value(state: *mut lua_State, bytes: &[u8], depth: usize) -> usize
                 return next + taken;
             }
             b'|' => {
-                // What describes the value that follows is not shown.
+                // Attributes of the value that follows are not shown.
                 let pairs = push_pairs(state, &bytes[next..], number() as usize, true, depth);
                 ffi::lua_pop(state, 1);
                 return next + pairs + push_value(state, &bytes[next + pairs..], depth + 1);
@@ -570,7 +578,7 @@ unsafe fn push_array(state: *mut lua_State, bytes: &[u8], len: usize, depth: usi
     at
 }
 
-/// Pushes a table of pairs, or of members that are keys of `true`.
+/// Pushes a table of pairs, or of members as keys with the value `true`.
 unsafe fn push_pairs(
     state: *mut lua_State,
     bytes: &[u8],
@@ -579,7 +587,7 @@ unsafe fn push_pairs(
     depth: usize,
 ) -> usize {
     let mut at = 0;
-    // SAFETY: as above. A key that cannot be one, as a null, would raise an error; no command has such.
+    // SAFETY: as above. An invalid key, such as a null, would raise an error; no command has such.
     unsafe {
         ffi::lua_createtable(state, 0, len.min(c_int::MAX as usize) as c_int);
         for _ in 0..len {
@@ -595,25 +603,26 @@ unsafe fn push_pairs(
     at
 }
 
-/// Bytes of a reply beyond which a script is not heard out.
+/// Most bytes of a script's reply.
 const REPLY_LEN_MAX: usize = 1 << 30;
 
-/// Elements that are counted for a reply. The memory of a script holds fewer, but a table may hold itself, many times.
+/// Most elements of a script's reply. A script's memory holds fewer, but a table may contain itself, many
+/// times.
 const ELEMENTS_MAX: usize = 32 << 20;
 
-/// Free slots of Lua's stack with which a value is written; with fewer, an error takes its place. Lua's stack
-/// has 8,000 slots and each level of nesting keeps some of them, so this bounds the depth of a reply. Four
-/// would do. Redis asks for four and has a handler of errors below, so with five both end at the same depth:
-/// 7,995 arrays, or 2,665 maps.
+/// Free slots of Lua's stack needed to write a value; with fewer, an error takes its place. Lua's stack has
+/// 8,000 slots and each level of nesting keeps some of them, so this bounds the depth of a reply. Four would
+/// do. Redis asks for four and has an error handler below, so with five both end at the same depth: 7,995
+/// arrays, or 2,665 maps.
 const STACK_ROOM: c_int = 5;
 
-/// A reply would be longer than anybody wants.
+/// A reply exceeds [`REPLY_LEN_MAX`] or [`ELEMENTS_MAX`].
 pub(super) struct TooLong;
 
-/// Errors of one reply that are counted.
+/// Most errors of a reply that are counted.
 const ERRORS_MAX: usize = 1_000;
 
-/// Writes what a script has returned, and notes the errors in it that nobody has counted.
+/// Writes the value that a script has returned, and collects the errors in it that are not counted yet.
 pub(super) fn write(
     lua: &Lua,
     value: &Value,
@@ -622,7 +631,7 @@ pub(super) fn write(
     errors: &mut Vec<Vec<u8>>,
 ) -> mlua::Result<Result<(), TooLong>> {
     let (mut written, start, mut frames) = (Ok(()), reply.len(), Vec::new());
-    // SAFETY: the value is on the stack. The closure owns nothing, and a jump out of it is caught by `exec_raw`.
+    // SAFETY: the value is on the stack. The closure owns nothing, and `exec_raw` catches a jump out of it.
     unsafe {
         lua.exec_raw::<()>(value, |state| {
             written =
@@ -633,14 +642,14 @@ pub(super) fn write(
     Ok(written)
 }
 
-/// A table whose elements are being written: it is on the stack, and what follows it there is said here.
+/// A table whose elements are being written. The table is on the stack; a variant names the values above it.
 enum Frame {
     Array {
         next: usize,
         len: usize,
     },
-    /// The table is a field of another one, which is below it. Above it: a key, and the value if that is to
-    /// be written next.
+    /// The table is a field of another table, which is below it. Above it: a key, and the value if the value
+    /// is written next.
     Pairs {
         with_values: bool,
         at_value: bool,
@@ -653,7 +662,7 @@ struct Writer<'r> {
     script_resp3: bool,
     reply: &'r mut Reply,
     start: usize,
-    /// Counted so far: there are as many looks at elements again as are written.
+    /// Elements counted so far: counting visits as many elements again as are written.
     elements: usize,
     frames: &'r mut Vec<Frame>,
     errors: &'r mut Vec<Vec<u8>>,
@@ -663,7 +672,7 @@ impl Writer<'_> {
     /// Writes the value on top of the stack.
     unsafe fn run(&mut self) -> Result<(), TooLong> {
         loop {
-            // SAFETY: there is a value on top, and `advance` has left the next one there.
+            // SAFETY: there is a value on top, and `advance` has left the next value there.
             unsafe {
                 self.value();
                 if self.reply.len() - self.start > REPLY_LEN_MAX || self.elements > ELEMENTS_MAX {
@@ -676,10 +685,10 @@ impl Writer<'_> {
         }
     }
 
-    /// Brings the next value that is to be written to the top; `false`: there is none.
+    /// Brings the next value to be written to the top. Returns `false` if there is none.
     unsafe fn advance(&mut self) -> bool {
         let state = self.state;
-        // SAFETY: the frames say what is on the stack.
+        // SAFETY: the frames describe the stack.
         unsafe {
             while let Some(frame) = self.frames.last_mut() {
                 match frame {
@@ -711,10 +720,10 @@ impl Writer<'_> {
         false
     }
 
-    /// Writes the value on top and takes it off, or makes a frame of it.
+    /// Writes the value on top and pops it, or makes a frame of it.
     unsafe fn value(&mut self) {
         let state = self.state;
-        // SAFETY: as in `write`; room is made for what is pushed.
+        // SAFETY: as in `write`; there is room for all pushed values.
         unsafe {
             if ffi::lua_checkstack(state, STACK_ROOM) == 0 {
                 self.error(b"ERR reached lua stack limit", false);
@@ -779,7 +788,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes an error, and notes it unless it has been counted.
+    /// Writes an error, and collects it unless it has been counted.
     fn error(&mut self, line: &[u8], is_counted: bool) {
         self.reply.errors += 1;
         self.reply.error(line);
@@ -788,7 +797,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes the table on top if it has a text and its format; else takes it off.
+    /// Writes the table on top if it has a text and its format; otherwise pops it.
     unsafe fn verbatim(&mut self) -> bool {
         let state = self.state;
         // SAFETY: as in `value`.
@@ -810,7 +819,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The table on top is the pairs, or members as keys, of the one below it.
+    /// Begins the table on top, the pairs, or members as keys, of the table below it.
     unsafe fn begin_pairs(&mut self, with_values: bool) {
         let state = self.state;
         // SAFETY: as in `value`.
@@ -832,7 +841,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The elements of the table on top up to the first that is nil.
+    /// Begins the table on top as an array of its elements up to the first nil.
     unsafe fn begin_array(&mut self) {
         let state = self.state;
         let mut len = 0;
@@ -854,7 +863,7 @@ impl Writer<'_> {
     }
 }
 
-/// A number as C makes a `long long` of it: towards zero, and the least one if it does not fit.
+/// Converts a number to a `long long` as C does: towards zero, and the least number if it does not fit.
 pub(super) fn truncated(number: f64) -> i64 {
     let fits = number > -9_223_372_036_854_775_809.0 && number < 9_223_372_036_854_775_808.0;
     if fits { number as i64 } else { i64::MIN }

@@ -1,11 +1,12 @@
-//! A script that is running: what it may do, and what becomes of it.
+//! A running script: its rights, and the ways in which it ends.
 //!
-//! `redis.call` comes here ([`call`]), from whatever depth of Lua. The one run of a thread stands in a thread-local place
-//! while it lasts, since functions in Lua outlive the locks and the reply that a run has borrowed.
+//! `redis.call` calls [`call`], from any depth of Lua. The thread's only run stands in a thread-local
+//! variable while it lasts, since functions in Lua outlive the locks and the reply that a run has borrowed.
 //!
-//! A run is over early ([`Ended`]) when it must be run anew in another way, or was killed. Nothing in the script can
-//! prevent that: from then on every command and every instruction raises an error, and what the script returns is not
-//! looked at. docs/scripting.md has the rule by which keys are locked, and why nothing is lost.
+//! A run ends early ([`Ended`]) when it must be run again in another way, or was killed. Nothing in the
+//! script can prevent that: from then on every command and every instruction raises an error, and the
+//! script's result is ignored. docs/scripting.md has the rule by which keys are locked, and why nothing is
+//! lost.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,34 +33,36 @@ use crate::reply::Reply;
 use evenkeel_runtime::clock::{self, Ticks};
 use evenkeel_runtime::server_log::Level;
 
-/// How long a script may keep a worker before it is taken to the thread for slow ones: ten shares of a connection.
+/// Microseconds that a script may occupy a worker before it moves to the thread for slow scripts: ten shares
+/// of a connection.
 pub(super) const SLOW_US: u64 = 5_000;
 
-/// How long a script may go on after the server has begun to stop.
+/// Microseconds that a script may go on after the server has begun to stop.
 const LET_END_US: u64 = 100_000;
 
-/// How long a script goes on after it has been announced, also if it is killed: clients whose commands came before that are to
-/// read BUSY, and not to have the next script run that would have to be killed.
+/// Microseconds that a script goes on after it was announced, even if it is killed: clients whose commands
+/// came before the kill shall read BUSY, instead of running a next script that would have to be killed as
+/// well.
 const ANSWER_US: u64 = 100_000;
 
-/// Keys whose former values are kept, and bytes of them, so that a run can be taken back. They are looked through one by
-/// one for each write.
+/// Most keys, and bytes, of saved values with which a run can be taken back. Each write searches them
+/// linearly.
 const UNDO_KEYS_MAX: usize = 256;
 const UNDO_BYTES_MAX: usize = 4 << 20;
 
-/// Bytes of lines for MONITOR that a run that may be taken back keeps, before the next of its commands.
+/// Most bytes of lines for MONITOR that a run with undo keeps, checked before each command.
 const SHOWN_BYTES_MAX: usize = 4 << 20;
 
-/// Why a run is over early.
+/// Reasons for an early end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// It reaches for what it does not hold, and will again.
+    /// It reached for keys that it does not hold, and later runs will as well.
     HeapValue,
-    /// This time it needs everything held.
+    /// This run needs all locks, later runs may not.
     ForOnce,
     /// It takes long.
     Slow,
-    /// It is about to do what cannot be taken back, on the only worker.
+    /// It is about to make a change that cannot be taken back, on the only worker.
     ForGood,
     Killed,
     /// The server stops.
@@ -68,36 +71,36 @@ pub(super) enum Ended {
     Panicked,
 }
 
-/// See the module's text.
+/// A run of a script; see the module's text.
 pub(super) struct Run<'r, 'a, 'h> {
     pub(super) call: &'r mut Call<'a, 'h>,
     pub(super) read_only: bool,
     pub(super) allow_oom: bool,
-    /// `redis.setresp`
+    /// Set by `redis.setresp`.
     pub(super) resp3: bool,
     pub(super) wrote: bool,
-    /// Keys that it has written to, each as often as it has.
+    /// Keys that it has written to, counted once per write.
     written: usize,
-    /// It has done what could not have been taken back.
+    /// It has made a change that could not have been taken back.
     pub(super) for_good: bool,
-    /// What takes the run back. `None`: it cannot be.
+    /// Restores the state before the run. `None`: the run cannot be taken back.
     pub(super) undo: Option<Undo>,
     pub(super) ended: Option<Ended>,
-    /// Lines for the log, once it is known that the run counts.
+    /// Lines for the server log, written once the run is known to count.
     pub(super) lines: Vec<(Level, String)>,
-    /// What its user may not do, for ACL LOG, in the same way.
+    /// Refusals by its user's permissions, for ACL LOG, kept in the same way.
     pub(super) refusals: Vec<Refusal>,
-    /// What it has called, for MONITOR, in the same way.
+    /// Its calls, for MONITOR, kept in the same way.
     shown: Vec<u8>,
     pub(super) since: Ticks,
-    /// What others are told of it when it keeps them waiting.
+    /// Name that other clients' errors show while it keeps them waiting.
     pub(super) name: &'r [u8],
     pub(super) is_function: bool,
     pub(super) is_announced: bool,
-    /// When others were told.
+    /// When it was announced.
     announced_at: Ticks,
     pub(super) reply: Reply,
-    /// An error, or a reply that was not in one piece.
+    /// An error, or a reply that was not contiguous.
     bytes: Vec<u8>,
     buf: Vec<u8>,
     spans: Vec<Span>,
@@ -109,7 +112,7 @@ thread_local! {
 
 impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
     pub(super) fn new(call: &'r mut Call<'a, 'h>, name: &'r [u8], is_function: bool) -> Run<'r, 'a, 'h> {
-        // Nobody else can run it again: what is nested in EXEC has to come to its end here.
+        // A script nested in EXEC cannot be run again and has to come to its end here.
         let undo = (call.mode == Mode::Direct && !call.session.replays).then(Undo::default);
         Run {
             call,
@@ -136,7 +139,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         }
     }
 
-    /// Makes this the thread's run while `f` lasts.
+    /// Makes this the thread's run during `f`.
     pub(super) fn enter<R>(&mut self, f: impl FnOnce() -> R) -> R {
         struct Leave;
         impl Drop for Leave {
@@ -150,7 +153,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         f()
     }
 
-    /// Nothing that the script does counts any more.
+    /// Ends the run: nothing that the script does counts any more.
     pub(super) fn end(&mut self, how: Ended) -> Called {
         self.ended.get_or_insert(how);
         Called::Ended
@@ -166,7 +169,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         Called::Refused { bytes: self.bytes.as_ptr(), len: self.bytes.len() }
     }
 
-    /// The same for a command that is known; it counts as one that was rejected.
+    /// Like [`Run::refuse_with`], for a known command, which counts as rejected.
     fn reject(&mut self, id: Option<Id>, error: &Error) -> Called {
         let stats = &self.call.server.stats[self.call.worker];
         stats.error(&error.line());
@@ -191,7 +194,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         } else if (0..stack.len()).any(|index| !take(&stack.arg(index), &mut buf, &mut spans)) {
             self.refuse("ERR Lua redis lib command arguments must be strings or integers")
         } else if buf.len() > ELEMENT_MAX {
-            // They are known by 32-bit offsets, and each may become an element.
+            // Arguments are addressed by 32-bit offsets, and each may become an element.
             self.refuse("ERR Lua redis lib command arguments are too long")
         } else {
             self.run(Args::new(&buf, &spans))
@@ -210,15 +213,15 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             LockScope::Keys | LockScope::KeysUnless(_) => {
                 keys.iter().all(|key| self.call.guard.holds(key.place))
             }
-            // What touches no key and leaves no trace may be done twice.
+            // A command that touches no key and leaves no trace may be done twice.
             LockScope::Walk => row.flags.has(Flags::NO_DATA) && !row.flags.has(Flags::MAY_WRITE),
             LockScope::Whole | LockScope::Queue | LockScope::Script { .. } => false,
         };
         if !holds && !self.call.guard.holds_all() {
             return self.end(Ended::HeapValue);
         }
-        // While only its slots are held, what has expired is hidden, not removed; but replicas that do as it did would
-        // still have it.
+        // While only its slots are held, expired keys are hidden, not removed; but replicas that repeated the
+        // write would still have them.
         let is_of_several = keys.len() > 1 && row.flags.has(Flags::WRITE);
         if is_of_several
             && !self.call.guard.holds_all()
@@ -261,8 +264,10 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         self.called(done.err())
     }
 
-    /// The run is one that cannot be taken back from now on. If it must be one that can, what is to become of it instead: `outside`,
-    /// since it does not hold all; or, where `may_leave`, the only worker is left, which has others to tell should it never end.
+    /// Gives up the undo, so that the run cannot be taken back from now on. Returns the end of the run
+    /// instead where it must stay undoable: `outside`, since it does not hold all locks; or, with `may_leave`
+    /// on the only worker, `ForGood`, since that worker has to answer other clients in case the script never
+    /// ends.
     fn give_up_undo(&mut self, outside: Ended, may_leave: bool) -> Result<(), Ended> {
         let server = self.call.server;
         if may_leave && self.undo.is_some() && server.inboxes.len() == 1 {
@@ -285,7 +290,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         }
     }
 
-    /// The run counts: what it has called may be seen.
+    /// Sends the calls to MONITOR, since the run counts.
     pub(super) fn send_shown(&mut self) {
         if self.call.server.monitors.is_any() {
             monitor::show_calls(self.call.guard, std::mem::take(&mut self.shown));
@@ -309,7 +314,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         }
     }
 
-    /// Everything that may keep a script from running a command.
+    /// Checks everything that may keep a script from running a command.
     fn admit(&mut self, args: &Args<'_>) -> Result<(Id, &'static Command), (Option<Id>, Error)> {
         let server = self.call.server;
         let unknown = || (None, Error::text("ERR Unknown Redis command called from script"));
@@ -360,12 +365,13 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         if short { Err((Some(id), Error::OutOfMemory)) } else { Ok((id, row)) }
     }
 
-    /// Looks at the clock and at what others want; to be called every few thousand instructions. `false`: the run is over.
+    /// Looks at the clock and at requests of other threads; called every few thousand instructions. Returns
+    /// `false` if the run is over.
     fn look_around(&mut self) -> bool {
         let server = self.call.server.clone();
         let elapsed = clock::ticks().saturating_sub(self.since) / clock::ticks_per_us();
         if self.ended.is_none() {
-            // A short one comes to its end.
+            // A short script comes to its end.
             if server.is_to_let_go() && elapsed > LET_END_US {
                 self.end(Ended::Stopped);
             } else if self.is_announced && !self.wrote && self.is_killed() {
@@ -379,8 +385,8 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         self.ended.is_none()
     }
 
-    /// Whether others are to be told, after so many microseconds. A threshold of zero means never. A script that can be taken
-    /// back is about to be.
+    /// Whether to announce the script after `elapsed` microseconds. A threshold of zero means never. A script
+    /// without all locks can still be taken back, and is about to be.
     fn keeps_waiting(&self, elapsed: u64) -> bool {
         let threshold = self.call.settings.busy_reply_threshold;
         threshold > 0 && elapsed / 1000 >= threshold && self.call.guard.holds_all()
@@ -391,7 +397,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         told_us >= ANSWER_US && self.call.server.scripts.busy.is_killed()
     }
 
-    /// Others are told that a script keeps them waiting.
+    /// Announces that the script keeps other clients waiting.
     fn announce(&mut self) {
         let running = Running {
             name: self.name.to_vec(),
@@ -413,13 +419,13 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
                 String::from_utf8_lossy(self.name)
             ));
             self.call.server.slow_scripts.refuse_all(self.call.server, self.call.worker);
-            // Workers have waits to end, and what else they do while a script is busy.
+            // Workers have waits to end, and other duties while a script is busy.
             self.call.server.wake_all();
         }
     }
 }
 
-/// Appends an argument of `redis.call`; `false`: it is none.
+/// Appends an argument of `redis.call`. Returns `false` if it is neither a string nor a number.
 fn take(arg: &Arg<'_>, buf: &mut Vec<u8>, spans: &mut Vec<Span>) -> bool {
     let start = buf.len();
     match arg {
@@ -428,12 +434,12 @@ fn take(arg: &Arg<'_>, buf: &mut Vec<u8>, spans: &mut Vec<Span>) -> bool {
         Arg::Other => return false,
     }
     if buf.len() <= u32::MAX as usize {
-        spans.push(Span::new(start, buf.len() - start)); // or the command is refused
+        spans.push(Span::new(start, buf.len() - start)); // the caller refuses longer commands
     }
     true
 }
 
-/// Calls `f` with the thread's run, which nobody else can reach meanwhile; `None` without one.
+/// Calls `f` with the thread's run, which no other code can reach meanwhile; returns `None` without a run.
 pub(super) fn with_current<R>(f: impl FnOnce(&mut Run<'_, '_, '_>) -> R) -> Option<R> {
     let mut run = CURRENT.take()?;
     struct PutBack(NonNull<Run<'static, 'static, 'static>>);
@@ -443,8 +449,8 @@ pub(super) fn with_current<R>(f: impl FnOnce(&mut Run<'_, '_, '_>) -> R) -> Opti
         }
     }
     let _put_back = PutBack(run);
-    // SAFETY: `Run::enter` has put it there, borrows it for as long as it stands there, and does nothing else with it
-    // meanwhile. It was taken out of its place, so this is the only way to it.
+    // SAFETY: `Run::enter` has stored the pointer, borrows the run for as long as it is stored, and does not
+    // use it meanwhile. The pointer was taken out of the variable, so this is the only access.
     Some(f(unsafe { run.as_mut() }))
 }
 
@@ -452,7 +458,7 @@ pub(super) fn with_current<R>(f: impl FnOnce(&mut Run<'_, '_, '_>) -> R) -> Opti
 pub(super) fn call(stack: &Stack) -> Called {
     const NO_RUN: &[u8] = b"ERR redis.call/pcall can only be called inside a script invocation";
     let called = with_current(|run| {
-        // A panic must not be the script's to catch.
+        // The script must not catch a panic.
         catch_unwind(AssertUnwindSafe(|| run.command(stack))).unwrap_or_else(|_| {
             add(&run.call.server.stats[run.call.worker].panics, 1);
             run.end(Ended::Panicked)
@@ -461,16 +467,16 @@ pub(super) fn call(stack: &Stack) -> Called {
     called.unwrap_or(Called::Refused { bytes: NO_RUN.as_ptr(), len: NO_RUN.len() })
 }
 
-/// Called every few thousand instructions; `false`: the script is over.
+/// Called every few thousand instructions. Returns `false` if the script is over.
 pub(super) fn look_around() -> bool {
     with_current(|run| run.look_around()).unwrap_or(true)
 }
 
 impl Run<'_, '_, '_> {
-    /// Lines of a run, and bytes of them, that are kept until it is known that it counts.
+    /// Most lines for the server log kept while the run may be taken back.
     const LINES_MAX: usize = 1_000;
 
-    /// `redis.log`: what is logged of a run that is begun anew is not to be there twice.
+    /// `redis.log`: a run that is begun again must not log its lines twice.
     pub(super) fn log(&mut self, level: Level, line: String) {
         if self.undo.is_none() {
             return self.call.server.log.line(level, line);

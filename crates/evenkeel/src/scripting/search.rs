@@ -1,5 +1,5 @@
-//! `string.find`, `match`, `gmatch` and `gsub`, on Lua's own stack: see `raw` for what holds there, and [`super::pattern`]
-//! for what is matched.
+//! `string.find`, `match`, `gmatch` and `gsub`, on Lua's own stack. `raw` has the rules for such functions,
+//! and [`super::pattern`] the matcher.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -11,7 +11,8 @@ use super::raw::{may_go_on, raise_here};
 
 /// `string.find(s, pattern [, init [, plain]])`
 pub(super) unsafe extern "C-unwind" fn find(state: *mut lua_State) -> c_int {
-    // SAFETY: Lua calls this with its arguments on the stack and room for twenty values more. This frame owns nothing.
+    // SAFETY: Lua calls this with its arguments on the stack and room for twenty values more. This frame owns
+    // nothing.
     unsafe {
         let (subject, wanted) = (text(state, 1), text(state, 2));
         let start = start(state, subject.len());
@@ -42,7 +43,7 @@ pub(super) unsafe extern "C-unwind" fn match_(state: *mut lua_State) -> c_int {
     }
 }
 
-/// `string.gmatch(s, pattern)`: a function that has both, and where it is.
+/// `string.gmatch(s, pattern)`: returns a closure over both and its position.
 pub(super) unsafe extern "C-unwind" fn gmatch(state: *mut lua_State) -> c_int {
     // SAFETY: as in `find`.
     unsafe {
@@ -56,7 +57,7 @@ pub(super) unsafe extern "C-unwind" fn gmatch(state: *mut lua_State) -> c_int {
 }
 
 unsafe extern "C-unwind" fn next_match(state: *mut lua_State) -> c_int {
-    // SAFETY: as in `find`; the upvalues are those that `gmatch` has given.
+    // SAFETY: as in `find`; `gmatch` has set the upvalues.
     unsafe {
         let subject = text(state, ffi::lua_upvalueindex(1));
         let pattern = text(state, ffi::lua_upvalueindex(2));
@@ -64,7 +65,7 @@ unsafe extern "C-unwind" fn next_match(state: *mut lua_State) -> c_int {
         let mut matcher = Matcher::new(subject, pattern, may_go_on);
         for at in start..=subject.len() {
             if let Some(end) = matched(state, &mut matcher, at) {
-                // Of an empty match the next one is at least a byte further on.
+                // After an empty match the next match begins at least a byte further on.
                 let next = if end == at { end + 1 } else { end };
                 ffi::lua_pushinteger(state, next as ffi::lua_Integer);
                 ffi::lua_replace(state, ffi::lua_upvalueindex(3));
@@ -77,8 +78,8 @@ unsafe extern "C-unwind" fn next_match(state: *mut lua_State) -> c_int {
 
 /// `string.gsub(s, pattern, replacement [, n])`
 pub(super) unsafe extern "C-unwind" fn gsub(state: *mut lua_State) -> c_int {
-    // SAFETY: as in `find`. The buffer is Lua's own: what it has on the stack is above the arguments, and what is pushed
-    // meanwhile is popped, or added to it.
+    // SAFETY: as in `find`. The buffer is Lua's own: its values lie on the stack above the arguments, and
+    // values pushed meanwhile are popped or added to it.
     unsafe {
         let (subject, pattern) = (text(state, 1), text(state, 2));
         let kind = ffi::lua_type(state, 3);
@@ -94,7 +95,7 @@ pub(super) unsafe extern "C-unwind" fn gsub(state: *mut lua_State) -> c_int {
         let mut buffer = MaybeUninit::<ffi::luaL_Buffer>::uninit();
         let buffer = buffer.as_mut_ptr();
         ffi::luaL_buffinit(state, buffer);
-        // What is before `copied` is in the buffer.
+        // The text before `copied` is in the buffer.
         let (mut at, mut copied, mut count) = (0, 0, 0);
         while count < count_max {
             let end = matched(state, &mut matcher, at);
@@ -120,7 +121,7 @@ pub(super) unsafe extern "C-unwind" fn gsub(state: *mut lua_State) -> c_int {
     }
 }
 
-/// Puts into the buffer what is to be there instead of a match.
+/// Appends the replacement of a match to the buffer.
 unsafe fn add_replacement(
     state: *mut lua_State,
     buffer: *mut ffi::luaL_Buffer,
@@ -143,7 +144,7 @@ unsafe fn add_replacement(
             _ => return add_template(state, buffer, matcher, whole),
         }
         if ffi::lua_toboolean(state, -1) == 0 {
-            // As it was.
+            // The match stays unchanged.
             ffi::lua_settop(state, -2);
             push_whole(state, matcher, whole);
         } else if ffi::lua_isstring(state, -1) == 0 {
@@ -159,7 +160,7 @@ unsafe fn add_replacement(
     }
 }
 
-/// Puts a text into the buffer in which `%1` stands for what the first pair has caught, and `%0` for all.
+/// Appends a template to the buffer, in which `%1` stands for the first capture and `%0` for the whole match.
 unsafe fn add_template(
     state: *mut lua_State,
     buffer: *mut ffi::luaL_Buffer,
@@ -190,7 +191,7 @@ unsafe fn add_template(
     }
 }
 
-/// The first match from `start` on: its bounds, if they are asked for, and what it has caught.
+/// Pushes the captures of the first match from `start` on, after its bounds if `with_bounds`.
 unsafe fn search(
     state: *mut lua_State,
     subject: &[u8],
@@ -218,7 +219,7 @@ unsafe fn search(
     }
 }
 
-/// An argument that has to be a text, which stays where it is as long as it is on the stack.
+/// Returns an argument that must be a string. The bytes stay valid while the argument is on the stack.
 unsafe fn text<'s>(state: *mut lua_State, index: c_int) -> &'s [u8] {
     // SAFETY: as in `find`.
     unsafe {
@@ -228,7 +229,7 @@ unsafe fn text<'s>(state: *mut lua_State, index: c_int) -> &'s [u8] {
     }
 }
 
-/// The third argument as an offset: it counts from one on, or from the end.
+/// Returns the third argument as an offset: it counts from 1 on, or from the end.
 unsafe fn start(state: *mut lua_State, len: usize) -> usize {
     // SAFETY: as in `find`.
     let given = unsafe { ffi::luaL_optinteger(state, 3, 1) } as i64;
@@ -236,7 +237,7 @@ unsafe fn start(state: *mut lua_State, len: usize) -> usize {
     offset.clamp(0, len as i64) as usize
 }
 
-/// Whether a text, up to its first zero byte, is more than itself as a pattern.
+/// Whether a text, up to its first zero byte, has special characters of patterns.
 fn has_specials(pattern: &[u8]) -> bool {
     let mut seen = pattern.iter().take_while(|byte| **byte != 0);
     seen.any(|byte| b"^$*+?.([%-".contains(byte))
@@ -266,7 +267,7 @@ unsafe fn raise(state: *mut lua_State, stop: Stop) -> ! {
     unsafe { raise_here(state, text) }
 }
 
-/// Pushes what all pairs have caught; all of the match, if there is no pair and it is given.
+/// Pushes all captures; `whole`, if given, when the pattern has none.
 unsafe fn push_captures(
     state: *mut lua_State,
     matcher: &Matcher<'_>,

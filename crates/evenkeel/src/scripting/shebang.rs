@@ -4,7 +4,7 @@ use evenkeel_resp::request::{Parsed, State, parse};
 
 use crate::error::Error;
 
-/// What a script or a function says of itself, as bits.
+/// Flags that a script or a function declares, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScriptFlags(u8);
 
@@ -15,7 +15,7 @@ impl ScriptFlags {
     pub(crate) const NO_CLUSTER: ScriptFlags = ScriptFlags(8);
     pub(crate) const ALLOW_CROSS_SLOT: ScriptFlags = ScriptFlags(16);
 
-    /// By the names that scripts use.
+    /// The names that scripts use.
     const NAMES: [(&'static str, ScriptFlags); 5] = [
         ("no-writes", ScriptFlags::NO_WRITES),
         ("allow-oom", ScriptFlags::ALLOW_OOM),
@@ -28,7 +28,7 @@ impl ScriptFlags {
         self.0 & flag.0 != 0
     }
 
-    /// The flag of this name.
+    /// Returns the flag of this name.
     pub(crate) fn named(name: &[u8]) -> Option<ScriptFlags> {
         let of_name = |(known, _): &&(&str, ScriptFlags)| known.as_bytes() == name;
         Self::NAMES.iter().find(of_name).map(|(_, flag)| *flag)
@@ -43,7 +43,8 @@ impl ScriptFlags {
     }
 }
 
-/// The first line, without its end, which must come before any zero byte; `None`: the text does not begin with a shebang.
+/// Returns the first line without its end, which must precede any zero byte. `None`: the text does not begin
+/// with a shebang.
 fn first_line(text: &[u8]) -> Option<Result<&[u8], ()>> {
     text.starts_with(b"#!").then(|| match text.iter().position(|byte| matches!(byte, b'\n' | 0)) {
         Some(end) if text[end] == b'\n' => Ok(&text[..end]),
@@ -51,7 +52,7 @@ fn first_line(text: &[u8]) -> Option<Result<&[u8], ()>> {
     })
 }
 
-/// The words of a line, of which some may be quoted, as in a command that a person types in.
+/// Splits a line into words, some of which may be quoted, as in an inline command.
 fn quoted_words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let (mut line, mut spans) = ([line, b"\n"].concat(), Vec::new());
     let limit = line.len();
@@ -65,7 +66,7 @@ fn quoting(text: &str, word: &[u8]) -> Error {
     Error::Bytes([text.as_bytes(), word].concat())
 }
 
-/// The flags of a script; `None` without a shebang.
+/// Returns the flags of a script; `None` without a shebang.
 pub(crate) fn of_script(body: &[u8]) -> Result<Option<ScriptFlags>, Error> {
     let line = match first_line(body) {
         None => return Ok(None),
@@ -93,7 +94,7 @@ pub(crate) fn of_script(body: &[u8]) -> Result<Option<ScriptFlags>, Error> {
     Ok(Some(flags))
 }
 
-/// What Lua is given of a text: the first line goes, its end stays, so that lines keep their numbers.
+/// Returns the text for Lua: without the shebang but with its line end, so that lines keep their numbers.
 pub(crate) fn code(text: &[u8]) -> &[u8] {
     match first_line(text) {
         Some(Ok(line)) => &text[line.len()..],
@@ -101,7 +102,7 @@ pub(crate) fn code(text: &[u8]) -> &[u8] {
     }
 }
 
-/// The name that a library gives itself.
+/// Returns the name that a library declares.
 pub(crate) fn library_name(code: &[u8]) -> Result<Vec<u8>, Error> {
     let line = match first_line(code) {
         None => return Err(Error::text("ERR Missing library metadata")),
@@ -129,7 +130,7 @@ pub(crate) fn library_name(code: &[u8]) -> Result<Vec<u8>, Error> {
     Ok(name)
 }
 
-/// Whether this may be the name of a library or a function.
+/// Whether `name` is valid for a library or a function.
 pub(crate) fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
 }

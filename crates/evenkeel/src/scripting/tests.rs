@@ -9,7 +9,7 @@ use super::sha_of;
 use crate::testing::live::Live;
 use crate::testing::{World, check, random};
 
-/// What a script replies here, as text.
+/// Runs a script with EVAL and returns its reply as text.
 fn eval(world: &mut World, script: &str, words: &[&str]) -> String {
     let command: Vec<Vec<u8>> =
         ["EVAL", script].iter().chain(words).map(|word| word.as_bytes().to_vec()).collect();
@@ -57,7 +57,7 @@ fn errors_name_their_places() {
     );
 }
 
-/// What scripts must not be able to do; each of these ends in an error, and the next script sees nothing of it.
+/// Attempts to break out of the sandbox: each ends in an error, and the next script sees no trace of it.
 #[test]
 fn the_sandbox_holds() {
     let mut world = World::new();
@@ -99,7 +99,7 @@ fn the_sandbox_holds() {
 
 #[test]
 fn limits_are_met() {
-    // As much of a stack as workers have.
+    // The same stack size as a worker's.
     let thread = std::thread::Builder::new().stack_size(crate::startup::STACK_LEN).spawn(meet_limits);
     thread.expect("a thread").join().expect("no limit is missed");
 }
@@ -140,16 +140,16 @@ fn meet_limits() {
     assert_eq!(eval(&mut world, "return ('x.?'):find(('.?'):rep(1), 1, true)", &["0"]), ":2");
     assert_eq!(eval(&mut world, "return ('x'):find(('.?'):rep(1e6), 1, true)", &["0"]), "(nil)");
     assert_eq!(eval(&mut world, "return (''):rep(2147483647)", &["0"]), "\"\"");
-    // Step by step this would be ten million million comparisons.
+    // Byte by byte this would be ten million million comparisons.
     let plain = "return (('a'):rep(5000000)):find(('a'):rep(2500000) .. 'b', 1, true)";
     assert_eq!(eval(&mut world, plain, &["0"]), "(nil)");
-    // A value that holds itself is written as deep as Lua's stack goes, which is deeper than clients here read.
+    // A table that contains itself is written as deep as Lua's stack goes, deeper than clients here read.
     let command = ["EVAL", "local t = {} t[1] = t return t", "0"].map(|word| word.as_bytes().to_vec());
     world.send("deep", &command);
     assert_eq!(world.receive("deep").err().as_deref(), Some("TooDeep"));
 }
 
-/// A script that has written and then reaches for more than it holds is taken back, and run again with everything.
+/// A script that has written and then reaches outside its locks is taken back, and run again with all locks.
 #[test]
 fn what_was_done_before_more_is_needed_is_done_once() {
     let mut world = World::new();
@@ -183,7 +183,7 @@ fn what_was_done_before_more_is_needed_is_done_once() {
         > TTL fresh           < :100
     ",
     );
-    // From now on it is known.
+    // From now on the script's habit is known.
     assert_eq!(eval(&mut world, script, &words), "[\"o\", :5]");
     assert_eq!(eval(&mut world, "return redis.call('get', KEYS[1])", &["1", "n"]), "\"7\"");
     world.verify();
@@ -281,7 +281,7 @@ fn first_lines() {
     );
 }
 
-/// Numbers are words to Lua's C interface, and the names of arguments are not told apart by their case.
+/// Lua's C interface takes numbers as strings, and argument names ignore case.
 #[test]
 fn registrations() {
     check(
@@ -296,7 +296,7 @@ fn registrations() {
     );
 }
 
-/// What FUNCTION DUMP says of libraries, as a word of a transcript: each of one function.
+/// Returns the payload of FUNCTION DUMP for libraries of a function each, as a word of a transcript.
 fn payload(libraries: &[(&str, &str)]) -> String {
     let code = |(library, function): &(&str, &str)| {
         let call = format!("redis.register_function('{function}', function() return '{library}' end)");
@@ -308,7 +308,7 @@ fn payload(libraries: &[(&str, &str)]) -> String {
     format!("\"{}\"", bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect::<String>())
 }
 
-/// Which of two libraries that are there already is named, Redis leaves to the order of its hash table.
+/// With two conflicting libraries, the name in Redis' error depends on the order of its hash table.
 #[test]
 fn restored_functions() {
     let twice = payload(&[("a", "fa"), ("a", "fb")]);
@@ -360,7 +360,7 @@ fn functions_are_logged_and_replayed() {
     transcript::check_on(&mut other, "> FCALL f 1 n < -ERR Function not found\n> FCALL g 1 n < :2");
 }
 
-/// Random values as Lua writes them.
+/// Returns a random value as a Lua literal.
 fn literal(random: &mut Random, depth: usize) -> String {
     match random.below(if depth == 0 { 6 } else { 8 }) {
         0 => format!("{}", random.between(-40_000_000_000, 40_000_000_000) >> random.below(40)),
@@ -386,7 +386,7 @@ fn key(random: &mut Random) -> String {
     random.pick(&["'a'", "'b/c'", "1", "2", "3", "12", "0.5", "-1"]).to_owned()
 }
 
-/// The libraries do to random values what Redis' do.
+/// Compares the libraries with Redis' for random values.
 #[test]
 fn libraries_agree_with_redis() {
     let Some(oracle) = Program::oracle(Peer::Redis) else { return };
@@ -425,7 +425,7 @@ fn libraries_agree_with_redis() {
     }
 }
 
-/// Patterns, also wrong ones, do to random texts what Redis' do.
+/// Compares patterns, also malformed ones, with Redis' on random texts.
 #[test]
 fn patterns_agree_with_redis() {
     const ITEMS: [&str; 44] = [
@@ -522,8 +522,8 @@ fn structs(random: &mut Random) -> String {
     )
 }
 
-/// Threads move money by scripts, some of which reach for accounts that they do not declare, before or after they have
-/// written; nothing is lost, and nobody waits for ever.
+/// Threads transfer money by scripts, some of which reach for undeclared accounts, before or after they have
+/// written. Nothing is lost, and no script waits for ever.
 #[test]
 fn scripts_on_all_workers_lose_nothing() {
     const ACCOUNTS: usize = 12;
@@ -534,14 +534,14 @@ fn scripts_on_all_workers_lose_nothing() {
         client.run(&format!("SET acc{account} {START}"));
     }
     let scripts = [
-        // Declares both.
+        // Declares both accounts.
         "redis.call('decrby', KEYS[1], ARGV[1]) redis.call('incrby', KEYS[2], ARGV[1]) return 1",
-        // Reaches outside after it has written.
+        // Reaches outside its keys after it has written.
         "redis.call('decrby', KEYS[1], ARGV[1]) redis.call('incrby', ARGV[2], ARGV[1]) return 2",
-        // Only now and then, so that it is not known.
+        // Reaches outside only now and then, so that the habit is not known.
         "redis.call('decrby', KEYS[1], ARGV[1]) redis.call('incrby', KEYS[1], ARGV[1]) \
          if tonumber(ARGV[1]) % 7 == 0 then redis.call('decrby', KEYS[1], 1) redis.call('incrby', ARGV[2], 1) end return 3",
-        // Looks at everything.
+        // Reads all accounts.
         "local sum = 0 for i = 0, 11 do sum = sum + redis.call('get', 'acc' .. i) end return sum",
     ];
     let stop = AtomicBool::new(false);
@@ -553,7 +553,7 @@ fn scripts_on_all_workers_lose_nothing() {
                 let mut rounds = 0;
                 while !stop.load(Relaxed) {
                     let kind = random.below(scripts.len());
-                    // A text of one's own is one that nothing is known of.
+                    // A script of unique text has no known habits.
                     let script = if random.chance(30) {
                         format!("{} -- {thread} {rounds}", scripts[kind])
                     } else {
@@ -611,7 +611,7 @@ fn a_range_of_values_wider_than_the_stack_is_refused() {
     );
 }
 
-/// A table that holds itself is short to write, and long to count.
+/// A table that contains itself is short to write, and long to count.
 #[test]
 fn a_reply_that_would_take_for_ever_to_count_is_given_up() {
     let live = Live::start(1, &[]);
@@ -639,7 +639,7 @@ fn wait_for(client: &mut Client, line: &str, with: &str) {
     }
 }
 
-/// As for all workers, those included that have it compiled.
+/// Holds for all workers, also workers that have the script compiled.
 #[test]
 fn a_script_that_was_pushed_out_is_not_known_by_name() {
     let mut world = World::new();
@@ -659,17 +659,17 @@ fn a_busy_script_is_killed_while_others_are_answered() {
         "while true do end",
         "while true do pcall(function() while true do end end) end",
         "return pcall(function() while true do end end)",
-        // Lua calls the handler of an error that its hook has raised without hooks.
+        // After an error that its hook has raised, Lua calls the error handler without hooks.
         "xpcall(function() while true do end end, function() while true do end end) return 5",
-        // Each of these is over before it would be looked at.
+        // Each of these coroutines is over before the hook would run.
         "local function f(d) if d > 0 then for i = 1, 150 do coroutine.wrap(f)(d - 1) end end end f(5)",
         "local function f(d) if d > 0 then for i = 1, 150 do coroutine.resume(coroutine.create(f), d - 1) end end end f(5)",
         // Each of these calls takes some milliseconds.
         "local long = string.rep('x', 1e6) for i = 1, 1200 do redis.sha1hex(long) end",
-        // One call that tries an exponential number of ways.
+        // A single call that tries an exponential number of ways.
         "return string.find(string.rep('a', 3000), string.rep('.-', 20) .. 'b')",
         "for _ in string.gmatch(string.rep('a', 3000), string.rep('a*', 20) .. 'b') do end",
-        // Values that stand for more than there is time, or memory, for.
+        // Values that expand beyond the available time or memory.
         "local t = {} for i = 1, 40 do t = {t, t} end return cjson.encode(t)",
         "local t = {} for i = 1, 15 do t = {t, t, t, t, t, t} end return cmsgpack.pack(t)",
         "while true do pcall(string.gsub, string.rep('a', 3000), string.rep('a?.-', 20) .. 'b', '') end",
@@ -708,7 +708,7 @@ fn a_busy_script_that_has_written_is_not_killed_but_ends_with_the_server() {
     }
 }
 
-/// One script is killed, and the clients whose scripts wait behind it read that it is busy, as in Redis.
+/// A single script is killed. Clients whose scripts wait behind it read that it is busy, as in Redis.
 #[test]
 fn one_kill_is_enough_for_scripts_that_came_at_once() {
     const SCRIPTS: [&str; 3] = [
@@ -734,7 +734,8 @@ fn one_kill_is_enough_for_scripts_that_came_at_once() {
     live.stop();
 }
 
-/// There is one worker, which is inside the gate when another script waits to close it, and then waits for the gate itself.
+/// The only worker is inside the gate when another script waits to close it, and then waits for the gate
+/// itself.
 #[test]
 fn a_worker_that_waits_behind_a_script_answers() {
     const REACHES_OUTSIDE: &str = "local at = redis.call('time') repeat local now = redis.call('time') \
@@ -743,7 +744,8 @@ fn a_worker_that_waits_behind_a_script_answers() {
         let live = Live::start(1, &["--busy-reply-threshold", "100", "--enable-debug-command", "yes"]);
         let (mut busy, mut other) = (live.connect(), live.connect());
         other.run("DEBUG POPULATE 200000");
-        // Which of the two closes the gate first is a matter of luck. A script that has reached outside once is begun otherwise.
+        // Either script may close the gate first. A script that has reached outside before would begin behind
+        // the gate.
         for round in 0..20 {
             let script = format!("{REACHES_OUTSIDE} -- {round}");
             let command = if name == "EVAL" { vec![name, &script, "0"] } else { vec![name, "*"] };
@@ -763,7 +765,7 @@ fn a_worker_that_waits_behind_a_script_answers() {
     }
 }
 
-/// CLIENT PAUSE WRITE holds scripts back, but for those that say that they do not write.
+/// CLIENT PAUSE WRITE delays scripts, except scripts whose flags declare that they do not write.
 #[test]
 fn scripts_that_only_read_are_not_paused() {
     let mut world = World::new();
@@ -787,7 +789,7 @@ fn scripts_that_only_read_are_not_paused() {
     }
 }
 
-/// Clients that put their values into the text of scripts make new ones with every call.
+/// Clients that put their values into the text of a script make a new script with every call.
 #[test]
 fn scripts_that_are_kept_compiled_do_not_fill_the_state() {
     let mut world = World::new();
@@ -798,7 +800,7 @@ fn scripts_that_are_kept_compiled_do_not_fill_the_state() {
     }
 }
 
-/// What a script was given is not kept for the next one.
+/// A script's arguments are not kept until the next script.
 #[test]
 fn large_arguments_are_let_go_of() {
     let mut world = World::new();
@@ -815,8 +817,8 @@ fn large_arguments_are_let_go_of() {
     assert!(after < before + (20 << 20), "{before} bytes before, {after} now");
 }
 
-/// What a script has flushed, or written to many keys, cannot be put back; and there is one worker to tell others that they have
-/// to wait, and to hear that the server is to end.
+/// A script that has flushed, or written to many keys, cannot be taken back. The only worker has to reply to
+/// waiting clients and to notice that the server stops.
 #[test]
 fn a_script_that_cannot_be_taken_back_does_not_keep_the_only_worker() {
     let flushes = "redis.call('FLUSHALL') while true do end";
@@ -840,7 +842,8 @@ fn a_script_that_cannot_be_taken_back_does_not_keep_the_only_worker() {
         live.wait_until("it stops", || live.server.stopping.load(Relaxed));
         live.stop();
     }
-    // One that ends has its effect once; the second time it is begun where it can stay, and one that publishes stays with the worker.
+    // A script that ends takes effect once. Its second run begins on the thread where it can stay; a script
+    // that publishes stays on the worker.
     let live = Live::start(1, &[]);
     let mut client = live.connect();
     let writes = "for i = 1, 300 do redis.call('INCR', 'key' .. i) end return redis.call('GET', 'key1')";
@@ -859,7 +862,7 @@ fn a_script_that_cannot_be_taken_back_does_not_keep_the_only_worker() {
             assert!(round == 1 || called == own, "round {round}: {called} calls");
         }
     }
-    // One that has done so once stays with the worker when it does it no more.
+    // After a single short run, the script stays on the worker.
     let some = "for i = 1, ARGV[1] do redis.call('INCR', 'some' .. i) end";
     for (count, leaves) in [("300", true), ("1", true), ("1", false), ("1", false)] {
         let before = live.server.slow_scripts.total();
@@ -869,7 +872,7 @@ fn a_script_that_cannot_be_taken_back_does_not_keep_the_only_worker() {
     live.verify();
 }
 
-/// Zero is no threshold: nobody is told that a script is slow.
+/// Zero means no threshold: no script counts as slow.
 #[test]
 fn without_a_threshold_no_script_is_slow() {
     let live = Live::start(2, &["--busy-reply-threshold", "0"]);
@@ -885,7 +888,7 @@ fn without_a_threshold_no_script_is_slow() {
     live.stop();
 }
 
-/// That a key has expired and is there still says nothing of the script.
+/// An expired key that is not removed yet shows no habit of the script.
 #[test]
 fn a_script_that_meets_an_expired_key_is_not_held_for_one_that_reaches_outside() {
     const SCRIPT: &str = "return redis.call('del', KEYS[1], KEYS[2])";

@@ -1,8 +1,8 @@
-//! When a running script is looked after: whether it is to end, whether it is slow, whether others are to be told.
+//! Schedules the checks of a running script: whether it is to end, is slow, or has to be announced.
 //!
-//! Lua calls back after a number of instructions. Most take some nanoseconds, but one that makes a text of megabytes takes
-//! milliseconds, and thousands of these between two looks would be a script that nobody can end. So the number follows the time
-//! that the last ones took.
+//! Lua calls back after a number of instructions. Most take some nanoseconds, but an instruction that makes a
+//! text of megabytes takes milliseconds, and thousands of these between two checks would make a script that
+//! nothing can end. So the number follows the time that the last instructions took.
 
 use std::cell::Cell;
 
@@ -11,27 +11,27 @@ use mlua::{HookTriggers, Lua, VmState};
 use super::{api, run};
 use evenkeel_runtime::clock::{self, Ticks};
 
-/// Instructions between two looks: some 5 us, of which the look is not a hundredth.
+/// Instructions between two checks: some 5 us, of which the check is less than a hundredth.
 const EVERY_MAX: u32 = 1_000;
 
-/// Microseconds between two looks beyond which there are too few of them, and what is aimed at then.
+/// Microseconds between two checks beyond which the interval shrinks, and its target then.
 const GAP_MAX_US: u64 = 2_000;
 const GAP_US: u64 = 500;
 
-/// Microseconds below which there may be fewer looks again.
+/// Microseconds between two checks below which the interval grows again.
 const GAP_MIN_US: u64 = 100;
 
 thread_local! {
-    /// When this thread's script was looked after last, or began.
+    /// When this thread's script was last checked, or began.
     static LOOKED: Cell<Ticks> = const { Cell::new(0) };
 }
 
-/// A script begins, or the code of a library.
+/// Starts the clock for a script, or for the code of a library.
 pub(super) fn begin() {
     LOOKED.set(clock::ticks());
 }
 
-/// Has running scripts looked after as usual, from now on.
+/// Checks running scripts at the usual interval from now on.
 pub(super) fn watch(lua: &Lua) -> mlua::Result<()> {
     look_every(lua, EVERY_MAX)
 }
@@ -41,7 +41,7 @@ fn look_every(lua: &Lua, every: u32) -> mlua::Result<()> {
         let now = clock::ticks();
         let gap = now.saturating_sub(LOOKED.replace(now));
         if !(run::look_around() && api::load_in_time()) {
-            // From here on each instruction ends the function that it is in: no `pcall` lives longer.
+            // From here on each instruction ends its function: no `pcall` survives.
             look_every(lua, 1)?;
             return Err(mlua::Error::RuntimeError("Script killed by user with SCRIPT KILL...".into()));
         }
@@ -53,7 +53,7 @@ fn look_every(lua: &Lua, every: u32) -> mlua::Result<()> {
     })
 }
 
-/// After how many instructions to look next, if the last `every` took so many microseconds.
+/// Returns the instructions until the next check, after the last `every` took `gap_us`.
 fn next(every: u32, gap_us: u64) -> u32 {
     match gap_us {
         ..GAP_MIN_US => every.saturating_mul(8).min(EVERY_MAX),
@@ -66,7 +66,7 @@ fn next(every: u32, gap_us: u64) -> u32 {
 mod tests {
     use super::*;
 
-    /// Instructions that take `ns` each: how often is looked in the end.
+    /// Returns the interval that settles in for instructions of `ns` each.
     fn settled(ns: u64) -> u32 {
         (0..20).fold(EVERY_MAX, |every, _| next(every, u64::from(every) * ns / 1_000))
     }

@@ -41,8 +41,8 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// A number's lowest 32 bits, after rounding; how it is rounded and what becomes of large ones is the doing of an addition
-/// that pushes all digits but these out.
+/// Returns a number's lowest 32 bits, after rounding. An addition that pushes all other digits out defines
+/// the rounding, and the result for large numbers.
 fn bits(given: &Given<'_>, index: usize) -> Result<u32, Raise> {
     const PUSH: f64 = 6_755_399_441_055_744.0; // 2^52 + 2^51
     Ok((given.number(index)? + PUSH).to_bits() as u32)

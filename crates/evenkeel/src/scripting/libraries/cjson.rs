@@ -1,7 +1,7 @@
 //! `cjson`: JSON, with the settings, the leniencies and the error texts of lua-cjson 2.1.0.
 //!
-//! What a script sets holds until it ends: the threads' Lua states are several, and a setting that outlived its script would
-//! hold on some of them.
+//! A script's settings hold until it ends: there are several threads with a Lua state each, and a setting
+//! that outlived its script would hold on some of them.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
@@ -29,7 +29,7 @@ struct Settings {
     decode_invalid: Invalid,
 }
 
-/// What becomes of numbers that JSON does not know.
+/// Treatment of numbers that JSON does not know.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Invalid {
     Refused,
@@ -234,7 +234,7 @@ impl Encoder<'_> {
         }
     }
 
-    /// The greatest key if all are whole numbers from one on; else below one.
+    /// Returns the greatest key if all keys are whole numbers from 1 on; otherwise a number below 1.
     fn array_len(&self, table: &Table) -> Result<i64, Raise> {
         let (mut most, mut items) = (0_i64, 0_i64);
         for pair in table.pairs::<Value, Value>() {
@@ -400,7 +400,7 @@ fn expected(what: &str, token: &Token) -> Raise {
 
 struct Decoder<'l, 'd> {
     lua: &'l Lua,
-    /// The text and a zero byte, which ends it; so does one inside.
+    /// The text and a terminating zero byte; a zero byte inside the text ends it as well.
     data: &'d [u8],
     at: usize,
     settings: Settings,
@@ -461,7 +461,7 @@ impl<'d> Decoder<'_, 'd> {
         Token { kind: Kind::Error(text), at: self.at }
     }
 
-    /// Whether what comes looks like a number that JSON does not know.
+    /// Whether the input continues with something like a number that JSON does not know.
     fn is_odd_number(&self) -> bool {
         let rest = self.rest();
         if rest[0] == b'+' {
@@ -482,7 +482,8 @@ impl<'d> Decoder<'_, 'd> {
         let at = self.at;
         let start = self.rest().as_ptr().cast::<c_char>();
         let mut end = std::ptr::null_mut();
-        // SAFETY: the text ends in a zero byte, at which reading ends at the latest; `end` is set to where it has ended.
+        // SAFETY: the text ends in a zero byte, at which `strtod` stops at the latest; `end` is set to the
+        // place where it stopped.
         let (number, len) = unsafe {
             let number = libc::strtod(start, &mut end);
             (number, end.offset_from(start) as usize)
@@ -531,7 +532,7 @@ impl<'d> Decoder<'_, 'd> {
         Token { kind: Kind::Text(text), at }
     }
 
-    /// `\uXXXX`, or two of them for one character.
+    /// Reads `\uXXXX`, or two of them for a surrogate pair.
     fn unicode(&mut self, text: &mut Vec<u8>) -> Option<()> {
         let hex = |at: usize| -> Option<u32> {
             let digits = self.data.get(at..at + 4)?;

@@ -1,14 +1,14 @@
-//! `cmsgpack`: MessagePack, of its first version with the strings of up to 255 bytes of the second.
+//! `cmsgpack`: MessagePack of the first version, with the second version's strings of up to 255 bytes.
 
 use mlua::{Lua, MultiValue, Table, Value};
 
 use super::{Given, Steps, add, one};
 use crate::scripting::raw::{Raise, truncated};
 
-/// Tables are nested this deep; what lies deeper is packed as nil.
+/// Deepest nesting that is packed; deeper tables are packed as nil.
 const PACK_DEPTH_MAX: usize = 16;
 
-/// Deepest nesting that is unpacked, and values that are returned: what Lua's stack has room for.
+/// Deepest nesting that is unpacked, and most values that are returned: Lua's stack has room for no more.
 const UNPACK_DEPTH_MAX: usize = 2_000;
 const VALUES_MAX: usize = 7_900;
 
@@ -64,7 +64,8 @@ fn encode_text(text: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(text);
 }
 
-/// A length: in one byte up to `short_max`, else behind a code, in as many bytes as the greatest length of that code takes.
+/// Writes a length: in a single byte up to `short_max`, otherwise behind a code, in as many bytes as that
+/// code's largest length takes.
 fn head(out: &mut Vec<u8>, len: usize, short_max: usize, short: u8, codes: &[(usize, u8)], last: u8) {
     if len <= short_max {
         return out.push(short | len as u8);
@@ -186,7 +187,7 @@ impl<'d> Input<'_, 'd> {
         Ok(taken)
     }
 
-    /// A number without a sign, of so many bytes.
+    /// Reads an unsigned number of `len` bytes.
     fn unsigned(&mut self, len: usize) -> Result<u64, Raise> {
         Ok(self.take(len)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }
@@ -200,7 +201,7 @@ impl<'d> Input<'_, 'd> {
             0xc0 => Ok(Value::Nil),
             0xc2 | 0xc3 => Ok(Value::Boolean(code == 0xc3)),
             0xcc..=0xce => number(self.unsigned(1 << (code - 0xcc))? as f64),
-            // Lua 5.1 has signed integers alone, by way of which Redis goes.
+            // Lua 5.1 has only signed integers, and Redis converts by way of them.
             0xcf => number(self.unsigned(8)? as i64 as f64),
             0xd0 => number(f64::from(self.unsigned(1)? as i8)),
             0xd1 => number(f64::from(self.unsigned(2)? as i16)),
@@ -240,7 +241,7 @@ impl<'d> Input<'_, 'd> {
         Ok(self.lua.create_table()?)
     }
 
-    /// Nothing is made beforehand for what was announced: it may not come.
+    /// Reserves nothing for the announced length, since the elements may be missing.
     fn array(&mut self, len: u64) -> Result<Value, Raise> {
         let table = self.descend("array")?;
         for index in 1..=len {
@@ -251,7 +252,7 @@ impl<'d> Input<'_, 'd> {
         Ok(Value::Table(table))
     }
 
-    /// As Lua itself says it when a C function is at fault: without a place.
+    /// Returns the error in Lua's form for a C function: without a position.
     fn bad_index(&self, what: &str) -> Raise {
         match self.lua.create_string(format!("table index is {what}")) {
             Ok(text) => Raise::As(Value::String(text)),

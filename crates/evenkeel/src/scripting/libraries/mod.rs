@@ -1,4 +1,5 @@
-//! The libraries that scripts find beside Lua's own, with the results and the error texts of those that Redis brings.
+//! The libraries that scripts find beside Lua's own, with the results and the error texts of the libraries
+//! that Redis has.
 
 mod bit;
 mod cjson;
@@ -10,7 +11,7 @@ use mlua::{Lua, MultiValue, Table, Value};
 use super::api;
 use super::raw::{Raise, may_go_on, truncated};
 
-/// All libraries by the names that scripts use.
+/// Creates all libraries, by the names that scripts use.
 pub(super) fn all(lua: &Lua) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     table.raw_set("redis", api::api(lua, true)?)?;
@@ -22,12 +23,13 @@ pub(super) fn all(lua: &Lua) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// Takes back what the last script has set, so that scripts do not depend on which came before them on the same thread.
+/// Resets the settings of the last script, so that scripts do not depend on earlier scripts of the same
+/// thread.
 pub(super) fn reset(lua: &Lua) {
     cjson::reset(lua);
 }
 
-/// The arguments of a function in a library.
+/// Arguments of a call of a library function.
 struct Given<'l> {
     lua: &'l Lua,
     name: &'static str,
@@ -39,7 +41,7 @@ impl Given<'_> {
         self.args.len()
     }
 
-    /// An error about an argument, which are counted from one on.
+    /// Returns an error about an argument; arguments count from 1.
     fn bad(&self, index: usize, text: &str) -> Raise {
         Raise::here(format!("bad argument #{index} to '{}' ({text})", self.name))
     }
@@ -71,8 +73,8 @@ impl Given<'_> {
     }
 }
 
-/// Counts what one call does, and asks now and then whether the script may go on: a value may refer to another many times, and so stand for
-/// more than memory holds.
+/// Counts the steps of a call, and asks regularly whether the script may go on: a value may refer to another
+/// many times, and so expand beyond any memory.
 #[derive(Default)]
 struct Steps(u32);
 
@@ -86,7 +88,7 @@ impl Steps {
     }
 }
 
-/// Lua's name of a value's type.
+/// Returns Lua's name of a value's type.
 fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Integer(_) | Value::Number(_) => "number",

@@ -1,4 +1,4 @@
-//! `struct`: values packed as C lays them out.
+//! `struct`: values packed in the layout of C.
 
 use mlua::{Lua, MultiValue, Table, Value};
 
@@ -8,7 +8,7 @@ use crate::scripting::raw::{Raise, truncated};
 /// Bytes of the largest integer.
 const INT_SIZE_MAX: usize = 32;
 
-/// The largest alignment, which `!` means.
+/// The largest alignment, and the default of `!`.
 const ALIGN_MAX: usize = 8;
 
 /// Bytes of the longest result.
@@ -22,29 +22,29 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// A format being read.
+/// A format and the position in it.
 struct Format<'f> {
     rest: &'f [u8],
     is_little: bool,
     align: usize,
 }
 
-/// An option of the format, and the bytes that what it describes takes.
+/// An option of the format, and the size of its value in bytes.
 struct Item {
     option: u8,
     size: usize,
-    /// Bytes before it, so that it is aligned.
+    /// Bytes before the value that align it.
     padding: usize,
 }
 
 impl<'f> Format<'f> {
     fn new(text: &'f [u8]) -> Format<'f> {
-        // As in C, it ends at the first zero byte.
+        // As in C, the format ends at its first zero byte.
         let rest = text.split(|byte| *byte == 0).next().unwrap_or_default();
         Format { rest, is_little: true, align: 1 }
     }
 
-    /// The next option, for what begins at `at`.
+    /// Reads the next option, for a value at offset `at`.
     fn next(&mut self, at: usize) -> Option<Result<Item, Raise>> {
         let (option, rest) = self.rest.split_first()?;
         self.rest = rest;
@@ -74,7 +74,7 @@ impl<'f> Format<'f> {
         })
     }
 
-    /// The number that comes next, if one does.
+    /// Reads a number, if the format has digits here.
     fn number(&mut self, default: usize) -> Result<usize, Raise> {
         let digits = self.rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         if digits == 0 {
@@ -98,7 +98,7 @@ impl<'f> Format<'f> {
         size.wrapping_sub(at & size.wrapping_sub(1)) & size.wrapping_sub(1)
     }
 
-    /// An option that describes no value.
+    /// Handles an option without a value.
     fn control(&mut self, given: &Given<'_>, option: u8) -> Result<(), Raise> {
         match option {
             b' ' => {}
@@ -122,7 +122,7 @@ impl<'f> Format<'f> {
         Ok(())
     }
 
-    /// The bytes of an integer or a float in the format's order; they are given with the lowest first.
+    /// Reorders the bytes of an integer or a float, given in little-endian order, into the format's order.
     fn ordered(&self, bytes: &mut [u8]) {
         if !self.is_little {
             bytes.reverse();
@@ -136,7 +136,7 @@ fn pack(given: &Given<'_>) -> Result<MultiValue, Raise> {
     let (mut format, mut out, mut arg) = (Format::new(&text), Vec::new(), 2);
     while let Some(item) = format.next(out.len()) {
         let Item { option, size, padding } = item?;
-        // A text is looked at before there has to be room for it.
+        // A string's length is checked before room for it is made.
         if !matches!(option, b'c' | b's') {
             find_room(&out, padding + size)?;
         }
@@ -186,7 +186,7 @@ fn find_room(out: &[u8], more: usize) -> Result<(), Raise> {
     if out.len() + more > LEN_MAX { Err(Raise::here("not enough memory")) } else { Ok(()) }
 }
 
-/// A number as C makes an unsigned integer of it on x86; one that is none, too.
+/// Converts a number to an unsigned integer as C does on x86, also a number that fits none.
 fn unsigned(number: f64) -> u64 {
     const HALF: f64 = 9_223_372_036_854_775_808.0;
     if number >= HALF { truncated(number - HALF) as u64 ^ 1 << 63 } else { truncated(number) as u64 }
@@ -251,7 +251,7 @@ fn unpack(given: &Given<'_>) -> Result<MultiValue, Raise> {
     Ok(MultiValue::from_vec(values))
 }
 
-/// Values that a function may return: Lua's stack has room for no more.
+/// Most values that a function may return: Lua's stack has room for no more.
 const VALUES_MAX: usize = 7_900;
 
 fn integer(bytes: &[u8], is_little: bool, is_signed: bool) -> f64 {
@@ -260,7 +260,7 @@ fn integer(bytes: &[u8], is_little: bool, is_signed: bool) -> f64 {
     if !is_signed {
         return value as f64;
     }
-    // Of more than eight bytes, what C does on x86: it shifts by the lowest six bits.
+    // For more than eight bytes, C on x86 shifts by the lowest six bits.
     let mask = u64::MAX.wrapping_shl((bytes.len() as u32 * 8).wrapping_sub(1));
     (if value & mask != 0 { value | mask } else { value }) as i64 as f64
 }
