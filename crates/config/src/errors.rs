@@ -1,5 +1,4 @@
-//! What can be wrong with a configuration, in the words that Redis uses, because operators and test harnesses look for
-//! them.
+//! Errors of a configuration, in Redis' words, since operators and test harnesses search for them.
 
 use super::value::{Reason, Word};
 use evenkeel_rdb::without_numbers;
@@ -7,14 +6,14 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// A mistake of a configuration: a file that cannot be read, or a wrong line.
+/// An error of a configuration: an unreadable file, or a malformed line.
 #[derive(Debug)]
 pub enum ConfigError {
     Open { path: PathBuf, error: io::Error },
     Line { place: Place, text: Word, reason: Reason },
 }
 
-/// Where a line stands; lines and options count from one.
+/// Position of a line; lines and options count from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     File { path: PathBuf, line: usize },
@@ -37,7 +36,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// All mistakes of a configuration, ready for the standard error stream.
+/// All errors of a configuration, formatted for the standard error stream.
 pub struct Mistakes<'m>(pub &'m [ConfigError]);
 
 impl fmt::Display for Mistakes<'_> {
@@ -65,7 +64,7 @@ impl fmt::Display for Place {
 
 impl std::error::Error for ConfigError {}
 
-/// The system's words alone, without the error number that the standard library adds.
+/// Returns the system's message without the error number that the standard library appends.
 pub fn cause(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound if error.get_ref().is_none() => "No such file or directory".to_owned(),
@@ -81,7 +80,8 @@ pub enum SetError {
 }
 
 impl SetError {
-    /// A value that is well formed, but could not be put into effect: `Failed to bind to specified addresses.`
+    /// Returns the error for a well-formed value that could not take effect: `Failed to bind to specified
+    /// addresses.`
     pub fn failed(name: &str, reason: impl Into<Reason>) -> Self {
         SetError::Failed { name: name.to_owned(), reason: reason.into() }
     }

@@ -1,7 +1,7 @@
-//! The settings that the server reads: one field for each directive that takes effect, named after it.
+//! The settings that the server reads: a field for each directive that takes effect, named after it.
 //!
-//! Numbers are in the directive's own unit. An empty `Fields` is not a configuration: `Settings::default()` fills one
-//! from the table.
+//! Numbers are in the directive's own unit. An empty `Fields` is not a configuration: `Settings::default()`
+//! fills it from the table.
 
 use super::typed::{
     AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogLevel, OomScore,
@@ -33,13 +33,13 @@ pub struct Fields {
     // TLS
     /// Zero: none.
     pub tls_port: u16,
-    /// Handshakes that a worker goes on with in a turn.
+    /// Handshakes that a worker continues per turn.
     pub max_new_tls_connections_per_cycle: u32,
     pub tls_cert_file: Option<PathBuf>,
     pub tls_key_file: Option<PathBuf>,
-    /// Of the key; empty: it has none.
+    /// Passphrase of the key; empty: none.
     pub tls_key_file_pass: Word,
-    /// What is shown to servers that this one connects to; none: the same as to clients.
+    /// Certificate for connections to other servers; none: the same as for clients.
     pub tls_client_cert_file: Option<PathBuf>,
     pub tls_client_key_file: Option<PathBuf>,
     pub tls_client_key_file_pass: Word,
@@ -47,12 +47,12 @@ pub struct Fields {
     pub tls_ca_cert_dir: Option<PathBuf>,
     pub tls_auth_clients: AuthClients,
     pub tls_auth_clients_user: CertifiedUser,
-    /// Words of OpenSSL; empty: all that there is.
+    /// In OpenSSL's words; empty: no restriction.
     pub tls_protocols: Word,
     pub tls_ciphers: Word,
     pub tls_ciphersuites: Word,
     pub tls_prefer_server_ciphers: bool,
-    /// Refused.
+    /// Not supported: a value is refused.
     pub tls_dh_params_file: Option<PathBuf>,
     pub tls_session_caching: bool,
     /// Zero: no limit.
@@ -62,7 +62,7 @@ pub struct Fields {
     /// Whether the link to the primary, and MIGRATE's to other servers, are encrypted.
     pub tls_replication: bool,
     pub tls_cluster: bool,
-    /// Seconds between two looks at the files; zero: none.
+    /// Seconds between two checks of the files; zero: no checks.
     pub tls_auto_reload_interval: u32,
 
     // Process
@@ -86,20 +86,20 @@ pub struct Fields {
     pub oom_score_adj_values: [i64; 3],
     /// Seconds to wait for replicas.
     pub shutdown_timeout: u32,
-    /// What INFO shows: background work has one clock.
+    /// Only shown by INFO: background work has its own clock.
     pub hz: u32,
 
     // Access
     /// Empty: none.
     pub requirepass: Word,
-    /// What `user` lines say: a name and rules. None where there is an `aclfile`.
+    /// Words of `user` lines: a name and rules. Empty with an `aclfile`.
     pub users: Vec<Vec<Word>>,
     pub aclfile: Option<PathBuf>,
     pub acl_pubsub_default: ChannelsOfNew,
     pub acllog_max_len: usize,
     pub enable_debug_command: Permit,
     pub enable_protected_configs: Permit,
-    /// Commands and their new names, in the order of the file; an empty name takes the command away.
+    /// Commands and their new names, in the order of the file; an empty name removes the command.
     pub rename_command: Vec<(Word, Word)>,
 
     // Keyspace and memory
@@ -107,7 +107,7 @@ pub struct Fields {
     /// Bytes; zero: no limit.
     pub maxmemory: u64,
     pub maxmemory_policy: Policy,
-    /// Bytes for all clients together; zero: no limit; below zero: a percentage of `maxmemory`.
+    /// Bytes for all clients together; zero: no limit; negative: a percentage of `maxmemory`.
     pub maxmemory_clients: i128,
     pub maxmemory_samples: usize,
     pub lfu_log_factor: u32,
@@ -116,18 +116,18 @@ pub struct Fields {
     pub lazyfree_lazy_user_flush: bool,
 
     // Scripts
-    /// Milliseconds; zero: never.
+    /// Milliseconds; zero: no threshold.
     pub busy_reply_threshold: u64,
 
     // Encodings
     pub hash_max_listpack_entries: usize,
     pub hash_max_listpack_value: usize,
     pub hll_sparse_max_bytes: usize,
-    /// Entries, or below zero a class of sizes: -1 is 4 kb, -5 is 64 kb.
+    /// Entries; negative: a class of sizes, -1 is 4 kb, -5 is 64 kb.
     pub list_max_listpack_size: i32,
-    /// Bytes; zero: as the format has it. DEBUG sets it, no directive does.
+    /// Bytes; zero: the default of the format. Set by DEBUG only.
     pub quicklist_packed_threshold: usize,
-    /// DEBUG SET-SKIP-CHECKSUM-VALIDATION: RESTORE does not look at the checksum.
+    /// DEBUG SET-SKIP-CHECKSUM-VALIDATION: RESTORE ignores the checksum.
     pub skips_checksums: bool,
     pub set_max_intset_entries: usize,
     pub set_max_listpack_entries: usize,
@@ -138,10 +138,10 @@ pub struct Fields {
     pub stream_node_max_entries: usize,
 
     // Observation
-    /// Microseconds; zero: every command; below zero: none.
+    /// Microseconds; zero: every command; negative: none.
     pub slowlog_log_slower_than: i64,
     pub slowlog_max_len: usize,
-    /// Bytes; below zero: none.
+    /// Bytes; negative: none.
     pub commandlog_request_larger_than: i64,
     pub commandlog_large_request_max_len: usize,
     pub commandlog_reply_larger_than: i64,
@@ -149,9 +149,9 @@ pub struct Fields {
     /// Milliseconds; zero: off.
     pub latency_monitor_threshold: u64,
     pub latency_tracking: bool,
-    /// Letters, in their order; none: nobody is told.
+    /// Letters of event classes, in their order; empty: no notifications.
     pub notify_keyspace_events: Word,
-    /// Keys that clients are remembered to have read; zero: as many as there are.
+    /// Keys for which reading clients are remembered; zero: no limit.
     pub tracking_table_max_keys: usize,
     pub latency_tracking_info_percentiles: Vec<f64>,
 
@@ -161,24 +161,24 @@ pub struct Fields {
     pub rdbcompression: bool,
     pub rdbchecksum: bool,
     pub rdb_save_incremental_fsync: bool,
-    /// Microseconds for each key of a snapshot, or one for so many keys if it is below zero.
+    /// Microseconds of delay per key of a snapshot; negative: a microsecond per that many keys.
     pub rdb_key_save_delay: i32,
-    /// The same for each key that is loaded.
+    /// Like `rdb_key_save_delay`, per loaded key.
     pub key_load_delay: i32,
-    /// Megabytes a second that a snapshot may write; zero: as many as it can.
+    /// Megabytes per second that a snapshot may write; zero: no limit.
     pub snapshot_max_mbps: u32,
-    /// Bytes of entries that may wait for a snapshot's disk before the snapshot is given up.
+    /// Bytes of entries that may wait for a snapshot's disk; beyond it the snapshot is abandoned.
     pub snapshot_buffer_limit: u64,
-    /// Snapshots go past the page cache where that can be.
+    /// Snapshots bypass the page cache where possible.
     pub snapshot_direct_io: bool,
     pub stop_writes_on_bgsave_error: bool,
     pub appendonly: bool,
     pub appendfsync: Fsync,
     pub appendfilename: PathBuf,
     pub appenddirname: PathBuf,
-    /// Bytes of the log that may wait to be written before writers have to.
+    /// Bytes of the journal that may wait to be written; beyond it writers wait.
     pub appendonly_buffer_limit: u64,
-    /// The append-only file goes past the page cache where that can be and there is much.
+    /// The append-only file bypasses the page cache where possible and worthwhile.
     pub appendonly_direct_io: bool,
     pub aof_load_truncated: bool,
     pub aof_timestamp_enabled: bool,
@@ -189,39 +189,41 @@ pub struct Fields {
     pub auto_aof_rewrite_percentage: u32,
 
     // Replication
-    /// Bytes of the stream kept for replicas that come back.
+    /// Bytes of the stream kept for replicas that reconnect.
     pub repl_backlog_size: u64,
-    /// Seconds without a replica after which it is freed; zero: never.
+    /// Seconds without a replica after which the backlog is freed; zero: never.
     pub repl_backlog_ttl: u64,
     pub repl_disable_tcp_nodelay: bool,
     pub repl_diskless_sync: bool,
-    /// Seconds that a full sync waits for more replicas to come, and how many are enough; zero: no number is.
+    /// Seconds that a full sync waits for further replicas, and the number of replicas that ends the wait;
+    /// zero: none does.
     pub repl_diskless_sync_delay: u32,
     pub repl_diskless_sync_max_replicas: u32,
     /// Seconds.
     pub repl_ping_replica_period: u32,
     pub repl_timeout: u32,
-    /// Writes are refused with fewer replicas than that, heard of within so many seconds; zero of either: never.
+    /// Writes need at least this many replicas that were heard from within `min_replicas_max_lag` seconds;
+    /// zero of either: never.
     pub min_replicas_to_write: u32,
     pub min_replicas_max_lag: u32,
 
     // Following another server
-    /// REPLICAOF changes it.
+    /// Also changed by REPLICAOF.
     pub replicaof: Option<Primary>,
-    /// Empty: none is asked for.
+    /// Empty: no authentication.
     pub masterauth: Word,
     pub masteruser: Word,
-    /// Empty: as the kernel likes.
+    /// Empty: chosen by the kernel.
     pub bind_source_addr: Word,
     pub repl_diskless_load: DisklessLoad,
     pub rdb_del_sync_files: bool,
     pub replica_read_only: bool,
     pub replica_serve_stale_data: bool,
     pub replica_ignore_maxmemory: bool,
-    /// The lower, the sooner Sentinel makes it a primary; zero: never.
+    /// Sentinel promotes the replica with the lowest priority; zero: never promoted.
     pub replica_priority: u32,
     pub replica_announced: bool,
-    /// What the primary tells others about where to reach this server, where that is not what it sees.
+    /// Address and port at which the primary announces this server, if they differ from the connection's.
     pub replica_announce_ip: Word,
     pub replica_announce_port: u16,
 

@@ -1,8 +1,10 @@
-//! Reading configuration: lines to words, words to rows of the table, and the directives that steer the reading itself.
+//! Reads configuration: lines to words, words to rows of the table, and the directives that control the
+//! reading itself.
 //!
-//! A `Loader` holds the settings as they are after the lines so far. Options of the command line go through it as
-//! lines, too, so that they mean the same as in a file. It looks at the disk for `include` and `dir` only. Relative paths
-//! begin at the last `dir`, as in Redis, which goes there at once, and before the first one where the process was started.
+//! A `Loader` holds the settings that result from the lines so far. Options of the command line go through it
+//! as lines, too, so that they mean the same as in a file. It accesses the disk only for `include` and `dir`.
+//! Relative paths start at the last `dir`, as in Redis, which changes to it at once, and before the first
+//! `dir` at the initial directory of the process.
 
 use super::directives::{Directive, Effect, find};
 use super::errors::{ConfigError, Place};
@@ -14,13 +16,14 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Files inside files; enough for any arrangement, and the end of a file that includes itself.
+/// Deepest nesting of includes: enough for any arrangement, and the end of a file that includes itself.
 const INCLUDE_DEPTH_MAX: usize = 16;
 
-/// Mistakes after which reading ends: files that include each other could have as many as there are ways through them.
+/// Errors after which reading ends: files that include each other could have as many as there are paths
+/// through them.
 const MISTAKES_MAX: usize = 100;
 
-/// What a `line` row does with the words after its name.
+/// Handles the words after the name, for a `line` row.
 pub(super) type Handler = fn(&mut Loader<'_>, &[Word]) -> Result<(), Reason>;
 
 /// The meaning of `user` lines, which the access control lists of a layer above know.
@@ -38,13 +41,13 @@ pub(super) type Commands<'a> = &'a dyn Fn(&[u8]) -> bool;
 
 pub(super) struct Loader<'a> {
     pub(super) settings: Settings,
-    /// Where relative paths begin until there is a `dir`.
+    /// Start of relative paths until there is a `dir`.
     here: &'a Path,
-    /// Said to the operator at start.
+    /// Messages for the operator at start.
     pub(super) notices: Vec<String>,
-    /// Wrong lines, and files that cannot be read. The settings are those of all other lines.
+    /// Malformed lines, and unreadable files. The settings result from all other lines.
     pub(super) mistakes: Vec<ConfigError>,
-    /// A `dir` was refused, so relative paths begin at a directory that the operator does not mean.
+    /// A `dir` was refused, so relative paths start at a directory that the operator does not mean.
     pub(super) lacks_dir: bool,
     user_lines: UserLines,
     /// Without it, renaming is not checked.
@@ -52,10 +55,10 @@ pub(super) struct Loader<'a> {
     /// Directives that a line has set.
     set: BTreeSet<&'static str>,
     depth: usize,
-    /// The included file that is being read, by the order of coming; zero: none of them.
+    /// Number of the included file being read, by the order of inclusion; zero: none.
     included: usize,
     includes: usize,
-    /// Where users have been defined, by name.
+    /// The file in which a user was defined, by user name.
     users: BTreeMap<Word, usize>,
 }
 
@@ -87,7 +90,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Reads all lines; `place` names the line of a number, from one.
+    /// Reads all lines; `place` names the line of a number, from 1 on.
     pub(super) fn text(&mut self, text: &[u8], place: impl Fn(usize) -> Place) {
         for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
             if self.mistakes.len() >= MISTAKES_MAX {
@@ -97,7 +100,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Reads one line, and notes the mistake if the line is wrong.
+    /// Reads a line, and records an error if it is malformed.
     pub(super) fn line_at(&mut self, line: &[u8], place: impl FnOnce() -> Place) {
         if let Err(reason) = self.line(line) {
             let text = shown(line.trim_ascii());
@@ -105,8 +108,8 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Reads one line; blank ones and comments say nothing. The error is the line's own: a mistake in a file that the line
-    /// includes is noted beside.
+    /// Reads a line; blank lines and comments have no effect. The error is the line's own: errors in an
+    /// included file are recorded separately.
     pub(super) fn line(&mut self, line: &[u8]) -> Result<(), Reason> {
         let Some(words) = words(line).ok_or("Unbalanced quotes in configuration line")? else {
             return Ok(());
@@ -133,7 +136,7 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Where relative paths begin now.
+    /// Returns the present start of relative paths.
     fn folder(&self) -> &Path {
         let dir = &self.settings.dir;
         if dir.is_absolute() { dir } else { self.here }
@@ -154,7 +157,7 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// Why a line is refused whose directive there is not.
+/// Returns the error for an unknown directive.
 fn unknown(name: &[u8]) -> Reason {
     match nearest(name) {
         Some(meant) => format!("{BAD}. Did you mean '{meant}'?").into(),
@@ -162,7 +165,7 @@ fn unknown(name: &[u8]) -> Reason {
     }
 }
 
-/// A line as errors show it: the rules of users and passwords are left out.
+/// Returns a line as errors show it: without the rules of users and without passwords.
 fn shown(line: &[u8]) -> Word {
     let words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let mut words = words.map(<[u8]>::to_vec).collect::<Vec<_>>();
@@ -178,13 +181,13 @@ fn shown(line: &[u8]) -> Word {
     words.join(&b' ')
 }
 
-/// The words of a line: None where quotes are wrong, an inner None where there is nothing to read.
+/// Splits a line into words. `None`: unbalanced quotes; `Some(None)`: a blank line or a comment.
 pub(super) fn words(line: &[u8]) -> Option<Option<Vec<Word>>> {
     let line = line.trim_ascii();
     if line.is_empty() || line[0] == b'#' { Some(None) } else { line::split(line).map(Some) }
 }
 
-/// `include path`: a path without wildcards must exist, a pattern may fit nothing.
+/// `include path`: a path without wildcards must exist, a pattern may match nothing.
 pub(super) fn include(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Reason> {
     let [path] = words else { return Err(BAD.into()) };
     if loader.depth == INCLUDE_DEPTH_MAX {
@@ -203,7 +206,7 @@ pub(super) fn include(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Rea
     Ok(())
 }
 
-/// `rename-command old new`; an empty new name takes the command away.
+/// `rename-command old new`; an empty new name removes the command.
 pub(super) fn rename_command(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Reason> {
     let [from, to] = words else { return Err(BAD.into()) };
     if loader.is_command(from) == Some(false) {
@@ -217,7 +220,7 @@ pub(super) fn rename_command(loader: &mut Loader<'_>, words: &[Word]) -> Result<
     Ok(())
 }
 
-/// `user name [rule ...]`: once in a file. Of several files, the last counts, as with all directives.
+/// `user name [rule ...]`: once in a file. Of several files, the last takes effect, as with all directives.
 pub(super) fn user(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Reason> {
     let [name, ..] = words else { return Err(BAD.into()) };
     let shown = String::from_utf8_lossy(name);
@@ -240,17 +243,17 @@ pub(super) fn user(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Reason
     Ok(())
 }
 
-/// Whoever asks for a module counts on its commands.
+/// Refuses modules: an operator who loads a module relies on its commands.
 pub(super) fn load_module(_: &mut Loader<'_>, words: &[Word]) -> Result<(), Reason> {
     if words.is_empty() { Err(BAD.into()) } else { Err("Modules are not supported".into()) }
 }
 
-/// Names that Redis has let go of, but still reads.
+/// Accepts names that Redis has abandoned, but still reads.
 pub(super) fn outdated(_: &mut Loader<'_>, words: &[Word]) -> Result<(), Reason> {
     if words.len() == 1 { Ok(()) } else { Err(BAD.into()) }
 }
 
-/// The first such line is refused, and the others pass: a file of a Sentinel has many of them, for one reason.
+/// Refuses the first such line and skips the rest: a Sentinel's file has many of them, for a single reason.
 pub(super) fn sentinel(loader: &mut Loader<'_>, _: &[Word]) -> Result<(), Reason> {
     if !loader.set.insert("sentinel") {
         return Ok(());
@@ -282,7 +285,7 @@ mod tests {
         }
     }
 
-    /// The number of the wrong line, the line as it is repeated, and the reason.
+    /// Checks the number of the malformed line, the line as it is repeated, and the reason.
     #[track_caller]
     fn refused(text: &str, number: usize, line: &str, reason: &str) {
         let version = env!("CARGO_PKG_VERSION");
@@ -393,7 +396,7 @@ mod tests {
         assert_eq!(settings.dir, scratch.path.join("in[ner/most"));
     }
 
-    /// As the command line and a word in quotes bring them.
+    /// The form in which the command line and a word in quotes arrive.
     #[test]
     fn the_quotes_within_a_lone_word_of_a_list_are_undone() {
         for (line, name, value) in [

@@ -16,22 +16,23 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// What the command line asks for, read and checked. With mistakes in it, the settings are those of all other lines.
+/// The request of the command line, read and checked. With errors in it, the settings result from all other
+/// lines.
 #[derive(Debug)]
 pub struct Launch {
     pub action: Action,
     pub settings: Settings,
-    /// CONFIG REWRITE writes it.
+    /// The file that CONFIG REWRITE writes.
     pub config_file: Option<ConfigFile>,
-    /// The standard input or options tell of something, too.
+    /// The standard input or options contain configuration, too.
     pub has_more: bool,
-    /// For the log at start, one line each.
+    /// Messages for the server log at start, a line each.
     pub notices: Vec<String>,
     /// Directives that are switched on and have no effect.
     pub without_effect: Vec<NoEffect>,
-    /// A start is not possible with any.
+    /// With any error, the server does not start.
     pub mistakes: Vec<ConfigError>,
-    /// One of the mistakes is a `dir`: relative paths begin elsewhere.
+    /// A `dir` is among the errors: relative paths start elsewhere.
     pub lacks_dir: bool,
 }
 
@@ -61,9 +62,9 @@ Every directive of redis.conf is an option:
 ";
 
 impl Launch {
-    /// Reads `args`, which do not hold the program's name, and the files that they lead to.
+    /// Reads `args`, without the program's name, and the files to which they lead.
     ///
-    /// `commands` tells whether a name is a command's, for `rename-command`.
+    /// `commands` returns whether a name is a command's, for `rename-command`.
     pub fn from_args(
         args: impl Iterator<Item = OsString>,
         user_lines: UserLines,
@@ -113,7 +114,7 @@ fn launch(
 pub struct NoEffect {
     pub name: &'static str,
     pub why: &'static str,
-    /// The operator may count on the effect. Otherwise nothing is lacking without it.
+    /// The operator may rely on the effect. Otherwise nothing is lacking without it.
     pub is_missed: bool,
 }
 
@@ -123,7 +124,8 @@ impl fmt::Display for NoEffect {
     }
 }
 
-/// Returns the directives among `rows` that switch on a feature which the server lacks. Switching one off is no mistake.
+/// Returns the directives among `rows` that switch on a feature that the server lacks. Switching such a
+/// feature off is no error.
 pub(super) fn without_effect(
     settings: &Settings,
     rows: impl Iterator<Item = &'static Directive>,
@@ -145,13 +147,13 @@ fn is_off(value: &Value) -> bool {
     }
 }
 
-/// The command line taken apart.
+/// The parsed command line.
 #[derive(Debug, PartialEq)]
 struct Request {
     action: Action,
     file: Option<PathBuf>,
     stdin: bool,
-    /// Lines as a file would have them.
+    /// Lines in the form of a file's.
     options: Vec<Word>,
 }
 
@@ -165,7 +167,7 @@ impl Request {
         request
     }
 
-    /// What is to be done stands first; `--check-config` may stand last, too.
+    /// Takes the action, which is the first argument; `--check-config` may be the last, too.
     fn take_action<'a>(&mut self, args: &'a [Word]) -> &'a [Word] {
         let (action, rest) = match args {
             [only] if only == b"-v" || only == b"--version" => (Action::Version, &args[1..]),
@@ -189,7 +191,7 @@ impl Request {
         }
     }
 
-    /// `-` stands first, after the file, or last.
+    /// Takes `-`, which is the first argument, follows the file, or is the last.
     fn take_stdin<'a>(&mut self, args: &'a [Word]) -> &'a [Word] {
         let (stdin, rest) = match args {
             [first, rest @ ..] if first == b"-" => (true, rest),
@@ -201,17 +203,18 @@ impl Request {
     }
 }
 
-/// A line for each option: its name as it is, so that `"--port 7777"` in one word works, its values in quotes.
+/// Returns a line for each option: its name unquoted, so that `"--port 7777"` in a single word works, its
+/// values in quotes.
 fn options(args: &[Word]) -> Vec<Word> {
     let mut options: Vec<Word> = Vec::new();
-    // Whether the last line is an option that has no value yet.
+    // Whether the last line is an option without a value so far.
     let mut bare = false;
     for arg in args {
         let alone = options.last().is_some_and(|last| may_stand_alone(last));
         match arg.strip_prefix(b"--") {
             Some(name) if !bare || alone => {
                 options.push(name.to_vec());
-                // Name and value may come as one word of the command line: then the value is there.
+                // Name and value may arrive as a single word of the command line: then the value is there.
                 bare = line::split(name).is_none_or(|words| words.len() <= 1);
             }
             _ => {
@@ -223,7 +226,7 @@ fn options(args: &[Word]) -> Vec<Word> {
     options
 }
 
-/// A directive whose empty line says something.
+/// Whether the directive's empty line has a meaning.
 fn may_stand_alone(name: &[u8]) -> bool {
     directives::find(name).is_some_and(|row| matches!(row.kind, Kind::List(list) if list.adds_up))
 }
@@ -355,7 +358,7 @@ mod tests {
         assert_eq!(start(&["--dir", path, "--dir", "inner"]).settings.dir, scratch.path.join("inner"));
     }
 
-    /// Who counts on them would lose data, or get errors where there were none.
+    /// An operator who relies on them would lose data, or get unexpected errors.
     #[test]
     fn clusters_and_modules_are_refused() {
         let reason = "Cluster mode is not supported";

@@ -1,22 +1,22 @@
 //! The configuration: redis.conf, redis-server's command line, and CONFIG GET, SET and REWRITE.
 //!
-//! One table, `directives.rs`, holds everything that is known about a directive; reading, checking, showing and
-//! rewriting follow from its row. `Settings` is a value: nobody changes one in place. CONFIG SET makes a new one, so a
-//! change of several directives is seen whole or not at all, and readers hold theirs without a lock.
+//! The table in `directives.rs` holds everything that is known about a directive; reading, checking, showing
+//! and rewriting follow from its row. `Settings` is a value that never changes in place. CONFIG SET makes a
+//! new value, so readers see a change of several directives completely or not at all, and need no lock.
 //!
 //! | file | |
 //! |---|---|
 //! | `directives.rs` | the table |
-//! | `fields.rs`, `typed.rs` | what the server reads, and its types |
+//! | `fields.rs`, `typed.rs` | the fields that the server reads, and their types |
 //! | `value.rs`, `lists.rs` | words to values and back, with Redis' reasons for a refusal |
 //! | `line.rs`, `file.rs`, `paths.rs` | lines, files, includes |
 //! | `launch.rs` | the command line |
 //! | `rewrite.rs` | CONFIG REWRITE |
-//! | `errors.rs`, `nearest.rs` | the texts, and the directive that a misspelt one is taken for |
+//! | `errors.rs`, `nearest.rs` | error texts, and the directive that a misspelt name probably means |
 //!
 //! Absent: the effect of a directive. This crate knows names and values. It depends on the patterns of
-//! `runtime::glob`; the meaning of `user` lines is passed in ([`UserLines`]). The caller of `set` puts a change into
-//! effect, and drops the new settings if it cannot.
+//! `runtime::glob`; the meaning of `user` lines is passed in ([`UserLines`]). The caller of `set` puts a
+//! change into effect, and drops the new settings if it cannot.
 
 mod directives;
 mod errors;
@@ -52,11 +52,11 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use value::{Before, Reason, Value};
 
-/// Every directive's value: `settings.port` for those with a field, `get` for all.
+/// The values of all directives: `settings.port` for a directive with a field, `get` for all.
 #[derive(Clone, Debug)]
 pub struct Settings {
     fields: Fields,
-    /// Directives without a field that are not at their default.
+    /// Directives without a field that differ from their default.
     inert: BTreeMap<&'static str, Value>,
 }
 
@@ -68,7 +68,7 @@ impl Deref for Settings {
     }
 }
 
-/// Everything at its default; `dir` is `.` until a start makes it absolute.
+/// All defaults; `dir` is `.` until a start makes it absolute.
 impl Default for Settings {
     fn default() -> Self {
         let mut new = Settings { fields: Fields::default(), inert: BTreeMap::new() };
@@ -80,7 +80,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Where the server log goes.
+    /// Returns the destinations of the server log.
     pub fn log_target(&self) -> Target {
         let ident = || String::from_utf8_lossy(&self.syslog_ident).into_owned();
         Target {
@@ -89,9 +89,10 @@ impl Settings {
         }
     }
 
-    /// CONFIG GET: names and values that fit any of the patterns, sorted by name, each name once.
+    /// CONFIG GET: returns names and values that match any of the patterns, sorted by name, each name once.
     ///
-    /// A full name is shown as it was asked for, and finds hidden directives too. An alias is a name of its own.
+    /// A full name is shown as the client has spelt it, and finds hidden directives too. An alias is a name
+    /// of its own.
     pub fn get(&self, patterns: &[&[u8]]) -> Vec<(Word, Word)> {
         let mut found: BTreeMap<Word, (Word, Word)> = BTreeMap::new();
         for pattern in patterns {
@@ -110,11 +111,11 @@ impl Settings {
         found.into_values().collect()
     }
 
-    /// CONFIG SET of all pairs or none: the new settings, and the directives that differ from now.
+    /// CONFIG SET of all pairs or none: returns the new settings, and the directives that differ from now.
     ///
-    /// Nothing takes effect by this alone. If the caller cannot make a change true, it answers with
-    /// `SetError::failed` and keeps the settings that it has. `local`: whether the client is on this machine, which
-    /// `enable-protected-configs local` asks for.
+    /// This alone changes nothing. If the caller cannot put a change into effect, it replies with
+    /// `SetError::failed` and keeps its settings. `local`: the client is on this machine, a condition of
+    /// `enable-protected-configs local`.
     pub fn set(
         &self,
         pairs: &[(&[u8], &[u8])],
@@ -137,9 +138,10 @@ impl Settings {
         Ok((new, changed))
     }
 
-    /// Bytes that all clients together may take; zero: no limit. As in Redis, whatever is asked for, a few clients have room.
+    /// Returns the bytes that all clients together may take; zero: no limit. As in Redis, there is always
+    /// room for a few clients.
     pub fn client_memory_max(&self) -> usize {
-        /// Below it, whoever comes to say so would be evicted.
+        /// With less, a client that connects to raise the limit would be evicted.
         const LEAST: usize = 128 * 1024;
         let bytes = match self.maxmemory_clients {
             percent @ ..0 => i128::from(self.maxmemory) * -percent / 100,
@@ -151,40 +153,40 @@ impl Settings {
         }
     }
 
-    /// Those of these directives that ask for something in vain.
+    /// Returns the named directives that request an effect that the server lacks.
     pub fn in_vain(&self, names: &[&str]) -> impl Iterator<Item = NoEffect> {
         launch::without_effect(self, settings().filter(|row| names.contains(&row.name)))
     }
 
-    /// The same, but for whom to follow.
+    /// Returns the settings with another primary.
     pub fn with_primary(&self, primary: Option<Primary>) -> Settings {
         let mut new = self.clone();
         new.fields.replicaof = primary;
         new
     }
 
-    /// The same, but for how many clients there may be.
+    /// Returns the settings with another `maxclients`.
     pub fn with_maxclients(&self, clients: u32) -> Settings {
         let mut new = self.clone();
         new.fields.maxclients = clients;
         new
     }
 
-    /// The same, but for the users that the configuration tells of.
+    /// Returns the settings with other `user` lines.
     pub fn with_users(&self, users: Vec<Vec<Word>>) -> Settings {
         let mut new = self.clone();
         new.fields.users = users;
         new
     }
 
-    /// The same, but for `quicklist_packed_threshold`, which no directive sets.
+    /// Returns the settings with another `quicklist_packed_threshold`, which no directive sets.
     pub fn with_packed_threshold(&self, bytes: usize) -> Settings {
         let mut new = self.clone();
         new.fields.quicklist_packed_threshold = bytes;
         new
     }
 
-    /// The same, but for `skips_checksums`, which no directive sets.
+    /// Returns the settings with another `skips_checksums`, which no directive sets.
     pub fn with_skipped_checksums(&self, skips: bool) -> Settings {
         let mut new = self.clone();
         new.fields.skips_checksums = skips;
@@ -200,7 +202,7 @@ impl Settings {
             Permit::Nobody => false,
         };
         match row.change {
-            // To what it is, so that all that CONFIG GET shows can be set again.
+            // Setting the present value is allowed, so that all pairs of CONFIG GET can be set again.
             Change::Nobody if !again && self.show(row) == word => Ok(()),
             Change::Nobody => Err(failed(name, "can't set immutable config".into())),
             Change::Permitted if !permitted => Err(failed(name, "can't set protected config".into())),
@@ -229,7 +231,7 @@ impl Settings {
     }
 }
 
-/// Whether the value of a directive is to be kept out of logs.
+/// Whether the value of a directive must not appear in logs.
 pub fn is_secret(name: &[u8]) -> bool {
     const SECRETS: [&str; 7] = [
         "requirepass",

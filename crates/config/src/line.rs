@@ -1,9 +1,10 @@
-//! One line of a configuration file: splitting it into words as Redis does, and quoting words so that they split back.
+//! Splits lines of a configuration file into words as Redis does, and quotes words so that they split back.
 
 use super::value::Word;
 
-/// Splits a line at blanks. `"..."` takes the escapes `\n \r \t \a \b \xHH` and `\` before any other byte, `'...'`
-/// takes `\'` alone. None: quotes are not closed, or something other than a blank follows the closing one.
+/// Splits a line at blanks. `"..."` takes the escapes `\n \r \t \a \b \xHH` and `\` before any other byte,
+/// `'...'` only takes `\'`. Returns `None` if quotes are not closed, or a byte other than a blank follows the
+/// closing quote.
 pub fn split(line: &[u8]) -> Option<Vec<Word>> {
     let mut rest = line;
     let mut words = Vec::new();
@@ -87,13 +88,13 @@ fn hex_digit(byte: u8) -> Option<u8> {
     char::from(byte).to_digit(16).map(|digit| digit as u8)
 }
 
-/// A word that splits back into itself: as it is, or quoted where that takes quotes.
+/// Returns the word unchanged, or quoted if it would not split back into itself.
 pub fn plain_or_quoted(word: &[u8]) -> Word {
     let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\'' | b'\\');
     if !word.is_empty() && word.iter().all(is_plain) { word.to_vec() } else { quoted(word) }
 }
 
-/// The word in double quotes, everything but printable ASCII escaped.
+/// Returns the word in double quotes, with everything but printable ASCII escaped.
 pub fn quoted(word: &[u8]) -> Word {
     let mut out = vec![b'"'];
     for &byte in word {
@@ -110,7 +111,7 @@ pub fn quoted(word: &[u8]) -> Word {
     out
 }
 
-/// The word as it is where that splits back to itself, else in quotes.
+/// Like [`plain_or_quoted`], but also quotes a `#`.
 pub(super) fn quoted_if_needed(word: &[u8]) -> Word {
     let plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\'' | b'\\' | b'#');
     if !word.is_empty() && word.iter().all(plain) { word.to_vec() } else { quoted(word) }

@@ -1,19 +1,20 @@
-//! Directives that take several words, and texts with rules of their own.
+//! Directives with several words, and texts with rules of their own.
 //!
-//! A list's value is kept as plain words or numbers; the typed field behind it, if there is one, reads them again in
-//! `fields.rs`, where they are known to be right.
+//! A list's value is kept as plain words or numbers. Its typed field, if there is such a field, parses them
+//! again in `fields.rs`, where they are known to be valid.
 
 use super::line;
 use super::value::{Before, Reason, Value, Word, decimal, memory_size, memory_with_unit, strict_integer};
 
 pub(super) struct ListKind {
-    /// What the words of a line, or of a CONFIG SET, make of the value before.
+    /// Combines the words of a line, or of a CONFIG SET, with the value before.
     pub(super) parse: fn(&[Word], Before<'_>) -> Result<Value, Reason>,
-    /// The lines, without the directive's name, that CONFIG REWRITE writes.
+    /// Returns the lines, without the directive's name, that CONFIG REWRITE writes.
     pub(super) lines: fn(&Value) -> Vec<Word>,
-    /// Lines of one start add to each other.
+    /// Lines of the same start add to each other.
     pub(super) adds_up: bool,
-    /// A line that forgets those before it, for lists that have no other way to say nothing, or add up.
+    /// A line that cancels all lines before it, for lists that have no other way to express an empty value,
+    /// or that add up.
     pub(super) forget: Option<&'static [u8]>,
 }
 
@@ -23,7 +24,8 @@ impl ListKind {
     }
 }
 
-/// `bind`: addresses; one that begins with `-` may be missing on this machine, `*` stands for all of IPv4.
+/// `bind`: addresses; an address that begins with `-` may be missing on this machine, `*` stands for all of
+/// IPv4.
 pub(super) const ADDRESSES: ListKind = ListKind::new(addresses);
 pub(super) const SAVE_POINTS: ListKind =
     ListKind { lines: save_lines, adds_up: true, forget: Some(b"\"\""), ..ListKind::new(save_points) };
@@ -34,7 +36,7 @@ pub(super) const OOM_SCORES: ListKind = ListKind::new(oom_scores);
 pub(super) const PRIMARY: ListKind =
     ListKind { lines: primary_lines, forget: Some(b"no one"), ..ListKind::new(primary) };
 
-/// Redis' own bound, and more than any machine has use for.
+/// Most addresses: Redis' own bound, and more than any machine needs.
 const ADDRESSES_MAX: usize = 16;
 
 /// Highest processor that an affinity mask can name.
@@ -50,7 +52,7 @@ fn one_line(value: &Value) -> Vec<Word> {
     vec![joined(&words)]
 }
 
-/// No words at all are written as `""`: a bare name means "wrong number of arguments" to many directives.
+/// Joins words. No words become `""`: a bare name means "wrong number of arguments" to many directives.
 fn joined(words: &[Word]) -> Word {
     match words {
         [] => line::quoted(b""),
@@ -65,7 +67,7 @@ fn addresses(words: &[Word], _: Before<'_>) -> Result<Value, Reason> {
     Ok(Value::Words(words.iter().filter(|word| !word.is_empty()).cloned().collect()))
 }
 
-/// A word of no letters, alone, stands for none.
+/// Treats a single empty word as no words.
 fn without_lone_blank(words: &[Word]) -> &[Word] {
     match words {
         [word] if word.is_empty() => &[],
@@ -73,7 +75,7 @@ fn without_lone_blank(words: &[Word]) -> &[Word] {
     }
 }
 
-/// Pairs of seconds and changes.
+/// Parses pairs of seconds and changes.
 fn save_points(words: &[Word], before: Before<'_>) -> Result<Value, Reason> {
     const REFUSED: &str = "Invalid save parameters";
     let words = without_lone_blank(words);
@@ -100,10 +102,10 @@ fn save_lines(value: &Value) -> Vec<Word> {
     points.chunks_exact(2).map(|p| format!("{} {}", p[0], p[1]).into_bytes()).collect()
 }
 
-/// Classes in the order in which they are shown, under the names that CONFIG GET has kept for its readers' sake.
+/// Classes in the order in which they are shown, under the names that CONFIG GET has kept for compatibility.
 const CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
 
-/// Groups of class, hard limit, soft limit and seconds; a class that is not named keeps its limits.
+/// Parses groups of class, hard limit, soft limit and seconds; a class that is not named keeps its limits.
 fn output_limits(words: &[Word], before: Before<'_>) -> Result<Value, Reason> {
     if !words.len().is_multiple_of(4) {
         return Err("Wrong number of arguments in buffer limit configuration.".into());
@@ -171,7 +173,7 @@ fn oom_scores(words: &[Word], _: Before<'_>) -> Result<Value, Reason> {
     Ok(Value::Numbers(scores))
 }
 
-/// `replicaof host port`, `replicaof no one`, and nothing, which means the same as the latter.
+/// Parses `replicaof host port`, `replicaof no one`, and an empty value, which means the same as the latter.
 fn primary(words: &[Word], before: Before<'_>) -> Result<Value, Reason> {
     let [host, port] = words else {
         return if words.is_empty() && before.value.is_none() {
@@ -187,7 +189,8 @@ fn primary(words: &[Word], before: Before<'_>) -> Result<Value, Reason> {
     if valid { Ok(Value::Words(words.to_vec())) } else { Err("Invalid master port".into()) }
 }
 
-/// None for a server that follows nobody, as in Redis: who looks for the line finds replicas.
+/// Returns no line for a server without a primary, as in Redis: tools that search for the line take it for a
+/// replica.
 fn primary_lines(value: &Value) -> Vec<Word> {
     match value {
         Value::Words(words) if words.is_empty() => Vec::new(),
@@ -195,7 +198,7 @@ fn primary_lines(value: &Value) -> Vec<Word> {
     }
 }
 
-/// The letters of keyspace events, in the order in which they are shown; `A` stands for those before `n`.
+/// Letters of keyspace events, in the order in which they are shown; `A` stands for all letters before `n`.
 const EVENTS: &[u8] = b"g$lshzxetdnKEm";
 const EVENTS_OF_A: &[u8] = b"g$lshzxetd";
 
@@ -220,8 +223,8 @@ pub(super) fn append_directory_name(word: &[u8]) -> Result<Word, Reason> {
     file_name("appenddirname", "dirname", word)
 }
 
-/// A name that is joined to `dir`: a slash would lead out of it. Neither does Redis take the other kind. Redis takes an empty
-/// `dbfilename`, with which no snapshot is ever written.
+/// Checks a name that is joined to `dir`: a slash would lead out of it. Redis refuses slashes as well, but
+/// takes an empty `dbfilename`, with which no snapshot is ever written.
 fn file_name(name: &str, what: &str, word: &[u8]) -> Result<Word, Reason> {
     if word.is_empty() {
         return Err(format!("{name} can't be empty").into());
@@ -253,7 +256,7 @@ pub(super) fn announced_ip(word: &[u8]) -> Result<Word, Reason> {
     plain_name(word, "cluster-announce-ip contains invalid character")
 }
 
-/// A node of a cluster would take writes for all slots, also those of others.
+/// Refuses cluster mode: a node of a cluster would take writes for all slots, also for slots of other nodes.
 pub(super) fn no_cluster(word: &[u8]) -> Result<Word, Reason> {
     match word.to_ascii_lowercase().as_slice() {
         b"no" => Ok(b"no".to_vec()),
@@ -262,7 +265,7 @@ pub(super) fn no_cluster(word: &[u8]) -> Result<Word, Reason> {
     }
 }
 
-/// Nothing that could break a line of nodes.conf or of CLUSTER NODES.
+/// Refuses bytes that could break a line of nodes.conf or of CLUSTER NODES.
 fn plain_name(word: &[u8], refused: &'static str) -> Result<Word, Reason> {
     let breaks = |byte: &u8| byte.is_ascii_control() || b" !\"#$%&'()*+,;<=>?@[\\]^{|}~".contains(byte);
     if word.iter().any(breaks) { Err(refused.into()) } else { Ok(word.to_vec()) }
@@ -281,7 +284,7 @@ fn ip_address<A: std::str::FromStr>(word: &[u8], refused: &'static str) -> Resul
     if text.is_empty() || text.parse::<A>().is_ok() { Ok(word.to_vec()) } else { Err(refused.into()) }
 }
 
-/// Text with `{variables}` that are all known.
+/// Checks a text whose `{variables}` must all be known.
 pub(super) fn title_template(word: &[u8]) -> Result<Word, Reason> {
     const KNOWN: [&str; 7] =
         ["title", "listen-addr", "server-mode", "port", "tls-port", "unixsocket", "config-file"];
@@ -295,12 +298,12 @@ pub(super) fn title_template(word: &[u8]) -> Result<Word, Reason> {
     Ok(word.to_vec())
 }
 
-/// `thread-affinity`: processors and ranges of them, `0-3,8`.
+/// `thread-affinity`: checks a list of processors and ranges, `0-3,8`.
 pub(super) fn cpu_list(word: &[u8]) -> Result<Word, Reason> {
     cpus(word).map(|_| word.to_vec()).ok_or("argument must be a list of CPUs such as 0-3,8".into())
 }
 
-/// The processors of a list, in its order.
+/// Returns the processors of a list, in its order.
 pub(super) fn cpus(word: &[u8]) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     if word.is_empty() {
@@ -327,7 +330,7 @@ mod tests {
     use super::*;
     use crate::value::Kind;
 
-    /// Words one after the other onto the value that is there, as lines of one file.
+    /// Applies lines in their order to a value, like the lines of a file.
     fn read(list: &'static ListKind, lines: &[&str]) -> Result<String, Reason> {
         let kind = Kind::List(list);
         let mut value = None;

@@ -1,11 +1,11 @@
-//! The directive that a misspelt name is taken for.
+//! Finds the directive that a misspelt name probably means.
 
 use super::directives::DIRECTIVES;
 
-/// Bytes of the longest name that is compared; directives have 42 at most.
+/// Most bytes of a name that is compared; directives have 42 at most.
 const LEN_MAX: usize = 64;
 
-/// The directive whose name takes the fewest edits to become from `name`, unless these are too many for its length.
+/// Returns the directive with the fewest edits from `name`, unless these are too many for its length.
 pub(super) fn nearest(name: &[u8]) -> Option<&'static str> {
     let written = spelling(name);
     if written.len() > LEN_MAX {
@@ -17,16 +17,17 @@ pub(super) fn nearest(name: &[u8]) -> Option<&'static str> {
     edits.min().filter(|(edits, ..)| *edits <= edits_max).map(|(.., name)| name)
 }
 
-/// The letters and digits of a name, up to what may be its value: `--max_memory=1gb` is spelt as `maxmemory` is.
+/// Returns the letters and digits of a name, up to a possible value: `--max_memory=1gb` is spelt like
+/// `maxmemory`.
 fn spelling(name: &[u8]) -> Vec<u8> {
     let name = name.split(|byte| matches!(byte, b'=' | b':')).next().unwrap_or_default();
     name.iter().filter(|byte| !matches!(byte, b'-' | b'_')).map(u8::to_ascii_lowercase).collect()
 }
 
-/// Counts the edits that turn the written name into the other one: a letter added, removed or changed, or two
-/// letters exchanged. A beginning of a name is one edit away from it.
+/// Counts the edits that turn the written name into `name`: a letter added, removed or changed, or two
+/// letters exchanged. A beginning of a name counts as a single edit.
 fn edits_to(written: &[u8], name: &[u8]) -> usize {
-    /// A shorter beginning says little.
+    /// A shorter beginning is ambiguous.
     const BEGINNING: usize = 5;
     if written.len() >= BEGINNING && written.len() < name.len() && name.starts_with(written) {
         return 1;

@@ -4,9 +4,9 @@ use evenkeel_runtime::glob;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// The files that a path with wildcards names, in the order of their names; one without is returned as it is, there or
-/// not. As in a shell, a name that begins with a dot is fitted by a pattern that does so only. A relative one begins at
-/// `folder`, whose own name is no pattern.
+/// Returns the files that match a path with wildcards, ordered by name; a path without wildcards is returned
+/// unchanged, even if no such file exists. As in a shell, only a pattern that begins with a dot matches a
+/// name that does. A relative path starts at `folder`, whose own name is no pattern.
 pub(super) fn expand(folder: &Path, path: &Path) -> Vec<PathBuf> {
     let mut found = vec![folder.to_owned()];
     for component in path.components() {
@@ -15,7 +15,7 @@ pub(super) fn expand(folder: &Path, path: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The paths that one more component makes of `base`.
+/// Returns the paths that result from another component below `base`.
 fn step(base: &Path, component: Component<'_>) -> Vec<PathBuf> {
     let pattern = component.as_os_str().as_bytes();
     if !glob::is_pattern(pattern) {

@@ -2,10 +2,10 @@
 
 use super::{Settings, UserLines};
 
-/// Takes every `user` line as it is.
+/// Accepts every `user` line unchanged.
 pub(crate) const USER_LINES: UserLines = UserLines { check: |_| Ok(()), at_start: |_| Some(Vec::new()) };
 
-/// The value of one directive, as CONFIG GET shows it.
+/// Returns the value of a directive, as CONFIG GET shows it.
 #[track_caller]
 pub(crate) fn shown(settings: &Settings, name: &str) -> String {
     let mut found = settings.get(&[name.as_bytes()]);

@@ -1,4 +1,4 @@
-//! The table, and CONFIG GET and SET over it.
+//! Tests of the table, and of CONFIG GET and SET over it.
 
 use super::directives::DIRECTIVES;
 use super::file::Loader;
@@ -6,7 +6,7 @@ use super::testing::{USER_LINES, shown};
 use super::*;
 use std::path::Path;
 
-/// What `CONFIG GET *` of Redis 7.0 names.
+/// Names in `CONFIG GET *` of Redis 7.0.
 const REDIS: &str = "
     acl-pubsub-default aclfile acllog-max-len active-defrag-cycle-max active-defrag-cycle-min
     active-defrag-ignore-bytes active-defrag-max-scan-fields active-defrag-threshold-lower
@@ -51,7 +51,7 @@ const REDIS: &str = "
     zset-max-ziplist-value
 ";
 
-/// What `CONFIG GET *` of Valkey 9.1 names besides.
+/// Additional names in `CONFIG GET *` of Valkey 9.1.
 const VALKEY: &str = "
     active-defrag-cycle-us aof-rewrite-cpulist availability-zone bgsave-cpulist bio-cpulist
     cluster-announce-client-ipv4 cluster-announce-client-ipv6 cluster-announce-client-port
@@ -68,7 +68,7 @@ const VALKEY: &str = "
     unixsocketgroup
 ";
 
-/// What one or the other answers to when asked by its full name.
+/// Names that Redis or Valkey answers only when asked by the full name.
 const HIDDEN: &str = "
     aof-disable-auto-gc cluster-message-gossip-perc cluster-ping-interval debug-context
     enable-debug-assert io-threads-always-active key-load-delay loading-process-events-interval-bytes
@@ -77,11 +77,11 @@ const HIDDEN: &str = "
     use-exit-on-panic watchdog-period
 ";
 
-/// What has an effect in a file and is unknown to CONFIG.
+/// Names that have an effect in a file and are unknown to CONFIG.
 const IN_FILES: &str =
     "include loadmodule rename-command user list-max-ziplist-entries list-max-ziplist-value";
 
-/// Our own.
+/// Names of this server only.
 const OURS: &str = "appendonly-buffer-limit appendonly-direct-io huge-pages snapshot-buffer-limit snapshot-direct-io snapshot-max-mbps thread-affinity threads";
 
 fn set(settings: &Settings, pairs: &[(&str, &str)]) -> Result<(Settings, Vec<&'static str>), String> {
@@ -153,7 +153,7 @@ fn every_default_is_read_back_from_what_is_shown_and_from_what_is_written() {
         let mut loader = Loader::new(USER_LINES, None, Path::new("/"));
         for line in row.kind.lines(&value) {
             let line = [row.name.as_bytes(), b" ", &line].concat();
-            // Only a start's own words can say that there is no primary.
+            // Only the words of a start can express that there is no primary.
             assert!(
                 loader.line(&line).is_ok() || row.name == "replicaof",
                 "{}",
@@ -310,7 +310,7 @@ fn set_refuses_in_the_words_of_redis() {
     }
 }
 
-/// A start with such a name would find a folder in place of the file, or fail.
+/// With such a name a start would find a directory in place of the file, or fail.
 #[test]
 fn names_of_files_are_names() {
     let why = |name: &str, value: &[u8]| {
@@ -348,7 +348,8 @@ fn values_need_not_be_text() {
     assert_eq!(new.get(&[b"requirepass"]), [(b"requirepass".to_vec(), word.to_vec())]);
 }
 
-/// Debian's own file, where this machine has it: read as it is, and with every directive in its comments switched on.
+/// Debian's own file, if this machine has it: read unchanged, and with every directive in its comments
+/// switched on.
 #[test]
 fn a_stock_redis_conf_is_known() {
     let Ok(text) = std::fs::read_to_string("/etc/redis/redis.conf") else { return };
@@ -356,7 +357,7 @@ fn a_stock_redis_conf_is_known() {
         let mut loader = Loader::new(USER_LINES, None, Path::new("/"));
         assert!(loader.line(line.as_bytes()).is_ok(), "{line}");
     }
-    // `# name value`, as the file shows what could be set; the last of these are words of its prose.
+    // `# name value`, as the file shows possible directives; the last of these words belong to its prose.
     let prose = ["client-only", "sanitize-payload", "skip-sanitize-payload", "redis-benchmark", "redis-cli"];
     let example = |line: &'static str| line.strip_prefix("# ")?.split_whitespace().next();
     for name in String::leak(text).lines().filter_map(example).filter(|name| name.contains('-')) {

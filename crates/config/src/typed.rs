@@ -1,7 +1,7 @@
-//! Between the table's values and the types of the fields: a type that a field may have, and how it looks in the table.
+//! Conversions between the table's values and the types of the fields.
 //!
-//! A row and its field are written by the same hand, so a type that does not fit is a slip in the table and stops the
-//! first test that touches it; no input reaches that panic.
+//! A row and its field are written together, so a type that does not fit is a mistake in the table and stops
+//! the first test that touches it; no input reaches that panic.
 
 use super::lists::cpus;
 use super::value::{Value, Word};
@@ -73,7 +73,7 @@ impl Typed for PathBuf {
     }
 }
 
-/// The empty text stands for none.
+/// The empty text stands for `None`.
 impl Typed for Option<PathBuf> {
     fn of(value: &Value) -> Self {
         Some(PathBuf::of(value)).filter(|path| !path.as_os_str().is_empty())
@@ -100,9 +100,9 @@ impl Typed for Vec<f64> {
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// A name or number; `*` is every IPv4 address, `::*` every IPv6 one.
+    /// A name or number; `*` is every IPv4 address, `::*` every IPv6 address.
     pub address: String,
-    /// Written with a `-` before it: not having this address is no error.
+    /// Written with a leading `-`: a missing address is no error.
     pub optional: bool,
 }
 
@@ -205,11 +205,11 @@ impl Typed for Vec<SavePoint> {
     }
 }
 
-/// How much may wait to be sent to a client before it is dropped; zero is no limit.
+/// Bytes that may wait to be sent to a client before it is dropped; zero: no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutputLimit {
     pub hard_bytes: u64,
-    /// Dropped when above this for longer than `soft_seconds`.
+    /// The client is dropped after `soft_seconds` above this.
     pub soft_bytes: u64,
     pub soft_seconds: u64,
 }
@@ -222,7 +222,7 @@ pub struct OutputLimits {
 }
 
 impl OutputLimits {
-    /// The part that is about a client which is no replica.
+    /// Returns the limit of a client that is no replica.
     #[inline]
     pub fn of_client(&self, is_subscriber: bool) -> OutputLimit {
         if is_subscriber { self.pubsub } else { self.normal }
@@ -261,7 +261,7 @@ pub struct Primary {
     pub port: u16,
 }
 
-/// No words stand for none.
+/// No words stand for `None`.
 impl Typed for Option<Primary> {
     fn of(value: &Value) -> Self {
         let Value::Words(words) = value else { misfit(value, "words") };
@@ -281,7 +281,7 @@ impl Typed for Option<Primary> {
     }
 }
 
-/// Processors for the threads to stay on, in the order in which workers take them; empty leaves them to the kernel.
+/// Processors to which threads are bound, in the order in which workers take them; empty: the kernel decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cpus {
     pub list: Vec<usize>,
@@ -299,7 +299,7 @@ impl Typed for Cpus {
     }
 }
 
-/// An enum whose variants are the words of a choice; the first is what an empty `Fields` begins with.
+/// Defines an enum whose variants are the words of a choice; the first is the value in an empty `Fields`.
 macro_rules! choices {
     ($(#[$doc:meta])* $name:ident { $first:ident = $first_word:literal, $($variant:ident = $word:literal,)* }) => {
         $(#[$doc])*
@@ -313,7 +313,7 @@ macro_rules! choices {
         impl $name {
             pub(super) const NAMES: &'static [&'static str] = &[$first_word, $($word,)*];
 
-            /// As the directive writes it.
+            /// Returns the directive's word.
             pub fn name(self) -> &'static str {
                 match self {
                     $name::$first => $first_word,
@@ -339,7 +339,7 @@ macro_rules! choices {
 }
 
 choices! {
-    /// Which service manager is told about the start and the end.
+    /// The service manager that is notified of start and stop.
     Supervised {
         Upstart = "upstart",
         Systemd = "systemd",
@@ -349,7 +349,7 @@ choices! {
 }
 
 choices! {
-    /// Which channels a new user may use.
+    /// The channels that a new user may use.
     ChannelsOfNew {
         All = "allchannels",
         None = "resetchannels",
@@ -357,7 +357,7 @@ choices! {
 }
 
 choices! {
-    /// Which keys are given up when memory is full.
+    /// The keys that are evicted when memory is full.
     Policy {
         VolatileLru = "volatile-lru",
         VolatileLfu = "volatile-lfu",
@@ -382,7 +382,7 @@ choices! {
 }
 
 choices! {
-    /// Whether and how the kernel's score of this process is set.
+    /// Whether and how the kernel's OOM score of this process is set.
     OomScore {
         No = "no",
         Yes = "yes",
@@ -392,7 +392,7 @@ choices! {
 }
 
 choices! {
-    /// Under which heading the system's log gets lines.
+    /// The facility of lines in syslog.
     Facility {
         User = "user",
         Local0 = "local0",
@@ -407,7 +407,7 @@ choices! {
 }
 
 impl Facility {
-    /// As the C library has it.
+    /// Returns the C library's value.
     pub fn code(self) -> i32 {
         match self {
             Facility::User => libc::LOG_USER,
@@ -443,7 +443,7 @@ choices! {
 }
 
 choices! {
-    /// Who may use a command that could do harm.
+    /// The clients that may use a potentially harmful command.
     Permit {
         Nobody = "no",
         Everybody = "yes",
@@ -452,7 +452,7 @@ choices! {
 }
 
 choices! {
-    /// Whether those who connect have to show a certificate.
+    /// Whether clients have to present a certificate.
     AuthClients {
         No = "no",
         Yes = "yes",
@@ -461,7 +461,7 @@ choices! {
 }
 
 choices! {
-    /// What of a client's certificate names the user that it is.
+    /// The field of a client's certificate that names its user.
     CertifiedUser {
         Off = "off",
         Cn = "CN",

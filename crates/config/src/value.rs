@@ -1,7 +1,8 @@
-//! What a directive's words mean: `Kind` reads words into a `Value`, checks them, and writes them back.
+//! Values of directives: `Kind` parses words into a `Value`, checks them, and writes them back.
 //!
-//! Every value of the table, with a field or without one, takes this way, so that a directive that has no effect yet is
-//! checked as strictly as it will be later. The reasons are Redis' own, since tools and tests match on them.
+//! Every value of the table, with a field or without, passes through here, so that a directive without an
+//! effect is checked as strictly as it will be later. The error texts are Redis' own, since tools and tests
+//! match on them.
 
 use super::line;
 use super::lists::ListKind;
@@ -16,7 +17,8 @@ pub(crate) type Reason = Cow<'static, str>;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {
     Flag(bool),
-    /// Wide enough for sizes up to `u64::MAX` and for the directives that go below zero; a percentage is negative.
+    /// Wide enough for sizes up to `u64::MAX` and for directives with negative values; a percentage is
+    /// negative.
     Number(i128),
     Choice(&'static str),
     Text(Word),
@@ -25,7 +27,7 @@ pub(super) enum Value {
     Decimals(Vec<f64>),
 }
 
-/// Both ends included.
+/// An inclusive range.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
     pub(super) least: i128,
@@ -36,7 +38,7 @@ pub(super) enum Kind {
     /// `yes` or `no`.
     Flag,
     Integer(Range),
-    /// An integer of the first range, brought into the second.
+    /// An integer of the first range, clamped to the second.
     Clamped(Range, Range),
     Octal(Range),
     /// Bytes, with `k` = 1000, `kb` = 1024 and so on for `m` and `g`.
@@ -47,32 +49,33 @@ pub(super) enum Kind {
     /// Any of these at once; the first stands for none.
     Choices(&'static [&'static str]),
     Text,
-    /// Text that a function checks and may bring into its normal form.
+    /// Text that a function checks and may normalise.
     Checked(fn(&[u8]) -> Result<Word, Reason>),
-    /// A directory that exists, made absolute from the one before it.
+    /// A directory that exists, made absolute from the `dir` before it.
     Directory,
     /// Several words with rules of their own.
     List(&'static ListKind),
 }
 
-/// The value that a directive has before a line or a CONFIG SET changes it.
+/// A directive's value before a line or a CONFIG SET changes it.
 #[derive(Clone, Copy)]
 pub(super) struct Before<'a> {
     pub(super) value: Option<&'a Value>,
-    /// An earlier line of the same start set it, so that a directive that may be repeated adds to it.
+    /// An earlier line of the same start has set it, so that a repeatable directive adds to it.
     pub(super) repeated: bool,
 }
 
 const WRONG_NUMBER: Reason = Cow::Borrowed("wrong number of arguments");
 
 impl Kind {
-    /// What `words`, without the directive's name, say in a CONFIG SET: there is one, and it may hold a whole list.
+    /// Parses the words of a CONFIG SET, without the directive's name: a single word, which may hold a whole
+    /// list.
     pub(super) fn parse(&self, words: &[Word], before: Before<'_>) -> Result<Value, Reason> {
         self.parse_split(words, before, split_at_blanks)
     }
 
-    /// What they say in a line of a file, or of the command line. One that holds a whole list is split as a line is, quotes
-    /// and all.
+    /// Parses the words of a line in a file or on the command line. A single word with a whole list is split
+    /// as a line is, quotes and all.
     pub(super) fn parse_line(&self, words: &[Word], before: Before<'_>) -> Result<Value, Reason> {
         self.parse_split(words, before, |lone| line::split(lone).unwrap_or_else(|| split_at_blanks(lone)))
     }
@@ -110,7 +113,7 @@ impl Kind {
         }
     }
 
-    /// As CONFIG GET shows it.
+    /// Returns the value as CONFIG GET shows it.
     pub(super) fn show(&self, value: &Value) -> Word {
         match value {
             Value::Flag(on) => if *on { b"yes" } else { &b"no"[..] }.to_vec(),
@@ -127,7 +130,8 @@ impl Kind {
         }
     }
 
-    /// The lines, each without the directive's name, that give `value` when read by a start that has set nothing else.
+    /// Returns the lines, each without the directive's name, that give `value` when read by a start that has
+    /// set nothing else.
     pub(super) fn lines(&self, value: &Value) -> Vec<Word> {
         match (self, value) {
             (Kind::List(list), _) => (list.lines)(value),
@@ -148,7 +152,7 @@ fn joined(words: impl Iterator<Item = String>) -> Word {
     words.collect::<Vec<_>>().join(" ").into_bytes()
 }
 
-/// At most six decimals and no trailing zeros, as Redis shows percentiles.
+/// Formats with at most six decimals and no trailing zeros, as Redis shows percentiles.
 pub(super) fn decimal(number: f64) -> String {
     let text = format!("{number:.6}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -182,7 +186,7 @@ fn clamped(value: Value, kept: Range) -> Value {
     }
 }
 
-/// The one way to write each number: no plus sign, no leading zero, no `-0`.
+/// Parses an integer in its only canonical form: no plus sign, no leading zero, no `-0`.
 pub(super) fn strict_integer(word: &[u8]) -> Option<i64> {
     let digits = word.strip_prefix(b"-").unwrap_or(word);
     let canonical = match digits {
@@ -212,7 +216,7 @@ fn memory(word: &[u8], range: Range) -> Result<Value, Reason> {
     in_range(if below_zero { -bytes } else { bytes }, range)
 }
 
-/// Bytes with an optional unit. Digits may be missing, which means zero, as in Redis.
+/// Parses bytes with an optional unit. Digits may be missing, which means zero, as in Redis.
 pub fn memory_size(word: &[u8]) -> Option<u64> {
     let digits = word.iter().take_while(|b| b.is_ascii_digit()).count();
     let (digits, unit) = word.split_at(digits);
@@ -242,7 +246,7 @@ fn memory_or_percent(word: &[u8]) -> Result<Value, Reason> {
     memory_size(word).map(|bytes| Value::Number(bytes.into())).ok_or(REFUSED.into())
 }
 
-/// The largest unit that leaves a whole number.
+/// Formats bytes with the largest unit that leaves a whole number.
 pub(super) fn memory_with_unit(bytes: i128) -> Word {
     for (shift, unit) in [(30, "gb"), (20, "mb"), (10, "kb")] {
         if bytes > 0 && bytes % (1 << shift) == 0 {
@@ -258,7 +262,7 @@ fn choice(names: &[&'static str], word: &[u8]) -> Result<&'static str, Reason> {
     known.copied().ok_or_else(refused)
 }
 
-/// In the order of `names`; the first of them, which stands for none, only where it is alone.
+/// Parses choices into the order of `names`. The first name, which stands for none, must be alone.
 fn choices(names: &[&'static str], words: &[Word]) -> Result<Value, Reason> {
     if words.is_empty() {
         choice(names, b"")?;

@@ -1,6 +1,7 @@
-//! Commands that Redis or Valkey have and this server does not, so that their files of users can be read.
+//! Commands that Redis or Valkey have and this server lacks, so that their ACL files can be read.
 //!
-//! A rule about one of them is kept and written down like any other, and changes nothing: there is nothing to permit.
+//! A rule about such a command is kept and written like any other rule. It has no effect: there is nothing to
+//! permit.
 
 /// Full names in lower case, sorted.
 #[rustfmt::skip]
@@ -10,7 +11,7 @@ const NAMES: &[&str] = &[
     "cluster|flushslot", "cluster|syncslots",
 ];
 
-/// Whether this is the name of such a command, or of a subcommand; in lower case.
+/// Whether `name`, in lower case, is such a command or a subcommand.
 pub(super) fn is_one(name: &[u8]) -> bool {
     NAMES.binary_search_by(|one| one.as_bytes().cmp(name)).is_ok()
 }

@@ -1,8 +1,9 @@
-//! What a session may do: the check on the road of every command.
+//! Permissions of a session, checked for every command.
 //!
-//! A session holds the user that it knows, and the number of changes at which it has looked ([`super::Acl::generation`]).
-//! If its user may do everything, a command costs the comparison of these two numbers. After a change of any user it looks
-//! its own up again: what it finds is the user as changed, or that the user is gone, and then the connection is closed.
+//! A session holds its user and the generation of users at which it looked the user up
+//! ([`super::Acl::generation`]). If the user may do everything, the check of a command is a comparison of two
+//! generations. After a change of any user, the session looks its own user up again. It finds the changed
+//! user, or none, and then the connection is closed.
 
 use std::sync::Arc;
 
@@ -17,18 +18,19 @@ use crate::error::Error;
 use crate::server::Server;
 use crate::session::Session;
 
-/// Who a session acts for.
+/// The user for whom a session acts.
 pub(crate) struct Access {
-    /// `None`: for the server itself, as what is replayed or comes from the primary does. It may do everything.
+    /// `None`: the server itself, for replayed commands and commands from the primary, which may do
+    /// everything.
     user: Option<Arc<User>>,
     is_authenticated: bool,
-    /// The number of changes at which `user` was looked up.
+    /// Generation at which `user` was looked up.
     known_at: u64,
-    /// The number of changes at which it was known that everything is permitted; zero: never.
+    /// Generation at which everything was known to be permitted; zero: never.
     free_at: u64,
 }
 
-/// Where a command comes from.
+/// Origin of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     TopLevel,
@@ -47,31 +49,33 @@ impl Place {
 }
 
 impl Access {
-    /// The server's own.
+    /// Returns the server's own access.
     pub(crate) fn of_server() -> Access {
         Access { user: None, is_authenticated: true, known_at: 0, free_at: 0 }
     }
 
-    /// That of a client who has just come.
+    /// Returns the access of a new connection.
     pub(crate) fn of_new_connection(acl: &Acl) -> Access {
         let known_at = acl.generation();
         let user = acl.default_user();
         Access { is_authenticated: user.admits_everybody(), user: Some(user), known_at, free_at: 0 }
     }
 
-    /// That of a client's command which is run apart from its session.
+    /// Returns the access of a client's command that runs outside its session.
     pub(crate) fn of_client(acl: &Acl, client: &ClientInfo) -> Access {
         let known_at = acl.generation();
         let who = client.user.lock().clone();
-        // Where the user is gone, the connection is about to be, and what it still does is done as one who may do nothing.
+        // Without the user, the connection is about to be closed; until then it acts as a user without any
+        // permission.
         let user = who
             .map(|who| acl.current(&who).unwrap_or_else(|| Arc::new(User::new(&who.name, u64::MAX, false))));
         Access { user, is_authenticated: true, known_at, free_at: 0 }
     }
 
-    /// That of a user who has proved to be it.
+    /// Returns the access of a user that has authenticated.
     pub(crate) fn of_user(acl: &Acl, user: Arc<User>) -> Access {
-        // Looked at before the next command once more: the user may have changed since it was found.
+        // Outdated on purpose: the user may have changed since it was found, and is looked up again before
+        // the next command.
         let known_at = acl.generation().wrapping_sub(1);
         Access { user: Some(user), is_authenticated: true, known_at, free_at: 0 }
     }
@@ -80,18 +84,18 @@ impl Access {
         self.user.as_ref().map(|user| &user.who)
     }
 
-    /// Whether everything was permitted at this number of changes.
+    /// Whether everything was permitted at this generation.
     #[inline]
     pub(crate) fn is_free_at(&self, generation: u64) -> bool {
         self.free_at == generation
     }
 
-    /// The number of changes at which the command at hand was permitted.
+    /// Returns the generation at which the present command was permitted.
     pub(crate) fn checked_at(&self) -> u64 {
         self.known_at
     }
 
-    /// Whether the session's last command was judged by the users as they are at this number of changes.
+    /// Whether the session's last command was checked against the users of this generation.
     pub(crate) fn is_checked_at(&self, generation: u64) -> bool {
         self.known_at == generation || self.free_at == generation
     }
@@ -100,12 +104,13 @@ impl Access {
         self.is_authenticated
     }
 
-    /// Whether the client has to say who it is before anything else. A password that has been taken away is asked of nobody.
+    /// Whether the client has to authenticate before any other command. No password is required once the
+    /// default user needs none.
     pub(crate) fn lacks_auth(&self, acl: &Acl) -> bool {
         !self.is_authenticated && !self.is_free_at(acl.generation()) && !acl.default_user().admits_everybody()
     }
 
-    /// The user as it is at this number of changes; an error: it is gone.
+    /// Brings the user up to this generation. Returns an error if it was deleted.
     fn refresh(&mut self, acl: &Acl, generation: u64) -> Result<(), Gone> {
         if self.known_at != generation {
             if let Some(user) = &mut self.user {
@@ -116,7 +121,7 @@ impl Access {
         Ok(())
     }
 
-    /// Takes note that everything is permitted, if so.
+    /// Whether everything is permitted; if so, records the generation.
     fn is_free(&mut self, generation: u64) -> bool {
         let is_free = self.user.as_ref().is_none_or(|user| user.is_unrestricted());
         if is_free && self.is_authenticated {
@@ -126,11 +131,11 @@ impl Access {
     }
 }
 
-/// A session's user has been deleted.
+/// The user of a session has been deleted.
 struct Gone;
 
-/// Whether a command of a client may be run, or queued. `Ok(false)`: its user has been deleted, and the connection is to
-/// be closed without a word.
+/// Checks whether a client's command may be run or queued. `Ok(false)`: its user has been deleted, and the
+/// connection is to be closed without a reply.
 #[inline(never)]
 pub(crate) fn admit(
     server: &Server,
@@ -182,7 +187,7 @@ fn refusal(denied: Denied, id: Id) -> Error {
     })
 }
 
-/// Whether a session may do this now, the changes since its last command included.
+/// Checks a command, after bringing the user up to date.
 fn check_again(server: &Server, session: &mut Session, id: Id, args: &Args<'_>) -> Result<(), Denied> {
     let generation = server.acl.generation();
     if session.access.is_free_at(generation) {
@@ -195,7 +200,7 @@ fn check_again(server: &Server, session: &mut Session, id: Id, args: &Args<'_>) 
     if session.access.is_free(generation) { Ok(()) } else { check(session, id, args) }
 }
 
-/// Whether a command that was queued may still be run.
+/// Checks whether a queued command may still be run.
 pub(crate) fn admit_in_exec(call: &mut Call<'_, '_>, id: Id, args: &Args<'_>) -> Result<(), Error> {
     let Err(denied) = check_again(call.server, call.session, id, args) else { return Ok(()) };
     note(call.server, call.session, denied, (id, args), Place::Multi, call.now_ms());
@@ -210,7 +215,7 @@ pub(crate) fn admit_in_exec(call: &mut Call<'_, '_>, id: Id, args: &Args<'_>) ->
     )))
 }
 
-/// Whether a script may call this. What is refused is for the caller to log once it is known that the run counts.
+/// Checks whether a script may call this. The caller logs the refusal once the run is known to count.
 pub(crate) fn admit_in_script(
     call: &mut Call<'_, '_>,
     id: Id,
@@ -226,7 +231,7 @@ pub(crate) fn admit_in_script(
     Err(Box::new((Error::text(format!("ERR The user executing the script {reason}")), refusal)))
 }
 
-/// Whether a command that has waited may still be run, which was permitted at this number of changes.
+/// Checks whether a command that has waited, and was permitted at this generation, may still be run.
 pub(crate) fn admit_waiting(
     server: &Server,
     client: &Arc<ClientInfo>,
@@ -242,15 +247,16 @@ pub(crate) fn admit_waiting(
     })
 }
 
-/// Whether the caller's permission to call this includes to read any key, as BY and GET of SORT do.
+/// Whether the permissions for this call include reading any key, as BY and GET of SORT do.
 pub(crate) fn reads_all_keys(call: &Call<'_, '_>) -> bool {
     let access = &call.session.access;
     let user = access.user.as_ref().filter(|_| !access.is_free_at(call.server.acl.generation()));
     user.is_none_or(|user| user.check_reading_all_keys(call.id, &call.args))
 }
 
-/// A client has begun to listen to channels. Who takes a permission away looks through all subscriptions after the change;
-/// if it did so just before, the subscription has been too late for that, and this sees the change.
+/// Checks a subscription again after it was made. A thread that revokes a permission searches all
+/// subscriptions after the change. A subscription made just behind that search is missed by it, but then this
+/// check sees the change.
 pub(crate) fn after_joining(call: &mut Call<'_, '_>) {
     let (id, args) = (call.id, call.args);
     if check_again(call.server, call.session, id, &args).is_err() {
@@ -258,7 +264,7 @@ pub(crate) fn after_joining(call: &mut Call<'_, '_>) {
     }
 }
 
-/// What a script is told that asks.
+/// Whether a script's ACL query is answered with yes.
 pub(crate) fn may_call(call: &mut Call<'_, '_>, id: Id, args: &Args<'_>) -> bool {
     check_again(call.server, call.session, id, args).is_ok()
 }
@@ -292,8 +298,8 @@ fn note(
     server.acl.log.note(refusal, server.settings().acllog_max_len);
 }
 
-/// A client has shown a certificate with these names of users: it goes on as the first of them that there is and that may come
-/// in, without a password. Where there is none, it stays who it is.
+/// Logs a client in by its certificate, without a password, as the first of these users that exists and is
+/// enabled. Without such a user, the session keeps its user.
 pub(crate) fn log_in_as_one_of(server: &Server, session: &mut Session, names: &[Vec<u8>], now_ms: u64) {
     let address = &session.client.address;
     let found = names.iter().find_map(|name| server.acl.user(name).filter(|user| user.is_enabled()));
@@ -318,7 +324,7 @@ pub(crate) fn log_in_as_one_of(server: &Server, session: &mut Session, names: &[
     server.acl.log.note(refusal, server.settings().acllog_max_len);
 }
 
-/// AUTH or HELLO: the session goes on as this user, if that is the password.
+/// AUTH or HELLO: logs the session in as this user, if the password matches.
 pub(crate) fn log_in(call: &mut Call<'_, '_>, name: &[u8], password: &[u8]) -> Result<(), Error> {
     let user = call.server.acl.user(name).filter(|user| user.admits(password));
     let Some(user) = user else {

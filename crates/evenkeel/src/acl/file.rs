@@ -1,7 +1,8 @@
 //! Users from files: `user` lines of the configuration, and the file that `aclfile` names.
 //!
-//! A file is read as a whole, and what is wrong with it is told of all its lines. If anything is, nothing of it holds. Of a
-//! rule that is none no more than its kind is told, unless it is about a command: it may be a password.
+//! A file is read as a whole, and errors are reported for all its lines. With any error, nothing of the file
+//! takes effect. An error about a malformed rule does not repeat the rule, unless it is about a command: the
+//! rule may be a password.
 
 use std::io;
 use std::path::Path;
@@ -11,10 +12,11 @@ use super::selector::UNKNOWN;
 use super::{Acl, DEFAULT, User, Users, all_channels_for_new, has_spaces, join_selectors, lines};
 use evenkeel_config::{Settings, Word, cause, replace_file};
 
-/// What a `user` line of the configuration says is wrong; `words` follow the name of the directive.
+/// Checks a `user` line of the configuration; `words` follow the name of the directive.
 pub(crate) fn check_line(words: &[Word]) -> Result<(), String> {
     let [name, rules @ ..] = words else { return Err("Bad directive or wrong number of arguments".into()) };
-    // What new users begin with makes no difference to whether a rule is one, but for channels: those are checked at start.
+    // The initial permissions of new users do not decide whether a rule is valid, except for channels, which
+    // are checked at start.
     user_of(name, rules, 1, false).map(drop)
 }
 
@@ -25,7 +27,7 @@ fn user_of(name: &[u8], rules: &[Word], number: u64, all_channels: bool) -> Resu
     }
     let mut user = User::new(name, number, all_channels);
     if name == DEFAULT {
-        // As Redis has it, nothing is left of what it could do without this line.
+        // As in Redis, the line replaces all permissions that the user had without it.
         user.apply(b"reset", all_channels).expect("it is a rule");
     }
     let rules = join_selectors(rules.iter().map(Vec::as_slice)).map_err(|first| {
@@ -45,8 +47,7 @@ fn user_of(name: &[u8], rules: &[Word], number: u64, all_channels: bool) -> Resu
 }
 
 impl Acl {
-    /// The users that the configuration tells of, in place of those that there are. To be called once, before the first
-    /// client.
+    /// Replaces all users by the configuration's. Called once, before the first client.
     pub(crate) fn load_at_start(&self, settings: &Settings) -> Result<(), String> {
         if let Some(path) = &settings.aclfile {
             if !settings.users.is_empty() {
@@ -60,7 +61,7 @@ impl Acl {
         })
     }
 
-    /// What `user` lines of the configuration have to say for a start to lead to these users.
+    /// Returns the words of `user` lines with which a start would lead to the present users.
     pub(crate) fn words_for_config(&self, settings: &Settings) -> Vec<Vec<Word>> {
         if settings.aclfile.is_some() {
             return Vec::new();
@@ -71,8 +72,8 @@ impl Acl {
         lines.iter().map(words).collect()
     }
 
-    /// Takes up a file of users in place of those that there are, who are returned. The error says what is wrong with each
-    /// line; then nothing has changed.
+    /// Replaces all users by those of a file, and returns the former users. The error describes every
+    /// malformed line; then nothing has changed.
     pub(crate) fn load(&self, path: &Path, settings: &Settings) -> Result<Arc<Users>, String> {
         let text = std::fs::read(path).map_err(|error| {
             format!("Error loading ACLs, opening file '{}': {}", path.display(), cause(&error))
@@ -84,8 +85,8 @@ impl Acl {
         })
     }
 
-    /// Writes all users into a file, at once: a crash leaves the old one or the new one. Of several who do it, the last
-    /// writes what is newest.
+    /// Writes all users into a file atomically: a crash leaves the old or the new file. Concurrent calls
+    /// write one after the other, and the last call writes the newest users.
     pub(crate) fn save(&self, path: &Path) -> io::Result<()> {
         let _one_at_a_time = self.saving.lock();
         let text: Vec<u8> = lines(&self.users()).flat_map(|line| [&line[..], b"\n"].concat()).collect();
@@ -93,14 +94,14 @@ impl Acl {
     }
 }
 
-/// The default user as `requirepass` has it.
+/// Returns the default user as `requirepass` defines it.
 fn default_at_start(settings: &Settings) -> User {
     let mut default = User::default_user();
     default.set_only_password(&settings.requirepass);
     default
 }
 
-/// The users that `requirepass` and `user` lines lead to.
+/// Returns the users that `requirepass` and the `user` lines define.
 fn at_start(settings: &Settings, next: &mut u64) -> Result<Users, String> {
     let mut users = Users::from([(DEFAULT.into(), Arc::new(default_at_start(settings)))]);
     for words in &settings.users {
@@ -111,7 +112,7 @@ fn at_start(settings: &Settings, next: &mut u64) -> Result<Users, String> {
     Ok(users)
 }
 
-/// The lines of these users; `None`: something is wrong with them.
+/// Returns the lines of these users; `None` if the settings are invalid.
 pub(crate) fn lines_at_start(settings: &Settings) -> Option<Vec<Vec<u8>>> {
     at_start(settings, &mut 1).ok().map(|users| lines(&users).collect())
 }
@@ -120,7 +121,7 @@ const BOTH: &str = "Configuring users by 'user' lines and an ACL file by 'aclfil
                     is very likely to lead to configuration errors and security holes, please define either an ACL file \
                     or declare users directly in the configuration file, but not both.";
 
-/// The default user is always the same one.
+/// Returns the user's number. The default user always has the same number.
 fn number_of(name: &[u8], next: &mut u64) -> u64 {
     if name == DEFAULT {
         return 0;
@@ -129,7 +130,7 @@ fn number_of(name: &[u8], next: &mut u64) -> u64 {
     *next - 1
 }
 
-/// The users that a file tells of, and the default user as it comes, if the file does not tell of that.
+/// Returns the users of a file, and the initial default user if the file does not define it.
 fn parse(text: &[u8], path: &str, next: &mut u64, all_channels: bool) -> Result<Users, String> {
     let (mut users, mut errors) = (Users::new(), String::new());
     for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
@@ -180,7 +181,7 @@ fn parse_line(
                 let rule = String::from_utf8_lossy(rule);
                 errors += &format!("{place}: Error in applying operation '{rule}': {UNKNOWN}. ");
             }
-            // Others may follow from the first.
+            // Further errors may follow from the first.
             Err(error) if !has_other => {
                 has_other = true;
                 errors += &format!("{place}: {error}. ");

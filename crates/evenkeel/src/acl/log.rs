@@ -1,25 +1,26 @@
-//! ACL LOG: who was refused what, the latest first.
+//! ACL LOG: the refusals of permissions, latest first.
 //!
-//! A client that is refused the same thing again and again makes one entry with a count. Nothing is here of what is
-//! permitted, so the lock is taken by refusals alone.
+//! A client that is refused repeatedly for the same reason makes a single entry with a count. Permitted
+//! commands are not recorded, so only refusals take the lock.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-/// Refusals of the same kind within so many milliseconds are one entry, if it is among the latest few.
+/// Refusals of the same kind within this many milliseconds share an entry, if that entry is among the latest
+/// few.
 const GROUP_MS: u64 = 60_000;
 const GROUP_AMONG: usize = 10;
 
-/// What a refusal was about.
+/// Reason for a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     Auth,
     Command,
     Key,
     Channel,
-    /// Whose certificate names no user that may come in.
+    /// The client's certificate names no enabled user.
     Certificate,
 }
 
@@ -37,7 +38,7 @@ impl Reason {
         }
     }
 
-    /// The counter's name in INFO.
+    /// Returns the counter's name in INFO.
     pub(crate) fn counter_name(self) -> &'static str {
         match self {
             Reason::Auth => "acl_access_denied_auth",
@@ -49,7 +50,7 @@ impl Reason {
     }
 }
 
-/// A refusal.
+/// A refused command, login or certificate.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
     pub(crate) reason: Reason,
@@ -58,7 +59,7 @@ pub(crate) struct Refusal {
     /// The command, key or channel.
     pub(crate) object: Vec<u8>,
     pub(crate) user: Vec<u8>,
-    /// Its line in CLIENT LIST.
+    /// The client's line in CLIENT LIST.
     pub(crate) client: Vec<u8>,
     pub(crate) now_ms: u64,
 }
@@ -68,11 +69,11 @@ pub(crate) struct Entry {
     pub(crate) id: u64,
     pub(crate) count: u64,
     pub(crate) created_ms: u64,
-    /// The latest of its kind.
+    /// The latest refusal of the entry.
     pub(crate) last: Refusal,
 }
 
-/// See the module's text.
+/// Entries of ACL LOG, and counters; see the module's text.
 #[derive(Default)]
 pub(crate) struct AclLog {
     entries: Mutex<Entries>,
@@ -81,7 +82,7 @@ pub(crate) struct AclLog {
 
 #[derive(Default)]
 struct Entries {
-    /// The latest first.
+    /// Latest first.
     list: VecDeque<Entry>,
     next_id: u64,
 }
@@ -109,7 +110,7 @@ impl AclLog {
         list.truncate(len_max);
     }
 
-    /// At most `count` entries, the latest first.
+    /// Returns at most `count` entries, latest first.
     pub(crate) fn latest(&self, count: usize) -> Vec<Entry> {
         self.entries.lock().list.iter().take(count).cloned().collect()
     }
@@ -118,17 +119,17 @@ impl AclLog {
         self.entries.lock().list.clear();
     }
 
-    /// Keeps to a changed `acllog-max-len`.
+    /// Applies a changed `acllog-max-len`.
     pub(crate) fn truncate(&self, len_max: usize) {
         self.entries.lock().list.truncate(len_max);
     }
 
-    /// How often each reason there is has been one.
+    /// Returns the number of refusals for each reason.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (Reason, u64)> {
         Reason::ALL.iter().map(|reason| (*reason, self.counts[*reason as usize].load(Relaxed)))
     }
 
-    /// CONFIG RESETSTAT.
+    /// Sets the counters to zero, for CONFIG RESETSTAT.
     pub(crate) fn reset_counts(&self) {
         self.counts.iter().for_each(|count| count.store(0, Relaxed));
     }

@@ -1,20 +1,22 @@
-//! Access control: users, and what each may do.
+//! Access control: users and their permissions.
 //!
 //! | file | |
 //! |---|---|
-//! | `rows.rs` | what is to be known of each command: its categories, what it does with its keys, its channels |
-//! | `absent.rs` | commands of others, which rules may name |
-//! | `selector.rs` | a set of permissions, the rules that change it, and how it is written down |
+//! | `rows.rs` | per command: its categories, its use of keys, its channels |
+//! | `absent.rs` | commands of other servers, which rules may name |
+//! | `selector.rs` | a set of permissions, the rules that change it, and its text |
 //! | `user.rs` | a user: passwords and selectors |
-//! | `access.rs` | what a session may do: the check on the road of every command |
-//! | `file.rs` | the file of users: reading it, and what is wrong with it |
+//! | `access.rs` | permissions of a session, checked for every command |
+//! | `file.rs` | reading, checking and writing the ACL file |
 //! | `log.rs` | ACL LOG |
 //!
-//! Users are values. Nobody changes one in place: a change makes another user, and with it another map of all users, which
-//! takes the place of the one before as a whole. So a change is seen whole or not at all, however many users it is about.
-//! A number goes up with every change; each session remembers at which number it knew what its user may do, so noticing a
-//! change costs one comparison per command, and a session whose user may do everything does no more than that.
-//! docs/acl.md has the rules by which changes take effect.
+//! Users are values and never change in place. A change makes another user, and with it another map of all
+//! users, which replaces the former map as a whole. So readers see a change completely or not at all, however
+//! many users it affects.
+//!
+//! A generation is incremented with every change. Each session remembers the generation at which it knew its
+//! user's permissions, so detecting a change costs a comparison per command, and a session whose user may do
+//! everything pays no more than that. docs/acl.md has the rules by which changes take effect.
 
 mod absent;
 mod access;
@@ -45,33 +47,33 @@ use parking_lot::{Mutex, RwLock};
 use evenkeel_config::{ChannelsOfNew, Settings, UserLines};
 use log::AclLog;
 
-/// All users by name, in order.
+/// All users, ordered by name.
 pub(crate) type Users = BTreeMap<Box<[u8]>, Arc<User>>;
 
 /// The meaning of `user` lines in a configuration file.
 pub(crate) const USER_LINES: UserLines =
     UserLines { check: file::check_line, at_start: file::lines_at_start };
 
-/// The user that every connection begins as.
+/// The user as which every connection begins.
 pub(crate) const DEFAULT: &[u8] = b"default";
 
-/// Alone on its cache lines: every command reads it, and nothing that is written often may be beside it.
+/// Alone on its cache lines: every command reads it, so no frequently written data may share them.
 #[repr(align(128))]
 struct Apart(AtomicU64);
 
-/// See the module's text.
+/// The users of the server; see the module's text.
 pub(crate) struct Acl {
     generation: Apart,
     users: RwLock<Arc<Users>>,
-    /// Held by who changes them. The number of the next user.
+    /// Locked while users change. The number of the next user.
     changing: Mutex<u64>,
-    /// Held by who writes them into a file.
+    /// Locked while users are written to a file.
     saving: Mutex<()>,
     pub(crate) log: AclLog,
 }
 
 impl Acl {
-    /// With the default user alone, as `requirepass` has it.
+    /// Creates the users: only the default user, as `requirepass` defines it.
     pub(crate) fn new(settings: &Settings) -> Acl {
         let mut default = User::default_user();
         default.set_only_password(&settings.requirepass);
@@ -85,7 +87,7 @@ impl Acl {
         }
     }
 
-    /// Goes up with every change, once it can be seen.
+    /// Returns a number that is incremented with every change, once the change is visible.
     #[inline]
     pub(crate) fn generation(&self) -> u64 {
         self.generation.0.load(Acquire)
@@ -99,7 +101,8 @@ impl Acl {
         self.users.read().get(name).cloned()
     }
 
-    /// The user as it is now; `None`: it has been deleted, even if there is another one of its name.
+    /// Returns the present state of a user. `None`: the user was deleted, even if there is a new user of its
+    /// name.
     pub(crate) fn current(&self, who: &Who) -> Option<Arc<User>> {
         self.user(&who.name).filter(|user| user.who.is(who))
     }
@@ -108,8 +111,8 @@ impl Acl {
         self.user(DEFAULT).expect("the default user is never removed")
     }
 
-    /// Puts what `change` makes of the users in their place, unless that fails. It gets the number of the next new user.
-    /// One change at a time; who reads does not wait for it.
+    /// Replaces the users by the result of `change`, unless that fails. `change` gets the number of the next
+    /// new user. Changes run one after the other; readers do not wait for them.
     pub(crate) fn change<R, E>(
         &self,
         change: impl FnOnce(&mut Users, &mut u64) -> Result<R, E>,
@@ -123,7 +126,7 @@ impl Acl {
         Ok(result)
     }
 
-    /// `requirepass` is another one now.
+    /// Sets the default user's password, after a change of `requirepass`.
     pub(crate) fn set_default_password(&self, password: &[u8]) {
         let changed = self.change(|users, _| {
             let mut user = User::clone(&users[DEFAULT]);
@@ -135,13 +138,13 @@ impl Acl {
     }
 }
 
-/// Whether new users, and reset ones, may use all channels.
+/// Whether new and reset users may use all channels.
 pub(crate) fn all_channels_for_new(settings: &Settings) -> bool {
     settings.acl_pubsub_default == ChannelsOfNew::All
 }
 
-/// Puts arguments together that make one rule: from one with an open parenthesis to the one that closes it.
-/// The error is the argument whose parenthesis nobody closes.
+/// Joins arguments that form a single rule: from an argument with an open parenthesis to the argument that
+/// closes it. The error is the argument whose parenthesis stays open.
 pub(crate) fn join_selectors<'a>(words: impl Iterator<Item = &'a [u8]>) -> Result<Vec<Rule>, &'a [u8]> {
     let mut rules: Vec<Rule> = Vec::new();
     let mut open: Option<(&[u8], Rule)> = None;
@@ -170,7 +173,7 @@ pub(crate) fn join_selectors<'a>(words: impl Iterator<Item = &'a [u8]>) -> Resul
     }
 }
 
-/// Whether a name or pattern holds what cannot be written into a file of users.
+/// Whether a name or pattern contains bytes that cannot be written into an ACL file.
 pub(crate) fn has_spaces(word: &[u8]) -> bool {
     word.iter().any(|byte| matches!(byte, b' ' | b'\t'..=b'\r' | 0))
 }

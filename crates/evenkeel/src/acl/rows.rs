@@ -1,4 +1,4 @@
-//! What access control has to know of each command, worked out from the table once.
+//! Per command, the data that access control needs, derived from the command table once.
 
 use std::sync::OnceLock;
 
@@ -10,12 +10,12 @@ use crate::command::{Args, Command, Id, Keys};
 /// The categories in the order of ACL CAT, as rules write them.
 pub(crate) const CATEGORIES: &[&str] = specs::CATEGORIES;
 
-/// One of them: its place in the list.
+/// A category, as its index in the list.
 #[derive(Clone, Copy)]
 pub(crate) struct Category(usize);
 
 impl Category {
-    /// By its name without the `@`, in any case.
+    /// Returns the category of this name, without the `@` and in any case.
     pub(crate) fn named(name: &[u8]) -> Option<Category> {
         CATEGORIES.iter().position(|one| one.as_bytes()[1..].eq_ignore_ascii_case(name)).map(Category)
     }
@@ -28,13 +28,13 @@ impl Category {
         of(id).categories & 1 << self.0 != 0
     }
 
-    /// The commands and subcommands in it, in the order of the table.
+    /// Returns its commands and subcommands, in the order of the table.
     pub(crate) fn commands(self) -> impl Iterator<Item = Id> {
         table().ids().filter(move |id| self.has(*id))
     }
 }
 
-/// What is done with a key: bits.
+/// Kinds of access to a key, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Need(u8);
 
@@ -52,7 +52,8 @@ impl Need {
         self.0 & other.0 == other.0
     }
 
-    /// From the words of a key specification. A command that only looks whether a key is there needs neither.
+    /// Reads the words of a key specification. A command that only checks whether a key exists needs no
+    /// permission for it.
     fn of(flags: &str) -> Need {
         flags.split(' ').fold(Need::NONE, |need, word| match word {
             "access" => need.with(Need::READ),
@@ -62,13 +63,13 @@ impl Need {
     }
 }
 
-/// What is done with the keys of a command.
+/// Kinds of access to the keys of a command.
 #[derive(Clone, Copy)]
 enum KeyNeeds {
     None,
-    /// The same with each, wherever the row finds them.
+    /// The same access to each key, wherever the row finds it.
     Each(Need),
-    /// The call decides.
+    /// The arguments decide.
     Varied,
 }
 
@@ -76,7 +77,7 @@ struct Row {
     categories: u32,
     keys: KeyNeeds,
     channels: ChannelArgs,
-    /// How many rows after this one are its subcommands.
+    /// Number of rows behind this row that are its subcommands.
     subcommands: usize,
 }
 
@@ -116,12 +117,12 @@ fn needs(row: &Command) -> KeyNeeds {
     }
 }
 
-/// The rows of a command's subcommands.
+/// Returns the rows of a command's subcommands.
 pub(super) fn subcommands(id: Id) -> impl Iterator<Item = usize> {
     id.index() + 1..id.index() + 1 + of(id).subcommands
 }
 
-/// The first key of a call, by its index, that is not `allowed`.
+/// Returns the index of a call's first key that is not `allowed`.
 pub(super) fn refused_key(id: Id, args: &Args<'_>, allowed: impl Fn(&[u8], Need) -> bool) -> Option<usize> {
     let row = table().row(id);
     let mut refused = None;
@@ -141,9 +142,9 @@ pub(super) fn refused_key(id: Id, args: &Args<'_>, allowed: impl Fn(&[u8], Need)
                 }
             });
             if !is_well_formed {
-                return None; // it has no keys, and the handler is going to say why
+                return None; // the call has no keys, and the handler will report why
             }
-            // What the command can reach all the same needs every permission.
+            // Keys that the command can reach beyond its specification need every permission.
             each_key(&row.keys, args, |index| {
                 if refused.is_none() && !said.has(index) && !allowed(args.at(index), Need::ALL) {
                     refused = Some(index);
@@ -155,11 +156,11 @@ pub(super) fn refused_key(id: Id, args: &Args<'_>, allowed: impl Fn(&[u8], Need)
 }
 
 fn each_key(keys: &Keys, args: &Args<'_>, mut key: impl FnMut(usize)) {
-    // Databases are none of this.
+    // Databases are not subject to access control.
     keys.for_each(args, 0, 1, |index, _| key(index));
 }
 
-/// The channels of a call that a user has to have permission for, by their indices, and whether they are patterns.
+/// Returns the indices of the channels that need a permission, and whether they are patterns.
 pub(super) fn channels(id: Id, args: &Args<'_>) -> (std::ops::Range<usize>, bool) {
     match of(id).channels {
         ChannelArgs::None => (0..0, false),

@@ -1,9 +1,10 @@
-//! A selector: a set of permissions that a command has to have all of. A user has one, and perhaps more.
+//! A selector: a set of permissions, which has to contain everything that a command needs. A user has at
+//! least one.
 //!
-//! Which commands it permits is a bit for each; asking is a shift and a mask. What is written down is the rules that led
-//! there, in their order: a rule that says the opposite of an earlier one about the same command, or contains it, takes its
-//! place, and `+@all` and `-@all` begin anew. That is how Redis 7.2 writes them. Redis 7.0 works rules out from the bits,
-//! in an order that is another one after each start.
+//! Permitted commands are a bitmap, so a check is a shift and a mask. The selector's text consists of its
+//! rules in their order. A rule about the same command as an earlier rule, or about a command that contains
+//! it, replaces the earlier rule, and `+@all` and `-@all` drop all rules. Redis 7.2 writes rules in the same
+//! way. Redis 7.0 derives rules from the bitmap, in an order that changes with every start.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use crate::command::table::table;
 use crate::command::{Args, Flags, Id};
 use evenkeel_runtime::glob;
 
-/// Why a rule is none, in Redis' words.
+/// Why a rule is malformed, in Redis' words.
 pub(crate) type RuleError = &'static str;
 
 pub(super) const UNKNOWN: RuleError = "Unknown command or category name in ACL";
@@ -24,11 +25,11 @@ const AFTER_ALL_CHANNELS: RuleError = "Adding a pattern after the * pattern (or 
                                        does not have any effect. Try 'resetchannels' to start with an empty list of channels";
 const DEEP: RuleError = "Allowing first-arg of a subcommand is not supported";
 
-/// What a command lacks permission for. The later ones say more, and are told in preference.
+/// The missing permission of a command. Later variants say more, and are reported in preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Denied {
     Command,
-    /// The index of the argument.
+    /// Index of the argument.
     Key(usize),
     Channel(usize),
 }
@@ -39,17 +40,17 @@ struct KeyPattern {
     may: Need,
 }
 
-/// See the module's text.
+/// A set of permissions; see the module's text.
 #[derive(Clone, Debug)]
 pub(crate) struct Selector {
-    /// Commands are permitted unless a rule says otherwise: those of later versions are.
+    /// Commands are permitted unless a rule denies them, commands of later versions as well.
     from_all: bool,
-    /// All commands, and no rule has taken one away.
+    /// All commands are permitted, and no rule has denied any.
     all_commands: bool,
     commands: Box<[u64]>,
-    /// Commands that are permitted with these first arguments alone.
+    /// Commands that are permitted only with these first arguments.
     first_args: BTreeMap<usize, Vec<Box<[u8]>>>,
-    /// `+get`, `-@string`: after `+@all` or `-@all`, in lower case.
+    /// Rules after `+@all` or `-@all`, such as `+get` or `-@string`, in lower case.
     rules: Vec<Box<[u8]>>,
     all_keys: bool,
     keys: Vec<KeyPattern>,
@@ -58,7 +59,7 @@ pub(crate) struct Selector {
 }
 
 impl Selector {
-    /// One that permits nothing, but perhaps all channels.
+    /// Creates a selector that permits nothing, except perhaps all channels.
     pub(super) fn new(all_channels: bool) -> Selector {
         Selector {
             from_all: false,
@@ -77,9 +78,9 @@ impl Selector {
         self.all_commands && self.all_keys && self.all_channels
     }
 
-    // Changing it.
+    // Changes.
 
-    /// Takes up a rule.
+    /// Applies a rule.
     pub(super) fn apply(&mut self, rule: &[u8]) -> Result<(), RuleError> {
         let word = rule.to_ascii_lowercase();
         match (&word[..], rule) {
@@ -144,7 +145,8 @@ impl Selector {
         Ok(())
     }
 
-    /// `+name`, `+container|sub`, or `+name|argument` for a command without subcommands; in lower case.
+    /// Permits `+name`, `+container|sub`, or `+name|argument` for a command without subcommands; in lower
+    /// case.
     fn permit(&mut self, name: &[u8]) -> Result<(), RuleError> {
         let Some(bar) = name.iter().rposition(|byte| *byte == b'|') else {
             let id = table().find_full(name).ok_or(UNKNOWN)?;
@@ -157,7 +159,7 @@ impl Selector {
         if command.contains(&b'|') {
             return Err(DEEP);
         }
-        // What has spaces could not be read again from a file.
+        // An argument with spaces could not be read from a file again.
         if sub.is_empty() || has_spaces(sub) {
             return Err(SYNTAX);
         }
@@ -174,7 +176,7 @@ impl Selector {
         Ok(())
     }
 
-    /// Permits a command with all its subcommands, or takes that away.
+    /// Permits or denies a command with all its subcommands.
     fn change(&mut self, id: Id, permitted: bool) {
         self.all_commands &= permitted;
         self.first_args.remove(&id.index());
@@ -184,7 +186,7 @@ impl Selector {
         }
     }
 
-    /// Writes a rule down behind the others, of which those go that it makes void.
+    /// Appends a rule to the text, and drops the rules that it makes void.
     fn note_rule(&mut self, sign: u8, name: &[u8]) {
         self.rules.retain(|rule| {
             let rest = rule[1..].strip_prefix(name);
@@ -193,14 +195,14 @@ impl Selector {
         self.rules.push([&[sign], name].concat().into());
     }
 
-    // Asking it.
+    // Checks.
 
     #[inline]
     fn permits(&self, id: Id) -> bool {
         self.commands[id.index() / 64] >> (id.index() % 64) & 1 != 0
     }
 
-    /// Whether a call may be made.
+    /// Checks whether a call is permitted.
     pub(super) fn check(&self, id: Id, args: &Args<'_>) -> Result<(), Denied> {
         if !self.permits(id) && !self.permits_first_arg(id, args) {
             return Err(Denied::Command);
@@ -223,7 +225,7 @@ impl Selector {
 
     fn permits_first_arg(&self, id: Id, args: &Args<'_>) -> bool {
         if table().row(id).flags.has(Flags::NO_AUTH) {
-            return true; // else nobody could become another user
+            return true; // without AUTH a client could never change its user
         }
         let (Some(allowed), Some(arg)) = (self.first_args.get(&id.index()), args.get(1)) else {
             return false;
@@ -236,13 +238,14 @@ impl Selector {
         self.keys.iter().any(fits)
     }
 
-    /// A pattern of channels has to be one of the selector's own: what else it may fit is not asked.
+    /// Whether a channel may be used. A pattern must equal a pattern of the selector; the channels that it
+    /// matches are not compared.
     pub(super) fn may_use_channel(&self, channel: &[u8], is_pattern: bool) -> bool {
         let fits = |one: &[u8]| if is_pattern { one == channel } else { glob::matches(one, channel, false) };
         self.all_channels || self.channels.iter().any(|one| fits(one))
     }
 
-    /// Whether it may read all keys, whatever their names.
+    /// Whether the selector may read all keys, whatever their names.
     pub(super) fn reads_all_keys(&self) -> bool {
         self.all_keys || self.keys.iter().any(|one| *one.pattern == *b"*" && one.may.covers(Need::READ))
     }
@@ -251,14 +254,14 @@ impl Selector {
         self.all_channels
     }
 
-    // Writing it down.
+    // Text.
 
-    /// `~a* %R~b*`
+    /// Returns the keys as `~a* %R~b*`.
     pub(crate) fn keys_text(&self) -> Vec<u8> {
         self.keys_as_rules(b"~")
     }
 
-    /// The same, with what stands before a pattern of keys that may be read and written.
+    /// Returns the keys with `both` before each pattern that may be read and written.
     fn keys_as_rules(&self, both: &[u8]) -> Vec<u8> {
         if self.all_keys {
             return b"~*".to_vec();
@@ -275,7 +278,7 @@ impl Selector {
         self.keys.iter().map(text).collect::<Vec<_>>().join(&b' ')
     }
 
-    /// `&a &b*`
+    /// Returns the channels as `&a &b*`.
     pub(crate) fn channels_text(&self) -> Vec<u8> {
         if self.all_channels {
             return b"&*".to_vec();
@@ -283,15 +286,15 @@ impl Selector {
         self.channels.iter().map(|one| [b"&", &one[..]].concat()).collect::<Vec<_>>().join(&b' ')
     }
 
-    /// `-@all +get`
+    /// Returns the commands as `-@all +get`.
     pub(crate) fn commands_text(&self) -> Vec<u8> {
         let first: &[u8] = if self.from_all { b"+@all" } else { b"-@all" };
         let all: Vec<&[u8]> = std::iter::once(first).chain(self.rules.iter().map(|rule| &rule[..])).collect();
         all.join(&b' ')
     }
 
-    /// The rules that make it from one that permits nothing. A pattern `*` beside others is not `~*`, after which no other
-    /// may come.
+    /// Returns the rules that produce this selector from an empty one. A pattern `*` beside other patterns is
+    /// not written as `~*`, since no pattern may follow that.
     pub(super) fn text(&self) -> Vec<u8> {
         let mut parts = vec![self.keys_as_rules(b"%RW~")];
         if !self.all_channels {
@@ -303,7 +306,7 @@ impl Selector {
     }
 }
 
-/// What `%RW~pattern` says behind the `%`; `None`: nothing that there is.
+/// Splits `%RW~pattern` behind the `%` into pattern and permissions; `None` for unknown permissions.
 fn permissions(rest: &[u8]) -> (&[u8], Option<Need>) {
     let tilde = rest.iter().position(|byte| *byte == b'~').unwrap_or(rest.len());
     let may = rest[..tilde].iter().try_fold(Need::NONE, |may, letter| {

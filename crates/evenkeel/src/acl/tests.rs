@@ -36,7 +36,7 @@ fn what_is_lacking_is_told_of_the_selector_that_comes_furthest() {
     assert_eq!(check(&two, "mget key other"), Ok(()));
     assert_eq!(check(&two, "mget other more"), Err(Denied::Key(2)));
     assert_eq!(check(&two, "get key"), Err(Denied::Command));
-    // Selectors do not add up.
+    // Permissions of different selectors are not combined.
     let mut apart = user("+copy %R~a");
     apart.apply(b"(+copy %W~b)", false).expect("a rule");
     assert_eq!(check(&apart, "copy a b"), Err(Denied::Key(2)));
@@ -116,7 +116,7 @@ fn only_the_latest_refusals_are_grouped() {
     };
     (0..12).for_each(|number| log.note(refusal(&number.to_string(), 0), 100));
     log.note(refusal("3", 60_000), 100);
-    log.note(refusal("0", 60_000), 100); // too many have come since
+    log.note(refusal("0", 60_000), 100); // too many have followed
     log.note(refusal("4", 60_001), 100); // too long ago
     let first = &shown()[..3];
     assert_eq!(first, [("4".into(), 1, 13), ("0".into(), 1, 12), ("3".into(), 2, 3)]);
@@ -157,7 +157,7 @@ fn lines_of_the_configuration() {
     assert!(lines[1].starts_with("user default on sanitize-payload #2d711642b726b044"), "{}", lines[1]);
 }
 
-/// What is in parentheses is written so that it is read again as it was, whatever it is.
+/// A selector in parentheses is written so that it is read again unchanged, whatever its patterns.
 #[test]
 fn selectors_with_odd_patterns_are_written_down() {
     for (rules, text) in [
@@ -182,7 +182,8 @@ fn selectors_with_odd_patterns_are_written_down() {
     assert!(user.apply(b"+select|a b", false).is_err(), "it could not be read again");
 }
 
-/// Files of arbitrary words are taken or refused as a whole, and what is taken is written down as it was meant.
+/// Files of arbitrary words are accepted or refused as a whole, and accepted users are written with the same
+/// meaning.
 #[test]
 fn arbitrary_files() {
     const WORDS: &[&str] = &[

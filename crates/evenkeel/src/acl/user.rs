@@ -1,4 +1,4 @@
-//! A user: who it is, how it proves that, and its selectors.
+//! A user: identity, passwords, and selectors.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const UNKNOWN_PASSWORD: RuleError = "The password you are trying to remove from 
 const BAD_DIGEST: RuleError =
     "The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters";
 
-/// Who a user is, whatever it may do. One that was deleted and one that was made anew are not the same.
+/// Identity of a user, apart from its permissions. A deleted user and a new user of the same name differ.
 #[derive(Debug)]
 pub(crate) struct Who {
     pub(crate) name: Box<[u8]>,
@@ -29,25 +29,25 @@ impl Who {
     }
 }
 
-/// The SHA-256 of a password: the password itself is kept nowhere.
+/// SHA-256 of a password: passwords themselves are never stored.
 type Digest = [u8; 32];
 
-/// See the module's text.
+/// A user; see the module's text.
 #[derive(Clone, Debug)]
 pub(crate) struct User {
     pub(crate) who: Arc<Who>,
     is_enabled: bool,
-    /// Any password will do.
+    /// Every password is accepted.
     is_open: bool,
-    /// What has been said about payloads of RESTORE. It changes nothing: all of them are checked.
+    /// The last rule about payloads of RESTORE. Without effect: all payloads are checked.
     sanitizes: Option<bool>,
     passwords: Vec<Digest>,
-    /// At least one; the first is the user's own.
+    /// At least one; the first is the root selector.
     selectors: Vec<Selector>,
 }
 
 impl User {
-    /// One that may do nothing and is not enabled.
+    /// Creates a disabled user without permissions.
     pub(crate) fn new(name: &[u8], number: u64, all_channels: bool) -> User {
         User {
             who: Arc::new(Who { name: name.into(), number }),
@@ -59,7 +59,7 @@ impl User {
         }
     }
 
-    /// The default user as it is until somebody changes it. Its number is zero, so that it always stays the same one.
+    /// Returns the initial default user. Its number is zero, so its identity never changes.
     pub(crate) fn default_user() -> User {
         let mut user = User::new(DEFAULT, 0, false);
         for rule in ["on", "nopass", "~*", "&*", "+@all"] {
@@ -72,12 +72,12 @@ impl User {
         &self.selectors
     }
 
-    /// Whether nothing is refused to it.
+    /// Whether the user may do everything.
     pub(super) fn is_unrestricted(&self) -> bool {
         self.selectors.iter().any(Selector::is_unrestricted)
     }
 
-    /// Whether it needs no password.
+    /// Whether the user needs no password.
     pub(crate) fn is_open(&self) -> bool {
         self.is_open
     }
@@ -86,27 +86,27 @@ impl User {
         self.is_enabled
     }
 
-    /// Whether a connection may begin as this user.
+    /// Whether a new connection may begin as this user.
     pub(crate) fn admits_everybody(&self) -> bool {
         self.is_open && self.is_enabled
     }
 
-    /// Whether this is the user's password. How long that takes depends on the length of the password alone.
+    /// Whether this is the user's password. The time depends only on the length of `password`.
     pub(crate) fn admits(&self, password: &[u8]) -> bool {
         let digest = digest(password);
-        // Each is looked at, and to its end.
+        // Every digest is compared, and to its end.
         let known = self.passwords.iter().fold(false, |known, one| known | same(one, &digest));
         self.is_enabled && (self.is_open || known)
     }
 
-    /// What `requirepass` means: this password and no other, or with an empty one any.
+    /// Applies `requirepass`: accepts only this password, or any if it is empty.
     pub(super) fn set_only_password(&mut self, password: &[u8]) {
         self.is_open = password.is_empty();
         self.passwords = if self.is_open { Vec::new() } else { vec![digest(password)] };
     }
 
-    /// Takes up a rule, of which the user is as it was if there is something wrong with it. `all_channels`: what a new
-    /// selector begins with.
+    /// Applies a rule; after an error the user is unchanged. `all_channels`: new selectors permit all
+    /// channels.
     pub(crate) fn apply(&mut self, rule: &[u8], all_channels: bool) -> Result<(), RuleError> {
         match (&rule.to_ascii_lowercase()[..], rule) {
             (b"", _) => {}
@@ -144,8 +144,8 @@ impl User {
         Ok(())
     }
 
-    /// Whether a call may be made. Where no selector permits it, what comes last of what they lack is told: a later argument
-    /// rather than an earlier one, and either rather than the command.
+    /// Checks whether a call is permitted. If no selector permits it, returns the greatest of their refusals:
+    /// a later argument rather than an earlier one, and either rather than the command.
     pub(crate) fn check(&self, id: Id, args: &Args<'_>) -> Result<(), Denied> {
         let mut denied = Denied::Command;
         for selector in &self.selectors {
@@ -157,12 +157,12 @@ impl User {
         Err(denied)
     }
 
-    /// Whether a call may be made by permissions that include to read all keys.
+    /// Whether a selector that may read all keys permits the call.
     pub(super) fn check_reading_all_keys(&self, id: Id, args: &Args<'_>) -> bool {
         self.selectors.iter().any(|one| one.reads_all_keys() && one.check(id, args).is_ok())
     }
 
-    /// Whether a client of this user may listen to a channel, or a pattern.
+    /// Whether a client of this user may subscribe to a channel or a pattern.
     pub(crate) fn may_listen_to(&self, channel: &[u8], is_pattern: bool) -> bool {
         self.selectors.iter().any(|one| one.may_use_channel(channel, is_pattern))
     }
@@ -171,7 +171,7 @@ impl User {
         self.selectors.iter().any(Selector::has_all_channels)
     }
 
-    /// The words that ACL GETUSER has for its state.
+    /// Returns the flags that ACL GETUSER shows.
     pub(crate) fn flags(&self) -> Vec<&'static str> {
         let mut flags = vec![if self.is_enabled { "on" } else { "off" }];
         flags.extend(self.is_open.then_some("nopass"));
@@ -181,12 +181,12 @@ impl User {
         flags
     }
 
-    /// The digests of its passwords in hexadecimal digits.
+    /// Returns the digests of the passwords in hexadecimal digits.
     pub(crate) fn passwords(&self) -> impl ExactSizeIterator<Item = String> {
         self.passwords.iter().map(hex)
     }
 
-    /// `user name rules...`, as files and ACL LIST have it.
+    /// Returns `user name rules...`, the form of files and ACL LIST.
     pub(crate) fn line(&self) -> Vec<u8> {
         let mut words: Vec<Vec<u8>> = vec![b"user".to_vec(), self.who.name.to_vec()];
         words.extend(self.flags().iter().map(|flag| flag.as_bytes().to_vec()));
@@ -197,10 +197,10 @@ impl User {
     }
 }
 
-/// A selector in parentheses, which are left out here.
+/// Parses the rules of a selector, without its parentheses.
 fn selector(rules: &[u8], all_channels: bool) -> Result<Selector, RuleError> {
     let mut selector = Selector::new(all_channels);
-    // As in Redis, quotes that are not closed make it an empty one.
+    // As in Redis, unbalanced quotes make an empty selector.
     for rule in split_words(rules).unwrap_or_default() {
         if rule.is_empty() {
             return Err(SYNTAX);
@@ -210,13 +210,14 @@ fn selector(rules: &[u8], all_channels: bool) -> Result<Selector, RuleError> {
     Ok(selector)
 }
 
-/// Rules as they stand between parentheses, where quotes mean something, and a word that ends with a parenthesis closes.
+/// Returns rules in the form for parentheses, where quotes have a meaning and a word that ends with `)`
+/// closes.
 fn inside(rules: &[u8]) -> Vec<u8> {
     let rule = |rule: &[u8]| if rule.ends_with(b")") { quoted(rule) } else { plain_or_quoted(rule) };
     rules.split(|byte| *byte == b' ').map(rule).collect::<Vec<_>>().join(&b' ')
 }
 
-/// The lines of all users, in the order of their names.
+/// Returns the lines of all users, ordered by name.
 pub(crate) fn lines(users: &Users) -> impl ExactSizeIterator<Item = Vec<u8>> {
     users.values().map(|user| user.line())
 }
@@ -245,7 +246,7 @@ fn parse_digest(text: &[u8]) -> Result<Digest, RuleError> {
     Ok(digest)
 }
 
-/// Compares without telling by its time where two differ.
+/// Compares in constant time, so that the time does not reveal where the digests differ.
 fn same(a: &Digest, b: &Digest) -> bool {
     let difference = a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b));
     std::hint::black_box(difference) == 0
