@@ -243,7 +243,7 @@ pub(super) fn user(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Reason
     Ok(())
 }
 
-/// Refuses modules: an operator who loads a module relies on its commands.
+/// Refuses modules: an operator that loads a module relies on its commands.
 pub(super) fn load_module(_: &mut Loader<'_>, words: &[Word]) -> Result<(), Reason> {
     if words.is_empty() { Err(BAD.into()) } else { Err("Modules are not supported".into()) }
 }

@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(start(&["--dir", path, "--dir", "inner"]).settings.dir, scratch.path.join("inner"));
     }
 
-    /// An operator who relies on them would lose data, or get unexpected errors.
+    /// Ignoring these would lose data, or lead to unexpected errors.
     #[test]
     fn clusters_and_modules_are_refused() {
         let reason = "Cluster mode is not supported";

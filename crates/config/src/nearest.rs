@@ -32,7 +32,8 @@ fn edits_to(written: &[u8], name: &[u8]) -> usize {
     if written.len() >= BEGINNING && written.len() < name.len() && name.starts_with(written) {
         return 1;
     }
-    // The edit distance of every pair of prefixes, row by row; an exchange of letters needs the last two rows.
+    // The edit distance of every pair of prefixes, row by row; an exchange of letters needs the last two
+    // rows.
     let mut before_last: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=name.len()).collect();
     for (at, byte) in written.iter().enumerate() {

@@ -1,19 +1,22 @@
-//! Client-side caching: which clients hold which keys in caches of their own, and telling them when these have changed.
+//! Client-side caching: records the keys in clients' own caches, and sends invalidations when these keys
+//! change.
 //!
-//! In the default mode a client that reads a key is remembered here, once, until the key changes; then it is told, and
-//! forgotten. In the broadcasting mode it is told of every change of a key with one of its prefixes, and nothing is
-//! remembered. A client is told by its mail, like a subscriber.
+//! In the default mode a client that reads a key is recorded here, once, until the key changes; then it gets
+//! an invalidation and is removed. In broadcasting mode a client gets an invalidation for every change of a
+//! key with one of its prefixes, and nothing is recorded. Invalidations go through the push queue, like
+//! messages to a subscriber.
 //!
-//! **No change is missed.** A key is remembered under its slot's lock, before it is read, and a change reports to
-//! [`Tracking::hear`] before that lock is released. Bad interleaving if it were remembered after the lock: another client
-//! writes in between, nobody is told, and the cache keeps what was true before. If a change comes between remembering and
-//! reading, the client is told of it behind the reply that has the new value already, and reads it once more. For the same
-//! reason what a client that tracks asks for is never worked on beside (`long.rs`), but for scripts; and what a client is told
-//! while its reply is on its way, from there or after a wait for a key, comes behind that reply.
+//! **No change is missed.** A key is recorded under its slot's lock, before it is read, and a change calls
+//! [`Tracking::hear`] before that lock is released. Bad interleaving if the key were recorded after
+//! unlocking: another client writes in between, no invalidation is sent, and the cache keeps the old value.
+//! If a change comes between recording and reading, the invalidation follows the reply with the new value,
+//! and the client reads it again. For the same reason the commands of a tracking client are never offloaded
+//! (`offload.rs`), except scripts. An invalidation sent while a reply is in transit, from the offload pool or
+//! after a wait for a key, follows that reply.
 //!
-//! **Bounded.** Beyond `tracking-table-max-keys` any key is forgotten, and its readers are told as if it had changed. Of
-//! its readers a key knows the numbers only; those that are gone are dropped whenever their list has doubled, and when the
-//! last client that tracks goes, the whole table is.
+//! **Bounded.** Beyond `tracking-table-max-keys` an arbitrary key is removed, and its readers get an
+//! invalidation as if it had changed. A key knows its readers by their ids only. Readers that are gone are
+//! dropped whenever their list has doubled, and when the last tracking client goes, the whole table is.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -36,38 +39,38 @@ use prefixes::{PrefixSet, prefixes_of};
 /// Locks over the table of keys.
 const SHELVES: usize = 64;
 
-/// Keys forgotten at once when the bound has been lowered.
+/// Keys removed at once when the bound has been lowered.
 const TRIM_AT_ONCE: usize = 10_000;
 
 /// Prefixes registered or removed before a thread that waits for the map of prefixes gets it: some 50 us.
 /// Such a thread holds the slots of keys that it has changed.
 const PREFIXES_AT_ONCE: usize = 64;
 
-/// The channel of those who are told in RESP2.
+/// Channel of invalidations in RESP2.
 const CHANNEL: &[u8] = b"__redis__:invalidate";
 
-/// What a client has asked for, as bits.
+/// Options of a client's CLIENT TRACKING, as bits.
 pub(crate) mod mode {
     pub(crate) const ON: u32 = 1 << 0;
     pub(crate) const BROADCAST: u32 = 1 << 1;
-    /// Only what is read behind CLIENT CACHING YES.
+    /// Records only keys read after CLIENT CACHING YES.
     pub(crate) const OPT_IN: u32 = 1 << 2;
-    /// All but what is read behind CLIENT CACHING NO.
+    /// Records all keys but keys read after CLIENT CACHING NO.
     pub(crate) const OPT_OUT: u32 = 1 << 3;
-    /// Not what the client has changed itself.
+    /// Sends no invalidation for the client's own changes.
     pub(crate) const NO_LOOP: u32 = 1 << 4;
-    /// Who was to be told instead is gone.
+    /// The client to which invalidations are redirected is gone.
     pub(crate) const BROKEN: u32 = 1 << 5;
 }
 
-/// A client's part.
+/// Tracking state of a client.
 #[derive(Default)]
 pub(crate) struct Tracked {
     pub(crate) mode: AtomicU32,
-    /// The id of who is told instead; zero: the client itself.
+    /// Id of the client to which invalidations are redirected; zero: none.
     pub(crate) redirect: AtomicU64,
     target: Mutex<Option<Arc<ClientInfo>>>,
-    /// No two of them overlap, unless one is empty.
+    /// No two prefixes overlap, unless one is empty.
     pub(crate) prefixes: Mutex<PrefixSet>,
 }
 
@@ -77,7 +80,7 @@ impl Tracked {
     }
 }
 
-/// Who has read a key, by their numbers: one client nearly always.
+/// The readers of a key, by client id: nearly always a single client.
 enum Readers {
     One(u64),
     Many(Box<Many>),
@@ -85,12 +88,12 @@ enum Readers {
 
 struct Many {
     ids: BTreeSet<u64>,
-    /// As soon as there are so many, those that are gone are dropped.
+    /// At this number of readers, readers that are gone are dropped.
     look_at: usize,
 }
 
 impl Readers {
-    /// Whether the client is a new one.
+    /// Adds a client. Returns whether it is new.
     fn add(&mut self, id: u64) -> bool {
         match self {
             Readers::One(one) if *one == id => false,
@@ -102,12 +105,12 @@ impl Readers {
         }
     }
 
-    /// Whether they have doubled since it was last looked who is there still.
+    /// Whether the readers have doubled since readers that are gone were last dropped.
     fn have_doubled(&self) -> bool {
         matches!(self, Readers::Many(many) if many.ids.len() >= many.look_at)
     }
 
-    /// Drops those who are not there any more.
+    /// Drops readers for which `is_there` is false.
     fn retain(&mut self, is_there: impl Fn(u64) -> bool) {
         let Readers::Many(many) = self else { return };
         many.ids.retain(|id| is_there(*id));
@@ -133,13 +136,13 @@ impl Readers {
     }
 }
 
-/// A part of the table. Any key of it can be found in one step, for who has to forget one.
+/// A part of the table. An arbitrary key can be found in constant time, for removal.
 #[derive(Default)]
 struct Shelf {
     readers: HashMap<Arc<[u8]>, (Readers, usize)>,
-    /// The keys, each at the place that it has beside its readers.
+    /// The keys, each at the index that is stored with its readers.
     keys: Vec<Arc<[u8]>>,
-    /// Readers of all of them.
+    /// Sum of the readers of all keys.
     items: usize,
 }
 
@@ -161,7 +164,7 @@ impl Shelf {
         Some(readers)
     }
 
-    /// Some key, but not this one.
+    /// Returns an arbitrary key other than `spared`.
     fn any_but(&self, spared: &[u8], random: usize) -> Option<Arc<[u8]>> {
         let at = random.checked_rem(self.keys.len())?;
         let next = (at + 1) % self.keys.len();
@@ -171,26 +174,26 @@ impl Shelf {
 
 type ById = BTreeMap<u64, Arc<ClientInfo>>;
 
-/// Keys that have changed, each with the id of the client that did it, and the clients that are told.
+/// Keys that have changed, each with the id of the client that changed it, and the clients to notify.
 type Changes<'a> = (&'a ById, Vec<(&'a [u8], u64)>);
 
-/// See the module's text.
+/// All recorded keys and tracking clients; see the module's text.
 pub(crate) struct Tracking {
     pubsub: Arc<PubSub>,
     hasher: RandomState,
     shelves: Box<[Mutex<Shelf>]>,
     keys: AtomicUsize,
     items: AtomicUsize,
-    /// Zero: as many as there are.
+    /// Zero: no limit.
     keys_max: AtomicUsize,
-    /// Those who track, in whatever mode. Locked before any of the shelves.
+    /// Tracking clients of all modes. Locked before any of the shelves.
     clients: RwLock<ById>,
     client_count: AtomicUsize,
     prefixes: RwLock<BTreeMap<Box<[u8]>, ById>>,
     prefix_count: AtomicUsize,
 }
 
-/// What a client is told: these keys have changed, or all.
+/// Content of an invalidation.
 enum Invalid<'a> {
     Keys(&'a [&'a [u8]]),
     All,
@@ -217,7 +220,7 @@ impl Tracking {
         self.trim();
     }
 
-    /// A client tracks from now on, or in another way. `prefixes` are added to those that it has.
+    /// Starts tracking for a client, or changes its options. `prefixes` are added to its present prefixes.
     pub(crate) fn begin(
         &self,
         events: &Events,
@@ -231,7 +234,7 @@ impl Tracking {
         *own.target.lock() = target;
         own.mode.store(bits | mode::ON, Relaxed);
         let mut clients = self.clients.write();
-        // Whoever changes what this client reads from now on takes the lock of that after this.
+        // A thread that changes a key read by this client from now on locks that key's slot after this.
         events.want(Events::CACHES, true);
         clients.insert(client.id, client.clone());
         self.client_count.store(clients.len(), Relaxed);
@@ -257,7 +260,7 @@ impl Tracking {
         }
     }
 
-    /// The opposite of [`Tracking::register`], for all prefixes of a client.
+    /// Reverses [`Tracking::register`], for all prefixes of a client.
     fn unregister(&self, client: &ClientInfo) {
         let own: Vec<Box<[u8]>> = std::mem::take(&mut *client.tracked.prefixes.lock()).into_iter().collect();
         client.names.tracked.store(0, Relaxed);
@@ -279,11 +282,12 @@ impl Tracking {
         }
     }
 
-    /// A client tracks no more. The keys that it has read are forgotten when they change, or with the last client: the
-    /// table is returned then, and may take long to free.
+    /// Ends tracking for a client. Its keys are removed when they change, or with the last tracking client:
+    /// then the table is returned, and may take long to free.
     ///
-    /// Nobody would hear of what changes while nobody tracks, so nothing may be left for who tracks next. The lock says
-    /// who is the last one; a client that begins meanwhile remembers its first key after it has had that lock.
+    /// Without tracking clients, changes are not reported, so no key may remain for a later client. The lock
+    /// decides which client is the last; a client that begins meanwhile records its first key after it has
+    /// had that lock.
     pub(crate) fn end(&self, events: &Events, client: &ClientInfo) -> Option<Box<dyn Send>> {
         let own = &client.tracked;
         if own.mode.swap(0, Relaxed) & mode::ON == 0 {
@@ -314,18 +318,18 @@ impl Tracking {
         self.shelves.iter().map(take).collect()
     }
 
-    /// Whether somebody has to be told of changes.
+    /// Whether any client needs invalidations.
     pub(crate) fn is_needed(&self) -> bool {
         self.client_count.load(Relaxed) > 0
     }
 
-    /// Where a key is, and what its hash has besides.
+    /// Returns the shelf of a key, and the remaining bits of its hash.
     fn place(&self, key: &[u8]) -> (usize, usize) {
         let hash = self.hasher.hash_one(key) as usize;
         (hash % SHELVES, hash / SHELVES)
     }
 
-    /// A client is about to read a key, whose slot is held.
+    /// Records that a client is about to read a key, whose slot is locked.
     pub(crate) fn remember(&self, key: &[u8], client: &Arc<ClientInfo>) {
         let (at, random) = self.place(key);
         let mut shelf = self.shelves[at].lock();
@@ -350,7 +354,7 @@ impl Tracking {
         }
     }
 
-    /// Drops those readers of a key that are gone.
+    /// Drops the readers of a key that are gone.
     fn drop_gone(&self, at: usize, key: &[u8]) {
         let clients = self.clients.read();
         let mut shelf = self.shelves[at].lock();
@@ -363,7 +367,8 @@ impl Tracking {
         }
     }
 
-    /// Forgets a key, from this part of the table if there is one beside `spared`; `false` if there is none at all.
+    /// Removes an arbitrary key, preferably from this shelf, but not `spared`. Returns `false` if there is
+    /// none at all.
     fn forget_any(&self, from: usize, random: usize, spared: &[u8]) -> bool {
         for at in (from..SHELVES).chain(0..from) {
             let Some(key) = self.shelves[at].lock().any_but(spared, random) else { continue };
@@ -373,7 +378,7 @@ impl Tracking {
         false
     }
 
-    /// Forgets some of the keys that are too many since the bound was lowered.
+    /// Removes some of the keys beyond a lowered bound.
     pub(crate) fn trim(&self) {
         let max = self.keys_max.load(Relaxed);
         let is_over = || max > 0 && self.keys.load(Relaxed) > max;
@@ -384,7 +389,7 @@ impl Tracking {
         }
     }
 
-    /// Something has happened to keys, which are held.
+    /// Handles events of keys, whose slots are locked.
     pub(crate) fn hear(&self, events: &[Event]) {
         for event in events {
             match event.what {
@@ -397,7 +402,7 @@ impl Tracking {
         }
     }
 
-    /// Keys are about to be let go of: tells those whose prefixes fit of all that has been done to them.
+    /// Sends the changes of keys that are about to be unlocked to clients with matching prefixes.
     pub(crate) fn let_go(&self, events: &[Event]) {
         if self.prefix_count.load(Relaxed) > 0 {
             self.broadcast(events);
@@ -408,13 +413,14 @@ impl Tracking {
     fn take(&self, key: &[u8]) -> Option<Readers> {
         let mut shelf = self.shelves[self.place(key).0].lock();
         let readers = shelf.remove(key)?;
-        // Counted under the lock, so that there is never less to take away than was added.
+        // Counted under the lock, so that the counters never fall below zero.
         self.keys.fetch_sub(1, Relaxed);
         self.items.fetch_sub(readers.len(), Relaxed);
         Some(readers)
     }
 
-    /// Forgets a key and tells its readers, but for who has changed it and does not want to hear that.
+    /// Removes a key and sends invalidations to its readers, except to the client `by` if it asked for
+    /// NOLOOP.
     fn invalidate(&self, key: &[u8], by: u64, put: impl Fn(&Arc<ClientInfo>, PushMessage)) {
         if self.keys.load(Relaxed) == 0 {
             return;
@@ -432,10 +438,10 @@ impl Tracking {
         }
     }
 
-    /// Tells those whose prefixes fit.
+    /// Sends invalidations to clients with matching prefixes.
     fn broadcast(&self, events: &[Event]) {
         let mut changed: BTreeMap<&[u8], u64> = BTreeMap::new();
-        // Those that have expired or were evicted, and are removed for that: several at a time.
+        // Expired or evicted keys whose removal follows, for which no second change is recorded.
         let mut lost: BTreeSet<(u32, &[u8])> = BTreeSet::new();
         for event in events {
             match event.what {
@@ -476,8 +482,8 @@ impl Tracking {
         }
     }
 
-    /// All keys of a database are gone, or others are in their place: everything that anybody has read is forgotten, and all are told.
-    /// What is returned may take long to free.
+    /// Drops all recorded keys after a database was emptied or exchanged, and sends all tracking clients a
+    /// full invalidation. The returned value may take long to free.
     #[must_use]
     pub(crate) fn flushed(&self) -> Option<Box<dyn Send>> {
         if !self.is_needed() && self.keys() == 0 {
@@ -490,7 +496,7 @@ impl Tracking {
         Some(forgotten)
     }
 
-    /// Puts it into the mail of the client, or of the client that is to be told instead, by `put`.
+    /// Sends an invalidation by `put` to the client, or to the client to which it is redirected.
     fn tell(
         &self,
         client: &Arc<ClientInfo>,
@@ -526,7 +532,7 @@ impl Tracking {
     }
 }
 
-/// Keeps what a client is told until the keys are let go of, with the other messages of the unit.
+/// Keeps an invalidation until the keys are unlocked, with the other messages of the unit.
 fn keep(client: &Arc<ClientInfo>, message: PushMessage) {
     unit::keep(Message::Sent(client.clone(), message));
 }

@@ -1,8 +1,8 @@
-//! The logs of commands: the latest that took longer than a limit, that were larger, or whose replies were, with what they
-//! were asked.
+//! Command logs: per-worker ring buffers of commands that exceeded the time, request-size or reply-size
+//! threshold, with their arguments.
 //!
-//! A command costs three comparisons, with limits that are computed when the settings change. One that is beyond a limit
-//! is put into the log of its worker; whoever reads merges the logs by the numbers of their entries.
+//! A command costs three comparisons, with thresholds that are computed when the settings change. A command
+//! beyond a threshold is added to the log of its worker. Readers merge the logs by the ids of their entries.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,11 +15,11 @@ use crate::server::Server;
 use evenkeel_config::Settings;
 use evenkeel_runtime::clock::{self, Ticks};
 
-/// Arguments kept of a command, and bytes of each.
+/// Most arguments kept of a command, and most bytes of each.
 const ARGS_MAX: usize = 32;
 const ARG_LEN_MAX: usize = 128;
 
-/// What a log is about.
+/// Subject of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Slow,
@@ -38,7 +38,7 @@ impl Kind {
         }
     }
 
-    /// The least that is noted, in microseconds or bytes, and how many entries are kept.
+    /// Returns the threshold, in microseconds or bytes, and the number of entries kept.
     fn limits(self, settings: &Settings) -> (i64, usize) {
         match self {
             Kind::Slow => (settings.slowlog_log_slower_than, settings.slowlog_max_len),
@@ -55,21 +55,21 @@ impl Kind {
         self.limits(settings).1
     }
 
-    /// The least that is noted; `None`: nothing is.
+    /// Returns the threshold; `None`: nothing is recorded.
     fn least(self, settings: &Settings) -> Option<u64> {
         let (least, len_max) = self.limits(settings);
         u64::try_from(least).ok().filter(|_| len_max > 0)
     }
 }
 
-/// What a command has taken.
+/// Resources that a command has used.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spent {
     pub(crate) ticks: Ticks,
-    /// Of them, waiting for locks, and on a thread for long commands.
+    /// Ticks among them of waiting for locks, and on the offload pool.
     pub(crate) waited: Ticks,
     pub(crate) long: Ticks,
-    /// Bytes; no bytes for what came as a part of another request: by EXEC, or from a script.
+    /// Bytes; zero for a command that was part of another request: run by EXEC, or by a script.
     pub(crate) request: usize,
     pub(crate) reply: usize,
 }
@@ -83,7 +83,7 @@ impl Spent {
         }
     }
 
-    /// Where the time went, in microseconds.
+    /// Returns the time per stage, in microseconds.
     fn stages_us(&self) -> [(&'static str, u64); 3] {
         let executed = self.ticks.saturating_sub(self.waited + self.long);
         [
@@ -94,12 +94,12 @@ impl Spent {
     }
 }
 
-/// A command that was beyond a limit.
+/// A command beyond a threshold.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) id: u64,
     pub(crate) unix_s: u64,
-    /// Microseconds or bytes, as the log is about.
+    /// Microseconds or bytes, depending on the log.
     pub(crate) amount: u64,
     /// Microseconds.
     pub(crate) stages: [(&'static str, u64); 3],
@@ -108,14 +108,14 @@ pub(crate) struct Entry {
     pub(crate) name: Vec<u8>,
 }
 
-/// See the module's text.
+/// The command logs; see the module's text.
 pub(crate) struct CommandLog {
     least: Least,
     /// In the order of [`Kind::ALL`].
     logs: [Log; 3],
 }
 
-/// What is looked at for every command; `u64::MAX`: none is noted.
+/// Thresholds that every command is compared with; `u64::MAX`: nothing is recorded.
 #[repr(align(64))]
 struct Least {
     ticks: AtomicU64,
@@ -125,7 +125,7 @@ struct Least {
 
 struct Log {
     next_id: AtomicU64,
-    /// One per worker, oldest first.
+    /// A buffer per worker, oldest first.
     entries: Box<[Mutex<VecDeque<Entry>>]>,
 }
 
@@ -167,7 +167,7 @@ impl CommandLog {
         }
     }
 
-    /// Follows changed settings. The latency monitor shares the limit of time.
+    /// Applies changed settings. The latency monitor shares the time threshold.
     pub(crate) fn configure(&self, settings: &Settings) {
         let slow_us = Kind::Slow.least(settings);
         let monitored_us = Some(settings.latency_monitor_threshold.saturating_mul(1000)).filter(|us| *us > 0);
@@ -178,7 +178,7 @@ impl CommandLog {
         self.least.reply.store(Kind::LargeReply.least(settings).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// Whether [`note`] is to be called.
+    /// Whether [`note`] has to be called.
     #[inline]
     pub(crate) fn wants(&self, spent: &Spent) -> bool {
         spent.ticks >= self.least.ticks.load(Relaxed)
@@ -186,7 +186,7 @@ impl CommandLog {
             || spent.reply as u64 >= self.least.reply.load(Relaxed)
     }
 
-    /// At most `count` entries, the newest first.
+    /// Returns at most `count` entries, newest first.
     pub(crate) fn newest(&self, kind: Kind, count: usize) -> Vec<Entry> {
         self.logs[kind as usize].newest(count)
     }
@@ -200,7 +200,7 @@ impl CommandLog {
     }
 }
 
-/// A command was beyond a limit: it goes into the logs that this concerns, and to the latency monitor.
+/// Records a command that is beyond a threshold, in every log concerned and in the latency monitor.
 #[cold]
 pub(crate) fn note(
     server: &Server,
@@ -233,7 +233,7 @@ pub(crate) fn note(
     }
 }
 
-/// The arguments, cut to what is worth keeping; passwords are not.
+/// Returns the arguments, truncated, and without passwords.
 fn shown_args(row: &Command, args: &Args<'_>) -> Vec<Vec<u8>> {
     let shown = if args.len() > ARGS_MAX { ARGS_MAX - 1 } else { args.len() };
     let mut list: Vec<Vec<u8>> =

@@ -1,8 +1,8 @@
-//! Which keys take most: of commands, of the processor's time, of the network (HOTKEYS; docs/hotkeys.md).
+//! Hot keys: the keys that use most commands, processor time or network bytes (HOTKEYS; docs/hotkeys.md).
 //!
-//! Each worker keeps a sketch for each measure that is asked for; whoever asks merges them. While nobody has asked for it, a
-//! command costs one look at a flag. Otherwise it costs a count down to the next one that is taken a sample of, whose weight
-//! stands for those passed over.
+//! Each worker keeps a sketch per requested metric, and a report merges the sketches. While counting is off,
+//! a command costs the test of a flag. Otherwise it costs the decrement of a counter to the next sampled
+//! command, whose weight stands for the skipped commands.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
@@ -18,19 +18,19 @@ use crate::command::{Args, Command};
 use crate::server::Server;
 use evenkeel_runtime::clock;
 
-/// Without a ratio of one's own: each worker looks at its first commands, so that a few are counted exactly, and then at one
-/// in so many, which costs less than a hundredth of a command each.
+/// Without a ratio in the request, each worker counts its first commands exactly, and then samples every
+/// 256th on average, which costs less than a hundredth of a command each.
 const FIRST: u32 = 1000;
 const USUAL_RATIO: u32 = 256;
 
-/// Room in a sketch for each key that is asked for, and at least.
+/// Capacity of a sketch per requested key, and its minimum.
 const ROOM_PER_KEY: usize = 8;
 const ROOM_MIN: usize = 256;
 
-/// Keys of one command that are taken note of. Each gets its share of what the command took.
+/// Most keys of a command that are counted. Each gets its share of the command's weight.
 const KEYS_MAX: usize = 64;
 
-/// A measure of how hot a key is.
+/// A metric by which keys are hot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Metric {
     Cpu,
@@ -41,7 +41,7 @@ pub(crate) enum Metric {
 impl Metric {
     pub(crate) const ALL: [Metric; 3] = [Metric::Cpu, Metric::Net, Metric::Requests];
 
-    /// As HOTKEYS START names it.
+    /// Returns the name in HOTKEYS START.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Metric::Cpu => "CPU",
@@ -50,7 +50,7 @@ impl Metric {
         }
     }
 
-    /// Its field in the reply.
+    /// Returns the name of its field in the reply.
     pub(crate) fn field(self) -> &'static str {
         match self {
             Metric::Cpu => "by-cpu-time-us",
@@ -60,30 +60,30 @@ impl Metric {
     }
 }
 
-/// What is asked for.
+/// The request of HOTKEYS START.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) metrics: Vec<Metric>,
-    /// Keys shown of each.
+    /// Keys shown per metric.
     pub(crate) keys: usize,
     pub(crate) duration_ms: Option<u64>,
-    /// One command in so many is looked at.
+    /// Ratio of commands to samples.
     pub(crate) ratio: Option<u32>,
 }
 
-/// See the module's text.
+/// Counting of hot keys; see the module's text.
 pub(crate) struct HotKeys {
     is_on: AtomicBool,
     session: Mutex<Option<Session>>,
-    /// One per worker and other thread that runs commands.
+    /// A lane for each worker, and for each other thread that runs commands.
     lanes: Box<[Lane]>,
 }
 
-/// One worker's part.
+/// A worker's part.
 #[derive(Default)]
 #[repr(align(128))]
 struct Lane {
-    /// Commands until the next one that is looked at, which is included. Only its worker writes it while counting is on.
+    /// Commands up to the next sample, inclusive. Only its worker writes it while counting is on.
     left: AtomicU32,
     sampled: Mutex<Sampled>,
 }
@@ -93,23 +93,23 @@ struct Sampled {
     /// In the order of [`Metric::ALL`].
     sketches: [Option<Sketch>; 3],
     ratio: u32,
-    /// Commands to look at before one stands for others.
+    /// Commands still to be counted exactly.
     first: u32,
-    /// How many the next sample stands for.
+    /// Number of commands that the next sample stands for.
     weight: u32,
     random: u64,
 }
 
-/// The time from START to STOP, and what came of it.
+/// A period of counting, and its result.
 struct Session {
     wanted: Wanted,
     started_ms: u64,
     before: Totals,
-    /// When it ended, and the totals then.
+    /// The end of the period, and the totals then.
     ended: Option<(u64, Totals)>,
 }
 
-/// What the server has spent on all commands.
+/// The server's totals over all commands.
 #[derive(Clone, Copy, Default)]
 struct Totals {
     cpu: CpuTime,
@@ -117,7 +117,7 @@ struct Totals {
     net_bytes: u64,
 }
 
-/// What HOTKEYS GET says.
+/// The reply of HOTKEYS GET.
 pub(crate) struct Report {
     pub(crate) wanted: Wanted,
     pub(crate) is_on: bool,
@@ -126,11 +126,11 @@ pub(crate) struct Report {
     pub(crate) cpu: CpuTime,
     pub(crate) commands_us: u64,
     pub(crate) net_bytes: u64,
-    /// For each metric that was asked for.
+    /// A list for each requested metric.
     pub(crate) hottest: Vec<(Metric, Hottest)>,
 }
 
-/// Keys and their weights, the hottest first.
+/// Keys and their weights, hottest first.
 pub(crate) type Hottest = Vec<(Vec<u8>, u64)>;
 
 impl Totals {
@@ -157,8 +157,9 @@ impl Sampled {
         }
     }
 
-    /// How many commands until the next sample. Pipelines repeat themselves, so a fixed step could meet the same command of
-    /// each; this one is the ratio on average, and anything from one to twice that.
+    /// Returns the number of commands up to the next sample. Pipelines repeat themselves, so a fixed step
+    /// could always meet the same command of each. This step is the ratio on average, between 1 and twice
+    /// that.
     fn step(&mut self) -> u32 {
         if self.first > 0 {
             self.first -= 1;
@@ -185,7 +186,7 @@ impl HotKeys {
         self.is_on.load(Relaxed)
     }
 
-    /// A command has ended.
+    /// Counts a command that has ended.
     #[inline]
     pub(crate) fn note(&self, keyspace: &Keyspace, worker: usize, command: (&Command, Args<'_>, &Spent)) {
         let lane = &self.lanes[worker];
@@ -196,7 +197,7 @@ impl HotKeys {
         lane.sample(keyspace, command);
     }
 
-    /// Begins to count; `false` if that is going on already.
+    /// Begins to count. Returns `false` if counting is on.
     pub(crate) fn start(&self, server: &Server, wanted: Wanted, now_ms: u64) -> bool {
         let mut session = self.session.lock();
         if session.as_ref().is_some_and(|session| session.ended.is_none()) {
@@ -213,7 +214,7 @@ impl HotKeys {
         true
     }
 
-    /// Counts no more; `false` if it did not.
+    /// Stops counting. Returns `false` if counting is off.
     pub(crate) fn stop(&self, server: &Server, now_ms: u64) -> bool {
         let mut session = self.session.lock();
         let Some(session) = session.as_mut().filter(|session| session.ended.is_none()) else { return false };
@@ -222,7 +223,7 @@ impl HotKeys {
         true
     }
 
-    /// Stops when the time that was asked for is over.
+    /// Stops counting once the requested duration is over.
     pub(crate) fn end_if_due(&self, server: &Server, now_ms: u64) {
         if !self.is_on() {
             return;
@@ -238,7 +239,7 @@ impl HotKeys {
         }
     }
 
-    /// Forgets what was counted; `false` while counting is on.
+    /// Drops the counts. Returns `false` while counting is on.
     pub(crate) fn reset(&self) -> bool {
         let mut session = self.session.lock();
         if session.as_ref().is_some_and(|session| session.ended.is_none()) {
@@ -249,7 +250,7 @@ impl HotKeys {
         true
     }
 
-    /// What is known; `None` when nothing was asked for.
+    /// Returns the report; `None` if no counting was requested.
     pub(crate) fn report(&self, server: &Server, now_ms: u64) -> Option<Report> {
         let session = self.session.lock();
         let session = session.as_ref()?;
@@ -264,7 +265,7 @@ impl HotKeys {
                 user: after.cpu.user.saturating_sub(before.cpu.user),
                 system: after.cpu.system.saturating_sub(before.cpu.system),
             },
-            // CONFIG RESETSTAT may have come between.
+            // CONFIG RESETSTAT may have come in between.
             commands_us: clock::us(after.ticks.saturating_sub(before.ticks)),
             net_bytes: after.net_bytes.saturating_sub(before.net_bytes),
             hottest: session.wanted.metrics.iter().map(hottest).collect(),
@@ -272,8 +273,9 @@ impl HotKeys {
         })
     }
 
-    /// At most `keys` keys of all workers together, with what they have taken for certain. A key that is in no sketch for
-    /// long inherits much that is not its own; so a stream without hot keys shows small figures, and not the same for all.
+    /// Returns at most `keys` keys of all workers together, with their guaranteed weights. A key that is
+    /// newly in a sketch inherits much weight that is not its own. So a stream without hot keys shows small
+    /// weights, instead of the same weight for all keys.
     fn hottest(&self, metric: Metric, keys: usize) -> Hottest {
         let mut sums: HashMap<u64, (Vec<u8>, u64)> = HashMap::new();
         for lane in &self.lanes {
@@ -294,12 +296,12 @@ impl HotKeys {
 }
 
 impl Metric {
-    /// What a command weighs, all its keys together.
+    /// Returns a command's weight, all its keys together.
     fn of(self, args: &Args<'_>, spent: &Spent) -> u64 {
         match self {
             Metric::Cpu => clock::ns(spent.ticks.saturating_sub(spent.waited)),
             Metric::Net => {
-                // What EXEC runs has come before.
+                // Commands run by EXEC have arrived before it.
                 let request = if spent.request == 0 { args.wire_len() } else { spent.request };
                 (request + spent.reply) as u64
             }
@@ -307,7 +309,7 @@ impl Metric {
         }
     }
 
-    /// A sketch's weight in the unit of the reply.
+    /// Converts a sketch's weight into the unit of the reply.
     fn shown(self, weight: u64) -> u64 {
         if self == Metric::Cpu { weight / 1000 } else { weight }
     }
@@ -318,7 +320,7 @@ impl Lane {
     fn sample(&self, keyspace: &Keyspace, (row, args, spent): (&Command, Args<'_>, &Spent)) {
         let mut sampled = self.sampled.lock();
         if sampled.ratio == 0 {
-            return; // it has ended meanwhile
+            return; // counting has ended meanwhile
         }
         let weight = u64::from(sampled.weight);
         let step = sampled.step();
@@ -335,7 +337,8 @@ impl Lane {
             let hash = keyspace.key(0, key).hash;
             for metric in Metric::ALL {
                 let Some(sketch) = &mut sampled.sketches[metric as usize] else { continue };
-                // A request is one for each of its keys; the rest is shared out.
+                // A command counts as a request for each of its keys; other weights are divided among the
+                // keys.
                 let share = if metric == Metric::Requests { 1 } else { count as u64 };
                 sketch.add(hash, key, metric.of(&args, spent) * weight / share);
             }
@@ -347,7 +350,7 @@ impl Lane {
 mod tests {
     use super::*;
 
-    /// Over many samples, what they stand for adds up to all that were passed over.
+    /// Over many samples, the weights add up to all skipped commands.
     #[test]
     fn samples_stand_for_all() {
         for ratio in [1, 2, 16, 1000] {

@@ -1,15 +1,15 @@
-//! The latency monitor: when something took longer than `latency-monitor-threshold`, and what it was.
+//! The latency monitor: events that took longer than `latency-monitor-threshold`.
 //!
 //! | event | |
 //! |---|---|
-//! | `command`, `fast-command` | a command; the slow log says which |
+//! | `command`, `fast-command` | a command; the slow log names it |
 //! | `expire-cycle` | a slice of the sweep for expired keys |
-//! | `eviction-cycle` | a slice of making room |
-//! | `aof-write` | a write to the append-only file; nobody waits for it but the thread that writes |
-//! | `aof-fsync-always`, `aof-fsync` | a sync of it that replies wait for, and one that nobody does |
+//! | `eviction-cycle` | a slice of eviction |
+//! | `aof-write` | a write to the append-only file; only the writing thread waits for it |
+//! | `aof-fsync-always`, `aof-fsync` | an fsync that replies wait for, and any other fsync |
 //!
-//! Slices of background work are meant to take at most half a millisecond, so an event of theirs tells of a fault or of
-//! a machine that has other things to do.
+//! Slices of background work shall take at most half a millisecond, so such an event indicates a fault, or a
+//! machine that is busy with other work.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -18,29 +18,30 @@ use parking_lot::Mutex;
 
 use evenkeel_runtime::clock;
 
-/// Samples kept of each event; one per second at most.
+/// Samples kept of each event; at most a sample per second.
 const SAMPLES_MAX: usize = 160;
 
 /// Columns and rows of a graph.
 const COLUMNS: usize = 80;
 const ROWS: u64 = 4;
 
-/// See the module's text. Locked only when there is something to note, and by who asks.
+/// The monitored events. Locked only to record a sample, and by commands that read them.
 #[derive(Default)]
 pub(crate) struct Monitor {
     events: Mutex<BTreeMap<&'static str, Series>>,
 }
 
-/// What is known of one event.
+/// The samples of an event.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Series {
-    /// When, in Unix time, and how many milliseconds; oldest first.
+    /// Unix time in seconds and duration in milliseconds; oldest first.
     pub(crate) samples: VecDeque<(u64, u64)>,
     pub(crate) longest_ms: u64,
 }
 
 impl Monitor {
-    /// `event` took `us` microseconds. Of less than `threshold_ms`, and with a threshold of zero, no note is taken.
+    /// Records that `event` took `us` microseconds, if it reached `threshold_ms`. A threshold of zero records
+    /// nothing.
     #[inline]
     pub(crate) fn note(&self, event: &'static str, us: u64, threshold_ms: u64) {
         if threshold_ms > 0 && us / 1000 >= threshold_ms {
@@ -62,7 +63,7 @@ impl Monitor {
         }
     }
 
-    /// All events that were noted.
+    /// Returns all recorded events.
     pub(crate) fn all(&self) -> Vec<(&'static str, Series)> {
         self.events.lock().iter().map(|(event, series)| (*event, series.clone())).collect()
     }
@@ -71,7 +72,7 @@ impl Monitor {
         self.all().into_iter().find(|(name, _)| name.as_bytes() == event)
     }
 
-    /// Forgets the events that `wanted` chooses; returns how many.
+    /// Drops the events that `wanted` selects; returns their number.
     pub(crate) fn reset(&self, wanted: impl Fn(&str) -> bool) -> usize {
         let mut events = self.events.lock();
         let before = events.len();
@@ -81,7 +82,7 @@ impl Monitor {
 }
 
 impl Series {
-    /// The graph of LATENCY GRAPH: a column per sample, and under it how long ago that was.
+    /// Returns the graph of LATENCY GRAPH: a column per sample, and its age below.
     pub(crate) fn graph(&self, event: &str, now_s: u64) -> String {
         let shown: Vec<_> = self.samples.iter().rev().take(COLUMNS).rev().collect();
         let high = shown.iter().map(|(_, ms)| *ms).max().unwrap_or(0);
@@ -108,7 +109,7 @@ impl Series {
         text
     }
 
-    /// Mean and mean deviation, in milliseconds.
+    /// Returns mean and mean deviation, in milliseconds.
     fn mean(&self) -> (u64, u64) {
         let count = self.samples.len().max(1) as u64;
         let mean = self.samples.iter().map(|(_, ms)| ms).sum::<u64>() / count;
@@ -116,7 +117,7 @@ impl Series {
     }
 }
 
-/// A time span in as few characters as it takes to read it: `7s`, `12m`, `3h`, `2d`.
+/// Formats a time span as briefly as possible: `7s`, `12m`, `3h`, `2d`.
 fn age(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),
@@ -126,7 +127,7 @@ fn age(seconds: u64) -> String {
     }
 }
 
-/// The report of LATENCY DOCTOR.
+/// Returns the report of LATENCY DOCTOR.
 pub(crate) fn report(events: &[(&'static str, Series)], threshold_ms: u64, slow_us: i64) -> String {
     if threshold_ms == 0 {
         return "Latency monitoring is disabled. To enable it, set a threshold: CONFIG SET \

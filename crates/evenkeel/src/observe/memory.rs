@@ -1,4 +1,4 @@
-//! Where memory is, for INFO and MEMORY.
+//! Use of memory, for INFO and MEMORY.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -15,25 +15,26 @@ pub(crate) struct Figures {
     pub(crate) startup: u64,
     pub(crate) resident: u64,
     pub(crate) clients: u64,
-    /// What is kept of the stream in any case, and what is kept until some replica has it: of the stream beyond that, and of the
-    /// snapshots that are being sent.
+    /// The stream's backlog; and memory kept until a replica has received it: the stream beyond the backlog,
+    /// and snapshots in transit.
     pub(crate) backlog: u64,
     pub(crate) beyond: u64,
-    /// Of the log, what its readers have not taken yet, and what of that will be of the stream.
+    /// Bytes of the journal that its readers have not taken, and the part of them that will join the stream.
     pub(crate) unread: u64,
     pub(crate) on_its_way: u64,
-    /// States of Lua, and the texts of scripts and of libraries of functions.
+    /// Lua states, and the texts of scripts and libraries of functions.
     pub(crate) lua: u64,
     pub(crate) scripts: u64,
     pub(crate) functions: u64,
-    /// All that is no data: tables, what was there at the start, clients and replicas.
+    /// Everything but data: tables, the memory at the start, clients and replicas.
     pub(crate) overhead: u64,
 }
 
 impl Figures {
-    /// `clients`: bytes of all connections, which whoever asks may have counted.
+    /// Gathers the values. `clients`: bytes of all connections, which the caller may have counted.
     pub(crate) fn gather(server: &Server, clients: u64) -> Figures {
-        // The log is read with the stream locked: what is not in the one is in the other.
+        // The journal is read with the stream locked, so that every byte is counted in exactly one of the
+        // two.
         let stream = server.replication.stream();
         let (memory, unread) = (stream.memory(), server.keyspace.journal.unread() as u64);
         let on_its_way = stream.backlog().map_or(0, |backlog| backlog.memory_for(unread));
@@ -59,7 +60,7 @@ impl Figures {
         }
     }
 
-    /// Without what was there at the start.
+    /// Returns the memory in use without the memory at the start.
     pub(crate) fn net_used(&self) -> u64 {
         self.used.saturating_sub(self.startup)
     }
@@ -68,7 +69,7 @@ impl Figures {
         self.used.saturating_sub(self.overhead)
     }
 
-    /// Resident for each byte in use.
+    /// Returns the resident bytes per byte in use.
     pub(crate) fn fragmentation(&self) -> f64 {
         self.resident as f64 / self.used.max(1) as f64
     }

@@ -1,4 +1,4 @@
-//! What the server knows about itself.
+//! Metrics, logs and probes of the server.
 
 pub(crate) mod commandlog;
 pub(crate) mod hotkeys;
@@ -18,7 +18,7 @@ use crate::server::Server;
 use commandlog::Spent;
 use evenkeel_config::Settings;
 
-/// A command has ended: what the logs of commands and the count of hot keys want to know of it.
+/// Passes a command that has ended to the command logs and the count of hot keys.
 #[inline]
 pub(crate) fn ended(
     server: &Server,

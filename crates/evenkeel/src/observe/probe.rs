@@ -1,9 +1,9 @@
-//! Static probes: places in the program that a tool may watch while it runs, as bpftrace, SystemTap and `evenkeel-doctor
-//! stages` know them (USDT).
+//! Static probes (USDT): places in the program that a tool may watch at run time, such as bpftrace, SystemTap
+//! and `evenkeel-doctor stages`.
 //!
-//! A probe is one instruction that does nothing, and a note in the file (`.note.stapsdt`) that says where it is and in which
-//! registers its two arguments are. Who watches puts a trap in the place of the instruction; while nobody does, it costs that
-//! one instruction and two moves between registers.
+//! A probe is a `nop` instruction, and a note in the file (`.note.stapsdt`) with its address and the
+//! registers of its two arguments. A tool replaces the instruction by a trap. While no tool watches, the
+//! probe costs the `nop` and two moves between registers.
 //!
 //! ```text
 //! bpftrace -p PID -e 'usdt:*:evenkeel:stage { @[arg0] = sum(arg1); }'
@@ -16,16 +16,17 @@ macro_rules! probe {
     ($name:literal, $first:expr, $second:expr) => {{
         let (first, second): (u64, u64) = ($first, $second);
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: one instruction that does nothing; what else stands there goes into a section that is not loaded.
+        // SAFETY: executes a `nop`; the directives fill a section that is not loaded.
         unsafe {
             std::arch::asm!(
                 "990: nop",
                 ".pushsection .note.stapsdt, \"\", @note",
                 ".balign 4",
-                ".4byte 992f - 991f, 994f - 993f, 3", // lengths of owner and content, and the kind of note
+                // lengths of owner and content, and the type of the note
+                ".4byte 992f - 991f, 994f - 993f, 3",
                 "991: .asciz \"stapsdt\"",
                 "992: .balign 4",
-                "993: .8byte 990b, 0, 0", // where it is; no base to correct that by, and no semaphore
+                "993: .8byte 990b, 0, 0", // address; no base to correct it by, and no semaphore
                 ".asciz \"evenkeel\"",
                 concat!(".asciz \"", $name, "\""),
                 ".asciz \"8@%rdi 8@%rsi\"",

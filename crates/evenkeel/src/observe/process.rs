@@ -1,4 +1,4 @@
-//! What the operating system and the allocator say about this process.
+//! Values from the operating system and the allocator about this process.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,10 +10,11 @@ pub(crate) struct CpuTime {
     pub(crate) system: Duration,
 }
 
-/// Of all threads, or of child processes that have ended.
+/// Returns the processor time of all threads, or of child processes that have ended.
 pub(crate) fn cpu_time(children: bool) -> CpuTime {
     let whose = if children { libc::RUSAGE_CHILDREN } else { libc::RUSAGE_SELF };
-    // SAFETY: zeros are a valid `rusage`, which the call fills; `whose` is one of those it knows, so it cannot fail.
+    // SAFETY: zeros are a valid `rusage`, which the call fills; both values of `whose` are known, so it
+    // cannot fail.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(whose, &mut usage);
@@ -23,25 +24,27 @@ pub(crate) fn cpu_time(children: bool) -> CpuTime {
     CpuTime { user: span(usage.ru_utime), system: span(usage.ru_stime) }
 }
 
-/// Of the thread that the process began with, which serves nobody here: it is the control thread.
+/// Returns the processor time of the process's first thread, which is the control thread and serves no
+/// clients.
 pub(crate) fn main_thread_cpu_time() -> CpuTime {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", std::process::id()));
     cpu_time_in(&stat.unwrap_or_default()).unwrap_or_default()
 }
 
-/// What a thread's line of figures says. Its name comes first and may hold anything but ends with the last parenthesis.
+/// Parses a thread's stat line. The thread's name comes first and may contain anything; the last parenthesis
+/// ends it.
 fn cpu_time_in(stat: &str) -> Option<CpuTime> {
     let (_, figures) = stat.rsplit_once(')')?;
     let mut ticks = figures.split_whitespace().skip(11).map(str::parse::<u64>);
     let (user, system) = (ticks.next()?.ok()?, ticks.next()?.ok()?);
-    // SAFETY: asks for a number.
+    // SAFETY: returns a number.
     let per_second =
         u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok().filter(|ticks| *ticks > 0)?;
     let span = |ticks: u64| Duration::from_millis(ticks * 1000 / per_second);
     Some(CpuTime { user: span(user), system: span(system) })
 }
 
-/// Bytes of physical memory in use.
+/// Returns the bytes of physical memory in use.
 pub(crate) fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
@@ -49,28 +52,28 @@ pub(crate) fn resident_bytes() -> u64 {
 }
 
 fn page_bytes() -> u64 {
-    // SAFETY: asks for a number.
+    // SAFETY: returns a number.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as u64 }
 }
 
-/// Bytes of physical memory of this machine.
+/// Returns the bytes of physical memory of this machine.
 pub(crate) fn machine_bytes() -> u64 {
-    // SAFETY: asks for a number.
+    // SAFETY: returns a number.
     let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
     u64::try_from(pages).unwrap_or(0) * page_bytes()
 }
 
-/// Bytes of memory that this process may have: those of the machine, or what its control groups allow.
+/// Returns the bytes of memory that this process may use: the machine's, or the limit of its control groups.
 pub(crate) fn memory_limit() -> u64 {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let limits = limit_files(&groups).into_iter().filter_map(|path| {
         let text = std::fs::read_to_string(path).ok()?;
-        text.trim().parse::<u64>().ok() // without a limit it says `max`
+        text.trim().parse::<u64>().ok() // without a limit the file contains `max`
     });
     limits.fold(machine_bytes(), u64::min)
 }
 
-/// Where the limits of the control groups are told that `/proc/self/cgroup` lists: of each and of all around it.
+/// Returns the limit files of the control groups in `/proc/self/cgroup`: of each group and all its ancestors.
 fn limit_files(groups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {
@@ -90,7 +93,7 @@ fn limit_files(groups: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The system's name, release and kind of processor.
+/// Returns the system's name, release and processor type.
 pub(crate) fn system_name() -> String {
     // SAFETY: zeros are a valid `utsname`, which the call fills with text that ends in zeros.
     let name = unsafe {

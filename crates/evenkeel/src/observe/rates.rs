@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::stats::Stats;
 
-/// Samples kept; one is taken every 100 ms.
+/// Samples kept; a sample is taken every 100 ms.
 const SAMPLES: usize = 16;
 
 /// A counter's rate.
@@ -31,7 +31,7 @@ impl Rate {
     }
 }
 
-/// See the module's text. Sampled by the control thread.
+/// All rates. Sampled by the control thread.
 #[derive(Default)]
 pub(crate) struct Rates {
     commands: Rate,
@@ -43,7 +43,7 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
-    /// `replication`: bytes that came from a primary, and bytes that went to replicas, which are no part of `stats`.
+    /// Takes a sample. `replication`: bytes from a primary, and bytes to replicas, which are not in `stats`.
     pub(crate) fn sample(&mut self, stats: &[Stats], replication: (u64, u64), now_ms: u64) {
         let sum =
             |counter: fn(&Stats) -> &AtomicU64| stats.iter().map(|one| counter(one).load(Relaxed)).sum();
@@ -59,27 +59,27 @@ impl Rates {
         self.commands.per_second()
     }
 
-    /// Turns of all workers' loops.
+    /// Returns the turns per second of all workers' loops.
     pub(crate) fn turns_per_second(&self) -> u64 {
         self.turns.per_second()
     }
 
-    /// Bytes per second.
+    /// Returns the bytes received per second.
     pub(crate) fn net_in_per_second(&self) -> u64 {
         self.net_in.per_second()
     }
 
-    /// Bytes per second.
+    /// Returns the bytes sent per second.
     pub(crate) fn net_out_per_second(&self) -> u64 {
         self.net_out.per_second()
     }
 
-    /// Bytes per second that come from a primary.
+    /// Returns the bytes per second from a primary.
     pub(crate) fn repl_in_per_second(&self) -> u64 {
         self.repl_in.per_second()
     }
 
-    /// Bytes per second that go to replicas.
+    /// Returns the bytes per second to replicas.
     pub(crate) fn repl_out_per_second(&self) -> u64 {
         self.repl_out.per_second()
     }

@@ -1,28 +1,31 @@
-//! Figures that take a walk to find out: the control thread takes it now and then, and INFO shows what it found.
+//! Metrics that need a walk over the data: the control thread samples them regularly, and INFO shows the last
+//! sample.
 //!
-//! So a monitor that asks every second costs the clients nothing, and the figures are at most a few seconds old.
+//! So a monitor that asks every second costs the clients nothing, and the metrics are at most a few seconds
+//! old.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use evenkeel_store::{Keyspace, ThreadContext, memory};
 
-/// Milliseconds between two walks over all tables: at 16,384 slots a database, a walk takes about a millisecond each.
+/// Milliseconds between two walks over all tables. With 16,384 slots, a walk takes about a millisecond per
+/// database.
 const TABLES_EVERY_MS: u64 = 5_000;
 
-/// Milliseconds between two estimates of the mean TTL, and how many keys of a database each looks at.
+/// Milliseconds between two estimates of the mean TTL, and keys of a database sampled for each.
 const TTL_EVERY_MS: u64 = 1_000;
 const TTL_SAMPLES: usize = 64;
 
-/// See the module's text. Written by the control thread alone.
+/// The last samples; see the module's text. Written only by the control thread.
 pub(crate) struct Sampler {
     startup_bytes: AtomicU64,
     /// By database.
     table_bytes: Box<[AtomicU64]>,
     /// By database, in milliseconds.
     mean_ttl: Box<[AtomicU64]>,
-    /// Milliseconds for which more memory was used than `maxmemory` allows, but for the present stretch of them.
+    /// Milliseconds for which the memory in use exceeded `maxmemory`, without the present period.
     over_limit_ms: AtomicU64,
-    /// When the present stretch began; zero: there is none.
+    /// Start of the present period above the limit; zero: there is none.
     over_since_ms: AtomicU64,
     tables_at_ms: AtomicU64,
     ttl_at_ms: AtomicU64,
@@ -41,7 +44,7 @@ impl Sampler {
         }
     }
 
-    /// Takes what is used now for what an empty server uses.
+    /// Records the present memory as the memory of an empty server.
     pub(crate) fn note_startup(&self) {
         self.startup_bytes.store(memory::used() as u64, Relaxed);
     }
@@ -50,7 +53,7 @@ impl Sampler {
         self.startup_bytes.load(Relaxed)
     }
 
-    /// Bytes of the tables of all databases.
+    /// Returns the bytes of the tables of all databases.
     pub(crate) fn table_bytes(&self) -> u64 {
         self.table_bytes.iter().map(|bytes| bytes.load(Relaxed)).sum()
     }
@@ -59,19 +62,19 @@ impl Sampler {
         self.table_bytes[db].load(Relaxed)
     }
 
-    /// How long keys with a TTL have left on average, estimated.
+    /// Returns an estimate of the mean remaining TTL.
     pub(crate) fn mean_ttl_ms(&self, db: usize) -> u64 {
         self.mean_ttl[db].load(Relaxed)
     }
 
-    /// Milliseconds above the memory limit: in all, and since when it was last kept to.
+    /// Returns the milliseconds above the memory limit: in all, and in the present period.
     pub(crate) fn over_limit_ms(&self, now_ms: u64) -> (u64, u64) {
         let since = self.over_since_ms.load(Relaxed);
         let current = if since == 0 { 0 } else { now_ms.saturating_sub(since) };
         (self.over_limit_ms.load(Relaxed) + current, current)
     }
 
-    /// CONFIG RESETSTAT.
+    /// Resets the time above the limit, for CONFIG RESETSTAT.
     pub(crate) fn reset(&self, now_ms: u64) {
         self.over_limit_ms.store(0, Relaxed);
         if self.over_since_ms.load(Relaxed) != 0 {
@@ -79,7 +82,7 @@ impl Sampler {
         }
     }
 
-    /// Does what is due. `limit` is `maxmemory`; the seat is outside the gate.
+    /// Takes the samples that are due. `limit` is `maxmemory`; `ctx` is outside the gate.
     pub(crate) fn round(&self, keyspace: &Keyspace, ctx: &mut ThreadContext, limit: u64) {
         let now = ctx.now_ms;
         self.note_limit(limit, now);
@@ -93,7 +96,8 @@ impl Sampler {
         }
         if is_due(&self.tables_at_ms, TABLES_EVERY_MS, now) {
             for (db, bytes) in self.table_bytes.iter().enumerate() {
-                // Inside for one database at a time: whoever needs everything at rest waits.
+                // Inside the gate for a single database at a time: a thread that closes the gate waits for
+                // this.
                 keyspace.enter(ctx);
                 bytes.store(keyspace.table_memory(ctx, db) as u64, Relaxed);
                 keyspace.leave(ctx);

@@ -1,24 +1,24 @@
-//! The heaviest keys of a stream, in bounded memory: "space saving" (Metwally, Agrawal, El Abbadi, 2005), with weights.
+//! The heaviest keys of a stream, in bounded memory: "space saving" (Metwally, Agrawal, El Abbadi, 2005),
+//! with weights.
 //!
-//! There is room for so many keys. One that comes when there is none left takes the place of the lightest, and inherits its
-//! count as what it may be wrong by. So of each key here the true weight is known between two bounds, and no key is missing
-//! that weighs more than the whole stream divided by the room.
+//! The sketch has a fixed capacity. When it is full, a new key replaces the lightest key and inherits its
+//! count as an error bound. So the true weight of each key in the sketch lies between two bounds, and the
+//! sketch contains every key whose weight exceeds the weight of the stream divided by the capacity.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Bytes kept of a key. Keys are told apart by their hashes; this is what is shown of them.
+/// Bytes kept of a key, for display. The hash identifies a key.
 const KEY_LEN_MAX: usize = 1024;
 
-/// See the module's text.
+/// A space-saving sketch; see the module's text.
 #[derive(Debug)]
 pub(super) struct Sketch {
     room: usize,
-    /// Nobody is lighter than the first, and no child is lighter than its parent. Moving within it touches no more than this
-    /// and where a key knows itself to be.
+    /// A min-heap by count. Moving a node touches only the heap, and the place that the key stores.
     heap: Vec<Node>,
     keys: Vec<Known>,
-    /// Where in `keys` each hash is.
+    /// Index into `keys` by hash.
     by_hash: HashMap<u64, usize, BuildHasherDefault<Given>>,
 }
 
@@ -33,11 +33,11 @@ struct Known {
     hash: u64,
     key: Vec<u8>,
     error: u64,
-    /// Its node in the heap.
+    /// Index of its node in the heap.
     place: usize,
 }
 
-/// What is known of a key.
+/// A key and the bounds of its weight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counter<'a> {
     pub(super) hash: u64,
@@ -47,7 +47,7 @@ pub(super) struct Counter<'a> {
     pub(super) error: u64,
 }
 
-/// What is hashed has been hashed already, with a key of this process.
+/// Passes hashes through: keys are hashed already, with a secret of this process.
 #[derive(Default)]
 struct Given(u64);
 
@@ -66,7 +66,7 @@ impl Hasher for Given {
 }
 
 impl Sketch {
-    /// Room for `room` keys, at least one.
+    /// Creates a sketch with a capacity of `room` keys, at least 1.
     pub(super) fn new(room: usize) -> Sketch {
         Sketch { room: room.max(1), heap: Vec::new(), keys: Vec::new(), by_hash: HashMap::default() }
     }
@@ -78,7 +78,7 @@ impl Sketch {
         })
     }
 
-    /// The key has come with this weight.
+    /// Adds a weight to a key.
     pub(super) fn add(&mut self, hash: u64, key: &[u8], weight: u64) {
         if let Some(known) = self.by_hash.get(&hash) {
             let place = self.keys[*known].place;
@@ -105,7 +105,7 @@ impl Sketch {
         self.sink(0);
     }
 
-    /// One has become heavier.
+    /// Restores the heap after a node has become heavier.
     fn sink(&mut self, mut place: usize) {
         loop {
             let children = 2 * place + 1..(2 * place + 3).min(self.heap.len());
@@ -118,7 +118,7 @@ impl Sketch {
         }
     }
 
-    /// One has come that may be lighter than those before it.
+    /// Restores the heap after a node was added at the end.
     fn rise(&mut self, mut place: usize) {
         while place > 0 {
             let parent = (place - 1) / 2;
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!([sketch.by_hash.len(), sketch.keys.len()], [sketch.heap.len(); 2]);
     }
 
-    /// Streams of all shapes against plain counts.
+    /// Compares streams of all shapes with exact counts.
     #[test]
     fn no_heavy_key_is_missing_and_both_bounds_hold() {
         for seed in 0..60 {
@@ -165,7 +165,7 @@ mod tests {
             let mut sketch = Sketch::new(room);
             let mut truth: BTreeMap<u64, u64> = BTreeMap::new();
             for _ in 0..3000 {
-                // The more often the least of several is taken, the hotter are the first keys.
+                // The more draws the minimum is taken of, the hotter are the first keys.
                 let key = (0..=skew).map(|_| random.below(keys)).min().expect("at least one") as u64;
                 let weight = 1 + random.below(100) as u64;
                 *truth.entry(key).or_default() += weight;

@@ -1,7 +1,7 @@
-//! Counters and stage clocks, one set per worker.
+//! Counters and stage clocks, a set per worker.
 //!
-//! Only the owning worker writes its set, with plain loads and stores on its own cache lines; whoever reads adds all
-//! sets up. A command costs one reading of the time-stamp counter and a handful of increments.
+//! Only the owning worker writes its set, with plain loads and stores on its own cache lines; readers add all
+//! sets up. A command costs a reading of the time-stamp counter and a handful of increments.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -13,7 +13,7 @@ use super::probe::probe;
 use crate::command::Id;
 use evenkeel_runtime::clock::{self, Ticks};
 
-/// What a worker spends its time on.
+/// Activities of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Accept,
@@ -22,15 +22,15 @@ pub(crate) enum Stage {
     LockWait,
     Execute,
     Write,
-    /// Removing expired keys in the background.
+    /// Removes expired keys in the background.
     Expire,
-    /// Making room.
+    /// Evicts keys.
     Evict,
-    /// Giving unused memory back to the system.
+    /// Gives unused memory back to the system.
     Purge,
     /// Everything else between two waits: timers, the inbox.
     Other,
-    /// Waiting for events.
+    /// Waits for events.
     Idle,
 }
 
@@ -66,7 +66,7 @@ impl Stage {
     }
 }
 
-/// One worker's counters.
+/// A worker's counters.
 #[repr(align(128))]
 pub(crate) struct Stats {
     stages: [AtomicU64; Stage::ALL.len()],
@@ -80,25 +80,25 @@ pub(crate) struct Stats {
     pub(crate) wakeups: AtomicU64,
     pub(crate) errors: AtomicU64,
     pub(crate) panics: AtomicU64,
-    /// The longest background slice, in ticks.
+    /// Longest background slice, in ticks.
     pub(crate) slice_max: AtomicU64,
-    /// Slices of expiry that ended for want of time.
+    /// Slices of expiry that ended because their time was up.
     pub(crate) slices_cut: AtomicU64,
-    /// Ticks spent on long commands, by the threads that have them for their only work.
+    /// Ticks that the offload pool has spent on long commands.
     pub(crate) long_ticks: AtomicU64,
     pub(crate) commands: Box<[CommandStats]>,
     /// Error replies by their first word. Locked only when an error is replied.
     pub(crate) by_error: Mutex<BTreeMap<String, u64>>,
 }
 
-/// One command's counters on one worker.
+/// A command's counters on a worker.
 #[derive(Default)]
 pub(crate) struct CommandStats {
     pub(crate) calls: AtomicU64,
     pub(crate) ticks: AtomicU64,
     /// Not run: wrong arity, out of memory, not allowed.
     pub(crate) rejected: AtomicU64,
-    /// Run, and replied an error.
+    /// Run, and replied with an error.
     pub(crate) failed: AtomicU64,
     histogram: OnceLock<Box<Histogram>>,
 }
@@ -131,19 +131,20 @@ impl Stats {
         }
     }
 
-    /// Each stage of the road of a command passes here, and so does the probe that a tool may watch.
+    /// Books ticks on a stage, and fires the probe that a tool may watch. Every stage of a command passes
+    /// here.
     #[inline]
     pub(crate) fn book(&self, stage: Stage, ticks: Ticks) {
         probe!("stage", stage as u64, ticks);
         add(&self.stages[stage as usize], ticks);
     }
 
-    /// Ticks spent in a stage.
+    /// Returns the ticks spent in a stage.
     pub(crate) fn stage(&self, stage: Stage) -> Ticks {
         self.stages[stage as usize].load(Relaxed)
     }
 
-    /// A command was run and took so long.
+    /// Records a command that has run for `ticks`.
     #[inline]
     pub(crate) fn ran(&self, id: Id, ticks: Ticks, failed: bool, histogram: bool) {
         let stats = &self.commands[id.index()];
@@ -158,7 +159,8 @@ impl Stats {
         }
     }
 
-    /// A command has begun to wait, having taken so long: it is counted now, and what comes of it is when it is known.
+    /// Records a command that has begun to wait after `ticks`: it is counted now, and its outcome when it is
+    /// known.
     #[cold]
     pub(crate) fn suspended(&self, id: Id, ticks: Ticks) {
         add(&self.commands[id.index()].calls, 1);
@@ -166,7 +168,7 @@ impl Stats {
         add(&self.commands_run, 1);
     }
 
-    /// A command that waited has been replied to, which took so long.
+    /// Records the reply to a command that has waited; serving it took `ticks`.
     pub(crate) fn resumed(&self, id: Id, ticks: Ticks, failed: bool, histogram: bool) {
         let stats = &self.commands[id.index()];
         add(&stats.ticks, ticks);
@@ -176,10 +178,10 @@ impl Stats {
         }
     }
 
-    /// An error was replied; `line` starts with its code.
+    /// Records an error reply; `line` starts with its code.
     #[cold]
     pub(crate) fn error(&self, line: &[u8]) {
-        /// Distinct codes kept; a client cannot invent more than this.
+        /// Most distinct codes kept, since clients can invent codes.
         const CODES_MAX: usize = 128;
         add(&self.errors, 1);
         let code = code_of(line);
@@ -189,7 +191,7 @@ impl Stats {
         }
     }
 
-    /// CONFIG RESETSTAT. Counts made by the owner at this very moment may survive.
+    /// Resets the counters, for CONFIG RESETSTAT. Counts made by the owner at the same moment may survive.
     pub(crate) fn reset(&self) {
         self.stages.iter().for_each(|stage| stage.store(0, Relaxed));
         for counter in [
@@ -224,7 +226,7 @@ impl CommandStats {
         self.reset_histogram();
     }
 
-    /// LATENCY RESET and CONFIG RESETSTAT.
+    /// Resets the latencies, for LATENCY RESET and CONFIG RESETSTAT.
     pub(crate) fn reset_histogram(&self) {
         if let Some(histogram) = self.histogram.get() {
             histogram.0.iter().for_each(|bucket| bucket.store(0, Relaxed));
@@ -241,15 +243,16 @@ impl CommandStats {
     }
 }
 
-/// The code that an error line begins with: its first word, if that is not all and no longer than codes are. INFO shows it, so
-/// what would end a name or a line there is replaced.
+/// Returns the code at the start of an error line: its first word, unless the line ends there or the word is
+/// longer than any code. INFO shows it, so characters that would end a name or a line there are replaced.
 fn code_of(line: &[u8]) -> String {
     const LEN_MAX: usize = 30;
     let Some(len) = line.iter().take(LEN_MAX + 1).position(|byte| *byte == b' ') else { return "ERR".into() };
     String::from_utf8_lossy(&line[..len]).replace(['#', ':', '\n', '\r'], "_")
 }
 
-/// Latencies in nanoseconds: powers of two, each cut in eight, so a percentile is right to an eighth.
+/// Latencies in nanoseconds: powers of two, each divided into eight, so the error of a percentile is at most
+/// an eighth.
 const CUTS_LOG2: u32 = 3;
 const BUCKETS: usize = 40 << CUTS_LOG2;
 
@@ -276,7 +279,7 @@ fn bucket_of(ns: u64) -> usize {
     (((power - CUTS_LOG2) << CUTS_LOG2) as usize + cut as usize).min(BUCKETS - 1)
 }
 
-/// The largest value of a bucket, in nanoseconds.
+/// Returns the largest value of a bucket, in nanoseconds.
 fn bucket_end(bucket: usize) -> u64 {
     let power = (bucket >> CUTS_LOG2) as u32;
     let cut = (bucket & ((1 << CUTS_LOG2) - 1)) as u64;
@@ -307,7 +310,7 @@ impl Latencies {
         self.0.iter().sum()
     }
 
-    /// The latency below which `percent` of the calls stay, in microseconds.
+    /// Returns the latency below which `percent` of the calls stay, in microseconds.
     pub(crate) fn percentile_us(&self, percent: f64) -> f64 {
         let rank = (self.count() as f64 * percent / 100.0).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -320,7 +323,7 @@ impl Latencies {
         0.0
     }
 
-    /// Calls that took at most so many microseconds, for each power of two that adds some (LATENCY HISTOGRAM).
+    /// Returns the calls up to each power of two of microseconds that adds some (LATENCY HISTOGRAM).
     pub(crate) fn cumulative_by_power_us(&self) -> Vec<(u64, u64)> {
         let (total, mut seen, mut bucket, mut result) = (self.count(), 0, 0, Vec::new());
         let (mut limit_us, mut last) = (1, 0);

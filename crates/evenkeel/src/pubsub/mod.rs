@@ -1,15 +1,19 @@
-//! Publish and subscribe: who listens to what, and handing a message to all who do.
+//! Publish and subscribe: the subscribers of channels, and the delivery of messages to them.
 //!
-//! A message is encoded once and shared by all who get it. Its publisher puts it into the mail ([`push_queue`]) of every
-//! subscriber while it holds the lock of the channel; those of a transaction, a script or a command with several keys go there together
-//! ([`unit`]). From that follow the orders that clients may rely on: all who listen
-//! to a channel get its messages in one order, a publisher's messages come in the order in which it published them, and who
-//! has read the confirmation of a subscription gets every later message. Whose mail was empty has its worker told, once per
-//! batch of commands and worker, and only a worker that sleeps is woken. docs/pubsub.md has the interleavings.
+//! A message is encoded once and shared by all its receivers. The publisher puts it into the [`push_queue`]
+//! of every subscriber while it holds the lock of the channel. The messages of a transaction, a script or a
+//! command with several keys are put there together ([`unit`]). That guarantees these orders to clients:
 //!
-//! The other road, one queue per worker that looks its own subscribers up, takes work from the publisher where a channel has
-//! thousands of subscribers. But messages on their way would then outlive UNSUBSCRIBE, and would not follow a connection
-//! that moves.
+//! - All subscribers of a channel get its messages in the same order.
+//! - A publisher's messages arrive in the order in which it published them.
+//! - A client that has read the confirmation of a subscription gets every later message.
+//!
+//! If a subscriber's queue was empty, its worker is notified: once per batch of commands and worker, and only
+//! a sleeping worker is woken. docs/pubsub.md has the interleavings.
+//!
+//! Not chosen: a queue per worker, which looks its own subscribers up. It takes work from the publisher where
+//! a channel has thousands of subscribers. But messages in transit would then outlive UNSUBSCRIBE, and would
+//! not follow a connection that moves.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -29,10 +33,10 @@ pub(crate) mod notices;
 pub(crate) mod push_queue;
 pub(crate) mod unit;
 
-/// Locks over the channels of one kind: publishers to different channels seldom wait for each other.
+/// Locks over the channels of a kind: publishers to different channels seldom wait for each other.
 const SHELVES: usize = 64;
 
-/// What can be subscribed to.
+/// Kinds of subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Channel,
@@ -45,24 +49,25 @@ type Subscribers = BTreeMap<u64, Arc<ClientInfo>>;
 type Shelf = HashMap<Box<[u8]>, Subscribers>;
 type Patterns = BTreeMap<Box<[u8]>, Subscribers>;
 
-/// Channels and their subscribers; a channel without any is not there.
+/// Channels and their subscribers; a channel without subscribers is absent.
 struct Channels {
     hasher: RandomState,
     shelves: Box<[Mutex<Shelf>]>,
     count: AtomicUsize,
 }
 
-/// See the module's text.
+/// All subscriptions; see the module's text.
 pub(crate) struct PubSub {
     channels: Channels,
     shards: Channels,
-    /// Read by publishers under the lock of their channel; nobody takes such a lock while holding this one.
+    /// Read by publishers under the lock of their channel; no thread takes a channel's lock while it holds
+    /// this lock.
     patterns: RwLock<Patterns>,
     pattern_count: AtomicUsize,
     limits: Limits,
 }
 
-/// Bytes that may wait for a client: `client-output-buffer-limit`, the hard ones.
+/// Most bytes that may wait for a client: the hard limits of `client-output-buffer-limit`.
 #[derive(Debug)]
 pub(crate) struct Limits {
     normal: AtomicU64,
@@ -75,7 +80,7 @@ impl Limits {
     }
 }
 
-/// A message in both forms, each encoded when the first client wants it.
+/// A message in both protocols, each encoded for the first client that needs it.
 struct Parcel<'a> {
     words: &'a [&'a [u8]],
     forms: [OnceCell<Arc<[u8]>>; 2],
@@ -90,7 +95,7 @@ impl<'a> Parcel<'a> {
         self.forms[usize::from(resp3)].get_or_init(|| encode(self.words, resp3))
     }
 
-    /// Hands it to all of them by `put`; how many they are.
+    /// Passes it to all subscribers by `put`; returns their number.
     fn hand_to(&self, subscribers: &Subscribers, put: &mut Put<'_>) -> usize {
         let heard = there(subscribers)
             .map(|client| put(client, self.encoded(client.resp.load(Relaxed) == 3).clone()));
@@ -98,15 +103,16 @@ impl<'a> Parcel<'a> {
     }
 }
 
-/// Puts an encoded message into a client's mail, or aside for it.
+/// Puts an encoded message into a client's push queue, or keeps it for the client.
 type Put<'a> = dyn FnMut(&Arc<ClientInfo>, Arc<[u8]>) + 'a;
 
-/// One that was killed hears nothing more, though its worker has not taken it out yet.
+/// Skips killed clients, which may still be registered until their worker removes them.
 fn there(subscribers: &Subscribers) -> impl Iterator<Item = &Arc<ClientInfo>> {
     subscribers.values().filter(|client| !client.killed.load(Relaxed))
 }
 
-/// Hands a message to all who listen to its channel, which is on this shelf, or to one of the patterns; how often it was handed over.
+/// Passes a message to all subscribers of its channel, which is on this shelf, and of matching patterns.
+/// Returns the number of deliveries.
 fn hand_out(
     shelf: &Shelf,
     patterns: Option<&Patterns>,
@@ -124,13 +130,13 @@ fn hand_out(
     count
 }
 
-/// The same for a channel of SSUBSCRIBE.
+/// Like [`hand_out`], for a channel of SSUBSCRIBE.
 fn hand_out_in_shard(shelf: &Shelf, (channel, message): (&[u8], &[u8]), put: &mut Put<'_>) -> usize {
     let parcel: [&[u8]; 3] = [b"smessage", channel, message];
     shelf.get(channel).map_or(0, |them| Parcel::new(&parcel).hand_to(them, put))
 }
 
-/// A push of bulk strings.
+/// Encodes a push of bulk strings.
 pub(crate) fn encode(words: &[&[u8]], resp3: bool) -> Arc<[u8]> {
     let mut encoder = Encoder { resp3, ..Encoder::default() };
     encoder.push(words.len());
@@ -204,7 +210,7 @@ impl PubSub {
         pubsub
     }
 
-    /// The settings have changed.
+    /// Applies changed settings.
     pub(crate) fn configure(&self, settings: &Settings) {
         let limits = &settings.client_output_buffer_limit;
         let or_none = |bytes: u64| if bytes == 0 { u64::MAX } else { bytes };
@@ -212,7 +218,8 @@ impl PubSub {
         self.limits.subscriber.store(or_none(limits.pubsub.hard_bytes), Relaxed);
     }
 
-    /// Hands a message to all who listen to its channel, or to a pattern that fits it; how often it was handed over.
+    /// Publishes a message to all subscribers of its channel and of matching patterns. Returns the number of
+    /// deliveries.
     pub(crate) fn publish(&self, channel: &[u8], message: &[u8]) -> usize {
         let shelf = self.channels.shelf(channel).lock();
         let patterns = self.patterns_if_any();
@@ -225,7 +232,7 @@ impl PubSub {
         (self.pattern_count.load(Acquire) > 0).then(|| self.patterns.read())
     }
 
-    /// How often a message to this channel would be handed over now.
+    /// Returns the number of deliveries that a message to this channel would have now.
     fn count_listeners(&self, channel: &[u8]) -> usize {
         let shelf = self.channels.shelf(channel).lock();
         let patterns = self.patterns_if_any();
@@ -238,23 +245,23 @@ impl PubSub {
         count
     }
 
-    /// Whether somebody may listen to this channel.
+    /// Whether a message to this channel may have receivers.
     fn may_be_heard(&self, channel: &[u8]) -> bool {
         self.pattern_count.load(Acquire) > 0 || self.channels.shelf(channel).lock().contains_key(channel)
     }
 
-    /// Hands something to one client.
+    /// Sends a message to a single client.
     pub(crate) fn send(&self, client: &Arc<ClientInfo>, message: impl Into<PushMessage>) {
         push_queue::put(client, message, self.limits.of(client));
     }
 
-    /// Hands a message to all who listen to a channel of SSUBSCRIBE.
+    /// Publishes a message to all subscribers of a channel of SSUBSCRIBE.
     pub(crate) fn publish_in_shard(&self, channel: &[u8], message: &[u8]) -> usize {
         let shelf = self.shards.shelf(channel).lock();
         hand_out_in_shard(&shelf, (channel, message), &mut |client, bytes| self.send(client, bytes))
     }
 
-    /// A client listens from now on. `confirm` tells it so before any message can come.
+    /// Subscribes a client. `confirm` sends the confirmation before any message can arrive.
     pub(crate) fn join(&self, kind: Kind, name: &[u8], client: &Arc<ClientInfo>, confirm: impl FnOnce()) {
         match kind {
             Kind::Channel => self.channels.join(name, client, confirm),
@@ -268,7 +275,7 @@ impl PubSub {
         }
     }
 
-    /// A client does not listen any more: when this returns, no further message is put into its mail.
+    /// Unsubscribes a client: once this returns, no further message is put into its queue.
     pub(crate) fn leave(&self, kind: Kind, name: &[u8], client: &ClientInfo) {
         match kind {
             Kind::Channel => self.channels.leave(name, client),
@@ -286,7 +293,7 @@ impl PubSub {
         }
     }
 
-    /// Calls back with each channel or pattern of a kind and each client that listens to it, under the lock of the channel.
+    /// Calls `f` for each subscription of a kind, under the lock of the channel.
     pub(crate) fn each_subscription(&self, kind: Kind, mut f: impl FnMut(&[u8], &Arc<ClientInfo>)) {
         let mut all = |name: &[u8], them: &Subscribers| them.values().for_each(|client| f(name, client));
         if kind == Kind::Pattern {
@@ -301,17 +308,17 @@ impl PubSub {
         if kind == Kind::Shard { &self.shards } else { &self.channels }
     }
 
-    /// How many listen to a channel by its name.
+    /// Returns the number of a channel's subscribers by name.
     pub(crate) fn subscribers(&self, kind: Kind, channel: &[u8]) -> usize {
         self.of(kind).subscribers(channel)
     }
 
-    /// The channels that anybody listens to by name and that fit the pattern, in order.
+    /// Returns the channels with subscribers by name that match the pattern, in order.
     pub(crate) fn names(&self, kind: Kind, pattern: Option<&[u8]>) -> Vec<Box<[u8]>> {
         self.of(kind).names(pattern)
     }
 
-    /// How many channels or patterns of a kind there are.
+    /// Returns the number of channels or patterns of a kind.
     pub(crate) fn count(&self, kind: Kind) -> usize {
         match kind {
             Kind::Pattern => self.pattern_count.load(Relaxed),
@@ -320,30 +327,30 @@ impl PubSub {
     }
 }
 
-/// What a session listens to.
+/// Subscriptions of a session.
 #[derive(Default)]
 pub(crate) struct Subscriptions {
     channels: BTreeSet<Box<[u8]>>,
     patterns: BTreeSet<Box<[u8]>>,
     shards: BTreeSet<Box<[u8]>>,
-    /// What all of them cost.
+    /// Memory of all names, in bytes.
     bytes: usize,
 }
 
 impl Subscriptions {
-    /// All names of a kind.
+    /// Returns all names of a kind.
     pub(crate) fn names(&mut self, kind: Kind) -> impl Iterator<Item = &[u8]> {
         self.of(kind).iter().map(|name| &**name)
     }
 
-    /// Whether the name is a new one.
+    /// Adds a name. Returns whether it is new.
     pub(crate) fn add(&mut self, kind: Kind, name: &[u8]) -> bool {
         let is_new = self.of(kind).insert(name.into());
         self.bytes += if is_new { Names::cost(name) } else { 0 };
         is_new
     }
 
-    /// Whether the name was there.
+    /// Removes a name. Returns whether it was present.
     pub(crate) fn remove(&mut self, kind: Kind, name: &[u8]) -> bool {
         let was_there = self.of(kind).remove(name);
         self.bytes -= if was_there { Names::cost(name) } else { 0 };
@@ -358,7 +365,7 @@ impl Subscriptions {
         }
     }
 
-    /// The number that confirmations of this kind tell.
+    /// Returns the number in confirmations of this kind.
     pub(crate) fn count(&self, kind: Kind) -> usize {
         match kind {
             Kind::Shard => self.shards.len(),
@@ -370,7 +377,7 @@ impl Subscriptions {
         self.channels.is_empty() && self.patterns.is_empty() && self.shards.is_empty()
     }
 
-    /// For CLIENT LIST and for the class of the client.
+    /// Stores the counts for CLIENT LIST and for the class of the client.
     pub(crate) fn note(&self, client: &ClientInfo) {
         client.subscribed.store(self.channels.len() as u32, Relaxed);
         client.patterns.store(self.patterns.len() as u32, Relaxed);
@@ -378,7 +385,7 @@ impl Subscriptions {
         client.names.heard.store(self.bytes, Relaxed);
     }
 
-    /// Ends all of them without a word.
+    /// Ends all subscriptions without confirmations.
     pub(crate) fn end(&mut self, pubsub: &PubSub, client: &ClientInfo) {
         for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
             for name in std::mem::take(self.of(kind)) {

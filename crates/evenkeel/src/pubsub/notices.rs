@@ -1,8 +1,9 @@
-//! Keyspace notifications: what happens to keys, published to whoever listens.
+//! Keyspace notifications: events of keys, published to subscribers.
 //!
-//! The store notes what happens while anybody wants to know ([`evenkeel_store::events`]), commands add the names
-//! ([`crate::command::events`]), and this publishes those of the classes that `notify-keyspace-events` asks for, all of a unit
-//! together ([`unit`]). It runs while the keys are still held, so the messages about a key come in the order of its changes.
+//! The store records events while a listener is registered ([`evenkeel_store::events`]), and commands add
+//! their names ([`crate::command::events`]). This module publishes the classes selected by
+//! `notify-keyspace-events`, all of a unit together ([`unit`]). It runs while the keys are still locked, so
+//! the messages about a key arrive in the order of its changes.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ const MODULE: u32 = 1 << 13;
 pub(crate) const NEW: u32 = 1 << 14;
 const ALL: u32 = GENERIC | STRING | LIST | SET | HASH | ZSET | EXPIRED | EVICTED | STREAM | MODULE;
 
-/// The classes that letters of `notify-keyspace-events` ask for; none if nothing would be published anywhere.
+/// Returns the classes for the letters of `notify-keyspace-events`; zero if no channel would get messages.
 pub(crate) fn classes(messages: &[u8]) -> u32 {
     let class = |message: &u8| match message {
         b'K' => BY_KEY,
@@ -57,11 +58,11 @@ pub(crate) fn classes(messages: &[u8]) -> u32 {
     if classes & (BY_KEY | BY_EVENT) == 0 || classes & !(BY_KEY | BY_EVENT) == 0 { 0 } else { classes }
 }
 
-/// See the module's text.
+/// The listener for events; see the module's text.
 pub(crate) struct Notices {
     classes: AtomicU32,
     pubsub: Arc<PubSub>,
-    /// Hears the same.
+    /// Receives the same events.
     tracking: Arc<Tracking>,
     /// Its lines are sent with the messages of the same unit.
     monitors: Arc<Monitors>,
@@ -72,7 +73,7 @@ impl Notices {
         Notices { classes: AtomicU32::new(0), pubsub, tracking, monitors }
     }
 
-    /// Publishes these classes from now on; whether there are any.
+    /// Publishes these classes from now on. Returns whether there are any.
     pub(crate) fn configure(&self, messages: &[u8]) -> bool {
         let classes = classes(messages);
         self.classes.store(classes, Relaxed);

@@ -1,19 +1,23 @@
-//! A client's mail: what others have for it beside the replies to its own commands, on its way to its worker.
+//! A client's push queue: messages from other threads for it, beside the replies to its own commands, on
+//! their way to its worker.
 //!
-//! Whoever has something puts it here, under a lock of the client's own, and does not care which worker serves it. The
-//! worker takes the mail when it is told, after each command of the client itself, and when a connection comes from another
-//! worker. It is told once for whatever has gathered until then.
+//! A sender puts a message here, under a lock of the client's own, without knowing the worker that serves the
+//! client. The worker takes the messages when it is notified, after each command of the client itself, and
+//! when it adopts the connection from another worker. A single notification covers all messages that have
+//! gathered until then.
 //!
-//! **Told per batch.** Clients with new mail are noted by the thread that puts it there, and their workers are told at the
-//! end of its batch of commands ([`tell`]): one message, and at most one wake-up, per worker. A thread that has no batches
-//! keeps a [`Teller`], so that it does not end with clients noted: nobody would note them again.
+//! **Notified per batch.** The sending thread records clients with new messages, and notifies their workers
+//! at the end of its batch of commands ([`tell`]): a message, and at most a wake-up, per worker. A thread
+//! without batches keeps a [`Teller`], so that it does not end with recorded clients: no other thread would
+//! record them again.
 //!
-//! **Bounded.** A client whose mail and unsent replies exceed its limit gets no more; what it had is given up at once, by
-//! whoever finds that out, and its worker closes it. So nobody waits for a slow subscriber, whose worker may be busy, too.
+//! **Bounded.** A client whose queue and unsent replies exceed its limit gets no more messages. The thread
+//! that detects this drops its queue at once, and its worker closes it. So no thread waits for a slow
+//! subscriber, whose worker may be busy, too.
 //!
-//! **Moving.** Bad interleaving: a publisher tells worker A of mail, and A finds that the connection is on its way to B. A
-//! does nothing then. B looks into the mail when it adopts the connection, after it has said that it is the one to be told,
-//! and whoever puts something there later tells B.
+//! **Moving.** Bad interleaving: a publisher notifies worker A, and A finds that the connection is on its way
+//! to B. A does nothing then. B looks into the queue when it adopts the connection, after it has registered
+//! as the worker to be notified, and later senders notify B.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -25,18 +29,18 @@ use crate::clients::ClientInfo;
 use crate::net::inbox::Message;
 use crate::server::Server;
 
-/// See the module's text.
+/// A client's push queue; see the module's text.
 #[derive(Default)]
 pub(crate) struct PushQueue {
     state: Mutex<State>,
 }
 
-/// Something for a client, in both protocols: its own may change before it has read this.
+/// A message in both protocols: the client may change its protocol before it has read this.
 #[derive(Clone)]
 pub(crate) enum PushMessage {
-    /// The two differ in their first byte at most.
+    /// The forms differ at most in their first byte.
     Alike(Arc<[u8]>),
-    /// `None`: who speaks RESP2 is not told.
+    /// `None`: a client of RESP2 gets nothing.
     Unlike { resp2: Option<Arc<[u8]>>, resp3: Arc<[u8]> },
 }
 
@@ -53,7 +57,7 @@ impl From<Vec<u8>> for PushMessage {
 }
 
 impl PushMessage {
-    /// Bytes, in the longer form.
+    /// Returns the bytes of the longer form.
     fn len(&self) -> usize {
         match self {
             PushMessage::Alike(bytes) => bytes.len(),
@@ -63,7 +67,8 @@ impl PushMessage {
         }
     }
 
-    /// What is sent, if anything. A push that was encoded for the other protocol gets the first byte that this one wants.
+    /// Returns the bytes to send, if any. A push that was encoded for the other protocol gets the first byte
+    /// of this protocol.
     fn encoded(self, resp3: bool) -> Option<Arc<[u8]>> {
         let bytes = match self {
             PushMessage::Alike(bytes) => bytes,
@@ -84,17 +89,17 @@ impl PushMessage {
 struct State {
     messages: Vec<PushMessage>,
     bytes: usize,
-    /// Its worker has been told, or will be at the end of a batch.
+    /// Its worker has been notified, or will be at the end of a batch.
     is_noted: bool,
-    /// More came than may wait for this client.
+    /// More bytes arrived than may wait for this client.
     is_over: bool,
 }
 
-/// What a worker finds.
+/// The content of a queue, as its worker takes it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Pending {
     Messages(Vec<Arc<[u8]>>),
-    /// The client is to be closed, with so many bytes waiting.
+    /// The client has to be closed, with this many bytes waiting.
     TooMuch {
         waiting: u64,
     },
@@ -105,12 +110,12 @@ thread_local! {
     static IS_ANY_NOTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Puts something into a client's mail, unless that makes more than `limit` bytes wait for it.
+/// Puts a message into a client's queue, unless more than `limit` bytes would wait for the client then.
 pub(crate) fn put(client: &Arc<ClientInfo>, message: impl Into<PushMessage>, limit: u64) {
     put_all(client, std::iter::once(message.into()), limit);
 }
 
-/// The same for several letters, among which no others come.
+/// Like [`put`], for several messages without any other in between.
 pub(crate) fn put_all(client: &Arc<ClientInfo>, messages: impl IntoIterator<Item = PushMessage>, limit: u64) {
     let mut state = client.push_queue.state.lock();
     if state.is_over {
@@ -137,7 +142,7 @@ fn note(client: &Arc<ClientInfo>) {
 }
 
 impl PushQueue {
-    /// Takes what has come, in the protocol that the client speaks now.
+    /// Takes all messages, in the client's present protocol.
     pub(crate) fn take(&self, resp3: bool) -> Pending {
         let mut state = self.state.lock();
         state.is_noted = false;
@@ -150,14 +155,14 @@ impl PushQueue {
         Pending::Messages(messages.into_iter().filter_map(|message| message.encoded(resp3)).collect())
     }
 
-    /// Whether there is nothing in it.
+    /// Whether the queue is empty.
     pub(crate) fn is_empty(&self) -> bool {
         let state = self.state.lock();
         state.messages.is_empty() && !state.is_over
     }
 }
 
-/// Tells the workers of clients that have got mail from this thread. To be called at the end of each batch.
+/// Notifies the workers of clients that have got messages from this thread. Called at the end of each batch.
 #[inline]
 pub(crate) fn tell(server: &Server) {
     if IS_ANY_NOTED.get() {
@@ -165,7 +170,7 @@ pub(crate) fn tell(server: &Server) {
     }
 }
 
-/// Tells them when it is dropped: for who ends without the end of a batch.
+/// Notifies the workers when dropped, for a thread that ends without the end of a batch.
 pub(crate) struct Teller<'a>(pub(crate) &'a Server);
 
 impl Drop for Teller<'_> {
@@ -224,7 +229,7 @@ mod tests {
         tell(&world.server);
     }
 
-    /// Else nobody would ever tell of what comes later, either.
+    /// Otherwise later messages would never be announced, either.
     #[test]
     fn a_thread_that_ends_tells_those_whom_it_has_noted() {
         let world = World::new();

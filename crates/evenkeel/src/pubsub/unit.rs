@@ -1,15 +1,17 @@
-//! The messages of an atomic unit: what a command with several keys, a transaction or a script tells other clients.
+//! The messages of an atomic unit: a command with several keys, a transaction or a script.
 //!
-//! A thread keeps the messages of a unit while it holds the unit's keys, and sends them before it releases these. Each receiver gets
-//! its messages of the unit under one lock of its mail, so no message of another unit comes between, as in Redis, where one thread runs
-//! one unit after the other. Since the keys are held still, messages about a key keep the order of its changes.
+//! A thread keeps the messages of a unit while it holds the unit's keys, and sends them before it unlocks
+//! these. Each receiver gets its messages of the unit under a single lock of its queue, so no message of
+//! another unit comes in between. The same holds in Redis, where a single thread runs a unit after the other.
+//! Since the keys stay locked, messages about a key keep the order of its changes.
 //!
-//! **One order for all.** The thread holds the locks of all channels that the unit publishes to until every receiver has its messages, as
-//! PUBLISH does with its one channel. So two units that publish to one channel come in the same order to all who listen to it. The locks
-//! are taken in ascending order: channels, shard channels, MONITOR's list, patterns, and each client's mail on its own.
+//! **The same order for all.** The thread holds the locks of all channels that the unit publishes to until
+//! every receiver has its messages, as PUBLISH does with its only channel. So two units that publish to the
+//! same channel arrive in the same order at all its subscribers. Locks are taken in ascending order:
+//! channels, shard channels, MONITOR's list, patterns, and each client's queue alone.
 //!
-//! **Bounded.** A unit that holds everything sends each message at once: nobody else sends any meanwhile. Any other is bounded by
-//! its request, or by the queue of its transaction.
+//! **Bounded.** A unit that holds all locks sends each message at once: no other thread sends any meanwhile.
+//! Any other unit is bounded by its request, or by the queue of its transaction.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -32,9 +34,9 @@ pub(crate) enum Message {
         channel: Box<[u8]>,
         text: Box<[u8]>,
     },
-    /// For one client.
+    /// For a single client.
     Sent(Arc<ClientInfo>, PushMessage),
-    /// For all who watch by MONITOR.
+    /// For all clients of MONITOR.
     Lines(Arc<[u8]>),
 }
 
@@ -42,13 +44,14 @@ thread_local! {
     static KEPT: RefCell<Vec<Message>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps a message until [`deliver`]. Whoever holds the unit's keys says so to them ([`SlotGuard::note_messages`]).
+/// Keeps a message until [`deliver`]. The thread that holds the unit's keys calls
+/// [`SlotGuard::note_messages`].
 pub(crate) fn keep(message: Message) {
     KEPT.with_borrow_mut(|kept| kept.push(message));
 }
 
 impl PubSub {
-    /// PUBLISH as a part of a unit; how often it would be handed over now.
+    /// PUBLISH within a unit. Returns the number of deliveries that it would have now.
     pub(crate) fn publish_in_unit(&self, guard: &mut SlotGuard<'_>, channel: &[u8], text: &[u8]) -> usize {
         let count = self.count_listeners(channel);
         if count > 0 {
@@ -58,7 +61,7 @@ impl PubSub {
         count
     }
 
-    /// SPUBLISH as a part of a unit.
+    /// SPUBLISH within a unit.
     pub(crate) fn publish_in_shard_in_unit(
         &self,
         guard: &mut SlotGuard<'_>,
@@ -74,7 +77,7 @@ impl PubSub {
     }
 }
 
-/// Sends what this thread has kept.
+/// Sends the messages that this thread has kept.
 pub(crate) fn deliver(pubsub: &PubSub, monitors: &Monitors) {
     let mut messages = KEPT.take();
     match &messages[..] {
@@ -88,7 +91,7 @@ pub(crate) fn deliver(pubsub: &PubSub, monitors: &Monitors) {
     }
 }
 
-/// Messages for which a thread keeps its memory.
+/// Messages for which a thread keeps its buffer.
 const KEPT_MAX: usize = 1_000;
 
 fn deliver_one(pubsub: &PubSub, monitors: &Monitors, message: &Message) {
@@ -100,7 +103,7 @@ fn deliver_one(pubsub: &PubSub, monitors: &Monitors, message: &Message) {
     }
 }
 
-/// What each receiver gets, in the order of their first messages.
+/// The messages of each receiver, in the order of their first messages.
 #[derive(Default)]
 struct Batches {
     at: HashMap<u64, usize>,

@@ -443,7 +443,8 @@ impl Stack {
     /// Returns the argument at `index`, from 0 on.
     pub(super) fn arg(&self, index: usize) -> Arg<'_> {
         let index = index as c_int + 1;
-        // SAFETY: as above. A string is not converted, so nothing is allocated; it lives as long as it is on the stack.
+        // SAFETY: as above. A string is not converted, so nothing is allocated; it lives as long as it is on
+        // the stack.
         unsafe {
             match ffi::lua_type(self.0, index) {
                 ffi::LUA_TSTRING => Arg::Text(text_at(self.0, index)),

@@ -1,8 +1,7 @@
 //! Prefixes of keys in ordered collections: which of them a key begins with, and which of them overlap.
 //!
-//! Both questions are answered by neighbours in lexicographic order, so each costs O(log n) comparisons. A
-//! scan of all prefixes would cost O(n) for each changed key, and O(n²) for a CLIENT TRACKING that registers
-//! n prefixes.
+//! Neighbours in lexicographic order answer both questions, so each costs O(log n) comparisons. A scan of all
+//! prefixes would cost O(n) for each changed key, and O(n²) for a CLIENT TRACKING that registers n prefixes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Included, Unbounded};
@@ -12,9 +11,9 @@ pub(crate) type PrefixSet = BTreeSet<Box<[u8]>>;
 /// Yields the entries of `map` whose key is a prefix of `key`, the longest first.
 ///
 /// The greatest entry up to `key` either is its longest prefix, or differs from `key` at some byte. In the
-/// second case a prefix of `key` that is longer than what the two have in common would lie between them. So
-/// the search goes on below the common part, which is shorter each time: one search for each prefix found, and
-/// at worst one for each length at which an entry departs from `key`.
+/// second case a prefix of `key` longer than their common part would lie between the two. So the search goes
+/// on below the common part, which is shorter each time: a search for each prefix found, and at worst a
+/// search for each length at which an entry departs from `key`.
 pub(crate) fn prefixes_of<'a, V>(
     map: &'a BTreeMap<Box<[u8]>, V>,
     key: &'a [u8],
@@ -38,16 +37,16 @@ fn common_len(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// Whether one of the two begins with the other.
+/// Whether either is a prefix of the other.
 fn overlap(a: &[u8], b: &[u8]) -> bool {
     a.starts_with(b) || b.starts_with(a)
 }
 
 /// Returns the first member of `set`, the prefixes of a client, that overlaps with `prefix`.
 ///
-/// No two members overlap, unless one is empty: CLIENT TRACKING without prefixes adds that to whatever the
-/// client has. So a member that is a prefix of `prefix` is its neighbour below: whatever lies between the two
-/// would begin with that member. Members that begin with `prefix` follow it without a gap.
+/// No two members overlap, unless one is empty: CLIENT TRACKING without prefixes adds the empty prefix to the
+/// client's present prefixes. So a member that is a prefix of `prefix` is its neighbour below: anything
+/// between the two would begin with that member. Members that begin with `prefix` follow it without a gap.
 pub(crate) fn overlapping<'a>(set: &'a PrefixSet, prefix: &[u8]) -> Option<&'a [u8]> {
     let below = || set.range::<[u8], _>((Unbounded, Included(prefix))).next_back();
     let above = || set.range::<[u8], _>((Included(prefix), Unbounded)).next();
@@ -57,13 +56,13 @@ pub(crate) fn overlapping<'a>(set: &'a PrefixSet, prefix: &[u8]) -> Option<&'a [
         .map(|member| &**member)
 }
 
-/// Returns the places of two prefixes of the list that overlap: the first that overlaps with a later one, and
-/// the first of those later ones.
+/// Returns the indices of two prefixes of the list that overlap: the first that overlaps with a later prefix,
+/// and the first such later prefix.
 pub(crate) fn first_overlap(prefixes: &[&[u8]]) -> Option<(usize, usize)> {
     let mut sorted: Vec<usize> = (0..prefixes.len()).collect();
     sorted.sort_by_key(|at| prefixes[*at]);
-    // In this order all that begin with a prefix follow it. The stack has the prefixes of the last one that
-    // was seen.
+    // In this order all members that begin with a prefix follow it. The stack has the prefixes of the member
+    // seen last.
     let (mut stack, mut first) = (Vec::<usize>::new(), None::<usize>);
     for at in sorted {
         while stack.pop_if(|top| !prefixes[at].starts_with(prefixes[*top])).is_some() {}
@@ -84,7 +83,7 @@ mod tests {
 
     use super::*;
 
-    /// Short words of few letters, many of which overlap.
+    /// Returns short words of few letters, many of which overlap.
     fn words(random: &mut Random, count: usize, len_max: usize) -> Vec<Vec<u8>> {
         let word = |random: &mut Random| -> Vec<u8> {
             (0..random.below(len_max + 1)).map(|_| b"\0ab\xff"[random.below(4)]).collect()

@@ -1,4 +1,4 @@
-//! What the server is, who is connected, and what it holds.
+//! INFO's sections about the server, its clients and its replication.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,10 +10,10 @@ use crate::tls::Paper;
 use evenkeel_runtime::clock;
 use evenkeel_store::evict::lru_clock;
 
-/// Where a replica says to be in the stream that has no part of one: Redis' value.
+/// Offset of a replica that has no part of a stream: Redis' value.
 const NO_OFFSET: u64 = 1;
 
-/// Tells builds apart that differ in version, processor or profile.
+/// Differs between builds of another version, processor or profile.
 const BUILD_ID: u64 = {
     const PROFILE: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
     hash_of(hash_of(hash_of(0xcbf2_9ce4_8422_2325, EVENKEEL_VERSION), std::env::consts::ARCH), PROFILE)
@@ -47,7 +47,7 @@ pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
     text.field("monotonic_clock", clock::source());
     text.field("multiplexing_api", "epoll");
     text.field("atomicvar_api", "rust-core");
-    text.field("gcc_version", "0.0.0"); // it was another compiler
+    text.field("gcc_version", "0.0.0"); // built by another compiler
     text.field("process_id", std::process::id());
     text.field("process_supervised", server.manager.name());
     text.field("run_id", &server.run_id);
@@ -72,7 +72,7 @@ pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
     }
 }
 
-/// What runs out, and when.
+/// Prints the expiry times of certificates.
 pub(super) fn tls(facts: &Facts<'_>, text: &mut Text) {
     let contexts = facts.server.tls.contexts();
     let papers = contexts.as_ref().map(|contexts| &contexts.papers);
@@ -108,7 +108,7 @@ pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {
     text.field("paused_reason", server.pause.reason(now));
     text.field("paused_actions", server.pause.name(now));
     let left_ms = if paused { server.pause.until_ms(now).saturating_sub(now) } else { 0 };
-    // Who reads it takes it for a signed number.
+    // Readers parse it as a signed number.
     text.field("paused_timeout_milliseconds", left_ms.min(i64::MAX as u64));
 }
 
@@ -149,7 +149,7 @@ pub(super) fn replication(facts: &Facts<'_>, text: &mut Text) {
     text.field("repl_backlog_histlen", stream.start().map_or(0, |start| stream.offset() - start));
 }
 
-/// A replica's link to its primary.
+/// Prints a replica's link to its primary.
 fn link(facts: &Facts<'_>, text: &mut Text) {
     let (settings, link) = (&facts.settings, &facts.server.replication.link);
     let (figures, phase) = (&link.figures, link.phase());
@@ -161,7 +161,7 @@ fn link(facts: &Facts<'_>, text: &mut Text) {
     text.field("master_link_status", if phase == Phase::Connected { "up" } else { "down" });
     text.field("master_last_io_seconds_ago", if phase == Phase::Connected { heard_s } else { -1 });
     text.field("master_sync_in_progress", u8::from(phase == Phase::Transfer));
-    // Where its data are no state of any stream, the offset would tell Sentinel that they are newer than others'.
+    // If its data belong to no stream, the offset would show Sentinel newer data than other replicas have.
     let has_data = phase == Phase::Connected || link.position(facts.server).is_some();
     let read = if has_data { figures.read_offset.load(Relaxed) } else { 0 };
     let offset = if has_data { facts.server.replication.stream().offset() } else { NO_OFFSET };

@@ -1,4 +1,4 @@
-//! How often each command was called, how it went, and how long it took.
+//! Calls, outcomes and latencies of each command.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -57,7 +57,7 @@ pub(super) fn latencies(facts: &Facts<'_>, text: &mut Text) {
     }
 }
 
-/// The latencies of the command of this number, over all workers.
+/// Returns the latencies of the command of this number, over all workers.
 pub(crate) fn latencies_of(server: &Server, index: usize) -> Latencies {
     let mut sum = Latencies::default();
     server.stats.iter().for_each(|stats| stats.commands[index].add_latencies(&mut sum));

@@ -1,4 +1,4 @@
-//! Where the memory is.
+//! INFO memory.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -24,11 +24,11 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.field("used_memory_dataset", dataset);
     text.field("used_memory_dataset_perc", percent(dataset, figures.net_used()));
     text.field("allocator_allocated", used);
-    // The allocator reserves memory by the gigabyte, and what it has not touched costs nothing.
+    // The allocator reserves memory by the gigabyte, and untouched memory costs nothing.
     text.field("allocator_active", resident);
     text.field("allocator_resident", resident);
     text.bytes("total_system_memory", process::machine_bytes());
-    // Scripts and functions are run by the same Lua states.
+    // The same Lua states run scripts and functions.
     let libraries = server.scripts.libraries();
     text.field("used_memory_lua", lua);
     text.field("used_memory_vm_eval", lua);

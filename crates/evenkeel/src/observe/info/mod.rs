@@ -1,7 +1,7 @@
 //! INFO: sections of `field:value` lines, in the order and under the names that Redis and Valkey print.
 //!
-//! A field is here if it has a true value. Of what the server does not have (replication, scripts, forks) the fields
-//! say so by a zero or `no`; what tells of another program's inside is left out.
+//! A field is present if it has a true value. Fields about features that the server lacks (forks, modules)
+//! are zero or `no`; fields about the internals of another program are absent.
 
 mod basics;
 mod commands;
@@ -22,11 +22,11 @@ use crate::server::Server;
 use evenkeel_config::Settings;
 use evenkeel_runtime::clock;
 
-/// A section: its name, its title, and who prints it.
+/// A section: its name, its title, and its printer.
 struct Section {
     name: &'static str,
     title: &'static str,
-    /// Printed without being asked for.
+    /// Printed without being requested.
     default: bool,
     print: fn(&Facts<'_>, &mut Text),
 }
@@ -35,7 +35,7 @@ const fn section(name: &'static str, title: &'static str, print: fn(&Facts<'_>, 
     Section { name, title, default: true, print }
 }
 
-/// Printed by its name, or by `all`.
+/// Defines a section that is printed by its name, or by `all`.
 const fn extra(name: &'static str, title: &'static str, print: fn(&Facts<'_>, &mut Text)) -> Section {
     Section { name, title, default: false, print }
 }
@@ -60,7 +60,7 @@ const SECTIONS: &[Section] = &[
     section("keyspace",     "Keyspace",     basics::keyspace      ),
 ];
 
-/// What the sections are made from.
+/// Input of the sections.
 struct Facts<'a> {
     server: &'a Arc<Server>,
     settings: Arc<Settings>,
@@ -69,7 +69,7 @@ struct Facts<'a> {
     clients: Totals,
 }
 
-/// The text of the sections `wanted`, given in lower case; without any, of those that are the default.
+/// Returns the text of the sections `wanted`, given in lower case; of the default sections if it is empty.
 pub(crate) fn text(server: &Arc<Server>, guard: &SlotGuard<'_>, wanted: &[Vec<u8>]) -> String {
     let asked = |name: &str| wanted.iter().any(|one| one == name.as_bytes());
     let all = asked("all") || asked("everything");
@@ -91,26 +91,26 @@ pub(crate) fn text(server: &Arc<Server>, guard: &SlotGuard<'_>, wanted: &[Vec<u8
     text.0
 }
 
-/// The reply in the making.
+/// The reply under construction.
 #[derive(Default)]
 struct Text(String);
 
 impl Text {
     fn begin(&mut self, title: &str) {
         let gap = if self.0.is_empty() { "" } else { "\r\n" };
-        let _ = write!(self.0, "{gap}# {title}\r\n"); // a `String` takes everything
+        let _ = write!(self.0, "{gap}# {title}\r\n"); // a `String` accepts all text
     }
 
     fn field(&mut self, name: impl Display, value: impl Display) {
         let _ = write!(self.0, "{name}:{value}\r\n");
     }
 
-    /// Several fields whose values are zero: things that this server does not have.
+    /// Prints zero for several fields: features that this server lacks.
     fn zeros(&mut self, names: &[&str]) {
         names.iter().for_each(|name| self.field(name, 0));
     }
 
-    /// Bytes, once as a number and once for people.
+    /// Prints bytes as a number, and in readable form.
     fn bytes(&mut self, name: &str, bytes: u64) {
         self.field(name, bytes);
         self.field(format_args!("{name}_human"), human(bytes));
@@ -132,7 +132,7 @@ fn human(bytes: u64) -> String {
     format!("{amount:.2}{}", UNITS[unit])
 }
 
-/// `part` of `whole`, where nothing of nothing is nothing.
+/// Returns `part / whole`, and zero for a whole of zero.
 fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }

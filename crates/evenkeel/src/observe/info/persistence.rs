@@ -10,13 +10,13 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     let (persist, now_s) = (&facts.server.persist, clock::unix_ms() / 1000);
     let (state, progress) = (persist.state(), &persist.progress);
     let is_loading = persist.is_loading();
-    // One that goes to replicas is a snapshot like any other to who looks how busy the server is.
+    // For a tool that checks how busy the server is, a snapshot for replicas counts as well.
     let is_saving = state.all().any(|running| running.is(Job::Snapshot) || running.is(Job::Sync));
     let is_writing = !state.is_idle();
     text.field("loading", u8::from(is_loading));
     text.field("async_loading", u8::from(facts.server.replication.link.loads_beside()));
     let of_current = |counter: u64| if is_writing { counter } else { 0 };
-    // There is no fork: what is copied on write is single entries.
+    // There is no fork: copy-on-write copies single entries.
     let copied = of_current(facts.server.keyspace.copied_for_snapshot() as u64);
     text.field("current_cow_peak", copied);
     text.field("current_cow_size", copied);
@@ -33,7 +33,7 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     text.field("current_save_bytes_per_sec", bytes.saturating_mul(1000) / ms);
     let changes = facts.server.keyspace.total().asked();
     text.field("rdb_changes_since_last_save", changes.saturating_sub(state.changes_at_save));
-    // Of a full sync until all are sent it, as Redis has it.
+    // A full sync counts until all its replicas have received it, as in Redis.
     let is_syncing = facts.server.replication.figures.syncing.load(Relaxed) > 0;
     text.field("rdb_bgsave_in_progress", u8::from(is_saving || is_syncing));
     text.field("rdb_last_save_time", state.last_save_s);
@@ -54,7 +54,7 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     }
 }
 
-/// How long a snapshot of this kind has been under way.
+/// Returns the seconds for which a snapshot of this kind has been running.
 fn current(state: &State, job: Job, now_s: u64) -> Option<u64> {
     let running = state.all().find(|running| running.is(job));
     running.map(|running| now_s.saturating_sub(running.since_s))
@@ -104,7 +104,7 @@ fn loading(facts: &Facts<'_>, text: &mut Text, now_s: u64) {
     text.field("loading_eta_seconds", (elapsed_s * left).checked_div(loaded).unwrap_or(1));
 }
 
-/// -1 for what has never been.
+/// Returns -1 for a job that has never run.
 fn seconds(seconds: Option<u64>) -> i64 {
     seconds.map_or(-1, |seconds| i64::try_from(seconds).unwrap_or(i64::MAX))
 }

@@ -40,7 +40,7 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("expired_keys", keys.expired);
     text.field("expired_keys_active", keys.expired_in_sweeps);
     text.field("expired_fields", keys.expired_fields);
-    text.field("expired_stale_perc", "0.00"); // a sweep goes by the deadlines themselves, and leaves none behind
+    text.field("expired_stale_perc", "0.00"); // the sweep goes by deadlines and leaves no expired keys behind
     text.field("expired_time_cap_reached_count", sum(|stats| &stats.slices_cut));
     text.field("expire_cycle_cpu_milliseconds", stage_us(Stage::Expire) / 1000);
     text.field("evicted_keys", keys.evicted);
@@ -65,7 +65,8 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("tracking_total_prefixes", server.tracking.prefixes());
     text.field("unexpected_error_replies", sum(|stats| &stats.panics));
     text.field("total_error_replies", sum(|stats| &stats.errors));
-    text.zeros(&["dump_payload_sanitizations"]); // every payload is looked through, whatever `sanitize-dump-payload` says
+    // every payload is checked, regardless of `sanitize-dump-payload`
+    text.zeros(&["dump_payload_sanitizations"]);
     text.field("total_reads_processed", sum(|stats| &stats.reads));
     text.field("total_writes_processed", sum(|stats| &stats.writes));
     text.zeros(&["io_threaded_reads_processed", "io_threaded_writes_processed"]);

@@ -1,4 +1,4 @@
-//! What the threads do with their time.
+//! Time of the threads, by stage and worker.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -19,7 +19,8 @@ pub(super) fn stages(facts: &Facts<'_>, text: &mut Text) {
     text.field("background_slice_max_usec", clock::us(longest));
 }
 
-/// A line for each worker; `busy` is its share of the last tenth of a second, the rest counts from the start.
+/// Prints a line for each worker; `busy` is its share of the last tenth of a second, the rest counts from the
+/// start.
 pub(super) fn workers(facts: &Facts<'_>, text: &mut Text) {
     let server = facts.server;
     for (index, (stats, inbox)) in server.stats.iter().zip(server.inboxes.iter()).enumerate() {

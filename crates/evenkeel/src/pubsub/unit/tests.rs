@@ -11,7 +11,7 @@ const WRITERS: usize = 6;
 const UNITS: usize = 150;
 const PARTS: usize = 12;
 
-/// Keys of a unit, in as many slots: its number and the part's.
+/// Returns keys of a unit, in as many slots: the unit's number and the part's.
 fn keys(unit: usize) -> Vec<String> {
     (0..PARTS).map(|part| format!("unit:{unit}:{part}")).collect()
 }
@@ -20,7 +20,7 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// Has each writer send a unit after the other, with nothing but its own keys.
+/// Makes each writer send a unit after the other, with only its own keys.
 fn write_all(live: &Live, commands: impl Fn(&[String]) -> Vec<Vec<String>> + Sync) {
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
@@ -36,7 +36,7 @@ fn write_all(live: &Live, commands: impl Fn(&[String]) -> Vec<Vec<String>> + Syn
     });
 }
 
-/// The unit and part that a message is about, if it is about one.
+/// Returns the unit and part that a message is about, if any.
 fn part_of(message: &Value) -> Option<(usize, usize)> {
     let text = message.to_string();
     let (_, name) = text.rsplit_once("unit:")?;
@@ -45,8 +45,8 @@ fn part_of(message: &Value) -> Option<(usize, usize)> {
     Some((unit.parse().ok()?, digits.parse().ok()?))
 }
 
-/// Reads all messages of all units, `per_part` of each part, and looks whether those of each unit stand together, in order. Returns
-/// the order of the units.
+/// Reads all messages of all units, `per_part` of each part, and checks that each unit's messages are
+/// contiguous and in order. Returns the order of the units.
 fn read_all(listener: &mut Client, per_part: usize, what: &str) -> Vec<usize> {
     listener.set_wait(Duration::from_secs(20));
     let mut units = Vec::new();
@@ -99,7 +99,7 @@ fn del(keys: &[String]) -> Vec<String> {
     words(&["DEL"]).into_iter().chain(keys.iter().cloned()).collect()
 }
 
-/// A transaction of a command for each key.
+/// Returns a transaction of a command for each key.
 fn transaction(keys: &[String], command: impl Fn(&str) -> Vec<String>) -> Vec<Vec<String>> {
     let queue = keys.iter().map(|key| command(key));
     std::iter::once(words(&["MULTI"])).chain(queue).chain([words(&["EXEC"])]).collect()
@@ -174,8 +174,8 @@ fn lines_of_a_unit_stand_together() {
     }
 }
 
-/// Reads MONITOR's lines of all units: of a transaction those of its commands and then EXEC, of a script the script and then what it
-/// has called.
+/// Reads MONITOR's lines of all units: for a transaction its commands and then EXEC, for a script the script
+/// and then its calls.
 fn read_lines(watcher: &mut Client, kind: &str) {
     watcher.set_wait(Duration::from_secs(20));
     let mut next = || watcher.read().to_string().replace('\\', "");
@@ -200,7 +200,7 @@ fn read_lines(watcher: &mut Client, kind: &str) {
     }
 }
 
-/// What a transaction publishes is for those who listen at that moment of it.
+/// A transaction's messages go to the clients that are subscribed at that moment of it.
 #[test]
 fn a_transaction_that_subscribes_hears_what_it_publishes_from_then_on() {
     // Redis puts messages among EXEC's elements.

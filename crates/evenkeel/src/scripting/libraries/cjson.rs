@@ -326,7 +326,8 @@ impl Encoder<'_> {
             }
         }
         let mut text = [0_u8; 40];
-        // SAFETY: the format takes an int and a double; at most 14 digits, a sign, a point and an exponent are written.
+        // SAFETY: the format takes an int and a double; at most 14 digits, a sign, a point and an exponent
+        // are written.
         unsafe {
             let precision = self.settings.precision as std::ffi::c_int;
             libc::snprintf(text.as_mut_ptr().cast(), text.len(), c"%.*g".as_ptr(), precision, number);
