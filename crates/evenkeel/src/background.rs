@@ -1,10 +1,11 @@
-//! Background work of a worker, in slices of at most half a millisecond, between which clients are served; every slice is booked
-//! under its name.
+//! Background work of a worker, in slices of at most half a millisecond, between which clients are served.
+//! Every slice is booked under its name.
 //!
 //! **Expired keys.** Each worker sweeps its own share of the slots. A sweep begins with every tick.
 //!
-//! **Unused memory.** When much has been freed, each worker gives back what it has unused ([`evenkeel_runtime::allocator::AllocatorPurge`]). One that has
-//! much to do takes a slice with every tick; otherwise it goes on until it is through.
+//! **Unused memory.** After much has been freed, each worker purges its unused memory
+//! ([`evenkeel_runtime::allocator::AllocatorPurge`]). A worker with much to do takes a slice with every tick;
+//! otherwise it continues to the end.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -15,28 +16,29 @@ use crate::observe::stats::{Stage, add};
 use evenkeel_runtime::allocator::SLICE_US_MAX;
 use evenkeel_runtime::clock::{self, Ticks};
 
-/// Microseconds after which a sweep visits no further slot: a visit takes up to 200 more when a segment is due as a whole.
+/// Microseconds after which a sweep visits no further slot: a visit takes up to 200 more when a segment is
+/// due as a whole.
 const SWEEP_US_MAX: u64 = SLICE_US_MAX - 200;
 
-/// Those of them in which a replica looks at the keys of its own clients.
+/// Microseconds of a sweep for the keys of a replica's own clients.
 const OWN_US_MAX: u64 = SWEEP_US_MAX / 2;
 
-/// See the module's text.
+/// State of a worker's background work; see the module's text.
 pub(crate) struct Background {
     from: usize,
     to: usize,
-    /// Where the sweep goes on: database and slot.
+    /// Position of the sweep: database and slot.
     sweep: Option<(usize, usize)>,
-    /// Whether the last slice was a part of a sweep.
+    /// Whether the last slice was part of a sweep.
     swept: bool,
     /// Whether a slice is due for unused memory.
     memory: bool,
-    /// Whether the worker has little to do, as of the last tick.
+    /// Whether the worker had little to do at the last tick.
     is_calm: bool,
 }
 
 impl Background {
-    /// For worker `index` of `workers`.
+    /// Creates the state for worker `index` of `workers`.
     pub(crate) fn new(index: usize, workers: usize) -> Background {
         let share = |index: usize| SLOTS * index / workers;
         Background {
@@ -49,12 +51,12 @@ impl Background {
         }
     }
 
-    /// Whether there is work left over from the last slice.
+    /// Whether work is left over from the last slice.
     pub(crate) fn is_pending(&self) -> bool {
         self.sweep.is_some() || self.memory
     }
 
-    /// Begins what is due with every tick. `is_calm`: the worker has little to do.
+    /// Begins the work that is due with every tick. `is_calm`: the worker has little to do.
     pub(crate) fn tick(&mut self, executor: &Executor, is_calm: bool) {
         self.memory = executor.server.purge.is_asked();
         self.is_calm = is_calm;
@@ -66,8 +68,8 @@ impl Background {
         }
     }
 
-    /// Works for at most `SLICE_US_MAX`, on one after the other where both are due. Returns what of that does not count as being busy:
-    /// a worker that gives memory back has as much time for others as before.
+    /// Works for at most `SLICE_US_MAX`, alternating if both kinds of work are due. Returns the ticks that do
+    /// not count as busy: purging memory leaves a worker as much time for its clients as before.
     pub(crate) fn slice(&mut self, executor: &mut Executor) -> Ticks {
         let is_memorys_turn = self.memory && self.swept;
         if let Some(next) = self.sweep
@@ -100,7 +102,7 @@ impl Background {
             self.sweep = None; // the next tick tries again
             return;
         }
-        // The data must not change in a pause, also where it began after the sweep.
+        // The data must not change in a pause, even if it began after the sweep.
         executor.note_pause();
         if executor.ctx.keep_expired {
             server.keyspace.leave(&mut executor.ctx);
@@ -108,7 +110,7 @@ impl Background {
             return;
         }
         if (db, slot) == (0, 0) {
-            // The worker with the first slots sees to those of a replica's own.
+            // The worker with the first slots handles the keys of a replica's own clients.
             server
                 .keyspace
                 .hold_none(&mut executor.ctx)

@@ -1,10 +1,10 @@
-//! `evenkeel check`: looks through an RDB file, an append-only file or a directory of them, says what is whole and what is
-//! lost, and mends a torn end if asked to.
+//! `evenkeel check`: checks an RDB file, an append-only file or a directory of such files, reports intact and
+//! lost parts, and repairs a torn end on request.
 //!
-//! It ends as redis-check-aof does: 0 if all is whole or has been mended, 1 otherwise; and before it cuts anything off it
-//! asks, unless it is told not to. redis-server's command line is left as it is: `check` is a configuration file there,
-//! and nothing but options may follow it, so `check FILE` has no other meaning. Where there is no such file, whatever follows
-//! is meant for us.
+//! It exits like redis-check-aof: 0 if everything is intact or repaired, 1 otherwise. Before it cuts bytes
+//! off, it asks, unless `--yes` is given. redis-server's command line keeps its meaning: there `check` is a
+//! configuration file, and only options may follow it, so `check FILE` has no other meaning. If no file of
+//! that name exists, all arguments are for this tool.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -24,27 +24,27 @@ use evenkeel_config::cause;
 pub(crate) mod redis;
 mod text;
 
-/// What is asked for.
+/// A parsed command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
     Look(Request),
     Help,
 }
 
-/// What is to be looked through, and what to do about it.
+/// A file to check, and the requested changes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     path: PathBuf,
     fix: bool,
     /// Do not ask.
     yes: bool,
-    /// Go back to this moment, in seconds since 1970.
+    /// Rewind to this moment, in seconds since 1970.
     moment: Option<i64>,
 }
 
 impl Request {
-    /// `None`: the command line asks for something else. Without the program's name; `is_file` says whether there is a
-    /// configuration file of this name.
+    /// Parses the arguments after the program's name; `is_file`: whether a configuration file of this name
+    /// exists. Returns `None` if the command line is not for this tool.
     pub(crate) fn from(
         args: &[OsString],
         is_file: impl FnOnce(&OsString) -> bool,
@@ -61,7 +61,7 @@ impl Request {
         is_meant.then_some(wish)
     }
 
-    /// Something is to be done about what is found.
+    /// Whether a change is requested.
     fn wants_a_change(&self) -> bool {
         self.fix || self.moment.is_some()
     }
@@ -96,7 +96,7 @@ Checks an RDB file, an append-only file, a manifest or an AOF directory, and rep
   --truncate-to-timestamp SECONDS   truncates at a timestamp annotation, in seconds of Unix time
   --yes                             does not ask for confirmation";
 
-/// Does what is asked, with standard input and output.
+/// Runs a request, with standard input and output.
 pub(crate) fn run(wish: Result<Wish, String>) -> ExitCode {
     let request = match wish {
         Ok(Wish::Look(request)) => request,
@@ -120,8 +120,8 @@ pub(crate) fn run(wish: Result<Wish, String>) -> ExitCode {
     }
 }
 
-/// Looks a file or log through. If something is to be done about it (`wanted`), it gets what it lacks of its tail before, and where
-/// that fails there is no report.
+/// Checks a file or an append-only directory. With `wanted` changes, first restores missing bytes from its
+/// tail; if that fails there is no report.
 fn look(
     path: &Path,
     moment: Option<i64>,
@@ -147,7 +147,7 @@ fn look(
     };
     write!(out, "{}", text::restored(&restored))?;
     let checked = check(path, moment);
-    // Where something is wrong behind it, the tail says where that begins, until it is cut off.
+    // If damaged bytes follow, the tail says where they begin, until they are cut off.
     let is_whole = matches!(&checked, Ok(report) if report.is_whole());
     let removed = if is_whole { tail::restore(&log, boot()).map(drop) } else { Ok(()) };
     match removed {
@@ -156,7 +156,7 @@ fn look(
     }
 }
 
-/// Whether all is whole in the end.
+/// Runs a request. Returns whether everything is intact in the end.
 fn act(request: &Request, input: &mut impl BufRead, out: &mut impl Write) -> std::io::Result<bool> {
     let wanted = request.wants_a_change();
     let report = match look(&request.path, request.moment, wanted, out)? {
@@ -178,7 +178,7 @@ fn act(request: &Request, input: &mut impl BufRead, out: &mut impl Write) -> std
         };
         write!(out, "{}", text::tail(&tail))?;
         if matches!(tail, Tail::Lacks { .. }) {
-            return Ok(false); // whatever else is wrong may be right then
+            return Ok(false); // a change may resolve the remaining errors
         }
     }
     let cut = match request.moment {
@@ -203,7 +203,7 @@ fn act(request: &Request, input: &mut impl BufRead, out: &mut impl Write) -> std
     }
 }
 
-/// Makes the cut, if that is wanted, or says what it would be.
+/// Makes the cut if it is requested; otherwise describes it.
 fn settle(
     request: &Request,
     report: &Report,
@@ -234,7 +234,7 @@ fn settle(
             return Ok(false);
         }
     }
-    // Nothing is in a tail any more that would put back what is cut off.
+    // No tail may remain that would restore the bytes that are cut off.
     let removed = log_of(report, &cut.path).map_or(Ok(()), |log| tail::restore(&log, boot()).map(drop));
     match removed.and_then(|()| cut.make()) {
         Ok(()) => {
@@ -248,18 +248,19 @@ fn settle(
     }
 }
 
-/// The log that was looked through, or that a file is one of, which was looked through alone.
+/// Returns the append-only directory that was checked, or to which a single checked file belongs.
 fn log_of(report: &Report, path: &Path) -> Option<Directory> {
     let file = std::path::absolute(report.manifest.as_deref().unwrap_or(path)).ok()?;
     let (folder, name) = (file.parent()?, name_of_log(file.file_name()?));
-    Directory::open(folder.parent()?, folder.file_name()?, name).ok() // what is wrong with it has been told
+    Directory::open(folder.parent()?, folder.file_name()?, name).ok() // its errors have been reported
 }
 
-/// As [`keep_servers_off`]. A file that lacks something of its tail is not what was looked through, and must not be cut.
+/// Like [`keep_servers_off`]. A file that lacks bytes from its tail differs from the checked file, and must
+/// not be cut.
 fn ready_to_cut(report: &Report, cut: &Cut) -> std::io::Result<[Option<File>; 2]> {
     let locks = keep_servers_off(report, &cut.path)?;
     if let Some(log) = log_of(report, &cut.path) {
-        // A part that was looked through alone may not be the last: what follows does not go on where the cut is.
+        // A part that was checked alone may not be the last: later parts do not continue at the cut.
         let is_it = |path: &Path| path.canonicalize().ok() == cut.path.canonicalize().ok();
         let parts = log.parts().unwrap_or_default();
         if parts.iter().any(|part| !part.last && is_it(&part.path)) {
@@ -273,13 +274,14 @@ fn ready_to_cut(report: &Report, cut: &Cut) -> std::io::Result<[Option<File>; 2]
     Ok(locks)
 }
 
-/// As long as the value lives, no server has the log that a file belongs to. An error: one has it.
+/// Locks the append-only directory of a file against servers while the value lives. Returns an error if a
+/// server has it.
 fn keep_servers_off(report: &Report, path: &Path) -> std::io::Result<[Option<File>; 2]> {
     let named_by = std::path::absolute(report.manifest.as_deref().unwrap_or(path))?;
     let (Some(folder), Some(file)) = (named_by.parent(), named_by.file_name()) else {
         return Ok([None, None]);
     };
-    // Before there were folders, `dir` itself held the file.
+    // In old versions `dir` itself contained the file.
     let beside = if report.manifest.is_none() { lock::keep_servers_off(folder, None)? } else { None };
     let (Some(dir), Some(name)) = (folder.parent(), folder.file_name()) else { return Ok([beside, None]) };
     let log = Path::new(name).join(name_of_log(file));

@@ -1,7 +1,7 @@
-//! The registry of clients: what CLIENT LIST shows and CLIENT KILL acts on, for all workers.
+//! The registry of clients, for all workers: the data of CLIENT LIST and CLIENT KILL.
 //!
-//! The registry itself is locked only when a client comes or goes or somebody lists them. Each client's entry is
-//! written by its worker with relaxed stores; others read it as it stands.
+//! The registry is locked only when a client connects or disconnects, or for a list. A client's worker writes
+//! its entry with relaxed stores; other threads read it at any time.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{
@@ -18,7 +18,7 @@ use crate::net::connection::Connection;
 use crate::pubsub::push_queue::PushQueue;
 use crate::tracking::Tracked;
 
-/// One client, as others see it.
+/// A client, as seen by other threads.
 pub(crate) struct ClientInfo {
     pub(crate) id: u64,
     pub(crate) address: String,
@@ -28,70 +28,70 @@ pub(crate) struct ClientInfo {
     pub(crate) created_ms: u64,
     /// The worker that serves it now.
     pub(crate) worker: AtomicU32,
-    /// Its connection's token there.
+    /// Its connection's token at that worker.
     pub(crate) token: AtomicU64,
     pub(crate) db: AtomicU32,
-    /// When its last command came.
+    /// Time of its last command.
     pub(crate) active_ms: AtomicU64,
-    /// Its last command's number, `u32::MAX` before the first.
+    /// Number of its last command, `u32::MAX` before the first.
     pub(crate) command: AtomicU32,
     /// Commands queued in MULTI, -1 outside.
     pub(crate) multi_len: AtomicI32,
     pub(crate) multi_memory: AtomicUsize,
     pub(crate) watched: AtomicU32,
     pub(crate) names: Names,
-    /// Channels, patterns and shard channels that it listens to.
+    /// Number of its channels, patterns and shard channels.
     pub(crate) subscribed: AtomicU32,
     pub(crate) patterns: AtomicU32,
     pub(crate) shards: AtomicU32,
-    /// What others have for it.
+    /// Messages from other threads.
     pub(crate) push_queue: PushQueue,
     pub(crate) tracked: Tracked,
     /// MONITOR.
     pub(crate) monitors: AtomicBool,
-    /// It is in the registry no more.
+    /// The client has left the registry.
     pub(crate) gone: AtomicBool,
     pub(crate) resp: AtomicU8,
-    /// Bytes of its requests that are at hand, and of the buffer that it has of its own for them.
+    /// Received bytes of its requests, and size of its own buffer for them.
     pub(crate) query_used: AtomicUsize,
     pub(crate) query_size: AtomicUsize,
-    /// The most bytes of requests at hand at once, and when that was; the last half second counts.
+    /// Most received bytes at once, and when; the last half second counts.
     query_peak: AtomicUsize,
     query_peak_ms: AtomicU64,
-    /// Bytes and stretches waiting to be sent.
+    /// Bytes and chunks waiting to be sent.
     pub(crate) out_bytes: AtomicUsize,
     pub(crate) out_stretches: AtomicUsize,
-    /// Bytes that encryption takes beside them.
+    /// Bytes for encryption in addition.
     pub(crate) tunnel_size: AtomicUsize,
     pub(crate) net_in: AtomicU64,
     pub(crate) net_out: AtomicU64,
     pub(crate) commands: AtomicU64,
     pub(crate) no_evict: AtomicBool,
     pub(crate) no_touch: AtomicBool,
-    /// It is fed the stream of writes.
+    /// The client receives the stream of writes.
     pub(crate) is_replica: AtomicBool,
-    /// Waiting, for a key or for a pause to end.
+    /// Waits for a key, or for the end of a pause.
     pub(crate) blocked: AtomicBool,
-    /// Waiting for a key, and not for ever.
+    /// Waits for a key, with a timeout.
     pub(crate) in_timeout: AtomicBool,
-    /// Bytes of the command that waits.
+    /// Bytes of the waiting command.
     pub(crate) waiting_memory: AtomicUsize,
-    /// The command that waits, or the last one that did.
+    /// The waiting command, or the last command that waited.
     pub(crate) wait: Mutex<Weak<Blocked>>,
-    /// What it watches keys with.
+    /// Its watched keys.
     pub(crate) watch: Mutex<Weak<Watch>>,
-    /// It is the primary that this server follows.
+    /// The client is this server's primary.
     pub(crate) is_primary: AtomicBool,
-    /// To be closed by its worker.
+    /// Its worker has to close it.
     pub(crate) killed: AtomicBool,
     pub(crate) name: Mutex<Vec<u8>>,
     pub(crate) lib_name: Mutex<Vec<u8>>,
     pub(crate) lib_version: Mutex<Vec<u8>>,
-    /// The user that it is; `None` for the server's own.
+    /// Its user; `None` for the server's own clients.
     pub(crate) user: Mutex<Option<Arc<Who>>>,
 }
 
-/// Bytes that others keep for a client: of the keys that it watches, of what it listens to, of the prefixes that it tracks.
+/// Bytes kept elsewhere for a client: its watched keys, its subscriptions, its tracked prefixes.
 #[derive(Default)]
 pub(crate) struct Names {
     pub(crate) watched: AtomicUsize,
@@ -100,9 +100,9 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Of one such name: it is kept with the client, and where it is looked up.
+    /// Returns the bytes of such a name: it is kept with the client, and in an index.
     pub(crate) fn cost(name: &[u8]) -> usize {
-        /// Places in two maps or lists.
+        /// Slots in two maps or lists.
         const PLACES: usize = 64;
         2 * name.len() + PLACES
     }
@@ -174,7 +174,7 @@ impl ClientInfo {
 }
 
 impl ClientInfo {
-    /// So many bytes of requests are at hand, to be run now.
+    /// Records the received bytes of requests, about to be run.
     #[inline]
     pub(crate) fn note_query(&self, len: usize, now_ms: u64) {
         self.active_ms.store(now_ms, Relaxed);
@@ -186,10 +186,10 @@ impl ClientInfo {
         }
     }
 
-    /// Bytes of room for requests. A client with nothing unfinished has no buffer of its own: it reads into its
-    /// worker's, of which it is given what it needed lately, and nothing once it is idle.
+    /// Returns the bytes of buffer for requests. A client without an incomplete request has no buffer of its
+    /// own: it reads into its worker's. It counts with its recent need, and with nothing once it is idle.
     pub(crate) fn query_room(&self, now_ms: u64) -> usize {
-        /// Peers give a client that much at least, and their tools look for it.
+        /// Redis and Valkey give a client at least that much, and their tools expect it.
         const ROOM_MIN: usize = 16 * 1024;
         const IDLE_MS: u64 = 2_000;
         let own = self.query_size.load(Relaxed);
@@ -200,21 +200,21 @@ impl ClientInfo {
         self.query_peak.load(Relaxed).max(ROOM_MIN)
     }
 
-    /// Whether it listens to anything: such clients have a class of their own.
+    /// Whether the client has subscriptions: such clients have a class of their own.
     #[inline]
     pub(crate) fn is_subscriber(&self) -> bool {
         [&self.subscribed, &self.patterns, &self.shards].iter().any(|count| count.load(Relaxed) > 0)
     }
 
-    /// A wait for a key begins or ends.
+    /// Records that a wait for a key begins or ends.
     pub(crate) fn note_wait(&self, waits: bool, memory: usize, in_timeout: bool) {
         self.blocked.store(waits, Relaxed);
         self.waiting_memory.store(memory, Relaxed);
         self.in_timeout.store(in_timeout, Relaxed);
     }
 
-    /// Bytes of memory that the client takes: its buffers, its commands that are queued or wait, its name, itself, and the
-    /// names of what it watches, listens to and tracks.
+    /// Returns the bytes that the client takes: its buffers, its queued and waiting commands, its name,
+    /// itself, and the names that it watches, subscribes to and tracks.
     pub(crate) fn memory(&self) -> usize {
         let names = self.name.lock().capacity() + self.lib_name.lock().capacity() + self.names.sum();
         let buffers = self.query_size.load(Relaxed) + self.out_bytes.load(Relaxed);
@@ -229,19 +229,19 @@ impl ClientInfo {
     }
 }
 
-/// How long the largest request of a client is remembered, in milliseconds.
+/// Milliseconds for which a client's largest request is remembered.
 const QUERY_PEAK_MS: u64 = 500;
 
 /// Bytes of an idle client: its entry here, and its connection.
 const BASE: usize = size_of::<ClientInfo>() + size_of::<Connection>();
 
-/// Figures over all clients but replicas.
+/// Totals over all clients but replicas.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) count: usize,
     /// In bytes.
     pub(crate) memory: usize,
-    /// The largest query buffer and the largest backlog, in bytes.
+    /// Largest query buffer and largest output backlog, in bytes.
     pub(crate) input_max: usize,
     pub(crate) output_max: usize,
     pub(crate) blocked: usize,
@@ -251,7 +251,7 @@ pub(crate) struct Totals {
     pub(crate) subscribers: usize,
 }
 
-/// See the module's text.
+/// All clients; see the module's text.
 #[derive(Default)]
 pub(crate) struct Clients {
     by_id: Mutex<BTreeMap<u64, Arc<ClientInfo>>>,
@@ -260,7 +260,7 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// A number that no client has had.
+    /// Returns an id that no client has had.
     pub(crate) fn next_id(&self) -> u64 {
         self.last_id.fetch_add(1, Relaxed) + 1
     }
@@ -277,7 +277,8 @@ impl Clients {
         }
     }
 
-    /// Takes clients out of the registry and marks them for their workers to close; returns how many were still there.
+    /// Removes clients from the registry and marks them for their workers to close. Returns how many were
+    /// still registered.
     pub(crate) fn kill(&self, clients: &[Arc<ClientInfo>]) -> usize {
         let mut killed = 0;
         for client in clients {
@@ -295,12 +296,12 @@ impl Clients {
         self.count.load(Relaxed)
     }
 
-    /// The clients that take most memory, as many as have to go for the others to take at most `limit` bytes; those
-    /// that may not be evicted are counted and stay.
+    /// Returns the clients that take most memory, until the remaining clients take at most `limit` bytes.
+    /// Protected clients count, but stay.
     pub(crate) fn beyond(&self, limit: usize) -> Vec<Arc<ClientInfo>> {
         let mut clients = self.list();
-        // What waits for a replica is the stream, of which there is one for all of them; what the primary sends
-        // must not be lost.
+        // A replica's waiting bytes are the stream, which all replicas share; the primary's bytes must not be
+        // lost.
         clients.retain(|client| !client.is_replica.load(Relaxed) && !client.is_primary.load(Relaxed));
         let mut sum: usize = clients.iter().map(|client| client.memory()).sum();
         if sum <= limit {
@@ -323,7 +324,7 @@ impl Clients {
         beyond
     }
 
-    /// Figures over all clients but replicas.
+    /// Computes the totals over all clients but replicas.
     pub(crate) fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         for client in self.by_id.lock().values().filter(|client| !client.is_replica.load(Relaxed)) {
@@ -341,12 +342,12 @@ impl Clients {
         totals
     }
 
-    /// The client with this id.
+    /// Returns the client with this id.
     pub(crate) fn get(&self, id: u64) -> Option<Arc<ClientInfo>> {
         self.by_id.lock().get(&id).cloned()
     }
 
-    /// All clients, in the order of their ids.
+    /// Returns all clients, ordered by id.
     pub(crate) fn list(&self) -> Vec<Arc<ClientInfo>> {
         self.by_id.lock().values().cloned().collect()
     }
@@ -379,7 +380,7 @@ mod tests {
         assert!(all[1].killed.load(Relaxed) && !all[0].killed.load(Relaxed));
     }
 
-    /// What it sends is lost otherwise.
+    /// Otherwise the bytes that it sends would be lost.
     #[test]
     fn neither_replicas_nor_the_primary_go() {
         let clients = Clients::default();

@@ -1,11 +1,12 @@
-//! The road that every command takes.
+//! Dispatch: the steps of every command.
 //!
 //! ```text
-//! look up > arity > may this session? > memory > paused? > refused? > queue it (MULTI) > lock the keys' slots > handler > unlock
+//! look up > arity > permission > memory > paused? > refused? > queue it (MULTI)
+//!     > lock the keys' slots > handler > unlock
 //! ```
 //!
-//! What happens on the way is decided by the command's row alone. An [`Executor`] is all that a worker needs for it,
-//! and knows nothing of sockets; tests drive one directly.
+//! The command's row alone decides the steps. An [`Executor`] is all that a worker needs for them, and knows
+//! nothing of sockets; tests drive an executor directly.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -41,17 +42,17 @@ pub(crate) use nested::{run_in_script, run_nested};
 
 use admission::Admitted;
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Replied,
     /// CLIENT PAUSE: to be tried again when the pause is over.
     Paused,
-    /// It waits, and its reply comes by [`Resumed`]. What the client sends next has to wait, too.
+    /// The command waits, and its reply comes by [`Resumed`]. The client's next commands have to wait, too.
     Suspended,
 }
 
-/// One worker's means of running commands.
+/// A worker's means of running commands.
 pub(crate) struct Executor {
     pub(crate) server: Arc<Server>,
     pub(crate) ctx: ThreadContext,
@@ -61,27 +62,28 @@ pub(crate) struct Executor {
     pub(crate) table: &'static Table,
     places: Vec<Place>,
     pub(crate) pool: Pool,
-    /// The process holds more than `maxmemory`: commands that may need memory have it looked at again before they run.
-    /// `ctx.is_short_of_memory` says whether they are refused, too.
+    /// The process uses more than `maxmemory`: memory is checked again before each command that may need
+    /// some. `ctx.is_short_of_memory` decides whether such a command is refused.
     pub(crate) out_of_memory: bool,
-    /// Ticks spent on evicting. Whoever books the batch reads and resets it.
+    /// Ticks spent on evicting; booked and reset by the caller of the batch.
     pub(crate) evict_ticks: Ticks,
-    /// When the command at hand began: the end of the one before.
+    /// Start of the present command: the end of the command before it.
     pub(crate) last_ticks: Ticks,
-    /// When it was the present of `ctx.now_ms`.
+    /// Ticks at the moment of `ctx.now_ms`.
     present: Ticks,
     /// Watches that sessions ended while a script kept the gate closed.
     pub(crate) left_watches: Vec<Watching>,
-    /// When a connection has had its share of the turn.
+    /// End of the present connection's share of the turn.
     time_up: Ticks,
     /// `SHARE_US` in ticks.
     pub(crate) share: Ticks,
-    /// Waiters that the command at hand has served; told when its locks are released.
+    /// Waiters that the present command has served; notified when its locks are released.
     resumed: Vec<Resumed>,
 }
 
-/// Microseconds that a connection's commands may take before it is other connections' turn: as long as a slice of
-/// background work. A command is not interrupted, so a connection can take that and the time of one command.
+/// Microseconds that a connection's commands may take before the worker turns to other connections: as long
+/// as a slice of background work. A command is not interrupted, so a connection can take this and the time of
+/// a single command.
 const SHARE_US: u64 = SLICE_US_MAX;
 
 /// A request whose command is known.
@@ -89,9 +91,9 @@ const SHARE_US: u64 = SLICE_US_MAX;
 pub(crate) struct Request<'a> {
     pub(crate) command: Option<Id>,
     pub(crate) args: Args<'a>,
-    /// Bytes in which it came.
+    /// Length of the request in bytes.
     pub(crate) len: usize,
-    /// The hash and place of the first argument, when that is the only key and both have been computed.
+    /// Hash and place of the first argument, if it is the only key and both are computed.
     pub(crate) key: Option<(u64, Place)>,
 }
 
@@ -100,7 +102,7 @@ impl Executor {
         Executor::on(server.keyspace.thread_context(), server, worker)
     }
 
-    /// On a seat that somebody else had before.
+    /// Creates an executor with an existing context.
     pub(crate) fn on(mut ctx: ThreadContext, server: Arc<Server>, worker: usize) -> Executor {
         ctx.ticks = clock::ticks;
         let mut executor = Executor {
@@ -125,7 +127,8 @@ impl Executor {
         executor
     }
 
-    /// Has the thread give up waiting for the gate while a script is announced: it has clients to tell so.
+    /// Makes the thread stop waiting for the gate while a script is announced, since it has clients to
+    /// answer.
     pub(crate) fn that_answers(mut self) -> Executor {
         self.ctx.gate_busy = Some(self.server.scripts.busy.flag());
         self
@@ -135,19 +138,19 @@ impl Executor {
         &self.server.stats[self.worker]
     }
 
-    /// A connection's share of the turn begins.
+    /// Starts a connection's share of the turn.
     #[inline]
     pub(crate) fn begin_share(&mut self) {
         self.time_up = self.last_ticks + self.share;
     }
 
-    /// Whether the connection has had its share.
+    /// Whether the connection has used up its share.
     #[inline]
     pub(crate) fn is_time_up(&self) -> bool {
         self.last_ticks >= self.time_up
     }
 
-    /// Takes note of the time and of changed settings. To be called once per loop turn.
+    /// Updates the time and changed settings. Called once per loop turn.
     pub(crate) fn refresh(&mut self, now_ms: u64) {
         self.ctx.now_ms = now_ms;
         self.present = clock::ticks();
@@ -155,8 +158,8 @@ impl Executor {
         self.note_pause();
     }
 
-    /// Takes over settings that have changed. Called inside the gate before each batch, too: CONFIG SET is acknowledged when
-    /// every batch that began under the settings before it has ended.
+    /// Takes over changed settings. Also called inside the gate before each batch: CONFIG SET is acknowledged
+    /// when every batch that began under the settings before it has ended.
     #[inline]
     fn follow_settings(&mut self) {
         let version = self.server.settings_version();
@@ -167,19 +170,20 @@ impl Executor {
         }
     }
 
-    /// Whether the settings are those that the executor knows.
+    /// Whether the executor has the current settings.
     fn knows_settings(&self) -> bool {
         self.server.settings_version() == self.settings_version
     }
 
-    /// Takes note of a pause that has begun or ended since the turn began. To be called inside the gate, before each batch: CLIENT PAUSE and
-    /// UNPAUSE close it.
+    /// Updates whether a pause holds. Called inside the gate before each batch: CLIENT PAUSE and UNPAUSE
+    /// close the gate.
     #[inline]
     pub(crate) fn note_pause(&mut self) {
         self.ctx.keep_expired = self.server.pause.is_active(self.ctx.now_ms);
     }
 
-    /// Goes on with the time: a turn may take long, and what is to live for half a second must not begin in the past.
+    /// Advances the time within a turn: a turn may take long, and a lifetime of half a second must not begin
+    /// in the past.
     #[inline]
     pub(crate) fn keep_time(&mut self) {
         if self.last_ticks >= self.present + 1000 * clock::ticks_per_us() {
@@ -187,14 +191,15 @@ impl Executor {
         }
     }
 
-    /// The command that a request names, and its key, for prefetching.
+    /// Looks up the command and the key of a request, for prefetching.
     #[inline]
     pub(crate) fn resolve<'a>(&self, args: Args<'a>, db: u32) -> Request<'a> {
         self.request(self.table.find(args.at(0)), args, db)
     }
 
-    /// The same of a log or a stream, which have the names that every server knows, whatever clients have to call the
-    /// commands here. Where Redis renames commands, they have its names: then these have to be renamed here as well.
+    /// Like [`Executor::resolve`], for an append-only file or a stream. Both use the original names, whatever
+    /// clients call the commands here. If Redis renames commands, its files have the new names: then the same
+    /// commands have to be renamed here as well.
     pub(crate) fn resolve_logged<'a>(&self, args: Args<'a>, db: u32) -> Request<'a> {
         let name = args.at(0);
         self.request(table().find(name).or_else(|| self.table.find(name)), args, db)
@@ -213,14 +218,15 @@ impl Executor {
         Request { command, args, len: 0, key }
     }
 
-    /// The database that the command selects if it is run and succeeds, for prefetching what those behind it name.
+    /// Returns the database that the command selects if it succeeds, to prefetch the keys of the commands
+    /// behind it.
     pub(crate) fn selected_by(&self, id: Id, args: &Args<'_>) -> Option<u32> {
         let row = self.table.row(id);
         let selects = row.name == "SELECT" && row.arity.admits(args.len());
         selects.then(|| args.database(1, self.server.keyspace.databases() as u32).ok())?
     }
 
-    /// Runs a request and writes its reply. The seat is inside the gate.
+    /// Runs a request and writes its reply. `ctx` is inside the gate.
     #[inline]
     pub(crate) fn run(
         &mut self,
@@ -236,7 +242,7 @@ impl Executor {
                     let done = self.run_admitted(session, id, &request, reply);
                     if done == Err(Error::AdmitAgain) {
                         if !self.ctx.is_inside() {
-                            // A script that takes long has the gate closed.
+                            // A long-running script has the gate closed.
                             reply.rewind(mark);
                             return self.run_outside(session, request, reply);
                         }
@@ -263,7 +269,7 @@ impl Executor {
                     reply.simple("QUEUED");
                     Outcome::Replied
                 }
-                Ok(Admitted::Paused) => return Outcome::Paused, // it has not been run: no reply is skipped for it
+                Ok(Admitted::Paused) => return Outcome::Paused, // not run: no reply is skipped for it
                 Ok(Admitted::HungUp) => Outcome::Replied,
                 Err(error) => {
                     self.reject(session, request.command, &error, reply);
@@ -281,7 +287,8 @@ impl Executor {
         outcome
     }
 
-    /// The same from outside the gate, which a script keeps closed for long: all but what may help is refused.
+    /// Like [`Executor::run`], outside a gate that a long-running script keeps closed: refuses all commands
+    /// except commands that may help.
     #[cold]
     pub(crate) fn run_outside(
         &mut self,
@@ -341,7 +348,7 @@ impl Executor {
         Outcome::Replied
     }
 
-    /// Shows the command to whoever watches, unless that was done while its keys were held.
+    /// Shows the command to MONITOR, unless that was done while its keys were locked.
     #[cold]
     fn show(&self, session: &Session, id: Id, args: &Args<'_>) {
         let row = self.table.row(id);
@@ -350,7 +357,7 @@ impl Executor {
         }
     }
 
-    /// Locks what the row's reach says and calls the handler.
+    /// Locks the row's [`LockScope`] and calls the handler.
     #[inline]
     fn run_admitted(
         &mut self,
@@ -395,7 +402,8 @@ impl Executor {
                 }
             }
             LockScope::Script { needs_all, .. } => {
-                // A replayed script is not taken back. If it takes long, every other thread has to find that out at the gate.
+                // A replayed script is not taken back. If it takes long, every other thread has to notice
+                // that at the gate.
                 if parts.session.replays || needs_all(&request.args, server) {
                     keyspace.try_hold_all(&mut self.ctx).ok_or(Error::AdmitAgain)?
                 } else {
@@ -429,10 +437,10 @@ impl Executor {
         if !matches!(row.lock_scope, LockScope::Keys)
             && self.server.settings_version() != self.settings_version
         {
-            // CONFIG SET holds for the next command of the same batch, too.
+            // CONFIG SET also holds for the next command of the same batch.
             self.refresh(self.ctx.now_ms);
-            // A session that replays must not leave the gate between what a command has done and what counts as run. CONFIG SET leaves
-            // the gate, and stays outside where a busy script has closed it.
+            // A session that replays must not leave the gate between a command's effect and its count as run.
+            // CONFIG SET leaves the gate, and stays outside if a busy script has closed it.
             if !session.replays && self.ctx.is_inside() {
                 self.make_room();
             }
@@ -440,9 +448,9 @@ impl Executor {
         done
     }
 
-    /// Locks a command's keys for writing and calls `f`, then serves whoever waits for what it has written. The seat is
-    /// inside the gate, and may leave it to hold everything: [`Error::AdmitAgain`] if `f` must not be called after that, and
-    /// where the seat stays outside, see [`ThreadContext::gate_busy`].
+    /// Locks a command's keys for writing, calls `f`, then serves the clients that wait for the written keys.
+    /// `ctx` is inside the gate, and may leave it to hold all locks. Returns [`Error::AdmitAgain`] if `f`
+    /// must not be called after that, and if `ctx` stays outside, see [`ThreadContext::gate_busy`].
     #[cold]
     pub(crate) fn call_to_write<R>(
         &mut self,
@@ -482,8 +490,8 @@ impl Executor {
         result
     }
 
-    /// Serves the waiters of keys that have changed without their slots having been held for a write: keys that have
-    /// expired or were evicted. The seat is inside the gate, and holds nothing.
+    /// Serves the waiters of keys that changed without a lock for writing: expired or evicted keys. `ctx` is
+    /// inside the gate, and holds nothing.
     #[inline]
     pub(crate) fn serve_woken(&mut self) {
         if self.ctx.unserved() > 0 {
@@ -507,7 +515,7 @@ impl Executor {
         }
     }
 
-    /// Tells the workers of those who have been served.
+    /// Notifies the workers of clients that have been served.
     #[inline]
     fn resume_served(&mut self) {
         for resumed in self.resumed.drain(..) {
@@ -515,7 +523,7 @@ impl Executor {
         }
     }
 
-    /// A command has begun to wait, or leaves something to be done elsewhere.
+    /// Handles a command that has begun to wait, or offloads work.
     #[cold]
     fn suspended(&mut self, session: &mut Session, id: Id, args: &Args<'_>, reply: &mut Reply) -> Outcome {
         let now = clock::ticks();
@@ -571,7 +579,7 @@ impl Executor {
         self.last_ticks = clock::ticks();
     }
 
-    /// EXEC has been refused: that ends the transaction, and the reply says so.
+    /// Ends the transaction after EXEC has been refused, and returns the error for the reply.
     fn abort(&mut self, session: &mut Session, cause: &Error) -> Error {
         session.discard();
         let keyspace = &self.server.keyspace;
@@ -585,7 +593,7 @@ impl Executor {
         Error::Bytes([b"EXECABORT Transaction discarded because of: ", cause].concat())
     }
 
-    /// Runs `f`; a panic in it becomes an error reply, its locks having been released on the way out.
+    /// Runs `f`. A panic in it becomes an error reply; unwinding has released its locks.
     pub(crate) fn shielded<R>(
         &mut self,
         reply: &mut Reply,
@@ -602,7 +610,7 @@ impl Executor {
     }
 }
 
-/// What a call is made of beside its arguments and what it holds.
+/// The parts of a call other than its arguments and guard.
 struct Parts<'a> {
     id: Id,
     reply: &'a mut Reply,
@@ -618,8 +626,8 @@ impl Parts<'_> {
         self.with_call(Mode::Direct, args, keys, guard, |call| call.run(row))
     }
 
-    /// The same, and shows a script, or the end of a transaction, to those who watch with what it has called: before it lets go of what
-    /// it holds.
+    /// Like [`Parts::call`], and shows a script, or the end of a transaction, to MONITOR together with its
+    /// calls, before its locks are released.
     fn call_shown(
         &mut self,
         row: &Command,
@@ -665,7 +673,8 @@ impl Parts<'_> {
         })
     }
 
-    /// Serves the waiters of what the command has written to; returns the ticks that took, which are not the command's.
+    /// Serves the waiters of the keys that the command has written. Returns the ticks spent, which are not
+    /// the command's.
     fn serve(&self, guard: &mut SlotGuard<'_>, resumed: &mut Vec<Resumed>) -> Ticks {
         let before = clock::ticks();
         let host = Host { server: self.server, settings: self.settings, worker: self.worker };
@@ -674,7 +683,7 @@ impl Parts<'_> {
     }
 }
 
-/// The keys that the row finds among the arguments.
+/// Returns the keys that the row finds among the arguments.
 pub(crate) fn keys_of<'a>(row: &Command, args: &Args<'a>, db: u32, server: &Server) -> Vec<Key<'a>> {
     let mut keys = Vec::new();
     row.keys.for_each(args, db, server.keyspace.databases() as u32, |index, db| {
@@ -683,15 +692,15 @@ pub(crate) fn keys_of<'a>(row: &Command, args: &Args<'a>, db: u32, server: &Serv
     keys
 }
 
-/// The places of all keys that EXEC needs: those of the queued commands and those watched. `false`: it cannot be told
-/// beforehand, and everything has to be held.
+/// Collects the places of all keys that EXEC needs: of the queued commands and the watched keys. Returns
+/// `false` if they are not known beforehand, and everything has to be locked.
 fn queue_places(session: &Session, server: &Server, places: &mut Vec<Place>) -> bool {
     places.clear();
     let databases = server.keyspace.databases() as u32;
     for queued in session.multi.iter().flat_map(|multi| &multi.queue) {
         let row = table().row(queued.id);
         let args = queued.args.as_args();
-        // What changes who may do what waits for other threads' commands; see `Call::reply_in_force`.
+        // A change of permissions waits for other threads' commands; see `Call::reply_in_force`.
         let is_apart = row.flags.has(Flags::NO_DATA) && !row.flags.has(Flags::ADMIN);
         if !matches!(row.lock_scope_in(&args), LockScope::Keys) && !is_apart {
             return false;
@@ -705,17 +714,16 @@ fn queue_places(session: &Session, server: &Server, places: &mut Vec<Place>) -> 
     true
 }
 
-/// Adds what has come in the mail of a client that listens to something: behind a command, what that has sent it, if
-/// nothing else.
+/// Appends the push messages of a client that receives some, so that a command's own pushes follow its reply.
 #[cold]
 pub(crate) fn append_push(session: &mut Session, reply: &mut Reply) {
-    // Where there is too much of it, its worker has been told.
+    // If there are too many of them, its worker has been notified.
     if let Pending::Messages(messages) = session.client.push_queue.take(reply.resp3) {
         messages.into_iter().for_each(|message| reply.message(message));
     }
 }
 
-/// Takes back what CLIENT REPLY says must not be sent.
+/// Removes a reply that CLIENT REPLY suppresses.
 #[cold]
 fn silence(session: &mut Session, reply: &mut Reply, mark: crate::reply::Mark) {
     match session.reply_mode {
@@ -732,8 +740,8 @@ fn silence(session: &mut Session, reply: &mut Reply, mark: crate::reply::Mark) {
     }
 }
 
-/// Moves the time of a seat on by the whole milliseconds that have passed since `present`, and takes note of a pause. Who replays has
-/// no time.
+/// Advances the time of a context by the whole milliseconds since `present`, and updates whether a pause
+/// holds. A thread that replays has no time.
 #[cold]
 fn keep_time(ctx: &mut ThreadContext, server: &Server, present: &mut Ticks, now: Ticks) {
     let ms = now.saturating_sub(*present) / (1000 * clock::ticks_per_us());
@@ -744,7 +752,7 @@ fn keep_time(ctx: &mut ThreadContext, server: &Server, present: &mut Ticks, now:
     ctx.keep_expired = server.pause.is_active(ctx.now_ms);
 }
 
-/// How reads mark entries under the configured policy.
+/// Returns how reads mark entries under the configured policy.
 fn access_of(settings: &Settings) -> Access {
     if matches!(settings.maxmemory_policy, Policy::AllkeysLfu | Policy::VolatileLfu) {
         Access::Lfu { log_factor: settings.lfu_log_factor, decay_minutes: settings.lfu_decay_time }

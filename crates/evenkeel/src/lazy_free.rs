@@ -1,13 +1,15 @@
-//! The lazy-free thread: frees flushed databases and large values, which would keep a worker from its clients.
+//! The lazy-free thread: frees flushed databases and large values, which would keep a worker from its
+//! clients.
 //!
-//! Most of that memory belongs to workers, and a worker spends time on every block of its memory that another thread
-//! frees ([`evenkeel_runtime::allocator`]). So the lazy-free thread pauses after some thousand blocks until each worker has taken
-//! its blocks back: no worker is kept from its clients by more than these. The thread does not wait a second time for a
-//! worker that has not answered, because a script runs on it, until that worker has.
+//! Most of that memory belongs to workers, and a worker spends time on every block of its memory that another
+//! thread frees ([`evenkeel_runtime::allocator`]). So the lazy-free thread pauses after some thousand blocks
+//! until each worker has taken its blocks back: no worker is kept from its clients by more than these. If a
+//! worker does not answer, because a script runs on it, the thread does not wait for that worker again until
+//! it has answered.
 //!
-//! The queue is bounded by the work of the threads that fill it: while more than [`QUEUED_BYTES_MAX`] of removed values
-//! wait, a thread that removes a value of up to [`IN_PLACE_MAX`] bytes frees it itself. A larger value took its writers
-//! far longer to build than it takes the lazy-free thread to free.
+//! The queue is bounded by the work of the threads that fill it: while more than [`QUEUED_BYTES_MAX`] of
+//! removed values wait, a thread that removes a value of up to [`IN_PLACE_MAX`] bytes frees it itself. A
+//! larger value took its writers far longer to build than it takes the lazy-free thread to free.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -18,23 +20,23 @@ use evenkeel_store::{Flushed, Garbage, LazyFree, memory};
 
 use crate::net::inbox::Inbox;
 
-/// Blocks that are freed at once: at 0.15 us each, 0.6 ms of a worker that owns all of them.
+/// Blocks freed at once: at 0.15 us each, 0.6 ms of a worker that owns all of them.
 const AT_ONCE: u32 = 4_000;
 
-/// Bytes of removed values that may wait for the lazy-free thread, large ones left aside.
+/// Most bytes of removed values that may wait for the lazy-free thread, not counting large values.
 const QUEUED_BYTES_MAX: u64 = 64 << 20;
 
-/// Longest value, in bytes, that the thread which removes it frees while the queue is full: some 2,000 pages of a
+/// Longest value, in bytes, that the removing thread frees while the queue is full: some 2,000 pages of a
 /// collection, which take 0.6 ms.
 const IN_PLACE_MAX: usize = 8 << 20;
 
-/// How long a worker is waited for.
+/// Longest wait for a worker.
 const PATIENCE: Duration = Duration::from_millis(10);
 
-/// How long it sleeps between two looks whether workers are done.
+/// Sleep between two checks whether workers are done.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// Things to be dropped on another thread.
+/// Sends values to the lazy-free thread.
 pub(crate) struct LazyFreeThread {
     sender: Sender<Box<dyn Send>>,
     counts: Arc<Counts>,
@@ -44,11 +46,11 @@ pub(crate) struct LazyFreeThread {
 struct Counts {
     given: AtomicU64,
     freed: AtomicU64,
-    /// Bytes of removed values that are not freed yet, about.
+    /// Approximate bytes of removed values that are not freed yet.
     values: AtomicU64,
     /// `freed` at the last CONFIG RESETSTAT.
     forgotten: AtomicU64,
-    /// FLUSHDBs and FLUSHALLs whose memory has not come back yet.
+    /// FLUSHDBs and FLUSHALLs whose memory is not freed yet.
     flushes: AtomicU64,
     /// See [`LazyFreeThread::flushed_at`].
     flushed_at: AtomicU64,
@@ -73,10 +75,10 @@ impl LazyFreeThread {
         LazyFreeThread { sender, counts }
     }
 
-    /// Drops `thing` soon.
+    /// Drops `thing` soon, on the lazy-free thread.
     pub(crate) fn free(&self, thing: impl Send + 'static) {
         self.counts.given.fetch_add(1, Relaxed);
-        // The receiver lives as long as the sender; were it gone, the thing would be dropped here.
+        // The receiver lives as long as the sender; without it, `thing` would be dropped here.
         drop(self.sender.send(Box::new(thing)));
     }
 
@@ -87,14 +89,14 @@ impl LazyFreeThread {
         self.free((databases, Flush(self.counts.clone())));
     }
 
-    /// The same, if there are any.
+    /// Like [`LazyFreeThread::free_flushed`], if there are any.
     pub(crate) fn free_if_any(&self, databases: Vec<Flushed>) {
         if !databases.is_empty() {
             self.free_flushed(databases);
         }
     }
 
-    /// Bytes of removed values whose memory is about to come back, about; flushed databases are not among them.
+    /// Returns the approximate bytes of removed values that are about to be freed, without flushed databases.
     pub(crate) fn values_pending(&self) -> usize {
         self.counts.values.load(Relaxed) as usize
     }
@@ -107,34 +109,34 @@ impl LazyFreeThread {
         }
     }
 
-    /// Much is about to be given up, and nothing is on its way back yet: see [`LazyFreeThread::flushed_at`]. `apart`: bytes that count
-    /// beside those that are used.
+    /// Records the start of a flush while no other is in progress: see [`LazyFreeThread::flushed_at`].
+    /// `apart`: bytes that count in addition to the used bytes.
     pub(crate) fn note_flush(&self, apart: u64) {
         self.counts.flushed_at.store(memory::used_by_data() as u64 + apart, Relaxed);
     }
 
-    /// Bytes that the data took when what is on its way back was given up: not to be exceeded by much before it is back. What is given up
-    /// meanwhile does not raise that.
+    /// Returns the bytes that the data took when the present flush began: a limit, roughly, until its memory
+    /// is freed. Later flushes meanwhile do not raise it.
     pub(crate) fn flushed_at(&self) -> u64 {
         self.counts.flushed_at.load(Relaxed)
     }
 
-    /// Whether the memory of flushed databases is about to come back.
+    /// Whether memory of flushed databases is about to be freed.
     pub(crate) fn is_flushing(&self) -> bool {
         self.counts.flushes.load(Relaxed) > 0
     }
 
-    /// Things given and not yet freed.
+    /// Returns the number of things queued and not yet freed.
     pub(crate) fn pending(&self) -> u64 {
         self.counts.given.load(Relaxed).saturating_sub(self.counts.freed.load(Relaxed))
     }
 
-    /// Things freed since the start, or the last reset.
+    /// Returns the number of things freed since the start, or the last reset.
     pub(crate) fn freed(&self) -> u64 {
         self.counts.freed.load(Relaxed).saturating_sub(self.counts.forgotten.load(Relaxed))
     }
 
-    /// Counts from zero on what is freed.
+    /// Resets [`LazyFreeThread::freed`] to zero.
     pub(crate) fn reset(&self) {
         self.counts.forgotten.store(self.counts.freed.load(Relaxed), Relaxed);
     }
@@ -176,9 +178,9 @@ impl Drop for Flush {
     }
 }
 
-/// Has workers take their memory back, and waits until they have.
+/// Makes workers take their blocks back, and waits until they have.
 fn settle(inboxes: &[Inbox]) {
-    // A worker that has not answered the last time is asked no more until it has.
+    // A worker that did not answer the last time is not asked again until it has.
     let asked: Vec<&Inbox> = inboxes.iter().filter(|inbox| inbox.is_settled()).collect();
     asked.iter().for_each(|inbox| inbox.ask_to_settle());
     let until = Instant::now() + PATIENCE;

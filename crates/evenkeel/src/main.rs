@@ -1,6 +1,6 @@
 //! Evenkeel: a Redis-compatible, multi-core, in-memory data store whose latency stays even.
 //!
-//! This file starts and stops the process; the road of a command begins in `net/worker.rs` and goes through
+//! This file starts and stops the process. A command's way begins in `net/worker.rs` and continues through
 //! `pipeline.rs` and `dispatch.rs`.
 
 mod acl;

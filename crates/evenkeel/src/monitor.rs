@@ -1,12 +1,13 @@
-//! MONITOR: every command that is run, as a line to whoever wants to see them.
+//! MONITOR: shows every executed command to the watching clients, a line each.
 //!
-//! While nobody does, a command pays one relaxed load. While somebody does, each command's line is written once and put into
-//! the mail of all who watch, under one lock, so that all see the commands of all workers in one order. What operators do
-//! (CONFIG, CLIENT LIST) and words that are secret are not shown, as in Redis.
+//! Without a watcher, a command pays a relaxed load. With watchers, each command's line is written once and
+//! put into the push queue of every watcher under a single lock, so that all see the commands of all workers
+//! in the same order. Administrative commands (CONFIG, CLIENT LIST) and secret words are not shown, as in
+//! Redis.
 //!
-//! A script is shown with what it calls behind it, in one piece: a run that is taken back has not been, so its lines wait until it is
-//! known that it counts. They, and those of a transaction, are sent with what else the unit tells others
-//! ([`crate::pubsub::unit`]).
+//! A script's calls follow the script without lines in between. A run that is taken back must not show, so
+//! its lines wait until the run is known to count. Its lines, and the lines of a transaction, are sent with
+//! the unit's other messages ([`crate::pubsub::unit`]).
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -25,7 +26,7 @@ use crate::pubsub::unit::{self, Message};
 use crate::session::Session;
 use evenkeel_runtime::clock;
 
-/// Who watches.
+/// The clients that have called MONITOR.
 #[derive(Default)]
 pub(crate) struct Monitors {
     watchers: Mutex<Vec<Arc<ClientInfo>>>,
@@ -53,7 +54,7 @@ impl Monitors {
         }
     }
 
-    /// Shows a command that has been run.
+    /// Shows an executed command.
     #[cold]
     pub(crate) fn show(&self, pubsub: &PubSub, session: &Session, row: &Command, args: &Args<'_>) {
         if is_shown(row) {
@@ -61,20 +62,20 @@ impl Monitors {
         }
     }
 
-    /// Sends lines to all who watch. They are written under the lock, so that their times ascend.
+    /// Sends lines to all watchers. They are written under the lock, so that their times ascend.
     pub(crate) fn send(&self, pubsub: &PubSub, lines: impl FnOnce() -> Arc<[u8]>) {
         let watchers = self.watchers.lock();
         let lines = lines();
         watchers.iter().for_each(|watcher| pubsub.send(watcher, lines.clone()));
     }
 
-    /// The clients that watch. No other thread shows anything while the list is locked.
+    /// Locks the list of watchers. No other thread shows anything meanwhile.
     pub(crate) fn watchers(&self) -> MutexGuard<'_, Vec<Arc<ClientInfo>>> {
         self.watchers.lock()
     }
 }
 
-/// Shows a command that is a part of a unit, or ends it, with what else the unit tells.
+/// Shows a command that is part of a unit, or ends it, with the unit's other messages.
 #[cold]
 pub(crate) fn show_in_unit(guard: &mut SlotGuard<'_>, session: &Session, row: &Command, args: &Args<'_>) {
     if is_shown(row) {
@@ -88,17 +89,17 @@ fn keep_lines(guard: &mut SlotGuard<'_>, lines: Vec<u8>) {
 }
 
 thread_local! {
-    /// The line of the script that this thread runs, until it is known that the run counts.
+    /// Line of the script that this thread runs, until the run is known to count.
     static SCRIPT: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
 }
 
-/// A script is about to be run.
+/// Begins a script.
 #[cold]
 pub(crate) fn begin_script(session: &Session, row: &Command, args: &Args<'_>) {
     SCRIPT.set(is_shown(row).then(|| line_of(session, row, args)));
 }
 
-/// Shows what the script has called, behind the script itself. The run counts.
+/// Shows the script's calls behind the script itself. The run counts.
 #[cold]
 pub(crate) fn show_calls(guard: &mut SlotGuard<'_>, calls: Vec<u8>) {
     let mut lines = SCRIPT.take().unwrap_or_default();
@@ -108,7 +109,7 @@ pub(crate) fn show_calls(guard: &mut SlotGuard<'_>, calls: Vec<u8>) {
     }
 }
 
-/// The script has been run; a run that does not count is begun anew, here or elsewhere.
+/// Ends a script; a run that does not count is begun again, here or on another thread.
 #[cold]
 pub(crate) fn end_script(guard: &mut SlotGuard<'_>, error: Option<&Error>) {
     if matches!(error, Some(Error::NeedsAll | Error::Suspended)) {
@@ -132,14 +133,14 @@ fn is_shown(row: &Command) -> bool {
     !row.flags.has(Flags::ADMIN)
 }
 
-/// Puts a command that a script has called behind others, for [`show_calls`].
+/// Appends a script's call to its lines, for [`show_calls`].
 pub(crate) fn write_call(lines: &mut Vec<u8>, db: u32, row: &Command, args: &Args<'_>) {
     if is_shown(row) {
         write_line(lines, db, "lua", row, args);
     }
 }
 
-/// `+1700000000.123456 [0 127.0.0.1:5000] "GET" "key"`
+/// Writes `+1700000000.123456 [0 127.0.0.1:5000] "GET" "key"`.
 fn write_line(line: &mut Vec<u8>, db: u32, by: impl Display, row: &Command, args: &Args<'_>) {
     let now_us = clock::unix_us();
     let (seconds, rest) = (now_us / 1_000_000, now_us % 1_000_000);

@@ -1,4 +1,4 @@
-//! How readily the kernel ends this process when the machine runs out of memory (`oom-score-adj`).
+//! The process's priority for the kernel's OOM killer (`oom-score-adj`).
 
 use std::io;
 
@@ -6,17 +6,18 @@ use parking_lot::Mutex;
 
 use evenkeel_config::{OomScore, Settings};
 
-/// In any process' own folder; numbers from -1000, never, to 1000, first.
+/// Exists for every process; numbers from -1000, never killed, to 1000, killed first.
 const FILE: &str = "/proc/self/oom_score_adj";
 
-/// What was there before, once anything else is: given back when the directive is turned off.
+/// The initial score, once it has been changed: restored when the directive is turned off.
 #[derive(Default)]
 pub(crate) struct Score {
     before: Mutex<Option<i64>>,
 }
 
 impl Score {
-    /// Sets what the settings ask for. The third of their values is for processes that save, of which there are none.
+    /// Sets the score of the settings. The third of their values is for processes that save, of which there
+    /// are none.
     pub(crate) fn follow(&self, settings: &Settings, is_replica: bool) -> io::Result<()> {
         let mut before = self.before.lock();
         let [primary, replica, _] = settings.oom_score_adj_values;

@@ -1,8 +1,10 @@
-//! A pipeline is a batch: parse what has arrived, ask the memory for what the commands will touch, then run them.
+//! The pipeline runs batches: parse the received requests, prefetch the memory that the commands will touch,
+//! then run them.
 //!
-//! At pipeline 16 the work of a store is waiting for memory. The slot, the bucket and the entry of a key depend on
-//! each other, so one command alone waits three times; a batch asks for all slots, then all buckets, then all entries,
-//! and waits about three times in all. Measured with 300,000 keys of 500 bytes, this is worth a quarter to a third.
+//! At pipeline 16 the work of a store is waiting for memory. Slot, bucket and entry of a key depend on each
+//! other, so a single command waits three times. A batch prefetches all slots, then all buckets, then all
+//! entries, and waits about three times in all. Measured with 300,000 keys of 500 bytes, this is worth a
+//! quarter to a third.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,38 +26,40 @@ use crate::reply::Reply;
 use crate::session::Session;
 use evenkeel_runtime::clock;
 
-/// Commands per batch: enough to hide the memory's latency, few enough that what was fetched is still there.
+/// Commands per batch: enough to hide the memory's latency, few enough that prefetched lines are still
+/// cached.
 const BATCH: usize = 32;
 
-/// Bytes of replies after which they are sent before more commands are run.
+/// Bytes of replies after which they are sent before further commands run.
 pub(crate) const REPLY_LEN_MAX: usize = 128 * 1024;
 
-/// What a worker reuses from batch to batch.
+/// Buffers that a worker reuses from batch to batch.
 #[derive(Default)]
 pub(crate) struct Pipeline {
     spans: Vec<Span>,
     batch: Vec<Parts>,
-    /// An inline request as it came, if it is the batch: reading it takes its quotes away, so it is read twice only if it
-    /// is put back.
+    /// The original bytes of an inline request, if it is the batch: parsing it removes its quotes, so it is
+    /// parsed twice only if it is put back.
     line: Vec<u8>,
-    /// Cache lines that an entry of the last batch took, by the bytes that its commands brought or fetched.
+    /// Cache lines of an entry in the last batch, estimated from the bytes that its commands received or
+    /// replied.
     entry_lines: usize,
 }
 
-/// Most cache lines fetched ahead per entry; what lies behind, the processor's own prefetching finds.
+/// Most cache lines prefetched per entry; the processor's own prefetcher finds the lines behind these.
 const ENTRY_LINES_MAX: usize = 10;
 
-/// Members of one collection that are looked up one after the other from which on their misses are taken together: fewer
-/// do not earn what it takes to go down the tree twice.
+/// Fewest consecutive look-ups of members in the same collection that are prefetched together: fewer do not
+/// pay for a second walk down the tree.
 const MEMBERS_MIN: usize = 4;
 
-/// Bytes of an entry beside its value, about.
+/// Approximate bytes of an entry beside its value.
 const ENTRY_OVERHEAD: usize = 32;
 
 /// A request found in the buffer.
 #[derive(Clone, Copy)]
 struct Parts {
-    /// Where its first byte is, and where it ends.
+    /// Offsets of its first byte, and of its end.
     start: usize,
     end: usize,
     first_span: usize,
@@ -67,21 +71,22 @@ struct Parts {
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// Nothing more can be run: the rest has not arrived, or the session is closing.
+    /// No further command can run: the rest has not arrived, or the session is closing.
     Empty,
-    /// The reply is large enough to be sent; there is more.
+    /// The reply is large enough to be sent; more requests are there.
     Full,
-    /// It is other connections' turn; there may be more.
+    /// Other connections have their turn; there may be more requests.
     TimeUp,
     /// The next command has to wait for the end of a pause.
     Paused,
-    /// The last command waits, and so does what comes after it.
+    /// The last command waits, and so do the requests behind it.
     Suspended,
 }
 
 impl Pipeline {
-    /// Runs requests of what has arrived from `*used` on until there are no more or the reply is large. `*used` moves on to
-    /// the first byte of the first request that was not run; how far that one was read is kept in the connection.
+    /// Runs received requests from `*used` on until there are no more or the reply is large. `*used` moves on
+    /// to the first byte of the first request that was not run. The connection keeps how far that request has
+    /// been parsed.
     pub(crate) fn run(
         &mut self,
         executor: &mut Executor,
@@ -94,7 +99,7 @@ impl Pipeline {
         loop {
             self.take_up(&mut connection.args);
             let parsed = self.parse_batch(executor, source.bytes_mut(), *used, state, &connection.session);
-            // What the log has is not written to any more: reading a line would.
+            // The journal's bytes are never written to again, but parsing an inline request would.
             let is_last = matches!(parsed.end, BatchEnd::More { .. });
             let lent = if is_last && !self.batch.is_empty() { source.lend() } else { None };
             let run = self.run_batch(executor, &mut connection.session, source.bytes(), lent, reply);
@@ -140,7 +145,7 @@ impl Pipeline {
         }
     }
 
-    /// Goes on with the arguments that have come of a request. There may be millions, so they are not copied.
+    /// Continues with the received arguments of a request. There may be millions, so they are not copied.
     #[inline]
     fn take_up(&mut self, args: &mut Vec<Span>) {
         if args.is_empty() {
@@ -150,8 +155,9 @@ impl Pipeline {
         }
     }
 
-    /// The arguments of a request that has not come whole: those from the span `first` on, less the `used` bytes before
-    /// it. Where it is all that there is, as a long one is from its second part on, they are left as they are.
+    /// Returns the arguments of an incomplete request: the spans from `first` on, minus the `used` bytes
+    /// before it. If the request is alone in the buffer, as a long request is from its second part on, the
+    /// spans are moved and not copied.
     fn publish(&mut self, first: usize, used: usize) -> Vec<Span> {
         if (first, used) == (0, 0) {
             return std::mem::take(&mut self.spans);
@@ -159,7 +165,8 @@ impl Pipeline {
         self.spans[first..].iter().map(|span| span.shifted_down(used)).collect()
     }
 
-    /// The key of the first request in `bytes`, if that has one key and is alone: a pipeline prefetches by itself.
+    /// Returns the key of the first request in `bytes`, if it has a single key and is alone: a pipeline
+    /// prefetches by itself.
     pub(crate) fn first_key(
         &mut self,
         executor: &Executor,
@@ -168,10 +175,10 @@ impl Pipeline {
     ) -> Option<(u64, Place)> {
         self.spans.clear();
         if bytes.first() != Some(&b'*') {
-            return None; // reading a line changes it
+            return None; // parsing an inline request changes it
         }
         if session.access.lacks_auth(&executor.server.acl) {
-            return None; // what it may send is looked at when it is run
+            return None; // the limits of an unauthenticated client are checked when it is run
         }
         match parse(bytes, State::start(0), &mut self.spans, executor.settings.proto_max_bulk_len) {
             Ok(Parsed::Ready(end)) if end == bytes.len() && !self.spans.is_empty() => {
@@ -181,7 +188,7 @@ impl Pipeline {
         }
     }
 
-    /// How many cache lines to fetch ahead per entry.
+    /// Returns the cache lines to prefetch per entry.
     pub(crate) fn entry_lines(&self) -> usize {
         self.entry_lines
     }
@@ -202,8 +209,8 @@ impl Pipeline {
         let is_unauthenticated = session.access.lacks_auth(&executor.server.acl);
         let end = loop {
             let is_line = bytes.get(start).is_some_and(|byte| *byte != b'*');
-            // One that is not run after all must not have been read.
-            // After AUTH, more may be sent.
+            // A request that will not run in this batch must not be parsed. After AUTH, larger requests are
+            // allowed.
             let is_full =
                 self.batch.len() == BATCH || (is_line || is_unauthenticated) && !self.batch.is_empty();
             if is_full && start < bytes.len() {
@@ -227,7 +234,7 @@ impl Pipeline {
                         self.batch.push(parts);
                         first_span = end_span;
                     } else {
-                        self.line.clear(); // an empty one is no request
+                        self.line.clear(); // an empty line is no request
                     }
                     start = end;
                     state = State::start(end);
@@ -253,7 +260,8 @@ impl Pipeline {
         ParsedBatch { end, skipped_to: start, spans_used: first_span }
     }
 
-    /// Looks for the keys behind a SELECT in the database that it selects: what was fetched of another one would be of no use.
+    /// Computes the keys behind a SELECT in the database that it selects: prefetching another database's
+    /// would be useless.
     #[cold]
     fn follow_selects(&mut self, executor: &Executor, bytes: &[u8], first: u32) {
         let mut db = first;
@@ -267,8 +275,8 @@ impl Pipeline {
         }
     }
 
-    /// Runs the batch; `Some` with the index of a command that has to wait, and why. `lent` is what the bytes are in, if the log
-    /// may keep it.
+    /// Runs the batch. Returns `Some` with the index of a command that has to wait, and the reason. `lent`:
+    /// the buffer of `bytes`, if the journal may keep it.
     fn run_batch(
         &mut self,
         executor: &mut Executor,
@@ -283,13 +291,14 @@ impl Pipeline {
         let from = executor.last_ticks;
         let Executor { server, ctx, .. } = &mut *executor;
         let is_closed = Cell::new(false);
-        // A command may come out of the gate to a script that has it closed for long: the rest of the batch is told so.
+        // A command may leave the gate while a long-running script closes it: the rest of the batch is
+        // answered BUSY.
         let inside = server.keyspace.enter_unless(ctx, || {
             is_closed.set(true);
             server.scripts.busy.is_busy()
         });
         if is_closed.get() {
-            // What waited for the gate is no part of the first command, which comes now.
+            // The wait for the gate is not part of the first command, which begins now.
             executor.last_ticks = clock::ticks();
         }
         if inside {
@@ -297,18 +306,18 @@ impl Pipeline {
             if self.batch.len() > 1 {
                 self.prefetch(executor);
             }
-            executor.make_room(); // which goes outside for a moment
+            executor.make_room(); // leaves the gate for a moment
             executor.note_pause();
         }
         if session.receives_push {
-            // What has been evicted, say, is told of before the replies to what comes after it.
+            // Invalidations of evicted keys, for instance, precede the replies to later commands.
             append_push(session, reply);
         }
         let mut ended = None;
         let reply_len = reply.len();
         let mut fetched = 0;
         for (index, parts) in self.batch.iter().enumerate() {
-            // Looked at inside the gate, as all that is revoked: see `Call::reply_in_force`.
+            // Checked inside the gate, like every revocation: see `Call::reply_in_force`.
             session.closing |= session.client.killed.load(Relaxed);
             if session.closing {
                 break;
@@ -342,7 +351,7 @@ impl Pipeline {
             executor.serve_woken();
             executor.server.keyspace.leave(&mut executor.ctx);
         } else {
-            push_queue::tell(&executor.server); // of what the commands before have sent
+            push_queue::tell(&executor.server); // for messages of the earlier commands
         }
         executor.ctx.buffer.received = None;
         self.note_size(reply.len().saturating_sub(reply_len));
@@ -363,7 +372,7 @@ impl Pipeline {
         ended
     }
 
-    /// Estimates from this batch how much of each entry the next one will touch.
+    /// Estimates from this batch how many bytes of each entry the next batch will touch.
     fn note_size(&mut self, replied: usize) {
         let arrived = self.batch[self.batch.len() - 1].end - self.batch[0].start;
         let bytes = arrived.max(replied) / self.batch.len() + ENTRY_OVERHEAD;
@@ -378,8 +387,9 @@ impl Pipeline {
         keys().for_each(|(hash, place)| keyspace.prefetch_entry(ctx, place, hash, self.entry_lines));
     }
 
-    /// Asks for what the commands from `from` on will read that look up members of one collection; returns the first that
-    /// does not, or whose members are too many for once. What the commands before them change is known by then.
+    /// Prefetches for the commands from `from` on that look up members of the same collection. Returns the
+    /// first command that does not, or whose members are too many at once. The effects of the commands before
+    /// them are known by then.
     fn prefetch_members(&self, executor: &mut Executor, bytes: &[u8], from: usize) -> usize {
         let mut members = ArrayVec::<&[u8], MEMBERS_MAX>::new();
         let (key, mut to) = (self.batch[from].key, from);
@@ -405,9 +415,9 @@ impl Pipeline {
 
 struct ParsedBatch {
     end: BatchEnd,
-    /// The end of the last whole request, those without arguments included.
+    /// End of the last complete request, requests without arguments included.
     skipped_to: usize,
-    /// Spans of whole requests; the rest belong to the one that has not arrived whole.
+    /// Spans of complete requests; further spans belong to the incomplete request.
     spans_used: usize,
 }
 

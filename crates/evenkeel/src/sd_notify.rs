@@ -1,7 +1,9 @@
-//! The service manager that has started this process: told when clients can be served, and when the end comes.
+//! Notifies the service manager that has started this process when clients can be served, and when the server
+//! stops.
 //!
-//! That is systemd's protocol: a datagram of `NAME=value` lines to the socket that the environment names. A manager that does
-//! not listen keeps nobody from serving. Upstart, which wants a process to stop itself, is not supported.
+//! The protocol is systemd's: a datagram of `NAME=value` lines to the socket that the environment names. A
+//! manager that does not listen does not prevent service. Upstart, which requires a process to stop itself,
+//! is not supported.
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,15 +16,15 @@ use evenkeel_runtime::server_log::Log;
 
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// See the module's text.
+/// The service manager, if any; see the module's text.
 #[derive(Default)]
 pub(crate) struct Manager {
-    /// Where it listens.
+    /// Its socket.
     address: Option<SocketAddr>,
 }
 
 impl Manager {
-    /// The one that the configuration tells of, or none.
+    /// Returns the configured manager, or none.
     pub(crate) fn at_start(supervised: Supervised, log: &Log) -> Manager {
         let socket = std::env::var_os(SOCKET_VARIABLE);
         match supervised {
@@ -53,12 +55,12 @@ impl Manager {
         }
     }
 
-    /// As INFO says it.
+    /// Returns the name in INFO.
     pub(crate) fn name(&self) -> &'static str {
         if self.address.is_some() { "systemd" } else { "no" }
     }
 
-    /// Clients are served.
+    /// Reports that clients are served.
     pub(crate) fn tell_ready(&self, is_replica: bool, log: &Log) {
         let status = match is_replica {
             false => "Ready to accept connections",
@@ -67,16 +69,16 @@ impl Manager {
         self.tell(&format!("STATUS={status}\nREADY=1\n"), log);
     }
 
-    /// The process ends, and nothing stops it any more.
+    /// Reports that the process stops, irrevocably.
     pub(crate) fn tell_stopping(&self, log: &Log) {
         self.tell("STOPPING=1\n", log);
     }
 
-    /// Whether there is somebody who takes it.
+    /// Sends a state. Returns whether a manager has received it.
     fn tell(&self, state: &str, log: &Log) -> bool {
         let Some(address) = &self.address else { return false };
         let sent = UnixDatagram::unbound().and_then(|socket| {
-            // One that does not read is not waited for.
+            // Does not wait for a manager that does not read.
             socket.set_nonblocking(true)?;
             socket.send_to_addr(state.as_bytes(), address)
         });
@@ -84,7 +86,7 @@ impl Manager {
     }
 }
 
-/// A path, or behind an `@` the name of an abstract socket.
+/// Parses a path, or the name of an abstract socket behind an `@`.
 fn address(socket: &OsStr) -> io::Result<SocketAddr> {
     match socket.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name),

@@ -1,7 +1,7 @@
-//! The server: what all threads share.
+//! The server: the state that all threads share.
 //!
-//! Nothing here is written on the path of a command. Settings are an immutable value that is replaced as a whole;
-//! workers look at its version once per loop turn.
+//! Commands write nothing here. Settings are an immutable value that is replaced as a whole; workers compare
+//! its version once per loop turn.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -43,22 +43,22 @@ use evenkeel_runtime::clock;
 use evenkeel_runtime::random::{random_hex, random_seed};
 use evenkeel_runtime::server_log::Log;
 
-/// See the module's text.
+/// The shared state; see the module's text.
 pub(crate) struct Server {
     pub(crate) keyspace: Keyspace,
     settings: RwLock<Arc<Settings>>,
     settings_version: AtomicU64,
-    /// Held by who changes the settings.
+    /// Locked while the settings change.
     changing: Mutex<()>,
     pub(crate) listeners: Listeners,
     pub(crate) tls: Tls,
     pub(crate) config_file: Option<ConfigFile>,
-    /// The commands under the names that the configuration gives them.
+    /// Commands under their configured names.
     pub(crate) table: &'static Table,
     pub(crate) acl: Acl,
     pub(crate) clients: Clients,
-    /// One set per worker, then one per thread that works on long commands, one for slow scripts, and one more for tests
-    /// and tools.
+    /// A set per worker, then a set per thread of the offload pool, a set for slow scripts, and a set for
+    /// tests and tools.
     pub(crate) stats: Box<[Stats]>,
     pub(crate) inboxes: Arc<[Inbox]>,
     pub(crate) pause: Pause,
@@ -69,7 +69,7 @@ pub(crate) struct Server {
     pub(crate) log: Log,
     pub(crate) offload: OffloadPool,
     pub(crate) scripts: Scripts,
-    /// Scripts that take long, one after the other on a thread of their own.
+    /// Slow scripts, run one by one on a thread of their own.
     pub(crate) slow_scripts: OffloadPool,
     pub(crate) persist: Persist,
     pub(crate) lazy_free: Arc<LazyFreeThread>,
@@ -77,7 +77,7 @@ pub(crate) struct Server {
     pub(crate) started_ms: u64,
     pub(crate) run_id: String,
     pub(crate) replication: replication::State,
-    /// Set once; workers then end.
+    /// Set once; workers then stop.
     pub(crate) stopping: AtomicBool,
     pub(crate) rates: Mutex<Rates>,
     pub(crate) rejected_connections: AtomicU64,
@@ -92,26 +92,27 @@ pub(crate) struct Server {
     pub(crate) latency: Monitor,
     pub(crate) oom_score: crate::oom::Score,
     pub(crate) manager: Manager,
-    /// Connections that MIGRATE keeps.
+    /// Connections cached for MIGRATE.
     pub(crate) targets: Targets,
 }
 
 impl Server {
-    /// What clients have read is not so any more, all of it: they are told.
+    /// Invalidates all keys that tracking clients have read.
     pub(crate) fn forget_tracked(&self) {
         if let Some(forgotten) = self.tracking.flushed() {
             self.lazy_free.free(forgotten);
         }
     }
 
-    /// Much is about to be given up. What comes until it is back may take its place, unless something else is on its way already.
+    /// Records that a flush is about to free much memory. New data may take its place until then, unless an
+    /// earlier flush is in progress.
     pub(crate) fn note_flush(&self) {
         if !self.lazy_free.is_flushing() && !self.keyspace.keeps_flushed() {
             self.lazy_free.note_flush(apart_bytes(self));
         }
     }
 
-    /// A server with `workers` workers, which are not running yet.
+    /// Creates a server with `workers` workers, which do not run yet.
     pub(crate) fn new(
         settings: Settings,
         config_file: Option<ConfigFile>,
@@ -120,9 +121,10 @@ impl Server {
     ) -> std::io::Result<Server> {
         let now = clock::unix_ms();
         let sampler = Sampler::new(settings.databases);
-        // Workers, as many threads for long commands and for loading, the control thread, those that load what is too
-        // large for the others and that take snapshots, one that runs the log's commands again, one that feeds replicas, one
-        // that follows a primary, one for slow scripts, and one more for tests.
+        // Contexts for: workers, as many threads of the offload pool and for loading, the control thread, the
+        // threads that load large values and take snapshots, a thread that replays the append-only file, a
+        // thread that feeds replicas, a thread that follows a primary, the thread for slow scripts, and
+        // tests.
         let inboxes = (0..workers).map(|_| Inbox::new()).collect::<std::io::Result<Arc<[Inbox]>>>()?;
         let lazy_free = Arc::new(LazyFreeThread::start(inboxes.clone()));
         let keyspace = Keyspace::new(settings.databases, 3 * workers + 8, now, random_seed())
@@ -187,7 +189,7 @@ impl Server {
         })
     }
 
-    /// Wakes all threads that own much memory, to follow what they are asked to do with it.
+    /// Wakes all threads that own much memory, so that they purge it.
     pub(crate) fn ask_for_purge(&self) {
         self.wake_all();
         self.offload.wake_all();
@@ -203,8 +205,8 @@ impl Server {
         self.settings_version.load(Acquire)
     }
 
-    /// Replaces the settings by what `change` makes of them, unless that fails. One change at a time; whoever reads
-    /// does not wait for it.
+    /// Replaces the settings by the result of `change`, unless that fails. Changes run one by one; readers do
+    /// not wait for them.
     pub(crate) fn change_settings<E>(
         &self,
         change: impl FnOnce(&Settings) -> Result<Settings, E>,
@@ -223,7 +225,7 @@ impl Server {
         Ok(())
     }
 
-    /// Listens where `settings` say from now on; see [`Listeners::follow`].
+    /// Listens on the addresses of `settings` from now on; see [`Listeners::follow`].
     pub(crate) fn listen(&self, settings: &Settings) -> Result<(), String> {
         let result = self.listeners.follow(settings);
         // Also after a failure: sockets may have been closed and opened again.
@@ -235,11 +237,12 @@ impl Server {
         self.inboxes.len()
     }
 
-    /// Closes the connections of these clients, which count no longer when this returns; how many there were.
+    /// Closes the connections of these clients, which no longer count when this returns. Returns how many
+    /// there were.
     pub(crate) fn kill(&self, clients: &[Arc<ClientInfo>]) -> usize {
         let killed = self.clients.kill(clients);
         self.replication.link.note_killed(self, clients);
-        // All workers, since a connection may be on its way from one to another.
+        // All workers, since a connection may be moving between workers.
         self.inboxes.iter().for_each(|inbox| inbox.post(Message::CloseKilled));
         if clients.iter().any(|client| client.is_replica.load(Relaxed)) {
             self.replication.replica_inbox.nudge();
@@ -247,7 +250,7 @@ impl Server {
         killed
     }
 
-    /// Closes the clients that take most memory, until all of them together take at most `limit` bytes.
+    /// Closes the clients that use most memory, until all of them together use at most `limit` bytes.
     pub(crate) fn evict_clients(&self, limit: usize) {
         let beyond = self.clients.beyond(limit);
         if beyond.is_empty() {
@@ -261,13 +264,13 @@ impl Server {
         self.evicted_clients.fetch_add(evicted as u64, Relaxed);
     }
 
-    /// Tells a client's worker that its command waits no more.
+    /// Notifies a client's worker that its command no longer waits.
     pub(crate) fn resume(&self, resumed: Resumed) {
         let worker = resumed.client.worker.load(Relaxed);
         self.inboxes[worker as usize].post(Message::Resume(resumed));
     }
 
-    /// Counts and logs a client that is hung up on: what it has sent and is not run yet has reached
+    /// Counts and logs a client that is disconnected because its received, unprocessed bytes have reached
     /// `client-query-buffer-limit`.
     #[cold]
     pub(crate) fn note_input_limit(&self, client: &ClientInfo) {
@@ -277,12 +280,12 @@ impl Server {
             .warning(format!("Closing client that reached max query buffer length: id={id} addr={address}"));
     }
 
-    /// Makes every worker go round once, so that it sees what has changed.
+    /// Makes every worker run a loop turn, so that it sees changes.
     pub(crate) fn wake_all(&self) {
         self.inboxes.iter().for_each(|inbox| inbox.post(Message::Wake));
     }
 
-    /// CONFIG RESETSTAT.
+    /// Resets the statistics, for CONFIG RESETSTAT.
     pub(crate) fn reset_stats(&self) {
         self.stats.iter().for_each(Stats::reset);
         self.keyspace.reset_totals();
@@ -304,14 +307,15 @@ impl Server {
         }
     }
 
-    /// Whether the server ends for certain: whoever keeps the gate open, or closed, for long is to let go of it.
+    /// Whether the server certainly stops: a thread that keeps the gate open, or closed, for long has to let
+    /// go of it.
     pub(crate) fn is_to_let_go(&self) -> bool {
         self.stopping.load(Acquire) || self.persist.ending.is_certain()
     }
 
-    /// Tells everyone to end.
+    /// Stops all threads.
     pub(crate) fn stop(&self) {
-        // Who sees its connection closed must not get another one.
+        // A client that sees its connection closed must not get a new connection.
         self.listeners.all().iter().for_each(|listener| listener.stop());
         self.stopping.store(true, Release);
         self.offload.stop();
@@ -324,14 +328,14 @@ impl Server {
     }
 }
 
-/// Who wants a pause. Each has one of its own, which the others do not end.
+/// Reasons for a pause. Each has a pause of its own, which the other reasons do not end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pauser {
     /// CLIENT PAUSE.
     Client,
     /// FAILOVER, until the roles have changed.
     Failover,
-    /// The end of the server.
+    /// Shutdown of the server.
     End,
     /// DEBUG RELOAD.
     Reload,
@@ -340,7 +344,7 @@ pub(crate) enum Pauser {
 impl Pauser {
     const ALL: [Pauser; 4] = [Pauser::Client, Pauser::Failover, Pauser::End, Pauser::Reload];
 
-    /// As INFO names it; those that Valkey has as Valkey does.
+    /// Returns the name in INFO, which is Valkey's if Valkey has the reason.
     fn name(self) -> &'static str {
         match self {
             Pauser::Client => "client_pause",
@@ -351,19 +355,19 @@ impl Pauser {
     }
 }
 
-/// Commands that have to wait.
+/// Pauses of commands.
 #[derive(Default)]
 pub(crate) struct Pause {
-    /// Until when commands that write are paused, in milliseconds since the Unix epoch; zero: they are not.
+    /// End of the pause of writing commands, in milliseconds since the Unix epoch; zero: none.
     until_ms: AtomicU64,
-    /// Until when all commands are.
+    /// End of the pause of all commands.
     all_until_ms: AtomicU64,
-    /// Whether all are meant, and until when, of each [`Pauser`].
+    /// Whether all commands are paused, and the end, for each [`Pauser`].
     wanted: Mutex<[(bool, u64); Pauser::ALL.len()]>,
 }
 
 impl Pause {
-    /// Pauses until `until_ms`. Of two pauses by the same the stricter mode and the later end hold.
+    /// Pauses until `until_ms`. Of two pauses for the same reason the stricter mode and the later end hold.
     pub(crate) fn begin(&self, by: Pauser, all: bool, until_ms: u64, now_ms: u64) {
         let mut wanted = self.wanted.lock();
         let one = &mut wanted[by as usize];
@@ -385,7 +389,7 @@ impl Pause {
         self.until_ms.store(last(&mut wanted.iter()), Release);
     }
 
-    /// Whether any pause holds: expired keys stay and nothing is evicted meanwhile.
+    /// Whether any pause holds: meanwhile expired keys stay and nothing is evicted.
     #[inline]
     pub(crate) fn is_active(&self, now_ms: u64) -> bool {
         now_ms < self.until_ms.load(Acquire)
@@ -396,17 +400,17 @@ impl Pause {
         now_ms < self.all_until_ms.load(Acquire)
     }
 
-    /// Whether all data are being taken out and put back, which nobody may change meanwhile.
+    /// Whether DEBUG RELOAD is replacing all data, which no other thread may change meanwhile.
     pub(crate) fn is_to_reload(&self) -> bool {
         self.all_until_ms.load(Acquire) != 0 && self.wanted.lock()[Pauser::Reload as usize].0
     }
 
-    /// When the pause ends by itself, or fewer commands have to wait, in milliseconds since the Unix epoch.
+    /// Returns when the pause ends, or fewer commands have to wait, in milliseconds since the Unix epoch.
     pub(crate) fn until_ms(&self, now_ms: u64) -> u64 {
         if self.is_of_all(now_ms) { self.all_until_ms.load(Acquire) } else { self.until_ms.load(Acquire) }
     }
 
-    /// For whom, for INFO: of several, for who goes on longest.
+    /// Returns the reason for INFO: the pause that lasts longest.
     pub(crate) fn reason(&self, now_ms: u64) -> &'static str {
         let wanted = self.wanted.lock();
         let end = |pauser: &Pauser| wanted[*pauser as usize].1;
@@ -414,7 +418,7 @@ impl Pause {
         holding.max_by_key(end).map_or("none", Pauser::name)
     }
 
-    /// What is paused, for INFO: `none`, `write` or `all`.
+    /// Returns the paused commands, for INFO: `none`, `write` or `all`.
     pub(crate) fn name(&self, now_ms: u64) -> &'static str {
         match (self.is_active(now_ms), self.is_of_all(now_ms)) {
             (false, _) => "none",

@@ -1,4 +1,4 @@
-//! From the command line to a running server, and to its end.
+//! Start and stop of the server, from the command line on.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -36,25 +36,25 @@ mod sentinel;
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Bytes of a stack on which scripts are run: their functions in C call each other up to 200 deep, and each may have a
-/// buffer of 8 KiB. What is not used is not taken.
+/// Bytes of a stack on which scripts run: their C functions call each other up to 200 deep, and each may have
+/// a buffer of 8 KiB. Unused pages are never resident.
 pub(crate) const STACK_LEN: usize = 16 << 20;
 
-/// How long the end waits for a snapshot that was given up: only a write to a disk that hangs takes so long.
+/// Longest wait for an abandoned snapshot at shutdown: only a write to a disk that hangs takes so long.
 const UNWANTED_MAX: Duration = Duration::from_secs(5);
 
-/// How long clients wait for the end of a load before they are told of it.
+/// Time for which clients wait for the end of a load before they get LOADING errors.
 const SHORT_LOAD: Duration = Duration::from_millis(200);
 
-/// The same where at most so many bytes are to be loaded: Redis answers nobody before it has loaded as many. What takes as long all
-/// the same is a disk that hangs, or a script in an append-only file.
+/// The same for a load of at most `SMALL_LOAD_BYTES`: Redis answers no client before it has loaded as many.
+/// Such a load takes this long only on a disk that hangs, or with a script in an append-only file.
 const SMALL_LOAD: Duration = Duration::from_secs(10);
 const SMALL_LOAD_BYTES: u64 = 2 << 20;
 
 /// Milliseconds between two rounds of the control thread.
 const ROUND_MS: u64 = 100;
 
-/// Runs the program; returns how it ended.
+/// Runs the program and returns its exit code.
 pub(crate) fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let program = args.next().unwrap_or_default();
     let args: Vec<OsString> = args.collect();
@@ -95,7 +95,7 @@ pub(crate) fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Lists what would keep a server from starting with this configuration, or from keeping its data.
+/// Lists the obstacles to starting a server with this configuration, or to keeping its data.
 fn check_config(launch: &Launch) -> ExitCode {
     let found = preflight::check(&launch.settings, !launch.lacks_dir);
     launch.without_effect.iter().for_each(|one| println!("{one}"));
@@ -146,7 +146,7 @@ fn serve(launch: Launch) -> ExitCode {
     if let Err(error) = server.acl.load_at_start(&server.settings()) {
         return fail(&log, format!("Startup aborted because of ACL errors: {error}"));
     }
-    // First, since listening takes a Unix socket away from whoever has it.
+    // First, since listening takes a Unix socket away from its present owner.
     if let Err(error) = lock_files(&server) {
         return fail(&log, format!("Can't start: {error}. Exiting."));
     }
@@ -167,7 +167,7 @@ fn serve(launch: Launch) -> ExitCode {
     }
     announce(&server, has_more, &notices);
     tell_no_effect(&log, &without_effect);
-    // Before the first client is served: whoever has had a reply may count on an orderly end.
+    // Before the first client is served: a client that has had a reply may rely on an orderly shutdown.
     watch_signals(server.clone());
     let threads = match start_workers(&server) {
         Ok(threads) => threads,
@@ -197,11 +197,11 @@ fn serve(launch: Launch) -> ExitCode {
     }
     control(&server);
     for thread in threads {
-        // A worker that panicked has been logged by the hook.
+        // The panic hook has logged a worker's panic.
         let _ = thread.join();
     }
     server.replication.wait_for_end(&server);
-    // One that is still being taken is not wanted any more: its file goes.
+    // A snapshot in progress is no longer needed: its file is removed.
     server.persist.cancel_all();
     if !server.persist.is_idle_within(UNWANTED_MAX) {
         log.warning("An obsolete snapshot is blocked in a write to disk. Exiting without waiting for it.");
@@ -219,18 +219,18 @@ fn serve(launch: Launch) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Loads what is on disk, while the workers tell their clients to come again.
+/// Loads the data from disk, while the workers answer clients with LOADING.
 fn load(server: &Arc<Server>) -> Result<(), Ended> {
     passed_over::tell(&server.settings(), &server.log);
     if server.settings().appendonly {
         replay::put_tail_back(server)?;
         let Replayed { directory, found, position } = replay::directory(server)?;
         if !found {
-            // As whoever turns the log on for the first time expects: what is there goes on.
+            // Turning the append-only file on keeps the existing data, as operators expect.
             load::snapshot(server)?;
         }
         rewrite::go_on(server, directory, found).map_err(Ended::Failed)?;
-        // Nothing has been removed since that was due: what is from now on, replicas hear of.
+        // No expired key has been removed so far; replicas receive the removals from now on.
         if server.replication.is_replica() {
             link::note_loaded(server, position);
         } else {
@@ -248,8 +248,8 @@ fn load(server: &Arc<Server>) -> Result<(), Ended> {
     Ok(())
 }
 
-/// What is about to be loaded and replaced belongs to no other server. Beside a log, a snapshot is not the data: that
-/// nobody else writes it is seen to when one is taken.
+/// Locks the files that are about to be loaded and replaced against other servers. With an append-only file,
+/// a snapshot is not the data: its lock is taken when a snapshot begins.
 fn lock_files(server: &Server) -> std::io::Result<()> {
     let settings = server.settings();
     if settings.appendonly {
@@ -275,8 +275,8 @@ fn listen(server: &Server) -> Result<(), String> {
     Ok(())
 }
 
-/// What an operator at a terminal would take for a hang: nothing appears there while the log goes to a file, and the server, told
-/// to go to the background, does not.
+/// Tells an operator at a terminal that the server does not hang: nothing appears there while the server log
+/// goes to a file, and a server with `daemonize` does not go to the background.
 fn tell_terminal(settings: &Settings, without_effect: &[NoEffect]) {
     let is_to_go = without_effect.iter().any(|one| one.name == "daemonize");
     if let Some(file) = &settings.logfile
@@ -287,7 +287,7 @@ fn tell_terminal(settings: &Settings, without_effect: &[NoEffect]) {
     }
 }
 
-/// A line for each directive whose effect may be missed, and one for all others.
+/// Logs a line for each directive whose effect may be missed, and a line for all remaining directives.
 fn tell_no_effect(log: &Log, without_effect: &[NoEffect]) {
     without_effect.iter().filter(|one| one.is_missed).for_each(|one| log.warning(one.to_string()));
     let others = without_effect.iter().filter(|one| !one.is_missed);
@@ -301,7 +301,7 @@ fn tell_no_effect(log: &Log, without_effect: &[NoEffect]) {
     }
 }
 
-/// The log has the reason, and the terminal as well.
+/// Reports the reason in the server log, and on the terminal as well.
 fn fail(log: &Log, reason: String) -> ExitCode {
     if log.is_in_file() {
         eprintln!("{}", without_numbers(&reason));
@@ -318,7 +318,7 @@ fn worker_count(settings: &Settings) -> usize {
     }
 }
 
-/// The log's word for a directive's value.
+/// Converts a directive's value to the server log's level.
 pub(crate) fn level_of(level: LogLevel) -> Level {
     match level {
         LogLevel::Debug => Level::Debug,
@@ -329,7 +329,7 @@ pub(crate) fn level_of(level: LogLevel) -> Level {
     }
 }
 
-/// The settings with as many clients as the limit of open files admits; an error if these are none.
+/// Returns the settings with as many clients as the limit of open files admits; an error if it admits none.
 fn within_file_limit(settings: Settings, log: &Log) -> Result<Settings, String> {
     let Err(clients) = raise_file_limit(&settings) else { return Ok(settings) };
     const HINT: &str = "raise the limit with 'ulimit -n'";
@@ -344,9 +344,10 @@ fn within_file_limit(settings: Settings, log: &Log) -> Result<Settings, String> 
     Ok(settings.with_maxclients(clients))
 }
 
-/// Asks for as many descriptors as `maxclients` needs; says how many clients the limit admits when it is too low.
+/// Raises the limit of descriptors to the need of `maxclients`. If it stays too low, returns the number of
+/// clients that it admits.
 pub(crate) fn raise_file_limit(settings: &Settings) -> Result<(), u32> {
-    const OTHERS: u64 = 64; // listeners, the log, one epoll and one eventfd per worker, operators
+    const OTHERS: u64 = 64; // listeners, the server log, an epoll and an eventfd per worker, operators
     let others = OTHERS + 2 * worker_count(settings) as u64;
     let wanted = u64::from(settings.maxclients) + others;
     let fit = |files: u64| u32::try_from(files.saturating_sub(others)).unwrap_or(settings.maxclients);
@@ -431,24 +432,24 @@ fn start_workers(server: &Arc<Server>) -> std::io::Result<Vec<std::thread::JoinH
         .collect()
 }
 
-/// Keeps a worker from its clients during a load that is short, or of few bytes, as Redis does: a client that connects meanwhile
-/// waits for its reply, instead of being told to come again.
+/// Delays a worker's first clients during a load that is short or small, as Redis does: a client that
+/// connects meanwhile waits for its reply, instead of getting LOADING.
 fn wait_for_short_load(server: &Server) {
     let began = Instant::now();
-    // How much there is to load is zero until it is known.
+    // The size of the load is zero until it is known.
     let is_small = || server.persist.loading.total_bytes.load(Relaxed) <= SMALL_LOAD_BYTES;
-    let is_delayed = server.settings().key_load_delay != 0; // a test wants a long load
+    let is_delayed = server.settings().key_load_delay != 0; // a test needs a long load
     let longest = || if is_small() && !is_delayed { SMALL_LOAD } else { SHORT_LOAD };
     while server.persist.is_loading() && !server.stopping.load(Acquire) && began.elapsed() < longest() {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// As many threads for long commands as there are workers. They are not waited for at the end.
+/// Starts the offload pool with as many threads as there are workers. Shutdown does not wait for them.
 fn start_long(server: &Arc<Server>) -> std::io::Result<()> {
     for index in 0..server.workers() {
         let (server, stats) = (server.clone(), server.workers() + index);
-        // DEBUG RELOAD has it run the code of libraries.
+        // DEBUG RELOAD makes such a thread run the code of libraries.
         let thread = std::thread::Builder::new().name(format!("offload-{index}")).stack_size(STACK_LEN);
         thread.spawn(move || {
             or_end(&server, "offload thread", || crate::offload::run(&server, &server.offload, stats))
@@ -463,8 +464,8 @@ fn start_long(server: &Arc<Server>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A panic in a command is caught where commands are run. One anywhere else leaves connections in an unknown state, and
-/// clients waiting for ever: better that the process ends, and is started again.
+/// Ends the process if `run` panics. A panic in a command is caught where commands run. Any other panic
+/// leaves connections in an unknown state and clients waiting for ever, so a restart is better.
 fn or_end(server: &Server, what: &str, run: impl FnOnce()) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() {
         server.log.warning(format!("The {what} failed outside a command. Exiting."));
@@ -475,9 +476,10 @@ fn or_end(server: &Server, what: &str, run: impl FnOnce()) {
 
 fn pin_to(cpu: usize) {
     if !sandbox::permits(Call::SchedSetaffinity) {
-        return; // the log has said so
+        return; // already logged
     }
-    // SAFETY: zeros are an empty set; `CPU_SET` writes inside it, since the configuration allows no larger number.
+    // SAFETY: zeros are an empty set; `CPU_SET` writes inside it, since the configuration allows no larger
+    // number.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
@@ -485,10 +487,13 @@ fn pin_to(cpu: usize) {
     }
 }
 
-/// One thread receives all signals. Ctrl-C while the server ends already ends the process at once, as in Redis: somebody waits
-/// at a terminal. Another SIGTERM changes nothing, since service managers repeat theirs: the last snapshot is still taken. Nor
-/// does SIGHUP, which a tool that rotates logs may send: the log's file is opened anew for each line. SIGALRM changes nothing in Redis
-/// and Valkey, SIGUSR2 in Valkey. With SIGXFSZ without effect, a write beyond the limit of a file's size fails like others.
+/// Receives all signals, on a thread of its own:
+///
+/// - SIGINT during shutdown ends the process at once, as in Redis: an operator waits at a terminal.
+/// - A second SIGTERM has no effect, since service managers repeat theirs: the last snapshot is still taken.
+/// - SIGHUP, which a log rotation may send, has no effect: the server log's file is opened for each line.
+/// - SIGALRM has no effect in Redis and Valkey, SIGUSR2 in Valkey.
+/// - With SIGXFSZ ignored, a write beyond the limit of a file's size returns an error.
 fn watch_signals(server: Arc<Server>) {
     let without_effect = [SIGHUP, SIGPIPE, SIGALRM, SIGUSR2, SIGXFSZ];
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT].iter().chain(&without_effect))
@@ -517,19 +522,19 @@ fn watch_signals(server: Arc<Server>) {
         .expect("a thread can be started");
 }
 
-/// Panics go to the log with where they happened: the panic's own text is one line, since it may contain what
-/// a client has sent, and the backtrace has a line for each of its own.
+/// Logs panics with their location. The panic's own text becomes a single line, since it may contain bytes
+/// from a client; the backtrace has a line for each of its lines.
 fn log_panics(log: Log) {
     std::panic::set_hook(Box::new(move |panic| {
         let backtrace = std::backtrace::Backtrace::force_capture().to_string();
         let thread = std::thread::current();
-        let panic = panic.to_string().replacen('\n', " ", 1); // between the place and the message
+        let panic = panic.to_string().replacen('\n', " ", 1); // between location and message
         log.warning(format!("Panic in thread '{}': {panic}", thread.name().unwrap_or("?")));
         backtrace.lines().for_each(|line| log.warning(line));
     }));
 }
 
-/// What is done now and then, beside the workers, until the server stops.
+/// Runs periodic work beside the workers, until the server stops.
 fn control(server: &Arc<Server>) {
     let mut ctx = server.keyspace.thread_context();
     let mut purge = Watch::default();
@@ -554,8 +559,8 @@ fn control(server: &Arc<Server>) {
     }
 }
 
-/// Looks, for one slice or one value, of which values less is shared than was noted. Returns when to go on: it takes a fiftieth of a
-/// core at most, however many pages the values have.
+/// Checks, for a slice or a single value, which values share less than was recorded. Returns when to
+/// continue: it takes at most a fiftieth of a core, however many pages the values have.
 fn appraise_sharers(server: &Server, ctx: &mut ThreadContext) -> Ticks {
     let (started, keyspace) = (clock::ticks(), &server.keyspace);
     let waiting = keyspace.sharers();
@@ -564,7 +569,7 @@ fn appraise_sharers(server: &Server, ctx: &mut ThreadContext) -> Ticks {
         return started;
     }
     let until = started + SLICE_US_MAX * clock::ticks_per_us();
-    // Each key once at most: what still shares something goes to the end again.
+    // Each key at most once: a value that still shares pages goes back to the end.
     for _ in 0..waiting {
         if !keyspace.hold_none(ctx).appraise_next() || clock::ticks() >= until {
             break;
@@ -575,7 +580,7 @@ fn appraise_sharers(server: &Server, ctx: &mut ThreadContext) -> Ticks {
     ended + 50 * (ended - started)
 }
 
-/// Puts certificates and keys in force that have changed on disk, if that is asked for.
+/// Reloads certificates and keys that have changed on disk, if configured.
 fn reload_tls(server: &Server) {
     let settings = server.settings();
     match server.tls.look(&settings, || Arc::ptr_eq(&settings, &server.settings())) {

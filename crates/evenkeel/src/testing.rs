@@ -1,7 +1,7 @@
-//! A server in process: two workers, any number of sessions, a clock that moves when told to, and no sockets.
+//! A server in process: two workers, any number of sessions, a clock that moves on request, and no sockets.
 //!
-//! Transcripts run on it as they do over TCP. All is done on the test's own thread, one request at a time. Where threads
-//! and sockets matter, there is [`live`].
+//! Transcripts run on it as over TCP. Everything runs on the test's own thread, a request at a time. Where
+//! threads and sockets matter, use [`live`].
 
 pub(crate) mod live;
 pub(crate) mod replay;
@@ -35,7 +35,7 @@ use evenkeel_config::Launch;
 use evenkeel_runtime::clock;
 use evenkeel_runtime::server_log::{self, Level, Log};
 
-/// Commands that only tests have.
+/// Commands that exist only in tests.
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
     write("TEST.PANIC", at_least(2), Keys::REST,                               Group::Server, set_and_panic),
@@ -47,7 +47,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     write("TEST.BGONE", exactly(3),  Keys::FIRST,                              Group::Server, blocking_gone).blocks(),
 ];
 
-/// A new folder, for a test to remove. `purpose` is in its name.
+/// Creates a directory, for a test to remove. `purpose` is in its name.
 pub(crate) fn folder(purpose: &str) -> PathBuf {
     let path = std::env::temp_dir()
         .join(format!("evenkeel-{purpose}-{}", &evenkeel_runtime::random::random_hex()[..12]));
@@ -55,7 +55,7 @@ pub(crate) fn folder(purpose: &str) -> PathBuf {
     path
 }
 
-/// TEST.BGET key [key ...] timeout: waits until one of the keys has a value, replies both and deletes the key.
+/// TEST.BGET key [key ...] timeout: waits until a key has a value, replies with both and deletes the key.
 fn blocking_get(call: &mut Call<'_, '_>) -> Done {
     let (timeout, all) = (call.timeout_s(call.args.len() - 1)?, 0..call.keys.len());
     for key in &call.keys[call.tries(all.clone())] {
@@ -86,7 +86,7 @@ fn blocking_move(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// TEST.BMORE key len|$ timeout: waits until the string is longer than `len`; `$` is what it is now.
+/// TEST.BMORE key len|$ timeout: waits until the string is longer than `len`; `$` is its present length.
 fn blocking_more(call: &mut Call<'_, '_>) -> Done {
     let timeout = call.timeout_ms(3)?;
     let len = call.guard.string(&call.keys[0])?.map_or(0, |value| value.len());
@@ -106,7 +106,7 @@ fn blocking_more(call: &mut Call<'_, '_>) -> Done {
     call.block(Wait::on(0..1, Kind::String, timeout).rerun(OwnedArgs::new(args)))
 }
 
-/// TEST.LONG key ms [PANIC]: replies the value, after so many milliseconds of work.
+/// TEST.LONG key ms [PANIC]: replies with the value, after so many milliseconds of work.
 fn long_get(call: &mut Call<'_, '_>) -> Done {
     let (ms, panics) = (call.args.int(2)? as u64, call.args.is(3, "PANIC"));
     let value = call.guard.string(&call.keys[0])?.map(|value| value.bytes().into_owned());
@@ -126,8 +126,8 @@ fn long_get(call: &mut Call<'_, '_>) -> Done {
     }
 }
 
-/// TEST.LONGCOPY from to ms: sets `to` to the value of `from` and a mark for each time that the value was read, after so
-/// many milliseconds of work on it.
+/// TEST.LONGCOPY from to ms: sets `to` to the value of `from` and a mark for each time that the value was
+/// read, after so many milliseconds of work on it.
 fn long_copy(call: &mut Call<'_, '_>) -> Done {
     let pause = Duration::from_millis(call.args.int(3)? as u64);
     let read = |call: &mut Call<'_, '_>| match call.guard.string(&call.keys[0]) {
@@ -158,7 +158,7 @@ fn long_copy(call: &mut Call<'_, '_>) -> Done {
     }))
 }
 
-/// TEST.BGONE key timeout: waits until the key is not there.
+/// TEST.BGONE key timeout: waits until the key is absent.
 fn blocking_gone(call: &mut Call<'_, '_>) -> Done {
     let timeout = call.timeout_ms(2)?;
     if call.guard.peek(&call.keys[0]).is_some() {
@@ -167,18 +167,18 @@ fn blocking_gone(call: &mut Call<'_, '_>) -> Done {
     Err(Error::NoSuchKey)
 }
 
-/// TEST.PANIC key [key ...]: sets the first key, then breaks down with the locks of all of them held.
+/// TEST.PANIC key [key ...]: sets the first key, then panics while it holds the locks of all keys.
 fn set_and_panic(call: &mut Call<'_, '_>) -> Done {
     call.guard.set_string(&call.keys[0], b"half done", Expire::Clear);
     call.reply.bulk(b"the beginning of a reply");
     panic!("as a test wants it");
 }
 
-/// See the module's text.
+/// A server in process; see the module's text.
 pub(crate) struct World {
     pub(crate) server: Arc<Server>,
     pub(crate) workers: Vec<Executor>,
-    /// For long commands.
+    /// Runs offloaded commands.
     long: Executor,
     connections: HashMap<String, Connection>,
     pub(crate) now_ms: u64,
@@ -189,20 +189,20 @@ struct Connection {
     worker: usize,
     session: Session,
     resp3: bool,
-    /// Commands that came while an earlier one waits.
+    /// Commands received while an earlier command waits.
     pending: VecDeque<Vec<u8>>,
-    /// When that one has waited long enough.
+    /// Timeout of the waiting command.
     deadline_ms: Option<u64>,
-    /// Replies that have not been looked at.
+    /// Replies that have not been read.
     out: Vec<u8>,
 }
 
 const WORKERS: usize = 2;
 
-/// What all servers of these tests are started with.
+/// Arguments with which all servers of these tests are started.
 const START: [&str; 2] = ["--enable-debug-command", "yes"];
 
-/// Runs a transcript in process, and on redis-server where there is one: what it says holds for both.
+/// Runs a transcript in process, and on redis-server if there is one: it has to hold for both.
 #[track_caller]
 pub(crate) fn check(text: &str) {
     transcript::check_on(&mut World::new(), text);
@@ -211,7 +211,7 @@ pub(crate) fn check(text: &str) {
     }
 }
 
-/// Randomness for a test; `EVENKEEL_SEED`, which a failing test prints, repeats it.
+/// Returns randomness for a test; `EVENKEEL_SEED`, which a failing test prints, repeats it.
 pub(crate) fn random() -> Random {
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
@@ -223,7 +223,7 @@ impl World {
         World::with(&[])
     }
 
-    /// With more arguments.
+    /// Creates a server with further arguments.
     pub(crate) fn with(args: &[&str]) -> World {
         let log = Log::start(Level::Nothing, server_log::Target::default());
         let args = START.iter().chain(&["--save", ""]).chain(args).map(OsString::from);
@@ -238,7 +238,7 @@ impl World {
         World { server, workers, long, connections: HashMap::new(), now_ms: clock::unix_ms() }
     }
 
-    /// As CONFIG SET does.
+    /// Changes a setting, as CONFIG SET does.
     pub(crate) fn configure(&self, name: &str, value: &str) {
         let pairs = [(name.as_bytes(), value.as_bytes())];
         let changed = self.server.change_settings(|settings| settings.set(&pairs, true).map(|(new, _)| new));
@@ -250,14 +250,14 @@ impl World {
         transcript::check_on(self, text);
     }
 
-    /// One command and its reply, as transcripts show it.
+    /// Runs a command and returns its reply, as transcripts show it.
     #[track_caller]
     pub(crate) fn run(&mut self, line: &str) -> String {
         let args = evenkeel_testkit::words::split(line).expect("a command line");
         self.call(&args).expect("a reply").to_string()
     }
 
-    /// Whether CLIENT PAUSE holds the command back now.
+    /// Whether CLIENT PAUSE delays the command now.
     pub(crate) fn is_paused(&mut self, name: &str) -> bool {
         let row = self.server.table.row(self.server.table.find(name.as_bytes()).expect("a command"));
         let (server, now_ms) = (self.server.clone(), self.now_ms);
@@ -265,7 +265,7 @@ impl World {
         server.pause.delays(&server, (row, &no_args), &self.connection("").session, now_ms)
     }
 
-    /// Connections are dealt to the workers by turns.
+    /// Returns a connection; new connections go to the workers in turn.
     fn connection(&mut self, name: &str) -> &mut Connection {
         let number = self.connections.len();
         let clients = &self.server.clients;
@@ -282,7 +282,7 @@ impl World {
 }
 
 impl World {
-    /// Runs what has come on a connection, until a command waits.
+    /// Runs the received commands of a connection, until a command waits.
     fn run_pending(&mut self, name: &str) {
         let connection = self.connections.get_mut(name).expect("opened by its first command");
         while connection.session.waiting.is_none()
@@ -296,7 +296,7 @@ impl World {
         }
     }
 
-    /// Does with the workers' mail what concerns commands that waited.
+    /// Handles the workers' messages about commands that waited.
     fn resume_all(&mut self) {
         let server = self.server.clone();
         let push_queue = || server.inboxes.iter().flat_map(|inbox| inbox.take()).collect::<Vec<_>>();
@@ -313,7 +313,7 @@ impl World {
         }
     }
 
-    /// Delivers a client's mail.
+    /// Delivers a client's push messages.
     fn deliver(&mut self, client: &ClientInfo) {
         let found =
             self.connections.values_mut().find(|connection| connection.session.client.id == client.id);
@@ -337,12 +337,12 @@ impl World {
         self.run_pending(&name);
     }
 
-    /// Sends a line without asking for a reply.
+    /// Sends a line without waiting for a reply.
     pub(crate) fn type_in(&mut self, name: &str, line: &str) {
         self.send(name, &evenkeel_testkit::words::split(line).expect("a command line"));
     }
 
-    /// Bytes of replies that nobody has looked at.
+    /// Returns the bytes of unread replies.
     pub(crate) fn unread(&mut self, name: &str) -> usize {
         self.connection(name).out.len()
     }
@@ -359,7 +359,7 @@ impl World {
         self.resume_all();
     }
 
-    /// Panics if the keyspace is not in order.
+    /// Panics if the keyspace is inconsistent.
     pub(crate) fn verify(&mut self) {
         let (server, ctx) = (self.server.clone(), &mut self.workers[0].ctx);
         server.keyspace.enter(ctx);
@@ -367,7 +367,7 @@ impl World {
         server.keyspace.leave(ctx);
     }
 
-    /// The client goes away.
+    /// Disconnects the client.
     pub(crate) fn hang_up(&mut self, name: &str) {
         let mut connection = self.connections.remove(name).expect("a connection of this name");
         if let Some(waiting) = &connection.session.waiting {
@@ -431,7 +431,7 @@ impl Target for World {
                 out.drain(..used);
                 return Ok(value);
             }
-            // Perhaps a long command has to come to its end first.
+            // An offloaded command may have to end first.
             let server = self.server.clone();
             let mut waits = [&server.offload, &server.slow_scripts].into_iter();
             if let Some((job, long)) = waits.find_map(|long| Some((long.next()?, long))) {
@@ -439,7 +439,8 @@ impl Target for World {
                 job.run(&mut self.long, long);
                 self.resume_all();
             } else if ends || server.offload.running() > 0 {
-                // The thread that ends the server says how that goes, and one that waits for another server comes back.
+                // The thread that shuts the server down reports its progress, and a thread that waits for
+                // another server returns.
                 std::thread::sleep(Duration::from_millis(1));
             } else {
                 return Err("no reply".into());

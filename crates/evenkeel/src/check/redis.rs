@@ -1,8 +1,8 @@
-//! The same under the names redis-check-aof and redis-check-rdb: with their arguments, and the words that operators' scripts
-//! look for.
+//! The same tool under the names redis-check-aof and redis-check-rdb: with their arguments, and the words
+//! that operators' scripts search for.
 //!
-//! A file that is broken in the middle, where whole commands follow, is no more mended here than by `check --fix`: what
-//! would be cut off is told before it is done. Lines are counted to the first one that is not whole.
+//! A file that is damaged in the middle, with whole commands behind, is handled as by `check --fix`: the
+//! bytes to be cut off are reported before that is done. Lines are counted to the first incomplete command.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -17,12 +17,12 @@ use evenkeel_rdb::aof::Kind;
 use evenkeel_rdb::aof::check::{Content, Cut, Hopeless, Part, Report};
 use evenkeel_rdb::file::{self, Checksum};
 
-/// Which of them the program was called as, and with what.
+/// The tool by whose name the program was called, and its arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Tool {
     Aof(Aof),
     Rdb(PathBuf),
-    /// Called in a way that it does not know.
+    /// The arguments are invalid.
     Usage(&'static str),
 }
 
@@ -38,7 +38,7 @@ const AOF_USAGE: &str =
 const RDB_USAGE: &str = "Usage: redis-check-rdb <rdb-file-name>";
 
 impl Tool {
-    /// `None`: the program was called by another name.
+    /// Returns `None` if the program was called by another name.
     pub(crate) fn from(program: &OsStr, args: &[OsString]) -> Option<Tool> {
         match Path::new(program).file_name()?.to_str()? {
             "redis-check-aof" | "valkey-check-aof" => Some(Tool::aof(args).unwrap_or(Tool::Usage(AOF_USAGE))),
@@ -74,7 +74,7 @@ impl Tool {
 }
 
 impl Aof {
-    /// Whether all is whole in the end.
+    /// Runs the tool. Returns whether everything is intact in the end.
     pub(super) fn run(&self, input: &mut impl BufRead, out: &mut impl Write) -> io::Result<bool> {
         let wanted = self.fix || self.moment.is_some();
         let report = match look(&self.path, self.moment, wanted, out)? {
@@ -130,7 +130,7 @@ impl Aof {
             return Ok(true);
         }
         if let Some(snapshot) = &content.snapshot {
-            // What follows a preamble is no fault of it.
+            // Bytes behind a preamble are not an error of it.
             let trailing = |failure: &&file::Failure| failure.error.reason == Reason::Trailing;
             let failure = snapshot.failure.as_ref().filter(|failure| !trailing(failure));
             say_snapshot(snapshot, failure, &part.path, out)?;

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::*;
 use evenkeel_rdb::aof::{push_command, push_timestamp};
 
-/// A snapshot of one key, without a checksum.
+/// A snapshot of a single key, without a checksum.
 const SNAPSHOT: &[u8] = b"REDIS0010\xfe\x00\x00\x01a\x011\xff\0\0\0\0\0\0\0\0";
 const TORN: &[u8] = b"*1\r\n$4\r\nPI";
 
-/// A folder that goes with the test.
+/// A directory that is removed with the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -26,7 +26,8 @@ impl Folder {
         folder
     }
 
-    /// What `evenkeel check` says to these arguments and answers, and whether all is well.
+    /// Returns the output of `evenkeel check` for these arguments and answers, and whether everything is
+    /// intact.
     fn check(&self, args: &[&str], answer: &str) -> (String, bool) {
         let mut request = request(args).expect("it is asked to look");
         request.path = self.0.join(request.path);
@@ -43,7 +44,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0); // a folder left behind is no failure of the test
+        let _ = fs::remove_dir_all(&self.0); // a directory left behind is no failure of the test
     }
 }
 
@@ -136,7 +137,7 @@ fn a_torn_end_is_cut_off_when_asked_for_and_confirmed() {
     assert_eq!(folder.check(&["f", "--fix"], "").0, "f: 27 bytes, intact: 1 command\nNo errors found.\n");
 }
 
-/// Looked at alone, nothing about a part says that others go on where it ends.
+/// A part checked alone does not show that later parts continue where it ends.
 #[test]
 fn only_the_last_part_is_cut() {
     let torn = [&commands(&["SET a 1"])[..], TORN].concat();
@@ -179,7 +180,7 @@ fn what_cannot_be_mended_is_left_alone() {
         text.contains("DAMAGED: a snapshot of version 10, 1 key in 1 database\n    the data ends"),
         "{text}"
     );
-    // Of three keys that were announced, one is there.
+    // Of three announced keys, only the first is there.
     let cut = Folder::with(&[("r", b"REDIS0010\xfe\x00\xfb\x03\x00\x00\x01a\x011\x00\x01b".as_slice())]);
     let (text, well) = cut.check(&["r"], "");
     assert!(
@@ -199,7 +200,7 @@ fn what_cannot_be_mended_is_left_alone() {
     );
 }
 
-/// A server does not start on it.
+/// A server refuses to start on it.
 #[test]
 fn an_empty_snapshot_is_broken_and_an_empty_log_is_not() {
     let manifest = b"file m.1.base.rdb seq 1 type b\nfile m.1.incr.aof seq 1 type i\n";
@@ -228,7 +229,7 @@ fn an_empty_snapshot_is_broken_and_an_empty_log_is_not() {
     assert!(!well && text.ends_with("BASE AOF m.1.base.rdb is empty, a snapshot is expected\n"), "{text}");
 }
 
-/// Whoever names the server's folder hears where its log is.
+/// For the server's directory, the output names the append-only directory inside.
 #[test]
 fn a_folder_inside_is_named() {
     let folder = Folder::with(&[("dump.rdb", SNAPSHOT)]);
@@ -258,7 +259,7 @@ fn a_file_goes_back_in_time() {
     assert!(Path::new(&folder.0).is_dir());
 }
 
-/// A log whose machine has failed: what the file lacks is in its tail.
+/// Creates an append-only file after a machine failure: its tail has the bytes that the file lacks.
 fn with_tail(file: &[u8], offset: u64, bytes: &[u8]) -> Folder {
     use std::os::unix::fs::MetadataExt;
     let folder = Folder::with(&[("a.manifest", b"file a.1.incr.aof seq 1 type i\n"), ("a.1.incr.aof", file)]);
@@ -282,7 +283,7 @@ fn what_is_in_the_tail_is_told_and_put_back_before_anything_is_cut_off() {
     assert!(told.contains("from its tail") && told.contains("No errors found.") && well, "{told}");
     assert_eq!(fs::read(folder.0.join("a.1.incr.aof")).expect("there"), all);
     assert!(!folder.0.join("a.tail").exists());
-    // Back to a moment that is before what is in the tail.
+    // Back to a moment before the bytes in the tail.
     let mut early = first.clone();
     push_timestamp(&mut early, 100);
     let folder = with_tail(&early, early.len() as u64, &second);
@@ -290,7 +291,7 @@ fn what_is_in_the_tail_is_told_and_put_back_before_anything_is_cut_off() {
     assert!(told.contains("Done") && well, "{told}");
     assert!(fs::read(folder.0.join("a.1.incr.aof")).expect("there").starts_with(&first));
     assert!(folder.size("a.1.incr.aof") < all.len() as u64 && !folder.0.join("a.tail").exists(), "{told}");
-    // A hole: what follows it is no command, for now.
+    // A hole: the bytes behind it are no command, for now.
     let holed = [&first[..], &[0; 9], &second[9..]].concat();
     for tool in [false, true] {
         let folder = with_tail(&holed, first.len() as u64, &second);
@@ -309,7 +310,7 @@ fn what_is_in_the_tail_is_told_and_put_back_before_anything_is_cut_off() {
         assert!(told.contains("from its tail") && well, "{told}");
         assert_eq!(fs::read(folder.0.join("a.1.incr.aof")).expect("there"), all, "{told}");
     }
-    // What follows it is wrong: until that is cut off, the tail says where it begins.
+    // Damaged bytes follow it: until they are cut off, the tail says where they begin.
     let holed = [&all[..], &[0; 9], &second].concat();
     let folder = with_tail(&holed, first.len() as u64, &second);
     let (told, well) = folder.check(&["a.manifest", "--fix"], "n\n");
@@ -322,7 +323,7 @@ fn what_is_in_the_tail_is_told_and_put_back_before_anything_is_cut_off() {
     assert!(
         fs::read(folder.0.join("a.1.incr.aof")).expect("there") == all && !folder.0.join("a.tail").exists()
     );
-    // One that somebody has changed.
+    // A file that has changed.
     let folder = with_tail(&all, first.len() as u64, b"other bytes");
     let (told, well) = folder.check(&["a.manifest"], "");
     assert!(told.contains("was truncated or changed") && well, "{told}");

@@ -1,4 +1,4 @@
-//! What was found, as an operator reads it.
+//! Formats the results for operators.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -10,7 +10,7 @@ use evenkeel_rdb::file::{self, Checksum};
 
 const WRITTEN: &str = "a String takes all that is written";
 
-/// A line for each file, and more for one that is broken.
+/// Formats a line for each file, and more for a broken file.
 pub(super) fn report(report: &Report) -> String {
     let mut out = String::new();
     if let Some(manifest) = &report.manifest {
@@ -25,7 +25,7 @@ pub(super) fn report(report: &Report) -> String {
     out
 }
 
-/// What is taken off by a cut.
+/// Describes the bytes that a cut removes.
 pub(super) fn cut(report: &Report, cut: &Cut) -> String {
     let mut out = format!("{} by {}", cut.path.display(), count(cut.lost(), "byte"));
     let content =
@@ -84,7 +84,7 @@ fn part(out: &mut String, part: &Part) {
     }
 }
 
-/// What is whole in it.
+/// Describes the intact content.
 fn guard(content: &Content) -> String {
     if content.lacks_snapshot {
         return "DAMAGED: empty, a snapshot is expected".to_owned();
@@ -159,7 +159,7 @@ fn count(number: u64, what: &str) -> String {
         _ => format!("{number} {what}s"),
     }
 }
-/// What the next start would do with a tail, as a line, if it is anything.
+/// Describes, as a line, the effect of the next start on a tail; empty if there is none.
 pub(super) fn tail(tail: &Tail) -> String {
     match tail {
         Tail::Nothing | Tail::Whole { .. } => String::new(),
@@ -178,7 +178,7 @@ pub(super) fn tail(tail: &Tail) -> String {
     }
 }
 
-/// What was done with it.
+/// Describes a restored tail.
 pub(super) fn restored(restored: &Restored) -> String {
     match (&restored.tail, &restored.aside) {
         (Tail::Lacks { path, from, len }, _) => {

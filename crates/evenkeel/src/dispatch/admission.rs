@@ -1,4 +1,4 @@
-//! Everything that may keep a command from being run, and what its client is told then.
+//! Admission: all checks that may keep a command from being run, and the errors for its client.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -17,7 +17,7 @@ pub(super) enum Admitted {
 }
 
 impl Executor {
-    /// Everything that may keep a command from being run. From a container the request goes on to its subcommand.
+    /// Makes all checks before a command. From a container command, the request moves on to its subcommand.
     #[inline]
     pub(super) fn admit(
         &mut self,
@@ -40,7 +40,7 @@ impl Executor {
         {
             return Ok(Admitted::HungUp);
         }
-        // Another worker may not yet have known, when this client came, that others had gone.
+        // When this client connected, another worker may not yet have known that other clients were gone.
         if session.on_probation {
             session.on_probation = self.server.clients.count() > self.settings.maxclients as usize;
         }
@@ -55,7 +55,8 @@ impl Executor {
         if session.receives_push {
             may_while_subscribed(session, row)?;
         }
-        // What is refused is refused at once, as in Redis: a pause does not end where a failover finds nobody.
+        // Refuses at once instead of pausing, as in Redis: the pause does not end if a failover finds no
+        // replica.
         if self.server.persist.blockers.any() != 0 && !session.replays {
             let is_queued = session.multi.is_some();
             let flags = if is_queued { row.flags_in(&request.args, &self.server) } else { row.flags };
@@ -78,7 +79,7 @@ impl Executor {
                 return Err(Error::text("ERR Command not allowed inside a transaction"));
             }
             let touched = session.watching.as_ref().is_some_and(|watching| watching.watch.is_touched());
-            // What will not be run need not be kept, as long as the queue may become.
+            // A command that will not run need not be kept, however long the queue may become.
             if !multi.failed && !touched {
                 let limit = self.settings.client_query_buffer_limit;
                 if multi.memory.saturating_add(request.len) > limit && !session.replays {
@@ -94,8 +95,8 @@ impl Executor {
         Ok(Admitted::Run(id))
     }
 
-    /// No command has this name. If it is how an HTTP request begins, a browser has been made to talk to us, and what
-    /// follows may be commands that its user knows nothing of.
+    /// Handles an unknown command. If it is the start of an HTTP request, a browser has been tricked into
+    /// connecting, and its user may know nothing of the commands that follow.
     #[cold]
     fn unknown(&self, session: &mut Session, args: &Args<'_>) -> Result<Admitted, Error> {
         if !args.is(0, "POST") && !args.is(0, "Host:") {
@@ -110,7 +111,8 @@ impl Executor {
         Ok(Admitted::HungUp)
     }
 
-    /// The command, if it is one that has to be refused outside the gate. One that cannot be run in any case is told why.
+    /// Returns the command if it has to be refused outside the gate. A command that is invalid in any case
+    /// gets its own error instead.
     pub(super) fn refused_outside(&self, request: &Request<'_>) -> Option<Id> {
         let mut id = request.command?;
         let mut row = self.table.row(id);
@@ -127,8 +129,8 @@ impl Executor {
     }
 }
 
-/// A command that holds everything has left the gate for it: meanwhile its client may have been killed or have lost a
-/// permission, and the server may have got another role, or come to rest.
+/// Checks again a command that left the gate to lock everything: meanwhile its client may have been killed or
+/// have lost a permission, and the server may have changed its role, or be stopping.
 #[cold]
 pub(crate) fn look_again(
     server: &Server,
@@ -156,7 +158,7 @@ pub(crate) fn look_again(
     if is_kept { Err(Error::AdmitAgain) } else { Ok(()) }
 }
 
-/// Whether a client that listens to something may run the command.
+/// Checks whether a client with subscriptions may run the command.
 #[cold]
 fn may_while_subscribed(session: &Session, row: &Command) -> Done {
     const DATA: Flags = Flags::WRITE.with(Flags::READONLY).with(Flags::MAY_WRITE);

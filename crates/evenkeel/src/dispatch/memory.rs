@@ -1,9 +1,9 @@
-//! `maxmemory`: keys are evicted, or commands that may need memory are refused.
+//! `maxmemory`: evicts keys, or refuses commands that may need memory.
 //!
-//! What counts is the memory that stays in use. Values that have been removed and wait for the lazy-free thread do not
-//! count: nothing is refused or evicted on their account. They are no loan without a limit either: while the process
-//! holds more than `maxmemory` and an eighth because of them, a command that may need memory waits for the lazy-free
-//! thread, for a slice of background work at most. That slows writers down to far less than the thread frees.
+//! Only memory that stays in use counts. Removed values that wait for the lazy-free thread do not count, so
+//! nothing is refused or evicted because of them. They are bounded, however: while the process uses more than
+//! `maxmemory` and an eighth because of them, a command that may need memory waits for the lazy-free thread,
+//! for a slice of background work at most. That slows writers down to far less than the thread frees.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -21,17 +21,17 @@ use evenkeel_config::Policy;
 use evenkeel_runtime::allocator::SLICE_US_MAX;
 use evenkeel_runtime::clock;
 
-/// Part of `maxmemory` by which the process may exceed it while removed data are being freed.
+/// Divisor of `maxmemory` for the excess allowed while removed data are being freed.
 const SLACK: usize = 8;
-/// And bytes by which it may in any case.
+/// Bytes of excess allowed in any case.
 const SLACK_MIN: usize = 1 << 20;
 
-/// Keys evicted between two looks at the memory that tables no longer need.
+/// Keys evicted between two attempts to free retired tables.
 const EVICT_AT_ONCE: usize = 16;
 
 impl Executor {
-    /// Evicts keys if more memory is used than `maxmemory` allows. The seat is inside the gate, and holds nothing; it may be
-    /// outside afterwards, see [`evenkeel_store::ThreadContext::gate_busy`].
+    /// Evicts keys if more memory is used than `maxmemory` allows. `ctx` is inside the gate, and holds
+    /// nothing; it may be outside afterwards, see [`evenkeel_store::ThreadContext::gate_busy`].
     #[inline]
     pub(crate) fn make_room(&mut self) {
         self.follow_settings();
@@ -40,12 +40,13 @@ impl Executor {
         let limit = self.settings.maxmemory as usize;
         if limit > 0 && data_bytes(&self.server) > limit {
             self.evict(limit);
-            self.follow_settings(); // it may have been outside
+            self.follow_settings(); // `ctx` may have been outside
         }
     }
 
-    /// Whether a command has to be refused because memory was short when its batch began, and still is: commands before
-    /// it may have removed enough. A command that is not refused may have waited for the lazy-free thread.
+    /// Whether a command has to be refused because memory was short when its batch began, and still is:
+    /// earlier commands may have removed enough. May wait for the lazy-free thread before it admits a
+    /// command.
     #[cold]
     pub(super) fn lacks_memory(&mut self, row: &Command, session: &Session) -> bool {
         if !needs_memory(row, session) {
@@ -71,8 +72,8 @@ impl Executor {
         false
     }
 
-    /// Whether more is about to come back than could be evicted meanwhile. What comes until then may take the place of that, and a
-    /// little more, since freeing takes its time to begin.
+    /// Whether a flush is about to free more than could be evicted meanwhile. Until then new data may take
+    /// the place of the flushed data, and a little more, since freeing takes its time to begin.
     fn waits_for_a_flush(&self, limit: usize) -> bool {
         let lazy_free = &self.server.lazy_free;
         let comes_back = lazy_free.is_flushing() || self.server.keyspace.keeps_flushed();
@@ -80,7 +81,8 @@ impl Executor {
         comes_back && used <= lazy_free.flushed_at() as usize + purge(limit)
     }
 
-    /// While it was outside the gate, this server may have become a replica, or be about to end.
+    /// Whether eviction is still allowed. While `ctx` was outside the gate, this server may have become a
+    /// replica, or be about to stop.
     fn may_still_evict(&self) -> bool {
         let server = &self.server;
         let is_told = server.replication.is_replica() && self.settings.replica_ignore_maxmemory;
@@ -95,17 +97,17 @@ impl Executor {
         self.ctx.is_short_of_memory = true;
     }
 
-    /// Works for at most one slice: what is still too much then is the next batch's to remove.
+    /// Evicts for at most a slice; the next batch removes the remaining excess.
     #[cold]
     fn evict(&mut self, limit: usize) {
         if self.waits_for_a_flush(limit) {
             return;
         }
         if self.server.replication.is_replica() && self.settings.replica_ignore_maxmemory {
-            return; // the primary says what goes
+            return; // the primary decides which keys go
         }
         if stays_in_use(&self.server) <= limit {
-            self.out_of_memory = true; // commands that may need memory look again
+            self.out_of_memory = true; // commands that may need memory check again
             return;
         }
         let Some(policy) = eviction(self.settings.maxmemory_policy) else {
@@ -113,14 +115,14 @@ impl Executor {
             return;
         };
         if self.ctx.keep_expired || self.server.persist.ending.is_under_way() {
-            return; // paused, or about to end: the data must not change
+            return; // paused, or about to stop: the data must not change
         }
         let started = clock::ticks();
         let until = started + SLICE_US_MAX * clock::ticks_per_us();
         let (samples, decay) = (self.settings.maxmemory_samples, self.settings.lfu_decay_time);
         let server = self.server.clone();
         loop {
-            // Tables that shrink with every key removed are freed only when no thread can be reading them.
+            // Tables that shrink with every removed key are freed only when no thread can be reading them.
             let is_inside = server.keyspace.step_out(&mut self.ctx);
             if !is_inside
                 || stays_in_use(&self.server) <= limit
@@ -134,12 +136,12 @@ impl Executor {
             }
             let mut guard = server.keyspace.hold_none(&mut self.ctx);
             let evicted = (0..EVICT_AT_ONCE).take_while(|_| {
-                // What a snapshot lacks is counted as given up when it is laid down.
+                // Bytes that a snapshot lacks count as freed once they are published to it.
                 let may_go_on = !guard.ctx.has_kept() && stays_in_use(&server) > limit;
                 may_go_on && guard.evict(policy, samples, decay, &mut self.pool)
             });
             if evicted.count() == 0 {
-                // Replaced tables come back by themselves.
+                // Retired tables are freed without further work.
                 let tables = guard.ctx.retired_bytes();
                 drop(guard);
                 if stays_in_use(&server).saturating_sub(tables) > limit {
@@ -148,7 +150,7 @@ impl Executor {
                 break;
             }
         }
-        // The command that comes next did not take this time.
+        // This time is not the next command's.
         self.last_ticks = clock::ticks();
         let elapsed = self.last_ticks.saturating_sub(started);
         self.stats().book(Stage::Evict, elapsed);
@@ -158,40 +160,42 @@ impl Executor {
     }
 }
 
-/// The memory that `maxmemory` limits: without what waits to be written to disk, in the log or in a snapshot, or to be sent to replicas,
-/// which evicting keys would only add to. An evicted key that a snapshot lacks is among that, and so is given up once. At most as much
-/// is kept for a snapshot as there was when it began. What values share with others, and holes, are counted as well, as much as they
-/// take where the data are stored or sent: who loads them is to have room for them.
+/// Returns the memory that `maxmemory` limits. It excludes data that wait to be written to disk, in the
+/// journal or a snapshot, or to be sent to replicas, since evicting keys would only add to them. An evicted
+/// key that a snapshot lacks is among them, and so counts as freed once. A snapshot keeps at most as much as
+/// there was when it began. Shared parts of values and holes count as well, with their size in stored or sent
+/// data: a server that loads these has to have room for them.
 fn data_bytes(server: &Server) -> usize {
     let (keyspace, figures) = (&server.keyspace, &server.replication.figures);
     let for_replicas = (figures.beyond.load(Relaxed) + figures.in_pipes.load(Relaxed)) as usize;
-    // What is lent to the log is part of what is unread, until that has been read.
+    // Bytes lent to the journal are part of its unread bytes, until these are read.
     let lent = server.inboxes.iter().map(|inbox| inbox.lent.load(Relaxed)).sum();
     let waits = keyspace.journal.unread().max(lent) + keyspace.kept_for_snapshot() + for_replicas;
     memory::used_by_data().saturating_sub(waits) + apart_bytes(server) as usize
 }
 
-/// Bytes of a hole of 64 KiB in a snapshot, where it is compressed.
+/// Bytes of a hole of 64 KiB in a compressed snapshot.
 const HOLE_BYTES: u64 = 750;
 
-/// What values would take beyond what they take now, if each was stored apart.
+/// Returns the bytes that values would take in addition, if each was stored apart.
 pub(crate) fn apart_bytes(server: &Server) -> u64 {
     let apart = server.keyspace.apart();
     apart.shared + apart.holes * HOLE_BYTES
 }
 
-/// The same without removed values that wait for the lazy-free thread.
+/// Like [`data_bytes`], without removed values that wait for the lazy-free thread.
 fn stays_in_use(server: &Server) -> usize {
     data_bytes(server).saturating_sub(server.lazy_free.values_pending())
 }
 
-/// Bytes by which the process may exceed a limit while removed data are being freed.
+/// Returns the excess over a limit that is allowed while removed data are being freed.
 fn purge(limit: usize) -> usize {
     (limit / SLACK).max(SLACK_MIN)
 }
 
-/// Whether a command is refused when there is no memory left: one that may grow the data, an EXEC of such, and all
-/// that would be queued, since a queue may grow without end. What is replayed has been admitted elsewhere.
+/// Whether a command is refused without memory: a command that may grow the data, an EXEC with such a
+/// command, and every command that would be queued, since a queue may grow without bound. Replayed commands
+/// were admitted by another server or run.
 #[cold]
 fn needs_memory(row: &Command, session: &Session) -> bool {
     if session.replays {
@@ -204,7 +208,7 @@ fn needs_memory(row: &Command, session: &Session) -> bool {
     }
 }
 
-/// The store's words for a policy; `None` evicts nothing.
+/// Converts a policy to the store's; `None` evicts nothing.
 fn eviction(policy: Policy) -> Option<evict::Policy> {
     let (volatile_only, order) = match policy {
         Policy::VolatileLru => (true, Order::Lru),

@@ -1,4 +1,5 @@
-//! Commands inside of others, with what those hold: what scripts call, and what EXEC runs.
+//! Commands within other commands, under the locks of the outer command: calls of scripts, and the queue of
+//! EXEC.
 
 use evenkeel_store::Key;
 
@@ -14,7 +15,8 @@ use crate::observe::commandlog::{self, Spent};
 use crate::reply::Reply;
 use crate::session::Queued;
 use evenkeel_runtime::clock;
-/// Runs a command that a script calls, with what the script holds; the reply is empty. Its errors are counted here.
+/// Runs a command that a script calls, under the script's locks; `reply` is empty. Its errors are counted
+/// here.
 pub(crate) fn run_in_script(
     call: &mut Call<'_, '_>,
     id: Id,
@@ -42,7 +44,7 @@ pub(crate) fn run_in_script(
         ..Spent::default()
     };
     stats.ran(id, spent.ticks, failed, call.settings.latency_tracking);
-    // Keys are those that the script has declared; what it does to them is its own time.
+    // The script has declared the keys, so hot keys and their time are counted for the script.
     if server.commandlog.wants(&spent) {
         let command = (row, args, &spent);
         commandlog::note(server, call.settings, call.worker, &call.session.client, command);

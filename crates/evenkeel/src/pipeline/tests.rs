@@ -1,4 +1,4 @@
-//! Requests that come in parts, and those that are looked ahead of.
+//! Requests that arrive in parts, and prefetching.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ fn connection(world: &World) -> Connection {
     Connection::new(socket.into(), session)
 }
 
-/// A request that comes in parts, the first of them behind another request: from the second part on, the arguments that
-/// have come stay where they are, however many there are.
+/// A request that arrives in parts, the first of them behind another request: from the second part on, the
+/// received arguments are not moved, however many there are.
 #[test]
 fn the_arguments_of_a_long_request_are_not_moved_with_every_part() {
     const KEYS: usize = 1000;
@@ -42,8 +42,8 @@ fn the_arguments_of_a_long_request_are_not_moved_with_every_part() {
     assert_eq!(reply.plain(), Some(format!("+PONG\r\n*{KEYS}\r\n{}", "$-1\r\n".repeat(KEYS)).as_bytes()));
 }
 
-/// Look-ups in one large collection are looked ahead of together. What they reply is what they reply one by one, whatever
-/// stands between them and whatever they change.
+/// Look-ups in the same large collection are prefetched together. Their replies equal the replies to single
+/// requests, whatever stands in between and whatever they change.
 #[test]
 fn looking_ahead_changes_no_reply() {
     let mut world = World::new();
@@ -85,7 +85,8 @@ fn looking_ahead_changes_no_reply() {
             format!("HEXISTS h f{other}"),
         ]
     };
-    // The same twice: what the first round changes, it changes into what the second one begins with.
+    // The same requests twice: the changes of the first round lead to the state in which the second round
+    // begins.
     let all: Vec<String> = (0..300).flat_map(looks).collect();
     send(&all);
     let together = send(&all);
@@ -94,7 +95,7 @@ fn looking_ahead_changes_no_reply() {
     assert!(together.contains("-WRONGTYPE") && together.contains("$5\r\nv1332\r\n"));
 }
 
-/// What comes behind a SELECT is looked ahead of in the database that it selects, if there is one.
+/// Keys behind a SELECT are prefetched in the database that it selects, if it exists.
 #[test]
 fn looking_ahead_follows_select() {
     let mut world = World::new();
@@ -102,7 +103,7 @@ fn looking_ahead_follows_select() {
     let executor = &mut world.workers[0];
     for (selects, databases) in [
         (["3", "15", "0"], [3, 15, 0]),
-        (["16", "2", "-1"], [0, 2, 2]), // those that fail change nothing
+        (["16", "2", "-1"], [0, 2, 2]), // a SELECT that fails changes nothing
         (["1 1", "4294967296", "x"], [0, 0, 0]),
     ] {
         let mut pipeline = Pipeline::default();

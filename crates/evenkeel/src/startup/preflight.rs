@@ -1,8 +1,9 @@
-//! What a start opens, tried without keeping or changing anything: for `--check-config`, and for the warnings of a start.
+//! Preflight: tries to open everything that a start opens, without keeping or changing anything. For
+//! `--check-config`, and for the warnings of a start.
 //!
-//! A server with the same configuration may run meanwhile. So an address in use and a lock that is held are remarks, not
-//! mistakes, and nothing is listened at. No file is left behind: the operator who checks may be another user than the server,
-//! which could not write a file of that user's.
+//! A server with the same configuration may be running. So an address in use and a locked file are remarks,
+//! not errors, and no port is opened. No file is left behind: the checking operator may be another user than
+//! the server, which could not write such a file.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -20,17 +21,17 @@ use crate::tls;
 use evenkeel_config::{DisklessLoad, Settings, cause};
 use evenkeel_runtime::server_log::try_file;
 
-/// What there is to say of a configuration on this machine.
+/// The results of the checks.
 #[derive(Default)]
 pub(crate) struct Findings {
-    /// Of each, a start would fail or warn.
+    /// For each of these, a start would fail or warn.
     pub(crate) mistakes: Vec<String>,
-    /// What keeps a start from succeeding only now, or from having all that it asks for.
+    /// Present obstacles to a start, or to parts of its configuration.
     pub(crate) remarks: Vec<String>,
 }
 
 impl Findings {
-    /// Notes why something failed; whether it went well.
+    /// Records an error. Returns whether there was none.
     fn note(&mut self, result: Result<(), String>) -> bool {
         let is_well = result.is_ok();
         self.mistakes.extend(result.err());
@@ -38,7 +39,7 @@ impl Findings {
     }
 }
 
-/// Goes through all that a start opens. Where the configuration `has_dir` not, relative paths lead nowhere and are passed over.
+/// Checks everything that a start opens. Without `has_dir`, relative paths have no base and are skipped.
 pub(crate) fn check(settings: &Settings, has_dir: bool) -> Findings {
     let mut found = Findings::default();
     let has_dir = has_dir && found.note(enter_dir(settings));
@@ -75,7 +76,7 @@ pub(crate) fn check(settings: &Settings, has_dir: bool) -> Findings {
     found
 }
 
-/// Makes `dir` the working directory, where relative paths begin.
+/// Makes `dir` the working directory, the base of relative paths.
 pub(super) fn enter_dir(settings: &Settings) -> Result<(), String> {
     let gone = |error| format!("Can't chdir to '{}': {}", settings.dir.display(), cause(&error));
     std::env::set_current_dir(&settings.dir).map_err(gone)
@@ -93,7 +94,7 @@ pub(super) fn no_tls(reason: String) -> String {
     format!("Failed to configure TLS: {reason}")
 }
 
-/// Whether a file can be written, or made where there is none; it is not.
+/// Checks that a file can be written, or created if it is absent; does neither.
 fn can_write(path: &Path) -> io::Result<()> {
     match path.metadata() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -105,7 +106,7 @@ fn can_write(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Why the data cannot be kept where they are to be, and what follows from that, if so.
+/// Returns why the data cannot be stored in their directory, and the consequences, if so.
 pub(super) fn unwritable(settings: &Settings) -> Option<String> {
     let loads_by_file = settings.repl_diskless_load == DisklessLoad::Disabled;
     let is_needed = [
@@ -135,7 +136,7 @@ fn why_unwritable(settings: &Settings) -> Option<String> {
     snapshot.is_dir().then(|| format!("Cannot write the snapshot {}: it is a directory", snapshot.display()))
 }
 
-/// Opens the files that are loaded. Whether they are whole, `evenkeel check` says.
+/// Opens the files that are loaded. `evenkeel check` checks their content.
 fn data(settings: &Settings) -> Result<(), String> {
     let open = |path: &Path| match File::open(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -153,7 +154,7 @@ fn data(settings: &Settings) -> Result<(), String> {
     open(&settings.dir.join(&settings.dbfilename))
 }
 
-/// The server that has these files now, if any.
+/// Returns the server that has locked these files, if any.
 fn holder(settings: &Settings) -> Option<String> {
     let log = settings.appenddirname.join(&settings.appendfilename);
     let name = match settings.appendonly {
@@ -164,7 +165,8 @@ fn holder(settings: &Settings) -> Option<String> {
     lock::keep_servers_off(&settings.dir, Some(name)).err().map(|error| error.to_string())
 }
 
-/// More data than there is memory for: the kernel ends the server before any is evicted or refused.
+/// Warns about more data than memory: the kernel ends the server before any key is evicted or any write
+/// refused.
 pub(super) fn beyond_machine(settings: &Settings) -> Option<String> {
     let (wanted, there) = (settings.maxmemory, process::memory_limit());
     let mb = |bytes: u64| bytes >> 20;

@@ -1,5 +1,5 @@
-//! The server as it runs, in the test's own process: its workers are threads, its clients come over a Unix socket, and
-//! it has the commands that only tests have.
+//! The server with its threads, in the test's own process: its workers are threads, its clients connect over
+//! a Unix socket, and it has the commands that exist only in tests.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::server::Server;
 use evenkeel_config::Launch;
 use evenkeel_runtime::server_log::{Level, Log, Target};
 
-/// See the module's text. Dropping it stops the server.
+/// A running server; see the module's text. Dropping it stops the server.
 pub(crate) struct Live {
     pub(crate) server: Arc<Server>,
     threads: Vec<JoinHandle<()>>,
@@ -55,7 +55,7 @@ impl Live {
         Client::connect_unix(&self.folder.join("socket")).expect("it listens")
     }
 
-    /// Waits until so many clients wait.
+    /// Waits until `count` clients are blocked.
     #[track_caller]
     pub(crate) fn await_blocked(&self, count: usize) {
         self.wait_until("clients wait", || self.server.clients.totals().blocked == count);
@@ -70,7 +70,7 @@ impl Live {
         }
     }
 
-    /// Panics if the keyspace is not in order.
+    /// Panics if the keyspace is inconsistent.
     pub(crate) fn verify(&self) {
         let mut ctx = self.server.keyspace.thread_context();
         self.server.keyspace.enter(&mut ctx);
@@ -78,7 +78,7 @@ impl Live {
         self.server.keyspace.leave(&mut ctx);
     }
 
-    /// Stops the workers; fails if one of them has.
+    /// Stops the workers; fails if a worker has failed.
     pub(crate) fn stop(mut self) {
         self.server.stop();
         for thread in self.threads.drain(..) {

@@ -1,4 +1,4 @@
-//! The log of a server in process, and a server that replays one.
+//! The journal of a server in process, and a server that replays it.
 
 use evenkeel_resp::value::{Value, decode};
 use evenkeel_store::journal::{Reader, select};
@@ -7,7 +7,7 @@ use evenkeel_testkit::digest::{Digest, digest};
 
 use super::World;
 
-/// What reads the log of a [`World`], as one stream of commands.
+/// Reads the journal of a [`World`] as a single stream of commands.
 pub(crate) struct Recorder {
     reader: Reader,
     pub(crate) bytes: Vec<u8>,
@@ -15,7 +15,7 @@ pub(crate) struct Recorder {
 }
 
 impl World {
-    /// Begins the log.
+    /// Starts the journal.
     pub(crate) fn record(&mut self) -> Recorder {
         let (server, ctx) = (self.server.clone(), &mut self.workers[0].ctx);
         server.keyspace.enter(ctx);
@@ -24,14 +24,14 @@ impl World {
         Recorder { reader, bytes: Vec::new(), db: 0 }
     }
 
-    /// A server whose clock stands at zero, so that nothing expires.
+    /// Creates a server whose clock stands at zero, so that nothing expires.
     pub(crate) fn timeless() -> World {
         let mut world = World::new();
         world.now_ms = 0;
         world
     }
 
-    /// Runs what a log says, each command of which must succeed.
+    /// Runs the commands of a journal, each of which must succeed.
     #[track_caller]
     pub(crate) fn replay(&mut self, log: &[u8]) {
         for args in commands_of(log) {
@@ -42,7 +42,7 @@ impl World {
         }
     }
 
-    /// All that is there, also what has expired and is not removed yet.
+    /// Returns the digest of all keys, including expired keys that are not removed yet.
     pub(crate) fn digest(&mut self) -> Digest {
         let now_ms = std::mem::take(&mut self.now_ms);
         let digest = digest(self);
@@ -66,7 +66,7 @@ impl World {
 }
 
 impl Recorder {
-    /// Takes what has been logged since; returns it as lines.
+    /// Reads the journal since the last call; returns it as lines.
     pub(crate) fn take(&mut self, world: &World) -> Vec<String> {
         let from = self.bytes.len();
         let (bytes, db) = (&mut self.bytes, &mut self.db);
@@ -82,7 +82,7 @@ impl Recorder {
     }
 }
 
-/// The commands of a log.
+/// Returns the commands of a journal.
 fn commands_of(mut log: &[u8]) -> Vec<Vec<Vec<u8>>> {
     let mut commands = Vec::new();
     while let Some((command, used)) = decode(log).expect("a log is well-formed") {
