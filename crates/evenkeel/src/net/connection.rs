@@ -1,6 +1,6 @@
-//! A connection: a socket, what has arrived and was not yet understood, and what could not yet be sent.
+//! A connection: a socket, received bytes that are not parsed yet, and replies that are not sent yet.
 //!
-//! It is a value without ties to the thread that serves it, so it can be handed to another worker.
+//! It is a value without ties to its worker's thread, so it can move to another worker.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -15,69 +15,70 @@ use crate::reply::{Reply, ReplyChunk};
 use crate::session::Session;
 use crate::tls::TlsStream;
 
-/// Stretches given to one system call (the kernel takes 1,024).
+/// Most chunks per system call (the kernel takes 1,024).
 const GATHER_MAX: usize = 512;
 
-/// Room is made for as many bytes of a long request at least.
+/// Fewest bytes of buffer reserved for a long request.
 pub(crate) const ROOM_MIN: usize = 64 * 1024;
 
-/// See the module's text.
+/// A client's connection; see the module's text.
 pub(crate) struct Connection {
     socket: OwnedFd,
-    /// Where what is read and sent is encrypted.
+    /// Present if the connection is encrypted.
     tls_stream: Option<Box<TlsStream>>,
     pub(crate) session: Session,
     pub(crate) resp3: bool,
-    /// Bytes that have arrived and not been used up; empty nearly always.
+    /// Received bytes that are not used up; nearly always empty.
     pub(crate) input: Vec<u8>,
-    /// How long that was when it was noted last.
+    /// Length of `input` when it was last recorded.
     pub(crate) input_noted: usize,
-    /// How far the request at the start of `input` has been read, and its arguments so far.
+    /// Parser state of the request at the start of `input`, and its arguments so far.
     pub(crate) state: State,
     pub(crate) args: Vec<Span>,
-    /// How many bytes that request still lacks at least.
+    /// Lower bound of the bytes that this request still lacks.
     pub(crate) missing: usize,
-    /// How many bytes to make room for at most when more of that request is read, by what has come at once before.
+    /// Most bytes to reserve for the next read of this request, judged by earlier reads.
     pub(crate) room: usize,
-    /// How many bytes came with the last read into a worker's region.
+    /// Bytes of the last read into a worker's region.
     pub(crate) last_read: usize,
-    /// Not yet sent; `sent` bytes of the first stretch are.
+    /// Replies not sent yet, except `sent` bytes of the first chunk.
     backlog: VecDeque<ReplyChunk>,
     sent: usize,
     backlog_len: usize,
     /// Bytes that have left the backlog since the beginning.
     gone: u64,
-    /// What of the backlog must not be sent yet.
+    /// Parts of the backlog that must not be sent yet.
     guard: VecDeque<SlotGuard>,
-    /// Sent, and too large to be freed here.
+    /// Chunks that are sent, and too large to be freed here.
     pub(crate) lazy_free: Vec<ReplyChunk>,
     /// There may be more to read.
     pub(crate) readable: bool,
-    /// The end of its stream has been announced, which happens once: it is read until that comes.
+    /// The end of its stream was announced, which happens once: the connection is read until that end comes.
     pub(crate) hung_up: bool,
-    /// Its commands took all of its share of a turn when they were last run: others go first.
+    /// Its last commands used up its share of a turn: other connections go first.
     pub(crate) is_heavy: bool,
-    /// Its worker will come back to it without being asked.
+    /// Its worker will return to it without an event.
     pub(crate) is_ready: bool,
-    /// Waiting for the end of a pause.
+    /// Waits for the end of a pause.
     pub(crate) parked: bool,
-    /// What waits to be sent are replies to the beginning of a pipeline, which wait for the others: since when, in milliseconds since the
-    /// Unix epoch. The connection is ready for its next turn, which sends them or puts more off.
+    /// The backlog has the replies to the beginning of a pipeline, which wait for the remaining replies:
+    /// since when, in milliseconds since the Unix epoch. The connection is ready for its next turn, which
+    /// sends them or defers more.
     pub(crate) put_off_since_ms: Option<u64>,
     /// Since when the backlog has been above the soft limit, in milliseconds since the Unix epoch.
     pub(crate) soft_since_ms: Option<u64>,
-    /// Batches run since the worker last looked, for moving busy connections.
+    /// Batches run since the worker's last check, for moving busy connections.
     pub(crate) activity: u32,
 }
 
-/// From here on the backlog tells of a record of the log that is not on disk yet.
+/// From here on the backlog depends on a journal record that is not on disk yet.
 struct SlotGuard {
     record: u64,
-    /// Bytes of the backlog before it, with those that were gone before.
+    /// Bytes before it: of the backlog, and of all chunks that have left the backlog.
     start: u64,
 }
 
-/// What came of sending.
+/// Outcome of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
     All,
@@ -116,14 +117,14 @@ impl Connection {
         }
     }
 
-    /// The same, encrypted.
+    /// Makes the connection encrypted.
     pub(crate) fn within(mut self, tls_stream: TlsStream) -> Connection {
         self.client().tunnel_size.store(TlsStream::MEMORY, Relaxed);
         self.tls_stream = Some(Box::new(tls_stream));
         self
     }
 
-    /// Whether something waits to be sent, and not for the rest of a pipeline.
+    /// Whether the backlog waits for the socket, and not for the rest of a pipeline.
     #[inline]
     pub(crate) fn has_unsent(&self) -> bool {
         self.backlog_len() > 0 && !self.is_put_off()
@@ -138,7 +139,7 @@ impl Connection {
         self.socket.as_raw_fd()
     }
 
-    /// Nothing but the handshake of TLS is of interest yet.
+    /// Whether the TLS handshake is not finished.
     #[inline]
     pub(crate) fn is_handshaking(&self) -> bool {
         self.tls_stream.as_ref().is_some_and(|tls_stream| tls_stream.is_handshaking())
@@ -148,7 +149,7 @@ impl Connection {
         self.tls_stream.as_deref_mut()
     }
 
-    /// Goes on with the handshake; whether it is finished.
+    /// Continues the handshake. Returns whether it is finished.
     pub(crate) fn shake(&mut self) -> io::Result<bool> {
         let fd = self.fd();
         let done = self.tls_stream.as_mut().map_or(Ok(true), |tls_stream| tls_stream.shake(fd));
@@ -156,13 +157,13 @@ impl Connection {
         done
     }
 
-    /// There is more to read although the socket may have none.
+    /// Whether there is more to read although the socket may be empty.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
         self.tls_stream.as_ref().is_some_and(|tls_stream| tls_stream.has_more())
     }
 
-    /// Bytes that count as sent and that the socket has not taken: sealed records.
+    /// Returns the bytes of sealed records: they count as sent, but the socket has not taken them.
     #[inline]
     fn unsent(&self) -> usize {
         self.tls_stream.as_ref().map_or(0, |tls_stream| tls_stream.unsent())
@@ -172,7 +173,7 @@ impl Connection {
         &self.session.client
     }
 
-    /// Reads into `buf`; 0 is the end of the stream, `WouldBlock` that there is nothing now.
+    /// Reads into `buf`. Returns 0 at the end of the stream, and `WouldBlock` if there is nothing now.
     #[inline]
     pub(crate) fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let fd = self.fd();
@@ -182,7 +183,8 @@ impl Connection {
         }
     }
 
-    /// Reads up to `room` bytes behind what is in `input`, which is made for them: not many more than are likely to have come.
+    /// Reads up to `room` bytes behind `input`, and reserves their space: not many more than have probably
+    /// arrived.
     pub(crate) fn read_more(&mut self, room: usize) -> io::Result<usize> {
         let len = self.input.len();
         if len + room > self.input.capacity() {
@@ -232,8 +234,8 @@ impl Connection {
         self.queue(reply.take_rest(0).0);
     }
 
-    /// Keeps a reply that must not be sent before this record of the log is on disk; whether somebody has to say so when it is, who does
-    /// not know yet.
+    /// Queues `reply` until `record` is durable. Returns true if no earlier reply waits for this record, so
+    /// the caller must register for it.
     pub(crate) fn hold_back(&mut self, reply: &mut Reply, record: u64) -> bool {
         let is_new = self.guard.back().is_none_or(|last| last.record < record);
         if is_new {
@@ -243,13 +245,13 @@ impl Connection {
         is_new
     }
 
-    /// Whether something waits for the log.
+    /// Whether any reply waits for the journal to be durable.
     #[inline]
     pub(crate) fn is_held_back(&self) -> bool {
         !self.guard.is_empty()
     }
 
-    /// The log is on disk up to this record; whether more may be sent now.
+    /// Releases replies up to the journal record `durable`. Returns whether more may be sent now.
     pub(crate) fn let_go(&mut self, durable: u64) -> bool {
         let before = self.guard.len();
         while self.guard.front().is_some_and(|guard| guard.record <= durable) {
@@ -258,12 +260,12 @@ impl Connection {
         self.guard.len() < before
     }
 
-    /// Bytes of the backlog that may be sent.
+    /// Returns the bytes of the backlog that may be sent.
     fn may_be_sent(&self) -> usize {
         self.guard.front().map_or(self.backlog_len, |guard| (guard.start - self.gone) as usize)
     }
 
-    /// Puts what is not a reply behind what waits to be sent.
+    /// Queues push messages behind the backlog.
     pub(crate) fn enqueue(&mut self, messages: Vec<Arc<[u8]>>) {
         self.queue(messages.into_iter().map(ReplyChunk::PushMessage).collect());
     }
@@ -274,7 +276,7 @@ impl Connection {
         self.note_backlog();
     }
 
-    /// Whether nothing waits for the socket, all having been taken.
+    /// Returns whether the socket has taken all sealed bytes, after the backlog was taken.
     #[inline]
     fn all_sent(&self) -> Sent {
         if self.unsent() == 0 {
@@ -284,7 +286,7 @@ impl Connection {
         Sent::Part
     }
 
-    /// Sends what counts as sent already; whether the socket took all of it.
+    /// Sends sealed records. Returns whether the socket took all of them.
     pub(crate) fn send_sealed(&mut self) -> io::Result<bool> {
         let fd = self.fd();
         let sent = self.tls_stream.as_mut().map_or(Ok(true), |tls_stream| tls_stream.flush(fd));
@@ -292,7 +294,7 @@ impl Connection {
         sent
     }
 
-    /// Sends what waits and may be sent, as far as the socket takes it.
+    /// Sends the part of the backlog that may be sent, as far as the socket takes it.
     pub(crate) fn send_backlog(&mut self) -> io::Result<Sent> {
         if self.unsent() > 0 && !self.send_sealed()? {
             return Ok(Sent::Part);
@@ -344,7 +346,7 @@ impl Connection {
         self.client().out_stretches.store(self.backlog.len(), Relaxed);
     }
 
-    /// Lets the kernel gather small packets, or no longer: fewer of them, later.
+    /// Turns TCP_NODELAY off or on: with `delay`, the kernel sends fewer and later packets.
     pub(crate) fn delay_small_packets(&self, delay: bool) {
         let no_delay = libc::c_int::from(!delay);
         // SAFETY: the pointer and length are those of the integer. Unix sockets have no such option, and need none.
@@ -354,19 +356,19 @@ impl Connection {
         }
     }
 
-    /// Gives up what waits to be sent; to be dropped where there is time.
+    /// Removes the backlog; the caller drops it where there is time.
     pub(crate) fn abandon(&mut self) -> VecDeque<ReplyChunk> {
         self.backlog_len = 0;
         self.guard.clear();
         std::mem::take(&mut self.backlog)
     }
 
-    /// Bytes waiting to be sent.
+    /// Returns the bytes waiting to be sent.
     pub(crate) fn backlog_len(&self) -> usize {
         self.backlog_len + self.unsent()
     }
 
-    /// Writes, and takes a full socket for zero bytes.
+    /// Writes; a full socket counts as zero bytes.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.tls_stream.is_some() {
             return self.write_gathered(&[IoSlice::new(bytes)]);
@@ -394,7 +396,7 @@ fn write_gathered(
 }
 
 impl Drop for Connection {
-    /// Says goodbye where the protocol has a word for it.
+    /// Sends the closing message of TLS.
     fn drop(&mut self) {
         let fd = self.fd();
         if let Some(tls_stream) = &mut self.tls_stream {
@@ -403,7 +405,7 @@ impl Drop for Connection {
     }
 }
 
-/// Receives what has arrived; 0 is the end of the stream.
+/// Receives available bytes; 0 is the end of the stream.
 #[inline]
 pub(crate) fn receive(fd: RawFd, buf: &mut [u8]) -> io::Result<usize> {
     // SAFETY: pointer and length are those of `buf`.

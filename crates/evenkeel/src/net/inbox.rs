@@ -1,6 +1,7 @@
-//! A worker's inbox: how other threads hand it things, without waking it when it is awake.
+//! A worker's inbox: other threads post messages to it, and wake the worker only if it sleeps.
 //!
-//! A [`Mailbox`] decides who must be woken; an event counter of the kernel, readable in the worker's `epoll`, wakes.
+//! A [`Mailbox`] decides whether the worker must be woken. An event counter of the kernel, readable in the
+//! worker's `epoll`, wakes it.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -14,40 +15,40 @@ use crate::waiting::Resumed;
 use evenkeel_runtime::allocator;
 use evenkeel_runtime::mailbox::Mailbox;
 
-/// What a worker can be told.
+/// Messages to a worker.
 pub(crate) enum Message {
     /// Serve this connection from now on.
     Adopt(Box<Connection>),
-    /// Close the connections whose clients have been killed.
+    /// Close the connections of killed clients.
     CloseKilled,
-    /// Go round once.
+    /// Run a loop turn.
     Wake,
-    /// The server listens elsewhere.
+    /// The addresses of the server's listeners have changed.
     Listen,
-    /// A connection's command waits no more.
+    /// A connection's command no longer waits.
     Resume(Resumed),
-    /// These clients have got mail.
+    /// These clients have push messages.
     PushQueued(Vec<Arc<ClientInfo>>),
     /// The lazy-free thread has freed much of the worker's memory: see [`Inbox::settle`].
     Settle,
-    /// More of the log is on disk.
+    /// More of the journal is on disk.
     Durable,
 }
 
 pub(crate) struct Inbox {
     mailbox: Mailbox<Message>,
     wakeup: Wakeup,
-    /// Connections that the worker serves, those on their way to it included.
+    /// Connections that the worker serves, including connections in transit to it.
     pub(crate) connections: AtomicUsize,
-    /// The share of its time that the worker was busy lately, in thousandths.
+    /// Recent share of the worker's time that was busy, in thousandths.
     pub(crate) busy: AtomicU64,
-    /// Bytes that the worker has lent to the log, or keeps to lend them again.
+    /// Bytes that the worker has lent to the journal, or keeps to lend them again.
     pub(crate) lent: AtomicUsize,
-    /// The worker holds replies back until what they tell of is on disk.
+    /// The worker holds replies back until their records are on disk.
     pub(crate) awaits_log: AtomicBool,
-    /// How often the lazy-free thread has asked the worker to take back what was freed of its memory ..
+    /// Requests of the lazy-free thread to take back freed blocks.
     settle_asked: AtomicU64,
-    /// .. and up to which of these requests the worker has.
+    /// The last of these requests that the worker has followed.
     settled: AtomicU64,
 }
 
@@ -65,37 +66,38 @@ impl Inbox {
         })
     }
 
-    /// Puts a message in, and wakes the worker if it sleeps.
+    /// Posts a message, and wakes the worker if it sleeps.
     pub(crate) fn post(&self, message: Message) {
         if self.mailbox.put(message) {
             self.wakeup.wake();
         }
     }
 
-    /// Asks the worker to [`Inbox::settle`] soon. For the lazy-free thread alone.
+    /// Asks the worker to [`Inbox::settle`] soon. Only for the lazy-free thread.
     pub(crate) fn ask_to_settle(&self) {
         self.settle_asked.fetch_add(1, Release);
         self.post(Message::Settle);
     }
 
-    /// Whether the worker has done what it was asked to.
+    /// Whether the worker has followed the last request.
     pub(crate) fn is_settled(&self) -> bool {
         self.settled.load(Acquire) == self.settle_asked.load(Relaxed)
     }
 
-    /// Takes back what other threads have freed of the worker's memory. For the worker alone.
+    /// Takes back the worker's blocks that other threads have freed. Only for the worker.
     pub(crate) fn settle(&self) {
         let asked = self.settle_asked.load(Acquire);
         allocator::settle();
         self.settled.store(asked, Release);
     }
 
-    /// Says that the worker is about to wait; `false` when there are messages, and it must not.
+    /// Announces that the worker is about to wait. Returns `false` if there are messages, and it must not
+    /// wait.
     pub(crate) fn may_sleep(&self) -> bool {
         self.mailbox.may_sleep()
     }
 
-    /// The worker is awake.
+    /// Marks the worker as awake.
     pub(crate) fn awake(&self) {
         self.mailbox.awake();
     }
@@ -109,7 +111,7 @@ impl Inbox {
         self.wakeup.fd()
     }
 
-    /// Makes the wake-up unreadable again.
+    /// Makes the event counter unreadable again.
     pub(crate) fn drain_wakeup(&self) {
         self.wakeup.drain();
     }

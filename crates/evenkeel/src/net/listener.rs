@@ -1,4 +1,4 @@
-//! Listening sockets, accepting from them, and changing them while the server runs.
+//! Listening sockets: accepting from them, and changing them while the server runs.
 
 use std::fmt;
 use std::io;
@@ -16,34 +16,34 @@ use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 use crate::persist::temp_file;
 use evenkeel_config::{Settings, cause};
 
-/// More seconds the kernel does not take.
+/// Longest keep-alive time that the kernel takes, in seconds.
 const KEEPALIVE_MAX_S: u32 = 32_767;
 
-/// Why there is no server without a place to listen at.
+/// Error of a server without any address to listen on.
 pub(crate) const NOWHERE: &str = "Configured to not listen anywhere, exiting.";
 const NO_ADDRESS: &str = "no address of 'bind' is available";
 
-/// One listening socket. Dropping it closes it.
+/// A listening socket, closed when dropped.
 pub(crate) struct Listener {
-    /// Tells it from all others of this process, closed ones included.
+    /// Unique among all listeners of this process, closed listeners included.
     pub(crate) id: u64,
     socket: Socket,
     endpoint: Endpoint,
-    /// The file of a Unix socket; it is removed at the end.
+    /// File of a Unix socket; removed at the end.
     file: Option<Identity>,
 }
 
-/// Which file a path leads to: device and inode.
+/// Identity of the file at a path: device and inode.
 type Identity = (u64, u64);
 
-/// Where to listen.
+/// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Endpoint {
     Tcp { address: String, port: u16, is_tls: bool },
     Unix(PathBuf),
 }
 
-/// A connection that has just come in.
+/// A new connection.
 pub(crate) struct Accepted {
     pub(crate) socket: OwnedFd,
     pub(crate) address: String,
@@ -53,7 +53,7 @@ pub(crate) struct Accepted {
     pub(crate) is_tls: bool,
 }
 
-/// The listening sockets of the server. They change with CONFIG SET.
+/// The listening sockets of the server, which CONFIG SET may change.
 #[derive(Default)]
 pub(crate) struct Listeners(Mutex<Vec<Arc<Listener>>>);
 
@@ -62,13 +62,14 @@ impl Listeners {
         self.0.lock().clone()
     }
 
-    /// Closes all, once the workers have let go of them.
+    /// Closes all, once the workers have dropped them.
     pub(crate) fn close(&self) {
         self.0.lock().clear();
     }
 
-    /// Opens what the settings name and is not open yet, and closes what they no longer name; what stays loses no
-    /// connection that waits. Says what could not be opened; everything is as before then.
+    /// Opens the endpoints of the settings that are not open yet, and closes open endpoints that the settings
+    /// no longer name. A listener that stays loses no waiting connection. Returns an error if an endpoint
+    /// cannot be opened; then nothing has changed.
     pub(crate) fn follow(&self, settings: &Settings) -> Result<(), String> {
         let wanted = endpoints(settings);
         if let Some(twice) = first_repeated(&wanted) {
@@ -102,7 +103,7 @@ impl Listeners {
 }
 
 impl Endpoint {
-    /// Whether the two may want the same port.
+    /// Whether both endpoints may need the same port.
     fn meets(&self, other: &Endpoint) -> bool {
         match (self, other) {
             (Endpoint::Tcp { port, .. }, Endpoint::Tcp { port: other, .. }) => port == other,
@@ -110,7 +111,7 @@ impl Endpoint {
         }
     }
 
-    /// Why there is no listening there.
+    /// Returns the error text for a failure to listen there.
     fn refusal(&self, error: &io::Error) -> String {
         let cause = cause(error);
         match self {
@@ -121,7 +122,7 @@ impl Endpoint {
         }
     }
 
-    /// The file of a Unix socket.
+    /// Returns the file of a Unix socket.
     fn path(&self) -> Option<&Path> {
         match self {
             Endpoint::Tcp { .. } => None,
@@ -130,15 +131,15 @@ impl Endpoint {
     }
 }
 
-/// What keeps a start from listening where the settings say, and what is in use now.
+/// Obstacles to listening at the addresses of the settings, and addresses in use now.
 #[derive(Default)]
 pub(crate) struct Rehearsal {
     pub(crate) mistakes: Vec<String>,
     pub(crate) in_use: Vec<String>,
 }
 
-/// Tries all addresses, without listening at any and without touching what is there. Paths that `leads_somewhere` refuses are
-/// passed over.
+/// Tries all addresses, without listening on any and without changing existing files. Skips paths that
+/// `leads_somewhere` refuses.
 pub(crate) fn rehearse(settings: &Settings, leads_somewhere: impl Fn(&Path) -> bool) -> Rehearsal {
     let (mut found, mut missing) = (Rehearsal::default(), 0);
     let wanted = endpoints(settings);
@@ -168,7 +169,7 @@ pub(crate) fn rehearse(settings: &Settings, leads_somewhere: impl Fn(&Path) -> b
     found
 }
 
-/// Whether a socket could be made there, in the place of what is there.
+/// Checks that a socket could be created there, in place of an existing file.
 fn try_unix(path: &Path) -> io::Result<()> {
     SockAddr::unix(path)?;
     if std::fs::symlink_metadata(path).is_ok_and(|file| file.is_dir()) {
@@ -187,7 +188,7 @@ fn first_repeated(endpoints: &[(Endpoint, bool)]) -> Option<&Endpoint> {
     endpoints.iter().enumerate().find(|(at, (one, _))| is_before(*at, one)).map(|(_, (one, _))| one)
 }
 
-/// What the settings name, and whether it may be missing.
+/// Returns the endpoints of the settings, and whether each may be missing.
 fn endpoints(settings: &Settings) -> Vec<(Endpoint, bool)> {
     let ports = [(settings.port, false), (settings.tls_port, true)];
     let tcp = ports.into_iter().filter(|(port, _)| *port > 0).flat_map(|(port, is_tls)| {
@@ -198,7 +199,7 @@ fn endpoints(settings: &Settings) -> Vec<(Endpoint, bool)> {
     tcp.chain(unix).collect()
 }
 
-/// Opens all, but for those that may be missing and are. Errors name the address.
+/// Opens all endpoints, except missing endpoints that may be missing. Errors name the address.
 fn open_all(endpoints: &[(Endpoint, bool)], settings: &Settings) -> Result<Vec<Arc<Listener>>, String> {
     static NEXT_ID: AtomicU64 = AtomicU64::new(0);
     let (mut listeners, mut missing) = (Vec::new(), 0);
@@ -274,7 +275,7 @@ fn open_unix(path: &PathBuf, mode: u32, backlog: u32) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// As INFO shows it.
+/// Formats a listener as INFO shows it.
 impl fmt::Display for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.endpoint {
@@ -291,15 +292,17 @@ impl Listener {
         self.socket.as_raw_fd()
     }
 
-    /// Refuses connections from now on, although workers may hold on to the descriptor for a moment.
+    /// Refuses connections from now on, although workers may keep the descriptor for a moment.
     pub(crate) fn stop(&self) {
         // It fails only where there is nothing left to stop.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 
-    /// Takes one waiting connection; `WouldBlock` when there is none. `keepalive_s` 0 leaves keep-alive off.
+    /// Accepts a waiting connection; returns `WouldBlock` if there is none. `keepalive_s` 0 leaves keep-alive
+    /// off.
     ///
-    /// The system's errors are those of accepting alone: what is said of a connection says nothing about the listener.
+    /// Errors with a system code come only from accepting: an error about a connection must not look like an
+    /// error of the listener.
     pub(crate) fn accept(&self, keepalive_s: u32) -> io::Result<Accepted> {
         let (socket, peer) = self.socket.accept()?;
         socket.set_nonblocking(true).map_err(|error| io::Error::other(error.to_string()))?;

@@ -1,14 +1,14 @@
-//! Waiting for readiness: `epoll`, as it is, and `poll` for who has but one descriptor to wait for.
+//! Waiting for readiness: `epoll`, directly, and `poll` for threads that wait for a single descriptor.
 //!
-//! Our own few lines instead of `mio`, for two things that it hides: connections are edge-triggered, which saves a
-//! system call per request, while listeners are level-triggered and exclusive, so that no connection is forgotten
-//! and one worker wakes up for it, not all.
+//! A few lines of our own instead of `mio`, because of two features that it hides. Connections are
+//! edge-triggered, which saves a system call per request. Listeners are level-triggered and exclusive, so
+//! that no connection is forgotten and a single worker wakes up for it, not all.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// What happened, and to whom.
+/// An event, and the token of its descriptor.
 #[derive(Clone, Copy)]
 pub(crate) struct Event {
     pub(crate) token: u64,
@@ -24,14 +24,14 @@ impl Event {
         self.bits & libc::EPOLLOUT as u32 != 0
     }
 
-    /// The peer has closed its side, or the connection broke.
+    /// Whether the client has closed its side, or the connection broke.
     pub(crate) fn is_hangup(self) -> bool {
         self.bits & (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
     }
 }
 
-/// Waits for one of these events (`POLLIN` and so on), or a failure, on one descriptor, for `patience` at most, and returns
-/// which are there; zero: none, the time is over or a signal came.
+/// Waits for any of these events (`POLLIN` and so on), or a failure, on a descriptor, for `patience` at most.
+/// Returns the present events; zero if the time is over or a signal came.
 pub(crate) fn await_events(fd: RawFd, events: i16, patience: Duration) -> io::Result<i16> {
     let mut poll = libc::pollfd { fd, events, revents: 0 };
     let ms = i32::try_from(patience.as_millis()).unwrap_or(i32::MAX);
@@ -48,7 +48,8 @@ pub(crate) struct Poll {
     events: Vec<libc::epoll_event>,
 }
 
-/// Most events taken at once: a turn serves at most so many connections before it looks at its inbox and timers.
+/// Most events taken at once: a turn serves at most this many connections before it looks at its inbox and
+/// timers.
 const EVENTS_MAX: usize = 256;
 
 impl Poll {
@@ -65,7 +66,7 @@ impl Poll {
         self.add(fd, token, libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET)
     }
 
-    /// Reports `fd` as long as it is readable, to one of the threads that wait for it.
+    /// Reports `fd` as long as it is readable, to a single waiting thread.
     pub(crate) fn add_listener(&self, fd: RawFd, token: u64) -> io::Result<()> {
         self.add(fd, token, libc::EPOLLIN | libc::EPOLLEXCLUSIVE)
     }
@@ -89,7 +90,8 @@ impl Poll {
         check(done).map(drop)
     }
 
-    /// Waits for `timeout_ms` at most (-1: without end) and returns how many events there are; see [`Poll::event`].
+    /// Waits for `timeout_ms` at most (-1: without end) and returns the number of events; see
+    /// [`Poll::event`].
     pub(crate) fn wait(&mut self, timeout_ms: i32) -> io::Result<usize> {
         // SAFETY: the pointer and length are those of the vector.
         let got = unsafe {
@@ -107,7 +109,7 @@ impl Poll {
         }
     }
 
-    /// The event at `index`, below what the last wait returned.
+    /// Returns the event at `index`, which must be below the result of the last wait.
     pub(crate) fn event(&self, index: usize) -> Event {
         let event = self.events[index];
         Event { token: event.u64, bits: event.events }
@@ -144,7 +146,7 @@ impl Wakeup {
     }
 }
 
-/// The result of a system call that says -1 for an error.
+/// Converts the result of a system call, where -1 means an error.
 pub(crate) fn check(result: i32) -> io::Result<i32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

@@ -1,8 +1,9 @@
-//! Memory that requests are read into, and that is lent to the log.
+//! Memory that requests are read into, and that is lent to the journal.
 //!
-//! A pipeline's commands are mostly logged as they came. To copy them costs the thread that serves clients more than all else
-//! that the log does: what it copies to was last read by another core. So the log keeps what was read as it is, and the
-//! worker reads on into other memory until those who read the log are done with it.
+//! A pipeline's commands are mostly recorded as they arrived. Copying them costs the serving thread more than
+//! all other work for the journal: another core has last read the destination of the copy. So the journal
+//! keeps the received bytes in place, and the worker reads into other memory until the readers of the journal
+//! have released them.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -10,16 +11,16 @@ use std::sync::Arc;
 
 use evenkeel_store::journal::{KEPT_PART, Received, SMALL_LEN_MAX};
 
-/// Bytes read at once from a connection: what a pipeline of 100 requests of 500 bytes needs.
+/// Bytes of a read from a connection: enough for a pipeline of 100 requests of 500 bytes.
 const READ_LEN: usize = 64 * 1024;
 
-/// The same where what is read may be lent, from a connection that had less to read last.
+/// The same for a connection with little data in its last read, if the region may be lent.
 const LESS_LEN: usize = 16 * 1024;
 
-/// Bytes that a worker lends at most. If those who read the log are so far behind, the rest is copied for them.
+/// Most bytes that a worker lends. If the journal's readers are that far behind, further requests are copied.
 const LENT_LEN_MAX: usize = 8 << 20;
 
-/// Of them, those that are kept in any case when the log is done with them, to be lent again soon.
+/// Returned regions that are kept in any case, in bytes, to be lent again soon.
 const KEPT_LEN: usize = 2 << 20;
 
 enum Region {
@@ -39,7 +40,7 @@ impl Region {
         }
     }
 
-    /// If somebody has it, he keeps it as it was.
+    /// Returns the bytes for writing. If the journal still holds them, it keeps the old content.
     fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Region::Own(bytes) => bytes,
@@ -59,7 +60,7 @@ impl Region {
     }
 }
 
-/// Which region: those of one length are numbered.
+/// Identifies a region: its length and its index among regions of that length.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spot {
     index: usize,
@@ -67,7 +68,8 @@ pub(super) struct Spot {
 }
 
 impl Spot {
-    /// For a read from a connection that had so many bytes last. `may_lend`: the log may keep what comes.
+    /// Selects a region for a connection whose last read had `last` bytes. `may_lend`: the journal may keep
+    /// the region.
     pub(super) fn new(index: usize, last: usize, may_lend: bool) -> Spot {
         Spot { index, is_small: may_lend && last < LESS_LEN }
     }
@@ -78,20 +80,21 @@ impl Spot {
 pub(super) struct Regions {
     large: Shelf,
     small: Shelf,
-    /// Bytes of those that are lent.
+    /// Bytes of lent regions.
     lent_len: usize,
 }
 
-/// Regions of one length.
+/// Regions of the same length.
 #[derive(Default)]
 struct Shelf {
     own: Vec<Region>,
-    /// Those that were lent last are at the end.
+    /// Lent regions, the latest at the end.
     lent: VecDeque<Received>,
 }
 
 impl Regions {
-    /// So many of each length. They are there from the beginning: what clients send later is not to count as data.
+    /// Creates `count` regions of each length. They exist from the beginning, so that they do not count as
+    /// data later.
     pub(super) fn new(count: usize) -> Regions {
         let mut regions = Regions::default();
         for is_small in [false, true] {
@@ -101,7 +104,7 @@ impl Regions {
         regions
     }
 
-    /// Bytes that are lent, or were and are kept to be lent again.
+    /// Returns the bytes that are lent, or were lent and are kept to be lent again.
     pub(super) fn lent_len(&self) -> usize {
         self.lent_len
     }
@@ -110,13 +113,14 @@ impl Regions {
         if spot.is_small { (&mut self.small, LESS_LEN) } else { (&mut self.large, READ_LEN) }
     }
 
-    /// To be read into.
+    /// Returns a region for reading into it.
     pub(super) fn bytes_mut(&mut self, spot: Spot) -> &mut [u8] {
         let (shelf, _) = self.shelf(spot);
         shelf.own[spot.index].bytes_mut()
     }
 
-    /// Takes a region, of which the first `len` bytes were received; to be put back. `may_lend`: the log may keep it.
+    /// Takes a region with `len` received bytes; the caller puts it back. `may_lend`: the journal may keep
+    /// it.
     pub(super) fn take(&mut self, spot: Spot, len: usize, may_lend: bool) -> Arrived {
         if self.lent_len >= LENT_LEN_MAX {
             self.trim();
@@ -154,7 +158,7 @@ impl Regions {
         self.lent_len = lent_len;
     }
 
-    /// Gives back the memory of those that the log is done with.
+    /// Frees the regions that the journal has released.
     pub(super) fn trim(&mut self) {
         for shelf in [&mut self.large, &mut self.small] {
             while let Some(bytes) = shelf.returned() {
@@ -165,24 +169,24 @@ impl Regions {
 }
 
 impl Shelf {
-    /// The one that was lent first, if the log is done with it.
+    /// Returns the region that was lent first, if the journal has released it.
     fn returned(&mut self) -> Option<Box<[u8]>> {
         Arc::get_mut(self.lent.front_mut()?)?;
         self.lent.pop_front().and_then(Arc::into_inner)
     }
 }
 
-/// What a batch of requests is in.
+/// The bytes of a batch of requests.
 pub(crate) trait Source {
     fn bytes(&self) -> &[u8];
 
     fn bytes_mut(&mut self) -> &mut [u8];
 
-    /// The memory that it is in, as something that the log may keep.
+    /// Returns the memory of the bytes in a form that the journal may keep.
     fn lend(&mut self) -> Option<Received>;
 }
 
-/// Bytes that were received in one piece.
+/// Bytes of a single read.
 pub(super) struct Arrived {
     region: Region,
     len: usize,
@@ -203,7 +207,7 @@ impl Source for Arrived {
     }
 }
 
-/// What a connection has kept of its own.
+/// Bytes that a connection has kept in its own buffer.
 impl Source for Vec<u8> {
     fn bytes(&self) -> &[u8] {
         self

@@ -1,8 +1,9 @@
-//! A worker: one thread, one event loop, the connections that it serves.
+//! A worker: a thread, an event loop, and the connections that it serves.
 //!
-//! A turn: wait for events; accept; for each readable connection read once, run what has arrived as batches, answer
-//! with one write; look into the inbox; timers; a slice of background work, if there is any. A connection that keeps
-//! sending, or whose commands take long, is served again in the next turn, so it cannot keep the others waiting.
+//! A turn: wait for events; accept; read each readable connection once, run the received requests as batches,
+//! and send the replies in a single write; read the inbox; timers; a slice of background work, if there is
+//! any. A connection that keeps sending, or whose commands take long, continues in the next turn, so it
+//! cannot keep the other connections waiting.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -39,33 +40,35 @@ mod handshakes;
 mod replies;
 mod suspended;
 
-/// Connections that are read before the first of them is run, so that the memory can be asked for all their keys.
+/// Connections that are read before the first of them is run, so that the keys of all are prefetched
+/// together.
 const GROUP: usize = 16;
 
-/// Of the worker's regions, each connection of a group has one, and this one is for those that are read and run at once. That may
-/// happen while what others have sent lies in theirs.
+/// Region for connections that are read and run at once. Each connection of a group has a region of its own,
+/// which may be filled meanwhile.
 const OWN_REGION: usize = GROUP;
 
-/// Reads of one connection per turn.
+/// Reads of a connection per turn.
 const READS_PER_TURN: usize = 4;
 
-/// Milliseconds between two looks at timers.
+/// Milliseconds between two rounds of timers.
 const TICK_MS: u64 = 100;
 
-/// A worker that is busy for less than so many thousandths of its time goes on with background work that can wait.
+/// A worker that is busy for less than this many thousandths of its time continues background work that can
+/// wait.
 const CALM: u64 = 100;
 
-/// Milliseconds for which who has said its last waits for what the log's disk holds up.
+/// Milliseconds for which a connection that was shut down for writing waits for replies that the disk delays.
 const LAST_REPLY_MS: u64 = 10_000;
 
-/// Bytes kept for clients after which it is time to look for those that take too much.
+/// Bytes kept for clients after which the worker checks for clients that use too much memory.
 const KEPT_FOR_CLIENTS_MAX: usize = 256 * 1024;
 
 const WAKEUP_TOKEN: u64 = u64::MAX;
-/// Listeners' tokens are their ids from here on; those of connections are below.
+/// Tokens from here on are listeners' ids; connections' tokens are below.
 const LISTENER_TOKENS: u64 = 1 << 63;
 
-/// See the module's text.
+/// A worker's state; see the module's text.
 pub(crate) struct Worker {
     index: usize,
     server: Arc<Server>,
@@ -74,46 +77,47 @@ pub(crate) struct Worker {
     executor: Executor,
     pipeline: Pipeline,
     background: Background,
-    /// By the lower half of their tokens; the upper half tells a connection from its predecessors in the place.
+    /// Indexed by the lower half of their tokens; the upper half distinguishes a connection from earlier
+    /// connections at the same index.
     connections: Vec<Option<Box<Connection>>>,
     generations: Vec<u32>,
     vacant: Vec<usize>,
-    /// Connections whose replies are held back, and until which record of the log is on disk: in the order in which they came, and
-    /// each once for every record.
+    /// Connections whose replies are held back, with the journal record that must be on disk: in order of
+    /// arrival, once per record.
     held_back: VecDeque<(u64, u64)>,
-    /// Those whose WAITAOF waits for the log.
+    /// Waits of WAITAOF.
     awaiting_log: Vec<Arc<Blocked>>,
     /// Connections that have more to read, or whose pause has ended.
     ready: VecDeque<u64>,
     parked: Vec<u64>,
-    /// All commands were paused when it was looked last, and not those that write alone.
+    /// At the last check, all commands were paused, not only writing commands.
     all_wait: bool,
-    /// When commands that wait have waited long enough, and whose they are.
+    /// Deadlines of waiting commands, with the tokens of their connections.
     deadlines: BTreeSet<(Instant, u64)>,
     /// Listeners with connections to accept in this turn.
     ready_listeners: Vec<u64>,
-    /// Listeners that this worker does not wait for until its next tick, and when it was logged last that there are some.
+    /// Listeners ignored until the next tick, and when that was last logged.
     muted_listeners: Vec<Arc<Listener>>,
     complained_ms: u64,
-    /// Connections beyond `maxclients`, and since when they wait for a place.
+    /// Connections beyond `maxclients`, and when each began to wait.
     accept_queue: VecDeque<(u64, Accepted)>,
     leaving: suspended::Leaving,
-    /// Connections that have sent something of the handshake of TLS, in the order in which they did.
+    /// Connections with received data of a TLS handshake, in order of arrival.
     handshakes: VecDeque<u64>,
     regions: Regions,
-    /// Connections with something to read in this turn.
+    /// Connections with data to read in this turn.
     readable: Vec<u64>,
     arrivals: Vec<Arrival>,
     reply: Reply,
-    /// The time as of the start of this turn.
+    /// The time at the start of this turn.
     now_ms: u64,
     turn_ticks: Ticks,
     next_tick: Ticks,
-    /// Where the walk over all connections goes on.
+    /// Position of the sweep over all connections.
     sweep: usize,
     busy_ticks: Ticks,
     busy_since: Ticks,
-    /// Bytes of requests and replies that had to be kept since somebody last looked for clients that take too much.
+    /// Bytes of requests and replies kept since the last check for clients that use too much memory.
     kept_for_clients: usize,
 }
 
@@ -222,7 +226,7 @@ impl Worker {
         Ok(())
     }
 
-    /// How long to wait: not at all when there is work, else until the next tick.
+    /// Returns the timeout of the next wait: zero if there is work, otherwise the time until the next tick.
     fn timeout_ms(&mut self) -> i32 {
         if !self.ready.is_empty()
             || !self.handshakes.is_empty()
@@ -286,7 +290,7 @@ impl Worker {
         self.readable = readable;
     }
 
-    /// Reads once from each connection of a group. Those with unfinished business are served as they are.
+    /// Reads once from each connection of a group. Connections with unfinished work are served at once.
     fn read_group(&mut self, group: &[u64]) {
         for &token in group {
             let Some(mut connection) = self.take(token) else { continue };
@@ -309,8 +313,8 @@ impl Worker {
         }
     }
 
-    /// Asks the memory for the keys of the group's first requests, all slots first, then all buckets, then all
-    /// entries. A pipeline asks for its own keys when it is run.
+    /// Prefetches the keys of the group's first requests: all slots first, then all buckets, then all
+    /// entries. A pipeline prefetches its own keys when it is run.
     fn prefetch_first(&mut self) {
         let executor = &mut self.executor;
         let keyspace = &executor.server.keyspace;
@@ -344,8 +348,8 @@ impl Worker {
         self.settle(token, connection, next);
     }
 
-    /// Connections that were left with something to do, until one share has been used up: who is heard from meanwhile
-    /// waits for two at most.
+    /// Serves connections with work left over, until a share is used up: a connection with new data waits for
+    /// two shares at most.
     fn serve_ready(&mut self) {
         if self.ready.is_empty() {
             return;
@@ -363,14 +367,14 @@ impl Worker {
         }
     }
 
-    /// Serves a connection when those that have just been heard from have been served.
+    /// Marks a connection to be served after all connections with new events.
     fn make_ready(&mut self, token: u64, connection: &mut Connection) {
         if !std::mem::replace(&mut connection.is_ready, true) {
             self.ready.push_back(token);
         }
     }
 
-    /// Reads, runs and answers; then puts the connection back or closes it.
+    /// Reads, runs and replies; then puts the connection back or closes it.
     fn serve(&mut self, token: u64, mut connection: Box<Connection>) {
         self.executor.begin_share();
         let next = self.read_and_run(&mut connection);
@@ -457,7 +461,7 @@ impl Worker {
         Next::Again
     }
 
-    /// Which of the worker's regions a connection is to be read into.
+    /// Selects the region into which a connection is read.
     fn spot(&self, index: usize, connection: &Connection) -> Spot {
         Spot::new(index, connection.last_read, self.server.keyspace.journal.is_on())
     }
@@ -471,7 +475,8 @@ impl Worker {
         self.executor.last_ticks = book(stats, Stage::Read, from);
     }
 
-    /// What a read means: so many bytes, or what is to be done with the connection. `Ok(0)`: read again.
+    /// Interprets a read: returns the number of bytes, or the next step for the connection. `Ok(0)`: read
+    /// again.
     fn after_read(
         &self,
         connection: &mut Connection,
@@ -503,7 +508,7 @@ impl Worker {
         }
     }
 
-    /// Runs the requests in one of the worker's regions; what is left of them moves into the connection.
+    /// Runs the requests in a region; unused bytes move into the connection.
     fn run_region(&mut self, connection: &mut Connection, spot: Spot, len: usize) -> Next {
         connection.last_read = len;
         let mut arrived = self.regions.take(spot, len, self.server.keyspace.journal.is_on());
@@ -517,7 +522,7 @@ impl Worker {
         next
     }
 
-    /// Tells of what is lent, if that is another amount than before: others read it.
+    /// Publishes the lent bytes for other threads, if their number has changed.
     fn note_lent(&self) {
         let (lent, noted) = (self.regions.lent_len(), &self.inbox().lent);
         if noted.load(Relaxed) != lent {
@@ -553,7 +558,8 @@ impl Worker {
         client.query_size.store(connection.input.capacity(), Relaxed);
     }
 
-    /// Runs what can be run of these bytes, batch by batch, and sends the replies; returns how many of them are used up.
+    /// Runs the complete requests of these bytes, batch by batch, and sends the replies. Returns the number
+    /// of bytes used up.
     fn run_bytes(&mut self, connection: &mut Connection, source: &mut dyn Source) -> (Next, usize) {
         let len = source.bytes().len();
         connection.activity = connection.activity.saturating_add(1);
@@ -657,7 +663,8 @@ impl Worker {
         book(self.executor.stats(), Stage::Other, before);
     }
 
-    /// Looks at a tenth of the connections: idle ones, ones that do not read, memory that can be given back.
+    /// Checks a tenth of the connections: for idle clients, for clients that do not read, and for unused
+    /// memory.
     fn sweep(&mut self) {
         let count = self.connections.len().div_ceil(10);
         for _ in 0..count {
@@ -689,7 +696,8 @@ impl Worker {
         }
     }
 
-    /// It has said its last, and what it is to be told waits for a disk that does not take it: it may as well have gone.
+    /// Whether a connection was shut down for writing, and its replies wait for a disk that hangs: it may as
+    /// well be closed.
     fn waits_in_vain(&self, connection: &Connection) -> bool {
         let waits_ms = self.now_ms.saturating_sub(connection.client().active_ms.load(Relaxed));
         connection.session.closing && connection.is_held_back() && waits_ms > LAST_REPLY_MS
@@ -704,7 +712,7 @@ impl Worker {
         timeout > 0 && !waits && !listens && idle_ms > u64::from(timeout) * 1000
     }
 
-    /// Looks for clients that take more memory than `maxmemory-clients` allows all of them together.
+    /// Closes clients if all together use more memory than `maxmemory-clients`.
     fn evict_clients(&mut self) {
         self.kept_for_clients = 0;
         let limit = self.executor.settings.client_memory_max();
@@ -713,7 +721,7 @@ impl Worker {
         }
     }
 
-    /// Publishes how busy this worker is, and gives a busy connection away if another worker has time for it.
+    /// Publishes the load of this worker, and moves a busy connection if another worker has time for it.
     fn balance(&mut self) {
         let now = clock::ticks();
         let elapsed = now.saturating_sub(self.busy_since).max(1);
@@ -749,8 +757,8 @@ impl Worker {
     }
 }
 
-/// Bytes to read of a request of which `had` have come and at least `missing` have not. A long one of many short arguments
-/// lacks little at any time, so it is read in steps that grow with it.
+/// Returns the bytes to read of a request of which `had` have arrived and at least `missing` have not. A long
+/// request of many short arguments lacks little at any time, so it is read in steps that grow with it.
 fn more_room(missing: usize, had: usize) -> usize {
     const MIN: usize = 16 * 1024;
     const STEP_MAX: usize = 256 * 1024;
@@ -762,22 +770,22 @@ pub(crate) struct Arrival {
     token: u64,
     connection: Box<Connection>,
     result: io::Result<usize>,
-    /// Bytes that could have come, and which of the worker's regions they are in.
+    /// Bytes that could have arrived, and the region that they are in.
     room: usize,
     spot: Spot,
-    /// The hash and place of its first request's key.
+    /// Hash and place of its first request's key.
     key: Option<(u64, Place)>,
 }
 
-/// What to do with a connection that has been served.
+/// The next step for a connection that has been served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
-    /// Until something happens.
+    /// Wait for an event.
     Wait,
-    /// There may be more to read: once more in the next turn.
+    /// Serve it again in the next turn: there may be more to read.
     Again,
     Park,
-    /// Until its command waits no more.
+    /// Wait until its command no longer waits.
     Suspend,
     Close,
 }

@@ -1,7 +1,8 @@
-//! `tls-protocols`, `tls-ciphers`, `tls-ciphersuites`, `tls-dh-params-file`: what of OpenSSL's choices there is here.
+//! `tls-protocols`, `tls-ciphers`, `tls-ciphersuites`, `tls-dh-params-file`: the choices of OpenSSL that
+//! exist here.
 //!
-//! The names are OpenSSL's, so that a configuration can be kept. A list that asks for something that is not offered is
-//! refused: an operator who allows a cipher counts on clients that can do no other.
+//! The names are OpenSSL's, so that existing configurations work. A list that requests an unsupported choice
+//! is refused: an operator that allows a cipher relies on it for clients that support no other.
 
 use rustls::SupportedProtocolVersion;
 use rustls::crypto::{CryptoProvider, ring};
@@ -10,7 +11,7 @@ use rustls::{CipherSuite, SupportedCipherSuite};
 
 use evenkeel_config::Settings;
 
-/// Suites of TLS 1.2 by OpenSSL's names, and those of TLS 1.3.
+/// Suites of TLS 1.2 by OpenSSL's names, and suites of TLS 1.3.
 const CIPHERS: &[(&str, CipherSuite)] = &[
     ("ECDHE-ECDSA-AES256-GCM-SHA384", CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
     ("ECDHE-ECDSA-AES128-GCM-SHA256", CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
@@ -25,17 +26,17 @@ const CIPHERSUITES: &[(&str, CipherSuite)] = &[
     ("TLS_CHACHA20_POLY1305_SHA256", CipherSuite::TLS13_CHACHA20_POLY1305_SHA256),
 ];
 
-/// Words of OpenSSL for lists that hold all that is offered here.
+/// OpenSSL's words for lists that contain every cipher offered here.
 const ALL: &[&str] = &["DEFAULT", "ALL", "HIGH", "ECDHE", "EECDH", "AEAD"];
 
-/// Kinds of ciphers that are never offered here, so that leaving them out asks for nothing.
+/// Kinds of ciphers that are never offered here, so excluding them has no effect.
 const NEVER: &[&str] = &[
     "aNULL", "eNULL", "NULL", "ADH", "AECDH", "EXPORT", "EXP", "LOW", "MEDIUM", "MD5", "RC2", "RC4", "DES",
     "3DES", "IDEA", "SEED", "CAMELLIA", "ARIA", "PSK", "SRP", "DSS", "kRSA", "kDHE", "DHE", "EDH", "SHA",
     "SHA1", "CBC", "SSLv3", "AESCCM", "AESCCM8",
 ];
 
-/// The versions that are offered.
+/// Returns the offered versions.
 pub(super) fn versions(settings: &Settings) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
     let (text, mut versions) = (String::from_utf8_lossy(&settings.tls_protocols), Vec::new());
     for word in text.split_ascii_whitespace() {
@@ -58,7 +59,7 @@ pub(super) fn versions(settings: &Settings) -> Result<Vec<&'static SupportedProt
     Ok(versions)
 }
 
-/// The ciphers, with the suites that are allowed in the order of preference.
+/// Returns the crypto provider, with the allowed suites in order of preference.
 pub(super) fn provider(settings: &Settings) -> Result<CryptoProvider, String> {
     if settings.tls_dh_params_file.is_some() {
         return Err(
@@ -75,7 +76,7 @@ pub(super) fn provider(settings: &Settings) -> Result<CryptoProvider, String> {
     Ok(provider)
 }
 
-/// A list as OpenSSL reads it: names and kinds with `:` between them, `!` and `-` before what is to be left out.
+/// Parses a list as OpenSSL does: names and kinds separated by `:`, with `!` or `-` before a name to exclude.
 fn list(
     directive: &str,
     word: &[u8],

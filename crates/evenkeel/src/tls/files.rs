@@ -1,6 +1,6 @@
 //! Certificates and keys in files, as PEM.
 //!
-//! What is wrong is told with the directive's and the file's name, since an operator has nothing else to go by.
+//! Errors name the directive and the file, since an operator has no other information.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,13 +13,13 @@ use rustls::{Error, RootCertStore};
 use super::papers::Paper;
 use evenkeel_config::cause;
 
-/// Bytes of a file, at most: all authorities of a large distribution take 300 KB.
+/// Most bytes of a file: all authorities of a large distribution take 300 KB.
 const FILE_LEN_MAX: u64 = 16 << 20;
 
-/// Files of a folder of authorities that are looked at, at most.
+/// Most files read in a directory of authorities.
 const FILES_MAX: usize = 10_000;
 
-/// The certificates of a file, in their order: the own one first, then those that vouch for it.
+/// Returns the certificates of a file in their order: the server's own first, then its issuers.
 pub(super) fn certificates(directive: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let certificates = certificates_in(&read(directive, path)?);
     let certificates = certificates.map_err(|error| at(directive, path, &error))?;
@@ -29,7 +29,7 @@ pub(super) fn certificates(directive: &str, path: &Path) -> Result<Vec<Certifica
     Ok(certificates)
 }
 
-/// The private key of a file, which `pass` opens if it is locked.
+/// Returns the private key of a file; `pass` decrypts an encrypted key.
 pub(super) fn key(directive: &str, path: &Path, pass: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
     const LOCKED: &str = "-----BEGIN ENCRYPTED PRIVATE KEY-----";
     let bytes = read(directive, path)?;
@@ -49,7 +49,7 @@ pub(super) fn key(directive: &str, path: &Path, pass: &[u8]) -> Result<PrivateKe
     })
 }
 
-/// PKCS #8 under a password.
+/// Decrypts PKCS #8 with a password.
 fn unlock(pem: &str, pass: &[u8]) -> Result<PrivateKeyDer<'static>, &'static str> {
     const END: &str = "-----END ENCRYPTED PRIVATE KEY-----";
     if pass.is_empty() {
@@ -63,7 +63,8 @@ fn unlock(pem: &str, pass: &[u8]) -> Result<PrivateKeyDer<'static>, &'static str
     Ok(PrivateKeyDer::Pkcs8(key.as_bytes().to_vec().into()))
 }
 
-/// All authorities of a file, and of all files of a folder; and what the one says of itself that ends first.
+/// Returns all authorities of a file, and of all files of a directory, and the information of the authority
+/// that expires first.
 pub(super) fn authorities(
     file: Option<&Path>,
     folder: Option<&Path>,
@@ -125,7 +126,7 @@ fn at(directive: &str, path: &Path, reason: &str) -> String {
     format!("{directive} {}: {reason}", path.display())
 }
 
-/// Why a certificate and its key cannot be used.
+/// Returns the reason why a certificate and its key cannot be used.
 pub(super) fn misfit(directive: &str, error: &Error) -> String {
     format!("{directive}: {}", explained(error))
 }
@@ -147,8 +148,8 @@ fn explained(error: &Error) -> String {
 mod tests {
     use super::*;
 
-    /// A certificate and its key, both in one file, with bytes of it changed, cut out and put in: there is an error or there is
-    /// none, and nothing worse.
+    /// Changes, removes and inserts bytes of a file with a certificate and its key: reading it succeeds or
+    /// returns an error, and never panics.
     #[test]
     fn any_file_is_read_or_refused() {
         let key = rcgen::KeyPair::generate().expect("a key");

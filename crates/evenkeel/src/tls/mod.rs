@@ -1,11 +1,12 @@
-//! TLS: what the `tls-*` directives name, read and checked as a whole, and the connections that are encrypted with it.
+//! TLS: reads and checks the files of the `tls-*` directives as a whole, and encrypts connections with them.
 //!
-//! The certificates, keys and choices of a moment are [`Contexts`], a value that is replaced as a whole. What is wrong with
-//! one of the files is found while the new value is made, so a mistake leaves the old one in force. A connection keeps what
-//! it began with: new files hold for those who come later, and sessions made under the old ones are not resumed.
+//! The present certificates, keys and choices are [`Contexts`], a value that is replaced as a whole. Errors
+//! in a file are found while the new value is made, so a mistake leaves the old value in force. A connection
+//! keeps the value with which it began: new files hold for later connections, and sessions made under the old
+//! files are not resumed.
 //!
-//! The protocol itself is rustls', with ring's ciphers. What OpenSSL offers beyond them is refused by name, not left out
-//! in silence ([`choices`]).
+//! The protocol itself is rustls', with ring's ciphers. Further choices of OpenSSL are refused by name, not
+//! ignored in silence ([`choices`]).
 
 mod choices;
 mod files;
@@ -30,31 +31,31 @@ use sessions::Sessions;
 pub(crate) use stream::TlsStream;
 use verify::AnyName;
 
-/// What connections are encrypted with from now on.
+/// Configurations for new connections.
 pub(crate) struct Contexts {
-    /// For those who connect to us.
+    /// For connections from clients.
     pub(crate) server: Arc<ServerConfig>,
-    /// For those whom we connect to.
+    /// For connections to other servers.
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) papers: Papers,
 }
 
-/// What the certificates in force say of themselves.
+/// Information from the certificates in force.
 #[derive(Default)]
 pub(crate) struct Papers {
     pub(crate) server: Option<Paper>,
-    /// Of `tls-client-cert-file`.
+    /// From `tls-client-cert-file`.
     pub(crate) client: Option<Paper>,
-    /// Of all authorities, the one that ends first.
+    /// The authority that expires first.
     pub(crate) authority: Option<Paper>,
 }
 
-/// Whether anything is to be encrypted.
+/// Whether any connection is to be encrypted.
 pub(crate) fn is_wanted(settings: &Settings) -> bool {
     settings.tls_port > 0 || settings.tls_replication || settings.tls_cluster
 }
 
-/// The files and folders that the settings name, if anything is to be encrypted.
+/// Returns the files and directories of the settings, if any connection is to be encrypted.
 pub(crate) fn paths(settings: &Settings) -> impl Iterator<Item = &Path> {
     let named = [
         &settings.tls_cert_file,
@@ -68,7 +69,7 @@ pub(crate) fn paths(settings: &Settings) -> impl Iterator<Item = &Path> {
     named.into_iter().filter(move |_| is_wanted).filter_map(|path| path.as_deref())
 }
 
-/// All that keeps these settings from being put in force: each file by itself, and how they fit together.
+/// Returns all obstacles to using these settings: errors of each file, and of their combination.
 pub(crate) fn faults(settings: &Settings) -> Vec<String> {
     if !is_wanted(settings) {
         return Vec::new();
@@ -110,7 +111,7 @@ impl Contexts {
     }
 }
 
-/// Those who are trusted to say who somebody is.
+/// Returns the trusted authorities.
 fn roots(settings: &Settings, papers: &mut Papers) -> Result<Option<Arc<RootCertStore>>, String> {
     let (file, folder) = (&settings.tls_ca_cert_file, &settings.tls_ca_cert_dir);
     if file.is_some() || folder.is_some() {
@@ -196,14 +197,15 @@ fn named<'s>(path: &'s Option<PathBuf>, directive: &str) -> Result<&'s Path, Str
     path.as_deref().ok_or_else(|| format!("No {directive} configured!"))
 }
 
-/// The contexts of the moment; none where nothing is encrypted.
+/// The present contexts; none if nothing is encrypted.
 #[derive(Default)]
 pub(crate) struct Tls {
     contexts: RwLock<Option<Arc<Contexts>>>,
     pace: parking_lot::Mutex<Pace>,
 }
 
-/// New contexts that are not in force yet. Nobody comes in meanwhile, so that nobody gets the wrong ones.
+/// New contexts that are not in force yet. No connection begins meanwhile, so that none gets the wrong
+/// contexts.
 pub(crate) struct Change<'t> {
     place: RwLockWriteGuard<'t, Option<Arc<Contexts>>>,
     new: Option<Arc<Contexts>>,
@@ -220,7 +222,7 @@ impl Tls {
         self.contexts.read().clone()
     }
 
-    /// Reads what these settings name. If anything is wrong with it, nothing has changed.
+    /// Reads the files of these settings. On an error, nothing has changed.
     pub(crate) fn change(&self, settings: &Settings) -> Result<Change<'_>, String> {
         // First, so that what changes while it is read is noticed later.
         self.pace.lock().note(settings);
@@ -228,8 +230,8 @@ impl Tls {
         Ok(Change { place: self.contexts.write(), new })
     }
 
-    /// `tls-auto-reload-interval`: reads the files again if one of them has changed, and says what came of it.
-    /// `are_current`: whether the settings are still these.
+    /// `tls-auto-reload-interval`: reads the files again if any of them has changed, and returns the outcome.
+    /// `are_current`: whether `settings` are still in force.
     pub(crate) fn look(
         &self,
         settings: &Settings,

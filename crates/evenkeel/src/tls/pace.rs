@@ -1,4 +1,4 @@
-//! When to look whether the files of certificates and keys have changed (`tls-auto-reload-interval`).
+//! Schedules the checks whether files of certificates and keys have changed (`tls-auto-reload-interval`).
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use evenkeel_config::Settings;
 
-/// What a file was when it was read: its place on the disk, its size, and when it was written, in seconds and nanoseconds.
+/// State of a file when it was read: inode, size, and modification time in seconds and nanoseconds.
 type Print = Option<(u64, u64, i64, i64)>;
 
-/// When the files were looked at last, and what they were like.
+/// When the files were last checked, and their state then.
 #[derive(Default)]
 pub(crate) struct Pace {
     looked: Option<Instant>,
@@ -17,17 +17,18 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// The files have been read just now.
+    /// Records that the files have just been read.
     pub(super) fn note(&mut self, settings: &Settings) {
         (self.looked, self.prints) = (Some(Instant::now()), prints(settings));
     }
 
-    /// What was read has been in vain.
+    /// Forgets the recorded state, since its content was not used.
     pub(super) fn forget(&mut self) {
         *self = Pace::default();
     }
 
-    /// Whether it is time to look, and a file is not what it was. What fails then is tried again when it changes again.
+    /// Whether a check is due and a file has changed. After a failure, the next attempt follows the next
+    /// change.
     pub(super) fn is_due(&mut self, settings: &Settings) -> bool {
         let every = Duration::from_secs(settings.tls_auto_reload_interval.into());
         if every.is_zero() || self.looked.is_some_and(|looked| looked.elapsed() < every) {

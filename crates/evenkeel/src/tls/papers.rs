@@ -1,6 +1,6 @@
-//! What certificates say of themselves, as far as it is asked for: whose one is, its number, and when it ends.
+//! Information in certificates: user names, serial number, and expiry.
 //!
-//! Whether a certificate is a good one is rustls' to judge. Nothing is believed because it stands here.
+//! rustls decides whether a certificate is valid. Nothing here is a reason for trust.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use pkcs8::der::{Reader, SliceReader, Tag, TagNumber, Tagged};
 
 use evenkeel_config::CertifiedUser;
 
-/// The object identifiers that are looked for, as they are encoded.
+/// DER encodings of the object identifiers that are searched for.
 const COMMON_NAME: &[u8] = &[0x55, 4, 3];
 const ALTERNATIVE_NAMES: &[u8] = &[0x55, 29, 17];
 
-/// What an operator wants to know of a certificate.
+/// A certificate's information for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Paper {
-    /// Its number, in upper case hexadecimal digits, as OpenSSL shows it.
+    /// Serial number in upper-case hexadecimal digits, as OpenSSL shows it.
     pub(crate) serial: String,
-    /// When it ends, in seconds since the Unix epoch.
+    /// Expiry, in seconds since the Unix epoch.
     pub(crate) ends_s: u64,
 }
 
 impl Paper {
-    /// That of a certificate in DER; `None`: it is not one that can be read.
+    /// Parses a certificate in DER; `None` if it cannot be parsed.
     pub(super) fn of(certificate: &[u8]) -> Option<Paper> {
         let fields = fields(certificate)?;
         let validity = parts(fields.get(3)?.value())?;
@@ -31,13 +31,13 @@ impl Paper {
         Some(Paper { serial: serial(fields.first()?.value()), ends_s })
     }
 
-    /// The one that ends first.
+    /// Returns the information of the certificate that expires first.
     pub(super) fn first_to_end<'c>(certificates: impl Iterator<Item = &'c [u8]>) -> Option<Paper> {
         certificates.filter_map(Paper::of).min_by_key(|paper| paper.ends_s)
     }
 }
 
-/// The names of users that a certificate has, in their order: all of its URIs, or its first common name.
+/// Returns the user names in a certificate, in their order: all of its URIs, or its first common name.
 pub(crate) fn users(certificate: &[u8], by: CertifiedUser) -> Vec<Vec<u8>> {
     let names = match by {
         CertifiedUser::Off => None,
@@ -74,8 +74,8 @@ fn uris(certificate: &[u8]) -> Option<Vec<Vec<u8>>> {
     None
 }
 
-/// What the signature is over: serial number, algorithm, issuer, validity, subject, key, and more. The version before them is
-/// left out.
+/// Returns the signed fields: serial number, algorithm, issuer, validity, subject, key, and more. The version
+/// before them is dropped.
 fn fields(certificate: &[u8]) -> Option<Vec<AnyRef<'_>>> {
     let certificate = *parts(certificate)?.first()?;
     let mut fields = parts(parts(certificate.value())?.first()?.value())?;
@@ -89,7 +89,7 @@ fn is_numbered(part: &AnyRef<'_>, wanted: TagNumber) -> bool {
     matches!(part.tag(), Tag::ContextSpecific { number, .. } if number == wanted)
 }
 
-/// The values that stand one behind the other in these bytes.
+/// Returns the values that follow each other in these bytes.
 fn parts(bytes: &[u8]) -> Option<Vec<AnyRef<'_>>> {
     let mut reader = SliceReader::new(bytes).ok()?;
     let mut parts = Vec::new();
@@ -104,7 +104,7 @@ fn time(part: &AnyRef<'_>) -> Option<Duration> {
     short.or_else(|_| part.decode_as::<GeneralizedTime>().map(|time| time.to_unix_duration())).ok()
 }
 
-/// A number without the zeros that keep it from being a negative one.
+/// Formats a number without the leading zeros that keep it positive.
 fn serial(bytes: &[u8]) -> String {
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
     let digits: String = bytes[zeros..].iter().map(|byte| format!("{byte:02X}")).collect();
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(first.map(|paper| paper.ends_s), Some(1_893_456_000));
     }
 
-    /// Bytes of a certificate changed and cut off: there is an answer or none, and nothing worse.
+    /// Changes and truncates bytes of a certificate: parsing returns a value or `None`, and never panics.
     #[test]
     fn any_bytes_are_read() {
         let whole = named("ann");

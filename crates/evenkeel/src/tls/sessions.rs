@@ -1,9 +1,9 @@
-//! Sessions that clients may resume: a client that comes back shows that it was here, and both save the handshake's costly
-//! half.
+//! Sessions that clients may resume: a client that reconnects proves its earlier handshake, and both sides
+//! save the costly half of a new handshake.
 //!
-//! They are kept here rather than in sealed tickets that clients keep, since only so do `tls-session-cache-size` and
-//! `-timeout` mean what they say. All workers share them; a handshake takes the lock a few times, for less than a
-//! microsecond of the hundreds that it costs.
+//! Sessions are kept here rather than in sealed tickets at the clients, since only then
+//! `tls-session-cache-size` and `-timeout` hold literally. All workers share them. A handshake takes the lock
+//! a few times, for less than a microsecond of the hundreds that it costs.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustls::server::StoresServerSessions;
 
-/// See the module's text.
+/// Cached sessions; see the module's text.
 pub(super) struct Sessions {
     kept: Mutex<Kept>,
-    /// The oldest one makes room; zero: as many as come before they are too old.
+    /// Capacity, beyond which the oldest session is dropped; zero: no limit but the lifetime.
     most: usize,
     lifetime: Duration,
 }
@@ -23,12 +23,12 @@ pub(super) struct Sessions {
 #[derive(Default)]
 struct Kept {
     by_key: HashMap<Vec<u8>, (Instant, Vec<u8>)>,
-    /// In the order of coming; those that have been taken since are still in here.
+    /// In order of arrival, including sessions that have been taken since.
     order: VecDeque<(Instant, Vec<u8>)>,
 }
 
 impl Kept {
-    /// Drops what is too old, and the oldest ones beyond so many.
+    /// Drops expired sessions, and the oldest sessions beyond `most`.
     fn trim(&mut self, now: Instant, lifetime: Duration, most: usize) {
         while let Some((since, _)) = self.order.front()
             && (now.duration_since(*since) >= lifetime || most > 0 && self.order.len() > most)
@@ -42,7 +42,7 @@ impl Kept {
 }
 
 impl Sessions {
-    /// `most` as the directive has it, and the lifetime in seconds.
+    /// Creates a cache; `most` as in the directive, and the lifetime in seconds.
     pub(super) fn new(most: u32, lifetime_s: u32) -> Sessions {
         Sessions {
             kept: Mutex::default(),
@@ -86,7 +86,7 @@ impl StoresServerSessions for Sessions {
     }
 }
 
-/// Without what is secret.
+/// Omits secrets.
 impl fmt::Debug for Sessions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sessions").field("most", &self.most).field("lifetime", &self.lifetime).finish()

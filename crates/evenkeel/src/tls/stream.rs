@@ -1,11 +1,13 @@
-//! What makes a connection a TLS connection: records in, plain bytes out, and the reverse, over a socket that does not wait.
+//! A TLS stream over a non-blocking socket: records in, plain bytes out, and the reverse.
 //!
-//! It reads as a socket reads, with one difference: there may be more to read although the socket is empty, since a record
-//! may hold more than there was room for. [`TlsStream::has_more`] tells. It writes as a socket writes, with one difference:
-//! what it has taken is sealed, and may not all have been sent; [`TlsStream::unsent`] tells how much has not.
+//! It reads like a socket, with a difference: there may be more to read although the socket is empty, since a
+//! record may hold more bytes than the buffer had room for ([`TlsStream::has_more`]). It writes like a
+//! socket, with a difference: accepted bytes are sealed, and may not all have been sent
+//! ([`TlsStream::unsent`]).
 //!
-//! Bytes from the socket go through a buffer that belongs to the thread, so an idle connection keeps little. Sealed records
-//! are sent from where they were made. At most [`SEAL_LEN`] bytes are sealed ahead of the socket.
+//! Bytes from the socket go through a buffer of the thread, so an idle connection keeps little memory. Sealed
+//! records are sent from the place where they were made. At most [`SEAL_LEN`] bytes are sealed ahead of the
+//! socket.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice, Read, Write};
@@ -22,49 +24,49 @@ use crate::net::connection::{receive, send_gathered};
 /// Bytes received at once.
 const RECEIVE_LEN: usize = 64 * 1024;
 
-/// Bytes received at once at least, however little room there is for what is in them.
+/// Fewest bytes received at once, however little room there is for their content.
 const RECEIVE_LEN_MIN: usize = 4 * 1024;
 
 /// Bytes sealed before they are sent: four records.
 const SEAL_LEN: usize = 64 * 1024;
 
-/// Stretches sealed at once.
+/// Chunks sealed at once.
 const LOT: usize = 64;
 
 thread_local! {
     static RECEIVED: RefCell<Box<[u8]>> = RefCell::new(vec![0; RECEIVE_LEN].into());
 }
 
-/// See the module's text.
+/// A TLS stream; see the module's text.
 pub(crate) struct TlsStream {
     connection: Connection,
-    /// What has been received and not been opened, since there was no room for what came before.
+    /// Received bytes that are not decrypted, since there was no room for earlier plain bytes.
     ahead: Vec<u8>,
     /// Plain bytes wait to be read.
     waits: bool,
     /// Sealed bytes that the socket has not taken.
     unsent: usize,
     has_more: bool,
-    /// The peer will send nothing more.
+    /// The remote side will send nothing more.
     is_over: bool,
-    /// Why nothing more can be opened.
+    /// Why no further record can be decrypted.
     failed: Option<rustls::Error>,
-    /// Its worker has it among those whose handshake goes on.
+    /// The connection is in its worker's queue of handshakes.
     pub(crate) is_queued: bool,
-    /// What the client is told instead of being served, once it can be told anything.
+    /// Error sent to the client instead of service, once the handshake is done.
     pub(crate) refusal: Option<&'static str>,
 }
 
 impl TlsStream {
-    /// Bytes that an idle one takes, about: measured with 1,500.
+    /// Approximate bytes of an idle stream: measured with 1,500 streams.
     pub(crate) const MEMORY: usize = 7 * 1024;
 
-    /// For a connection that somebody else has made.
+    /// Creates a stream for an accepted connection.
     pub(crate) fn accept(config: Arc<ServerConfig>) -> Result<TlsStream, rustls::Error> {
         Ok(TlsStream::over(ServerConnection::new(config)?.into()))
     }
 
-    /// For a connection that was made to this address.
+    /// Creates a stream for a connection made to this address.
     pub(crate) fn connect(contexts: &Contexts, address: IpAddr) -> Result<TlsStream, rustls::Error> {
         let name = ServerName::IpAddress(address.into());
         Ok(TlsStream::over(ClientConnection::new(contexts.client.clone(), name)?.into()))
@@ -89,22 +91,22 @@ impl TlsStream {
         self.connection.is_handshaking()
     }
 
-    /// The certificate that the peer has shown, in DER.
+    /// Returns the certificate of the remote side, in DER.
     pub(crate) fn shown(&self) -> Option<&[u8]> {
         self.connection.peer_certificates()?.first().map(|certificate| &certificate[..])
     }
 
-    /// There may be more to read although the last read was a short one.
+    /// Whether there may be more to read although the last read was short.
     pub(crate) fn has_more(&self) -> bool {
         self.has_more
     }
 
-    /// Sealed bytes that wait for the socket.
+    /// Returns the sealed bytes that wait for the socket.
     pub(crate) fn unsent(&self) -> usize {
         self.unsent
     }
 
-    /// Goes on with the handshake as far as what has come allows; whether it is finished.
+    /// Continues the handshake as far as received bytes allow. Returns whether it is finished.
     pub(crate) fn shake(&mut self, fd: RawFd) -> io::Result<bool> {
         self.flush(fd)?; // a client speaks first
         RECEIVED.with_borrow_mut(|received| {
@@ -128,7 +130,7 @@ impl TlsStream {
         })
     }
 
-    /// Reads into `buf`; 0 is the end of the stream, `WouldBlock` that there is nothing now.
+    /// Reads into `buf`. Returns 0 at the end of the stream, and `WouldBlock` if there is nothing now.
     pub(crate) fn read(&mut self, fd: RawFd, buf: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         let is_drained = RECEIVED.with_borrow_mut(|received| self.fill(fd, received, buf, &mut filled));
@@ -141,7 +143,8 @@ impl TlsStream {
         }
     }
 
-    /// Fills `buf` with what can be had without waiting; `true` if nothing more can. Nothing and `false` is the end.
+    /// Fills `buf` with the bytes available without waiting. Returns `true` if there are no more. Nothing and
+    /// `false` is the end.
     fn fill(
         &mut self,
         fd: RawFd,
@@ -183,7 +186,7 @@ impl TlsStream {
         }
     }
 
-    /// Opens records, and puts what is in them into `buf`; keeps those for which there is no room.
+    /// Decrypts records into `buf`; keeps the records for which there is no room.
     fn open(&mut self, fd: RawFd, mut bytes: &[u8], buf: &mut [u8], filled: &mut usize) -> io::Result<()> {
         while !bytes.is_empty() && self.failed.is_none() {
             if self.waits {
@@ -220,7 +223,8 @@ impl TlsStream {
         }
     }
 
-    /// Seals and sends as much as the socket takes, and a little more; returns how many bytes that are.
+    /// Seals and sends as much as the socket takes, and a little more; returns the number of bytes taken from
+    /// `slices`.
     pub(crate) fn write(&mut self, fd: RawFd, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         if !self.flush(fd)? {
             return Ok(0);
@@ -255,7 +259,7 @@ impl TlsStream {
         }
     }
 
-    /// Sends what is sealed; whether the socket took all.
+    /// Sends sealed records. Returns whether the socket took all.
     pub(crate) fn flush(&mut self, fd: RawFd) -> io::Result<bool> {
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut Socket(fd)) {
@@ -273,7 +277,7 @@ impl TlsStream {
         Ok(true)
     }
 
-    /// Tells the peer that nothing more comes, if it can be told without waiting.
+    /// Sends the closing message, if that is possible without waiting.
     pub(crate) fn part(&mut self, fd: RawFd) {
         if !self.is_handshaking() && self.unsent == 0 {
             self.connection.send_close_notify();

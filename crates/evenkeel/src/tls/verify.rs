@@ -1,5 +1,5 @@
-//! Whom this server believes when it connects to another one: whoever shows a certificate of a trusted authority, under
-//! whatever name. As in Redis: servers are known by address here, and certificates name hosts.
+//! Verification of servers to which this server connects: any certificate of a trusted authority is accepted,
+//! under whatever name. As in Redis: servers are known by address here, and certificates name hosts.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-/// See the module's text.
+/// A verifier that ignores names; see the module's text.
 #[derive(Debug)]
 pub(super) struct AnyName {
     roots: Arc<RootCertStore>,

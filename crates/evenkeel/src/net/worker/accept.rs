@@ -1,4 +1,4 @@
-//! Where a worker's connections come from and go: accepted, dealt to the least loaded worker, closed.
+//! Arrival and departure of a worker's connections: accepted, assigned to the least loaded worker, closed.
 
 use std::io;
 use std::sync::Arc;
@@ -10,14 +10,16 @@ use crate::tls::TlsStream;
 /// Connections accepted per turn and listener; the rest wait for the next turn.
 const ACCEPTS_PER_TURN: usize = 64;
 
-/// Connections accepted beyond `maxclients` over the Unix socket, so that an operator can see and mend a full server.
+/// Connections accepted beyond `maxclients` over the Unix socket, so that an operator can inspect and repair
+/// a full server.
 const OPERATORS_MAX: usize = 8;
 
-/// How long a connection beyond `maxclients` waits for a place, in milliseconds, and how many may wait.
+/// Milliseconds for which a connection beyond `maxclients` waits for a place, and most connections that may
+/// wait.
 pub(super) const ACCEPT_QUEUE_MS: u64 = 20;
 const ACCEPT_QUEUE_MAX: usize = 64;
 
-/// How often it is logged, in milliseconds, that connections cannot be accepted.
+/// Milliseconds between two log lines about connections that cannot be accepted.
 const COMPLAINT_MS: u64 = 1_000;
 
 impl Worker {
@@ -36,9 +38,9 @@ impl Worker {
         }
     }
 
-    /// A connection could not be accepted. Without a descriptor or memory for it, it stays and would be announced without end:
-    /// then this worker does not listen until its next tick. A listener that has been closed, which is what EINVAL of accept(2)
-    /// means, is not heard of any more.
+    /// Handles a failed accept. Without a descriptor or memory for it, the connection stays and would be
+    /// announced without end: then this worker ignores the listener until its next tick. A closed listener,
+    /// shown by EINVAL of accept(2), is removed.
     fn turn_away(&mut self, listener: Arc<Listener>, error: &io::Error) {
         match error.raw_os_error() {
             Some(libc::EINVAL) => _ = self.poll.remove(listener.fd()),
@@ -54,7 +56,7 @@ impl Worker {
         }
     }
 
-    /// Listens again where it could not be accepted.
+    /// Listens again on muted listeners.
     pub(super) fn listen_again(&mut self) {
         for listener in std::mem::take(&mut self.muted_listeners) {
             if self.listeners.iter().any(|one| one.id == listener.id) {
@@ -69,7 +71,7 @@ impl Worker {
         }
     }
 
-    /// Waits for connections where the server listens now.
+    /// Follows a change of the server's listeners.
     pub(super) fn follow_listeners(&mut self) {
         let now = self.server.listeners.all();
         let is_in = |list: &[Arc<Listener>], one: &Listener| list.iter().any(|other| other.id == one.id);
@@ -83,7 +85,7 @@ impl Worker {
         self.listeners = now;
     }
 
-    /// Accepts what has come in, after the connections that have ended in this turn are gone.
+    /// Accepts waiting connections, after the connections that have ended in this turn are gone.
     pub(super) fn answer_the_door(&mut self) {
         while let Some((since_ms, accepted)) = self.accept_queue.pop_front() {
             if self.over(&accepted) > 0 && self.now_ms < since_ms + ACCEPT_QUEUE_MS {
@@ -97,15 +99,15 @@ impl Worker {
         }
     }
 
-    /// By how many a connection would exceed `maxclients`, those that are kept for operators not counted.
+    /// Returns by how many a connection would exceed `maxclients`, not counting the reserve for operators.
     pub(super) fn over(&self, accepted: &Accepted) -> usize {
         let over =
             (self.server.clients.count() + 1).saturating_sub(self.executor.settings.maxclients as usize);
         over.saturating_sub(if accepted.is_unix { OPERATORS_MAX } else { 0 })
     }
 
-    /// Lets a connection wait a moment for a place when there is none: the end of another one may be on its way
-    /// through another worker, and a client that reconnects counts on being let in.
+    /// Queues a connection for a moment if there is no place: another connection's end may be on its way
+    /// through another worker, and a client that reconnects relies on being accepted.
     pub(super) fn admit(&mut self, accepted: Accepted) {
         if self.over(&accepted) > 0 && self.accept_queue.len() < ACCEPT_QUEUE_MAX {
             return self.accept_queue.push_back((self.now_ms, accepted));
@@ -140,7 +142,8 @@ impl Worker {
         self.deal(Box::new(connection));
     }
 
-    /// A client that cannot be told anything before there has been a handshake. One for which there is no place gets none.
+    /// Begins TLS with a client, which can read no error before the handshake. A client beyond `maxclients`
+    /// gets no handshake.
     fn welcome_to_tunnel(&mut self, accepted: Accepted, is_over: bool, refusal: Option<&'static str>) {
         let address = accepted.address.clone();
         let config = self.server.tls.contexts().map(|contexts| contexts.server.clone());
@@ -172,7 +175,7 @@ impl Worker {
         Connection::new(accepted.socket, session)
     }
 
-    /// Gives a connection to the worker that has the fewest.
+    /// Assigns a connection to the worker with the fewest.
     pub(super) fn deal(&mut self, connection: Box<Connection>) {
         let count = |inbox: &Inbox| inbox.connections.load(Relaxed);
         let mine = count(self.inbox());
@@ -248,7 +251,7 @@ impl Worker {
         self.forget(connection);
     }
 
-    /// Takes a connection out of this worker's books.
+    /// Removes a connection from this worker's tables.
     pub(super) fn vacate(&mut self, token: u64, connection: &Connection) {
         // Closing the descriptor would do, but a connection that moves keeps it.
         let _ = self.poll.remove(connection.fd());

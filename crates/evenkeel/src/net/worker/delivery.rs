@@ -1,4 +1,4 @@
-//! A worker delivers its clients' mail: messages and whatever else others have for them.
+//! Delivery of clients' push queues: messages from other threads.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,7 +23,7 @@ impl Worker {
         }
     }
 
-    /// Delivers what there is, and puts the connection back or closes it.
+    /// Delivers the queue, then puts the connection back or closes it.
     pub(super) fn deliver(&mut self, token: u64, mut connection: Box<Connection>) {
         if connection.client().push_queue.is_empty() || self.send_mail(&mut connection, Vec::new()) {
             self.put_back(token, connection);
@@ -32,8 +32,8 @@ impl Worker {
         }
     }
 
-    /// Sends the mail behind what waits to be sent, all of it in one go, with these before it; `false` when the connection is
-    /// to be closed.
+    /// Sends `late` and the push queue behind the backlog, in a single write. Returns `false` if the
+    /// connection has to be closed.
     pub(super) fn send_mail(&mut self, connection: &mut Connection, late: Vec<Arc<[u8]>>) -> bool {
         let mut messages = late;
         match connection.client().push_queue.take(connection.resp3) {

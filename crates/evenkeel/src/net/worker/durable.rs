@@ -1,5 +1,5 @@
-//! A worker and the log on disk: replies that are held back until what they tell of is durable (`appendfsync always`), and
-//! writers that wait because too much of the log is not written yet; and WAITAOF.
+//! A worker and the append-only file: replies held back until their records are durable (`appendfsync
+//! always`), writers that wait because too much of the journal is unwritten, and WAITAOF.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering::*, fence};
@@ -11,19 +11,19 @@ use crate::persist::CROWDED;
 use evenkeel_config::Fsync;
 
 impl Worker {
-    /// Whether replies to what was written wait for the disk.
+    /// Whether replies to writes wait for the disk.
     pub(super) fn is_always(&self) -> bool {
         self.executor.settings.appendfsync == Fsync::Always && self.server.persist.aof.is_on()
     }
 
-    /// Whether a reply has to wait, since what it tells of is not on disk.
+    /// Whether a reply has to wait, since its record is not on disk.
     #[cold]
     pub(super) fn awaits_log(&self, connection: &Connection) -> bool {
         let is_behind = || connection.session.log.logged > self.server.persist.aof.durable();
         self.is_always() && (connection.is_held_back() || is_behind())
     }
 
-    /// Keeps the reply until what it tells of is on disk.
+    /// Holds the reply back until its record is on disk.
     pub(super) fn hold_back(&mut self, connection: &mut Connection) {
         let record = connection.session.log.logged;
         if connection.hold_back(&mut self.reply, record) {
@@ -38,7 +38,7 @@ impl Worker {
         std::sync::atomic::fence(SeqCst);
     }
 
-    /// A client waits for what it has written to be on disk, or at replicas.
+    /// Registers a client that waits until its writes are on disk, or at replicas.
     pub(super) fn note_wait_for_log(&mut self, blocked: &Arc<Blocked>) {
         if blocked.safety.is_some() {
             self.awaiting_log.push(blocked.clone());
@@ -46,7 +46,7 @@ impl Worker {
         }
     }
 
-    /// Answers those who have waited for what is on disk by now, or for what will not come.
+    /// Ends the waits whose writes are on disk by now, or will never be.
     fn end_waits_for_log(&mut self) {
         let mut over = Vec::new();
         self.awaiting_log.retain(|blocked| {
@@ -63,7 +63,7 @@ impl Worker {
         }
     }
 
-    /// Sends the replies of what is on disk by now.
+    /// Sends the replies whose records are on disk by now.
     pub(super) fn release(&mut self) {
         let aof = &self.server.persist.aof;
         let is_needed = aof.is_on() && self.executor.settings.appendfsync == Fsync::Always;
@@ -90,12 +90,12 @@ impl Worker {
         }
     }
 
-    /// Whether somebody waits for the log.
+    /// Whether any reply or wait depends on the journal.
     pub(super) fn has_held_back(&self) -> bool {
         !self.held_back.is_empty() || !self.awaiting_log.is_empty()
     }
 
-    /// Once a turn, where the log is kept or somebody waits for it.
+    /// Runs once a turn, while the append-only file is on or any reply waits for it.
     pub(super) fn look_at_log(&mut self) {
         if self.has_held_back() {
             self.release();

@@ -1,8 +1,9 @@
-//! Handshakes of TLS: a few of a turn, behind all who are served already.
+//! TLS handshakes: a few per turn, after all established connections.
 //!
-//! A handshake costs as much as a thousand commands. When very many come at once, after a failure somewhere, say, those who
-//! are connected must not wait for them. So whoever has sent something of a handshake stands in a queue, of which each turn
-//! takes `max-new-tls-connections-per-cycle` from the front; the turns go on without a pause while there is somebody in it.
+//! A handshake costs as much as a thousand commands. When very many arrive at once, after a failure for
+//! instance, established connections must not wait for them. So a connection that has sent handshake data
+//! joins a queue, and each turn takes `max-new-tls-connections-per-cycle` from its front; turns follow
+//! without a pause until the queue is empty.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -15,11 +16,11 @@ use crate::tls;
 use evenkeel_config::CertifiedUser;
 use evenkeel_runtime::clock;
 
-/// How long a client may take for its handshake, in milliseconds.
+/// Milliseconds that a client may take for its handshake.
 pub(super) const HANDSHAKE_MS: u64 = 10_000;
 
 impl Worker {
-    /// A connection whose handshake is not finished has sent something.
+    /// Queues a connection that has sent handshake data.
     pub(super) fn queue_handshake(&mut self, token: u64, mut connection: Box<Connection>) {
         if let Some(tls_stream) = connection.tls_stream()
             && !std::mem::replace(&mut tls_stream.is_queued, true)
@@ -29,7 +30,7 @@ impl Worker {
         self.put_back(token, connection);
     }
 
-    /// Goes on with some of the handshakes.
+    /// Continues some of the handshakes.
     pub(super) fn shake_hands(&mut self) {
         for _ in 0..self.executor.settings.max_new_tls_connections_per_cycle {
             let Some(token) = self.handshakes.pop_front() else { return };
@@ -62,7 +63,7 @@ impl Worker {
         }
     }
 
-    /// Serves a client from now on, or tells it why not.
+    /// Serves a client from now on, or sends it the reason for a refusal.
     fn begin_service(&mut self, token: u64, mut connection: Box<Connection>) {
         if let Some(refusal) = connection.tls_stream().and_then(|tls_stream| tls_stream.refusal) {
             self.server.rejected_connections.fetch_add(1, Relaxed);
@@ -77,7 +78,7 @@ impl Worker {
         self.put_back(token, connection);
     }
 
-    /// `tls-auth-clients-user`: a client is the user whom its certificate names.
+    /// `tls-auth-clients-user`: logs a client in as the user that its certificate names.
     fn take_for_its_user(&self, connection: &mut Connection) {
         let by = self.executor.settings.tls_auth_clients_user;
         if by == CertifiedUser::Off {
@@ -89,7 +90,7 @@ impl Worker {
         }
     }
 
-    /// Whether a client has had enough time for its handshake.
+    /// Whether a client has exceeded the time for its handshake.
     pub(super) fn is_late(&self, connection: &Connection) -> bool {
         let is_late = self.now_ms.saturating_sub(connection.client().created_ms) > HANDSHAKE_MS;
         if is_late {

@@ -1,4 +1,4 @@
-//! Replies on their way out, and how much of them may wait for a client.
+//! Sending of replies, and the limits of waiting replies.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,14 +10,14 @@ use crate::pipeline::REPLY_LEN_MAX;
 use evenkeel_config::OutputLimit;
 use evenkeel_runtime::clock;
 
-/// Bytes that may wait for a client that has not said who it is, where it has to.
+/// Most bytes that may wait for an unauthenticated client that has to authenticate.
 const UNAUTHENTICATED_MAX: u64 = 1024;
 
-/// Milliseconds for which replies are put off at most.
+/// Longest deferral of replies, in milliseconds.
 const PUT_OFF_MS_MAX: u64 = 500;
 
 impl Worker {
-    /// Sends the reply; `false` when the connection is to be closed.
+    /// Sends the reply. Returns `false` if the connection has to be closed.
     pub(super) fn flush(&mut self, connection: &mut Connection) -> bool {
         let before = self.executor.last_ticks;
         let len = self.reply.len();
@@ -66,9 +66,10 @@ impl Worker {
         }
     }
 
-    /// Whether replies to the beginning of what was read at once wait for those to the rest of it, since it is others' turn in between.
-    /// `client-output-buffer-limit` is about all of them: a client that asks for more at once than it may have gets nothing. They are sent
-    /// where there is no such limit, where they are many already, and where the client has waited for long.
+    /// Whether the replies to the beginning of a read wait for the replies to its rest, since other
+    /// connections have their turn in between. `client-output-buffer-limit` concerns all of them: a client
+    /// that requests more at once than its limit gets nothing. Replies are sent without deferral if there is
+    /// no such limit, if they are many already, or if the client has waited for long.
     #[cold]
     pub(super) fn may_put_off(&self, connection: &Connection) -> bool {
         let limit = self.output_limit(connection).hard_bytes;
@@ -81,7 +82,7 @@ impl Worker {
         limit > 0 && !waits && waiting <= REPLY_LEN_MAX && waiting as u64 <= limit && is_soon
     }
 
-    /// Keeps the reply: the connection goes on in its next turn.
+    /// Keeps the reply: the connection continues in its next turn.
     #[cold]
     pub(super) fn put_off(&mut self, connection: &mut Connection) {
         let len = self.reply.len();
@@ -93,7 +94,7 @@ impl Worker {
         add(&connection.client().net_out, len as u64);
     }
 
-    /// Has what was sent freed by the thread for that, where it is much.
+    /// Passes large sent chunks to the lazy-free thread.
     #[inline]
     fn clear_away(&self, connection: &mut Connection) {
         for chunk in connection.lazy_free.drain(..) {
@@ -121,14 +122,15 @@ impl Worker {
         }
     }
 
-    /// The part of `client-output-buffer-limit` that is about such clients.
+    /// Returns the part of `client-output-buffer-limit` for this client's class.
     #[inline]
     pub(super) fn output_limit(&self, connection: &Connection) -> OutputLimit {
         let limits = &self.executor.settings.client_output_buffer_limit;
         limits.of_client(connection.session.subscriptions.is_some())
     }
 
-    /// Whether the backlog keeps to `client-output-buffer-limit`, and to less where anybody might have caused it.
+    /// Whether the backlog is within `client-output-buffer-limit`, and within a lower limit for
+    /// unauthenticated clients.
     pub(super) fn within_limits(&mut self, connection: &mut Connection) -> bool {
         let limit = self.output_limit(connection);
         let len = connection.backlog_len() as u64;

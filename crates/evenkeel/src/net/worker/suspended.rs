@@ -1,4 +1,4 @@
-//! A worker's connections whose commands wait: they are not read, and go on when their replies come.
+//! Connections whose commands wait: they are not read, and continue when their replies come.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use crate::observe::stats::Stage;
 use crate::reply::{LARGE, Reply};
 use crate::waiting::{On, Resumed, Waiting, has_hung_up};
 
-/// What is still in slots although its connection needs it no more: a script keeps the gate closed for long, and the
-/// worker has clients to tell so.
+/// Wait-queue entries of finished waits that cannot be removed yet because a long-running script holds the
+/// gate. Removed once the gate opens.
 ///
 /// Watches wait in [`crate::dispatch::Executor::left_watches`].
 #[derive(Default)]
@@ -22,7 +22,7 @@ pub(super) struct Leaving {
 }
 
 impl Worker {
-    /// The connection's command waits. What comes meanwhile stays in the kernel.
+    /// Suspends a connection whose command waits. Bytes that arrive meanwhile stay in the kernel.
     pub(super) fn suspend(&mut self, token: u64, mut connection: Box<Connection>) {
         if connection.session.replica_hello.as_ref().is_some_and(|replica_hello| replica_hello.asks.is_some())
         {
@@ -50,14 +50,14 @@ impl Worker {
         self.put_back(token, connection);
     }
 
-    /// Milliseconds until the first wait has lasted long enough, rounded up: a wait never ends early.
+    /// Returns the milliseconds until the first deadline, rounded up: a wait never ends early.
     pub(super) fn first_deadline_ms(&self) -> Option<u64> {
         let (deadline, _) = self.deadlines.first().filter(|_| !self.server.scripts.busy.is_busy())?;
         let left = deadline.saturating_duration_since(Instant::now());
         Some(left.as_micros().div_ceil(1000) as u64)
     }
 
-    /// Ends the waits that have lasted long enough.
+    /// Ends the waits whose deadline has passed.
     pub(super) fn end_waits(&mut self) {
         if self.deadlines.is_empty() || self.server.scripts.busy.is_busy() {
             return;
@@ -81,7 +81,7 @@ impl Worker {
         }
     }
 
-    /// A wait is over: answers, and goes on with what the client has sent since.
+    /// Ends a wait: sends the reply, and continues with the client's later requests.
     pub(super) fn resume(&mut self, resumed: Resumed) {
         let Resumed { client, number, reply, may_write, closes } = resumed;
         let token = client.token.load(Relaxed);
@@ -118,7 +118,7 @@ impl Worker {
         self.settle(token, connection, Next::Again);
     }
 
-    /// A reply that nobody wants.
+    /// Drops an unwanted reply.
     fn discard(&self, reply: Reply) {
         if reply.len() > LARGE {
             self.server.lazy_free.free(reply);
@@ -148,7 +148,7 @@ impl Worker {
         server.keyspace.leave(ctx);
     }
 
-    /// Does what could not be done while a script kept the gate closed.
+    /// Removes the entries that were kept while a script held the gate.
     pub(super) fn leave_later(&mut self) {
         if self.leaving.waits.is_empty() && self.executor.left_watches.is_empty()
             || self.server.scripts.busy.is_busy()
