@@ -12,7 +12,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use evenkeel_config::Supervised;
-use evenkeel_runtime::server_log::Log;
 
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 
@@ -25,29 +24,28 @@ pub(crate) struct Manager {
 
 impl Manager {
     /// Returns the configured manager, or none.
-    pub(crate) fn at_start(supervised: Supervised, log: &Log) -> Manager {
+    pub(crate) fn at_start(supervised: Supervised) -> Manager {
         let socket = std::env::var_os(SOCKET_VARIABLE);
         match supervised {
             Supervised::No => return Manager::default(),
             Supervised::Auto if socket.is_none() => return Manager::default(),
             Supervised::Upstart => {
-                log.warning("'supervised upstart' has no effect: upstart is not supported");
+                log::warn!("'supervised upstart' has no effect: upstart is not supported");
                 return Manager::default();
             }
             Supervised::Auto | Supervised::Systemd => {}
         }
         let Some(socket) = socket else {
-            log.warning(format!("systemd supervision requested, but {SOCKET_VARIABLE} not found!"));
+            log::warn!("systemd supervision requested, but {SOCKET_VARIABLE} not found!");
             return Manager::default();
         };
-        let address = address(&socket).inspect_err(|error| {
-            log.warning(format!("{SOCKET_VARIABLE} is not a valid socket address: {error}"))
-        });
+        let address = address(&socket)
+            .inspect_err(|error| log::warn!("{SOCKET_VARIABLE} is not a valid socket address: {error}"));
         let manager = Manager { address: address.ok() };
-        if manager.tell("STATUS=Evenkeel is loading...\n", log) {
-            log.notice(
+        if manager.tell("STATUS=Evenkeel is loading...\n") {
+            log::info!(
                 "Supervised by systemd. Please make sure you set appropriate values for TimeoutStartSec and \
-                 TimeoutStopSec in your service unit.",
+                 TimeoutStopSec in your service unit."
             );
             manager
         } else {
@@ -61,28 +59,28 @@ impl Manager {
     }
 
     /// Reports that clients are served.
-    pub(crate) fn tell_ready(&self, is_replica: bool, log: &Log) {
+    pub(crate) fn tell_ready(&self, is_replica: bool) {
         let status = match is_replica {
             false => "Ready to accept connections",
             true => "Ready to accept connections in read-only mode. Waiting for MASTER <-> REPLICA sync",
         };
-        self.tell(&format!("STATUS={status}\nREADY=1\n"), log);
+        self.tell(&format!("STATUS={status}\nREADY=1\n"));
     }
 
     /// Reports that the process stops, irrevocably.
-    pub(crate) fn tell_stopping(&self, log: &Log) {
-        self.tell("STOPPING=1\n", log);
+    pub(crate) fn tell_stopping(&self) {
+        self.tell("STOPPING=1\n");
     }
 
     /// Sends a state. Returns whether a manager has received it.
-    fn tell(&self, state: &str, log: &Log) -> bool {
+    fn tell(&self, state: &str) -> bool {
         let Some(address) = &self.address else { return false };
         let sent = UnixDatagram::unbound().and_then(|socket| {
             // Does not wait for a manager that does not read.
             socket.set_nonblocking(true)?;
             socket.send_to_addr(state.as_bytes(), address)
         });
-        sent.inspect_err(|error| log.warning(format!("Cannot notify systemd: {error}"))).is_ok()
+        sent.inspect_err(|error| log::warn!("Cannot notify systemd: {error}")).is_ok()
     }
 }
 

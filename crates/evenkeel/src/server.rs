@@ -41,7 +41,7 @@ use evenkeel_config::{ConfigFile, Settings};
 use evenkeel_runtime::allocator::AllocatorPurge;
 use evenkeel_runtime::clock;
 use evenkeel_runtime::random::{random_hex, random_seed};
-use evenkeel_runtime::server_log::Log;
+use evenkeel_runtime::server_log;
 
 /// The shared state; see the module's text.
 pub(crate) struct Server {
@@ -66,7 +66,6 @@ pub(crate) struct Server {
     notices: Arc<Notices>,
     pub(crate) tracking: Arc<Tracking>,
     pub(crate) monitors: Arc<Monitors>,
-    pub(crate) log: Log,
     pub(crate) offload: OffloadPool,
     pub(crate) scripts: Scripts,
     /// Slow scripts, run one by one on a thread of their own.
@@ -117,7 +116,6 @@ impl Server {
         settings: Settings,
         config_file: Option<ConfigFile>,
         workers: usize,
-        log: Log,
     ) -> std::io::Result<Server> {
         let now = clock::unix_ms();
         let sampler = Sampler::new(settings.databases);
@@ -145,7 +143,7 @@ impl Server {
         keyspace.events.set_listener(notices.clone());
         keyspace.events.want(Events::NOTICES, notices.configure(&settings.notify_keyspace_events));
         Ok(Server {
-            manager: Manager::at_start(settings.supervised, &log),
+            manager: Manager::at_start(settings.supervised),
             keyspace,
             table,
             acl: Acl::new(&settings),
@@ -165,7 +163,6 @@ impl Server {
             notices,
             tracking,
             monitors,
-            log,
             offload: OffloadPool::default(),
             scripts: Scripts::default(),
             slow_scripts: OffloadPool::default(),
@@ -258,7 +255,7 @@ impl Server {
         }
         for client in &beyond {
             let (id, address, bytes) = (client.id, &client.address, client.memory());
-            self.log.notice(format!("Evicting client: id={id} addr={address} tot-mem={bytes}"));
+            log::info!("Evicting client: id={id} addr={address} tot-mem={bytes}");
         }
         let evicted = self.kill(&beyond);
         self.evicted_clients.fetch_add(evicted as u64, Relaxed);
@@ -276,8 +273,7 @@ impl Server {
     pub(crate) fn note_input_limit(&self, client: &ClientInfo) {
         self.closed_for_input.fetch_add(1, Relaxed);
         let ClientInfo { id, address, .. } = client;
-        self.log
-            .warning(format!("Closing client that reached max query buffer length: id={id} addr={address}"));
+        log::warn!("Closing client that reached max query buffer length: id={id} addr={address}");
     }
 
     /// Makes every worker run a loop turn, so that it sees changes.
@@ -292,7 +288,7 @@ impl Server {
         *self.rates.lock() = Rates::default();
         self.sampler.reset(clock::unix_ms());
         self.lazy_free.reset();
-        self.log.reset_lost();
+        server_log::reset_lost();
         self.acl.log.reset_counts();
         self.replication.figures.reset();
         self.replication.link.figures.bytes_in.store(0, Relaxed);

@@ -29,7 +29,8 @@ use evenkeel_runtime::allocator::{self, Watch};
 use evenkeel_runtime::clock::{self, Ticks};
 use evenkeel_runtime::crash;
 use evenkeel_runtime::sandbox::{self, Call};
-use evenkeel_runtime::server_log::{Level, Log, try_file};
+use evenkeel_runtime::server_log::{self, try_file};
+use log::LevelFilter;
 
 mod preflight;
 mod sentinel;
@@ -130,54 +131,54 @@ fn serve(launch: Launch) -> ExitCode {
         eprintln!("{}", preflight::no_log_file(path, &error));
         return ExitCode::FAILURE;
     }
-    let log = Log::start(level_of(settings.loglevel), settings.log_target());
+    server_log::start(level_of(settings.loglevel), settings.log_target());
     tell_terminal(&settings, &without_effect);
     crash::follow(settings.crash_log_enabled, settings.logfile.as_deref());
-    forbidden.into_iter().for_each(|line| log.warning(line));
-    let settings = match within_file_limit(settings, &log) {
+    forbidden.into_iter().for_each(|line| log::warn!("{}", line));
+    let settings = match within_file_limit(settings) {
         Ok(settings) => settings,
-        Err(reason) => return fail(&log, reason),
+        Err(reason) => return fail(reason),
     };
     let pidfile = settings.pidfile.clone();
-    let server = match Server::new(settings, config_file, workers, log.clone()) {
+    let server = match Server::new(settings, config_file, workers) {
         Ok(server) => Arc::new(server),
-        Err(error) => return fail(&log, format!("Cannot initialize the server: {error}")),
+        Err(error) => return fail(format!("Cannot initialize the server: {error}")),
     };
     if let Err(error) = server.acl.load_at_start(&server.settings()) {
-        return fail(&log, format!("Startup aborted because of ACL errors: {error}"));
+        return fail(format!("Startup aborted because of ACL errors: {error}"));
     }
     // First, since listening takes a Unix socket away from its present owner.
     if let Err(error) = lock_files(&server) {
-        return fail(&log, format!("Can't start: {error}. Exiting."));
+        return fail(format!("Can't start: {error}. Exiting."));
     }
     if let Err(reason) = listen(&server) {
-        return fail(&log, reason);
+        return fail(reason);
     }
-    log_panics(log.clone());
+    log_panics();
     if let Some(path) = &pidfile
         && let Err(error) = std::fs::write(path, format!("{}\n", std::process::id()))
     {
-        log.warning(preflight::no_pidfile(path, &error));
+        log::warn!("{}", preflight::no_pidfile(path, &error));
     }
     load::set_loading(&server, true);
     server.replication.follow(&server, &server.settings());
     link::follow_at_start(&server);
     if let Err(error) = server.oom_score.follow(&server.settings(), server.replication.is_replica()) {
-        log.warning(format!("Unable to write oom_score_adj: {error}"));
+        log::warn!("Unable to write oom_score_adj: {error}");
     }
     announce(&server, has_more, &notices);
-    tell_no_effect(&log, &without_effect);
+    tell_no_effect(&without_effect);
     // Before the first client is served: a client that has had a reply may rely on an orderly shutdown.
     watch_signals(server.clone());
     let threads = match start_workers(&server) {
         Ok(threads) => threads,
-        Err(error) => return fail(&log, format!("Cannot start a worker thread: {error}")),
+        Err(error) => return fail(format!("Cannot start a worker thread: {error}")),
     };
     if let Err(error) = ahead {
-        log.warning(format!("Memory is not allocated in advance: cannot start the thread: {error}"));
+        log::warn!("Memory is not allocated in advance: cannot start the thread: {error}");
     }
     if let Err(error) = start_long(&server) {
-        return fail(&log, format!("Cannot start an offload thread: {error}"));
+        return fail(format!("Cannot start an offload thread: {error}"));
     }
     server.sampler.note_startup();
     let bar = Bar::begin(&server);
@@ -185,14 +186,14 @@ fn serve(launch: Launch) -> ExitCode {
     drop(bar);
     match loaded {
         Ok(()) => {
-            log.notice("Ready to accept connections");
-            server.manager.tell_ready(server.replication.is_replica(), &log);
+            log::info!("Ready to accept connections");
+            server.manager.tell_ready(server.replication.is_replica());
         }
-        Err(Ended::Stopped) => log.warning("Stopped while loading"),
+        Err(Ended::Stopped) => log::warn!("Stopped while loading"),
         Err(Ended::Failed(reason)) => {
             let reason =
                 format!("Fatal error loading the DB: {reason}. No data was lost or overwritten. Exiting.");
-            return fail(&log, reason);
+            return fail(reason);
         }
     }
     control(&server);
@@ -204,7 +205,7 @@ fn serve(launch: Launch) -> ExitCode {
     // A snapshot in progress is no longer needed: its file is removed.
     server.persist.cancel_all();
     if !server.persist.is_idle_within(UNWANTED_MAX) {
-        log.warning("An obsolete snapshot is blocked in a write to disk. Exiting without waiting for it.");
+        log::warn!("An obsolete snapshot is blocked in a write to disk. Exiting without waiting for it.");
         snapshot::remove_unfinished(&server.settings());
     }
     if server.persist.aof.is_on() {
@@ -214,14 +215,14 @@ fn serve(launch: Launch) -> ExitCode {
         let _ = std::fs::remove_file(path);
     }
     server.listeners.close();
-    log.warning("Evenkeel is now ready to exit, bye bye...");
-    log.flush();
+    log::warn!("Evenkeel is now ready to exit, bye bye...");
+    server_log::flush();
     ExitCode::SUCCESS
 }
 
 /// Loads the data from disk, while the workers answer clients with LOADING.
 fn load(server: &Arc<Server>) -> Result<(), Ended> {
-    passed_over::tell(&server.settings(), &server.log);
+    passed_over::tell(&server.settings());
     if server.settings().appendonly {
         replay::put_tail_back(server)?;
         let Replayed { directory, found, position } = replay::directory(server)?;
@@ -266,7 +267,7 @@ fn listen(server: &Server) -> Result<(), String> {
     let tls = server.tls.change(&settings).map_err(preflight::no_tls)?;
     tls.put_in_force();
     server.listen(&settings).map_err(|reason| {
-        server.log.warning(reason);
+        log::warn!("{}", reason);
         format!("Failed listening on port {}, aborting.", settings.port)
     })?;
     if server.listeners.all().is_empty() {
@@ -288,26 +289,26 @@ fn tell_terminal(settings: &Settings, without_effect: &[NoEffect]) {
 }
 
 /// Logs a line for each directive whose effect may be missed, and a line for all remaining directives.
-fn tell_no_effect(log: &Log, without_effect: &[NoEffect]) {
-    without_effect.iter().filter(|one| one.is_missed).for_each(|one| log.warning(one.to_string()));
+fn tell_no_effect(without_effect: &[NoEffect]) {
+    without_effect.iter().filter(|one| one.is_missed).for_each(|one| log::warn!("{}", one));
     let others = without_effect.iter().filter(|one| !one.is_missed);
     let names: Vec<String> = others.map(|one| format!("'{}'", one.name)).collect();
     if !names.is_empty() {
-        log.notice(format!(
+        log::info!(
             "These directives have no effect and are not needed: {}. 'evenkeel --check-config' prints the \
              reasons",
             names.join(", ")
-        ));
+        );
     }
 }
 
 /// Reports the reason in the server log, and on the terminal as well.
-fn fail(log: &Log, reason: String) -> ExitCode {
-    if log.is_in_file() {
+fn fail(reason: String) -> ExitCode {
+    if server_log::is_in_file() {
         eprintln!("{}", without_numbers(&reason));
     }
-    log.warning(reason);
-    log.flush();
+    log::warn!("{}", reason);
+    server_log::flush();
     ExitCode::FAILURE
 }
 
@@ -319,28 +320,28 @@ fn worker_count(settings: &Settings) -> usize {
 }
 
 /// Converts a directive's value to the server log's level.
-pub(crate) fn level_of(level: LogLevel) -> Level {
+pub(crate) fn level_of(level: LogLevel) -> LevelFilter {
     match level {
-        LogLevel::Debug => Level::Debug,
-        LogLevel::Verbose => Level::Verbose,
-        LogLevel::Notice => Level::Notice,
-        LogLevel::Warning => Level::Warning,
-        LogLevel::Nothing => Level::Nothing,
+        LogLevel::Debug => LevelFilter::Trace,
+        LogLevel::Verbose => LevelFilter::Debug,
+        LogLevel::Notice => LevelFilter::Info,
+        LogLevel::Warning => LevelFilter::Warn,
+        LogLevel::Nothing => LevelFilter::Off,
     }
 }
 
 /// Returns the settings with as many clients as the limit of open files admits; an error if it admits none.
-fn within_file_limit(settings: Settings, log: &Log) -> Result<Settings, String> {
+fn within_file_limit(settings: Settings) -> Result<Settings, String> {
     let Err(clients) = raise_file_limit(&settings) else { return Ok(settings) };
     const HINT: &str = "raise the limit with 'ulimit -n'";
     if clients == 0 {
         return Err(format!("The limit of open files is too low to serve a client: {HINT}. Exiting."));
     }
-    log.warning(format!(
+    log::warn!(
         "maxclients was reduced from {} to {clients} because of the limit of open files. For a higher \
          maxclients, {HINT}",
         settings.maxclients
-    ));
+    );
     Ok(settings.with_maxclients(clients))
 }
 
@@ -372,28 +373,30 @@ pub(crate) fn raise_file_limit(settings: &Settings) -> Result<(), u32> {
 
 fn announce(server: &Server, has_more: bool, notices: &[String]) {
     let settings = server.settings();
-    let log = &server.log;
     let pid = std::process::id();
-    log.notice(format!("Evenkeel version={VERSION}, bits={}, pid={pid}, just started", usize::BITS));
+    log::info!("Evenkeel version={VERSION}, bits={}, pid={pid}, just started", usize::BITS);
     match &server.config_file {
-        Some(file) => log.notice(format!("Configuration loaded from {}", file.path.display())),
-        None if has_more => log.notice("Configuration loaded without a file"),
-        None => log.notice("No config file specified, using the defaults"),
+        Some(file) => log::info!("Configuration loaded from {}", file.path.display()),
+        None if has_more => log::info!("Configuration loaded without a file"),
+        None => log::info!("No config file specified, using the defaults"),
     }
-    notices.iter().for_each(|notice| log.warning(notice.as_str()));
+    notices.iter().for_each(|notice| log::warn!("{}", notice.as_str()));
     if settings.tls_port != 0 {
-        log.notice(format!("Listening with TLS on port {}", settings.tls_port));
+        log::info!("Listening with TLS on port {}", settings.tls_port);
     }
     let addresses: Vec<&str> = settings.bind.iter().map(|bind| bind.address.as_str()).collect();
     if settings.port != 0
         && let Some(first) = addresses.first()
     {
         let host = if addresses.contains(&"*") { "127.0.0.1" } else { first };
-        log.notice(format!("Listening on port {} of {}", settings.port, addresses.join(" ")));
-        log.notice(format!("Connect with: redis-cli -h {host} -p {}   Stop with Ctrl-C, or: redis-cli -h {host} -p {0} shutdown", settings.port));
+        log::info!("Listening on port {} of {}", settings.port, addresses.join(" "));
+        log::info!(
+            "Connect with: redis-cli -h {host} -p {}   Stop with Ctrl-C, or: redis-cli -h {host} -p {0} shutdown",
+            settings.port
+        );
     }
     if let Some(path) = &settings.unixsocket {
-        log.notice(format!("The server is now ready to accept connections at {}", path.display()));
+        log::info!("The server is now ready to accept connections at {}", path.display());
     }
     let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
     let kept = match (settings.appendonly, settings.save.is_empty()) {
@@ -401,16 +404,12 @@ fn announce(server: &Server, has_more: bool, notices: &[String]) {
         (false, false) => "snapshots are taken at save points",
         (false, true) => "there is no persistence",
     };
-    log.notice(format!(
-        "{} worker threads; {kept}; the data directory is {}",
-        server.workers(),
-        here.display()
-    ));
+    log::info!("{} worker threads; {kept}; the data directory is {}", server.workers(), here.display());
     [preflight::unwritable(&settings), preflight::beyond_machine(&settings)]
         .into_iter()
         .flatten()
-        .for_each(|warning| log.warning(warning));
-    log.notice("Server initialized");
+        .for_each(|warning| log::warn!("{}", warning));
+    log::info!("Server initialized");
 }
 
 fn start_workers(server: &Arc<Server>) -> std::io::Result<Vec<std::thread::JoinHandle<()>>> {
@@ -426,7 +425,7 @@ fn start_workers(server: &Arc<Server>) -> std::io::Result<Vec<std::thread::JoinH
                     pin_to(cpu);
                 }
                 wait_for_short_load(&server);
-                or_end(&server, "worker", || worker.run());
+                or_end("worker", || worker.run());
             })
         })
         .collect()
@@ -452,24 +451,24 @@ fn start_long(server: &Arc<Server>) -> std::io::Result<()> {
         // DEBUG RELOAD makes such a thread run the code of libraries.
         let thread = std::thread::Builder::new().name(format!("offload-{index}")).stack_size(STACK_LEN);
         thread.spawn(move || {
-            or_end(&server, "offload thread", || crate::offload::run(&server, &server.offload, stats))
+            or_end("offload thread", || crate::offload::run(&server, &server.offload, stats))
         })?;
     }
     let server = server.clone();
     let thread = std::thread::Builder::new().name("scripts".into()).stack_size(STACK_LEN);
     thread.spawn(move || {
         let stats = 2 * server.workers();
-        or_end(&server, "script thread", || crate::offload::run(&server, &server.slow_scripts, stats))
+        or_end("script thread", || crate::offload::run(&server, &server.slow_scripts, stats))
     })?;
     Ok(())
 }
 
 /// Ends the process if `run` panics. A panic in a command is caught where commands run. Any other panic
 /// leaves connections in an unknown state and clients waiting for ever, so a restart is better.
-fn or_end(server: &Server, what: &str, run: impl FnOnce()) {
+fn or_end(what: &str, run: impl FnOnce()) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() {
-        server.log.warning(format!("The {what} failed outside a command. Exiting."));
-        server.log.flush();
+        log::warn!("The {what} failed outside a command. Exiting.");
+        server_log::flush();
         std::process::exit(70);
     }
 }
@@ -510,12 +509,12 @@ fn watch_signals(server: Arc<Server>) {
                 };
                 let is_ending = server.stopping.load(Acquire) || server.persist.ending.is_under_way();
                 if is_ending && signal == SIGINT {
-                    server.log.warning("You insist... exiting now.");
-                    server.log.flush();
+                    log::warn!("You insist... exiting now.");
+                    server_log::flush();
                     snapshot::remove_unfinished(&settings);
                     std::process::exit(1);
                 }
-                server.log.warning(format!("Received {name} scheduling shutdown..."));
+                log::warn!("Received {name} scheduling shutdown...");
                 end::begin(&server, how, None);
             }
         })
@@ -524,13 +523,13 @@ fn watch_signals(server: Arc<Server>) {
 
 /// Logs panics with their location. The panic's own text becomes a single line, since it may contain bytes
 /// from a client; the backtrace has a line for each of its lines.
-fn log_panics(log: Log) {
-    std::panic::set_hook(Box::new(move |panic| {
+fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
         let backtrace = std::backtrace::Backtrace::force_capture().to_string();
         let thread = std::thread::current();
         let panic = panic.to_string().replacen('\n', " ", 1); // between location and message
-        log.warning(format!("Panic in thread '{}': {panic}", thread.name().unwrap_or("?")));
-        backtrace.lines().for_each(|line| log.warning(line));
+        log::warn!("Panic in thread '{}': {panic}", thread.name().unwrap_or("?"));
+        backtrace.lines().for_each(|line| log::warn!("{}", line));
     }));
 }
 
@@ -585,7 +584,7 @@ fn reload_tls(server: &Server) {
     let settings = server.settings();
     match server.tls.look(&settings, || Arc::ptr_eq(&settings, &server.settings())) {
         None => {}
-        Some(Ok(())) => server.log.notice("TLS certificates or keys have changed and were reloaded."),
-        Some(Err(reason)) => server.log.warning(format!("TLS files were not reloaded: {reason}")),
+        Some(Ok(())) => log::info!("TLS certificates or keys have changed and were reloaded."),
+        Some(Err(reason)) => log::warn!("TLS files were not reloaded: {reason}"),
     }
 }

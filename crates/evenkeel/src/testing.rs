@@ -33,7 +33,6 @@ use crate::session::Session;
 use crate::waiting::{On, Resumed, Waiting};
 use evenkeel_config::Launch;
 use evenkeel_runtime::clock;
-use evenkeel_runtime::server_log::{self, Level, Log};
 
 /// Commands that exist only in tests.
 #[rustfmt::skip]
@@ -225,12 +224,11 @@ impl World {
 
     /// Creates a server with further arguments.
     pub(crate) fn with(args: &[&str]) -> World {
-        let log = Log::start(Level::Nothing, server_log::Target::default());
         let args = START.iter().chain(&["--save", ""]).chain(args).map(OsString::from);
         let launch =
             Launch::from_args(args, crate::acl::USER_LINES, |_| true).expect("there is a working directory");
         assert!(launch.mistakes.is_empty(), "{:?}", launch.mistakes);
-        let server = Server::new(launch.settings, None, WORKERS, log);
+        let server = Server::new(launch.settings, None, WORKERS);
         let server = Arc::new(server.expect("a few descriptors are free"));
         server.acl.load_at_start(&server.settings()).expect("good users");
         let workers = (0..WORKERS).map(|worker| Executor::new(server.clone(), worker)).collect();

@@ -1,6 +1,9 @@
 //! The server log: lines in Redis' format, written by a thread of their own.
 //!
-//! [`Log::line`] puts a line into a bounded queue and returns, so a disk that hangs delays no caller. When
+//! The back end of the macros of crate `log`. Redis' `loglevel` maps to its levels: `debug` is `Trace`, `verbose`
+//! is `Debug`, `notice` is `Info`, `warning` is `Warn`.
+//!
+//! A macro puts a line into a bounded queue and returns, so a disk that hangs delays no caller. When
 //! the queue is full the line is dropped and counted. Once the thread writes again, it reports the number of
 //! lost lines behind the lines that were queued.
 //!
@@ -15,49 +18,38 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use evenkeel_rdb::without_numbers;
+use log::{Level, LevelFilter, Metadata, Record};
 
 use crate::clock;
 
 /// Capacity of the queue in lines: 400 KiB at 100 bytes each.
 const QUEUE: usize = 4096;
 
-/// Upper bound of [`Log::flush`] for the last lines at the end of the process.
+/// Upper bound of [`flush`] for the last lines at the end of the process.
 const FLUSH_WAIT: Duration = Duration::from_secs(2);
 
-/// How much a line matters, as in Redis' `loglevel`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    Debug,
-    Verbose,
-    Notice,
-    Warning,
-    /// Only for `loglevel nothing`: no line has this level.
-    Nothing,
+/// The mark of a line, as in Redis.
+fn mark(level: Level) -> char {
+    match level {
+        Level::Trace => '.',
+        Level::Debug => '-',
+        Level::Info => '*',
+        Level::Warn | Level::Error => '#',
+    }
 }
 
-impl Level {
-    fn mark(self) -> char {
-        match self {
-            Level::Debug => '.',
-            Level::Verbose => '-',
-            Level::Notice => '*',
-            Level::Warning | Level::Nothing => '#',
-        }
-    }
-
-    fn priority(self) -> libc::c_int {
-        match self {
-            Level::Debug => libc::LOG_DEBUG,
-            Level::Verbose => libc::LOG_INFO,
-            Level::Notice => libc::LOG_NOTICE,
-            Level::Warning | Level::Nothing => libc::LOG_WARNING,
-        }
+fn priority(level: Level) -> libc::c_int {
+    match level {
+        Level::Trace => libc::LOG_DEBUG,
+        Level::Debug => libc::LOG_INFO,
+        Level::Info => libc::LOG_NOTICE,
+        Level::Warn | Level::Error => libc::LOG_WARNING,
     }
 }
 
@@ -84,88 +76,81 @@ enum Order {
     Flush(SyncSender<()>),
 }
 
-/// A handle on the server log; clones share the queue. See the module's text.
-#[derive(Clone)]
-pub struct Log {
+struct ServerLog {
     queue: SyncSender<Order>,
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    level: AtomicU8,
     is_in_file: bool,
     /// Lines lost and not reported yet, and all since the start or CONFIG RESETSTAT.
     untold: AtomicU64,
     lost: AtomicU64,
 }
 
-impl Log {
-    /// Starts the thread.
-    pub fn start(level: Level, target: Target) -> Log {
-        let (queue, orders) = sync_channel(QUEUE);
-        let level = AtomicU8::new(level as u8);
-        let is_in_file = target.file.is_some();
-        let shared =
-            Arc::new(Shared { level, is_in_file, untold: AtomicU64::new(0), lost: AtomicU64::new(0) });
-        let writer = Writer { orders, target, shared: shared.clone() };
-        std::thread::Builder::new()
-            .name("log".into())
-            .spawn(move || writer.run())
-            .expect("a thread can be started");
-        Log { queue, shared }
-    }
+static LOG: OnceLock<ServerLog> = OnceLock::new();
 
-    pub fn set_level(&self, level: Level) {
-        self.shared.level.store(level as u8, Relaxed);
-    }
+/// Starts the thread and makes it the back end of `log`'s macros, which discard all lines before. Once per
+/// process.
+pub fn start(level: LevelFilter, target: Target) {
+    let (queue, orders) = sync_channel(QUEUE);
+    let is_in_file = target.file.is_some();
+    let shared = Arc::new(Shared { is_in_file, untold: AtomicU64::new(0), lost: AtomicU64::new(0) });
+    let writer = Writer { orders, target, shared: shared.clone() };
+    std::thread::Builder::new()
+        .name("log".into())
+        .spawn(move || writer.run())
+        .expect("a thread can be started");
+    let log = LOG.get_or_init(|| ServerLog { queue, shared });
+    log::set_logger(log).expect("the server log is started once");
+    log::set_max_level(level);
+}
 
-    pub fn is_enabled(&self, level: Level) -> bool {
-        level as u8 >= self.shared.level.load(Relaxed)
+/// Whether lines go to a file, so that an operator at a terminal sees none.
+pub fn is_in_file() -> bool {
+    LOG.get().is_some_and(|log| log.shared.is_in_file)
+}
+
+/// Returns the number of lines lost because the queue was full, since the start or CONFIG RESETSTAT.
+pub fn lost() -> u64 {
+    LOG.get().map_or(0, |log| log.shared.lost.load(Relaxed))
+}
+
+/// CONFIG RESETSTAT.
+pub fn reset_lost() {
+    if let Some(log) = LOG.get() {
+        log.shared.lost.store(0, Relaxed);
+    }
+}
+
+/// Waits until all lines so far are written, for [`FLUSH_WAIT`] at most. Not for workers.
+pub fn flush() {
+    log::logger().flush();
+}
+
+impl log::Log for ServerLog {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        // Libraries are not heard: only this program's own crates write to the server log.
+        metadata.target().starts_with("evenkeel")
     }
 
     /// Queues a line; never waits.
-    pub fn line(&self, level: Level, text: impl Into<String>) {
-        if self.is_enabled(level)
-            && self.queue.try_send(Order::Line(level, clock::unix_ms(), text.into())).is_err()
-        {
+    fn log(&self, record: &Record<'_>) {
+        let is_full = || {
+            let order = Order::Line(record.level(), clock::unix_ms(), record.args().to_string());
+            self.queue.try_send(order).is_err()
+        };
+        if self.enabled(record.metadata()) && is_full() {
             self.shared.untold.fetch_add(1, Relaxed);
             self.shared.lost.fetch_add(1, Relaxed);
         }
     }
 
-    pub fn notice(&self, text: impl Into<String>) {
-        self.line(Level::Notice, text);
-    }
-
-    pub fn warning(&self, text: impl Into<String>) {
-        self.line(Level::Warning, text);
-    }
-
-    pub fn verbose(&self, text: impl Into<String>) {
-        self.line(Level::Verbose, text);
-    }
-
-    /// Whether lines go to a file, and an operator at a terminal sees none.
-    pub fn is_in_file(&self) -> bool {
-        self.shared.is_in_file
-    }
-
-    /// Lines lost because the queue was full, since the start or CONFIG RESETSTAT.
-    pub fn lost(&self) -> u64 {
-        self.shared.lost.load(Relaxed)
-    }
-
-    /// Sets [`Log::lost`] to zero, for CONFIG RESETSTAT.
-    pub fn reset_lost(&self) {
-        self.shared.lost.store(0, Relaxed);
-    }
-
-    /// Waits until all lines queued so far are written, for [`FLUSH_WAIT`] at most. Not for workers.
-    pub fn flush(&self) {
+    fn flush(&self) {
         let until = Instant::now() + FLUSH_WAIT;
         let (done, wait) = sync_channel(1);
         let mut order = Order::Flush(done);
-        // The queue of a log that hangs may be full, and stay full.
+        // The queue of a hanging log may be full, and stay so.
         while let Err(refused) = self.queue.try_send(order) {
             match refused {
                 TrySendError::Full(again) if Instant::now() < until => order = again,
@@ -218,7 +203,7 @@ impl Writer {
         let lost = self.shared.untold.swap(0, Relaxed);
         if lost > 0 {
             let text = format!("{lost} log lines were dropped: the log cannot be written fast enough");
-            self.write(Level::Warning, clock::unix_ms(), &text);
+            self.write(Level::Warn, clock::unix_ms(), &text);
         }
     }
 
@@ -254,7 +239,7 @@ fn open_syslog(ident: &str, facility: libc::c_int) {
 fn write_syslog(level: Level, text: &str) {
     let text = CString::new(text).expect("zeros are escaped");
     // SAFETY: the format takes a single C string, which is given.
-    unsafe { libc::syslog(level.priority(), c"%s".as_ptr(), text.as_ptr()) };
+    unsafe { libc::syslog(priority(level), c"%s".as_ptr(), text.as_ptr()) };
 }
 
 /// Replaces control characters, line separators and marks that change the direction of text by escape
@@ -294,7 +279,7 @@ fn format_line(level: Level, at_ms: u64, text: &str) -> String {
         time.tm_min,
         time.tm_sec,
         at_ms % 1000,
-        level.mark(),
+        mark(level),
         text
     )
 }

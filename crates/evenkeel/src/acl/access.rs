@@ -305,13 +305,11 @@ pub(crate) fn log_in_as_one_of(server: &Server, session: &mut Session, names: &[
     let found = names.iter().find_map(|name| server.acl.user(name).filter(|user| user.is_enabled()));
     if let Some(user) = found {
         let name = String::from_utf8_lossy(&user.who.name);
-        server.log.verbose(format!("TLS: the certificate of client {address} authenticates user '{name}'"));
+        log::debug!("TLS: the certificate of client {address} authenticates user '{name}'");
         return session.become_user(Access::of_user(&server.acl, user));
     }
     let Some(last) = names.last() else {
-        return server
-            .log
-            .verbose(format!("TLS: the certificate of client {address} does not name an existing user"));
+        return log::debug!("TLS: the certificate of client {address} does not name an existing user");
     };
     let refusal = Refusal {
         reason: Reason::Certificate,

@@ -78,32 +78,32 @@ fn part(out: &mut String, part: &Part) {
         Err(error) => writeln!(out, "{error}").expect(WRITTEN),
         Ok(content) => {
             let size = count(content.size, "byte");
-            writeln!(out, "{}: {kind}{size}, {}", part.path.display(), guard(content)).expect(WRITTEN);
+            writeln!(out, "{}: {kind}{size}, {}", part.path.display(), contents(content)).expect(WRITTEN);
             broken(out, content);
         }
     }
 }
 
 /// Describes the intact content.
-fn guard(content: &Content) -> String {
+fn contents(content: &Content) -> String {
     if content.lacks_snapshot {
         return "DAMAGED: empty, a snapshot is expected".to_owned();
     }
     if content.size == 0 {
         return "empty".to_owned();
     }
-    let mut guard = Vec::new();
+    let mut parts = Vec::new();
     if let Some(snapshot) = &content.snapshot {
-        guard.push(snapshot_held(snapshot));
+        parts.push(snapshot_held(snapshot));
     }
     if content.commands > 0 || content.snapshot.is_none() {
-        guard.push(count(content.commands, "command"));
+        parts.push(count(content.commands, "command"));
     }
     if let Some((first, last)) = content.moments {
-        guard.push(format!("timestamps from {first} to {last}"));
+        parts.push(format!("timestamps from {first} to {last}"));
     }
     let state = if content.is_whole() { "intact" } else { "DAMAGED" };
-    format!("{state}: {}", guard.join(", "))
+    format!("{state}: {}", parts.join(", "))
 }
 
 fn snapshot_held(snapshot: &file::Report) -> String {

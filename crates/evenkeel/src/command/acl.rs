@@ -334,7 +334,7 @@ fn save(call: &mut Call<'_, '_>) -> Done {
     let (server, path) = (call.server.clone(), file(call)?);
     call.offload_io(Work::waits_for_disk(move || {
         server.acl.save(&path).map_err(|error| {
-            server.log.warning(format!("Error saving the ACL file {}: {error}", path.display()));
+            log::warn!("Error saving the ACL file {}: {error}", path.display());
             Error::text(
                 "ERR There was an error trying to save the ACLs. Please check the server logs for more information",
             )

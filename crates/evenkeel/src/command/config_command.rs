@@ -14,7 +14,7 @@ use crate::startup::{level_of, raise_file_limit};
 use crate::tls::Change;
 use evenkeel_config::{Extent, SetError, Settings, cause};
 use evenkeel_runtime::crash;
-use evenkeel_runtime::server_log::Level;
+use log::Level;
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
@@ -112,16 +112,16 @@ fn put_into_effect(
     let is_replica = server.replication.is_replica();
     if has_score {
         server.oom_score.follow(new, is_replica).map_err(|error| {
-            server.log.warning(format!("Unable to write oom_score_adj: {error}"));
+            log::warn!("Unable to write oom_score_adj: {error}");
             let name = if has("oom-score-adj") { "oom-score-adj" } else { "oom-score-adj-values" };
             SetError::failed(name, "Failed to set current oom_score_adj. Check server logs.")
         })?;
     }
     if has("port") || has("tls-port") || has("bind") {
         server.listen(new).map_err(|reason| {
-            server.log.warning(reason);
+            log::warn!("{}", reason);
             if has_score && let Err(error) = server.oom_score.follow(old, is_replica) {
-                server.log.warning(format!("Unable to restore oom_score_adj: {error}"));
+                log::warn!("Unable to restore oom_score_adj: {error}");
             }
             if has("tls-port") {
                 SetError::failed("tls-port", "Unable to listen on this port. Check server logs.")
@@ -141,10 +141,10 @@ fn put_into_effect(
     if has("crash-log-enabled") {
         crash::follow(new.crash_log_enabled, new.logfile.as_deref());
     }
-    server.log.set_level(level_of(new.loglevel));
+    log::set_max_level(level_of(new.loglevel));
     for one in new.in_vain(changed) {
-        let level = if one.is_missed { Level::Warning } else { Level::Notice };
-        server.log.line(level, one.to_string());
+        let level = if one.is_missed { Level::Warn } else { Level::Info };
+        log::log!(level, "{one}");
     }
     Ok(())
 }
@@ -153,7 +153,7 @@ fn put_into_effect(
 /// choosing.
 fn change_tls<'s>(server: &'s Server, new: &Settings, name: &[u8]) -> Result<Change<'s>, SetError> {
     server.tls.change(new).map_err(|reason| {
-        server.log.warning(format!("Failed to configure TLS: {reason}"));
+        log::warn!("Failed to configure TLS: {reason}");
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
         SetError::failed(&name, format!("Unable to update TLS configuration: {reason}"))
     })
@@ -179,12 +179,12 @@ pub(crate) fn rewrite_file(server: &Server, extent: Extent) -> Done {
     });
     match rewritten {
         Ok(()) => {
-            server.log.notice("CONFIG REWRITE executed with success.");
+            log::info!("CONFIG REWRITE executed with success.");
             Ok(())
         }
         Err(error) => {
             let cause = cause(&error);
-            server.log.warning(format!("CONFIG REWRITE failed: {}: {cause}", file.path.display()));
+            log::warn!("CONFIG REWRITE failed: {}: {cause}", file.path.display());
             Err(Error::text(format!("ERR Rewriting config file: {cause}")))
         }
     }

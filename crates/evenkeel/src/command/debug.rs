@@ -133,7 +133,7 @@ fn error(call: &mut Call<'_, '_>) -> Done {
 
 /// DEBUG LOG message
 fn log(call: &mut Call<'_, '_>) -> Done {
-    call.server.log.warning(format!("DEBUG LOG: {}", call.args.text(2)));
+    log::warn!("DEBUG LOG: {}", call.args.text(2));
     call.reply.ok();
     Ok(())
 }
@@ -191,7 +191,7 @@ fn reload(call: &mut Call<'_, '_>) -> Done {
     call.offload_alone(move |reply| {
         let reloaded = persist::reload::from_snapshot(&server, options);
         reloaded.map_err(|reason| {
-            server.log.warning(format!("DEBUG RELOAD: {reason}"));
+            log::warn!("DEBUG RELOAD: {reason}");
             Error::text("ERR Error trying to load the RDB dump, check server logs.")
         })?;
         reply.ok();

@@ -164,7 +164,7 @@ fn read_payload(
     let value = value.and_then(|value| decoder.finish().map(|()| value));
     value.map_err(|error| {
         let form = form_of(payload.first().copied());
-        server.log.verbose(format!("RESTORE: {form} integrity check failed: {error}"));
+        log::debug!("RESTORE: {form} integrity check failed: {error}");
         Error::text("ERR Bad data format")
     })
 }

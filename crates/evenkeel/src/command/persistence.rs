@@ -179,7 +179,7 @@ fn shutdown(call: &mut Call<'_, '_>) -> Done {
     let waiting = Waiting::new(number, Timeout(None), on);
     call.session.waiting = Some(Box::new(waiting));
     client.note_wait(true, 0, false);
-    server.log.warning("User requested shutdown...");
+    log::warn!("User requested shutdown...");
     end::begin(server, how, Some(Asker { client, number, id: call.id, resp3: call.reply.resp3 }));
     Err(Error::Suspended)
 }

@@ -28,9 +28,7 @@ fn replicaof(call: &mut Call<'_, '_>) -> Done {
         if server.replication.is_replica() {
             link::change(server, call.guard, None);
             link::remember(server, None);
-            server
-                .log
-                .notice(format!("MASTER MODE enabled (user request from '{}')", call.session.client.address));
+            log::info!("MASTER MODE enabled (user request from '{}')", call.session.client.address);
         }
         call.reply.ok();
         return Ok(());
@@ -42,17 +40,19 @@ fn replicaof(call: &mut Call<'_, '_>) -> Done {
         present.port == target.port && present.host.eq_ignore_ascii_case(&target.host)
     });
     if is_followed {
-        server.log.notice(
+        log::info!(
             "REPLICAOF would result into synchronization with the master we are already connected with. No operation \
-             performed.",
+             performed."
         );
         call.reply.simple("OK Already connected to specified master");
         return Ok(());
     }
-    server.log.notice(format!(
+    log::info!(
         "REPLICAOF {}:{} enabled (user request from '{}')",
-        target.host, target.port, call.session.client.address
-    ));
+        target.host,
+        target.port,
+        call.session.client.address
+    );
     link::change(server, call.guard, Some(target.clone()));
     link::remember(server, Some(target));
     // Also the waits of a replica's clients: their keys may be in the new primary's data, which no write

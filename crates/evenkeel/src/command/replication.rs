@@ -42,7 +42,7 @@ fn psync(call: &mut Call<'_, '_>) -> Done {
 /// Becomes the primary at the request of this server's primary.
 fn take_over(call: &mut Call<'_, '_>) -> Done {
     let (server, id) = (call.server, call.args.at(1));
-    server.log.warning(format!("Failover request received for replid {}.", id.escape_ascii()));
+    log::warn!("Failover request received for replid {}.", id.escape_ascii());
     if !server.replication.is_replica() {
         return Err(Error::text("ERR PSYNC FAILOVER can't be sent to a master."));
     }
@@ -53,7 +53,7 @@ fn take_over(call: &mut Call<'_, '_>) -> Done {
     link::change(server, call.guard, None);
     link::remember(server, None);
     let address = &call.session.client.address;
-    server.log.notice(format!("MASTER MODE enabled (failover request from '{address}')"));
+    log::info!("MASTER MODE enabled (failover request from '{address}')");
     Ok(())
 }
 

@@ -104,10 +104,10 @@ impl Executor {
         }
         session.closing = true;
         let address = &session.client.address;
-        self.server.log.warning(format!(
+        log::warn!(
             "Possible SECURITY ATTACK detected: client {address} sent an HTTP request and was disconnected. \
              A web page may try to send commands through the browser of a user (cross protocol scripting)."
-        ));
+        );
         Ok(Admitted::HungUp)
     }
 

@@ -22,9 +22,9 @@ use evenkeel_runtime::allocator::SLICE_US_MAX;
 use evenkeel_runtime::clock;
 
 /// Divisor of `maxmemory` for the excess allowed while removed data are being freed.
-const SLACK: usize = 8;
+const EXCESS_PART: usize = 8;
 /// Bytes of excess allowed in any case.
-const SLACK_MIN: usize = 1 << 20;
+const EXCESS_MIN: usize = 1 << 20;
 
 /// Keys evicted between two attempts to free retired tables.
 const EVICT_AT_ONCE: usize = 16;
@@ -57,7 +57,7 @@ impl Executor {
             return self.ctx.is_short_of_memory;
         }
         self.ctx.is_short_of_memory = false;
-        let has_room = || data_bytes(&self.server) <= limit + purge(limit);
+        let has_room = || data_bytes(&self.server) <= limit + excess_max(limit);
         if !has_room() {
             let inbox = self.server.inboxes.get(self.worker);
             let patience = Duration::from_micros(SLICE_US_MAX);
@@ -78,7 +78,7 @@ impl Executor {
         let lazy_free = &self.server.lazy_free;
         let comes_back = lazy_free.is_flushing() || self.server.keyspace.keeps_flushed();
         let used = memory::used_by_data() + apart_bytes(&self.server) as usize;
-        comes_back && used <= lazy_free.flushed_at() as usize + purge(limit)
+        comes_back && used <= lazy_free.flushed_at() as usize + excess_max(limit)
     }
 
     /// Whether eviction is still allowed. While `ctx` was outside the gate, this server may have become a
@@ -189,8 +189,8 @@ fn stays_in_use(server: &Server) -> usize {
 }
 
 /// Returns the excess over a limit that is allowed while removed data are being freed.
-fn purge(limit: usize) -> usize {
-    (limit / SLACK).max(SLACK_MIN)
+fn excess_max(limit: usize) -> usize {
+    (limit / EXCESS_PART).max(EXCESS_MIN)
 }
 
 /// Whether a command is refused without memory: a command that may grow the data, an EXEC with such a

@@ -48,7 +48,7 @@ pub(crate) struct Connection {
     /// Bytes that have left the backlog since the beginning.
     gone: u64,
     /// Parts of the backlog that must not be sent yet.
-    guard: VecDeque<SlotGuard>,
+    held: VecDeque<HeldReplies>,
     /// Chunks that are sent, and too large to be freed here.
     pub(crate) lazy_free: Vec<ReplyChunk>,
     /// There may be more to read.
@@ -72,7 +72,7 @@ pub(crate) struct Connection {
 }
 
 /// From here on the backlog depends on a journal record that is not on disk yet.
-struct SlotGuard {
+struct HeldReplies {
     record: u64,
     /// Bytes before it: of the backlog, and of all chunks that have left the backlog.
     start: u64,
@@ -104,7 +104,7 @@ impl Connection {
             sent: 0,
             backlog_len: 0,
             gone: 0,
-            guard: VecDeque::new(),
+            held: VecDeque::new(),
             lazy_free: Vec::new(),
             readable: true,
             hung_up: false,
@@ -237,9 +237,9 @@ impl Connection {
     /// Queues `reply` until `record` is durable. Returns true if no earlier reply waits for this record, so
     /// the caller must register for it.
     pub(crate) fn hold_back(&mut self, reply: &mut Reply, record: u64) -> bool {
-        let is_new = self.guard.back().is_none_or(|last| last.record < record);
+        let is_new = self.held.back().is_none_or(|last| last.record < record);
         if is_new {
-            self.guard.push_back(SlotGuard { record, start: self.gone + self.backlog_len as u64 });
+            self.held.push_back(HeldReplies { record, start: self.gone + self.backlog_len as u64 });
         }
         self.keep(reply);
         is_new
@@ -248,21 +248,21 @@ impl Connection {
     /// Whether any reply waits for the journal to be durable.
     #[inline]
     pub(crate) fn is_held_back(&self) -> bool {
-        !self.guard.is_empty()
+        !self.held.is_empty()
     }
 
     /// Releases replies up to the journal record `durable`. Returns whether more may be sent now.
     pub(crate) fn let_go(&mut self, durable: u64) -> bool {
-        let before = self.guard.len();
-        while self.guard.front().is_some_and(|guard| guard.record <= durable) {
-            self.guard.pop_front();
+        let before = self.held.len();
+        while self.held.front().is_some_and(|held| held.record <= durable) {
+            self.held.pop_front();
         }
-        self.guard.len() < before
+        self.held.len() < before
     }
 
     /// Returns the bytes of the backlog that may be sent.
     fn may_be_sent(&self) -> usize {
-        self.guard.front().map_or(self.backlog_len, |guard| (guard.start - self.gone) as usize)
+        self.held.front().map_or(self.backlog_len, |held| (held.start - self.gone) as usize)
     }
 
     /// Queues push messages behind the backlog.
@@ -359,7 +359,7 @@ impl Connection {
     /// Removes the backlog; the caller drops it where there is time.
     pub(crate) fn abandon(&mut self) -> VecDeque<ReplyChunk> {
         self.backlog_len = 0;
-        self.guard.clear();
+        self.held.clear();
         std::mem::take(&mut self.backlog)
     }
 

@@ -172,7 +172,7 @@ impl Worker {
         while !self.server.stopping.load(Acquire) {
             if let Err(error) = self.turn() {
                 // Only a broken epoll descriptor gets here, and nothing can be served without one.
-                self.server.log.warning(format!("Worker {} failed: {error}", self.index));
+                log::warn!("Worker {} failed: {error}", self.index);
                 self.server.stop();
             }
         }
@@ -677,7 +677,7 @@ impl Worker {
                 continue;
             }
             if self.is_idle(&connection) {
-                self.server.log.verbose("Closing idle client");
+                log::debug!("Closing idle client");
                 self.close(token, connection);
                 continue;
             }

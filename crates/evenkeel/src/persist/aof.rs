@@ -326,12 +326,11 @@ pub(super) fn start(server: &Arc<Server>, file: LogFile, reader: Reader) -> io::
     aof.is_on.store(true, Release);
     std::thread::Builder::new().name("aof".into()).spawn(move || {
         evenkeel_store::memory::register_thread();
-        let log = writer.server.log.clone();
         // No other thread takes these records: sooner or later all writers would block for ever. Acknowledged
         // commands are on disk.
         if catch_unwind(AssertUnwindSafe(|| writer.run())).is_err() {
-            log.warning("The append-only file thread failed. Exiting.");
-            log.flush();
+            log::warn!("The append-only file thread failed. Exiting.");
+            evenkeel_runtime::server_log::flush();
             std::process::exit(70);
         }
     })?;
@@ -490,9 +489,7 @@ impl Writer {
             let failed_before = std::mem::replace(&mut self.fails, !wrote);
             if ends && !wrote && (failed_before || self.last_record.elapsed() > PATIENCE) {
                 let left = self.file.pending() + self.reader.unread(journal);
-                server.log.warning(format!(
-                    "{left} bytes could not be written to the append-only file and are lost."
-                ));
+                log::warn!("{left} bytes could not be written to the append-only file and are lost.");
                 break;
             }
             if !wrote {
@@ -622,7 +619,7 @@ impl Writer {
         figures.longest_write_us.fetch_max(began.elapsed().as_micros() as u64, Relaxed);
         self.note_latency("aof-write", began.elapsed());
         if figures.write_failed.load(Relaxed) && !self.broken && self.doubtful.is_none() {
-            self.server.log.notice("The append-only file is writable again.");
+            log::info!("The append-only file is writable again.");
             figures.write_failed.store(false, Relaxed);
             refuse_writes(&self.server);
         }
@@ -633,10 +630,10 @@ impl Writer {
         let figures = &self.server.persist.aof.figures;
         *figures.failure.lock() = evenkeel_config::cause(error);
         if !figures.write_failed.swap(true, Relaxed) {
-            self.server.log.warning(format!(
+            log::warn!(
                 "Error writing to the append-only file: {error}. Pending data is kept in memory and write \
                  commands are refused until writing succeeds."
-            ));
+            );
         }
         refuse_writes(&self.server);
     }
@@ -648,9 +645,7 @@ impl Writer {
         if is_crowded && self.reader.unread(journal) as u64 <= settings.appendonly_buffer_limit / 2 {
             blockers.set(CROWDED, false);
             self.server.wake_all();
-            self.server
-                .log
-                .notice("Pending data was written to the append-only file. Write commands continue.");
+            log::info!("Pending data was written to the append-only file. Write commands continue.");
         }
     }
 
@@ -773,11 +768,11 @@ impl Writer {
                 *figures.failure.lock() = evenkeel_config::cause(error);
                 figures.write_failed.store(true, Relaxed);
                 refuse_writes(&self.server);
-                self.server.log.warning(format!(
+                log::warn!(
                     "Error syncing the append-only file: {error}. Written data may be lost: write commands \
                      are refused, and with 'appendfsync always' no write is acknowledged. Run BGREWRITEAOF \
                      to start a new file."
-                ));
+                );
             }
         }
         result
@@ -814,26 +809,24 @@ impl Writer {
 
     fn put_tail_off(&mut self, reason: &str) {
         if self.tail_not_before.is_none() {
-            self.server.log.notice(format!(
-                "The append-only file has no tail file, so each fsync takes longer: {reason}"
-            ));
+            log::info!("The append-only file has no tail file, so each fsync takes longer: {reason}");
         }
         self.tail_not_before = Some(Instant::now() + NO_TAIL);
     }
 
     /// Records the duration of a sync.
     fn note_sync(&self, took: Duration, is_awaited: bool) {
-        let (server, figures) = (&self.server, &self.server.persist.aof.figures);
+        let figures = &self.server.persist.aof.figures;
         figures.longest_sync_us.fetch_max(took.as_micros() as u64, Relaxed);
         let event = if is_awaited { "aof-fsync-always" } else { "aof-fsync" };
         self.note_latency(event, took);
         if took > SYNC_LONG {
             figures.delayed_syncs.fetch_add(1, Relaxed);
-            server.log.warning(format!(
+            log::warn!(
                 "An fsync of the append-only file took {:.1} s: the disk is busy or slow. Data written in \
                  the meantime is not durable until the next fsync.",
                 took.as_secs_f64()
-            ));
+            );
         }
     }
 
@@ -852,9 +845,7 @@ impl Writer {
             if let Some(directory) = &*aof.directory.lock() {
                 let _ = remove_tail(&directory.tail_path()); // the next tail takes its place
             }
-            self.server
-                .log
-                .notice("The new base file has all data that was possibly lost. Write commands continue.");
+            log::info!("The new base file has all data that was possibly lost. Write commands continue.");
             aof.figures.write_failed.store(false, Relaxed);
             refuse_writes(&self.server);
             self.publish();

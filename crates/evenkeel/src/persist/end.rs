@@ -111,7 +111,7 @@ pub(crate) fn begin(server: &Arc<Server>, how: ShutdownOptions, who: Option<Aske
     });
     if let Err(error) = spawned {
         let reason = format!("Cannot start the shutdown thread: {}", cause(&error));
-        server.log.warning(reason.as_str());
+        log::warn!("{}", reason.as_str());
         tell_askers(server, &reason);
     }
 }
@@ -122,7 +122,7 @@ pub(crate) fn abort(server: &Server) -> bool {
     let stage = ending.stage.lock();
     let can_stop = matches!(&*stage, Stage::Begun(_));
     if can_stop && !ending.is_aborted.swap(true, AcqRel) {
-        server.log.warning("Shutdown manually aborted.");
+        log::warn!("Shutdown manually aborted.");
         if ending.until_ms.load(Relaxed) == 0 {
             server.persist.cancel_save(); // the last snapshot
         }
@@ -154,17 +154,17 @@ fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<()
         // shutdown.
         let waits_for_script = how.save == Some(false) && server.scripts.busy.is_busy();
         if !how.force && !waits_for_script {
-            server.log.warning("Writing initial AOF, can't exit");
+            log::warn!("Writing initial AOF, can't exit");
             return Err(
                 "The initial append-only file is not complete. SHUTDOWN FORCE does not wait for it".into()
             );
         }
-        server.log.warning("Writing initial AOF. Exit anyway.");
+        log::warn!("Writing initial AOF. Exit anyway.");
     }
     // A client can repeat SHUTDOWN with FORCE, a service manager cannot.
     if by_client && !persist.ending.is_aborted() && persist.aof.fails() && !how.force {
         let cause = persist.aof.figures.failure.lock().clone();
-        server.log.warning("Acknowledged writes cannot be written to the append-only file, can't exit.");
+        log::warn!("Acknowledged writes cannot be written to the append-only file, can't exit.");
         return Err(format!(
             "The append-only file cannot be written: {cause}. SHUTDOWN FORCE discards the pending writes"
         ));
@@ -180,18 +180,18 @@ fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<()
     let may_pay = is_whole && !how.force && !server.scripts.busy.is_busy();
     let pays = !saves && may_pay && persist.state().is_owing();
     if (saves || pays) && !persist.ending.is_aborted() {
-        server.log.notice("Saving the final RDB snapshot before exiting.");
+        log::info!("Saving the final RDB snapshot before exiting.");
         let (saved, may_fail) = (snapshot::save_last(server, is_asked, pays), pays || how.force);
         if let Err(reason) = saved
             && (!may_fail || persist.ending.is_aborted())
         {
-            server.log.warning(format!("Error trying to save the DB, can't exit. {WITHOUT}."));
+            log::warn!("Error trying to save the DB, can't exit. {WITHOUT}.");
             return Err(format!("{reason}. {WITHOUT}"));
         }
     }
     if by_client && !how.force && !is_log_taken(server) {
-        server.log.warning(
-            "The disk of the append-only file is blocked, acknowledged writes are pending, can't exit.",
+        log::warn!(
+            "The disk of the append-only file is blocked, acknowledged writes are pending, can't exit."
         );
         return Err(
             "The disk of the append-only file is blocked. SHUTDOWN FORCE discards the pending writes".into(),
@@ -200,7 +200,7 @@ fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<()
     if !persist.ending.make_certain() {
         return Err(String::new());
     }
-    server.manager.tell_stopping(&server.log);
+    server.manager.tell_stopping();
     server.replication.stop(server, |point| {
         persist.aof.note_end(point);
         server.stop();
@@ -234,7 +234,7 @@ fn stay(server: &Arc<Server>, reason: &str) {
     let is_aborted = server.persist.ending.is_aborted();
     if !is_aborted {
         let text = "Errors trying to shut down the server. Check the logs for more information.";
-        server.log.warning(text);
+        log::warn!("{}", text);
     }
     server.replication.go_on(server);
     server.pause.end(Pauser::End);

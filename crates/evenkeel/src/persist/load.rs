@@ -154,19 +154,19 @@ fn snapshot_how(server: &Arc<Server>, how: How) -> Result<Option<Loaded>, Ended>
     });
     let loaded = whole.map_err(|ended| in_file(ended, &path))?;
     let loading = &server.persist.loading;
-    server.log.notice(format!(
+    log::info!(
         "Done loading RDB, keys loaded: {}, keys expired: {}, empty keys skipped: {}.",
         loaded.keys,
         loading.expired.load(Relaxed),
         loading.empty.load(Relaxed)
-    ));
-    server.log.notice(format!(
+    );
+    log::info!(
         "DB loaded from {}: {} keys, {} bytes, {:.3} seconds",
         path.display(),
         loaded.keys,
         loaded.bytes,
         began.elapsed().as_secs_f64()
-    ));
+    );
     Ok(Some(loaded))
 }
 
@@ -404,7 +404,7 @@ impl Work<'_> {
                     .add_library(&code)
                     .map_err(|reason| Ended::Failed(format!("at byte {at}: {}", no_library(&reason))))?,
                 Some(Part::End(Checksum::Absent)) => {
-                    self.server.log.notice("RDB file was saved with checksum disabled: no check performed.");
+                    log::info!("RDB file was saved with checksum disabled: no check performed.");
                 }
                 Some(
                     Part::End(_)
@@ -551,7 +551,7 @@ impl Work<'_> {
     fn pass_empty(&self, name: &[u8]) {
         if self.server.persist.loading.empty.fetch_add(1, Relaxed) < SHOWN {
             let name = name.escape_ascii();
-            self.server.log.notice(format!("skipping empty key: {name}"));
+            log::info!("skipping empty key: {name}");
         }
     }
 
@@ -559,10 +559,10 @@ impl Work<'_> {
     fn warn_of_corrected(&self, name: &[u8], at: u64) {
         if self.server.persist.loading.corrected.fetch_add(1, Relaxed) < SHOWN {
             let name = name.escape_ascii();
-            self.server.log.warning(format!(
+            log::warn!(
                 "at byte {at}: the counters of stream {name} (length, last ID, entries added or those of a \
                  node) did not match its entries and were corrected"
-            ));
+            );
         }
     }
 

@@ -13,50 +13,48 @@ use evenkeel_rdb::aof::{Directory, Found, Part};
 
 use super::rewrite;
 use evenkeel_config::Settings;
-use evenkeel_runtime::server_log::{Level, Log};
+use log::Level;
 
 /// Seconds and nanoseconds of a file's last status change, which covers its name and owner: a copy keeps the
 /// modification time.
 type Changed = (i64, i64);
 
 /// Logs which data are ignored, if any. Called before the files are loaded, which may change them.
-pub(crate) fn tell(settings: &Settings, log: &Log) {
+pub(crate) fn tell(settings: &Settings) {
     let Ok(directory) = rewrite::open(settings) else { return }; // a load of it reports the error
     let snapshot = settings.dir.join(&settings.dbfilename);
     let (Found::Parts | Found::OldFile, Ok(found)) = (directory.found(), snapshot.metadata()) else {
-        return tell_of_log_alone(settings, &directory, log);
+        return tell_of_log_alone(settings, &directory);
     };
     let parts = directory.parts().unwrap_or_default();
     let is_newer = Some(changed(&found)) > changed_last(&parts);
     let files = place(&directory, &parts).display();
     let snapshot = snapshot.display();
     match settings.appendonly {
-        true if is_newer => log.warning(format!(
+        true if is_newer => log::warn!(
             "{snapshot} is newer than the append-only file in {files} but is not loaded, because \
              'appendonly' is yes. To load the snapshot, stop the server (SHUTDOWN NOSAVE), move {files} \
              away, and start the server again."
-        )),
-        true => log.notice(format!("{snapshot} is not loaded: the append-only file in {files} is newer")),
-        false => log.line(
-            if is_newer { Level::Notice } else { Level::Warning },
-            format!(
-                "The append-only file in {files} is not loaded, because 'appendonly' is no. {snapshot} is {} \
+        ),
+        true => log::info!("{snapshot} is not loaded: the append-only file in {files} is newer"),
+        false => log::log!(
+            if is_newer { Level::Info } else { Level::Warn },
+            "The append-only file in {files} is not loaded, because 'appendonly' is no. {snapshot} is {} \
                  and is loaded",
-                if is_newer { "newer" } else { "older" }
-            ),
+            if is_newer { "newer" } else { "older" }
         ),
     }
 }
 
 /// Warns when there is no snapshot: without `appendonly yes` the server begins empty.
-fn tell_of_log_alone(settings: &Settings, directory: &Directory, log: &Log) {
+fn tell_of_log_alone(settings: &Settings, directory: &Directory) {
     if !settings.appendonly && directory.found() != Found::Nothing {
         let parts = directory.parts().unwrap_or_default();
-        log.warning(format!(
+        log::warn!(
             "The append-only file in {} is not loaded, because 'appendonly' is no. There is no snapshot, so \
              the server starts without data",
             place(directory, &parts).display()
-        ));
+        );
     }
 }
 

@@ -34,7 +34,7 @@ pub(crate) fn from_snapshot(server: &Arc<Server>, options: Options) -> Result<()
 pub(crate) fn from_log(server: &Arc<Server>) -> Result<(), String> {
     while_all_wait(server, || {
         replay_log(server).inspect_err(|reason| {
-            server.log.warning(format!("{reason}. Exiting."));
+            log::warn!("{reason}. Exiting.");
             server.persist.cancel_all();
             server.stop();
         })

@@ -63,12 +63,12 @@ pub(crate) fn directory(server: &Arc<Server>) -> Result<Replayed, Ended> {
     let Player { executor, commands, position, .. } = player;
     *server.persist.player.lock() = Some(executor.ctx);
     played?;
-    server.log.notice(format!(
+    log::info!(
         "DB loaded from append only file: {} files, {} commands, {:.3} seconds",
         parts.len(),
         commands,
         began.elapsed().as_secs_f64()
-    ));
+    );
     Ok(Replayed { directory, found: true, position })
 }
 
@@ -83,29 +83,28 @@ pub(crate) fn put_tail_back(server: &Server) -> Result<(), Ended> {
         let kept = kept
             .map(|kept| format!(". The removed bytes are kept as {}", kept.display()))
             .unwrap_or_default();
-        server.log.warning(format!(
+        log::warn!(
             "{}: {len} bytes were removed from byte {from} on: the machine failed while they were being \
              appended, and some were never written to disk{kept}",
             path.display()
-        ));
+        );
     }
     match restored.tail {
         Tail::Nothing | Tail::Whole { .. } => {}
-        Tail::Lacks { path, from, len } => server.log.notice(format!(
-            "{}: restored {len} synced bytes from the tail, from byte {from} on",
-            path.display()
-        )),
-        Tail::Changed { path } => server.log.warning(format!(
+        Tail::Lacks { path, from, len } => {
+            log::info!("{}: restored {len} synced bytes from the tail, from byte {from} on", path.display())
+        }
+        Tail::Changed { path } => log::warn!(
             "{} was truncated or changed after its tail was written, or its file system was remounted after \
              a failure. The file is loaded without the tail, which was renamed to {}",
             path.display(),
             aside.display()
-        )),
-        Tail::Foreign => server.log.warning(format!(
+        ),
+        Tail::Foreign => log::warn!(
             "The tail does not belong to any of the append-only files, which may have been copied. It was \
              renamed to {}",
             aside.display()
-        )),
+        ),
     }
     Ok(())
 }
@@ -194,10 +193,10 @@ impl Player<'_> {
         // Bytes behind the last complete command or transaction did not take effect.
         self.session.discard();
         let lost = part.size - whole;
-        self.server.log.warning(format!(
+        log::warn!(
             "{}: {fault}. The last {lost} bytes are truncated (aof-load-truncated)",
             part.path.display()
-        ));
+        );
         truncate(&part.path, whole).map_err(|error| Ended::Failed(error.to_string()))
     }
 
@@ -245,7 +244,7 @@ impl Player<'_> {
                     "A script at byte {at} of the append only file failed, possibly as it did when it was \
                      logged: {said}"
                 );
-                self.server.log.warning(text);
+                log::warn!("{}", text);
             }
         }
         self.reply.clear();

@@ -70,7 +70,7 @@ pub(crate) fn follow_soon(server: &Arc<Server>) {
         return;
     }
     if server.persist.cancel_rewrite() {
-        server.log.notice("Killing running AOF rewrite child: the append-only file is being disabled.");
+        log::info!("Killing running AOF rewrite child: the append-only file is being disabled.");
     }
     if server.persist.claim(Job::Log) {
         if !server.persist.aof.is_on() {
@@ -121,7 +121,7 @@ pub(crate) fn end_log(server: &Server) {
     aof::stop(server);
     aof::vacate(server);
     leave_directory(server);
-    server.log.notice("The append-only file is disabled.");
+    log::info!("The append-only file is disabled.");
 }
 
 /// Drops the directory, to which nothing is appended any more. The settings then name the next directory.
@@ -177,7 +177,7 @@ pub(crate) fn go_on(server: &Arc<Server>, mut directory: Directory, found: bool)
 
 fn run(server: &Arc<Server>) -> bool {
     let (began, was_on) = (Instant::now(), server.persist.aof.is_on());
-    server.log.notice("Background append only file rewriting started");
+    log::info!("Background append only file rewriting started");
     let written = catch_unwind(AssertUnwindSafe(|| write(server)))
         .unwrap_or_else(|_| Err("a panic, see the server log".into()));
     if written.is_err() && !was_on && server.persist.aof.is_on() {
@@ -191,10 +191,7 @@ fn run(server: &Arc<Server>) -> bool {
         directory.drop_drafts();
     }
     if written.is_ok() {
-        server.log.notice(format!(
-            "Background AOF rewrite finished successfully in {:.3} s",
-            began.elapsed().as_secs_f64()
-        ));
+        log::info!("Background AOF rewrite finished successfully in {:.3} s", began.elapsed().as_secs_f64());
     }
     let ended = end(server, written);
     if ended.leaves_log {
@@ -214,7 +211,7 @@ struct Ended {
 fn end(server: &Server, written: Result<(), String>) -> Ended {
     let ok = written.is_ok();
     if let Err(reason) = written {
-        server.log.warning(format!("Background AOF rewrite failed: {reason}"));
+        log::warn!("Background AOF rewrite failed: {reason}");
     }
     let mut state = server.persist.state.lock();
     let running = state.running.take().expect("it was claimed");
@@ -229,10 +226,10 @@ fn end(server: &Server, written: Result<(), String>) -> Ended {
     } else if !server.persist.is_cancelled(Job::Base) {
         state.rewrites_failed += 1;
         if let Some(minutes) = save_points::minutes_limited(state.rewrites_failed) {
-            server.log.warning(format!(
+            log::warn!(
                 "Background AOF rewrite has repeatedly failed and triggered the limit, will retry in \
                  {minutes} minutes"
-            ));
+            );
         }
     }
     state.note_end();
@@ -253,17 +250,17 @@ fn write(server: &Arc<Server>) -> Result<(), String> {
                 hold(server, &settings).map_err(|error| say(&error))?;
                 let mut directory = open(&settings).map_err(|error| say(&error))?;
                 if aof.own.lock().as_ref() != Some(&directory.manifest_path()) {
-                    pass_over_parts(server, &mut directory).map_err(|error| say(&error))?;
+                    pass_over_parts(&mut directory).map_err(|error| say(&error))?;
                 }
                 none.insert(directory)
             }
         };
         if let Some(path) = directory.pass_over_old_file() {
-            server.log.warning(format!(
+            log::warn!(
                 "{} has the format before Redis 7 and was not loaded by this server. The file is kept \
                  unchanged and will not be used.",
                 path.display()
-            ));
+            );
         }
         let base = directory.draft_base().map_err(|error| say(&error))?;
         let log = match (aof.is_on(), settings.appendonly) {
@@ -281,14 +278,14 @@ fn write(server: &Arc<Server>) -> Result<(), String> {
 }
 
 /// Sets the listed files aside if this server has not loaded them, since the base lacks their data.
-fn pass_over_parts(server: &Server, directory: &mut Directory) -> Result<(), evenkeel_rdb::aof::Error> {
+fn pass_over_parts(directory: &mut Directory) -> Result<(), evenkeel_rdb::aof::Error> {
     let folder = directory.folder().display().to_string();
     if let Some(unused) = directory.pass_over_parts()? {
-        server.log.warning(format!(
+        log::warn!(
             "The append-only file in {folder} was not loaded by this server. Its files are kept unchanged, \
              and its manifest was renamed to {}: rename it back to load that data.",
             unused.display()
-        ));
+        );
     }
     Ok(())
 }
@@ -298,7 +295,7 @@ fn remove_history(server: &Server, directory: &mut Directory) {
     if !server.settings().aof_disable_auto_gc
         && let Err(error) = directory.remove_history()
     {
-        server.log.warning(format!("Cannot remove files that are no longer needed: {error}"));
+        log::warn!("Cannot remove files that are no longer needed: {error}");
     }
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn look(server: &Arc<Server>) {
         Some(Due::Rewrite) => _ = rewrite::begin(server),
         Some(Due::Save) => _ = snapshot::begin(server),
         Some(Due::SavePoint(SavePoint { changes, seconds })) => {
-            server.log.notice(format!("{changes} changes in {seconds} seconds. Saving..."));
+            log::info!("{changes} changes in {seconds} seconds. Saving...");
             let _ = snapshot::begin(server);
         }
     }

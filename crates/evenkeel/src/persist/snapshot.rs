@@ -68,7 +68,7 @@ fn spawn(server: &Arc<Server>, run: impl FnOnce(&Arc<Server>) + Send + 'static) 
     let on_thread = server.clone();
     let thread = std::thread::Builder::new().name("snapshot".into());
     if let Err(error) = thread.spawn(move || run(&on_thread)) {
-        server.log.warning(format!("Can't save in background: cannot start a thread: {error}"));
+        log::warn!("Can't save in background: cannot start a thread: {error}");
         end(server, None, Next::Nothing);
     }
 }
@@ -158,18 +158,18 @@ pub(crate) fn pay(server: &Arc<Server>) {
 fn run(server: &Arc<Server>, moment: Option<Sender<()>>, next: Next) -> Result<(), String> {
     let settings = server.settings();
     let path = settings.dir.join(&settings.dbfilename);
-    server.log.notice("Background saving started");
+    log::info!("Background saving started");
     // A value that cannot be written must not cost all other values.
     let result = catch_unwind(AssertUnwindSafe(|| write_file(server, &settings, &path, moment)))
         .unwrap_or_else(|_| Err(io::Error::other("a panic, see the server log")));
     let changes = match result {
         Ok(Taken { changes, bytes, took }) => {
-            server.log.notice(format!("DB saved on disk: {bytes} bytes in {:.3} s", took.as_secs_f64()));
+            log::info!("DB saved on disk: {bytes} bytes in {:.3} s", took.as_secs_f64());
             Ok(changes)
         }
         Err(error) => {
             let reason = format!("Failed saving the DB to {}: {}", path.display(), cause(&error));
-            server.log.warning(reason.as_str());
+            log::warn!("{}", reason.as_str());
             Err(reason)
         }
     };
@@ -384,9 +384,9 @@ fn snapshot_context(server: &Server, job: Job) -> io::Result<MutexGuard<'_, Thre
 /// Cancels another walk if its disk hangs, since replicas wait for a full sync.
 pub(crate) fn give_way(server: &Server) {
     if server.persist.give_up_stuck() {
-        server.log.warning(
+        log::warn!(
             "The snapshot or rewrite in progress is abandoned and will be retried: its disk is blocked, and \
-             replicas wait for a full sync.",
+             replicas wait for a full sync."
         );
     }
 }

@@ -1,7 +1,7 @@
 //! New files that no other process writes.
 //!
-//! The process id in a name is not enough: servers in containers may share a folder, and each may be process
-//! 1. So only a new file is opened, and if a name is taken by another server's file, or a leftover, the next
+//! The process id in a name is not enough: servers in containers may share a folder, and each may have
+//! process id 1. So only a new file is opened, and if a name is taken by another server's file, or a leftover, the next
 //! name is tried.
 
 use std::fs::{self, File, OpenOptions};

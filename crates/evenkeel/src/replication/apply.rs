@@ -333,10 +333,10 @@ impl Applier {
         figures.failed.fetch_add(1, Relaxed);
         if self.complaints.len() < COMPLAINTS_MAX && self.complaints.insert(name.clone()) {
             let name = name.escape_ascii();
-            self.server.log.warning(format!(
+            log::warn!(
                 "A command from the master was not applied, so the data differs from the master: {name}: \
                  {why}. INFO counts such commands in master_commands_failed."
-            ));
+            );
         }
     }
 

@@ -104,7 +104,7 @@ pub(crate) fn begin(server: &Arc<Server>, guard: &mut SlotGuard<'_>, plan: Plan)
     let state = &server.replication;
     assert!(!state.is_replica(), "only a primary has something to give");
     let target = plan.target.as_ref().map_or("any replica".into(), name);
-    server.log.notice(format!("FAILOVER requested to {target}."));
+    log::info!("FAILOVER requested to {target}.");
     server.pause.begin(Pauser::Failover, false, u64::MAX, clock::unix_ms());
     guard.hide_expired(true);
     state.stream().is_at_rest = true;
@@ -119,7 +119,7 @@ pub(crate) fn begin(server: &Arc<Server>, guard: &mut SlotGuard<'_>, plan: Plan)
 pub(crate) fn abort(server: &Arc<Server>, guard: &mut SlotGuard<'_>, reason: &str) -> bool {
     let Some((phase, plan)) = server.replication.failover.0.lock().clone() else { return false };
     let target = plan.target.as_ref().map_or(String::new(), |target| format!(" to {}", name(target)));
-    server.log.notice(format!("Aborting failover{target} while {}: {reason}", phase.name()));
+    log::info!("Aborting failover{target} while {}: {reason}", phase.name());
     match phase {
         Phase::Waiting => guard.hide_expired(false),
         Phase::Asking | Phase::Asked => {
@@ -199,11 +199,11 @@ pub(crate) fn give_up_late(server: &Arc<Server>) {
 fn go_on(server: &Arc<Server>, guard: &mut SlotGuard<'_>, plan: Plan, is_time_up: bool) -> bool {
     let target = match (who_has_all(server, &plan), &plan.target) {
         (Some(target), _) => {
-            server.log.notice(format!("Failover target {} is synced, failing over.", name(&target)));
+            log::info!("Failover target {} is synced, failing over.", name(&target));
             target
         }
         (None, Some(target)) if is_time_up && plan.force => {
-            server.log.notice(format!("Failover to {} time out exceeded, failing over.", name(target)));
+            log::info!("Failover to {} time out exceeded, failing over.", name(target));
             target.clone()
         }
         (None, _) => {

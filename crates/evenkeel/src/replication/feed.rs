@@ -111,8 +111,8 @@ pub(super) fn start(server: &Arc<Server>) -> io::Result<()> {
         feed.era = server.replication.stream().era();
         // No other thread takes these records: the journal would grow without end.
         if catch_unwind(AssertUnwindSafe(|| feed.run())).is_err() {
-            server.log.warning("The replication thread failed. Exiting.");
-            server.log.flush();
+            log::warn!("The replication thread failed. Exiting.");
+            evenkeel_runtime::server_log::flush();
             std::process::exit(70);
         }
     })?;
@@ -422,9 +422,7 @@ impl Feed {
             state.stream().forget();
             state.figures.beyond.store(0, Relaxed);
             state.reading.set(Reading::NONE);
-            self.server
-                .log
-                .notice("Replication backlog freed: no replica was connected for repl-backlog-ttl seconds.");
+            log::info!("Replication backlog freed: no replica was connected for repl-backlog-ttl seconds.");
         }
         state.replica_inbox.close(|| state.reader.lock().is_some())
     }

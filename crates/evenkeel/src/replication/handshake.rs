@@ -28,20 +28,20 @@ pub(super) fn introduce(
     position: Option<&Position>,
     failover: bool,
 ) -> Result<Answer, Ended> {
-    ping(server, conn)?;
+    ping(conn)?;
     log_in(settings, conn)?;
-    announce(server, settings, conn)?;
+    announce(settings, conn)?;
     ask(server, conn, position, failover)
 }
 
-fn ping(server: &Server, conn: &mut PrimaryConnection) -> Result<(), Ended> {
+fn ping(conn: &mut PrimaryConnection) -> Result<(), Ended> {
     let answer = exchange(conn, &[b"PING"])?;
     // A primary that requires authentication first is alive as well.
     let is_alive = [&b"+"[..], b"-NOAUTH", b"-NOPERM", b"-ERR operation not permitted"];
     if !is_alive.iter().any(|start| answer.starts_with(start)) {
         return Err(Ended::Broken(format!("Error reply to PING from master: '{}'", shown(&answer))));
     }
-    server.log.notice("Master replied to PING, replication can continue...");
+    log::info!("Master replied to PING, replication can continue...");
     Ok(())
 }
 
@@ -62,7 +62,7 @@ fn log_in(settings: &Settings, conn: &mut PrimaryConnection) -> Result<(), Ended
 }
 
 /// Sends our address and capabilities, and reads the answers after all of these.
-fn announce(server: &Server, settings: &Settings, conn: &mut PrimaryConnection) -> Result<(), Ended> {
+fn announce(settings: &Settings, conn: &mut PrimaryConnection) -> Result<(), Ended> {
     let port = match settings.replica_announce_port {
         0 if settings.tls_replication && settings.tls_port > 0 => settings.tls_port,
         0 => settings.port,
@@ -83,10 +83,7 @@ fn announce(server: &Server, settings: &Settings, conn: &mut PrimaryConnection) 
         let answer = answer(conn)?;
         if answer.starts_with(b"-") {
             let what = String::from_utf8_lossy(words[1]);
-            server.log.notice(format!(
-                "(Non critical) Master does not understand REPLCONF {what}: {}",
-                shown(&answer)
-            ));
+            log::info!("(Non critical) Master does not understand REPLCONF {what}: {}", shown(&answer));
         }
     }
     Ok(())
@@ -107,9 +104,9 @@ fn ask(
     };
     match position {
         Some(_) => {
-            server.log.notice(format!("Trying a partial resynchronization (request {id}:{next})."));
+            log::info!("Trying a partial resynchronization (request {id}:{next}).");
         }
-        None => server.log.notice("Partial resynchronization not possible (no cached master)"),
+        None => log::info!("Partial resynchronization not possible (no cached master)"),
     }
     let mut words: Vec<&[u8]> = vec![b"PSYNC", id.as_bytes(), next.as_bytes()];
     let mut was_asked = false;
@@ -119,18 +116,18 @@ fn ask(
     }
     let mut answer = exchange(conn, &words)?;
     if was_asked && is_of_a_primary(&answer) {
-        server.log.notice("The failover target is already a master. Replicating from it.");
+        log::info!("The failover target is already a master. Replicating from it.");
         words.pop();
         answer = exchange(conn, &words)?;
     }
     if let Some(rest) = answer.strip_prefix(b"+FULLRESYNC") {
-        return full(server, rest);
+        return full(rest);
     }
     if let Some(rest) = answer.strip_prefix(b"+CONTINUE") {
         return Ok(Answer::Continue { id: new_id(rest) });
     }
     if failover {
-        server.log.warning(format!("The failover target replied: {}", shown(&answer)));
+        log::warn!("The failover target replied: {}", shown(&answer));
         let is_refusal = answer.starts_with(b"-") && !was_asked;
         return Err(match is_refusal {
             true => Ended::Refused("Failover target rejected psync request".into()),
@@ -147,10 +144,8 @@ fn ask(
         let reason = format!("Unexpected reply to PSYNC from master: {}", shown(&answer));
         return Err(Ended::Broken(reason));
     }
-    server
-        .log
-        .notice(format!("Master does not support PSYNC or is in error state (reply: {})", shown(&answer)));
-    server.log.notice("Retrying with SYNC...");
+    log::info!("Master does not support PSYNC or is in error state (reply: {})", shown(&answer));
+    log::info!("Retrying with SYNC...");
     conn.send_command(&[b"SYNC"])?;
     Ok(Answer::FullWithoutOffset)
 }
@@ -162,13 +157,13 @@ fn is_of_a_primary(answer: &[u8]) -> bool {
 }
 
 /// Parses ` <id> <offset>`.
-fn full(server: &Server, rest: &[u8]) -> Result<Answer, Ended> {
+fn full(rest: &[u8]) -> Result<Answer, Ended> {
     let text = String::from_utf8_lossy(rest);
     let mut words = text.split_ascii_whitespace();
     let (id, offset) = (words.next(), words.next().and_then(|offset| offset.parse::<u64>().ok()));
     match (id, offset) {
         (Some(id), Some(offset)) if is_id(id) && offset <= OFFSET_MAX => {
-            server.log.notice(format!("Full resync from master: {id}:{offset}"));
+            log::info!("Full resync from master: {id}:{offset}");
             Ok(Answer::Full { id: id.to_owned(), offset })
         }
         _ => Err(Ended::Broken(format!("Master replied with wrong +FULLRESYNC syntax: {}", text.trim()))),

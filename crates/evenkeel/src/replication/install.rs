@@ -64,7 +64,7 @@ pub(super) fn run(
         DisklessLoad::OnEmptyDb => !is_empty,
         DisklessLoad::SwapDb | DisklessLoad::FlushBeforeLoad => false,
     };
-    announce(server, &snapshot, to_disk);
+    announce(&snapshot, to_disk);
     let installer = Installer { server, settings: &settings, executor, new };
     if to_disk {
         installer.by_file(&mut snapshot)
@@ -75,12 +75,15 @@ pub(super) fn run(
     }
 }
 
-fn announce(server: &Server, snapshot: &Snapshot<'_>, to_disk: bool) {
+fn announce(snapshot: &Snapshot<'_>, to_disk: bool) {
     let way = if to_disk { "to disk" } else { "to parser" };
-    server.log.notice(match snapshot.len() {
-        None => format!("MASTER <-> REPLICA sync: receiving streamed RDB from master with EOF {way}"),
-        Some(len) => format!("MASTER <-> REPLICA sync: receiving {len} bytes from master {way}"),
-    });
+    log::info!(
+        "{}",
+        match snapshot.len() {
+            None => format!("MASTER <-> REPLICA sync: receiving streamed RDB from master with EOF {way}"),
+            Some(len) => format!("MASTER <-> REPLICA sync: receiving {len} bytes from master {way}"),
+        }
+    );
 }
 
 /// The databases to be emptied.
@@ -174,13 +177,13 @@ impl<'a> Installer<'a> {
             rewrite::turn_off(self.server);
         }
         let link = &self.server.replication.link;
-        self.server.log.notice("MASTER <-> REPLICA sync: Flushing old data");
+        log::info!("MASTER <-> REPLICA sync: Flushing old data");
         if !self.empty() {
             return Err(Ended::Superseded);
         }
         link.note_position(false, 0);
         self.server.persist.is_incomplete.store(true, Release);
-        self.server.log.notice("MASTER <-> REPLICA sync: Loading DB in memory");
+        log::info!("MASTER <-> REPLICA sync: Loading DB in memory");
         let loaded = self.load(input, len, Target::Visible);
         if loaded.is_err() {
             self.empty(); // partial data are unusable
@@ -210,7 +213,7 @@ impl<'a> Installer<'a> {
             self.have_all_wait()?;
         }
         link.loads_beside.store(is_served, Relaxed);
-        self.server.log.notice("MASTER <-> REPLICA sync: Loading DB in memory");
+        log::info!("MASTER <-> REPLICA sync: Loading DB in memory");
         let len = snapshot.len();
         let loaded = self.load(snapshot, len, Target::Hidden);
         let swapped = loaded.and_then(|loaded| self.swap(loaded, snapshot)).map_err(|ended| match ended {
@@ -281,12 +284,12 @@ impl<'a> Installer<'a> {
                 Ended::Garbled(format!("Failed trying to load the MASTER synchronization DB: {reason}"))
             }
         })?;
-        self.server.log.notice(format!(
+        log::info!(
             "DB loaded from the master: {} keys, {} bytes, {:.3} seconds",
             loaded.keys,
             loaded.bytes,
             began.elapsed().as_secs_f64()
-        ));
+        );
         Ok(loaded)
     }
 

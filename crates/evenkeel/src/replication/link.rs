@@ -355,7 +355,7 @@ pub(crate) fn remember(server: &Server, target: Option<Target>) {
         server.change_settings(|settings| Ok::<_, std::convert::Infallible>(settings.with_primary(primary)));
     changed.unwrap_or_else(|never| match never {});
     if let Err(error) = server.oom_score.follow(&server.settings(), server.replication.is_replica()) {
-        server.log.warning(format!("Unable to write oom_score_adj: {error}"));
+        log::warn!("Unable to write oom_score_adj: {error}");
     }
 }
 
@@ -368,11 +368,11 @@ fn promote(server: &Arc<Server>, guard: &mut SlotGuard<'_>) {
         stream.forget();
     }
     let new = random_hex();
-    server.log.notice(format!(
+    log::info!(
         "Setting secondary replication ID to {}, valid up to offset: {}. New replication ID is {new}",
         stream.history.id,
         stream.offset() + 1
-    ));
+    );
     stream.rename(new);
     let is_kept = stream.backlog().is_some();
     drop(stream);
@@ -384,7 +384,7 @@ fn promote(server: &Arc<Server>, guard: &mut SlotGuard<'_>) {
     if is_kept {
         server.replication.follow_log(guard);
         if let Err(error) = server.replication.replica_inbox.open(server) {
-            server.log.warning(format!("Cannot start the replication thread: {error}"));
+            log::warn!("Cannot start the replication thread: {error}");
         }
     }
 }
@@ -416,7 +416,7 @@ pub(crate) fn go_on_as_primary(server: &Arc<Server>, position: Option<Position>)
     server.replication.stream().restart(history, offset);
     rewrite::with_all_held(server, |guard| server.replication.follow_log(guard));
     if let Err(error) = server.replication.replica_inbox.open(server) {
-        server.log.warning(format!("Cannot start the replication thread: {error}"));
+        log::warn!("Cannot start the replication thread: {error}");
     }
 }
 
@@ -430,17 +430,16 @@ pub(crate) fn begin(server: &Arc<Server>) {
         let thread = std::thread::Builder::new().name("primary-link".into()).stack_size(STACK_LEN);
         let spawned = thread.spawn(move || {
             evenkeel_store::memory::register_thread();
-            let log = on_thread.log.clone();
             // The stream is half run, and no other thread would run the rest.
             if catch_unwind(AssertUnwindSafe(|| Follower::new(on_thread).run())).is_err() {
-                log.warning("The thread of the link to the master failed. Exiting.");
-                log.flush();
+                log::warn!("The thread of the link to the master failed. Exiting.");
+                evenkeel_runtime::server_log::flush();
                 std::process::exit(70);
             }
         });
         if let Err(error) = spawned {
             link.has_thread.store(false, Release);
-            server.log.warning(format!("Cannot start the thread of the link to the master: {error}"));
+            log::warn!("Cannot start the thread of the link to the master: {error}");
         }
     }
 }
@@ -493,10 +492,10 @@ impl Follower {
             let may_hurry = may_hurry && !matches!(ended, Ended::Unfit(_));
             match ended {
                 Ended::Superseded => continue,
-                Ended::Broken(reason) | Ended::Unfit(reason) => server.log.warning(reason),
+                Ended::Broken(reason) | Ended::Unfit(reason) => log::warn!("{}", reason),
                 Ended::Refused(reason) => failover::refused(&server, generation, &reason),
                 Ended::Garbled(reason) => {
-                    server.log.warning(format!("{reason}. A full resynchronization follows."));
+                    log::warn!("{reason}. A full resynchronization follows.");
                     self.forget_position(generation);
                 }
             }
@@ -545,12 +544,12 @@ impl Follower {
     /// Connects and follows, until the connection ends.
     fn attempt(&mut self, target: &Target, generation: u64) -> Result<Infallible, Ended> {
         let server = self.server.clone();
-        let (link, log) = (&server.replication.link, &server.log);
+        let link = &server.replication.link;
         self.has_stood = false;
-        log.notice(format!("Connecting to MASTER {}:{}", target.host, target.port));
+        log::info!("Connecting to MASTER {}:{}", target.host, target.port);
         link.reach(&server, generation, Phase::Connecting)?;
         let mut conn = PrimaryConnection::connect(&server, target, generation)?;
-        log.notice("MASTER <-> REPLICA sync started");
+        log::info!("MASTER <-> REPLICA sync started");
         link.reach(&server, generation, Phase::Handshake)?;
         // On a former primary, the last writes of its clients are still on their way into the stream.
         if !server.replication.wait_for_end_of_log(LOG_PATIENCE) {
@@ -594,13 +593,13 @@ impl Follower {
         let mut stream = server.replication.stream();
         conn.check()?; // under the lock under which a promoted server renames its stream
         if let Some(id) = id.filter(|id| *id != stream.history.id) {
-            server.log.notice(format!("Master replication ID changed to {id}"));
+            log::info!("Master replication ID changed to {id}");
             stream.rename(id);
         }
         drop(stream);
         server.replication.replica_inbox.nudge(); // our replicas must learn the name
         server.replication.link.figures.partial_syncs.fetch_add(1, Relaxed);
-        server.log.notice("Successful partial resynchronization with master.");
+        log::info!("Successful partial resynchronization with master.");
         self.applier.begin(conn.client.clone(), position.db);
         Ok(())
     }
@@ -621,7 +620,7 @@ impl Follower {
         let db = install::run(&server, &mut self.applier.executor, conn, new)?;
         conn.begin_to_listen();
         server.replication.link.figures.full_syncs.fetch_add(1, Relaxed);
-        server.log.notice("MASTER <-> REPLICA sync: Finished with success");
+        log::info!("MASTER <-> REPLICA sync: Finished with success");
         self.applier.begin(conn.client.clone(), db);
         Ok(())
     }

@@ -506,7 +506,7 @@ impl State {
         if self.reading.is_any()
             && let Err(error) = self.replica_inbox.open(server)
         {
-            server.log.warning(format!("Cannot start the replication thread: {error}"));
+            log::warn!("Cannot start the replication thread: {error}");
         }
     }
 
@@ -559,7 +559,7 @@ impl State {
                 return;
             }
             if !std::mem::replace(&mut waits, true) {
-                server.log.notice("Waiting for replicas before shutting down.");
+                log::info!("Waiting for replicas before shutting down.");
             }
             self.ask_for_acks(last);
             std::thread::sleep(Duration::from_millis(2));
@@ -568,13 +568,13 @@ impl State {
         for replica in &behind {
             let (name, lag_s, state) = (replica.name(), replica.lag_s(now_ms), replica.progress().name());
             let bytes = offset.saturating_sub(replica.acked());
-            server.log.notice(format!(
+            log::info!(
                 "Lagging replica {name} reported offset {bytes} behind master, lag={lag_s}, state={state}."
-            ));
+            );
         }
         if count > 0 {
             let in_sync = count - behind.len();
-            server.log.notice(format!("{in_sync} of {count} replicas are in sync when shutting down."));
+            log::info!("{in_sync} of {count} replicas are in sync when shutting down.");
         }
     }
 }

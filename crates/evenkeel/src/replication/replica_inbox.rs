@@ -34,7 +34,7 @@ impl ReplicaInbox {
         let client = connection.client().clone();
         self.inside.lock().arrivals.push(connection);
         if let Err(error) = self.open(server) {
-            server.log.warning(format!("Cannot start the replication thread: {error}"));
+            log::warn!("Cannot start the replication thread: {error}");
             self.inside.lock().arrivals.clear();
             server.clients.remove(client.id);
         }

@@ -63,11 +63,11 @@ fn run(server: &Arc<Server>, pipe: Arc<SnapshotPipe>, form: Form, content: Conte
     }));
     let result = result.unwrap_or_else(|_| Err(io::Error::other("a panic, see the server log")));
     match &result {
-        Ok(bytes) => server.log.notice(format!(
+        Ok(bytes) => log::info!(
             "Snapshot for replicas completed: {bytes} bytes in {:.3} s",
             began.elapsed().as_secs_f64()
-        )),
-        Err(error) => server.log.warning(format!("Snapshot for replicas failed: {error}")),
+        ),
+        Err(error) => log::warn!("Snapshot for replicas failed: {error}"),
     }
     pipe.finish(result.map(drop).map_err(|error| error.to_string()));
     server.persist.end_sync();

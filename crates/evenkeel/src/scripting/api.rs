@@ -14,7 +14,7 @@ use super::{Habits, search, sha_of};
 use crate::acl;
 use crate::command::args::OwnedArgs;
 use crate::command::connection::REDIS_VERSION;
-use evenkeel_runtime::server_log::Level;
+use log::Level;
 
 /// Longest time in which a library may register its functions; the second for a library that a server has
 /// loaded before: a busy machine is no reason to refuse a file, or to let a replica lack a library of its
@@ -248,10 +248,10 @@ fn log(lua: &Lua, args: MultiValue) -> Returned {
         return Err(refuse(lua, "First argument must be a number (log level)."));
     };
     let level = match raw::truncated(level) {
-        0 => Level::Debug,
-        1 => Level::Verbose,
-        2 => Level::Notice,
-        3 => Level::Warning,
+        0 => Level::Trace,
+        1 => Level::Debug,
+        2 => Level::Info,
+        3 => Level::Warn,
         _ => return Err(refuse(lua, "Invalid debug level.")),
     };
     let words: Vec<Vec<u8>> = args.iter().skip(1).filter_map(|word| text(lua, Some(word))).collect();

@@ -399,7 +399,7 @@ impl Machine {
             // The next script is watched as usual again.
             let _ = watch::watch(&self.lua);
         }
-        if let Some(again @ (Ended::HeapValue | Ended::ForOnce | Ended::Slow | Ended::ForGood)) = run.ended {
+        if let Some(again @ (Ended::Outside | Ended::ForOnce | Ended::Slow | Ended::ForGood)) = run.ended {
             if let Some(undo) = run.undo.take() {
                 run.call.guard.undo(undo);
             }
@@ -407,11 +407,11 @@ impl Machine {
             let shown = match again {
                 Ended::Slow => &habits.slow,
                 Ended::ForGood => &habits.for_good,
-                Ended::HeapValue => &habits.outside,
+                Ended::Outside => &habits.outside,
                 _ => return Err(Error::NeedsAll),
             };
             shown.store(true, Relaxed);
-            return if again == Ended::HeapValue { Err(Error::NeedsAll) } else { run.call.offload_script() };
+            return if again == Ended::Outside { Err(Error::NeedsAll) } else { run.call.offload_script() };
         }
         let elapsed = clock::ticks().saturating_sub(run.since) / clock::ticks_per_us();
         if matches!(run.call.mode, Mode::Again(_)) && elapsed < run::SLOW_US / 2 {
@@ -421,7 +421,7 @@ impl Machine {
             target.habits().for_good.store(false, Relaxed);
         }
         for (level, line) in run.lines.drain(..) {
-            server.log.line(level, line);
+            log::log!(level, "{line}");
         }
         run.send_shown();
         for refusal in run.refusals.drain(..) {

@@ -31,7 +31,7 @@ use crate::observe::stats::add;
 use crate::persist::STALE;
 use crate::reply::Reply;
 use evenkeel_runtime::clock::{self, Ticks};
-use evenkeel_runtime::server_log::Level;
+use log::Level;
 
 /// Microseconds that a script may occupy a worker before it moves to the thread for slow scripts: ten shares
 /// of a connection.
@@ -57,7 +57,7 @@ const SHOWN_BYTES_MAX: usize = 4 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     /// It reached for keys that it does not hold, and later runs will as well.
-    HeapValue,
+    Outside,
     /// This run needs all locks, later runs may not.
     ForOnce,
     /// It takes long.
@@ -218,7 +218,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             LockScope::Whole | LockScope::Queue | LockScope::Script { .. } => false,
         };
         if !holds && !self.call.guard.holds_all() {
-            return self.end(Ended::HeapValue);
+            return self.end(Ended::Outside);
         }
         // While only its slots are held, expired keys are hidden, not removed; but replicas that repeated the
         // write would still have them.
@@ -243,7 +243,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
                 if may_take_back && undo.len() + keys.len() <= UNDO_KEYS_MAX && undo.bytes() <= UNDO_BYTES_MAX
                 {
                     keys.iter().for_each(|key| self.call.guard.keep_for_undo(key, undo));
-                } else if let Err(instead) = self.give_up_undo(Ended::HeapValue, !publishes) {
+                } else if let Err(instead) = self.give_up_undo(Ended::Outside, !publishes) {
                     return self.end(instead);
                 }
             }
@@ -412,12 +412,12 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             self.announced_at = clock::ticks();
             self.send_shown();
             let ms = clock::ticks().saturating_sub(self.since) / clock::ticks_per_us() / 1000;
-            self.call.server.log.warning(format!(
+            log::warn!(
                 "Slow script detected: still in execution after {ms} milliseconds. You can try killing the script using \
                  the {} KILL command. Script name is: {}.",
                 if self.is_function { "FUNCTION" } else { "SCRIPT" },
                 String::from_utf8_lossy(self.name)
-            ));
+            );
             self.call.server.slow_scripts.refuse_all(self.call.server, self.call.worker);
             // Workers have waits to end, and other duties while a script is busy.
             self.call.server.wake_all();
@@ -479,7 +479,7 @@ impl Run<'_, '_, '_> {
     /// `redis.log`: a run that is begun again must not log its lines twice.
     pub(super) fn log(&mut self, level: Level, line: String) {
         if self.undo.is_none() {
-            return self.call.server.log.line(level, line);
+            return log::log!(level, "{line}");
         }
         if self.lines.len() < Self::LINES_MAX {
             self.lines.push((level, line.chars().take(1_024).collect()));

@@ -12,7 +12,6 @@ use evenkeel_testkit::Client;
 use crate::net::worker::Worker;
 use crate::server::Server;
 use evenkeel_config::Launch;
-use evenkeel_runtime::server_log::{Level, Log, Target};
 
 /// A running server; see the module's text. Dropping it stops the server.
 pub(crate) struct Live {
@@ -31,8 +30,7 @@ impl Live {
         let launch =
             Launch::from_args(all, crate::acl::USER_LINES, |_| true).expect("there is a working directory");
         assert!(launch.mistakes.is_empty(), "{:?}", launch.mistakes);
-        let server =
-            Server::new(launch.settings, None, workers, Log::start(Level::Nothing, Target::default()));
+        let server = Server::new(launch.settings, None, workers);
         let server = Arc::new(server.expect("a few descriptors are free"));
         server.listen(&server.settings()).expect("the folder is there");
         let serving = (0..workers).map(|index| {

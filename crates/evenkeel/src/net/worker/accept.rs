@@ -47,12 +47,12 @@ impl Worker {
             Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
                 if self.now_ms >= self.complained_ms + COMPLAINT_MS {
                     self.complained_ms = self.now_ms;
-                    self.server.log.warning(format!("Accepting client connection: {error}"));
+                    log::warn!("Accepting client connection: {error}");
                 }
                 let _ = self.poll.remove(listener.fd());
                 self.muted_listeners.push(listener);
             }
-            _ => self.server.log.verbose(format!("Accepting client connection: {error}")),
+            _ => log::debug!("Accepting client connection: {error}"),
         }
     }
 
@@ -67,7 +67,7 @@ impl Worker {
 
     fn listen(&self, listener: &Listener) {
         if let Err(error) = self.poll.add_listener(listener.fd(), LISTENER_TOKENS + listener.id) {
-            self.server.log.warning(format!("Worker {} cannot listen: {error}", self.index));
+            log::warn!("Worker {} cannot listen: {error}", self.index);
         }
     }
 
@@ -157,7 +157,7 @@ impl Worker {
                 let connection = self.connection_of(accepted).within(tls_stream);
                 self.deal(Box::new(connection));
             }
-            Err(error) => self.server.log.warning(format!("Cannot start TLS for client {address}: {error}")),
+            Err(error) => log::warn!("Cannot start TLS for client {address}: {error}"),
         }
     }
 
@@ -212,10 +212,7 @@ impl Worker {
         connection.client().worker.store(self.index as u32, Relaxed);
         connection.client().token.store(token, Relaxed);
         if let Err(error) = self.poll.add_connection(connection.fd(), token) {
-            self.server.log.warning(format!(
-                "Cannot register client {} for events: {error}",
-                connection.client().address
-            ));
+            log::warn!("Cannot register client {} for events: {error}", connection.client().address);
             self.vacant.push(index);
             self.inbox().connections.fetch_sub(1, Relaxed);
             return self.forget(connection);

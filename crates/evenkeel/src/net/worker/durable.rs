@@ -110,10 +110,10 @@ impl Worker {
                 return persist.blockers.set(CROWDED, false);
             }
             persist.aof.figures.crowded.fetch_add(1, Relaxed);
-            self.server.log.warning(format!(
+            log::warn!(
                 "{unread} bytes are waiting to be written to the append-only file (appendonly-buffer-limit): \
                  write commands are delayed. The disk may be too slow or blocked."
-            ));
+            );
         }
     }
 }

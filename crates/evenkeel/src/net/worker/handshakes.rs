@@ -53,11 +53,11 @@ impl Worker {
             Ok(true) => self.begin_service(token, connection),
             Ok(false) => self.put_back(token, connection),
             Err(error) => {
-                self.server.log.warning(format!(
+                log::warn!(
                     "Error accepting a client connection: {error} (addr={} laddr={})",
                     connection.client().address,
                     connection.client().local_address
-                ));
+                );
                 self.close(token, connection);
             }
         }
@@ -95,7 +95,7 @@ impl Worker {
         let is_late = self.now_ms.saturating_sub(connection.client().created_ms) > HANDSHAKE_MS;
         if is_late {
             let address = &connection.client().address;
-            self.server.log.verbose(format!("Closing client {address}: the TLS handshake timed out"));
+            log::debug!("Closing client {address}: the TLS handshake timed out");
         }
         is_late
     }

@@ -152,10 +152,10 @@ impl Worker {
 
     pub(super) fn note_output_limit(&self, connection: &Connection, waiting: u64) {
         self.server.closed_for_output.fetch_add(1, Relaxed);
-        self.server.log.warning(format!(
+        log::warn!(
             "Client id={} addr={} closed for overcoming of output buffer limits ({waiting} bytes waiting).",
             connection.client().id,
             connection.client().address
-        ));
+        );
     }
 }

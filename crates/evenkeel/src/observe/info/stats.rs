@@ -78,6 +78,6 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("eventloop_cycles", sum(|stats| &stats.turns));
     text.field("eventloop_duration_sum", busy_us);
     text.field("eventloop_duration_cmd_sum", stage_us(Stage::Execute));
-    text.field("log_lines_lost", server.log.lost());
+    text.field("log_lines_lost", evenkeel_runtime::server_log::lost());
     server.acl.log.counts().for_each(|(reason, count)| text.field(reason.counter_name(), count));
 }

@@ -17,13 +17,11 @@ impl Feed {
         client.is_replica.store(true, Relaxed);
         let mut replica = ReplicaConnection::new(connection, self.now_ms, self.now);
         if let Err(error) = self.poll.add_connection(replica.connection().fd(), token) {
-            self.server
-                .log
-                .warning(format!("Cannot register replica {} for events: {error}", replica.shared.name()));
+            log::warn!("Cannot register replica {} for events: {error}", replica.shared.name());
             return self.server.clients.remove(client.id);
         }
         replica.connection().delay_small_packets(self.settings.repl_disable_tcp_nodelay);
-        self.server.log.notice(format!("Replica {} asks for synchronization", replica.shared.name()));
+        log::info!("Replica {} asks for synchronization", replica.shared.name());
         self.answer(&mut replica);
         self.server.replication.replicas.add(replica.shared.clone());
         self.replicas.insert(token, replica);
@@ -33,9 +31,9 @@ impl Feed {
 
     /// Lets a replica continue with the stream, if the bytes that it lacks are kept.
     pub(super) fn answer(&mut self, replica: &mut ReplicaConnection) {
-        let (log, state) = (&self.server.log, &self.server.replication);
+        let state = &self.server.replication;
         let Some(Asks::Rest(Some((id, bytes)))) = replica.replica_hello.asks.clone() else {
-            log.notice(format!("Full resync requested by replica {}", replica.shared.name()));
+            log::info!("Full resync requested by replica {}", replica.shared.name());
             return;
         };
         let stream = state.stream();
@@ -46,13 +44,13 @@ impl Feed {
             replica.go_on(bytes, stream.offset());
             replica.shared.note_acked(bytes, self.record_at(bytes));
             state.figures.partial.fetch_add(1, Relaxed);
-            return log.notice(format!(
+            return log::info!(
                 "Partial resynchronization request from {} accepted. Sending {} bytes of backlog starting \
                  from offset {}.",
                 replica.shared.name(),
                 stream.offset() - bytes,
                 bytes + 1
-            ));
+            );
         }
         state.figures.partial_refused.fetch_add(1, Relaxed);
         let asked = String::from_utf8_lossy(&id).into_owned();
@@ -66,7 +64,7 @@ impl Feed {
                      {second} before offset {until})"
             )
         };
-        log.notice(format!("Unable to partial resync with replica {} for {reason}", replica.shared.name()));
+        log::info!("Unable to partial resync with replica {} for {reason}", replica.shared.name());
     }
 
     /// Whether the stream goes on, made by this thread or by the link to our own primary.
@@ -108,7 +106,7 @@ impl Feed {
         if let Stage::Loading { then } = replica.stage {
             replica.go_online(then);
             let name = replica.shared.name();
-            self.server.log.notice(format!("Synchronization with replica {name} succeeded"));
+            log::info!("Synchronization with replica {name} succeeded");
         }
         replica.has_loaded |= matches!(replica.stage, Stage::Snapshot { .. } | Stage::Online { .. });
         replica.shared.note_acked(bytes, self.record_at(bytes));
@@ -135,7 +133,7 @@ impl Feed {
 
     pub(super) fn part(&self, replica: ReplicaConnection, reason: &str) {
         let name = replica.shared.name();
-        self.server.log.notice(format!("Connection with replica {name} lost: {reason}"));
+        log::info!("Connection with replica {name} lost: {reason}");
         self.server.replication.replicas.remove(&replica.shared);
         self.server.clients.remove(replica.shared.client.id);
         // The descriptor leaves the epoll when it is closed.

@@ -58,16 +58,14 @@ impl Feed {
 
     /// Logs the end of each snapshot that no replica is being sent any more.
     fn look_at_draining(&mut self) {
-        let Feed { draining, replicas, server, .. } = self;
+        let Feed { draining, replicas, .. } = self;
         draining.retain(|(pipe, tokens)| {
             let is_for =
                 |replica: &ReplicaConnection| replica.pipe().is_some_and(|its| Arc::ptr_eq(its, pipe));
             let is_sent = replicas.values().any(is_for);
             if !is_sent {
                 let count = tokens.iter().filter(|token| replicas.contains_key(token)).count();
-                server.log.notice(format!(
-                    "Diskless rdb transfer, done reading from pipe, {count} replicas still up."
-                ));
+                log::info!("Diskless rdb transfer, done reading from pipe, {count} replicas still up.");
             }
             is_sent
         });
@@ -166,10 +164,10 @@ impl Feed {
                 SpillFile::create(&self.settings.dir, from, move || server.replication.replica_inbox.nudge())
             };
             if let Err(error) = pipe.tend(&readers, awaited, create) {
-                self.server.log.warning(format!(
+                log::warn!(
                     "Cannot spill the snapshot for slow replicas to disk, in {}: {error}",
                     self.settings.dir.display()
-                ));
+                );
                 let start = pipe.lock().bytes.start();
                 let lacks = |replica: &ReplicaConnection| match &replica.stage {
                     Stage::Snapshot { pipe: its, at, .. } => Arc::ptr_eq(its, &pipe) && *at < start,
@@ -201,10 +199,10 @@ impl Feed {
         if !self.replicas.values().any(is_slow) {
             return;
         }
-        self.server.log.warning(format!(
+        log::warn!(
             "Cannot spill the replication stream during a full sync to disk, in {}: {error}",
             self.settings.dir.display()
-        ));
+        );
         self.part_if(|replica| {
             is_slow(replica).then(|| "the full sync needs more space than available".into())
         });

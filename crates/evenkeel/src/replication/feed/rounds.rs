@@ -52,9 +52,7 @@ impl Feed {
             if let Some(reason) =
                 is_too_late(replica, now, timeout).or_else(|| holds_up_others(replica, &pipes, now))
             {
-                server
-                    .log
-                    .warning(format!("Disconnecting timedout replica ({reason}): {}", replica.shared.name()));
+                log::warn!("Disconnecting timedout replica ({reason}): {}", replica.shared.name());
                 return Some("timeout".into());
             }
             let behind = replica.needs().map_or(0, |needs| offset.saturating_sub(needs));
@@ -66,11 +64,12 @@ impl Feed {
                 is_limited && is_too_far_behind(replica, behind, limits, settings.repl_backlog_size, now);
             is_too_far.then(|| {
                 server.closed_for_output.fetch_add(1, Relaxed);
-                server.log.warning(format!(
+                log::warn!(
                     "Client id={} addr={} closed for overcoming of output buffer limits ({behind} bytes \
                      waiting).",
-                    replica.shared.client.id, replica.shared.client.address
-                ));
+                    replica.shared.client.id,
+                    replica.shared.client.address
+                );
                 "output buffer limit".into()
             })
         });
