@@ -390,7 +390,11 @@ fn announce(server: &Server, has_more: bool, notices: &[String]) {
     {
         let host = if addresses.contains(&"*") { "127.0.0.1" } else { first };
         log.notice(format!("Listening on port {} of {}", settings.port, addresses.join(" ")));
-        log.notice(format!("Connect with: redis-cli -h {host} -p {}   Stop with Ctrl-C, or: redis-cli -h {host} -p {0} shutdown", settings.port));
+        log.notice(format!(
+            "Connect with: redis-cli -h {host} -p {}   \
+             Stop with Ctrl-C, or: redis-cli -h {host} -p {0} shutdown",
+            settings.port
+        ));
     }
     if let Some(path) = &settings.unixsocket {
         log.notice(format!("The server is now ready to accept connections at {}", path.display()));
