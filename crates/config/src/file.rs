@@ -227,7 +227,8 @@ pub(super) fn user(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Reason
     let before = loader.users.insert(name.clone(), loader.included);
     if before == Some(loader.included) {
         return Err(format!(
-            "Error in user declaration '{shown}': Duplicate user found. A user can only be defined once in config files"
+            "Error in user declaration '{shown}': Duplicate user found. A user can only be defined once in \
+             config files"
         )
         .into());
     }
@@ -243,7 +244,7 @@ pub(super) fn user(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Reason
     Ok(())
 }
 
-/// Refuses modules: an operator that loads a module relies on its commands.
+/// Refuses modules: without them, their commands would be missing.
 pub(super) fn load_module(_: &mut Loader<'_>, words: &[Word]) -> Result<(), Reason> {
     if words.is_empty() { Err(BAD.into()) } else { Err("Modules are not supported".into()) }
 }
@@ -421,7 +422,8 @@ mod tests {
     fn a_user_is_defined_once_in_a_file() {
         let scratch = Scratch::new();
         let part = scratch.write("part", "user ann on\nuser bob off\n");
-        let duplicate = "Error in user declaration 'ann': Duplicate user found. A user can only be defined once in config files";
+        let duplicate = "Error in user declaration 'ann': Duplicate user found. A user can only be defined \
+                         once in config files";
         refused("user ann on\nuser ann off\n", 2, "user ann (redacted)", duplicate);
         let users = |text: &str| {
             let settings = load(text).expect("right");

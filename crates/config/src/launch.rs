@@ -1,9 +1,9 @@
-//! The command line, with redis-server's meaning:
-//! `evenkeel [file] [--directive value ...]... [-]`, `-` for more configuration on the standard input.
+//! The command line, with redis-server's meaning: `evenkeel [file] [--directive value ...]... [-]`, `-` for
+//! more configuration on the standard input.
 //!
-//! Each `--directive` and the words up to the next one make a line, read after the file's lines, so that an option
-//! overrides the file. A word right after a `--directive` is its value even when it begins with `--`, since a value
-//! may; only `save`, which can stand alone, takes none then.
+//! Each `--directive` and the words up to the next one make a line, read after the file's lines, so that an
+//! option overrides the file. A word right after a `--directive` is its value even when it begins with `--`,
+//! since a value may; only `save`, which can stand alone, takes none then.
 
 use super::directives::{self, Directive};
 use super::errors::{ConfigError, Place};

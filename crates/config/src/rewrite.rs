@@ -329,7 +329,8 @@ mod tests {
 
     #[test]
     fn what_is_right_stays_as_it_is_written() {
-        let text = "# mine\n\n\n  maxmemory   1024mb  \nslave-priority \"7\"\nsave 1 1\nsave 2 2\ntimeout 0\n# end\n";
+        let text = "# mine\n\n\n  maxmemory   1024mb  \nslave-priority \"7\"\nsave 1 1\nsave 2 2\n\
+                    timeout 0\n# end\n";
         check(text, &[], text);
         check(text, &[("maxmemory", "1gb"), ("save", "1 1 2 2")], text);
     }

@@ -37,7 +37,9 @@ macro_rules! numbers {
         impl Typed for $number {
             fn of(value: &Value) -> Self {
                 match value {
-                    Value::Number(number) => (*number).try_into().expect("the row's range fits the field's type"),
+                    Value::Number(number) => {
+                        (*number).try_into().expect("the row's range fits the field's type")
+                    }
                     other => misfit(other, "a number"),
                 }
             }
@@ -301,7 +303,10 @@ impl Typed for Cpus {
 
 /// Defines an enum whose variants are the words of a choice; the first is the value in an empty `Fields`.
 macro_rules! choices {
-    ($(#[$doc:meta])* $name:ident { $first:ident = $first_word:literal, $($variant:ident = $word:literal,)* }) => {
+    ($(#[$doc:meta])* $name:ident {
+        $first:ident = $first_word:literal,
+        $($variant:ident = $word:literal,)*
+    }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub enum $name {

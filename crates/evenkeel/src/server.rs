@@ -68,7 +68,7 @@ pub(crate) struct Server {
     pub(crate) monitors: Arc<Monitors>,
     pub(crate) offload: OffloadPool,
     pub(crate) scripts: Scripts,
-    /// Slow scripts, run one by one on a thread of their own.
+    /// Slow scripts, run in turn on a thread of their own.
     pub(crate) slow_scripts: OffloadPool,
     pub(crate) persist: Persist,
     pub(crate) lazy_free: Arc<LazyFreeThread>,

@@ -38,12 +38,16 @@ use evenkeel_runtime::clock;
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
     write("TEST.PANIC", at_least(2), Keys::REST,                               Group::Server, set_and_panic),
-    write("TEST.BGET",  at_least(3), Keys::Range { first: 1, last: -2, step: 1 }, Group::Server, blocking_get).blocks(),
-    write("TEST.BMOVE", exactly(4),  Keys::FIRST_TWO,                          Group::Server, blocking_move).blocks(),
-    write("TEST.BMORE", exactly(4),  Keys::FIRST,                              Group::Server, blocking_more).blocks(),
+    write("TEST.BGET",  at_least(3), Keys::Range { first: 1, last: -2, step: 1 }, Group::Server, blocking_get)
+        .blocks(),
+    write("TEST.BMOVE", exactly(4),  Keys::FIRST_TWO,                          Group::Server, blocking_move)
+        .blocks(),
+    write("TEST.BMORE", exactly(4),  Keys::FIRST,                              Group::Server, blocking_more)
+        .blocks(),
     read( "TEST.LONG",  at_least(3), Keys::FIRST,                              Group::Server, long_get),
     write("TEST.LONGCOPY", exactly(4), Keys::FIRST_TWO,                        Group::Server, long_copy),
-    write("TEST.BGONE", exactly(3),  Keys::FIRST,                              Group::Server, blocking_gone).blocks(),
+    write("TEST.BGONE", exactly(3),  Keys::FIRST,                              Group::Server, blocking_gone)
+        .blocks(),
 ];
 
 /// Creates a directory, for a test to remove. `purpose` is in its name.

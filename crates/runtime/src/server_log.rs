@@ -8,7 +8,7 @@
 //! lost lines behind the lines that were queued.
 //!
 //! Lines may contain bytes from clients, other servers and files. For the file and for syslog alike, the
-//! thread escapes every character that could begin a new line or steer the terminal of an operator who reads
+//! thread escapes every character that could begin a new line or steer the terminal of an operator reading
 //! the log ([`escaped`]).
 
 use std::borrow::Cow;

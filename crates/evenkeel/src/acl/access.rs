@@ -210,8 +210,8 @@ pub(crate) fn admit_in_exec(call: &mut Call<'_, '_>, id: Id, args: &Args<'_>) ->
         Denied::Channel(_) => "no permission to access one of the channels used as arguments",
     };
     Err(Error::text(format!(
-        "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command is \
-         no longer allowed for the following reason: {reason}"
+        "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. \
+         This command is no longer allowed for the following reason: {reason}"
     )))
 }
 

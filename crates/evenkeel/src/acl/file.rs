@@ -72,7 +72,7 @@ impl Acl {
         lines.iter().map(words).collect()
     }
 
-    /// Replaces all users by those of a file, and returns the former users. The error describes every
+    /// Replaces all users by a file's, and returns the former users. The error describes every
     /// malformed line; then nothing has changed.
     pub(crate) fn load(&self, path: &Path, settings: &Settings) -> Result<Arc<Users>, String> {
         let text = std::fs::read(path).map_err(|error| {
@@ -117,9 +117,10 @@ pub(crate) fn lines_at_start(settings: &Settings) -> Option<Vec<Vec<u8>>> {
     at_start(settings, &mut 1).ok().map(|users| lines(&users).collect())
 }
 
-const BOTH: &str = "Configuring users by 'user' lines and an ACL file by 'aclfile' at the same time is invalid. This setup \
-                    is very likely to lead to configuration errors and security holes, please define either an ACL file \
-                    or declare users directly in the configuration file, but not both.";
+const BOTH: &str = "Configuring users by 'user' lines and an ACL file by 'aclfile' at the same time is \
+                    invalid. This setup is very likely to lead to configuration errors and security holes, \
+                    please define either an ACL file or declare users directly in the configuration file, \
+                    but not both.";
 
 /// Returns the user's number. The default user always has the same number.
 fn number_of(name: &[u8], next: &mut u64) -> u64 {

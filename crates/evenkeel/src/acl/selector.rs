@@ -19,10 +19,12 @@ pub(crate) type RuleError = &'static str;
 
 pub(super) const UNKNOWN: RuleError = "Unknown command or category name in ACL";
 pub(super) const SYNTAX: RuleError = "Syntax error";
-const AFTER_ALL_KEYS: RuleError = "Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid and does not \
-                                   have any effect. Try 'resetkeys' to start with an empty list of patterns";
-const AFTER_ALL_CHANNELS: RuleError = "Adding a pattern after the * pattern (or the 'allchannels' flag) is not valid and \
-                                       does not have any effect. Try 'resetchannels' to start with an empty list of channels";
+const AFTER_ALL_KEYS: RuleError = "Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid \
+                                   and does not have any effect. Try 'resetkeys' to start with an empty list \
+                                   of patterns";
+const AFTER_ALL_CHANNELS: RuleError = "Adding a pattern after the * pattern (or the 'allchannels' flag) is \
+                                       not valid and does not have any effect. Try 'resetchannels' to start \
+                                       with an empty list of channels";
 const DEEP: RuleError = "Allowing first-arg of a subcommand is not supported";
 
 /// The missing permission of a command. Later variants say more, and are reported in preference.

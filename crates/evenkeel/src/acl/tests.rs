@@ -140,7 +140,8 @@ fn lines_of_the_configuration() {
         ),
         (
             "ann #secret",
-            "Error in user declaration 'ann': rule: The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters",
+            "Error in user declaration 'ann': rule: The password hash must be exactly 64 characters and \
+             contain only lowercase hexadecimal characters",
         ),
         ("ann (+get", "Error in user declaration 'ann': Unmatched parenthesis in selector '(+get'"),
         ("a\tb on", "Error in user declaration 'a\tb': Spaces not allowed in ACL usernames"),

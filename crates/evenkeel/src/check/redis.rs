@@ -163,9 +163,10 @@ impl Aof {
             }
             (Some(keep), _) if !part.last => writeln!(
                 out,
-                "Failed to truncate AOF {name} to timestamp {moment} to offset {keep} because it is not the last \
-                 file.\nIf you insist, please delete all files after this file according to the manifest file and \
-                 delete the corresponding records in manifest file manually. Then re-run redis-check-aof."
+                "Failed to truncate AOF {name} to timestamp {moment} to offset {keep} because it is not the \
+                 last file.\nIf you insist, please delete all files after this file according to the \
+                 manifest file and delete the corresponding records in manifest file manually. Then re-run \
+                 redis-check-aof."
             )?,
             (Some(keep), _) => {
                 let cut = Cut { path: part.path.clone(), size: content.size, keep };

@@ -174,7 +174,8 @@ fn may_while_subscribed(session: &Session, row: &Command) -> Done {
 #[cold]
 fn while_subscribed(row: &Command) -> Error {
     Error::text(format!(
-        "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
+        "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in \
+         this context",
         row.lower_name()
     ))
 }

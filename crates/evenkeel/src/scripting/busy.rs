@@ -87,14 +87,15 @@ impl Busy {
         };
         if running.is_replayed {
             return Err(Error::text(
-                "UNKILLABLE The busy script was sent by a master instance in the context of replication and cannot be \
-                 killed.",
+                "UNKILLABLE The busy script was sent by a master instance in the context of replication and \
+                 cannot be killed.",
             ));
         }
         if running.wrote {
             return Err(Error::text(
-                "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either wait \
-                 the script termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
+                "UNKILLABLE Sorry the script already executed write commands against the dataset. You can \
+                 either wait the script termination or kill the server in a hard way using the SHUTDOWN \
+                 NOSAVE command.",
             ));
         }
         if running.is_function != a_function {

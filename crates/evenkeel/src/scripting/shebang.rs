@@ -137,6 +137,7 @@ pub(crate) fn is_name(name: &[u8]) -> bool {
 
 pub(crate) fn bad_name() -> Error {
     Error::text(
-        "ERR Library names can only contain letters, numbers, or underscores(_) and must be at least one character long",
+        "ERR Library names can only contain letters, numbers, or underscores(_) and must be at least one \
+         character long",
     )
 }

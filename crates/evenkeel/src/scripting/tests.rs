@@ -83,7 +83,8 @@ fn the_sandbox_holds() {
         "return setfenv(1, {})",
         "return newproxy()",
         "return loadstring(string.dump(function() return 1 end))()",
-        "local n = 0 return load(function() n = n + 1 return n == 1 and string.dump(function() end) or nil end)()",
+        "local n = 0 \
+         return load(function() n = n + 1 return n == 1 and string.dump(function() end) or nil end)()",
         "loadstring('y = 1')()",
         "coroutine.wrap(function() z = 1 end)()",
         "KEYS.x.y = 1",
@@ -449,7 +450,8 @@ fn patterns_agree_with_redis() {
                local t = {{}} for i = 1, select('#', ...) do t[i] = tostring((select(i, ...))) end return t \
              end \
              local function each() \
-               local t = {{}} for a, b in string.gmatch(s, p) do t[#t + 1] = tostring(a) .. ':' .. tostring(b) end \
+               local t = {{}} \
+               for a, b in string.gmatch(s, p) do t[#t + 1] = tostring(a) .. ':' .. tostring(b) end \
                return unpack(t) \
              end \
              local function joined(...) return table.concat(all(...), '|') end \
@@ -540,7 +542,9 @@ fn scripts_on_all_workers_lose_nothing() {
         "redis.call('decrby', KEYS[1], ARGV[1]) redis.call('incrby', ARGV[2], ARGV[1]) return 2",
         // Reaches outside only now and then, so that the habit is not known.
         "redis.call('decrby', KEYS[1], ARGV[1]) redis.call('incrby', KEYS[1], ARGV[1]) \
-         if tonumber(ARGV[1]) % 7 == 0 then redis.call('decrby', KEYS[1], 1) redis.call('incrby', ARGV[2], 1) end return 3",
+         if tonumber(ARGV[1]) % 7 == 0 then \
+           redis.call('decrby', KEYS[1], 1) redis.call('incrby', ARGV[2], 1) \
+         end return 3",
         // Reads all accounts.
         "local sum = 0 for i = 0, 11 do sum = sum + redis.call('get', 'acc' .. i) end return sum",
     ];
@@ -663,7 +667,9 @@ fn a_busy_script_is_killed_while_others_are_answered() {
         "xpcall(function() while true do end end, function() while true do end end) return 5",
         // Each of these coroutines is over before the hook would run.
         "local function f(d) if d > 0 then for i = 1, 150 do coroutine.wrap(f)(d - 1) end end end f(5)",
-        "local function f(d) if d > 0 then for i = 1, 150 do coroutine.resume(coroutine.create(f), d - 1) end end end f(5)",
+        "local function f(d) \
+           if d > 0 then for i = 1, 150 do coroutine.resume(coroutine.create(f), d - 1) end end \
+         end f(5)",
         // Each of these calls takes some milliseconds.
         "local long = string.rep('x', 1e6) for i = 1, 1200 do redis.sha1hex(long) end",
         // A single call that tries an exponential number of ways.
@@ -739,7 +745,8 @@ fn one_kill_is_enough_for_scripts_that_came_at_once() {
 #[test]
 fn a_worker_that_waits_behind_a_script_answers() {
     const REACHES_OUTSIDE: &str = "local at = redis.call('time') repeat local now = redis.call('time') \
-                                   until (now[1] - at[1]) * 1e6 + now[2] - at[2] > 3e3 return redis.call('dbsize')";
+                                   until (now[1] - at[1]) * 1e6 + now[2] - at[2] > 3e3 \
+                                   return redis.call('dbsize')";
     for name in ["EVAL", "KEYS"] {
         let live = Live::start(1, &["--busy-reply-threshold", "100", "--enable-debug-command", "yes"]);
         let (mut busy, mut other) = (live.connect(), live.connect());
@@ -823,7 +830,8 @@ fn large_arguments_are_let_go_of() {
 fn a_script_that_cannot_be_taken_back_does_not_keep_the_only_worker() {
     let flushes = "redis.call('FLUSHALL') while true do end";
     let writes = "for i = 1, 1000 do redis.call('SET', 'key' .. i, i) end while true do end";
-    let counts = "local t = {} for i = 1, 300 do t[i] = 'key' .. i end redis.call('PFCOUNT', unpack(t)) while true do end";
+    let counts = "local t = {} for i = 1, 300 do t[i] = 'key' .. i end redis.call('PFCOUNT', unpack(t)) \
+                  while true do end";
     let shows =
         "local long = string.rep('x', 1e6) for i = 1, 7 do redis.call('ECHO', long) end while true do end";
     for (script, kill) in [(flushes, "UNKILLABLE"), (writes, "UNKILLABLE"), (counts, "OK"), (shows, "OK")] {

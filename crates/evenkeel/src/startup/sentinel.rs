@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// Message for an operator that starts Evenkeel as a Sentinel.
+/// Message for a start as Sentinel.
 pub(super) const NO_SENTINEL: &str = "\
 Evenkeel has no Sentinel mode. The Sentinel of Redis or Valkey can monitor Evenkeel servers and fail over to a
 replica when a primary is lost. Install it (Debian and Ubuntu: package redis-sentinel or valkey-sentinel) and

@@ -2,7 +2,7 @@
 //! exist here.
 //!
 //! The names are OpenSSL's, so that existing configurations work. A list that requests an unsupported choice
-//! is refused: an operator that allows a cipher relies on it for clients that support no other.
+//! is refused: an allowed cipher may be the only cipher that some clients support.
 
 use rustls::SupportedProtocolVersion;
 use rustls::crypto::{CryptoProvider, ring};

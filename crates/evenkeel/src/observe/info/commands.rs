@@ -23,7 +23,8 @@ pub(super) fn calls(facts: &Facts<'_>, text: &mut Text) {
         text.field(
             format_args!("cmdstat_{}", row.lower_name()),
             format_args!(
-                "calls={calls},usec={us},usec_per_call={each:.2},rejected_calls={rejected},failed_calls={failed}"
+                "calls={calls},usec={us},usec_per_call={each:.2},\
+                 rejected_calls={rejected},failed_calls={failed}"
             ),
         );
     }
