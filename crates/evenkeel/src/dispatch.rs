@@ -12,20 +12,23 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use evenkeel_store::evict::Pool;
-use evenkeel_store::{Access, Key, Place, SlotGuard, ThreadContext};
+use evenkeel_store::{Access, Key, Place, ThreadContext};
 
 use crate::acl;
-use crate::blocking::Mode;
 use crate::blocking::serve::Host;
+use crate::command::flow::Mode;
+use crate::command::flow::{Done, Flow};
 use crate::command::table::{Table, table};
-use crate::command::{Args, Call, Command, Flags, Id, LockScope};
-use crate::error::{Done, Error};
+use crate::command::{Args, Flags, Id, LockScope, Spec};
+use crate::error::Error;
 use crate::monitor;
 use crate::observe;
 use crate::observe::commandlog::Spent;
 use crate::observe::stats::{Stage, Stats, add};
+use crate::offload::{Committing, JobWork};
 use crate::pubsub::push_queue::{self, Pending};
 use crate::reply::Reply;
+use crate::scripting::declared;
 use crate::server::Server;
 use crate::session::{ReplyMode, Session, Watching};
 use crate::waiting::Resumed;
@@ -36,9 +39,11 @@ use evenkeel_runtime::clock::{self, Ticks};
 mod admission;
 pub(crate) mod memory;
 mod nested;
+mod parts;
 
 pub(crate) use admission::look_again;
 pub(crate) use nested::{run_in_script, run_nested};
+pub(crate) use parts::Parts;
 
 use admission::Admitted;
 
@@ -240,7 +245,7 @@ impl Executor {
             break match self.admit(session, &mut request) {
                 Ok(Admitted::Run(id)) => {
                     let done = self.run_admitted(session, id, &request, reply);
-                    if done == Err(Error::AdmitAgain) {
+                    if matches!(done, Ok(Flow::RetryAdmission)) {
                         if !self.ctx.is_inside() {
                             // A long-running script has the gate closed.
                             reply.rewind(mark);
@@ -251,9 +256,11 @@ impl Executor {
                     if self.server.monitors.is_any() {
                         self.show(session, id, &request.args);
                     }
-                    if done == Err(Error::Suspended) {
-                        return self.suspended(session, id, &request.args, reply);
-                    }
+                    let done = match done {
+                        Ok(Flow::Replied) => Ok(()),
+                        Ok(flow) => return self.suspended(session, (id, &request.args), flow, reply),
+                        Err(error) => Err(error),
+                    };
                     let spent = Spent {
                         ticks: self.finish(id, done, reply, errors),
                         waited: self.ctx.lock_wait.saturating_sub(waited),
@@ -324,17 +331,18 @@ impl Executor {
         let (mark, errors) = (reply.mark(), reply.errors);
         match self.admit(session, &mut request) {
             Ok(Admitted::Run(id)) => {
-                let row = self.table.row(id);
+                let _row = self.table.row(id);
                 let server = self.server.clone();
                 let settings = self.settings.clone();
-                let mut parts =
-                    Parts { id, reply, session, server: &server, settings: &settings, worker: self.worker };
+                let mut parts = Parts::new(id, reply, session, (&server, &settings, self.worker));
                 let mut guard = server.keyspace.hold_outside(&mut self.ctx);
-                let done = parts.call(row, request.args, &[], &mut guard);
+                let done = parts.run(Mode::Direct, request.args, &[], &mut guard);
                 drop(guard);
-                if done == Err(Error::Suspended) {
-                    return self.suspended(session, id, &request.args, reply);
-                }
+                let done = match done {
+                    Ok(Flow::Replied) => Ok(()),
+                    Ok(flow) => return self.suspended(session, (id, &request.args), flow, reply),
+                    Err(error) => Err(error),
+                };
                 self.finish(id, done, reply, errors);
             }
             Ok(Admitted::Queued) => reply.simple("QUEUED"),
@@ -370,7 +378,7 @@ impl Executor {
         self.ctx.no_touch = session.no_touch;
         let server = &self.server;
         let keyspace = &server.keyspace;
-        let mut parts = Parts { id, reply, session, server, settings: &self.settings, worker: self.worker };
+        let mut parts = Parts::new(id, reply, session, (server, &self.settings, self.worker));
         if row.keys.is_first() {
             let bytes = request.args.at(1);
             let key = match request.key {
@@ -381,14 +389,17 @@ impl Executor {
             if guard.has_listeners() && row.flags.has(Flags::WRITE) {
                 drop(guard);
                 let command = (id, request.args, Mode::Direct);
-                return self.call_to_write(session, command, reply, |call| call.run(row));
+                return self.call_to_write(session, command, reply, None);
             }
-            return parts.call(row, request.args, std::slice::from_ref(&key), &mut guard);
+            return parts.run(Mode::Direct, request.args, std::slice::from_ref(&key), &mut guard);
         }
         let keys = keys_of(row, &request.args, parts.session.db, server);
         let mut guard = match row.lock_scope_in(&request.args) {
             LockScope::Walk => keyspace.hold_none(&mut self.ctx),
-            LockScope::Whole => keyspace.try_hold_all(&mut self.ctx).ok_or(Error::AdmitAgain)?,
+            LockScope::Whole => match keyspace.try_hold_all(&mut self.ctx) {
+                Some(guard) => guard,
+                None => return Ok(Flow::RetryAdmission),
+            },
             LockScope::Keys | LockScope::KeysUnless(_) => {
                 if keys.len() > 1 {
                     keyspace.prefetch_keys(&self.ctx, &keys);
@@ -401,11 +412,14 @@ impl Executor {
                     keyspace.hold(&mut self.ctx, &mut self.places)
                 }
             }
-            LockScope::Script { needs_all, .. } => {
+            LockScope::Script(script) => {
                 // A replayed script is not taken back. If it takes long, every other thread has to notice
                 // that at the gate.
-                if parts.session.replays || needs_all(&request.args, server) {
-                    keyspace.try_hold_all(&mut self.ctx).ok_or(Error::AdmitAgain)?
+                if parts.session.replays || declared::needs_all(script, &request.args, server) {
+                    match keyspace.try_hold_all(&mut self.ctx) {
+                        Some(guard) => guard,
+                        None => return Ok(Flow::RetryAdmission),
+                    }
                 } else {
                     self.places.clear();
                     self.places.extend(keys.iter().map(|key| key.place));
@@ -416,23 +430,28 @@ impl Executor {
                 if queue_places(parts.session, server, &mut self.places) {
                     keyspace.hold_to_write(&mut self.ctx, &mut self.places)
                 } else {
-                    keyspace.try_hold_all(&mut self.ctx).ok_or(Error::AdmitAgain)?
+                    match keyspace.try_hold_all(&mut self.ctx) {
+                        Some(guard) => guard,
+                        None => return Ok(Flow::RetryAdmission),
+                    }
                 }
             }
         };
         if guard.holds_all() {
             keep_time(guard.ctx, server, &mut self.present, clock::ticks());
-            look_again(server, parts.session, (row, &request.args), guard.ctx.now_ms)?;
+            match look_again(server, parts.session, (row, &request.args), guard.ctx.now_ms)? {
+                Flow::Replied => {}
+                flow => return Ok(flow),
+            }
         }
-        let done = parts.call_shown(row, request.args, &keys, &mut guard);
+        let done = parts.run_shown(request.args, &keys, &mut guard);
         if guard.ctx.has_woken() {
             self.last_ticks += parts.serve(&mut guard, &mut self.resumed);
         }
         drop(guard);
         self.resume_served();
-        if done == Err(Error::NeedsAll) {
-            return self
-                .call_to_write(session, (id, request.args, Mode::Direct), reply, |call| call.run(row));
+        if matches!(done, Ok(Flow::RetryHoldingAll)) {
+            return self.call_to_write(session, (id, request.args, Mode::Direct), reply, None);
         }
         if !matches!(row.lock_scope, LockScope::Keys)
             && self.server.settings_version() != self.settings_version
@@ -448,46 +467,52 @@ impl Executor {
         done
     }
 
-    /// Locks a command's keys for writing, calls `f`, then serves the clients that wait for the written keys.
+    /// Locks a command's keys for writing, runs it, or stores the result of its work, then serves the clients that wait for the written keys.
     /// `ctx` is inside the gate, and may leave it to hold all locks. Returns [`Error::AdmitAgain`] if `f`
     /// must not be called after that, and if `ctx` stays outside, see [`ThreadContext::gate_busy`].
     #[cold]
-    pub(crate) fn call_to_write<R>(
+    pub(crate) fn call_to_write(
         &mut self,
         session: &mut Session,
         (id, args, mode): (Id, Args<'_>, Mode),
         reply: &mut Reply,
-        f: impl FnOnce(&mut Call<'_, '_>) -> Result<R, Error>,
-    ) -> Result<R, Error> {
+        commit: Option<&mut Committing>,
+    ) -> Done {
         let server = &self.server;
         let row = self.table.row(id);
         let keys = keys_of(row, &args, session.db, server);
         self.places.clear();
         self.places.extend(keys.iter().map(|key| key.place));
         self.ctx.no_touch = session.no_touch;
-        let mut parts = Parts { id, reply, session, server, settings: &self.settings, worker: self.worker };
+        let mut parts = Parts::new(id, reply, session, (server, &self.settings, self.worker));
         let mut guard =
             if row.runs_scripts() || mode.must_end() && matches!(row.lock_scope_in(&args), LockScope::Walk) {
-                server.keyspace.try_hold_all(&mut self.ctx).ok_or(Error::AdmitAgain)?
+                match server.keyspace.try_hold_all(&mut self.ctx) {
+                    Some(guard) => guard,
+                    None => return Ok(Flow::RetryAdmission),
+                }
             } else {
                 server.keyspace.hold_to_write(&mut self.ctx, &mut self.places)
             };
         if guard.holds_all() {
             keep_time(guard.ctx, server, &mut self.present, clock::ticks());
-            look_again(server, parts.session, (row, &args), guard.ctx.now_ms)?;
+            match look_again(server, parts.session, (row, &args), guard.ctx.now_ms)? {
+                Flow::Replied => {}
+                flow => return Ok(flow),
+            }
         }
         let is_shown = server.monitors.is_any() && row.runs_scripts();
         if is_shown {
             monitor::begin_script(parts.session, row, &args);
         }
-        let result = parts.with_call(mode, args, &keys, &mut guard, f);
+        let done = parts.commit_or_run(commit, mode, args, &keys, &mut guard);
         if is_shown {
-            monitor::end_script(&mut guard, result.as_ref().err());
+            monitor::end_script(&mut guard, &done);
         }
         self.last_ticks += parts.serve(&mut guard, &mut self.resumed);
         drop(guard);
         self.resume_served();
-        result
+        done
     }
 
     /// Serves the waiters of keys that changed without a lock for writing: expired or evicted keys. `ctx` is
@@ -525,18 +550,30 @@ impl Executor {
 
     /// Handles a command that has begun to wait, or offloads work.
     #[cold]
-    fn suspended(&mut self, session: &mut Session, id: Id, args: &Args<'_>, reply: &mut Reply) -> Outcome {
+    fn suspended(
+        &mut self,
+        session: &mut Session,
+        (id, args): (Id, &Args<'_>),
+        flow: Flow,
+        reply: &mut Reply,
+    ) -> Outcome {
         let now = clock::ticks();
         let elapsed = now.saturating_sub(self.last_ticks);
         self.last_ticks = now;
-        match session.long.take() {
-            Some(work) => {
-                let command = (id, (*args).to_owned(), reply.resp3);
-                let to = if work.is_script() { &self.server.slow_scripts } else { &self.server.offload };
-                to.submit(&self.server, session, command, work, elapsed);
+        let (pool, work) = match flow {
+            Flow::Offload(work) => (&self.server.offload, JobWork::Work(work)),
+            Flow::OffloadScript => (&self.server.slow_scripts, JobWork::Script),
+            _ => {
+                self.stats().suspended(id, elapsed);
+                return self.after_suspension(session, reply);
             }
-            None => self.stats().suspended(id, elapsed),
-        }
+        };
+        let command = (id, (*args).to_owned(), reply.resp3);
+        pool.submit(&self.server, session, command, work, elapsed);
+        self.after_suspension(session, reply)
+    }
+
+    fn after_suspension(&mut self, session: &mut Session, reply: &mut Reply) -> Outcome {
         if session.reply_mode != ReplyMode::On {
             if let Some(waiting) = &mut session.waiting {
                 waiting.mute = true;
@@ -550,7 +587,7 @@ impl Executor {
     }
 
     #[inline]
-    fn finish(&mut self, id: Id, done: Done, reply: &mut Reply, errors_before: u64) -> Ticks {
+    fn finish(&mut self, id: Id, done: Result<(), Error>, reply: &mut Reply, errors_before: u64) -> Ticks {
         if let Err(error) = &done {
             reply.fail(error);
             self.stats().error(&error.line());
@@ -610,81 +647,8 @@ impl Executor {
     }
 }
 
-/// The parts of a call other than its arguments and guard.
-struct Parts<'a> {
-    id: Id,
-    reply: &'a mut Reply,
-    session: &'a mut Session,
-    server: &'a Arc<Server>,
-    settings: &'a Arc<Settings>,
-    worker: usize,
-}
-
-impl Parts<'_> {
-    #[inline]
-    fn call(&mut self, row: &Command, args: Args<'_>, keys: &[Key<'_>], guard: &mut SlotGuard<'_>) -> Done {
-        self.with_call(Mode::Direct, args, keys, guard, |call| call.run(row))
-    }
-
-    /// Like [`Parts::call`], and shows a script, or the end of a transaction, to MONITOR together with its
-    /// calls, before its locks are released.
-    fn call_shown(
-        &mut self,
-        row: &Command,
-        args: Args<'_>,
-        keys: &[Key<'_>],
-        guard: &mut SlotGuard<'_>,
-    ) -> Done {
-        if !self.server.monitors.is_any() {
-            return self.call(row, args, keys, guard);
-        }
-        if row.runs_scripts() {
-            monitor::begin_script(self.session, row, &args);
-        }
-        let done = self.call(row, args, keys, guard);
-        if row.runs_scripts() {
-            monitor::end_script(guard, done.as_ref().err());
-        } else if matches!(row.lock_scope, LockScope::Queue) {
-            monitor::show_in_unit(guard, self.session, row, &args);
-        }
-        done
-    }
-
-    #[inline]
-    fn with_call<R>(
-        &mut self,
-        mode: Mode,
-        args: Args<'_>,
-        keys: &[Key<'_>],
-        guard: &mut SlotGuard<'_>,
-        f: impl FnOnce(&mut Call<'_, '_>) -> R,
-    ) -> R {
-        f(&mut Call {
-            id: self.id,
-            args,
-            keys,
-            guard,
-            reply: self.reply,
-            session: self.session,
-            server: self.server,
-            settings: self.settings,
-            worker: self.worker,
-            mode,
-        })
-    }
-
-    /// Serves the waiters of the keys that the command has written. Returns the ticks spent, which are not
-    /// the command's.
-    fn serve(&self, guard: &mut SlotGuard<'_>, resumed: &mut Vec<Resumed>) -> Ticks {
-        let before = clock::ticks();
-        let host = Host { server: self.server, settings: self.settings, worker: self.worker };
-        host.serve(guard, resumed);
-        clock::ticks().saturating_sub(before)
-    }
-}
-
 /// Returns the keys that the row finds among the arguments.
-pub(crate) fn keys_of<'a>(row: &Command, args: &Args<'a>, db: u32, server: &Server) -> Vec<Key<'a>> {
+pub(crate) fn keys_of<'a>(row: &Spec, args: &Args<'a>, db: u32, server: &Server) -> Vec<Key<'a>> {
     let mut keys = Vec::new();
     row.keys.for_each(args, db, server.keyspace.databases() as u32, |index, db| {
         keys.push(server.keyspace.key(db, args.at(index)));

@@ -23,20 +23,11 @@ pub(crate) enum Error {
     ExecAborted,
     Arity(&'static str),
     InvalidExpire(&'static str),
-    /// Not an error: the command waits, and its reply comes later. See [`crate::blocking`].
-    Suspended,
-    /// Not an error: no change remains, and the command is to run again with all slots held.
-    NeedsAll,
-    /// Not an error: nothing was done, and admission is to be checked once more.
-    AdmitAgain,
     /// Any other text, with its code: `ERR ...`.
     Text(Cow<'static, str>),
     /// A text that quotes the client's bytes, which need not be UTF-8.
     Bytes(Vec<u8>),
 }
-
-/// Result of a handler: its reply is written, or an error is to be.
-pub(crate) type Done = Result<(), Error>;
 
 impl Error {
     /// Returns an error with this text, which includes the code.
@@ -77,10 +68,6 @@ impl Error {
             Error::InvalidExpire(name) => {
                 format!("ERR invalid expire time in '{}' command", name.to_ascii_lowercase()).into()
             }
-            // These never reach a client.
-            Error::Suspended => "ERR the command waits".into(),
-            Error::NeedsAll => "ERR the command is to be run again".into(),
-            Error::AdmitAgain => "ERR the command is to be admitted again".into(),
             Error::Text(text) => Cow::Borrowed(text.as_ref()),
             Error::Bytes(bytes) => return Cow::Borrowed(bytes),
         };

@@ -4,11 +4,13 @@
 //! `pipeline.rs` and `dispatch.rs`.
 
 mod acl;
+mod admin;
 mod background;
 mod blocking;
 mod check;
 mod clients;
 mod command;
+mod commands;
 mod dispatch;
 mod error;
 mod lazy_free;

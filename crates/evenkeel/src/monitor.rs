@@ -19,8 +19,8 @@ use evenkeel_store::SlotGuard;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::clients::ClientInfo;
-use crate::command::{Args, Command, Flags, specs};
-use crate::error::Error;
+use crate::command::flow::{Done, Flow};
+use crate::command::{Args, Flags, Spec, specs};
 use crate::pubsub::PubSub;
 use crate::pubsub::unit::{self, Message};
 use crate::session::Session;
@@ -56,7 +56,7 @@ impl Monitors {
 
     /// Shows an executed command.
     #[cold]
-    pub(crate) fn show(&self, pubsub: &PubSub, session: &Session, row: &Command, args: &Args<'_>) {
+    pub(crate) fn show(&self, pubsub: &PubSub, session: &Session, row: &Spec, args: &Args<'_>) {
         if is_shown(row) {
             self.send(pubsub, || line_of(session, row, args).into());
         }
@@ -77,7 +77,7 @@ impl Monitors {
 
 /// Shows a command that is part of a unit, or ends it, with the unit's other messages.
 #[cold]
-pub(crate) fn show_in_unit(guard: &mut SlotGuard<'_>, session: &Session, row: &Command, args: &Args<'_>) {
+pub(crate) fn show_in_unit(guard: &mut SlotGuard<'_>, session: &Session, row: &Spec, args: &Args<'_>) {
     if is_shown(row) {
         keep_lines(guard, line_of(session, row, args));
     }
@@ -95,7 +95,7 @@ thread_local! {
 
 /// Begins a script.
 #[cold]
-pub(crate) fn begin_script(session: &Session, row: &Command, args: &Args<'_>) {
+pub(crate) fn begin_script(session: &Session, row: &Spec, args: &Args<'_>) {
     SCRIPT.set(is_shown(row).then(|| line_of(session, row, args)));
 }
 
@@ -111,15 +111,16 @@ pub(crate) fn show_calls(guard: &mut SlotGuard<'_>, calls: Vec<u8>) {
 
 /// Ends a script; a run that does not count is begun again, here or on another thread.
 #[cold]
-pub(crate) fn end_script(guard: &mut SlotGuard<'_>, error: Option<&Error>) {
-    if matches!(error, Some(Error::NeedsAll | Error::Suspended)) {
+pub(crate) fn end_script(guard: &mut SlotGuard<'_>, done: &Done) {
+    let is_over = matches!(done, Ok(Flow::Replied) | Err(_));
+    if !is_over {
         SCRIPT.set(None);
     } else {
         show_calls(guard, Vec::new());
     }
 }
 
-fn line_of(session: &Session, row: &Command, args: &Args<'_>) -> Vec<u8> {
+fn line_of(session: &Session, row: &Spec, args: &Args<'_>) -> Vec<u8> {
     let mut line = Vec::new();
     let address = &session.client.address;
     match address.strip_suffix(":0").filter(|_| session.client.is_unix) {
@@ -129,19 +130,19 @@ fn line_of(session: &Session, row: &Command, args: &Args<'_>) -> Vec<u8> {
     line
 }
 
-fn is_shown(row: &Command) -> bool {
+fn is_shown(row: &Spec) -> bool {
     !row.flags.has(Flags::ADMIN)
 }
 
 /// Appends a script's call to its lines, for [`show_calls`].
-pub(crate) fn write_call(lines: &mut Vec<u8>, db: u32, row: &Command, args: &Args<'_>) {
+pub(crate) fn write_call(lines: &mut Vec<u8>, db: u32, row: &Spec, args: &Args<'_>) {
     if is_shown(row) {
         write_line(lines, db, "lua", row, args);
     }
 }
 
 /// Writes `+1700000000.123456 [0 127.0.0.1:5000] "GET" "key"`.
-fn write_line(line: &mut Vec<u8>, db: u32, by: impl Display, row: &Command, args: &Args<'_>) {
+fn write_line(line: &mut Vec<u8>, db: u32, by: impl Display, row: &Spec, args: &Args<'_>) {
     let now_us = clock::unix_us();
     let (seconds, rest) = (now_us / 1_000_000, now_us % 1_000_000);
     // Writing to memory cannot fail, here and below.

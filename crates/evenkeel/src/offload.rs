@@ -34,17 +34,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
 
-use evenkeel_store::SlotGuard;
 use parking_lot::{Condvar, Mutex};
 
 use crate::acl::{self, Access};
-use crate::blocking::{Mode, Timeout};
 use crate::clients::ClientInfo;
 use crate::command::args::OwnedArgs;
+use crate::command::flow::{
+    ATTEMPTS, BlockingIo, Commit, Done, Flow, Mode, Ran, Run, Timeout, Work, ok_for_nothing,
+};
 use crate::command::table::table;
-use crate::command::{Args, Call, Flags, Id, LockScope};
+use crate::command::{Args, Call, Flags, Id};
 use crate::dispatch::Executor;
-use crate::error::{Done, Error};
+use crate::error::Error;
 use crate::observe::stats::add;
 use crate::observe::{self, commandlog::Spent};
 use crate::reply::Reply;
@@ -54,243 +55,46 @@ use crate::waiting::{On, Resumed, Waiting};
 use evenkeel_config::cause;
 use evenkeel_runtime::clock::{self, Ticks};
 
-/// Elements from which on work counts as large: about a millisecond at 50 ns each.
-pub(crate) const OFFLOAD_MIN: usize = 20_000;
-
-/// Pages from which on a walk over all of them counts as large: 0.3 ms with no page in a cache.
-pub(crate) const OFFLOAD_PAGES: usize = 4096;
-
 /// Commands other than scripts that may wait for a thread. Each keeps its sources from being freed.
 const QUEUE_MAX: usize = 128;
 
 /// Commands that may wait for other servers or for the disk at a time.
 const BLOCKING_IO_MAX: usize = 64;
 
-/// Attempts without locks before the work is done under them.
-const ATTEMPTS: u8 = 2;
-
 /// Poll interval of a command that is about to write while writes are paused.
 const PAUSE_LOOK: Duration = Duration::from_millis(1);
 
-enum Run {
-    /// Reads only its own data and its command's arguments.
-    Apart(Box<Apart>),
-    /// Visits the slots of keys. The guard that it gets holds no slot, or every slot that it visits.
-    Visiting(Box<Visiting>),
-    /// Waits for the disk, or for another server until the client has gone. If there is no result to store,
-    /// the reply is OK.
-    BlockingIo(Box<BlockingIo>),
+/// The part of a command that another thread does.
+pub(crate) enum JobWork {
+    Work(Work),
+    /// The whole script, from its beginning.
+    Script,
 }
 
-type Apart = dyn FnOnce(Args<'_>, &mut Reply) -> Ran + Send;
-
-type Visiting = dyn FnOnce(&mut SlotGuard<'_>, &mut Reply) -> Ran + Send;
-
-type BlockingIo = dyn FnOnce(&Arc<AtomicBool>) -> Ran + Send;
-
-/// The result to store, if there is one.
-type Ran = Result<Option<Commit>, Error>;
-
-/// Work to be done without locks. It owns all that it needs.
-pub(crate) struct Work {
-    run: Run,
-    /// The work ends in a result to store.
-    writes: bool,
-    /// The command is a script, to be run from its beginning by the thread for slow scripts.
-    is_script: bool,
-}
-
-/// How to store the result, under the locks of the command's keys.
-struct Commit {
-    is_current: Box<dyn FnMut(&mut Call<'_, '_>) -> bool + Send>,
-    store: Box<dyn FnOnce(&mut Call<'_, '_>) -> Done + Send>,
-}
-
-impl Work {
-    /// Returns work that ends in a reply.
-    pub(crate) fn reads(run: impl FnOnce(&mut Reply) -> Done + Send + 'static) -> Work {
-        let run = Run::Apart(Box::new(|_, reply: &mut Reply| run(reply).map(|()| None)));
-        Work { run, writes: false, is_script: false }
-    }
-
-    /// [`Work::reads`] for work that visits the slots of keys.
-    pub(crate) fn visits(run: impl FnOnce(&mut SlotGuard<'_>, &mut Reply) -> Done + Send + 'static) -> Work {
-        let run = Run::Visiting(Box::new(|guard, reply| run(guard, reply).map(|()| None)));
-        Work { run, writes: false, is_script: false }
-    }
-
-    /// Returns work that ends in a result to store. `is_current` returns whether the sources are still the
-    /// values that `compute` has. It must compare identity, since an equal value need not be the same value.
-    /// `store` stores and replies.
-    pub(crate) fn writes<T: Send + 'static>(
-        compute: impl FnOnce() -> Result<T, Error> + Send + 'static,
-        is_current: impl FnMut(&mut Call<'_, '_>) -> bool + Send + 'static,
-        store: impl FnOnce(&mut Call<'_, '_>, T) -> Done + Send + 'static,
-    ) -> Work {
-        Work::writes_arguments(move |_| compute(), is_current, store)
-    }
-
-    /// [`Work::writes`] for work on an argument of its command. The job keeps the arguments in any case, so
-    /// they are not copied for the work while the command's locks are held.
-    pub(crate) fn writes_arguments<T: Send + 'static>(
-        compute: impl FnOnce(Args<'_>) -> Result<T, Error> + Send + 'static,
-        is_current: impl FnMut(&mut Call<'_, '_>) -> bool + Send + 'static,
-        store: impl FnOnce(&mut Call<'_, '_>, T) -> Done + Send + 'static,
-    ) -> Work {
-        let run = |args: Args<'_>, _: &mut Reply| Ok(Some(Commit::of(compute(args)?, is_current, store)));
-        Work { run: Run::Apart(Box::new(run)), writes: true, is_script: false }
-    }
-
-    /// [`Work::writes`] for work that visits the slots of keys. The values it finds there need not be current
-    /// at the end.
-    pub(crate) fn visits_and_writes<T: Send + 'static>(
-        compute: impl FnOnce(&mut SlotGuard<'_>) -> Result<T, Error> + Send + 'static,
-        is_current: impl FnMut(&mut Call<'_, '_>) -> bool + Send + 'static,
-        store: impl FnOnce(&mut Call<'_, '_>, T) -> Done + Send + 'static,
-    ) -> Work {
-        let run = |guard: &mut SlotGuard<'_>, _: &mut Reply| {
-            Ok(Some(Commit::of(compute(guard)?, is_current, store)))
-        };
-        Work { run: Run::Visiting(Box::new(run)), writes: true, is_script: false }
-    }
-
-    /// [`Work::writes`] for work that waits for another server. `compute` should poll its flag, which is set
-    /// when the client has gone. The result is stored in any case.
-    pub(crate) fn blocking_io<T: Send + 'static>(
-        compute: impl FnOnce(&Arc<AtomicBool>) -> Result<T, Error> + Send + 'static,
-        store: impl FnOnce(&mut Call<'_, '_>, T) -> Done + Send + 'static,
-    ) -> Work {
-        let run =
-            |nobody_waits: &Arc<AtomicBool>| Ok(Some(Commit::of(compute(nobody_waits)?, |_| true, store)));
-        Work { run: Run::BlockingIo(Box::new(run)), writes: true, is_script: false }
-    }
-
-    /// Returns work that waits for the disk; the reply is OK.
-    pub(crate) fn waits_for_disk(run: impl FnOnce() -> Done + Send + 'static) -> Work {
-        Work { run: Run::BlockingIo(Box::new(|_| run().map(|()| None))), writes: false, is_script: false }
-    }
-
-    /// Placeholder for work that was taken out.
-    fn nothing() -> Work {
-        Work::reads(|_| Ok(()))
-    }
-
-    pub(crate) fn is_script(&self) -> bool {
-        self.is_script
+impl JobWork {
+    fn writes(&self) -> bool {
+        match self {
+            JobWork::Work(work) => work.writes,
+            JobWork::Script => true,
+        }
     }
 }
 
-impl Commit {
-    fn of<T: Send + 'static>(
-        result: T,
-        is_current: impl FnMut(&mut Call<'_, '_>) -> bool + Send + 'static,
-        store: impl FnOnce(&mut Call<'_, '_>, T) -> Done + Send + 'static,
-    ) -> Commit {
-        Commit { is_current: Box::new(is_current), store: Box::new(|call| store(call, result)) }
-    }
+type IsCurrent = Box<dyn FnMut(&mut Call<'_, '_>) -> bool + Send>;
+type Store = Box<dyn FnOnce(&mut Call<'_, '_>) -> Done + Send>;
+
+/// A result on its way to be stored.
+pub(crate) struct Committing {
+    commit: Option<Commit>,
+    /// An unstored result, and the shares kept for the comparison, may be large. Both are dropped after
+    /// the locks are released.
+    pub(crate) spent: (Option<IsCurrent>, Option<Store>),
 }
 
-impl Mode {
-    /// Whether the work has to be done under locks, since all attempts without them failed.
-    pub(crate) fn must_end(self) -> bool {
-        matches!(self, Mode::Again(attempts) if attempts >= ATTEMPTS)
-    }
-}
-
-impl Call<'_, '_> {
-    /// Whether work on so many elements is worth offloading, and may be offloaded.
-    #[inline]
-    pub(crate) fn is_worth_offloading(&self, elements: usize) -> bool {
-        elements >= OFFLOAD_MIN && self.may_offload()
-    }
-
-    /// Only a command with keys declares what to lock in the end.
-    fn may_offload(&self) -> bool {
-        if !matches!(table().row(self.id).lock_scope, LockScope::Keys | LockScope::KeysUnless(_)) {
-            return false;
-        }
-        match self.mode {
-            // A tracking client would be notified of a change before the reply that the change concerns.
-            Mode::Direct if self.session.is_tracking() => false,
-            Mode::Direct => !self.session.replays && self.server.offload.has_room(),
-            Mode::Again(_) => !self.mode.must_end(),
-            Mode::Nested | Mode::Script | Mode::Serving(_) => false,
-        }
-    }
-
-    /// Hands a script that takes too long for a worker to the thread for slow scripts, which runs it anew
-    /// with all slots held.
-    pub(crate) fn offload_script(&mut self) -> Done {
-        let again = Work::writes(|| Ok(()), |_| false, |_, ()| Ok(()));
-        self.session.long = Some(Work { is_script: true, ..again });
-        Err(Error::Suspended)
-    }
-
-    /// Offloads the work of a handler without keys. Inside a transaction it is done at once.
-    pub(crate) fn offload_read(&mut self, work: impl FnOnce(&mut Reply) -> Done + Send + 'static) -> Done {
-        if self.mode != Mode::Direct {
-            return work(self.reply);
-        }
-        self.session.long = Some(Work::reads(work));
-        Err(Error::Suspended)
-    }
-
-    /// [`Call::offload_read`] for work that needs the keyspace at rest. A call that is part of a larger unit
-    /// cannot have that and fails.
-    pub(crate) fn offload_alone(&mut self, work: impl FnOnce(&mut Reply) -> Done + Send + 'static) -> Done {
-        self.must_be_alone()?;
-        self.offload_read(work)
-    }
-
-    fn must_be_alone(&self) -> Done {
-        if self.mode.is_nested() {
-            return Err(Error::text("ERR This command is not allowed in transactions and scripts"));
-        }
-        if self.session.replays {
-            return Err(Error::text(
-                "ERR This command is not allowed in a replication stream or an append-only file",
-            ));
-        }
-        Ok(())
-    }
-
-    /// Offloads work that needs the keyspace at rest and waits for the disk. The reply is OK.
-    pub(crate) fn offload_disk(&mut self, work: impl FnOnce() -> Done + Send + 'static) -> Done {
-        self.must_be_alone()?;
-        self.offload_io(Work::waits_for_disk(work))
-    }
-
-    /// Offloads work that waits for another server. A tracking client may be notified of a change before the
-    /// reply, which holds nothing to cache. Where offloading is not allowed, the work is done at once. With
-    /// [`BLOCKING_IO_MAX`] such commands under way, it is refused.
-    pub(crate) fn offload_io(&mut self, work: Work) -> Done {
-        if self.mode != Mode::Direct || self.session.replays {
-            return self.offload(work);
-        }
-        if self.server.offload.blocking_io.load(Relaxed) >= BLOCKING_IO_MAX {
-            return Err(Error::text(
-                "ERR Too many commands are waiting for other servers or the disk, try again later",
-            ));
-        }
-        self.session.long = Some(work);
-        Err(Error::Suspended)
-    }
-
-    /// Offloads large work. Where offloading is not allowed, the work is done at once.
-    pub(crate) fn offload(&mut self, work: Work) -> Done {
-        if self.may_offload() {
-            self.session.long = Some(work);
-            return Err(Error::Suspended);
-        }
-        let ran = match work.run {
-            Run::Apart(run) => run(self.args, self.reply),
-            Run::Visiting(run) => run(self.guard, self.reply),
-            Run::BlockingIo(run) => ok_for_nothing(run(&Arc::default()), self.reply),
-        };
-        match ran? {
-            Some(commit) => (commit.store)(self),
-            None => Ok(()),
-        }
+impl Committing {
+    /// Returns the check of the sources and the function that stores, once.
+    pub(crate) fn take(&mut self) -> Option<(IsCurrent, Store)> {
+        self.commit.take().map(|Commit { is_current, store }| (is_current, store))
     }
 }
 
@@ -320,7 +124,7 @@ pub(crate) struct Job {
     /// offloaded.
     tracks: bool,
     caching: Caching,
-    work: Work,
+    work: JobWork,
     /// Time spent on its worker.
     spent: Ticks,
     /// Time spent waiting for another server.
@@ -343,6 +147,10 @@ impl OffloadPool {
         self.total.load(Relaxed)
     }
 
+    pub(crate) fn has_room_for_io(&self) -> bool {
+        self.blocking_io.load(Relaxed) < BLOCKING_IO_MAX
+    }
+
     pub(crate) fn has_room(&self) -> bool {
         self.queued() < QUEUE_MAX
     }
@@ -353,7 +161,7 @@ impl OffloadPool {
         server: &Arc<Server>,
         session: &mut Session,
         (id, args, resp3): (Id, OwnedArgs, bool),
-        work: Work,
+        work: JobWork,
         spent: Ticks,
     ) {
         let (number, nobody_waits) = (server.keyspace.ticket(), Arc::new(AtomicBool::new(false)));
@@ -361,15 +169,15 @@ impl OffloadPool {
         let waiting = Waiting::new(number, Timeout(None), on);
         session.waiting = Some(Box::new(waiting));
         let (client, db, no_touch) = (session.client.clone(), session.db, session.no_touch);
-        let (tracks, caching) = (session.tracks && work.is_script, session.caching);
+        let (tracks, caching) = (session.tracks && matches!(work, JobWork::Script), session.caching);
         #[rustfmt::skip]
         let job = |work| Job {
             number, client, id, args, db, resp3, no_touch, tracks, caching, work, spent, blocking_io: 0, nobody_waits,
         };
         match work {
-            Work { run: Run::BlockingIo(run), writes, .. } => {
+            JobWork::Work(Work { run: Run::BlockingIo(run), writes }) => {
                 let in_its_place = Work { writes, ..Work::nothing() };
-                offload_io(server, job(in_its_place), run);
+                offload_io(server, job(JobWork::Work(in_its_place)), run);
             }
             work => self.push(server, job(work)),
         }
@@ -378,7 +186,7 @@ impl OffloadPool {
     fn push(&self, server: &Server, job: Job) {
         let mut jobs = self.jobs.lock();
         // Checked under the lock: a thread that announces a script takes the lock after the announcement.
-        if job.work.is_script && server.scripts.busy.is_busy() {
+        if matches!(job.work, JobWork::Script) && server.scripts.busy.is_busy() {
             drop(jobs);
             return job.refuse(server);
         }
@@ -427,7 +235,7 @@ impl OffloadPool {
     /// Takes the next command that only reads, for a thread that must not write now.
     fn next_that_reads(&self) -> Option<Job> {
         let mut jobs = self.jobs.lock();
-        let at = jobs.iter().position(|job| !job.work.writes)?;
+        let at = jobs.iter().position(|job| !job.work.writes())?;
         self.pop_at(&mut jobs, at)
     }
 
@@ -452,13 +260,6 @@ impl OffloadPool {
     }
 }
 
-fn ok_for_nothing(ran: Ran, reply: &mut Reply) -> Ran {
-    if let Ok(None) = ran {
-        reply.ok();
-    }
-    ran
-}
-
 /// Runs work that waits for another server or for the disk on a thread of its own, and queues the command
 /// again with the result.
 fn offload_io(server: &Arc<Server>, job: Job, run: Box<BlockingIo>) {
@@ -466,7 +267,7 @@ fn offload_io(server: &Arc<Server>, job: Job, run: Box<BlockingIo>) {
         let come = |_: Args<'_>, reply: &mut Reply| {
             ok_for_nothing(ran.unwrap_or_else(|panic| resume_unwind(panic)), reply)
         };
-        job.work.run = Run::Apart(Box::new(come));
+        job.work = JobWork::Work(Work { run: Run::Apart(Box::new(come)), writes: job.work.writes() });
         server.offload.push(server, job);
     };
     let (on_thread, waits) = (server.clone(), job.nobody_waits.clone());
@@ -525,12 +326,12 @@ impl Job {
         let server = executor.server.clone();
         executor.refresh(clock::unix_ms());
         let before = clock::ticks();
-        if !self.work.writes && self.nobody_waits.load(Relaxed) {
+        if !self.work.writes() && self.nobody_waits.load(Relaxed) {
             return;
         }
         let mut reply = self.empty_reply();
-        let work = std::mem::replace(&mut self.work, Work::nothing());
-        let may_write = work.is_script || table().row(self.id).flags.has(Flags::WRITE);
+        let work = std::mem::replace(&mut self.work, JobWork::Script);
+        let may_write = matches!(work, JobWork::Script) || table().row(self.id).flags.has(Flags::WRITE);
         let done = self.attempt(executor, long, work, &mut reply);
         let elapsed = clock::ticks().saturating_sub(before) + self.blocking_io;
         add(&executor.stats().long_ticks, elapsed);
@@ -542,21 +343,24 @@ impl Job {
         &self,
         executor: &mut Executor,
         long: &OffloadPool,
-        mut work: Work,
+        mut work: JobWork,
         reply: &mut Reply,
-    ) -> Done {
+    ) -> Result<(), Error> {
         for attempts in 1..=ATTEMPTS {
-            let result = self.work_on(executor, work, reply);
-            match result {
-                Ok(None) => return Ok(()),
-                Ok(Some(commit)) => match self.commit(executor, long, commit, attempts, reply) {
+            let commit = match work {
+                JobWork::Work(work) => match self.work_on(executor, work, reply) {
                     Ok(None) => return Ok(()),
-                    Ok(Some(more)) => work = more,
+                    Ok(commit) => commit,
                     Err(error) => {
                         *reply = self.empty_reply();
                         return Err(error);
                     }
                 },
+                JobWork::Script => None,
+            };
+            match self.commit(executor, long, commit, attempts, reply) {
+                Ok(None) => return Ok(()),
+                Ok(Some(more)) => work = more,
                 Err(error) => {
                     *reply = self.empty_reply();
                     return Err(error);
@@ -586,60 +390,47 @@ impl Job {
         ran
     }
 
-    /// Stores a result, or runs the handler anew if the sources have changed; that may return further work.
+    /// Stores a result, or runs the handler anew if there is none or the sources have changed; that may return
+    /// further work.
     fn commit(
         &self,
         executor: &mut Executor,
         long: &OffloadPool,
-        commit: Commit,
+        commit: Option<Commit>,
         attempts: u8,
         reply: &mut Reply,
-    ) -> Result<Option<Work>, Error> {
+    ) -> Result<Option<JobWork>, Error> {
         let mut session = self.session(&executor.server);
-        let row = table().row(self.id);
         let server = executor.server.clone();
-        let mut commit = Some(commit);
-        // An unstored result, and the shares kept for the comparison, may be large. Both are dropped after
-        // the locks are released.
-        let mut is_over = (None, None);
+        let mut committing = Committing { commit, spent: (None, None) };
         let done = loop {
             if let Err(refusal) = self.admit(executor, long, &mut session) {
                 *reply = self.empty_reply();
                 break Err(refusal);
             }
             let command = (self.id, self.args.as_args(), Mode::Again(attempts));
-            // `commit` is taken on the first run. If its sources were stale, a later run of this closure runs
-            // the handler.
             let done = shielded(executor, |executor| {
-                executor.call_to_write(&mut session, command, reply, |call| {
-                    let Some(Commit { mut is_current, store }) = commit.take() else { return call.run(row) };
-                    let is_so = is_current(call);
-                    is_over.0 = Some(is_current);
-                    if is_so {
-                        return call.logged(row, store);
-                    }
-                    is_over.1 = Some(store);
-                    call.run(row)
-                })
+                executor.call_to_write(&mut session, command, reply, Some(&mut committing))
             });
             if executor.ctx.is_inside() {
                 executor.serve_woken();
                 server.keyspace.leave(&mut executor.ctx);
             }
-            if done != Err(Error::AdmitAgain) {
+            if !matches!(done, Ok(Flow::RetryAdmission)) {
                 break done;
             }
         };
-        drop(is_over);
-        match done {
-            Err(Error::Suspended) => Ok(session.long.take()),
-            done => done.map(|()| None),
-        }
+        drop(committing);
+        Ok(match done? {
+            Flow::Offload(work) => Some(JobWork::Work(work)),
+            Flow::OffloadScript => Some(JobWork::Script),
+            _ => None,
+        })
     }
 
     /// Whether the client may still run this command: since the command began, the client may have been
     /// killed or may have lost the permission. The thread context is inside the gate.
-    fn is_still_permitted(&self, executor: &Executor, session: &mut Session) -> Done {
+    fn is_still_permitted(&self, executor: &Executor, session: &mut Session) -> Result<(), Error> {
         if self.client.killed.load(Relaxed) {
             return Err(Error::killed());
         }
@@ -661,7 +452,7 @@ impl Job {
 
     /// Waits until the command may write. On success the context is inside the gate and has not left it since
     /// the checks. A change of role, or an exclusive section, waits for the gate.
-    fn admit(&self, executor: &mut Executor, long: &OffloadPool, session: &mut Session) -> Done {
+    fn admit(&self, executor: &mut Executor, long: &OffloadPool, session: &mut Session) -> Result<(), Error> {
         let (row, args, server) = (table().row(self.id), self.args.as_args(), executor.server.clone());
         loop {
             executor.refresh(clock::unix_ms());
@@ -694,7 +485,7 @@ impl Job {
     }
 
     /// Records the command as if it had run at once: one call, with its total time.
-    fn book(&self, executor: &mut Executor, done: Done, reply: &mut Reply, long: Ticks) {
+    fn book(&self, executor: &mut Executor, done: Result<(), Error>, reply: &mut Reply, long: Ticks) {
         let waited = std::mem::take(&mut executor.ctx.lock_wait);
         let (server, settings, stats) = (&executor.server, &executor.settings, executor.stats());
         if let Err(error) = &done {

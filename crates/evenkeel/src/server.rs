@@ -11,10 +11,11 @@ use evenkeel_store::events::Events;
 use parking_lot::{Mutex, RwLock};
 
 use crate::acl::Acl;
+use crate::admin::migrate::Targets;
 use crate::clients::{ClientInfo, Clients};
-use crate::command::migrate::Targets;
 use crate::command::table::{renamed, table};
-use crate::command::{Args, Command, Flags, LockScope, Table};
+use crate::command::{Args, Flags, LockScope, Spec, Table};
+use crate::commands;
 use crate::dispatch::memory::apart_bytes;
 use crate::lazy_free::LazyFreeThread;
 use crate::monitor::Monitors;
@@ -31,7 +32,7 @@ use crate::persist::{Persist, load};
 use crate::pubsub::PubSub;
 use crate::pubsub::notices::Notices;
 use crate::replication;
-use crate::scripting::Scripts;
+use crate::scripting::{Scripts, declared};
 use crate::sd_notify::Manager;
 use crate::session::Session;
 use crate::tls::Tls;
@@ -117,6 +118,7 @@ impl Server {
         config_file: Option<ConfigFile>,
         workers: usize,
     ) -> std::io::Result<Server> {
+        commands::install();
         let now = clock::unix_ms();
         let sampler = Sampler::new(settings.databases);
         // Contexts for: workers, as many threads of the offload pool and for loading, the control thread, the
@@ -428,7 +430,7 @@ impl Pause {
     pub(crate) fn delays(
         &self,
         server: &Server,
-        (row, args): (&Command, &Args<'_>),
+        (row, args): (&Spec, &Args<'_>),
         session: &Session,
         now_ms: u64,
     ) -> bool {
@@ -441,9 +443,9 @@ impl Pause {
 }
 
 #[cold]
-fn writes(server: &Server, (row, args): (&Command, &Args<'_>), session: &Session) -> bool {
+fn writes(server: &Server, (row, args): (&Spec, &Args<'_>), session: &Session) -> bool {
     const WRITES: Flags = Flags::WRITE.with(Flags::MAY_WRITE);
-    let one = |row: &Command, args: &Args<'_>| row.flags.has(WRITES) && !row.only_reads(args, server);
+    let one = |row: &Spec, args: &Args<'_>| row.flags.has(WRITES) && !declared::only_reads(row, args, server);
     if !matches!(row.lock_scope, LockScope::Queue) {
         return one(row, args);
     }

@@ -12,7 +12,6 @@ use crate::acl::{Access, Acl};
 use crate::clients::ClientInfo;
 use crate::command::args::OwnedArgs;
 use crate::command::{Flags, Id};
-use crate::offload::Work;
 use crate::pubsub::{PubSub, Subscriptions};
 use crate::replication::replicas::ReplicaHello;
 use crate::server::Server;
@@ -34,8 +33,6 @@ pub(crate) struct Session {
     /// Set while its last command waits.
     pub(crate) waiting: Option<Box<Waiting>>,
     pub(crate) log: LogMark,
-    /// Work that the current command offloads.
-    pub(crate) long: Option<Work>,
     /// There may be push messages for it to look at after its command.
     pub(crate) receives_push: bool,
     pub(crate) subscriptions: Option<Box<Subscriptions>>,
@@ -156,7 +153,6 @@ impl Session {
             left_watches: None,
             waiting: None,
             log: LogMark::default(),
-            long: None,
             receives_push: false,
             subscriptions: None,
             tracks: false,

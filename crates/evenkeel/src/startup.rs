@@ -13,7 +13,7 @@ use evenkeel_store::ThreadContext;
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR2, SIGXFSZ};
 
 use crate::check;
-use crate::command::table::table;
+use crate::commands;
 use crate::net::listener::NOWHERE;
 use crate::net::worker::Worker;
 use crate::persist::load::{self, Ended};
@@ -70,7 +70,8 @@ pub(crate) fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         eprintln!("{}", sentinel::NO_SENTINEL);
         return ExitCode::FAILURE;
     }
-    let known = |name: &[u8]| table().find(name).is_some();
+    let table = commands::install();
+    let known = |name: &[u8]| table.find(name).is_some();
     let launch = match Launch::from_args(args.into_iter(), crate::acl::USER_LINES, known) {
         Ok(launch) => launch,
         Err(error) => {

@@ -18,14 +18,14 @@ use evenkeel_store::{Expire, Kind};
 use evenkeel_testkit::random::fresh_seed;
 use evenkeel_testkit::{Peer, Program, Random, Target, transcript};
 
-use crate::blocking::{End, Mode, Wait};
+use crate::blocking::End;
 use crate::clients::ClientInfo;
 use crate::command::args::OwnedArgs;
-use crate::command::{Args, Call, Command, Group, Keys, at_least, exactly, read, write};
+use crate::command::flow::{Done, Flow, Mode, OFFLOAD_MIN, Wait, Work};
+use crate::command::{Args, Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
 use crate::dispatch::{Executor, Outcome, Request};
-use crate::error::{Done, Error};
+use crate::error::Error;
 use crate::net::inbox::Message;
-use crate::offload::{OFFLOAD_MIN, Work};
 use crate::pubsub::push_queue::Pending;
 use crate::reply::Reply;
 use crate::server::Server;
@@ -36,7 +36,7 @@ use evenkeel_runtime::clock;
 
 /// Commands that exist only in tests.
 #[rustfmt::skip]
-pub(crate) const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command<DataHandler>] = &[
     write("TEST.PANIC", at_least(2), Keys::REST,                               Group::Server, set_and_panic),
     write("TEST.BGET",  at_least(3), Keys::Range { first: 1, last: -2, step: 1 }, Group::Server, blocking_get)
         .blocks(),
@@ -68,7 +68,7 @@ fn blocking_get(call: &mut Call<'_, '_>) -> Done {
             call.reply.array(2);
             call.reply.bulk(key.bytes);
             call.reply.bulk(&value);
-            return Ok(());
+            return Ok(Flow::Replied);
         }
     }
     call.block(Wait::on(all, Kind::String, timeout))
@@ -86,7 +86,7 @@ fn blocking_move(call: &mut Call<'_, '_>) -> Done {
     call.guard.remove(&from);
     call.guard.set_string(&to, &value, Expire::Clear);
     call.reply.bulk(&value);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// TEST.BMORE key len|$ timeout: waits until the string is longer than `len`; `$` is its present length.
@@ -101,7 +101,7 @@ fn blocking_more(call: &mut Call<'_, '_>) -> Done {
     };
     if len > seen {
         call.reply.int(len as i64);
-        return Ok(());
+        return Ok(Flow::Replied);
     }
     let seen = seen.to_string();
     let args = call.args.from(0).enumerate();
@@ -125,7 +125,7 @@ fn long_get(call: &mut Call<'_, '_>) -> Done {
     if call.is_worth_offloading(ms as usize * OFFLOAD_MIN) {
         call.offload(Work::reads(work))
     } else {
-        work(call.reply)
+        work(call.reply).map(|()| Flow::Replied)
     }
 }
 
@@ -157,7 +157,7 @@ fn long_copy(call: &mut Call<'_, '_>) -> Done {
     call.offload(Work::writes(compute, is_current, |call, value| {
         call.guard.set_string(&call.keys[1], &value, Expire::Clear);
         call.reply.bulk(&value);
-        Ok(())
+        Ok(Flow::Replied)
     }))
 }
 

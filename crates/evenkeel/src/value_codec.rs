@@ -10,7 +10,7 @@ use evenkeel_store::collection::{Collection, Hash, List, Set, Stream, ZSet};
 use evenkeel_store::rope::{CHUNK, Rope};
 use evenkeel_store::{Expire, Key, Kind, Made, Millis, SlotGuard, Str, View};
 
-use crate::offload::OFFLOAD_MIN;
+use crate::command::flow::OFFLOAD_MIN;
 
 pub(crate) use read::{Origin, build, read};
 pub(crate) use write::{payload, record};

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use evenkeel_store::SlotGuard;
 
-use crate::blocking::{Blocked, Timeout};
+use crate::blocking::Blocked;
 use crate::clients::ClientInfo;
+use crate::command::flow::Timeout;
 use crate::net::poll;
 use crate::reply::Reply;
 

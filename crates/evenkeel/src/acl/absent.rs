@@ -23,6 +23,7 @@ mod tests {
 
     #[test]
     fn names_are_sorted_and_those_of_commands_that_are_absent() {
+        crate::commands::install();
         assert!(NAMES.windows(2).all(|pair| pair[0] < pair[1]));
         for name in NAMES {
             assert!(is_one(name.as_bytes()) && table().find_full(name.as_bytes()).is_none(), "{name}");

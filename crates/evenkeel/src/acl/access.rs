@@ -11,9 +11,11 @@ use super::Acl;
 use super::log::{Reason, Refusal};
 use super::selector::Denied;
 use super::user::{User, Who};
+use crate::admin::ServerCall;
+use crate::admin::client;
 use crate::clients::ClientInfo;
 use crate::command::table::table;
-use crate::command::{Args, Call, Flags, Id, client};
+use crate::command::{Args, Flags, Id};
 use crate::error::Error;
 use crate::server::Server;
 use crate::session::Session;
@@ -201,9 +203,14 @@ fn check_again(server: &Server, session: &mut Session, id: Id, args: &Args<'_>) 
 }
 
 /// Checks whether a queued command may still be run.
-pub(crate) fn admit_in_exec(call: &mut Call<'_, '_>, id: Id, args: &Args<'_>) -> Result<(), Error> {
-    let Err(denied) = check_again(call.server, call.session, id, args) else { return Ok(()) };
-    note(call.server, call.session, denied, (id, args), Place::Multi, call.now_ms());
+pub(crate) fn admit_in_exec(
+    server: &Server,
+    session: &mut Session,
+    (id, args): (Id, &Args<'_>),
+    now_ms: u64,
+) -> Result<(), Error> {
+    let Err(denied) = check_again(server, session, id, args) else { return Ok(()) };
+    note(server, session, denied, (id, args), Place::Multi, now_ms);
     let reason = match denied {
         Denied::Command => "no permission to execute the command or subcommand",
         Denied::Key(_) => "no permission to touch the specified keys",
@@ -217,7 +224,7 @@ pub(crate) fn admit_in_exec(call: &mut Call<'_, '_>, id: Id, args: &Args<'_>) ->
 
 /// Checks whether a script may call this. The caller logs the refusal once the run is known to count.
 pub(crate) fn admit_in_script(
-    call: &mut Call<'_, '_>,
+    call: &mut ServerCall<'_, '_>,
     id: Id,
     args: &Args<'_>,
 ) -> Result<(), Box<(Error, Refusal)>> {
@@ -248,24 +255,24 @@ pub(crate) fn admit_waiting(
 }
 
 /// Whether the permissions for this call include reading any key, as BY and GET of SORT do.
-pub(crate) fn reads_all_keys(call: &Call<'_, '_>) -> bool {
-    let access = &call.session.access;
-    let user = access.user.as_ref().filter(|_| !access.is_free_at(call.server.acl.generation()));
-    user.is_none_or(|user| user.check_reading_all_keys(call.id, &call.args))
+pub(crate) fn reads_all_keys(acl: &Acl, session: &Session, id: Id, args: &Args<'_>) -> bool {
+    let access = &session.access;
+    let user = access.user.as_ref().filter(|_| !access.is_free_at(acl.generation()));
+    user.is_none_or(|user| user.check_reading_all_keys(id, args))
 }
 
 /// Checks a subscription again after it was made. A thread that revokes a permission searches all
 /// subscriptions after the change. A subscription made just behind that search is missed by it, but then this
 /// check sees the change.
-pub(crate) fn after_joining(call: &mut Call<'_, '_>) {
-    let (id, args) = (call.id, call.args);
+pub(crate) fn after_joining(call: &mut ServerCall<'_, '_>) {
+    let (id, args) = (call.base.id, call.base.args);
     if check_again(call.server, call.session, id, &args).is_err() {
         call.session.closing = true;
     }
 }
 
 /// Whether a script's ACL query is answered with yes.
-pub(crate) fn may_call(call: &mut Call<'_, '_>, id: Id, args: &Args<'_>) -> bool {
+pub(crate) fn may_call(call: &mut ServerCall<'_, '_>, id: Id, args: &Args<'_>) -> bool {
     check_again(call.server, call.session, id, args).is_ok()
 }
 
@@ -323,14 +330,14 @@ pub(crate) fn log_in_as_one_of(server: &Server, session: &mut Session, names: &[
 }
 
 /// AUTH or HELLO: logs the session in as this user, if the password matches.
-pub(crate) fn log_in(call: &mut Call<'_, '_>, name: &[u8], password: &[u8]) -> Result<(), Error> {
+pub(crate) fn log_in(call: &mut ServerCall<'_, '_>, name: &[u8], password: &[u8]) -> Result<(), Error> {
     let user = call.server.acl.user(name).filter(|user| user.admits(password));
     let Some(user) = user else {
         let place = if call.session.multi.is_some() { Place::Multi } else { Place::TopLevel };
         let refusal = Refusal {
             reason: Reason::Auth,
             context: place.name(),
-            object: call.args.at(0).to_vec(),
+            object: call.base.args.at(0).to_vec(),
             user: name.to_vec(),
             client: client::describe(&call.session.client, call.now_ms(), None),
             now_ms: call.now_ms(),

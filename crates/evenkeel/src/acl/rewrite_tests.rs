@@ -40,6 +40,7 @@ fn rewritten(path: &Path, text: &str, list: &str) -> String {
 
 #[test]
 fn users_are_written_anew_if_they_have_changed() {
+    crate::commands::install();
     let folder = folder("users");
     let path = folder.join("own.conf");
     let text = "# mine\nuser ann on +get ~a\nhz 9\nuser bob off\n";
@@ -57,6 +58,7 @@ fn users_are_written_anew_if_they_have_changed() {
 
 #[test]
 fn users_of_included_files_are_overruled() {
+    crate::commands::install();
     let folder = folder("users");
     let (path, part) = (folder.join("own.conf"), folder.join("part"));
     fs::write(&part, "user dan on +get\nuser eve on\n").expect("writable");

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use crate::command::keys::Marks;
 use crate::command::specs::{self, ChannelArgs, Find};
 use crate::command::table::table;
-use crate::command::{Args, Command, Id, Keys};
+use crate::command::{Args, Id, Keys, Spec};
 
 /// The categories in the order of ACL CAT, as rules write them.
 pub(crate) const CATEGORIES: &[&str] = specs::CATEGORIES;
@@ -91,16 +91,16 @@ fn of(id: Id) -> &'static Row {
 }
 
 impl Row {
-    fn of(row: &'static Command) -> Row {
+    fn of(row: &'static Spec) -> Row {
         let own = specs::categories(row);
         let bit = |(at, name): (usize, &&str)| u32::from(own.contains(name)) << at;
         let categories = CATEGORIES.iter().enumerate().map(bit).sum();
         let channels = specs::channels(row);
-        Row { categories, keys: needs(row), channels, subcommands: row.subcommands.len() }
+        Row { categories, keys: needs(row), channels, subcommands: row.subcommands }
     }
 }
 
-fn needs(row: &Command) -> KeyNeeds {
+fn needs(row: &Spec) -> KeyNeeds {
     let specs: Vec<_> = specs::key_specs(row).into_iter().filter(|spec| spec.is_of_keys()).collect();
     match specs.as_slice() {
         [] => KeyNeeds::None,

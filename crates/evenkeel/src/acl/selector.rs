@@ -165,7 +165,7 @@ impl Selector {
         if sub.is_empty() || has_spaces(sub) {
             return Err(SYNTAX);
         }
-        if table().row(id).subcommands.is_empty() {
+        if !table().row(id).has_subcommands() {
             let allowed = self.first_args.entry(id.index()).or_default();
             if !allowed.iter().any(|one| **one == *sub) {
                 allowed.push(sub.into());

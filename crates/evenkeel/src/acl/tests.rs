@@ -28,6 +28,7 @@ fn check(user: &User, line: &str) -> Result<(), Denied> {
 
 #[test]
 fn what_is_lacking_is_told_of_the_selector_that_comes_furthest() {
+    crate::commands::install();
     let one = user("+mget ~key");
     assert_eq!(check(&one, "get key"), Err(Denied::Command));
     assert_eq!(check(&one, "mget key other"), Err(Denied::Key(2)));
@@ -45,6 +46,7 @@ fn what_is_lacking_is_told_of_the_selector_that_comes_furthest() {
 
 #[test]
 fn who_may_do_everything_is_known() {
+    crate::commands::install();
     for (rules, is_free) in [
         ("+@all ~* &*", true),
         ("+@all ~* &* -get", false),
@@ -64,6 +66,7 @@ fn who_may_do_everything_is_known() {
 
 #[test]
 fn a_failed_change_changes_nothing() {
+    crate::commands::install();
     let acl = acl();
     let before = (acl.generation(), acl.users());
     let failed: Result<(), &str> = acl.change(|users, _| {
@@ -77,6 +80,7 @@ fn a_failed_change_changes_nothing() {
 
 #[test]
 fn a_user_of_the_same_name_is_another_one() {
+    crate::commands::install();
     let acl = acl();
     let make = || {
         let made = acl.change(|users, next| {
@@ -109,6 +113,7 @@ fn refusal(object: &str, now_ms: u64) -> Refusal {
 
 #[test]
 fn only_the_latest_refusals_are_grouped() {
+    crate::commands::install();
     let log = AclLog::default();
     let shown = || -> Vec<(String, u64, u64)> {
         let entries = log.latest(100).into_iter();
@@ -131,6 +136,7 @@ fn only_the_latest_refusals_are_grouped() {
 
 #[test]
 fn lines_of_the_configuration() {
+    crate::commands::install();
     let words = |line: &str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
     assert_eq!(check_line(&words("ann on +get (+set ~x)")), Ok(()));
     for (line, reason) in [
@@ -161,6 +167,7 @@ fn lines_of_the_configuration() {
 /// A selector in parentheses is written so that it is read again unchanged, whatever its patterns.
 #[test]
 fn selectors_with_odd_patterns_are_written_down() {
+    crate::commands::install();
     for (rules, text) in [
         ("(+set ~x))", "(\"~x)\" resetchannels -@all +set)"),
         ("(~a'b)", ""),
@@ -187,6 +194,7 @@ fn selectors_with_odd_patterns_are_written_down() {
 /// meaning.
 #[test]
 fn arbitrary_files() {
+    crate::commands::install();
     const WORDS: &[&str] = &[
         "user",
         "ann",

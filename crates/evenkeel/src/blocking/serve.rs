@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use evenkeel_store::{Key, SlotGuard};
 
-use super::{Blocked, Mode};
+use super::Blocked;
 use crate::acl::{self, Access};
-use crate::command::Call;
+use crate::command::flow::{Done, Flow, Mode};
 use crate::command::table::table;
-use crate::dispatch::keys_of;
-use crate::error::{Done, Error};
+use crate::dispatch::{Parts, keys_of};
+use crate::error::Error;
 use crate::observe::stats::add;
 use crate::observe::{self, commandlog::Spent};
 use crate::reply::Reply;
@@ -64,7 +64,7 @@ impl Host<'_> {
             reply = blocked.empty_reply();
             Err(Error::abandoned())
         });
-        if done == Err(Error::Suspended) {
+        if matches!(done, Ok(Flow::Block(_))) {
             return None;
         }
         claimed.finish();
@@ -88,25 +88,18 @@ impl Host<'_> {
             let own = &keys[*index];
             own.place == key.place && own.bytes == key.bytes
         });
+        let mut unserved = None;
         for index in woken {
-            let mut call = Call {
-                id: blocked.id,
-                args,
-                keys: &keys,
-                guard: &mut *guard,
-                reply: &mut *reply,
-                session: &mut session,
-                server: self.server,
-                settings: self.settings,
-                worker: self.worker,
-                mode: Mode::Serving(index),
-            };
-            let done = call.run(row);
-            if done != Err(Error::Suspended) {
-                return done;
+            let mut parts =
+                Parts::new(blocked.id, &mut *reply, &mut session, (self.server, self.settings, self.worker));
+            let done = parts.run(Mode::Serving(index), args, &keys, &mut *guard);
+            match done {
+                Ok(Flow::Block(wait)) => unserved = Some(wait),
+                done => return done,
             }
         }
-        Err(Error::Suspended)
+        let wait = unserved.expect("the written key is a key of the waiter");
+        Ok(Flow::Block(wait))
     }
 
     /// The call was counted when it began to wait; its time and its outcome are recorded now.

@@ -8,8 +8,9 @@ use evenkeel_store::Str;
 use super::Call;
 use super::bitmap::bit_offset;
 use super::string::string_to_change;
-use crate::error::{Done, Error};
-use crate::pubsub::notices::STRING;
+use crate::command::class::STRING;
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 
 /// Bytes that a field can touch.
 const WINDOW: usize = 9;
@@ -75,7 +76,7 @@ pub(crate) fn bitfield(call: &mut Call<'_, '_>) -> Done {
         let key = call.keys[0];
         call.say(&key, STRING, "setbit");
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// The outcome of a step.
@@ -104,7 +105,7 @@ fn read_all(call: &mut Call<'_, '_>, steps: &[Step]) -> Done {
     for step in steps {
         call.reply.int(step.field.decode(&step.field.window(value)));
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 fn parse(call: &Call<'_, '_>) -> Result<Vec<Step>, Error> {

@@ -10,11 +10,12 @@ use evenkeel_store::rope::{Piece, Spine};
 use super::bitfield::{bitfield, bitfield_ro};
 use super::bitop::bitop;
 use super::string::{clamp, clamp_each, is_backward, string_to_change};
-use super::{Call, Command, Group, Keys, at_least, exactly, read, write};
-use crate::error::{Done, Error};
+use super::{Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 
 #[rustfmt::skip]
-pub(crate) const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command<DataHandler>] = &[
     write("SETBIT",      exactly(4),  Keys::FIRST,            Group::Bitmap, setbit     ).grows(),
     read ("GETBIT",      exactly(3),  Keys::FIRST,            Group::Bitmap, getbit     ).fast(),
     read ("BITCOUNT",    at_least(2), Keys::FIRST,            Group::Bitmap, bitcount   ),
@@ -45,7 +46,7 @@ fn setbit(call: &mut Call<'_, '_>) -> Done {
         call.guard.write_range(&call.keys[0], at, &[new])?;
     }
     call.reply.int(i64::from(byte & mask != 0));
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Parses a bit's offset, which must lie in a string of the allowed length. For a field of `bits` bits it may
@@ -65,7 +66,7 @@ fn getbit(call: &mut Call<'_, '_>) -> Done {
     let offset = bit_offset(call, call.args.at(2), None)?;
     let byte = call.guard.string(&call.keys[0])?.map_or(0, |value| value.byte((offset / 8) as usize));
     call.reply.int(i64::from(byte >> (7 - offset % 8) & 1));
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// BITCOUNT key [start end [BYTE | BIT]]
@@ -87,7 +88,7 @@ fn bitcount(call: &mut Call<'_, '_>) -> Done {
         Some(_) => return Err(Error::Syntax),
     };
     call.reply.int(count as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 fn in_bits(unit: &[u8]) -> Result<bool, Error> {
@@ -108,7 +109,7 @@ fn bitpos(call: &mut Call<'_, '_>) -> Done {
     };
     let Some(value) = call.guard.string(&call.keys[0])? else {
         call.reply.int(if bit { -1 } else { 0 });
-        return Ok(());
+        return Ok(Flow::Replied);
     };
     if args.len() > 6 {
         return Err(Error::Syntax);
@@ -123,7 +124,7 @@ fn bitpos(call: &mut Call<'_, '_>) -> Done {
         found.or((!bit && args.len() <= 4).then_some(value.len() * 8))
     });
     call.reply.int(found.map_or(-1, |at| at as i64));
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// A part of a string.

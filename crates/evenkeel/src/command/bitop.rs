@@ -15,8 +15,9 @@ use evenkeel_store::rope::{CHUNK, Chunk, FLAT_MAX, Piece, Rope};
 use evenkeel_store::{Key, Kind, Made, Str, WrongType};
 
 use super::Call;
-use crate::error::{Done, Error};
-use crate::offload::Work;
+use crate::command::flow::Work;
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 
 /// Bytes that take about as long to combine as an element of a collection takes to write.
 const BYTES_PER_ELEMENT: usize = 200;
@@ -77,7 +78,7 @@ fn store(call: &mut Call<'_, '_>, result: Bits) -> Done {
         call.guard.set_made(&call.keys[0], result.made());
     }
     call.reply.int(len as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// The strings to combine, each key once.

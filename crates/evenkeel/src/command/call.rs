@@ -5,12 +5,10 @@ use std::sync::Arc;
 
 use evenkeel_store::{Key, SlotGuard};
 
-use super::{Args, Command, Flags, Id};
-use crate::blocking::Mode;
-use crate::error::Done;
+use super::events::announced;
+use super::flow::{Done, Mode};
+use super::{Args, Flags, Id, Spec};
 use crate::reply::Reply;
-use crate::server::Server;
-use crate::session::Session;
 use evenkeel_config::Settings;
 use evenkeel_runtime::clock;
 
@@ -18,64 +16,103 @@ use evenkeel_runtime::clock;
 /// string means a broken file.
 const LOGGED_LEN_MAX: usize = 4 << 30;
 
+/// The questions of commands on data about the client and the server that they run for.
+pub(crate) trait CallHost {
+    /// The client's number, for listeners that skip the client's own changes.
+    fn client_id(&self) -> u64;
+
+    /// Whether the client receives messages of channels in the same connection.
+    fn is_subscriber(&self) -> bool;
+
+    /// Whether the client is notified of changes to keys that it has read (CLIENT TRACKING).
+    fn is_tracking(&self) -> bool;
+
+    /// Whether another thread may take work of this command.
+    fn may_offload(&self) -> bool;
+
+    /// The same for work that waits for another server or for the disk.
+    fn may_offload_io(&self) -> bool;
+
+    /// Whether the client's permissions for this call include reading any key.
+    fn may_read_all_keys(&self, id: Id, args: &Args<'_>) -> bool;
+
+    /// Checks again whether the command may run after the thread has left the gate in order to hold all slots.
+    /// Returns a flow other than [`Flow::Replied`] if the command must not go on.
+    ///
+    /// # Errors
+    /// The refusal.
+    fn look_again(&self, spec: &Spec, args: &Args<'_>, now_ms: u64) -> Done;
+
+    /// Serves the clients that wait for keys written under this guard, before it is unlocked. For a handler that
+    /// locks by itself.
+    fn serve(&self, guard: SlotGuard<'_>);
+}
+
 /// See the module's text. The fields are separate, so that a value borrowed from `guard` can be written to
 /// `reply`.
 pub(crate) struct Call<'a, 'h> {
     pub(crate) id: Id,
+    pub(crate) spec: &'static Spec,
     pub(crate) args: Args<'a>,
     /// The keys that the row declares, in order.
     pub(crate) keys: &'a [Key<'a>],
     /// Holds the row's lock scope: the keys' slots, no slot, or all slots.
     pub(crate) guard: &'a mut SlotGuard<'h>,
     pub(crate) reply: &'a mut Reply,
-    pub(crate) session: &'a mut Session,
-    pub(crate) server: &'a Arc<Server>,
+    /// The selected database.
+    pub(crate) db: u32,
+    /// The command comes from a journal or a primary: it was executed before, and must be executed.
+    pub(crate) replays: bool,
     pub(crate) settings: &'a Arc<Settings>,
-    /// The worker that runs this.
-    pub(crate) worker: usize,
     pub(crate) mode: Mode,
+    pub(crate) host: &'a dyn CallHost,
+}
+
+/// A [`Call`], or a value of a layer above around one.
+pub(crate) trait HasCall<'a, 'h> {
+    fn call(&mut self) -> &mut Call<'a, 'h>;
+}
+
+impl<'a, 'h> HasCall<'a, 'h> for Call<'a, 'h> {
+    #[inline]
+    fn call(&mut self) -> &mut Call<'a, 'h> {
+        self
+    }
+}
+
+/// Runs `f`, which does the command's work. If that changed anything, and `f` logged nothing itself
+/// ([`Call::log`]), the command is logged as it came.
+///
+/// A handler that panics may have changed something, and its own journal entries are missing. Then the
+/// journal gets the current state of the declared keys, so that it leads to the state that clients see
+/// from now on. For a command without declared keys (FLUSHALL), only its earlier entries are logged.
+#[inline]
+pub(crate) fn logged<'a, 'h: 'a, C: HasCall<'a, 'h>>(call: &mut C, f: impl FnOnce(&mut C) -> Done) -> Done {
+    if call.call().guard.is_listened_to() {
+        return announced(call, |call| logged_only(call, f));
+    }
+    logged_only(call, f)
+}
+
+#[inline]
+fn logged_only<'a, 'h: 'a, C: HasCall<'a, 'h>>(call: &mut C, f: impl FnOnce(&mut C) -> Done) -> Done {
+    let base = call.call();
+    if !base.guard.is_logged() || !base.spec.flags.has(Flags::WRITE) {
+        return f(call);
+    }
+    let before = (base.guard.changes(), base.guard.log_overrides());
+    let done = catch_unwind(AssertUnwindSafe(|| f(call))).unwrap_or_else(|panic| {
+        call.call().log_wreck();
+        resume_unwind(panic)
+    });
+    let base = call.call();
+    if base.guard.changes() != before.0 && base.guard.log_overrides() == before.1 {
+        base.log_as_it_came();
+    }
+    done
 }
 
 impl Call<'_, '_> {
-    /// Runs the row's handler.
-    #[inline]
-    pub(crate) fn run(&mut self, row: &Command) -> Done {
-        if self.session.tracks {
-            self.remember_keys(row);
-        }
-        self.logged(row, |call| (row.handler)(call))
-    }
-
-    /// Runs `f`, which does this command's work. If that changed anything, and `f` logged nothing itself
-    /// ([`Call::log`]), the command is logged as it came.
-    ///
-    /// A handler that panics may have changed something, and its own journal entries are missing. Then the
-    /// journal gets the current state of the declared keys, so that it leads to the state that clients see
-    /// from now on. For a command without declared keys (FLUSHALL), only its earlier entries are logged.
-    #[inline]
-    pub(crate) fn logged(&mut self, row: &Command, f: impl FnOnce(&mut Self) -> Done) -> Done {
-        if self.guard.is_listened_to() {
-            return self.announced(row, |call| call.logged_only(row, f));
-        }
-        self.logged_only(row, f)
-    }
-
-    #[inline]
-    fn logged_only(&mut self, row: &Command, f: impl FnOnce(&mut Self) -> Done) -> Done {
-        if !self.guard.is_logged() || !row.flags.has(Flags::WRITE) {
-            return f(self);
-        }
-        let before = (self.guard.changes(), self.guard.log_overrides());
-        let done = catch_unwind(AssertUnwindSafe(|| f(self))).unwrap_or_else(|panic| {
-            self.log_wreck();
-            resume_unwind(panic)
-        });
-        if self.guard.changes() != before.0 && self.guard.log_overrides() == before.1 {
-            self.log_as_it_came(row);
-        }
-        done
-    }
-
     /// Whether a handler must log its effect itself if the call as it came would not repeat that effect at
     /// another time or place: if it has times relative to the present, or uses chance.
     #[inline]
@@ -86,7 +123,7 @@ impl Call<'_, '_> {
     /// Logs a command with the same effect as this call, in its database. Several commands make a single
     /// transaction.
     pub(crate) fn log(&mut self, args: &[&[u8]]) {
-        self.guard.log(self.session.db, args.iter().copied());
+        self.guard.log(self.db, args.iter().copied());
     }
 
     /// Whether the command comes from a journal. Its reader's clock stands at zero, so that nothing expires
@@ -106,10 +143,10 @@ impl Call<'_, '_> {
     /// sent, so the rest need not be written ([`Reply::cut_beyond`]). Returns the largest possible length
     /// without such a limit, or if the reply does not go to a client as it is.
     pub(crate) fn reply_len_max(&self) -> usize {
-        if self.mode == Mode::Script || self.session.replays {
+        if self.mode == Mode::Script || self.replays {
             return usize::MAX;
         }
-        let is_subscriber = self.session.subscriptions.is_some();
+        let is_subscriber = self.host.is_subscriber();
         match self.settings.client_output_buffer_limit.of_client(is_subscriber).hard_bytes {
             0 => usize::MAX,
             bytes => usize::try_from(bytes).unwrap_or(usize::MAX),
@@ -133,6 +170,6 @@ impl Call<'_, '_> {
 
     /// The row's name in lower case, for error texts.
     pub(crate) fn name(&self) -> &'static str {
-        super::table::table().row(self.id).name
+        self.spec.name
     }
 }

@@ -7,20 +7,18 @@
 //! A large value is written and read by another thread, without locks (see `offload.rs`). A value that was
 //! read has its final form, so storing it takes no time either.
 
-use std::sync::Arc;
-
 use evenkeel_rdb::dump;
-use evenkeel_store::{Access, Key, Millis, evict};
+use evenkeel_store::{Access, Hasher, Key, Millis, evict};
 
-use super::{Call, Command, Flags, Group, Keys, at_least, exactly, read, write};
-use crate::error::{Done, Error};
-use crate::offload::{OFFLOAD_MIN, Work};
+use super::{Call, Command, DataHandler, Flags, Group, Keys, at_least, exactly, read, write};
+use crate::command::flow::{Done, Flow};
+use crate::command::flow::{OFFLOAD_MIN, Work};
+use crate::error::Error;
 use crate::reply::Reply;
-use crate::server::Server;
 use crate::value_codec::{self, Formed, Origin, Value};
 
 #[rustfmt::skip]
-pub(crate) const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command<DataHandler>] = &[
     read ("DUMP",           exactly(2),  Keys::FIRST, Group::Keyspace, dump   ),
     write("RESTORE",        at_least(4), Keys::FIRST, Group::Keyspace, restore).grows(),
     write("RESTORE-ASKING", at_least(4), Keys::FIRST, Group::Keyspace, restore).grows().flag(Flags::ASKING),
@@ -36,12 +34,12 @@ const UNPACKED_MAX: usize = 88;
 fn dump(call: &mut Call<'_, '_>) -> Done {
     let Some(view) = call.guard.read(&call.keys[0]) else {
         call.reply.null();
-        return Ok(());
+        return Ok(Flow::Replied);
     };
     let value = Value::of(view);
     if !call.is_worth_offloading(value.elements()) {
         call.reply.bulk(&value_codec::payload(&value, call.settings));
-        return Ok(());
+        return Ok(Flow::Replied);
     }
     let settings = call.settings.clone();
     call.offload(Work::reads(move |reply: &mut Reply| {
@@ -113,20 +111,20 @@ fn restore(call: &mut Call<'_, '_>) -> Done {
     options.ttl =
         u64::try_from(call.args.int(2)?).map_err(|_| Error::text("ERR Invalid TTL value, must be >= 0"))?;
     // A primary's or a journal's RESTORE has already been executed.
-    if !call.session.replays && options.deadline(call.counts_from_ms()) == Some(BEYOND) {
+    if !call.replays && options.deadline(call.counts_from_ms()) == Some(BEYOND) {
         return Err(Error::text("ERR invalid expire time in 'restore' command"));
     }
     let payload = call.args.at(3);
     let settings = call.settings.clone();
-    let origin = if call.session.replays { Origin::Trusted } else { Origin::Client };
+    let origin = if call.replays { Origin::Trusted } else { Origin::Client };
     let by = (call.now_ms(), origin);
     if !call.is_worth_offloading(elements(payload)) {
-        let value = read_payload(payload, &settings, call.server, by)?;
+        let value = read_payload(payload, &settings, &call.guard.keyspace().hasher, by)?;
         return store(call, options, value);
     }
-    let server = Arc::clone(call.server);
+    let hasher = call.guard.keyspace().hasher.clone();
     call.offload(Work::writes_arguments(
-        move |args| read_payload(args.at(3), &settings, &server, by),
+        move |args| read_payload(args.at(3), &settings, &hasher, by),
         |_| true, // it depends on no key
         move |call, value| {
             refuse_to_overwrite(call, options)?;
@@ -145,7 +143,7 @@ fn elements(payload: &[u8]) -> usize {
     len / BYTES_PER_ELEMENT
 }
 
-fn refuse_to_overwrite(call: &mut Call<'_, '_>, options: Options) -> Done {
+fn refuse_to_overwrite(call: &mut Call<'_, '_>, options: Options) -> Result<(), Error> {
     if !options.replaces && call.guard.peek(&call.keys[0]).is_some() {
         return Err(Error::text("BUSYKEY Target key name already exists."));
     }
@@ -155,12 +153,12 @@ fn refuse_to_overwrite(call: &mut Call<'_, '_>, options: Options) -> Done {
 fn read_payload(
     payload: &[u8],
     settings: &evenkeel_config::Settings,
-    server: &Server,
+    hasher: &Hasher,
     by: (Millis, Origin),
 ) -> Result<Formed, Error> {
     let opened = if settings.skips_checksums { dump::open_unchecked(payload) } else { dump::open(payload) };
     let mut decoder = opened.map_err(|_| Error::text("ERR DUMP payload version or checksum are wrong"))?;
-    let value = value_codec::read(&mut decoder, settings, &server.keyspace.hasher, by);
+    let value = value_codec::read(&mut decoder, settings, hasher, by);
     let value = value.and_then(|value| decoder.finish().map(|()| value));
     value.map_err(|error| {
         let form = form_of(payload.first().copied());
@@ -219,7 +217,7 @@ fn store(call: &mut Call<'_, '_>, options: Options, value: Formed) -> Done {
         }
     }
     call.reply.ok();
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Returns the payload without the fields that have expired on their way, if there may be any: the journal's

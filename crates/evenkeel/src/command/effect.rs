@@ -14,7 +14,7 @@ use evenkeel_resp::float;
 use evenkeel_store::collection::{List, ZSet};
 use evenkeel_store::{Key, SlotGuard};
 
-use super::{Call, Command, Group};
+use super::{Call, Group};
 use crate::value_codec::{Value, payload};
 
 /// Words behind the head of a logged command, and bytes of them, after which the next command begins.
@@ -95,7 +95,7 @@ impl Call<'_, '_> {
         step: usize,
         words: impl IntoIterator<Item = W>,
     ) {
-        log_each(self.guard, self.session.db, head, step, words);
+        log_each(self.guard, self.db, head, step, words);
     }
 
     /// [`Call::log_each`] for commands that take the number of fields that follow.
@@ -113,12 +113,13 @@ impl Call<'_, '_> {
             let fields: [&[u8]; 2] = [b"FIELDS", count.as_bytes()];
             let args = head.iter().chain(&fields).copied().chain(piece.iter().map(AsRef::as_ref));
             let args: Vec<&[u8]> = args.collect();
-            self.guard.log(self.session.db, args.into_iter());
+            self.guard.log(self.db, args.into_iter());
         });
     }
 
     /// Logs the command as it came, except for numbers that some servers cannot read.
-    pub(super) fn log_as_it_came(&mut self, row: &Command) {
+    pub(super) fn log_as_it_came(&mut self) {
+        let row = self.spec;
         let args = self.args;
         // By the name that every server knows, whatever the configuration renames the command to.
         let is_its_name = args.at(0).eq_ignore_ascii_case(row.name.as_bytes());
@@ -129,10 +130,10 @@ impl Call<'_, '_> {
         if (is_its_name || args.at(0).eq_ignore_ascii_case(name.as_bytes()))
             && let Some(sent) = args.as_sent()
         {
-            return self.guard.log_encoded(self.session.db, sent);
+            return self.guard.log_encoded(self.db, sent);
         }
         let arg = |at| if at == 0 { name.as_bytes() } else { args.at(at) };
-        self.guard.log(self.session.db, (0..args.len()).map(arg));
+        self.guard.log(self.db, (0..args.len()).map(arg));
     }
 
     /// Logs in decimals the scores, weights and coordinates, and the ends of ranges: Redis and this server
@@ -164,7 +165,7 @@ impl Call<'_, '_> {
             text => Cow::Borrowed(text),
         };
         let words: Vec<Cow<'_, [u8]>> = (0..args.len()).map(word).collect();
-        self.guard.log(self.session.db, words.iter().map(AsRef::as_ref));
+        self.guard.log(self.db, words.iter().map(AsRef::as_ref));
     }
 
     /// Logs the current values of the command's keys, for a command that panicked half way.

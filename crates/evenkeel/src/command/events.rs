@@ -14,12 +14,12 @@ use std::sync::OnceLock;
 use evenkeel_store::Key;
 use evenkeel_store::events::{Event, What};
 
+use super::call::HasCall;
+use super::class::*;
+use super::flow::{Done, Mode};
 use super::set_options::{Of, Options};
 use super::table::table;
-use super::{Args, Call, Command, Flags};
-use crate::blocking::Mode;
-use crate::error::Done;
-use crate::pubsub::notices::*;
+use super::{Args, Call, Flags};
 
 /// How a name is found.
 #[derive(Clone, Copy)]
@@ -167,24 +167,31 @@ fn rules() -> &'static [Option<&'static Rule>] {
     })
 }
 
-impl Call<'_, '_> {
-    /// Runs `f`, and names its effects on keys.
-    #[cold]
-    pub(super) fn announced(&mut self, row: &Command, f: impl FnOnce(&mut Self) -> Done) -> Done {
-        let before = self.guard.events_noted();
-        let actor = std::mem::replace(&mut self.guard.ctx.acting, self.session.client.id);
-        let done = f(self);
-        self.guard.ctx.acting = actor;
-        self.name_events(row, before);
-        // The effects of a script may be undone; the script reports its events once they are not.
-        if self.mode != Mode::Script {
-            self.guard.report_events();
-        }
-        done
+/// Runs `f`, and names its effects on keys.
+#[cold]
+pub(super) fn announced<'a, 'h: 'a, C: HasCall<'a, 'h>>(
+    call: &mut C,
+    f: impl FnOnce(&mut C) -> Done,
+) -> Done {
+    let base = call.call();
+    let before = base.guard.events_noted();
+    let client = base.host.client_id();
+    let actor = std::mem::replace(&mut base.guard.ctx.acting, client);
+    let done = f(call);
+    let base = call.call();
+    base.guard.ctx.acting = actor;
+    base.name_events(before);
+    // The effects of a script may be undone; the script reports its events once they are not.
+    if base.mode != Mode::Script {
+        base.guard.report_events();
     }
+    done
+}
 
+impl Call<'_, '_> {
     /// Names the events since `before`.
-    fn name_events(&mut self, row: &Command, before: usize) {
+    fn name_events(&mut self, before: usize) {
+        let row = self.spec;
         let rule = rules()[self.id.index()];
         let reads = match rule {
             Some(rule) => rule.reads,
@@ -192,7 +199,7 @@ impl Call<'_, '_> {
             None if row.flags.has(Flags::READONLY) => !row.runs_scripts() && !QUIET.contains(&row.name),
             None => READING.contains(&row.name),
         };
-        if (rule.is_some() || reads) && self.server.keyspace.events.are_notices_wanted() {
+        if (rule.is_some() || reads) && self.guard.keyspace().events.are_notices_wanted() {
             let events = self.guard.take_events(before);
             let removals = removals(&events);
             for (event, is_removal) in events.iter().zip(removals) {
@@ -235,7 +242,7 @@ impl Call<'_, '_> {
 
     /// Emits the event of a key, and `del` if the key is gone.
     pub(crate) fn say_taken(&mut self, key: &Key<'_>, class: u32, name: &'static str) {
-        if self.server.keyspace.events.are_notices_wanted() {
+        if self.guard.keyspace().events.are_notices_wanted() {
             self.say(key, class, name);
             if self.guard.peek(key).is_none() {
                 self.say(key, GENERIC, "del");

@@ -3,14 +3,15 @@
 //! Redis counts in signed 64-bit milliseconds and refuses a number that does not fit before it looks at the
 //! key. A deadline that is not after the present deletes the key at once, and the reply is still 1.
 
-use super::{Args, Call, Command, Group, Keys, at_least, exactly, read, write};
-use crate::error::{Done, Error};
+use super::{Args, Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 use evenkeel_store::{Key, Millis};
 
 const GROUP: Group = Group::Keyspace;
 
 #[rustfmt::skip]
-pub(crate) const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command<DataHandler>] = &[
     write("EXPIRE",      at_least(3), Keys::FIRST, GROUP, expire     ).fast(),
     write("EXPIREAT",    at_least(3), Keys::FIRST, GROUP, expireat   ).fast(),
     write("PEXPIRE",     at_least(3), Keys::FIRST, GROUP, pexpire    ).fast(),
@@ -55,7 +56,7 @@ fn set_deadline(call: &mut Call<'_, '_>, unit_ms: i64, base: Millis) -> Done {
         expire_at(call, key, u64::try_from(deadline).unwrap_or(0));
     }
     call.reply.int(i64::from(admitted));
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Sets the deadline of an existing key, or removes the key if the deadline has passed; and logs that.
@@ -127,7 +128,7 @@ fn persist(call: &mut Call<'_, '_>) -> Done {
         call.guard.set_deadline(key, None);
     }
     call.reply.int(i64::from(has_any));
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// TTL key
@@ -164,7 +165,7 @@ fn reply_time(call: &mut Call<'_, '_>, shown: impl FnOnce(Millis) -> u64) -> Don
         Some(view) => view.deadline().map_or(-1, |deadline| shown(deadline) as i64),
     };
     call.reply.int(time);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 #[cfg(test)]

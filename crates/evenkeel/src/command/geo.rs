@@ -15,8 +15,9 @@ use evenkeel_store::collection::ZSet;
 use evenkeel_store::{Edit, Hasher};
 
 use super::zset::{self, How, Limits, Outcome};
-use super::{Args, Call, Command, Group, Keys, at_least, read, write};
-use crate::error::{Done, Error};
+use super::{Args, Call, Command, DataHandler, Group, Keys, at_least, read, write};
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 use crate::reply::Reply;
 use cell::{Cell, LATITUDE_MAX, LONGITUDE_MAX, STEPS_MAX};
 use search::{
@@ -27,7 +28,7 @@ use shape::Unit;
 const GROUP: Group = Group::Geo;
 
 #[rustfmt::skip]
-pub(crate) const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command<DataHandler>] = &[
     write("GEOADD",               at_least(5), Keys::FIRST,     GROUP, geoadd              ).grows(),
     read ("GEODIST",              at_least(4), Keys::FIRST,     GROUP, geodist             ),
     read ("GEOHASH",              at_least(2), Keys::FIRST,     GROUP, geohash             ),
@@ -123,7 +124,7 @@ fn geoadd(call: &mut Call<'_, '_>) -> Done {
         edit.changes
     })?;
     call.reply.int(if count_moved { changed } else { added } as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// GEODIST key member1 member2 [M | KM | FT | MI]
@@ -141,7 +142,7 @@ fn geodist(call: &mut Call<'_, '_>) -> Done {
         Some((a, b)) => reply_distance(call.reply, shape::distance_m(a, b) / unit.0),
         None => call.reply.null(),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// GEOHASH key [member ...]
@@ -169,5 +170,5 @@ fn reply_places(call: &mut Call<'_, '_>, each: fn(&mut Reply, Option<Point>)) ->
     for member in members {
         each(call.reply, zset.as_ref().and_then(|zset| Point::of(zset, hasher, member)));
     }
-    Ok(())
+    Ok(Flow::Replied)
 }

@@ -22,13 +22,14 @@ use evenkeel_store::{Edit, Expire, Hasher, Millis};
 use super::offloading::is_much;
 use super::random;
 use super::x87_float::Extended;
-use super::{Args, Call, Command, Group, Keys, at_least, exactly, read, write};
-use crate::error::{Done, Error};
+use super::{Args, Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 use crate::reply::Reply;
 use evenkeel_config::Settings;
 
 #[rustfmt::skip]
-pub(crate) const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command<DataHandler>] = &[
     write("HSET",         at_least(4), Keys::FIRST, Group::Hash, hset             ).grows().fast().members(2, 2),
     write("HSETNX",       exactly(4),  Keys::FIRST, Group::Hash, hsetnx           ).grows().fast().members(2, 2),
     write("HMSET",        at_least(4), Keys::FIRST, Group::Hash, hmset            ).grows().fast().members(2, 2),
@@ -89,14 +90,14 @@ fn sight<'h>(call: &Call<'_, 'h>) -> (&'h Hasher, Millis) {
 fn hset(call: &mut Call<'_, '_>) -> Done {
     let created = set_pairs(call, "hset")?;
     call.reply.int(created);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// HMSET key field value [field value ...]
 fn hmset(call: &mut Call<'_, '_>) -> Done {
     set_pairs(call, "hmset")?;
     call.reply.ok();
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Sets the fields of the call; returns how many are new.
@@ -137,7 +138,7 @@ fn hsetnx(call: &mut Call<'_, '_>) -> Done {
         call.log(&[b"HSET", call.keys[0].bytes, field, value]);
     }
     call.reply.int(i64::from(sets));
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// HGET key field
@@ -145,7 +146,7 @@ fn hget(call: &mut Call<'_, '_>) -> Done {
     let (hasher, now) = sight(call);
     let hash = call.guard.collection::<Hash>(&call.keys[0])?;
     reply_value(call.reply, hash.as_deref(), (hasher, now), call.args.at(2));
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Replies with the value of a field, or null.
@@ -168,7 +169,7 @@ fn hmget(call: &mut Call<'_, '_>) -> Done {
             break;
         }
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// HDEL key field [field ...]
@@ -186,7 +187,7 @@ fn hdel(call: &mut Call<'_, '_>) -> Done {
         call.log_each(&[b"HDEL", call.keys[0].bytes], 1, args.from(2));
     }
     call.reply.int(removed as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// HLEN key
@@ -194,7 +195,7 @@ fn hlen(call: &mut Call<'_, '_>) -> Done {
     let now = call.now_ms();
     let len = call.guard.collection::<Hash>(&call.keys[0])?.map_or(0, |hash| hash.len(now));
     call.reply.int(len as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// HSTRLEN key field
@@ -203,7 +204,7 @@ fn hstrlen(call: &mut Call<'_, '_>) -> Done {
     let hash = call.guard.collection::<Hash>(&call.keys[0])?;
     let value = hash.as_ref().and_then(|hash| hash.get(hasher, now, call.args.at(2)));
     call.reply.int(value.map_or(0, <[u8]>::len) as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// HEXISTS key field
@@ -212,7 +213,7 @@ fn hexists(call: &mut Call<'_, '_>) -> Done {
     let hash = call.guard.collection::<Hash>(&call.keys[0])?;
     let exists = hash.as_ref().is_some_and(|hash| hash.get(hasher, now, call.args.at(2)).is_some());
     call.reply.int(i64::from(exists));
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// HKEYS key
@@ -249,7 +250,7 @@ fn all(call: &mut Call<'_, '_>, part: Part) -> Done {
         Some(hash) => part.write(&hash, now, call.reply),
         None => part.open(0, call.reply),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 impl Part {
@@ -286,7 +287,7 @@ fn hincrby(call: &mut Call<'_, '_>) -> Done {
         call.log(&[b"HSET", call.keys[0].bytes, call.args.at(2), itoa(value).text()]);
     }
     call.reply.int(value);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// HINCRBYFLOAT key field increment
@@ -302,7 +303,7 @@ fn hincrbyfloat(call: &mut Call<'_, '_>) -> Done {
     })?;
     log_float(call, text.as_bytes(), was);
     call.reply.bulk(text.as_bytes());
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Sums of long floats are not the same on all machines.

@@ -3,13 +3,14 @@
 use evenkeel_store::{Edited, Expire, Kind, Made};
 
 use super::hll::{self, COUNT_AT, Encoding, REGISTERS, Registers};
-use super::{Call, Command, Flags, Group, Keys, at_least, exactly, read, session, write};
-use crate::error::{Done, Error};
+use super::{Call, Command, DataHandler, Flags, Group, Keys, at_least, exactly, read, session, write};
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 
 const GROUP: Group = Group::HyperLogLog;
 
 #[rustfmt::skip]
-pub(crate) const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command<DataHandler>] = &[
     write("PFADD",   at_least(2), Keys::FIRST,  GROUP, pfadd  ).grows().fast(),
     // it keeps the count in the value
     read ("PFCOUNT", at_least(2), Keys::REST,   GROUP, pfcount).flag(Flags::MAY_WRITE),
@@ -28,7 +29,7 @@ fn pfadd(call: &mut Call<'_, '_>) -> Done {
         None => edit_outside(call, 0, add, || hll::made_of(args.from(2), sparse_max))?,
     };
     call.reply.int(i64::from(changes > 0));
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Edits a value that is not a flat string as if it were. If the key is missing, stores the value that `make`
@@ -62,7 +63,7 @@ fn edit_outside(
 fn pfcount(call: &mut Call<'_, '_>) -> Done {
     let count = if let [_] = call.keys { count_of_one(call)? } else { count_of_all(call)? };
     call.reply.int(count as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Returns the cached count, or computes it and caches it in the value.
@@ -112,7 +113,7 @@ fn pfmerge(call: &mut Call<'_, '_>) -> Done {
         edit_outside(call, 0, store, make)?;
     }
     call.reply.ok();
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// PFDEBUG GETREG | DECODE | ENCODING | TODENSE key
@@ -150,7 +151,7 @@ fn pfdebug(call: &mut Call<'_, '_>) -> Done {
             return Err(Error::Bytes([b"ERR Unknown PFDEBUG subcommand '", name, b"'"].concat()));
         }
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Makes the key's value, which is `bytes`, dense; false if it is dense already.
@@ -168,7 +169,7 @@ fn pfselftest(call: &mut Call<'_, '_>) -> Done {
         Ok(()) => call.reply.ok(),
         Err(wrong) => return Err(Error::text(format!("TESTFAILED {wrong}"))),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 #[cfg(test)]

@@ -1,27 +1,20 @@
-//! Commands on keys of any type, and on whole databases.
-//!
-//! FLUSHDB and FLUSHALL take a database away behind the closed gate, in microseconds, and leave the freeing
-//! of its keys to the lazy-free thread. With SYNC the reply comes when the memory was given back; no other
-//! client waits.
+//! Commands on keys of any type, and the size of a database.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Acquire;
 
 use evenkeel_store::Kind;
 
-use super::{Args, Call, Command, Group, Keys, at_least, exactly, read, walk, whole, write};
-use crate::blocking::Mode;
-use crate::error::{Done, Error};
-use crate::offload::{OFFLOAD_MIN, OFFLOAD_PAGES, Work};
-use crate::persist::snapshot;
-use crate::pubsub::notices::GENERIC;
-use crate::server::Server;
+use super::{Args, Call, Command, DataHandler, Group, Keys, at_least, exactly, read, walk, write};
+use crate::command::class::GENERIC;
+use crate::command::flow::{Done, Flow};
+use crate::command::flow::{OFFLOAD_MIN, OFFLOAD_PAGES, Work};
+use crate::error::Error;
 use crate::value_codec::Value;
 
 const GROUP: Group = Group::Keyspace;
 
 #[rustfmt::skip]
-pub(crate) const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command<DataHandler>] = &[
     write("DEL",       at_least(2), Keys::REST,      GROUP, del),
     write("UNLINK",    at_least(2), Keys::REST,      GROUP, del      ).fast(),
     read ("EXISTS",    at_least(2), Keys::REST,      GROUP, exists   ).fast(),
@@ -32,23 +25,20 @@ pub(crate) const COMMANDS: &[Command] = &[
     write("COPY",      at_least(3), Keys::Across(keys_of_copy), GROUP, copy    ).grows(),
     write("MOVE",      exactly(3),  Keys::Across(keys_of_move), GROUP, move_key).fast(),
     walk ("DBSIZE",    exactly(1),  GROUP, dbsize   ).fast(),
-    whole("SWAPDB",    exactly(3),  GROUP, swapdb   ).fast(),
-    whole("FLUSHDB",   at_least(1), GROUP, flushdb),
-    whole("FLUSHALL",  at_least(1), GROUP, flushall),
 ];
 
 /// DEL key [key ...], UNLINK key [key ...]: large values are freed by another thread for both.
 fn del(call: &mut Call<'_, '_>) -> Done {
     let removed = call.keys.iter().filter(|key| call.guard.remove(key)).count();
     call.reply.int(removed as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// EXISTS key [key ...]
 fn exists(call: &mut Call<'_, '_>) -> Done {
     let there = call.keys.iter().filter(|key| call.guard.look(key).is_some()).count();
     call.reply.int(there as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// TOUCH key [key ...]
@@ -58,14 +48,14 @@ fn touch(call: &mut Call<'_, '_>) -> Done {
     let there = call.keys.iter().filter(|key| call.guard.read(key).is_some()).count();
     call.guard.ctx.no_touch = no_touch;
     call.reply.int(there as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// TYPE key
 fn type_of(call: &mut Call<'_, '_>) -> Done {
     let kind = call.guard.look(&call.keys[0]).map(|view| view.kind());
     call.reply.simple(kind.map_or("none", Kind::name));
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// RENAME key newkey
@@ -77,7 +67,7 @@ fn rename(call: &mut Call<'_, '_>) -> Done {
         say_moved(call, "rename_from", "rename_to");
     }
     call.reply.ok();
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 fn say_moved(call: &mut Call<'_, '_>, from: &'static str, to: &'static str) {
@@ -96,7 +86,7 @@ fn renamenx(call: &mut Call<'_, '_>) -> Done {
         say_moved(call, "rename_from", "rename_to");
     }
     call.reply.int(i64::from(free));
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// The destination of COPY and MOVE, and whether they replace an existing key.
@@ -109,15 +99,15 @@ const SAME_OBJECTS: &str = "ERR source and destination objects are the same";
 
 /// COPY source destination [DB destination-db] [REPLACE]
 fn copy(call: &mut Call<'_, '_>) -> Done {
-    let databases = call.server.keyspace.databases() as u32;
-    let Destination { db, replace } = destination_of_copy(&call.args, call.session.db, databases)?;
+    let databases = call.guard.keyspace().databases() as u32;
+    let Destination { db, replace } = destination_of_copy(&call.args, call.db, databases)?;
     let (from, to) = (&call.keys[0], &call.keys[1]);
-    if db == call.session.db && from.bytes == to.bytes {
+    if db == call.db && from.bytes == to.bytes {
         return Err(Error::text(SAME_OBJECTS));
     }
     let Some(view) = call.guard.read(from) else {
         call.reply.int(0);
-        return Ok(());
+        return Ok(Flow::Replied);
     };
     // A short string is copied where it lies, and shares nothing.
     let value = if view.is_flat() { Value::Flat(Vec::new()) } else { Value::of(view) };
@@ -125,7 +115,7 @@ fn copy(call: &mut Call<'_, '_>) -> Done {
         value.pages_up_to(OFFLOAD_PAGES) >= OFFLOAD_PAGES && call.is_worth_offloading(OFFLOAD_MIN);
     if !is_worth_offloading || !replace && call.guard.touch(to).is_some() {
         copy_sharing(call, replace, value.shared_memory());
-        return Ok(());
+        return Ok(Flow::Replied);
     }
     // Copying takes no time, but adding up the shared memory does.
     let value = Arc::new(value);
@@ -135,7 +125,7 @@ fn copy(call: &mut Call<'_, '_>) -> Done {
         move |call| call.guard.peek(&call.keys[0]).is_some_and(|view| known.is_same(view)),
         move |call, shared| {
             copy_sharing(call, replace, shared);
-            Ok(())
+            Ok(Flow::Replied)
         },
     ))
 }
@@ -174,8 +164,8 @@ fn keys_of_copy(args: &Args<'_>, db: u32, databases: u32, key: &mut dyn FnMut(us
 
 /// MOVE key db
 fn move_key(call: &mut Call<'_, '_>) -> Done {
-    let db = call.args.database(2, call.server.keyspace.databases() as u32)?;
-    if db == call.session.db {
+    let db = call.args.database(2, call.guard.keyspace().databases() as u32)?;
+    if db == call.db {
         return Err(Error::text(SAME_OBJECTS));
     }
     let (from, to) = (&call.keys[0], &call.keys[1]);
@@ -185,7 +175,7 @@ fn move_key(call: &mut Call<'_, '_>) -> Done {
         say_moved(call, "move_from", "move_to");
     }
     call.reply.int(i64::from(moved));
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 fn keys_of_move(args: &Args<'_>, db: u32, databases: u32, key: &mut dyn FnMut(usize, u32)) {
@@ -197,114 +187,9 @@ fn keys_of_move(args: &Args<'_>, db: u32, databases: u32, key: &mut dyn FnMut(us
 
 /// DBSIZE
 fn dbsize(call: &mut Call<'_, '_>) -> Done {
-    let len = call.guard.keyspace().len(call.guard.ctx, call.session.db as usize);
+    let len = call.guard.keyspace().len(call.guard.ctx, call.db as usize);
     call.reply.int(len as i64);
-    Ok(())
-}
-
-/// SWAPDB index1 index2
-fn swapdb(call: &mut Call<'_, '_>) -> Done {
-    let databases = call.server.keyspace.databases() as u32;
-    let one = call.args.int32(1).map_err(|_| Error::text("ERR invalid first DB index"))?;
-    let other = call.args.int32(2).map_err(|_| Error::text("ERR invalid second DB index"))?;
-    let valid = |index: i32| u32::try_from(index).ok().filter(|db| *db < databases).ok_or(Error::InvalidDb);
-    let (one, other) = (valid(one)?, valid(other)?);
-    call.guard.swap(one as usize, other as usize);
-    if one != other {
-        // Redis notifies no client of this, and leaves caches with stale values.
-        call.server.forget_tracked();
-    }
-    call.reply.ok();
-    Ok(())
-}
-
-/// FLUSHDB [ASYNC | SYNC]
-fn flushdb(call: &mut Call<'_, '_>) -> Done {
-    let db = call.session.db as usize;
-    let asynchronous = is_asynchronous(call)?;
-    flush(call, db..db + 1, asynchronous, false)
-}
-
-/// FLUSHALL [ASYNC | SYNC]
-///
-/// With save points, saved data is removed as well: no restart, not even of a replica, is to bring it back.
-fn flushall(call: &mut Call<'_, '_>) -> Done {
-    let databases = call.server.keyspace.databases();
-    let asynchronous = is_asynchronous(call)?;
-    // A snapshot of flushed data is not worth finishing.
-    call.server.persist.cancel_save();
-    // The current settings: a transaction may have changed them before.
-    let is_told = call.session.replays && call.session.link.is_none();
-    let saves = !call.server.settings().save.is_empty() && !is_told;
-    flush(call, 0..databases, asynchronous, saves)
-}
-
-/// Whether the reply does not wait until the memory of flushed keys is free.
-fn is_asynchronous(call: &Call<'_, '_>) -> Result<bool, Error> {
-    match call.args.len() {
-        1 => Ok(call.settings.lazyfree_lazy_user_flush),
-        2 if call.args.is(1, "SYNC") => Ok(false),
-        2 if call.args.is(1, "ASYNC") => Ok(true),
-        _ => Err(Error::Syntax),
-    }
-}
-
-/// Few keys are freed before the reply, unless asynchronously: a client that then queries the used memory
-/// gets the true value, except for large values. More keys, or large values, would delay all clients.
-fn flush(
-    call: &mut Call<'_, '_>,
-    databases: std::ops::Range<usize>,
-    asynchronous: bool,
-    saves: bool,
-) -> Done {
-    /// At about 100 ns each, they take as long as a slice of background work may.
-    const FREED_AT_ONCE: usize = 5_000;
-    /// Poll interval for the freeing of the rest.
-    const LOOK: std::time::Duration = std::time::Duration::from_micros(200);
-    let keys: usize = databases.clone().map(|db| call.server.keyspace.len(call.guard.ctx, db)).sum();
-    call.server.note_flush();
-    let flushed: Vec<_> = databases.filter_map(|db| call.guard.flush(db)).collect();
-    call.server.forget_tracked();
-    if !asynchronous && keys <= FREED_AT_ONCE {
-        flushed.into_iter().for_each(|db| db.free_keys(call.guard.ctx));
-    } else if !flushed.is_empty() {
-        call.server.lazy_free.free_flushed(flushed);
-    }
-    // Where the next keys are likely to go.
-    call.guard.open(call.session.db as usize);
-    if saves {
-        // Also if no client waits for it, or no longer by then.
-        call.server.persist.owe_save();
-    }
-    let may_wait = call.mode == Mode::Direct && !call.session.replays;
-    if may_wait && (saves || !asynchronous && call.server.lazy_free.is_flushing()) {
-        // Other clients go on; the caller gets its reply when the memory was given back, and the snapshot is
-        // gone.
-        let server = call.server.clone();
-        let wait = move |server: &Server| {
-            while !asynchronous && server.lazy_free.is_flushing() && !server.stopping.load(Acquire) {
-                std::thread::sleep(LOOK);
-            }
-        };
-        if !saves {
-            return call.offload_read(move |reply| {
-                wait(&server);
-                reply.ok();
-                Ok(())
-            });
-        }
-        let goes = call.offload_disk(move || {
-            wait(&server);
-            snapshot::pay(&server);
-            Ok(())
-        });
-        // With too many commands waiting for the disk, this command does not wait: it flushes all the same.
-        if goes == Err(Error::Suspended) {
-            return goes;
-        }
-    }
-    call.reply.ok();
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 #[cfg(test)]

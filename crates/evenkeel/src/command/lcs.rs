@@ -7,7 +7,8 @@
 //! for Redis is refused all the same.
 
 use super::Call;
-use crate::error::{Done, Error};
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 
 /// Bytes of a cell in Redis' table, which `proto-max-bulk-len` limits.
 const CELL: u128 = 4;
@@ -49,7 +50,7 @@ pub(crate) fn lcs(call: &mut Call<'_, '_>) -> Done {
     }
     if options.len {
         call.reply.int(length(&a, &b) as i64);
-        return Ok(());
+        return Ok(Flow::Replied);
     }
     let matches = matches(&a, &b);
     if options.idx {
@@ -58,7 +59,7 @@ pub(crate) fn lcs(call: &mut Call<'_, '_>) -> Done {
         let stretches = matches.iter().rev().flat_map(|found| &a[found.a..found.a + found.len]);
         call.reply.bulk(&stretches.copied().collect::<Vec<u8>>());
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 fn string_len(call: &mut Call<'_, '_>, index: usize) -> Result<usize, Error> {

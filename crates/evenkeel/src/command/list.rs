@@ -14,14 +14,15 @@ use evenkeel_store::collection::{ELEMENT_MAX, List};
 use evenkeel_store::{Edit, WrongType};
 
 use super::offloading::is_much;
-use super::{Call, Command, Flags, Group, Keys, at_least, exactly, read, write};
-use crate::error::{Done, Error};
+use super::{Call, Command, DataHandler, Flags, Group, Keys, at_least, exactly, read, write};
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 use crate::reply::Reply;
 
 const GROUP: Group = Group::List;
 
 #[rustfmt::skip]
-pub(crate) const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command<DataHandler>] = &[
     write("LPUSH",      at_least(3), Keys::FIRST,            GROUP, lpush             ).grows().fast(),
     write("RPUSH",      at_least(3), Keys::FIRST,            GROUP, rpush             ).grows().fast(),
     write("LPUSHX",     at_least(3), Keys::FIRST,            GROUP, lpushx            ).grows().fast(),
@@ -110,7 +111,7 @@ impl Side {
 }
 
 /// Refuses an element that is too long.
-pub(super) fn check_element(element: &[u8]) -> Done {
+pub(super) fn check_element(element: &[u8]) -> Result<(), Error> {
     if element.len() <= ELEMENT_MAX { Ok(()) } else { Err(Error::text("ERR Element too large")) }
 }
 
@@ -128,7 +129,7 @@ fn push(call: &mut Call<'_, '_>, side: Side) -> Done {
     call.args.from(2).try_for_each(check_element)?;
     let len = call.guard.edit(&call.keys[0], |list| push_all(list, call.args.from(2), side))?;
     call.reply.int(len as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// LPUSHX key element [element ...]
@@ -145,7 +146,7 @@ fn push_if_there(call: &mut Call<'_, '_>, side: Side) -> Done {
     call.args.from(2).try_for_each(check_element)?;
     let len = call.guard.edit_if_there(&call.keys[0], |list| push_all(list, call.args.from(2), side))?;
     call.reply.int(len.unwrap_or(0) as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Pushes elements in turn; returns the length afterwards.
@@ -198,7 +199,7 @@ fn pop(call: &mut Call<'_, '_>, side: Side) -> Done {
         (None, None) => call.reply.null(),
         (None, Some(_)) => call.reply.null_array(),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Returns a clone of the list at the call's key of this index if a reply of so many elements takes long.
@@ -252,7 +253,7 @@ fn remove(list: &mut Edit<'_, List>, range: Range<u64>) {
 fn llen(call: &mut Call<'_, '_>) -> Done {
     let len = call.guard.collection::<List>(&call.keys[0])?.map_or(0, |list| list.len());
     call.reply.int(len as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// LINDEX key index
@@ -260,13 +261,13 @@ fn lindex(call: &mut Call<'_, '_>) -> Done {
     let list = call.guard.collection::<List>(&call.keys[0])?;
     let Some(list) = list else {
         call.reply.null();
-        return Ok(());
+        return Ok(Flow::Replied);
     };
     match position(call.args.int(2)?, list.len()).and_then(|at| Some((at, list.get(at)?))) {
         Some((at, element)) => call.reply.element(element, || list.share(at)),
         None => call.reply.null(),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Returns the position of an index, which counts from the end if negative; `None` before the first position.
@@ -286,7 +287,7 @@ fn lset(call: &mut Call<'_, '_>) -> Done {
     })?;
     set.unwrap_or(Err(Error::NoSuchKey))?;
     call.reply.ok();
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// LRANGE key start stop
@@ -296,14 +297,14 @@ fn lrange(call: &mut Call<'_, '_>) -> Done {
     let found = list.as_ref().and_then(|list| Some((list, range(start, stop, list.len())?)));
     let Some((list, range)) = found else {
         call.reply.array(0);
-        return Ok(());
+        return Ok(Flow::Replied);
     };
     if is_much(range.end - range.start) {
         let list = List::clone(list);
         return call.reply_elsewhere(move |reply| reply_range(reply, &list, range));
     }
     reply_range(call.reply, list, range);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 fn reply_range(reply: &mut Reply, list: &List, range: Range<u64>) {
@@ -336,7 +337,7 @@ fn ltrim(call: &mut Call<'_, '_>) -> Done {
         call.guard.announce(key, 0);
     }
     call.reply.ok();
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 #[cfg(test)]

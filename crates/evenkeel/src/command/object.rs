@@ -6,31 +6,32 @@
 use evenkeel_resp::number::parse_i64;
 use evenkeel_store::{Access, Kind, Str, View, evict};
 
-use super::{Call, Command, Flags, Group, Handler, Keys, container, docs, exactly, read, session};
-use crate::error::{Done, Error};
+use super::{Call, Command, DataHandler, Flags, Group, Keys, container, docs, exactly, read, session};
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 use evenkeel_config::{Policy, Settings};
 
 const GROUP: Group = Group::Keyspace;
 
 #[rustfmt::skip]
-pub(crate) const COMMANDS: &[Command] = &[
-    Command { flags: Flags::NONE, ..container("OBJECT", GROUP, &[
+pub(crate) const COMMANDS: &[Command<DataHandler>] = &[
+    container("OBJECT", GROUP, &[
         object ("OBJECT|ENCODING", encoding),
         object ("OBJECT|FREQ",     freq),
         session("OBJECT|HELP",     exactly(2), GROUP, help).scriptable(),
         object ("OBJECT|IDLETIME", idletime),
         object ("OBJECT|REFCOUNT", refcount),
-    ]) },
+    ]).flags(Flags::NONE),
 ];
 
-const fn object(name: &'static str, handler: Handler) -> Command {
+const fn object(name: &'static str, handler: DataHandler) -> Command<DataHandler> {
     read(name, exactly(3), Keys::SECOND, GROUP, handler)
 }
 
 /// OBJECT HELP
 fn help(call: &mut Call<'_, '_>) -> Done {
     docs::reply_help(call, "OBJECT");
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// OBJECT ENCODING key
@@ -39,7 +40,7 @@ fn encoding(call: &mut Call<'_, '_>) -> Done {
         Some(encoding) => call.reply.bulk(encoding.as_bytes()),
         None => call.reply.null(),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Returns the form that Redis would keep a value in, as OBJECT ENCODING names it.
@@ -76,7 +77,7 @@ fn freq(call: &mut Call<'_, '_>) -> Done {
         }
         (Some(_), Access::Lru) => return Err(Error::text(NO_FREQUENCY)),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 const NO_FREQUENCY: &str = "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that \
@@ -90,7 +91,7 @@ fn idletime(call: &mut Call<'_, '_>) -> Done {
         (Some(view), Access::Lru) => call.reply.int((evict::idle_ms(view.access(), now) / 1000) as i64),
         (Some(_), Access::Lfu { .. }) => return Err(Error::text(NO_IDLE_TIME)),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 const NO_IDLE_TIME: &str = "ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that when switching \
@@ -102,7 +103,7 @@ fn refcount(call: &mut Call<'_, '_>) -> Done {
         Some(view) => call.reply.int(refcount_of(view, call.settings)),
         None => call.reply.null(),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// As OBJECT REFCOUNT shows it.

@@ -3,8 +3,8 @@
 use evenkeel_store::collection::Collection;
 
 use super::Call;
-use crate::error::Done;
-use crate::offload::{OFFLOAD_MIN, Work};
+use crate::command::flow::{Done, Flow};
+use crate::command::flow::{OFFLOAD_MIN, Work};
 use crate::reply::Reply;
 
 /// Whether a walk over so many elements is worth offloading.
@@ -72,7 +72,7 @@ impl Call<'_, '_> {
                 call.guard.discard(old);
             }
             call.reply.append(reply);
-            Ok(())
+            Ok(Flow::Replied)
         }))
     }
 }

@@ -8,8 +8,9 @@ use evenkeel_store::collection::{Collection, Hash, ZSet};
 
 use super::Call;
 use super::offloading::is_much;
-use crate::error::{Done, Error};
-use crate::offload::Work;
+use crate::command::flow::Work;
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 use crate::reply::{BULK_MIN, Reply};
 
 /// Where more than a third of the fields are requested, choosing the fields to leave out takes fewer tries.
@@ -129,7 +130,7 @@ fn one<T: Choice>(call: &mut Call<'_, '_>) -> Done {
     let (mut dice, now) = (Dice::new(call.guard.ctx.random()), call.now_ms());
     let Some(all) = call.guard.collection::<T>(&call.keys[0])? else {
         call.reply.null();
-        return Ok(());
+        return Ok(Flow::Replied);
     };
     let reply_one = move |all: &T, dice: &mut Dice, reply: &mut Reply| match choose(dice, all, now) {
         Some((name, _)) => reply.bulk(name),
@@ -140,7 +141,7 @@ fn one<T: Choice>(call: &mut Call<'_, '_>) -> Done {
         return call.reply_elsewhere(move |reply| reply_one(&all, &mut dice, reply));
     }
     reply_one(&all, &mut dice, call.reply);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Chooses `count` items, with repetitions.
@@ -153,7 +154,7 @@ fn any<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done {
     let all = call.guard.collection::<T>(&call.keys[0])?;
     let Some(all) = all.filter(|all| all.count(now) > 0).map(|all| T::clone(&all)) else {
         call.reply.array(0);
-        return Ok(());
+        return Ok(Flow::Replied);
     };
     if len_max == usize::MAX && count > longest as u64 / BULK_MIN {
         return Err(Error::text(OUT_OF_RANGE));
@@ -181,7 +182,7 @@ fn any<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done {
         Ok(())
     };
     let much = if are_few { size.max(count) } else { count };
-    if is_much(much) { call.offload(Work::reads(show)) } else { show(call.reply) }
+    if is_much(much) { call.offload(Work::reads(show)) } else { show(call.reply).map(|()| Flow::Replied) }
 }
 
 /// Chooses `count` different items, or all.
@@ -189,7 +190,7 @@ fn distinct<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done 
     let (mut dice, now) = (Dice::new(call.guard.ctx.random()), call.now_ms());
     let Some(all) = call.guard.collection::<T>(&call.keys[0])?.map(|all| T::clone(&all)) else {
         call.reply.array(0);
-        return Ok(());
+        return Ok(Flow::Replied);
     };
     let (len, size) = (all.count(now), all.size());
     let goes_over_all = count > len / SHARE || are_few(&all, now);
@@ -205,7 +206,7 @@ fn distinct<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done 
         return call.reply_elsewhere(show);
     }
     show(call.reply);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Whether so many items have expired in place that random tries would take long.

@@ -6,13 +6,14 @@
 use evenkeel_resp::reply::Encoder;
 use evenkeel_store::{Cursor, View};
 
-use super::{Args, Call, Command, Group, at_least, exactly, walk};
-use crate::error::{Done, Error};
+use super::{Args, Call, Command, DataHandler, Group, at_least, exactly, walk};
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 use crate::reply::Reply;
 use evenkeel_runtime::glob;
 
 #[rustfmt::skip]
-pub(crate) const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command<DataHandler>] = &[
     walk("KEYS",      exactly(2),  Group::Keyspace, keys),
     walk("SCAN",      at_least(2), Group::Keyspace, scan),
     walk("RANDOMKEY", exactly(1),  Group::Keyspace, randomkey),
@@ -22,7 +23,7 @@ pub(crate) const COMMANDS: &[Command] = &[
 ///
 /// Expired keys are left to be removed by other commands, as in Redis.
 fn keys(call: &mut Call<'_, '_>) -> Done {
-    let (db, pattern) = (call.session.db as usize, call.args.at(1));
+    let (db, pattern) = (call.db as usize, call.args.at(1));
     let (mut found, mut count) = (Encoder::default(), 0);
     let is_whole = call.guard.for_each_key(db, |view| {
         if glob::matches(pattern, view.key(), false) {
@@ -31,11 +32,11 @@ fn keys(call: &mut Call<'_, '_>) -> Done {
         }
     });
     if !is_whole {
-        return Err(Error::AdmitAgain);
+        return Ok(Flow::RetryAdmission);
     }
     call.reply.array(count);
     call.reply.bytes.extend_from_slice(&found.bytes);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Most keys that SCAN visits under a single lock: at about 100 ns each, a slot is locked for 0.1 ms.
@@ -48,7 +49,7 @@ fn scan(call: &mut Call<'_, '_>) -> Done {
     let (mut found, mut count, mut left) = (Encoder::default(), 0, filter.count);
     loop {
         let step = left.min(SCAN_STEP);
-        cursor = call.guard.scan(call.session.db as usize, cursor, step, |view| {
+        cursor = call.guard.scan(call.db as usize, cursor, step, |view| {
             if filter.passes(view) {
                 found.bulk(view.key());
                 count += 1;
@@ -59,14 +60,14 @@ fn scan(call: &mut Call<'_, '_>) -> Done {
             break;
         }
         if !call.guard.give_way() {
-            return Err(Error::AdmitAgain);
+            return Ok(Flow::RetryAdmission);
         }
     }
     call.reply.array(2);
     call.reply.bulk(cursor.0.to_string().as_bytes());
     call.reply.array(count);
     call.reply.bytes.extend_from_slice(&found.bytes);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Parses a cursor like `strtoul`, as Redis does: a sign is accepted, an empty text is zero, and a zero byte
@@ -175,11 +176,11 @@ impl<'a> Filter<'a> {
 
 /// RANDOMKEY
 fn randomkey(call: &mut Call<'_, '_>) -> Done {
-    match call.guard.random_key(call.session.db as usize) {
+    match call.guard.random_key(call.db as usize) {
         Some(key) => call.reply.bulk(&key),
         None => call.reply.null(),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 #[cfg(test)]

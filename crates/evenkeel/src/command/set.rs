@@ -11,10 +11,10 @@ mod tests;
 use evenkeel_store::Hasher;
 use evenkeel_store::collection::Set;
 
-use super::{Call, Command, Group, Keys, at_least, exactly, read, write};
-use crate::error::Done;
-use crate::offload::Work;
-use crate::pubsub::notices;
+use super::class;
+use super::{Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
+use crate::command::flow::Work;
+use crate::command::flow::{Done, Flow};
 use crate::reply::Reply;
 use form::Limits;
 
@@ -24,7 +24,7 @@ const GROUP: Group = Group::Set;
 const COUNTED: Keys = Keys::Counted { at: 1, step: 1 };
 
 #[rustfmt::skip]
-pub(crate) const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command<DataHandler>] = &[
     write("SADD",        at_least(3), Keys::FIRST,     GROUP, sadd                ).grows().fast().members(2, 1),
     write("SREM",        at_least(3), Keys::FIRST,     GROUP, srem                ).fast().members(2, 1),
     read ("SISMEMBER",   exactly(3),  Keys::FIRST,     GROUP, sismember           ).fast().members(2, 1),
@@ -68,7 +68,7 @@ fn sadd(call: &mut Call<'_, '_>) -> Done {
         set.changes
     })?;
     call.reply.int(added as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// SREM key member [member ...]
@@ -81,7 +81,7 @@ fn srem(call: &mut Call<'_, '_>) -> Done {
         set.changes
     })?;
     call.reply.int(removed.unwrap_or(0) as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// SISMEMBER key member
@@ -89,7 +89,7 @@ fn sismember(call: &mut Call<'_, '_>) -> Done {
     let (hasher, member) = (hasher(call), call.args.at(2));
     let set = call.guard.collection::<Set>(&call.keys[0])?;
     call.reply.int(set.is_some_and(|set| set.contains(hasher, member)).into());
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// SMISMEMBER key member [member ...]
@@ -100,14 +100,14 @@ fn smismember(call: &mut Call<'_, '_>) -> Done {
     for member in members {
         call.reply.int(set.as_ref().is_some_and(|set| set.contains(hasher, member)).into());
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// SCARD key
 fn scard(call: &mut Call<'_, '_>) -> Done {
     let set = call.guard.collection::<Set>(&call.keys[0])?;
     call.reply.int(set.map_or(0, |set| set.len() as i64));
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// SMEMBERS key
@@ -122,7 +122,7 @@ fn smembers(call: &mut Call<'_, '_>) -> Done {
         Some(set) => all(call.reply, &set, Open::Set),
         None => call.reply.set(0),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// The type of a reply with members.
@@ -160,7 +160,7 @@ fn smove(call: &mut Call<'_, '_>) -> Done {
         call.guard.edit_if_there::<Set, _>(from, |set| {
             set.changes = u64::from(set.remove(hasher, member));
         })?;
-        call.say_taken(from, notices::SET, "srem");
+        call.say_taken(from, class::SET, "srem");
         let is_new = call.guard.edit::<Set, _>(to, |set| {
             set.form = limits.before(set.form, set, member, 1);
             let is_new = set.insert(hasher, member);
@@ -171,9 +171,9 @@ fn smove(call: &mut Call<'_, '_>) -> Done {
             is_new
         })?;
         if is_new {
-            call.say(to, notices::SET, "sadd");
+            call.say(to, class::SET, "sadd");
         }
     }
     call.reply.int(moves.into());
-    Ok(())
+    Ok(Flow::Replied)
 }

@@ -18,32 +18,25 @@ mod order;
 mod plan;
 mod source;
 
-use std::sync::Arc;
-
 use evenkeel_store::collection::List;
 use evenkeel_store::{Key, SlotGuard};
 
 use super::effect::log_list;
-use super::table::table;
-use super::{Call, Command, Group, LockScope, at_least, read, write};
-use crate::acl;
-use crate::blocking::Mode;
-use crate::blocking::serve::Host;
-use crate::dispatch::look_again;
-use crate::error::{Done, Error};
-use crate::offload::Work;
-use crate::pubsub::notices::{GENERIC, LIST};
+use super::{Call, Command, DataHandler, Group, LockScope, at_least, read, write};
+use crate::command::class::{GENERIC, LIST};
+use crate::command::flow::Mode;
+use crate::command::flow::Work;
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 use crate::reply::Reply;
-use crate::server::Server;
-use evenkeel_config::Settings;
 use order::Outcome;
 use plan::Plan;
 use source::Source;
 
 #[rustfmt::skip]
-pub(crate) const COMMANDS: &[Command] = &[
-    Command { lock_scope: REACH, ..write("SORT",    at_least(2), plan::KEYS,    Group::List, sort   ).grows() },
-    Command { lock_scope: REACH, ..read ("SORT_RO", at_least(2), plan::KEYS_RO, Group::List, sort_ro) },
+pub(crate) const COMMANDS: &[Command<DataHandler>] = &[
+    write("SORT",    at_least(2), plan::KEYS,    Group::List, sort   ).grows().lock_scope(REACH),
+    read ("SORT_RO", at_least(2), plan::KEYS_RO, Group::List, sort_ro).lock_scope(REACH),
 ];
 
 const REACH: LockScope = LockScope::KeysUnless(plan::has_patterns);
@@ -57,13 +50,13 @@ const ATTEMPTS: usize = 3;
 /// SORT key [BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA] [STORE
 /// destination]
 fn sort(call: &mut Call<'_, '_>) -> Done {
-    let plan = Plan::parse(&call.args, true, acl::reads_all_keys(call))?;
+    let plan = Plan::parse(&call.args, true, call.host.may_read_all_keys(call.id, &call.args))?;
     run(call, plan)
 }
 
 /// SORT_RO key [BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA]
 fn sort_ro(call: &mut Call<'_, '_>) -> Done {
-    let plan = Plan::parse(&call.args, false, acl::reads_all_keys(call))?;
+    let plan = Plan::parse(&call.args, false, call.host.may_read_all_keys(call.id, &call.args))?;
     run(call, plan)
 }
 
@@ -78,10 +71,10 @@ fn run(call: &mut Call<'_, '_>, mut plan: Plan) -> Done {
     // locked.
     let cannot_lock = holds_keys && !holds_enough;
     if cannot_lock || call.is_worth_offloading(plan.units(&source)) {
-        return call.offload(work(plan, source, call.session.db));
+        return call.offload(work(plan, source, call.db));
     }
     if holds_enough {
-        return finish(&plan, &source, call.guard, call.keys, call.session.db, call.reply);
+        return finish(&plan, &source, call.guard, call.keys, call.db, call.reply).map(|()| Flow::Replied);
     }
     lock_and_finish(call, &plan, source)
 }
@@ -94,7 +87,7 @@ fn finish(
     keys: &[Key<'_>],
     db: u32,
     reply: &mut Reply,
-) -> Done {
+) -> Result<(), Error> {
     let outcome = Outcome::of(plan, source, guard, db)?;
     if plan.stores {
         store(guard, &keys[1], db, outcome.list()?, reply);
@@ -148,15 +141,15 @@ fn work(plan: Plan, source: Source, db: u32) -> Work {
         Source::peek(call.guard, &call.keys[0]).is_ok_and(|source| source.is_same(&shared))
     };
     let store = |call: &mut Call<'_, '_>, list| {
-        store(call.guard, &call.keys[1], call.session.db, list, call.reply);
-        Ok(())
+        store(call.guard, &call.keys[1], call.db, list, call.reply);
+        Ok(Flow::Replied)
     };
     Work::visits_and_writes(compute, is_current, store)
 }
 
 /// Locks all keys that the call and the elements name, and finishes.
 fn lock_and_finish(call: &mut Call<'_, '_>, plan: &Plan, mut source: Source) -> Done {
-    let (keyspace, keys, db) = (call.guard.keyspace(), call.keys, call.session.db);
+    let (keyspace, keys, db) = (call.guard.keyspace(), call.keys, call.db);
     let mut places = Vec::new();
     for attempt in 1.. {
         places.clear();
@@ -164,32 +157,28 @@ fn lock_and_finish(call: &mut Call<'_, '_>, plan: &Plan, mut source: Source) -> 
         plan.add_places(&source, keyspace, db, &mut places);
         let all = attempt > ATTEMPTS || places.len() > LOCKS_MAX;
         let mut guard = match plan.stores {
-            _ if all => keyspace.try_hold_all(call.guard.ctx).ok_or(Error::AdmitAgain)?,
+            _ if all => match keyspace.try_hold_all(call.guard.ctx) {
+                Some(guard) => guard,
+                None => return Ok(Flow::RetryAdmission),
+            },
             true => keyspace.hold_to_write(call.guard.ctx, &mut places),
             false => keyspace.hold(call.guard.ctx, &mut places),
         };
         if guard.holds_all() {
-            look_again(call.server, call.session, (table().row(call.id), &call.args), guard.ctx.now_ms)?;
+            match call.host.look_again(call.spec, &call.args, guard.ctx.now_ms)? {
+                Flow::Replied => {}
+                flow => return Ok(flow),
+            }
         }
         let now = Source::peek(&mut guard, &keys[0])?;
         if all || now.is_same(&source) {
             let done = finish(plan, &now, &mut guard, keys, db, call.reply);
-            serve(call.server, call.settings, call.worker, guard);
-            return done;
+            call.host.serve(guard);
+            return done.map(|()| Flow::Replied);
         }
         source = now;
     }
     unreachable!("the last attempt has held everything")
-}
-
-/// Serves the clients that wait for the stored list, before it is unlocked.
-fn serve(server: &Arc<Server>, settings: &Arc<Settings>, worker: usize, mut guard: SlotGuard<'_>) {
-    let mut resumed = Vec::new();
-    if guard.ctx.has_woken() {
-        Host { server, settings, worker }.serve(&mut guard, &mut resumed);
-    }
-    drop(guard);
-    resumed.into_iter().for_each(|resumed| server.resume(resumed));
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! them.
 
 use super::keys::Marks;
-use super::{Args, Command, Flags, Keys};
+use super::{Args, Flags, Keys, Spec};
 use evenkeel_config as config;
 
 /// The place of keys, and their use.
@@ -418,7 +418,7 @@ fn is_value_of_a_secret(args: &Args<'_>, at: usize) -> bool {
 }
 
 /// Whether an argument is to be kept out of logs.
-pub(crate) fn is_secret(row: &Command, args: &Args<'_>, at: usize) -> bool {
+pub(crate) fn is_secret(row: &Spec, args: &Args<'_>, at: usize) -> bool {
     find(row.name).is_some_and(|extra| (extra.secret)(args, at))
 }
 
@@ -427,29 +427,29 @@ fn find(name: &str) -> Option<&'static Extra> {
 }
 
 /// Whether the row only holds subcommands. COMMAND gives hardly anything for such rows.
-pub(crate) fn is_container(row: &Command) -> bool {
-    !row.subcommands.is_empty() && row.arity.as_i32() == -2
+pub(crate) fn is_container(row: &Spec) -> bool {
+    row.has_subcommands() && row.arity.as_i32() == -2
 }
 
 /// Returns hints in the words of COMMAND.
-pub(crate) fn tips(row: &Command) -> &'static [&'static str] {
+pub(crate) fn tips(row: &Spec) -> &'static [&'static str] {
     find(row.name).map_or(&[], |extra| extra.tips)
 }
 
 /// Returns which of a call's arguments are channels.
-pub(crate) fn channels(row: &Command) -> ChannelArgs {
+pub(crate) fn channels(row: &Spec) -> ChannelArgs {
     find(row.name).map_or(ChannelArgs::None, |extra| extra.channels)
 }
 
 /// Returns the places of the row's keys.
-pub(crate) fn key_specs(row: &Command) -> Vec<KeySpec> {
+pub(crate) fn key_specs(row: &Spec) -> Vec<KeySpec> {
     match find(row.name) {
         Some(extra) if !extra.keys.is_empty() => extra.keys.to_vec(),
         _ => usual_key_spec(row).into_iter().collect(),
     }
 }
 
-fn usual_key_spec(row: &Command) -> Option<KeySpec> {
+fn usual_key_spec(row: &Spec) -> Option<KeySpec> {
     let flags = if row.flags.has(Flags::WRITE) { "RW access update" } else { "RO access" };
     match row.keys {
         _ if row.keys.is_none() => None,
@@ -479,7 +479,7 @@ pub(crate) fn key_range(specs: &[KeySpec]) -> (i16, i16, i16) {
 }
 
 /// Returns the row's properties in the words of COMMAND, in its order.
-pub(crate) fn flags(row: &Command, specs: &[KeySpec]) -> Vec<&'static str> {
+pub(crate) fn flags(row: &Spec, specs: &[KeySpec]) -> Vec<&'static str> {
     #[rustfmt::skip]
     const NAMES: &[(Flags, &str)] = &[
         (Flags::WRITE,        "write"),
@@ -538,7 +538,7 @@ pub(crate) const CATEGORIES: &[&str] = &[
 ];
 
 /// Returns the row's ACL categories, in the order of COMMAND.
-pub(crate) fn categories(row: &Command) -> Vec<&'static str> {
+pub(crate) fn categories(row: &Spec) -> Vec<&'static str> {
     if is_container(row) {
         return vec!["@slow"];
     }
@@ -557,7 +557,7 @@ pub(crate) fn categories(row: &Command) -> Vec<&'static str> {
 
 /// Calls `key` with the index and the use of each key of a call. Returns false if the call's count is not a
 /// number, is too large, contradicts the arguments, or is zero where only scripts may have zero.
-pub(crate) fn for_each_key(row: &Command, args: &Args<'_>, mut key: impl FnMut(usize, &'static str)) -> bool {
+pub(crate) fn for_each_key(row: &Spec, args: &Args<'_>, mut key: impl FnMut(usize, &'static str)) -> bool {
     let (specs, mut said) = (key_specs(row), Marks::of(args));
     if specs.iter().any(|spec| misleads(spec, args)) {
         let mut found = false;

@@ -16,7 +16,10 @@ mod read;
 mod refs;
 mod trim;
 
-use super::{Args, Command, Flags, Group, Keys, at_least, container, exactly, read as reads, session, write};
+use super::{
+    Args, Command, DataHandler, Flags, Group, Keys, at_least, container, exactly, read as reads, session,
+    write,
+};
 use crate::error::Error;
 
 const GROUP: Group = Group::Stream;
@@ -25,7 +28,7 @@ const GROUP: Group = Group::Stream;
 const STREAMS: Keys = Keys::Across(read::find_keys);
 
 #[rustfmt::skip]
-pub(crate) const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command<DataHandler>] = &[
     write("XACK",       at_least(4), Keys::FIRST, GROUP, group::xack      ).fast(),
     write("XACKDEL",    at_least(6), Keys::FIRST, GROUP, refs::xackdel    ).fast(),
     write("XADD",       at_least(5), Keys::FIRST, GROUP, add::xadd        ).grows().fast(),
@@ -33,20 +36,20 @@ pub(crate) const COMMANDS: &[Command] = &[
     write("XCLAIM",     at_least(6), Keys::FIRST, GROUP, claim::xclaim    ).fast(),
     write("XDEL",       at_least(3), Keys::FIRST, GROUP, add::xdel        ).fast(),
     write("XDELEX",     at_least(5), Keys::FIRST, GROUP, refs::xdelex     ).fast(),
-    Command { flags: Flags::NONE, ..container("XGROUP", GROUP, &[
+    container("XGROUP", GROUP, &[
         write  ("XGROUP|CREATE",         at_least(5), Keys::SECOND, GROUP, group::create         ).grows(),
         write  ("XGROUP|CREATECONSUMER", exactly(5),  Keys::SECOND, GROUP, group::create_consumer).grows(),
         write  ("XGROUP|DELCONSUMER",    exactly(5),  Keys::SECOND, GROUP, group::delete_consumer),
         write  ("XGROUP|DESTROY",        exactly(4),  Keys::SECOND, GROUP, group::destroy        ),
         session("XGROUP|HELP",           exactly(2),  GROUP, group::help).scriptable(),
         write  ("XGROUP|SETID",          at_least(5), Keys::SECOND, GROUP, group::setid          ),
-    ]) },
-    Command { flags: Flags::NONE, ..container("XINFO", GROUP, &[
+    ]).flags(Flags::NONE),
+    container("XINFO", GROUP, &[
         reads  ("XINFO|CONSUMERS",       exactly(4),  Keys::SECOND, GROUP, info::consumers       ),
         reads  ("XINFO|GROUPS",          exactly(3),  Keys::SECOND, GROUP, info::groups          ),
         session("XINFO|HELP",            exactly(2),  GROUP, info::help).scriptable(),
         reads  ("XINFO|STREAM",          at_least(3), Keys::SECOND, GROUP, info::stream          ),
-    ]) },
+    ]).flags(Flags::NONE),
     reads("XLEN",       exactly(2),  Keys::FIRST, GROUP, add::xlen        ).fast(),
     reads("XPENDING",   at_least(3), Keys::FIRST, GROUP, claim::xpending  ),
     reads("XRANGE",     at_least(4), Keys::FIRST, GROUP, range::xrange    ),

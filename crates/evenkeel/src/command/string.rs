@@ -11,13 +11,14 @@ use super::expire::expire_at;
 use super::lcs::lcs;
 use super::set_options::{Condition, Of, Options, Time};
 use super::x87_float::Extended;
-use super::{Call, Command, Group, Keys, at_least, exactly, read, write};
-use crate::error::{Done, Error};
+use super::{Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 
 const MSETEX_KEYS: Keys = Keys::Counted { at: 1, step: 2 };
 
 #[rustfmt::skip]
-pub(crate) const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command<DataHandler>] = &[
     read ("GET",         exactly(2),  Keys::FIRST,     Group::String, get        ).fast(),
     write("SET",         at_least(3), Keys::FIRST,     Group::String, set        ).grows(),
     write("SETNX",       exactly(3),  Keys::FIRST,     Group::String, setnx      ).grows().fast(),
@@ -46,6 +47,11 @@ pub(crate) const COMMANDS: &[Command] = &[
 
 /// GET key
 fn get(call: &mut Call<'_, '_>) -> Done {
+    reply_value(call).map(|()| Flow::Replied)
+}
+
+/// Replies with the value of the first key, or null.
+fn reply_value(call: &mut Call<'_, '_>) -> Result<(), Error> {
     match call.guard.string(&call.keys[0])? {
         Some(value) => call.reply.string(value),
         None => call.reply.null(),
@@ -59,7 +65,7 @@ fn set(call: &mut Call<'_, '_>) -> Done {
     if call.args.len() == 3 {
         call.guard.set_string(&call.keys[0], call.args.at(2), Expire::Clear);
         call.reply.ok();
-        return Ok(());
+        return Ok(Flow::Replied);
     }
     set_with_options(call)
 }
@@ -69,7 +75,7 @@ fn set_with_options(call: &mut Call<'_, '_>) -> Done {
     let expire = options.expire(call.counts_from_ms(), "set")?;
     let key = &call.keys[0];
     if options.get {
-        get(call)?;
+        reply_value(call)?;
     }
     let sets = match options.condition {
         Condition::Always => true,
@@ -86,7 +92,7 @@ fn set_with_options(call: &mut Call<'_, '_>) -> Done {
         (false, true) => call.reply.ok(),
         (false, false) => call.reply.null(),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Logs that a key was set unconditionally, with a deadline that does not depend on the present.
@@ -133,7 +139,7 @@ fn setnx(call: &mut Call<'_, '_>) -> Done {
         call.guard.set_string(key, call.args.at(2), Expire::Clear);
     }
     call.reply.int(i64::from(sets));
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// SETEX key seconds value
@@ -153,16 +159,16 @@ fn set_for(call: &mut Call<'_, '_>, seconds: bool, name: &'static str) -> Done {
     call.guard.set_string(key, value, Expire::At(deadline));
     log_set(call, key.bytes, value, Expire::At(deadline));
     call.reply.ok();
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// GETSET key value
 fn getset(call: &mut Call<'_, '_>) -> Done {
-    get(call)?;
+    reply_value(call)?;
     let (key, value) = (&call.keys[0], call.args.at(2));
     call.guard.set_string(key, value, Expire::Clear);
     log_set(call, key.bytes, value, Expire::Clear);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Removes the command's key, and logs that; false if the key was missing.
@@ -177,9 +183,9 @@ fn remove(call: &mut Call<'_, '_>) -> bool {
 
 /// GETDEL key
 fn getdel(call: &mut Call<'_, '_>) -> Done {
-    get(call)?;
+    reply_value(call)?;
     remove(call);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// GETEX key [EX seconds | PX ms | EXAT unix-seconds | PXAT unix-ms | PERSIST]
@@ -190,7 +196,7 @@ fn getex(call: &mut Call<'_, '_>) -> Done {
     let (had_deadline, expire) = match call.guard.read(key) {
         None => {
             call.reply.null();
-            return Ok(());
+            return Ok(Flow::Replied);
         }
         Some(view) if view.kind() == Kind::String => {
             let expire = options.expire(from, "getex")?;
@@ -208,14 +214,14 @@ fn getex(call: &mut Call<'_, '_>) -> Done {
         }
         Expire::Clear | Expire::Keep => {}
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// DELIFEQ key comparison
 fn delifeq(call: &mut Call<'_, '_>) -> Done {
     let removed = holds(call, call.args.at(2))? && remove(call);
     call.reply.int(i64::from(removed));
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// MGET key [key ...]
@@ -232,7 +238,7 @@ fn mget(call: &mut Call<'_, '_>) -> Done {
             break;
         }
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// MSET key value [key value ...]
@@ -240,7 +246,7 @@ fn mset(call: &mut Call<'_, '_>) -> Done {
     whole_pairs(call, "mset")?;
     set_pairs(call, 2, Expire::Clear);
     call.reply.ok();
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// MSETNX key value [key value ...]
@@ -251,10 +257,10 @@ fn msetnx(call: &mut Call<'_, '_>) -> Done {
         set_pairs(call, 2, Expire::Clear);
     }
     call.reply.int(i64::from(sets));
-    Ok(())
+    Ok(Flow::Replied)
 }
 
-fn whole_pairs(call: &Call<'_, '_>, name: &'static str) -> Done {
+fn whole_pairs(call: &Call<'_, '_>, name: &'static str) -> Result<(), Error> {
     if call.args.len() % 2 == 1 { Ok(()) } else { Err(Error::Arity(name)) }
 }
 
@@ -277,7 +283,7 @@ fn msetex(call: &mut Call<'_, '_>) -> Done {
     if count != call.keys.len() {
         return Err(Error::Syntax); // the arguments are too few
     }
-    let options = Options::parse_sent(&call.args, 2 + 2 * count, Of::MSetEx, call.session.replays)?;
+    let options = Options::parse_sent(&call.args, 2 + 2 * count, Of::MSetEx, call.replays)?;
     let expire = options.expire(call.counts_from_ms(), "msetex")?;
     let sets = match options.condition {
         Condition::IfAbsent => !any_key(call),
@@ -289,7 +295,7 @@ fn msetex(call: &mut Call<'_, '_>) -> Done {
         log_pairs(call, expire);
     }
     call.reply.int(i64::from(sets));
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Logs that the command's keys were set, in commands that older servers know, too.
@@ -336,7 +342,7 @@ fn add(call: &mut Call<'_, '_>, increment: i64) -> Done {
     let value = value.checked_add(increment).ok_or(Error::Overflow)?;
     call.guard.set_string(key, itoa(value).text(), Expire::Keep);
     call.reply.int(value);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// INCRBYFLOAT key increment
@@ -354,7 +360,7 @@ fn incrbyfloat(call: &mut Call<'_, '_>) -> Done {
     // Sums of long floats are not the same on all machines.
     call.log(&[b"SET", key.bytes, text.as_bytes(), b"KEEPTTL"]);
     call.reply.bulk(text.as_bytes());
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// APPEND key value
@@ -364,11 +370,11 @@ fn append(call: &mut Call<'_, '_>) -> Done {
     check_len(call, len, bytes.len())?;
     let len = call.guard.append(key, bytes)?;
     call.reply.int(len as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Refuses a string that would end `len` bytes after `offset`, if that is too far.
-fn check_len(call: &Call<'_, '_>, offset: usize, len: usize) -> Done {
+fn check_len(call: &Call<'_, '_>, offset: usize, len: usize) -> Result<(), Error> {
     let fits = offset.checked_add(len).is_some_and(|end| end <= call.string_len_max());
     if fits { Ok(()) } else { Err(Error::StringTooLong) }
 }
@@ -377,7 +383,7 @@ fn check_len(call: &Call<'_, '_>, offset: usize, len: usize) -> Done {
 fn strlen(call: &mut Call<'_, '_>) -> Done {
     let len = call.guard.string(&call.keys[0])?.map_or(0, |value| value.len());
     call.reply.int(len as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// SETRANGE key offset value
@@ -387,12 +393,12 @@ fn setrange(call: &mut Call<'_, '_>) -> Done {
     let len = string_to_change(call, 0)?.map_or(0, |value| value.len());
     if bytes.is_empty() {
         call.reply.int(len as i64);
-        return Ok(());
+        return Ok(Flow::Replied);
     }
     check_len(call, offset, bytes.len())?;
     let len = call.guard.write_range(&call.keys[0], offset, bytes)?;
     call.reply.int(len as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// GETRANGE key start end
@@ -405,7 +411,7 @@ fn getrange(call: &mut Call<'_, '_>) -> Done {
         },
         None => call.reply.bulk(b""),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Returns the first and last place, out of `len`, from `start` to `end`, which count from the end if

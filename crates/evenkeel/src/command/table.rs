@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
 
-use super::{Args, Command};
+use super::{Args, Spec};
 
 /// A command's number: its index in [`Table::rows`] and in every worker's statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,43 +23,50 @@ const _: () = assert!(BUCKETS.is_power_of_two());
 
 /// All commands and subcommands.
 pub(crate) struct Table {
-    rows: Vec<&'static Command>,
+    rows: Vec<&'static Spec>,
     /// Open addressing over short names of commands, not subcommands.
     short: Box<[(u128, u16); BUCKETS]>,
     /// Long names, and subcommands as `CONTAINER|SUB`.
     long: HashMap<Vec<u8>, u16>,
 }
 
-/// Returns the table of the program.
+static TABLE: OnceLock<Table> = OnceLock::new();
+
+/// The table of all commands under their original names.
+///
+/// # Panics
+/// If it has not been installed.
+#[inline]
 pub(crate) fn table() -> &'static Table {
-    static TABLE: OnceLock<Table> = OnceLock::new();
-    TABLE.get_or_init(|| Table::new(super::FAMILIES, &[]))
+    TABLE.get().expect("the server installs the commands before it runs any")
 }
 
-/// Returns the same rows under the names that `rename-command` gives them: pairs of the old and the new name,
+/// Installs the rows, unless that was done before. Subcommands come behind their container.
+pub(crate) fn install(rows: impl FnOnce() -> Vec<&'static Spec>) -> &'static Table {
+    TABLE.get_or_init(|| Table::new(rows(), &[]))
+}
+
+/// Returns the same rows under the names that `rename-command` gives them: pairs of a name and its replacement,
 /// which may be empty. To be called once per process: the table is never freed.
 pub(crate) fn renamed(renames: &[(Vec<u8>, Vec<u8>)]) -> &'static Table {
-    if renames.is_empty() { table() } else { Box::leak(Box::new(Table::new(super::FAMILIES, renames))) }
+    if renames.is_empty() {
+        return table();
+    }
+    Box::leak(Box::new(Table::new(table().rows.clone(), renames)))
 }
 
 impl Table {
-    fn new(families: &[&'static [Command]], renames: &[(Vec<u8>, Vec<u8>)]) -> Table {
-        let mut table = Table {
-            rows: Vec::new(),
-            short: vec![(0, 0); BUCKETS].try_into().expect("as many"),
-            long: HashMap::new(),
-        };
-        let mut names: BTreeMap<Vec<u8>, u16> = BTreeMap::new();
-        for command in families.iter().flat_map(|family| family.iter()) {
-            let before = names.insert(command.name.as_bytes().to_vec(), table.rows.len() as u16);
-            assert!(before.is_none(), "two commands named {}", command.name);
-            table.rows.push(command);
-            for sub in command.subcommands {
-                let before = table.long.insert(sub.name.as_bytes().to_vec(), table.rows.len() as u16);
-                assert!(before.is_none(), "two commands named {}", sub.name);
-                table.rows.push(sub);
-            }
+    fn new(rows: Vec<&'static Spec>, renames: &[(Vec<u8>, Vec<u8>)]) -> Table {
+        let (mut names, mut long) = (BTreeMap::new(), HashMap::new());
+        for (at, spec) in rows.iter().enumerate() {
+            let name = spec.name.as_bytes().to_vec();
+            let before = match spec.name.contains('|') {
+                true => long.insert(name, at as u16),
+                false => names.insert(name, at as u16),
+            };
+            assert!(before.is_none(), "two commands named {}", spec.name);
         }
+        let mut table = Table { rows, short: vec![(0, 0); BUCKETS].try_into().expect("as many"), long };
         for (old, new) in renames {
             // In the order of the file: a later line may rename the result of an earlier line.
             if let Some(id) = names.remove(&old.to_ascii_uppercase())
@@ -88,8 +95,14 @@ impl Table {
     }
 
     /// All rows, by their numbers.
-    pub(crate) fn rows(&self) -> &[&'static Command] {
+    pub(crate) fn rows(&self) -> &[&'static Spec] {
         &self.rows
+    }
+
+    /// The subcommands of a container.
+    pub(crate) fn subcommands(&self, container: &Spec) -> &[&'static Spec] {
+        let first = self.rows.iter().position(|spec| std::ptr::eq(*spec, container)).map_or(0, |at| at + 1);
+        &self.rows[first..first + container.subcommands]
     }
 
     /// The numbers of all rows.
@@ -98,7 +111,7 @@ impl Table {
     }
 
     #[inline]
-    pub(crate) fn row(&self, id: Id) -> &'static Command {
+    pub(crate) fn row(&self, id: Id) -> &'static Spec {
         self.rows[id.index()]
     }
 
@@ -129,7 +142,7 @@ impl Table {
     }
 
     /// Returns the subcommand of a container, in any case.
-    pub(crate) fn find_sub(&self, container: &Command, name: &[u8]) -> Option<Id> {
+    pub(crate) fn find_sub(&self, container: &Spec, name: &[u8]) -> Option<Id> {
         let name = [container.name.as_bytes(), b"|", name].concat().to_ascii_uppercase();
         self.long.get(&name).map(|id| Id(*id))
     }
@@ -138,7 +151,7 @@ impl Table {
     pub(crate) fn find_call(&self, args: &Args<'_>) -> Option<Id> {
         let id = self.find(args.at(0))?;
         match args.get(1) {
-            Some(sub) if !self.row(id).subcommands.is_empty() => self.find_sub(self.row(id), sub),
+            Some(sub) if self.row(id).has_subcommands() => self.find_sub(self.row(id), sub),
             _ => Some(id),
         }
     }
@@ -213,12 +226,11 @@ mod tests {
     fn rows_are_consistent() {
         for row in table().rows() {
             assert_eq!(row.name, row.name.to_ascii_uppercase());
-            let names_keys = matches!(
-                row.lock_scope,
-                LockScope::Keys | LockScope::KeysUnless(_) | LockScope::Script { .. }
-            );
+            let names_keys =
+                matches!(row.lock_scope, LockScope::Keys | LockScope::KeysUnless(_) | LockScope::Script(_));
             assert_eq!(!row.keys.is_none(), names_keys, "{}", row.name);
-            assert!(row.subcommands.iter().all(|sub| sub.name.starts_with(&format!("{}|", row.name))));
+            let subs = table().subcommands(row);
+            assert!(subs.iter().all(|sub| sub.name.starts_with(&format!("{}|", row.name))));
         }
     }
 }

@@ -15,8 +15,9 @@ use evenkeel_store::collection::{Collection, Gathered, ZSet};
 
 use super::effect::log_zset;
 use super::random::zrandmember;
-use super::{Args, Call, Command, Flags, Group, Keys, at_least, exactly, read, write};
-use crate::error::{Done, Error};
+use super::{Args, Call, Command, DataHandler, Flags, Group, Keys, at_least, exactly, read, write};
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 use evenkeel_config::Settings;
 
 const GROUP: Group = Group::SortedSet;
@@ -26,7 +27,7 @@ const ALL_BUT_LAST: Keys = Keys::Range { first: 1, last: -2, step: 1 };
 const STORED: Keys = Keys::Across(combine::keys_of_store);
 
 #[rustfmt::skip]
-pub(crate) const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command<DataHandler>] = &[
     write("ZADD",             at_least(4), Keys::FIRST,     GROUP, zadd            ).grows().fast().members(3, 2),
     write("ZINCRBY",          exactly(4),  Keys::FIRST,     GROUP, zincrby         ).grows().fast().members(3, 2),
     write("ZREM",             at_least(3), Keys::FIRST,     GROUP, zrem            ).fast().members(2, 1),
@@ -197,7 +198,7 @@ impl Made {
     fn store(self, call: &mut Call<'_, '_>) -> Done {
         call.reply.int(self.zset.len() as i64);
         call.guard.set_collection(&call.keys[0], self.zset, self.form, None);
-        Ok(())
+        Ok(Flow::Replied)
     }
 
     /// [`Made::store`] for the call's key of this index. Logs the stored set: the command could have another
@@ -208,9 +209,9 @@ impl Made {
         let before = call.guard.changes();
         call.guard.set_collection(key, self.zset, self.form, None);
         if call.guard.changes() != before && call.is_logged() {
-            log_zset(call.guard, call.session.db, key.bytes, &stored);
+            log_zset(call.guard, call.db, key.bytes, &stored);
         }
-        Ok(())
+        Ok(Flow::Replied)
     }
 }
 
@@ -302,7 +303,7 @@ fn zadd_with(call: &mut Call<'_, '_>, options: AddOptions) -> Done {
         }
         _ => call.reply.int(if options.count_moved { changed } else { added } as i64),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// ZREM key member [member ...]
@@ -315,14 +316,14 @@ fn zrem(call: &mut Call<'_, '_>) -> Done {
         edit.changes
     })?;
     call.reply.int(removed.unwrap_or(0) as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// ZCARD key
 fn zcard(call: &mut Call<'_, '_>) -> Done {
     let zset = call.guard.collection::<ZSet>(&call.keys[0])?;
     call.reply.int(zset.map_or(0, |zset| zset.len()) as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// ZSCORE key member
@@ -333,7 +334,7 @@ fn zscore(call: &mut Call<'_, '_>) -> Done {
         Some(score) => call.reply.double(score),
         None => call.reply.null(),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// ZMSCORE key member [member ...]
@@ -348,7 +349,7 @@ fn zmscore(call: &mut Call<'_, '_>) -> Done {
             None => call.reply.null(),
         }
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// ZRANK key member [WITHSCORE]
@@ -390,7 +391,7 @@ fn rank(call: &mut Call<'_, '_>, reverse: bool) -> Done {
             }
         }
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 #[cfg(test)]

@@ -4,8 +4,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Executor, Request};
 use crate::acl;
-use crate::command::{Args, Command, Flags, Id, LockScope};
-use crate::error::{Done, Error};
+use crate::command::flow::{Done, Flow};
+use crate::command::{Args, Flags, Id, LockScope, Spec};
+use crate::error::Error;
+use crate::scripting::declared;
 use crate::server::Server;
 use crate::session::Session;
 
@@ -26,7 +28,7 @@ impl Executor {
     ) -> Result<Admitted, Error> {
         let Some(mut id) = request.command else { return self.unknown(session, &request.args) };
         let mut row = self.table.row(id);
-        if !row.subcommands.is_empty() && request.args.len() > 1 {
+        if row.has_subcommands() && request.args.len() > 1 {
             request.command = self.table.find_sub(row, request.args.at(1));
             id = request.command.ok_or_else(|| unknown_subcommand(row, &request.args))?;
             row = self.table.row(id);
@@ -59,7 +61,8 @@ impl Executor {
         // replica.
         if self.server.persist.blockers.any() != 0 && !session.replays {
             let is_queued = session.multi.is_some();
-            let flags = if is_queued { row.flags_in(&request.args, &self.server) } else { row.flags };
+            let flags =
+                if is_queued { declared::flags_of_call(row, &request.args, &self.server) } else { row.flags };
             if let Some(error) = self.server.persist.refuses(&self.server, (row, flags), session) {
                 return Err(error);
             }
@@ -87,7 +90,7 @@ impl Executor {
                     session.closing = true;
                     return Ok(Admitted::HungUp);
                 }
-                let flags = row.flags_in(&request.args, &self.server);
+                let flags = declared::flags_of_call(row, &request.args, &self.server);
                 multi.push((id, flags), request.args.to_owned(), &session.client);
             }
             return Ok(Admitted::Queued);
@@ -116,7 +119,7 @@ impl Executor {
     pub(super) fn refused_outside(&self, request: &Request<'_>) -> Option<Id> {
         let mut id = request.command?;
         let mut row = self.table.row(id);
-        if !row.subcommands.is_empty() && request.args.len() > 1 {
+        if row.has_subcommands() && request.args.len() > 1 {
             id = self.table.find_sub(row, request.args.at(1))?;
             row = self.table.row(id);
         }
@@ -135,7 +138,7 @@ impl Executor {
 pub(crate) fn look_again(
     server: &Server,
     session: &Session,
-    (row, args): (&Command, &Args<'_>),
+    (row, args): (&Spec, &Args<'_>),
     now_ms: u64,
 ) -> Done {
     if let Some(link) = session.link
@@ -147,7 +150,7 @@ pub(crate) fn look_again(
         return Err(Error::killed());
     }
     if !session.replays && !session.access.is_checked_at(server.acl.generation()) {
-        return Err(Error::AdmitAgain);
+        return Ok(Flow::RetryAdmission);
     }
     let blockers = &server.persist.blockers;
     let is_kept = !session.replays
@@ -155,12 +158,12 @@ pub(crate) fn look_again(
             || blockers.any() != 0
                 && (server.persist.refuses(server, (row, row.flags), session).is_some()
                     || blockers.delays(row, session)));
-    if is_kept { Err(Error::AdmitAgain) } else { Ok(()) }
+    if is_kept { Ok(Flow::RetryAdmission) } else { Ok(Flow::Replied) }
 }
 
 /// Checks whether a client with subscriptions may run the command.
 #[cold]
-fn may_while_subscribed(session: &Session, row: &Command) -> Done {
+fn may_while_subscribed(session: &Session, row: &Spec) -> Result<(), Error> {
     const DATA: Flags = Flags::WRITE.with(Flags::READONLY).with(Flags::MAY_WRITE);
     if session.monitors && row.flags.has(DATA) {
         return Err(Error::text("ERR Replica can't interact with the keyspace"));
@@ -172,7 +175,7 @@ fn may_while_subscribed(session: &Session, row: &Command) -> Done {
 }
 
 #[cold]
-fn while_subscribed(row: &Command) -> Error {
+fn while_subscribed(row: &Spec) -> Error {
     Error::text(format!(
         "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in \
          this context",
@@ -197,7 +200,7 @@ fn unknown_command(args: &Args<'_>) -> Error {
 }
 
 #[cold]
-fn unknown_subcommand(row: &Command, args: &Args<'_>) -> Error {
+fn unknown_subcommand(row: &Spec, args: &Args<'_>) -> Error {
     const SHOWN: usize = 128;
     let mut text = b"ERR unknown subcommand '".to_vec();
     text.extend_from_slice(args.quoted(1, SHOWN));

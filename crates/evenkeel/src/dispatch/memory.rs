@@ -12,7 +12,7 @@ use evenkeel_store::evict::{self, Order};
 use evenkeel_store::memory;
 
 use super::Executor;
-use crate::command::{Command, Flags, LockScope};
+use crate::command::{Flags, LockScope, Spec};
 use crate::net::inbox::Inbox;
 use crate::observe::stats::Stage;
 use crate::server::Server;
@@ -48,7 +48,7 @@ impl Executor {
     /// earlier commands may have removed enough. May wait for the lazy-free thread before it admits a
     /// command.
     #[cold]
-    pub(super) fn lacks_memory(&mut self, row: &Command, session: &Session) -> bool {
+    pub(super) fn lacks_memory(&mut self, row: &Spec, session: &Session) -> bool {
         if !needs_memory(row, session) {
             return false;
         }
@@ -197,7 +197,7 @@ fn excess_max(limit: usize) -> usize {
 /// command, and every command that would be queued, since a queue may grow without bound. Replayed commands
 /// were admitted by another server or run.
 #[cold]
-fn needs_memory(row: &Command, session: &Session) -> bool {
+fn needs_memory(row: &Spec, session: &Session) -> bool {
     if session.replays {
         return false;
     }

@@ -5,10 +5,11 @@ use evenkeel_store::Key;
 
 use super::{Parts, keys_of};
 use crate::acl;
-use crate::blocking::Mode;
+use crate::admin::ServerCall;
+use crate::command::flow::Done;
+use crate::command::flow::Mode;
 use crate::command::table::table;
-use crate::command::{Args, Call, Id};
-use crate::error::Done;
+use crate::command::{Args, Id};
 use crate::monitor;
 use crate::observe;
 use crate::observe::commandlog::{self, Spent};
@@ -18,20 +19,19 @@ use evenkeel_runtime::clock;
 /// Runs a command that a script calls, under the script's locks; `reply` is empty. Its errors are counted
 /// here.
 pub(crate) fn run_in_script(
-    call: &mut Call<'_, '_>,
+    call: &mut ServerCall<'_, '_>,
     id: Id,
     args: Args<'_>,
     keys: &[Key<'_>],
     reply: &mut Reply,
 ) -> Done {
     let (row, before, errors) = (table().row(id), clock::ticks(), reply.errors);
-    let (len, waited) = (reply.len(), call.guard.ctx.lock_wait);
+    let (len, waited) = (reply.len(), call.base.guard.ctx.lock_wait);
     let server = call.server;
-    call.guard.ctx.no_touch = call.session.no_touch;
-    let mut parts =
-        Parts { id, reply, session: call.session, server, settings: call.settings, worker: call.worker };
-    let done = parts.with_call(Mode::Script, args, keys, call.guard, |call| call.run(row));
-    call.guard.tidy_between_commands();
+    call.base.guard.ctx.no_touch = call.session.no_touch;
+    let mut parts = Parts::new(id, reply, call.session, (server, call.base.settings, call.worker));
+    let done = parts.run(Mode::Script, args, keys, call.base.guard);
+    call.base.guard.tidy_between_commands();
     let stats = &server.stats[call.worker];
     if let Err(error) = &done {
         stats.error(&error.line());
@@ -39,63 +39,60 @@ pub(crate) fn run_in_script(
     let failed = done.is_err() || reply.errors != errors;
     let spent = Spent {
         ticks: clock::ticks().saturating_sub(before),
-        waited: call.guard.ctx.lock_wait.saturating_sub(waited),
+        waited: call.base.guard.ctx.lock_wait.saturating_sub(waited),
         reply: reply.len().saturating_sub(len),
         ..Spent::default()
     };
-    stats.ran(id, spent.ticks, failed, call.settings.latency_tracking);
+    stats.ran(id, spent.ticks, failed, call.base.settings.latency_tracking);
     // The script has declared the keys, so hot keys and their time are counted for the script.
     if server.commandlog.wants(&spent) {
         let command = (row, args, &spent);
-        commandlog::note(server, call.settings, call.worker, &call.session.client, command);
+        commandlog::note(server, call.base.settings, call.worker, &call.session.client, command);
     }
     done
 }
 
 /// Runs a queued command inside EXEC's call, which holds the slots it needs.
-pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
+pub(crate) fn run_nested(call: &mut ServerCall<'_, '_>, queued: &Queued) {
     let row = table().row(queued.id);
-    let (args, before, errors) = (queued.args.as_args(), clock::ticks(), call.reply.errors);
-    let (len, waited) = (call.reply.len(), call.guard.ctx.lock_wait);
-    call.guard.ctx.no_touch = call.session.no_touch;
+    let (args, before, errors) = (queued.args.as_args(), clock::ticks(), call.base.reply.errors);
+    let (len, waited) = (call.base.reply.len(), call.base.guard.ctx.lock_wait);
+    call.base.guard.ctx.no_touch = call.session.no_touch;
     let keys = keys_of(row, &args, call.session.db, call.server);
     let server = call.server;
     if server.monitors.is_any() && row.runs_scripts() {
         monitor::begin_script(call.session, row, &args);
     }
-    let mut parts = Parts {
-        id: queued.id,
-        reply: call.reply,
-        session: call.session,
-        server,
-        settings: call.settings,
-        worker: call.worker,
+    let now_ms = call.base.now_ms();
+    let done = match acl::admit_in_exec(server, call.session, (queued.id, &args), now_ms) {
+        Ok(()) => {
+            let means = (server, call.base.settings, call.worker);
+            let mut parts = Parts::new(queued.id, call.base.reply, call.session, means);
+            parts.run(Mode::Nested, args, &keys, call.base.guard)
+        }
+        Err(refusal) => Err(refusal),
     };
-    let done = parts.with_call(Mode::Nested, args, &keys, call.guard, |call| {
-        acl::admit_in_exec(call, queued.id, &args)?;
-        call.run(row)
-    });
-    call.guard.tidy_between_commands();
+    call.base.guard.tidy_between_commands();
     if server.monitors.is_any() {
         match row.runs_scripts() {
-            true => monitor::end_script(call.guard, done.as_ref().err()),
-            false => monitor::show_in_unit(call.guard, call.session, row, &args),
+            true => monitor::end_script(call.base.guard, &done),
+            false => monitor::show_in_unit(call.base.guard, call.session, row, &args),
         }
     }
     let stats = &server.stats[call.worker];
     if let Err(error) = done {
-        call.reply.fail(&error);
+        call.base.reply.fail(&error);
         stats.error(&error.line());
     }
-    let failed = call.reply.errors != errors;
-    call.reply.errors = errors; // EXEC itself has not failed
+    let failed = call.base.reply.errors != errors;
+    call.base.reply.errors = errors; // EXEC itself has not failed
     let spent = Spent {
         ticks: clock::ticks().saturating_sub(before),
-        waited: call.guard.ctx.lock_wait.saturating_sub(waited),
-        reply: call.reply.len().saturating_sub(len),
+        waited: call.base.guard.ctx.lock_wait.saturating_sub(waited),
+        reply: call.base.reply.len().saturating_sub(len),
         ..Spent::default()
     };
-    stats.ran(queued.id, spent.ticks, failed, call.settings.latency_tracking);
+    stats.ran(queued.id, spent.ticks, failed, call.base.settings.latency_tracking);
     let client = &call.session.client;
-    observe::ended(server, call.settings, call.worker, client, (row, args, &spent));
+    observe::ended(server, call.base.settings, call.worker, client, (row, args, &spent));
 }

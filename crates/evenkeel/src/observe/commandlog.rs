@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 
 use crate::clients::ClientInfo;
-use crate::command::{Args, Command, Flags, specs};
+use crate::command::{Args, Flags, Spec, specs};
 use crate::server::Server;
 use evenkeel_config::Settings;
 use evenkeel_runtime::clock::{self, Ticks};
@@ -207,7 +207,7 @@ pub(crate) fn note(
     settings: &Settings,
     worker: usize,
     client: &ClientInfo,
-    (row, args, spent): (&Command, Args<'_>, &Spent),
+    (row, args, spent): (&Spec, Args<'_>, &Spent),
 ) {
     let event = if row.flags.has(Flags::FAST) { "fast-command" } else { "command" };
     server.latency.note(event, clock::us(spent.ticks), settings.latency_monitor_threshold);
@@ -234,7 +234,7 @@ pub(crate) fn note(
 }
 
 /// Returns the arguments, truncated, and without passwords.
-fn shown_args(row: &Command, args: &Args<'_>) -> Vec<Vec<u8>> {
+fn shown_args(row: &Spec, args: &Args<'_>) -> Vec<Vec<u8>> {
     let shown = if args.len() > ARGS_MAX { ARGS_MAX - 1 } else { args.len() };
     let mut list: Vec<Vec<u8>> =
         (0..shown)

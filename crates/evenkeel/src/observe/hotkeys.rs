@@ -14,7 +14,7 @@ use super::commandlog::Spent;
 use super::process::{self, CpuTime};
 use super::sketch::Sketch;
 use super::stats::Stats;
-use crate::command::{Args, Command};
+use crate::command::{Args, Spec};
 use crate::server::Server;
 use evenkeel_runtime::clock;
 
@@ -188,7 +188,7 @@ impl HotKeys {
 
     /// Counts a command that has ended.
     #[inline]
-    pub(crate) fn note(&self, keyspace: &Keyspace, worker: usize, command: (&Command, Args<'_>, &Spent)) {
+    pub(crate) fn note(&self, keyspace: &Keyspace, worker: usize, command: (&Spec, Args<'_>, &Spent)) {
         let lane = &self.lanes[worker];
         let left = lane.left.load(Relaxed);
         if left > 1 {
@@ -317,7 +317,7 @@ impl Metric {
 
 impl Lane {
     #[cold]
-    fn sample(&self, keyspace: &Keyspace, (row, args, spent): (&Command, Args<'_>, &Spent)) {
+    fn sample(&self, keyspace: &Keyspace, (row, args, spent): (&Spec, Args<'_>, &Spent)) {
         let mut sampled = self.sampled.lock();
         if sampled.ratio == 0 {
             return; // counting has ended meanwhile

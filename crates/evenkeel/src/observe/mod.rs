@@ -13,7 +13,7 @@ mod sketch;
 pub(crate) mod stats;
 
 use crate::clients::ClientInfo;
-use crate::command::{Args, Command};
+use crate::command::{Args, Spec};
 use crate::server::Server;
 use commandlog::Spent;
 use evenkeel_config::Settings;
@@ -25,7 +25,7 @@ pub(crate) fn ended(
     settings: &Settings,
     worker: usize,
     client: &ClientInfo,
-    command: (&Command, Args<'_>, &Spent),
+    command: (&Spec, Args<'_>, &Spent),
 ) {
     if server.commandlog.wants(command.2) {
         commandlog::note(server, settings, worker, client, command);

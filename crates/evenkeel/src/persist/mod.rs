@@ -33,7 +33,7 @@ use parking_lot::{Condvar, Mutex};
 pub(crate) use jobs::{Cancelled, Job, State};
 use jobs::{LOOK, Running, cancelled};
 
-use crate::command::{Command, Flags, LockScope};
+use crate::command::{Flags, LockScope, Spec};
 use crate::error::Error;
 use crate::server::Server;
 use crate::session::Session;
@@ -121,7 +121,7 @@ impl Blockers {
 
     /// Whether a command has to wait until more of the journal is written.
     #[cold]
-    pub(crate) fn delays(&self, row: &Command, session: &Session) -> bool {
+    pub(crate) fn delays(&self, row: &Spec, session: &Session) -> bool {
         self.any() & CROWDED != 0 && has((row, row.flags), session, Flags::WRITE)
     }
 }
@@ -132,7 +132,7 @@ impl Persist {
     pub(crate) fn refuses(
         &self,
         server: &Server,
-        command: (&Command, Flags),
+        command: (&Spec, Flags),
         session: &Session,
     ) -> Option<Error> {
         let any = self.blockers.any();
@@ -177,7 +177,7 @@ pub(crate) fn loading() -> Error {
 }
 
 /// Whether a command has one of these flags; for EXEC, whether a queued command has.
-fn has((row, its): (&Command, Flags), session: &Session, flags: Flags) -> bool {
+fn has((row, its): (&Spec, Flags), session: &Session, flags: Flags) -> bool {
     match row.lock_scope {
         LockScope::Queue => queued(session).any(|its| its.has(flags)),
         _ => its.has(flags),
@@ -185,7 +185,7 @@ fn has((row, its): (&Command, Flags), session: &Session, flags: Flags) -> bool {
 }
 
 /// Whether a command lacks this flag; for EXEC, whether a queued command does.
-fn lacks((row, its): (&Command, Flags), session: &Session, flag: Flags) -> bool {
+fn lacks((row, its): (&Spec, Flags), session: &Session, flag: Flags) -> bool {
     match row.lock_scope {
         LockScope::Queue => queued(session).any(|its| !its.has(flag)),
         _ => !its.has(flag),

@@ -13,50 +13,9 @@ use evenkeel_store::events::{Event, Listener, What};
 
 use super::PubSub;
 use super::unit::{self, Message};
+use crate::command::class::*;
 use crate::monitor::Monitors;
 use crate::tracking::Tracking;
-
-/// Publish to the channel of the key.
-const BY_KEY: u32 = 1 << 0;
-/// Publish to the channel of the event.
-const BY_EVENT: u32 = 1 << 1;
-pub(crate) const GENERIC: u32 = 1 << 2;
-pub(crate) const STRING: u32 = 1 << 3;
-pub(crate) const LIST: u32 = 1 << 4;
-pub(crate) const SET: u32 = 1 << 5;
-pub(crate) const HASH: u32 = 1 << 6;
-pub(crate) const ZSET: u32 = 1 << 7;
-const EXPIRED: u32 = 1 << 8;
-const EVICTED: u32 = 1 << 9;
-pub(crate) const STREAM: u32 = 1 << 10;
-pub(crate) const MISSES: u32 = 1 << 11;
-const MODULE: u32 = 1 << 13;
-pub(crate) const NEW: u32 = 1 << 14;
-const ALL: u32 = GENERIC | STRING | LIST | SET | HASH | ZSET | EXPIRED | EVICTED | STREAM | MODULE;
-
-/// Returns the classes for the letters of `notify-keyspace-events`; zero if no channel would get messages.
-pub(crate) fn classes(messages: &[u8]) -> u32 {
-    let class = |message: &u8| match message {
-        b'K' => BY_KEY,
-        b'E' => BY_EVENT,
-        b'A' => ALL,
-        b'g' => GENERIC,
-        b'$' => STRING,
-        b'l' => LIST,
-        b's' => SET,
-        b'h' => HASH,
-        b'z' => ZSET,
-        b'x' => EXPIRED,
-        b'e' => EVICTED,
-        b't' => STREAM,
-        b'm' => MISSES,
-        b'd' => MODULE,
-        b'n' => NEW,
-        _ => 0,
-    };
-    let classes = messages.iter().map(class).fold(0, |all, one| all | one);
-    if classes & (BY_KEY | BY_EVENT) == 0 || classes & !(BY_KEY | BY_EVENT) == 0 { 0 } else { classes }
-}
 
 /// The listener for events; see the module's text.
 pub(crate) struct Notices {

@@ -28,7 +28,7 @@ use super::feed::note_point;
 use super::primary_connection::Ended;
 use crate::acl::Access;
 use crate::clients::ClientInfo;
-use crate::command::{Args, Command, Id, LockScope};
+use crate::command::{Args, Id, LockScope, Spec};
 use crate::dispatch::{Executor, Outcome, Request};
 use crate::reply::Reply;
 use crate::server::Server;
@@ -297,9 +297,9 @@ impl Applier {
     }
 
     /// Whether this server knows the subcommand, if any, with this number of arguments.
-    fn is_well_formed(&self, row: &Command, args: &Args<'_>) -> bool {
+    fn is_well_formed(&self, row: &Spec, args: &Args<'_>) -> bool {
         let table = self.server.table;
-        if row.subcommands.is_empty() || args.len() < 2 {
+        if !row.has_subcommands() || args.len() < 2 {
             return row.arity.admits(args.len());
         }
         table.find_sub(row, args.at(1)).is_some_and(|id| table.row(id).arity.admits(args.len()))

@@ -12,8 +12,8 @@ use super::run::with_current;
 use super::shebang::{self, ScriptFlags};
 use super::{Habits, search, sha_of};
 use crate::acl;
+use crate::admin::connection::REDIS_VERSION;
 use crate::command::args::OwnedArgs;
-use crate::command::connection::REDIS_VERSION;
 use log::Level;
 
 /// Longest time in which a library may register its functions; the second for a library that a server has

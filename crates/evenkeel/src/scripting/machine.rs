@@ -16,9 +16,10 @@ use super::functions::{Function, Libraries, Library};
 use super::run::{self, Ended, Run};
 use super::shebang::{self, ScriptFlags};
 use super::{Script, Sha, api, libraries, raw, sha_of, watch};
-use crate::blocking::Mode;
-use crate::command::Call;
-use crate::error::{Done, Error};
+use crate::admin::ServerCall;
+use crate::command::flow::Mode;
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 use crate::persist::{STALE, STALE_TEXT};
 use crate::server::Server;
 use evenkeel_runtime::clock;
@@ -310,23 +311,35 @@ impl Machine {
         })
     }
 
-    /// Runs a script or function. `Err(Error::NeedsAll)`: nothing has been done, and the caller has to run it
+    /// Runs a script or function. `Flow::RetryHoldingAll`: nothing has been done, and the caller has to run it
     /// with all locks.
-    pub(crate) fn run(&mut self, call: &mut Call<'_, '_>, target: &Target, keys: usize, ro: bool) -> Done {
+    pub(crate) fn run(
+        &mut self,
+        call: &mut ServerCall<'_, '_>,
+        target: &Target,
+        keys: usize,
+        ro: bool,
+    ) -> Done {
         let flags = target.flags();
         admit(call, flags, ro)?;
-        let (db, keeps) = (call.session.db, call.guard.ctx.keep_expired);
+        let (db, keeps) = (call.session.db, call.base.guard.ctx.keep_expired);
         // An expired key that a read removes could not be restored.
-        call.guard.ctx.keep_expired |= !call.guard.holds_all();
+        call.base.guard.ctx.keep_expired |= !call.base.guard.holds_all();
         let done = self.run_admitted(call, target, keys, ro);
-        call.guard.ctx.keep_expired = keeps;
+        call.base.guard.ctx.keep_expired = keeps;
         if call.session.db != db {
             call.session.select(db);
         }
         done
     }
 
-    fn run_admitted(&mut self, call: &mut Call<'_, '_>, target: &Target, keys: usize, ro: bool) -> Done {
+    fn run_admitted(
+        &mut self,
+        call: &mut ServerCall<'_, '_>,
+        target: &Target,
+        keys: usize,
+        ro: bool,
+    ) -> Done {
         let flags = target.flags();
         let function = match target {
             Target::Script(script) => {
@@ -336,9 +349,9 @@ impl Machine {
         };
         let function = function.ok_or_else(|| Error::text("ERR the script was flushed before it ran"))?;
         libraries::reset(&self.lua);
-        let mark = call.reply.mark();
+        let mark = call.base.reply.mark();
         let is_function = matches!(target, Target::Function(..));
-        let args = call.args;
+        let args = call.base.args;
         let mut run = Run::new(call, target.name(), is_function);
         run.read_only = ro || flags.is_some_and(|flags| flags.has(ScriptFlags::NO_WRITES));
         run.allow_oom =
@@ -401,23 +414,23 @@ impl Machine {
         }
         if let Some(again @ (Ended::Outside | Ended::ForOnce | Ended::Slow | Ended::ForGood)) = run.ended {
             if let Some(undo) = run.undo.take() {
-                run.call.guard.undo(undo);
+                run.call.base.guard.undo(undo);
             }
             let habits = target.habits();
             let shown = match again {
                 Ended::Slow => &habits.slow,
                 Ended::ForGood => &habits.for_good,
                 Ended::Outside => &habits.outside,
-                _ => return Err(Error::NeedsAll),
+                _ => return Ok(Flow::RetryHoldingAll),
             };
             shown.store(true, Relaxed);
-            return if again == Ended::Outside { Err(Error::NeedsAll) } else { run.call.offload_script() };
+            return Ok(if again == Ended::Outside { Flow::RetryHoldingAll } else { Flow::OffloadScript });
         }
         let elapsed = clock::ticks().saturating_sub(run.since) / clock::ticks_per_us();
-        if matches!(run.call.mode, Mode::Again(_)) && elapsed < run::SLOW_US / 2 {
+        if matches!(run.call.base.mode, Mode::Again(_)) && elapsed < run::SLOW_US / 2 {
             target.habits().slow.store(false, Relaxed);
         }
-        if matches!(run.call.mode, Mode::Again(_)) && !run.for_good {
+        if matches!(run.call.base.mode, Mode::Again(_)) && !run.for_good {
             target.habits().for_good.store(false, Relaxed);
         }
         for (level, line) in run.lines.drain(..) {
@@ -425,12 +438,12 @@ impl Machine {
         }
         run.send_shown();
         for refusal in run.refusals.drain(..) {
-            server.acl.log.note(refusal, run.call.settings.acllog_max_len);
+            server.acl.log.note(refusal, run.call.base.settings.acllog_max_len);
         }
         match run.ended {
             Some(Ended::Panicked) => return Err(Error::abandoned()),
             Some(Ended::Stopped) => {
-                run.call.guard.forget_log();
+                run.call.base.guard.forget_log();
                 return Err(Error::text("ERR the server is shutting down"));
             }
             _ => {}
@@ -440,16 +453,16 @@ impl Machine {
             Ok((true, _)) if run.ended == Some(Ended::Killed) => Err(Error::text(KILLED)),
             Ok((true, value)) => {
                 let mut errors = Vec::new();
-                let written = raw::write(&self.lua, &value, run.resp3, run.call.reply, &mut errors);
+                let written = raw::write(&self.lua, &value, run.resp3, run.call.base.reply, &mut errors);
                 errors.iter().for_each(|line| server.stats[run.call.worker].error(line));
                 match written {
-                    Ok(Ok(())) => Ok(()),
+                    Ok(Ok(())) => Ok(Flow::Replied),
                     Ok(Err(raw::TooLong)) => {
-                        run.call.reply.rewind(mark);
+                        run.call.base.reply.rewind(mark);
                         Err(Error::text("ERR the reply of the script is too long"))
                     }
                     Err(error) => {
-                        run.call.reply.rewind(mark);
+                        run.call.base.reply.rewind(mark);
                         Err(Error::text(format!("ERR {error}")))
                     }
                 }
@@ -484,8 +497,8 @@ impl Machine {
             );
         }
         if error.raw_get::<bool>("ignore_error_stats_update").unwrap_or(false) {
-            run.call.reply.fail(&Error::Bytes(line));
-            return Ok(());
+            run.call.base.reply.fail(&Error::Bytes(line));
+            return Ok(Flow::Replied);
         }
         Err(Error::Bytes(line))
     }
@@ -545,7 +558,7 @@ impl Machine {
 }
 
 /// Checks a script's flags against the state of the server.
-fn admit(call: &Call<'_, '_>, flags: Option<ScriptFlags>, ro: bool) -> Result<(), Error> {
+fn admit(call: &ServerCall<'_, '_>, flags: Option<ScriptFlags>, ro: bool) -> Result<(), Error> {
     let is_stale = call.server.persist.blockers.any() & STALE != 0 && !call.session.replays;
     let may_be_stale = flags.is_some_and(|flags| flags.has(ScriptFlags::ALLOW_STALE));
     if is_stale && !may_be_stale {
@@ -564,7 +577,7 @@ fn admit(call: &Call<'_, '_>, flags: Option<ScriptFlags>, ro: bool) -> Result<()
         {
             return Err(error);
         }
-        if !flags.has(ScriptFlags::ALLOW_OOM) && call.guard.ctx.is_short_of_memory {
+        if !flags.has(ScriptFlags::ALLOW_OOM) && call.base.guard.ctx.is_short_of_memory {
             return Err(Error::OutOfMemory);
         }
     }

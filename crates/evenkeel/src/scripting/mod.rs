@@ -14,6 +14,7 @@
 
 mod api;
 pub(crate) mod busy;
+pub(crate) mod declared;
 pub(crate) mod functions;
 mod libraries;
 pub(crate) mod machine;

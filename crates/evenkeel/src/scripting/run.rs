@@ -22,8 +22,9 @@ use super::busy::Running;
 use super::raw::{Arg, Called, Stack};
 use crate::acl;
 use crate::acl::log::Refusal;
-use crate::blocking::Mode;
-use crate::command::{Args, Call, Command, Flags, Id, LockScope};
+use crate::admin::ServerCall;
+use crate::command::flow::Mode;
+use crate::command::{Args, Flags, Id, LockScope, Spec};
 use crate::dispatch::{keys_of, run_in_script};
 use crate::error::Error;
 use crate::monitor;
@@ -73,7 +74,7 @@ pub(super) enum Ended {
 
 /// A run of a script; see the module's text.
 pub(super) struct Run<'r, 'a, 'h> {
-    pub(super) call: &'r mut Call<'a, 'h>,
+    pub(super) call: &'r mut ServerCall<'a, 'h>,
     pub(super) read_only: bool,
     pub(super) allow_oom: bool,
     /// Set by `redis.setresp`.
@@ -111,9 +112,13 @@ thread_local! {
 }
 
 impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
-    pub(super) fn new(call: &'r mut Call<'a, 'h>, name: &'r [u8], is_function: bool) -> Run<'r, 'a, 'h> {
+    pub(super) fn new(
+        call: &'r mut ServerCall<'a, 'h>,
+        name: &'r [u8],
+        is_function: bool,
+    ) -> Run<'r, 'a, 'h> {
         // A script nested in EXEC cannot be run again and has to come to its end here.
-        let undo = (call.mode == Mode::Direct && !call.session.replays).then(Undo::default);
+        let undo = (call.base.mode == Mode::Direct && !call.session.replays).then(Undo::default);
         Run {
             call,
             read_only: false,
@@ -211,21 +216,21 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         let keys = keys_of(row, &args, self.call.session.db, self.call.server);
         let holds = match row.lock_scope_in(&args) {
             LockScope::Keys | LockScope::KeysUnless(_) => {
-                keys.iter().all(|key| self.call.guard.holds(key.place))
+                keys.iter().all(|key| self.call.base.guard.holds(key.place))
             }
             // A command that touches no key and leaves no trace may be done twice.
             LockScope::Walk => row.flags.has(Flags::NO_DATA) && !row.flags.has(Flags::MAY_WRITE),
             LockScope::Whole | LockScope::Queue | LockScope::Script { .. } => false,
         };
-        if !holds && !self.call.guard.holds_all() {
+        if !holds && !self.call.base.guard.holds_all() {
             return self.end(Ended::Outside);
         }
         // While only its slots are held, expired keys are hidden, not removed; but replicas that repeated the
         // write would still have them.
         let is_of_several = keys.len() > 1 && row.flags.has(Flags::WRITE);
         if is_of_several
-            && !self.call.guard.holds_all()
-            && keys.iter().any(|key| self.call.guard.has_expired(key))
+            && !self.call.base.guard.holds_all()
+            && keys.iter().any(|key| self.call.base.guard.has_expired(key))
         {
             return self.end(Ended::ForOnce);
         }
@@ -242,7 +247,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             if let Some(undo) = &mut self.undo {
                 if may_take_back && undo.len() + keys.len() <= UNDO_KEYS_MAX && undo.bytes() <= UNDO_BYTES_MAX
                 {
-                    keys.iter().for_each(|key| self.call.guard.keep_for_undo(key, undo));
+                    keys.iter().for_each(|key| self.call.base.guard.keep_for_undo(key, undo));
                 } else if let Err(instead) = self.give_up_undo(Ended::Outside, !publishes) {
                     return self.end(instead);
                 }
@@ -256,7 +261,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         self.reply.resp3 = self.resp3;
         let done = run_in_script(self.call, id, args, &keys, &mut self.reply);
         if self.undo.is_none() {
-            self.call.guard.report_events();
+            self.call.base.guard.report_events();
         }
         if self.call.server.monitors.is_any() {
             self.show(row, &args);
@@ -273,17 +278,17 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         if may_leave && self.undo.is_some() && server.inboxes.len() == 1 {
             return Err(Ended::ForGood);
         }
-        if !self.call.guard.holds_all() {
+        if !self.call.base.guard.holds_all() {
             return Err(outside);
         }
         self.undo = None;
-        self.call.guard.report_events();
+        self.call.base.guard.report_events();
         self.send_shown();
         Ok(())
     }
 
     #[cold]
-    fn show(&mut self, row: &Command, args: &Args<'_>) {
+    fn show(&mut self, row: &Spec, args: &Args<'_>) {
         monitor::write_call(&mut self.shown, self.call.session.db, row, args);
         if self.undo.is_none() {
             self.send_shown();
@@ -293,7 +298,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
     /// Sends the calls to MONITOR, since the run counts.
     pub(super) fn send_shown(&mut self) {
         if self.call.server.monitors.is_any() {
-            monitor::show_calls(self.call.guard, std::mem::take(&mut self.shown));
+            monitor::show_calls(self.call.base.guard, std::mem::take(&mut self.shown));
         }
     }
 
@@ -315,12 +320,12 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
     }
 
     /// Checks everything that may keep a script from running a command.
-    fn admit(&mut self, args: &Args<'_>) -> Result<(Id, &'static Command), (Option<Id>, Error)> {
+    fn admit(&mut self, args: &Args<'_>) -> Result<(Id, &'static Spec), (Option<Id>, Error)> {
         let server = self.call.server;
         let unknown = || (None, Error::text("ERR Unknown Redis command called from script"));
         let mut id = server.table.find(args.at(0)).ok_or_else(unknown)?;
         let mut row = server.table.row(id);
-        if !row.subcommands.is_empty() && args.len() > 1 {
+        if row.has_subcommands() && args.len() > 1 {
             id = server.table.find_sub(row, args.at(1)).ok_or_else(unknown)?;
             row = server.table.row(id);
         }
@@ -361,7 +366,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             return Err((Some(id), error));
         }
         let short =
-            row.flags.has(Flags::DENYOOM) && !self.allow_oom && self.call.guard.ctx.is_short_of_memory;
+            row.flags.has(Flags::DENYOOM) && !self.allow_oom && self.call.base.guard.ctx.is_short_of_memory;
         if short { Err((Some(id), Error::OutOfMemory)) } else { Ok((id, row)) }
     }
 
@@ -388,8 +393,8 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
     /// Whether to announce the script after `elapsed` microseconds. A threshold of zero means never. A script
     /// without all locks can still be taken back, and is about to be.
     fn keeps_waiting(&self, elapsed: u64) -> bool {
-        let threshold = self.call.settings.busy_reply_threshold;
-        threshold > 0 && elapsed / 1000 >= threshold && self.call.guard.holds_all()
+        let threshold = self.call.base.settings.busy_reply_threshold;
+        threshold > 0 && elapsed / 1000 >= threshold && self.call.base.guard.holds_all()
     }
 
     fn is_killed(&self) -> bool {
@@ -401,7 +406,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
     fn announce(&mut self) {
         let running = Running {
             name: self.name.to_vec(),
-            command: self.call.args.from(0).map(<[u8]>::to_vec).collect(),
+            command: self.call.base.args.from(0).map(<[u8]>::to_vec).collect(),
             since: self.since,
             is_function: self.is_function,
             wrote: self.wrote,

@@ -13,10 +13,10 @@ use super::cell::{self, Cell};
 use super::options::{Order, Query, Syntax};
 use super::shape::Shape;
 use super::{Point, reply_distance};
+use crate::command::flow::Work;
+use crate::command::flow::{Done, Flow};
 use crate::command::zset::{Limits, Made};
 use crate::command::{Args, Call, Keys};
-use crate::error::Done;
-use crate::offload::Work;
 use crate::reply::Reply;
 
 /// The source, and the destination if an option names it.
@@ -88,7 +88,7 @@ fn search(call: &mut Call<'_, '_>, syntax: Syntax, source: usize, destination: u
         } else {
             call.reply.array(0);
         }
-        return Ok(());
+        return Ok(Flow::Replied);
     };
     let stretches: Vec<Range<u64>> = shape.cells().map(|cell| stretch(&zset, cell)).collect();
     let members: u64 = stretches.iter().map(|stretch| stretch.end - stretch.start).sum();
@@ -108,13 +108,14 @@ fn search(call: &mut Call<'_, '_>, syntax: Syntax, source: usize, destination: u
         }
         (true, true) => return store_elsewhere(call, search, source, destination),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 fn store_elsewhere(call: &mut Call<'_, '_>, search: Search, source: usize, destination: usize) -> Done {
-    let (server, limits, zset) = (call.server.clone(), Limits::of(call.settings), search.zset.clone());
+    let (hasher, limits) = (call.guard.keyspace().hasher.clone(), Limits::of(call.settings));
+    let zset = search.zset.clone();
     call.offload(Work::writes(
-        move || Ok(search.store(&server.keyspace.hasher, limits)),
+        move || Ok(search.store(&hasher, limits)),
         move |call| {
             let now = call.guard.collection::<ZSet>(&call.keys[source]);
             matches!(now, Ok(Some(now)) if now.is_same(&zset))

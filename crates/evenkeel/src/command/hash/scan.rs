@@ -6,7 +6,8 @@ use evenkeel_store::{Hasher, Millis};
 use super::super::offloading::is_much;
 use super::super::scan::{Filter, Of, PageFound, cursor_of};
 use super::{Call, sight};
-use crate::error::{Done, Error};
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 use crate::reply::Reply;
 
 /// HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]
@@ -18,7 +19,7 @@ pub(super) fn hscan(call: &mut Call<'_, '_>) -> Done {
     let small = call.guard.peek(&call.keys[0]).is_some_and(|view| view.form() == 0);
     let Some(hash) = call.guard.collection::<Hash>(&call.keys[0])? else {
         PageFound::default().reply(call.reply, 0);
-        return Ok(());
+        return Ok(Flow::Replied);
     };
     let filter = Filter::parse(&args, 3, Of::Fields)?;
     let (from, step) = if small { (0, usize::MAX) } else { (cursor.0, filter.count) };
@@ -30,7 +31,7 @@ pub(super) fn hscan(call: &mut Call<'_, '_>) -> Done {
         });
     }
     page(call.reply, &hash, (hasher, now), (from, step), &filter);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 fn page(

@@ -6,8 +6,8 @@ use evenkeel_store::{Edit, Expire};
 use super::super::set_options::{Condition, Of, Options};
 use super::times::{check_fields, find_fields, only_fields};
 use super::{Call, note_form, reply_value, sight};
-use crate::error::Done;
-use crate::pubsub::notices::{HASH, NEW};
+use crate::command::class::{HASH, NEW};
+use crate::command::flow::{Done, Flow};
 
 /// HGETEX key [EX seconds | PX ms | EXAT unix-seconds | PXAT unix-ms | PERSIST] FIELDS numfields field [field
 /// ...]
@@ -55,7 +55,7 @@ pub(super) fn hgetex(call: &mut Call<'_, '_>) -> Done {
         }
         None => args.from(first).for_each(|_| reply.null()),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Logs the effect of HGETEX on the deadlines of these fields.
@@ -78,12 +78,12 @@ fn log_deadlines(call: &mut Call<'_, '_>, changed: &[&[u8]], expire: Expire) {
 pub(super) fn hsetex(call: &mut Call<'_, '_>) -> Done {
     let args = call.args;
     let at = find_fields(&args, 2)?;
-    let options = Options::parse_sent(&args.until(at), 2, Of::HSetEx, call.session.replays)?;
+    let options = Options::parse_sent(&args.until(at), 2, Of::HSetEx, call.replays)?;
     let first = check_fields(&args, at, 2)?;
     let is_there = call.guard.peek_collection::<Hash>(&call.keys[0])?.is_some();
     if options.condition == if is_there { Condition::IfAbsent } else { Condition::IfPresent } {
         call.reply.int(0);
-        return Ok(());
+        return Ok(Flow::Replied);
     }
     let (settings, (hasher, now)) = (call.settings, sight(call));
     let expire = options.field_expire(call.counts_from_ms(), "hsetex")?;
@@ -127,7 +127,7 @@ pub(super) fn hsetex(call: &mut Call<'_, '_>) -> Done {
         say_set(call, is_there, was_lost, expire);
     }
     call.reply.int(i64::from(sets));
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Emits the events of set fields and of their fate; as in Valkey, also for fields that are gone at once.
@@ -201,5 +201,5 @@ pub(super) fn hgetdel(call: &mut Call<'_, '_>) -> Done {
         Some(false) => {}
         None => args.from(first).for_each(|_| reply.null()),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }

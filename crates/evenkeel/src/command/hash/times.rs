@@ -7,8 +7,9 @@ use evenkeel_store::{Edit, Millis};
 
 use super::super::expire::{Conditions, to_seconds};
 use super::{Args, Call, note_form, sight};
-use crate::error::{Done, Error};
-use crate::pubsub::notices::HASH;
+use crate::command::class::HASH;
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 
 /// HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]
 pub(super) fn hexpire(call: &mut Call<'_, '_>) -> Done {
@@ -124,7 +125,7 @@ fn reply_each(call: &mut Call<'_, '_>, numbers: Option<Vec<i64>>, count: usize) 
         Some(numbers) => numbers.into_iter().for_each(|number| call.reply.int(number)),
         None => (0..count).for_each(|_| call.reply.int(-2)),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// HPERSIST key FIELDS numfields field [field ...]
@@ -191,7 +192,7 @@ fn reply_times(call: &mut Call<'_, '_>, shown: impl Fn(Millis) -> u64) -> Done {
             Some(Some(deadline)) => shown(deadline) as i64,
         });
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 #[cfg(test)]

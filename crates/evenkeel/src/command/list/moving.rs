@@ -6,10 +6,11 @@ use evenkeel_store::Kind;
 use evenkeel_store::collection::List;
 
 use super::{Side, long_pop, pop_many, take};
-use crate::blocking::Wait;
+use crate::command::class::LIST;
+use crate::command::flow::Wait;
+use crate::command::flow::{Done, Flow};
 use crate::command::{Call, Keys};
-use crate::error::{Done, Error};
-use crate::pubsub::notices::LIST;
+use crate::error::Error;
 use crate::reply::Reply;
 
 /// LMPOP's keys.
@@ -36,37 +37,38 @@ fn move_or_null(call: &mut Call<'_, '_>, from: Side, to: Side) -> Done {
     if !try_move(call, from, to)? {
         call.reply.null();
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// BLMOVE source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout
 pub(super) fn blmove(call: &mut Call<'_, '_>) -> Done {
     let (from, to) = (Side::parse(call, 3)?, Side::parse(call, 4)?);
-    if move_or_block(call, from, to, 5)? {
+    let flow = move_or_block(call, from, to, 5)?;
+    if matches!(flow, Flow::Replied) {
         let (source, destination) = (call.keys[0].bytes, call.keys[1].bytes);
         call.log(&[b"LMOVE", source, destination, from.word(), to.word()]);
     }
-    Ok(())
+    Ok(flow)
 }
 
 /// BRPOPLPUSH source destination timeout
 pub(super) fn brpoplpush(call: &mut Call<'_, '_>) -> Done {
-    if move_or_block(call, Side::Right, Side::Left, 3)? {
+    let flow = move_or_block(call, Side::Right, Side::Left, 3)?;
+    if matches!(flow, Flow::Replied) {
         // Known to servers that do not know LMOVE.
         let (source, destination) = (call.keys[0].bytes, call.keys[1].bytes);
         call.log(&[b"RPOPLPUSH", source, destination]);
     }
-    Ok(())
+    Ok(flow)
 }
 
-/// Returns true if an element was moved; the handler then has to log a command that does not block.
-fn move_or_block(call: &mut Call<'_, '_>, from: Side, to: Side, timeout_at: usize) -> Result<bool, Error> {
+/// Returns [`Flow::Replied`] if an element was moved; the handler then has to log a command that does not block.
+fn move_or_block(call: &mut Call<'_, '_>, from: Side, to: Side, timeout_at: usize) -> Done {
     let timeout = call.timeout_s(timeout_at)?;
     if try_move(call, from, to)? {
-        return Ok(true);
+        return Ok(Flow::Replied);
     }
-    call.block(Wait::on(0..1, Kind::List, timeout).with(1..2).null_in_multi())?;
-    Ok(false)
+    call.block(Wait::on(0..1, Kind::List, timeout).with(1..2).null_in_multi())
 }
 
 /// Moves an element from an end of the first key's list to an end of the second key's, and replies with it.
@@ -107,7 +109,7 @@ pub(super) fn lmpop(call: &mut Call<'_, '_>) -> Done {
     if !try_mpop(call, side, count)? {
         call.reply.null_array();
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// BLMPOP timeout numkeys key [key ...] <LEFT | RIGHT> [COUNT count]
@@ -115,7 +117,7 @@ pub(super) fn blmpop(call: &mut Call<'_, '_>) -> Done {
     let (side, count) = parse_mpop(call, 2)?;
     let timeout = call.timeout_s(1)?;
     if try_mpop(call, side, count)? {
-        return Ok(());
+        return Ok(Flow::Replied);
     }
     call.block(Wait::on(0..call.keys.len(), Kind::List, timeout))
 }
@@ -140,7 +142,7 @@ fn pop_or_block(call: &mut Call<'_, '_>, side: Side) -> Done {
         })?;
         if popped.is_some() {
             call.log(&[side.pop_command(), key.bytes]);
-            return Ok(());
+            return Ok(Flow::Replied);
         }
     }
     call.block(Wait::on(all, Kind::List, timeout))

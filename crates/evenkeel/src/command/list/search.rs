@@ -5,8 +5,9 @@ use evenkeel_store::collection::List;
 
 use super::{Side, check_element};
 use crate::command::Call;
+use crate::command::flow::{Done, Flow};
 use crate::command::offloading::is_much;
-use crate::error::{Done, Error};
+use crate::error::Error;
 use crate::reply::Reply;
 
 /// LINSERT key <BEFORE | AFTER> pivot element
@@ -40,7 +41,7 @@ pub(super) fn linsert(call: &mut Call<'_, '_>) -> Done {
         Some(None) => -1,
         Some(Some(len)) => len as i64,
     });
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// LREM key count element
@@ -60,7 +61,7 @@ pub(super) fn lrem(call: &mut Call<'_, '_>) -> Done {
         list.changes
     })?;
     call.reply.int(removed.unwrap_or(0) as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Returns a clone of the call's list if it is so long that a search through it is offloaded.
@@ -163,5 +164,5 @@ pub(super) fn lpos(call: &mut Call<'_, '_>) -> Done {
         }
         list => search.reply(list.as_deref(), call.args.at(2), call.reply),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }

@@ -10,8 +10,9 @@ use evenkeel_store::collection::{Collection, Set};
 
 use super::form::Limits;
 use super::{Call, elements, hasher};
-use crate::error::{Done, Error};
-use crate::offload::{OFFLOAD_MIN, OFFLOAD_PAGES, Work};
+use crate::command::flow::{Done, Flow};
+use crate::command::flow::{OFFLOAD_MIN, OFFLOAD_PAGES, Work};
+use crate::error::Error;
 use crate::reply::Reply;
 
 /// Returns the sets at the call's keys from `first` on; an empty set for a missing key.
@@ -36,7 +37,7 @@ fn reply_with(call: &mut Call<'_, '_>, operation: Operation) -> Done {
         }));
     }
     write_members(call.reply, &plan, hasher, &sets);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 fn write_members(reply: &mut Reply, plan: &Plan, hasher: &Hasher, sets: &[Set]) {
@@ -63,12 +64,12 @@ fn store(call: &mut Call<'_, '_>, operation: Operation) -> Done {
             move |call| are_there_still(call, &known),
             |call, made| {
                 made.store(call);
-                Ok(())
+                Ok(Flow::Replied)
             },
         ));
     }
     Made::of(operation, &plan, hasher, limits, sets).store(call);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// A result and its sources, which must be kept until the result is stored or dropped.
@@ -147,7 +148,7 @@ pub(super) fn sintercard(call: &mut Call<'_, '_>) -> Done {
         }));
     }
     call.reply.int(count_shared(&plan, hasher, &sets, limit));
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Counts the members common to all sets, up to `limit` unless that is zero.

@@ -8,8 +8,9 @@ use evenkeel_store::collection::{Collection, Set};
 
 use super::form::{HASHTABLE, LISTPACK, Limits};
 use super::{Call, Open, all};
-use crate::error::{Done, Error};
-use crate::offload::Work;
+use crate::command::flow::Work;
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 use crate::reply::{BULK_MIN, Reply};
 
 const NOT_A_COUNT: &str = "ERR value is out of range, must be positive";
@@ -47,7 +48,7 @@ fn pop_one(call: &mut Call<'_, '_>) -> Done {
         Some(None) => {}
         Some(Some(member)) => call.log(&[b"SREM", key.bytes, &member]),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 fn pop_many(call: &mut Call<'_, '_>, count: u64) -> Done {
@@ -78,7 +79,7 @@ fn pop_many(call: &mut Call<'_, '_>, count: u64) -> Done {
         Some(Popped::All) => call.log(&[b"DEL", key.bytes]),
         Some(Popped::Some(members)) => call.log_each(&[b"SREM", key.bytes], 1, members),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// The journal's entry for a SPOP.
@@ -123,7 +124,7 @@ fn pop_elsewhere(call: &mut Call<'_, '_>, count: u64, mut dice: Dice) -> Done {
         call.log_each(&[b"SREM", call.keys[0].bytes], 1, members);
         call.guard.discard(set);
         call.reply.append(popped);
-        Ok(())
+        Ok(Flow::Replied)
     }))
 }
 
@@ -157,7 +158,7 @@ fn show_one(call: &mut Call<'_, '_>) -> Done {
         }
         None => call.reply.null(),
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Replies with different members, at most `count`.
@@ -165,7 +166,7 @@ fn show_different(call: &mut Call<'_, '_>, count: u64) -> Done {
     let mut dice = Dice::new(call.guard.ctx.random());
     let Some(set) = call.guard.collection::<Set>(&call.keys[0])?.map(|set| Set::clone(&set)) else {
         call.reply.array(0);
-        return Ok(());
+        return Ok(Flow::Replied);
     };
     let elements = count.min(set.len()) as usize;
     let mut show = move |reply: &mut Reply| {
@@ -182,7 +183,7 @@ fn show_different(call: &mut Call<'_, '_>, count: u64) -> Done {
         }));
     }
     show(call.reply);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Replies with `count` members, with repetitions.
@@ -194,7 +195,7 @@ fn show_any(call: &mut Call<'_, '_>, count: u64) -> Done {
     let (len_max, longest) = (call.reply_len_max(), call.settings.proto_max_bulk_len);
     let Some(set) = call.guard.collection::<Set>(&call.keys[0])?.map(|set| Set::clone(&set)) else {
         call.reply.array(0);
-        return Ok(());
+        return Ok(Flow::Replied);
     };
     if len_max == usize::MAX && count > longest as u64 / BULK_MIN {
         return Err(Error::text(OUT_OF_RANGE));
@@ -215,7 +216,11 @@ fn show_any(call: &mut Call<'_, '_>, count: u64) -> Done {
         }
         Ok(())
     };
-    if call.is_worth_offloading(count as usize) { call.offload(Work::reads(show)) } else { show(call.reply) }
+    if call.is_worth_offloading(count as usize) {
+        call.offload(Work::reads(show))
+    } else {
+        show(call.reply).map(|()| Flow::Replied)
+    }
 }
 
 /// Writes the members at these positions, in random order.

@@ -7,7 +7,8 @@ use super::super::offloading::is_much;
 use super::super::scan::{Filter, Of, PageFound, cursor_of};
 use super::form::HASHTABLE;
 use super::{Call, hasher};
-use crate::error::{Done, Error};
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 use crate::reply::Reply;
 
 /// SSCAN key cursor [MATCH pattern] [COUNT count]
@@ -19,7 +20,7 @@ pub(super) fn sscan(call: &mut Call<'_, '_>) -> Done {
     let is_small = call.guard.peek(&call.keys[0]).is_some_and(|view| view.form() < HASHTABLE);
     let Some(set) = call.guard.collection::<Set>(&call.keys[0])? else {
         PageFound::default().reply(call.reply, 0);
-        return Ok(());
+        return Ok(Flow::Replied);
     };
     let filter = Filter::parse(&args, 3, Of::Members)?;
     let (from, step) = if is_small { (0, usize::MAX) } else { (cursor.0, filter.count) };
@@ -31,7 +32,7 @@ pub(super) fn sscan(call: &mut Call<'_, '_>) -> Done {
         });
     }
     page(call.reply, &set, hasher, (from, step), &filter);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 fn page(reply: &mut Reply, set: &Set, hasher: &Hasher, (from, step): (u64, usize), filter: &Filter<'_>) {

@@ -6,8 +6,9 @@ use evenkeel_store::{Concerns, Edit};
 use super::super::{Args, Call};
 use super::id::{self, NewId};
 use super::trim::{Effect, Trim, TrimOptions};
-use crate::error::{Done, Error};
-use crate::pubsub::notices::STREAM;
+use crate::command::class::STREAM;
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 use evenkeel_config::Settings;
 
 /// The options before the fields.
@@ -63,7 +64,7 @@ pub(super) fn xadd(call: &mut Call<'_, '_>) -> Done {
             Some(added) => added?,
             None => {
                 call.reply.null();
-                return Ok(());
+                return Ok(Flow::Replied);
             }
         }
     } else {
@@ -75,7 +76,7 @@ pub(super) fn xadd(call: &mut Call<'_, '_>) -> Done {
     }
     log_add(call, id, &effect, options.first_field);
     id::reply(call.reply, id);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Logs an entry with its ID, and the trim by its effect.
@@ -138,7 +139,7 @@ pub(super) fn xtrim(call: &mut Call<'_, '_>) -> Done {
         log_trim(call, &effect);
     }
     call.reply.int(trimmed as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 fn log_trim(call: &mut Call<'_, '_>, effect: &Effect) {
@@ -153,7 +154,7 @@ fn log_trim(call: &mut Call<'_, '_>, effect: &Effect) {
 pub(super) fn xdel(call: &mut Call<'_, '_>) -> Done {
     if call.guard.peek_collection::<Stream>(&call.keys[0])?.is_none() {
         call.reply.int(0);
-        return Ok(());
+        return Ok(Flow::Replied);
     }
     let ids = id::all(&call.args, 2)?;
     let deleted = call.guard.edit(&call.keys[0], |edit: &mut Edit<'_, Stream>| {
@@ -161,14 +162,14 @@ pub(super) fn xdel(call: &mut Call<'_, '_>) -> Done {
         edit.changes
     })?;
     call.reply.int(deleted as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// XLEN key
 pub(super) fn xlen(call: &mut Call<'_, '_>) -> Done {
     let len = call.guard.collection::<Stream>(&call.keys[0])?.map_or(0, |stream| stream.len());
     call.reply.int(len as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// The arguments of XSETID.
@@ -241,5 +242,5 @@ pub(super) fn xsetid(call: &mut Call<'_, '_>) -> Done {
     })?;
     call.say(key, STREAM, "xsetid");
     call.reply.ok();
-    Ok(())
+    Ok(Flow::Replied)
 }

@@ -7,8 +7,9 @@ use super::super::{Args, Call};
 use super::effect::Effect;
 use super::id;
 use super::range::reply_entry;
-use crate::error::{Done, Error};
-use crate::offload::OFFLOAD_MIN;
+use crate::command::flow::OFFLOAD_MIN;
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 use crate::reply::Reply;
 
 /// Milliseconds since a delivery; zero if the clock went back since.
@@ -102,10 +103,10 @@ pub(super) fn xpending(call: &mut Call<'_, '_>) -> Done {
     let group = group.ok_or_else(|| no_key_or_group(call.args))?;
     let Some(range) = range else {
         reply_summary(call.reply, group);
-        return Ok(());
+        return Ok(Flow::Replied);
     };
     if range.reply(call.reply, group, now, OFFLOAD_MIN) {
-        return Ok(());
+        return Ok(Flow::Replied);
     }
     let (stream, args) = (found.as_deref().expect("it has the group").clone(), call.args.to_owned());
     call.reply_elsewhere(move |reply| {
@@ -215,7 +216,7 @@ pub(super) fn xclaim(call: &mut Call<'_, '_>) -> Done {
         Effect { position, ..effect }
     })?;
     effect.log(call, key.bytes, args.at(2), args.at(3));
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 fn min_idle(args: &Args<'_>, command: &str) -> Result<u64, Error> {
@@ -256,7 +257,7 @@ pub(super) fn xautoclaim(call: &mut Call<'_, '_>) -> Done {
         effect
     })?;
     effect.log(call, key.bytes, args.at(2), args.at(3));
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Parses how many entries to claim, and whether only their IDs are to be returned.

@@ -8,8 +8,9 @@ use super::effect::Effect;
 use super::id;
 use super::range::reply_entry;
 use super::read::{ReadOptions, begin_stream, may_wait, positions_after, reply_streams};
-use crate::blocking::Wait;
-use crate::error::{Done, Error};
+use crate::command::flow::Wait;
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 use crate::reply::Reply;
 
 /// The request for a stream.
@@ -52,7 +53,7 @@ pub(super) fn xreadgroup(call: &mut Call<'_, '_>) -> Done {
     let served =
         reply_streams(call, wishes.into_iter(), |call, stream, wish| reader.serve(call, stream, wish));
     if served || !may_wait(call, &options) {
-        return Ok(());
+        return Ok(Flow::Replied);
     }
     // A waiter is notified when the key or the group goes.
     let timeout = options.timeout.expect("seen above");

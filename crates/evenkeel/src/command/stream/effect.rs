@@ -8,7 +8,7 @@
 use evenkeel_store::collection::stream::{COUNT_MAX, Delivery, StreamId};
 
 use super::super::Call;
-use crate::pubsub::notices::STREAM;
+use crate::command::class::STREAM;
 
 /// The effect of a command on a group.
 #[derive(Default)]
@@ -27,7 +27,7 @@ impl Effect {
     /// Logs the effect. An empty effect is logged as well, since such a command counts as a change.
     pub(super) fn log(self, call: &mut Call<'_, '_>, key: &[u8], group: &[u8], consumer: &[u8]) {
         if self.is_new_consumer {
-            call.guard.say(call.session.db, key, STREAM, "xgroup-createconsumer");
+            call.guard.say(call.db, key, STREAM, "xgroup-createconsumer");
         }
         if !call.is_logged() {
             return;

@@ -5,8 +5,9 @@ use evenkeel_store::{Concerns, Edit};
 
 use super::super::{Args, Call, docs};
 use super::id;
-use crate::error::{Done, Error};
-use crate::pubsub::notices::STREAM;
+use crate::command::class::STREAM;
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 
 /// The options behind the ID.
 #[derive(Default)]
@@ -70,7 +71,7 @@ pub(super) fn create(call: &mut Call<'_, '_>) -> Done {
     })?;
     call.say(key, STREAM, "xgroup-create");
     call.reply.ok();
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Returns the ID from which a group reads.
@@ -126,7 +127,7 @@ pub(super) fn setid(call: &mut Call<'_, '_>) -> Done {
     })?;
     call.say(&call.keys[0], STREAM, "xgroup-setid");
     call.reply.ok();
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// XGROUP DESTROY key group
@@ -144,7 +145,7 @@ pub(super) fn destroy(call: &mut Call<'_, '_>) -> Done {
         call.say(&call.keys[0], STREAM, "xgroup-destroy");
     }
     call.reply.int(destroyed.into());
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// XGROUP CREATECONSUMER key group consumer
@@ -161,7 +162,7 @@ pub(super) fn create_consumer(call: &mut Call<'_, '_>) -> Done {
         call.say(&call.keys[0], STREAM, "xgroup-createconsumer");
     }
     call.reply.int(created.into());
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// XGROUP DELCONSUMER key group consumer
@@ -179,13 +180,13 @@ pub(super) fn delete_consumer(call: &mut Call<'_, '_>) -> Done {
         call.say(&call.keys[0], STREAM, "xgroup-delconsumer");
     }
     call.reply.int(removed.unwrap_or(0) as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// XGROUP HELP
 pub(super) fn help(call: &mut Call<'_, '_>) -> Done {
     docs::reply_help(call, "XGROUP");
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// XACK key group id [id ...]
@@ -194,7 +195,7 @@ pub(super) fn xack(call: &mut Call<'_, '_>) -> Done {
     let found = call.guard.collection::<Stream>(&call.keys[0])?;
     if found.is_none_or(|stream| stream.group(name).is_none()) {
         call.reply.int(0);
-        return Ok(());
+        return Ok(Flow::Replied);
     }
     let ids = id::all(&call.args, 3)?;
     let acknowledged = call.guard.edit(&call.keys[0], |edit: &mut Edit<'_, Stream>| {
@@ -204,5 +205,5 @@ pub(super) fn xack(call: &mut Call<'_, '_>) -> Done {
         acknowledged
     })?;
     call.reply.int(acknowledged as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }

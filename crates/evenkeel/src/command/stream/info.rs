@@ -7,13 +7,14 @@ use super::super::offloading::is_much;
 use super::super::{Call, docs};
 use super::id;
 use super::range::reply_entry;
-use crate::error::{Done, Error};
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 use crate::reply::Reply;
 
 /// XINFO HELP
 pub(super) fn help(call: &mut Call<'_, '_>) -> Done {
     docs::reply_help(call, "XINFO");
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// XINFO CONSUMERS key group
@@ -32,7 +33,7 @@ pub(super) fn consumers(call: &mut Call<'_, '_>) -> Done {
         reply.bulk(b"inactive");
         reply.int(inactive);
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Returns the stream and the reply.
@@ -54,7 +55,7 @@ pub(super) fn groups(call: &mut Call<'_, '_>) -> Done {
         maybe_int(reply, "entries-read", group.entries_read());
         maybe_int(reply, "lag", group.lag(stream.log()));
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// XINFO STREAM key [FULL [COUNT count]]
@@ -67,7 +68,7 @@ pub(super) fn stream(call: &mut Call<'_, '_>) -> Done {
         int(reply, "groups", stream.groups_len() as u64);
         entry(reply, "first-entry", stream.entries().first());
         entry(reply, "last-entry", stream.entries().last());
-        return Ok(());
+        return Ok(Flow::Replied);
     }
     let well_formed = args.len() == 4 || args.len() == 6 && args.is(4, "COUNT");
     if !well_formed || !args.is(3, "FULL") {
@@ -79,7 +80,7 @@ pub(super) fn stream(call: &mut Call<'_, '_>) -> Done {
         return call.reply_elsewhere(move |reply| reply_full(reply, &stream, count));
     }
     reply_full(reply, &stream, count);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// The default number of entries, and of pending entries of each group and consumer.

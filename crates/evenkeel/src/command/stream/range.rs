@@ -7,7 +7,8 @@ use evenkeel_store::collection::stream::{Entry, Stream};
 use super::super::offloading::is_much;
 use super::super::{Args, Call};
 use super::id;
-use crate::error::{Done, Error};
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 use crate::reply::Reply;
 
 /// XRANGE key start end [COUNT count]
@@ -27,11 +28,11 @@ fn range(call: &mut Call<'_, '_>, start: usize, end: usize, backwards: bool) -> 
     let (stream, reply) = (call.guard.collection::<Stream>(&call.keys[0])?, &mut *call.reply);
     let Some(stream) = stream else {
         reply.array(0);
-        return Ok(());
+        return Ok(Flow::Replied);
     };
     if count == Some(0) {
         reply.null_array();
-        return Ok(());
+        return Ok(Flow::Replied);
     }
     let all = if start <= end { stream.entries().positions(start, end) } else { 0..0 };
     let taken = (all.end - all.start).min(count.unwrap_or(u64::MAX));
@@ -41,7 +42,7 @@ fn range(call: &mut Call<'_, '_>, start: usize, end: usize, backwards: bool) -> 
         return call.reply_elsewhere(move |reply| reply_range(reply, &stream, range, backwards));
     }
     reply_range(reply, &stream, range, backwards);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 fn reply_range(reply: &mut Reply, stream: &Stream, range: Range<u64>, backwards: bool) {

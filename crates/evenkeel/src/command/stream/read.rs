@@ -16,8 +16,9 @@ use super::super::offloading::is_much;
 use super::super::{Args, Call};
 use super::id;
 use super::range::reply_entry;
-use crate::blocking::{Mode, Timeout, Wait};
-use crate::error::{Done, Error};
+use crate::command::flow::{Done, Flow};
+use crate::command::flow::{Mode, Timeout, Wait};
+use crate::error::Error;
 use crate::reply::Reply;
 
 /// The options, and where the streams stand.
@@ -137,7 +138,7 @@ pub(super) fn xread(call: &mut Call<'_, '_>) -> Done {
         call.reply.cut_beyond(len_max) || reply_stream(call.reply, call.keys[stream].bytes, &found, range)
     });
     if served || !may_wait(call, &options) {
-        return Ok(());
+        return Ok(Flow::Replied);
     }
     let wait = Wait::on(0..options.streams, Kind::Stream, options.timeout.expect("seen above"));
     // `$` is resolved now, not when an entry comes.

@@ -6,7 +6,8 @@ use evenkeel_store::collection::stream::{Stream, StreamId};
 use super::super::{Args, Call};
 use super::id;
 use super::trim::Refs;
-use crate::error::{Done, Error};
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
 
 /// The outcomes for an entry, in the reply.
 const NOT_FOUND: i64 = -1;
@@ -55,7 +56,7 @@ pub(super) fn xdelex(call: &mut Call<'_, '_>) -> Done {
         codes.collect::<Vec<i64>>()
     })?;
     reply_codes(call, done, ids.len());
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Deletes an entry as far as `refs` allows that.
@@ -87,7 +88,7 @@ pub(super) fn xackdel(call: &mut Call<'_, '_>) -> Done {
         codes.collect::<Vec<i64>>()
     })?;
     reply_codes(call, done, ids.len());
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Without a stream, all entries are missing.

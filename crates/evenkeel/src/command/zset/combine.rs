@@ -11,9 +11,10 @@ use evenkeel_store::{Hasher, Kind, View};
 
 use super::range::reply_members;
 use super::{GATHER_UNITS, Limits, Made};
+use crate::command::flow::Work;
+use crate::command::flow::{Done, Flow};
 use crate::command::{Args, Call, Keys};
-use crate::error::{Done, Error};
-use crate::offload::Work;
+use crate::error::Error;
 use crate::reply::Reply;
 
 /// How several scores of a member become a single score.
@@ -322,7 +323,7 @@ fn reply(call: &mut Call<'_, '_>, operation: Operation) -> Done {
         return call.reply_elsewhere(move |reply| plan.reply(&hasher, reply));
     }
     plan.reply(hasher, call.reply);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// ZUNIONSTORE destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>]
@@ -373,7 +374,7 @@ pub(super) fn zintercard(call: &mut Call<'_, '_>) -> Done {
         return call.reply_elsewhere(move |reply| reply.int(plan.count(&hasher, limit) as i64));
     }
     call.reply.int(plan.count(hasher, limit) as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// The destination, and the keys that are counted behind it.

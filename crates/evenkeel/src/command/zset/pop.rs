@@ -7,10 +7,11 @@ use evenkeel_store::collection::ZSet;
 use evenkeel_store::{Edit, WrongType};
 
 use super::REMOVE_UNITS;
-use crate::blocking::{Timeout, Wait};
+use crate::command::flow::{Done, Flow};
+use crate::command::flow::{Timeout, Wait};
 use crate::command::offloading::is_much;
 use crate::command::{Args, Call};
-use crate::error::{Done, Error};
+use crate::error::Error;
 use crate::reply::Reply;
 
 /// An end of the set.
@@ -67,7 +68,7 @@ fn pop_from_one(call: &mut Call<'_, '_>, end: End) -> Done {
     if pop(call, 0, end, count, shape)?.is_none() {
         call.reply.array(0);
     }
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Returns a clone of the set at the call's key of this index if popping so many members takes long.
@@ -182,11 +183,11 @@ pub(super) fn zmpop(call: &mut Call<'_, '_>) -> Done {
     for key in 0..call.keys.len() {
         if let Some(popped) = pop(call, key, end, count, Shape::KeyAndPairs)? {
             log_pop(call, key, end, popped);
-            return Ok(());
+            return Ok(Flow::Replied);
         }
     }
     call.reply.null_array();
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Parses the arguments of ZMPOP, from the number of keys on.
@@ -238,7 +239,7 @@ fn pop_or_wait(call: &mut Call<'_, '_>, timeout: Timeout, end: End, count: u64, 
     for key in call.tries(keys.clone()) {
         if let Some(popped) = pop(call, key, end, count, shape)? {
             log_pop(call, key, end, popped);
-            return Ok(());
+            return Ok(Flow::Replied);
         }
     }
     call.block(Wait::on(keys, Kind::ZSet, timeout))

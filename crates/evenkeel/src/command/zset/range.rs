@@ -10,10 +10,11 @@ use evenkeel_store::collection::{Gather, Lex, ZSet};
 use evenkeel_store::{Edit, Hasher};
 
 use super::{GATHER_UNITS, Limits, Made, REMOVE_UNITS};
+use crate::command::flow::Work;
+use crate::command::flow::{Done, Flow};
 use crate::command::offloading::is_much;
 use crate::command::{Args, Call};
-use crate::error::{Done, Error};
-use crate::offload::Work;
+use crate::error::Error;
 use crate::reply::Reply;
 
 /// The criterion of a range.
@@ -274,7 +275,7 @@ fn range(call: &mut Call<'_, '_>, by: Option<By>, reverse: Option<bool>) -> Done
     let query = Query::parse(&call.args, 1, by, reverse, false)?;
     let Some(zset) = call.guard.collection::<ZSet>(&call.keys[0])? else {
         call.reply.array(0);
-        return Ok(());
+        return Ok(Flow::Replied);
     };
     let stretch = query.stretch(&zset);
     if is_much(stretch.len()) {
@@ -282,7 +283,7 @@ fn range(call: &mut Call<'_, '_>, by: Option<By>, reverse: Option<bool>) -> Done
         return call.reply_elsewhere(move |reply| stretch.reply(&zset, reply));
     }
     stretch.reply(&zset, call.reply);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// ZRANGESTORE dst src min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]
@@ -338,7 +339,7 @@ fn count(call: &mut Call<'_, '_>, by: By) -> Done {
     let zset = call.guard.collection::<ZSet>(&call.keys[0])?;
     let range = zset.map_or(0..0, |zset| ends.positions(&zset, false));
     call.reply.int((range.end - range.start) as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// ZREMRANGEBYRANK key start stop
@@ -361,7 +362,7 @@ fn remove(call: &mut Call<'_, '_>, by: By) -> Done {
     let (hasher, is_logged) = (&call.guard.keyspace().hasher, call.is_logged());
     let Some(zset) = call.guard.peek_collection::<ZSet>(&call.keys[0])? else {
         call.reply.int(0);
-        return Ok(());
+        return Ok(Flow::Replied);
     };
     let (range, len) = (ends.positions(&zset, false), zset.len());
     let count = range.end - range.start;
@@ -398,7 +399,7 @@ fn remove(call: &mut Call<'_, '_>, by: By) -> Done {
         call.guard.discard(before);
     }
     call.reply.int(count as i64);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 /// Logs which members of the old set were removed.

@@ -7,9 +7,10 @@ use evenkeel_store::collection::ZSet;
 
 use super::LISTPACK;
 use crate::command::Call;
+use crate::command::flow::{Done, Flow};
 use crate::command::offloading::is_much;
 use crate::command::scan::{Filter, Of, PageFound, cursor_of};
-use crate::error::{Done, Error};
+use crate::error::Error;
 use crate::reply::Reply;
 
 /// ZSCAN key cursor [MATCH pattern] [COUNT count] [NOSCORES]
@@ -21,7 +22,7 @@ pub(super) fn zscan(call: &mut Call<'_, '_>) -> Done {
     let small = call.guard.peek(&call.keys[0]).is_some_and(|view| view.form() == LISTPACK);
     let Some(zset) = call.guard.collection::<ZSet>(&call.keys[0])? else {
         PageFound::default().reply(call.reply, 0);
-        return Ok(());
+        return Ok(Flow::Replied);
     };
     let filter = Filter::parse(&args, 3, Of::ScoredMembers)?;
     let (from, step) = if small { (0, usize::MAX) } else { (cursor.0, filter.count) };
@@ -33,7 +34,7 @@ pub(super) fn zscan(call: &mut Call<'_, '_>) -> Done {
         });
     }
     page(call.reply, &zset, hasher, (from, step), &filter, small);
-    Ok(())
+    Ok(Flow::Replied)
 }
 
 fn page(

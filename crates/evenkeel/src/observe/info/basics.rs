@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Facts, Text};
-use crate::command::connection::{EVENKEEL_VERSION, REDIS_VERSION};
+use crate::admin::connection::{EVENKEEL_VERSION, REDIS_VERSION};
 use crate::observe::process;
 use crate::replication::link::Phase;
 use crate::tls::Paper;

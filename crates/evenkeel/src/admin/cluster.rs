@@ -1,0 +1,122 @@
+//! CLUSTER and the commands of a cluster's clients. There is no cluster mode, and these reply so, like Redis
+//! with cluster mode off: client libraries use them to detect the mode.
+
+use evenkeel_store::key::slot_of;
+
+use super::{Arity, Command, Flags, Group, ServerCall, ServerHandler, at_least, container, exactly, session};
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
+
+#[rustfmt::skip]
+pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
+    session("ASKING",    exactly(1), Group::Connection, refuse).fast().scriptable().without(Flags::LOADING.with(Flags::STALE)),
+    session("READONLY",  exactly(1), Group::Connection, refuse).fast().scriptable(),
+    session("READWRITE", exactly(1), Group::Connection, refuse).fast().scriptable(),
+    container("CLUSTER", Group::Server, &[
+        changes("CLUSTER|ADDSLOTS",              at_least(3)),
+        changes("CLUSTER|ADDSLOTSRANGE",         at_least(4)),
+        changes("CLUSTER|BUMPEPOCH",             exactly(2) ),
+        changes("CLUSTER|CANCELSLOTMIGRATIONS",  exactly(2) ),
+        changes("CLUSTER|COUNT-FAILURE-REPORTS", exactly(3) ),
+        asks   ("CLUSTER|COUNTKEYSINSLOT",       exactly(3) ),
+        changes("CLUSTER|DELSLOTS",              at_least(3)),
+        changes("CLUSTER|DELSLOTSRANGE",         at_least(4)),
+        changes("CLUSTER|FAILOVER",              at_least(2)),
+        changes("CLUSTER|FLUSHSLOTS",            exactly(2) ),
+        changes("CLUSTER|FORGET",                exactly(3) ),
+        asks   ("CLUSTER|GETKEYSINSLOT",         exactly(4) ),
+        changes("CLUSTER|GETSLOTMIGRATIONS",     exactly(2) ),
+        asks   ("CLUSTER|HELP",                  exactly(2) ).flag(Flags::LOADING),
+        asks   ("CLUSTER|INFO",                  exactly(2) ),
+        Command { handler: Some(key_slot), ..asks("CLUSTER|KEYSLOT", exactly(3)) },
+        asks   ("CLUSTER|LINKS",                 exactly(2) ),
+        changes("CLUSTER|MEET",                  at_least(4)),
+        changes("CLUSTER|MIGRATESLOTS",          at_least(4)),
+        asks   ("CLUSTER|MYID",                  exactly(2) ),
+        asks   ("CLUSTER|MYSHARDID",             exactly(2) ).flag(Flags::LOADING),
+        asks   ("CLUSTER|NODES",                 exactly(2) ),
+        changes("CLUSTER|REPLICAS",              exactly(3) ),
+        changes("CLUSTER|REPLICATE",             exactly(3) ),
+        changes("CLUSTER|RESET",                 at_least(2)).flag(Flags::NOSCRIPT),
+        changes("CLUSTER|SAVECONFIG",            exactly(2) ),
+        changes("CLUSTER|SET-CONFIG-EPOCH",      exactly(3) ),
+        changes("CLUSTER|SETSLOT",               at_least(4)),
+        asks   ("CLUSTER|SHARDS",                exactly(2) ),
+        changes("CLUSTER|SLAVES",                exactly(3) ),
+        asks   ("CLUSTER|SLOT-STATS",            at_least(4)).flag(Flags::LOADING),
+        asks   ("CLUSTER|SLOTS",                 exactly(2) ),
+    ]),
+];
+
+/// For every user.
+const fn asks(name: &'static str, arity: Arity) -> Command<ServerHandler> {
+    session(name, arity, Group::Server, refuse).scriptable().without(Flags::LOADING)
+}
+
+/// For operators.
+const fn changes(name: &'static str, arity: Arity) -> Command<ServerHandler> {
+    asks(name, arity).admin()
+}
+
+fn refuse(_: &mut ServerCall<'_, '_>) -> Done {
+    Err(Error::text("ERR This instance has cluster support disabled"))
+}
+
+/// CLUSTER KEYSLOT key
+///
+/// As in Valkey, also without a cluster: keys have slots here, too.
+fn key_slot(call: &mut ServerCall<'_, '_>) -> Done {
+    call.base.reply.int(slot_of(call.base.args.at(2)).into());
+    Ok(Flow::Replied)
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_testkit::{Peer, Program, Server};
+
+    use crate::testing::{World, check};
+
+    #[test]
+    fn there_is_no_cluster() {
+        check(
+            "
+            > CLUSTER INFO                     < -ERR This instance has cluster support disabled
+            > CLUSTER HELP                     < -ERR This instance has cluster support disabled
+            > CLUSTER NODES x                  < -ERR wrong number of arguments for 'cluster|nodes' command
+            > CLUSTER MEET 127.0.0.1 1         < -ERR This instance has cluster support disabled
+            > CLUSTER nosuch                   < -ERR unknown subcommand 'nosuch'. Try CLUSTER HELP.
+            > CLUSTER                          < -ERR wrong number of arguments for 'cluster' command
+            > READONLY                         < -ERR This instance has cluster support disabled
+            > READWRITE                        < -ERR This instance has cluster support disabled
+            > ASKING                           < -ERR This instance has cluster support disabled
+            > MULTI                            < OK
+            > ASKING                           < QUEUED
+            > EXEC                             < [-ERR This instance has cluster support disabled]
+            > EVAL \"return redis.call('cluster', 'reset')\" 0 < -ERR This Redis command is not allowed from script*
+        ",
+        );
+        World::new().check("> CLUSTER KEYSLOT {foo}.bar < :12182");
+    }
+
+    /// The rows are Redis', or Valkey's where Redis lacks the command.
+    #[test]
+    fn rows_are_those_of_the_peers() {
+        let (Some(redis), Some(valkey)) = (Program::oracle(Peer::Redis), Program::oracle(Peer::Valkey))
+        else {
+            return;
+        };
+        let peers = [Server::start(&redis, &[]), Server::start(&valkey, &[])];
+        let (mut clients, mut world) = (peers.each_ref().map(Server::connect), World::new());
+        let rows = super::COMMANDS.iter().chain(super::super::module::COMMANDS);
+        let rows = rows.flat_map(|row| std::iter::once(row).chain(row.subcommands));
+        for row in rows.map(|row| &row.spec) {
+            let line = format!("COMMAND INFO {}", row.lower_name());
+            let theirs = clients.iter_mut().map(|client| client.run(&line).to_string());
+            let theirs = theirs.into_iter().find(|row| row != "[(nil)]").expect("one of them has it");
+            let theirs = theirs.replace(", no_async_loading", "");
+            // Up to the hints, which concern a cluster.
+            let until_hints = |row: &str| row.split("], [").next().unwrap_or_default().to_owned();
+            assert_eq!(until_hints(&world.run(&line)), until_hints(&theirs));
+        }
+    }
+}

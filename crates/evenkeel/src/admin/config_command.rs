@@ -1,0 +1,276 @@
+//! CONFIG: the settings of the running server.
+//!
+//! `config` defines the directives and validates their values. Here a change is put into effect. Most
+//! directives are read where they matter and need nothing more than new settings. But sockets have to be
+//! opened before the reply can confirm that the server listens there.
+
+use super::{Command, Group, ServerCall, ServerHandler, at_least, container, docs, exactly, session};
+use crate::command::flow::Work;
+use crate::command::flow::{Done, Flow};
+use crate::error::Error;
+use crate::persist::{self, rewrite};
+use crate::replication::link;
+use crate::server::Server;
+use crate::startup::{level_of, raise_file_limit};
+use crate::tls::Change;
+use evenkeel_config::{Extent, SetError, Settings, cause};
+use evenkeel_runtime::crash;
+use log::Level;
+
+#[rustfmt::skip]
+pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
+    container("CONFIG", Group::Server, &[
+        session("CONFIG|GET",       at_least(3), Group::Server, get       ).admin(),
+        session("CONFIG|HELP",      exactly(2),  Group::Server, help      ).scriptable(),
+        session("CONFIG|RESETSTAT", exactly(2),  Group::Server, reset_stat).admin(),
+        session("CONFIG|REWRITE",   exactly(2),  Group::Server, rewrite   ).admin(),
+        session("CONFIG|SET",       at_least(4), Group::Server, set       ).admin(),
+    ]),
+];
+
+/// CONFIG HELP
+fn help(call: &mut ServerCall<'_, '_>) -> Done {
+    docs::reply_help(call, "CONFIG");
+    Ok(Flow::Replied)
+}
+
+/// CONFIG GET parameter [parameter ...]
+fn get(call: &mut ServerCall<'_, '_>) -> Done {
+    let patterns: Vec<&[u8]> = call.base.args.from(2).collect();
+    // Not the call's settings, which an earlier command of the same batch may have changed.
+    let found = call.server.settings().get(&patterns);
+    call.base.reply.map(found.len());
+    for (name, value) in found {
+        call.base.reply.bulk(&name);
+        call.base.reply.bulk(&value);
+    }
+    Ok(Flow::Replied)
+}
+
+/// CONFIG SET parameter value [parameter value ...]
+fn set(call: &mut ServerCall<'_, '_>) -> Done {
+    let words: Vec<&[u8]> = call.base.args.from(2).collect();
+    if !words.len().is_multiple_of(2) {
+        return Err(Error::Syntax);
+    }
+    let pairs: Vec<(&[u8], &[u8])> = words.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+    let (server, local) = (call.server, call.session.client.is_local());
+    // The data being loaded would be taken for complete, or be looked for in another place.
+    let is_of_files =
+        |name: &[u8]| [&b"appendonly"[..], b"dir"].iter().any(|own| name.eq_ignore_ascii_case(own));
+    if server.persist.is_loading() && pairs.iter().any(|(name, _)| is_of_files(name)) {
+        return Err(persist::loading());
+    }
+    // Certificates may be on a disk that hangs.
+    let changed = call.base.guard.outside_gate(|| {
+        server.change_settings(|settings| {
+            let (new, changed) = settings.set(&pairs, local)?;
+            put_into_effect(server, (settings, &new), &changed, &pairs)?;
+            Ok(new)
+        })
+    });
+    changed.map_err(|error: SetError| Error::text(format!("ERR {error}")))?;
+    // The control thread does whatever has to wait for a snapshot's end.
+    rewrite::follow_soon(server);
+    if pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"aof-disable-auto-gc")) {
+        rewrite::collect_soon(server);
+    }
+    server.persist.follow(&server.settings());
+    server.replication.follow(server, &server.settings());
+    link::follow_settings(server);
+    let clients_max = server.settings().client_memory_max();
+    if clients_max > 0 && pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"maxmemory-clients")) {
+        server.evict_clients(clients_max);
+    }
+    call.reply_in_force(|reply| reply.ok())
+}
+
+/// Does the work that readers of the settings cannot do. Fallible steps come first, with the sockets last
+/// among them: they cannot be restored for certain.
+fn put_into_effect(
+    server: &Server,
+    (old, new): (&Settings, &Settings),
+    changed: &[&'static str],
+    pairs: &[(&[u8], &[u8])],
+) -> Result<(), SetError> {
+    let has = |name: &str| changed.contains(&name);
+    if has("appendonly") && !new.appendonly && !server.persist.aof.logs() {
+        // The base with which it would begin is not wanted, even if it is not being written yet.
+        server.persist.cancel_rewrite();
+    }
+    if has("maxclients") {
+        raise_file_limit(new).map_err(|clients| {
+            let reason =
+                "The operating system is not able to handle the specified number of clients, try with";
+            SetError::failed("maxclients", format!("{reason} {clients}"))
+        })?;
+    }
+    // A file may have changed under the same name.
+    let is_tls = |name: &&[u8]| name.to_ascii_lowercase().starts_with(b"tls-");
+    let named = pairs.iter().map(|(name, _)| *name).find(is_tls);
+    let tls = named.map(|name| change_tls(server, new, name)).transpose()?;
+    let has_score = has("oom-score-adj") || has("oom-score-adj-values");
+    let is_replica = server.replication.is_replica();
+    if has_score {
+        server.oom_score.follow(new, is_replica).map_err(|error| {
+            log::warn!("Unable to write oom_score_adj: {error}");
+            let name = if has("oom-score-adj") { "oom-score-adj" } else { "oom-score-adj-values" };
+            SetError::failed(name, "Failed to set current oom_score_adj. Check server logs.")
+        })?;
+    }
+    if has("port") || has("tls-port") || has("bind") {
+        server.listen(new).map_err(|reason| {
+            log::warn!("{}", reason);
+            if has_score && let Err(error) = server.oom_score.follow(old, is_replica) {
+                log::warn!("Unable to restore oom_score_adj: {error}");
+            }
+            if has("tls-port") {
+                SetError::failed("tls-port", "Unable to listen on this port. Check server logs.")
+            } else if has("port") {
+                SetError::failed("port", "Unable to listen on this port. Check server logs.")
+            } else {
+                SetError::failed("bind", "Failed to bind to specified addresses.")
+            }
+        })?;
+    }
+    if let Some(tls) = tls {
+        tls.put_in_force();
+    }
+    if has("requirepass") {
+        server.acl.set_default_password(&new.requirepass);
+    }
+    if has("crash-log-enabled") {
+        crash::follow(new.crash_log_enabled, new.logfile.as_deref());
+    }
+    log::set_max_level(level_of(new.loglevel));
+    for one in new.in_vain(changed) {
+        let level = if one.is_missed { Level::Warn } else { Level::Info };
+        log::log!(level, "{one}");
+    }
+    Ok(())
+}
+
+/// Reads certificates and keys. Like CONFIG REWRITE, that takes milliseconds, at a time of an operator's
+/// choosing.
+fn change_tls<'s>(server: &'s Server, new: &Settings, name: &[u8]) -> Result<Change<'s>, SetError> {
+    server.tls.change(new).map_err(|reason| {
+        log::warn!("Failed to configure TLS: {reason}");
+        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+        SetError::failed(&name, format!("Unable to update TLS configuration: {reason}"))
+    })
+}
+
+/// CONFIG REWRITE
+///
+/// The file is written, and made durable, before the reply, by a thread that may wait for its disk. A
+/// transaction, which has a single reply, waits in place, and delays all clients that want its keys.
+fn rewrite(call: &mut ServerCall<'_, '_>) -> Done {
+    let server = call.server.clone();
+    call.offload_io(Work::waits_for_disk(move || rewrite_file(&server, Extent::Changes)))
+}
+
+/// Writes the settings into the configuration file.
+pub(crate) fn rewrite_file(server: &Server, extent: Extent) -> Result<(), Error> {
+    let Some(file) = &server.config_file else {
+        return Err(Error::text("ERR The server is running without a config file"));
+    };
+    let rewritten = file.rewrite(extent, || {
+        let settings = server.settings();
+        settings.with_users(server.acl.words_for_config(&settings))
+    });
+    match rewritten {
+        Ok(()) => {
+            log::info!("CONFIG REWRITE executed with success.");
+            Ok(())
+        }
+        Err(error) => {
+            let cause = cause(&error);
+            log::warn!("CONFIG REWRITE failed: {}: {cause}", file.path.display());
+            Err(Error::text(format!("ERR Rewriting config file: {cause}")))
+        }
+    }
+}
+
+/// CONFIG RESETSTAT
+fn reset_stat(call: &mut ServerCall<'_, '_>) -> Done {
+    call.server.reset_stats();
+    call.base.reply.ok();
+    Ok(Flow::Replied)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{World, check};
+
+    #[test]
+    fn all_are_set_or_none() {
+        check(
+            "
+            > CONFIG SET maxmemory 100mb timeout 7       < OK
+            > CONFIG GET maxmemory                       < [\"maxmemory\", \"104857600\"]
+            > CONFIG SET maxmemory 1 timeout x           < -ERR CONFIG SET failed (possibly related to argument 'timeout') - argument couldn't be parsed into an integer
+            > CONFIG SET maxmemory 1 maxmemory 2         < -ERR CONFIG SET failed (possibly related to argument 'maxmemory') - duplicate parameter
+            > CONFIG SET maxmemory 1 daemonize yes       < -ERR CONFIG SET failed (possibly related to argument 'daemonize') - can't set immutable config
+            > CONFIG SET acl-pubsub-default foo          < -ERR *argument(s) must be one of the following: allchannels, resetchannels
+            > CONFIG SET maxmemory 1 timeout             < -ERR syntax error
+            > CONFIG SET maxmemory 1 nosuch 1            < -ERR Unknown option or number of arguments for CONFIG SET - 'nosuch'
+            > CONFIG GET maxmemory                       < [\"maxmemory\", \"104857600\"]
+            > CONFIG GET timeout                         < [\"timeout\", \"7\"]
+            > CONFIG GET nosuch                          < []
+        ",
+        );
+    }
+
+    #[test]
+    fn a_change_holds_from_the_next_command_on() {
+        check(
+            "
+            > MULTI
+            > CONFIG SET timeout 9
+            > CONFIG GET timeout
+            > EXEC                                       < [OK, [\"timeout\", \"9\"]]
+            > CONFIG SET maxmemory 1                     < OK
+            > SET k v                                    < -OOM *
+            > CONFIG SET maxmemory 0                     < OK
+            > SET k v                                    < OK
+        ",
+        );
+    }
+
+    #[test]
+    fn a_password_is_asked_of_those_who_come_later() {
+        check(
+            "
+            > CONFIG SET requirepass secret              < OK
+            > PING                                       < PONG
+            > CONFIG SET requirepass \"\"                 < OK
+        ",
+        );
+    }
+
+    #[test]
+    fn statistics_start_again() {
+        check(
+            "
+            > NOSUCH                                     < -ERR unknown command 'NOSUCH', with args beginning with: *
+            > INFO errorstats                            < \"*errorstat_ERR:count=*\"
+            > CONFIG RESETSTAT                           < OK
+            > INFO errorstats                            < \"# Errorstats\\r\\n\"
+            > EVAL \"return redis.error_reply('MY:#ERR text')\" 0 < -MY:#ERR text
+            > EVAL \"return {err='barbaz'}\" 0          < -barbaz
+            > EVAL \"return redis.error_reply(string.rep('X', 31) .. ' y')\" 0 < -XXX*
+            > EVAL \"return redis.error_reply(string.rep('Y', 30) .. ' y')\" 0 < -YYY*
+            > INFO errorstats                            < \"# Errorstats\\r\\nerrorstat_ERR:count=2\\r\\nerrorstat_MY__ERR:count=1\\r\\nerrorstat_YYYYYYYYYYYYYYYYYYYYYYYYYYYYYY:count=1\\r\\n\"
+            > CONFIG RESETSTAT                           < OK
+            > INFO commandstats                          < \"# Commandstats\\r\\ncmdstat_*:calls=1,usec=*\"
+        ",
+        );
+    }
+
+    #[test]
+    fn there_is_no_file_to_write() {
+        check("> CONFIG REWRITE < -ERR The server is running without a config file");
+        World::new()
+            .check("> DEBUG CONFIG-REWRITE-FORCE-ALL < -ERR The server is running without a config file");
+    }
+}

@@ -1,0 +1,127 @@
+//! SWAPDB, FLUSHDB and FLUSHALL: commands on whole databases.
+//!
+//! FLUSHDB and FLUSHALL take a database away behind the closed gate, in microseconds, and leave the freeing
+//! of its keys to the lazy-free thread. With SYNC the reply comes when the memory was given back; no other
+//! client waits.
+
+use std::sync::atomic::Ordering::Acquire;
+
+use super::{Command, Group, ServerCall, ServerHandler, at_least, exactly, whole};
+use crate::command::flow::{Done, Flow, Mode};
+use crate::error::Error;
+use crate::persist::snapshot;
+use crate::server::Server;
+
+const GROUP: Group = Group::Keyspace;
+
+#[rustfmt::skip]
+pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
+    whole("SWAPDB",   exactly(3),  GROUP, swapdb  ).fast(),
+    whole("FLUSHDB",  at_least(1), GROUP, flushdb ),
+    whole("FLUSHALL", at_least(1), GROUP, flushall),
+];
+
+/// SWAPDB index1 index2
+fn swapdb(call: &mut ServerCall<'_, '_>) -> Done {
+    let databases = call.server.keyspace.databases() as u32;
+    let one = call.base.args.int32(1).map_err(|_| Error::text("ERR invalid first DB index"))?;
+    let other = call.base.args.int32(2).map_err(|_| Error::text("ERR invalid second DB index"))?;
+    let valid = |index: i32| u32::try_from(index).ok().filter(|db| *db < databases).ok_or(Error::InvalidDb);
+    let (one, other) = (valid(one)?, valid(other)?);
+    call.base.guard.swap(one as usize, other as usize);
+    if one != other {
+        // Redis notifies no client of this, and leaves caches with stale values.
+        call.server.forget_tracked();
+    }
+    call.base.reply.ok();
+    Ok(Flow::Replied)
+}
+
+/// FLUSHDB [ASYNC | SYNC]
+fn flushdb(call: &mut ServerCall<'_, '_>) -> Done {
+    let db = call.base.db as usize;
+    let asynchronous = is_asynchronous(call)?;
+    flush(call, db..db + 1, asynchronous, false)
+}
+
+/// FLUSHALL [ASYNC | SYNC]
+///
+/// With save points, saved data is removed as well: no restart, not even of a replica, is to bring it back.
+fn flushall(call: &mut ServerCall<'_, '_>) -> Done {
+    let databases = call.server.keyspace.databases();
+    let asynchronous = is_asynchronous(call)?;
+    // A snapshot of flushed data is not worth finishing.
+    call.server.persist.cancel_save();
+    // The current settings: a transaction may have changed them before.
+    let is_told = call.base.replays && call.session.link.is_none();
+    let saves = !call.server.settings().save.is_empty() && !is_told;
+    flush(call, 0..databases, asynchronous, saves)
+}
+
+/// Whether the reply does not wait until the memory of flushed keys is free.
+fn is_asynchronous(call: &ServerCall<'_, '_>) -> Result<bool, Error> {
+    match call.base.args.len() {
+        1 => Ok(call.base.settings.lazyfree_lazy_user_flush),
+        2 if call.base.args.is(1, "SYNC") => Ok(false),
+        2 if call.base.args.is(1, "ASYNC") => Ok(true),
+        _ => Err(Error::Syntax),
+    }
+}
+
+/// Few keys are freed before the reply, unless asynchronously: a client that then queries the used memory
+/// gets the true value, except for large values. More keys, or large values, would delay all clients.
+fn flush(
+    call: &mut ServerCall<'_, '_>,
+    databases: std::ops::Range<usize>,
+    asynchronous: bool,
+    saves: bool,
+) -> Done {
+    /// At about 100 ns each, they take as long as a slice of background work may.
+    const FREED_AT_ONCE: usize = 5_000;
+    /// Poll interval for the freeing of the rest.
+    const LOOK: std::time::Duration = std::time::Duration::from_micros(200);
+    let keys: usize = databases.clone().map(|db| call.server.keyspace.len(call.base.guard.ctx, db)).sum();
+    call.server.note_flush();
+    let flushed: Vec<_> = databases.filter_map(|db| call.base.guard.flush(db)).collect();
+    call.server.forget_tracked();
+    if !asynchronous && keys <= FREED_AT_ONCE {
+        flushed.into_iter().for_each(|db| db.free_keys(call.base.guard.ctx));
+    } else if !flushed.is_empty() {
+        call.server.lazy_free.free_flushed(flushed);
+    }
+    // Where the next keys are likely to go.
+    call.base.guard.open(call.base.db as usize);
+    if saves {
+        // Also if no client waits for it, or no longer by then.
+        call.server.persist.owe_save();
+    }
+    let may_wait = call.base.mode == Mode::Direct && !call.base.replays;
+    if may_wait && (saves || !asynchronous && call.server.lazy_free.is_flushing()) {
+        // Other clients go on; the caller gets its reply when the memory was given back, and the snapshot is
+        // gone.
+        let server = call.server.clone();
+        let wait = move |server: &Server| {
+            while !asynchronous && server.lazy_free.is_flushing() && !server.stopping.load(Acquire) {
+                std::thread::sleep(LOOK);
+            }
+        };
+        if !saves {
+            return call.base.offload_read(move |reply| {
+                wait(&server);
+                reply.ok();
+                Ok(())
+            });
+        }
+        let goes = call.base.offload_disk(move || {
+            wait(&server);
+            snapshot::pay(&server);
+            Ok(())
+        })?;
+        // With too many commands waiting for the disk, this command does not wait: it flushes all the same.
+        if matches!(goes, Flow::Offload(_)) {
+            return Ok(goes);
+        }
+    }
+    call.base.reply.ok();
+    Ok(Flow::Replied)
+}
