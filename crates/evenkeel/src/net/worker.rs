@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Instant;
@@ -391,7 +392,7 @@ impl Worker {
             }
             Next::Park => {
                 // A hang-up announced together with the command is not announced again.
-                if has_hung_up(connection.fd()) {
+                if has_hung_up(connection.fd().as_raw_fd()) {
                     return self.close(token, connection);
                 }
                 connection.parked = true;
