@@ -1,7 +1,5 @@
 //! Randomness from the kernel, for keys of hash functions, run ids and passwords.
 
-use rustix::rand::GetRandomFlags;
-
 /// Returns a random number for a hash function's key.
 pub fn random_seed() -> u64 {
     let mut bytes = [0; 8];
@@ -19,7 +17,7 @@ pub fn random_hex() -> String {
 /// Fills `bytes` with random bytes from the kernel.
 pub fn fill_random(bytes: &mut [u8]) {
     for bytes in bytes.chunks_mut(256) {
-        let got = rustix::rand::getrandom(&mut *bytes, GetRandomFlags::empty());
+        let got = rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty());
         assert_eq!(got, Ok(bytes.len()), "the kernel gives up to 256 random bytes at once");
     }
 }

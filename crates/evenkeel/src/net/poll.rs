@@ -37,6 +37,8 @@ impl Event {
 
 /// Waits for any of these events (`POLLIN` and so on), or a failure, on a descriptor, for `patience` at most.
 /// Returns the present events; zero if the time is over or a signal came.
+///
+/// By libc: rustix has only ppoll(2), a system call that filters made for the server need not know.
 pub(crate) fn await_events(fd: RawFd, events: i16, patience: Duration) -> io::Result<i16> {
     let mut poll = libc::pollfd { fd, events, revents: 0 };
     let ms = i32::try_from(patience.as_millis()).unwrap_or(i32::MAX);
@@ -99,6 +101,7 @@ impl Poll {
             Err(Errno::INTR) => return Ok(0),
             done => done?,
         };
+        // Copied, since rustix' events cannot be sent to another thread, and a worker is.
         self.events.clear();
         self.events.extend(events.iter().map(|event| Event { token: event.data.u64(), flags: event.flags }));
         Ok(self.events.len())
