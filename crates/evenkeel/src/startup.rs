@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_rdb::without_numbers;
 use evenkeel_store::ThreadContext;
+use rustix::thread::{CpuSet, sched_setaffinity};
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR2, SIGXFSZ};
 
 use crate::check;
@@ -354,6 +355,7 @@ pub(crate) fn raise_file_limit(settings: &Settings) -> Result<(), u32> {
     let wanted = u64::from(settings.maxclients) + others;
     let fit = |files: u64| u32::try_from(files.saturating_sub(others)).unwrap_or(settings.maxclients);
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // By libc: rustix takes for granted that the limit can be read, but a filter of system calls may refuse.
     // SAFETY: the pointer is to a valid `rlimit`.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
     if !known || limit.rlim_cur >= wanted {
@@ -478,13 +480,9 @@ fn pin_to(cpu: usize) {
     if !sandbox::permits(Call::SchedSetaffinity) {
         return; // already logged
     }
-    // SAFETY: zeros are an empty set; `CPU_SET` writes inside it, since the configuration allows no larger
-    // number.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
-    }
+    let mut set = CpuSet::new();
+    set.set(cpu); // inside the set, since the configuration allows no larger number
+    let _ = sched_setaffinity(None, &set);
 }
 
 /// Receives all signals, on a thread of its own:

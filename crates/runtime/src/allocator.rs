@@ -50,8 +50,8 @@ pub fn set_up(huge_pages: bool) {
     const REQUESTS: std::ffi::c_long = 1_000_000;
     const ALLOW_THP: libmimalloc_sys::mi_option_t = 37;
     if !huge_pages {
-        // SAFETY: turns huge pages off for this process, also where the allocator has asked for them already.
-        unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
+        // For the whole process: huge pages are off even where the allocator has asked for them already.
+        let _ = rustix::thread::disable_transparent_huge_pages(true);
     }
     // SAFETY: sets numbers that the allocator reads when it next takes memory from the system or purges some.
     unsafe {

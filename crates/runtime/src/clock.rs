@@ -7,6 +7,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// A count that grows at a constant rate; [`ns`] converts it.
 pub type Ticks = u64;
 
@@ -126,18 +128,16 @@ pub fn unix_us() -> u64 {
 
 /// Returns the CPU time of this thread so far.
 pub fn thread_cpu() -> Duration {
-    cpu(libc::CLOCK_THREAD_CPUTIME_ID)
+    cpu(ClockId::ThreadCPUTime)
 }
 
 /// Returns the CPU time of all threads so far.
 pub fn process_cpu() -> Duration {
-    cpu(libc::CLOCK_PROCESS_CPUTIME_ID)
+    cpu(ClockId::ProcessCPUTime)
 }
 
-fn cpu(clock: libc::clockid_t) -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is valid for writes; for an unknown clock it stays zero.
-    unsafe { libc::clock_gettime(clock, &mut time) };
+fn cpu(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 

@@ -13,3 +13,9 @@ pub mod random;
 pub mod sandbox;
 pub mod server_log;
 mod sync;
+
+/// The server's allocator, for the unit tests of [`allocator`].
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: evenkeel_store::memory::Counting<mimalloc::MiMalloc> =
+    evenkeel_store::memory::Counting(mimalloc::MiMalloc);

@@ -17,8 +17,7 @@ pub fn random_hex() -> String {
 /// Fills `bytes` with random bytes from the kernel.
 pub fn fill_random(bytes: &mut [u8]) {
     for bytes in bytes.chunks_mut(256) {
-        // SAFETY: the pointer and length come from `bytes`.
-        let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-        assert_eq!(got, bytes.len() as isize, "the kernel gives up to 256 random bytes at once");
+        let got = rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty());
+        assert_eq!(got, Ok(bytes.len()), "the kernel gives up to 256 random bytes at once");
     }
 }

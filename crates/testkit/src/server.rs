@@ -19,6 +19,7 @@ use std::sync::{Mutex, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
 use evenkeel_resp::value::Value;
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
 use crate::client::Client;
 use crate::program::Program;
@@ -213,9 +214,9 @@ impl Server {
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: a plain system call. The pid belongs to a child that has not been waited for, so it names
-        // no other process.
-        unsafe { libc::kill(self.pid() as i32, signal) };
+        let signal = Signal::from_named_raw(signal).expect("it has a name");
+        // The child has not been waited for, so its pid names no other process.
+        let _ = kill_process(Pid::from_child(&self.process), signal);
     }
 
     fn wait_until_ready(&mut self) -> Result<(), String> {
@@ -299,11 +300,7 @@ fn launch(program: &Program, args: &[String], folder: &Path) -> Result<Child, St
 }
 
 fn die_with_parent() -> io::Result<()> {
-    // SAFETY: this prctl takes a number and changes only the calling process.
-    match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
 /// The kernel ends a server with the thread that started it: see the head of this file.

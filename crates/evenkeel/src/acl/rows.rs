@@ -2,6 +2,8 @@
 
 use std::sync::OnceLock;
 
+use bitflags::bitflags;
+
 use crate::command::keys::Marks;
 use crate::command::specs::{self, ChannelArgs, Find};
 use crate::command::table::table;
@@ -34,30 +36,22 @@ impl Category {
     }
 }
 
-/// Kinds of access to a key, as bits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Need(u8);
+bitflags! {
+    /// Kinds of access to a key.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct Need: u8 {
+        const READ = 1 << 0;
+        const WRITE = 1 << 1;
+    }
+}
 
 impl Need {
-    pub(super) const NONE: Need = Need(0);
-    pub(super) const READ: Need = Need(1);
-    pub(super) const WRITE: Need = Need(2);
-    pub(super) const ALL: Need = Need(3);
-
-    pub(super) fn with(self, other: Need) -> Need {
-        Need(self.0 | other.0)
-    }
-
-    pub(super) fn covers(self, other: Need) -> bool {
-        self.0 & other.0 == other.0
-    }
-
     /// Reads the words of a key specification. A command that only checks whether a key exists needs no
     /// permission for it.
     fn of(flags: &str) -> Need {
-        flags.split(' ').fold(Need::NONE, |need, word| match word {
-            "access" => need.with(Need::READ),
-            "insert" | "delete" | "update" => need.with(Need::WRITE),
+        flags.split(' ').fold(Need::empty(), |need, word| match word {
+            "access" => need | Need::READ,
+            "insert" | "delete" | "update" => need | Need::WRITE,
             _ => need,
         })
     }
@@ -146,7 +140,7 @@ pub(super) fn refused_key(id: Id, args: &Args<'_>, allowed: impl Fn(&[u8], Need)
             }
             // Keys that the command can reach beyond its specification need every permission.
             each_key(&row.keys, args, |index| {
-                if refused.is_none() && !said.has(index) && !allowed(args.at(index), Need::ALL) {
+                if refused.is_none() && !said.has(index) && !allowed(args.at(index), Need::all()) {
                     refused = Some(index);
                 }
             });

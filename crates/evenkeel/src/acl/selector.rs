@@ -92,7 +92,7 @@ impl Selector {
             (b"resetchannels", _) => (self.all_channels, self.channels) = (false, Vec::new()),
             (b"allcommands" | b"+@all", _) => self.begin_with(true),
             (b"nocommands" | b"-@all", _) => self.begin_with(false),
-            (_, [b'~', pattern @ ..]) => self.add_keys(pattern, Some(Need::ALL))?,
+            (_, [b'~', pattern @ ..]) => self.add_keys(pattern, Some(Need::all()))?,
             (_, [b'%', rest @ ..]) => {
                 let (pattern, may) = permissions(rest);
                 self.add_keys(pattern, may)?;
@@ -128,7 +128,7 @@ impl Selector {
         }
         let may = may.filter(|_| !has_spaces(pattern)).ok_or(SYNTAX)?;
         match self.keys.iter_mut().find(|one| *one.pattern == *pattern) {
-            Some(there) => there.may = there.may.with(may),
+            Some(there) => there.may |= may,
             None => self.keys.push(KeyPattern { pattern: pattern.into(), may }),
         }
         Ok(())
@@ -236,7 +236,7 @@ impl Selector {
     }
 
     fn may_use_key(&self, key: &[u8], need: Need) -> bool {
-        let fits = |one: &KeyPattern| one.may.covers(need) && glob::matches(&one.pattern, key, false);
+        let fits = |one: &KeyPattern| one.may.contains(need) && glob::matches(&one.pattern, key, false);
         self.keys.iter().any(fits)
     }
 
@@ -249,7 +249,7 @@ impl Selector {
 
     /// Whether the selector may read all keys, whatever their names.
     pub(super) fn reads_all_keys(&self) -> bool {
-        self.all_keys || self.keys.iter().any(|one| *one.pattern == *b"*" && one.may.covers(Need::READ))
+        self.all_keys || self.keys.iter().any(|one| *one.pattern == *b"*" && one.may.contains(Need::READ))
     }
 
     pub(super) fn has_all_channels(&self) -> bool {
@@ -311,13 +311,13 @@ impl Selector {
 /// Splits `%RW~pattern` behind the `%` into pattern and permissions; `None` for unknown permissions.
 fn permissions(rest: &[u8]) -> (&[u8], Option<Need>) {
     let tilde = rest.iter().position(|byte| *byte == b'~').unwrap_or(rest.len());
-    let may = rest[..tilde].iter().try_fold(Need::NONE, |may, letter| {
+    let may = rest[..tilde].iter().try_fold(Need::empty(), |may, letter| {
         let more = match letter.to_ascii_uppercase() {
             b'R' => Need::READ,
             b'W' => Need::WRITE,
             _ => return None,
         };
-        (!may.covers(more)).then(|| may.with(more))
+        (!may.contains(more)).then(|| may | more)
     });
-    (rest.get(tilde + 1..).unwrap_or_default(), may.filter(|may| *may != Need::NONE))
+    (rest.get(tilde + 1..).unwrap_or_default(), may.filter(|may| !may.is_empty()))
 }

@@ -59,7 +59,7 @@ impl Executor {
         }
         // Refuses at once instead of pausing, as in Redis: the pause does not end if a failover finds no
         // replica.
-        if self.server.persist.blockers.any() != 0 && !session.replays {
+        if !self.server.persist.blockers.any().is_empty() && !session.replays {
             let is_queued = session.multi.is_some();
             let flags =
                 if is_queued { declared::flags_of_call(row, &request.args, &self.server) } else { row.flags };
@@ -155,7 +155,7 @@ pub(crate) fn look_again(
     let blockers = &server.persist.blockers;
     let is_kept = !session.replays
         && (server.pause.delays(server, (row, args), session, now_ms)
-            || blockers.any() != 0
+            || !blockers.any().is_empty()
                 && (server.persist.refuses(server, (row, row.flags), session).is_some()
                     || blockers.delays(row, session)));
     if is_kept { Ok(Flow::RetryAdmission) } else { Ok(Flow::Replied) }

@@ -4,11 +4,12 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use evenkeel_resp::request::{Span, State};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
 use crate::clients::ClientInfo;
 use crate::reply::{Reply, ReplyChunk};
@@ -135,8 +136,8 @@ impl Connection {
         self.put_off_since_ms.is_some()
     }
 
-    pub(crate) fn fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     /// Whether the TLS handshake is not finished.
@@ -151,7 +152,7 @@ impl Connection {
 
     /// Continues the handshake. Returns whether it is finished.
     pub(crate) fn shake(&mut self) -> io::Result<bool> {
-        let fd = self.fd();
+        let fd = self.socket.as_fd();
         let done = self.tls_stream.as_mut().map_or(Ok(true), |tls_stream| tls_stream.shake(fd));
         self.note_backlog();
         done
@@ -176,7 +177,7 @@ impl Connection {
     /// Reads into `buf`. Returns 0 at the end of the stream, and `WouldBlock` if there is nothing now.
     #[inline]
     pub(crate) fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let fd = self.fd();
+        let fd = self.socket.as_fd();
         match &mut self.tls_stream {
             None => receive(fd, buf),
             Some(tls_stream) => tls_stream.read(fd, buf),
@@ -288,7 +289,7 @@ impl Connection {
 
     /// Sends sealed records. Returns whether the socket took all of them.
     pub(crate) fn send_sealed(&mut self) -> io::Result<bool> {
-        let fd = self.fd();
+        let fd = self.socket.as_fd();
         let sent = self.tls_stream.as_mut().map_or(Ok(true), |tls_stream| tls_stream.flush(fd));
         self.note_backlog();
         sent
@@ -314,8 +315,7 @@ impl Connection {
                 slices.push(IoSlice::new(bytes));
             }
             let wanted: usize = slices.iter().map(|slice| slice.len()).sum();
-            let fd = self.socket.as_raw_fd();
-            let sent = write_gathered(fd, &mut self.tls_stream, &slices)?;
+            let sent = write_gathered(self.socket.as_fd(), &mut self.tls_stream, &slices)?;
             self.forget(sent);
             if sent < wanted {
                 self.note_backlog();
@@ -348,12 +348,8 @@ impl Connection {
 
     /// Turns TCP_NODELAY off or on: with `delay`, the kernel sends fewer and later packets.
     pub(crate) fn delay_small_packets(&self, delay: bool) {
-        let no_delay = libc::c_int::from(!delay);
-        // SAFETY: the pointer and length are those of the integer. Unix sockets have no such option, and need none.
-        unsafe {
-            let (value, len) = ((&raw const no_delay).cast(), size_of::<libc::c_int>() as libc::socklen_t);
-            libc::setsockopt(self.fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY, value, len);
-        }
+        // Unix sockets have no such option, and need none.
+        let _ = rustix::net::sockopt::set_tcp_nodelay(&self.socket, !delay);
     }
 
     /// Removes the backlog; the caller drops it where there is time.
@@ -373,19 +369,19 @@ impl Connection {
         if self.tls_stream.is_some() {
             return self.write_gathered(&[IoSlice::new(bytes)]);
         }
-        // SAFETY: pointer and length are those of `bytes`. No SIGPIPE: the error is enough.
-        let sent = unsafe { libc::send(self.fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
-        would_block_is_zero(check(sent))
+        // No SIGPIPE: the error is enough.
+        let sent = rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL);
+        would_block_is_zero(sent.map_err(io::Error::from))
     }
 
     /// Writes as much as the socket takes.
     pub(crate) fn write_gathered(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        write_gathered(self.socket.as_raw_fd(), &mut self.tls_stream, slices)
+        write_gathered(self.socket.as_fd(), &mut self.tls_stream, slices)
     }
 }
 
 fn write_gathered(
-    fd: RawFd,
+    fd: BorrowedFd<'_>,
     tls_stream: &mut Option<Box<TlsStream>>,
     slices: &[IoSlice<'_>],
 ) -> io::Result<usize> {
@@ -398,7 +394,7 @@ fn write_gathered(
 impl Drop for Connection {
     /// Sends the closing message of TLS.
     fn drop(&mut self) {
-        let fd = self.fd();
+        let fd = self.socket.as_fd();
         if let Some(tls_stream) = &mut self.tls_stream {
             tls_stream.part(fd);
         }
@@ -407,25 +403,15 @@ impl Drop for Connection {
 
 /// Receives available bytes; 0 is the end of the stream.
 #[inline]
-pub(crate) fn receive(fd: RawFd, buf: &mut [u8]) -> io::Result<usize> {
-    // SAFETY: pointer and length are those of `buf`.
-    check(unsafe { libc::recv(fd, buf.as_mut_ptr().cast(), buf.len(), 0) })
+pub(crate) fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
+    let (got, _) = rustix::net::recv(fd, buf, RecvFlags::empty())?;
+    Ok(got)
 }
 
 /// Sends as much as the socket takes.
-pub(crate) fn send_gathered(fd: RawFd, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-    // SAFETY: zeros are a valid `msghdr`; `IoSlice` has the layout of `iovec`, and the slices outlive the call.
-    check(unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = slices.as_ptr().cast_mut().cast();
-        message.msg_iovlen = slices.len() as _;
-        libc::sendmsg(fd, &message, libc::MSG_NOSIGNAL)
-    })
-}
-
-#[inline]
-fn check(bytes: isize) -> io::Result<usize> {
-    if bytes < 0 { Err(io::Error::last_os_error()) } else { Ok(bytes as usize) }
+pub(crate) fn send_gathered(fd: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    let mut nothing = SendAncillaryBuffer::default();
+    Ok(rustix::net::sendmsg(fd, slices, &mut nothing, SendFlags::NOSIGNAL)?)
 }
 
 fn would_block_is_zero(sent: io::Result<usize>) -> io::Result<usize> {

@@ -4,7 +4,7 @@
 //! worker's `epoll`, wakes it.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -107,7 +107,7 @@ impl Inbox {
         self.mailbox.take()
     }
 
-    pub(crate) fn fd(&self) -> RawFd {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.wakeup.fd()
     }
 

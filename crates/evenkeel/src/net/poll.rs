@@ -5,47 +5,56 @@
 //! that no connection is forgotten and a single worker wakes up for it, not all.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::io::Errno;
 
 /// An event, and the token of its descriptor.
 #[derive(Clone, Copy)]
 pub(crate) struct Event {
     pub(crate) token: u64,
-    bits: u32,
+    flags: EventFlags,
 }
 
 impl Event {
     pub(crate) fn is_readable(self) -> bool {
-        self.bits & libc::EPOLLIN as u32 != 0
+        self.flags.contains(EventFlags::IN)
     }
 
     pub(crate) fn is_writable(self) -> bool {
-        self.bits & libc::EPOLLOUT as u32 != 0
+        self.flags.contains(EventFlags::OUT)
     }
 
     /// Whether the client has closed its side, or the connection broke.
     pub(crate) fn is_hangup(self) -> bool {
-        self.bits & (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
+        self.flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR)
     }
 }
 
 /// Waits for any of these events (`POLLIN` and so on), or a failure, on a descriptor, for `patience` at most.
 /// Returns the present events; zero if the time is over or a signal came.
+///
+/// By libc: rustix has only ppoll(2), a system call that filters made for the server need not know.
 pub(crate) fn await_events(fd: RawFd, events: i16, patience: Duration) -> io::Result<i16> {
     let mut poll = libc::pollfd { fd, events, revents: 0 };
     let ms = i32::try_from(patience.as_millis()).unwrap_or(i32::MAX);
     // SAFETY: one valid `pollfd`.
-    match check(unsafe { libc::poll(&raw mut poll, 1, ms) }) {
-        Ok(_) => Ok(poll.revents),
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
-        Err(error) => Err(error),
+    if unsafe { libc::poll(&raw mut poll, 1, ms) } >= 0 {
+        return Ok(poll.revents);
+    }
+    match io::Error::last_os_error() {
+        error if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+        error => Err(error),
     }
 }
 
 pub(crate) struct Poll {
     epoll: OwnedFd,
-    events: Vec<libc::epoll_event>,
+    events: Vec<Event>,
 }
 
 /// Most events taken at once: a turn serves at most this many connections before it looks at its inbox and
@@ -54,65 +63,53 @@ const EVENTS_MAX: usize = 256;
 
 impl Poll {
     pub(crate) fn new() -> io::Result<Poll> {
-        // SAFETY: no pointers; the result is checked.
-        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: the descriptor was just made and has no other owner.
-        let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Poll { epoll, events: vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX] })
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Poll { epoll, events: Vec::with_capacity(EVENTS_MAX) })
     }
 
     /// Reports each time that `fd` becomes readable or writable, once.
-    pub(crate) fn add_connection(&self, fd: RawFd, token: u64) -> io::Result<()> {
-        self.add(fd, token, libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET)
+    pub(crate) fn add_connection(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        self.add(fd, token, EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET)
     }
 
     /// Reports `fd` as long as it is readable, to a single waiting thread.
-    pub(crate) fn add_listener(&self, fd: RawFd, token: u64) -> io::Result<()> {
-        self.add(fd, token, libc::EPOLLIN | libc::EPOLLEXCLUSIVE)
+    pub(crate) fn add_listener(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        self.add(fd, token, EventFlags::IN | EventFlags::EXCLUSIVE)
     }
 
     /// Reports `fd` as long as it is readable.
-    pub(crate) fn add_wakeup(&self, fd: RawFd, token: u64) -> io::Result<()> {
-        self.add(fd, token, libc::EPOLLIN)
+    pub(crate) fn add_wakeup(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        self.add(fd, token, EventFlags::IN)
     }
 
-    fn add(&self, fd: RawFd, token: u64, events: i32) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: events as u32, u64: token };
-        // SAFETY: the event outlives the call, which copies it.
-        check(unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) })
-            .map(drop)
+    fn add(&self, fd: BorrowedFd<'_>, token: u64, flags: EventFlags) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token), flags)?)
     }
 
-    pub(crate) fn remove(&self, fd: RawFd) -> io::Result<()> {
-        // SAFETY: removing takes no event.
-        let done =
-            unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
-        check(done).map(drop)
+    pub(crate) fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::delete(&self.epoll, fd)?)
     }
 
     /// Waits for `timeout_ms` at most (-1: without end) and returns the number of events; see
     /// [`Poll::event`].
     pub(crate) fn wait(&mut self, timeout_ms: i32) -> io::Result<usize> {
-        // SAFETY: the pointer and length are those of the vector.
-        let got = unsafe {
-            libc::epoll_wait(
-                self.epoll.as_raw_fd(),
-                self.events.as_mut_ptr(),
-                self.events.len() as i32,
-                timeout_ms,
-            )
+        let timeout = u64::try_from(timeout_ms)
+            .ok()
+            .map(|ms| Timespec { tv_sec: (ms / 1000) as i64, tv_nsec: (ms % 1000 * 1_000_000) as i64 });
+        let mut events = [MaybeUninit::uninit(); EVENTS_MAX];
+        let (events, _) = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
+            Err(Errno::INTR) => return Ok(0),
+            done => done?,
         };
-        match check(got) {
-            Ok(count) => Ok(count as usize),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
-            Err(error) => Err(error),
-        }
+        // Copied, since rustix' events cannot be sent to another thread, and a worker is.
+        self.events.clear();
+        self.events.extend(events.iter().map(|event| Event { token: event.data.u64(), flags: event.flags }));
+        Ok(self.events.len())
     }
 
     /// Returns the event at `index`, which must be below the result of the last wait.
     pub(crate) fn event(&self, index: usize) -> Event {
-        let event = self.events[index];
-        Event { token: event.u64, bits: event.events }
+        self.events[index]
     }
 }
 
@@ -121,32 +118,20 @@ pub(crate) struct Wakeup(OwnedFd);
 
 impl Wakeup {
     pub(crate) fn new() -> io::Result<Wakeup> {
-        // SAFETY: no pointers; the result is checked.
-        let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-        // SAFETY: the descriptor was just made and has no other owner.
-        Ok(Wakeup(unsafe { OwnedFd::from_raw_fd(fd) }))
+        Ok(Wakeup(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    pub(crate) fn fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     pub(crate) fn wake(&self) {
-        let one = 1_u64;
         // A full counter, the only way to fail, wakes as well.
-        // SAFETY: eight bytes are read from `one`.
-        unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
     /// Makes it unreadable again.
     pub(crate) fn drain(&self) {
-        let mut count = 0_u64;
-        // SAFETY: eight bytes are written to `count`.
-        unsafe { libc::read(self.fd(), (&raw mut count).cast(), 8) };
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
-}
-
-/// Converts the result of a system call, where -1 means an error.
-pub(crate) fn check(result: i32) -> io::Result<i32> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

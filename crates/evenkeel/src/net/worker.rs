@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Instant;
@@ -23,7 +24,7 @@ use crate::blocking::Blocked;
 use crate::clients::ClientInfo;
 use crate::dispatch::{Executor, book};
 use crate::observe::stats::{Stage, add};
-use crate::persist::CROWDED;
+use crate::persist::Blockers;
 use crate::pipeline::{Ended, Pipeline};
 use crate::pubsub::push_queue;
 use crate::reply::{LARGE, Reply};
@@ -391,7 +392,7 @@ impl Worker {
             }
             Next::Park => {
                 // A hang-up announced together with the command is not announced again.
-                if has_hung_up(connection.fd()) {
+                if has_hung_up(connection.fd().as_raw_fd()) {
                     return self.close(token, connection);
                 }
                 connection.parked = true;
@@ -609,7 +610,7 @@ impl Worker {
             }
         }
         let may_go_on = || {
-            let is_crowded = self.server.persist.blockers.any() & CROWDED != 0;
+            let is_crowded = self.server.persist.blockers.any().contains(Blockers::CROWDED);
             !is_crowded && !self.server.pause.is_active(self.now_ms)
         };
         let all_wait = self.server.pause.is_of_all(self.now_ms);

@@ -37,9 +37,7 @@ fn cpu_time_in(stat: &str) -> Option<CpuTime> {
     let (_, figures) = stat.rsplit_once(')')?;
     let mut ticks = figures.split_whitespace().skip(11).map(str::parse::<u64>);
     let (user, system) = (ticks.next()?.ok()?, ticks.next()?.ok()?);
-    // SAFETY: returns a number.
-    let per_second =
-        u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok().filter(|ticks| *ticks > 0)?;
+    let per_second = rustix::param::clock_ticks_per_second();
     let span = |ticks: u64| Duration::from_millis(ticks * 1000 / per_second);
     Some(CpuTime { user: span(user), system: span(system) })
 }
@@ -52,8 +50,7 @@ pub(crate) fn resident_bytes() -> u64 {
 }
 
 fn page_bytes() -> u64 {
-    // SAFETY: returns a number.
-    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as u64 }
+    rustix::param::page_size() as u64
 }
 
 /// Returns the bytes of physical memory of this machine.
@@ -95,16 +92,10 @@ fn limit_files(groups: &str) -> Vec<PathBuf> {
 
 /// Returns the system's name, release and processor type.
 pub(crate) fn system_name() -> String {
-    // SAFETY: zeros are a valid `utsname`, which the call fills with text that ends in zeros.
-    let name = unsafe {
-        let mut name: libc::utsname = std::mem::zeroed();
-        libc::uname(&mut name);
-        name
-    };
-    let text = |chars: &[libc::c_char]| -> String {
-        chars.iter().take_while(|char| **char != 0).map(|char| *char as u8 as char).collect()
-    };
-    format!("{} {} {}", text(&name.sysname), text(&name.release), text(&name.machine))
+    let name = rustix::system::uname();
+    let [system, release, machine] =
+        [name.sysname(), name.release(), name.machine()].map(|text| text.to_string_lossy());
+    format!("{system} {release} {machine}")
 }
 
 #[cfg(test)]

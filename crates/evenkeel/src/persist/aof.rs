@@ -45,7 +45,7 @@ use self::async_fsync::Syncer;
 pub(super) use self::file::LogFile;
 use self::tail::TailFile;
 pub(crate) use self::tail::boot;
-use super::{CROWDED, NO_LOG};
+use super::Blockers;
 use crate::net::inbox::Message;
 use crate::replication::Point;
 use crate::server::Server;
@@ -358,7 +358,7 @@ pub(super) fn refuse_writes(server: &Server) {
     // Serialised by this lock: the last caller sees all changes.
     let _one = figures.failure.lock();
     let fails = figures.write_failed.load(Relaxed);
-    server.persist.blockers.set(NO_LOG, fails && server.settings().appendonly);
+    server.persist.blockers.set(Blockers::NO_LOG, fails && server.settings().appendonly);
 }
 
 /// The place of the thread's reader in the journal.
@@ -371,7 +371,7 @@ pub(crate) fn stop(server: &Server) {
     let aof = &server.persist.aof;
     aof.ends.store(true, Release);
     // Blocked writers may be waiting for a disk that hangs, and nothing more is logged.
-    server.persist.blockers.set(CROWDED, false);
+    server.persist.blockers.set(Blockers::CROWDED, false);
     server.wake_all();
     server.keyspace.journal.wake(aof.place.load(Relaxed));
     while aof.is_on() {
@@ -533,7 +533,7 @@ impl Writer {
         aof.is_on.store(false, Release);
         // A thread that sets CROWDED afterwards checks again whether this thread is still there to clear it.
         std::sync::atomic::fence(SeqCst);
-        self.server.persist.blockers.set(CROWDED, false);
+        self.server.persist.blockers.set(Blockers::CROWDED, false);
         aof.switched.1.notify_all();
         self.publish();
         self.server.wake_all();
@@ -641,9 +641,9 @@ impl Writer {
     /// Unblocks writers once enough of the journal has been taken.
     fn unblock_writers(&self, journal: &Journal, settings: &Settings) {
         let blockers = &self.server.persist.blockers;
-        let is_crowded = blockers.any() & CROWDED != 0;
+        let is_crowded = blockers.any().contains(Blockers::CROWDED);
         if is_crowded && self.reader.unread(journal) as u64 <= settings.appendonly_buffer_limit / 2 {
-            blockers.set(CROWDED, false);
+            blockers.set(Blockers::CROWDED, false);
             self.server.wake_all();
             log::info!("Pending data was written to the append-only file. Write commands continue.");
         }

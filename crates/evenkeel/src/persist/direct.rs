@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 use evenkeel_runtime::sandbox::{self, Call};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 /// Alignment of addresses, lengths and file offsets past the cache: the block of nearly all disks. A disk
 /// that needs more refuses the write, and is written through the cache.
@@ -16,7 +17,7 @@ pub(super) const BLOCK: usize = 4096;
 /// # Errors
 /// The file system does not support it.
 pub(super) fn set(file: &File, wanted: bool) -> io::Result<()> {
-    change_flags(file, |flags| if wanted { flags | libc::O_DIRECT } else { flags & !libc::O_DIRECT })
+    change_flags(file, |flags| flags.set(OFlags::DIRECT, wanted))
 }
 
 /// The same for a file that is appended to through the cache. Past the cache it has an explicit offset, since
@@ -25,18 +26,16 @@ pub(super) fn set(file: &File, wanted: bool) -> io::Result<()> {
 /// # Errors
 /// As for [`set`].
 pub(super) fn set_or_append(file: &File, wanted: bool) -> io::Result<()> {
-    const APPEND: i32 = libc::O_APPEND;
-    const DIRECT: i32 = libc::O_DIRECT;
-    change_flags(file, |flags| if wanted { flags & !APPEND | DIRECT } else { flags & !DIRECT | APPEND })
+    change_flags(file, |flags| {
+        flags.set(OFlags::DIRECT, wanted);
+        flags.set(OFlags::APPEND, !wanted);
+    })
 }
 
-fn change_flags(file: &File, change: impl FnOnce(i32) -> i32) -> io::Result<()> {
-    // SAFETY: the descriptor is open; these calls read and set its flags.
-    let done = unsafe {
-        let flags = libc::fcntl(file.as_raw_fd(), libc::F_GETFL);
-        libc::fcntl(file.as_raw_fd(), libc::F_SETFL, change(flags))
-    };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+fn change_flags(file: &File, change: impl FnOnce(&mut OFlags)) -> io::Result<()> {
+    let mut flags = fcntl_getfl(file)?;
+    change(&mut flags);
+    Ok(fcntl_setfl(file, flags)?)
 }
 
 /// A buffer with `room` bytes behind its present length, at which the address is a multiple of [`BLOCK`].

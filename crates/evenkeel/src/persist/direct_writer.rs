@@ -316,7 +316,6 @@ impl Drop for Writer {
 #[cfg(test)]
 mod tests {
     use std::fs::OpenOptions;
-    use std::os::fd::AsRawFd;
     use std::os::unix::fs::OpenOptionsExt;
     use std::path::PathBuf;
 
@@ -332,8 +331,8 @@ mod tests {
     }
 
     fn is_direct(file: &File) -> bool {
-        // SAFETY: the descriptor is open.
-        unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) & libc::O_DIRECT != 0 }
+        let flags = rustix::fs::fcntl_getfl(file).expect("the file is open");
+        flags.contains(rustix::fs::OFlags::DIRECT)
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 
 /// Sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,15 +17,7 @@ impl Space {
     /// # Errors
     /// The system's error.
     pub(crate) fn around(file: &File) -> io::Result<Space> {
-        // SAFETY: zeros are a valid value, and the kernel writes no more than its size; the descriptor is
-        // open.
-        let status = unsafe {
-            let mut status: libc::statvfs = std::mem::zeroed();
-            if libc::fstatvfs(file.as_raw_fd(), &raw mut status) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            status
-        };
+        let status = rustix::fs::fstatvfs(file)?;
         let block = status.f_frsize;
         Ok(Space { free: status.f_bavail * block, size: status.f_blocks * block })
     }

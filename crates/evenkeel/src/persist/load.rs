@@ -21,7 +21,7 @@ use evenkeel_store::evict::{lfu_new, lru_clock};
 use evenkeel_store::{Keyspace, Millis, ThreadContext};
 use parking_lot::Mutex;
 
-use super::LOADING;
+use super::Blockers;
 use super::pace::key_delay;
 use crate::pubsub::push_queue;
 use crate::replication::link::{self, Position};
@@ -582,7 +582,7 @@ impl Work<'_> {
 
 /// Sets or clears the state of loading.
 pub(crate) fn set_loading(server: &Server, is_loading: bool) {
-    server.persist.blockers.set(LOADING, is_loading);
+    server.persist.blockers.set(Blockers::LOADING, is_loading);
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ pub(crate) mod temp_file;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
 use std::time::Instant;
 
+use bitflags::bitflags;
 use evenkeel_store::{Keyspace, ThreadContext};
 use parking_lot::{Condvar, Mutex};
 
@@ -41,7 +42,7 @@ use evenkeel_config::Settings;
 
 /// The state of persistence, shared by all threads.
 pub(crate) struct Persist {
-    pub(crate) blockers: Blockers,
+    pub(crate) blockers: AtomicBlockers,
     /// The context of the snapshot thread, which is alone.
     ctx: Mutex<ThreadContext>,
     /// The contexts of the loading threads, the reader's first.
@@ -83,46 +84,52 @@ pub(crate) struct Progress {
     pub(crate) overruns: AtomicU64,
 }
 
-/// Conditions that block commands, as bits: read before every command, and written very rarely.
-#[derive(Default)]
-pub(crate) struct Blockers(AtomicU8);
+bitflags! {
+    /// Conditions that block commands.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct Blockers: u8 {
+        /// Data are being loaded.
+        const LOADING = 1 << 0;
+        /// The last snapshot failed, and the settings stop writes without one.
+        const NO_SNAPSHOT = 1 << 1;
+        /// The append-only file cannot be written.
+        const NO_LOG = 1 << 2;
+        /// The unread journal exceeds its limit, so writes wait.
+        const CROWDED = 1 << 3;
+        /// There are fewer good replicas than the settings require.
+        const NO_REPLICAS = 1 << 4;
+        /// The server is a replica, and clients may not write.
+        const READ_ONLY = 1 << 5;
+        /// The server is a replica whose link is down, and clients must not read stale data.
+        const STALE = 1 << 6;
+    }
+}
 
-/// Data are being loaded.
-const LOADING: u8 = 1 << 0;
-/// The last snapshot failed, and the settings stop writes without one.
-pub(crate) const NO_SNAPSHOT: u8 = 1 << 1;
-/// The append-only file cannot be written.
-pub(crate) const NO_LOG: u8 = 1 << 2;
-/// The unread journal exceeds its limit, so writes wait.
-pub(crate) const CROWDED: u8 = 1 << 3;
-/// There are fewer good replicas than the settings require.
-pub(crate) const NO_REPLICAS: u8 = 1 << 4;
-/// The server is a replica, and clients may not write.
-pub(crate) const READ_ONLY: u8 = 1 << 5;
-/// The server is a replica whose link is down, and clients must not read stale data.
-pub(crate) const STALE: u8 = 1 << 6;
+/// The blockers in force: read before every command, and written very rarely.
+#[derive(Default)]
+pub(crate) struct AtomicBlockers(AtomicU8);
 
 pub(crate) const STALE_TEXT: &str =
     "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
 
-impl Blockers {
+impl AtomicBlockers {
     #[inline]
-    pub(crate) fn any(&self) -> u8 {
-        self.0.load(Relaxed)
+    pub(crate) fn any(&self) -> Blockers {
+        Blockers::from_bits_retain(self.0.load(Relaxed))
     }
 
-    pub(crate) fn set(&self, obstacle: u8, is_there: bool) {
+    pub(crate) fn set(&self, blocker: Blockers, is_there: bool) {
         if is_there {
-            self.0.fetch_or(obstacle, AcqRel);
+            self.0.fetch_or(blocker.bits(), AcqRel);
         } else {
-            self.0.fetch_and(!obstacle, AcqRel);
+            self.0.fetch_and(!blocker.bits(), AcqRel);
         }
     }
 
     /// Whether a command has to wait until more of the journal is written.
     #[cold]
     pub(crate) fn delays(&self, row: &Spec, session: &Session) -> bool {
-        self.any() & CROWDED != 0 && has((row, row.flags), session, Flags::WRITE)
+        self.any().contains(Blockers::CROWDED) && has((row, row.flags), session, Flags::WRITE)
     }
 }
 
@@ -138,20 +145,20 @@ impl Persist {
         let any = self.blockers.any();
         // PING counts as a write here: it tests whether a server can take writes.
         let writes = || has(command, session, Flags::WRITE.with(Flags::HEALTH));
-        if any & NO_LOG != 0 && writes() {
+        if any.contains(Blockers::NO_LOG) && writes() {
             let cause = self.aof.figures.failure.lock();
             return Some(Error::text(format!("MISCONF Errors writing to the AOF file: {cause}")));
         }
-        if any & READ_ONLY != 0 && has(command, session, Flags::WRITE) {
+        if any.contains(Blockers::READ_ONLY) && has(command, session, Flags::WRITE) {
             return Some(Error::text("READONLY You can't write against a read only replica."));
         }
-        if any & STALE != 0 && lacks(command, session, Flags::STALE) {
+        if any.contains(Blockers::STALE) && lacks(command, session, Flags::STALE) {
             return Some(Error::text(STALE_TEXT));
         }
-        if any & LOADING != 0 && lacks(command, session, Flags::LOADING) {
+        if any.contains(Blockers::LOADING) && lacks(command, session, Flags::LOADING) {
             return Some(loading());
         }
-        if any & NO_SNAPSHOT != 0 && writes() {
+        if any.contains(Blockers::NO_SNAPSHOT) && writes() {
             return Some(Error::text(
                 "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to \
                  disk. Commands that may modify the data set are disabled, because this instance is \
@@ -161,7 +168,7 @@ impl Persist {
             ));
         }
         // Checked again: a replica counts from the moment it is online.
-        if any & NO_REPLICAS != 0
+        if any.contains(Blockers::NO_REPLICAS)
             && has(command, session, Flags::WRITE)
             && server.replication.follow(server, &server.settings())
         {
@@ -199,7 +206,7 @@ fn queued(session: &Session) -> impl Iterator<Item = Flags> {
 impl Persist {
     pub(crate) fn new(ctx: ThreadContext, loaders: Vec<ThreadContext>, now_s: u64) -> Persist {
         Persist {
-            blockers: Blockers::default(),
+            blockers: AtomicBlockers::default(),
             ctx: Mutex::new(ctx),
             loaders: Mutex::new(loaders),
             player: Mutex::new(None),
@@ -234,7 +241,7 @@ impl Persist {
     }
 
     pub(crate) fn is_loading(&self) -> bool {
-        self.blockers.any() & LOADING != 0
+        self.blockers.any().contains(Blockers::LOADING)
     }
 
     /// Blocks or allows writes, as the settings say for a failed snapshot.
@@ -242,7 +249,7 @@ impl Persist {
         let stops = settings.stop_writes_on_bgsave_error && !settings.save.is_empty();
         // Under the lock: the last caller sees all changes.
         let state = self.state.lock();
-        self.blockers.set(NO_SNAPSHOT, stops && !state.last_ok);
+        self.blockers.set(Blockers::NO_SNAPSHOT, stops && !state.last_ok);
     }
 
     /// Records that the data equal the data on disk, from which they have just been loaded.

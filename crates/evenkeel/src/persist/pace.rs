@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_store::snapshot::Sink;
 use evenkeel_store::{Keyspace, View, memory};
+use rustix::thread::CpuSet;
 
 use super::Progress;
 use evenkeel_config::Settings;
@@ -298,14 +299,8 @@ fn idle_s(stat: &str, cpus: &[usize]) -> Option<f64> {
 }
 
 fn allowed_cpus() -> Vec<usize> {
-    // SAFETY: zeros are a valid empty set, and the kernel writes no more than its size.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = mem::zeroed();
-        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
-        set
-    };
-    // SAFETY: the index is below the set's size.
-    (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect()
+    let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
+    (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
 }
 
 #[cfg(test)]

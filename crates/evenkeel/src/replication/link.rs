@@ -29,7 +29,7 @@ use super::install;
 use super::primary_connection::{Ended, PrimaryConnection};
 use crate::blocking::End;
 use crate::clients::ClientInfo;
-use crate::persist::{CROWDED, READ_ONLY, STALE, rewrite};
+use crate::persist::{Blockers, rewrite};
 use crate::server::Server;
 use crate::startup::STACK_LEN;
 use evenkeel_config::Primary;
@@ -307,9 +307,9 @@ pub(crate) fn follow_settings(server: &Server) {
     let _turn = replication.link.following.lock();
     let settings = server.settings();
     let is_replica = replication.is_replica();
-    blockers.set(READ_ONLY, is_replica && settings.replica_read_only);
+    blockers.set(Blockers::READ_ONLY, is_replica && settings.replica_read_only);
     let is_stale = is_replica && !replication.link.is_up();
-    blockers.set(STALE, is_stale && !settings.replica_serve_stale_data);
+    blockers.set(Blockers::STALE, is_stale && !settings.replica_serve_stale_data);
 }
 
 /// Makes this server a replica of `target`, or a primary. The caller holds all locks.
@@ -642,7 +642,7 @@ impl Follower {
         let (server, aof) = (&self.server, &self.server.persist.aof);
         let limit = || server.settings().appendonly_buffer_limit;
         aof.goes_on()
-            && (server.persist.blockers.any() & CROWDED != 0
+            && (server.persist.blockers.any().contains(Blockers::CROWDED)
                 || aof.unread(&server.keyspace.journal) > limit())
     }
 

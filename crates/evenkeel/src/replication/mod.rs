@@ -37,7 +37,7 @@ use evenkeel_store::journal::{Journal, Reader};
 use evenkeel_store::{SlotGuard, ThreadContext};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::persist::NO_REPLICAS;
+use crate::persist::Blockers;
 use crate::server::Server;
 use backlog::{BLOCK, Backlog};
 use evenkeel_config::Settings;
@@ -515,8 +515,8 @@ impl State {
         let (least, lag) = (settings.min_replicas_to_write, settings.min_replicas_max_lag);
         let asks = least > 0 && lag > 0 && !self.is_replica();
         let lacks = asks && self.replicas.count_good(u64::from(lag), clock::unix_ms()) < least as usize;
-        if lacks != (server.persist.blockers.any() & NO_REPLICAS != 0) {
-            server.persist.blockers.set(NO_REPLICAS, lacks);
+        if lacks != server.persist.blockers.any().contains(Blockers::NO_REPLICAS) {
+            server.persist.blockers.set(Blockers::NO_REPLICAS, lacks);
         }
         lacks
     }

@@ -8,7 +8,7 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
@@ -126,9 +126,8 @@ impl PrimaryConnection {
 
     /// Does the TLS handshake, if TLS is on.
     fn shake(&mut self) -> Result<(), Ended> {
-        let fd = self.stream.as_raw_fd();
         while let Some(tls_stream) = &mut self.tls_stream {
-            let done = tls_stream.shake(fd);
+            let done = tls_stream.shake(self.stream.as_fd());
             let wants = if tls_stream.unsent() > 0 { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
             match done {
                 Ok(true) => break,
@@ -144,14 +143,14 @@ impl PrimaryConnection {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match &mut self.tls_stream {
             None => self.stream.read(into),
-            Some(tls_stream) => tls_stream.read(self.stream.as_raw_fd(), into),
+            Some(tls_stream) => tls_stream.read(self.stream.as_fd(), into),
         }
     }
 
     /// Writes a part of the bytes; `WouldBlock` if none can be written.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Some(tls_stream) = &mut self.tls_stream else { return self.stream.write(bytes) };
-        match tls_stream.write(self.stream.as_raw_fd(), &[IoSlice::new(bytes)])? {
+        match tls_stream.write(self.stream.as_fd(), &[IoSlice::new(bytes)])? {
             0 => Err(io::ErrorKind::WouldBlock.into()),
             taken => Ok(taken),
         }
@@ -159,7 +158,7 @@ impl PrimaryConnection {
 
     /// Whether bytes that count as written have not been sent.
     fn has_unsent(&mut self) -> io::Result<bool> {
-        let fd = self.stream.as_raw_fd();
+        let fd = self.stream.as_fd();
         self.tls_stream.as_mut().map_or(Ok(false), |tls_stream| tls_stream.flush(fd).map(|all| !all))
     }
 

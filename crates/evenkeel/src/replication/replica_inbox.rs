@@ -1,7 +1,7 @@
 //! The handover of connections to the replication thread, and the thread's start and wakeup.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -79,7 +79,7 @@ impl ReplicaInbox {
         self.inside.lock().runs
     }
 
-    pub(super) fn fd(&self) -> RawFd {
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.wakeup.fd()
     }
 

@@ -18,13 +18,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
 use parking_lot::{Condvar, Mutex};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 
 use super::backlog::{BLOCK, SPARES_MAX};
 use crate::persist::disk_space::Space;
@@ -343,13 +344,9 @@ fn reserve(file: &File) -> io::Result<()> {
     if !sandbox::permits(Call::Fallocate) {
         return Ok(());
     }
-    // SAFETY: the descriptor is open.
-    let rc = unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, 0, RESERVED_LEN as i64) };
-    let error = io::Error::last_os_error();
-    match rc {
-        0 => Ok(()),
-        _ if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
-        _ => Err(error),
+    match fallocate(file, FallocateFlags::KEEP_SIZE, 0, RESERVED_LEN) {
+        Err(Errno::OPNOTSUPP) => Ok(()),
+        done => Ok(done?),
     }
 }
 
@@ -396,11 +393,10 @@ fn serve(open: impl FnOnce() -> io::Result<File>, shared: &Shared, notify: &impl
                 notify();
             }
             Request::Free { at, len } => {
-                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 if sandbox::permits(Call::Fallocate) {
-                    // SAFETY: the descriptor is open. A file system without holes keeps the space until the
-                    // file is closed.
-                    unsafe { libc::fallocate(file.as_raw_fd(), mode, at as i64, len as i64) };
+                    // A file system without holes keeps the space until the file is closed.
+                    let _ = fallocate(&file, mode, at, len);
                 }
                 _ = look_at_space(&file, shared); // more than before, and there may be no more writes
             }

@@ -457,7 +457,7 @@ fn flags(names: &Table) -> Result<ScriptFlags, &'static str> {
             Ok(Value::String(name)) => ScriptFlags::named(&name.as_bytes()),
             _ => None,
         };
-        flags = flags.with(flag.ok_or("unknown flag given")?);
+        flags |= flag.ok_or("unknown flag given")?;
     }
     Ok(flags)
 }

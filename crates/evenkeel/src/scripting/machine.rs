@@ -20,7 +20,7 @@ use crate::admin::ServerCall;
 use crate::command::flow::Mode;
 use crate::command::flow::{Done, Flow};
 use crate::error::Error;
-use crate::persist::{STALE, STALE_TEXT};
+use crate::persist::{Blockers, STALE_TEXT};
 use crate::server::Server;
 use evenkeel_runtime::clock;
 
@@ -559,7 +559,7 @@ impl Machine {
 
 /// Checks a script's flags against the state of the server.
 fn admit(call: &ServerCall<'_, '_>, flags: Option<ScriptFlags>, ro: bool) -> Result<(), Error> {
-    let is_stale = call.server.persist.blockers.any() & STALE != 0 && !call.session.replays;
+    let is_stale = call.server.persist.blockers.any().contains(Blockers::STALE) && !call.session.replays;
     let may_be_stale = flags.is_some_and(|flags| flags.has(ScriptFlags::ALLOW_STALE));
     if is_stale && !may_be_stale {
         return Err(Error::text(STALE_TEXT));
@@ -572,7 +572,7 @@ fn admit(call: &ServerCall<'_, '_>, flags: Option<ScriptFlags>, ro: bool) -> Res
         let set = crate::command::table::table().find(b"SET").expect("a command of this name");
         let set = crate::command::table::table().row(set);
         // STALE has been checked above.
-        if call.server.persist.blockers.any() & !STALE != 0
+        if !(call.server.persist.blockers.any() - Blockers::STALE).is_empty()
             && let Some(error) = call.server.persist.refuses(call.server, (set, set.flags), call.session)
         {
             return Err(error);

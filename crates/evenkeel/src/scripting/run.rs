@@ -29,7 +29,7 @@ use crate::dispatch::{keys_of, run_in_script};
 use crate::error::Error;
 use crate::monitor;
 use crate::observe::stats::add;
-use crate::persist::STALE;
+use crate::persist::Blockers;
 use crate::reply::Reply;
 use evenkeel_runtime::clock::{self, Ticks};
 use log::Level;
@@ -339,7 +339,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             return Err((Some(id), Error::text("ERR This Redis command is not allowed from script")));
         }
         let blockers = server.persist.blockers.any();
-        if blockers & STALE != 0 && !row.flags.has(Flags::STALE) && !self.call.session.replays {
+        if blockers.contains(Blockers::STALE) && !row.flags.has(Flags::STALE) && !self.call.session.replays {
             return Err((Some(id), Error::text("ERR Can not execute the command on a stale replica")));
         }
         if let Err(refused) = acl::admit_in_script(self.call, id, args) {
@@ -359,7 +359,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             return Ok((id, row));
         }
         if writes
-            && blockers != 0
+            && !blockers.is_empty()
             && !self.call.session.replays
             && let Some(error) = server.persist.refuses(server, (row, row.flags), self.call.session)
         {

@@ -1,20 +1,23 @@
 //! The first line of a script or library: `#!lua name=mylib flags=no-writes,allow-oom`.
 
+use bitflags::bitflags;
 use evenkeel_resp::request::{Parsed, State, parse};
 
 use crate::error::Error;
 
-/// Flags that a script or a function declares, as bits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ScriptFlags(u8);
+bitflags! {
+    /// The flags that a script or a function declares.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct ScriptFlags: u8 {
+        const NO_WRITES = 1 << 0;
+        const ALLOW_OOM = 1 << 1;
+        const ALLOW_STALE = 1 << 2;
+        const NO_CLUSTER = 1 << 3;
+        const ALLOW_CROSS_SLOT = 1 << 4;
+    }
+}
 
 impl ScriptFlags {
-    pub(crate) const NO_WRITES: ScriptFlags = ScriptFlags(1);
-    pub(crate) const ALLOW_OOM: ScriptFlags = ScriptFlags(2);
-    pub(crate) const ALLOW_STALE: ScriptFlags = ScriptFlags(4);
-    pub(crate) const NO_CLUSTER: ScriptFlags = ScriptFlags(8);
-    pub(crate) const ALLOW_CROSS_SLOT: ScriptFlags = ScriptFlags(16);
-
     /// The names that scripts use.
     const NAMES: [(&'static str, ScriptFlags); 5] = [
         ("no-writes", ScriptFlags::NO_WRITES),
@@ -25,17 +28,13 @@ impl ScriptFlags {
     ];
 
     pub(crate) fn has(self, flag: ScriptFlags) -> bool {
-        self.0 & flag.0 != 0
+        self.contains(flag)
     }
 
     /// Returns the flag of this name.
     pub(crate) fn named(name: &[u8]) -> Option<ScriptFlags> {
         let of_name = |(known, _): &&(&str, ScriptFlags)| known.as_bytes() == name;
         Self::NAMES.iter().find(of_name).map(|(_, flag)| *flag)
-    }
-
-    pub(crate) fn with(self, flag: ScriptFlags) -> ScriptFlags {
-        ScriptFlags(self.0 | flag.0)
     }
 
     pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
@@ -88,7 +87,7 @@ pub(crate) fn of_script(body: &[u8]) -> Result<Option<ScriptFlags>, Error> {
         }
         for name in list.split(|byte| *byte == b',') {
             let flag = ScriptFlags::named(name);
-            flags = flags.with(flag.ok_or_else(|| quoting("ERR Unexpected flag in script shebang: ", name))?);
+            flags |= flag.ok_or_else(|| quoting("ERR Unexpected flag in script shebang: ", name))?;
         }
     }
     Ok(Some(flags))

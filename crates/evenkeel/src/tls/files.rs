@@ -10,7 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{Error, RootCertStore};
 
-use super::papers::Paper;
+use super::certificate::CertificateInfo;
 use evenkeel_config::cause;
 
 /// Most bytes of a file: all authorities of a large distribution take 300 KB.
@@ -68,7 +68,7 @@ fn unlock(pem: &str, pass: &[u8]) -> Result<PrivateKeyDer<'static>, &'static str
 pub(super) fn authorities(
     file: Option<&Path>,
     folder: Option<&Path>,
-) -> Result<(RootCertStore, Option<Paper>), String> {
+) -> Result<(RootCertStore, Option<CertificateInfo>), String> {
     let (mut roots, mut all) = (RootCertStore::empty(), Vec::new());
     if let Some(file) = file {
         for certificate in certificates("tls-ca-cert-file", file)? {
@@ -91,8 +91,8 @@ pub(super) fn authorities(
             return Err(at("tls-ca-cert-dir", folder, "no certificate in PEM format found"));
         }
     }
-    let paper = Paper::first_to_end(all.iter().map(|certificate| &certificate[..]));
-    Ok((roots, paper))
+    let first = CertificateInfo::first_to_expire(all.iter().map(|certificate| &certificate[..]));
+    Ok((roots, first))
 }
 
 fn files_of(folder: &Path) -> std::io::Result<Vec<PathBuf>> {

@@ -8,10 +8,10 @@
 //! The protocol itself is rustls', with ring's ciphers. Further choices of OpenSSL are refused by name, not
 //! ignored in silence ([`choices`]).
 
+mod certificate;
 mod choices;
 mod files;
 mod pace;
-mod papers;
 mod sessions;
 mod stream;
 mod verify;
@@ -24,9 +24,9 @@ use rustls::crypto::CryptoProvider;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
+pub(crate) use certificate::{CertificateInfo, users};
 use evenkeel_config::{AuthClients, Settings};
 pub(crate) use pace::Pace;
-pub(crate) use papers::{Paper, users};
 use sessions::Sessions;
 pub(crate) use stream::TlsStream;
 use verify::AnyName;
@@ -37,17 +37,17 @@ pub(crate) struct Contexts {
     pub(crate) server: Arc<ServerConfig>,
     /// For connections to other servers.
     pub(crate) client: Arc<ClientConfig>,
-    pub(crate) papers: Papers,
+    pub(crate) certificates: Certificates,
 }
 
-/// Information from the certificates in force.
+/// Information from the certificates in force, for INFO.
 #[derive(Default)]
-pub(crate) struct Papers {
-    pub(crate) server: Option<Paper>,
+pub(crate) struct Certificates {
+    pub(crate) server: Option<CertificateInfo>,
     /// From `tls-client-cert-file`.
-    pub(crate) client: Option<Paper>,
+    pub(crate) client: Option<CertificateInfo>,
     /// The authority that expires first.
-    pub(crate) authority: Option<Paper>,
+    pub(crate) authority: Option<CertificateInfo>,
 }
 
 /// Whether any connection is to be encrypted.
@@ -83,7 +83,7 @@ pub(crate) fn faults(settings: &Settings) -> Vec<String> {
     let found = [
         choices::provider(settings).err(),
         choices::versions(settings).err(),
-        roots(settings, &mut Papers::default()).err(),
+        roots(settings, &mut Certificates::default()).err(),
         certificate("tls-cert-file", &settings.tls_cert_file),
         key("tls-key-file", &settings.tls_key_file, &settings.tls_key_file_pass),
         certificate("tls-client-cert-file", &settings.tls_client_cert_file),
@@ -103,20 +103,20 @@ impl Contexts {
     fn load(settings: &Settings) -> Result<Contexts, String> {
         let provider = Arc::new(choices::provider(settings)?);
         let versions = choices::versions(settings)?;
-        let mut papers = Papers::default();
-        let roots = roots(settings, &mut papers)?;
-        let server = server_config(settings, &provider, &versions, roots.clone(), &mut papers)?;
-        let client = client_config(settings, provider, &versions, roots, &mut papers)?;
-        Ok(Contexts { server: Arc::new(server), client: Arc::new(client), papers })
+        let mut certificates = Certificates::default();
+        let roots = roots(settings, &mut certificates)?;
+        let server = server_config(settings, &provider, &versions, roots.clone(), &mut certificates)?;
+        let client = client_config(settings, provider, &versions, roots, &mut certificates)?;
+        Ok(Contexts { server: Arc::new(server), client: Arc::new(client), certificates })
     }
 }
 
 /// Returns the trusted authorities.
-fn roots(settings: &Settings, papers: &mut Papers) -> Result<Option<Arc<RootCertStore>>, String> {
+fn roots(settings: &Settings, certificates: &mut Certificates) -> Result<Option<Arc<RootCertStore>>, String> {
     let (file, folder) = (&settings.tls_ca_cert_file, &settings.tls_ca_cert_dir);
     if file.is_some() || folder.is_some() {
-        let (roots, paper) = files::authorities(file.as_deref(), folder.as_deref())?;
-        papers.authority = paper;
+        let (roots, info) = files::authorities(file.as_deref(), folder.as_deref())?;
+        certificates.authority = info;
         return Ok(Some(Arc::new(roots)));
     }
     if settings.tls_auth_clients != AuthClients::No || settings.tls_cluster || settings.tls_replication {
@@ -132,10 +132,10 @@ fn server_config(
     provider: &Arc<CryptoProvider>,
     versions: &[&'static rustls::SupportedProtocolVersion],
     roots: Option<Arc<RootCertStore>>,
-    papers: &mut Papers,
+    certificates: &mut Certificates,
 ) -> Result<ServerConfig, String> {
     let chain = files::certificates("tls-cert-file", named(&settings.tls_cert_file, "tls-cert-file")?)?;
-    papers.server = Paper::of(&chain[0]);
+    certificates.server = CertificateInfo::of(&chain[0]);
     let key = named(&settings.tls_key_file, "tls-key-file")?;
     let key = files::key("tls-key-file", key, &settings.tls_key_file_pass)?;
     let builder = ServerConfig::builder_with_provider(provider.clone())
@@ -169,7 +169,7 @@ fn client_config(
     provider: Arc<CryptoProvider>,
     versions: &[&'static rustls::SupportedProtocolVersion],
     roots: Option<Arc<RootCertStore>>,
-    papers: &mut Papers,
+    certificates: &mut Certificates,
 ) -> Result<ClientConfig, String> {
     let (cert, key, pass) = match (&settings.tls_client_cert_file, &settings.tls_client_key_file) {
         (Some(cert), Some(key)) => (cert.as_path(), key.as_path(), &settings.tls_client_key_file_pass),
@@ -182,7 +182,7 @@ fn client_config(
     };
     let roots = roots.unwrap_or_else(|| Arc::new(RootCertStore::empty()));
     let chain = files::certificates("tls-client-cert-file", cert)?;
-    papers.client = settings.tls_client_cert_file.as_ref().and_then(|_| Paper::of(&chain[0]));
+    certificates.client = settings.tls_client_cert_file.as_ref().and_then(|_| CertificateInfo::of(&chain[0]));
     let key = files::key("tls-client-key-file", key, pass)?;
     ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(versions)

@@ -12,7 +12,7 @@
 use std::cell::RefCell;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::IpAddr;
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
@@ -107,7 +107,7 @@ impl TlsStream {
     }
 
     /// Continues the handshake as far as received bytes allow. Returns whether it is finished.
-    pub(crate) fn shake(&mut self, fd: RawFd) -> io::Result<bool> {
+    pub(crate) fn shake(&mut self, fd: BorrowedFd<'_>) -> io::Result<bool> {
         self.flush(fd)?; // a client speaks first
         RECEIVED.with_borrow_mut(|received| {
             while self.is_handshaking() {
@@ -131,7 +131,7 @@ impl TlsStream {
     }
 
     /// Reads into `buf`. Returns 0 at the end of the stream, and `WouldBlock` if there is nothing now.
-    pub(crate) fn read(&mut self, fd: RawFd, buf: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn read(&mut self, fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         let is_drained = RECEIVED.with_borrow_mut(|received| self.fill(fd, received, buf, &mut filled));
         self.has_more = !is_drained.as_ref().is_ok_and(|is_drained| *is_drained);
@@ -147,7 +147,7 @@ impl TlsStream {
     /// `false` is the end.
     fn fill(
         &mut self,
-        fd: RawFd,
+        fd: BorrowedFd<'_>,
         received: &mut [u8],
         buf: &mut [u8],
         filled: &mut usize,
@@ -187,7 +187,13 @@ impl TlsStream {
     }
 
     /// Decrypts records into `buf`; keeps the records for which there is no room.
-    fn open(&mut self, fd: RawFd, mut bytes: &[u8], buf: &mut [u8], filled: &mut usize) -> io::Result<()> {
+    fn open(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        mut bytes: &[u8],
+        buf: &mut [u8],
+        filled: &mut usize,
+    ) -> io::Result<()> {
         while !bytes.is_empty() && self.failed.is_none() {
             if self.waits {
                 self.ahead = bytes.to_vec();
@@ -225,7 +231,7 @@ impl TlsStream {
 
     /// Seals and sends as much as the socket takes, and a little more; returns the number of bytes taken from
     /// `slices`.
-    pub(crate) fn write(&mut self, fd: RawFd, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub(crate) fn write(&mut self, fd: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         if !self.flush(fd)? {
             return Ok(0);
         }
@@ -260,7 +266,7 @@ impl TlsStream {
     }
 
     /// Sends sealed records. Returns whether the socket took all.
-    pub(crate) fn flush(&mut self, fd: RawFd) -> io::Result<bool> {
+    pub(crate) fn flush(&mut self, fd: BorrowedFd<'_>) -> io::Result<bool> {
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut Socket(fd)) {
                 Ok(_) => {}
@@ -278,7 +284,7 @@ impl TlsStream {
     }
 
     /// Sends the closing message, if that is possible without waiting.
-    pub(crate) fn part(&mut self, fd: RawFd) {
+    pub(crate) fn part(&mut self, fd: BorrowedFd<'_>) {
         if !self.is_handshaking() && self.unsent == 0 {
             self.connection.send_close_notify();
             let _ = self.flush(fd);
@@ -291,9 +297,9 @@ fn invalid(error: rustls::Error) -> io::Error {
 }
 
 /// A socket to write to.
-struct Socket(RawFd);
+struct Socket<'s>(BorrowedFd<'s>);
 
-impl Write for Socket {
+impl Write for Socket<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         send_gathered(self.0, &[IoSlice::new(bytes)])
     }

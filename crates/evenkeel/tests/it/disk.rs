@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 pub(crate) fn is_root() -> bool {
-    // SAFETY: the call only returns a number.
-    unsafe { libc::geteuid() == 0 }
+    rustix::process::geteuid().is_root()
 }
 
 /// A file system in a file; it is thawed, unmounted and removed at the end.

@@ -1,15 +1,14 @@
 //! Destinations of the server log: renamed files, syslog, and hanging disks and pipes, which must not delay
 //! clients.
 
-use std::ffi::CString;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use evenkeel_testkit::{Client, Server};
+use rustix::fs::{CWD, Mode, mkfifoat};
 
 use crate::disk::{Disk, is_root, run};
 use crate::{program, start, wait_until};
@@ -57,8 +56,8 @@ fn a_file_that_is_renamed_or_removed_is_made_anew() {
     log_lines(&mut client, "before", 1);
     wait_until("the first line is there", || read(&own).contains("before-0"));
     fs::rename(&own, &rotated).expect("renamed");
-    // A log rotation may signal the server, or not. SAFETY: sends a signal to a process of this test's own.
-    assert_eq!(unsafe { libc::kill(server.pid() as i32, libc::SIGHUP) }, 0);
+    // A log rotation may signal the server, or not.
+    server.signal(libc::SIGHUP);
     log_lines(&mut client, "renamed", 1);
     wait_until("the second line is in a new file", || read(&own).contains("renamed-0"));
     assert!(!read(&rotated).contains("renamed-0"));
@@ -124,9 +123,7 @@ fn what_is_not_the_server_s_own_is_escaped() {
 fn a_pipe_that_nobody_reads_delays_nobody() {
     let folder = start(&[]); // its folder is used, and removed with it
     let pipe = folder.folder().join("pipe");
-    let path = CString::new(pipe.as_os_str().as_bytes()).expect("no zeros");
-    // SAFETY: the path is a C string.
-    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+    mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).expect("a pipe");
     let mut server = logging_to(pipe.to_str().expect("text"), &[]);
     let mut client = server.connect();
     log_lines(&mut client, "hung", LINES);

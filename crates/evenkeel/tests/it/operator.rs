@@ -458,8 +458,7 @@ fn the_score_for_the_oom_killer_follows_the_settings() {
 /// Neither the sockets nor the score change if the other cannot.
 #[test]
 fn the_score_and_the_port_change_together_or_not_at_all() {
-    // SAFETY: the call only returns a number.
-    let is_root = unsafe { libc::geteuid() } == 0;
+    let is_root = rustix::process::geteuid().is_root();
     // Without this capability, no process lowers a score below its start.
     let prefix: &[&str] = if is_root { &["setpriv", "--bounding-set", "-sys_resource"] } else { &[] };
     let (server, other) = (Server::start(&program().started_by(prefix), &[]), start(&[]));

@@ -4,6 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use rustix::net::SendFlags;
+
 use super::*;
 use crate::tls::TlsStream;
 
@@ -131,11 +133,8 @@ impl Worker {
         }
         if let Some(text) = refusal {
             self.server.rejected_connections.fetch_add(1, Relaxed);
-            // SAFETY: pointer and length are those of the text. Whether it arrives makes no difference.
-            unsafe {
-                let fd = std::os::fd::AsRawFd::as_raw_fd(&accepted.socket);
-                libc::send(fd, text.as_ptr().cast(), text.len(), libc::MSG_NOSIGNAL);
-            }
+            // Whether it arrives makes no difference.
+            let _ = rustix::net::send(&accepted.socket, text.as_bytes(), SendFlags::NOSIGNAL);
             return;
         }
         let connection = self.connection_of(accepted);

@@ -7,7 +7,7 @@ use std::sync::atomic::{Ordering::*, fence};
 use super::Worker;
 use crate::blocking::{Blocked, End};
 use crate::net::connection::Connection;
-use crate::persist::CROWDED;
+use crate::persist::Blockers;
 use evenkeel_config::Fsync;
 
 impl Worker {
@@ -103,11 +103,11 @@ impl Worker {
         let (persist, limit) = (&self.server.persist, self.executor.settings.appendonly_buffer_limit);
         let unread = persist.aof.unread(&self.server.keyspace.journal);
         // Only the log's thread would let them go on.
-        if unread > limit && persist.aof.goes_on() && persist.blockers.any() & CROWDED == 0 {
-            persist.blockers.set(CROWDED, true);
+        if unread > limit && persist.aof.goes_on() && !persist.blockers.any().contains(Blockers::CROWDED) {
+            persist.blockers.set(Blockers::CROWDED, true);
             fence(SeqCst);
             if !persist.aof.goes_on() {
-                return persist.blockers.set(CROWDED, false);
+                return persist.blockers.set(Blockers::CROWDED, false);
             }
             persist.aof.figures.crowded.fetch_add(1, Relaxed);
             log::warn!(

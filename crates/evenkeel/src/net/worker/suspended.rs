@@ -1,5 +1,6 @@
 //! Connections whose commands wait: they are not read, and continue when their replies come.
 
+use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -30,7 +31,7 @@ impl Worker {
             connection.let_go(u64::MAX); // nobody would say so later
             return self.server.replication.replica_inbox.enter(&self.server, *connection);
         }
-        let hung_up = has_hung_up(connection.fd());
+        let hung_up = has_hung_up(connection.fd().as_raw_fd());
         let Some(waiting) = &mut connection.session.waiting else { return self.put_back(token, connection) };
         // A hang-up announced together with the command is not announced again.
         if hung_up && waiting.give_up() {

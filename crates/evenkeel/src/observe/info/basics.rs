@@ -6,7 +6,7 @@ use super::{Facts, Text};
 use crate::admin::connection::{EVENKEEL_VERSION, REDIS_VERSION};
 use crate::observe::process;
 use crate::replication::link::Phase;
-use crate::tls::Paper;
+use crate::tls::CertificateInfo;
 use evenkeel_runtime::clock;
 use evenkeel_store::evict::lru_clock;
 
@@ -75,17 +75,17 @@ pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
 /// Prints the expiry times of certificates.
 pub(super) fn tls(facts: &Facts<'_>, text: &mut Text) {
     let contexts = facts.server.tls.contexts();
-    let papers = contexts.as_ref().map(|contexts| &contexts.papers);
+    let certificates = contexts.as_ref().map(|contexts| &contexts.certificates);
     let now_s = (facts.now_ms / 1000) as i64;
-    let one = |name: &str, paper: Option<&Paper>, text: &mut Text| {
-        let serial = paper.map_or("none", |paper| &paper.serial);
+    let one = |name: &str, info: Option<&CertificateInfo>, text: &mut Text| {
+        let serial = info.map_or("none", |info| &info.serial);
         text.field(format_args!("tls_{name}_cert_serial"), serial);
-        let left_s = paper.map_or(0, |paper| paper.ends_s as i64 - now_s);
+        let left_s = info.map_or(0, |info| info.not_after_s as i64 - now_s);
         text.field(format_args!("tls_{name}_cert_expires_in_seconds"), left_s);
     };
-    one("server", papers.and_then(|papers| papers.server.as_ref()), text);
-    one("client", papers.and_then(|papers| papers.client.as_ref()), text);
-    one("ca", papers.and_then(|papers| papers.authority.as_ref()), text);
+    one("server", certificates.and_then(|certificates| certificates.server.as_ref()), text);
+    one("client", certificates.and_then(|certificates| certificates.client.as_ref()), text);
+    one("ca", certificates.and_then(|certificates| certificates.authority.as_ref()), text);
 }
 
 pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {

@@ -341,7 +341,6 @@ fn last_block(file: &File) -> io::Result<(u64, Vec<u8>)> {
 #[cfg(test)]
 mod tests {
     use std::fs::OpenOptions;
-    use std::os::fd::AsRawFd;
     use std::os::unix::fs::OpenOptionsExt;
     use std::path::{Path, PathBuf};
 
@@ -381,8 +380,8 @@ mod tests {
 
     /// The flag of the open file, as the kernel has it.
     fn is_direct(log: &LogFile) -> bool {
-        // SAFETY: the descriptor is open.
-        unsafe { libc::fcntl(log.file.as_raw_fd(), libc::F_GETFL) & libc::O_DIRECT != 0 }
+        let flags = rustix::fs::fcntl_getfl(&log.file).expect("the file is open");
+        flags.contains(rustix::fs::OFlags::DIRECT)
     }
 
     fn can_be_passed(path: &Path) -> bool {

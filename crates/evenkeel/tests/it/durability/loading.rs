@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_testkit::server::free_port;
 use evenkeel_testkit::{Client, Peer, Program, Server};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::files;
 use crate::{program, start, wait_until};
@@ -274,8 +275,9 @@ fn a_load_can_be_interrupted() {
                     let info = client.run("INFO server").to_string();
                     let told = info.split("process_id:").nth(1).expect("it says so");
                     let pid = told.chars().take_while(char::is_ascii_digit).collect::<String>();
-                    // SAFETY: the process was started by this test, and is not reaped yet.
-                    unsafe { libc::kill(pid.parse().expect("a number"), libc::SIGTERM) };
+                    // The process was started by this test, and is not reaped yet.
+                    let pid = Pid::from_raw(pid.parse().expect("a number")).expect("not zero");
+                    let _ = kill_process(pid, Signal::TERM);
                 });
                 server.try_start_again()
             });

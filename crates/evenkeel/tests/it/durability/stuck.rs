@@ -1,12 +1,11 @@
 //! Shutdown with snapshots that make no progress. A pipe without a reader stands for a hanging disk: it has
 //! the name of the unfinished file, and opening it blocks.
 
-use std::ffi::CString;
 use std::fs::OpenOptions;
-use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
 use evenkeel_testkit::{Random, Server};
+use rustix::fs::{CWD, Mode, mkfifoat};
 
 use crate::disk::Disk;
 use crate::{start, wait_until};
@@ -15,9 +14,7 @@ fn with_stuck_snapshots() -> Server {
     let server = start(&["--threads", "1", "--save", ""]);
     assert_eq!(server.connect().run("SET k 1").to_string(), "OK");
     let path = server.folder().join(format!("temp-{}.rdb", server.pid()));
-    let path = CString::new(path.as_os_str().as_bytes()).expect("no zero in it");
-    // SAFETY: the path ends with a zero.
-    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+    mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).expect("a pipe");
     server
 }
 

@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::Duration;
 
@@ -346,13 +345,7 @@ fn who_listens_at_a_replica_hears_what_is_published() {
 
 /// Limits the kernel's receive buffer: by default it may grow to `tcp_rmem`, 32 MB on some machines.
 pub(super) fn have_small_buffer(stream: &TcpStream) {
-    let size: libc::c_int = 64 * 1024;
-    let len = size_of_val(&size) as libc::socklen_t;
-    // SAFETY: the descriptor is open, and the kernel reads a single integer.
-    let set = unsafe {
-        libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, (&raw const size).cast(), len)
-    };
-    assert_eq!(set, 0);
+    rustix::net::sockopt::set_socket_recv_buffer_size(stream, 64 * 1024).expect("set");
 }
 
 /// The backlog for a replica that catches up may exceed every limit, as long as the replica reads.

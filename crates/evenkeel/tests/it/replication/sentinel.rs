@@ -9,6 +9,7 @@ use std::time::Duration;
 use evenkeel_resp::value::Value;
 use evenkeel_testkit::server::free_port;
 use evenkeel_testkit::{Client, Server};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{assert_same, attach, number, ok, primary, wait_until};
 use crate::Ends;
@@ -71,8 +72,8 @@ impl Sentinel {
 
 impl Drop for Sentinel {
     fn drop(&mut self) {
-        // `timeout` forwards the signal. SAFETY: a plain system call on a child that is not reaped yet.
-        unsafe { libc::kill(self.process.id() as i32, libc::SIGTERM) };
+        // `timeout` forwards the signal.
+        let _ = kill_process(Pid::from_child(&self.process), Signal::TERM);
         let _ = self.process.wait();
     }
 }
