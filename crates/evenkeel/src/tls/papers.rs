@@ -137,10 +137,10 @@ mod tests {
         assert_eq!(cn(&named("Ann Ö")), ["Ann Ö".as_bytes()]);
         let printable = DnValue::PrintableString("ann".try_into().expect("it can be printed"));
         assert_eq!(cn(&named(printable)), [b"ann"]);
-        // Sixteen bits a letter: not the bytes of any user's name that it looks like.
+        // Sixteen bits per letter: not the bytes of the user name that it resembles.
         let wide = DnValue::BmpString("ann".try_into().expect("it has such letters"));
         assert!(cn(&named(wide)).is_empty());
-        // What stands behind a zero belongs to the name.
+        // Bytes behind a zero belong to the name.
         assert_eq!(cn(&named("ann\0.example")), [b"ann\0.example"]);
         assert!(cn(&made(|_| {})).is_empty() && users(&named("ann"), CertifiedUser::Off).is_empty());
 
@@ -159,7 +159,7 @@ mod tests {
             });
             Paper::of(&certificate).expect("it can be read")
         };
-        // `date -u -d 2030-01-01 +%s`; from 2050 on, dates are written in another way.
+        // `date -u -d 2030-01-01 +%s`; from 2050 on, dates are written in another form.
         assert_eq!(numbered(&[0x0a, 0xff], 2030), Paper { serial: "0AFF".into(), ends_s: 1_893_456_000 });
         assert_eq!(numbered(&[0xff; 20], 2060).serial, "FF".repeat(20));
         assert_eq!(numbered(&[1], 2060).ends_s, 2_840_140_800);

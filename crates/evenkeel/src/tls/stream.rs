@@ -108,7 +108,7 @@ impl TlsStream {
 
     /// Continues the handshake as far as received bytes allow. Returns whether it is finished.
     pub(crate) fn shake(&mut self, fd: RawFd) -> io::Result<bool> {
-        self.flush(fd)?; // a client speaks first
+        self.flush(fd)?; // a client begins the handshake
         RECEIVED.with_borrow_mut(|received| {
             while self.is_handshaking() {
                 let got = match receive(fd, received) {
@@ -119,7 +119,8 @@ impl TlsStream {
                     Err(error) => return Err(error),
                 };
                 self.open(fd, &received[..got], &mut [], &mut 0)?;
-                // What has failed behind the last word of the handshake is found when what came before it has been read.
+                // An error behind the end of the handshake is reported once the bytes before it have been
+                // read.
                 if self.is_handshaking()
                     && let Some(error) = self.failed.take()
                 {
@@ -193,7 +194,7 @@ impl TlsStream {
                 self.ahead = bytes.to_vec();
                 break;
             }
-            // It takes a few KiB at a time, and nothing behind the peer's last word.
+            // It takes a few KiB at a time, and nothing behind the closing message.
             if self.connection.read_tls(&mut bytes)? == 0 {
                 break;
             }
@@ -203,14 +204,14 @@ impl TlsStream {
                     self.is_over |= state.peer_has_closed();
                 }
                 Err(error) => {
-                    self.waits = true; // what came before may be there
+                    self.waits = true; // bytes before the error may be there
                     self.failed = Some(error);
                 }
             }
             self.drain(buf, filled);
         }
         let sent = self.flush(fd);
-        // The peer is told of what has failed. Whether that arrives makes no difference.
+        // The remote side receives an alert. Its arrival makes no difference.
         if self.failed.is_some() { Ok(()) } else { sent.map(drop) }
     }
 
@@ -231,7 +232,7 @@ impl TlsStream {
         }
         let (mut next, mut skip, mut taken) = (0, 0, 0);
         loop {
-            // As many stretches as make a lot.
+            // Collects up to `LOT` chunks.
             let mut lot = [IoSlice::new(&[]); LOT];
             let (mut count, mut len) = (0, 0);
             while next + count < slices.len() && count < LOT && len < SEAL_LEN {
