@@ -189,8 +189,8 @@ impl Connection {
     pub(crate) fn read_more(&mut self, room: usize) -> io::Result<usize> {
         let len = self.input.len();
         if len + room > self.input.capacity() {
-            // Doubled, unless a long argument ends before that: a value of 200 MB is not to take 256. At least a quarter more, so
-            // that the copies made on the way stay in proportion.
+            // The capacity doubles, unless a long argument ends before that: a value of 200 MB must not take
+            // 256. It grows by a quarter at least, so that the copies on the way stay in proportion.
             if (len / 4..len).contains(&self.missing) {
                 self.input.reserve_exact(self.missing.max(room));
             } else {

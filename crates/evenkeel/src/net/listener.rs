@@ -81,7 +81,7 @@ impl Listeners {
         let has = |one: &Endpoint| kept.iter().any(|listener: &Arc<Listener>| listener.endpoint == *one);
         let missing: Vec<_> = wanted.iter().filter(|(one, _)| !has(one)).cloned().collect();
         let mut opened = open_all(&missing, settings);
-        // `*` and an address of this machine cannot be open on one port at a time, not even for a moment.
+        // `*` and an address of this machine cannot be open on the same port, not even for a moment.
         let in_the_way =
             |listener: &Arc<Listener>| missing.iter().any(|(one, _)| one.meets(&listener.endpoint));
         if opened.is_err() && leaving.iter().any(in_the_way) {
@@ -260,7 +260,7 @@ fn bind_tcp(address: &str, port: u16) -> io::Result<Socket> {
 }
 
 fn open_unix(path: &PathBuf, mode: u32, backlog: u32) -> io::Result<Socket> {
-    // A socket left behind by a server that was killed would be in the way.
+    // A socket left behind by a killed server would prevent binding.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -294,7 +294,7 @@ impl Listener {
 
     /// Refuses connections from now on, although workers may keep the descriptor for a moment.
     pub(crate) fn stop(&self) {
-        // It fails only where there is nothing left to stop.
+        // It fails only if there is nothing left to stop.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 
@@ -317,10 +317,10 @@ impl Listener {
                 is_tls: false,
             });
         }
-        // A connection without these serves all the same.
+        // A connection works without these options as well.
         let _ = socket.set_tcp_nodelay(true);
         if keepalive_s > 0 {
-            // As Redis: a dead peer is found after about twice the interval.
+            // As in Redis: a dead client is detected after about twice the interval.
             let seconds = keepalive_s.min(KEEPALIVE_MAX_S);
             let keepalive = TcpKeepalive::new()
                 .with_time(Duration::from_secs(seconds.into()))
@@ -348,7 +348,7 @@ impl Drop for Listener {
             && self.file.is_some()
             && self.file == identity(path)
         {
-            // Nothing depends on it being gone. One that is not ours any more belongs to a server that has come since.
+            // Nothing depends on the removal. A file that is no longer ours belongs to a later server.
             let _ = std::fs::remove_file(path);
         }
     }

@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(&again[..2], b"xb");
         let address = again.as_ptr();
         drop(again);
-        // The one that has come back takes the place of the next one that is lent.
+        // The returned region replaces the next region that is lent.
         let mut arrived = take(&mut regions);
         let lent = arrived.lend();
         regions.put_back(SPOT, arrived);

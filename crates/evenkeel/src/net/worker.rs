@@ -194,7 +194,7 @@ impl Worker {
         self.busy_ticks += before.saturating_sub(self.turn_ticks);
         let events = self.poll.wait(timeout)?;
         self.inbox().awake();
-        self.turn_ticks = clock::ticks(); // how busy a worker is has to be known in any case
+        self.turn_ticks = clock::ticks(); // needed for the load even without accounting
         self.executor.stats().book(Stage::Idle, self.turn_ticks.saturating_sub(before));
         self.executor.last_ticks = self.turn_ticks;
         add(&self.executor.stats().turns, 1);
@@ -217,7 +217,7 @@ impl Worker {
         }
         self.answer_the_door();
         self.read_inbox();
-        // Not by the clock of the day, which may be set back.
+        // Not by the wall clock, which may be set back.
         if self.turn_ticks >= self.next_tick {
             self.next_tick = self.turn_ticks + TICK_MS * 1000 * clock::ticks_per_us();
             self.tick();
@@ -410,17 +410,17 @@ impl Worker {
             return Next::Close;
         }
         if connection.parked {
-            // What nobody waits for any more is not done when the pause is over.
+            // Commands of a client that is gone are not run after the pause.
             return if connection.hung_up { Next::Close } else { Next::Wait };
         }
         if let Some(waiting) = &connection.session.waiting {
-            // What has been taken for the client is sent before the end of its stream is read.
+            // An element taken for the client is sent before the end of its stream is read.
             return if connection.hung_up && waiting.give_up() { Next::Close } else { Next::Wait };
         }
         if connection.session.closing {
             return if connection.backlog_len() == 0 { Next::Close } else { Next::Wait };
         }
-        // What was left behind by a pause is run before anything new is read.
+        // Requests left behind by a pause run before anything new is read.
         if !connection.input.is_empty() && connection.missing == 0 {
             match self.run_input(connection) {
                 Next::Wait => {}
@@ -486,7 +486,7 @@ impl Worker {
     ) -> Result<usize, Next> {
         match result {
             Ok(0) if connection.is_held_back() => {
-                // It says no more, and may wait for the replies that it has not got yet.
+                // The client has shut down writing, and may wait for outstanding replies.
                 connection.session.closing = true;
                 connection.readable = false;
                 Err(Next::Wait)
@@ -747,7 +747,8 @@ impl Worker {
             return;
         }
         active.sort_unstable();
-        // One of middling activity: with many alike, one at a time evens out within a second.
+        // Connections of middling activity: with many alike, a connection at a time evens out within a
+        // second.
         let moving = active.len().div_ceil(8);
         for (_, token) in active.into_iter().take(moving) {
             if let Some(connection) = self.take(token) {
@@ -791,7 +792,8 @@ enum Next {
     Close,
 }
 
-const PROTECTED: &str = "-DENIED Evenkeel is running in protected mode because protected mode is enabled and no password \
-is set for the default user. In this mode connections are only accepted from the loopback interface. To connect from \
-other hosts, set a password with 'requirepass' or, in a trusted network, run 'CONFIG SET protected-mode no' \
-from the loopback interface.\r\n";
+const PROTECTED: &str = "-DENIED Evenkeel is running in protected mode because protected mode is enabled and \
+                         no password is set for the default user. In this mode connections are only accepted \
+                         from the loopback interface. To connect from other hosts, set a password with \
+                         'requirepass' or, in a trusted network, run 'CONFIG SET protected-mode no' from the \
+                         loopback interface.\r\n";

@@ -80,7 +80,7 @@ pub(super) fn authorities(
     if let Some(folder) = folder {
         let mut found = 0;
         for path in files_of(folder).map_err(|error| at("tls-ca-cert-dir", folder, &cause(&error)))? {
-            // As with OpenSSL, there may be other files in it.
+            // As with OpenSSL, the directory may contain other files.
             let certificates = read("tls-ca-cert-dir", &path).and_then(|bytes| certificates_in(&bytes));
             let certificates = certificates.unwrap_or_default();
             all.extend(certificates.iter().cloned());

@@ -224,7 +224,7 @@ impl Tls {
 
     /// Reads the files of these settings. On an error, nothing has changed.
     pub(crate) fn change(&self, settings: &Settings) -> Result<Change<'_>, String> {
-        // First, so that what changes while it is read is noticed later.
+        // First, so that a change during the read is noticed later.
         self.pace.lock().note(settings);
         let new = is_wanted(settings).then(|| Contexts::load(settings)).transpose()?.map(Arc::new);
         Ok(Change { place: self.contexts.write(), new })
@@ -245,7 +245,8 @@ impl Tls {
             Ok(change) => change,
             Err(reason) => return Some(Err(reason)),
         };
-        // CONFIG SET may have been faster: what it has put in force must not go, and what it says holds for the next look, which is soon.
+        // CONFIG SET may have been faster: its contexts must stay in force, and the next check, which is
+        // soon, follows its settings.
         let is_in_force = before.as_ref().map(Arc::as_ptr) == change.place.as_ref().map(Arc::as_ptr);
         if !is_in_force || !are_current() {
             self.pace.lock().forget();

@@ -50,7 +50,7 @@ fn prints(settings: &Settings) -> Vec<Print> {
         &settings.tls_ca_cert_dir,
     ];
     let mut prints: Vec<Print> = files.into_iter().map(|path| path.as_deref().and_then(print)).collect();
-    // A file of the folder may be written to in place, which the folder does not tell.
+    // A file of the directory may be written in place, which the directory does not show.
     let folder = settings.tls_ca_cert_dir.as_deref().and_then(|path| std::fs::read_dir(path).ok());
     let mut paths: Vec<_> = folder.into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     paths.sort();

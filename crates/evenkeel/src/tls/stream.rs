@@ -119,7 +119,8 @@ impl TlsStream {
                     Err(error) => return Err(error),
                 };
                 self.open(fd, &received[..got], &mut [], &mut 0)?;
-                // What has failed behind the last word of the handshake is found when what came before it has been read.
+                // An error behind the end of the handshake is reported once the bytes before it have been
+                // read.
                 if self.is_handshaking()
                     && let Some(error) = self.failed.take()
                 {
@@ -199,7 +200,7 @@ impl TlsStream {
                 self.ahead = bytes.to_vec();
                 break;
             }
-            // It takes a few KiB at a time, and nothing behind the peer's last word.
+            // It takes a few KiB at a time, and nothing behind the closing message.
             if self.connection.read_tls(&mut bytes)? == 0 {
                 break;
             }
@@ -209,14 +210,14 @@ impl TlsStream {
                     self.is_over |= state.peer_has_closed();
                 }
                 Err(error) => {
-                    self.waits = true; // what came before may be there
+                    self.waits = true; // bytes before the error may be there
                     self.failed = Some(error);
                 }
             }
             self.drain(buf, filled);
         }
         let sent = self.flush(fd);
-        // The peer is told of what has failed. Whether that arrives makes no difference.
+        // The remote side receives an alert. Its arrival makes no difference.
         if self.failed.is_some() { Ok(()) } else { sent.map(drop) }
     }
 
@@ -237,7 +238,7 @@ impl TlsStream {
         }
         let (mut next, mut skip, mut taken) = (0, 0, 0);
         loop {
-            // As many stretches as make a lot.
+            // Collects up to `LOT` chunks.
             let mut lot = [IoSlice::new(&[]); LOT];
             let (mut count, mut len) = (0, 0);
             while next + count < slices.len() && count < LOT && len < SEAL_LEN {

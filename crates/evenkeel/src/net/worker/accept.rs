@@ -219,12 +219,12 @@ impl Worker {
         if connection.parked {
             self.parked.push(token);
         }
-        // What was left of its share is not announced by the socket.
+        // The socket does not announce bytes that were left when the share was used up.
         if std::mem::take(&mut connection.is_ready) {
             self.make_ready(token, &mut connection);
         }
         if connection.client().killed.load(Relaxed) {
-            // Killed on its way here, after its former worker had looked for such.
+            // Killed in transit, after its former worker had searched for killed connections.
             return self.close(token, connection);
         }
         self.deliver(token, connection);

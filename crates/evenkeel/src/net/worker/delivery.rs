@@ -17,7 +17,8 @@ impl Worker {
             if Arc::ptr_eq(connection.client(), &client) {
                 self.deliver(token, connection);
             } else {
-                // It has moved on, and its new worker has looked into the mail; the token is another connection's here.
+                // The connection has moved, and its new worker has checked the queue; the token is another
+                // connection's here.
                 self.put_back(token, connection);
             }
         }
@@ -43,8 +44,9 @@ impl Worker {
                 return false;
             }
         }
-        // What the reply holds may be what is told here to be no longer so. If there is none yet, nothing of this is about
-        // it: what it reads is remembered while the wait is claimed, and that is looked at after the mail was taken.
+        // The reply may contain values that these messages invalidate, so they go behind it. A reply that
+        // does not exist yet is not affected: the keys that it reads are recorded while the wait is claimed,
+        // and the claim is checked after the queue was taken.
         if connection.session.is_tracking()
             && let Some(waiting) = &mut connection.session.waiting
             && waiting.may_be_answered()
@@ -62,14 +64,15 @@ impl Worker {
             return !is_too_much;
         }
         if connection.session.closing || messages.is_empty() {
-            return true; // the last it gets to read is the reply that it waits for
+            return true; // the reply that it waits for is the last message that it reads
         }
         let len: usize = messages.iter().map(|message| message.len()).sum();
         let stats = self.executor.stats();
         add(&stats.writes, 1);
         add(&stats.net_out, len as u64);
         add(&connection.client().net_out, len as u64);
-        // If the socket was full before, it is announced when it is not; and replies that are put off are sent in the next turn.
+        // If the socket was full before, an event comes when it has room; deferred replies are sent in the
+        // next turn.
         let must_wait = connection.backlog_len() > 0;
         connection.enqueue(messages);
         self.kept_for_clients += len;

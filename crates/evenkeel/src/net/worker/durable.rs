@@ -34,7 +34,7 @@ impl Worker {
 
     fn await_log(&self) {
         self.server.inboxes[self.index].awaits_log.store(true, Relaxed);
-        // The writer may have come to this record before it could know that somebody waits.
+        // The writing thread may have reached this record before it could see the waiting reply.
         std::sync::atomic::fence(SeqCst);
     }
 
@@ -51,7 +51,7 @@ impl Worker {
         let mut over = Vec::new();
         self.awaiting_log.retain(|blocked| {
             let ends = blocked.safety.as_ref().is_none_or(|safety| safety.is_reached());
-            // Those that the timeout, or the connection, has ended already are dropped as well.
+            // Waits that their timeout or connection has already ended are dropped as well.
             let resumed = ends.then(|| blocked.end(End::Timeout)).flatten();
             over.extend(resumed.map(|resumed| (blocked.id, resumed)));
             !ends && blocked.claim.take().is_some()
@@ -68,13 +68,13 @@ impl Worker {
         let aof = &self.server.persist.aof;
         let is_needed = aof.is_on() && self.executor.settings.appendfsync == Fsync::Always;
         let durable = if is_needed { aof.durable() } else { u64::MAX };
-        // A worker's numbers grow, so the first ones are due first.
+        // A worker's record numbers ascend, so the front is due first.
         while let Some(&(number, token)) = self.held_back.front()
             && number <= durable
         {
             self.held_back.pop_front();
             let Some(mut connection) = self.take(token) else { continue };
-            // What it has asked for since waits for its own records.
+            // Replies to later requests wait for their own records.
             if connection.let_go(durable)
                 && connection.backlog_len() > 0
                 && !self.flush_backlog(&mut connection)

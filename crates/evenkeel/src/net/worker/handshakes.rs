@@ -67,12 +67,12 @@ impl Worker {
     fn begin_service(&mut self, token: u64, mut connection: Box<Connection>) {
         if let Some(refusal) = connection.tls_stream().and_then(|tls_stream| tls_stream.refusal) {
             self.server.rejected_connections.fetch_add(1, Relaxed);
-            // Whether it arrives makes no difference.
+            // Its arrival makes no difference.
             let _ = connection.write_gathered(&[std::io::IoSlice::new(refusal.as_bytes())]);
             return self.close(token, connection);
         }
         self.take_for_its_user(&mut connection);
-        // What has come with the last word of the handshake is not announced any more.
+        // Bytes that came with the end of the handshake are not announced again.
         connection.readable = true;
         self.make_ready(token, &mut connection);
         self.put_back(token, connection);

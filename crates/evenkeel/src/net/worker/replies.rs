@@ -24,7 +24,7 @@ impl Worker {
         let limit = self.output_limit(connection).hard_bytes;
         let waiting = (connection.backlog_len() + len) as u64;
         if limit > 0 && waiting > limit || self.reply.is_cut() {
-            // Nothing of it is sent: a client must not take the beginning for the whole.
+            // Sends nothing of it: a client must not take the beginning for the whole.
             self.server.lazy_free.free(std::mem::take(&mut self.reply));
             self.note_output_limit(connection, waiting);
             return false;
@@ -107,7 +107,7 @@ impl Worker {
         let before_it = connection.backlog_len();
         let sent = connection.send_backlog();
         if connection.backlog_len() < before_it {
-            // Who still reads is not idle.
+            // A client that reads is not idle.
             connection.client().active_ms.store(self.now_ms, Relaxed);
         }
         self.clear_away(connection);

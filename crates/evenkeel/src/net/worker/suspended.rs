@@ -28,7 +28,7 @@ impl Worker {
         if connection.session.replica_hello.as_ref().is_some_and(|replica_hello| replica_hello.asks.is_some())
         {
             self.vacate(token, &connection);
-            connection.let_go(u64::MAX); // nobody would say so later
+            connection.let_go(u64::MAX); // no worker would release them later
             return self.server.replication.replica_inbox.enter(&self.server, *connection);
         }
         let hung_up = has_hung_up(connection.fd().as_raw_fd());
@@ -44,7 +44,7 @@ impl Worker {
             self.note_wait_for_log(&blocked);
         }
         if let Some(ms) = waiting.timeout.0 {
-            // Beyond what the clock can tell is as good as for ever.
+            // A deadline beyond the range of the clock counts as none.
             waiting.deadline = Instant::now().checked_add(Duration::from_millis(ms));
             self.deadlines.extend(waiting.deadline.map(|deadline| (deadline, token)));
         }
@@ -95,11 +95,12 @@ impl Worker {
             return self.discard(reply);
         };
         connection.session.closing |= closes;
-        client.active_ms.store(self.now_ms, Relaxed); // it has not been idle, but waiting
+        client.active_ms.store(self.now_ms, Relaxed); // the client has been waiting, not idle
         let (mute, late) = (waiting.mute, std::mem::take(&mut waiting.late));
         self.leave_queues(token, waiting);
         if self.is_always() && may_write {
-            // Somebody else has written for it: how far the log had come then is not known, but by now it is in there.
+            // Another thread has written for the client. The record's number is unknown, but the journal
+            // contains it by now.
             connection.session.log.logged = self.server.keyspace.journal.last();
         }
         if mute {
