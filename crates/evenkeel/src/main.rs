@@ -33,6 +33,8 @@ mod startup;
 mod testing;
 mod tls;
 mod tracking;
+#[cfg(test)]
+mod transcripts;
 mod value_codec;
 mod waiting;
 

@@ -15,8 +15,7 @@ use std::time::Duration;
 use evenkeel_resp::request::{Parsed, State, parse};
 use evenkeel_resp::value::{Value, decode, encode_command};
 use evenkeel_store::{Expire, Kind};
-use evenkeel_testkit::random::fresh_seed;
-use evenkeel_testkit::{Peer, Program, Random, Target, transcript};
+use evenkeel_testkit::{Peer, Program, Target, transcript};
 
 use crate::blocking::End;
 use crate::clients::ClientInfo;
@@ -214,12 +213,7 @@ pub(crate) fn check(text: &str) {
     }
 }
 
-/// Returns randomness for a test; `EVENKEEL_SEED`, which a failing test prints, repeats it.
-pub(crate) fn random() -> Random {
-    let seed = fresh_seed();
-    println!("EVENKEEL_SEED={seed}");
-    Random::new(seed)
-}
+pub(crate) use evenkeel_testkit::random::printed as random;
 
 impl World {
     pub(crate) fn new() -> World {

@@ -84,3 +84,10 @@ mod tests {
         assert_ne!(whole, random.between(i64::MIN, i64::MAX));
     }
 }
+
+/// Returns randomness for a test; `EVENKEEL_SEED`, which a failing test prints, repeats it.
+pub fn printed() -> Random {
+    let seed = fresh_seed();
+    println!("EVENKEEL_SEED={seed}");
+    Random::new(seed)
+}

@@ -301,8 +301,8 @@ fn merge(chunk: &mut Chunk, with: &[u8], operation: impl Fn(u8, u8) -> u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::random;
     use evenkeel_testkit::Random;
+    use evenkeel_testkit::random::printed as random;
 
     fn random_string(random: &mut Random) -> (Made, Vec<u8>) {
         let bytes: Vec<u8> = (0..random.below(300)).map(|_| random.below(256) as u8).collect();

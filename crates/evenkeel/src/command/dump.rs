@@ -248,6 +248,3 @@ fn log_restore(call: &mut Call<'_, '_>, options: Options, deadline: Option<Milli
     }
     call.log(&words);
 }
-
-#[cfg(test)]
-mod tests;

@@ -191,6 +191,3 @@ impl Call<'_, '_> {
         Some((payload(&Value::of(view), self.settings), deadline))
     }
 }
-
-#[cfg(test)]
-mod tests;

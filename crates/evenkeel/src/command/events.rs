@@ -158,6 +158,11 @@ fn increments(args: &Args<'_>) -> bool {
     options.any(|at| args.is(at, "INCR"))
 }
 
+/// The names of the commands whose effects a rule names.
+pub(crate) fn with_rules() -> impl Iterator<Item = &'static str> {
+    RULES.iter().flat_map(|rule| rule.commands.iter().copied())
+}
+
 /// Returns the rule of each command, by its number.
 fn rules() -> &'static [Option<&'static Rule>] {
     static BY_ID: OnceLock<Vec<Option<&'static Rule>>> = OnceLock::new();

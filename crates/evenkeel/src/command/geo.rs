@@ -7,8 +7,6 @@ mod cell;
 mod options;
 mod search;
 mod shape;
-#[cfg(test)]
-mod tests;
 
 use evenkeel_resp::float;
 use evenkeel_store::collection::ZSet;

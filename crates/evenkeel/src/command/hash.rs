@@ -349,6 +349,3 @@ fn change_number<R>(
         Ok((result, was))
     })?
 }
-
-#[cfg(test)]
-mod tests;

@@ -229,7 +229,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::random;
+    use evenkeel_testkit::random::printed as random;
 
     /// The textbook's table, walked back from the end like Redis.
     fn slow(a: &[u8], b: &[u8]) -> Vec<Match> {

@@ -339,6 +339,3 @@ fn ltrim(call: &mut Call<'_, '_>) -> Done {
     call.reply.ok();
     Ok(Flow::Replied)
 }
-
-#[cfg(test)]
-mod tests;

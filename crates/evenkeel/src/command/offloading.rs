@@ -76,6 +76,3 @@ impl Call<'_, '_> {
         }))
     }
 }
-
-#[cfg(test)]
-mod tests;

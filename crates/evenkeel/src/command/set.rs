@@ -5,8 +5,6 @@ mod combine;
 mod form;
 mod random;
 mod scan;
-#[cfg(test)]
-mod tests;
 
 use evenkeel_store::Hasher;
 use evenkeel_store::collection::Set;

@@ -180,6 +180,3 @@ fn lock_and_finish(call: &mut Call<'_, '_>, plan: &Plan, mut source: Source) -> 
     }
     unreachable!("the last attempt has held everything")
 }
-
-#[cfg(test)]
-mod tests;

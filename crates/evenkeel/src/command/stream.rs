@@ -87,6 +87,3 @@ fn bad_subcommand(args: &Args<'_>, container: &str) -> Error {
     ];
     Error::Bytes(parts.concat())
 }
-
-#[cfg(test)]
-mod tests;

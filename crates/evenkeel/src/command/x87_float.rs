@@ -287,7 +287,7 @@ fn parse_exponent(text: &[u8], letter: u8) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::random;
+    use evenkeel_testkit::random::printed as random;
 
     fn sum(a: &str, b: &str) -> Option<String> {
         Some(Extended::parse(a.as_bytes())?.plus(Extended::parse(b.as_bytes())?)?.print())

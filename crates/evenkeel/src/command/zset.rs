@@ -393,6 +393,3 @@ fn rank(call: &mut Call<'_, '_>, reverse: bool) -> Done {
     }
     Ok(Flow::Replied)
 }
-
-#[cfg(test)]
-mod tests;

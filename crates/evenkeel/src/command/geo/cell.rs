@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_place_lies_in_its_cell_and_the_cell_in_larger_ones() {
-        let mut random = crate::testing::random();
+        let mut random = evenkeel_testkit::random::printed();
         for _ in 0..20_000 {
             let mut degrees =
                 |max: f64| (random.draw() >> 11) as f64 / (1_u64 << 53) as f64 * 2.0 * max - max;
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn neighbours_lie_side_by_side_and_the_map_is_round() {
-        let mut random = crate::testing::random();
+        let mut random = evenkeel_testkit::random::printed();
         for _ in 0..20_000 {
             let steps = random.between(1, 26) as u32;
             let cell = Cell { bits: random.draw() >> (64 - 2 * steps), steps };

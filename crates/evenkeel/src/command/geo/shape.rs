@@ -258,7 +258,7 @@ fn encloses(corners: &[Point], place: Point) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::random;
+    use evenkeel_testkit::random::printed as random;
     use std::time::{Duration, Instant};
 
     /// The sides alone decide whether a place lies in a polygon; the bounds only save examining them.

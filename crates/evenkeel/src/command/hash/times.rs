@@ -194,6 +194,3 @@ fn reply_times(call: &mut Call<'_, '_>, shown: impl Fn(Millis) -> u64) -> Done {
     }
     Ok(Flow::Replied)
 }
-
-#[cfg(test)]
-mod tests;

@@ -334,7 +334,7 @@ fn join(bytes: &mut Vec<u8>, mut at: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::random;
+    use evenkeel_testkit::random::printed as random;
 
     #[test]
     fn eight_bytes_at_once_are_found_as_one_by_one() {

@@ -4,7 +4,7 @@ use evenkeel_testkit::Random;
 
 use super::hash::{Place, SEED, murmur64, place};
 use super::*;
-use crate::testing::random;
+use evenkeel_testkit::random::printed as random;
 
 const SPARSE_MAX: usize = 3_000;
 

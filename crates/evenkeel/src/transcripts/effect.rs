@@ -1,12 +1,12 @@
-use std::time::Duration;
+//! Transcripts of effect commands.
 
+use crate::testing::World;
+use crate::testing::replay::Recorder;
 use evenkeel_testkit::differential::{Plan, Sent, commands};
 use evenkeel_testkit::digest::{Digest, difference, digest};
 use evenkeel_testkit::random::fresh_seed;
 use evenkeel_testkit::{Peer, Program, Random, Server, Target, transcript, words};
-
-use crate::testing::World;
-use crate::testing::replay::Recorder;
+use std::time::Duration;
 
 /// The time at which commands run here.
 const NOW_MS: u64 = 1_000_000;
@@ -501,6 +501,7 @@ const TEMPLATES: &[&str] = &[
 
 /// Words of the templates that some reference servers lack.
 const ONLY_VALKEY: &[&str] = &["HPEXPIRE", "HSETEX", "HGETEX", "HGETDEL", "HPERSIST", "MSETEX"];
+
 const NO_PEER: &[&str] = &["DELREF", "ACKED", "XDELEX", "XACKDEL"];
 
 fn from_template(random: &mut Random, peer: Option<Peer>) -> Vec<Vec<u8>> {

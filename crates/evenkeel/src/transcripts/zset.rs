@@ -1,6 +1,7 @@
-use std::time::{Duration, Instant};
+//! Transcripts of zset commands.
 
 use crate::testing::{World, check};
+use std::time::{Duration, Instant};
 
 #[test]
 fn members_come_with_their_scores() {

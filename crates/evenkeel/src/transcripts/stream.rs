@@ -1,6 +1,7 @@
-use evenkeel_testkit::{Peer, Program, Server, transcript};
+//! Transcripts of stream commands.
 
 use crate::testing::{World, check};
+use evenkeel_testkit::{Peer, Program, Server, transcript};
 
 /// Runs a transcript in process, and on Valkey if it is installed: Redis 7.0 differs.
 #[track_caller]

@@ -1,6 +1,7 @@
-use evenkeel_testkit::{Peer, Program, Server, transcript};
+//! Transcripts of hash_times commands.
 
 use crate::testing::World;
+use evenkeel_testkit::{Peer, Program, Server, transcript};
 
 /// Runs a transcript in process, and on Valkey if it is installed: Redis 7.0 has none of these commands.
 #[track_caller]

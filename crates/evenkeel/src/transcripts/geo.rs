@@ -1,3 +1,5 @@
+//! Transcripts of geo commands.
+
 use crate::testing::{World, check};
 
 #[test]

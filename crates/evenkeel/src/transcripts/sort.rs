@@ -1,9 +1,8 @@
 //! SORT as a client sees it. Commands that Redis has run on redis-server as well, if it is installed.
 
-use evenkeel_testkit::random::Random;
-
 use crate::testing::live::Live;
 use crate::testing::{World, check, random};
+use evenkeel_testkit::random::Random;
 
 #[test]
 fn numbers_and_texts() {

@@ -1,6 +1,7 @@
-use evenkeel_testkit::Target;
+//! Transcripts of set commands.
 
 use crate::testing::{World, check};
+use evenkeel_testkit::Target;
 
 #[test]
 fn members_come_and_go() {

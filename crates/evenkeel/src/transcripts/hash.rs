@@ -1,8 +1,8 @@
-use std::time::Duration;
-
-use evenkeel_testkit::transcript::Target;
+//! Transcripts of hash commands.
 
 use crate::testing::{World, check};
+use evenkeel_testkit::transcript::Target;
+use std::time::Duration;
 
 #[test]
 fn fields_come_and_go() {

@@ -4,6 +4,7 @@ use crate::testing::World;
 
 /// Elements of each collection: enough for all of these commands to be long.
 const ELEMENTS: usize = 30_000;
+
 const KINDS: [&str; 9] = ["list", "hash", "set", "zset", "other", "ints", "stream", "bits", "mask"];
 
 fn fill(world: &mut World) {

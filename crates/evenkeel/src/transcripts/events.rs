@@ -1,0 +1,288 @@
+//! Transcripts of events commands.
+
+use crate::command::Flags;
+use crate::command::events::with_rules;
+use crate::testing::{World, check};
+
+#[test]
+fn only_what_is_asked_for_is_told() {
+    check(
+        r#"
+        > CONFIG SET notify-keyspace-events Kl$ < OK
+        a> PSUBSCRIBE * < ["psubscribe", "*", :1]
+        > SET k v EX 100                      < OK
+        > LPUSH l x                           < :1
+        > CONFIG SET notify-keyspace-events Eg < OK
+        > LPOP l                              < "x"
+        > CONFIG SET notify-keyspace-events "" < OK
+        > SET k v
+        > CONFIG SET notify-keyspace-events KEn < OK
+        > SELECT 3                            < OK
+        > SET new v                           < OK
+        a< ["pmessage", "*", "__keyspace@0__:k", "set"]
+        a< ["pmessage", "*", "__keyspace@0__:l", "lpush"]
+        a< ["pmessage", "*", "__keyevent@0__:del", "l"]
+        a< ["pmessage", "*", "__keyspace@3__:new", "new"]
+        a< ["pmessage", "*", "__keyevent@3__:new", "new"]
+        > CONFIG SET notify-keyspace-events q < -ERR CONFIG SET failed (possibly related to argument 'notify-keyspace-events') - Invalid event class character. Use 'Ag$lshzxeKEtmdn'.
+    "#,
+    );
+}
+
+#[test]
+fn keys_that_expire_are_told_of_when_they_are_met_and_when_they_are_not() {
+    let mut world = World::with(&["--notify-keyspace-events", "Ex"]);
+    world.check(
+        r#"
+        a> PSUBSCRIBE * < ["psubscribe", "*", :1]
+        > SET met v PX 100                    < OK
+        > SET swept v PX 100                  < OK
+        ~ 1s
+        > GET met                             < (nil)
+        a< ["pmessage", "*", "__keyevent@0__:expired", "met"]
+    "#,
+    );
+    world.now_ms += 1_000;
+    world.sweep();
+    world.check(r#"a< ["pmessage", "*", "__keyevent@0__:expired", "swept"]"#);
+}
+
+#[test]
+fn who_is_served_is_told_of_behind_who_serves() {
+    check(
+        r#"
+        > CONFIG SET notify-keyspace-events EA < OK
+        a> PSUBSCRIBE * < ["psubscribe", "*", :1]
+        b> BLMOVE from to LEFT RIGHT 0
+        > MULTI                               < OK
+        > RPUSH from x                        < QUEUED
+        > SET k v                             < QUEUED
+        > EXEC                                < [:1, OK]
+        b< "x"
+        a< ["pmessage", "*", "__keyevent@0__:rpush", "from"]
+        a< ["pmessage", "*", "__keyevent@0__:set", "k"]
+        a< ["pmessage", "*", "__keyevent@0__:rpush", "to"]
+        a< ["pmessage", "*", "__keyevent@0__:lpop", "from"]
+        a< ["pmessage", "*", "__keyevent@0__:del", "from"]
+    "#,
+    );
+}
+
+/// A slow script is undone and offloaded; events of later commands on its thread are notified, too.
+#[test]
+fn what_a_script_does_is_told_of_once() {
+    check(
+        r#"
+        > CONFIG SET notify-keyspace-events EA < OK
+        a> PSUBSCRIBE * < ["psubscribe", "*", :1]
+        > EVAL "redis.call('set', KEYS[1], 1) local s = 0 for i = 1, 2e7 do s = s + i % 7 end return 'done'" 1 k < "done"
+        > SET t new                           < OK
+        b> SET u new                          < OK
+        > EVAL "redis.call('set', KEYS[1], 1) return redis.call('get', 'other')" 1 v < (nil)
+        a< ["pmessage", "*", "__keyevent@0__:set", "k"]
+        a< ["pmessage", "*", "__keyevent@0__:set", "t"]
+        a< ["pmessage", "*", "__keyevent@0__:set", "u"]
+        a< ["pmessage", "*", "__keyevent@0__:set", "v"]
+        > SET w new                           < OK
+        a< ["pmessage", "*", "__keyevent@0__:set", "w"]
+    "#,
+    );
+}
+
+#[test]
+fn fields_that_expire_are_told_of() {
+    World::with(&["--notify-keyspace-events", "Eh"]).check(
+        r#"
+        a> PSUBSCRIBE * < ["psubscribe", "*", :1]
+        > HSET h a 1 b 2                      < :2
+        > HEXPIRE h 100 FIELDS 1 a            < [:1]
+        > HPERSIST h FIELDS 1 a               < [:1]
+        > HGETDEL h FIELDS 1 b                < ["2"]
+        a< ["pmessage", "*", "__keyevent@0__:hset", "h"]
+        a< ["pmessage", "*", "__keyevent@0__:hexpire", "h"]
+        a< ["pmessage", "*", "__keyevent@0__:hpersist", "h"]
+        a< ["pmessage", "*", "__keyevent@0__:hdel", "h"]
+    "#,
+    );
+}
+
+/// As in Valkey 9.1.
+#[test]
+fn fields_whose_time_has_passed_are_told_of_as_expired() {
+    let check = |commands: &[&str], names: &str| {
+        let mut world = World::with(&["--notify-keyspace-events", "EAn"]);
+        world.check(r#"a> PSUBSCRIBE * < ["psubscribe", "*", :1]"#);
+        for command in commands {
+            println!("{command}");
+            world.run(command);
+        }
+        world.now_ms += 100;
+        world.sweep();
+        world.run("PUBLISH end .");
+        for name in names.split_whitespace() {
+            world.check(&format!(r#"a< ["pmessage", "*", "__keyevent@0__:{name}", "*"]"#));
+        }
+        world.check(r#"a< ["pmessage", "*", "end", "."]"#);
+    };
+    let h = "HSET h f v g w";
+    for (command, expected) in [
+        ("HEXPIRE h 0 FIELDS 1 f", "hexpired"),
+        ("HEXPIRE h 0 FIELDS 2 f g", "hexpired del"),
+        ("HEXPIRE h 100 FIELDS 2 f g", "hexpire"),
+        ("HEXPIRE h 100 XX FIELDS 2 f g", ""),
+        ("HGETEX h PXAT 1 FIELDS 1 f", "hexpired"),
+        ("HGETEX h PXAT 1 FIELDS 2 f g", "hexpired del"),
+        ("HGETEX h EX 9 FIELDS 1 f", "hexpire"),
+        ("HGETEX h PERSIST FIELDS 1 f", ""),
+        ("HSETEX h PXAT 1 FIELDS 1 f v", "hset hexpire hexpired"),
+        ("HSETEX h PXAT 1 FIELDS 2 f v g v", "hset hexpire hexpired del"),
+        ("HSETEX h EX 9 FIELDS 1 f v", "hset hexpire"),
+        ("HSETEX h FIELDS 1 ex v", "hset"),
+        ("HSETEX h FXX FIELDS 1 none v", ""),
+        ("HSETEX none PXAT 1 FIELDS 1 f v", "new hset hexpire hexpired del"),
+        ("HSETEX q PX 10 FIELDS 2 f v g v", "new hset hexpire hexpired del"),
+        ("HPEXPIRE h 10 FIELDS 1 f", "hexpire hexpired"),
+    ] {
+        check(&[h, command], &format!("new hset {expected}"));
+    }
+    // A word that looks like an option, in another place.
+    for (command, expected) in [
+        ("MSETEX 1 ex 1", "new set"),
+        ("MSETEX 2 a PX b 1", "new set new set"),
+        ("MSETEX 1 ex 1 EX 9", "new set expire"),
+        ("SET s ex", "new set"),
+        ("SET s v EX 9", "new set expire"),
+        ("SET s q IFEQ ex", ""),
+    ] {
+        check(&[command], expected);
+    }
+}
+
+#[test]
+fn nothing_is_noted_while_nobody_wants_it() {
+    let mut world = World::new();
+    world.check("> SET k v < OK\n> DEL k < :1");
+    assert!(!world.server.keyspace.events.is_wanted());
+    world.configure("notify-keyspace-events", "KEA");
+    assert!(world.server.keyspace.events.is_wanted());
+    world.configure("notify-keyspace-events", "K");
+    assert!(!world.server.keyspace.events.is_wanted(), "no class is asked for");
+}
+
+/// As in Valkey, the command that meets an expired field emits its event, also where only readers of the
+/// field would notice.
+#[test]
+fn fields_that_have_expired_are_told_of_when_they_are_met() {
+    World::new().check(
+        r#"
+        > DEBUG SET-ACTIVE-EXPIRE 0                     < OK
+        > CONFIG SET notify-keyspace-events KEhg        < OK
+        > HSET h f v g w i 1                            < :3
+        > HPEXPIRE h 1 FIELDS 3 f g i                   < [:1, :1, :1]
+        > HSET h other 1                                < :1
+        a> HELLO 3                                      < *
+        a> CLIENT TRACKING ON                           < OK
+        a> HGETALL h                                    < *
+        a> SUBSCRIBE __keyspace@0__:h                   < *
+        ~ 10ms
+        > HSET h f x                                    < :1
+        a< >["invalidate", ["h"]]
+        a< >["message", "__keyspace@0__:h", "hexpired"]
+        a< >["message", "__keyspace@0__:h", "hset"]
+        > HINCRBY h i 3                                 < :3
+        a< >["message", "__keyspace@0__:h", "hexpired"]
+        a< >["message", "__keyspace@0__:h", "hincrby"]
+        > HDEL h g                                      < :0
+        a< >["message", "__keyspace@0__:h", "hexpired"]
+        > INFO stats                                    < "*expired_fields:3\r*"
+        > HDEL h other f i                              < :3
+        a< >["message", "__keyspace@0__:h", "hdel"]
+        a< >["message", "__keyspace@0__:h", "del"]
+        > HSET h f v                                    < :1
+        a< >["message", "__keyspace@0__:h", "hset"]
+        > HPEXPIRE h 1 FIELDS 1 f                       < [:1]
+        a< >["message", "__keyspace@0__:h", "hexpire"]
+        ~ 10ms
+        > HDEL h f                                      < :0
+        a< >["message", "__keyspace@0__:h", "hexpired"]
+        a< >["message", "__keyspace@0__:h", "del"]
+        > EXISTS h                                      < :0
+        > HSET h f v                                    < :1
+        a< >["message", "__keyspace@0__:h", "hset"]
+        > HPEXPIRE h 1 FIELDS 1 f                       < [:1]
+        a< >["message", "__keyspace@0__:h", "hexpire"]
+        ~ 10ms
+        > HSETEX h PXAT 1 FIELDS 1 f v                  < :1
+        a< >["message", "__keyspace@0__:h", "hexpired"]
+        a< >["message", "__keyspace@0__:h", "del"]
+        a< >["message", "__keyspace@0__:h", "hset"]
+        a< >["message", "__keyspace@0__:h", "hexpire"]
+        a> PING                                         < PONG
+    "#,
+    );
+}
+
+#[test]
+fn rules_are_of_commands_that_write() {
+    let table = crate::commands::install();
+    for name in with_rules() {
+        let id = table.find_full(name.as_bytes()).unwrap_or_else(|| panic!("{name} is no command"));
+        assert!(table.row(id).flags.has(Flags::WRITE), "{name}");
+        assert_eq!(with_rules().filter(|other| *other == name).count(), 1, "{name}");
+    }
+}
+
+/// A command may lack a rule only if its handler emits the events, or if there are none.
+#[test]
+fn every_writing_command_has_a_rule_or_says_itself_what_it_does() {
+    const SAY_IT: &[&str] = &[
+        "BITFIELD",
+        "BLMOVE",
+        "BRPOPLPUSH",
+        "HEXPIRE",
+        "HEXPIREAT",
+        "HGETEX",
+        "HPEXPIRE",
+        "HPEXPIREAT",
+        "HSETEX",
+        "LMOVE",
+        "MOVE",
+        "RENAME",
+        "RENAMENX",
+        "RPOPLPUSH",
+        "SMOVE",
+        "SORT",
+        "XADD",
+        "XAUTOCLAIM",
+        "XCLAIM",
+        "XGROUP|CREATE",
+        "XGROUP|CREATECONSUMER",
+        "XGROUP|DELCONSUMER",
+        "XGROUP|DESTROY",
+        "XGROUP|SETID",
+        "XREADGROUP",
+        "XSETID",
+    ];
+    // Libraries of functions are no keys.
+    const NOTHING: &[&str] = &[
+        "FLUSHALL",
+        "FLUSHDB",
+        "FUNCTION|DELETE",
+        "FUNCTION|FLUSH",
+        "FUNCTION|LOAD",
+        "FUNCTION|RESTORE",
+        "PFDEBUG",
+        "SWAPDB",
+        "XACK",
+    ];
+    let says = |name: &str| with_rules().any(|other| other == name);
+    for row in crate::commands::install()
+        .rows()
+        .iter()
+        .filter(|row| row.flags.has(Flags::WRITE) && !row.has_subcommands())
+    {
+        let listed =
+            SAY_IT.contains(&row.name) || NOTHING.contains(&row.name) || row.name.starts_with("TEST.");
+        assert!(says(row.name) != listed, "{}: {listed}", row.name);
+    }
+}

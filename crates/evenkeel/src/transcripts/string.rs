@@ -1,0 +1,255 @@
+//! Strings as a client sees them. Commands that Redis has run on redis-server as well, if it is installed.
+
+use crate::testing::live::Live;
+use crate::testing::{World, check};
+
+#[test]
+fn set_with_options_in_any_order() {
+    check(
+        r#"
+        > SET k 1 NX                           < OK
+        > SET k 2 nx                           < (nil)
+        > SET k 2 GET NX                       < "1"
+        > SET k 2 XX GET EX 100                < "1"
+        > TTL k                                < :100
+        > SET k 3 KEEPTTL KEEPTTL              < OK
+        > TTL k                                < :100
+        > SET k 4 EX 10 EX 20                  < OK
+        > TTL k                                < :20
+        > SET k 5 EXAT 4102444800 GET          < "4"
+        > EXPIRETIME k                         < :4102444800
+        > SET k 5 PXAT 4102444800001           < OK
+        > PEXPIRETIME k                        < :4102444800001
+        > SET k 6                              < OK
+        > TTL k                                < :-1
+        > SET none 1 XX                        < (nil)
+        > SET none 1 XX GET                    < (nil)
+        > EXISTS none                          < :0
+        > SET gone 1 EXAT 1                    < OK
+        > EXISTS gone                          < :0
+        > SET k 7 NX XX                        < -ERR syntax error
+        > SET k 7 EX 10 PX 10                  < -ERR syntax error
+        > SET k 7 EX 10 KEEPTTL                < -ERR syntax error
+        > SET k 7 PERSIST                      < -ERR syntax error
+        > SET k 7 EX                           < -ERR syntax error
+        > SET k 7 EX x FOO                     < -ERR syntax error
+        > SET k 7 EX x                         < -ERR value is not an integer or out of range
+        > SET k 7 GET EX 0                     < -ERR invalid expire time in 'set' command
+        > SET k 7 PX 9223372036854775807       < -ERR invalid expire time in 'set' command
+        > SET k 7 EXAT 9223372036854775807     < -ERR invalid expire time in 'set' command
+        > GET k                                < "6"
+        > SETEX k 0 7                          < -ERR invalid expire time in 'setex' command
+        > PSETEX k -1 7                        < -ERR invalid expire time in 'psetex' command
+        > SETEX k x 7                          < -ERR value is not an integer or out of range
+        > SETEX k 50 7                         < OK
+        > TTL k                                < :50
+        > SETNX k 8                            < :0
+        > GETSET k 8                           < "7"
+        > TTL k                                < :-1
+        > GETDEL k                             < "8"
+        > GETDEL k                             < (nil)
+        > SETNX k 9                            < :1
+    "#,
+    );
+}
+
+/// IFEQ, DELIFEQ and MSETEX come from Valkey: these are its answers.
+#[test]
+fn what_only_valkey_has() {
+    World::new().check(
+        r#"
+        > SET k 2 IFEQ 1                       < (nil)
+        > SET k 1                              < OK
+        > SET k 2 IFEQ 2                       < (nil)
+        > SET k 2 IFEQ 1                       < OK
+        > SET k 3 EX 100 IFEQ 1 GET            < "2"
+        > SET k 3 EX 100 IFEQ 2 GET            < "2"
+        > TTL k                                < :100
+        > GET k                                < "3"
+        > SET k 3 IFEQ                         < -ERR syntax error
+        > SET k 3 IFEQ 3 NX                    < -ERR syntax error
+        > SET k 3 XX IFEQ 3                    < -ERR syntax error
+        > SET k 3 IFEQ 3 IFEQ 3                < -ERR syntax error
+        > DELIFEQ k 2                          < :0
+        > DELIFEQ k 3                          < :1
+        > DELIFEQ k 3                          < :0
+        > DELIFEQ k                            < -ERR wrong number of arguments for 'delifeq' command
+        > MSETEX 2 a 1 b 2                     < :1
+        > MSETEX 2 a 3 c 4 NX                  < :0
+        > MSETEX 2 a 3 c 4 XX                  < :0
+        > MSETEX 2 a 3 b 4 XX EX 100           < :1
+        > MSETEX 1 a 5 KEEPTTL                 < :1
+        > TTL a                                < :100
+        > MGET a b c                           < ["5", "4", (nil)]
+        > MSETEX 1 a 5 PXAT 1                  < :1
+        > EXISTS a                             < :0
+        > MSETEX 0 a 1                         < -ERR invalid numkeys value or out of range
+        > MSETEX x a 1                         < -ERR invalid numkeys value or out of range
+        > MSETEX 2147483648 a 1                < -ERR invalid numkeys value or out of range
+        > MSETEX 2147483647 a 1                < -ERR syntax error
+        > MSETEX 2 a 1                         < -ERR syntax error
+        > MSETEX 1 a 1 GET                     < -ERR syntax error
+        > MSETEX 1 a 1 NX XX                   < -ERR syntax error
+        > MSETEX 1 a 1 NX EX 0                 < -ERR invalid expire time in 'msetex' command
+        > MSETEX 1 a                           < -ERR wrong number of arguments for 'msetex' command
+    "#,
+    );
+}
+
+#[test]
+fn getex_and_many_keys() {
+    check(
+        r#"
+        > SET k 1 EX 100
+        > GETEX k                              < "1"
+        > TTL k                                < :100
+        > GETEX k PERSIST                      < "1"
+        > TTL k                                < :-1
+        > GETEX k PX 50000                     < "1"
+        > TTL k                                < :50
+        > GETEX k EX 0                         < -ERR invalid expire time in 'getex' command
+        > GETEX k KEEPTTL                      < -ERR syntax error
+        > GETEX k EX 1 PERSIST                 < -ERR syntax error
+        > GETEX none EX 0                      < (nil)
+        > GETEX none NX                        < -ERR syntax error
+        > GETEX k EXAT 1                       < "1"
+        > EXISTS k                             < :0
+        > MSET a 1 b 2 a 3                     < OK
+        > MGET a none b a                      < ["3", (nil), "2", "3"]
+        > MSETNX c 1 a 2                       < :0
+        > EXISTS c                             < :0
+        > MSETNX c 1 c 2                       < :1
+        > GET c                                < "2"
+        > MSET a 1 b                           < -ERR wrong number of arguments for 'mset' command
+        > MSETNX a 1 b                         < -ERR wrong number of arguments for 'msetnx' command
+    "#,
+    );
+}
+
+#[test]
+fn counting() {
+    check(
+        r#"
+        > INCR n                               < :1
+        > EXPIRE n 100
+        > INCRBY n 41                          < :42
+        > DECR n                               < :41
+        > DECRBY n -1                          < :42
+        > TTL n                                < :100
+        > OBJECT ENCODING n                    < "int"
+        > SET n 9223372036854775806
+        > INCR n                               < :9223372036854775807
+        > INCR n                               < -ERR increment or decrement would overflow
+        > DECRBY n -9223372036854775808        < -ERR decrement would overflow
+        > INCRBY n 1.5                         < -ERR value is not an integer or out of range
+        > SET n -9223372036854775808
+        > DECR n                               < -ERR increment or decrement would overflow
+        > SET n " 1"
+        > INCR n                               < -ERR value is not an integer or out of range
+        > SET n 10
+        > EXPIRE n 100
+        > INCRBYFLOAT n 0.5                    < "10.5"
+        > INCRBYFLOAT n -0.5                   < "10"
+        > TTL n                                < :100
+        > OBJECT ENCODING n                    < "embstr"
+        > INCR n                               < :11
+        > OBJECT ENCODING n                    < "int"
+        > INCRBYFLOAT n x                      < -ERR value is not a valid float
+        > INCRBYFLOAT n inf                    < -ERR increment would produce NaN or Infinity
+        > INCRBYFLOAT new 3000.1               < "3000.10000000000000009"
+        > SET n x
+        > INCRBYFLOAT n 1                      < -ERR value is not a valid float
+    "#,
+    );
+}
+
+#[test]
+fn ranges_and_lengths() {
+    check(
+        r#"
+        > APPEND k 12                          < :2
+        > OBJECT ENCODING k                    < "int"
+        > APPEND k ""                          < :2
+        > OBJECT ENCODING k                    < "raw"
+        > APPEND k 345                         < :5
+        > APPEND e ""                          < :0
+        > EXISTS e                             < :1
+        > STRLEN k                             < :5
+        > STRLEN none                          < :0
+        > GETRANGE k 1 -2                      < "234"
+        > SUBSTR k -3 100                      < "345"
+        > GETRANGE k 3 1                       < ""
+        > GETRANGE none 0 x                    < -ERR value is not an integer or out of range
+        > SETRANGE k 7 ab                      < :9
+        > GET k                                < "12345\x00\x00ab"
+        > SETRANGE k 100 ""                    < :9
+        > SETRANGE none 100 ""                 < :0
+        > EXISTS none                          < :0
+        > SETRANGE k -1 a                      < -ERR offset is out of range
+        > SETRANGE k x a                       < -ERR value is not an integer or out of range
+        > SETRANGE k 536870912 a               < -ERR string exceeds maximum allowed size (proto-max-bulk-len)
+        > SETRANGE k 9223372036854775807 ab    < -ERR string exceeds maximum allowed size (proto-max-bulk-len)
+        > SETRANGE far 536870911 a             < :536870912
+        > APPEND far a                         < -ERR string exceeds maximum allowed size (proto-max-bulk-len)
+        > GETRANGE far 536870910 -1            < "\x00a"
+        > INCR far                             < -ERR value is not an integer or out of range
+        > DEL far
+    "#,
+    );
+}
+
+#[test]
+fn common_subsequences() {
+    check(
+        r#"
+        > MSET a ohmytext b mynewtext
+        > LCS a b                              < "mytext"
+        > LCS a b LEN                          < :6
+        > LCS a b IDX                          < ["matches", [[[:4, :7], [:5, :8]], [[:2, :3], [:0, :1]]], "len", :6]
+        > LCS a b IDX MINMATCHLEN 4 WITHMATCHLEN < ["matches", [[[:4, :7], [:5, :8], :4]], "len", :6]
+        > LCS a none                           < ""
+        > LCS none none IDX                    < ["matches", [], "len", :0]
+        > LCS a b LEN IDX                      < -ERR If you want both the length and indexes, please just use IDX.
+        > LCS a b MINMATCHLEN                  < -ERR syntax error
+        > LCS a b MINMATCHLEN x                < -ERR value is not an integer or out of range
+        > SETRANGE far 67108862 x
+        > LCS far a                            < -ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len
+        > LCS far none LEN                     < :0
+        > DEL far
+    "#,
+    );
+}
+
+/// A request of a megabyte must not become a reply of gigabytes, none of which will be sent.
+#[test]
+fn a_reply_over_the_output_limit_is_broken_off() {
+    let mut world = World::new();
+    world.configure("client-output-buffer-limit", "normal 50000 0 0");
+    let value = "x".repeat(10_000);
+    world.check(&format!("> SET k {value}\n > HSET h f {value}\n > XADD s 1-1 f {value}"));
+    let times = |what: &str| format!(" {what}").repeat(100);
+    for line in [
+        format!("MGET{}", times("k")),
+        format!("HMGET h{}", times("f")),
+        format!("HGETEX h FIELDS 100{}", times("f")),
+        format!("XREAD STREAMS{}{}", times("s"), times("0")),
+    ] {
+        world.type_in("a", &line);
+        assert!((50_001..61_000).contains(&world.unread("a")), "{} {line:.20}", world.unread("a"));
+        world.hang_up("a");
+    }
+    world.check("> MGET k k < *\n > PING < PONG");
+}
+
+/// A reply that was cut off is not sent, even if the limit has changed by then.
+#[test]
+fn a_reply_that_was_broken_off_is_never_sent() {
+    let live = Live::start(1, &["--client-output-buffer-limit", "normal 100000 0 0 pubsub 0 0 0"]);
+    let mut client = live.connect();
+    assert!(!client.run(&format!("SET k {}", "x".repeat(10_000))).is_error());
+    let all = format!("MULTI\r\nMGET{}\r\nSUBSCRIBE c\r\nEXEC\r\n", " k".repeat(20));
+    client.send_raw(all.as_bytes()).expect("an open connection");
+    let got = client.read_to_end().expect("it is closed");
+    assert!(got.len() < 1000, "{} bytes", got.len());
+    live.stop();
+}
