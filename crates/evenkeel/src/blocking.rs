@@ -21,14 +21,14 @@ use evenkeel_store::{Key, Kind, Place, SlotGuard, Waiter, Wants};
 
 use crate::admin::wait::Safety;
 use crate::clients::ClientInfo;
-use crate::command::args::OwnedArgs;
-use crate::command::flow::{Timeout, Wait};
-use crate::command::{Args, Id};
-use crate::error::Error;
-use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::{Caching, Session};
 use crate::waiting::{On, Resumed, Waiting, has_hung_up};
+use evenkeel_command::args::OwnedArgs;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{Timeout, Wait};
+use evenkeel_command::reply::Reply;
+use evenkeel_command::{Args, Id};
 use evenkeel_runtime::claim::Claim;
 
 /// Enters the command of a session into the queues of the keys that it waits for. `guard` holds these keys.

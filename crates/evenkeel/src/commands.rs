@@ -3,8 +3,13 @@
 use std::sync::OnceLock;
 
 use crate::admin::{self, ServerHandler};
-use crate::command::table::{self, Table};
-use crate::command::{self, Command, DataHandler, Id, Spec};
+use evenkeel_command::table::{self, Table};
+use evenkeel_command::{Command, DataHandler, Id, Spec};
+
+#[cfg(test)]
+mod specs_tests;
+#[cfg(test)]
+mod table_tests;
 
 /// The function that runs a command.
 #[derive(Clone, Copy)]
@@ -34,7 +39,7 @@ pub(crate) fn install() -> &'static Table {
 /// All rows; subcommands follow their container.
 fn all() -> Vec<(&'static Spec, Handler)> {
     let mut rows = Vec::new();
-    for family in command::FAMILIES {
+    for family in evenkeel_command::FAMILIES {
         add(family, Handler::Data, &mut rows);
     }
     for family in admin::FAMILIES {

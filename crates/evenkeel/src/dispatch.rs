@@ -16,22 +16,22 @@ use evenkeel_store::{Access, Key, Place, ThreadContext};
 
 use crate::acl;
 use crate::blocking::serve::Host;
-use crate::command::flow::Mode;
-use crate::command::flow::{Done, Flow};
-use crate::command::table::{Table, table};
-use crate::command::{Args, Flags, Id, LockScope, Spec};
-use crate::error::Error;
 use crate::monitor;
 use crate::observe;
 use crate::observe::commandlog::Spent;
 use crate::observe::stats::{Stage, Stats, add};
 use crate::offload::{Committing, JobWork};
 use crate::pubsub::push_queue::{self, Pending};
-use crate::reply::Reply;
 use crate::scripting::declared;
 use crate::server::Server;
 use crate::session::{ReplyMode, Session, Watching};
 use crate::waiting::Resumed;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::Mode;
+use evenkeel_command::flow::{Done, Flow};
+use evenkeel_command::reply::Reply;
+use evenkeel_command::table::{Table, table};
+use evenkeel_command::{Args, Flags, Id, LockScope, Spec};
 use evenkeel_config::{Policy, Settings};
 use evenkeel_runtime::allocator::SLICE_US_MAX;
 use evenkeel_runtime::clock::{self, Ticks};
@@ -689,7 +689,7 @@ pub(crate) fn append_push(session: &mut Session, reply: &mut Reply) {
 
 /// Removes a reply that CLIENT REPLY suppresses.
 #[cold]
-fn silence(session: &mut Session, reply: &mut Reply, mark: crate::reply::Mark) {
+fn silence(session: &mut Session, reply: &mut Reply, mark: evenkeel_command::reply::Mark) {
     match session.reply_mode {
         ReplyMode::On => {}
         ReplyMode::Off => reply.rewind(mark),

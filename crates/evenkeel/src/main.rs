@@ -9,10 +9,8 @@ mod background;
 mod blocking;
 mod check;
 mod clients;
-mod command;
 mod commands;
 mod dispatch;
-mod error;
 mod lazy_free;
 mod monitor;
 mod net;
@@ -23,7 +21,6 @@ mod persist;
 mod pipeline;
 mod pubsub;
 mod replication;
-mod reply;
 mod scripting;
 mod sd_notify;
 mod server;
@@ -35,7 +32,6 @@ mod tls;
 mod tracking;
 #[cfg(test)]
 mod transcripts;
-mod value_codec;
 mod waiting;
 
 use std::process::ExitCode;

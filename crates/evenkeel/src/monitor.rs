@@ -19,11 +19,11 @@ use evenkeel_store::SlotGuard;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::clients::ClientInfo;
-use crate::command::flow::{Done, Flow};
-use crate::command::{Args, Flags, Spec, specs};
 use crate::pubsub::PubSub;
 use crate::pubsub::unit::{self, Message};
 use crate::session::Session;
+use evenkeel_command::flow::{Done, Flow};
+use evenkeel_command::{Args, Flags, Spec, specs};
 use evenkeel_runtime::clock;
 
 /// The clients that have called MONITOR.

@@ -38,20 +38,20 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::acl::{self, Access};
 use crate::clients::ClientInfo;
-use crate::command::args::OwnedArgs;
-use crate::command::flow::{
-    ATTEMPTS, BlockingIo, Commit, Done, Flow, Mode, Ran, Run, Timeout, Work, ok_for_nothing,
-};
-use crate::command::table::table;
-use crate::command::{Args, Call, Flags, Id};
 use crate::dispatch::Executor;
-use crate::error::Error;
 use crate::observe::stats::add;
 use crate::observe::{self, commandlog::Spent};
-use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::{Caching, Session};
 use crate::waiting::{On, Resumed, Waiting};
+use evenkeel_command::args::OwnedArgs;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{
+    ATTEMPTS, BlockingIo, Commit, Done, Flow, Mode, Ran, Run, Timeout, Work, ok_for_nothing,
+};
+use evenkeel_command::reply::Reply;
+use evenkeel_command::table::table;
+use evenkeel_command::{Args, Call, Flags, Id};
 use evenkeel_config::cause;
 use evenkeel_runtime::clock::{self, Ticks};
 

@@ -10,13 +10,13 @@ use evenkeel_store::{SlotGuard, Watch};
 
 use crate::acl::{Access, Acl};
 use crate::clients::ClientInfo;
-use crate::command::args::OwnedArgs;
-use crate::command::{Flags, Id};
 use crate::pubsub::{PubSub, Subscriptions};
 use crate::replication::replicas::ReplicaHello;
 use crate::server::Server;
 use crate::tracking::mode;
 use crate::waiting::Waiting;
+use evenkeel_command::args::OwnedArgs;
+use evenkeel_command::{Flags, Id};
 
 /// See the module's text.
 pub(crate) struct Session {
@@ -104,7 +104,7 @@ pub(crate) struct Multi {
 
 pub(crate) struct Queued {
     pub(crate) id: Id,
-    /// See [`crate::command::Command::flags_in`].
+    /// See [`evenkeel_command::Command::flags_in`].
     pub(crate) flags: Flags,
     pub(crate) args: OwnedArgs,
 }

@@ -19,17 +19,17 @@ use evenkeel_testkit::{Peer, Program, Target, transcript};
 
 use crate::blocking::End;
 use crate::clients::ClientInfo;
-use crate::command::args::OwnedArgs;
-use crate::command::flow::{Done, Flow, Mode, OFFLOAD_MIN, Wait, Work};
-use crate::command::{Args, Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
 use crate::dispatch::{Executor, Outcome, Request};
-use crate::error::Error;
 use crate::net::inbox::Message;
 use crate::pubsub::push_queue::Pending;
-use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
 use crate::waiting::{On, Resumed, Waiting};
+use evenkeel_command::args::OwnedArgs;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{Done, Flow, Mode, OFFLOAD_MIN, Wait, Work};
+use evenkeel_command::reply::Reply;
+use evenkeel_command::{Args, Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
 use evenkeel_config::Launch;
 use evenkeel_runtime::clock;
 

@@ -10,9 +10,9 @@ use evenkeel_store::SlotGuard;
 
 use crate::blocking::Blocked;
 use crate::clients::ClientInfo;
-use crate::command::flow::Timeout;
 use crate::net::poll;
-use crate::reply::Reply;
+use evenkeel_command::flow::Timeout;
+use evenkeel_command::reply::Reply;
 
 /// A waiting command, as its session sees it.
 pub(crate) struct Waiting {

@@ -19,7 +19,7 @@ pub(super) fn is_one(name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::table::table;
+    use evenkeel_command::table::table;
 
     #[test]
     fn names_are_sorted_and_those_of_commands_that_are_absent() {

@@ -14,11 +14,11 @@ use super::user::{User, Who};
 use crate::admin::ServerCall;
 use crate::admin::client;
 use crate::clients::ClientInfo;
-use crate::command::table::table;
-use crate::command::{Args, Flags, Id};
-use crate::error::Error;
 use crate::server::Server;
 use crate::session::Session;
+use evenkeel_command::error::Error;
+use evenkeel_command::table::table;
+use evenkeel_command::{Args, Flags, Id};
 
 /// The user for whom a session acts.
 pub(crate) struct Access {

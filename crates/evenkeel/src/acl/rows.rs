@@ -4,10 +4,10 @@ use std::sync::OnceLock;
 
 use bitflags::bitflags;
 
-use crate::command::keys::Marks;
-use crate::command::specs::{self, ChannelArgs, Find};
-use crate::command::table::table;
-use crate::command::{Args, Id, Keys, Spec};
+use evenkeel_command::keys::Marks;
+use evenkeel_command::specs::{self, ChannelArgs, Find};
+use evenkeel_command::table::table;
+use evenkeel_command::{Args, Id, Keys, Spec};
 
 /// The categories in the order of ACL CAT, as rules write them.
 pub(crate) const CATEGORIES: &[&str] = specs::CATEGORIES;

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 use super::rows::{self, Category, Need};
 use super::{absent, has_spaces};
-use crate::command::table::table;
-use crate::command::{Args, Flags, Id};
+use evenkeel_command::table::table;
+use evenkeel_command::{Args, Flags, Id};
 use evenkeel_runtime::glob;
 
 /// Why a rule is malformed, in Redis' words.

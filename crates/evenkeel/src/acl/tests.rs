@@ -3,10 +3,10 @@ use std::sync::Arc;
 use super::file::{check_line, lines_at_start};
 use super::log::{AclLog, Reason, Refusal};
 use super::*;
-use crate::command::Args;
-use crate::command::args::OwnedArgs;
-use crate::command::table::table;
 use crate::testing::random;
+use evenkeel_command::Args;
+use evenkeel_command::args::OwnedArgs;
+use evenkeel_command::table::table;
 
 fn acl() -> Acl {
     Acl::new(&Settings::default())

@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::selector::{Denied, RuleError, SYNTAX, Selector};
 use super::{DEFAULT, Users};
-use crate::command::{Args, Id};
+use evenkeel_command::{Args, Id};
 use evenkeel_config::{plain_or_quoted, quoted, split_words};
 
 /// A rule as ACL SETUSER takes it: `+get`, `>password`.

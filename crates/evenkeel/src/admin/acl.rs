@@ -7,11 +7,11 @@ use std::sync::Arc;
 use super::{Args, Command, Group, ServerCall, ServerHandler, at_least, container, docs, exactly, session};
 use crate::acl::{self, CATEGORIES, Category, DEFAULT, Denied, Selector, User, Users};
 use crate::clients::ClientInfo;
-use crate::command::flow::Work;
-use crate::command::flow::{Done, Flow};
-use crate::command::table::table;
-use crate::error::Error;
 use crate::pubsub::Kind;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::Work;
+use evenkeel_command::flow::{Done, Flow};
+use evenkeel_command::table::table;
 use evenkeel_runtime::random::fill_random;
 
 #[rustfmt::skip]

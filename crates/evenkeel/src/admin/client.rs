@@ -11,12 +11,12 @@ use super::{
 };
 use crate::blocking::End;
 use crate::clients::ClientInfo;
-use crate::command::flow::{Done, Flow};
-use crate::command::table::table;
-use crate::error::Error;
 use crate::server::Pauser;
 use crate::session::ReplyMode;
 use crate::tracking::mode;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{Done, Flow};
+use evenkeel_command::table::table;
 
 mod filter;
 

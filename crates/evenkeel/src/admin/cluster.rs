@@ -4,8 +4,8 @@
 use evenkeel_store::key::slot_of;
 
 use super::{Arity, Command, Flags, Group, ServerCall, ServerHandler, at_least, container, exactly, session};
-use crate::command::flow::{Done, Flow};
-use crate::error::Error;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{Done, Flow};
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[

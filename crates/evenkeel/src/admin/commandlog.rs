@@ -1,9 +1,9 @@
 //! SLOWLOG and COMMANDLOG.
 
 use super::{Args, Command, Group, ServerCall, ServerHandler, at_least, container, docs, exactly, session};
-use crate::command::flow::{Done, Flow};
-use crate::error::Error;
 use crate::observe::commandlog::Kind;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{Done, Flow};
 
 const GROUP: Group = Group::Server;
 

@@ -5,14 +5,14 @@
 //! opened before the reply can confirm that the server listens there.
 
 use super::{Command, Group, ServerCall, ServerHandler, at_least, container, docs, exactly, session};
-use crate::command::flow::Work;
-use crate::command::flow::{Done, Flow};
-use crate::error::Error;
 use crate::persist::{self, rewrite};
 use crate::replication::link;
 use crate::server::Server;
 use crate::startup::{level_of, raise_file_limit};
 use crate::tls::Change;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::Work;
+use evenkeel_command::flow::{Done, Flow};
 use evenkeel_config::{Extent, SetError, Settings, cause};
 use evenkeel_runtime::crash;
 use log::Level;

@@ -6,11 +6,11 @@ use evenkeel_resp::number::parse_i64;
 
 use super::{Command, Flags, Group, ServerCall, ServerHandler, at_least, exactly, session};
 use crate::acl::{self, Access, DEFAULT};
-use crate::command::flow::{Done, Flow};
 use crate::dispatch::append_push;
-use crate::error::Error;
 use crate::session::ReplyMode;
 use crate::startup::VERSION;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{Done, Flow};
 
 const BEFORE_AUTH: Flags = Flags::NO_AUTH.with(Flags::ALLOW_BUSY).with(Flags::OPERATOR);
 const ALWAYS: Flags = BEFORE_AUTH.with(Flags::NOT_QUEUED).with(Flags::WHILE_SUBSCRIBED);

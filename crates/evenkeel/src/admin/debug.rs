@@ -16,11 +16,11 @@ use super::config_command::rewrite_file;
 use super::{
     Arity, Command, Flags, Group, LockScope, ServerCall, ServerHandler, at_least, docs, exactly, session,
 };
-use crate::command::flow::{Done, Flow};
-use crate::command::object::{encoding_of, refcount_of};
-use crate::error::Error;
 use crate::persist;
 use crate::persist::reload::Options;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{Done, Flow};
+use evenkeel_command::object::{encoding_of, refcount_of};
 use evenkeel_config::{self as config, Extent, Permit};
 use evenkeel_runtime::clock;
 

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use super::{Command, Flags, Group, LockScope, ServerCall, ServerHandler, at_least, session};
-use crate::command::flow::{Done, Flow};
-use crate::error::Error;
 use crate::replication::failover::{self, Plan};
 use crate::replication::link::Target;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{Done, Flow};
 
 const fn whole(command: Command<ServerHandler>) -> Command<ServerHandler> {
     let command = command.without(Flags::LOADING.with(Flags::NO_DATA)).flag(Flags::ADMIN);

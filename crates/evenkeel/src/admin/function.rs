@@ -10,10 +10,10 @@ use super::{
     Command, Flags, Group, LockScope, ScriptRef, ServerCall, ServerHandler, at_least, container, docs,
     exactly, session,
 };
-use crate::command::flow::{Done, Flow};
-use crate::error::Error;
 use crate::scripting::functions::{Libraries, Library};
 use crate::scripting::machine;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{Done, Flow};
 use evenkeel_runtime::clock;
 use evenkeel_runtime::glob;
 

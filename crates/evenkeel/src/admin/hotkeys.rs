@@ -1,9 +1,9 @@
 //! HOTKEYS.
 
 use super::{Args, Command, Group, ServerCall, ServerHandler, at_least, container, docs, exactly, session};
-use crate::command::flow::{Done, Flow};
-use crate::error::Error;
 use crate::observe::hotkeys::{Metric, Wanted};
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{Done, Flow};
 use evenkeel_runtime::clock;
 
 const GROUP: Group = Group::Server;
@@ -123,7 +123,7 @@ fn get(call: &mut ServerCall<'_, '_>) -> Done {
     };
     let has = |metric| usize::from(report.wanted.metrics.contains(&metric));
     let reply = &mut *call.base.reply;
-    let number = |reply: &mut crate::reply::Reply, name: &str, number: u64| {
+    let number = |reply: &mut evenkeel_command::reply::Reply, name: &str, number: u64| {
         reply.bulk(name.as_bytes());
         reply.int(number as i64);
     };

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use evenkeel_store::InFlight;
 
 use super::ServerCall;
-use crate::command::flow::Mode;
-use crate::command::flow::{Done, Flow};
-use crate::reply::Reply;
 use crate::server::Server;
+use evenkeel_command::flow::Mode;
+use evenkeel_command::flow::{Done, Flow};
+use evenkeel_command::reply::Reply;
 
 /// How long a worker waits in place: four times as long as a batch takes without a long command.
 const IN_PLACE: Duration = Duration::from_millis(2);

@@ -1,13 +1,13 @@
 //! COMMAND: the server's commands, described for clients.
 
 use super::{Args, Command, Group, ServerCall, ServerHandler, at_least, exactly, session};
-use crate::command::Spec;
-use crate::command::docs::{self, Argument, Doc};
-use crate::command::flow::{Done, Flow};
-use crate::command::specs::{self, Find, KeySpec};
-use crate::command::table::table;
-use crate::error::Error;
-use crate::reply::Reply;
+use evenkeel_command::Spec;
+use evenkeel_command::docs::{self, Argument, Doc};
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{Done, Flow};
+use evenkeel_command::reply::Reply;
+use evenkeel_command::specs::{self, Find, KeySpec};
+use evenkeel_command::table::table;
 use evenkeel_runtime::glob;
 
 const GROUP: Group = Group::Connection;

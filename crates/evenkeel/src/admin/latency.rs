@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::{Command, Group, ServerCall, ServerHandler, at_least, container, docs, exactly, session};
-use crate::command::flow::{Done, Flow};
-use crate::command::table::table;
-use crate::error::Error;
 use crate::observe::info::latencies_of;
 use crate::observe::latency::report;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{Done, Flow};
+use evenkeel_command::table::table;
 use evenkeel_runtime::clock;
 
 const GROUP: Group = Group::Server;

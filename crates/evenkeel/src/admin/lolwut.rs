@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use super::{Command, Flags, Group, ServerCall, ServerHandler, at_least, session};
-use crate::command::flow::{Done, Flow};
-use crate::command::table::table;
 use crate::observe::info::latencies_of;
 use crate::observe::stats::Latencies;
 use crate::startup::VERSION;
+use evenkeel_command::flow::{Done, Flow};
+use evenkeel_command::table::table;
 use evenkeel_runtime::random::fill_random;
 
 #[rustfmt::skip]

@@ -3,9 +3,9 @@
 use super::{
     Command, Flags, Group, Keys, ServerCall, ServerHandler, at_least, container, docs, exactly, read, session,
 };
-use crate::command::flow::{Done, Flow};
-use crate::error::Error;
 use crate::observe::memory::Figures;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{Done, Flow};
 use evenkeel_runtime::allocator;
 
 const GROUP: Group = Group::Server;

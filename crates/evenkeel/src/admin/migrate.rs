@@ -22,12 +22,12 @@ use evenkeel_resp::value::Value as Answer;
 use evenkeel_store::{Millis, Watch};
 
 use super::{Args, Command, Group, Keys, ServerCall, ServerHandler, at_least, write};
-use crate::command::Call;
-use crate::command::flow::Work;
-use crate::command::flow::{Done, Flow};
-use crate::error::Error;
 use crate::server::Server;
-use crate::value_codec::{self, Value};
+use evenkeel_command::Call;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::Work;
+use evenkeel_command::flow::{Done, Flow};
+use evenkeel_command::value_codec::{self, Value};
 use evenkeel_config::Settings;
 use evenkeel_runtime::clock;
 use target::{Patience, Target, Who};

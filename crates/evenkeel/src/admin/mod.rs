@@ -32,7 +32,7 @@ pub(crate) mod wait;
 
 pub(crate) use server_call::{ServerCall, ServerHandler};
 
-use crate::command::{
+use evenkeel_command::{
     Args, Arity, Command, Flags, Group, Keys, LockScope, ScriptRef, at_least, docs, exactly, row_functions,
 };
 

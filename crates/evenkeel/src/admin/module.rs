@@ -1,8 +1,8 @@
 //! MODULE: there are none, and none can be loaded.
 
 use super::{Command, Flags, Group, ServerCall, ServerHandler, at_least, container, docs, exactly, session};
-use crate::command::flow::{Done, Flow};
-use crate::error::Error;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{Done, Flow};
 
 const GROUP: Group = Group::Server;
 const AT_REST: Flags = Flags::LOADING.with(Flags::STALE);

@@ -1,9 +1,9 @@
 //! MONITOR: see [`crate::monitor`].
 
 use super::{Command, Flags, Group, ServerCall, ServerHandler, exactly, session};
-use crate::command::flow::Mode;
-use crate::command::flow::{Done, Flow};
-use crate::error::Error;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::Mode;
+use evenkeel_command::flow::{Done, Flow};
 
 pub(crate) const COMMANDS: &[Command<ServerHandler>] =
     &[session("MONITOR", exactly(1), Group::Server, monitor).flag(Flags::ADMIN)];

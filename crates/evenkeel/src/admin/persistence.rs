@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::{Command, Flags, Group, ServerCall, ServerHandler, at_least, exactly, session};
-use crate::command::flow::Timeout;
-use crate::command::flow::{Done, Flow};
-use crate::error::Error;
 use crate::persist::end::{self, Asker};
 use crate::persist::snapshot::{Begun, Busy};
 use crate::persist::{Cancelled, Job, rewrite, snapshot};
-use crate::reply::Reply;
 use crate::server::Server;
 use crate::waiting::{On, Waiting};
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::Timeout;
+use evenkeel_command::flow::{Done, Flow};
+use evenkeel_command::reply::Reply;
 use evenkeel_config::ShutdownOptions;
 
 /// Commands that write to disk and must not be queued in a transaction by accident.

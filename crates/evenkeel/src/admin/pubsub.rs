@@ -7,10 +7,10 @@ use super::{
     Arity, Command, Flags, Group, ServerCall, ServerHandler, at_least, container, docs, exactly, session,
 };
 use crate::acl;
-use crate::command::flow::Mode;
-use crate::command::flow::{Done, Flow};
-use crate::error::Error;
 use crate::pubsub::{Kind, push_queue};
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::Mode;
+use evenkeel_command::flow::{Done, Flow};
 
 const fn on_channels(name: &'static str, arity: Arity, handler: ServerHandler) -> Command<ServerHandler> {
     session(name, arity, Group::PubSub, handler).flag(Flags::PUBSUB)
@@ -157,7 +157,7 @@ fn publish_in_shard(call: &mut ServerCall<'_, '_>) -> Done {
 
 /// Passes the message on to listeners at replicas.
 fn tell_replicas(call: &mut ServerCall<'_, '_>) {
-    let name = crate::command::table::table().row(call.base.id).name.as_bytes();
+    let name = evenkeel_command::table::table().row(call.base.id).name.as_bytes();
     let args = [name, call.base.args.at(1), call.base.args.at(2)];
     call.base.guard.tell_replicas(call.session.db, args.into_iter());
 }

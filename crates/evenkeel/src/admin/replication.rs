@@ -6,10 +6,10 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Command, Flags, Group, LockScope, ServerCall, ServerHandler, at_least, exactly, session};
-use crate::command::flow::{Done, Flow};
-use crate::error::Error;
 use crate::replication::link::{self, Phase};
 use crate::replication::replicas::{Asks, Content, ReplicaHello};
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{Done, Flow};
 use evenkeel_config::split_words;
 
 /// The longest name of itself that a replica may give (Redis: `NET_HOST_STR_LEN`).

@@ -6,12 +6,12 @@ use super::{
     Args, Command, Flags, Group, Keys, LockScope, ScriptRef, ServerCall, ServerHandler, at_least, container,
     docs, exactly, session,
 };
-use crate::command::flow::Mode;
-use crate::command::flow::{Done, Flow};
-use crate::error::Error;
 use crate::scripting::Sha;
 use crate::scripting::machine::{self, Machine, Target};
 use crate::server::Server;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::Mode;
+use evenkeel_command::flow::{Done, Flow};
 
 const GROUP: Group = Group::Scripting;
 

@@ -1,8 +1,8 @@
 //! Commands about the whole server: INFO and TIME.
 
 use super::{Command, Flags, Group, ServerCall, ServerHandler, at_least, exactly, session};
-use crate::command::flow::{Done, Flow};
 use crate::observe::info;
+use evenkeel_command::flow::{Done, Flow};
 use evenkeel_runtime::clock;
 
 #[rustfmt::skip]

@@ -3,11 +3,11 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use crate::command::Call;
-use crate::command::call::HasCall;
-use crate::command::flow::Done;
 use crate::server::Server;
 use crate::session::Session;
+use evenkeel_command::Call;
+use evenkeel_command::call::HasCall;
+use evenkeel_command::flow::Done;
 
 /// The function that runs such a command.
 pub(crate) type ServerHandler = fn(&mut ServerCall<'_, '_>) -> Done;

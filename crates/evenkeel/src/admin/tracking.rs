@@ -2,13 +2,13 @@
 
 use super::client::{on_or_off, redirection};
 use super::{Flags, ServerCall};
-use crate::command::Spec;
-use crate::command::flow::{Done, Flow};
-use crate::error::Error;
 use crate::server::Server;
 use crate::session::{Caching, Session};
 use crate::tracking::mode;
 use crate::tracking::prefixes::{first_overlap, overlapping};
+use evenkeel_command::Spec;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{Done, Flow};
 use evenkeel_store::Key;
 
 /// The options of CLIENT TRACKING.

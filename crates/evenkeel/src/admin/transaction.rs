@@ -17,10 +17,10 @@ use super::{
     Arity, Command, Flags, Group, Keys, LockScope, ServerCall, ServerHandler, at_least, exactly, session,
 };
 use crate::clients::Names;
-use crate::command::flow::{Done, Flow};
 use crate::dispatch::run_nested;
-use crate::error::Error;
 use crate::session::{Multi, Session, Watching};
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{Done, Flow};
 
 /// A command that MULTI does not queue.
 const fn control(name: &'static str, arity: Arity, handler: ServerHandler) -> Command<ServerHandler> {

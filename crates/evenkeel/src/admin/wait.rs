@@ -13,11 +13,11 @@ use std::sync::Arc;
 
 use super::{Command, Flags, Group, ServerCall, ServerHandler, exactly, session};
 use crate::blocking::begin_wait_for_safety;
-use crate::command::flow::{Done, Flow};
-use crate::command::flow::{Mode, Timeout};
-use crate::error::Error;
-use crate::reply::Reply;
 use crate::server::Server;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{Done, Flow};
+use evenkeel_command::flow::{Mode, Timeout};
+use evenkeel_command::reply::Reply;
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[

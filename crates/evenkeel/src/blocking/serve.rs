@@ -8,16 +8,16 @@ use evenkeel_store::{Key, SlotGuard};
 
 use super::Blocked;
 use crate::acl::{self, Access};
-use crate::command::flow::{Done, Flow, Mode};
-use crate::command::table::table;
 use crate::dispatch::{Parts, keys_of};
-use crate::error::Error;
 use crate::observe::stats::add;
 use crate::observe::{self, commandlog::Spent};
-use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
 use crate::waiting::Resumed;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{Done, Flow, Mode};
+use evenkeel_command::reply::Reply;
+use evenkeel_command::table::table;
 use evenkeel_config::Settings;
 use evenkeel_runtime::clock;
 

@@ -4,12 +4,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Executor, Request};
 use crate::acl;
-use crate::command::flow::{Done, Flow};
-use crate::command::{Args, Flags, Id, LockScope, Spec};
-use crate::error::Error;
 use crate::scripting::declared;
 use crate::server::Server;
 use crate::session::Session;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{Done, Flow};
+use evenkeel_command::{Args, Flags, Id, LockScope, Spec};
 
 pub(super) enum Admitted {
     Run(Id),

@@ -12,11 +12,11 @@ use evenkeel_store::evict::{self, Order};
 use evenkeel_store::memory;
 
 use super::Executor;
-use crate::command::{Flags, LockScope, Spec};
 use crate::net::inbox::Inbox;
 use crate::observe::stats::Stage;
 use crate::server::Server;
 use crate::session::Session;
+use evenkeel_command::{Flags, LockScope, Spec};
 use evenkeel_config::Policy;
 use evenkeel_runtime::allocator::SLICE_US_MAX;
 use evenkeel_runtime::clock;

@@ -6,15 +6,15 @@ use evenkeel_store::Key;
 use super::{Parts, keys_of};
 use crate::acl;
 use crate::admin::ServerCall;
-use crate::command::flow::Done;
-use crate::command::flow::Mode;
-use crate::command::table::table;
-use crate::command::{Args, Id};
 use crate::monitor;
 use crate::observe;
 use crate::observe::commandlog::{self, Spent};
-use crate::reply::Reply;
 use crate::session::Queued;
+use evenkeel_command::flow::Done;
+use evenkeel_command::flow::Mode;
+use evenkeel_command::reply::Reply;
+use evenkeel_command::table::table;
+use evenkeel_command::{Args, Id};
 use evenkeel_runtime::clock;
 /// Runs a command that a script calls, under the script's locks; `reply` is empty. Its errors are counted
 /// here.

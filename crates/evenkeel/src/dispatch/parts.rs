@@ -12,18 +12,18 @@ use crate::admin::tracking::remember_keys;
 use crate::admin::{ServerCall, ServerHandler};
 use crate::blocking;
 use crate::blocking::serve::Host;
-use crate::command::call::{CallHost, logged};
-use crate::command::flow::{Done, Flow, Mode};
-use crate::command::table::table;
-use crate::command::{Args, Call, Id, LockScope, Spec};
 use crate::commands::{Handler, handler};
-use crate::error::Error;
 use crate::monitor;
 use crate::offload::Committing;
-use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
 use crate::waiting::Resumed;
+use evenkeel_command::call::{CallHost, logged};
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::{Done, Flow, Mode};
+use evenkeel_command::reply::Reply;
+use evenkeel_command::table::table;
+use evenkeel_command::{Args, Call, Id, LockScope, Spec};
 
 /// See the module's text.
 pub(crate) struct Parts<'a> {

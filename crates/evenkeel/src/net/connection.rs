@@ -12,9 +12,9 @@ use evenkeel_resp::request::{Span, State};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
 use crate::clients::ClientInfo;
-use crate::reply::{Reply, ReplyChunk};
 use crate::session::Session;
 use crate::tls::TlsStream;
+use evenkeel_command::reply::{Reply, ReplyChunk};
 
 /// Most chunks per system call (the kernel takes 1,024).
 const GATHER_MAX: usize = 512;

@@ -27,10 +27,10 @@ use crate::observe::stats::{Stage, add};
 use crate::persist::Blockers;
 use crate::pipeline::{Ended, Pipeline};
 use crate::pubsub::push_queue;
-use crate::reply::{LARGE, Reply};
 use crate::server::Server;
 use crate::session::Session;
 use crate::waiting::has_hung_up;
+use evenkeel_command::reply::{LARGE, Reply};
 use evenkeel_runtime::allocator;
 use evenkeel_runtime::clock::{self, Ticks};
 

@@ -14,8 +14,8 @@ use super::commandlog::Spent;
 use super::process::{self, CpuTime};
 use super::sketch::Sketch;
 use super::stats::Stats;
-use crate::command::{Args, Spec};
 use crate::server::Server;
+use evenkeel_command::{Args, Spec};
 use evenkeel_runtime::clock;
 
 /// Without a ratio in the request, each worker counts its first commands exactly, and then samples every

@@ -13,9 +13,9 @@ mod sketch;
 pub(crate) mod stats;
 
 use crate::clients::ClientInfo;
-use crate::command::{Args, Spec};
 use crate::server::Server;
 use commandlog::Spent;
+use evenkeel_command::{Args, Spec};
 use evenkeel_config::Settings;
 
 /// Passes a command that has ended to the command logs and the count of hot keys.

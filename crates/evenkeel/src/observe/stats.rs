@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 
 use super::probe::probe;
-use crate::command::Id;
+use evenkeel_command::Id;
 use evenkeel_runtime::clock::{self, Ticks};
 
 /// Activities of a worker.

@@ -28,7 +28,7 @@ use crate::replication::link::{self, Position};
 use crate::scripting::functions::{Libraries, Library};
 use crate::scripting::machine;
 use crate::server::Server;
-use crate::value_codec::{self, Origin};
+use evenkeel_command::value_codec::{self, Origin};
 use evenkeel_config::{Policy, Settings};
 use evenkeel_runtime::clock;
 
@@ -424,7 +424,8 @@ impl Work<'_> {
     }
 
     fn add_library(&self, code: &[u8]) -> Result<(), String> {
-        let text = |error: crate::error::Error| String::from_utf8_lossy(&error.line()).into_owned();
+        let text =
+            |error: evenkeel_command::error::Error| String::from_utf8_lossy(&error.line()).into_owned();
         let library = library_of(self.server, code)?;
         if self.how.from_primary {
             return self.libraries.lock().add(Arc::new(library), false).map_err(text);

@@ -34,10 +34,10 @@ use parking_lot::{Condvar, Mutex};
 pub(crate) use jobs::{Cancelled, Job, State};
 use jobs::{LOOK, Running, cancelled};
 
-use crate::command::{Flags, LockScope, Spec};
-use crate::error::Error;
 use crate::server::Server;
 use crate::session::Session;
+use evenkeel_command::error::Error;
+use evenkeel_command::{Flags, LockScope, Spec};
 use evenkeel_config::Settings;
 
 /// The state of persistence, shared by all threads.

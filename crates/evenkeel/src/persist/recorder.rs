@@ -17,7 +17,7 @@ use evenkeel_store::{Millis, View, memory};
 
 use super::Progress;
 use crate::replication::link::Position;
-use crate::value_codec::Value;
+use evenkeel_command::value_codec::Value;
 use evenkeel_config::{Policy, Settings};
 
 mod commands;

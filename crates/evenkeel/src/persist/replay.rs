@@ -18,14 +18,14 @@ use super::load::{self, Ended, How, in_file};
 use super::{aof, rewrite};
 use crate::acl::Access;
 use crate::clients::ClientInfo;
-use crate::command::LockScope;
-use crate::command::args::OwnedArgs;
-use crate::command::table::table;
 use crate::dispatch::{Executor, Outcome};
 use crate::replication::link::Position;
-use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
+use evenkeel_command::LockScope;
+use evenkeel_command::args::OwnedArgs;
+use evenkeel_command::reply::Reply;
+use evenkeel_command::table::table;
 use evenkeel_runtime::clock;
 
 /// Bytes of the longest command: arguments have 32-bit offsets.

@@ -1,7 +1,7 @@
 //! Keyspace notifications: events of keys, published to subscribers.
 //!
 //! The store records events while a listener is registered ([`evenkeel_store::events`]), and commands add
-//! their names ([`crate::command::events`]). This module publishes the classes selected by
+//! their names ([`evenkeel_command::events`]). This module publishes the classes selected by
 //! `notify-keyspace-events`, all of a unit together ([`unit`]). It runs while the keys are still locked, so
 //! the messages about a key arrive in the order of its changes.
 
@@ -13,9 +13,9 @@ use evenkeel_store::events::{Event, Listener, What};
 
 use super::PubSub;
 use super::unit::{self, Message};
-use crate::command::class::*;
 use crate::monitor::Monitors;
 use crate::tracking::Tracking;
+use evenkeel_command::class::*;
 
 /// The listener for events; see the module's text.
 pub(crate) struct Notices {

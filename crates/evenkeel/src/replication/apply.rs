@@ -28,11 +28,11 @@ use super::feed::note_point;
 use super::primary_connection::Ended;
 use crate::acl::Access;
 use crate::clients::ClientInfo;
-use crate::command::{Args, Id, LockScope, Spec};
 use crate::dispatch::{Executor, Outcome, Request};
-use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
+use evenkeel_command::reply::Reply;
+use evenkeel_command::{Args, Id, LockScope, Spec};
 use evenkeel_runtime::clock;
 
 /// Commands run between two checks of the gate: enough that prefetching all their keys at once is worthwhile.

@@ -24,11 +24,11 @@ use super::Stream;
 use super::replicas::{Progress, Replica, ReplicaHello};
 use super::snapshot_pipe::SnapshotPipe;
 use crate::acl;
-use crate::command::Args;
-use crate::command::table::table;
 use crate::net::connection::{Connection, Sent};
 use crate::server::Server;
 use crate::session::Session;
+use evenkeel_command::Args;
+use evenkeel_command::table::table;
 use evenkeel_runtime::clock;
 
 /// Bytes sent to a replica before the next replica's turn.

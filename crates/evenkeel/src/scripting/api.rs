@@ -13,7 +13,7 @@ use super::shebang::{self, ScriptFlags};
 use super::{Habits, search, sha_of};
 use crate::acl;
 use crate::admin::connection::REDIS_VERSION;
-use crate::command::args::OwnedArgs;
+use evenkeel_command::args::OwnedArgs;
 use log::Level;
 
 /// Longest time in which a library may register its functions; the second for a library that a server has

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 
 use parking_lot::Mutex;
 
-use crate::error::Error;
+use evenkeel_command::error::Error;
 use evenkeel_runtime::clock::Ticks;
 
 /// The announced script; see the module's text.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 
 use super::Habits;
 use super::shebang::ScriptFlags;
-use crate::error::Error;
+use evenkeel_command::error::Error;
 
 /// A library.
 pub(crate) struct Library {

@@ -17,11 +17,11 @@ use super::run::{self, Ended, Run};
 use super::shebang::{self, ScriptFlags};
 use super::{Script, Sha, api, libraries, raw, sha_of, watch};
 use crate::admin::ServerCall;
-use crate::command::flow::Mode;
-use crate::command::flow::{Done, Flow};
-use crate::error::Error;
 use crate::persist::{Blockers, STALE_TEXT};
 use crate::server::Server;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::Mode;
+use evenkeel_command::flow::{Done, Flow};
 use evenkeel_runtime::clock;
 
 /// Most bytes of memory for a state.
@@ -401,7 +401,7 @@ impl Machine {
         &self,
         mut run: Run<'_, '_, '_>,
         target: &Target,
-        mark: crate::reply::Mark,
+        mark: evenkeel_command::reply::Mark,
         result: mlua::Result<(bool, Value)>,
     ) -> Done {
         let server = run.call.server.clone();
@@ -569,8 +569,8 @@ fn admit(call: &ServerCall<'_, '_>, flags: Option<ScriptFlags>, ro: bool) -> Res
         if ro {
             return Err(Error::text("ERR Can not execute a script with write flag using *_ro command."));
         }
-        let set = crate::command::table::table().find(b"SET").expect("a command of this name");
-        let set = crate::command::table::table().row(set);
+        let set = evenkeel_command::table::table().find(b"SET").expect("a command of this name");
+        let set = evenkeel_command::table::table().row(set);
         // STALE has been checked above.
         if !(call.server.persist.blockers.any() - Blockers::STALE).is_empty()
             && let Some(error) = call.server.persist.refuses(call.server, (set, set.flags), call.session)

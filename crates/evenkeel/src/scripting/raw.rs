@@ -14,7 +14,7 @@ use std::ffi::c_int;
 use mlua::ffi::{self, lua_State};
 use mlua::{Function, Lua, MultiValue, Value};
 
-use crate::reply::Reply;
+use evenkeel_command::reply::Reply;
 
 /// Ends of a function that does not return.
 pub(super) enum Raise {

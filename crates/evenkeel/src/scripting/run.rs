@@ -23,14 +23,14 @@ use super::raw::{Arg, Called, Stack};
 use crate::acl;
 use crate::acl::log::Refusal;
 use crate::admin::ServerCall;
-use crate::command::flow::Mode;
-use crate::command::{Args, Flags, Id, LockScope, Spec};
 use crate::dispatch::{keys_of, run_in_script};
-use crate::error::Error;
 use crate::monitor;
 use crate::observe::stats::add;
 use crate::persist::Blockers;
-use crate::reply::Reply;
+use evenkeel_command::error::Error;
+use evenkeel_command::flow::Mode;
+use evenkeel_command::reply::Reply;
+use evenkeel_command::{Args, Flags, Id, LockScope, Spec};
 use evenkeel_runtime::clock::{self, Ticks};
 use log::Level;
 

@@ -3,7 +3,7 @@
 use bitflags::bitflags;
 use evenkeel_resp::request::{Parsed, State, parse};
 
-use crate::error::Error;
+use evenkeel_command::error::Error;
 
 bitflags! {
     /// The flags that a script or a function declares.

@@ -1,7 +1,7 @@
 //! Transcripts of dump commands.
 
 use crate::testing::{World, check};
-use crate::value_codec::{self, Origin};
+use evenkeel_command::value_codec::{self, Origin};
 use evenkeel_rdb::{Encoder, Group, Id, Info, NodeLimits, Version};
 use evenkeel_testkit::Target;
 use evenkeel_testkit::payload::seal;

@@ -1,8 +1,8 @@
 //! Transcripts of events commands.
 
-use crate::command::Flags;
-use crate::command::events::with_rules;
 use crate::testing::{World, check};
+use evenkeel_command::Flags;
+use evenkeel_command::events::with_rules;
 
 #[test]
 fn only_what_is_asked_for_is_told() {

@@ -171,7 +171,7 @@ fn a_sparse_value_may_be_longer_than_a_dense_one() {
         > TTL h                      < :1000
     "#;
     let mut value = b"HYLL\x01\0\0\0\0\0\0\0\0\0\0\x80".to_vec();
-    value.extend([0x40, 0].repeat(crate::command::hll::REGISTERS));
+    value.extend([0x40, 0].repeat(evenkeel_command::hll::REGISTERS));
     let set = [b"SET".to_vec(), b"h".to_vec(), value];
     let mut world = World::new();
     world.call(&set).expect("a reply");

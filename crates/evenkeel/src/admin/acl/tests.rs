@@ -3,9 +3,9 @@ use std::collections::BTreeSet;
 use evenkeel_resp::value::Value;
 use evenkeel_testkit::{Client, Peer, Program, Random, Server};
 
-use crate::command::table::table;
-use crate::command::{Flags, specs};
 use crate::testing::{World, check, random};
+use evenkeel_command::table::table;
+use evenkeel_command::{Flags, specs};
 
 const NO_KEYS: &str = "-NOPERM this user has no permissions to access one of the keys used as arguments";
 const NO_CHANNELS: &str =

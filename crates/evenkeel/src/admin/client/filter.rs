@@ -12,8 +12,8 @@ use evenkeel_resp::number::parse_i64;
 use super::{flags_of, one_of};
 use crate::admin::ServerCall;
 use crate::clients::ClientInfo;
-use crate::command::Args;
-use crate::error::Error;
+use evenkeel_command::Args;
+use evenkeel_command::error::Error;
 
 /// The use of a filter: a list includes the caller, a kill spares it by default.
 #[derive(Clone, Copy, PartialEq, Eq)]

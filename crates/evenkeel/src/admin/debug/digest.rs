@@ -10,7 +10,7 @@ use evenkeel_store::collection::{Hash, List, Set, Stream, ZSet};
 use evenkeel_store::{Kind, SlotGuard, View};
 
 use crate::admin::ServerCall;
-use crate::command::flow::{Done, Flow};
+use evenkeel_command::flow::{Done, Flow};
 
 /// See the module's text.
 #[derive(Clone, Copy, Default)]

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{Facts, Text};
-use crate::command::table::table;
 use crate::observe::stats::{CommandStats, Latencies};
 use crate::server::Server;
+use evenkeel_command::table::table;
 use evenkeel_runtime::clock;
 
 pub(super) fn calls(facts: &Facts<'_>, text: &mut Text) {

@@ -20,7 +20,7 @@ use evenkeel_store::rope::{Piece, Rope};
 
 use super::{Form, PIECE, Sizes, Taken};
 use crate::replication::link::Position;
-use crate::value_codec::Value;
+use evenkeel_command::value_codec::Value;
 
 /// Words and bytes of a command, without its head, after which a new command begins: a reader holds a whole
 /// command in memory.

@@ -8,7 +8,7 @@ use evenkeel_rdb::{Encoder, Item, Out, Version};
 
 use super::{Form, PIECE, Sizes, Taken};
 use crate::replication::link::Position;
-use crate::value_codec;
+use evenkeel_command::value_codec;
 use evenkeel_config::Settings;
 
 /// Writes each key as a record of an RDB file.

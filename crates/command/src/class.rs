@@ -1,0 +1,43 @@
+//! Classes of keyspace notifications, as bits: the letters of `notify-keyspace-events`.
+
+/// Publish to the channel of the key.
+pub const BY_KEY: u32 = 1 << 0;
+/// Publish to the channel of the event.
+pub const BY_EVENT: u32 = 1 << 1;
+pub const GENERIC: u32 = 1 << 2;
+pub const STRING: u32 = 1 << 3;
+pub const LIST: u32 = 1 << 4;
+pub const SET: u32 = 1 << 5;
+pub const HASH: u32 = 1 << 6;
+pub const ZSET: u32 = 1 << 7;
+pub const EXPIRED: u32 = 1 << 8;
+pub const EVICTED: u32 = 1 << 9;
+pub const STREAM: u32 = 1 << 10;
+pub const MISSES: u32 = 1 << 11;
+pub const MODULE: u32 = 1 << 13;
+pub const NEW: u32 = 1 << 14;
+pub const ALL: u32 = GENERIC | STRING | LIST | SET | HASH | ZSET | EXPIRED | EVICTED | STREAM | MODULE;
+
+/// Returns the classes for the letters of `notify-keyspace-events`; zero if no channel would get letters.
+pub fn classes(letters: &[u8]) -> u32 {
+    let class = |letter: &u8| match letter {
+        b'K' => BY_KEY,
+        b'E' => BY_EVENT,
+        b'A' => ALL,
+        b'g' => GENERIC,
+        b'$' => STRING,
+        b'l' => LIST,
+        b's' => SET,
+        b'h' => HASH,
+        b'z' => ZSET,
+        b'x' => EXPIRED,
+        b'e' => EVICTED,
+        b't' => STREAM,
+        b'm' => MISSES,
+        b'd' => MODULE,
+        b'n' => NEW,
+        _ => 0,
+    };
+    let classes = letters.iter().map(class).fold(0, |all, one| all | one);
+    if classes & (BY_KEY | BY_EVENT) == 0 || classes & !(BY_KEY | BY_EVENT) == 0 { 0 } else { classes }
+}

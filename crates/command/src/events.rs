@@ -1,0 +1,286 @@
+//! Names of commands' effects in keyspace notifications: `set`, `lpush`, `del`.
+//!
+//! The store records events on keys while there are listeners. After a handler has run, and before the keys
+//! are unlocked, this module adds the names. Nearly always the command determines them: a row of [`RULES`]
+//! has the name for a key that the command has written, and the event for a key that is gone in the end.
+//! Handlers whose keys meet different fates (LMOVE, RENAME) emit events themselves ([`Call::say`]) and have
+//! no row.
+//!
+//! The names and their order are those of Redis 7.0, or Valkey's for newer commands; a test compares.
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use evenkeel_store::Key;
+use evenkeel_store::events::{Event, What};
+
+use super::call::HasCall;
+use super::class::*;
+use super::flow::{Done, Mode};
+use super::set_options::{Of, Options};
+use super::table::table;
+use super::{Args, Call, Flags};
+
+/// How a name is found.
+#[derive(Clone, Copy)]
+enum Name {
+    Is(&'static str),
+    By(fn(&Args<'_>) -> &'static str),
+}
+
+use Name::{By, Is};
+
+/// The names for a command's changes.
+struct Rule {
+    commands: &'static [&'static str],
+    class: u32,
+    name: Name,
+    /// The event of a key whose last element was taken comes before `del`. Without this, only `del` is
+    /// emitted.
+    empties: bool,
+    /// Whether a call gives the keys that it writes a deadline.
+    expires: Option<fn(&Args<'_>) -> bool>,
+    /// It looks for keys to read, too.
+    reads: bool,
+}
+
+const fn rule(commands: &'static [&'static str], class: u32, name: Name) -> Rule {
+    Rule { commands, class, name, empties: false, expires: None, reads: false }
+}
+
+impl Rule {
+    /// Takes elements, possibly the last.
+    const fn empties(self) -> Rule {
+        Rule { empties: true, ..self }
+    }
+
+    const fn expires(self, when: fn(&Args<'_>) -> bool) -> Rule {
+        Rule { expires: Some(when), ..self }
+    }
+
+    const fn reads(self) -> Rule {
+        Rule { reads: true, ..self }
+    }
+}
+
+#[rustfmt::skip]
+const RULES: &[Rule] = &[
+    rule(&["SET"],                                             STRING,  Is("set")).expires(|args| have_deadline(args, 3, Of::Set)).reads(),
+    rule(&["SETNX", "MSET", "MSETNX"],                         STRING,  Is("set")),
+    rule(&["GETSET"],                                          STRING,  Is("set")).reads(),
+    rule(&["MSETEX"],                                          STRING,  Is("set")).expires(|args| have_deadline(args, behind_pairs(args), Of::MSetEx)),
+    rule(&["SETEX", "PSETEX"],                                 STRING,  Is("set")).expires(|_| true),
+    rule(&["BITOP"],                                           STRING,  Is("set")).reads(),
+    rule(&["APPEND"],                                          STRING,  Is("append")),
+    rule(&["SETRANGE"],                                        STRING,  Is("setrange")),
+    rule(&["INCR", "DECR", "INCRBY", "DECRBY"],                STRING,  Is("incrby")),
+    rule(&["INCRBYFLOAT"],                                     STRING,  Is("incrbyfloat")),
+    rule(&["SETBIT"],                                          STRING,  Is("setbit")),
+    rule(&["PFADD"],                                           STRING,  Is("pfadd")),
+    rule(&["PFMERGE"],                                         STRING,  Is("pfadd")).reads(),
+    rule(&["GETEX"],                                           GENERIC, By(|args| if args.is(2, "PERSIST") { "persist" } else { "expire" })).reads(),
+    rule(&["GETDEL", "DEL", "UNLINK", "DELIFEQ", "MIGRATE"],   GENERIC, Is("del")).reads(),
+    rule(&["EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT"],      GENERIC, Is("expire")),
+    rule(&["PERSIST"],                                         GENERIC, Is("persist")),
+    rule(&["COPY"],                                            GENERIC, Is("copy_to")).reads(),
+    rule(&["RESTORE", "RESTORE-ASKING"],                       GENERIC, Is("restore")),
+    rule(&["LPUSH", "LPUSHX"],                                 LIST,    Is("lpush")),
+    rule(&["RPUSH", "RPUSHX"],                                 LIST,    Is("rpush")),
+    rule(&["LPOP", "BLPOP"],                                   LIST,    Is("lpop")).empties(),
+    rule(&["RPOP", "BRPOP"],                                   LIST,    Is("rpop")).empties(),
+    rule(&["LMPOP", "BLMPOP"],                                 LIST,    By(|args| if names(args, "LEFT") { "lpop" } else { "rpop" })).empties(),
+    rule(&["LINSERT"],                                         LIST,    Is("linsert")),
+    rule(&["LSET"],                                            LIST,    Is("lset")),
+    rule(&["LREM"],                                            LIST,    Is("lrem")).empties(),
+    rule(&["LTRIM"],                                           LIST,    Is("ltrim")).empties(),
+    rule(&["SADD"],                                            SET,     Is("sadd")),
+    rule(&["SREM"],                                            SET,     Is("srem")).empties(),
+    rule(&["SPOP"],                                            SET,     Is("spop")).empties(),
+    rule(&["SINTERSTORE"],                                     SET,     Is("sinterstore")).reads(),
+    rule(&["SUNIONSTORE"],                                     SET,     Is("sunionstore")).reads(),
+    rule(&["SDIFFSTORE"],                                      SET,     Is("sdiffstore")).reads(),
+    rule(&["HSET", "HMSET", "HSETNX"],                         HASH,    Is("hset")),
+    rule(&["HDEL", "HGETDEL"],                                 HASH,    Is("hdel")).empties(),
+    rule(&["HINCRBY"],                                         HASH,    Is("hincrby")),
+    rule(&["HINCRBYFLOAT"],                                    HASH,    Is("hincrbyfloat")),
+    rule(&["HPERSIST"],                                        HASH,    Is("hpersist")),
+    rule(&["ZADD"],                                            ZSET,    By(|args| if increments(args) { "zincr" } else { "zadd" })),
+    rule(&["GEOADD"],                                          ZSET,    Is("zadd")),
+    rule(&["ZINCRBY"],                                         ZSET,    Is("zincr")),
+    rule(&["ZREM"],                                            ZSET,    Is("zrem")).empties(),
+    rule(&["ZREMRANGEBYRANK"],                                 ZSET,    Is("zremrangebyrank")).empties(),
+    rule(&["ZREMRANGEBYSCORE"],                                ZSET,    Is("zremrangebyscore")).empties(),
+    rule(&["ZREMRANGEBYLEX"],                                  ZSET,    Is("zremrangebylex")).empties(),
+    rule(&["ZPOPMIN", "BZPOPMIN"],                             ZSET,    Is("zpopmin")).empties(),
+    rule(&["ZPOPMAX", "BZPOPMAX"],                             ZSET,    Is("zpopmax")).empties(),
+    rule(&["ZMPOP", "BZMPOP"],                                 ZSET,    By(|args| if names(args, "MIN") { "zpopmin" } else { "zpopmax" })).empties(),
+    rule(&["ZUNIONSTORE"],                                     ZSET,    Is("zunionstore")).reads(),
+    rule(&["ZINTERSTORE"],                                     ZSET,    Is("zinterstore")).reads(),
+    rule(&["ZDIFFSTORE"],                                      ZSET,    Is("zdiffstore")).reads(),
+    rule(&["ZRANGESTORE"],                                     ZSET,    Is("zrangestore")).reads(),
+    rule(&["GEOSEARCHSTORE"],                                  ZSET,    Is("geosearchstore")).reads(),
+    rule(&["GEORADIUS", "GEORADIUSBYMEMBER"],                  ZSET,    Is("georadiusstore")).reads(),
+    rule(&["XTRIM"],                                           STREAM,  Is("xtrim")),
+    rule(&["XDEL", "XDELEX", "XACKDEL"],                       STREAM,  Is("xdel")),
+];
+
+/// Commands without a rule that may write, and look for keys to read.
+const READING: &[&str] = &["SORT", "XACK", "XAUTOCLAIM", "XCLAIM", "XREADGROUP"];
+
+/// Commands that read, and emit no event for missing keys.
+const QUIET: &[&str] =
+    &["MEMORY|USAGE", "OBJECT|ENCODING", "OBJECT|FREQ", "OBJECT|IDLETIME", "OBJECT|REFCOUNT"];
+
+/// Whether the options from `first` on give a deadline.
+fn have_deadline(args: &Args<'_>, first: usize, of: Of) -> bool {
+    Options::parse_sent(args, first, of, true).is_ok_and(|options| options.has_deadline())
+}
+
+/// Returns where the options of MSETEX begin: behind its pairs.
+fn behind_pairs(args: &Args<'_>) -> usize {
+    let pairs = args.int(1).ok().and_then(|count| usize::try_from(count).ok());
+    pairs.and_then(|pairs| pairs.checked_mul(2)?.checked_add(2)).unwrap_or(args.len())
+}
+
+/// Whether LMPOP or ZMPOP takes from this end: the word behind the keys.
+fn names(args: &Args<'_>, end: &str) -> bool {
+    let count_at =
+        if args.get(0).is_some_and(|name| matches!(name.first(), Some(b'b' | b'B'))) { 2 } else { 1 };
+    let count = args.int(count_at).ok().and_then(|count| usize::try_from(count).ok());
+    count.and_then(|count| count.checked_add(count_at + 1)).is_some_and(|at| args.is(at, end))
+}
+
+/// Whether ZADD adds to scores.
+fn increments(args: &Args<'_>) -> bool {
+    const OPTIONS: [&str; 5] = ["NX", "XX", "GT", "LT", "CH"];
+    let mut options = (2..args.len())
+        .take_while(|at| args.is(*at, "INCR") || OPTIONS.iter().any(|option| args.is(*at, option)));
+    options.any(|at| args.is(at, "INCR"))
+}
+
+/// The names of the commands whose effects a rule names.
+pub fn with_rules() -> impl Iterator<Item = &'static str> {
+    RULES.iter().flat_map(|rule| rule.commands.iter().copied())
+}
+
+/// Returns the rule of each command, by its number.
+fn rules() -> &'static [Option<&'static Rule>] {
+    static BY_ID: OnceLock<Vec<Option<&'static Rule>>> = OnceLock::new();
+    BY_ID.get_or_init(|| {
+        let of = |name: &str| RULES.iter().find(|rule| rule.commands.contains(&name));
+        table().rows().iter().map(|row| of(row.name)).collect()
+    })
+}
+
+/// Runs `f`, and names its effects on keys.
+#[cold]
+pub(super) fn announced<'a, 'h: 'a, C: HasCall<'a, 'h>>(
+    call: &mut C,
+    f: impl FnOnce(&mut C) -> Done,
+) -> Done {
+    let base = call.call();
+    let before = base.guard.events_noted();
+    let client = base.host.client_id();
+    let actor = std::mem::replace(&mut base.guard.ctx.acting, client);
+    let done = f(call);
+    let base = call.call();
+    base.guard.ctx.acting = actor;
+    base.name_events(before);
+    // The effects of a script may be undone; the script reports its events once they are not.
+    if base.mode != Mode::Script {
+        base.guard.report_events();
+    }
+    done
+}
+
+impl Call<'_, '_> {
+    /// Names the events since `before`.
+    fn name_events(&mut self, before: usize) {
+        let row = self.spec;
+        let rule = rules()[self.id.index()];
+        let reads = match rule {
+            Some(rule) => rule.reads,
+            // For a key that a script misses, the script's commands have emitted the event.
+            None if row.flags.has(Flags::READONLY) => !row.runs_scripts() && !QUIET.contains(&row.name),
+            None => READING.contains(&row.name),
+        };
+        if (rule.is_some() || reads) && self.guard.keyspace().events.are_notices_wanted() {
+            let events = self.guard.take_events(before);
+            let removals = removals(&events);
+            for (event, is_removal) in events.iter().zip(removals) {
+                self.guard.put_event(event.clone());
+                match (event.what, rule) {
+                    (What::Missed, _) if reads => self.guard.say(event.db, &event.key, MISSES, "keymiss"),
+                    (What::Written, Some(rule)) => self.say_written(rule, event),
+                    (What::Removed, Some(rule)) if is_removal => self.say_removed(rule, event),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn say_written(&mut self, rule: &Rule, event: &Event) {
+        self.guard.say(event.db, &event.key, rule.class, self.name_by(rule));
+        if rule.expires.is_some_and(|when| when(&self.args)) {
+            self.guard.say(event.db, &event.key, GENERIC, "expire");
+        }
+    }
+
+    fn say_removed(&mut self, rule: &Rule, event: &Event) {
+        if rule.empties {
+            self.guard.say(event.db, &event.key, rule.class, self.name_by(rule));
+        }
+        self.guard.say(event.db, &event.key, GENERIC, "del");
+    }
+
+    fn name_by(&self, rule: &Rule) -> &'static str {
+        match rule.name {
+            Is(name) => name,
+            By(find) => find(&self.args),
+        }
+    }
+
+    /// Emits the event of a key, where the command alone does not determine it.
+    pub fn say(&mut self, key: &Key<'_>, class: u32, name: &'static str) {
+        self.guard.say(key.place.db() as u32, key.bytes, class, name);
+    }
+
+    /// Emits the event of a key, and `del` if the key is gone.
+    pub fn say_taken(&mut self, key: &Key<'_>, class: u32, name: &'static str) {
+        if self.guard.keyspace().events.are_notices_wanted() {
+            self.say(key, class, name);
+            if self.guard.peek(key).is_none() {
+                self.say(key, GENERIC, "del");
+            }
+        }
+    }
+}
+
+/// Returns for each of a command's events whether it is a removal of a key by the command: the key neither
+/// expired nor was evicted, and it did not come back, as a key does that RESTORE replaces. In a single pass:
+/// a command may remove a million keys.
+fn removals(events: &[Event]) -> Vec<bool> {
+    if let [event] = events {
+        return vec![event.what == What::Removed];
+    }
+    let mut is_removal = vec![false; events.len()];
+    // The last event of a key, and its removals that stand so far.
+    type Fate = (What, Vec<usize>);
+    let mut fates: HashMap<(u32, &[u8]), Fate> = HashMap::new();
+    for (at, event) in events.iter().enumerate() {
+        let (last, removals) = fates.entry((event.db, &event.key)).or_insert((What::Missed, Vec::new()));
+        match event.what {
+            What::Removed if !matches!(last, What::Expired | What::AllFieldsExpired | What::Evicted) => {
+                is_removal[at] = true;
+                removals.push(at);
+            }
+            What::Added => removals.drain(..).for_each(|at| is_removal[at] = false),
+            _ => {}
+        }
+        *last = event.what;
+    }
+    is_removal
+}
+
+#[cfg(test)]
+mod tests;

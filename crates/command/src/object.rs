@@ -1,0 +1,128 @@
+//! OBJECT: the representation of a value.
+//!
+//! Values have other forms than in Redis. Clients and tests query them all the same, so the answers are
+//! Redis' answers for the same value with the same history.
+
+use evenkeel_resp::number::parse_i64;
+use evenkeel_store::{Access, Kind, Str, View, evict};
+
+use super::{Call, Command, DataHandler, Flags, Group, Keys, container, docs, exactly, read, session};
+use crate::error::Error;
+use crate::flow::{Done, Flow};
+use evenkeel_config::{Policy, Settings};
+
+const GROUP: Group = Group::Keyspace;
+
+#[rustfmt::skip]
+pub const COMMANDS: &[Command<DataHandler>] = &[
+    container("OBJECT", GROUP, &[
+        object ("OBJECT|ENCODING", encoding),
+        object ("OBJECT|FREQ",     freq),
+        session("OBJECT|HELP",     exactly(2), GROUP, help).scriptable(),
+        object ("OBJECT|IDLETIME", idletime),
+        object ("OBJECT|REFCOUNT", refcount),
+    ]).flags(Flags::NONE),
+];
+
+const fn object(name: &'static str, handler: DataHandler) -> Command<DataHandler> {
+    read(name, exactly(3), Keys::SECOND, GROUP, handler)
+}
+
+/// OBJECT HELP
+fn help(call: &mut Call<'_, '_>) -> Done {
+    docs::reply_help(call, "OBJECT");
+    Ok(Flow::Replied)
+}
+
+/// OBJECT ENCODING key
+fn encoding(call: &mut Call<'_, '_>) -> Done {
+    match call.guard.look(&call.keys[0]).map(encoding_of) {
+        Some(encoding) => call.reply.bulk(encoding.as_bytes()),
+        None => call.reply.null(),
+    }
+    Ok(Flow::Replied)
+}
+
+/// Returns the form that Redis would keep a value in, as OBJECT ENCODING names it.
+pub fn encoding_of(view: View<'_>) -> &'static str {
+    match (view.kind(), view.form()) {
+        (Kind::String, _) => encoding_of_string(view),
+        (Kind::List, _) => "quicklist",
+        (Kind::Set, 0) => "intset",
+        (Kind::Set, 1) | (Kind::Hash | Kind::ZSet, 0) => "listpack",
+        (Kind::Set | Kind::Hash, _) => "hashtable",
+        (Kind::ZSet, _) => "skiplist",
+        (Kind::Stream, _) => "stream",
+    }
+}
+
+fn encoding_of_string(view: View<'_>) -> &'static str {
+    /// Longest string that Redis allocates together with its header.
+    const EMBEDDED_MAX: usize = 44;
+    match view.string() {
+        _ if view.is_raw() => "raw",
+        Str::Flat(bytes) if !view.is_text() && parse_i64(bytes).is_some() => "int",
+        Str::Flat(bytes) if bytes.len() <= EMBEDDED_MAX => "embstr",
+        _ => "raw",
+    }
+}
+
+/// OBJECT FREQ key
+fn freq(call: &mut Call<'_, '_>) -> Done {
+    let (now, access) = (call.now_ms(), call.guard.ctx.access);
+    match (call.guard.look(&call.keys[0]), access) {
+        (None, _) => call.reply.null(),
+        (Some(view), Access::Lfu { decay_minutes, .. }) => {
+            call.reply.int(i64::from(evict::lfu_counter(view.access(), now, decay_minutes)));
+        }
+        (Some(_), Access::Lru) => return Err(Error::text(NO_FREQUENCY)),
+    }
+    Ok(Flow::Replied)
+}
+
+const NO_FREQUENCY: &str = "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that \
+                            when switching between policies at runtime LRU and LFU data will take some time to adjust.";
+
+/// OBJECT IDLETIME key
+fn idletime(call: &mut Call<'_, '_>) -> Done {
+    let (now, access) = (call.now_ms(), call.guard.ctx.access);
+    match (call.guard.look(&call.keys[0]), access) {
+        (None, _) => call.reply.null(),
+        (Some(view), Access::Lru) => call.reply.int((evict::idle_ms(view.access(), now) / 1000) as i64),
+        (Some(_), Access::Lfu { .. }) => return Err(Error::text(NO_IDLE_TIME)),
+    }
+    Ok(Flow::Replied)
+}
+
+const NO_IDLE_TIME: &str = "ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that when switching \
+                            between policies at runtime LRU and LFU data will take some time to adjust.";
+
+/// OBJECT REFCOUNT key
+fn refcount(call: &mut Call<'_, '_>) -> Done {
+    match call.guard.look(&call.keys[0]) {
+        Some(view) => call.reply.int(refcount_of(view, call.settings)),
+        None => call.reply.null(),
+    }
+    Ok(Flow::Replied)
+}
+
+/// As OBJECT REFCOUNT shows it.
+pub fn refcount_of(view: View<'_>, settings: &Settings) -> i64 {
+    let sharing = settings.maxmemory == 0 || !tracks_access(settings.maxmemory_policy);
+    if sharing && is_small_int(view) { i32::MAX.into() } else { 1 }
+}
+
+/// Redis shares a single value among all keys with the same small integer, and then shows no true count of
+/// its owners.
+fn is_small_int(view: View<'_>) -> bool {
+    if view.kind() != Kind::String {
+        return false;
+    }
+    let Str::Flat(bytes) = view.string() else { return false };
+    !view.is_raw() && !view.is_text() && parse_i64(bytes).is_some_and(|value| (0..10_000).contains(&value))
+}
+
+/// Policies that depend on each key's own history, for which Redis does without shared integers.
+fn tracks_access(policy: Policy) -> bool {
+    matches!(policy, Policy::AllkeysLru | Policy::AllkeysLfu | Policy::VolatileLru | Policy::VolatileLfu)
+}

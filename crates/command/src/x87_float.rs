@@ -1,0 +1,413 @@
+//! The 80-bit floats of INCRBYFLOAT, in software.
+//!
+//! Redis keeps a float as text and adds in the x87's extended precision: 64 bits of mantissa, printed with 17
+//! decimals. So `3000` plus `0.1` is `3000.10000000000000009`, and a client that computes in the same steps
+//! expects exactly that. Rust has no such type, so this file implements it. Parsing and addition round
+//! correctly (to nearest, ties to even), and printing is exact. An ordinary text, of up to 19 digits with a
+//! small exponent, takes a single 128-bit division; longer texts go through [`Natural`].
+
+use std::cmp::Ordering;
+
+use evenkeel_resp::float;
+
+use super::bignum::{Natural, ten_to};
+
+/// Longest text that is parsed; Redis' own limit.
+const TEXT_LEN_MAX: usize = 5 * 1024 - 1;
+
+/// The largest exponent of a number and the smallest, denormal numbers included.
+const EXPONENT_MAX: i64 = 16_383 - 63;
+const EXPONENT_MIN: i64 = -16_382 - 63;
+
+/// Decimals that are printed at most.
+const DECIMALS: usize = 17;
+const TEN_TO_DECIMALS: u128 = 10_u128.pow(DECIMALS as u32);
+
+/// A float: `mantissa * 2^exponent`, negated or not, or infinite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extended {
+    /// The mantissa's highest bit is set, unless it is zero.
+    Finite {
+        negative: bool,
+        mantissa: u64,
+        exponent: i64,
+    },
+    Infinite {
+        negative: bool,
+    },
+}
+
+const ZERO: Extended = Extended::Finite { negative: false, mantissa: 0, exponent: 0 };
+
+impl Extended {
+    /// Parses a decimal, hexadecimal or infinite number, if C's `strtold` would read it to its end. `None`
+    /// for any other text, for a NaN, and for a number that is too large or too close to zero.
+    pub fn parse(text: &[u8]) -> Option<Extended> {
+        if text.len() > TEXT_LEN_MAX {
+            return None;
+        }
+        let (negative, text) = match text {
+            [b'-', rest @ ..] => (true, rest),
+            [b'+', rest @ ..] => (false, rest),
+            _ => (false, text),
+        };
+        if text.eq_ignore_ascii_case(b"inf") || text.eq_ignore_ascii_case(b"infinity") {
+            return Some(Extended::Infinite { negative });
+        }
+        let number = match text {
+            [b'0', b'x' | b'X', rest @ ..] => Literal::parse(rest, 16)?.hexadecimal(negative),
+            _ => Literal::parse(text, 10)?.decimal(negative),
+        };
+        number.filter(|number| matches!(number, Extended::Finite { .. }))
+    }
+
+    pub fn is_finite(self) -> bool {
+        matches!(self, Extended::Finite { .. })
+    }
+
+    /// Returns the sum; `None` if it is infinite or not a number.
+    pub fn plus(self, other: Extended) -> Option<Extended> {
+        use Extended::Finite;
+        let (Finite { negative, mantissa, exponent }, Finite { negative: n, mantissa: m, exponent: e }) =
+            (self, other)
+        else {
+            return None;
+        };
+        if m == 0 {
+            return Some(self);
+        }
+        if mantissa == 0 {
+            return Some(other);
+        }
+        if (exponent, mantissa) < (e, m) {
+            return other.plus(self);
+        }
+        // From here on `self` is the larger number. 63 bits below its mantissa are kept. Of bits beyond them
+        // only the presence matters, since the sum of two numbers so far apart loses at most a single bit at
+        // the top.
+        let apart = (exponent - e).min(127) as u32;
+        let (large, whole) = (u128::from(mantissa) << 63, u128::from(m) << 63);
+        let (small, lost) = (whole >> apart, whole & ((1 << apart) - 1) != 0);
+        let sum = if negative == n { large + small } else { large - small - u128::from(lost) };
+        let sum = round(negative, sum, exponent - 63, lost);
+        sum.filter(|sum| matches!(sum, Finite { .. }))
+    }
+
+    pub fn is_negative(self) -> bool {
+        match self {
+            Extended::Finite { negative, .. } | Extended::Infinite { negative } => negative,
+        }
+    }
+
+    /// Returns a thousand times the number, rounded to a float and then up to an integer, as Redis converts
+    /// seconds to milliseconds; `None` if that is beyond 64 bits.
+    pub fn thousandfold_up(self) -> Option<i64> {
+        let Extended::Finite { negative, mantissa, exponent } = self else { return None };
+        let Some(Extended::Finite { mantissa, exponent, .. }) =
+            round(negative, u128::from(mantissa) * 1000, exponent, false)
+        else {
+            return if exponent < 0 { Some(0) } else { None };
+        };
+        let whole = match exponent {
+            _ if mantissa == 0 => 0,
+            0.. => return None, // the highest of the 64 bits is set
+            -63..=-1 => {
+                let (whole, rest) = (mantissa >> -exponent, mantissa & ((1 << -exponent) - 1));
+                whole + u64::from(rest > 0 && !negative)
+            }
+            _ => u64::from(!negative),
+        };
+        let whole = i64::try_from(whole).ok()?;
+        Some(if negative { -whole } else { whole })
+    }
+
+    /// Prints the number as Redis does: 17 decimals, without zeros at their end; never an exponent.
+    pub fn print(self) -> String {
+        let (negative, mantissa, exponent) = match self {
+            Extended::Infinite { negative: false } => return "inf".into(),
+            Extended::Infinite { negative: true } => return "-inf".into(),
+            Extended::Finite { negative, mantissa, exponent } => (negative, mantissa, exponent),
+        };
+        let mut text = if exponent >= 0 {
+            Natural::from(u128::from(mantissa)).shifted_left(exponent as usize).print()
+        } else {
+            print_fraction(mantissa, (-exponent).min(127) as u32)
+        };
+        if negative && text != "0" {
+            text.insert(0, '-');
+        }
+        text
+    }
+}
+
+/// Prints `mantissa / 2^shift`, rounded to 17 decimals. A shift of 127 stands for itself and all larger
+/// shifts: the result is zero.
+fn print_fraction(mantissa: u64, shift: u32) -> String {
+    let mantissa = u128::from(mantissa);
+    let whole = mantissa >> shift;
+    // Below 2^64 * 10^17, which is below 2^121.
+    let scaled = (mantissa & ((1 << shift) - 1)) * TEN_TO_DECIMALS;
+    let (mut decimals, rest, half) = (scaled >> shift, scaled & ((1 << shift) - 1), 1 << (shift - 1));
+    if rest > half || rest == half && decimals & 1 == 1 {
+        decimals += 1;
+    }
+    let whole = whole + decimals / TEN_TO_DECIMALS;
+    match decimals % TEN_TO_DECIMALS {
+        0 => format!("{whole}"),
+        decimals => {
+            let text = format!("{whole}.{decimals:0width$}", width = DECIMALS);
+            text.trim_end_matches('0').to_owned()
+        }
+    }
+}
+
+/// Returns the float nearest to `(bits + fraction) * 2^exponent`, with a fraction between zero and one if
+/// `sticky`, else zero. `bits` is not zero, and has more than 64 bits if `sticky`. `None` when the result is
+/// zero.
+fn round(negative: bool, bits: u128, exponent: i64, sticky: bool) -> Option<Extended> {
+    if bits == 0 {
+        return Some(ZERO);
+    }
+    let zeros = bits.leading_zeros();
+    let (bits, exponent) = (bits << zeros, exponent - i64::from(zeros));
+    // Half of the bits are dropped, and more if the number is denormal.
+    let drop = (EXPONENT_MIN - exponent).max(64);
+    if drop > 128 {
+        return None;
+    }
+    let (kept, rest) = if drop == 128 { (0, bits) } else { (bits >> drop, bits & ((1 << drop) - 1)) };
+    let up = match rest.cmp(&(1 << (drop - 1))) {
+        Ordering::Less => false,
+        Ordering::Equal => sticky || kept & 1 == 1,
+        Ordering::Greater => true,
+    };
+    let (kept, exponent) = (kept + u128::from(up), exponent + drop);
+    if kept == 0 {
+        return None;
+    }
+    // Rounding up may have made it 2^64, whose lowest bits are zeros.
+    let zeros = i64::from(kept.leading_zeros()) - 64;
+    let mantissa = if zeros < 0 { kept >> 1 } else { kept << zeros } as u64;
+    let exponent = exponent - zeros;
+    if exponent > EXPONENT_MAX {
+        return Some(Extended::Infinite { negative });
+    }
+    Some(Extended::Finite { negative, mantissa, exponent })
+}
+
+/// A number as written: `digits * base^exponent` (in base 16: `digits * 2^exponent`).
+struct Literal {
+    /// Values, not characters; the first is not zero.
+    digits: Vec<u8>,
+    exponent: i64,
+}
+
+impl Literal {
+    fn parse(text: &[u8], base: u8) -> Option<Literal> {
+        let value = |byte: u8| char::from(byte).to_digit(u32::from(base)).map(|digit| digit as u8);
+        let (mut digits, mut after_point, mut any, mut point) = (Vec::new(), 0, false, false);
+        let mut at = 0;
+        while let Some(byte) = text.get(at) {
+            match (value(*byte), byte) {
+                (Some(digit), _) => {
+                    any = true;
+                    after_point += i64::from(point);
+                    if digit != 0 || !digits.is_empty() {
+                        digits.push(digit);
+                    }
+                }
+                (None, b'.') if !point => point = true,
+                _ => break,
+            }
+            at += 1;
+        }
+        let given = parse_exponent(&text[at..], if base == 16 { b'p' } else { b'e' })?;
+        let per_digit = if base == 16 { 4 } else { 1 };
+        any.then(|| Literal { digits, exponent: given - after_point * per_digit })
+    }
+
+    fn hexadecimal(self, negative: bool) -> Option<Extended> {
+        // 30 digits are 117 bits at least, more than enough to round by the mere presence of further digits.
+        const EXACT: usize = 30;
+        if self.digits.is_empty() {
+            return Some(ZERO);
+        }
+        let (first, rest) = self.digits.split_at(self.digits.len().min(EXACT));
+        let bits = first.iter().fold(0, |bits, digit| bits << 4 | u128::from(*digit));
+        round(negative, bits, self.exponent + 4 * rest.len() as i64, rest.iter().any(|digit| *digit != 0))
+    }
+
+    fn decimal(mut self, negative: bool) -> Option<Extended> {
+        // The largest number has 4,933 digits before the point, the smallest 4,950 zeros after it.
+        const MAGNITUDE: std::ops::RangeInclusive<i64> = -4_951..=4_933;
+        while self.digits.last() == Some(&0) {
+            self.digits.pop();
+            self.exponent += 1;
+        }
+        if self.digits.is_empty() {
+            return Some(ZERO);
+        }
+        if !MAGNITUDE.contains(&(self.digits.len() as i64 + self.exponent)) {
+            return None;
+        }
+        // 19 digits and 10^18 fit 64 bits each.
+        if self.digits.len() <= 19 && self.exponent.abs() <= 18 {
+            let digits = self.digits.iter().fold(0, |value, digit| value * 10 + u128::from(*digit));
+            let power = 10_u128.pow(self.exponent.unsigned_abs() as u32);
+            if self.exponent >= 0 {
+                return round(negative, digits * power, 0, false);
+            }
+            // At least 2^127 divided by less than 2^60: more than the 64 bits that are needed.
+            let shift = digits.leading_zeros();
+            let digits = digits << shift;
+            return round(negative, digits / power, -i64::from(shift), digits % power != 0);
+        }
+        self.decimal_by_naturals(negative)
+    }
+
+    /// [`Literal::decimal`] for any number of digits and any exponent within the range of magnitudes.
+    fn decimal_by_naturals(&self, negative: bool) -> Option<Extended> {
+        let digits = Natural::from_digits(&self.digits);
+        let power = ten_to(self.exponent.unsigned_abs() as usize);
+        let (bits, exponent, sticky) =
+            if self.exponent >= 0 { digits.times(&power).top_bits() } else { digits.quotient_bits(&power) };
+        round(negative, bits, exponent, sticky)
+    }
+}
+
+/// Parses the text after the digits: empty, or a letter and an integer, which saturates.
+fn parse_exponent(text: &[u8], letter: u8) -> Option<i64> {
+    match text.split_first() {
+        None => Some(0),
+        Some((first, rest)) if first.eq_ignore_ascii_case(&letter) => float::parse_exponent(rest),
+        Some(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evenkeel_testkit::random::printed as random;
+
+    fn sum(a: &str, b: &str) -> Option<String> {
+        Some(Extended::parse(a.as_bytes())?.plus(Extended::parse(b.as_bytes())?)?.print())
+    }
+
+    /// As redis-server 7.0.15 answers INCRBYFLOAT on x86-64.
+    #[test]
+    fn sums_are_those_of_redis() {
+        for (a, b, expected) in [
+            ("10.5", "0.1", "10.6"),
+            ("3000", "0.1", "3000.10000000000000009"),
+            ("3000.10000000000000009", "0.1", "3000.20000000000000018"),
+            ("5.0e3", "2.0e2", "5200"),
+            ("1", "-1.0", "0"),
+            ("0", "-0.000000000000000001", "0"),
+            ("-0", "-0", "0"),
+            ("0.1", "0.2", "0.3"),
+            ("3.0e-10", "0", "0.0000000003"),
+            ("17179869184", "1.5", "17179869185.5"),
+            ("18446744073709551615", "1", "18446744073709551616"),
+            ("18446744073709551616", "1", "18446744073709551616"),
+            ("18446744073709551616", "3", "18446744073709551620"),
+            // Ties, and a number that is no tie because of a bit far below.
+            ("0.000003814697265625", "0", "0.00000381469726562"),
+            ("0.000011444091796875", "0", "0.00001144409179688"),
+            (
+                "170141183460469231750134047789593657344",
+                "-9223372036854775809",
+                "170141183460469231731687303715884105728",
+            ),
+            ("0x1p-2", "0x.8P4", "8.25"),
+            ("+.5", "5.", "5.5"),
+            ("1e-4940", "1e-4940", "0"),
+            ("12345678901234567890123", "0.5", "12345678901234567889920"),
+        ] {
+            assert_eq!(sum(a, b).as_deref(), Some(expected), "{a} + {b}");
+        }
+        let largest = "1.18973149535723176502e4932";
+        assert!(
+            sum(largest, "0")
+                .is_some_and(|text| text.len() == 4933 && text.starts_with("11897314953572317650212638"))
+        );
+        assert_eq!(sum(largest, largest), None);
+        assert_eq!(sum("inf", "1"), None);
+    }
+
+    #[test]
+    fn what_is_no_number_is_refused() {
+        for text in [
+            "",
+            ".",
+            "-",
+            "+",
+            "e5",
+            "1e",
+            "1e+",
+            "0x",
+            "0x.",
+            "0x1p",
+            "1..2",
+            "--1",
+            "+-1",
+            " 1",
+            "1 ",
+            "1\0",
+            "nan",
+            "1_0",
+            "infi",
+            "abc",
+            "1e5000",
+            "1e-5000",
+            "1e99999999999999999999",
+            "0x1p16384",
+            "0x1p-16446",
+            "1.18973149535723176509e4932",
+            "1e-4951",
+        ] {
+            assert_eq!(Extended::parse(text.as_bytes()), None, "{text:?}");
+        }
+        for text in
+            ["0e99999999999999999999", "0x1p-16445", "0x1.8p-16446", "INF", "-Infinity", "00012", "2e-4951"]
+        {
+            assert!(Extended::parse(text.as_bytes()).is_some(), "{text:?}");
+        }
+        assert_eq!(Extended::parse(&[b'5'; TEXT_LEN_MAX + 1]), None);
+        // The longest text that is parsed: 5,119 digits, most of them after the point.
+        let long = [b"0.", &[b'0'; 4000][..], &[b'7'; TEXT_LEN_MAX - 4002]].concat();
+        assert!(Extended::parse(&long).is_some());
+    }
+
+    /// Short numbers take another path than long numbers, with the same result.
+    #[test]
+    fn both_ways_of_reading_agree() {
+        let mut random = random();
+        for _ in 0..20_000 {
+            let digits = random.between(1, 19) as usize;
+            let first = random.between(1, 9).to_string();
+            let text: String = (1..digits).map(|_| random.between(0, 9).to_string()).collect();
+            let text = format!("{first}{text}e{}", random.between(-18, 18));
+            let literal = Literal::parse(text.as_bytes(), 10).expect("a number");
+            let long = literal.decimal_by_naturals(false);
+            assert_eq!(Extended::parse(text.as_bytes()), long, "{text}");
+        }
+    }
+
+    /// A double is an extended float with eleven zero bits at the end.
+    #[test]
+    fn exact_doubles_are_read_exactly() {
+        let mut random = random();
+        for _ in 0..2_000 {
+            let value = f64::from_bits(random.draw() >> 1);
+            if !value.is_normal() {
+                continue;
+            }
+            let text = format!("{value:.1074}");
+            let bits = value.to_bits();
+            let mantissa = (1 << 52 | bits & ((1 << 52) - 1)) << 11;
+            let exponent = (bits >> 52) as i64 - 1023 - 63;
+            let expected = Extended::Finite { negative: false, mantissa, exponent };
+            assert_eq!(Extended::parse(text.as_bytes()), Some(expected), "{value:e}");
+        }
+    }
+}
