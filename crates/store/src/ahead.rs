@@ -4,22 +4,21 @@
 //! Several lookups at once, level by level, wait about once per level for all of them. All calls here are
 //! hints, and none changes the results of later reads.
 
-use crate::collection::{Hash, Set, ZSet};
+pub use crate::value::collection::MEMBERS_MAX;
+
 use crate::context::ThreadContext;
 use crate::entry::View;
 use crate::guard::SlotGuard;
 use crate::key::Place;
 use crate::keyspace::Keyspace;
-use crate::segment::Word;
+use crate::memory::prefetch::{LINE, prefetch};
+use crate::value::collection::{Hash, Set, ZSet};
 use crate::{Key, Kind};
 
 /// Maximum number of keys of a command that are prefetched, and lines of each entry: they fit a core's own
 /// cache.
 const KEYS_MAX: usize = 1024;
 const ENTRY_LINES: usize = 2;
-
-/// Maximum number of members that are prefetched at once. More would be evicted before the last is looked up.
-pub const MEMBERS_MAX: usize = 32;
 
 impl Keyspace {
     /// Prefetches the slot of a key. A hint: nothing is read.
@@ -48,7 +47,7 @@ impl Keyspace {
         if let Some(db) = self.db_if_used(place.db()) {
             let entry = db.slots[place.slot()].entry_hint(hash);
             if !entry.is_null() {
-                (0..lines).for_each(|line| prefetch(entry.wrapping_add(64 * line)));
+                (0..lines).for_each(|line| prefetch(entry.wrapping_add(LINE * line)));
             }
         }
     }
@@ -77,28 +76,4 @@ impl Keyspace {
             _ => 0,
         }
     }
-}
-
-/// Distance, in entries, at which a walk prefetches: enough to keep the memory system busy.
-const AHEAD: usize = 16;
-
-/// Yields the words of a list, and prefetches their entries.
-pub(crate) fn prefetching(words: &[Word]) -> impl Iterator<Item = Word> {
-    words.iter().enumerate().map(|(at, word)| {
-        if let Some(ahead) = words.get(at + AHEAD) {
-            prefetch(ahead.address() as *const u8);
-        }
-        *word
-    })
-}
-
-#[inline]
-pub(crate) fn prefetch(address: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: prefetching is a hint that reads nothing; any address will do.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = address;
 }

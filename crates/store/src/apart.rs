@@ -12,7 +12,7 @@
 //! in turn, and subtracts bytes that are no longer shared. The references of snapshots and replies are never
 //! recorded, since nothing is stored because of them.
 //!
-//! *Holes* are counted by ropes themselves, see [`crate::rope`].
+//! *Holes* are counted by ropes themselves, see [`crate::value::rope`].
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

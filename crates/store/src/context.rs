@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::*};
 use parking_lot::Mutex;
 
 use crate::Millis;
-use crate::collection::Cut;
 use crate::events::Event;
 use crate::gate::Gate;
-use crate::heap_value::HeapValue;
 use crate::journal::JournalBuffer;
 use crate::key::Place;
 use crate::lazy_free::{Garbage, LazyFree};
 use crate::segment::Retired;
 use crate::snapshot::Kept;
+use crate::value::collection::Cut;
+use crate::value::heap_value::HeapValue;
 use crate::wait::Woken;
 
 /// How reads mark an entry, for eviction and OBJECT IDLETIME or FREQ.

@@ -21,39 +21,16 @@ use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
+pub use crate::value::Kind;
+
 use crate::Millis;
-use crate::ahead::prefetch;
 use crate::apart::{self, Apart};
-use crate::collection::{Collection, Hash};
-use crate::heap_value::HeapValue;
-use crate::rope::{FLAT_MAX, Rope, Spine, Str};
+use crate::memory::prefetch::{LINE, prefetch};
+use crate::value::collection::{Collection, Hash};
+use crate::value::heap_value::HeapValue;
+use crate::value::rope::{FLAT_MAX, Rope, Spine, Str};
 
 const _: () = assert!(FLAT_MAX < EPOCH as usize, "a flat value's length fits the header");
-
-/// The type of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    String = 0,
-    List = 1,
-    Set = 2,
-    ZSet = 3,
-    Hash = 4,
-    Stream = 5,
-}
-
-impl Kind {
-    /// The type's name in the reply of TYPE.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::String => "string",
-            Kind::List => "list",
-            Kind::Set => "set",
-            Kind::ZSet => "zset",
-            Kind::Hash => "hash",
-            Kind::Stream => "stream",
-        }
-    }
-}
 
 /// The deadlines of an entry and of its parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,8 +81,7 @@ const EPOCH: u16 = 1 << 15;
 const HEADER: usize = size_of::<Header>();
 const _: () = assert!(HEADER == 8 && std::mem::offset_of!(Header, value_len) == VALUE_LEN_AT);
 
-/// Bytes of a cache line, and of an entry that are prefetched.
-const LINE: usize = 64;
+/// Bytes of an entry that are prefetched.
 const PREFETCHED_MAX: usize = 1024;
 
 /// A value on its way into or out of an entry.

@@ -16,11 +16,11 @@ mod fields;
 pub(crate) mod own;
 mod times;
 
-use crate::ahead::prefetching;
 use crate::context::add;
 use crate::events::What;
 use crate::guard::SlotGuard;
 use crate::key::Place;
+use crate::prefetch::prefetching;
 use crate::segment::{Segment, Word};
 use crate::slot::NEVER;
 use crate::{Millis, SLOTS};

@@ -10,18 +10,18 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use crate::Millis;
-use crate::collection::{Collection, Cut};
 use crate::context::{Access, ThreadContext, add, add_signed};
 use crate::entry::{EntryPtr, Ref, Times, Value, View};
 use crate::events::What;
 use crate::evict;
 use crate::gate::Closed;
-use crate::heap_value::HeapValue;
 use crate::key::{Key, Place};
 use crate::keyspace::{Db, Flushed, Keyspace};
 use crate::segment::Word;
 use crate::slot::{Found, Slot};
 use crate::subscribers::SlotSubscribers;
+use crate::value::collection::{Collection, Cut};
+use crate::value::heap_value::HeapValue;
 use crate::watch::Change;
 
 pub use self::strings::{Edited, Made};
@@ -29,14 +29,6 @@ pub use self::strings::{Edited, Made};
 /// The key holds another type of value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongType;
-
-/// The new deadline of a key whose value is set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expire {
-    Keep,
-    Clear,
-    At(Millis),
-}
 
 /// The subscribers that a change notifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

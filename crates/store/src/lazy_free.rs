@@ -5,8 +5,8 @@
 //! transaction that fills and deletes a key repeatedly then holds a single value at a time, not all of them
 //! until it ends.
 
-use crate::collection::Cut;
-use crate::heap_value::HeapValue;
+use crate::value::collection::Cut;
+use crate::value::heap_value::HeapValue;
 
 /// Frees values on a thread of its own. A keyspace has one, see [`crate::Keyspace::with_lazy_free`].
 pub trait LazyFree: Send + Sync {

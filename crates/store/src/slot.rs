@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Or
 use lock_api::RawMutex as _;
 use parking_lot::RawMutex;
 
-use crate::ahead::prefetching;
 use crate::context::ThreadContext;
 use crate::directory::{DEPTH_MAX, Directory, Part, prefix};
 use crate::entry::EntryPtr;
 use crate::key::Hasher;
+use crate::prefetch::prefetching;
 use crate::segment::{BUCKETS_SPLIT, KEYS_MAX, Segment, Word, tag};
 use crate::subscribers::SlotSubscribers;
 

@@ -17,11 +17,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::context::ThreadContext;
-use crate::entry::Kind;
 use crate::guard::SlotGuard;
 use crate::key::{Key, Place};
 use crate::keyspace::Keyspace;
 use crate::subscribers::SlotSubscribers;
+use crate::value::Kind;
 
 /// A client that waits for keys.
 pub trait Waiter: Any + Send + Sync {

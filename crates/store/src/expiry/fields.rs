@@ -4,13 +4,13 @@
 //! fields are hidden. A hash whose fields are all due is removed as a whole, in a single step.
 
 use super::SWEEP_FIELDS_MAX;
-use crate::collection::{Collection, Hash};
 use crate::context::add;
 use crate::events::What;
 use crate::guard::{Concerns, SlotGuard};
 use crate::key::Place;
 use crate::segment::Word;
 use crate::subscribers::SlotSubscribers;
+use crate::value::collection::{Collection, Hash};
 use crate::watch::Change;
 
 /// Number of fields that removing a whole hash counts as: up to 64 blocks of it are freed at once.

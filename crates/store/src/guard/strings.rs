@@ -1,10 +1,11 @@
 //! Strings: read, set, and changed in place.
 
-use super::{Expire, SlotGuard, WrongType};
+use super::{SlotGuard, WrongType};
 use crate::context::Access;
-use crate::entry::{EntryPtr, Kind, Value};
+use crate::entry::{EntryPtr, Value};
 use crate::key::Key;
-use crate::rope::{FLAT_MAX, Rope, Str};
+use crate::value::rope::{FLAT_MAX, Rope, Str};
+use crate::value::{Expire, Kind};
 use crate::watch::Change;
 
 /// A string that a command has made.

@@ -3,10 +3,13 @@
 use arrayvec::ArrayVec;
 
 use super::{Node, Tree};
-use crate::ahead::{MEMBERS_MAX, prefetch};
-use crate::collection::hashed::{ByHash, tag};
-use crate::collection::page::Page;
-use crate::collection::tree::Seek;
+use crate::memory::prefetch::{LINE, prefetch};
+use crate::value::collection::hashed::{ByHash, tag};
+use crate::value::collection::page::Page;
+use crate::value::collection::tree::Seek;
+
+/// Maximum number of members that are prefetched at once. More would be evicted before the last is looked up.
+pub const MEMBERS_MAX: usize = 32;
 
 impl Tree {
     /// Prefetches the memory that finding items of these hashes, at most [`MEMBERS_MAX`], will read. A tree
@@ -31,9 +34,6 @@ impl Tree {
         pages().filter(|(hash, page)| page.prefetch_tagged(tag(*hash))).count()
     }
 }
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 impl Page {
     /// Prefetches the tags and the offsets, once the header has arrived.

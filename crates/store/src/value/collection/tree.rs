@@ -32,6 +32,7 @@ use arrayvec::ArrayVec;
 use super::page::{PAGE_MAX, Page};
 use super::shared::Shared;
 
+pub use ahead::MEMBERS_MAX;
 pub(crate) use iter::{Iter, WithPages};
 
 /// Branches of an inner node: copying a node takes about a microsecond, and ten million items of 16 bytes are

@@ -1,7 +1,7 @@
 use evenkeel_testkit::random::{Random, fresh_seed};
 
 use super::*;
-use crate::collection::sample::Dice;
+use crate::value::collection::sample::Dice;
 
 /// Asserts the invariants of every tree; returns its height.
 fn check_shape(tree: &Tree) -> usize {

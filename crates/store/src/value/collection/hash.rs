@@ -23,7 +23,7 @@ use super::root::{Root, Twin, View, ViewMut};
 use super::share::Share;
 use super::tree::Tree;
 use super::varint::{self, Varint};
-use crate::guard::Expire;
+use crate::value::Expire;
 use crate::{Hasher, Millis};
 
 /// See the module's documentation. A field and its value are at most [`super::ELEMENT_MAX`] bytes together.

@@ -2,10 +2,10 @@
 
 use std::ptr::NonNull;
 
-use crate::collection::raw::Raw as _;
-use crate::collection::{Hash, List, Set, Stream, ZSet};
-use crate::entry::Kind;
-use crate::rope::Rope;
+use crate::value::Kind;
+use crate::value::collection::raw::Raw as _;
+use crate::value::collection::{Hash, List, Set, Stream, ZSet};
+use crate::value::rope::Rope;
 
 /// See the module's documentation. Cloning shares the value.
 #[derive(Clone)]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use arrayvec::ArrayVec;
 
 use super::{ByPosition, HEIGHT_MAX, Inner, Node, Seek, Tree};
-use crate::collection::page::Page;
+use crate::value::collection::page::Page;
 
 impl Tree {
     /// The items at positions in a range, which is cut to the length. Double-ended.

@@ -30,12 +30,13 @@ pub use list::List;
 pub use set::Set;
 pub use share::Share;
 pub use stream::Stream;
+pub use tree::MEMBERS_MAX;
 pub use zset::{Gather, Gathered, Lex, ZSet};
 
 use std::ptr::NonNull;
 
 use crate::Millis;
-use crate::entry::Kind;
+use crate::value::Kind;
 use root::{Root, View};
 use tree::Tree;
 

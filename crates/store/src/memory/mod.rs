@@ -9,6 +9,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::Relaxed};
 
+pub(crate) mod prefetch;
 pub mod regions;
 
 /// Number of counters: each registered thread has its own, all other threads share the first.

@@ -23,7 +23,7 @@ use evenkeel_resp::number::parse_i64;
 use super::super::ordered::{Builder, InOrder};
 use super::{Member, Set};
 use crate::Hasher;
-use crate::collection::Collection;
+use crate::value::collection::Collection;
 
 // Costs, in nanoseconds.
 

@@ -21,7 +21,7 @@ pub use log::Log;
 use super::named::Named;
 use super::shared::Shared;
 use super::{Collection, Cut, raw};
-use crate::entry::Kind;
+use crate::value::Kind;
 
 /// Maximum value of the counters of streams and groups: clients and RDB files treat them as signed numbers.
 pub const COUNT_MAX: u64 = i64::MAX as u64;
