@@ -19,18 +19,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-use crate::entry::EntryPtr;
+pub use crate::table::apart::Apart;
+
 use crate::guard::SlotGuard;
 use crate::key::Place;
-
-/// The excess of a value, or of several.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Apart {
-    /// Bytes of memory shared with other values.
-    pub shared: u64,
-    /// Chunks of 64 KiB that are holes.
-    pub holes: u64,
-}
+use crate::table::entry::EntryPtr;
 
 /// The sum over values in their tables. Written only for values that share memory or have holes.
 #[derive(Default)]
@@ -76,29 +69,6 @@ impl Sharers {
             waiting.push_back((place, key.into()));
         }
     }
-}
-
-/// Bits of a byte count that an entry keeps exactly; five more bits are its shift. Rounding up adds a 512th
-/// at most.
-const MANTISSA: u32 = 10;
-const SHIFT_MAX: u32 = 31;
-
-/// Encodes a number of bytes in 15 bits.
-pub(crate) fn encoded(bytes: u64) -> u16 {
-    let bits = u64::BITS - bytes.leading_zeros();
-    let mut shift = bits.saturating_sub(MANTISSA);
-    let mut mantissa = bytes.div_ceil(1 << shift);
-    if mantissa == 1 << MANTISSA {
-        (mantissa, shift) = (mantissa / 2, shift + 1);
-    }
-    match shift {
-        0..=SHIFT_MAX => (shift as u16) << MANTISSA | mantissa as u16,
-        _ => (1 << 15) - 1, // 2 TiB
-    }
-}
-
-pub(crate) fn decoded(code: u16) -> u64 {
-    u64::from(code & ((1 << MANTISSA) - 1)) << (code >> MANTISSA)
 }
 
 impl SlotGuard<'_> {
@@ -190,23 +160,5 @@ impl SlotGuard<'_> {
             false => self.ctx.discard(Some(value)),
         }
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_are_noted_with_little_too_much() {
-        for bytes in (0..5_000).chain((10..40).flat_map(|bits| [(1 << bits) - 1, 1 << bits, (1 << bits) + 1]))
-        {
-            let code = encoded(bytes);
-            assert!(code < 1 << 15);
-            let noted = decoded(code);
-            assert!((bytes..=bytes + bytes / 512).contains(&noted), "{bytes} as {noted}");
-            assert_eq!(encoded(noted), code, "what was noted is noted again as it is");
-        }
-        assert!(decoded(encoded(u64::MAX)) > 1 << 40);
     }
 }

@@ -6,20 +6,20 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering:
 use parking_lot::Mutex;
 
 use crate::apart::{Apart, Sharers, Sum};
-use crate::bits::SlotBits;
-use crate::context::{DbTally, LeftBehind, Tally, ThreadContext, Total};
-use crate::entry::EntryPtr;
-use crate::events::Events;
 use crate::expiry::own::Own;
-use crate::gate::{Closed, Gate};
 use crate::guard::SlotGuard;
+use crate::guard::context::{DbTally, LeftBehind, Tally, ThreadContext, Total};
+use crate::guard::gate::{Closed, Gate};
 use crate::journal::Journal;
 use crate::key::{Hasher, Key, Place};
 use crate::lazy_free::{Garbage, InPlace, LazyFree};
-use crate::slot::{Slot, Slots};
+use crate::notify::events::Events;
+use crate::notify::subscribers::SlotSubscribers;
+use crate::notify::watch::{After, Change};
 use crate::snapshot::Snapshots;
-use crate::subscribers::SlotSubscribers;
-use crate::watch::{After, Change};
+use crate::table::bits::SlotBits;
+use crate::table::entry::EntryPtr;
+use crate::table::slot::{Slot, Slots};
 use crate::{Millis, SLOTS};
 
 /// Milliseconds per unit of coarse deadlines: 32 bits of them last 8.7 years from the server's start.
@@ -93,7 +93,7 @@ impl Flushed {
 /// The threads that were inside the gate at one moment; see [`Keyspace::in_flight`].
 pub struct InFlight(Vec<u64>);
 
-const _: () = assert!(crate::gate::SEATS_MAX <= 1 << crate::journal::SEAT_BITS);
+const _: () = assert!(crate::guard::gate::SEATS_MAX <= 1 << crate::journal::SEAT_BITS);
 
 /// See the module's documentation.
 pub struct Keyspace {
@@ -281,7 +281,7 @@ impl Keyspace {
         self.publish(ctx);
         self.gate.leave(ctx.index);
         ctx.inside = false;
-        if ctx.has_much_retired() {
+        if ctx.retired.are_many() {
             ctx.free_retired(&self.gate);
         }
     }
@@ -347,7 +347,7 @@ impl Keyspace {
     }
 
     /// Like [`Keyspace::hold`], for a write: also locks the slots that serving waiters may take, see
-    /// [`crate::wait`].
+    /// [`crate::notify::wait`].
     pub fn hold_to_write<'a>(
         &'a self,
         ctx: &'a mut ThreadContext,
@@ -587,7 +587,7 @@ impl Keyspace {
     pub fn table_memory(&self, ctx: &ThreadContext, db: usize) -> usize {
         self.assert_inside(ctx);
         let Some(db) = self.db_if_used(db) else { return 0 };
-        let mut bytes = size_of::<[crate::slot::Slot; SLOTS]>();
+        let mut bytes = size_of::<[crate::table::slot::Slot; SLOTS]>();
         let mut from = 0;
         while let Some(slot) = db.occupied.next(from) {
             // Counting walks the segments, so it needs the lock.
@@ -605,7 +605,7 @@ impl Keyspace {
     #[inline]
     pub(crate) fn coarse(&self, deadline: Millis) -> u32 {
         let units = deadline.saturating_sub(self.start_ms).div_ceil(COARSE_MS) + 1;
-        units.min(u64::from(crate::slot::NEVER) - 1) as u32
+        units.min(u64::from(crate::table::slot::NEVER) - 1) as u32
     }
 
     /// The present in coarse units, rounded down. Before the start of the count it is zero, and nothing is
@@ -613,7 +613,7 @@ impl Keyspace {
     #[inline]
     pub(crate) fn coarse_now(&self, now: Millis) -> u32 {
         let units = now.checked_sub(self.start_ms).map_or(0, |elapsed| elapsed / COARSE_MS + 1);
-        units.min(u64::from(crate::slot::NEVER) - 2) as u32
+        units.min(u64::from(crate::table::slot::NEVER) - 2) as u32
     }
 }
 

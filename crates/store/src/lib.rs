@@ -11,52 +11,41 @@
 //!     └─ Db (x databases) ── Slot (x 16,384) ── Segment ── Entry: header, deadline, key, value in a block
 //! ```
 
-pub mod ahead;
 mod apart;
-mod bits;
-mod context;
-mod directory;
-pub mod entry;
-pub mod events;
 pub mod evict;
 mod expiry;
-pub mod gate;
 mod guard;
 pub mod journal;
 #[cfg(test)]
-mod journal_tests;
+#[path = "journal/tests.rs"]
+mod journal_tests; // not in `journal`, whose files the model in `tests/it` compiles as well
 pub mod key;
 mod keyspace;
 mod lazy_free;
-mod logging;
 pub mod memory;
-mod prefetch;
-mod scan;
-mod segment;
-mod slot;
+mod notify;
 pub mod snapshot;
-mod subscribers;
 mod sync;
-mod undo;
+mod table;
 mod value;
 mod verify;
-mod wait;
-mod watch;
 
 pub use apart::Apart;
-pub use context::{Access, Tally, ThreadContext, Total};
-pub use entry::{Ref, View};
 pub use expiry::Swept;
-pub use guard::{Concerns, Edit, Edited, Made, SlotGuard, WrongType};
+pub use guard::context::{Access, Tally, ThreadContext, Total};
+pub use guard::undo::Undo;
+pub use guard::{Concerns, Edit, Edited, Made, SlotGuard, WrongType, ahead, gate};
 pub use key::{Hasher, Key, Place, SLOTS};
 pub use keyspace::{Flushed, InFlight, Keyspace};
 pub use lazy_free::{Garbage, LazyFree};
-pub use scan::Cursor;
-pub use undo::Undo;
+pub use notify::events;
+pub use notify::wait::{Waiter, Wants, Woken};
+pub use notify::watch::Watch;
+pub use table::cursor::Cursor;
+pub use table::entry;
+pub use table::entry::{Ref, View};
 pub use value::rope::Str;
 pub use value::{Expire, Kind, collection, rope};
-pub use wait::{Waiter, Wants, Woken};
-pub use watch::Watch;
 
 /// Milliseconds since the Unix epoch.
 pub type Millis = u64;

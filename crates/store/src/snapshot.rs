@@ -33,14 +33,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use parking_lot::Mutex;
 
 use crate::SLOTS;
-use crate::context::ThreadContext;
-use crate::directory::DEPTH_MAX;
-use crate::entry::{EntryPtr, View};
 use crate::guard::SlotGuard;
+use crate::guard::context::ThreadContext;
 use crate::key::Place;
 use crate::keyspace::{Db, Flushed, Keyspace};
-use crate::prefetch::prefetching;
-use crate::segment::{TAG_BITS, Word};
+use crate::table::directory::DEPTH_MAX;
+use crate::table::entry::{EntryPtr, View};
+use crate::table::prefetch::prefetching;
+use crate::table::segment::{TAG_BITS, Word};
 
 /// Entries taken under one lock: about 30 us, at 0.1 us to fetch and 0.1 us to copy each.
 const STEP_ENTRIES_MAX: usize = 128;

@@ -1,4 +1,4 @@
-//! Synchronization primitives of [`crate::gate`] and [`crate::journal`]. They are a separate module, so that
+//! Synchronization primitives of [`crate::guard::gate`] and [`crate::journal`]. They are a separate module, so that
 //! the models in `tests/it` can compile both files against loom's counterparts.
 
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};

@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::SLOTS;
 use crate::apart::Apart;
-use crate::directory::{DEPTH_MAX, prefix};
 use crate::guard::SlotGuard;
 use crate::key::{Place, slot_of};
 use crate::keyspace::Db;
-use crate::segment::{Segment, tag};
-use crate::slot::Slot;
-use crate::subscribers::SlotSubscribers;
+use crate::notify::subscribers::SlotSubscribers;
+use crate::table::directory::{DEPTH_MAX, prefix};
+use crate::table::segment::{Segment, tag};
+use crate::table::slot::Slot;
 
 impl SlotGuard<'_> {
     /// Panics if an invariant is broken: counters, bits, due times, every word's place. Needs everything

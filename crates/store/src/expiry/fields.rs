@@ -4,14 +4,14 @@
 //! fields are hidden. A hash whose fields are all due is removed as a whole, in a single step.
 
 use super::SWEEP_FIELDS_MAX;
-use crate::context::add;
-use crate::events::What;
+use crate::guard::context::add;
 use crate::guard::{Concerns, SlotGuard};
 use crate::key::Place;
-use crate::segment::Word;
-use crate::subscribers::SlotSubscribers;
+use crate::notify::events::What;
+use crate::notify::subscribers::SlotSubscribers;
+use crate::notify::watch::Change;
+use crate::table::segment::Word;
 use crate::value::collection::{Collection, Hash};
-use crate::watch::Change;
 
 /// Number of fields that removing a whole hash counts as: up to 64 blocks of it are freed at once.
 const WHOLE: usize = SWEEP_FIELDS_MAX / 4;

@@ -1,11 +1,11 @@
 //! Deadlines in tables: a column of coarse deadlines, and their counts.
 
-use crate::context::add_signed;
-use crate::entry::Times;
 use crate::guard::SlotGuard;
+use crate::guard::context::add_signed;
 use crate::key::Place;
 use crate::keyspace::Db;
-use crate::slot::{Found, Slot};
+use crate::table::entry::Times;
+use crate::table::slot::{Found, Slot};
 
 impl SlotGuard<'_> {
     /// Updates the table after the deadlines of the entry found have changed from `before`; returns the
@@ -23,7 +23,7 @@ impl SlotGuard<'_> {
         if after.own.is_some() && after.own != before.own {
             self.note_own(place, found.entry().key());
         }
-        let found = if due != 0 { slot.make_timed(found, self.ctx) } else { found };
+        let found = if due != 0 { slot.make_timed(found, &mut self.ctx.retired) } else { found };
         slot.set_deadline(found, due);
         found
     }

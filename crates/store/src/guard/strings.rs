@@ -1,12 +1,12 @@
 //! Strings: read, set, and changed in place.
 
 use super::{SlotGuard, WrongType};
-use crate::context::Access;
-use crate::entry::{EntryPtr, Value};
+use crate::guard::context::Access;
 use crate::key::Key;
+use crate::notify::watch::Change;
+use crate::table::entry::{EntryPtr, Value};
 use crate::value::rope::{FLAT_MAX, Rope, Str};
 use crate::value::{Expire, Kind};
-use crate::watch::Change;
 
 /// A string that a command has made.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! The gate, in every order of its threads: the file is compiled against loom, which explores all orders and
 //! all values that a relaxed load may return.
 
-#[path = "../../src/gate.rs"]
+#[path = "../../src/guard/gate.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod model;
 

@@ -1,7 +1,7 @@
 //! The journal, in every order of a few threads: its file is compiled against loom. And with real threads on
 //! a keyspace: the replayed journal gives the keyspace's content.
 
-#[path = "../../src/journal.rs"]
+#[path = "../../src/journal/mod.rs"]
 #[allow(dead_code, unreachable_pub, unused_imports)]
 mod model;
 

@@ -161,7 +161,7 @@ impl Hash {
     }
 
     /// Prefetches the memory that looking up these fields will read, and returns the number found; see
-    /// [`crate::ahead`].
+    /// [`crate::guard::ahead`].
     pub(crate) fn prefetch(&self, hasher: &Hasher, names: &[&[u8]]) -> usize {
         self.0.main().prefetch_hashed(names.iter().map(|name| hasher.hash(name)))
     }

@@ -54,7 +54,7 @@ impl Set {
     }
 
     /// Prefetches the memory that looking up these members will read, and returns the number found; see
-    /// [`crate::ahead`].
+    /// [`crate::guard::ahead`].
     pub(crate) fn prefetch(&self, hasher: &Hasher, members: &[&[u8]]) -> usize {
         self.0.prefetch_hashed(members.iter().map(|member| hasher.hash(member)))
     }

@@ -221,7 +221,7 @@ impl ZSet {
     }
 
     /// Prefetches the memory that looking up these members will read, and returns the number found; see
-    /// [`crate::ahead`].
+    /// [`crate::guard::ahead`].
     pub(crate) fn prefetch(&self, hasher: &Hasher, members: &[&[u8]]) -> usize {
         match self.0.view() {
             View::One(_) => 0,

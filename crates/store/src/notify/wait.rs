@@ -16,11 +16,11 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::context::ThreadContext;
 use crate::guard::SlotGuard;
+use crate::guard::context::ThreadContext;
 use crate::key::{Key, Place};
 use crate::keyspace::Keyspace;
-use crate::subscribers::SlotSubscribers;
+use crate::notify::subscribers::SlotSubscribers;
 use crate::value::Kind;
 
 /// A client that waits for keys.

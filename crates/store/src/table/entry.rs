@@ -24,8 +24,8 @@ use std::ptr::NonNull;
 pub use crate::value::Kind;
 
 use crate::Millis;
-use crate::apart::{self, Apart};
 use crate::memory::prefetch::{LINE, prefetch};
+use crate::table::apart::{self, Apart};
 use crate::value::collection::{Collection, Hash};
 use crate::value::heap_value::HeapValue;
 use crate::value::rope::{FLAT_MAX, Rope, Spine, Str};

@@ -13,9 +13,9 @@
 //! Expired keys count. If a write removed an expired key, the key is put back as it was, and its removal is
 //! logged when it is next met. Reads must not remove expired keys meanwhile (`ThreadContext::keep_expired`).
 
-use crate::entry::EntryPtr;
 use crate::guard::SlotGuard;
 use crate::key::{Key, Place};
+use crate::table::entry::EntryPtr;
 
 /// Entries as they were. Dropping it only frees them.
 #[derive(Default)]
@@ -101,6 +101,6 @@ impl SlotGuard<'_> {
 
     /// Counts a change of state that is not a key, so that the command is logged.
     pub fn count_change(&mut self) {
-        crate::context::add(&self.ctx.tally.dirty, 1);
+        crate::guard::context::add(&self.ctx.tally.dirty, 1);
     }
 }

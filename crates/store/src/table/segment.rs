@@ -13,10 +13,11 @@
 //! Words are atomic because other threads read them unlocked to prefetch entries, without following them. All
 //! other accesses are under the slot's lock.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use crate::entry::EntryPtr;
+use crate::table::entry::EntryPtr;
+use crate::table::retired::Retired;
 
 /// Bits of the hash in a word.
 pub(crate) const TAG_BITS: u32 = 20;
@@ -95,23 +96,6 @@ pub(crate) const DIRECTORY: u64 = 1 << (45 + CAP_BITS);
 /// Zero is the empty segment, without memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Segment(pub(crate) u64);
-
-/// Memory to be freed once no prefetch can be reading it.
-#[derive(Debug)]
-pub(crate) struct Retired {
-    pub(crate) address: usize,
-    pub(crate) layout: Layout,
-}
-
-impl Retired {
-    /// # Safety
-    /// No other thread reads the memory any more.
-    pub(crate) unsafe fn free(self) {
-        // SAFETY: address and layout are those of the allocation; the caller promises that it is the last
-        // user.
-        unsafe { dealloc(self.address as *mut u8, self.layout) }
-    }
-}
 
 impl Segment {
     pub(crate) const EMPTY: Segment = Segment(0);

@@ -6,43 +6,14 @@
 //! calls.
 
 use crate::SLOTS;
-use crate::directory::{self, DEPTH_MAX};
-use crate::entry::View;
 use crate::guard::SlotGuard;
-use crate::key::{Place, SLOT_BITS};
-use crate::segment::TAG_BITS;
-
-/// The position at which a scan continues; zero is both the start and the end.
-///
-/// ```text
-/// bits 63..58 unused | 57..34 directory bits | 33..14 tag | 13..0 slot
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor(pub u64);
-
-const TAGS: u64 = 1 << TAG_BITS;
-const _: () = assert!(SLOT_BITS + TAG_BITS + DEPTH_MAX <= 64);
+use crate::key::Place;
+use crate::table::cursor::{Cursor, TAGS};
+use crate::table::directory::{self, DEPTH_MAX};
+use crate::table::entry::View;
 
 /// Slots tried for a random key before falling back to any key.
 const RANDOM_TRIES: usize = 100;
-
-impl Cursor {
-    fn new(slot: usize, prefix: u64, tag: u64) -> Cursor {
-        Cursor((prefix << TAG_BITS | tag) << SLOT_BITS | slot as u64)
-    }
-
-    fn slot(self) -> usize {
-        self.0 as usize & (SLOTS - 1)
-    }
-
-    fn tag(self) -> u64 {
-        self.0 >> SLOT_BITS & (TAGS - 1)
-    }
-
-    fn prefix(self) -> u64 {
-        self.0 >> (SLOT_BITS + TAG_BITS) & ((1 << DEPTH_MAX) - 1)
-    }
-}
 
 impl SlotGuard<'_> {
     /// Calls `f` with about `count` keys of the database from `cursor` on; returns the cursor to continue

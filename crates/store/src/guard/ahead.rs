@@ -6,12 +6,12 @@
 
 pub use crate::value::collection::MEMBERS_MAX;
 
-use crate::context::ThreadContext;
-use crate::entry::View;
 use crate::guard::SlotGuard;
+use crate::guard::context::ThreadContext;
 use crate::key::Place;
 use crate::keyspace::Keyspace;
 use crate::memory::prefetch::{LINE, prefetch};
+use crate::table::entry::View;
 use crate::value::collection::{Hash, Set, ZSet};
 use crate::{Key, Kind};
 

@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::*};
 use parking_lot::Mutex;
 
 use crate::Millis;
-use crate::events::Event;
-use crate::gate::Gate;
+use crate::guard::gate::Gate;
 use crate::journal::JournalBuffer;
 use crate::key::Place;
 use crate::lazy_free::{Garbage, LazyFree};
-use crate::segment::Retired;
+use crate::notify::events::Event;
+use crate::notify::wait::Woken;
 use crate::snapshot::Kept;
+use crate::table::retired::{Retired, RetiredTables};
 use crate::value::collection::Cut;
 use crate::value::heap_value::HeapValue;
-use crate::wait::Woken;
 
 /// How reads mark an entry, for eviction and OBJECT IDLETIME or FREQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,9 +30,6 @@ pub enum Access {
 
 /// Values of more blocks than this go to [`LazyFree`]: freeing a block takes about 0.3 us.
 const FREE_BLOCKS_MAX: usize = 64;
-
-/// Bytes of retired tables above which each batch tries to free them.
-const RETIRED_BYTES: usize = 256 * 1024;
 
 /// See the module's documentation. Made by [`crate::Keyspace::ctx`].
 pub struct ThreadContext {
@@ -95,11 +92,7 @@ pub struct ThreadContext {
     /// Receives the values whose freeing would take long.
     pub(crate) lazy_free: Arc<dyn LazyFree>,
     random: u64,
-    retired: VecDeque<Retired>,
-    retired_bytes: usize,
-    /// This many of `retired`, from the front, were replaced before the glance.
-    glanced: usize,
-    glance: Vec<u64>,
+    pub(crate) retired: RetiredTables,
 }
 
 /// Counters of one context. Only its thread writes them; any thread may read and add them up.
@@ -213,10 +206,7 @@ impl ThreadContext {
             left_behind,
             lazy_free,
             random: random | 1,
-            retired: VecDeque::new(),
-            retired_bytes: 0,
-            glanced: 0,
-            glance: Vec::new(),
+            retired: RetiredTables::default(),
         }
     }
 
@@ -292,52 +282,25 @@ impl ThreadContext {
         self.woken.front().map(|woken| woken.place)
     }
 
-    /// Keeps memory that a prefetch on another thread may still be reading.
-    pub(crate) fn retire(&mut self, retired: Option<Retired>) {
-        if let Some(retired) = retired {
-            self.retired_bytes += retired.layout.size();
-            self.retired.push_back(retired);
-        }
-    }
-
     /// Bytes of retired tables that could not be freed yet.
     pub fn retired_bytes(&self) -> usize {
-        self.retired_bytes
-    }
-
-    /// Returns true if enough memory is retired that trying to free it is worth the cost.
-    #[inline]
-    pub(crate) fn has_much_retired(&self) -> bool {
-        self.retired_bytes > RETIRED_BYTES
+        self.retired.bytes()
     }
 
     /// Frees tables that no prefetch can be reading any more: tables retired before a glance that all other
     /// threads have passed. The context's own thread is outside the gate or between two commands, so it keeps
     /// no address of a table.
     pub(crate) fn free_retired(&mut self, gate: &Gate) {
-        if self.retired.is_empty() {
-            return;
-        }
-        if self.glanced > 0 && gate.all_passed(&self.glance, self.index) {
-            for retired in self.retired.drain(..self.glanced) {
-                self.retired_bytes -= retired.layout.size();
-                // SAFETY: every other thread has been outside the gate since this memory was replaced, so
-                // none can have kept its address, and neither has this one, by this function's contract.
-                unsafe { retired.free() }
-            }
-            self.glanced = 0;
-        }
-        if self.glanced == 0 && !self.retired.is_empty() {
-            gate.glance(&mut self.glance);
-            self.glanced = self.retired.len();
-        }
+        let index = self.index;
+        // SAFETY: the gate tells which threads have been outside since the glance; see above for this thread.
+        unsafe { self.retired.free(|glance| gate.all_passed(glance, index), |into| gate.glance(into)) }
     }
 }
 
 impl Drop for ThreadContext {
     fn drop(&mut self) {
-        self.left_behind.0.lock().extend(self.retired.drain(..));
-        debug_assert!(!self.inside || std::thread::panicking(), "a seat is dropped outside the gate");
+        self.left_behind.0.lock().extend(self.retired.take());
+        debug_assert!(!self.inside || std::thread::panicking(), "a context is dropped outside the gate");
     }
 }
 

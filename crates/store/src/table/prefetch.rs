@@ -1,7 +1,7 @@
 //! Prefetching the entries of a list of words, some entries ahead of a walk over them.
 
 use crate::memory::prefetch::prefetch;
-use crate::segment::Word;
+use crate::table::segment::Word;
 
 /// Distance, in entries, at which a walk prefetches: enough to keep the memory system busy.
 const AHEAD: usize = 16;

@@ -7,8 +7,8 @@
 
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-use crate::wait::Waiters;
-use crate::watch::Watchers;
+use crate::notify::wait::Waiters;
+use crate::notify::watch::Watchers;
 
 const _: () = assert!(usize::BITS == 64, "a number of the log takes the place of a pointer");
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 
 use crate::guard::SlotGuard;
 use crate::key::Key;
-use crate::subscribers::SlotSubscribers;
+use crate::notify::subscribers::SlotSubscribers;
 
 /// A flag that is set once a watched key has changed.
 #[derive(Debug, Default)]

@@ -4,25 +4,31 @@
 //! each other. A key outside the held slots is a bug of the caller and panics: a command reaches only the
 //! keys that it declared.
 
+pub mod ahead;
+pub(crate) mod context;
+pub mod gate;
+mod logging;
+mod scan;
 mod strings;
+pub(crate) mod undo;
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use crate::Millis;
-use crate::context::{Access, ThreadContext, add, add_signed};
-use crate::entry::{EntryPtr, Ref, Times, Value, View};
-use crate::events::What;
-use crate::evict;
-use crate::gate::Closed;
+use crate::guard::context::{Access, ThreadContext, add, add_signed};
+use crate::guard::gate::Closed;
 use crate::key::{Key, Place};
 use crate::keyspace::{Db, Flushed, Keyspace};
-use crate::segment::Word;
-use crate::slot::{Found, Slot};
-use crate::subscribers::SlotSubscribers;
+use crate::notify::events::What;
+use crate::notify::subscribers::SlotSubscribers;
+use crate::notify::watch::Change;
+use crate::table::access;
+use crate::table::entry::{EntryPtr, Ref, Times, Value, View};
+use crate::table::segment::Word;
+use crate::table::slot::{Found, Slot};
 use crate::value::collection::{Collection, Cut};
 use crate::value::heap_value::HeapValue;
-use crate::watch::Change;
 
 pub use self::strings::{Edited, Made};
 
@@ -223,7 +229,7 @@ impl<'a> SlotGuard<'a> {
     /// which would otherwise keep all of them until its end.
     #[inline]
     pub fn tidy_between_commands(&mut self) {
-        if self.ctx.has_much_retired() {
+        if self.ctx.retired.are_many() {
             // The first call is for tables that waited for threads which have left the gate by now, the
             // second for tables retired since.
             self.ctx.free_retired(&self.keyspace.gate);
@@ -398,7 +404,7 @@ impl<'a> SlotGuard<'a> {
         }
         match self.ctx.access {
             Access::Lru => {
-                let now = evict::lru_clock(self.ctx.used_ms());
+                let now = access::lru_clock(self.ctx.used_ms());
                 // Reading dirties the cache line once a second at most.
                 if entry.access() != now {
                     entry.set_access(now);
@@ -407,7 +413,7 @@ impl<'a> SlotGuard<'a> {
             Access::Lfu { log_factor, decay_minutes } => {
                 let random = self.ctx.random();
                 let access = entry.access();
-                entry.set_access(evict::lfu_touched(
+                entry.set_access(access::lfu_touched(
                     access,
                     self.ctx.used_ms(),
                     log_factor,
@@ -427,8 +433,8 @@ impl<'a> SlotGuard<'a> {
 
     fn new_access(&self) -> u32 {
         match self.ctx.access {
-            Access::Lru => evict::lru_clock(self.ctx.used_ms()),
-            Access::Lfu { .. } => evict::lfu_new(self.ctx.used_ms()),
+            Access::Lru => access::lru_clock(self.ctx.used_ms()),
+            Access::Lfu { .. } => access::lfu_new(self.ctx.used_ms()),
         }
     }
 
@@ -810,7 +816,7 @@ impl<'a> SlotGuard<'a> {
                 self.note_own(key.place, key.bytes);
             }
         }
-        slot.insert(key.hash, entry, due, &self.keyspace.hasher, self.ctx);
+        slot.insert(key.hash, entry, due, &self.keyspace.hasher, &mut self.ctx.retired);
         add_signed(&self.ctx.tally.dbs[db.id].keys, 1);
     }
 
@@ -831,7 +837,7 @@ impl<'a> SlotGuard<'a> {
         if found.segment.deadline(found.bucket) != 0 {
             self.count_times(db, slot, place, found.entry().times(), Times::default());
         }
-        let entry = slot.remove(found, self.ctx);
+        let entry = slot.remove(found, &mut self.ctx.retired);
         add_signed(&self.ctx.tally.dbs[db.id].keys, -1);
         self.note_emptied(place);
         entry

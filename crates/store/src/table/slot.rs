@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Or
 use lock_api::RawMutex as _;
 use parking_lot::RawMutex;
 
-use crate::context::ThreadContext;
-use crate::directory::{DEPTH_MAX, Directory, Part, prefix};
-use crate::entry::EntryPtr;
 use crate::key::Hasher;
-use crate::prefetch::prefetching;
-use crate::segment::{BUCKETS_SPLIT, KEYS_MAX, Segment, Word, tag};
-use crate::subscribers::SlotSubscribers;
+use crate::notify::subscribers::SlotSubscribers;
+use crate::table::directory::{DEPTH_MAX, Directory, Part, prefix};
+use crate::table::entry::EntryPtr;
+use crate::table::prefetch::prefetching;
+use crate::table::retired::{Retired, RetiredTables};
+use crate::table::segment::{BUCKETS_SPLIT, KEYS_MAX, Segment, Word, tag};
 
 /// Value of `due` when no key of the slot has a deadline.
 pub(crate) const NEVER: u32 = u32::MAX;
@@ -144,9 +144,9 @@ impl Slot {
         entry: EntryPtr,
         deadline: u32,
         hasher: &Hasher,
-        ctx: &mut ThreadContext,
+        retired: &mut RetiredTables,
     ) {
-        let (branch, segment) = self.segment_for_one_more(hash, deadline != 0, hasher, ctx);
+        let (branch, segment) = self.segment_for_one_more(hash, deadline != 0, hasher, retired);
         segment.insert(Word::new(tag(hash), entry), deadline);
         self.count_len(branch, 1);
         if deadline != 0 {
@@ -164,15 +164,15 @@ impl Slot {
     }
 
     /// Removes an entry, whose deadlines are no longer counted, from the table.
-    pub(crate) fn remove(&self, found: Found, ctx: &mut ThreadContext) -> EntryPtr {
+    pub(crate) fn remove(&self, found: Found, retired: &mut RetiredTables) -> EntryPtr {
         let entry = found.entry();
         self.set_deadline(found, 0);
         found.segment.remove(found.bucket);
         self.count_len(found.branch, -1);
         if self.len() == 0 {
-            self.reset(ctx);
+            self.reset(retired);
         } else {
-            self.shrink(found.branch, found.segment, ctx);
+            self.shrink(found.branch, found.segment, retired);
         }
         entry
     }
@@ -185,13 +185,13 @@ impl Slot {
         segment: Segment,
         now: u32,
         due: usize,
-        ctx: &mut ThreadContext,
+        retired: &mut RetiredTables,
     ) {
         let left = self.segment_len(branch) - due;
-        self.exchange(branch, segment.without_due(now, (left + left / 8).max(1)), ctx);
+        self.exchange(branch, segment.without_due(now, (left + left / 8).max(1)), retired);
         self.count_len(branch, -i16::try_from(due).expect("a segment has fewer keys"));
         if self.len() == 0 {
-            self.reset(ctx);
+            self.reset(retired);
         }
     }
 
@@ -223,13 +223,13 @@ impl Slot {
     }
 
     /// Gives a key's segment the column of deadlines; returns the new position of the key.
-    pub(crate) fn make_timed(&self, found: Found, ctx: &mut ThreadContext) -> Found {
+    pub(crate) fn make_timed(&self, found: Found, retired: &mut RetiredTables) -> Found {
         if found.segment.has_deadlines() {
             return found;
         }
         let word = found.segment.word(found.bucket);
         let segment = found.segment.resized(self.segment_len(found.branch), true);
-        self.exchange(found.branch, segment, ctx);
+        self.exchange(found.branch, segment, retired);
         let bucket = segment.find_by(word.tag(), |other| other == word).expect("all words were moved");
         Found { branch: found.branch, segment, bucket }
     }
@@ -299,9 +299,9 @@ impl Slot {
         for (_, segment) in self.segments() {
             segment.occupied().for_each(|bucket| f(segment.word(bucket).entry()));
         }
-        self.free_tables(|retired| {
+        self.free_tables(|table| {
             // SAFETY: no other thread can reach the slot any more.
-            unsafe { retired.free() }
+            unsafe { table.free() }
         });
     }
 
@@ -335,13 +335,13 @@ impl Slot {
         hash: u64,
         timed: bool,
         hasher: &Hasher,
-        ctx: &mut ThreadContext,
+        retired: &mut RetiredTables,
     ) -> (usize, Segment) {
         let (branch, segment) = self.segment_of(hash);
         if segment.has_room(self.segment_len(branch)) && (segment.has_deadlines() || !timed) {
             return (branch, segment);
         }
-        self.make_room(hash, timed, hasher, ctx)
+        self.make_room(hash, timed, hasher, retired)
     }
 
     #[cold]
@@ -350,26 +350,26 @@ impl Slot {
         hash: u64,
         timed: bool,
         hasher: &Hasher,
-        ctx: &mut ThreadContext,
+        retired: &mut RetiredTables,
     ) -> (usize, Segment) {
         loop {
             let (branch, segment) = self.segment_of(hash);
             let len = self.segment_len(branch);
             if !segment.has_room(len)
                 && segment.buckets() >= BUCKETS_SPLIT
-                && self.split(branch, segment, len, hasher, ctx)
+                && self.split(branch, segment, len, hasher, retired)
             {
                 continue; // the half that this key belongs to may be full again, if unlikely
             }
             assert!(len < KEYS_MAX, "a segment that can neither grow nor split: the hash is broken");
             let segment = segment.resized(len + 1, timed || segment.has_deadlines());
-            self.exchange(branch, segment, ctx);
+            self.exchange(branch, segment, retired);
             return (branch, segment);
         }
     }
 
     /// Puts `segment` in all places of the segment at `branch`, whose memory is retired.
-    fn exchange(&self, branch: usize, segment: Segment, ctx: &mut ThreadContext) {
+    fn exchange(&self, branch: usize, segment: Segment, retired: &mut RetiredTables) {
         let old = match self.directory() {
             None => {
                 let old = Segment(self.root.load(Relaxed));
@@ -378,7 +378,7 @@ impl Slot {
             }
             Some(directory) => directory.exchange(branch, segment),
         };
-        ctx.retire(old.retire());
+        retired.add(old.retire());
     }
 
     /// Splits the segment at `branch` in two by the next bit of its keys' hashes. Returns false if there are
@@ -389,7 +389,7 @@ impl Slot {
         old: Segment,
         len: usize,
         hasher: &Hasher,
-        ctx: &mut ThreadContext,
+        retired: &mut RetiredTables,
     ) -> bool {
         let before = self.directory();
         let local = before.map_or(0, |directory| directory.branches()[branch].depth());
@@ -405,29 +405,29 @@ impl Slot {
         directory.split(branch, halves);
         if before.is_none_or(|before| before.root() != directory.root()) {
             self.root.store(directory.root(), Release);
-            ctx.retire(before.map(Directory::retire));
+            retired.add(before.map(Directory::retire));
         }
-        ctx.retire(old.retire());
+        retired.add(old.retire());
         true
     }
 
-    fn shrink(&self, branch: usize, segment: Segment, ctx: &mut ThreadContext) {
+    fn shrink(&self, branch: usize, segment: Segment, retired: &mut RetiredTables) {
         let len = self.segment_len(branch);
         if segment.shrinks(len) {
             let timed = segment.has_deadlines() && (self.timed_len() > 0 || self.has_timed_hashes());
-            self.exchange(branch, segment.resized((len * 3 / 2).max(1), timed), ctx);
+            self.exchange(branch, segment.resized((len * 3 / 2).max(1), timed), retired);
         }
     }
 
     /// Resets the slot to the state in which it has never held a key.
-    fn reset(&self, ctx: &mut ThreadContext) {
-        self.free_tables(|retired| ctx.retire(Some(retired)));
+    fn reset(&self, retired: &mut RetiredTables) {
+        self.free_tables(|table| retired.add(Some(table)));
         self.timed_len.store(0, Relaxed);
         self.hashes.store(0, Relaxed);
         self.set_due(NEVER);
     }
 
-    fn free_tables(&self, mut free: impl FnMut(crate::segment::Retired)) {
+    fn free_tables(&self, mut free: impl FnMut(Retired)) {
         let (segments, directory) = (self.segments(), self.directory());
         self.root.store(0, Relaxed);
         segments.filter_map(|(_, segment)| segment.retire()).for_each(&mut free);

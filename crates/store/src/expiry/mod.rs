@@ -16,13 +16,13 @@ mod fields;
 pub(crate) mod own;
 mod times;
 
-use crate::context::add;
-use crate::events::What;
 use crate::guard::SlotGuard;
+use crate::guard::context::add;
 use crate::key::Place;
-use crate::prefetch::prefetching;
-use crate::segment::{Segment, Word};
-use crate::slot::NEVER;
+use crate::notify::events::What;
+use crate::table::prefetch::prefetching;
+use crate::table::segment::{Segment, Word};
+use crate::table::slot::NEVER;
 use crate::{Millis, SLOTS};
 
 /// Keys after which a visit of a slot ends. A segment's due keys leave together, so a visit may remove up to
@@ -179,7 +179,7 @@ impl SlotGuard<'_> {
             // A table of the keys that stay is built: no gap is closed, and the table does not shrink step by
             // step.
             self.count_removed(place, due.len());
-            slot.remove_due(branch, segment, now, due.len(), self.ctx);
+            slot.remove_due(branch, segment, now, due.len(), &mut self.ctx.retired);
             self.note_emptied(place);
         }
         due.iter().for_each(|word| self.note_expired(place, *word));

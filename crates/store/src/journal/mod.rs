@@ -53,10 +53,7 @@
 //! reader: unread bytes are counted ([`Journal::unread`]), and the owners of the contexts decide how to
 //! react.
 
-// The paths are explicit, since the model in `tests/it` includes this file from another directory.
-#[path = "journal/buffer.rs"]
 mod buffer;
-#[path = "journal/reader.rs"]
 mod reader;
 
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*, fence};

@@ -10,7 +10,8 @@ use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::*};
 
-use crate::segment::{DIRECTORY, KEYS_MAX, Retired, Segment, TAG_BITS, pack_address, unpack_address};
+use crate::table::retired::Retired;
+use crate::table::segment::{DIRECTORY, KEYS_MAX, Segment, TAG_BITS, pack_address, unpack_address};
 
 /// Bits of the hash that a directory can use.
 pub(crate) const DEPTH_MAX: u32 = 24;
