@@ -459,7 +459,7 @@ impl Keyspace {
                     let before = slot.find(self.hasher.hash(key), key).is_some();
                     Change::Replaced { before, after: After::Nothing }
                 });
-                subscribers.waiters.note_all(Place::new(db as u32, number as u16), ctx);
+                ctx.wake_all(&mut subscribers.waiters, Place::new(db as u32, number as u16));
                 SlotSubscribers::put(&new.subscribers, Some(subscribers));
             }
         }
@@ -496,12 +496,12 @@ impl Keyspace {
     ) -> Option<Box<SlotSubscribers>> {
         let mut subscribers = SlotSubscribers::take(&old.subscribers)?;
         subscribers.watchers.touch_all(|key| self.replaced(old, new, key, ctx.now_ms));
-        subscribers.waiters.note_all(place, ctx);
+        ctx.wake_all(&mut subscribers.waiters, place);
         Some(subscribers)
     }
 
     /// Records all keys of a database that have waiters. Everything is held.
-    pub(crate) fn note_waited(&self, db: usize, ctx: &mut ThreadContext) {
+    pub(crate) fn wake_waiters(&self, db: usize, ctx: &mut ThreadContext) {
         if self.waits.load(Relaxed) == 0 {
             return;
         }
@@ -509,7 +509,7 @@ impl Keyspace {
         for (number, slot) in database.slots.iter().enumerate() {
             let place = Place::new(db as u32, number as u16);
             SlotSubscribers::if_any(&slot.subscribers, |subscribers| {
-                subscribers.waiters.note_all(place, ctx)
+                ctx.wake_all(&mut subscribers.waiters, place)
             });
         }
     }

@@ -6,11 +6,14 @@
 
 pub mod ahead;
 pub(crate) mod context;
+mod events;
 pub mod gate;
 mod logging;
 mod scan;
 mod strings;
 pub(crate) mod undo;
+mod wait;
+mod watch;
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -712,7 +715,7 @@ impl<'a> SlotGuard<'a> {
     /// Records the waited-for keys of a database whose keys came without notification; everything is held.
     pub fn wake_waiters(&mut self, db: usize) {
         assert!(self.holds_all(), "anybody may wait for any of them");
-        self.keyspace.note_waited(db, self.ctx);
+        self.keyspace.wake_waiters(db, self.ctx);
     }
 
     /// Until this is revoked, no key is removed because its deadline has passed: neither on access nor by a
@@ -788,7 +791,7 @@ impl<'a> SlotGuard<'a> {
                 keyspace.watches.fetch_sub(subscribers.watchers.drop_forgotten(key), Relaxed);
             }
             if concerns != Concerns::Nobody {
-                subscribers.waiters.note(key, place, self.ctx);
+                self.ctx.wake(&mut subscribers.waiters, key, place);
             }
         });
     }

@@ -7,14 +7,11 @@
 //! them together.
 //!
 //! The name of an event depends on the command, and the store knows no commands. The caller that runs the
-//! command adds names to the recorded events ([`SlotGuard::say`]) while the key is still held.
+//! command adds names to the recorded events ([`crate::SlotGuard::say`]) while the key is still held.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-
-use crate::guard::SlotGuard;
-use crate::key::Place;
 
 /// Receives events.
 pub trait Listener: Send + Sync {
@@ -70,7 +67,7 @@ pub struct Event {
 #[derive(Default)]
 pub struct Events {
     wanted: AtomicU32,
-    listener: OnceLock<Arc<dyn Listener>>,
+    pub(crate) listener: OnceLock<Arc<dyn Listener>>,
 }
 
 impl Events {
@@ -102,119 +99,5 @@ impl Events {
     #[inline]
     pub fn is_wanted(&self) -> bool {
         self.wanted.load(Relaxed) != 0
-    }
-}
-
-impl SlotGuard<'_> {
-    /// Returns true if the listener wants events.
-    #[inline]
-    pub fn is_listened_to(&self) -> bool {
-        self.keyspace().events.is_wanted()
-    }
-
-    #[inline]
-    pub(crate) fn emit(&mut self, place: Place, key: &[u8], what: What) {
-        if self.keyspace().events.is_wanted() {
-            self.note_event(place.db() as u32, key, what);
-        }
-    }
-
-    #[cold]
-    fn note_event(&mut self, db: u32, key: &[u8], what: What) {
-        if self.ctx.is_unheard {
-            return;
-        }
-        let by = self.ctx.acting;
-        self.ctx.events.push(Event { db, key: key.into(), what, by });
-    }
-
-    /// Records the name of a command's effect on a key, which is held.
-    pub fn say(&mut self, db: u32, key: &[u8], class: u32, name: &'static str) {
-        if self.keyspace().events.are_notices_wanted() {
-            self.note_event(db, key, What::Said(class, name));
-        }
-    }
-
-    /// Takes back the events from an index on, to be recorded anew with names.
-    pub fn take_events(&mut self, from: usize) -> Vec<Event> {
-        self.ctx.events.split_off(from.min(self.ctx.events.len()))
-    }
-
-    /// Records an event that was taken, or a part of it.
-    pub fn put_event(&mut self, event: Event) {
-        self.ctx.events.push(event);
-    }
-
-    /// Number of events recorded since the keys were locked.
-    pub fn events_noted(&self) -> usize {
-        self.ctx.events.len()
-    }
-
-    /// Hands the events of a finished command to the listener. Without this, a read of the transaction's next
-    /// command would seem to come before this command's changes.
-    #[inline]
-    pub fn report_events(&mut self) {
-        if self.ctx.events_heard < self.ctx.events.len() {
-            self.report_events_now();
-        }
-    }
-
-    #[cold]
-    fn report_events_now(&mut self) {
-        let listener = self.keyspace().events.listener.get();
-        if let Some(listener) = listener {
-            listener.hear(&self.ctx.events[self.ctx.events_heard..]);
-        }
-        if listener.is_some_and(|listener| listener.wants_all()) {
-            self.ctx.events_heard = self.ctx.events.len();
-        } else {
-            self.forget_events();
-        }
-        self.note_messages();
-    }
-
-    /// Records that the listener keeps messages until the keys are unlocked. While everything is held no
-    /// other thread sends messages, so they are sent at once.
-    pub fn note_messages(&mut self) {
-        self.ctx.has_messages = true;
-        if self.holds_all() {
-            self.send_messages();
-        }
-    }
-
-    /// Sends the messages that the listener keeps.
-    pub fn send_messages(&mut self) {
-        if std::mem::take(&mut self.ctx.has_messages)
-            && let Some(listener) = self.keyspace().events.listener.get()
-        {
-            listener.send();
-        }
-    }
-
-    /// Drops the events: the changes since the keys were locked have been undone.
-    pub(crate) fn forget_events(&mut self) {
-        self.ctx.events.clear();
-        self.ctx.events_heard = 0;
-    }
-
-    /// Notifies the listener before the keys are unlocked.
-    #[inline]
-    pub(crate) fn tell_listener(&mut self) {
-        self.report_events();
-        if self.ctx.has_messages || !self.ctx.events.is_empty() {
-            self.end_events();
-        }
-    }
-
-    #[cold]
-    fn end_events(&mut self) {
-        if !self.ctx.events.is_empty()
-            && let Some(listener) = self.keyspace().events.listener.get()
-        {
-            listener.let_go(&self.ctx.events);
-            self.forget_events();
-            self.ctx.has_messages = true;
-        }
-        self.send_messages();
     }
 }
