@@ -1,6 +1,8 @@
 use evenkeel_testkit::random::{Random, fresh_seed};
 
+use super::inner::FANOUT;
 use super::*;
+use crate::value::collection::page::PAGE_MAX;
 use crate::value::collection::sample::Dice;
 
 /// Asserts the invariants of every tree; returns its height.
