@@ -113,8 +113,8 @@ impl SlotGuard<'_> {
     }
 
     /// Records the bytes that an entry about to enter its table shares; a flat value shares none.
-    pub(crate) fn note_shared(&self, place: Place, entry: EntryPtr, bytes: u64) {
-        if bytes > 0 && entry.is_outside() {
+    pub(crate) fn record_shared(&self, place: Place, entry: EntryPtr, bytes: u64) {
+        if bytes > 0 && entry.has_heap_value() {
             entry.set_shared(bytes);
             self.keyspace().sharers.push(place, entry.key());
         }
@@ -137,7 +137,7 @@ impl SlotGuard<'_> {
             let found = guard.slot_of_place(place).find(key.hash, key.bytes)?;
             Some(found.entry()).filter(|entry| entry.apart().shared > 0)
         };
-        let Some(value) = self.visit(place, |guard| find(guard).and_then(EntryPtr::share_outside)) else {
+        let Some(value) = self.visit(place, |guard| find(guard).and_then(EntryPtr::share_heap_value)) else {
             return true;
         };
         // Two references: the entry's, and this.

@@ -133,11 +133,11 @@ impl SlotGuard<'_> {
         let (random, now) = (self.ctx.random(), self.ctx.now_ms);
         let slot = self.slot_of_place(place);
         // A deadline in the column may be that of a hash's field; only the entry tells.
-        let column_tells = !slot.has_timed_hashes();
+        let column_suffices = !slot.has_timed_hashes();
         let qualifies = |segment: Segment, bucket: usize| {
             let word = segment.word(bucket);
             let is_timed =
-                || segment.deadline(bucket) != 0 && (column_tells || word.entry().deadline().is_some());
+                || segment.deadline(bucket) != 0 && (column_suffices || word.entry().deadline().is_some());
             word.0 != 0 && (!policy.volatile_only || is_timed())
         };
         let mut looked_at = 0;
@@ -161,7 +161,7 @@ impl SlotGuard<'_> {
             if seen > 0 {
                 return seen;
             }
-            if policy.volatile_only && column_tells {
+            if policy.volatile_only && column_suffices {
                 // Its keys with a deadline are gone. This spares the next call, and sweeps, the search.
                 slot.set_due_of(branch, NEVER);
             }

@@ -93,7 +93,7 @@ impl Flushed {
 /// The threads that were inside the gate at one moment; see [`Keyspace::in_flight`].
 pub struct InFlight(Vec<u64>);
 
-const _: () = assert!(crate::guard::gate::SEATS_MAX <= 1 << crate::journal::SEAT_BITS);
+const _: () = assert!(crate::guard::gate::CONTEXTS_MAX <= 1 << crate::journal::CONTEXT_BITS);
 
 /// See the module's documentation.
 pub struct Keyspace {
@@ -113,7 +113,7 @@ pub struct Keyspace {
     free_ids: Mutex<Vec<usize>>,
     tallies: Mutex<Vec<Arc<Tally>>>,
     contexts: usize,
-    seats_taken: AtomicUsize,
+    contexts_made: AtomicUsize,
     /// The time from which coarse deadlines count.
     start_ms: Millis,
     /// Number of watches and waits; FLUSHALL and SWAPDB look for subscribers only if there are any.
@@ -150,7 +150,7 @@ impl Keyspace {
             free_ids: Mutex::new((0..all).rev().collect()),
             tallies: Mutex::default(),
             contexts,
-            seats_taken: AtomicUsize::new(0),
+            contexts_made: AtomicUsize::new(0),
             start_ms: now_ms.saturating_sub(SET_BACK_MS),
             watches: AtomicUsize::new(0),
             waits: AtomicUsize::new(0),
@@ -174,15 +174,15 @@ impl Keyspace {
 
     /// Hands values whose freeing would take long to `lazy_free`. Called before the first context is made.
     pub fn with_lazy_free(mut self, lazy_free: Arc<dyn LazyFree>) -> Keyspace {
-        assert_eq!(*self.seats_taken.get_mut(), 0, "seats have been taken without it");
+        assert_eq!(*self.contexts_made.get_mut(), 0, "contexts have been made without it");
         self.lazy_free = lazy_free;
         self
     }
 
     /// Creates a context for a further thread. Panics if all are taken.
     pub fn thread_context(&self) -> ThreadContext {
-        let index = self.seats_taken.fetch_add(1, Relaxed);
-        assert!(index < self.contexts, "all {} seats are taken", self.contexts);
+        let index = self.contexts_made.fetch_add(1, Relaxed);
+        assert!(index < self.contexts, "all {} contexts are taken", self.contexts);
         let dbs = (0..self.dbs.len()).map(|_| DbTally::default()).collect();
         let tally = Arc::new(Tally { dbs, ..Tally::default() });
         self.tallies.lock().push(tally.clone());
@@ -227,8 +227,8 @@ impl Keyspace {
     /// rest waits for it.
     #[inline]
     pub fn enter(&self, ctx: &mut ThreadContext) {
-        assert!(!ctx.inside, "a seat enters once");
-        assert!(Arc::ptr_eq(&ctx.left_behind, &self.left_behind), "a seat is used with its own keyspace");
+        assert!(!ctx.inside, "a context enters once");
+        assert!(Arc::ptr_eq(&ctx.left_behind, &self.left_behind), "a context is used with its own keyspace");
         self.gate.enter(ctx.index);
         ctx.inside = true;
         self.sync_flags(ctx);
@@ -238,8 +238,8 @@ impl Keyspace {
     /// gate is closed.
     #[inline]
     pub fn enter_unless(&self, ctx: &mut ThreadContext, refuse: impl Fn() -> bool) -> bool {
-        assert!(!ctx.inside, "a seat enters once");
-        assert!(Arc::ptr_eq(&ctx.left_behind, &self.left_behind), "a seat is used with its own keyspace");
+        assert!(!ctx.inside, "a context enters once");
+        assert!(Arc::ptr_eq(&ctx.left_behind, &self.left_behind), "a context is used with its own keyspace");
         ctx.inside = self.gate.enter_unless(ctx.index, refuse);
         if ctx.inside {
             self.sync_flags(ctx);
@@ -277,7 +277,7 @@ impl Keyspace {
     #[inline]
     pub fn leave(&self, ctx: &mut ThreadContext) {
         self.assert_inside(ctx);
-        assert!(!ctx.holding, "a seat leaves with nothing held");
+        assert!(!ctx.holding, "a context leaves with nothing held");
         self.publish(ctx);
         self.gate.leave(ctx.index);
         ctx.inside = false;
@@ -313,14 +313,14 @@ impl Keyspace {
     #[inline]
     pub(crate) fn assert_inside(&self, ctx: &ThreadContext) {
         let own = Arc::ptr_eq(&ctx.left_behind, &self.left_behind);
-        assert!(ctx.inside && own, "the seat is inside the gate of its keyspace");
+        assert!(ctx.inside && own, "the context is inside the gate of its keyspace");
     }
 
     /// Also panics if the context has a guard: a second lock could wait for this very thread.
     #[inline]
     pub(crate) fn assert_free(&self, ctx: &ThreadContext) {
         self.assert_inside(ctx);
-        assert!(!ctx.holding, "a seat holds one thing at a time");
+        assert!(!ctx.holding, "a context has one guard at a time");
     }
 
     /// Frees retired tables. Called now and then, from outside the gate.
@@ -452,7 +452,7 @@ impl Keyspace {
         }
         // Created now rather than with the next key, which would seem to cost half a megabyte.
         let new = self.db(db);
-        if self.has_audience() {
+        if self.has_subscribers() {
             for (number, (slot, new)) in old.slots.iter().zip(new.slots.iter()).enumerate() {
                 let Some(mut subscribers) = SlotSubscribers::take(&slot.subscribers) else { continue };
                 subscribers.watchers.touch_all(|key| {
@@ -471,7 +471,7 @@ impl Keyspace {
         if a == b {
             return;
         }
-        if self.has_audience() {
+        if self.has_subscribers() {
             let (first, second) = (self.db(a), self.db(b));
             for (number, (one, other)) in first.slots.iter().zip(second.slots.iter()).enumerate() {
                 let place = |db: usize| Place::new(db as u32, number as u16);
@@ -514,7 +514,7 @@ impl Keyspace {
         }
     }
 
-    fn has_audience(&self) -> bool {
+    fn has_subscribers(&self) -> bool {
         self.watches.load(Relaxed) > 0 || self.waits.load(Relaxed) > 0
     }
 

@@ -7,9 +7,23 @@
 //!
 //! ```text
 //! Keyspace ── enter ──> gate (read side, own cache line) ── hold ──> SlotGuard: a command's locked slots
-//!     │                                                        │
+//!     │                                                              │
 //!     └─ Db (x databases) ── Slot (x 16,384) ── Segment ── Entry: header, deadline, key, value in a block
 //! ```
+//!
+//! | part | content | knows |
+//! |---|---|---|
+//! | `memory` | the count of all bytes, regions of the address space, prefetching | nothing |
+//! | `key` | slot and hash of a key | nothing |
+//! | `value` | ropes, collections | `memory`, `key` |
+//! | `notify` | watchers, waiters, events | `value`, `key` |
+//! | `table` | slots, segments, directories, entries | `notify`, `value`, `memory`, `key` |
+//! | `journal` | records of writes, and their readers | nothing |
+//! | `guard` | gate, thread context, slot guard with the operations on keys | all of these, and some of the rest |
+//!
+//! The rest uses a [`SlotGuard`] for work on whole databases: `expiry`, `evict`, `snapshot`, `apart`,
+//! `verify`. The guard and the keyspace know each other: the keyspace makes guards, and a guard reads the
+//! databases through it.
 
 mod apart;
 pub mod evict;

@@ -108,21 +108,21 @@ pub(crate) struct Snapshots {
     returning: AtomicUsize,
     flushed_kept: AtomicUsize,
     /// Bytes published since the start.
-    laid_down: AtomicUsize,
+    published: AtomicUsize,
     /// The limit was exceeded: the snapshot is not wanted any more.
     is_lost: AtomicBool,
     /// A list per context, filled by its thread and emptied by the walk.
-    kept: Box<[WriterQueue]>,
+    kept: Box<[KeptQueue]>,
     flushed: Mutex<Vec<Flushed>>,
 }
 
 #[repr(align(128))]
 #[derive(Default)]
-struct WriterQueue(Mutex<Vec<Kept>>);
+struct KeptQueue(Mutex<Vec<Kept>>);
 
 impl Snapshots {
     pub(crate) fn new(contexts: usize) -> Snapshots {
-        Snapshots { kept: (0..contexts).map(|_| WriterQueue::default()).collect(), ..Snapshots::default() }
+        Snapshots { kept: (0..contexts).map(|_| KeptQueue::default()).collect(), ..Snapshots::default() }
     }
 
     /// The present epoch, for callers inside the gate.
@@ -135,7 +135,7 @@ impl Snapshots {
     #[cold]
     pub(crate) fn publish(&self, ctx: &mut ThreadContext) {
         let bytes: usize = ctx.kept.iter().map(Kept::len).sum();
-        self.laid_down.fetch_add(bytes, Relaxed);
+        self.published.fetch_add(bytes, Relaxed);
         let before = self.waiting.fetch_add(bytes, Relaxed);
         if before.saturating_add(bytes) > self.waiting_max.load(Relaxed) {
             self.is_lost.store(true, Relaxed);
@@ -146,8 +146,8 @@ impl Snapshots {
         }
         self.waiting.fetch_sub(bytes, Relaxed);
         for kept in std::mem::take(&mut ctx.kept) {
-            let outside = kept.into_entry().free();
-            ctx.discard(outside);
+            let value = kept.into_entry().free();
+            ctx.discard(value);
         }
     }
 
@@ -235,7 +235,7 @@ impl SlotGuard<'_> {
         snapshots.waiting.store(0, Relaxed);
         snapshots.returning.store(0, Relaxed);
         snapshots.flushed_kept.store(0, Relaxed);
-        snapshots.laid_down.store(0, Relaxed);
+        snapshots.published.store(0, Relaxed);
         snapshots.waiting_max.store(waiting_max, Relaxed);
         snapshots.epoch.store(!snapshots.epoch(), Relaxed);
         self.ctx.epoch = snapshots.epoch();
@@ -250,7 +250,7 @@ impl SlotGuard<'_> {
     /// Ends a snapshot whose walk is done. Everything is held. The result has the entries handed over last,
     /// to be given to the sink where time does not matter.
     pub fn end_snapshot(&mut self, mut walk: Walk) -> Rest {
-        assert!(self.holds_all(), "nobody keeps anything any more");
+        assert!(self.holds_all(), "no thread keeps entries any more");
         assert!(walk.is_done(), "a walk goes to its end");
         let snapshots = &self.keyspace().snapshots;
         snapshots.take(&mut walk.taken);
@@ -266,8 +266,8 @@ impl SlotGuard<'_> {
             let db = self.keyspace().db(place.db()).id;
             return self.ctx.kept.push(Kept { db, entry, returns: entry.memory_about() });
         }
-        let outside = entry.free();
-        self.ctx.discard(outside);
+        let value = entry.free();
+        self.ctx.discard(value);
     }
 
     /// Hands the entry to the snapshot being taken, if the snapshot still lacks it. Called before an entry is
@@ -444,7 +444,7 @@ impl Rest {
 impl Keyspace {
     /// Bytes of entries kept for the present or the last snapshot, since its start.
     pub fn copied_for_snapshot(&self) -> usize {
-        self.snapshots.laid_down.load(Relaxed)
+        self.snapshots.published.load(Relaxed)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Synchronization primitives of [`crate::guard::gate`] and [`crate::journal`]. They are a separate module, so that
-//! the models in `tests/it` can compile both files against loom's counterparts.
+//! Synchronization primitives of [`crate::gate`] and [`crate::journal`]. They are a separate module, so that
+//! the models in `tests/it` can compile the files of both against loom's counterparts.
 
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 pub(crate) use std::hint::spin_loop;

@@ -47,11 +47,11 @@ impl SlotGuard<'_> {
         self.ctx.discard_cut(cut);
         *fields_left -= removed;
         self.unasked(|guard| add(&guard.ctx.tally.dirty, removed as u64));
-        let found = self.note_times(place, found, before);
+        let found = self.update_times(place, found, before);
         slot.remember(found);
         if !names.is_empty() {
             let args = [&b"HDEL"[..], entry.key()].into_iter().chain(names.iter().map(Vec::as_slice));
-            self.log_aside(place, args.collect::<Vec<_>>().into_iter(), removed as u64);
+            self.log_unasked(place, args.collect::<Vec<_>>().into_iter(), removed as u64);
         }
         if removed > 0 {
             self.fields_expired(place, entry.key(), removed as u64, false);

@@ -159,13 +159,13 @@ impl SlotGuard<'_> {
         fields_left: &mut usize,
     ) {
         let (slot, first, mut earliest) = (self.slot_of_place(place), removed.len(), NEVER);
-        let (column_tells, mut hashes) = (!slot.has_timed_hashes(), Vec::new());
+        let (column_suffices, mut hashes) = (!slot.has_timed_hashes(), Vec::new());
         for bucket in segment.occupied() {
             match segment.deadline(bucket) {
                 0 => {}
                 deadline if deadline <= now => {
                     let word = segment.word(bucket);
-                    let is_key = column_tells || self.is_expired(word);
+                    let is_key = column_suffices || self.is_expired(word);
                     if is_key { &mut *removed } else { &mut hashes }.push(word);
                 }
                 later => earliest = earliest.min(later),
@@ -173,16 +173,16 @@ impl SlotGuard<'_> {
         }
         slot.set_due_of(branch, earliest);
         let due = &removed[first..];
-        if due.len() * FEW < slot.segment_len(branch) || !column_tells {
+        if due.len() * FEW < slot.segment_len(branch) || !column_suffices {
             self.take_out(place, due);
         } else {
             // A table of the keys that stay is built: no gap is closed, and the table does not shrink step by
             // step.
             self.count_removed(place, due.len());
             slot.remove_due(branch, segment, now, due.len(), &mut self.ctx.retired);
-            self.note_emptied(place);
+            self.clear_bits_if_empty(place);
         }
-        due.iter().for_each(|word| self.note_expired(place, *word));
+        due.iter().for_each(|word| self.report_expired(place, *word));
         self.unasked(|guard| guard.notify_removed(place, due));
         add(&self.ctx.tally.expired_in_sweeps, due.len() as u64);
         hashes.into_iter().for_each(|word| self.sweep_hash(place, word, fields_left));
@@ -195,13 +195,13 @@ impl SlotGuard<'_> {
     /// Removes keys whose deadline has passed; they were seen in the slot under the lock that is still held.
     pub(crate) fn remove_expired(&mut self, place: Place, expired: &[Word]) {
         self.take_out(place, expired);
-        expired.iter().for_each(|word| self.note_expired(place, *word));
+        expired.iter().for_each(|word| self.report_expired(place, *word));
         self.unasked(|guard| guard.notify_removed(place, expired));
         self.free_expired(place, expired);
     }
 
     /// Reports an expired key to the listener and the journal.
-    fn note_expired(&mut self, place: Place, word: Word) {
+    fn report_expired(&mut self, place: Place, word: Word) {
         self.emit(place, word.entry().key(), What::Expired);
         self.log_removal(place, word.entry().key());
     }
@@ -218,7 +218,7 @@ impl SlotGuard<'_> {
     /// Frees entries that are out of their tables.
     fn free_expired(&mut self, place: Place, expired: &[Word]) {
         for word in prefetching(expired) {
-            let deadline = word.entry().deadline().expect("whoever saw it expired saw a deadline");
+            let deadline = word.entry().deadline().expect("an expired entry has a deadline");
             assert!(deadline <= self.ctx.now_ms, "deadlines are rounded up in the column");
             self.free(place, word.entry());
         }

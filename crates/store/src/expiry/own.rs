@@ -59,7 +59,7 @@ impl SlotGuard<'_> {
     /// Stores a key that has just got a deadline, if only this server knows the deadline: the primary has the
     /// keys that are replayed or loaded.
     #[inline]
-    pub(crate) fn note_own(&mut self, place: Place, key: &[u8]) {
+    pub(crate) fn record_own(&mut self, place: Place, key: &[u8]) {
         if self.ctx.hides_expired && self.ctx.now_ms != 0 && !self.ctx.is_unheard {
             self.remember_own(place, key);
         }

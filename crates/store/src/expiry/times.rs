@@ -11,7 +11,7 @@ impl SlotGuard<'_> {
     /// Updates the table after the deadlines of the entry found have changed from `before`; returns the
     /// entry's new position.
     #[inline]
-    pub(crate) fn note_times(&mut self, place: Place, found: Found, before: Times) -> Found {
+    pub(crate) fn update_times(&mut self, place: Place, found: Found, before: Times) -> Found {
         let after = found.entry().times();
         if before == after { found } else { self.change_times(place, found, before, after) }
     }
@@ -21,7 +21,7 @@ impl SlotGuard<'_> {
         let due = after.first().map_or(0, |first| self.keyspace().coarse(first));
         self.count_times(db, slot, place, before, after);
         if after.own.is_some() && after.own != before.own {
-            self.note_own(place, found.entry().key());
+            self.record_own(place, found.entry().key());
         }
         let found = if due != 0 { slot.make_timed(found, &mut self.ctx.retired) } else { found };
         slot.set_deadline(found, due);
@@ -62,7 +62,7 @@ impl SlotGuard<'_> {
     }
 
     /// Clears the slot's bits if it has become empty.
-    pub(crate) fn note_emptied(&mut self, place: Place) {
+    pub(crate) fn clear_bits_if_empty(&mut self, place: Place) {
         let (db, slot) = self.slot_at(place);
         if slot.len() == 0 {
             db.occupied.clear(place.slot());

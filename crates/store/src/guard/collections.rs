@@ -105,7 +105,7 @@ impl SlotGuard<'_> {
         let expired = if overdue > 0 { overdue.saturating_sub(value.overdue(now)) } else { 0 };
         drop(value);
         cut.into_iter().for_each(|cut| self.ctx.discard_cut(cut));
-        let found = self.note_times(key.place, found, before);
+        let found = self.update_times(key.place, found, before);
         if expired > 0 {
             self.fields_expired(key.place, key.bytes, expired, is_empty && changes == 0);
         }
@@ -179,7 +179,7 @@ impl SlotGuard<'_> {
         });
         let entry = self.entry_of(key, value, form, deadline);
         entry.set_access(access);
-        self.note_shared(key.place, entry, shared);
+        self.record_shared(key.place, entry, shared);
         self.insert(key, entry);
         if replaced.is_none() {
             self.emit(key.place, key.bytes, What::Added);
@@ -191,8 +191,8 @@ impl SlotGuard<'_> {
     /// reference, it is freed, by the lazy-free thread if that takes long.
     pub fn discard<T: Collection>(&mut self, value: T) {
         // SAFETY: the raw value is of this kind, and its reference moves on.
-        let outside = unsafe { HeapValue::from_raw(T::KIND, value.into_raw().as_ptr()) };
-        self.ctx.discard(Some(outside));
+        let value = unsafe { HeapValue::from_raw(T::KIND, value.into_raw().as_ptr()) };
+        self.ctx.discard(Some(value));
     }
 
     fn add_collection<T: Collection>(&mut self, key: &Key<'_>, value: T, form: u8, deadline: Option<Millis>) {
@@ -209,7 +209,7 @@ impl SlotGuard<'_> {
     ) -> EntryPtr {
         let raw = value.into_raw();
         // SAFETY: the raw value is of this kind, and its reference moves on.
-        let outside = unsafe { HeapValue::from_raw(T::KIND, raw.as_ptr()) };
-        EntryPtr::new(key.bytes, Value::HeapValue(outside, form), deadline, self.new_access())
+        let value = unsafe { HeapValue::from_raw(T::KIND, raw.as_ptr()) };
+        EntryPtr::new(key.bytes, Value::HeapValue(value, form), deadline, self.new_access())
     }
 }

@@ -73,7 +73,7 @@ pub struct ThreadContext {
     /// Events of the keys that are held.
     pub(crate) events: Vec<Event>,
     /// The listener has received this many of the events.
-    pub(crate) events_heard: usize,
+    pub(crate) events_reported: usize,
     /// The listener has messages to send before the keys are unlocked.
     pub(crate) has_messages: bool,
     /// Number of the client whose command is being run, while a listener wants events.
@@ -81,7 +81,7 @@ pub struct ThreadContext {
     /// Records logged since the thread entered the gate.
     pub buffer: JournalBuffer,
     /// Changes that were logged where they were made; see [`crate::SlotGuard::changes`].
-    pub(crate) logged_aside: u64,
+    pub(crate) logged_unasked: u64,
     /// Number of times that a command has stated its own log entry; see [`crate::SlotGuard::log_overrides`].
     pub(crate) log_overrides: u64,
     pub(crate) index: usize,
@@ -194,11 +194,11 @@ impl ThreadContext {
             epoch: false,
             kept: Vec::new(),
             events: Vec::new(),
-            events_heard: 0,
+            events_reported: 0,
             has_messages: false,
             acting: 0,
             buffer: JournalBuffer::default(),
-            logged_aside: 0,
+            logged_unasked: 0,
             log_overrides: 0,
             index,
             inside: false,

@@ -45,7 +45,7 @@ impl SlotGuard<'_> {
 
     /// Records the waited-for keys of a database whose keys came without notification; everything is held.
     pub fn wake_waiters(&mut self, db: usize) {
-        assert!(self.holds_all(), "anybody may wait for any of them");
+        assert!(self.holds_all(), "a waiter may wait for any key");
         self.keyspace.wake_waiters(db, self.ctx);
     }
 }

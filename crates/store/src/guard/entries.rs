@@ -43,7 +43,7 @@ impl SlotGuard<'_> {
         if due != 0 {
             self.count_times(db, slot, key.place, Times::default(), times);
             if times.own.is_some() {
-                self.note_own(key.place, key.bytes);
+                self.record_own(key.place, key.bytes);
             }
         }
         slot.insert(key.hash, entry, due, &self.keyspace.hasher, &mut self.ctx.retired);
@@ -57,7 +57,7 @@ impl SlotGuard<'_> {
         entry.set_epoch(self.ctx.epoch);
         self.count_apart(key.place, entry);
         self.slot(key).1.replace(found, entry);
-        self.note_times(key.place, found, before);
+        self.update_times(key.place, found, before);
         self.free(key.place, old);
     }
 
@@ -69,7 +69,7 @@ impl SlotGuard<'_> {
         }
         let entry = slot.remove(found, &mut self.ctx.retired);
         add_signed(&self.ctx.tally.dbs[db.id].keys, -1);
-        self.note_emptied(place);
+        self.clear_bits_if_empty(place);
         entry
     }
 

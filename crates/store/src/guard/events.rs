@@ -14,12 +14,12 @@ impl SlotGuard<'_> {
     #[inline]
     pub(crate) fn emit(&mut self, place: Place, key: &[u8], what: What) {
         if self.keyspace().events.is_wanted() {
-            self.note_event(place.db() as u32, key, what);
+            self.record_event(place.db() as u32, key, what);
         }
     }
 
     #[cold]
-    fn note_event(&mut self, db: u32, key: &[u8], what: What) {
+    fn record_event(&mut self, db: u32, key: &[u8], what: What) {
         if self.ctx.is_unheard {
             return;
         }
@@ -30,7 +30,7 @@ impl SlotGuard<'_> {
     /// Records the name of a command's effect on a key, which is held.
     pub fn say(&mut self, db: u32, key: &[u8], class: u32, name: &'static str) {
         if self.keyspace().events.are_notices_wanted() {
-            self.note_event(db, key, What::Said(class, name));
+            self.record_event(db, key, What::Said(class, name));
         }
     }
 
@@ -53,7 +53,7 @@ impl SlotGuard<'_> {
     /// command would seem to come before this command's changes.
     #[inline]
     pub fn report_events(&mut self) {
-        if self.ctx.events_heard < self.ctx.events.len() {
+        if self.ctx.events_reported < self.ctx.events.len() {
             self.report_events_now();
         }
     }
@@ -62,10 +62,10 @@ impl SlotGuard<'_> {
     fn report_events_now(&mut self) {
         let listener = self.keyspace().events.listener.get();
         if let Some(listener) = listener {
-            listener.hear(&self.ctx.events[self.ctx.events_heard..]);
+            listener.hear(&self.ctx.events[self.ctx.events_reported..]);
         }
         if listener.is_some_and(|listener| listener.wants_all()) {
-            self.ctx.events_heard = self.ctx.events.len();
+            self.ctx.events_reported = self.ctx.events.len();
         } else {
             self.forget_events();
         }
@@ -93,12 +93,12 @@ impl SlotGuard<'_> {
     /// Drops the events: the changes since the keys were locked have been undone.
     pub(crate) fn forget_events(&mut self) {
         self.ctx.events.clear();
-        self.ctx.events_heard = 0;
+        self.ctx.events_reported = 0;
     }
 
     /// Notifies the listener before the keys are unlocked.
     #[inline]
-    pub(crate) fn tell_listener(&mut self) {
+    pub(crate) fn notify_listener(&mut self) {
         self.report_events();
         if self.ctx.has_messages || !self.ctx.events.is_empty() {
             self.end_events();

@@ -23,10 +23,10 @@ use crate::sync::{Condvar, Mutex, MutexGuard, spin_loop, yield_now};
 
 /// Maximum number of threads that use one keyspace at the same time: 256 workers, as many threads for
 /// offloaded commands and for loading, and a few in the background.
-pub const SEATS_MAX: usize = 784;
+pub const CONTEXTS_MAX: usize = 784;
 
 /// Interval at which a thread that waits outside asks `refuse` again.
-const LOOK: std::time::Duration = std::time::Duration::from_millis(2);
+const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(2);
 
 #[repr(align(128))]
 struct ThreadCount {
@@ -45,7 +45,7 @@ pub struct Gate {
 
 impl Gate {
     pub fn new(contexts: usize) -> Gate {
-        assert!((1..=SEATS_MAX).contains(&contexts), "a keyspace has 1 to {SEATS_MAX} seats");
+        assert!((1..=CONTEXTS_MAX).contains(&contexts), "a keyspace has 1 to {CONTEXTS_MAX} contexts");
         Gate {
             contexts: (0..contexts).map(|_| ThreadCount { count: AtomicU64::new(0) }).collect(),
             closed: AtomicBool::new(false),
@@ -107,12 +107,12 @@ impl Gate {
         }
     }
 
-    /// Waits until the gate is opened, for [`LOOK`] at most.
+    /// Waits until the gate is opened, for [`POLL_INTERVAL`] at most.
     #[cold]
     fn look_whether_open(&self) {
         let mut guard = self.opened.0.lock();
         if self.closed.load(Relaxed) {
-            self.opened.1.wait_for(&mut guard, LOOK);
+            self.opened.1.wait_for(&mut guard, POLL_INTERVAL);
         }
     }
 

@@ -34,7 +34,7 @@ impl SlotGuard<'_> {
     #[inline]
     pub fn tell_replicas<'a>(&mut self, db: u32, args: impl ExactSizeIterator<Item = &'a [u8]>) {
         if self.ctx.buffer.has_replicas {
-            self.ctx.buffer.push_aside(db, args);
+            self.ctx.buffer.push_for_replicas(db, args);
         }
     }
 
@@ -62,7 +62,7 @@ impl SlotGuard<'_> {
     /// Like [`SlotGuard::join_log`], for replicas: they also get commands that change no data.
     pub fn join_log_for_replicas(&mut self) -> Reader {
         let reader = self.join_log();
-        self.keyspace().journal.note_replica(reader.place());
+        self.keyspace().journal.set_replica(reader.place());
         self.sync_flags();
         reader
     }
@@ -82,7 +82,7 @@ impl SlotGuard<'_> {
 
     /// Publishes all records so far, for the present readers.
     fn publish(&mut self) {
-        assert!(self.holds_all(), "who reads the log changes at one moment");
+        assert!(self.holds_all(), "readers change at one moment, for all threads");
         self.commit();
         if !self.ctx.buffer.is_empty() {
             self.keyspace().journal.publish(self.ctx.index, &mut self.ctx.buffer);
@@ -93,19 +93,19 @@ impl SlotGuard<'_> {
     /// client requested, such as an expiry, are logged where they are made and do not count.
     #[inline]
     pub fn changes(&self) -> u64 {
-        self.ctx.tally.dirty.load(std::sync::atomic::Ordering::Relaxed).wrapping_sub(self.ctx.logged_aside)
+        self.ctx.tally.dirty.load(std::sync::atomic::Ordering::Relaxed).wrapping_sub(self.ctx.logged_unasked)
     }
 
     /// Logs the removal of a key that no client requested.
     #[inline]
     pub(crate) fn log_removal(&mut self, place: Place, key: &[u8]) {
         if self.ctx.buffer.is_on {
-            self.log_aside(place, [b"DEL", key].into_iter(), 1);
+            self.log_unasked(place, [b"DEL", key].into_iter(), 1);
         }
     }
 
     /// Logs `changes` changes that no client requested.
-    pub(crate) fn log_aside<'a>(
+    pub(crate) fn log_unasked<'a>(
         &mut self,
         place: Place,
         args: impl ExactSizeIterator<Item = &'a [u8]>,
@@ -113,7 +113,7 @@ impl SlotGuard<'_> {
     ) {
         if self.ctx.buffer.is_on {
             self.ctx.buffer.push(place.db() as u32, args);
-            self.ctx.logged_aside = self.ctx.logged_aside.wrapping_add(changes);
+            self.ctx.logged_unasked = self.ctx.logged_unasked.wrapping_add(changes);
         }
     }
 
@@ -132,7 +132,7 @@ impl SlotGuard<'_> {
         let number = self.ctx.buffer.commit(&keyspace.journal, self.ctx.index, above);
         match self.holds_all() {
             true => keyspace.journal.raise(number),
-            false => self.note_logged(number),
+            false => self.set_logged(number),
         }
     }
 }

@@ -132,7 +132,7 @@ impl<'a> SlotGuard<'a> {
     }
 
     pub(crate) fn outside(keyspace: &'a Keyspace, ctx: &'a mut ThreadContext) -> SlotGuard<'a> {
-        assert!(!ctx.inside, "who is inside holds something or nothing in there");
+        assert!(!ctx.inside, "a context inside the gate holds nothing in there instead");
         SlotGuard { keyspace, ctx, scope: Scope::None, listened: false }
     }
 
@@ -213,13 +213,13 @@ impl<'a> SlotGuard<'a> {
         if !matches!(self.scope, Scope::None) {
             return f();
         }
-        let _stroll = GateExit::begin(self.keyspace, self.ctx);
+        let _exit = GateExit::begin(self.keyspace, self.ctx);
         f()
     }
 
     /// Unlocks the slots, once listeners and the journal have the changes.
     fn unlock(&mut self) {
-        self.tell_listener();
+        self.notify_listener();
         self.commit();
         let places = match &self.scope {
             Scope::One(place) => std::slice::from_ref(place),
@@ -243,12 +243,12 @@ impl<'a> SlotGuard<'a> {
 
     /// Stores the number of the last record with the slots held.
     #[inline]
-    pub(crate) fn note_logged(&self, number: u64) {
-        let note =
-            |place: &Place| SlotSubscribers::note_logged(&slot(self.keyspace, *place).subscribers, number);
+    pub(crate) fn set_logged(&self, number: u64) {
+        let set =
+            |place: &Place| SlotSubscribers::set_logged(&slot(self.keyspace, *place).subscribers, number);
         match &self.scope {
-            Scope::One(place) => note(place),
-            Scope::Many(places) => places.iter().for_each(note),
+            Scope::One(place) => set(place),
+            Scope::Many(places) => places.iter().for_each(set),
             Scope::None | Scope::All(_) => {}
         }
     }

@@ -92,7 +92,7 @@ impl SlotGuard<'_> {
         // A rope may share chunks with the strings it was made from.
         let shared = if let Made::Rope(rope) = &made { rope.shared_memory(1) } else { 0 };
         let entry = EntryPtr::new(key.bytes, made.value(), deadline, access);
-        self.note_shared(key.place, entry, shared as u64);
+        self.record_shared(key.place, entry, shared as u64);
         match found {
             Some(found) => self.replace(key, found, entry),
             None => self.add_entry(key, entry),

@@ -84,20 +84,20 @@ impl SlotGuard<'_> {
     pub fn next_woken(&mut self) -> Option<Woken> {
         while let Some(woken) = self.ctx.woken.pop_front() {
             if self.can_serve(woken.place) {
-                return Some(self.come_to(woken));
+                return Some(self.begin_serving(woken));
             }
             self.ctx.put_off.push_back(woken);
         }
         // A key that was put off is not recorded again by a later write, which may hold the necessary locks.
         let at = self.ctx.put_off.iter().position(|woken| self.can_serve(woken.place))?;
         let woken = self.ctx.put_off.remove(at)?;
-        Some(self.come_to(woken))
+        Some(self.begin_serving(woken))
     }
 
-    fn come_to(&mut self, woken: Woken) -> Woken {
+    fn begin_serving(&mut self, woken: Woken) -> Woken {
         let number = self.ctx.number();
         SlotSubscribers::if_any(&self.slot_of_place(woken.place).subscribers, |subscribers| {
-            subscribers.waiters.come_to(&woken.key, number)
+            subscribers.waiters.begin_serving(&woken.key, number)
         });
         woken
     }

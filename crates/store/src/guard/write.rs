@@ -27,14 +27,14 @@ impl SlotGuard<'_> {
             Some(deadline) if entry.deadline().is_some() => {
                 let before = entry.times();
                 entry.set_deadline(deadline);
-                self.note_times(key.place, found, before);
+                self.update_times(key.place, found, before);
             }
             _ if entry.deadline() != deadline => {
                 let before = entry.times();
                 let new = entry.rebuild(key.bytes, deadline);
                 new.set_epoch(self.ctx.epoch);
                 self.slot(key).1.replace(found, new);
-                self.note_times(key.place, found, before);
+                self.update_times(key.place, found, before);
             }
             _ => {}
         }
@@ -65,7 +65,7 @@ impl SlotGuard<'_> {
     pub fn copy(&mut self, from: &Key<'_>, to: &Key<'_>, shared: u64) {
         let found = self.live(from).expect("the caller has seen the key");
         let new = found.entry().copy(to.bytes, found.entry().deadline(), self.new_access());
-        self.note_shared(to.place, new, shared);
+        self.record_shared(to.place, new, shared);
         if let Some(found) = self.live_or_gone(to) {
             let old = self.detach(to.place, found);
             self.free(to.place, old);

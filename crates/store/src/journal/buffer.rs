@@ -5,7 +5,7 @@ use std::sync::Arc as Shared;
 
 use evenkeel_resp::request::Line;
 
-use super::{Journal, SEAT_BITS};
+use super::{CONTEXT_BITS, Journal};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::*;
 
@@ -104,7 +104,7 @@ impl JournalBuffer {
 
     /// Like [`JournalBuffer::push`], for a command that changes no data: only for replicas, unless the record
     /// also changes data.
-    pub(crate) fn push_aside<'a>(&mut self, db: u32, args: impl ExactSizeIterator<Item = &'a [u8]>) {
+    pub(crate) fn push_for_replicas<'a>(&mut self, db: u32, args: impl ExactSizeIterator<Item = &'a [u8]>) {
         put_command(self.begin_command(db, false), args);
     }
 
@@ -158,10 +158,10 @@ impl JournalBuffer {
         let marks = &journal.queues[ctx].marks;
         let is_first = self.page.records.is_empty();
         if is_first {
-            self.floor = journal.begin_draft(marks, self.last);
+            self.floor = journal.begin_buffer(marks, self.last);
         }
         let least = self.floor.max(self.last).max(above).max(journal.now());
-        self.last = ((least >> SEAT_BITS) + 1) << SEAT_BITS | ctx as u64;
+        self.last = ((least >> CONTEXT_BITS) + 1) << CONTEXT_BITS | ctx as u64;
         marks.last.store(self.last, Relaxed);
         if is_first {
             marks.begun.store(self.last - 1, Relaxed);

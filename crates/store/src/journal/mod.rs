@@ -81,10 +81,10 @@ pub const SMALL_LEN_MAX: usize = 4 * 1024;
 pub(crate) const OPEN_LEN_MAX: usize = 16 * 1024;
 
 /// Lowest bits of a number: the index of the thread.
-pub(crate) const SEAT_BITS: u32 = 10;
+pub(crate) const CONTEXT_BITS: u32 = 10;
 
 /// Value of [`Marks::begun`] of a thread that has no buffer.
-const NO_DRAFT: u64 = u64::MAX;
+const NO_BUFFER: u64 = u64::MAX;
 
 /// The part of the journal that all threads share.
 pub struct Journal {
@@ -171,12 +171,12 @@ impl Journal {
 
     /// The present as a number.
     fn now(&self) -> u64 {
-        (self.clock)() << SEAT_BITS
+        (self.clock)() << CONTEXT_BITS
     }
 
     /// Publishes that a thread whose last record is `last` begins a buffer; returns the number that its
     /// records are above.
-    fn begin_draft(&self, marks: &Marks, last: u64) -> u64 {
+    fn begin_buffer(&self, marks: &Marks, last: u64) -> u64 {
         let begun = last.max(self.horizon.0.load(Relaxed));
         // Release: a reader that reads the mark finds all that was published before.
         marks.begun.store(begun, Release);
@@ -204,7 +204,7 @@ impl Journal {
     }
 
     /// Marks the reader at this place as serving replicas. Only behind the closed gate.
-    pub(crate) fn note_replica(&self, place: usize) {
+    pub(crate) fn set_replica(&self, place: usize) {
         self.replicas.fetch_or(1 << place, Relaxed);
     }
 
@@ -230,7 +230,10 @@ impl Journal {
 
     /// Frees the place of a dismissed reader, and drops the pages that it has not read.
     pub fn vacate(&self, place: usize) {
-        assert!(self.readers.load(Relaxed) & 1 << place == 0, "who is given pages has not been dismissed");
+        assert!(
+            self.readers.load(Relaxed) & 1 << place == 0,
+            "a reader that gets pages has not been dismissed"
+        );
         for queue in &self.queues {
             let mut pages = queue.pages.lock();
             pages.close(); // or the next reader at this place would get the open page
@@ -285,13 +288,13 @@ impl Journal {
         self.published.0.fetch_add(published as u64, Relaxed);
         queue.marks.published.store(buffer.last, Relaxed);
         // Release, and under the lock: a reader that sees no buffer any more finds its records in the queue.
-        queue.marks.begun.store(NO_DRAFT, Release);
+        queue.marks.begun.store(NO_BUFFER, Release);
         drop(pages);
         if let Some(next) = &buffer.next {
             let next: &Page = next;
             prefetch_for_write(std::ptr::from_ref(next).cast(), size_of::<Page>());
         }
-        self.note_page(readers);
+        self.wake_readers(readers);
     }
 
     /// Wakes the readers that sleep. The bad interleaving is Dekker's: a writer publishes a page and then
@@ -299,7 +302,7 @@ impl Journal {
     /// take the queue's lock between their two steps, which orders them. If the reader has not seen the page,
     /// it held the lock first; then the writer, which holds it next, sees that the reader sleeps.
     #[inline]
-    fn note_page(&self, readers: u32) {
+    fn wake_readers(&self, readers: u32) {
         for (place, reader_slot) in self.reader_slots.iter().enumerate() {
             if readers & 1 << place != 0 && reader_slot.sleeps.load(Relaxed) {
                 reader_slot.wake();
@@ -318,7 +321,7 @@ impl Journal {
 impl WriterQueue {
     fn new() -> WriterQueue {
         let marks =
-            Marks { begun: AtomicU64::new(NO_DRAFT), last: AtomicU64::new(0), published: AtomicU64::new(0) };
+            Marks { begun: AtomicU64::new(NO_BUFFER), last: AtomicU64::new(0), published: AtomicU64::new(0) };
         WriterQueue { pages: Mutex::new(Pages::default()), marks }
     }
 }
@@ -406,7 +409,7 @@ impl Journal {
     }
 
     /// Adds to the bytes that a reader has read; only the reader itself calls this.
-    fn note_read(&self, place: usize, bytes: usize) {
+    fn add_read(&self, place: usize, bytes: usize) {
         let read = &self.reader_slots[place].read;
         read.store(read.load(Relaxed) + bytes as u64, Release);
     }

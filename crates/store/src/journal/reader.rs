@@ -82,7 +82,7 @@ impl Reader {
         loop {
             let (before, is_held_up) = (self.last, self.take(journal));
             while let Some((place, until)) = self.next_run() {
-                if !self.read_lane(journal, place, until, &wants, &mut f) {
+                if !self.read_queue(journal, place, until, &wants, &mut f) {
                     return;
                 }
             }
@@ -146,7 +146,7 @@ impl Reader {
     }
 
     /// Reads the queue of a head up to this number.
-    fn read_lane(
+    fn read_queue(
         &mut self,
         journal: &Journal,
         place: usize,
@@ -176,7 +176,7 @@ impl Reader {
             }
             let page = taken.pages.pop().expect("just looked at");
             taken.at = 0;
-            journal.note_read(self.place, page.weight());
+            journal.add_read(self.place, page.weight());
             journal.recycle(queue, page);
         }
         match taken.pages.last() {

@@ -1,7 +1,7 @@
 //! Tests of [`crate::journal`], whose file a model also compiles: see `tests/it/journal.rs`.
 
 use crate::journal::{
-    Journal, JournalBuffer, OPEN_LEN_MAX, READERS_MAX, Reader, Received, Record, SEAT_BITS, SMALL_LEN_MAX,
+    CONTEXT_BITS, Journal, JournalBuffer, OPEN_LEN_MAX, READERS_MAX, Reader, Received, Record, SMALL_LEN_MAX,
 };
 
 fn log(buffer: &mut JournalBuffer, db: u32, command: &str) {
@@ -10,7 +10,7 @@ fn log(buffer: &mut JournalBuffer, db: u32, command: &str) {
 
 /// Without a clock, successive records have the times 1, 2, 3 and so on, whatever the thread.
 fn time(number: u64) -> u64 {
-    number >> SEAT_BITS
+    number >> CONTEXT_BITS
 }
 
 fn text(record: &Record<'_>) -> String {
@@ -30,18 +30,18 @@ fn read(reader: &mut Reader, journal: &Journal) -> Vec<String> {
 fn records_come_by_their_numbers() {
     let journal = Journal::new(3);
     let mut reader = journal.join();
-    let mut drafts: Vec<JournalBuffer> = (0..3).map(|_| JournalBuffer::default()).collect();
+    let mut buffers: Vec<JournalBuffer> = (0..3).map(|_| JournalBuffer::default()).collect();
     let mut last = 0;
     for ctx in [0, 1, 1, 0, 2] {
-        log(&mut drafts[ctx], 0, &format!("DEL {ctx}"));
-        last = drafts[ctx].commit(&journal, ctx, last);
+        log(&mut buffers[ctx], 0, &format!("DEL {ctx}"));
+        last = buffers[ctx].commit(&journal, ctx, last);
     }
-    journal.publish(1, &mut drafts[1]);
-    assert_eq!(read(&mut reader, &journal), Vec::<String>::new(), "number 1 is still in a draft");
-    journal.publish(0, &mut drafts[0]);
+    journal.publish(1, &mut buffers[1]);
+    assert_eq!(read(&mut reader, &journal), Vec::<String>::new(), "number 1 is still in a buffer");
+    journal.publish(0, &mut buffers[0]);
     let one = |number: u64, ctx: u64| format!("{number} 0>0 *2 $3 DEL $1 {ctx}");
     assert_eq!(read(&mut reader, &journal), [one(1, 0), one(2, 1), one(3, 1), one(4, 0)]);
-    journal.publish(2, &mut drafts[2]);
+    journal.publish(2, &mut buffers[2]);
     assert_eq!(read(&mut reader, &journal), [one(5, 2)]);
     assert_eq!((journal.unread(), time(reader.last())), (0, 5));
 }
@@ -64,17 +64,17 @@ fn several_commands_are_a_transaction() {
 #[test]
 fn a_reader_may_stop_and_go_on() {
     let journal = Journal::new(2);
-    let (mut reader, mut drafts) = (journal.join(), [JournalBuffer::default(), JournalBuffer::default()]);
+    let (mut reader, mut buffers) = (journal.join(), [JournalBuffer::default(), JournalBuffer::default()]);
     let mut last = 0;
     for number in 0..100 {
-        let buffer = &mut drafts[number % 2];
+        let buffer = &mut buffers[number % 2];
         log(buffer, 0, &format!("DEL {number}"));
         last = buffer.commit(&journal, number % 2, last);
         if number % 7 == 0 {
-            journal.publish(number % 2, &mut drafts[number % 2]);
+            journal.publish(number % 2, &mut buffers[number % 2]);
         }
     }
-    (0..2).for_each(|ctx| journal.publish(ctx, &mut drafts[ctx]));
+    (0..2).for_each(|ctx| journal.publish(ctx, &mut buffers[ctx]));
     let mut numbers = Vec::new();
     for stop in [1, 2, 50, 100] {
         reader.read(&journal, |record| {
@@ -188,7 +188,7 @@ fn pages_come_back_when_all_have_read_them() {
 
 /// Small buffers share pages, large buffers become pages; only a count of pages shows the difference.
 #[test]
-fn small_drafts_share_pages() {
+fn small_buffers_share_pages() {
     let (journal, mut buffer) = (Journal::new(1), JournalBuffer::default());
     let mut readers = [journal.join(), journal.join()];
     let (small, large) = ("v".repeat(1_000), "v".repeat(SMALL_LEN_MAX));
@@ -222,7 +222,7 @@ fn small_drafts_share_pages() {
 
 /// The spans of few records are copied to the page, those of many move there.
 #[test]
-fn large_drafts_of_few_and_of_many_records() {
+fn large_buffers_of_few_and_of_many_records() {
     let (journal, mut buffer) = (Journal::new(1), JournalBuffer::default());
     let mut reader = journal.join();
     let mut number = 0;
@@ -245,20 +245,20 @@ fn large_drafts_of_few_and_of_many_records() {
 fn what_only_replicas_hear_says_so() {
     let (journal, mut buffer) = (Journal::new(1), JournalBuffer::default());
     let mut reader = journal.join();
-    journal.note_replica(reader.place());
+    journal.set_replica(reader.place());
     let message = [&b"PUBLISH"[..], b"c", b"m"];
-    buffer.push_aside(0, message.into_iter());
+    buffer.push_for_replicas(0, message.into_iter());
     buffer.commit(&journal, 0, 0);
-    buffer.push_aside(0, message.into_iter());
+    buffer.push_for_replicas(0, message.into_iter());
     log(&mut buffer, 0, "DEL a");
     buffer.commit(&journal, 0, 0);
     journal.publish(0, &mut buffer);
-    let mut said = Vec::new();
+    let mut read_records = Vec::new();
     reader.read(&journal, |record| {
-        said.push((time(record.number), record.is_data));
+        read_records.push((time(record.number), record.is_data));
         true
     });
-    assert_eq!(said, [(1, false), (2, true)]);
+    assert_eq!(read_records, [(1, false), (2, true)]);
     assert!(journal.has_replicas());
     journal.dismiss(reader.place());
     assert!(!journal.has_replicas());

@@ -16,7 +16,7 @@ pub mod regions;
 const THREADS_MAX: usize = 512;
 
 /// The counter of memory that is not the data's: see [`uncounted`].
-const ASIDE: usize = THREADS_MAX;
+const UNCOUNTED: usize = THREADS_MAX;
 
 #[repr(align(128))] // two lines: adjacent-line prefetching makes pairs of lines travel together
 struct Counter(AtomicIsize);
@@ -75,7 +75,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
 fn counted(block: *mut u8, bytes: isize) -> *mut u8 {
     if !block.is_null() {
         let _ = add(bytes);
-        regions::note(block);
+        regions::on_block(block);
     }
     block
 }
@@ -86,7 +86,7 @@ fn add(bytes: isize) -> bool {
     // A thread that is being torn down has lost its index, and counts on the shared line.
     let mine = MINE.try_with(Cell::get).unwrap_or(0);
     let counter = &COUNTERS[mine].0;
-    if mine == 0 || mine == ASIDE {
+    if mine == 0 || mine == UNCOUNTED {
         counter.fetch_add(bytes, Relaxed);
         false
     } else {
@@ -133,7 +133,7 @@ pub fn register_thread() {
 pub fn used() -> usize {
     let last = REGISTERED.load(Relaxed).min(THREADS_MAX);
     let sum: isize = COUNTERS[..last].iter().map(|counter| counter.0.load(Relaxed)).sum();
-    let sum = sum + COUNTERS[ASIDE].0.load(Relaxed);
+    let sum = sum + COUNTERS[UNCOUNTED].0.load(Relaxed);
     let used = sum.max(0) as usize;
     if used > PEAK.load(Relaxed) {
         PEAK.fetch_max(used, Relaxed);
@@ -145,7 +145,7 @@ pub fn used() -> usize {
 /// buffers of a snapshot. `f` frees no memory from elsewhere. When all of it has been returned, [`end_aside`]
 /// is called.
 pub fn uncounted<R>(f: impl FnOnce() -> R) -> R {
-    counting_as(ASIDE, f)
+    counting_as(UNCOUNTED, f)
 }
 
 /// Counts the memory that `f` takes and returns with the data, even within [`uncounted`]: for memory that
@@ -168,12 +168,12 @@ fn counting_as<R>(index: usize, f: impl FnOnce() -> R) -> R {
 /// Ends a separate count: the balance has gone to other threads or came from them, so it is added to the
 /// common count.
 pub fn end_aside() {
-    COUNTERS[0].0.fetch_add(COUNTERS[ASIDE].0.swap(0, Relaxed), Relaxed);
+    COUNTERS[0].0.fetch_add(COUNTERS[UNCOUNTED].0.swap(0, Relaxed), Relaxed);
 }
 
 /// Bytes held now that count towards a limit: all but those used [`uncounted`].
 pub fn used_by_data() -> usize {
-    used().saturating_sub(COUNTERS[ASIDE].0.load(Relaxed).max(0) as usize)
+    used().saturating_sub(COUNTERS[UNCOUNTED].0.load(Relaxed).max(0) as usize)
 }
 
 /// The largest amount that [`used`] has seen; `used` must be called regularly.

@@ -18,7 +18,7 @@ const REGIONS: usize = if cfg!(miri) { 1 << 17 } else { 1 << 26 };
 const _: () = assert!(REGIONS.is_power_of_two() && REGION.is_power_of_two());
 
 static MARKS: [AtomicBool; REGIONS] = [const { AtomicBool::new(false) }; REGIONS];
-static TELL: OnceLock<fn(usize)> = OnceLock::new();
+static NOTIFY: OnceLock<fn(usize)> = OnceLock::new();
 
 #[inline]
 fn mark(address: usize) -> &'static AtomicBool {
@@ -26,7 +26,7 @@ fn mark(address: usize) -> &'static AtomicBool {
 }
 
 #[inline]
-pub(super) fn note(block: *const u8) {
+pub(super) fn on_block(block: *const u8) {
     if !mark(block as usize).load(Relaxed) {
         first(block as usize);
     }
@@ -35,7 +35,7 @@ pub(super) fn note(block: *const u8) {
 #[cold]
 fn first(address: usize) {
     if !mark(address).swap(true, Relaxed)
-        && let Some(notify) = TELL.get()
+        && let Some(notify) = NOTIFY.get()
     {
         notify(address);
     }
@@ -44,7 +44,7 @@ fn first(address: usize) {
 /// Sets the function that receives the address of each region's first block from now on. The thread that
 /// allocates the block calls it, so it must not allocate. Only the first function set counts.
 pub fn tell_of_first_blocks(notify: fn(usize)) {
-    let _ = TELL.set(notify);
+    let _ = NOTIFY.set(notify);
 }
 
 /// Returns true if a block has come from the region since it was last forgotten.

@@ -29,7 +29,7 @@ impl SlotSubscribers {
         subscribers.logged = logged;
         let result = f(&mut subscribers);
         match subscribers.is_empty() {
-            true => SlotSubscribers::note_logged(slot, logged),
+            true => SlotSubscribers::set_logged(slot, logged),
             false => SlotSubscribers::put(slot, Some(subscribers)),
         }
         result
@@ -48,7 +48,7 @@ impl SlotSubscribers {
 
     /// Sets the number of the slot's last record.
     #[inline]
-    pub(crate) fn note_logged(slot: &AtomicPtr<SlotSubscribers>, number: u64) {
+    pub(crate) fn set_logged(slot: &AtomicPtr<SlotSubscribers>, number: u64) {
         if !SlotSubscribers::is_there(slot) {
             return slot.store(std::ptr::without_provenance_mut(number as usize * 2 + 1), Relaxed);
         }

@@ -110,7 +110,7 @@ impl Waiters {
     }
 
     /// Clears the record of the key: the context of this number has come to serve it.
-    pub(crate) fn come_to(&mut self, key: &[u8], number: usize) {
+    pub(crate) fn begin_serving(&mut self, key: &[u8], number: usize) {
         if let Some(queue) = self.queues.get_mut(key)
             && queue.recorded_by == number
         {
@@ -165,7 +165,7 @@ impl Waiters {
     pub(crate) fn verify(&self) {
         let mut beyond: BTreeMap<Place, usize> = BTreeMap::new();
         for queue in self.queues.values() {
-            assert!(!queue.waiting.is_empty(), "a queue is there for somebody");
+            assert!(!queue.waiting.is_empty(), "a queue has waiters");
             let wanting = |state| queue.waiting.values().filter(|one| one.wants().includes(state)).count();
             assert_eq!(queue.wanting, std::array::from_fn(wanting), "what waiters want");
             let places = queue.waiting.values().flat_map(|one| one.beyond());

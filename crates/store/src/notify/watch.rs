@@ -3,9 +3,9 @@
 //! A change marks the session's flag under the slot's lock. EXEC holds the slots of its watched keys and
 //! reads the flag, so no change can slip in between.
 //!
-//! The session that watches also ends the watch ([`crate::SlotGuard::unwatch`]). If its thread panics before that,
-//! the watcher list holds the last reference to the flag. Such a watcher is dropped with the next change of
-//! the key, or when another session starts to watch it.
+//! The session that watches also ends the watch ([`crate::SlotGuard::unwatch`]). If its thread panics before
+//! that, the watcher list holds the last reference to the flag. Such a watcher is dropped with the next
+//! change of the key, or when another session starts to watch it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -236,11 +236,11 @@ mod tests {
                         }
                     }
                     2 => {
-                        let told =
+                        let expected =
                             plain.iter().any(|(other, who, stale)| *other == key && *who == at && !stale);
                         watches.iter().for_each(|watch| watch.0.store(false, Release));
                         watchers.touch(&key, Change::Removed);
-                        assert_eq!(watches[at].is_touched(), told);
+                        assert_eq!(watches[at].is_touched(), expected);
                         let stale = plain.iter_mut().filter(|(other, ..)| *other == key);
                         stale.for_each(|(_, _, stale)| *stale = false);
                     }

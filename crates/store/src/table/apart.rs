@@ -38,14 +38,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_noted_with_little_too_much() {
+    fn bytes_are_kept_with_little_too_much() {
         for bytes in (0..5_000).chain((10..40).flat_map(|bits| [(1 << bits) - 1, 1 << bits, (1 << bits) + 1]))
         {
             let code = encoded(bytes);
             assert!(code < 1 << 15);
-            let noted = decoded(code);
-            assert!((bytes..=bytes + bytes / 512).contains(&noted), "{bytes} as {noted}");
-            assert_eq!(encoded(noted), code, "what was noted is noted again as it is");
+            let kept = decoded(code);
+            assert!((bytes..=bytes + bytes / 512).contains(&kept), "{bytes} as {kept}");
+            assert_eq!(encoded(kept), code, "bytes that were decoded are encoded exactly");
         }
         assert!(decoded(encoded(u64::MAX)) > 1 << 40);
     }

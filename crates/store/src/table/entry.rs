@@ -4,9 +4,9 @@
 //!  0        4        6        8          16             16+8            ..
 //!  | meta   | keylen | vallen | deadline | long key len | key bytes ... | value bytes or 8-byte pointer |
 //!    u32      u16      u16      if TTL     if LONG_KEY
-//!  meta: kind 3 bits | OUTSIDE | TTL | LONG_KEY | form 2 bits | access 24 bits
+//!  meta: kind 3 bits | HEAP | TTL | LONG_KEY | form 2 bits | access 24 bits
 //!  vallen: 15 bits | epoch 1 bit
-//!  OUTSIDE: vallen encodes the bytes that the value shares with other values; see [`crate::apart`]
+//!  HEAP: vallen encodes the bytes that the value shares with other values; see [`crate::apart`]
 //! ```
 //!
 //! The epoch tells whether a snapshot that is being taken has the entry already; see [`crate::snapshot`]. The
@@ -53,7 +53,7 @@ impl Times {
 }
 
 const KIND: u32 = 7;
-const OUTSIDE: u32 = 1 << 3;
+const HEAP: u32 = 1 << 3;
 const TTL: u32 = 1 << 4;
 const LONG_KEY: u32 = 1 << 5;
 const RAW: u32 = 1 << 6;
@@ -112,7 +112,7 @@ impl Value<'_> {
     fn kind(&self) -> Kind {
         match self {
             Value::Flat { .. } => Kind::String,
-            Value::HeapValue(outside, _) => outside.kind(),
+            Value::HeapValue(heap_value, _) => heap_value.kind(),
         }
     }
 }
@@ -143,7 +143,7 @@ impl EntryPtr {
         let long = key.len() >= u16::MAX as usize;
         let (value_len, value_flags) = match &value {
             Value::Flat { bytes, raw } => (bytes.len(), if *raw { RAW } else { 0 }),
-            Value::HeapValue(_, form) => (0, OUTSIDE | u32::from(*form) << FORM_SHIFT),
+            Value::HeapValue(_, form) => (0, HEAP | u32::from(*form) << FORM_SHIFT),
         };
         debug_assert!(value_len <= FLAT_MAX);
         let flags = value_flags | if deadline.is_some() { TTL } else { 0 } | if long { LONG_KEY } else { 0 };
@@ -152,8 +152,8 @@ impl EntryPtr {
             key_len: if long { u16::MAX } else { key.len() as u16 },
             value_len: value_len as u16,
         };
-        let outside = if flags & OUTSIDE != 0 { size_of::<usize>() } else { 0 };
-        let size = header.key_offset() + key.len() + value_len + outside;
+        let address = if flags & HEAP != 0 { size_of::<usize>() } else { 0 };
+        let size = header.key_offset() + key.len() + value_len + address;
         let layout = layout(size);
         // SAFETY: the layout's size is at least that of the header.
         let Some(block) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
@@ -175,7 +175,9 @@ impl EntryPtr {
                 Value::Flat { bytes, .. } => {
                     at.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len())
                 }
-                Value::HeapValue(outside, _) => at.cast::<*const u8>().write_unaligned(outside.into_raw()),
+                Value::HeapValue(heap_value, _) => {
+                    at.cast::<*const u8>().write_unaligned(heap_value.into_raw())
+                }
             }
         }
         entry
@@ -247,36 +249,36 @@ impl EntryPtr {
     pub(crate) fn string<'a>(self) -> Str<'a> {
         let header = self.header();
         let (key, len) = self.key_range(header);
-        if header.meta & OUTSIDE == 0 {
+        if header.meta & HEAP == 0 {
             Str::Flat(self.slice(key + len, header.value_len()))
         } else {
-            // SAFETY: OUTSIDE says that the address of a rope, since this is a string, follows the key; the
+            // SAFETY: HEAP says that the address of a rope, since this is a string, follows the key; the
             // entry owns a reference to it.
-            Str::Rope(unsafe { &*self.outside().cast::<Spine>() })
+            Str::Rope(unsafe { &*self.heap_address().cast::<Spine>() })
         }
     }
 
-    /// The eight bytes after the key, which hold an address. The caller has seen OUTSIDE.
-    fn outside_at(self) -> *mut *const u8 {
+    /// The eight bytes after the key, which hold an address. The caller has seen HEAP.
+    fn heap_address_at(self) -> *mut *const u8 {
         let (key, len) = self.key_range(self.header());
         // SAFETY: this is inside the entry.
         unsafe { self.0.add(key + len).as_ptr().cast() }
     }
 
-    fn outside(self) -> *const u8 {
-        // SAFETY: the entry has OUTSIDE, so these eight bytes are an address.
-        unsafe { self.outside_at().read_unaligned() }
+    fn heap_address(self) -> *const u8 {
+        // SAFETY: the entry has HEAP, so these eight bytes are an address.
+        unsafe { self.heap_address_at().read_unaligned() }
     }
 
-    pub(crate) fn is_outside(self) -> bool {
-        self.header().meta & OUTSIDE != 0
+    pub(crate) fn has_heap_value(self) -> bool {
+        self.header().meta & HEAP != 0
     }
 
     /// Returns true if the string is flat and has this length.
     #[inline]
     pub(crate) fn has_room_of(self, len: usize) -> bool {
         let header = self.header();
-        header.meta & OUTSIDE == 0 && header.value_len() == len
+        header.meta & HEAP == 0 && header.value_len() == len
     }
 
     /// Overwrites a flat value by a value of the same length.
@@ -298,10 +300,7 @@ impl EntryPtr {
     /// Writes into a flat value in place. The range lies inside the value.
     pub(crate) fn patch(self, offset: usize, bytes: &[u8]) {
         let header = self.header();
-        assert!(
-            header.meta & OUTSIDE == 0 && offset + bytes.len() <= header.value_len(),
-            "inside a flat value"
-        );
+        assert!(header.meta & HEAP == 0 && offset + bytes.len() <= header.value_len(), "inside a flat value");
         let (key, len) = self.key_range(header);
         self.set_meta(header.meta | RAW);
         // SAFETY: the range lies inside the value, as just checked.
@@ -315,7 +314,7 @@ impl EntryPtr {
     /// The caller holds the slot and keeps no other view of the value meanwhile.
     pub(crate) fn flat_mut<'a>(self) -> Option<&'a mut [u8]> {
         let header = self.header();
-        if header.meta & OUTSIDE != 0 {
+        if header.meta & HEAP != 0 {
             return None;
         }
         let (key, len) = self.key_range(header);
@@ -326,29 +325,29 @@ impl EntryPtr {
 
     /// Takes the heap value out; `None` for a flat value. The entry must then be freed or get a heap value
     /// back.
-    fn take_outside(self) -> Option<HeapValue> {
+    fn take_heap_value(self) -> Option<HeapValue> {
         // SAFETY: the entry owns a reference to a value of its kind, which moves to the caller.
-        self.is_outside().then(|| unsafe { HeapValue::from_raw(self.kind(), self.outside()) })
+        self.has_heap_value().then(|| unsafe { HeapValue::from_raw(self.kind(), self.heap_address()) })
     }
 
     /// Returns a further reference to the heap value.
-    pub(crate) fn share_outside(self) -> Option<HeapValue> {
-        let outside = ManuallyDrop::new(self.take_outside()?);
-        Some(HeapValue::clone(&outside))
+    pub(crate) fn share_heap_value(self) -> Option<HeapValue> {
+        let heap_value = ManuallyDrop::new(self.take_heap_value()?);
+        Some(HeapValue::clone(&heap_value))
     }
 
     /// The rope of a string, for writing; `None` for a flat value.
-    pub(crate) fn rope_mut(self) -> Option<OutsideMut<Rope>> {
+    pub(crate) fn rope_mut(self) -> Option<HeapValueMut<Rope>> {
         assert!(self.kind() == Kind::String, "a rope is a string's");
-        // SAFETY: a string outside is a rope, and the entry owns a reference to it.
-        self.is_outside().then(|| unsafe {
-            OutsideMut { entry: self, value: ManuallyDrop::new(Rope::from_raw(self.outside().cast())) }
+        // SAFETY: a string on the heap is a rope, and the entry owns a reference to it.
+        self.has_heap_value().then(|| unsafe {
+            HeapValueMut { entry: self, value: ManuallyDrop::new(Rope::from_raw(self.heap_address().cast())) }
         })
     }
 
     /// The collection, for writing. The entry is of this kind.
-    pub(crate) fn collection_mut<T: Collection>(self) -> OutsideMut<T> {
-        OutsideMut { entry: self, value: self.collection_copy() }
+    pub(crate) fn collection_mut<T: Collection>(self) -> HeapValueMut<T> {
+        HeapValueMut { entry: self, value: self.collection_copy() }
     }
 
     /// The collection. The entry is of this kind.
@@ -360,9 +359,10 @@ impl EntryPtr {
     #[inline]
     fn collection_copy<T: Collection>(self) -> ManuallyDrop<T> {
         assert!(self.kind() == T::KIND, "a collection of the kind that the caller has seen");
-        let raw = NonNull::new(self.outside().cast_mut()).expect("the address of a collection is not null");
-        // SAFETY: collections are always outside, so the address is that of a collection of this kind. The
-        // copy is not dropped.
+        let raw =
+            NonNull::new(self.heap_address().cast_mut()).expect("the address of a collection is not null");
+        // SAFETY: collections are always heap values, so the address is that of a collection of this kind.
+        // The copy is not dropped.
         ManuallyDrop::new(unsafe { T::from_raw(raw) })
     }
 
@@ -403,15 +403,15 @@ impl EntryPtr {
     #[inline]
     pub(crate) fn apart(self) -> Apart {
         let header = self.header();
-        if header.meta & OUTSIDE == 0 { Apart::default() } else { self.apart_of_outside(header) }
+        if header.meta & HEAP == 0 { Apart::default() } else { self.apart_of_heap_value(header) }
     }
 
-    fn apart_of_outside(self, header: Header) -> Apart {
+    fn apart_of_heap_value(self, header: Header) -> Apart {
         let shared = apart::decoded(header.value_len & !EPOCH);
         let holes = match header.meta & KIND {
             kind if kind != Kind::String as u32 => 0,
-            // SAFETY: a string outside is a rope, and the entry owns a reference to it.
-            _ => unsafe { &*self.outside().cast::<Spine>() }.holes(),
+            // SAFETY: a string on the heap is a rope, and the entry owns a reference to it.
+            _ => unsafe { &*self.heap_address().cast::<Spine>() }.holes(),
         };
         Apart { shared, holes: holes as u64 }
     }
@@ -420,12 +420,12 @@ impl EntryPtr {
     pub(crate) fn is_sharing(self, value: &HeapValue) -> bool {
         // SAFETY: the copy is made to an address, which drops nothing.
         let address = unsafe { std::ptr::read(value) }.into_raw();
-        self.is_outside() && self.kind() == value.kind() && address == self.outside()
+        self.has_heap_value() && self.kind() == value.kind() && address == self.heap_address()
     }
 
     /// Sets the number of bytes that a heap value shares with other values.
     pub(crate) fn set_shared(self, bytes: u64) {
-        assert!(self.is_outside(), "the caller has seen that it is not flat");
+        assert!(self.has_heap_value(), "the caller has seen that it is not flat");
         let value_len = self.header().value_len & EPOCH | apart::encoded(bytes);
         // SAFETY: see the note above the `impl`; this is the header's last field.
         unsafe { self.0.add(VALUE_LEN_AT).cast::<u16>().write(value_len) }
@@ -451,15 +451,15 @@ impl EntryPtr {
     pub(crate) fn size(self) -> usize {
         let header = self.header();
         let (key, len) = self.key_range(header);
-        key + len + if header.meta & OUTSIDE != 0 { size_of::<usize>() } else { header.value_len() }
+        key + len + if header.meta & HEAP != 0 { size_of::<usize>() } else { header.value_len() }
     }
 
     /// Frees the entry and returns its heap value, whose freeing may take long.
     #[inline]
     pub(crate) fn free(self) -> Option<HeapValue> {
-        let outside = self.take_outside();
+        let heap_value = self.take_heap_value();
         self.free_block();
-        outside
+        heap_value
     }
 
     #[inline]
@@ -470,31 +470,31 @@ impl EntryPtr {
 
     /// Moves the value to a new entry, with another deadline or key; the old entry is freed.
     pub(crate) fn rebuild(self, key: &[u8], deadline: Option<Millis>) -> EntryPtr {
-        let new = self.with_value(self.take_outside(), key, deadline, self.access());
+        let new = self.with_value(self.take_heap_value(), key, deadline, self.access());
         self.free_block();
         new
     }
 
     /// Copies the value to an entry with another key; a heap value is shared.
     pub(crate) fn copy(self, key: &[u8], deadline: Option<Millis>, access: u32) -> EntryPtr {
-        self.with_value(self.share_outside(), key, deadline, access)
+        self.with_value(self.share_heap_value(), key, deadline, access)
     }
 
     /// An entry like this, with the heap value given.
     fn with_value(
         self,
-        outside: Option<HeapValue>,
+        heap_value: Option<HeapValue>,
         key: &[u8],
         deadline: Option<Millis>,
         access: u32,
     ) -> EntryPtr {
-        let value = match outside {
-            Some(outside) => Value::HeapValue(outside, self.form()),
+        let value = match heap_value {
+            Some(heap_value) => Value::HeapValue(heap_value, self.form()),
             None => self.flat_value(),
         };
         let new = EntryPtr::new(key, value, deadline, access);
         new.set_form(self.form());
-        if self.is_outside() {
+        if self.has_heap_value() {
             new.set_shared(apart::decoded(self.header().value_len & !EPOCH));
         }
         new
@@ -503,7 +503,7 @@ impl EntryPtr {
     fn flat_value<'a>(self) -> Value<'a> {
         match self.string() {
             Str::Flat(bytes) => Value::Flat { bytes, raw: self.is_raw() },
-            Str::Rope(_) => unreachable!("the caller has looked outside"),
+            Str::Rope(_) => unreachable!("the caller has seen a heap value"),
         }
     }
 
@@ -516,42 +516,42 @@ impl EntryPtr {
 
     /// Like [`EntryPtr::memory`], without the parts that take long to count.
     pub(crate) fn memory_about(self) -> usize {
-        let outside = self.take_outside().map(ManuallyDrop::new);
-        self.size() + outside.map_or(0, |outside| outside.memory_about())
+        let heap_value = self.take_heap_value().map(ManuallyDrop::new);
+        self.size() + heap_value.map_or(0, |heap_value| heap_value.memory_about())
     }
 
     /// Bytes of memory: the block, and the heap value.
     pub(crate) fn memory(self) -> usize {
-        let outside = self.take_outside().map(ManuallyDrop::new);
-        self.size() + outside.map_or(0, |outside| outside.memory())
+        let heap_value = self.take_heap_value().map(ManuallyDrop::new);
+        self.size() + heap_value.map_or(0, |heap_value| heap_value.memory())
     }
 }
 
 /// A value that is taken out of its entry while it is written to. Dropping this puts it back, also after a
 /// panic.
-pub(crate) struct OutsideMut<T: IntoOutside> {
+pub(crate) struct HeapValueMut<T: IntoHeapAddress> {
     entry: EntryPtr,
     value: ManuallyDrop<T>,
 }
 
 /// Values that an entry refers to by address.
-pub(crate) trait IntoOutside {
-    fn into_outside(self) -> *const u8;
+pub(crate) trait IntoHeapAddress {
+    fn into_heap_address(self) -> *const u8;
 }
 
-impl IntoOutside for Rope {
-    fn into_outside(self) -> *const u8 {
+impl IntoHeapAddress for Rope {
+    fn into_heap_address(self) -> *const u8 {
         self.into_raw().cast()
     }
 }
 
-impl<T: Collection> IntoOutside for T {
-    fn into_outside(self) -> *const u8 {
+impl<T: Collection> IntoHeapAddress for T {
+    fn into_heap_address(self) -> *const u8 {
         self.into_raw().as_ptr()
     }
 }
 
-impl<T: IntoOutside> Deref for OutsideMut<T> {
+impl<T: IntoHeapAddress> Deref for HeapValueMut<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -559,19 +559,19 @@ impl<T: IntoOutside> Deref for OutsideMut<T> {
     }
 }
 
-impl<T: IntoOutside> DerefMut for OutsideMut<T> {
+impl<T: IntoHeapAddress> DerefMut for HeapValueMut<T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.value
     }
 }
 
-impl<T: IntoOutside> Drop for OutsideMut<T> {
+impl<T: IntoHeapAddress> Drop for HeapValueMut<T> {
     fn drop(&mut self) {
-        // SAFETY: the value is taken out once, here, and not used again. The entry has OUTSIDE, since the
+        // SAFETY: the value is taken out once, here, and not used again. The entry has HEAP, since the
         // value came from there, and its reference moves back.
         unsafe {
-            let raw = ManuallyDrop::take(&mut self.value).into_outside();
-            self.entry.outside_at().write_unaligned(raw);
+            let raw = ManuallyDrop::take(&mut self.value).into_heap_address();
+            self.entry.heap_address_at().write_unaligned(raw);
         }
     }
 }
@@ -649,7 +649,7 @@ impl<'a> View<'a> {
 
     /// Returns true if the value lies in the entry.
     pub fn is_flat(&self) -> bool {
-        !self.entry.is_outside()
+        !self.entry.has_heap_value()
     }
 
     /// A string that lies in the entry.
@@ -667,9 +667,9 @@ impl<'a> View<'a> {
     /// for other kinds.
     pub fn rope(&self) -> Option<Rope> {
         assert!(self.kind() == Kind::String, "the caller has looked at the kind");
-        match self.entry.share_outside()? {
+        match self.entry.share_heap_value()? {
             HeapValue::Rope(rope) => Some(rope),
-            _ => unreachable!("a string outside is a rope"),
+            _ => unreachable!("a string on the heap is a rope"),
         }
     }
 

@@ -1,4 +1,5 @@
-//! Values outside of their entry: ropes and collections. The entry keeps an address of eight bytes.
+//! Values on the heap, outside of their entry: ropes and collections. The entry keeps an address of eight
+//! bytes.
 
 use std::ptr::NonNull;
 
@@ -20,8 +21,8 @@ pub(crate) enum HeapValue {
 
 /// Evaluates an expression for the value, whatever its kind.
 macro_rules! each {
-    ($outside:expr, $value:ident => $then:expr) => {
-        match $outside {
+    ($heap_value:expr, $value:ident => $then:expr) => {
+        match $heap_value {
             HeapValue::Rope($value) => $then,
             HeapValue::List($value) => $then,
             HeapValue::Set($value) => $then,

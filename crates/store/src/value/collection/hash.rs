@@ -210,7 +210,7 @@ impl Hash {
             };
             ((!is_live, before, after), siblings)
         });
-        self.note(hash, before, after);
+        self.on_deadline(hash, before, after);
         is_new
     }
 
@@ -242,7 +242,7 @@ impl Hash {
             (Some(before), hashed::replace(page, at, &parts, hash, hash_of))
         });
         if let Some(before) = before {
-            self.note(hash, before, deadline);
+            self.on_deadline(hash, before, deadline);
         }
         before.is_some()
     }
@@ -260,13 +260,13 @@ impl Hash {
             page.remove(at, at + 1);
             (gone, Vec::new())
         });
-        self.note(hash, before, None);
+        self.on_deadline(hash, before, None);
         was_live
     }
 
     /// Records that the deadline of a field with this hash has changed.
     #[inline]
-    fn note(&mut self, hash: u64, before: Option<Millis>, after: Option<Millis>) {
+    fn on_deadline(&mut self, hash: u64, before: Option<Millis>, after: Option<Millis>) {
         if before != after {
             self.move_deadline(hash, before, after);
         }

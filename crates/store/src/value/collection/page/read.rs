@@ -83,8 +83,8 @@ impl Page {
         let tags = self.tags();
         let mut rest = &tags[..tags.len() - from];
         // From the back, where the first positions are, many at a time.
-        while let Some((head, queues)) = rest.split_last_chunk::<LANES>() {
-            let hit = queues.iter().fold(false, |hit, one| hit | (*one == tag));
+        while let Some((head, lanes)) = rest.split_last_chunk::<LANES>() {
+            let hit = lanes.iter().fold(false, |hit, one| hit | (*one == tag));
             if hit {
                 break;
             }
