@@ -31,7 +31,7 @@ pub enum Access {
 /// Values of more blocks than this go to [`LazyFree`]: freeing a block takes about 0.3 us.
 const FREE_BLOCKS_MAX: usize = 64;
 
-/// See the module's documentation. Made by [`crate::Keyspace::ctx`].
+/// See the module's documentation. Made by [`crate::Keyspace::thread_context`].
 pub struct ThreadContext {
     /// The time by which keys are expired. The owner of the context keeps it current.
     pub now_ms: Millis,
