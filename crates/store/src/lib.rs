@@ -19,7 +19,7 @@
 //! | `notify` | watchers, waiters, events | `value`, `key` |
 //! | `table` | slots, segments, directories, entries | `notify`, `value`, `memory`, `key` |
 //! | `journal` | records of writes, and their readers | nothing |
-//! | `guard` | gate, thread context, slot guard with the operations on keys | all of these, and some of the rest |
+//! | `guard` | gate, thread context, slot guard with its operations | all of these, and some of the rest |
 //!
 //! The rest uses a [`SlotGuard`] for work on whole databases: `expiry`, `evict`, `snapshot`, `apart`,
 //! `verify`. The guard and the keyspace know each other: the keyspace makes guards, and a guard reads the

@@ -239,13 +239,13 @@ fn a_walk_sees_each_key_once_while_others_come_and_go() {
 /// Walks database 0; another thread locks all slots for a moment while the first segment is walked. Returns
 /// the number of visits of each key.
 fn walk_interrupted(world: World, f: impl FnOnce(&mut SlotGuard<'_>) + Send) -> BTreeMap<Vec<u8>, usize> {
-    let (keyspace, (tell, told), about_to) = (&world.keyspace, channel(), &AtomicBool::new(false));
+    let (keyspace, (tell, reported), about_to) = (&world.keyspace, channel(), &AtomicBool::new(false));
     let (mut walker, mut other, mut times) =
         (world.ctx, keyspace.thread_context(), BTreeMap::<Vec<u8>, usize>::new());
     other.now_ms = walker.now_ms;
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            let () = told.recv().expect("the walk tells when it has begun");
+            let () = reported.recv().expect("the walk tells when it has begun");
             keyspace.enter(&mut other);
             about_to.store(true, Relaxed);
             f(&mut keyspace.hold_all(&mut other));
