@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use certs::Certs;
 use evenkeel_testkit::server::free_port;
-use evenkeel_testkit::{Peer, Program, Server};
+use evenkeel_testkit::{Program, Reference, Server};
 
 const BENCH: &str = env!("CARGO_BIN_EXE_evenkeel-bench");
 
@@ -19,7 +19,7 @@ fn programs() -> Vec<Program> {
     let beside = Path::new(BENCH).with_file_name("evenkeel");
     let ours = Program::under_test(&beside.display().to_string());
     let ours = ours.path().exists().then_some(ours);
-    let all: Vec<Program> = ours.into_iter().chain(Program::oracle(Peer::Redis)).collect();
+    let all: Vec<Program> = ours.into_iter().chain(Program::oracle(Reference::Redis)).collect();
     assert!(!all.is_empty(), "there is a server to test with: cargo build -p evenkeel");
     all
 }

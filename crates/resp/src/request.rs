@@ -132,7 +132,7 @@ pub fn parse(
 
 /// Like [`parse`], for an unauthenticated client, whose request may take little memory: at most ten arguments
 /// of 16 KiB.
-pub fn parse_strangers(
+pub fn parse_unauthenticated(
     buf: &mut [u8],
     state: State,
     args: &mut Vec<Span>,
@@ -141,11 +141,11 @@ pub fn parse_strangers(
     parse_from::<true>(buf, state, args, bulk_len_max)
 }
 
-const STRANGERS_ARGS_MAX: i64 = 10;
-const STRANGERS_BULK_LEN_MAX: i64 = 16 * 1024;
+const UNAUTHENTICATED_ARGS_MAX: i64 = 10;
+const UNAUTHENTICATED_BULK_LEN_MAX: i64 = 16 * 1024;
 
 #[inline]
-fn parse_from<const STRANGER: bool>(
+fn parse_from<const UNAUTHENTICATED: bool>(
     buf: &mut [u8],
     state: State,
     args: &mut Vec<Span>,
@@ -159,7 +159,7 @@ fn parse_from<const STRANGER: bool>(
                 None => return Ok(Parsed::More { state, missing: 1 }),
                 Some((count, after)) => {
                     let count = count.filter(|count| *count <= ARGS_MAX).ok_or(ProtocolError::ArrayLength)?;
-                    if STRANGER && count > STRANGERS_ARGS_MAX {
+                    if UNAUTHENTICATED && count > UNAUTHENTICATED_ARGS_MAX {
                         return Err(ProtocolError::StrangersArray);
                     }
                     (after, count.max(0) as u32)
@@ -184,7 +184,7 @@ fn parse_from<const STRANGER: bool>(
         };
         let len =
             len.filter(|len| (0..=bulk_len_max as i64).contains(len)).ok_or(ProtocolError::BulkLength)?;
-        if STRANGER && len > STRANGERS_BULK_LEN_MAX {
+        if UNAUTHENTICATED && len > UNAUTHENTICATED_BULK_LEN_MAX {
             return Err(ProtocolError::StrangersBulk);
         }
         let len = len as usize;
@@ -389,7 +389,7 @@ mod tests {
     fn strangers_may_send_little() {
         let parse = |text: String| {
             let (mut text, mut args) = (text.into_bytes(), Vec::new());
-            parse_strangers(&mut text, State::start(0), &mut args, BULK_MAX)
+            parse_unauthenticated(&mut text, State::start(0), &mut args, BULK_MAX)
         };
         assert_eq!(parse("*11\r\n".into()), Err(ProtocolError::StrangersArray));
         assert_eq!(parse("*1\r\n$16385\r\n".into()), Err(ProtocolError::StrangersBulk));

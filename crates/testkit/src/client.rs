@@ -66,7 +66,7 @@ impl Client {
     }
 
     /// Sets the time that `read` waits for a whole reply, and a write for room in the socket.
-    pub fn set_wait(&mut self, wait: Duration) {
+    pub fn set_reply_timeout(&mut self, wait: Duration) {
         self.wait = wait;
     }
 

@@ -255,7 +255,7 @@ impl Drop for Server {
         self.kill();
         if std::thread::panicking() {
             eprintln!("--- log of {} ---\n{}", self.program.path().display(), self.log_tail());
-        } else if self.program.peer().is_none() {
+        } else if self.program.reference().is_none() {
             let log = self.log();
             let number = log.lines().find(|line| line.contains("(os error "));
             assert!(number.is_none(), "the log has the number of an error: {number:?}");

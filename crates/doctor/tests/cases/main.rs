@@ -19,7 +19,7 @@ mod tiers;
 
 use std::time::Duration;
 
-use evenkeel_testkit::{Peer, Server};
+use evenkeel_testkit::{Reference, Server};
 use stage::{Load, Seen, diagnose, diagnose_with, redis, stage};
 
 /// Few keys: with a key space larger than the caches, lookups would be a cause of their own.
@@ -29,16 +29,16 @@ const PIPELINED: &[&str] = &["-t", "set", "-d", "500", "-P", "16", "-c", "50", "
 const SYNCED: &[&str] = &["-t", "set", "-d", "500", "-c", "10", "-r", "100000"];
 
 /// A server with `replicas` replicas in sync.
-fn with_replicas(peer: Peer, replicas: usize) -> (Server, Vec<Server>) {
-    let primary = Server::start(&stage::peer(peer, stage::SERVER), &[]);
+fn with_replicas(reference: Reference, replicas: usize) -> (Server, Vec<Server>) {
+    let primary = Server::start(&stage::reference(reference, stage::SERVER), &[]);
     let replicas = follow(&primary, replicas);
     (primary, replicas)
 }
 
 /// Starts `count` replicas of `primary` in sync, which share the load's CPU.
 fn follow(primary: &Server, count: usize) -> Vec<Server> {
-    let program = match primary.program().peer() {
-        Some(Peer::Valkey) => stage::peer(Peer::Valkey, stage::LOAD), // Redis cannot read its snapshots
+    let program = match primary.program().reference() {
+        Some(Reference::Valkey) => stage::reference(Reference::Valkey, stage::LOAD), // Redis cannot read its snapshots
         _ => redis(stage::LOAD),
     };
     let port = primary.port().to_string();
@@ -57,7 +57,7 @@ fn fed(seen: &Seen) -> bool {
 #[test]
 fn feeding_a_replica_is_the_first_finding() {
     let _stage = stage();
-    let (primary, _replicas) = with_replicas(Peer::Redis, 1);
+    let (primary, _replicas) = with_replicas(Reference::Redis, 1);
     let _load = Load::start(primary.port(), PIPELINED);
     let Some(seen) = diagnose("redis-server, pipeline 16, 1 replica", primary.pid()).in_kernel() else {
         return;
@@ -70,7 +70,7 @@ fn feeding_a_replica_is_the_first_finding() {
 #[test]
 fn without_replicas_nothing_is_said_of_them() {
     let _stage = stage();
-    let (primary, _none) = with_replicas(Peer::Redis, 0);
+    let (primary, _none) = with_replicas(Reference::Redis, 0);
     let _load = Load::start(primary.port(), PIPELINED);
     let Some(seen) = diagnose("redis-server, pipeline 16, no replica", primary.pid()).in_kernel() else {
         return;
@@ -83,7 +83,7 @@ fn without_replicas_nothing_is_said_of_them() {
 #[ignore = "long"]
 fn feeding_four_replicas_is_the_first_finding() {
     let _stage = stage();
-    let (primary, _replicas) = with_replicas(Peer::Redis, 4);
+    let (primary, _replicas) = with_replicas(Reference::Redis, 4);
     let _load = Load::start(primary.port(), PIPELINED);
     let Some(seen) = diagnose("redis-server, pipeline 16, 4 replicas", primary.pid()).in_kernel() else {
         return;
@@ -98,7 +98,7 @@ fn what_a_replica_added_is_the_first_change() {
     let _stage = stage();
     let folder = Folder::new("diff");
     for replicas in [0, 1] {
-        let (primary, _replicas) = with_replicas(Peer::Redis, replicas);
+        let (primary, _replicas) = with_replicas(Reference::Redis, replicas);
         let _load = Load::start(primary.port(), PIPELINED);
         let kept = folder.file(&replicas.to_string());
         let seen = diagnose_with("recorded for a comparison", primary.pid(), &["--record", &kept]);
@@ -111,9 +111,9 @@ fn what_a_replica_added_is_the_first_change() {
     assert_eq!(changes["changes"][0]["fate"], "appeared", "{:#}", changes["changes"]);
 }
 
-fn syncing(peer: Peer) -> (Server, Load) {
+fn syncing(reference: Reference) -> (Server, Load) {
     let args = ["--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-percentage", "0"];
-    let server = Server::start(&stage::peer(peer, stage::SERVER), &args);
+    let server = Server::start(&stage::reference(reference, stage::SERVER), &args);
     let load = Load::start(server.port(), SYNCED);
     (server, load)
 }
@@ -121,7 +121,7 @@ fn syncing(peer: Peer) -> (Server, Load) {
 #[test]
 fn a_sync_on_the_event_loop_is_the_first_finding() {
     let _stage = stage();
-    let (server, _load) = syncing(Peer::Redis);
+    let (server, _load) = syncing(Reference::Redis);
     let seen = diagnose("redis-server, appendfsync always", server.pid());
     seen.expect_first("R3");
     assert!(seen.titles()[0].contains("fdatasync on the append-only file"), "{seen}");
@@ -133,7 +133,7 @@ fn a_sync_on_the_event_loop_is_the_first_finding() {
 #[test]
 fn a_sync_on_the_event_loop_is_found_with_proc_alone() {
     let _stage = stage();
-    let (server, _load) = syncing(Peer::Redis);
+    let (server, _load) = syncing(Reference::Redis);
     let seen = diagnose_with("the same, /proc alone", server.pid(), &["--proc-only"]);
     seen.expect_first("R3");
     assert_eq!(seen.tier(), "T3", "{seen}");
@@ -247,15 +247,15 @@ fn a_pool_of_processes_with_a_short_backlog_drops_connections() {
 #[ignore = "long"]
 fn a_fork_under_load_is_found_and_its_length_is_the_servers_own() {
     let _stage = stage();
-    a_fork_is_found(Peer::Redis);
+    a_fork_is_found(Reference::Redis);
 }
 
-fn a_fork_is_found(peer: Peer) {
+fn a_fork_is_found(reference: Reference) {
     // The child has the load's CPU; else waiting for the server's CPU would be the first finding.
     let args = ["--bgsave_cpulist", "1", "--save", ""];
-    let server = Server::start(&stage::peer(peer, stage::SERVER), &args);
+    let server = Server::start(&stage::reference(reference, stage::SERVER), &args);
     let mut client = server.connect();
-    client.set_wait(Duration::from_secs(60));
+    client.set_reply_timeout(Duration::from_secs(60));
     let writes = ["-t", "set", "-d", "1000", "-c", "50", "-r", "3000000"];
     Load::run(server.port(), &[&writes[..], &["-P", "100", "-n", "5000000"]].concat());
     let _load = Load::start(server.port(), &[&writes[..], &["-P", "16"]].concat());
@@ -263,7 +263,7 @@ fn a_fork_is_found(peer: Peer) {
         std::thread::sleep(Duration::from_millis(2_500));
         client.run("BGSAVE")
     });
-    let seen = diagnose(&format!("{peer:?}, BGSAVE of some GB under load"), server.pid());
+    let seen = diagnose(&format!("{reference:?}, BGSAVE of some GB under load"), server.pid());
     let said = saver.join().expect("it does not panic");
     let fork_ms = server.info("latest_fork_usec").parse::<f64>().expect("a number") / 1e3;
     assert!(said.to_string().contains("Background saving started"), "{said}");

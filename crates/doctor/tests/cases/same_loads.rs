@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use evenkeel_testkit::{Peer, Server};
+use evenkeel_testkit::{Reference, Server};
 use serde_json::Value;
 
 use crate::stage::{self, Load, Place, Seen, diagnose, diagnose_for, stage};
@@ -16,7 +16,7 @@ use crate::{Folder, PIPELINED, SYNCED, a_fork_is_found, fed, follow, syncing, wi
 fn feeding_replicas_of_valkey_is_the_first_finding() {
     let _stage = stage();
     for (replicas, title) in [(1, "Feeding 1 replica takes "), (4, "Feeding 4 replicas takes ")] {
-        let (primary, _replicas) = with_replicas(Peer::Valkey, replicas);
+        let (primary, _replicas) = with_replicas(Reference::Valkey, replicas);
         let _load = Load::start(primary.port(), PIPELINED);
         let seen = diagnose(&format!("valkey-server, pipeline 16, {replicas} replicas"), primary.pid());
         let Some(seen) = seen.in_kernel() else { return };
@@ -29,7 +29,7 @@ fn feeding_replicas_of_valkey_is_the_first_finding() {
 #[ignore = "long"]
 fn without_replicas_nothing_is_said_of_them_for_valkey() {
     let _stage = stage();
-    let (primary, _none) = with_replicas(Peer::Valkey, 0);
+    let (primary, _none) = with_replicas(Reference::Valkey, 0);
     let _load = Load::start(primary.port(), PIPELINED);
     let seen = diagnose("valkey-server, pipeline 16", primary.pid());
     assert_eq!(seen.verdict(), "found", "{seen}");
@@ -40,14 +40,14 @@ fn without_replicas_nothing_is_said_of_them_for_valkey() {
 #[ignore = "long"]
 fn a_fork_of_valkey_is_found_and_its_length_is_the_servers_own() {
     let _stage = stage();
-    a_fork_is_found(Peer::Valkey);
+    a_fork_is_found(Reference::Valkey);
 }
 
 #[test]
 #[ignore = "long"]
 fn a_sync_on_the_event_loop_of_valkey_is_the_first_finding() {
     let _stage = stage();
-    let (server, _load) = syncing(Peer::Valkey);
+    let (server, _load) = syncing(Reference::Valkey);
     let seen = diagnose("valkey-server, appendfsync always", server.pid());
     seen.expect_first("R3");
     assert!(seen.titles()[0].contains("fdatasync on the append-only file"), "{seen}");
@@ -81,7 +81,7 @@ fn evenkeel_that_takes_a_snapshot_is_seen_as_it_counts() {
     let _stage = stage();
     let Some(server) = evenkeel(&["--enable-debug-command", "yes"]) else { return };
     let mut client = server.connect();
-    client.set_wait(Duration::from_secs(60));
+    client.set_reply_timeout(Duration::from_secs(60));
     client.run("DEBUG POPULATE 3000000 key 200");
     let _load = Load::start_at(Place::RestAlike, server.port(), PIPELINED);
     let saver = std::thread::spawn(move || {

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::{Peer, Program};
+use evenkeel_testkit::{Program, Reference};
 use serde_json::Value;
 
 const SECONDS: &str = "3";
@@ -59,11 +59,11 @@ pub(crate) fn prefix(place: Place) -> Vec<&'static str> {
 }
 
 pub(crate) fn redis(place: Place) -> Program {
-    peer(Peer::Redis, place)
+    reference(Reference::Redis, place)
 }
 
-pub(crate) fn peer(peer: Peer, place: Place) -> Program {
-    Program::find(peer).expect("scripts/setup installs the peers").started_by(&prefix(place))
+pub(crate) fn reference(reference: Reference, place: Place) -> Program {
+    Program::find(reference).expect("scripts/setup installs the peers").started_by(&prefix(place))
 }
 
 /// Returns Evenkeel, if it was built beside the doctor.

@@ -173,7 +173,7 @@ fn pfselftest(call: &mut Call<'_, '_>) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_testkit::{Peer, Program, Server, Target, transcript};
+    use evenkeel_testkit::{Program, Reference, Server, Target, transcript};
 
     use crate::testing::{World, check};
 
@@ -350,7 +350,7 @@ mod tests {
         let mut world = World::new();
         world.call(&set).expect("a reply");
         world.check(text);
-        if let Some(oracle) = Program::oracle(Peer::Redis) {
+        if let Some(oracle) = Program::oracle(Reference::Redis) {
             let oracle = Server::start(&oracle, &[]);
             oracle.connect().call(&set);
             transcript::check(&oracle, text);

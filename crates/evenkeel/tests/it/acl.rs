@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use crate::{program, start, wait_until};
 
@@ -193,9 +193,9 @@ fn users_of_the_configuration() {
 /// The replica must authenticate, as a user with the necessary permissions and no more.
 #[test]
 fn a_replica_says_who_it_is() {
-    let Some(peer) = Program::oracle(Peer::Redis) else { return };
+    let Some(reference) = Program::oracle(Reference::Redis) else { return };
     let primary_args = ["--repl-diskless-sync-delay", "0"];
-    for (primary, replica) in [(&peer, &program()), (&program(), &peer), (&program(), &program())] {
+    for (primary, replica) in [(&reference, &program()), (&program(), &reference), (&program(), &program())] {
         let primary = Server::start(primary, &primary_args);
         let mut client = primary.connect();
         ok(&mut client, "ACL SETUSER rep on >pw +psync +replconf +ping");

@@ -4,7 +4,7 @@
 use std::fs;
 
 use evenkeel_resp::value::Value;
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use crate::{start, wait_until};
 
@@ -118,7 +118,7 @@ fn zeros_that_come_from_elsewhere_are_holes() {
     call(&mut client, &[b"SET", b"set", &zeros[..]]);
     call(&mut client, &[b"APPEND", b"appended", &zeros[..]]);
     call(&mut client, &[b"SETRANGE", b"written", b"5", &zeros[..]]);
-    if let Some(program) = Program::oracle(Peer::Redis) {
+    if let Some(program) = Program::oracle(Reference::Redis) {
         let redis = Server::start(&program, &[]);
         call(&mut redis.connect(), &[b"SET", b"k", &zeros[..]]);
         let dumped = redis.connect().run("DUMP k");
@@ -141,9 +141,9 @@ fn other_servers_restore_a_dumped_bitmap() {
     let dumped = client.run("DUMP k");
     let dumped = dumped.as_bytes().expect("a payload");
     assert!(dumped.len() < 200_000, "{} bytes", dumped.len());
-    for peer in [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle) {
-        let peer = Server::start(&peer, &[]);
-        let mut other = peer.connect();
+    for reference in [Reference::Redis, Reference::Valkey].into_iter().filter_map(Program::oracle) {
+        let reference = Server::start(&reference, &[]);
+        let mut other = reference.connect();
         let restored = call(&mut other, &[b"RESTORE", b"k", b"0", dumped]);
         assert!(!restored.is_error(), "{restored}");
         assert!(other.run("GET k") == client.run("GET k"));

@@ -43,7 +43,7 @@ fn names_of(folder: &Path) -> Vec<String> {
 
 #[test]
 fn what_the_start_cannot_open_is_a_mistake_and_all_of_them_are_listed() {
-    if program().peer().is_some() {
+    if program().reference().is_some() {
         return; // the option is Evenkeel's
     }
     let holder = start(&[]); // its folder is used, and removed with it
@@ -116,7 +116,7 @@ fn what_the_start_cannot_open_is_a_mistake_and_all_of_them_are_listed() {
 /// Relative paths begin at `dir`. If `dir` is wrong, no other folder is searched.
 #[test]
 fn paths_are_looked_for_where_the_start_looks() {
-    if program().peer().is_some() {
+    if program().reference().is_some() {
         return; // the option is Evenkeel's
     }
     let holder = start(&[]); // its folder is used, and removed with it
@@ -133,7 +133,7 @@ fn paths_are_looked_for_where_the_start_looks() {
 /// The check leaves nothing behind, and does not disturb a running server's socket, port or files.
 #[test]
 fn a_check_beside_the_server_leaves_no_trace() {
-    if program().peer().is_some() {
+    if program().reference().is_some() {
         return; // the option is Evenkeel's
     }
     let mut server = start(&[
@@ -186,7 +186,7 @@ fn a_check_beside_the_server_leaves_no_trace() {
 /// Data files must exist and be readable.
 #[test]
 fn files_of_data_are_opened() {
-    if program().peer().is_some() {
+    if program().reference().is_some() {
         return; // the option is Evenkeel's
     }
     let mut server = start(&["--appendonly", "yes"]);
@@ -212,7 +212,7 @@ fn files_of_data_are_opened() {
 #[test]
 fn the_log_warns_of_what_comes_later() {
     let server = start(&["--dir", READ_ONLY, "--save", "3600 1", "--maxmemory", "1000000gb"]);
-    if server.program().peer().is_some() {
+    if server.program().reference().is_some() {
         return; // the messages are Evenkeel's
     }
     for line in

@@ -50,7 +50,7 @@ fn a_unix_socket_belongs_to_who_made_it_last() {
         client.run("INFO server").to_string().contains(&format!("process_id:{}\\r", server.pid()))
     };
     let (socket, folder) = (path.display().to_string(), first.folder().display().to_string());
-    if program().peer().is_none() {
+    if program().reference().is_none() {
         let args = ["--unixsocket", &socket, "--save", "3600 1", "--dir", &folder];
         let log = Server::try_start(&program(), &args).err().expect("the files are taken");
         assert!(log.contains("another server uses"), "{log}");
@@ -58,7 +58,7 @@ fn a_unix_socket_belongs_to_who_made_it_last() {
     assert!(reaches(&first));
     let second = start(&["--unixsocket", &socket]);
     assert!(reaches(&second));
-    if program().peer().is_none() {
+    if program().reference().is_none() {
         assert!(first.stop().success());
         assert!(reaches(&second));
     }
@@ -125,7 +125,7 @@ fn more_clients_than_allowed_are_told_and_hung_up_on() {
     // An operator gets in over the Unix socket beyond the limit; a reference server has only its accepted
     // clients.
     let local = || Client::connect_unix(&server.folder().join("socket")).expect("it listens there");
-    let mut operator = if program().peer().is_none() { local() } else { clients.remove(4) };
+    let mut operator = if program().reference().is_none() { local() } else { clients.remove(4) };
     assert_eq!(operator.run("CONFIG SET maxclients 7").to_string(), "OK");
     assert_eq!(ping(&mut server.connect()), "PONG");
     let stats = clients[0].run("INFO stats").to_string();
@@ -147,7 +147,7 @@ fn idle_clients_are_hung_up_on_and_busy_ones_are_not() {
         assert_eq!(ping(&mut busy), "PONG");
         std::thread::sleep(Duration::from_millis(100));
     }
-    idle.set_wait(Duration::from_secs(3));
+    idle.set_reply_timeout(Duration::from_secs(3));
     assert_eq!(idle.read_to_end().expect("hung up on"), b"");
     assert_eq!(ping(&mut busy), "PONG");
     // A subscribed client sends nothing.

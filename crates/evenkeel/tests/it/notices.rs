@@ -7,7 +7,7 @@ use std::time::Duration;
 use evenkeel_resp::value::Value;
 use evenkeel_testkit::differential::{Plan, Sent, commands};
 use evenkeel_testkit::random::fresh_seed;
-use evenkeel_testkit::{Client, Peer, Program, Server, words};
+use evenkeel_testkit::{Client, Program, Reference, Server, words};
 
 use crate::start;
 
@@ -72,13 +72,13 @@ fn without_misses(events: &[String]) -> Vec<&String> {
 }
 
 fn compare(seed: u64, count: usize) {
-    let Some(oracle) = Program::oracle(Peer::Redis) else { return };
+    let Some(oracle) = Program::oracle(Reference::Redis) else { return };
     let (subject, oracle) = (start(&SETTINGS), Server::start(&oracle, &SETTINGS));
     let (mut ours, mut theirs) = (Side::new(&subject), Side::new(&oracle));
     println!("EVENKEEL_SEED={seed}");
     let mut findings: BTreeMap<String, String> = BTreeMap::new();
     let (mut compared, mut noted) = (0, 0);
-    let plan = Plan { seed, commands: count, oracle: Peer::Redis, except: &["wire", "connection"] };
+    let plan = Plan { seed, commands: count, oracle: Reference::Redis, except: &["wire", "connection"] };
     for step in commands(plan) {
         let Sent::Command(connection, args) = step else {
             std::thread::sleep(Duration::from_millis(50));

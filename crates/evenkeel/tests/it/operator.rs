@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use crate::{program, start, wait_until};
 
@@ -520,7 +520,7 @@ fn a_final_snapshot_that_fails_leaves_the_server_as_it_was() {
 #[test]
 fn a_dir_that_cannot_be_written_is_told_of_at_the_start_and_in_every_refusal() {
     let mut server = start(&["--dir", "/proc", "--save", "3600 1"]);
-    if server.program().peer().is_some() {
+    if server.program().reference().is_some() {
         return; // the messages are Evenkeel's
     }
     let line = "# Cannot write files in /proc: No such file or directory. With this configuration, \
@@ -614,7 +614,7 @@ fn a_start_says_in_few_lines_what_has_no_effect() {
         "yes",
     ];
     let server = start(&args);
-    if server.program().peer().is_some() {
+    if server.program().reference().is_some() {
         return; // there it has an effect
     }
     wait_until("it is ready", || server.log().contains("Ready to accept connections"));
@@ -630,7 +630,7 @@ fn a_start_says_in_few_lines_what_has_no_effect() {
 #[test]
 fn the_terminal_is_told_where_the_log_is_and_why_a_start_fails() {
     let server = start(&["--daemonize", "yes", "--logfile", "{dir}/x.log"]);
-    if server.program().peer().is_some() {
+    if server.program().reference().is_some() {
         return; // there it runs in the background
     }
     let folder = server.folder().display().to_string();
@@ -655,7 +655,7 @@ fn the_terminal_is_told_where_the_log_is_and_why_a_start_fails() {
 
 #[test]
 fn whoever_asks_for_a_sentinel_is_told_what_serves_as_one() {
-    if program().peer().is_some() {
+    if program().reference().is_some() {
         return; // there the same program is a sentinel, too
     }
     let run = |name: &str, args: &[&str]| {
@@ -819,8 +819,8 @@ fn memory_that_was_freed_goes_back_to_the_system() {
 /// evicted keys, and with the keys of FLUSHALL.
 #[test]
 fn changes_are_counted_as_redis_counts_them() {
-    let Some(peer) = Program::oracle(Peer::Redis) else { return };
-    let servers = [Server::start(&peer, &["--save", ""]), start(&["--save", ""])];
+    let Some(reference) = Program::oracle(Reference::Redis) else { return };
+    let servers = [Server::start(&reference, &["--save", ""]), start(&["--save", ""])];
     for line in [
         "FLUSHALL",
         "SET gone v PX 20",

@@ -6,10 +6,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use evenkeel_rdb::aof::check::{Content, check};
+use evenkeel_rdb::aof::check::{PartContent, check};
 use evenkeel_rdb::aof::{Commands, Fault, Record, push_command, push_timestamp};
 use evenkeel_testkit::random::{Random, fresh_seed};
-use evenkeel_testkit::{Peer, Program};
+use evenkeel_testkit::{Program, Reference};
 
 /// Number of changed files that redis-check-aof checks: a process each.
 const ASKED: usize = 100;
@@ -68,7 +68,7 @@ impl Drop for Scratch {
 
 /// Path of redis-check-aof, beside redis-server.
 fn tool() -> Option<PathBuf> {
-    let path = Program::oracle(Peer::Redis)?.path().with_file_name("redis-check-aof");
+    let path = Program::oracle(Reference::Redis)?.path().with_file_name("redis-check-aof");
     path.is_file().then_some(path)
 }
 
@@ -80,7 +80,7 @@ fn ask(tool: &Path, path: &Path) -> (bool, Option<u64>) {
     (output.status.success(), whole)
 }
 
-fn look(path: &Path) -> Content {
+fn look(path: &Path) -> PartContent {
     let mut report = check(path, None).expect("it is there");
     report.parts.remove(0).content.expect("it can be read")
 }

@@ -3,7 +3,7 @@
 
 use std::io::Read;
 
-use evenkeel_rdb::file::{Access, Checksum, FileReader, Part, ReadLimits, Type, check};
+use evenkeel_rdb::file::{Access, Checksum, FilePart, FileReader, ReadLimits, Type, check};
 use evenkeel_rdb::{Decoder, Object, Reason, Slice, Version};
 use evenkeel_testkit::random::{Random, fresh_seed};
 
@@ -23,10 +23,10 @@ const FAR: u64 = 33_177_117_420_000;
 fn expect_content(name: &str, content: &Content) {
     let valkey = name.starts_with("valkey");
     let key = |database: u64, key: &str| {
-        let (about, value) =
+        let (metadata, value) =
             content.keys.get(&(database, key.into())).unwrap_or_else(|| panic!("{key} is there"));
-        assert!(matches!(about.access, Access::Frequency(_)), "{key} has a frequency");
-        (about.expires, value.clone())
+        assert!(matches!(metadata.access, Access::Frequency(_)), "{key} has a frequency");
+        (metadata.expires, value.clone())
     };
     assert_eq!(key(0, "text"), (None, Value::String(b"hello world".into())));
     assert_eq!(key(0, "number"), (None, Value::String(b"12345".into())));
@@ -249,7 +249,7 @@ fn large_values_are_not_held() {
             let file = (&list[..]).chain(elements()).chain(&string[..]).chain(elements()).chain(end);
             let mut reader = FileReader::new(file, None, limits).expect("a header");
             while let Some(part) = reader.next().expect("nothing is wrong with it") {
-                let Part::Large = part else { continue };
+                let FilePart::Large = part else { continue };
                 keys += 1;
                 if reads && keys == 1 {
                     let record = reader.large().expect("it has a key").expect("it was announced");

@@ -4,13 +4,13 @@ use super::hashes::field;
 use super::make::{Maker, args};
 use super::strings::expiration;
 use super::{Action, Args, Family};
-use crate::program::Peer;
+use crate::program::Reference;
 
 #[rustfmt::skip]
 pub(super) const FAMILY: Family = Family {
     name: "hashes-valkey",
     weight: 60,
-    only: Some(Peer::Valkey),
+    only: Some(Reference::Valkey),
     commands: &[(10, hexpire), (6, httl), (4, hpersist), (6, hgetex), (8, hsetex), (4, hgetdel), (2, hscan)],
     scenes: &[(2, deadlines_of_all), (1, life_of_a_millisecond)],
 };

@@ -5,7 +5,7 @@
 //! few or too many, swapped, doubled, replaced), so a family only describes well-formed commands.
 
 use super::{Action, Args, CONNECTIONS, Episode, FAMILIES, Family, Plan, Step, Weighted, same};
-use crate::program::Peer;
+use crate::program::Reference;
 use crate::random::Random;
 
 /// Arguments of mixed kinds: text, numbers as text, drawn bytes.
@@ -55,7 +55,7 @@ const FLUSH_PERCENT: usize = 20;
 /// Builds an episode step by step.
 pub(super) struct Maker {
     pub(super) random: Random,
-    pub(super) oracle: Peer,
+    pub(super) oracle: Reference,
     steps: Vec<Step>,
     connection: usize,
     families: Vec<&'static Family>,
@@ -66,7 +66,7 @@ pub(super) struct Maker {
 pub(super) fn episode(seed: u64, length: usize, plan: Plan) -> Episode {
     let oracle = plan.oracle;
     let fits = |family: &&Family| {
-        family.only.is_none_or(|peer| peer == oracle) && !plan.except.contains(&family.name)
+        family.only.is_none_or(|reference| reference == oracle) && !plan.except.contains(&family.name)
     };
     let families = FAMILIES.iter().copied().filter(fits);
     let mut random = Random::new(seed);
@@ -251,7 +251,7 @@ impl Maker {
     /// Redis 7.0 counts a SET that expires at once as a write. Valkey does so only if the key existed, as
     /// WATCH shows.
     fn likes_the_past(&self) -> bool {
-        self.oracle == Peer::Redis
+        self.oracle == Reference::Redis
     }
 
     // ---- spoiling ----

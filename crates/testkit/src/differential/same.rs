@@ -3,7 +3,7 @@
 use evenkeel_resp::value::{Value, decode};
 
 use super::Args;
-use crate::program::Peer;
+use crate::program::Reference;
 use crate::transcript::matches;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +69,7 @@ const RULES: &[Rule] = &[
 /// A reply in which the reference servers differ, and Evenkeel agrees with the server that is not this
 /// oracle.
 struct Quarrel {
-    oracle: Peer,
+    oracle: Reference,
     command: &'static str,
     /// Patterns, as in transcripts.
     subject_says: &'static str,
@@ -79,55 +79,55 @@ struct Quarrel {
 #[rustfmt::skip]
 const QUARRELS: &[Quarrel] = &[
     // Redis 7.0 reads an empty cursor as 0, accepts any type name, and checks the cursor last.
-    Quarrel { oracle: Peer::Valkey, command: "SCAN", subject_says: "[*", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "SCAN", subject_says: "-ERR *", oracle_says: "*" },
-    Quarrel { oracle: Peer::Valkey, command: "HSCAN", subject_says: "[*", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "HSCAN", subject_says: "-ERR *", oracle_says: "*" },
-    Quarrel { oracle: Peer::Valkey, command: "SSCAN", subject_says: "[*", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "SSCAN", subject_says: "-ERR *", oracle_says: "*" },
-    Quarrel { oracle: Peer::Valkey, command: "SSCAN", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "ZSCAN", subject_says: "[*", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "ZSCAN", subject_says: "-ERR *", oracle_says: "*" },
+    Quarrel { oracle: Reference::Valkey, command: "SCAN", subject_says: "[*", oracle_says: "-ERR *" },
+    Quarrel { oracle: Reference::Valkey, command: "SCAN", subject_says: "-ERR *", oracle_says: "*" },
+    Quarrel { oracle: Reference::Valkey, command: "HSCAN", subject_says: "[*", oracle_says: "-ERR *" },
+    Quarrel { oracle: Reference::Valkey, command: "HSCAN", subject_says: "-ERR *", oracle_says: "*" },
+    Quarrel { oracle: Reference::Valkey, command: "SSCAN", subject_says: "[*", oracle_says: "-ERR *" },
+    Quarrel { oracle: Reference::Valkey, command: "SSCAN", subject_says: "-ERR *", oracle_says: "*" },
+    Quarrel { oracle: Reference::Valkey, command: "SSCAN", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
+    Quarrel { oracle: Reference::Valkey, command: "ZSCAN", subject_says: "[*", oracle_says: "-ERR *" },
+    Quarrel { oracle: Reference::Valkey, command: "ZSCAN", subject_says: "-ERR *", oracle_says: "*" },
     // Redis 7.0 checks the key before the other arguments, and wants both ends of a range.
-    Quarrel { oracle: Peer::Valkey, command: "HSCAN", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "ZSCAN", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "GETEX", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "BITPOS", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "BITCOUNT", subject_says: "-WRONGTYPE *",
+    Quarrel { oracle: Reference::Valkey, command: "HSCAN", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
+    Quarrel { oracle: Reference::Valkey, command: "ZSCAN", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
+    Quarrel { oracle: Reference::Valkey, command: "GETEX", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
+    Quarrel { oracle: Reference::Valkey, command: "BITPOS", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
+    Quarrel { oracle: Reference::Valkey, command: "BITCOUNT", subject_says: "-WRONGTYPE *",
         oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "GETEX", subject_says: "(n*)", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "BITPOS", subject_says: ":*", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "BITCOUNT", subject_says: ":0", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "BITCOUNT", subject_says: "-ERR *", oracle_says: "*" },
+    Quarrel { oracle: Reference::Valkey, command: "GETEX", subject_says: "(n*)", oracle_says: "-ERR *" },
+    Quarrel { oracle: Reference::Valkey, command: "BITPOS", subject_says: ":*", oracle_says: "-ERR *" },
+    Quarrel { oracle: Reference::Valkey, command: "BITCOUNT", subject_says: ":0", oracle_says: "-ERR *" },
+    Quarrel { oracle: Reference::Valkey, command: "BITCOUNT", subject_says: "-ERR *", oracle_says: "*" },
     // Valkey keeps small lists in another encoding, and refuses `i64::MIN`, which has no opposite.
-    Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"quicklist\"",
+    Quarrel { oracle: Reference::Valkey, command: "OBJECT ENCODING", subject_says: "\"quicklist\"",
         oracle_says: "\"listpack\"" },
-    Quarrel { oracle: Peer::Valkey, command: "LPOS", subject_says: "*",
+    Quarrel { oracle: Reference::Valkey, command: "LPOS", subject_says: "*",
         oracle_says: "-ERR value is out of range, value must*" },
-    Quarrel { oracle: Peer::Redis, command: "LPOS", subject_says: "-ERR value is out of range*",
+    Quarrel { oracle: Reference::Redis, command: "LPOS", subject_says: "-ERR value is out of range*",
         oracle_says: "*" },
     // Valkey takes a key named "fields" for the keyword.
-    Quarrel { oracle: Peer::Valkey, command: "HGETEX", subject_says: "*",
+    Quarrel { oracle: Reference::Valkey, command: "HGETEX", subject_says: "*",
         oracle_says: "-ERR value is not an integer *" },
-    Quarrel { oracle: Peer::Valkey, command: "HSETEX", subject_says: "*",
+    Quarrel { oracle: Reference::Valkey, command: "HSETEX", subject_says: "*",
         oracle_says: "-ERR value is not an integer *" },
     // Valkey chooses the encoding for all members given to ZADD, including members that ZADD does not add.
-    Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"listpack\"",
+    Quarrel { oracle: Reference::Valkey, command: "OBJECT ENCODING", subject_says: "\"listpack\"",
         oracle_says: "\"skiplist\"" },
     // Valkey spells the command's name as the client did.
-    Quarrel { oracle: Peer::Valkey, command: "XREAD", subject_says: "-ERR Unbalanced XREAD *",
+    Quarrel { oracle: Reference::Valkey, command: "XREAD", subject_says: "-ERR Unbalanced XREAD *",
         oracle_says: "-ERR Unbalanced 'xread' *" },
-    Quarrel { oracle: Peer::Valkey, command: "XREADGROUP", subject_says: "-ERR Unbalanced XREAD *",
+    Quarrel { oracle: Reference::Valkey, command: "XREADGROUP", subject_says: "-ERR Unbalanced XREAD *",
         oracle_says: "-ERR Unbalanced 'xreadgroup' *" },
     // Redis returns the size of an expired key until it notices the expiry.
-    Quarrel { oracle: Peer::Redis, command: "MEMORY USAGE", subject_says: "(n*)", oracle_says: ":*" },
+    Quarrel { oracle: Reference::Redis, command: "MEMORY USAGE", subject_says: "(n*)", oracle_says: ":*" },
     // XREAD accepts `+` only after Redis 7.0.
-    Quarrel { oracle: Peer::Redis, command: "XREAD", subject_says: "*",
+    Quarrel { oracle: Reference::Redis, command: "XREAD", subject_says: "*",
         oracle_says: "-ERR Invalid stream ID *" },
-    Quarrel { oracle: Peer::Redis, command: "XREADGROUP", subject_says: "-ERR The + ID *",
+    Quarrel { oracle: Reference::Redis, command: "XREADGROUP", subject_says: "-ERR The + ID *",
         oracle_says: "-ERR Invalid stream ID *" },
     // Redis embeds up to 44 bytes, Valkey more.
-    Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"raw\"",
+    Quarrel { oracle: Reference::Valkey, command: "OBJECT ENCODING", subject_says: "\"raw\"",
         oracle_says: "\"embstr\"" },
 ];
 
@@ -135,8 +135,8 @@ const QUARRELS: &[Quarrel] = &[
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sides {
     /// `None`: Evenkeel.
-    pub(super) subject: Option<Peer>,
-    pub(super) oracle: Peer,
+    pub(super) subject: Option<Reference>,
+    pub(super) oracle: Reference,
 }
 
 /// Compares the replies to a command; `queued` are the commands that it executes if it is an EXEC.
@@ -153,15 +153,15 @@ pub(super) fn replies(sides: Sides, args: &Args, queued: &[Args], subject: &[u8]
 }
 
 /// Returns whether the replies to this command are allowed to differ in some way.
-pub(super) fn is_loose(peer: Peer, args: &Args) -> bool {
-    rule_for(args).is_some() || tells_scores(peer, args)
+pub(super) fn is_loose(reference: Reference, args: &Args) -> bool {
+    rule_for(args).is_some() || tells_scores(reference, args)
 }
 
 /// Returns whether the reply may hold scores that the reference server prints differently: Redis 7.0 prints
 /// 17 digits, Valkey the fewest that read back to the same number.
-fn tells_scores(peer: Peer, args: &Args) -> bool {
+fn tells_scores(reference: Reference, args: &Args) -> bool {
     let name = args.first().map_or(&b""[..], Vec::as_slice).to_ascii_uppercase();
-    peer == Peer::Valkey && (name.starts_with(b"Z") || name.starts_with(b"BZ"))
+    reference == Reference::Valkey && (name.starts_with(b"Z") || name.starts_with(b"BZ"))
 }
 
 /// Returns whether the values are the same except for the digits of numbers.
@@ -193,7 +193,7 @@ fn same_values(sides: Sides, args: &Args, queued: &[Args], subject: &Value, orac
         }
         _ => {
             // Rules allow fields newer than Redis 7.0 on their first side, which is usually the subject.
-            let is_oldest = sides.subject == Some(Peer::Redis);
+            let is_oldest = sides.subject == Some(Reference::Redis);
             let [newer, older] = if is_oldest { [oracle, subject] } else { [subject, oracle] };
             let allowed = rule_for(args).is_some_and(|rule| (rule.same)(newer, older));
             let allowed = allowed || counts_are_a_quarrel(sides, args) && same_but_counts(newer, older);
@@ -203,9 +203,9 @@ fn same_values(sides: Sides, args: &Args, queued: &[Args], subject: &Value, orac
     }
 }
 
-fn quarrel(peer: Peer, args: &Args, subject: &Value, oracle: &Value) -> bool {
+fn quarrel(reference: Reference, args: &Args, subject: &Value, oracle: &Value) -> bool {
     QUARRELS.iter().any(|quarrel| {
-        quarrel.oracle == peer
+        quarrel.oracle == reference
             && names(quarrel.command, args)
             && matches(quarrel.subject_says, &subject.to_string())
             && matches(quarrel.oracle_says, &oracle.to_string())
@@ -329,7 +329,7 @@ fn same_but_times(subject: &Value, oracle: &Value) -> bool {
 /// Redis 7.0 continues a group's count of read entries from any number that it was given. Evenkeel and Valkey
 /// do so only if no entry is missing behind the last entry that the group was given.
 fn counts_are_a_quarrel(sides: Sides, args: &Args) -> bool {
-    [Some(sides.oracle), sides.subject].contains(&Some(Peer::Redis)) && names("XINFO", args)
+    [Some(sides.oracle), sides.subject].contains(&Some(Reference::Redis)) && names("XINFO", args)
 }
 
 fn same_but_counts(newer: &Value, older: &Value) -> bool {
@@ -443,7 +443,7 @@ mod tests {
     fn verdict(command: &str, queued: &[&str], subject: &str, oracle: &str) -> Verdict {
         let args = |line: &str| crate::words::split(line).expect("a command line");
         let queued: Vec<Args> = queued.iter().map(|line| args(line)).collect();
-        let sides = Sides { subject: None, oracle: Peer::Redis };
+        let sides = Sides { subject: None, oracle: Reference::Redis };
         replies(sides, &args(command), &queued, subject.as_bytes(), oracle.as_bytes())
     }
 

@@ -3,7 +3,7 @@
 
 use super::make::{Maker, args};
 use super::{Args, Family};
-use crate::program::Peer;
+use crate::program::Reference;
 
 #[rustfmt::skip]
 pub(super) const FAMILY: Family = Family {
@@ -77,7 +77,7 @@ fn the_other_writes(make: &mut Maker) {
 
 fn queued(make: &mut Maker) -> Args {
     // Redis refuses MULTI and WATCH and goes on, Valkey aborts the transaction.
-    let refused = make.oracle == Peer::Redis;
+    let refused = make.oracle == Reference::Redis;
     match make.random.below(40) {
         0 if refused => args!["MULTI"],
         1 if refused => watch(make),

@@ -4,10 +4,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use evenkeel_resp::value::Value;
-use evenkeel_testkit::{Peer, Program, Server, check};
+use evenkeel_testkit::{Program, Reference, Server, check};
 
 fn redis(args: &[&str]) -> Option<Server> {
-    Program::oracle(Peer::Redis).map(|program| Server::start(&program, args))
+    Program::oracle(Reference::Redis).map(|program| Server::start(&program, args))
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_server_on_a_unix_socket_alone_is_reached() {
 
 #[test]
 fn a_command_line_that_is_refused_is_an_error_with_the_servers_words() {
-    let Some(program) = Program::oracle(Peer::Redis) else { return };
+    let Some(program) = Program::oracle(Reference::Redis) else { return };
     let problem = Server::try_start(&program, &["--no-such-option", "1"]).err().expect("refused");
     assert!(problem.contains("Bad directive"), "{problem}");
 }
@@ -74,7 +74,7 @@ fn replies_are_read_whole_and_late_ones_time_out() {
     let replies = client.pipeline(&commands);
     assert!(replies.iter().enumerate().all(|(i, reply)| *reply == Value::bulk(i.to_string())));
     assert!(client.unread().is_empty());
-    client.set_wait(Duration::from_millis(30));
+    client.set_reply_timeout(Duration::from_millis(30));
     let asked = Instant::now();
     let error = client.try_call(&["BLPOP", "nothing", "0"]).expect_err("nobody pushes");
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
@@ -92,7 +92,7 @@ fn end_without_stopping_the_server() {
 
 #[test]
 fn a_test_run_that_is_cut_short_leaves_no_server() {
-    if Program::oracle(Peer::Redis).is_none() {
+    if Program::oracle(Reference::Redis).is_none() {
         return;
     }
     let itself = std::env::current_exe().expect("a test binary has a path");

@@ -1,4 +1,4 @@
-use evenkeel_testkit::{Peer, Program, Server, transcript};
+use evenkeel_testkit::{Program, Reference, Server, transcript};
 
 use crate::testing::{World, check};
 
@@ -6,7 +6,7 @@ use crate::testing::{World, check};
 #[track_caller]
 fn check_newer(text: &str) {
     World::new().check(text);
-    if let Some(oracle) = Program::oracle(Peer::Valkey) {
+    if let Some(oracle) = Program::oracle(Reference::Valkey) {
         transcript::check(&Server::start(&oracle, &[]), text);
     }
 }

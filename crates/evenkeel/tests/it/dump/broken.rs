@@ -5,7 +5,7 @@
 
 use evenkeel_resp::value::Value;
 use evenkeel_testkit::payload::reseal;
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use super::content::{Depth, content};
 use super::samples::{Needs, few};
@@ -26,13 +26,13 @@ const SHORT: usize = 150;
 
 /// Payloads of all available servers, of all types.
 fn corpus() -> Vec<(String, Vec<u8>)> {
-    let programs = [Some(program()), Program::find(Peer::Redis), Program::find(Peer::Valkey)];
+    let programs = [Some(program()), Program::find(Reference::Redis), Program::find(Reference::Valkey)];
     let mut corpus: Vec<(String, Vec<u8>)> = Vec::new();
     for program in programs.into_iter().flatten() {
         let server = Server::start(&program, &[]);
         let mut client = server.connect();
         for sample in few() {
-            if sample.needs == Needs::FieldExpiry && program.peer() == Some(Peer::Redis) {
+            if sample.needs == Needs::FieldExpiry && program.reference() == Some(Reference::Redis) {
                 continue;
             }
             build(&mut client, &sample);
@@ -135,7 +135,7 @@ fn a_payload_with_one_byte_changed_is_refused_or_is_a_value() {
     }
     println!("{accepted} of {all} accepted");
     assert!(all > 15_000 && accepted > all / 10 && accepted < all / 3 * 2, "{accepted} of {all} accepted");
-    if program().peer().is_none() {
+    if program().reference().is_none() {
         assert_eq!(server.info("unexpected_error_replies"), "0");
     }
     server.assert_healthy();
@@ -198,7 +198,7 @@ fn use_it(client: &mut Client, key: &str, name: &str) {
         let is_no_hll = args[0] == b"PFCOUNT";
         assert!(!reply.is_error() || is_no_hll, "{name}: {reply} to {}", evenkeel_testkit::words::join(args));
     }
-    let depth = if program().peer() == Some(Peer::Redis) { Depth::Common } else { Depth::Newest };
+    let depth = if program().reference() == Some(Reference::Redis) { Depth::Common } else { Depth::Newest };
     let before = content(client, key, depth);
     let payload = dump(client, key);
     assert_eq!(restore(client, "again", &payload).to_string(), "OK", "{name}");

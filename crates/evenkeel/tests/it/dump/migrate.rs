@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use evenkeel_testkit::server::free_port;
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use super::build;
 use super::content::{Depth, content};
@@ -19,11 +19,11 @@ fn migrate(client: &mut Client, port: u16, rest: &str) -> String {
 
 #[test]
 fn values_of_all_types_move() {
-    let peers = [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle);
+    let references = [Reference::Redis, Reference::Valkey].into_iter().filter_map(Program::oracle);
     // A reference server writes its own version, which older servers do not read.
-    let peers = peers.filter(|_| program().peer().is_none());
-    for target in [program()].into_iter().chain(peers) {
-        let is_old = [target.peer(), program().peer()].contains(&Some(Peer::Redis));
+    let references = references.filter(|_| program().reference().is_none());
+    for target in [program()].into_iter().chain(references) {
+        let is_old = [target.reference(), program().reference()].contains(&Some(Reference::Redis));
         let (source, target) = (start(&[]), Server::start(&target, &[]));
         let (mut here, mut there) = (source.connect(), target.connect());
         for sample in few().iter().filter(|sample| sample.needs == Needs::Nothing || !is_old) {
@@ -128,7 +128,7 @@ fn a_target_that_never_answers_keeps_nobody_waiting() {
     let words = ["MIGRATE", "127.0.0.1", &port.to_string(), "a", "0", "700"];
     here.send(&words).expect("connected");
     let answer = other.run("GET a").to_string();
-    if program().peer().is_none() {
+    if program().reference().is_none() {
         assert!(started.elapsed() < Duration::from_millis(600), "others wait for {:?}", started.elapsed());
     }
     assert_eq!(answer, "\"1\"");
@@ -146,7 +146,7 @@ const TOUCHED: &str = "-ERR A key was changed while it was being migrated: the c
 /// between.
 #[test]
 fn a_key_that_is_written_to_on_its_way_stays() {
-    if program().peer().is_some() {
+    if program().reference().is_some() {
         return;
     }
     let mut source = start(&[]);
@@ -190,7 +190,7 @@ fn while_on_their_way(here: &mut Client, keys: &[&str], count: usize, act: impl 
 /// The key would reappear at the target after its client was told of the removal.
 #[test]
 fn a_key_that_is_removed_on_its_way_is_told_of() {
-    if program().peer().is_some() {
+    if program().reference().is_some() {
         return;
     }
     let mut source = start(&[]);
@@ -214,7 +214,7 @@ fn a_key_that_is_removed_on_its_way_is_told_of() {
 /// An equal value may be another value than the sent value: the target may have sent it back.
 #[test]
 fn a_key_that_is_made_anew_on_its_way_stays() {
-    if program().peer().is_some() {
+    if program().reference().is_some() {
         return;
     }
     let mut source = start(&[]);
@@ -250,7 +250,7 @@ fn keys_that_move_to_where_they_are_stay() {
 #[test]
 fn keys_that_wait_for_others_get_older() {
     // A reference server sends all keys at once, before they expire.
-    if program().peer().is_some() {
+    if program().reference().is_some() {
         return;
     }
     let source = start(&[]);

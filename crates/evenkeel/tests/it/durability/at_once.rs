@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use crate::{program, start, wait_until};
 
@@ -212,7 +212,7 @@ fn an_end_does_not_pay_while_a_script_lets_nobody_through() {
 /// else.
 #[test]
 fn a_log_that_is_turned_on_during_a_snapshot_begins_behind_it() {
-    for program in [Program::oracle(Peer::Redis), Some(program())].into_iter().flatten() {
+    for program in [Program::oracle(Reference::Redis), Some(program())].into_iter().flatten() {
         let server = Server::start(&program, &["--enable-debug-command", "yes"]);
         let mut client = server.connect();
         (0..200).for_each(|n| ok(&mut client, &format!("SET key:{n} 1")));

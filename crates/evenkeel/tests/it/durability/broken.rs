@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use evenkeel_testkit::random::fresh_seed;
-use evenkeel_testkit::{Peer, Program, Random, Server};
+use evenkeel_testkit::{Program, Random, Reference, Server};
 
 use crate::{program, start};
 
@@ -353,7 +353,7 @@ fn a_stream_of_another_length_than_it_says_is_loaded_and_counted() {
     let said = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert!(checked.status.success() && said.contains("1 stream with wrong counters"), "{said}");
     // A replica accepts it from a primary that has loaded it.
-    let Some(redis) = Program::oracle(Peer::Redis) else { return };
+    let Some(redis) = Program::oracle(Reference::Redis) else { return };
     let dir = attempt.folder.display().to_string();
     let primary = Server::start(&redis, &["--dir", &dir, "--repl-diskless-sync-delay", "0"]);
     assert_eq!(primary.connect().run("XLEN stream").as_int(), Some(9));

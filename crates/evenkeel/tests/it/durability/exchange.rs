@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use evenkeel_testkit::digest::{difference, digest as contents};
 use evenkeel_testkit::random::fresh_seed;
 use evenkeel_testkit::transcript::target;
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use crate::program;
 use crate::random::send_random;
@@ -24,7 +24,7 @@ const LEFT_OUT: &[&str] =
     &["DEBUG", "CONFIG", "SHUTDOWN", "RESET", "CLIENT", "MONITOR", "SUBSCRIBE", "PSUBSCRIBE"];
 
 fn send_all(server: &Server, seed: u64) {
-    send_random(server, Peer::Redis, seed, COMMANDS, LEFT_OUT);
+    send_random(server, Reference::Redis, seed, COMMANDS, LEFT_OUT);
 }
 
 pub(super) fn rewrite(server: &Server) {
@@ -97,49 +97,49 @@ fn exchange(
 
 #[test]
 fn redis_loads_our_folder() {
-    if let Some(redis) = Program::oracle(Peer::Redis) {
+    if let Some(redis) = Program::oracle(Reference::Redis) {
         exchange(&program(), &redis, &[], by_digest);
     }
 }
 
 #[test]
 fn redis_loads_our_folder_of_commands() {
-    if let Some(redis) = Program::oracle(Peer::Redis) {
+    if let Some(redis) = Program::oracle(Reference::Redis) {
         exchange(&program(), &redis, PLAIN, by_digest);
     }
 }
 
 #[test]
 fn valkey_loads_our_folder() {
-    if let Some(valkey) = Program::oracle(Peer::Valkey) {
+    if let Some(valkey) = Program::oracle(Reference::Valkey) {
         exchange(&program(), &valkey, &[], by_commands);
     }
 }
 
 #[test]
 fn we_load_valkeys_folder() {
-    if let Some(valkey) = Program::oracle(Peer::Valkey) {
+    if let Some(valkey) = Program::oracle(Reference::Valkey) {
         exchange(&valkey, &program(), &[], by_commands);
     }
 }
 
 #[test]
 fn valkey_loads_our_folder_of_commands() {
-    if let Some(valkey) = Program::oracle(Peer::Valkey) {
+    if let Some(valkey) = Program::oracle(Reference::Valkey) {
         exchange(&program(), &valkey, PLAIN, by_commands);
     }
 }
 
 #[test]
 fn we_load_redis_folder() {
-    if let Some(redis) = Program::oracle(Peer::Redis) {
+    if let Some(redis) = Program::oracle(Reference::Redis) {
         exchange(&redis, &program(), &[], by_digest);
     }
 }
 
 #[test]
 fn we_load_redis_folder_of_commands() {
-    if let Some(redis) = Program::oracle(Peer::Redis) {
+    if let Some(redis) = Program::oracle(Reference::Redis) {
         exchange(&redis, &program(), PLAIN, by_digest);
     }
 }
@@ -147,7 +147,7 @@ fn we_load_redis_folder_of_commands() {
 /// Redis logs an approximate trim as an exact trim, but keeps the client's LIMIT.
 #[test]
 fn a_trim_with_a_limit_that_redis_has_logged_is_replayed() {
-    let Some(redis) = Program::oracle(Peer::Redis) else { return };
+    let Some(redis) = Program::oracle(Reference::Redis) else { return };
     let (mut one, mut other) = (Server::start(&redis, ARGS), Server::start(&program(), ARGS));
     let mut client = one.connect();
     client.run("CONFIG SET stream-node-max-entries 10");

@@ -108,7 +108,7 @@ fn when_a_sync_fails_nothing_is_acknowledged_until_a_base_has_it() {
     assert_eq!(writer.run("SET before 1").to_string(), "OK");
 
     faults.are(NO_SYNC);
-    writer.set_wait(Duration::from_millis(700));
+    writer.set_reply_timeout(Duration::from_millis(700));
     assert!(writer.try_call(&["SET", "waits", "1"]).is_err(), "it may be lost");
     wait_until("writers are told", || is_refused(&mut other));
     assert_eq!(other.run("GET before").as_bytes(), Some(&b"1"[..]), "readers are served");
@@ -122,7 +122,7 @@ fn when_a_sync_fails_nothing_is_acknowledged_until_a_base_has_it() {
     assert!(is_refused(&mut other), "{}", server.log());
 
     rewrite(&server);
-    writer.set_wait(Duration::from_secs(30));
+    writer.set_reply_timeout(Duration::from_secs(30));
     assert_eq!(writer.read().to_string(), "OK", "the base has it");
     wait_until("writes go on", || !is_refused(&mut other));
     assert_eq!(server.info("aof_last_write_status"), "ok");
@@ -144,7 +144,7 @@ fn a_base_settles_nothing_while_the_file_behind_it_is_in_doubt_too() {
     }
     writer.run("SET soon 1 PX 3000");
     faults.are(NO_SYNC);
-    writer.set_wait(Duration::from_millis(200));
+    writer.set_reply_timeout(Duration::from_millis(200));
     assert!(writer.try_call(&["SET", "waits", "1"]).is_err(), "it may be lost");
     wait_until("writers are told", || is_refused(&mut other));
     // A client without writes waits for no disk, even if its command has blocked.
@@ -168,7 +168,7 @@ fn a_base_settles_nothing_while_the_file_behind_it_is_in_doubt_too() {
     other.run("CONFIG SET rdb-key-save-delay 0");
     rewrite(&server);
     wait_until("writes go on", || !is_refused(&mut other));
-    writer.set_wait(Duration::from_secs(30));
+    writer.set_reply_timeout(Duration::from_secs(30));
     assert_eq!(writer.read().to_string(), "OK");
     server.kill();
     server.start_again();

@@ -61,7 +61,7 @@ fn a_full_disk_stops_writers_and_loses_nothing() {
     let args = ["--threads", "2", "--appendonly", "yes", "--appendfsync", "always", "--dir", &dir];
     let mut server = start(&args);
     let (mut writer, mut other) = (server.connect(), server.connect());
-    writer.set_wait(Duration::from_secs(2));
+    writer.set_reply_timeout(Duration::from_secs(2));
     let mut acknowledged = 0;
     // The first write without room gets no reply yet: it is executed, but its durability is unknown.
     while let Ok(reply) = write(&mut writer, acknowledged) {
@@ -76,7 +76,7 @@ fn a_full_disk_stops_writers_and_loses_nothing() {
     assert_eq!(server.info("aof_last_write_status"), "err");
 
     fs::remove_file(disk.path().join("ballast")).expect("it is there");
-    writer.set_wait(Duration::from_secs(10));
+    writer.set_reply_timeout(Duration::from_secs(10));
     assert!(!writer.read().is_error(), "the write that waited is acknowledged");
     acknowledged += 1;
     let until = Instant::now() + Duration::from_secs(5);
@@ -236,7 +236,7 @@ fn a_server_killed_on_a_full_disk_starts_when_there_is_room() {
     let args = ["--threads", "2", "--appendonly", "yes", "--appendfsync", "always", "--dir", &dir];
     let mut server = start(&args);
     let mut writer = server.connect();
-    writer.set_wait(Duration::from_secs(2));
+    writer.set_reply_timeout(Duration::from_secs(2));
     let mut acknowledged = 0;
     while write(&mut writer, acknowledged).is_ok_and(|reply| !reply.is_error()) {
         acknowledged += 1;

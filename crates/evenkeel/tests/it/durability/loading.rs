@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use evenkeel_testkit::server::free_port;
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use super::files;
 use crate::{program, start, wait_until};
@@ -356,7 +356,8 @@ fn how_a_key_was_used_is_in_the_snapshot() {
         assert!(server.stop().success());
         let dump = std::fs::read(server.folder().join("dump.rdb")).expect("a snapshot");
         server.start_again();
-        let readers = [Program::oracle(Peer::Redis), Program::oracle(Peer::Valkey)].into_iter().flatten();
+        let readers =
+            [Program::oracle(Reference::Redis), Program::oracle(Reference::Valkey)].into_iter().flatten();
         let others = readers.map(|program| {
             let mut other = Server::start(&program, &options);
             other.kill();

@@ -12,7 +12,7 @@ const BOTH: &[&str] = &["--threads", "1", "--appendonly", "yes", "--save", "3600
 /// A server after a clean shutdown: `k` is `first` in the backup, and `second` in its files.
 fn stopped() -> Option<Server> {
     let mut server = start(BOTH);
-    if server.program().peer().is_some() {
+    if server.program().reference().is_some() {
         return None; // the messages are Evenkeel's
     }
     let mut client = server.connect();

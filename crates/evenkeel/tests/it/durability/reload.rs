@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use evenkeel_testkit::digest::{difference, digest};
 use evenkeel_testkit::transcript::target;
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use crate::{Ends, program, start, wait_until};
 
@@ -236,7 +236,7 @@ fn entries(count: usize, name_len: usize) -> Vec<Vec<String>> {
 #[test]
 fn what_was_saved_is_loaded_however_small_it_has_become() {
     const ENTRIES: usize = 51_666;
-    let Some(redis) = Program::oracle(Peer::Redis) else { return };
+    let Some(redis) = Program::oracle(Reference::Redis) else { return };
     let (theirs, mut server) = (Server::start(&redis, &["--save", ""]), start(WITH_SNAPSHOT));
     let mut client = theirs.connect();
     client.pipeline(&entries(ENTRIES, 1_500));
@@ -363,8 +363,8 @@ fn who_waits_is_not_served_by_a_log_that_is_run_again() {
 #[test]
 fn what_is_there_gives_way_where_that_is_wanted() {
     const LIBRARY: &str = "#!lua name=l\nredis.register_function('f', function() return NUMBER end)";
-    for peer in [Some(Peer::Redis), Some(Peer::Valkey), None] {
-        let Some(program) = peer.map_or(Some(program()), Program::oracle) else { continue };
+    for reference in [Some(Reference::Redis), Some(Reference::Valkey), None] {
+        let Some(program) = reference.map_or(Some(program()), Program::oracle) else { continue };
         let mut server = Server::start(&program, &["--save", "", "--enable-debug-command", "yes"]);
         let mut client = server.connect();
         let load = |client: &mut Client, number: &str| {
@@ -373,7 +373,7 @@ fn what_is_there_gives_way_where_that_is_wanted() {
         };
         load(&mut client, "1");
         let reply = client.run("DEBUG RELOAD NOFLUSH").to_string();
-        assert!(reply.starts_with("-ERR Error trying to load the RDB dump"), "{peer:?}: {reply}");
+        assert!(reply.starts_with("-ERR Error trying to load the RDB dump"), "{reference:?}: {reply}");
         for line in ["SET k 1", "RPUSH l a b", "SET timed 1 PX 99999999"] {
             ok(&mut client, line);
         }
@@ -388,7 +388,7 @@ fn what_is_there_gives_way_where_that_is_wanted() {
             .to_vec();
         guard.push((client.run("PTTL timed").as_int().expect("a number") > 0).to_string());
         let expected = ["\"1\"", "\"1\"", "[\"a\", \"b\"]", ":4", ":1", "true"];
-        assert_eq!(guard, expected, "{peer:?}");
+        assert_eq!(guard, expected, "{reference:?}");
         server.assert_healthy();
     }
 }

@@ -1,6 +1,6 @@
 //! Logged commands are replayed whatever the settings are by then.
 
-use evenkeel_testkit::{Peer, Program, Server};
+use evenkeel_testkit::{Program, Reference, Server};
 
 use super::exchange::take_over;
 use super::files;
@@ -48,7 +48,7 @@ fn a_log_has_the_names_that_commands_have_everywhere() {
 /// Redis logs commands by the clients' names.
 #[test]
 fn a_log_of_redis_has_the_names_of_its_clients() {
-    let Some(redis) = Program::oracle(Peer::Redis) else { return };
+    let Some(redis) = Program::oracle(Reference::Redis) else { return };
     let args = ["--appendonly", "yes", "--rename-command", "FLUSHALL", "secretflush"];
     let [mut one, mut other] = [redis, program()].map(|program| Server::start(&program, &args));
     let mut client = one.connect();
@@ -325,7 +325,7 @@ fn parts_over_time(program: &Program) -> Vec<(&'static str, Vec<String>, Vec<Str
 /// Operators, backups and tools rely on the names in the folder.
 #[test]
 fn parts_have_the_names_that_redis_gives_them() {
-    let Some(redis) = Program::oracle(Peer::Redis) else { return };
+    let Some(redis) = Program::oracle(Reference::Redis) else { return };
     let (ours, theirs) = (parts_over_time(&program()), parts_over_time(&redis));
     for (ours, theirs) in ours.iter().zip(&theirs) {
         assert_eq!(ours, theirs);
@@ -336,7 +336,7 @@ fn parts_have_the_names_that_redis_gives_them() {
 /// Automatically, after the rewrite has ended.
 #[test]
 fn a_save_can_be_scheduled_behind_a_rewrite() {
-    for program in [Program::oracle(Peer::Redis), Some(program())].into_iter().flatten() {
+    for program in [Program::oracle(Reference::Redis), Some(program())].into_iter().flatten() {
         let server = Server::start(&program, &["--appendonly", "yes"]);
         let mut client = server.connect();
         let number = |field: &str| server.info(field).parse::<u64>().expect("a number");
@@ -360,7 +360,7 @@ fn a_save_can_be_scheduled_behind_a_rewrite() {
 /// The partial file of a snapshot that was given up.
 #[test]
 fn an_end_without_a_snapshot_leaves_no_part_of_one() {
-    for program in [Program::oracle(Peer::Redis), Some(program())].into_iter().flatten() {
+    for program in [Program::oracle(Reference::Redis), Some(program())].into_iter().flatten() {
         let mut server = Server::start(&program, &["--save", ""]);
         let mut client = server.connect();
         (0..300).for_each(|n| assert_eq!(client.run(&format!("SET key:{n} 1")).to_string(), "OK"));

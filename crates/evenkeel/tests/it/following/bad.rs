@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use evenkeel_testkit::{Peer, Program, Random, Server};
+use evenkeel_testkit::{Program, Random, Reference, Server};
 
 use super::{PRIMARY, REPLICA, await_equal, await_link, follow, seed, wait_until};
 use crate::durability::full::Disk;
@@ -132,8 +132,8 @@ fn a_script_of_the_primary_that_does_not_end_does_not_silence_the_replica() {
 
 #[test]
 fn the_password_is_wrong() {
-    let Some(peer) = Program::oracle(Peer::Redis) else { return };
-    let primary = Server::start(&peer, &[PRIMARY, &["--requirepass", "secret"]].concat());
+    let Some(reference) = Program::oracle(Reference::Redis) else { return };
+    let primary = Server::start(&reference, &[PRIMARY, &["--requirepass", "secret"]].concat());
     expect_line(primary.port(), &["--masterauth", "wrong"], "Unable to AUTH to MASTER: -WRONGPASS");
     expect_line(primary.port(), &[], "-NOAUTH");
     let replica = Server::start(
@@ -192,8 +192,8 @@ fn a_snapshot_is_announced_and_is_none() {
 /// Any byte of a snapshot may be changed: a damaged snapshot is never loaded in part.
 #[test]
 fn a_damaged_snapshot_is_found() {
-    let Some(peer) = Program::oracle(Peer::Redis) else { return };
-    let source = Server::start(&peer, PRIMARY);
+    let Some(reference) = Program::oracle(Reference::Redis) else { return };
+    let source = Server::start(&reference, PRIMARY);
     let mut client = source.connect();
     (0..50).for_each(|n| drop(client.call(&["SET", &format!("k{n}"), &n.to_string().repeat(50)])));
     client.run("RPUSH list a b c");
@@ -435,8 +435,10 @@ fn a_primary_that_is_silent_in_the_handshake_is_left() {
 /// If the disk has no room for the snapshot, the data stay; the sync succeeds once another way is open.
 #[test]
 fn the_disk_is_full() {
-    let (Some(peer), Some(disk)) = (Program::oracle(Peer::Redis), Disk::mount("replica")) else { return };
-    let primary = Server::start(&peer, PRIMARY);
+    let (Some(reference), Some(disk)) = (Program::oracle(Reference::Redis), Disk::mount("replica")) else {
+        return;
+    };
+    let primary = Server::start(&reference, PRIMARY);
     let mut client = primary.connect();
     let mut random = Random::new(seed());
     for n in 0..150 {

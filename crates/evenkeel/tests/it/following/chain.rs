@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use evenkeel_testkit::{Peer, Program, Server};
+use evenkeel_testkit::{Program, Reference, Server};
 
 use super::{PRIMARY, REPLICA, await_equal, await_link, follow, seed, wait_until, write};
 use crate::{Ends, program};
@@ -69,7 +69,7 @@ fn ours_all_along() {
 
 #[test]
 fn redis_behind_ours_behind_redis() {
-    if let Some(redis) = Program::oracle(Peer::Redis) {
+    if let Some(redis) = Program::oracle(Reference::Redis) {
         chain(&redis, &program(), &redis);
         chain(&program(), &redis, &program());
     }
@@ -85,12 +85,12 @@ fn the_others_follow_who_takes_over() {
         follow(replica, primary.port());
         await_link(replica);
     }
-    write(&primary, Peer::Redis, seed, 500);
+    write(&primary, Reference::Redis, seed, 500);
     await_equal(&primary, &one);
     await_equal(&primary, &other);
     primary.kill();
     assert_eq!(one.connect().run("REPLICAOF NO ONE").to_string(), "OK");
-    write(&one, Peer::Redis, seed + 1, 300);
+    write(&one, Reference::Redis, seed + 1, 300);
     follow(&other, one.port());
     await_link(&other);
     await_equal(&one, &other);
@@ -105,7 +105,7 @@ fn the_others_follow_who_takes_over() {
     primary.start_again();
     follow(&primary, one.port());
     await_link(&primary);
-    write(&one, Peer::Redis, seed + 2, 300);
+    write(&one, Reference::Redis, seed + 2, 300);
     await_equal(&one, &primary);
     await_equal(&one, &other);
     [&mut primary, &mut one, &mut other].into_iter().for_each(Server::assert_healthy);
@@ -121,7 +121,7 @@ fn roles_are_exchanged() {
     await_link(&pair[1]);
     for round in 0..6 {
         let (primary, replica) = (round % 2, (round + 1) % 2);
-        write(&pair[primary], Peer::Redis, seed + round as u64, 200);
+        write(&pair[primary], Reference::Redis, seed + round as u64, 200);
         await_equal(&pair[primary], &pair[replica]);
         wait_until("all of it is there", || {
             number(&pair[primary], "master_repl_offset") == number(&pair[replica], "master_repl_offset")

@@ -3,15 +3,15 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use super::{PRIMARY, REPLICA, await_equal, await_link, follow, wait_until};
 use crate::{program, start};
 
 fn pair(args: &[&str]) -> Option<(Server, Server)> {
-    let peer = Program::oracle(Peer::Redis)?;
+    let reference = Program::oracle(Reference::Redis)?;
     let (primary, replica) =
-        (Server::start(&peer, PRIMARY), Server::start(&program(), &[REPLICA, args].concat()));
+        (Server::start(&reference, PRIMARY), Server::start(&program(), &[REPLICA, args].concat()));
     follow(&replica, primary.port());
     await_link(&replica);
     Some((primary, replica))
@@ -95,8 +95,8 @@ fn a_replica_accounts_for_commands_and_traffic() {
 
 #[test]
 fn who_waits_is_told_that_the_role_has_changed() {
-    let Some(peer) = Program::oracle(Peer::Redis) else { return };
-    let (primary, replica) = (Server::start(&peer, PRIMARY), Server::start(&program(), REPLICA));
+    let Some(reference) = Program::oracle(Reference::Redis) else { return };
+    let (primary, replica) = (Server::start(&reference, PRIMARY), Server::start(&program(), REPLICA));
     let mut waiting = replica.connect();
     waiting.send(&["BLPOP", "list", "0"]).expect("it reads");
     wait_until("it waits", || replica.info("blocked_clients") == "1");
@@ -117,7 +117,7 @@ fn who_waits_is_told_that_the_role_has_changed() {
     // With another primary, they would wait for an entry that is already there.
     waiting.send(&["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]).expect("it reads");
     wait_until("it waits", || replica.info("blocked_clients") == "1");
-    follow(&replica, Server::start(&peer, PRIMARY).port());
+    follow(&replica, Server::start(&reference, PRIMARY).port());
     let told = waiting.read().to_string();
     assert!(told.starts_with("-UNBLOCKED force unblock from blocking operation"), "{told}");
     assert!(waiting.read_to_end().is_ok_and(|rest| rest.is_empty()));
@@ -142,9 +142,9 @@ const SMALL_BACKLOG: &[&str] = &["--repl-backlog-size", "16384"];
 /// A full sync serves the clients that wait for its data, in every way of loading.
 #[test]
 fn what_comes_by_a_full_sync_is_not_waited_for() {
-    let Some(peer) = Program::oracle(Peer::Redis) else { return };
+    let Some(reference) = Program::oracle(Reference::Redis) else { return };
     for way in ["disabled", "swapdb", "flush-before-load"] {
-        let primary = Server::start(&peer, &[PRIMARY, SMALL_BACKLOG].concat());
+        let primary = Server::start(&reference, &[PRIMARY, SMALL_BACKLOG].concat());
         let replica = Server::start(&program(), &[REPLICA, &["--repl-diskless-load", way]].concat());
         follow(&replica, primary.port());
         await_link(&replica);
@@ -163,8 +163,8 @@ fn what_comes_by_a_full_sync_is_not_waited_for() {
 /// In the same history, reads are served from the present data until the new data are complete.
 #[test]
 fn the_old_data_are_served_until_the_swap() {
-    let Some(peer) = Program::oracle(Peer::Redis) else { return };
-    let primary = Server::start(&peer, &[PRIMARY, SMALL_BACKLOG].concat());
+    let Some(reference) = Program::oracle(Reference::Redis) else { return };
+    let primary = Server::start(&reference, &[PRIMARY, SMALL_BACKLOG].concat());
     let options = ["--repl-diskless-load", "swapdb", "--threads", "2"];
     let replica = Server::start(&program(), &[REPLICA, &options].concat());
     let mut client = primary.connect();
@@ -201,9 +201,9 @@ fn the_old_data_are_served_until_the_swap() {
 /// Redis goes on counting from the earlier number.
 #[test]
 fn a_full_sync_is_no_change_of_save_points() {
-    let Some(peer) = Program::oracle(Peer::Redis) else { return };
+    let Some(reference) = Program::oracle(Reference::Redis) else { return };
     for way in ["disabled", "swapdb", "flush-before-load"] {
-        let primary = Server::start(&peer, &[PRIMARY, SMALL_BACKLOG].concat());
+        let primary = Server::start(&reference, &[PRIMARY, SMALL_BACKLOG].concat());
         let mut client = primary.connect();
         client.run("MSET a 1 b 2 c 3");
         let options = ["--save", "3600 1000000", "--repl-diskless-load", way];

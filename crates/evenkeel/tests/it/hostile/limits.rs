@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 use socket2::{Domain, Socket, Type};
 
 use super::witness::while_serving_others;
@@ -54,7 +54,7 @@ fn deaf(server: &Server) -> Client {
     socket.set_recv_buffer_size(4 * 1024).expect("a small buffer");
     socket.connect(&server.address().into()).expect("connected");
     let mut client = Client::from_tcp(TcpStream::from(socket));
-    client.set_wait(Duration::from_secs(5));
+    client.set_reply_timeout(Duration::from_secs(5));
     client
 }
 
@@ -303,7 +303,7 @@ fn forty_thousand_prefixes_keep_nobody_waiting() {
 /// deeper replies.
 #[test]
 fn nested_replies_of_scripts_end_at_a_bound() {
-    let Some(oracle) = Program::oracle(Peer::Redis) else { return };
+    let Some(oracle) = Program::oracle(Reference::Redis) else { return };
     let (mut subject, oracle) = (start(&[]), Server::start(&oracle, &[]));
     let nested = |table: &str| format!("local t = {{}} for i = 1, 100000 do t = {table} end return t");
     let tables =

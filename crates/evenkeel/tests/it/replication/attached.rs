@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::Duration;
 
 use evenkeel_testkit::random::fresh_seed;
-use evenkeel_testkit::{Client, Peer, Program, Random, Server};
+use evenkeel_testkit::{Client, Program, Random, Reference, Server};
 
-use super::{REPLICA, assert_same, attach, number, ok, peers, primary, replicas, wait_until};
+use super::{REPLICA, assert_same, attach, number, ok, primary, references, replicas, wait_until};
 use crate::Ends;
 use crate::random::send_random;
 
@@ -17,31 +17,31 @@ use crate::random::send_random;
 const LEFT_OUT: &[&str] =
     &["DEBUG", "CONFIG", "SHUTDOWN", "RESET", "CLIENT", "MONITOR", "SUBSCRIBE", "PSUBSCRIBE", "REPLICAOF"];
 
-fn random_commands(peer: Peer) {
-    let Some(program) = Program::oracle(peer) else { return };
+fn random_commands(reference: Reference) {
+    let Some(program) = Program::oracle(reference) else { return };
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
     let server = primary(&[]);
     let (early, late) = (Server::start(&program, REPLICA), Server::start(&program, REPLICA));
-    send_random(&server, peer, seed, 1_500, LEFT_OUT);
+    send_random(&server, reference, seed, 1_500, LEFT_OUT);
     attach(&early, &server);
     assert_same(&server, &early);
-    send_random(&server, peer, seed + 1, 3_000, LEFT_OUT);
+    send_random(&server, reference, seed + 1, 3_000, LEFT_OUT);
     assert_same(&server, &early);
     attach(&late, &server);
-    send_random(&server, peer, seed + 2, 1_500, LEFT_OUT);
+    send_random(&server, reference, seed + 2, 1_500, LEFT_OUT);
     assert_same(&server, &early);
     assert_same(&server, &late);
 }
 
 #[test]
 fn redis_follows_random_commands() {
-    random_commands(Peer::Redis);
+    random_commands(Reference::Redis);
 }
 
 #[test]
 fn valkey_follows_random_commands() {
-    random_commands(Peer::Valkey);
+    random_commands(Reference::Valkey);
 }
 
 /// Transfers between accounts, on several connections at once.
@@ -97,7 +97,7 @@ fn sum(server: &Server, accounts: usize) -> i64 {
 /// Replicas attach under load; each sees whole transactions only, and all end with equal data.
 fn under_load(args: &[&str]) {
     let (server, bank) = (primary(args), Bank { accounts: 2_000, ends: AtomicBool::new(false) });
-    let replicas: Vec<Server> = peers().into_iter().chain(replicas()).collect();
+    let replicas: Vec<Server> = references().into_iter().chain(replicas()).collect();
     bank.fill(&mut server.connect(), 2_000);
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
@@ -142,7 +142,7 @@ fn replicas_come_by_way_of_the_disk() {
 #[test]
 fn what_expires_is_removed_by_the_primary() {
     let server = primary(&[]);
-    for replica in peers() {
+    for replica in references() {
         attach(&replica, &server);
         let mut client = server.connect();
         for n in 0..200 {
@@ -159,7 +159,7 @@ fn what_expires_is_removed_by_the_primary() {
 #[test]
 fn what_is_evicted_is_removed_at_replicas() {
     let server = primary(&["--maxmemory-policy", "allkeys-lru"]);
-    let replicas = peers();
+    let replicas = references();
     replicas.iter().for_each(|replica| attach(replica, &server));
     let mut client = server.connect();
     let used = server.info("used_memory").parse::<u64>().expect("a number");
@@ -188,7 +188,7 @@ fn functions_are_those_of_the_primary() {
         format!("#!lua name={name}\nredis.register_function{{{function}, flags={{'no-writes'}}}}")
     };
     run(&["FUNCTION", "LOAD", &code("early", "1")]);
-    let replicas = peers();
+    let replicas = references();
     replicas.iter().for_each(|replica| attach(replica, &server));
     run(&["FUNCTION", "LOAD", &code("late", "1")]);
     run(&["FUNCTION", "LOAD", "REPLACE", &code("early", "2")]);
@@ -303,7 +303,7 @@ fn one_that_never_reads_holds_up_nobody() {
     let mut deaf = server.connect();
     deaf.send(&["SYNC"]).expect("it is read");
     wait_until("it is there", || server.info("connected_slaves") == "1");
-    let replicas = peers();
+    let replicas = references();
     for replica in &replicas {
         attach(replica, &server);
     }
@@ -322,7 +322,7 @@ fn one_that_never_reads_holds_up_nobody() {
 /// Messages are sent to replicas, but not written to the append-only file, which keeps data only.
 #[test]
 fn who_listens_at_a_replica_hears_what_is_published() {
-    for replica in peers() {
+    for replica in references() {
         let server = primary(&["--appendonly", "yes", "--appendfsync", "always"]);
         attach(&replica, &server);
         let mut listener = replica.connect();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_testkit::history::{Op, Recorder, assert_linearizable};
 use evenkeel_testkit::random::fresh_seed;
-use evenkeel_testkit::{Client, Peer, Program, Random, Server};
+use evenkeel_testkit::{Client, Program, Random, Reference, Server};
 
 use super::{PRIMARY, assert_same, attach, await_link, freeze, number, ok, thaw, wait_until};
 use crate::program;
@@ -24,9 +24,9 @@ fn ours(args: &[&str]) -> Server {
 /// The pairs of a failover: Evenkeel to Evenkeel, and, if available, to and from Redis and Valkey.
 fn pairs() -> Vec<[Server; 2]> {
     let mut pairs = vec![[ours(&[]), ours(&[])]];
-    for peer in [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle) {
-        pairs.push([ours(&[]), server(&peer, &[])]);
-        pairs.push([server(&peer, &[]), ours(&[])]);
+    for reference in [Reference::Redis, Reference::Valkey].into_iter().filter_map(Program::oracle) {
+        pairs.push([ours(&[]), server(&reference, &[])]);
+        pairs.push([server(&reference, &[]), ours(&[])]);
     }
     pairs
 }
@@ -72,7 +72,7 @@ fn roles_change_places_without_a_full_sync() {
             assert_eq!(number(to, "sync_full"), before.1);
             assert_eq!(to.connect().run("GET rounds").to_string(), format!("\"{round}\""));
             let told = from.connect().run("CONFIG GET replicaof").to_string();
-            if from.program().peer().is_none() {
+            if from.program().reference().is_none() {
                 assert!(told.contains(&to.port().to_string()), "{told}");
             }
         }
@@ -266,7 +266,7 @@ fn no_write_that_was_waited_for_is_lost_by_force() {
 
 #[test]
 fn no_acknowledged_write_is_lost_between_redis_and_ours() {
-    if let Some(redis) = Program::oracle(Peer::Redis) {
+    if let Some(redis) = Program::oracle(Reference::Redis) {
         writers_lose_nothing(&[ours(&[]), server(&redis, &[])], 6, Duration::from_millis(200), Kept::All);
     }
 }
@@ -441,7 +441,7 @@ fn a_target_that_never_answers_is_given_up_by_hand() {
 
 #[test]
 fn one_that_refuses_leaves_the_primary_what_it_was() {
-    for refusing in [Some(program()), Program::oracle(Peer::Redis)].into_iter().flatten() {
+    for refusing in [Some(program()), Program::oracle(Reference::Redis)].into_iter().flatten() {
         let primary = ours(&[]);
         let replica = server(&refusing, &["--rename-command", "PSYNC", "other"]);
         attach(&replica, &primary);

@@ -4,11 +4,11 @@
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use evenkeel_testkit::{Peer, Program, Server};
+use evenkeel_testkit::{Program, Reference, Server};
 
 use super::{
-    PRIMARY, REPLICA, assert_same, attach, await_link, freeze, number, ok, peers, primary, replicas, thaw,
-    wait_until,
+    PRIMARY, REPLICA, assert_same, attach, await_link, freeze, number, ok, primary, references, replicas,
+    thaw, wait_until,
 };
 use crate::Ends;
 
@@ -37,8 +37,8 @@ fn a_connection_that_broke_is_made_good_from_the_backlog() {
 /// A restarted replica knows its offset from its own snapshot.
 #[test]
 fn a_replica_that_was_restarted_goes_on() {
-    for peer in [Peer::Redis, Peer::Valkey] {
-        let Some(program) = Program::oracle(peer) else { continue };
+    for reference in [Reference::Redis, Reference::Valkey] {
+        let Some(program) = Program::oracle(reference) else { continue };
         let server = primary(&[]);
         let address = format!("127.0.0.1 {}", server.port());
         let args = [REPLICA, &["--replicaof", &address, "--save", "1000 1000"]].concat();
@@ -146,11 +146,11 @@ fn a_primary_with_an_append_only_file_goes_on() {
 /// So does a replica's append-only file, with a stream that goes on.
 #[test]
 fn a_replica_with_an_append_only_file_goes_on() {
-    let peers = [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle);
+    let references = [Reference::Redis, Reference::Valkey].into_iter().filter_map(Program::oracle);
     // However late the replica returns, the backlog has its rest.
     const BACKLOG: &[&str] = &["--repl-backlog-size", "256mb"];
     let args = [PRIMARY, BACKLOG].concat();
-    let primaries = peers.map(|program| Server::start(&program, &args)).chain([primary(BACKLOG)]);
+    let primaries = references.map(|program| Server::start(&program, &args)).chain([primary(BACKLOG)]);
     for server in primaries {
         let address = format!("127.0.0.1 {}", server.port());
         let mut replica = primary(&[LOGGED, &["--replicaof", &address]].concat());
@@ -226,8 +226,8 @@ fn a_replica_that_was_killed_begins_anew() {
 
 /// Primaries of all makes.
 fn primaries() -> Vec<Server> {
-    let peers = [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle);
-    peers.map(|program| Server::start(&program, PRIMARY)).chain([primary(&[])]).collect()
+    let references = [Reference::Redis, Reference::Valkey].into_iter().filter_map(Program::oracle);
+    references.map(|program| Server::start(&program, PRIMARY)).chain([primary(&[])]).collect()
 }
 
 /// Adds to the present data, so that repeated commands show. Begins and ends in the same database, not the
@@ -254,7 +254,7 @@ fn a_replica_that_was_killed_goes_on_from_its_last_snapshot() {
             write_more(&server);
             assert_same(&server, &replica);
             // Evenkeel's snapshot for replicas does not contain its own offset.
-            if round > 1 || server.program().peer().is_none() {
+            if round > 1 || server.program().reference().is_none() {
                 ok(&mut replica.connect(), "SAVE");
             }
             let on_disk = number(&replica, "slave_repl_offset");
@@ -374,7 +374,7 @@ fn the_backlog_goes_when_nobody_needs_it() {
 #[test]
 fn a_primary_that_lost_all_is_followed() {
     let mut server = primary(&["--save", ""]);
-    let replicas: Vec<Server> = peers().into_iter().chain([primary(&["--save", ""])]).collect();
+    let replicas: Vec<Server> = references().into_iter().chain([primary(&["--save", ""])]).collect();
     ok(&mut server.connect(), "SET before 1");
     for replica in &replicas {
         attach(replica, &server);

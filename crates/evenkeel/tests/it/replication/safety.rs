@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::{Peer, Program, Server};
+use evenkeel_testkit::{Program, Reference, Server};
 
 use super::{
-    PRIMARY, REPLICA, attach, await_caught_up, await_link, freeze, number, ok, peers, primary, thaw,
+    PRIMARY, REPLICA, attach, await_caught_up, await_link, freeze, number, ok, primary, references, thaw,
     wait_until,
 };
 use crate::start;
@@ -13,7 +13,7 @@ use crate::start;
 #[test]
 fn who_waits_is_told_when_replicas_have_it() {
     let server = primary(&[]);
-    let replicas = peers();
+    let replicas = references();
     replicas.iter().for_each(|replica| attach(replica, &server));
     let count = replicas.len() as i64;
     let mut client = server.connect();
@@ -47,8 +47,9 @@ fn who_waits_is_told_when_replicas_have_it() {
 /// A pool may write over another connection: as in Redis, WAIT covers all clients' writes.
 #[test]
 fn who_waits_waits_for_what_others_have_written() {
-    for server in
-        [primary(&[])].into_iter().chain(Program::oracle(Peer::Redis).map(|it| Server::start(&it, PRIMARY)))
+    for server in [primary(&[])]
+        .into_iter()
+        .chain(Program::oracle(Reference::Redis).map(|it| Server::start(&it, PRIMARY)))
     {
         let replica = primary(&[]);
         attach(&replica, &server);
@@ -68,7 +69,7 @@ fn who_waits_waits_for_what_others_have_written() {
 fn who_waits_is_told_when_a_replica_has_it_on_disk() {
     let log = ["--appendonly", "yes"];
     let valkey =
-        Program::oracle(Peer::Valkey).map(|program| Server::start(&program, &[PRIMARY, &log].concat()));
+        Program::oracle(Reference::Valkey).map(|program| Server::start(&program, &[PRIMARY, &log].concat()));
     for server in [primary(&log)].into_iter().chain(valkey) {
         let mut client = server.connect();
         (0..60).for_each(|n| ok(&mut client, &format!("SET {n} v")));
@@ -94,7 +95,7 @@ fn who_waits_is_told_when_a_replica_has_it_on_disk() {
 
 #[test]
 fn who_waits_for_one_that_does_not_answer_waits() {
-    let Some(program) = Program::oracle(Peer::Redis) else { return };
+    let Some(program) = Program::oracle(Reference::Redis) else { return };
     let (server, replica) = (primary(&[]), Server::start(&program, REPLICA));
     attach(&replica, &server);
     let mut client = server.connect();
@@ -111,7 +112,7 @@ fn who_waits_for_one_that_does_not_answer_waits() {
 
 #[test]
 fn writes_need_replicas_that_answer() {
-    let Some(program) = Program::oracle(Peer::Redis) else { return };
+    let Some(program) = Program::oracle(Reference::Redis) else { return };
     let server = primary(&["--min-replicas-to-write", "1", "--min-replicas-max-lag", "2"]);
     let replica = Server::start(&program, REPLICA);
     let mut client = server.connect();
@@ -130,7 +131,7 @@ fn writes_need_replicas_that_answer() {
 /// A replica silent for `repl-timeout` is closed.
 #[test]
 fn one_that_says_nothing_is_given_up() {
-    let Some(program) = Program::oracle(Peer::Redis) else { return };
+    let Some(program) = Program::oracle(Reference::Redis) else { return };
     let (server, replica) = (primary(&["--repl-timeout", "2"]), Server::start(&program, REPLICA));
     attach(&replica, &server);
     freeze(&replica);
@@ -141,7 +142,7 @@ fn one_that_says_nothing_is_given_up() {
 
 #[test]
 fn an_orderly_end_leaves_all_at_replicas() {
-    for replica in peers() {
+    for replica in references() {
         let mut server = primary(&[]);
         attach(&replica, &server);
         let mut client = server.connect();
@@ -179,7 +180,7 @@ fn counts_down(server: &Server) -> bool {
 /// A second SHUTDOWN waits as well, and an abort answers all of them.
 #[test]
 fn an_end_that_waits_for_replicas_can_be_aborted() {
-    let Some(program) = Program::oracle(Peer::Redis) else { return };
+    let Some(program) = Program::oracle(Reference::Redis) else { return };
     for threads in ["1", "2"] {
         let (server, replica) =
             (primary(&["--shutdown-timeout", "600", "--threads", threads]), Server::start(&program, REPLICA));
@@ -222,7 +223,7 @@ fn an_end_that_waits_for_replicas_can_be_aborted() {
 
 #[test]
 fn an_end_names_who_lags_behind() {
-    let Some(program) = Program::oracle(Peer::Redis) else { return };
+    let Some(program) = Program::oracle(Reference::Redis) else { return };
     let (mut server, replica) = (primary(&["--shutdown-timeout", "1"]), Server::start(&program, REPLICA));
     attach(&replica, &server);
     let mut client = server.connect();
@@ -257,7 +258,7 @@ fn an_end_before_the_first_base_is_refused() {
 
 #[test]
 fn replicas_are_listed_as_such() {
-    let Some(program) = Program::oracle(Peer::Redis) else { return };
+    let Some(program) = Program::oracle(Reference::Redis) else { return };
     let args = [REPLICA, &["--replica-announce-ip", "far.away", "--replica-announce-port", "7"]].concat();
     for (near, far) in
         [(primary(&[]), Server::start(&program, &args)), (Server::start(&program, REPLICA), start(&args))]

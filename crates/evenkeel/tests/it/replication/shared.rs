@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use evenkeel_testkit::{Client, Server};
 
 use super::attached::have_small_buffer;
-use super::{assert_same, attach, await_link, number, ok, peers, primary, wait_until};
+use super::{assert_same, attach, await_link, number, ok, primary, references, wait_until};
 use crate::durability::full::Disk;
 
 const MB: usize = 1 << 20;
@@ -88,7 +88,7 @@ fn loaded(snapshot: &[u8]) -> Server {
 /// The fastest replica sets the pace: slower replicas get the rest from the disk, and then the later writes.
 #[test]
 fn a_slow_one_is_not_waited_for() {
-    for followers in [vec![primary(&[])], peers()] {
+    for followers in [vec![primary(&[])], references()] {
         let both = (followers.len() + 1).to_string();
         let options = ["--repl-diskless-sync-delay", "60", "--repl-diskless-sync-max-replicas", &both];
         let (server, mut client) = filled(&options);

@@ -12,7 +12,7 @@ struct Sink(Client);
 impl Sink {
     fn connect(server: &Server) -> Sink {
         let mut client = server.connect();
-        client.set_wait(Duration::from_secs(20));
+        client.set_reply_timeout(Duration::from_secs(20));
         Sink(client)
     }
 

@@ -107,7 +107,7 @@ fn hop(member: &mut Member<'_>, counts: &Counts) {
 /// Subscribed from the first message to the last.
 fn listen(member: &mut Member<'_>, mut client: Client, heard: &Mutex<Vec<[Vec<Message>; CHANNELS]>>) {
     let mut all: [Vec<Message>; CHANNELS] = Default::default();
-    client.set_wait(Duration::from_millis(1_500));
+    client.set_reply_timeout(Duration::from_millis(1_500));
     // The last message comes after the publishers have stopped.
     while let Ok(value) = client.try_read() {
         if let Some((channel, message)) = message(&value) {
@@ -184,7 +184,7 @@ fn a_subscriber_that_does_not_read_is_dropped() {
     println!("the slowest PUBLISH took {slowest:?}");
     assert_eq!(publisher.call(&["PUBSUB", "NUMSUB", "c"]).to_string(), r#"["c", :1]"#);
     assert_eq!(server.info("client_output_buffer_limit_disconnections"), "1");
-    slow.set_wait(Duration::from_secs(5));
+    slow.set_reply_timeout(Duration::from_secs(5));
     let received = slow.read_to_end().map_or(0, |bytes| bytes.len());
     assert!(received < MESSAGES * body.len(), "it was hung up on: {received}");
     server.assert_healthy();

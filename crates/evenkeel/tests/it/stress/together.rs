@@ -29,7 +29,7 @@ fn steps(member: &mut Member<'_>) {
 
 /// Gets each number once, in order, from the first received to the last.
 fn listen(member: &mut Member<'_>, mut client: Client, ends: &Mutex<Vec<i64>>) {
-    client.set_wait(Duration::from_millis(1_500));
+    client.set_reply_timeout(Duration::from_millis(1_500));
     let mut last = None;
     // The last message comes after the last step.
     while let Ok(message) = client.try_read() {

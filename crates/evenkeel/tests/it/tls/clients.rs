@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use evenkeel_testkit::Client;
 use evenkeel_testkit::differential::{Plan, compare};
 use evenkeel_testkit::random::fresh_seed;
-use evenkeel_testkit::{Peer, Program, Server};
+use evenkeel_testkit::{Program, Reference, Server};
 use rustls::version::{TLS12, TLS13};
 use rustls::{CipherSuite, HandshakeKind};
 
@@ -18,8 +18,8 @@ use crate::{program, start};
 fn who_gets_in_with_which_certificate() {
     let certs = Certs::new();
     let certificates = ["", "client", "expired", "stranger", "alone"];
-    let peers = [Some(program()), Program::oracle(Peer::Redis)];
-    for program in peers.into_iter().flatten() {
+    let references = [Some(program()), Program::oracle(Reference::Redis)];
+    for program in references.into_iter().flatten() {
         let secure = start_secure_as(&program, &certs, &[]);
         for (mode, welcome) in
             [("no", &certificates[..]), ("optional", &["", "client"]), ("yes", &["client"])]
@@ -311,7 +311,7 @@ fn random_commands_are_answered_as_without_tls() {
         Ok(Client::through(super::tunnel(socket, config.clone())?))
     });
     let plain: Server = start(&[]);
-    let plan = Plan { seed: fresh_seed(), commands: 15_000, oracle: Peer::Valkey, except: &[] };
+    let plan = Plan { seed: fresh_seed(), commands: 15_000, oracle: Reference::Valkey, except: &[] };
     match compare(&subject, &plain, plan) {
         Ok(summary) => println!("{summary}"),
         Err(finding) => panic!("{finding}"),

@@ -138,7 +138,7 @@ fn what_is_tampered_with_is_not_believed() {
         let outcome =
             tunnel_over(through, socket, certs.client_with("client", &[version])).and_then(|tunnel| {
                 let mut client = Client::through(tunnel);
-                client.set_wait(Duration::from_secs(2));
+                client.set_reply_timeout(Duration::from_secs(2));
                 for number in 0..5 {
                     let reply = client.try_call(&["ECHO", &format!("{number}").repeat(200)])?;
                     assert_eq!(reply.to_string().len(), 202, "an answer is right or none");

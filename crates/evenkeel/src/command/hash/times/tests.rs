@@ -1,4 +1,4 @@
-use evenkeel_testkit::{Peer, Program, Server, transcript};
+use evenkeel_testkit::{Program, Reference, Server, transcript};
 
 use crate::testing::World;
 
@@ -6,7 +6,7 @@ use crate::testing::World;
 #[track_caller]
 fn check(text: &str) {
     World::new().check(text);
-    if let Some(oracle) = Program::oracle(Peer::Valkey) {
+    if let Some(oracle) = Program::oracle(Reference::Valkey) {
         transcript::check(&Server::start(&oracle, &[]), text);
     }
 }
