@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_of_others_are_refused() {
+    fn foreign_versions_are_refused() {
         for (version, known) in
             [(0, false), (1, true), (12, true), (13, false), (79, false), (80, true), (81, false)]
         {

@@ -110,7 +110,7 @@ impl Misses {
         is_worth_it
     }
 
-    fn note(&mut self, len: usize, is_miss: bool) {
+    fn record_trial(&mut self, len: usize, is_miss: bool) {
         if let Some(misses) = self.in_a_row.get_mut(len.ilog2() as usize) {
             *misses = if is_miss { (*misses + 1).min(MISSES_MAX) } else { 0 };
         }
@@ -293,7 +293,7 @@ impl Strings {
         }
         let compressor = self.compressor.get_or_insert_with(Compressor::new);
         let compressed = compressor.compress(bytes, &mut self.scratch, bytes.len() - COMPRESSION_GAIN_MIN);
-        self.misses.note(bytes.len(), compressed.is_none());
+        self.misses.record_trial(bytes.len(), compressed.is_none());
         let Some(compressed) = compressed else { return false };
         out.put(&[0xc3]);
         put_length(out, compressed.len() as u64);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_less_is_not_always_tried() {
+    fn incompressible_strings_are_not_always_tried() {
         let mut encoder = Encoder::new(Vec::new(), Version::V10);
         let mut random = evenkeel_testkit::Random::new(7);
         let mut noise = |len: usize| -> Vec<u8> { (0..len).map(|_| random.draw() as u8).collect() };
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_s_record_has_its_key_behind_the_type() {
+    fn a_record_of_a_file_has_its_key_behind_the_type() {
         let mut encoder = Encoder::new(Vec::new(), Version::V10);
         encoder.record(Item::Bytes(b"k"), &KeyMetadata::default());
         encoder.string(Item::Bytes(b"v"));

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_dumped_is_read() {
+    fn dumped_functions_are_read_back() {
         let long = b"abc".repeat(1000);
         for codes in [&[][..], &[&b"#!lua name=a\n"[..]], &[&b"x"[..], &long, b""]] {
             assert_eq!(read(&dump(codes)).expect("whole"), codes);

@@ -139,7 +139,7 @@ pub fn check(path: &Path, later_than: Option<i64>) -> Result<AofReport> {
     if !found.is_file() {
         return Err(Error::new(path, Problem::Special));
     }
-    let content = look_through(path, later_than);
+    let content = read_part(path, later_than);
     let part = PartReport { path: path.to_owned(), kind: PartKind::Base, last: true, content };
     Ok(AofReport { manifest: None, parts: vec![part], strays: Vec::new() })
 }
@@ -233,11 +233,11 @@ fn check_parts(manifest: &Path, later_than: Option<i64>) -> Result<AofReport> {
         StoredData::OldFile => vec![(PartKind::Base, directory.old_path())],
         _ => directory.manifest().data().map(|(kind, entry)| (kind, directory.entry_path(entry))).collect(),
     };
-    let look = |(kind, path): (PartKind, PathBuf)| {
-        let content = look_through(&path, later_than);
+    let check_part = |(kind, path): (PartKind, PathBuf)| {
+        let content = read_part(&path, later_than);
         PartReport { path, kind, last: false, content }
     };
-    let mut parts: Vec<PartReport> = files.into_iter().map(look).collect();
+    let mut parts: Vec<PartReport> = files.into_iter().map(check_part).collect();
     let mut nothing_behind = true;
     for part in parts.iter_mut().rev() {
         part.last = nothing_behind;
@@ -282,7 +282,7 @@ fn is_sound(snapshot: &file::FileReport) -> bool {
     snapshot.checksum.is_some() && snapshot.failure.as_ref().is_none_or(trailing)
 }
 
-fn look_through(path: &Path, later_than: Option<i64>) -> Result<PartContent> {
+fn read_part(path: &Path, later_than: Option<i64>) -> Result<PartContent> {
     let size = size_of(path)?;
     let open = || File::open(path).map_err(Error::io("open", path));
     let mut file = open()?;

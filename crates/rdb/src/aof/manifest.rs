@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_redis_reads_is_read() {
+    fn manifests_that_redis_accepts_are_accepted() {
         let text = "# by hand\nfile a.1.incr.aof seq 1 type h\n  TYPE i startoffset 5 FILE \"a 7\" SeQ 7\r\n\
                     file a.9 seq 9 type i\nfile a.2.base.rdb seq 2 type b\n";
         let manifest = Manifest::parse(text.as_bytes()).expect("it is well-formed");
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_redis_refuses_is_refused_with_its_words() {
+    fn manifests_that_redis_refuses_are_refused_with_its_messages() {
         for (text, expected) in [
             ("\n", (1, Flaw::Format)),
             ("file a seq 1 type i", (1, Flaw::TooLong)),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_redis_lets_pass_and_should_not_is_refused() {
+    fn flaws_that_redis_misses_are_refused() {
         for (text, expected) in [
             ("file a seq 1x type i\n", (1, Flaw::Format)),
             ("file a seq +1 type i\n", (1, Flaw::Format)),

@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_file_lacks_is_put_back() {
+    fn missing_bytes_are_restored_from_the_tail() {
         let long = vec![b'x'; 3 * BLOCK];
         let whole = [b"base".as_slice(), &long, b"end"].concat();
         for boot in [Some(NOW), None] {
@@ -502,7 +502,7 @@ mod tests {
 
     /// A later file goes on where an earlier file ended; a check of the file changes nothing unasked.
     #[test]
-    fn holes_stay_in_a_file_that_is_not_the_last_and_where_nothing_is_loaded() {
+    fn holes_stay_in_earlier_files_and_without_a_load() {
         let holed = b"baseone\0\0*1\r\n$4\r\nPING\r\n";
         let (root, directory) = crashed(holed, 4, &[b"one"]);
         for put_back in [complete, restore] {
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_has_all_or_other_bytes_stays_as_it_is() {
+    fn a_complete_or_changed_file_is_left_unchanged() {
         let two: [&[u8]; 2] = [b"one", b"more"];
         for boot in [Some(NOW), Some(BEFORE), None] {
             let whole = |file: &[u8]| matches!(restored(file, 4, &two, boot, file), Tail::Whole { .. });
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_ends_where_another_one_was_before() {
+    fn a_row_ends_at_a_record_of_an_earlier_row() {
         let place = |epoch, offset| RecordPosition { epoch, file: 1, boot: BEFORE, offset };
         let old = tail(place(4, 0), &[b"first", b"second", b"third"]);
         let new = tail(place(5, 16), &[b"fourth"]);

@@ -16,7 +16,7 @@ use evenkeel_testkit::{Client, Program, Reference, Server};
 
 const FOLDER: &str = "appendonlydir";
 const NAME: &str = " my file.aof ";
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn start(reference: Reference, more: &[&str]) -> Option<Server> {
     let program = Program::oracle(reference)?;
@@ -30,7 +30,7 @@ fn open(root: &Path) -> Directory {
 
 fn rewrite(client: &mut Client) {
     client.run("BGREWRITEAOF");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let busy =
         |info: &str| !info.contains("aof_rewrite_in_progress:0") || !info.contains("aof_rewrite_scheduled:0");
     loop {
@@ -72,7 +72,7 @@ fn read(path: &Path) -> (Option<u64>, Vec<String>, usize) {
     (keys, lines, annotations)
 }
 
-fn a_directory_of_theirs(reference: Reference, preamble: &str) {
+fn check_their_directory(reference: Reference, preamble: &str) {
     let Some(mut server) = start(reference, &["--aof-use-rdb-preamble", preamble]) else { return };
     let mut client = server.connect();
     for line in ["SET a 1", "SELECT 3", "RPUSH l 1 2 3", "SADD s x"] {
@@ -110,15 +110,15 @@ fn a_directory_of_theirs(reference: Reference, preamble: &str) {
 }
 
 #[test]
-fn what_redis_writes_is_read() {
-    a_directory_of_theirs(Reference::Redis, "yes");
-    a_directory_of_theirs(Reference::Redis, "no");
+fn files_of_redis_are_read() {
+    check_their_directory(Reference::Redis, "yes");
+    check_their_directory(Reference::Redis, "no");
 }
 
 #[test]
-fn what_valkey_writes_is_read() {
-    a_directory_of_theirs(Reference::Valkey, "yes");
-    a_directory_of_theirs(Reference::Valkey, "no");
+fn files_of_valkey_are_read() {
+    check_their_directory(Reference::Valkey, "yes");
+    check_their_directory(Reference::Valkey, "no");
 }
 
 fn append(file: &mut File, lines: &[&str]) {
@@ -137,7 +137,7 @@ fn replace_files(server: &mut Server, build: impl FnOnce(&mut Directory)) {
     build(&mut open(server.folder()));
 }
 
-fn a_directory_of_ours(reference: Reference) {
+fn check_our_directory(reference: Reference) {
     let Some(mut server) = start(reference, &[]) else { return };
     replace_files(&mut server, |directory| {
         append(
@@ -171,18 +171,18 @@ fn a_directory_of_ours(reference: Reference) {
 }
 
 #[test]
-fn what_is_written_here_redis_loads() {
-    a_directory_of_ours(Reference::Redis);
+fn redis_loads_files_written_here() {
+    check_our_directory(Reference::Redis);
 }
 
 #[test]
-fn what_is_written_here_valkey_loads() {
-    a_directory_of_ours(Reference::Valkey);
+fn valkey_loads_files_written_here() {
+    check_our_directory(Reference::Valkey);
 }
 
 /// The manifest without files (before the first part), and an adopted file of an older server.
 #[test]
-fn redis_starts_from_each_step_of_ours() {
+fn redis_starts_from_each_step_of_a_rewrite() {
     let Some(mut server) = start(Reference::Redis, &[]) else { return };
     replace_files(&mut server, |directory| drop(directory.draft_base().expect("a draft")));
     server.start_again();

@@ -158,7 +158,7 @@ pub(crate) fn in_version(mut content: Content, style: Style) -> Content {
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn written_values_are_read_back() {
     let seed = fresh_seed();
     println!("seed {seed}");
     let mut random = Random::new(seed);
@@ -245,7 +245,7 @@ fn the_version_follows_the_content() {
 }
 
 #[test]
-fn a_file_of_nothing_is_known_to_the_byte() {
+fn an_empty_file_has_exact_bytes() {
     let mut writer = FileWriter::new(Vec::new(), Version::V10, true).expect("memory takes everything");
     let replication =
         Some(Replication { database: 0, id: "8371b4fb1155b71f4a04d3e1bc3e18c4a990aeeb", offset: 7 });

@@ -71,12 +71,12 @@ fn styles_for(reference: Reference) -> Vec<Style> {
 }
 
 #[test]
-fn redis_and_we_load_each_other_s_files() {
+fn files_are_exchanged_with_redis() {
     both_ways(Reference::Redis);
 }
 
 #[test]
-fn valkey_and_we_load_each_other_s_files() {
+fn files_are_exchanged_with_valkey() {
     both_ways(Reference::Valkey);
 }
 
@@ -149,17 +149,17 @@ fn fill(client: &mut Client, reference: Reference) {
 }
 
 #[test]
-fn what_redis_saves_is_the_same_after_us() {
+fn snapshots_of_redis_survive_being_rewritten() {
     through_us(Reference::Redis, Reference::Redis);
 }
 
 #[test]
-fn what_valkey_saves_is_the_same_after_us() {
+fn snapshots_of_valkey_survive_being_rewritten() {
     through_us(Reference::Valkey, Reference::Valkey);
 }
 
 #[test]
-fn what_redis_saves_comes_to_valkey_through_us() {
+fn snapshots_of_redis_reach_valkey_when_rewritten() {
     through_us(Reference::Redis, Reference::Valkey);
 }
 
@@ -184,7 +184,7 @@ fn through_us(from: Reference, to: Reference) {
 
 /// For eviction, a file has each key's last use.
 #[test]
-fn how_keys_were_used_passes_both_ways() {
+fn last_uses_and_frequencies_pass_both_ways() {
     for reference in [Reference::Redis, Reference::Valkey] {
         let Some(server) = start(reference) else { continue };
         let mut client = server.connect();
@@ -236,7 +236,7 @@ fn base_files_and_files_of_clusters_are_read() {
 
 /// Each version is loaded by the servers that the documentation names.
 #[test]
-fn servers_load_the_versions_that_the_page_says() {
+fn servers_load_the_documented_versions() {
     for (reference, loads) in
         [(Reference::Redis, [true, false, false]), (Reference::Valkey, [true, true, true])]
     {
@@ -262,7 +262,7 @@ fn servers_load_the_versions_that_the_page_says() {
 /// other's form. Both forms are read here. Both servers read the form written here, except streams in a
 /// version of the other server.
 #[test]
-fn lengths_that_redis_and_valkey_write_otherwise_pass() {
+fn divergent_lengths_of_redis_and_valkey_pass() {
     use crate::model::Value;
     for reference in [Reference::Redis, Reference::Valkey] {
         let Some(server) = start(reference) else { continue };

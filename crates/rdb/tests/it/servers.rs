@@ -47,12 +47,12 @@ fn restore(client: &mut Client, key: &str, payload: &[u8]) {
 }
 
 #[test]
-fn redis_and_we_read_each_other() {
+fn values_are_exchanged_with_redis() {
     both_ways(Reference::Redis);
 }
 
 #[test]
-fn valkey_and_we_read_each_other() {
+fn values_are_exchanged_with_valkey() {
     both_ways(Reference::Valkey);
 }
 
@@ -106,12 +106,12 @@ fn large_values_pass_both_ways() {
 }
 
 #[test]
-fn what_redis_dumps_is_what_it_shows() {
+fn dumps_of_redis_match_its_replies() {
     dumped_is_shown(Reference::Redis);
 }
 
 #[test]
-fn what_valkey_dumps_is_what_it_shows() {
+fn dumps_of_valkey_match_its_replies() {
     dumped_is_shown(Reference::Valkey);
 }
 
@@ -215,12 +215,12 @@ fn stream_command(random: &mut Random) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn redis_restores_what_we_accepted_of_broken_payloads() {
+fn redis_restores_accepted_broken_payloads() {
     accepted_is_restored(Reference::Redis);
 }
 
 #[test]
-fn valkey_restores_what_we_accepted_of_broken_payloads() {
+fn valkey_restores_accepted_broken_payloads() {
     accepted_is_restored(Reference::Valkey);
 }
 

@@ -31,7 +31,7 @@ fn names(directory: &Directory) -> Vec<(String, u64, bool)> {
 
 /// A thread stuck in a slow disk goes on to write to the draft that was given up, not to the new draft.
 #[test]
-fn what_is_left_of_another_draft_is_not_written_to() {
+fn remains_of_an_earlier_draft_are_not_written_to() {
     let root = Root::with::<&str>(&[]);
     let mut directory = root.open().expect("nothing is there");
     let mut left = directory.draft_base().expect("a draft");
@@ -42,7 +42,7 @@ fn what_is_left_of_another_draft_is_not_written_to() {
 }
 
 #[test]
-fn from_nothing_to_a_base_and_what_follows() {
+fn an_empty_directory_gets_a_base_and_incremental_files() {
     let root = Root::with::<&str>(&[]);
     let mut directory = root.open().expect("nothing is there");
     assert_eq!((directory.stored_data(), names(&directory)), (StoredData::Nothing, vec![]));
@@ -78,7 +78,7 @@ fn from_nothing_to_a_base_and_what_follows() {
 }
 
 #[test]
-fn what_is_begun_while_commands_come_replaces_all() {
+fn a_base_begun_during_writes_replaces_all_parts() {
     let manifest = "file a.aof.3.base.rdb seq 3 type b\nfile a.aof.5.incr.aof seq 5 type i\n";
     let root = Root::with(&[
         (MANIFEST, manifest),
@@ -163,7 +163,7 @@ fn an_old_file_is_moved_in_even_if_a_crash_interrupts_it() {
 }
 
 #[test]
-fn an_old_file_beside_parts_is_left_alone() {
+fn an_old_file_beside_parts_is_ignored() {
     let base = (MANIFEST, "file a.aof seq 1 type b\n");
     let root = Root::with(&[("a.aof", "older"), base, ("dir/a.aof", "old")]);
     let mut directory = root.open().expect("whole");
@@ -173,7 +173,7 @@ fn an_old_file_beside_parts_is_left_alone() {
 }
 
 #[test]
-fn what_is_not_whole_is_refused_and_stays_as_it_is() {
+fn incomplete_directories_are_refused_and_unchanged() {
     let part = ("dir/a.aof.1.incr.aof", "x");
     let listed = (MANIFEST, "file a.aof.1.incr.aof seq 1 type i\n");
     let refused = |files: &[(&str, &str)]| Root::with(files).refused();
@@ -196,7 +196,7 @@ fn what_is_not_whole_is_refused_and_stays_as_it_is() {
 }
 
 #[test]
-fn nothing_that_is_there_is_written_over() {
+fn existing_files_are_not_overwritten() {
     let root = Root::with(&[
         (MANIFEST, "# no data yet\n"),
         ("dir/a.aof.1.incr.aof", "x"),
@@ -218,7 +218,7 @@ fn nothing_that_is_there_is_written_over() {
 }
 
 #[test]
-fn a_crash_at_the_first_start_is_not_taken_for_a_lost_manifest() {
+fn a_crash_at_the_first_start_is_not_a_lost_manifest() {
     let root = Root::with::<&str>(&[]);
     let directory = root.open().expect("nothing is there");
     directory.draft_base().expect("a draft");
