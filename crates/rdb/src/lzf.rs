@@ -408,17 +408,17 @@ mod tests {
         let (mut unpacker, mut rest) = (Unpacker::new(packed.len() as u64, len)?, packed);
         let mut unpacked = Vec::new();
         while (unpacked.len() as u64) < len {
-            let piece = piece.min(len as usize - unpacked.len());
-            while !unpacker.has(piece) {
+            let next = piece.min(len as usize - unpacked.len());
+            while !unpacker.has(next) {
                 let (now, later) = rest.split_at(unpacker.bytes_wanted(most) as usize);
                 unpacker.feed(now);
                 rest = later;
-                if !unpacker.unpack(piece) {
+                if !unpacker.unpack(next) {
                     return None;
                 }
             }
             assert!(unpacker.out.len() <= TAKEN_MAX + 2 * piece + COPY_MAX, "{}", unpacker.out.len());
-            unpacked.extend_from_slice(unpacker.take(piece));
+            unpacked.extend_from_slice(unpacker.take(next));
         }
         unpacker.is_at_end().then_some(unpacked)
     }
