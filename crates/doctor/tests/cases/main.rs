@@ -38,7 +38,8 @@ fn with_replicas(reference: Reference, replicas: usize) -> (Server, Vec<Server>)
 /// Starts `count` replicas of `primary` in sync, which share the load's CPU.
 fn follow(primary: &Server, count: usize) -> Vec<Server> {
     let program = match primary.program().reference() {
-        Some(Reference::Valkey) => stage::reference(Reference::Valkey, stage::LOAD), // Redis cannot read its snapshots
+        // Redis cannot read Valkey's snapshots.
+        Some(Reference::Valkey) => stage::reference(Reference::Valkey, stage::LOAD),
         _ => redis(stage::LOAD),
     };
     let port = primary.port().to_string();
@@ -68,7 +69,7 @@ fn feeding_a_replica_is_the_first_finding() {
 }
 
 #[test]
-fn without_replicas_nothing_is_said_of_them() {
+fn without_replicas_there_is_no_finding_about_them() {
     let _stage = stage();
     let (primary, _none) = with_replicas(Reference::Redis, 0);
     let _load = Load::start(primary.port(), PIPELINED);
@@ -94,7 +95,7 @@ fn feeding_four_replicas_is_the_first_finding() {
 
 #[test]
 #[ignore = "long"]
-fn what_a_replica_added_is_the_first_change() {
+fn the_cost_of_an_added_replica_is_the_first_change() {
     let _stage = stage();
     let folder = Folder::new("diff");
     for replicas in [0, 1] {
@@ -281,7 +282,7 @@ fn a_fork_is_found(reference: Reference) {
 
 #[test]
 #[ignore = "long"]
-fn one_accept_for_each_edge_is_the_first_finding() {
+fn a_single_accept_per_edge_is_the_first_finding() {
     let _stage = stage();
     let server = corpus::start("one-accept", stage::ANYWHERE);
     let _crowd = corpus::patient_crowd(server.port());
@@ -291,7 +292,7 @@ fn one_accept_for_each_edge_is_the_first_finding() {
 }
 
 #[test]
-fn threads_that_wake_one_another_are_the_first_finding() {
+fn threads_that_wake_each_other_are_the_first_finding() {
     let _stage = stage();
     let server = corpus::start("ping-pong", stage::ALL);
     let seen = diagnose("four threads that wake one another by eventfds", server.pid());
@@ -356,7 +357,7 @@ fn a_client_that_does_not_read_is_the_first_finding() {
 
 #[test]
 #[ignore = "long"]
-fn a_client_that_asks_now_and_then_is_the_limit_itself() {
+fn a_slow_load_generator_is_reported_as_the_limit() {
     let _stage = stage();
     let server = Server::start(&redis(stage::SERVER), &[]);
     let _calm = corpus::calm_clients(server.port(), Duration::from_micros(500));
@@ -377,7 +378,7 @@ fn requests_in_single_bytes_are_the_first_finding() {
 }
 
 #[test]
-fn a_chore_by_the_clock_is_the_first_finding_with_its_period_and_function() {
+fn a_periodic_chore_is_the_first_finding_with_its_period_and_function() {
     let _stage = stage();
     let server = corpus::start("cron", stage::SERVER);
     let Some(seen) = diagnose("a chore of 70 ms each 250 ms", server.pid()).in_kernel() else { return };
@@ -400,7 +401,7 @@ fn memory_that_is_mapped_for_each_line_of_a_log_is_the_first_finding() {
 }
 
 #[test]
-fn a_look_that_costs_much_says_so() {
+fn an_expensive_capture_reports_its_cost() {
     let _stage = stage();
     let server = corpus::start("writer", stage::ANYWHERE);
     let seen = diagnose("system calls without end", server.pid());

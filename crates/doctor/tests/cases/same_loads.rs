@@ -27,7 +27,7 @@ fn feeding_replicas_of_valkey_is_the_first_finding() {
 
 #[test]
 #[ignore = "long"]
-fn without_replicas_nothing_is_said_of_them_for_valkey() {
+fn without_replicas_there_is_no_finding_about_them_for_valkey() {
     let _stage = stage();
     let (primary, _none) = with_replicas(Reference::Valkey, 0);
     let _load = Load::start(primary.port(), PIPELINED);
@@ -64,7 +64,7 @@ fn evenkeel(more: &[&str]) -> Option<Server> {
 
 #[test]
 #[ignore = "long"]
-fn evenkeel_that_feeds_replicas_is_seen_as_it_counts() {
+fn findings_match_the_counts_of_evenkeel_feeding_replicas() {
     let _stage = stage();
     for count in [0, 1, 4] {
         let Some(server) = evenkeel(&[]) else { return };
@@ -77,7 +77,7 @@ fn evenkeel_that_feeds_replicas_is_seen_as_it_counts() {
 
 #[test]
 #[ignore = "long"]
-fn evenkeel_that_takes_a_snapshot_is_seen_as_it_counts() {
+fn findings_match_the_counts_of_evenkeel_taking_a_snapshot() {
     let _stage = stage();
     let Some(server) = evenkeel(&["--enable-debug-command", "yes"]) else { return };
     let mut client = server.connect();
@@ -96,7 +96,7 @@ fn evenkeel_that_takes_a_snapshot_is_seen_as_it_counts() {
 
 #[test]
 #[ignore = "long"]
-fn evenkeel_that_syncs_each_write_is_seen_as_it_counts() {
+fn findings_match_the_counts_of_evenkeel_syncing_each_write() {
     let _stage = stage();
     let args = ["--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-percentage", "0"];
     let Some(server) = evenkeel(&args) else { return };

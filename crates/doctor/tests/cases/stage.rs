@@ -11,7 +11,7 @@ use serde_json::Value;
 const SECONDS: &str = "3";
 /// Loads and caches settle before the window.
 const WARM_UP: Duration = Duration::from_millis(700);
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 static STAGE: Mutex<()> = Mutex::new(());
 
@@ -108,7 +108,7 @@ impl Drop for Load {
 pub(crate) fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(start.elapsed() < TIMEOUT, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

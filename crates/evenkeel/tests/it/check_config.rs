@@ -42,7 +42,7 @@ fn names_of(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_the_start_cannot_open_is_a_mistake_and_all_of_them_are_listed() {
+fn all_files_that_a_start_cannot_open_are_reported() {
     if program().reference().is_some() {
         return; // the option is Evenkeel's
     }
@@ -115,7 +115,7 @@ fn what_the_start_cannot_open_is_a_mistake_and_all_of_them_are_listed() {
 
 /// Relative paths begin at `dir`. If `dir` is wrong, no other folder is searched.
 #[test]
-fn paths_are_looked_for_where_the_start_looks() {
+fn relative_paths_resolve_as_at_a_start() {
     if program().reference().is_some() {
         return; // the option is Evenkeel's
     }
@@ -132,7 +132,7 @@ fn paths_are_looked_for_where_the_start_looks() {
 
 /// The check leaves nothing behind, and does not disturb a running server's socket, port or files.
 #[test]
-fn a_check_beside_the_server_leaves_no_trace() {
+fn a_check_beside_a_running_server_changes_nothing() {
     if program().reference().is_some() {
         return; // the option is Evenkeel's
     }
@@ -185,7 +185,7 @@ fn a_check_beside_the_server_leaves_no_trace() {
 
 /// Data files must exist and be readable.
 #[test]
-fn files_of_data_are_opened() {
+fn data_files_are_opened() {
     if program().reference().is_some() {
         return; // the option is Evenkeel's
     }
@@ -210,7 +210,7 @@ fn files_of_data_are_opened() {
 
 /// Two faults do not prevent a start, so the server's log must report them.
 #[test]
-fn the_log_warns_of_what_comes_later() {
+fn the_log_warns_of_faults_that_do_not_prevent_a_start() {
     let server = start(&["--dir", READ_ONLY, "--save", "3600 1", "--maxmemory", "1000000gb"]);
     if server.program().reference().is_some() {
         return; // the messages are Evenkeel's

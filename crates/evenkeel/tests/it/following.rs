@@ -4,7 +4,7 @@
 mod bad;
 mod chain;
 mod cuts;
-mod from_peers;
+mod from_references;
 mod replica;
 
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::random::send_random;
 use crate::wait_until;
 
 /// Longest wait of these tests.
-const PATIENCE: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);
 
 /// Arguments of a foreign primary: the first sync is to begin at once.
 const PRIMARY: &[&str] = &["--repl-diskless-sync-delay", "0", "--enable-debug-command", "yes"];
@@ -65,14 +65,14 @@ pub(crate) fn await_equal(primary: &Server, replica: &Server) {
         let [digest, its] = [&mut one, &mut other].map(|client| client.run("DEBUG DIGEST").to_string());
         let offsets = || [primary, replica].map(|server| server.info("master_repl_offset"));
         let [offset, acknowledged] = offsets();
-        let is_of_peer = primary.program().reference().or(replica.program().reference()).is_some();
+        let has_reference = primary.program().reference().or(replica.program().reference()).is_some();
         !digest.starts_with('-') && digest == its && difference_beyond_sum(primary, replica).is_none()
-            || is_of_peer
+            || has_reference
                 && offset == acknowledged
                 && contents(primary) == contents(replica)
                 && offsets()[0] == offset
     };
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while !is_equal() {
         if Instant::now() > until {
             let [one, other] = [primary, replica].map(contents);

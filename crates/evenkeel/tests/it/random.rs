@@ -11,8 +11,8 @@ pub(crate) fn send_random(server: &Server, reference: Reference, seed: u64, coun
     for sent in commands(plan) {
         let Sent::Command(connection, args) = sent else { continue };
         let name = args.first().map(|name| String::from_utf8_lossy(name).to_uppercase());
-        let is_told_of = server.program().reference().is_none() || !is_kept_from_replicas(&args);
-        if is_told_of && name.is_some_and(|name| !left_out.contains(&name.as_str())) {
+        let is_replicated = server.program().reference().is_none() || !is_kept_from_replicas(&args);
+        if is_replicated && name.is_some_and(|name| !left_out.contains(&name.as_str())) {
             clients[connection].send(&args).expect("the server reads");
             let _ = clients[connection].try_read();
         }

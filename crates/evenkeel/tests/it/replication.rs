@@ -40,8 +40,8 @@ fn replicas() -> Vec<Server> {
 /// Makes a server follow another server, and waits for the link.
 #[track_caller]
 fn attach(replica: &Server, primary: &Server) {
-    let told = replica.connect().run(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
-    assert!(!told.is_error(), "{told}");
+    let reply = replica.connect().run(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    assert!(!reply.is_error(), "{reply}");
     await_link(replica);
 }
 

@@ -48,7 +48,7 @@ const JUNK: &[&str] = &[
 /// The year 2100: a moment that is ahead whenever a seed is repeated.
 const FAR_S: i64 = 4_102_444_800;
 
-const SPOILT_PERCENT: usize = 8;
+const MALFORMED_PERCENT: usize = 8;
 const SWITCH_PERCENT: usize = 12;
 const FLUSH_PERCENT: usize = 20;
 
@@ -110,7 +110,7 @@ impl Maker {
     fn command_of(&mut self, family: &'static Family) -> Args {
         let make = weighted(&mut self.random, family.commands);
         let args = make(self);
-        self.perhaps_spoilt(args)
+        self.perhaps_malformed(args)
     }
 
     // ---- for scenes ----
@@ -235,7 +235,7 @@ impl Maker {
     pub(super) fn moment_s(&mut self) -> Vec<u8> {
         match self.random.below(20) {
             0 => self.word(&["0", "-1", "abc", "9223372036854775807", "9223372036854775", "1e10"]),
-            1..3 if self.likes_the_past() => self.random.between(1, 1_000_000_000).to_string().into(),
+            1..3 if self.may_be_past() => self.random.between(1, 1_000_000_000).to_string().into(),
             _ => (FAR_S + self.random.between(0, 100_000_000)).to_string().into(),
         }
     }
@@ -243,24 +243,24 @@ impl Maker {
     pub(super) fn moment_ms(&mut self) -> Vec<u8> {
         match self.random.below(20) {
             0 => self.word(&["0", "-1", "abc", "9223372036854775807", "-9223372036854775808"]),
-            1..3 if self.likes_the_past() => self.random.between(1, 1_000_000_000_000).to_string().into(),
+            1..3 if self.may_be_past() => self.random.between(1, 1_000_000_000_000).to_string().into(),
             _ => (FAR_S * 1_000 + self.random.between(0, 100_000_000_000)).to_string().into(),
         }
     }
 
     /// Redis 7.0 counts a SET that expires at once as a write. Valkey does so only if the key existed, as
     /// WATCH shows.
-    fn likes_the_past(&self) -> bool {
+    fn may_be_past(&self) -> bool {
         self.oracle == Reference::Redis
     }
 
     // ---- spoiling ----
 
-    fn perhaps_spoilt(&mut self, mut args: Args) -> Args {
+    fn perhaps_malformed(&mut self, mut args: Args) -> Args {
         if self.chance(10) {
             args[0].make_ascii_lowercase();
         }
-        if !self.random.chance(SPOILT_PERCENT) {
+        if !self.random.chance(MALFORMED_PERCENT) {
             return args;
         }
         // A misplaced argument could become a time to live of milliseconds, and replies would depend on

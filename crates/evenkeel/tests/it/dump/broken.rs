@@ -46,14 +46,14 @@ fn corpus() -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn the_checksum_is_that_of_servers() {
+fn the_checksum_equals_that_of_servers() {
     for (name, payload) in corpus() {
         assert_eq!(reseal(payload.clone()), payload, "{name}");
     }
 }
 
 #[test]
-fn a_wrong_checksum_is_always_noticed() {
+fn a_wrong_checksum_is_always_detected() {
     let mut server = start(&STRICT);
     let mut client = server.connect();
     let mut all = 0;
@@ -94,7 +94,7 @@ fn restore_all(client: &mut Client, payloads: &[Vec<u8>]) -> Vec<Value> {
 }
 
 #[test]
-fn a_payload_with_one_byte_changed_is_refused_or_is_a_value() {
+fn a_payload_with_a_changed_byte_is_refused_or_restores_a_valid_value() {
     let mut server = start(&STRICT);
     let mut client = server.connect();
     let (mut all, mut accepted) = (0, 0);
@@ -120,7 +120,7 @@ fn a_payload_with_one_byte_changed_is_refused_or_is_a_value() {
                     "no error" => {
                         assert_eq!(reply.to_string(), "OK");
                         accepted += 1;
-                        use_it(&mut client, &format!("k{number}"), &name);
+                        use_value(&mut client, &format!("k{number}"), &name);
                     }
                     error => assert!(
                         ["ERR Bad data format", "ERR DUMP payload version or checksum are wrong"]
@@ -177,7 +177,7 @@ const WRITERS: [(&str, &[&str]); 6] = [
 
 /// Uses an accepted value in every way.
 #[track_caller]
-fn use_it(client: &mut Client, key: &str, name: &str) {
+fn use_value(client: &mut Client, key: &str, name: &str) {
     let kind = client.call(&["TYPE", key]).to_string();
     if kind == "none" {
         return; // a hash whose fields have all expired

@@ -32,7 +32,7 @@ fn oracle_for_us(reference: Reference) -> Option<Program> {
 }
 
 /// Creates the value on the first server, and transfers it to the second and back.
-fn passes(sample: &Sample, from: &mut Client, to: &mut Client, newest_read: u16) {
+fn check_transfer(sample: &Sample, from: &mut Client, to: &mut Client, newest_read: u16) {
     build(from, sample);
     let expected = content(from, "v", depth(newest_read));
     let payload = dump(from, "v");
@@ -58,36 +58,36 @@ fn both_ways(reference: Reference) {
         if sample.needs == Needs::FieldExpiry && newest_read < 80 {
             continue;
         }
-        passes(&sample, &mut ours, &mut theirs, newest_read);
-        passes(&sample, &mut theirs, &mut ours, newest_read);
+        check_transfer(&sample, &mut ours, &mut theirs, newest_read);
+        check_transfer(&sample, &mut theirs, &mut ours, newest_read);
     }
     subject.assert_healthy();
 }
 
 #[test]
-fn redis_and_we_give_each_other_every_value() {
+fn values_move_between_redis_and_evenkeel() {
     both_ways(Reference::Redis);
 }
 
 #[test]
-fn valkey_and_we_give_each_other_every_value() {
+fn values_move_between_valkey_and_evenkeel() {
     both_ways(Reference::Valkey);
 }
 
 #[test]
-fn between_two_of_ours_nothing_is_lost() {
+fn values_move_between_two_evenkeel_servers_without_loss() {
     let newest_read = newest(&program());
     let (one, mut other) = (start(&STRICT), start(&STRICT));
     let (mut from, mut to) = (one.connect(), other.connect());
     for sample in all().iter().filter(|sample| sample.needs != Needs::FieldExpiry || newest_read >= 80) {
-        passes(sample, &mut from, &mut to, newest_read);
+        check_transfer(sample, &mut from, &mut to, newest_read);
     }
     other.assert_healthy();
 }
 
 /// Values that another thread reads and writes.
 #[test]
-fn large_values_pass_too() {
+fn large_values_move_between_servers() {
     const COUNT: usize = 100_000;
     let references = [Reference::Redis, Reference::Valkey].into_iter().filter_map(oracle_for_us);
     let mut subject = start(&STRICT);
@@ -122,8 +122,8 @@ fn large_values_pass_too() {
         for commands in samples.iter().cloned() {
             let name = format!("large {}", String::from_utf8_lossy(&commands[0][0]));
             let sample = Sample { name, commands, needs: Needs::Nothing };
-            passes(&sample, &mut ours, &mut theirs, newest_read);
-            passes(&sample, &mut theirs, &mut ours, newest_read);
+            check_transfer(&sample, &mut ours, &mut theirs, newest_read);
+            check_transfer(&sample, &mut theirs, &mut ours, newest_read);
         }
     }
     subject.assert_healthy();

@@ -56,7 +56,7 @@ fn by_commands(one: &Server, other: &Server) -> Option<String> {
     difference(&one, &other)
 }
 
-pub(super) fn take_over(from: &Path, to: &Path) {
+pub(super) fn copy_folder(from: &Path, to: &Path) {
     let target = to.join(FOLDER);
     fs::remove_dir_all(&target).expect("it has been started once");
     fs::create_dir(&target).expect("the folder is ours");
@@ -86,7 +86,7 @@ fn exchange(
         assert!(keys.contains("keys="), "nothing was written: {keys}");
         assert!(one.stop().success());
         other.kill();
-        take_over(one.folder(), other.folder());
+        copy_folder(one.folder(), other.folder());
         // The writer's own result of a load: Redis does not log all changes to a stream's groups.
         one.start_again();
         other.start_again();
@@ -96,49 +96,49 @@ fn exchange(
 }
 
 #[test]
-fn redis_loads_our_folder() {
+fn redis_loads_evenkeels_folder() {
     if let Some(redis) = Program::oracle(Reference::Redis) {
         exchange(&program(), &redis, &[], by_digest);
     }
 }
 
 #[test]
-fn redis_loads_our_folder_of_commands() {
+fn redis_loads_evenkeels_folder_of_commands() {
     if let Some(redis) = Program::oracle(Reference::Redis) {
         exchange(&program(), &redis, PLAIN, by_digest);
     }
 }
 
 #[test]
-fn valkey_loads_our_folder() {
+fn valkey_loads_evenkeels_folder() {
     if let Some(valkey) = Program::oracle(Reference::Valkey) {
         exchange(&program(), &valkey, &[], by_commands);
     }
 }
 
 #[test]
-fn we_load_valkeys_folder() {
+fn evenkeel_loads_valkeys_folder() {
     if let Some(valkey) = Program::oracle(Reference::Valkey) {
         exchange(&valkey, &program(), &[], by_commands);
     }
 }
 
 #[test]
-fn valkey_loads_our_folder_of_commands() {
+fn valkey_loads_evenkeels_folder_of_commands() {
     if let Some(valkey) = Program::oracle(Reference::Valkey) {
         exchange(&program(), &valkey, PLAIN, by_commands);
     }
 }
 
 #[test]
-fn we_load_redis_folder() {
+fn evenkeel_loads_redis_folder() {
     if let Some(redis) = Program::oracle(Reference::Redis) {
         exchange(&redis, &program(), &[], by_digest);
     }
 }
 
 #[test]
-fn we_load_redis_folder_of_commands() {
+fn evenkeel_loads_redis_folder_of_commands() {
     if let Some(redis) = Program::oracle(Reference::Redis) {
         exchange(&redis, &program(), PLAIN, by_digest);
     }
@@ -146,7 +146,7 @@ fn we_load_redis_folder_of_commands() {
 
 /// Redis logs an approximate trim as an exact trim, but keeps the client's LIMIT.
 #[test]
-fn a_trim_with_a_limit_that_redis_has_logged_is_replayed() {
+fn a_trim_with_a_limit_logged_by_redis_is_replayed() {
     let Some(redis) = Program::oracle(Reference::Redis) else { return };
     let (mut one, mut other) = (Server::start(&redis, ARGS), Server::start(&program(), ARGS));
     let mut client = one.connect();
@@ -157,7 +157,7 @@ fn a_trim_with_a_limit_that_redis_has_logged_is_replayed() {
     let guard = digest(&mut client);
     assert!(one.stop().success());
     other.kill();
-    take_over(one.folder(), other.folder());
+    copy_folder(one.folder(), other.folder());
     other.start_again();
     assert_eq!(digest(&mut other.connect()), guard);
 }

@@ -6,12 +6,12 @@ use evenkeel_testkit::digest::{Digest, difference, digest};
 use evenkeel_testkit::transcript::target;
 use evenkeel_testkit::{Client, Program, Reference, Server};
 
-use super::exchange::{ARGS, FOLDER, PLAIN, rewrite, take_over};
+use super::exchange::{ARGS, FOLDER, PLAIN, copy_folder, rewrite};
 use crate::program;
 
 /// Everything that a base of commands can express, of every type at many sizes.
 #[test]
-fn a_base_of_commands_has_everything() {
+fn a_base_of_commands_is_complete() {
     let mut server = Server::start(&program(), &[ARGS, PLAIN].concat());
     fill(&mut server.connect());
     let guard = contents(&server);
@@ -32,7 +32,7 @@ fn a_base_of_commands_has_everything() {
         }
         let mut other = Server::start(&program, ARGS);
         other.kill();
-        take_over(server.folder(), other.folder());
+        copy_folder(server.folder(), other.folder());
         other.start_again();
         assert_same(&other, &guard, &format!("{reference:?}"));
     }
@@ -40,7 +40,7 @@ fn a_base_of_commands_has_everything() {
 
 /// Snapshots of whole servers, in both directions.
 #[test]
-fn snapshots_have_everything() {
+fn snapshots_are_complete() {
     const LIBRARY: &str = "#!lua name=l\nredis.register_function('f', function() return 7 end)";
     let saved = |program: &Program| {
         let server = Server::start(program, &["--save", ""]);

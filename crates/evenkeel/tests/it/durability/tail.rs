@@ -116,7 +116,7 @@ fn fail_machine(server: &Server, random: &mut Random) {
 }
 
 #[test]
-fn what_was_acknowledged_is_there_when_the_machine_has_failed() {
+fn acknowledged_writes_survive_a_machine_failure() {
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
     let mut random = Random::new(seed);
@@ -153,7 +153,7 @@ fn what_was_acknowledged_is_there_when_the_machine_has_failed() {
 
 /// If a user cuts the file in order to undo commands, the file counts, not the tail.
 #[test]
-fn after_a_crash_of_the_process_the_file_alone_counts() {
+fn after_a_process_crash_the_tail_is_ignored() {
     let mut server = start(&["--appendonly", "yes", "--appendfsync", "always", "--threads", "1"]);
     let mut client = server.connect();
     client.run("SET kept 1");
@@ -174,7 +174,7 @@ fn after_a_crash_of_the_process_the_file_alone_counts() {
 
 /// Also without further writes, and after `always` is turned off.
 #[test]
-fn the_file_is_synced_itself_a_second_later() {
+fn the_file_is_synced_within_a_second() {
     let server = start(&["--appendonly", "yes", "--appendfsync", "always", "--threads", "1"]);
     let mut client = server.connect();
     if !has_tail(&server) {
@@ -204,7 +204,7 @@ fn the_file_is_synced_itself_a_second_later() {
 }
 
 #[test]
-fn a_tail_is_there_as_long_as_it_is_needed() {
+fn a_tail_exists_as_long_as_it_is_needed() {
     let mut server = start(&["--appendonly", "yes", "--appendfsync", "always", "--threads", "1"]);
     let mut client = server.connect();
     let wait_for = |client: &mut evenkeel_testkit::Client, wanted: bool| {

@@ -140,8 +140,8 @@ fn survives_cuts(
 ) {
     let backlog = ["--repl-backlog-size", "32mb", "--repl-timeout", "5"];
     let mut primary = Server::start(primary, &[PRIMARY, &backlog].concat());
-    let patience = if way == Way::Stalling { "1" } else { "60" };
-    let args = [REPLICA, &["--repl-diskless-load", load, "--repl-timeout", patience]].concat();
+    let timeout = if way == Way::Stalling { "1" } else { "60" };
+    let args = [REPLICA, &["--repl-diskless-load", load, "--repl-timeout", timeout]].concat();
     let mut replica = Server::start(replica, &args);
     let seed = seed();
     // The longest command passes now and then, together with later bytes.
@@ -198,31 +198,31 @@ fn survives_cuts(
 
 /// The reasons of full syncs in both logs.
 fn reasons(primary: &Server, replica: &Server) -> Vec<String> {
-    let tells = |line: &&str| {
+    let has_reason = |line: &&str| {
         ["Unable to partial", "Full resync requested", "A full resynchronization follows", "not possible"]
             .iter()
             .any(|part| line.contains(part))
     };
     let logs = [primary.log(), replica.log()];
-    logs.iter().flat_map(|log| log.lines().filter(tells)).map(str::to_owned).collect()
+    logs.iter().flat_map(|log| log.lines().filter(has_reason)).map(str::to_owned).collect()
 }
 
 #[test]
-fn a_stream_of_redis_is_cut_at_any_byte() {
+fn a_stream_of_redis_survives_cuts_at_any_byte() {
     if let Some(redis) = Program::oracle(Reference::Redis) {
         survives_cuts(&redis, &program(), Reference::Redis, "disabled", Way::Fast, 300);
     }
 }
 
 #[test]
-fn a_stream_of_valkey_is_cut_at_any_byte() {
+fn a_stream_of_valkey_survives_cuts_at_any_byte() {
     if let Some(valkey) = Program::oracle(Reference::Valkey) {
         survives_cuts(&valkey, &program(), Reference::Valkey, "swapdb", Way::Fast, 150);
     }
 }
 
 #[test]
-fn our_stream_is_cut_at_any_byte() {
+fn a_stream_of_evenkeel_survives_cuts_at_any_byte() {
     survives_cuts(&program(), &program(), Reference::Redis, "disabled", Way::Fast, 200);
     if let Some(redis) = Program::oracle(Reference::Redis) {
         survives_cuts(&program(), &redis, Reference::Redis, "disabled", Way::Fast, 100);
@@ -230,7 +230,7 @@ fn our_stream_is_cut_at_any_byte() {
 }
 
 #[test]
-fn our_stream_stalls_and_is_cut() {
+fn a_stream_of_evenkeel_survives_stalls_and_cuts() {
     survives_cuts(&program(), &program(), Reference::Redis, "swapdb", Way::Stalling, 60);
 }
 
@@ -270,7 +270,7 @@ fn fill(server: &Server, random: &mut Random) {
 
 /// Snapshots that are cut anywhere, in every way of loading.
 #[test]
-fn a_snapshot_is_cut_at_any_byte() {
+fn a_full_sync_survives_cuts_at_any_byte() {
     let programs = [Program::oracle(Reference::Redis), Some(program())];
     for program in programs.into_iter().flatten() {
         let primary = Server::start(&program, PRIMARY);

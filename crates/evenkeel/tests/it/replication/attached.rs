@@ -123,24 +123,24 @@ fn under_load(args: &[&str]) {
 }
 
 #[test]
-fn replicas_come_while_others_write() {
+fn replicas_attach_under_load() {
     under_load(&[]);
 }
 
 #[test]
-fn replicas_come_while_an_append_only_file_is_kept() {
+fn replicas_attach_with_an_append_only_file() {
     under_load(&["--appendonly", "yes", "--appendfsync", "everysec"]);
 }
 
 /// By a file, with its length announced.
 #[test]
-fn replicas_come_by_way_of_the_disk() {
+fn replicas_attach_by_way_of_the_disk() {
     under_load(&["--repl-diskless-sync", "no"]);
 }
 
 /// No client reads the keys that expire, on either side: the primary's sweep removes and replicates them.
 #[test]
-fn what_expires_is_removed_by_the_primary() {
+fn expired_keys_are_removed_by_the_primary() {
     let server = primary(&[]);
     for replica in references() {
         attach(&replica, &server);
@@ -157,7 +157,7 @@ fn what_expires_is_removed_by_the_primary() {
 }
 
 #[test]
-fn what_is_evicted_is_removed_at_replicas() {
+fn evicted_keys_are_removed_at_replicas() {
     let server = primary(&["--maxmemory-policy", "allkeys-lru"]);
     let replicas = references();
     replicas.iter().for_each(|replica| attach(replica, &server));
@@ -176,7 +176,7 @@ fn what_is_evicted_is_removed_at_replicas() {
 
 /// Libraries that come with the snapshot, come later, and are deleted.
 #[test]
-fn functions_are_those_of_the_primary() {
+fn functions_match_the_primary() {
     let server = primary(&[]);
     let mut client = server.connect();
     let mut run = |words: &[&str]| {
@@ -225,7 +225,7 @@ const SCRIPT: &str = "
 
 /// Effects of scripts and functions reach all replicas, also from transactions and from failed scripts.
 #[test]
-fn effects_of_scripts_and_functions_are_those_of_the_primary() {
+fn effects_of_scripts_and_functions_match_the_primary() {
     let server = primary(&[]);
     let mut client = server.connect();
     let (body, function) =
@@ -264,7 +264,7 @@ fn effects_of_scripts_and_functions_are_those_of_the_primary() {
 
 /// A replica that sends more than can be read delays no other client either.
 #[test]
-fn one_that_never_stops_talking_holds_up_nobody() {
+fn a_replica_that_sends_endlessly_delays_no_client() {
     let (server, replica) = (primary(&[]), primary(&[]));
     attach(&replica, &server);
     let mut chatty = TcpStream::connect(server.address()).expect("it listens");
@@ -295,13 +295,13 @@ fn one_that_never_stops_talking_holds_up_nobody() {
 /// A replica that asks for a full sync and reads nothing delays neither clients nor a replica that reads, and
 /// is closed when it is too far behind.
 #[test]
-fn one_that_never_reads_holds_up_nobody() {
+fn a_replica_that_never_reads_delays_no_client() {
     let server = primary(&["--client-output-buffer-limit", "replica 16mb 0 0"]);
     let mut client = server.connect();
     ok(&mut client, "SET big 0");
     ok(&mut client, "SETRANGE big 3000000 x");
-    let mut deaf = server.connect();
-    deaf.send(&["SYNC"]).expect("it is read");
+    let mut stalled = server.connect();
+    stalled.send(&["SYNC"]).expect("it is read");
     wait_until("it is there", || server.info("connected_slaves") == "1");
     let replicas = references();
     for replica in &replicas {
@@ -316,12 +316,12 @@ fn one_that_never_reads_holds_up_nobody() {
     }
     let left = replicas.len().to_string();
     wait_until("it is dropped", || server.info("connected_slaves") == left);
-    drop(deaf);
+    drop(stalled);
 }
 
 /// Messages are sent to replicas, but not written to the append-only file, which keeps data only.
 #[test]
-fn who_listens_at_a_replica_hears_what_is_published() {
+fn subscribers_of_a_replica_receive_published_messages() {
     for replica in references() {
         let server = primary(&["--appendonly", "yes", "--appendfsync", "always"]);
         attach(&replica, &server);
@@ -345,7 +345,7 @@ fn who_listens_at_a_replica_hears_what_is_published() {
 }
 
 /// Limits the kernel's receive buffer: by default it may grow to `tcp_rmem`, 32 MB on some machines.
-pub(super) fn have_small_buffer(stream: &TcpStream) {
+pub(super) fn limit_receive_buffer(stream: &TcpStream) {
     let size: libc::c_int = 64 * 1024;
     let len = size_of_val(&size) as libc::socklen_t;
     // SAFETY: the descriptor is open, and the kernel reads a single integer.
@@ -357,7 +357,7 @@ pub(super) fn have_small_buffer(stream: &TcpStream) {
 
 /// The backlog for a replica that catches up may exceed every limit, as long as the replica reads.
 #[test]
-fn one_that_catches_up_and_takes_nothing_goes() {
+fn a_replica_that_stops_reading_while_it_catches_up_is_closed() {
     let limit = ["--client-output-buffer-limit", "replica 8mb 0 0", "--repl-backlog-size", "1mb"];
     let server = primary(&[&limit[..], &["--repl-timeout", "2", "--rdbcompression", "no"]].concat());
     let mut client = server.connect();
@@ -368,7 +368,7 @@ fn one_that_catches_up_and_takes_nothing_goes() {
     write(0..32);
     for says_that_it_is_there in [false, true] {
         let stream = TcpStream::connect(server.address()).expect("it listens");
-        have_small_buffer(&stream);
+        limit_receive_buffer(&stream);
         let mut replica = BufReader::new(stream);
         let asks: &[u8] = if says_that_it_is_there { b"PSYNC ? -1\r\n" } else { b"SYNC\r\n" };
         replica.get_mut().write_all(asks).expect("it reads");

@@ -11,7 +11,7 @@ use super::{
 use crate::start;
 
 #[test]
-fn who_waits_is_told_when_replicas_have_it() {
+fn wait_returns_once_replicas_have_the_write() {
     let server = primary(&[]);
     let replicas = references();
     replicas.iter().for_each(|replica| attach(replica, &server));
@@ -46,7 +46,7 @@ fn who_waits_is_told_when_replicas_have_it() {
 
 /// A pool may write over another connection: as in Redis, WAIT covers all clients' writes.
 #[test]
-fn who_waits_waits_for_what_others_have_written() {
+fn wait_covers_the_writes_of_all_clients() {
     for server in [primary(&[])]
         .into_iter()
         .chain(Program::oracle(Reference::Redis).map(|it| Server::start(&it, PRIMARY)))
@@ -66,7 +66,7 @@ fn who_waits_waits_for_what_others_have_written() {
 }
 
 #[test]
-fn who_waits_is_told_when_a_replica_has_it_on_disk() {
+fn waitaof_returns_once_a_replica_has_synced_the_write() {
     let log = ["--appendonly", "yes"];
     let valkey =
         Program::oracle(Reference::Valkey).map(|program| Server::start(&program, &[PRIMARY, &log].concat()));
@@ -94,7 +94,7 @@ fn who_waits_is_told_when_a_replica_has_it_on_disk() {
 }
 
 #[test]
-fn who_waits_for_one_that_does_not_answer_waits() {
+fn wait_blocks_for_a_silent_replica() {
     let Some(program) = Program::oracle(Reference::Redis) else { return };
     let (server, replica) = (primary(&[]), Server::start(&program, REPLICA));
     attach(&replica, &server);
@@ -130,7 +130,7 @@ fn writes_need_replicas_that_answer() {
 
 /// A replica silent for `repl-timeout` is closed.
 #[test]
-fn one_that_says_nothing_is_given_up() {
+fn a_silent_replica_is_closed() {
     let Some(program) = Program::oracle(Reference::Redis) else { return };
     let (server, replica) = (primary(&["--repl-timeout", "2"]), Server::start(&program, REPLICA));
     attach(&replica, &server);
@@ -141,7 +141,7 @@ fn one_that_says_nothing_is_given_up() {
 }
 
 #[test]
-fn an_orderly_end_leaves_all_at_replicas() {
+fn a_shutdown_hands_all_writes_to_replicas() {
     for replica in references() {
         let mut server = primary(&[]);
         attach(&replica, &server);
@@ -156,7 +156,7 @@ fn an_orderly_end_leaves_all_at_replicas() {
 
 /// A replica has a journal of its own, whose offsets its replicas do not know.
 #[test]
-fn an_end_of_a_replica_waits_for_what_its_replicas_lack() {
+fn the_shutdown_of_a_replica_waits_for_its_replicas() {
     let first = primary(&[]);
     let mut middle = primary(&["--appendonly", "yes", "--shutdown-timeout", "40"]);
     let last = primary(&[]);
@@ -173,13 +173,13 @@ fn an_end_of_a_replica_waits_for_what_its_replicas_lack() {
 }
 
 /// Whether INFO reports how long the shutdown will wait for replicas.
-fn counts_down(server: &Server) -> bool {
+fn reports_remaining_time(server: &Server) -> bool {
     server.connect().run("INFO server").to_string().contains("shutdown_in_milliseconds:")
 }
 
 /// A second SHUTDOWN waits as well, and an abort answers all of them.
 #[test]
-fn an_end_that_waits_for_replicas_can_be_aborted() {
+fn a_shutdown_that_waits_for_replicas_can_be_aborted() {
     let Some(program) = Program::oracle(Reference::Redis) else { return };
     for threads in ["1", "2"] {
         let (server, replica) =
@@ -198,7 +198,7 @@ fn an_end_that_waits_for_replicas_can_be_aborted() {
             askers.iter_mut().zip([&["SHUTDOWN"][..], &["SHUTDOWN", "NOSAVE"], &["SHUTDOWN", "NOW"]])
         {
             asker.send(words).expect("it reads");
-            wait_until("replicas are waited for", || counts_down(&server));
+            wait_until("replicas are waited for", || reports_remaining_time(&server));
         }
         let mut writer = server.connect();
         writer.send(&["INCR", "k"]).expect("it reads");
@@ -211,7 +211,7 @@ fn an_end_that_waits_for_replicas_can_be_aborted() {
             assert_eq!(asker.run("PING").to_string(), "PONG");
         }
         assert_eq!(writer.read().as_int(), Some(3), "writes go on");
-        assert!(server.info("blocked_clients") == "0" && !counts_down(&server));
+        assert!(server.info("blocked_clients") == "0" && !reports_remaining_time(&server));
         assert_eq!(client.run("SHUTDOWN ABORT").to_string(), "-ERR No shutdown in progress.");
         wait_until("the log has it", || server.log().contains("Shutdown manually aborted."));
         ok(&mut client, "CONFIG SET rdb-key-save-delay 0");
@@ -222,7 +222,7 @@ fn an_end_that_waits_for_replicas_can_be_aborted() {
 }
 
 #[test]
-fn an_end_names_who_lags_behind() {
+fn a_shutdown_names_the_replicas_that_lag_behind() {
     let Some(program) = Program::oracle(Reference::Redis) else { return };
     let (mut server, replica) = (primary(&["--shutdown-timeout", "1"]), Server::start(&program, REPLICA));
     attach(&replica, &server);
@@ -240,7 +240,7 @@ fn an_end_names_who_lags_behind() {
 
 /// A new append-only file does not have the data before its first base is written.
 #[test]
-fn an_end_before_the_first_base_is_refused() {
+fn a_shutdown_before_the_first_base_is_refused() {
     let mut server = primary(&["--rdb-key-save-delay", "30000000", "--save", ""]);
     let mut client = server.connect();
     ok(&mut client, "SET k v");

@@ -64,7 +64,7 @@ fn change_users(member: &mut Member<'_>, mut ann: Client) {
 }
 
 #[test]
-fn scripts_messages_caches_and_users_go_together() {
+fn scripts_messages_caches_and_users_work_together() {
     let mut server = crate::start(&["--threads", "4", "--client-output-buffer-limit", "pubsub 0 0 0"]);
     let mut plain = server.connect();
     for user in ["bob", "ann"] {

@@ -8,7 +8,7 @@ use evenkeel_testkit::random::fresh_seed;
 use evenkeel_testkit::{Program, Random, Reference};
 
 use super::certs::Certs;
-use super::{PATIENCE, Secure, start_secure_as};
+use super::{Secure, TIMEOUT, start_secure_as};
 use crate::following::{await_equal, await_link, follow, write};
 use crate::program;
 
@@ -56,7 +56,7 @@ fn replicas_follow_over_tls() {
 }
 
 #[test]
-fn a_replica_believes_only_whom_it_knows() {
+fn a_replica_verifies_its_primarys_certificate() {
     let (certs, others) = (Certs::new(), Certs::new());
     let primary = start_secure_as(&program(), &others, ARGS);
     let mut replica = start_secure_as(&program(), &certs, ARGS);
@@ -81,7 +81,7 @@ fn a_replica_believes_only_whom_it_knows() {
 }
 
 fn await_line(secure: &Secure, line: &str) {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while !secure.server.log().contains(line) {
         assert!(Instant::now() < until, "{line}: {}", secure.server.log());
         std::thread::sleep(Duration::from_millis(20));
@@ -147,7 +147,7 @@ fn forward(mut from: TcpStream, mut to: TcpStream, mut left: usize) {
 
 /// In the handshake, in the snapshot, in the stream, and inside a record.
 #[test]
-fn a_link_is_cut_at_any_byte() {
+fn a_tls_link_survives_cuts_at_any_byte() {
     let certs = Certs::new();
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");

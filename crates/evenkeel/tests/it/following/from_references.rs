@@ -8,7 +8,7 @@ use crate::program;
 const COMMANDS: usize = 2_500;
 
 /// Each way to take over the data, and then the stream, from a foreign primary.
-fn moves_in(reference: Reference) {
+fn check_full_sync(reference: Reference) {
     let Some(primary) = Program::oracle(reference) else { return };
     let seed = seed();
     for (number, way) in ["disabled", "on-empty-db", "swapdb", "flush-before-load"].into_iter().enumerate() {
@@ -33,18 +33,18 @@ fn moves_in(reference: Reference) {
 }
 
 #[test]
-fn redis_is_followed() {
-    moves_in(Reference::Redis);
+fn evenkeel_follows_redis() {
+    check_full_sync(Reference::Redis);
 }
 
 #[test]
-fn valkey_is_followed() {
-    moves_in(Reference::Valkey);
+fn evenkeel_follows_valkey() {
+    check_full_sync(Reference::Valkey);
 }
 
 /// Valkey sends `EX 10 PXAT ..` if a client has sent two relative times; clients may not send this form.
 #[test]
-fn repeated_times_of_valkey_arrive() {
+fn repeated_expiries_of_valkey_are_applied() {
     let Some(primary) = Program::oracle(Reference::Valkey) else { return };
     let (primary, mut replica) = (Server::start(&primary, PRIMARY), Server::start(&program(), REPLICA));
     follow(&replica, primary.port());
@@ -70,12 +70,12 @@ fn repeated_times_of_valkey_arrive() {
 /// Effects of scripts and functions arrive as commands, and libraries as they are; older libraries come by
 /// full sync.
 #[test]
-fn libraries_and_effects_of_scripts_arrive() {
+fn libraries_and_script_effects_are_replicated() {
     let references = [Reference::Redis, Reference::Valkey].into_iter().filter_map(Program::oracle);
-    references.chain([program()]).for_each(scripts_arrive);
+    references.chain([program()]).for_each(check_scripts);
 }
 
-fn scripts_arrive(primary: Program) {
+fn check_scripts(primary: Program) {
     let (primary, mut replica) = (Server::start(&primary, PRIMARY), Server::start(&program(), REPLICA));
     let mut client = primary.connect();
     let library = "#!lua name=lib\nredis.register_function('add', function(keys) \
@@ -112,7 +112,7 @@ fn scripts_arrive(primary: Program) {
 
 /// The primary's stream removes expired keys. Until then no client sees such a key, and the replica keeps it.
 #[test]
-fn what_has_expired_goes_by_the_primarys_word() {
+fn expired_keys_are_removed_by_the_primarys_stream() {
     let Some(primary) = Program::oracle(Reference::Redis) else { return };
     let (primary, replica) = (Server::start(&primary, PRIMARY), Server::start(&program(), REPLICA));
     let (mut one, mut other) = (primary.connect(), replica.connect());
@@ -147,7 +147,7 @@ fn what_has_expired_goes_by_the_primarys_word() {
 
 /// While the link is down, and when the primary has been restarted.
 #[test]
-fn primaries_come_and_go() {
+fn a_replica_reconnects_to_a_restarted_primary() {
     let Some(reference) = Program::oracle(Reference::Redis) else { return };
     let mut primary = Server::start(&reference, &[PRIMARY, &["--appendonly", "no"]].concat());
     let replica = Server::start(&program(), REPLICA);
@@ -171,7 +171,7 @@ fn primaries_come_and_go() {
 
 /// A restarted replica continues from its offset.
 #[test]
-fn a_restarted_replica_goes_on_where_it_was() {
+fn a_restarted_replica_continues_from_its_offset() {
     let Some(reference) = Program::oracle(Reference::Redis) else { return };
     let primary = Server::start(&reference, PRIMARY);
     let port = primary.port().to_string();
