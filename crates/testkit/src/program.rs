@@ -13,7 +13,7 @@ use crate::seccomp;
 const UNDER_TEST_VARIABLE: &str = "EVENKEEL_BIN";
 const VALKEY_VARIABLE: &str = "VALKEY_SERVER";
 
-/// The place where `scripts/setup references` puts the binary, under the workspace's root.
+/// The place where `scripts/setup peers` puts the binary, under the workspace's root.
 const VALKEY_UNPACKED: &str = "build/peers/valkey-server";
 
 /// Reference servers, with which answers are compared.

@@ -108,7 +108,7 @@ impl ThroughputArgs {
     }
 
     fn start(&self, session: &Session, plan: &LanePlan) -> Result<Lane> {
-        let program = session.program(plan.kind).expect("lanes are made of the peers that were found");
+        let program = session.program(plan.kind).expect("lanes are made of the programs that were found");
         let cpus = if self.unpinned { Vec::new() } else { session.server_cpus.clone() };
         let mut lane =
             Lane::start(program, &plan.name, &Launch { cpus, threads: plan.threads, ..Launch::default() })?;
