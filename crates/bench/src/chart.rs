@@ -103,9 +103,9 @@ fn setting(run: &Json) -> String {
 }
 
 fn versions(run: &Json) -> String {
-    let peers = list(run, "peers").filter(|peer| text(peer, "version") != "built in");
-    let peers = peers.map(|peer| format!("{} {}", text(peer, "name"), text(peer, "version")));
-    peers.collect::<Vec<String>>().join(", ")
+    let programs = list(run, "peers").filter(|program| text(program, "version") != "built in");
+    let programs = programs.map(|program| format!("{} {}", text(program, "name"), text(program, "version")));
+    programs.collect::<Vec<String>>().join(", ")
 }
 
 /// Draws the chart as SVG; `None` if the run has no throughput with Valkey in it.
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_what_clients_feel() {
+    fn the_table_has_the_latencies_of_clients() {
         let server = |name: &str, longest: Json, before: Json| {
             serde_json::json!({"server": name, "longest_us_during": longest, "requests_per_s_before": before,
                                "requests_per_s_during": [40, 90, 60], "took_s": 2.5})

@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_control_differs_by_is_noise() {
+    fn the_difference_of_a_control_is_noise() {
         let record = |name: &str, again: &str, rates: [f64; 2], again_rates: [f64; 2]| {
             serde_json::json!({"servers_by_clients": [[
                 {"server": "valkey", "requests_per_s": [1, 1]},

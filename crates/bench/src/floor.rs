@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_ends_the_connection() {
+    fn an_invalid_request_ends_the_connection() {
         assert_eq!(Lengths::default().next(b"GET / HTTP/1.1"), None);
         assert_eq!(Lengths::default().next(b"*x\r\n"), None);
         let mut lengths = Lengths::default();

@@ -18,7 +18,7 @@ use crate::load::timeline::{SLICE, Slice};
 use crate::load::tls::{Files, Trust};
 use crate::load::{self, Extras, Outcome, Plan, Until};
 use crate::table::{Table, thousands, time_us};
-use crate::{peers, sys};
+use crate::{servers, sys};
 
 /// The server's address and protocol, and the keys.
 #[derive(clap::Args, Debug)]
@@ -82,7 +82,7 @@ impl Target {
     fn endpoint(&self) -> Result<Endpoint> {
         let address = match &self.socket {
             Some(path) => Address::Unix(path.clone()),
-            None => Address::Tcp(peers::resolve(&self.host, self.port)?),
+            None => Address::Tcp(servers::resolve(&self.host, self.port)?),
         };
         let tls = self.tls.then(|| {
             let host = if self.socket.is_some() { "localhost" } else { &self.host };

@@ -10,10 +10,10 @@ mod load;
 mod load_command;
 mod page;
 mod pauses;
-mod peers;
 mod proc;
 mod promises;
 mod read;
+mod servers;
 mod stats;
 mod sys;
 mod syscalls;
@@ -168,7 +168,7 @@ struct PageArgs {
 }
 
 fn main() -> ExitCode {
-    match obey(Cli::parse()) {
+    match execute(Cli::parse()) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("evenkeel-bench: {error:#}");
@@ -177,7 +177,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn obey(cli: Cli) -> Result<ExitCode> {
+fn execute(cli: Cli) -> Result<ExitCode> {
     sys::raise_open_files()?;
     if !matches!(cli.verb, Verb::Floor(_)) {
         interrupt::install()?; // the floor waits for ever and has nothing to clean up

@@ -82,8 +82,9 @@ fn contents(run: &Json, out: &mut String) {
 
 fn head(run: &Json, out: &mut String) {
     let number = |name: &str| run.get(name).and_then(Json::as_f64).unwrap_or(0.0);
-    let peers = list(run, "peers").map(|peer| format!("{} {}", text(peer, "name"), text(peer, "version")));
-    let peers = peers.collect::<Vec<String>>().join(", ");
+    let programs =
+        list(run, "peers").map(|program| format!("{} {}", text(program, "name"), text(program, "version")));
+    let programs = programs.collect::<Vec<String>>().join(", ");
     let lines = [
         format!(
             "{}, {} cores, {:.0} GiB",
@@ -95,7 +96,7 @@ fn head(run: &Json, out: &mut String) {
         format!("{} rounds of {} s; {}", number("rounds"), number("seconds"), text(run, "when")),
     ];
     out.push_str("<p class=\"setting\">\n");
-    lines.into_iter().chain([peers]).for_each(|line| _ = writeln!(out, "{}<br>", escaped(&line)));
+    lines.into_iter().chain([programs]).for_each(|line| _ = writeln!(out, "{}<br>", escaped(&line)));
     out.push_str("</p>\n");
 }
 

@@ -24,12 +24,12 @@ pub(crate) struct Pauses {
     /// Gaps of a millisecond or more, of all processors.
     long: u64,
     /// Duration of the observation, on each processor.
-    looked: Duration,
+    observed: Duration,
 }
 
 impl Pauses {
     /// Runs an empty loop on each processor that this process may use.
-    pub(crate) fn look(time: Duration) -> Result<Pauses> {
+    pub(crate) fn observe(time: Duration) -> Result<Pauses> {
         let cpus = sys::allowed_cpus();
         let seen = thread::scope(|scope| {
             let loops: Vec<_> = cpus.iter().map(|cpu| scope.spawn(|| spin(*cpu, time))).collect();
@@ -38,7 +38,7 @@ impl Pauses {
         interrupt::check()?;
         let of_one = seen.into_iter().collect::<std::io::Result<Vec<Pauses>>>()?;
         let together = of_one.into_iter().fold(Pauses::default(), Pauses::and);
-        Ok(Pauses { looked: time, ..together })
+        Ok(Pauses { observed: time, ..together })
     }
 
     /// Returns the sum of two observations in sequence.
@@ -46,7 +46,7 @@ impl Pauses {
         Pauses {
             longest: self.longest.max(other.longest),
             long: self.long + other.long,
-            looked: self.looked + other.looked,
+            observed: self.observed + other.observed,
         }
     }
 
@@ -58,7 +58,7 @@ impl Pauses {
     pub(crate) fn words(self) -> String {
         format!(
             "an empty loop on each core for {:.0} s: the longest pause {}, {} of a millisecond or more",
-            self.looked.as_secs_f64(),
+            self.observed.as_secs_f64(),
             time_us(self.longest_us()),
             self.long,
         )
@@ -68,7 +68,7 @@ impl Pauses {
         object(vec![
             ("longest_us", self.longest_us().into()),
             ("of_1_ms_or_more", self.long.into()),
-            ("looked_s", self.looked.as_secs_f64().into()),
+            ("looked_s", self.observed.as_secs_f64().into()),
         ])
     }
 }
@@ -84,7 +84,7 @@ fn spin(cpu: usize, time: Duration) -> std::io::Result<Pauses> {
         pauses.long += u64::from(gap >= LONG);
         last = now;
     }
-    Ok(Pauses { looked: last - began, ..pauses })
+    Ok(Pauses { observed: last - began, ..pauses })
 }
 
 #[cfg(test)]
@@ -92,10 +92,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loop_sees_whoever_takes_its_processor() {
+    fn a_busy_loop_detects_lost_processor_time() {
         let cpu = sys::allowed_cpus()[0];
         let alone = spin(cpu, Duration::from_millis(50)).expect("it may run there");
-        assert!(alone.looked >= Duration::from_millis(50) && alone.longest < alone.looked, "{alone:?}");
+        assert!(alone.observed >= Duration::from_millis(50) && alone.longest < alone.observed, "{alone:?}");
         let beside = thread::scope(|scope| {
             let until = Instant::now() + Duration::from_millis(200);
             for _ in 0..3 {
@@ -110,11 +110,11 @@ mod tests {
     }
 
     #[test]
-    fn two_looks_are_one() {
-        let of = |longest, long, looked| Pauses {
+    fn two_observations_are_merged() {
+        let of = |longest, long, observed| Pauses {
             longest: Duration::from_micros(longest),
             long,
-            looked: Duration::from_secs(looked),
+            observed: Duration::from_secs(observed),
         };
         let both = of(4030, 2, 3).and(of(100, 0, 3));
         assert_eq!(both, of(4030, 2, 6));

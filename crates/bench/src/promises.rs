@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_machine_alone_misses_is_said() {
+    fn a_goal_missed_by_the_machine_alone_is_marked() {
         let words = |value, alone| Verdict { alone, ..verdict_of(None, "a wait", value) }.words();
         assert_eq!(words(0.5, None), "NOT met (+0.25)");
         assert_eq!(words(0.5, Some(0.2)), "NOT met (+0.25)");

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_calls_are_counted_where_that_is_allowed() {
+    fn own_calls_are_counted_if_permitted() {
         let mut calls = match Syscalls::count(std::process::id()) {
             Ok(calls) => calls,
             Err(error) => return println!("left out: {error}"),

@@ -36,8 +36,8 @@ impl Drop for Folder {
 #[track_caller]
 fn bench(args: &[&str]) -> Output {
     let output = Command::new(BENCH).args(args).output().expect("the program is built");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{args:?}: {told}\n{}", String::from_utf8_lossy(&output.stdout));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {stderr}\n{}", String::from_utf8_lossy(&output.stdout));
     output
 }
 
@@ -89,7 +89,7 @@ fn throughput_makes_a_page_a_chart_and_a_table() {
 }
 
 #[test]
-fn a_snapshot_is_felt_for_as_long_as_it_lasts() {
+fn the_effect_of_a_snapshot_is_measured_while_it_lasts() {
     let folder = Folder::new("snapshot");
     let brief = ["snapshot", "--rounds", "1", "--seconds", "0.1", "-k", "150000", "--without", "redis,floor"];
     let record = run(&folder, &brief);
@@ -117,9 +117,9 @@ fn a_snapshot_is_felt_for_as_long_as_it_lasts() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_said_and_fails() {
+fn an_impossible_measurement_is_reported_and_fails() {
     let output = Command::new(BENCH).args(["snapshot", "-k", "100000000000"]).output();
     let output = output.expect("the program is built");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && told.contains("need"), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && stderr.contains("need"), "{stderr}");
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use certs::Certs;
 use evenkeel_testkit::server::free_port;
-use evenkeel_testkit::{Peer, Program, Server};
+use evenkeel_testkit::{Program, Reference, Server};
 
 const BENCH: &str = env!("CARGO_BIN_EXE_evenkeel-bench");
 
@@ -19,7 +19,7 @@ fn programs() -> Vec<Program> {
     let beside = Path::new(BENCH).with_file_name("evenkeel");
     let ours = Program::under_test(&beside.display().to_string());
     let ours = ours.path().exists().then_some(ours);
-    let all: Vec<Program> = ours.into_iter().chain(Program::oracle(Peer::Redis)).collect();
+    let all: Vec<Program> = ours.into_iter().chain(Program::oracle(Reference::Redis)).collect();
     assert!(!all.is_empty(), "there is a server to test with: cargo build -p evenkeel");
     all
 }
@@ -123,7 +123,7 @@ fn over_tls() {
 }
 
 #[test]
-fn who_is_not_believed_over_tls() {
+fn untrusted_servers_are_refused_over_tls() {
     let certs = Certs::new();
     for program in programs() {
         let port = free_port().to_string();
@@ -149,7 +149,7 @@ fn who_is_not_believed_over_tls() {
 }
 
 #[test]
-fn what_is_pushed_is_no_reply() {
+fn push_messages_are_not_replies() {
     for program in programs() {
         let server = start(&program, &[]);
         let port = server.port().to_string();
@@ -161,7 +161,7 @@ fn what_is_pushed_is_no_reply() {
 }
 
 #[test]
-fn connections_say_what_they_speak() {
+fn connections_announce_their_protocol() {
     for program in programs() {
         let server = start(&program, &[]);
         let port = server.port().to_string();
@@ -184,7 +184,7 @@ fn connections_say_what_they_speak() {
 }
 
 #[test]
-fn memcached_is_filled_and_asked() {
+fn memcached_is_filled_and_queried() {
     let Some(server) = Memcached::start() else { return };
     let server = server.words();
     fill(&server, &["-k", "100"]);
@@ -201,7 +201,7 @@ fn memcached_is_filled_and_asked() {
 }
 
 #[test]
-fn errors_and_misses_are_those_of_the_requests_that_count() {
+fn errors_and_misses_are_those_of_measured_requests() {
     for program in programs() {
         let server = start(&program, &[]);
         let port = server.port().to_string();
@@ -220,7 +220,7 @@ fn errors_and_misses_are_those_of_the_requests_that_count() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn senseless_options_are_refused() {
     for words in [
         &["--tls"][..],
         &["--cacert", "x"],
@@ -241,7 +241,7 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn it_is_said_what_makes_no_sense() {
+fn error_messages_name_the_senseless_option() {
     for (words, said) in [
         (&["--user", "me"][..], "--user needs --password"),
         (&["--protocol", "memcached", "-a", "x"], "memcached is told no password"),

@@ -8,13 +8,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::{Iter, IterOpts, Link, Map, MapCore, MapFlags, Object, ObjectBuilder, ProgramMut};
 
-use crate::event::{self, Of, Wanted};
+use crate::event::{self, ClockTarget, Wanted};
 use crate::shared::{
     CALL_CLOSE, CALL_FUTEX, CALL_IDLE, CALL_ON_FD, CALL_POLL, CALL_RECEIVE, CALLS_MAX, Config, Control,
     Plain, TIME_SLOTS, as_bytes,
 };
 use crate::tables::Tables;
-use crate::{Cost, Course, Kinds};
+use crate::{CallClasses, Cost, Course};
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/doctor.bpf.o"));
 
@@ -24,7 +24,7 @@ const STACK_FROM_NS: u64 = 20_000;
 const ROWS_A_BATCH: usize = 64 << 10;
 const SAMPLES: &str = "on_sample";
 /// Iterates over all tasks once, on request.
-const LOOK: &str = "on_look";
+const TASK_PROGRAM: &str = "on_task";
 
 #[derive(Debug)]
 pub(crate) struct Programs {
@@ -46,15 +46,15 @@ pub(crate) struct Programs {
 
 /// Whether this process is in the initial PID namespace, whose numbers the programs see.
 pub(crate) fn in_first_namespace() -> bool {
-    const FIRST: &str = "pid:[4026531836]"; // PROC_PID_INIT_INO
-    std::fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == FIRST)
+    const FIRST_NAMESPACE: &str = "pid:[4026531836]"; // PROC_PID_INIT_INO
+    std::fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == FIRST_NAMESPACE)
 }
 
 impl Programs {
     pub(crate) fn load(
         pid: i32,
         tables: &Tables,
-        kinds: &Kinds,
+        classes: &CallClasses,
         samples_a_second: u64,
         course: Course,
     ) -> Result<Programs> {
@@ -69,7 +69,7 @@ impl Programs {
             stall_from_ns: course.stall.as_nanos() as u64,
             begin_ns: now_ns(),
             slot_ns: course.slot.max(least).as_nanos() as u64,
-            call_flags: call_flags(kinds),
+            call_flags: call_flags(classes),
         };
         for mut map in open.maps_mut() {
             match map.name().to_str() {
@@ -113,13 +113,13 @@ impl Programs {
         self.since_ns = now_ns();
         self.extend(length)?;
         let mut links = Vec::new();
-        let mut look = None;
+        let mut tasks = None;
         for program in self.object.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
             let result = match name.as_str() {
                 SAMPLES => attach_samples(&program, self.samples_a_second),
-                LOOK => {
-                    look = Some(program);
+                TASK_PROGRAM => {
+                    tasks = Some(program);
                     continue;
                 }
                 _ => program.attach_trace().map(|link| vec![link]).map_err(Into::into),
@@ -127,7 +127,7 @@ impl Programs {
             links.extend(result.with_context(|| format!("the program {name} cannot be attached"))?);
         }
         // Last: a thread that wakes after the iteration makes an event.
-        look_at_tasks(&look.context("the object has no program that looks at tasks")?)?;
+        run_task_program(&tasks.context("the object has no program that looks at tasks")?)?;
         self.links = links;
         Ok(())
     }
@@ -167,19 +167,19 @@ impl Programs {
     }
 }
 
-fn call_flags(kinds: &Kinds) -> [u8; CALLS_MAX] {
+fn call_flags(classes: &CallClasses) -> [u8; CALLS_MAX] {
     let mut flags = [0; CALLS_MAX];
     let mut set = |number: i64, flag: u8| {
         if let Some(of) = usize::try_from(number).ok().and_then(|number| flags.get_mut(number)) {
             *of |= flag;
         }
     };
-    kinds.on_descriptor.iter().for_each(|&number| set(number, CALL_ON_FD));
-    kinds.idle.iter().for_each(|&number| set(number, CALL_IDLE));
-    kinds.polls.iter().for_each(|&number| set(number, CALL_POLL));
-    kinds.receives.iter().for_each(|&number| set(number, CALL_RECEIVE));
-    set(kinds.futex, CALL_FUTEX);
-    set(kinds.close, CALL_CLOSE);
+    classes.on_descriptor.iter().for_each(|&number| set(number, CALL_ON_FD));
+    classes.idle.iter().for_each(|&number| set(number, CALL_IDLE));
+    classes.polls.iter().for_each(|&number| set(number, CALL_POLL));
+    classes.receives.iter().for_each(|&number| set(number, CALL_RECEIVE));
+    set(classes.futex, CALL_FUTEX);
+    set(classes.close, CALL_CLOSE);
     flags
 }
 
@@ -204,11 +204,11 @@ fn write_array<T: Plain>(map: &Map<'_>, values: &[T]) -> Result<()> {
 }
 
 /// Runs the program once for each task of the machine.
-fn look_at_tasks(program: &ProgramMut<'_>) -> Result<()> {
+fn run_task_program(program: &ProgramMut<'_>) -> Result<()> {
     let link = program.attach_iter_with_opts(IterOpts::None).context("tasks cannot be looked at")?;
-    let mut look = Iter::new(&link).context("tasks cannot be looked at")?;
+    let mut tasks = Iter::new(&link).context("tasks cannot be looked at")?;
     // The program writes no output: the read ends once all tasks were visited.
-    while look.read(&mut [0; 64]).context("tasks cannot be looked at")? > 0 {}
+    while tasks.read(&mut [0; 64]).context("tasks cannot be looked at")? > 0 {}
     Ok(())
 }
 
@@ -216,7 +216,7 @@ fn look_at_tasks(program: &ProgramMut<'_>) -> Result<()> {
 fn attach_samples(program: &ProgramMut<'_>, samples_a_second: u64) -> Result<Vec<Link>> {
     let mut links = Vec::new();
     for cpu in online_cpus()? {
-        let event = event::open_clock(Of::Everybody, cpu, samples_a_second, Wanted::default());
+        let event = event::open_clock(ClockTarget::AllThreads, cpu, samples_a_second, Wanted::default());
         let event = event.with_context(|| format!("perf_event_open on CPU {cpu}"))?;
         links.push(program.attach_perf_event(event.into_raw_fd())?); // the link closes it
     }

@@ -41,13 +41,13 @@ pub(crate) const EXCLUDE_CALLCHAIN_USER: u64 = 1 << 22;
 
 /// Which threads are sampled.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Of {
-    Everybody,
+pub(crate) enum ClockTarget {
+    AllThreads,
     Thread(i32),
 }
 
 /// Opens the clock of a CPU, with `frequency` samples a second.
-pub(crate) fn open_clock(of: Of, cpu: i32, frequency: u64, wanted: Wanted) -> io::Result<OwnedFd> {
+pub(crate) fn open_clock(of: ClockTarget, cpu: i32, frequency: u64, wanted: Wanted) -> io::Result<OwnedFd> {
     const SOFTWARE: u32 = 1;
     const CPU_CLOCK: u64 = 0;
     const CLOSE_ON_EXEC: libc::c_ulong = 8;
@@ -63,8 +63,8 @@ pub(crate) fn open_clock(of: Of, cpu: i32, frequency: u64, wanted: Wanted) -> io
         ..Attributes::default()
     };
     let pid = match of {
-        Of::Everybody => -1,
-        Of::Thread(tid) => tid,
+        ClockTarget::AllThreads => -1,
+        ClockTarget::Thread(tid) => tid,
     };
     let no_group = -1;
     // SAFETY: the structure is alive for the call, and its size is in it.

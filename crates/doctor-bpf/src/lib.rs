@@ -7,8 +7,8 @@
 //! ```
 //!
 //! `Sampler` works where no programs can be loaded: perf takes CPU samples, user space walks the stacks.
-//! `Counter`, `Stopwatch` and `Teller` are the probes that a user requests by name. Their programs are in a
-//! separate object.
+//! `Counter`, `Stopwatch` and `StaticProbe` are the probes that a user requests by name. Their programs are
+//! in a separate object.
 //!
 //! The results are counts and times by thread, call and descriptor number; their meaning, and the file or
 //! socket behind a descriptor, is the caller's business. Dropping a `Capture` detaches everything; when the
@@ -25,15 +25,15 @@ mod perf;
 mod probe;
 mod ring;
 mod shared;
+mod static_probe;
 mod symbols;
 mod tables;
-mod teller;
 mod walk;
 
 pub use functions::{Function, find};
 pub use perf::Sampler;
 pub use probe::{Counter, Latency, Stopwatch, TRACEPOINTS_MAX};
-pub use teller::{Teller, Told};
+pub use static_probe::{ProbeTotal, StaticProbe};
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub const KERNEL: &str = "kernel";
 
 /// Classes of system calls, by number. The caller has the names.
 #[derive(Debug, Clone)]
-pub struct Kinds {
+pub struct CallClasses {
     /// Numbers of calls whose first argument is a descriptor.
     pub on_descriptor: Vec<i64>,
     /// Calls in which a thread waits for work.
@@ -225,14 +225,14 @@ impl Capture {
     /// `length` is as for `resume`.
     pub fn start(
         pid: i32,
-        kinds: &Kinds,
+        classes: &CallClasses,
         samples_a_second: u64,
         course: Course,
         length: Duration,
     ) -> Result<Capture> {
         check_machine()?;
         let tables = tables::build(pid)?;
-        let programs = attach::Programs::load(pid, &tables, kinds, samples_a_second, course)?;
+        let programs = attach::Programs::load(pid, &tables, classes, samples_a_second, course)?;
         let mut capture = Capture { pid, tables, programs, unfinished: harvest::Unfinished::default() };
         capture.resume(length)?;
         Ok(capture)

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use anyhow::{Context, Result, ensure};
 
 use crate::attach::online_cpus;
-use crate::event::{self, Of, Wanted};
+use crate::event::{self, ClockTarget, Wanted};
 use crate::harvest::Stacks;
 use crate::ring::Ring;
 use crate::shared::STACK_COMPLETE;
@@ -160,7 +160,7 @@ fn open(pid: i32, samples_a_second: u64, kernel: bool) -> Result<Opened> {
     for cpu in cpus {
         let mut leader: Option<i32> = None;
         for &tid in threads.iter().take(most) {
-            let event = match event::open_clock(Of::Thread(tid), cpu, samples_a_second, wanted) {
+            let event = match event::open_clock(ClockTarget::Thread(tid), cpu, samples_a_second, wanted) {
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue, // it has ended
                 other => other.with_context(|| format!("perf_event_open for thread {tid}"))?,
             };

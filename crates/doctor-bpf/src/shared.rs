@@ -9,7 +9,7 @@ pub(crate) const CALLS_MAX: usize = 512;
 
 pub(crate) const COUNTS_MAX: usize = 256;
 pub(crate) const SLOTS: usize = 256;
-pub(crate) const TOLD_MAX: usize = 64;
+pub(crate) const PROBE_TOTALS_MAX: usize = 64;
 
 pub(crate) const CALL_ON_FD: u8 = 1;
 pub(crate) const CALL_FUTEX: u8 = 2;
@@ -217,7 +217,7 @@ plain! {
         longest_ns: u64,
         slots: [u64; SLOTS],
     }
-    struct Told[16] {
+    struct ProbeTotal[16] {
         count: u64,
         sum: u64,
     }

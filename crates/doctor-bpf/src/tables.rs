@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_of_a_gap_gives_way_to_the_rule_of_the_next_function() {
+    fn a_gap_marker_yields_to_the_rule_of_the_next_function() {
         let row = |pc, cfa, cfa_offset| Row { pc, cfa_offset, bp_offset: 0, cfa, bp_saved: 0 };
         let rows =
             vec![row(0x20, CFA_SP, 8), row(0x10, CFA_SP, 8), row(0x18, CFA_SP, 8), row(0x20, CFA_UNKNOWN, 0)];
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_elf_file_is_an_error() {
+    fn a_file_that_is_not_elf_is_an_error() {
         assert!(flatten(b"").is_err());
         assert!(flatten(b"\x7fELF").is_err());
         let mut image = fs::read("/proc/self/exe").expect("our own file");

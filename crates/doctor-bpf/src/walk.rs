@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_copied_or_has_no_rules_breaks_the_walk() {
+    fn missing_memory_or_rules_end_the_walk() {
         let start = Registers { ip: CODE + 0x150, sp: STACK, bp: 0 };
         assert_eq!(walk(&tables(), start, &stack(&[7])), (vec![CODE + 0x150], STACK_BROKEN));
         let elsewhere = Registers { ip: 0x10, ..start };

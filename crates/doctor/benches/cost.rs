@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 /// Minimum throughput with the doctor.
 const GOAL: f64 = 0.95;
@@ -41,7 +41,7 @@ fn main() {
         eprintln!("cost: [--pairs N] [--seconds S] [--first], both numbers more than 0");
         std::process::exit(2);
     };
-    let redis = Program::find(Peer::Redis).expect("scripts/setup installs redis-server");
+    let redis = Program::find(Reference::Redis).expect("scripts/setup installs redis-server");
     println!("redis-server, SET 500 B; {} pairs of {} s; goal {GOAL}", options.pairs, options.seconds);
     println!(
         "{:<24} {:>9} {:>17} {:>9} {:>17} {:>6} {:>8}",

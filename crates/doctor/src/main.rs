@@ -28,7 +28,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, Subcommand};
 
 use collect::probes;
-use collect::target::{self, Which};
+use collect::target::{self, TargetArgs};
 use collect::{Options, Progress};
 use recording::Recording;
 
@@ -44,7 +44,7 @@ enum Verb {
     /// Find the bottleneck of a process
     Diagnose {
         #[command(flatten)]
-        look: Look,
+        args: CaptureArgs,
         #[command(flatten)]
         output: Output,
         /// Also keep the recording, for `explain`
@@ -54,7 +54,7 @@ enum Verb {
     /// Record a process to a file
     Record {
         #[command(flatten)]
-        look: Look,
+        args: CaptureArgs,
         #[arg(long, short, value_name = "FILE")]
         output: PathBuf,
     },
@@ -148,9 +148,9 @@ struct Format {
 }
 
 #[derive(Args)]
-struct Look {
+struct CaptureArgs {
     #[command(flatten)]
-    which: Which,
+    target_args: TargetArgs,
     /// Length of the window in seconds
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
@@ -181,7 +181,7 @@ struct Output {
 #[derive(Args)]
 struct Live {
     #[command(flatten)]
-    which: Which,
+    target_args: TargetArgs,
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
 }
@@ -189,7 +189,7 @@ struct Live {
 #[derive(Args)]
 struct Question {
     #[command(flatten)]
-    which: MaybeWhich,
+    target_args: OptionalTargetArgs,
     /// Use this recording instead of a process
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
@@ -204,7 +204,7 @@ struct Question {
 }
 
 #[derive(Args)]
-struct MaybeWhich {
+struct OptionalTargetArgs {
     #[arg(long)]
     pid: Option<i32>,
     #[arg(long)]
@@ -225,15 +225,15 @@ fn main() -> ExitCode {
 
 fn run(verb: Verb) -> Result<()> {
     match verb {
-        Verb::Diagnose { look, output, record } => {
-            let recording = capture(look)?;
+        Verb::Diagnose { args, output, record } => {
+            let recording = capture(args)?;
             if let Some(path) = record {
                 recording::save(&recording, &path)?;
             }
             explain(&recording, &output)
         }
-        Verb::Record { look, output } => {
-            let recording = capture(look)?;
+        Verb::Record { args, output } => {
+            let recording = capture(args)?;
             recording::save(&recording, &output)
         }
         Verb::Explain { file, output } => explain(&recording::load(&file)?, &output),
@@ -261,22 +261,23 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Fork(question) => answer(question, report::questions::forks),
         Verb::Function { function, live } => {
             let (length, stop) = (length(live.seconds)?, stop_on_signals()?);
-            let timed = probes::time_function(&target::find(&live.which)?, &function, length, &stop)?;
+            let timed = probes::time_function(&target::find(&live.target_args)?, &function, length, &stop)?;
             print_text(&report::probes::latency(&timed))
         }
         Verb::Stages { live, auth } => {
             let (length, stop) = (length(live.seconds)?, stop_on_signals()?);
             let password = auth.or_else(|| std::env::var("REDISCLI_AUTH").ok());
-            let staged = probes::stages(&target::find(&live.which)?, password.as_deref(), length, &stop)?;
+            let staged =
+                probes::stages(&target::find(&live.target_args)?, password.as_deref(), length, &stop)?;
             print_text(&report::probes::stages(&staged))
         }
         Verb::Count { pattern, live } => {
             let (length, stop) = (length(live.seconds)?, stop_on_signals()?);
-            let counted = probes::count(&target::find(&live.which)?, &pattern, length, &stop)?;
+            let counted = probes::count(&target::find(&live.target_args)?, &pattern, length, &stop)?;
             print_text(&report::probes::counts(&counted))
         }
         Verb::Export { question, format, output } => {
-            let recording = look(question)?;
+            let recording = recording_for(question)?;
             let bytes = match format.pprof {
                 true => report::pprof(&recording),
                 false => folded(&recording, format.off_cpu).into_bytes(),
@@ -320,12 +321,13 @@ fn write_page(path: &std::path::Path, page: &str) -> Result<()> {
 }
 
 fn answer(question: Question, table: impl FnOnce(&Recording) -> String) -> Result<()> {
-    print_text(&table(&look(question)?))
+    print_text(&table(&recording_for(question)?))
 }
 
 /// Loads the recording of a question, or takes a new recording.
-fn look(question: Question) -> Result<Recording> {
-    let Question { which: MaybeWhich { pid, port, name }, from, seconds, no_bpf, proc_only } = question;
+fn recording_for(question: Question) -> Result<Recording> {
+    let Question { target_args: OptionalTargetArgs { pid, port, name }, from, seconds, no_bpf, proc_only } =
+        question;
     match from {
         Some(file) => recording::load(&file),
         None => {
@@ -333,8 +335,8 @@ fn look(question: Question) -> Result<Recording> {
                 pid.is_some() || port.is_some() || name.is_some(),
                 "say which: --pid, --port, --name or --from"
             );
-            let which = Which { pid, port, name, command: Vec::new() };
-            capture(Look { which, seconds, no_bpf, proc_only, no_ask: false, auth: None })
+            let target_args = TargetArgs { pid, port, name, command: Vec::new() };
+            capture(CaptureArgs { target_args, seconds, no_bpf, proc_only, no_ask: false, auth: None })
         }
     }
 }
@@ -373,15 +375,15 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-fn capture(look: Look) -> Result<Recording> {
-    length(look.seconds)?;
-    let found = target::find(&look.which)?;
-    let password = look.auth.or_else(|| std::env::var("REDISCLI_AUTH").ok());
+fn capture(args: CaptureArgs) -> Result<Recording> {
+    length(args.seconds)?;
+    let found = target::find(&args.target_args)?;
+    let password = args.auth.or_else(|| std::env::var("REDISCLI_AUTH").ok());
     let options = Options {
-        seconds: look.seconds,
-        no_bpf: look.no_bpf,
-        proc_only: look.proc_only,
-        ask: !look.no_ask,
+        seconds: args.seconds,
+        no_bpf: args.no_bpf,
+        proc_only: args.proc_only,
+        ask: !args.no_ask,
         password,
     };
     let stop = stop_on_signals()?;

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use evenkeel_rdb::aof::check::{Cut, Report, check, name_of_log};
+use evenkeel_rdb::aof::check::{AofReport, Cut, aof_name, check};
 use evenkeel_rdb::aof::tail::{self, Tail};
 use evenkeel_rdb::aof::{Directory, Error};
 
@@ -127,13 +127,13 @@ fn look(
     moment: Option<i64>,
     wanted: bool,
     out: &mut impl Write,
-) -> std::io::Result<Option<Result<Report, Error>>> {
+) -> std::io::Result<Option<Result<AofReport, Error>>> {
     let report = match check(path, moment) {
         Ok(report) if wanted => report,
         looked => return Ok(Some(looked)),
     };
     let Some(log) = log_of(&report, path) else { return Ok(Some(Ok(report))) };
-    match tail::look(&log, boot()) {
+    match tail::inspect(&log, boot()) {
         Ok(Tail::Nothing | Tail::Whole { .. }) => return Ok(Some(Ok(report))),
         Ok(_) => {}
         Err(error) => return writeln!(out, "{error}").map(|()| None),
@@ -169,7 +169,7 @@ fn act(request: &Request, input: &mut impl BufRead, out: &mut impl Write) -> std
     };
     out.write_all(text::report(&report).as_bytes())?;
     if let Some(log) = log_of(&report, &request.path).filter(|_| !wanted) {
-        let tail = match tail::look(&log, boot()) {
+        let tail = match tail::inspect(&log, boot()) {
             Ok(tail) => tail,
             Err(error) => {
                 writeln!(out, "{error}")?;
@@ -182,12 +182,12 @@ fn act(request: &Request, input: &mut impl BufRead, out: &mut impl Write) -> std
         }
     }
     let cut = match request.moment {
-        Some(_) => report.rewind(),
-        None => report.mend(),
+        Some(_) => report.rewind_cut(),
+        None => report.repair_cut(),
     };
     match cut {
-        Err(hopeless) => {
-            writeln!(out, "{}", text::hopeless(&hopeless))?;
+        Err(refusal) => {
+            writeln!(out, "{}", text::refusal(&refusal))?;
             Ok(false)
         }
         Ok(None) => {
@@ -206,7 +206,7 @@ fn act(request: &Request, input: &mut impl BufRead, out: &mut impl Write) -> std
 /// Makes the cut if it is requested; otherwise describes it.
 fn settle(
     request: &Request,
-    report: &Report,
+    report: &AofReport,
     cut: &Cut,
     input: &mut impl BufRead,
     out: &mut impl Write,
@@ -249,15 +249,15 @@ fn settle(
 }
 
 /// Returns the append-only directory that was checked, or to which a single checked file belongs.
-fn log_of(report: &Report, path: &Path) -> Option<Directory> {
+fn log_of(report: &AofReport, path: &Path) -> Option<Directory> {
     let file = std::path::absolute(report.manifest.as_deref().unwrap_or(path)).ok()?;
-    let (folder, name) = (file.parent()?, name_of_log(file.file_name()?));
+    let (folder, name) = (file.parent()?, aof_name(file.file_name()?));
     Directory::open(folder.parent()?, folder.file_name()?, name).ok() // its errors have been reported
 }
 
 /// Like [`keep_servers_off`]. A file that lacks bytes from its tail differs from the checked file, and must
 /// not be cut.
-fn ready_to_cut(report: &Report, cut: &Cut) -> std::io::Result<[Option<File>; 2]> {
+fn ready_to_cut(report: &AofReport, cut: &Cut) -> std::io::Result<[Option<File>; 2]> {
     let locks = keep_servers_off(report, &cut.path)?;
     if let Some(log) = log_of(report, &cut.path) {
         // A part that was checked alone may not be the last: later parts do not continue at the cut.
@@ -266,7 +266,7 @@ fn ready_to_cut(report: &Report, cut: &Cut) -> std::io::Result<[Option<File>; 2]
         if parts.iter().any(|part| !part.last && is_it(&part.path)) {
             return Err(std::io::Error::other("the file is not the last in the manifest"));
         }
-        let tail = tail::look(&log, boot()).map_err(|error| std::io::Error::other(error.to_string()))?;
+        let tail = tail::inspect(&log, boot()).map_err(|error| std::io::Error::other(error.to_string()))?;
         if matches!(tail, Tail::Lacks { .. }) {
             return Err(std::io::Error::other("the tail has data that the file lacks, run the check again"));
         }
@@ -276,7 +276,7 @@ fn ready_to_cut(report: &Report, cut: &Cut) -> std::io::Result<[Option<File>; 2]
 
 /// Locks the append-only directory of a file against servers while the value lives. Returns an error if a
 /// server has it.
-fn keep_servers_off(report: &Report, path: &Path) -> std::io::Result<[Option<File>; 2]> {
+fn keep_servers_off(report: &AofReport, path: &Path) -> std::io::Result<[Option<File>; 2]> {
     let named_by = std::path::absolute(report.manifest.as_deref().unwrap_or(path))?;
     let (Some(folder), Some(file)) = (named_by.parent(), named_by.file_name()) else {
         return Ok([None, None]);
@@ -284,7 +284,7 @@ fn keep_servers_off(report: &Report, path: &Path) -> std::io::Result<[Option<Fil
     // In old versions `dir` itself contained the file.
     let beside = if report.manifest.is_none() { lock::keep_servers_off(folder, None)? } else { None };
     let (Some(dir), Some(name)) = (folder.parent(), folder.file_name()) else { return Ok([beside, None]) };
-    let log = Path::new(name).join(name_of_log(file));
+    let log = Path::new(name).join(aof_name(file));
     Ok([beside, lock::keep_servers_off(dir, Some((What::Log, &log)))?])
 }
 

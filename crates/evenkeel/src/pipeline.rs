@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
-use evenkeel_resp::request::{Parsed, ProtocolError, Span, State, parse, parse_strangers};
+use evenkeel_resp::request::{Parsed, ProtocolError, Span, State, parse, parse_unauthenticated};
 use evenkeel_store::ahead::MEMBERS_MAX;
 use evenkeel_store::journal::Received;
 use evenkeel_store::{Key, Place};
@@ -222,7 +222,7 @@ impl Pipeline {
                 self.line.extend_from_slice(line.unwrap_or_default());
             }
             let parsed = if is_unauthenticated {
-                parse_strangers(bytes, state, &mut self.spans, bulk_len_max)
+                parse_unauthenticated(bytes, state, &mut self.spans, bulk_len_max)
             } else {
                 parse(bytes, state, &mut self.spans, bulk_len_max)
             };

@@ -15,7 +15,7 @@ use std::time::Duration;
 use evenkeel_resp::request::{Parsed, State, parse};
 use evenkeel_resp::value::{Value, decode, encode_command};
 use evenkeel_store::{Expire, Kind};
-use evenkeel_testkit::{Peer, Program, Target, transcript};
+use evenkeel_testkit::{Program, Reference, Target, transcript};
 
 use crate::blocking::End;
 use crate::clients::ClientInfo;
@@ -208,7 +208,7 @@ const START: [&str; 2] = ["--enable-debug-command", "yes"];
 #[track_caller]
 pub(crate) fn check(text: &str) {
     transcript::check_on(&mut World::new(), text);
-    if let Some(oracle) = Program::oracle(Peer::Redis) {
+    if let Some(oracle) = Program::oracle(Reference::Redis) {
         transcript::check(&evenkeel_testkit::Server::start(&oracle, &START), text);
     }
 }

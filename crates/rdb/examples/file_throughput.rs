@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::io::{self, Read, Write};
 use std::time::Duration;
 
-use evenkeel_rdb::file::{About, FileReader, FileWriter, Part, ReadLimits, check};
+use evenkeel_rdb::file::{FilePart, FileReader, FileWriter, KeyMetadata, ReadLimits, check};
 use evenkeel_rdb::{Encoder, Form, Item, NodeLimits, Object, Version};
 use evenkeel_testkit::Random;
 
@@ -103,7 +103,7 @@ fn encoded(keys: u64, compress: bool, value: &impl Fn(&mut Encoder<Vec<u8>>, u64
         encoder = encoder.without_compression();
     }
     for n in 0..keys {
-        encoder.record(Item::Bytes(&word(n)), &About::default());
+        encoder.record(Item::Bytes(&word(n)), &KeyMetadata::default());
         value(&mut encoder, n);
     }
     encoder.into_out()
@@ -117,7 +117,7 @@ fn cut(file: impl Read, mut visit: impl FnMut(&evenkeel_rdb::file::Batch) -> u64
     let mut reader = FileReader::new(file, None, ReadLimits::default()).expect("it was just made");
     let mut keys = 0;
     while let Some(part) = reader.next().expect("it was just made") {
-        if let Part::Keys(batch) = part {
+        if let FilePart::Keys(batch) = part {
             keys += batch.keys;
             black_box(visit(&batch));
             reader.reuse(batch);

@@ -34,11 +34,11 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
 pub use command::{Command, Commands, Record, push_command, push_comment, push_timestamp};
-pub use directory::{Directory, Found, Part, Since};
+pub use directory::{Directory, Part, Since, StoredData};
 pub use durable::truncate;
 pub use error::{Error, Problem};
 pub use fault::{Fault, Reason};
-pub use manifest::{Entry, Flaw, Kind, LineError, Manifest};
+pub use manifest::{Entry, Flaw, LineError, Manifest, PartKind};
 
 /// The first bytes of snapshots by Redis and by Valkey.
 const MAGICS: [&[u8]; 2] = [b"REDIS", b"VALKEY"];

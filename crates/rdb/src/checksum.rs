@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_make_the_whole() {
+    fn checksums_of_parts_can_be_joined() {
         assert_eq!(checksum(b"123456789"), 0xe9c6_d914_c4b8_d9ca); // Redis' own check value
         let bytes: Vec<u8> = (0..70_000u32).map(|n| (n.wrapping_mul(n) >> 5) as u8).collect();
         for middle in [0, 1, 9, 255, 4_096, 69_999, 70_000] {

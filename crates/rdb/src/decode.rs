@@ -28,7 +28,7 @@ use crate::lzf;
 use crate::source::Source;
 use elements::Nodes;
 use fields::Expiry;
-use long::Text;
+use long::StringValue;
 use packed::Packed;
 
 /// Buffers for decompressed or kept strings that a large string has made larger than this, in bytes, are
@@ -75,7 +75,7 @@ enum Blob {
 
 /// The place of an item.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum ItemPlace {
     Int(i64),
     Whole(Blob),
     /// Between these offsets of a block.
@@ -152,8 +152,8 @@ impl<S: Source> Decoder<S> {
         let at = self.position();
         match kind {
             kind::STRING => Ok(match LongString::open(self)? {
-                Text::Short(string) => Object::String(string),
-                Text::Long(string) => Object::Long(string),
+                StringValue::Short(string) => Object::String(string),
+                StringValue::Long(string) => Object::Long(string),
             }),
             kind::LIST | kind::LIST_ZIPLIST | kind::LIST_QUICKLIST | kind::LIST_QUICKLIST_2 => {
                 self.list(kind)
@@ -293,7 +293,7 @@ impl<S: Source> Decoder<S> {
         }
     }
 
-    fn string_place(&mut self) -> Result<Place> {
+    fn string_place(&mut self) -> Result<ItemPlace> {
         let at = self.position();
         let announced = self.announced()?;
         self.place_of(at, announced)
@@ -301,15 +301,15 @@ impl<S: Source> Decoder<S> {
 
     /// Returns the place of the string that starts at `at`.
     #[inline]
-    fn place_of(&mut self, at: u64, announced: Announced) -> Result<Place> {
+    fn place_of(&mut self, at: u64, announced: Announced) -> Result<ItemPlace> {
         match announced {
             Announced::Length(length) => {
                 self.take_string(at, length)?;
-                Ok(Place::Whole(Blob::Taken))
+                Ok(ItemPlace::Whole(Blob::Taken))
             }
-            Announced::Form(0) => Ok(Place::Int(i64::from(i8::from_le_bytes(self.fixed()?)))),
-            Announced::Form(1) => Ok(Place::Int(i64::from(i16::from_le_bytes(self.fixed()?)))),
-            Announced::Form(2) => Ok(Place::Int(i64::from(i32::from_le_bytes(self.fixed()?)))),
+            Announced::Form(0) => Ok(ItemPlace::Int(i64::from(i8::from_le_bytes(self.fixed()?)))),
+            Announced::Form(1) => Ok(ItemPlace::Int(i64::from(i16::from_le_bytes(self.fixed()?)))),
+            Announced::Form(2) => Ok(ItemPlace::Int(i64::from(i32::from_le_bytes(self.fixed()?)))),
             Announced::Form(3) => {
                 let (packed, length) = (self.length()?, self.length()?);
                 self.unpacked_place(at, packed, length)
@@ -319,11 +319,11 @@ impl<S: Source> Decoder<S> {
     }
 
     /// The same for a compressed string of `packed` bytes that stands for `length` bytes.
-    fn unpacked_place(&mut self, at: u64, packed: u64, length: u64) -> Result<Place> {
+    fn unpacked_place(&mut self, at: u64, packed: u64, length: u64) -> Result<ItemPlace> {
         self.take_string(at, packed)?;
         let length = usize::try_from(length).unwrap_or(usize::MAX); // which is more than anything unpacks to
         match lzf::decompress(self.source.taken(), length, &mut self.unpacked) {
-            true => Ok(Place::Whole(Blob::Unpacked)),
+            true => Ok(ItemPlace::Whole(Blob::Unpacked)),
             false => Err(Error::new(at, Reason::Compressed)),
         }
     }
@@ -347,7 +347,7 @@ impl<S: Source> Decoder<S> {
     fn packed(&mut self, kind: BlockKind) -> Result<Packed> {
         let at = self.position();
         match self.string_place()? {
-            Place::Whole(blob) => Packed::open(kind, blob, at, self.blob(blob)),
+            ItemPlace::Whole(blob) => Packed::open(kind, blob, at, self.blob(blob)),
             _ => Err(Error::new(at, Reason::StringForm)),
         }
     }
@@ -359,15 +359,15 @@ impl<S: Source> Decoder<S> {
 
     /// Copies a string out of the place of the next string.
     #[inline]
-    fn keep(&mut self, place: Place, slot: usize) -> Place {
-        let Place::Whole(blob) = place else { return place };
+    fn keep(&mut self, place: ItemPlace, slot: usize) -> ItemPlace {
+        let ItemPlace::Whole(blob) = place else { return place };
         let bytes = match blob {
             Blob::Taken => self.source.taken(),
             Blob::Unpacked => &self.unpacked,
         };
         self.kept[slot].clear();
         self.kept[slot].extend_from_slice(bytes);
-        Place::Kept(slot)
+        ItemPlace::Kept(slot)
     }
 
     #[inline]
@@ -379,12 +379,12 @@ impl<S: Source> Decoder<S> {
     }
 
     #[inline]
-    fn item(&self, place: Place) -> Item<'_> {
+    fn item(&self, place: ItemPlace) -> Item<'_> {
         match place {
-            Place::Int(number) => Item::Int(number),
-            Place::Whole(blob) => Item::Bytes(self.blob(blob)),
-            Place::Part(blob, start, end) => Item::Bytes(&self.blob(blob)[start..end]),
-            Place::Kept(slot) => Item::Bytes(&self.kept[slot]),
+            ItemPlace::Int(number) => Item::Int(number),
+            ItemPlace::Whole(blob) => Item::Bytes(self.blob(blob)),
+            ItemPlace::Part(blob, start, end) => Item::Bytes(&self.blob(blob)[start..end]),
+            ItemPlace::Kept(slot) => Item::Bytes(&self.kept[slot]),
         }
     }
 
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn types_that_are_none() {
+    fn unknown_types_are_refused() {
         for (kind, version, reason) in [
             (6, 10, Reason::ModuleType),
             (7, 80, Reason::ModuleType),

@@ -9,7 +9,7 @@ const FOOTER: usize = 2 + 8;
 
 /// The reason why a payload is refused unread. RESTORE has the same error for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum DumpError {
     /// Too short for a footer.
     Short,
     /// An unknown version.
@@ -20,16 +20,16 @@ pub enum Refused {
 /// Checks the payload's version and checksum, and starts to read its value.
 ///
 /// [`Decoder::finish`] of the result checks that no bytes are left.
-pub fn open(payload: &[u8]) -> Result<Decoder<Slice<'_>>, Refused> {
+pub fn open(payload: &[u8]) -> Result<Decoder<Slice<'_>>, DumpError> {
     let (value, version, footer) = split(payload)?;
     match checksum(&payload[..value.len() + 2]).to_le_bytes() == footer[2..] {
         true => Ok(Decoder::new(Slice::new(value), version)),
-        false => Err(Refused::Checksum),
+        false => Err(DumpError::Checksum),
     }
 }
 
 /// As [`open`], whatever the checksum is: for tests of the checks behind it.
-pub fn open_unchecked(payload: &[u8]) -> Result<Decoder<Slice<'_>>, Refused> {
+pub fn open_unchecked(payload: &[u8]) -> Result<Decoder<Slice<'_>>, DumpError> {
     let (value, version, _) = split(payload)?;
     Ok(Decoder::new(Slice::new(value), version))
 }
@@ -45,12 +45,12 @@ pub fn unpacked_len(payload: &[u8]) -> u64 {
 }
 
 /// Splits a payload into the value, the version, and the footer.
-fn split(payload: &[u8]) -> Result<(&[u8], u16, &[u8]), Refused> {
-    let body = payload.len().checked_sub(FOOTER).ok_or(Refused::Short)?;
+fn split(payload: &[u8]) -> Result<(&[u8], u16, &[u8]), DumpError> {
+    let body = payload.len().checked_sub(FOOTER).ok_or(DumpError::Short)?;
     let (value, footer) = payload.split_at(body);
     let version = u16::from_le_bytes([footer[0], footer[1]]);
     if !kind::is_known(version) {
-        return Err(Refused::Version(version));
+        return Err(DumpError::Version(version));
     }
     Ok((value, version, footer))
 }
@@ -106,11 +106,11 @@ mod tests {
             assert!(open(&payload).is_err(), "byte {at}");
             payload[at] ^= 0x10;
         }
-        assert!(matches!(open(&payload[..9]), Err(Refused::Short)));
+        assert!(matches!(open(&payload[..9]), Err(DumpError::Short)));
     }
 
     #[test]
-    fn versions_of_others_are_refused() {
+    fn foreign_versions_are_refused() {
         for (version, known) in
             [(0, false), (1, true), (12, true), (13, false), (79, false), (80, true), (81, false)]
         {

@@ -20,7 +20,7 @@ pub use pieces::Piece;
 pub use stream::{GroupsWriter, StreamWriter};
 
 use crate::block::{intset, listpack};
-use crate::file::About;
+use crate::file::KeyMetadata;
 use crate::item::{Digits, Item};
 use crate::kind::{self, Version};
 use crate::lzf::Compressor;
@@ -110,7 +110,7 @@ impl Misses {
         is_worth_it
     }
 
-    fn note(&mut self, len: usize, is_miss: bool) {
+    fn record_trial(&mut self, len: usize, is_miss: bool) {
         if let Some(misses) = self.in_a_row.get_mut(len.ilog2() as usize) {
             *misses = if is_miss { (*misses + 1).min(MISSES_MAX) } else { 0 };
         }
@@ -156,9 +156,9 @@ impl<O: Out> Encoder<O> {
     ///
     /// A file's records need no other state, so any number of threads may encode records, each with its own
     /// encoder.
-    pub fn record(&mut self, key: Item<'_>, about: &About) {
+    pub fn record(&mut self, key: Item<'_>, metadata: &KeyMetadata) {
         self.version = self.base;
-        about.put(&mut self.out);
+        metadata.put(&mut self.out);
         self.key(key);
     }
 
@@ -293,7 +293,7 @@ impl Strings {
         }
         let compressor = self.compressor.get_or_insert_with(Compressor::new);
         let compressed = compressor.compress(bytes, &mut self.scratch, bytes.len() - COMPRESSION_GAIN_MIN);
-        self.misses.note(bytes.len(), compressed.is_none());
+        self.misses.record_trial(bytes.len(), compressed.is_none());
         let Some(compressed) = compressed else { return false };
         out.put(&[0xc3]);
         put_length(out, compressed.len() as u64);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_less_is_not_always_tried() {
+    fn incompressible_strings_are_not_always_tried() {
         let mut encoder = Encoder::new(Vec::new(), Version::V10);
         let mut random = evenkeel_testkit::Random::new(7);
         let mut noise = |len: usize| -> Vec<u8> { (0..len).map(|_| random.draw() as u8).collect() };
@@ -422,7 +422,7 @@ mod tests {
     #[test]
     fn a_higher_version_ends_with_its_record() {
         let mut encoder = Encoder::new(Vec::new(), Version::V10);
-        encoder.record(Item::Bytes(b"a"), &About::default());
+        encoder.record(Item::Bytes(b"a"), &KeyMetadata::default());
         assert!(encoder.expiring_hash(1).is_none());
         encoder.raise(Version::V80);
         let mut hash = encoder.expiring_hash(1).expect("it was raised");
@@ -430,14 +430,14 @@ mod tests {
         hash.finish();
         encoder.raise(Version::V11);
         assert_eq!(encoder.version(), Version::V80, "it is not lowered");
-        encoder.record(Item::Bytes(b"b"), &About::default());
+        encoder.record(Item::Bytes(b"b"), &KeyMetadata::default());
         assert_eq!((encoder.version(), encoder.highest()), (Version::V10, Version::V80));
     }
 
     #[test]
-    fn a_file_s_record_has_its_key_behind_the_type() {
+    fn a_record_of_a_file_has_its_key_behind_the_type() {
         let mut encoder = Encoder::new(Vec::new(), Version::V10);
-        encoder.record(Item::Bytes(b"k"), &About::default());
+        encoder.record(Item::Bytes(b"k"), &KeyMetadata::default());
         encoder.string(Item::Bytes(b"v"));
         encoder.string_in_pieces(3, [Piece::Bytes(b"ab"), Piece::Bytes(b"c")].into_iter());
         assert_eq!(encoder.into_out(), b"\x00\x01k\x01v\x00\x03abc");

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_errors_are_left_out() {
+    fn error_texts_can_omit_numbers() {
         let error = std::io::Error::from_raw_os_error(2).to_string();
         assert_eq!(without_numbers(&error), "No such file or directory");
         let text = format!("a: {error}. b: {error}, c");

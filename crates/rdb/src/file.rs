@@ -28,8 +28,8 @@ mod writer;
 pub(crate) use opcode::FUNCTION_2;
 
 pub use batch::{Batch, Records};
-pub use check::{Database, Report, Tally, Type, check};
+pub use check::{Database, FileReport, Tally, Type, check};
 pub use header::Header;
-pub use reader::{Checksum, FileReader, Part, ReadLimits, Slots};
-pub use record::{About, Access, Failure, Place, Record};
+pub use reader::{Checksum, FilePart, FileReader, ReadLimits, Slots};
+pub use record::{Access, Failure, KeyMetadata, KeyPosition, Record};
 pub use writer::{FileWriter, Finished, Origin, Replication};

@@ -8,7 +8,7 @@ use crate::kind::Version;
 
 /// The fault of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Broken {
+pub enum FunctionsError {
     /// The version or the checksum.
     Sum,
     /// The content before them.
@@ -28,15 +28,15 @@ pub fn dump(codes: &[&[u8]]) -> Vec<u8> {
 }
 
 /// Returns the code of a payload's libraries. The payload's size bounds the memory, see the crate's text.
-pub fn read(payload: &[u8]) -> Result<Vec<Vec<u8>>, Broken> {
-    let mut decoder = dump::open(payload).map_err(|_| Broken::Sum)?;
+pub fn read(payload: &[u8]) -> Result<Vec<Vec<u8>>, FunctionsError> {
+    let mut decoder = dump::open(payload).map_err(|_| FunctionsError::Sum)?;
     let mut codes = Vec::new();
     while !decoder.is_at_end() {
         match decoder.byte() {
             Ok(FUNCTION_2) => {}
-            _ => return Err(Broken::Content),
+            _ => return Err(FunctionsError::Content),
         }
-        codes.push(decoder.string().map_err(|_| Broken::Content)?.to_vec());
+        codes.push(decoder.string().map_err(|_| FunctionsError::Content)?.to_vec());
     }
     Ok(codes)
 }
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_dumped_is_read() {
+    fn dumped_functions_are_read_back() {
         let long = b"abc".repeat(1000);
         for codes in [&[][..], &[&b"#!lua name=a\n"[..]], &[&b"x"[..], &long, b""]] {
             assert_eq!(read(&dump(codes)).expect("whole"), codes);
@@ -59,14 +59,14 @@ mod tests {
         for at in 0..payload.len() {
             let mut broken = payload.clone();
             broken[at] ^= 1;
-            assert_eq!(read(&broken), Err(Broken::Sum), "byte {at}");
-            assert_eq!(read(&payload[..at]), Err(Broken::Sum), "cut at {at}");
+            assert_eq!(read(&broken), Err(FunctionsError::Sum), "byte {at}");
+            assert_eq!(read(&payload[..at]), Err(FunctionsError::Sum), "cut at {at}");
         }
         let mut other = b"\x00\x01a".to_vec();
         dump::seal(&mut other, Version::V10);
-        assert_eq!(read(&other), Err(Broken::Content));
+        assert_eq!(read(&other), Err(FunctionsError::Content));
         let mut cut = vec![FUNCTION_2, 5, b'a'];
         dump::seal(&mut cut, Version::V10);
-        assert_eq!(read(&cut), Err(Broken::Content));
+        assert_eq!(read(&cut), Err(FunctionsError::Content));
     }
 }

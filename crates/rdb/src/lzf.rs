@@ -22,7 +22,7 @@ const LITERALS_MAX: usize = 32;
 const COPY_MAX: usize = 264;
 /// Length of the longest encoding of a copy, in bytes.
 const COPY_LEN_MAX: usize = 3;
-const BACK_MAX: usize = 1 << 13;
+const DISTANCE_MAX: usize = 1 << 13;
 
 /// The highest ratio of compression: three bytes copy 264.
 const RATIO_MAX: usize = COPY_MAX / 3;
@@ -107,7 +107,7 @@ fn four_at(input: &[u8], at: usize) -> Option<u32> {
 
 #[inline]
 fn is_copy(input: &[u8], start: usize, four: u32, at: usize) -> bool {
-    at - start <= BACK_MAX && four_at(input, start).is_some_and(|there| there == four)
+    at - start <= DISTANCE_MAX && four_at(input, start).is_some_and(|there| there == four)
 }
 
 /// Length of the common prefix in bytes, at most `COPY_MAX`.
@@ -245,9 +245,9 @@ pub(crate) struct Unpacker {
     input: Vec<u8>,
     at: usize,
     more: u64,
-    /// Unpacked bytes; the bytes before `given` have been handed out.
+    /// Unpacked bytes; the bytes before `taken` have been handed out.
     out: Vec<u8>,
-    given: usize,
+    taken: usize,
     /// Bytes still to be unpacked.
     missing: u64,
 }
@@ -257,18 +257,18 @@ const COMMAND_MAX: usize = 1 + LITERALS_MAX;
 
 /// Bound of handed-out bytes that are kept: several times the reach of a copy, so that bytes are seldom
 /// moved.
-const GIVEN_MAX: usize = 8 * BACK_MAX;
+const TAKEN_MAX: usize = 8 * DISTANCE_MAX;
 
 impl Unpacker {
     /// Unpacks a string of `len` bytes from `packed` bytes; `None` if so few bytes cannot stand for so many.
     pub(crate) fn new(packed: u64, len: u64) -> Option<Unpacker> {
         let is_possible = len <= packed.saturating_mul(RATIO_MAX as u64);
         let (input, out) = (Vec::new(), Vec::new());
-        is_possible.then_some(Unpacker { input, at: 0, more: packed, out, given: 0, missing: len })
+        is_possible.then_some(Unpacker { input, at: 0, more: packed, out, taken: 0, missing: len })
     }
 
     /// Returns the number of compressed bytes to feed, at most `most`, before unpacking can go on.
-    pub(crate) fn hunger(&self, most: u64) -> u64 {
+    pub(crate) fn bytes_wanted(&self, most: u64) -> u64 {
         if self.input.len() - self.at < COMMAND_MAX { self.more.min(most) } else { 0 }
     }
 
@@ -282,14 +282,14 @@ impl Unpacker {
 
     /// Whether so many bytes can be handed out.
     pub(crate) fn has(&self, len: usize) -> bool {
-        self.out.len() - self.given >= len
+        self.out.len() - self.taken >= len
     }
 
     /// Unpacks until `len` bytes can be handed out or more input is needed; false if the input is invalid.
     pub(crate) fn unpack(&mut self, len: usize) -> bool {
-        if self.given > GIVEN_MAX {
-            self.out.drain(..self.given - BACK_MAX);
-            self.given = BACK_MAX;
+        if self.taken > TAKEN_MAX {
+            self.out.drain(..self.taken - DISTANCE_MAX);
+            self.taken = DISTANCE_MAX;
         }
         while !self.has(len) {
             let rest = &self.input[self.at..];
@@ -310,9 +310,9 @@ impl Unpacker {
     }
 
     /// Hands out the next `len` bytes; the caller has checked [`Unpacker::has`].
-    pub(crate) fn give(&mut self, len: usize) -> &[u8] {
-        self.given += len;
-        &self.out[self.given - len..self.given]
+    pub(crate) fn take(&mut self, len: usize) -> &[u8] {
+        self.taken += len;
+        &self.out[self.taken - len..self.taken]
     }
 
     /// Whether the input has been used up with the last byte.
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_gets_short_and_what_does_not_is_refused() {
+    fn repetitive_input_shrinks_and_other_input_is_refused() {
         let mut compressor = Compressor::new();
         assert!(round_trip(&mut compressor, &[b'a'; 100_000]).expect("it repeats") < 1_200);
         let text = b"The quick brown fox jumps over the lazy dog. ".repeat(40);
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn random_inputs_come_back() {
+    fn random_inputs_survive_a_round_trip() {
         let seed = fresh_seed();
         println!("seed {seed}");
         let mut random = Random::new(seed);
@@ -408,23 +408,23 @@ mod tests {
         let (mut unpacker, mut rest) = (Unpacker::new(packed.len() as u64, len)?, packed);
         let mut unpacked = Vec::new();
         while (unpacked.len() as u64) < len {
-            let piece = piece.min(len as usize - unpacked.len());
-            while !unpacker.has(piece) {
-                let (now, later) = rest.split_at(unpacker.hunger(most) as usize);
+            let next = piece.min(len as usize - unpacked.len());
+            while !unpacker.has(next) {
+                let (now, later) = rest.split_at(unpacker.bytes_wanted(most) as usize);
                 unpacker.feed(now);
                 rest = later;
-                if !unpacker.unpack(piece) {
+                if !unpacker.unpack(next) {
                     return None;
                 }
             }
-            assert!(unpacker.out.len() <= GIVEN_MAX + 2 * piece + COPY_MAX, "{}", unpacker.out.len());
-            unpacked.extend_from_slice(unpacker.give(piece));
+            assert!(unpacker.out.len() <= TAKEN_MAX + 2 * piece + COPY_MAX, "{}", unpacker.out.len());
+            unpacked.extend_from_slice(unpacker.take(next));
         }
         unpacker.is_at_end().then_some(unpacked)
     }
 
     #[test]
-    fn unpacking_by_and_by_gives_the_same() {
+    fn stepwise_unpacking_gives_the_same_output() {
         let seed = fresh_seed();
         println!("seed {seed}");
         let mut random = Random::new(seed);
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_and_literals_are_as_long_as_was_said() {
+    fn zeros_and_literals_have_the_predicted_lengths() {
         let mut unpacked = Vec::new();
         for len in (1..1_000).chain([65_535, 65_536, 65_537, 10_000_000]) {
             let mut packed = Vec::new();
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_unpacks_to_nothing_or_to_what_was_announced() {
+    fn garbage_unpacks_to_an_error_or_to_the_announced_length() {
         let seed = fresh_seed();
         println!("seed {seed}");
         let mut random = Random::new(seed);

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_gives_the_same_stretches_as_a_slice() {
+    fn a_reader_gives_the_same_pieces_as_a_slice() {
         let bytes: Vec<u8> = (0..400_000u32).map(|n| (n / 7) as u8).collect();
         let steps = [1, 0, 9, 70_000, 1, 200_000, 3, 65_536];
         let (mut slice, mut feed) = (Slice::new(&bytes), Feed::new(Drip(&bytes, false), None));
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_announced_and_never_comes_costs_nothing() {
+    fn announced_but_missing_data_allocate_nothing() {
         let mut feed = Feed::new(&[1u8; 100][..], None);
         assert!(feed.take(u64::MAX).is_err());
         assert!(feed.buffer.capacity() < 1_000);

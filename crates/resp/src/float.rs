@@ -294,7 +294,7 @@ mod tests {
 
     /// Expected texts: replies of redis-server 7.0.15 to ZSCORE after ZADD.
     #[test]
-    fn scores_come_back_as_from_redis() {
+    fn scores_are_printed_like_in_redis() {
         for (text, printed) in [
             ("0.1", "0.10000000000000001"),
             ("1e17", "1e+17"),
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_refused() {
+    fn invalid_numbers_are_refused() {
         #[rustfmt::skip]
         let texts = [
             "", " ", ".", "-", "+", "e5", "1e", "1e+", "0x", "0x.", "0x1p", "0xg", "1..2", "--1", "+-1", " 1",
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_reads_back() {
+    fn printed_numbers_read_back() {
         let seed = fresh_seed();
         println!("EVENKEEL_SEED={seed}");
         let mut random = Random::new(seed);

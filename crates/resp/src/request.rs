@@ -91,8 +91,8 @@ pub enum ProtocolError {
     /// More than 4 GiB in one request.
     TooBig,
     /// More arguments, or a longer argument, than an unauthenticated client may send.
-    StrangersArray,
-    StrangersBulk,
+    UnauthenticatedArray,
+    UnauthenticatedBulk,
 }
 
 impl ProtocolError {
@@ -111,8 +111,8 @@ impl ProtocolError {
             }
             ProtocolError::UnbalancedQuotes => b"unbalanced quotes in request",
             ProtocolError::TooBig => b"request too big",
-            ProtocolError::StrangersArray => b"unauthenticated multibulk length",
-            ProtocolError::StrangersBulk => b"unauthenticated bulk length",
+            ProtocolError::UnauthenticatedArray => b"unauthenticated multibulk length",
+            ProtocolError::UnauthenticatedBulk => b"unauthenticated bulk length",
         })
     }
 }
@@ -132,7 +132,7 @@ pub fn parse(
 
 /// Like [`parse`], for an unauthenticated client, whose request may take little memory: at most ten arguments
 /// of 16 KiB.
-pub fn parse_strangers(
+pub fn parse_unauthenticated(
     buf: &mut [u8],
     state: State,
     args: &mut Vec<Span>,
@@ -141,11 +141,11 @@ pub fn parse_strangers(
     parse_from::<true>(buf, state, args, bulk_len_max)
 }
 
-const STRANGERS_ARGS_MAX: i64 = 10;
-const STRANGERS_BULK_LEN_MAX: i64 = 16 * 1024;
+const UNAUTHENTICATED_ARGS_MAX: i64 = 10;
+const UNAUTHENTICATED_BULK_LEN_MAX: i64 = 16 * 1024;
 
 #[inline]
-fn parse_from<const STRANGER: bool>(
+fn parse_from<const UNAUTHENTICATED: bool>(
     buf: &mut [u8],
     state: State,
     args: &mut Vec<Span>,
@@ -159,8 +159,8 @@ fn parse_from<const STRANGER: bool>(
                 None => return Ok(Parsed::More { state, missing: 1 }),
                 Some((count, after)) => {
                     let count = count.filter(|count| *count <= ARGS_MAX).ok_or(ProtocolError::ArrayLength)?;
-                    if STRANGER && count > STRANGERS_ARGS_MAX {
-                        return Err(ProtocolError::StrangersArray);
+                    if UNAUTHENTICATED && count > UNAUTHENTICATED_ARGS_MAX {
+                        return Err(ProtocolError::UnauthenticatedArray);
                     }
                     (after, count.max(0) as u32)
                 }
@@ -184,8 +184,8 @@ fn parse_from<const STRANGER: bool>(
         };
         let len =
             len.filter(|len| (0..=bulk_len_max as i64).contains(len)).ok_or(ProtocolError::BulkLength)?;
-        if STRANGER && len > STRANGERS_BULK_LEN_MAX {
-            return Err(ProtocolError::StrangersBulk);
+        if UNAUTHENTICATED && len > UNAUTHENTICATED_BULK_LEN_MAX {
+            return Err(ProtocolError::UnauthenticatedBulk);
         }
         let len = len as usize;
         let end = start + len + 2;
@@ -386,19 +386,19 @@ mod tests {
     }
 
     #[test]
-    fn strangers_may_send_little() {
+    fn unauthenticated_clients_may_send_little() {
         let parse = |text: String| {
             let (mut text, mut args) = (text.into_bytes(), Vec::new());
-            parse_strangers(&mut text, State::start(0), &mut args, BULK_MAX)
+            parse_unauthenticated(&mut text, State::start(0), &mut args, BULK_MAX)
         };
-        assert_eq!(parse("*11\r\n".into()), Err(ProtocolError::StrangersArray));
-        assert_eq!(parse("*1\r\n$16385\r\n".into()), Err(ProtocolError::StrangersBulk));
+        assert_eq!(parse("*11\r\n".into()), Err(ProtocolError::UnauthenticatedArray));
+        assert_eq!(parse("*1\r\n$16385\r\n".into()), Err(ProtocolError::UnauthenticatedBulk));
         let most = format!("*10\r\n{}", format!("$16384\r\n{}\r\n", "x".repeat(16384)).repeat(10));
         assert_eq!(parse(most.clone()), Ok(Parsed::Ready(most.len())));
     }
 
     #[test]
-    fn what_was_sent_is_known_again_if_it_is_in_the_common_form() {
+    fn a_request_in_canonical_form_is_recognised() {
         let sent = |request: &[u8]| {
             let (mut buf, mut args) = ([b"junk", request, b"$1\r\n"].concat(), Vec::new());
             let parsed = parse(&mut buf, State::start(4), &mut args, BULK_MAX);

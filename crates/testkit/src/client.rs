@@ -17,7 +17,7 @@ use crate::words;
 
 /// Longer than any answer of a healthy server on a busy two-core machine, shorter than a developer's
 /// patience.
-const REPLY_WAIT: Duration = Duration::from_secs(20);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 const CHUNK: usize = 64 * 1024;
 
 enum Stream {
@@ -43,7 +43,7 @@ pub struct Client {
 
 impl Client {
     pub fn connect(address: SocketAddr) -> io::Result<Client> {
-        let stream = TcpStream::connect_timeout(&address, REPLY_WAIT)?;
+        let stream = TcpStream::connect_timeout(&address, REPLY_TIMEOUT)?;
         stream.set_nodelay(true)?;
         Ok(Client::over(Stream::Tcp(stream)))
     }
@@ -62,11 +62,11 @@ impl Client {
     }
 
     fn over(stream: Stream) -> Client {
-        Client { stream, received: Vec::new(), read: 0, wait: REPLY_WAIT }
+        Client { stream, received: Vec::new(), read: 0, wait: REPLY_TIMEOUT }
     }
 
     /// Sets the time that `read` waits for a whole reply, and a write for room in the socket.
-    pub fn set_wait(&mut self, wait: Duration) {
+    pub fn set_reply_timeout(&mut self, wait: Duration) {
         self.wait = wait;
     }
 
@@ -143,7 +143,7 @@ impl Client {
     pub fn read_raw(&mut self) -> io::Result<Vec<u8>> {
         let deadline = Instant::now() + self.wait;
         let mut scanner = Scanner::new();
-        self.forget_what_was_read();
+        self.discard_input();
         loop {
             match scanner.scan(self.unread()) {
                 Ok(Some(end)) => {
@@ -181,7 +181,7 @@ impl Client {
     /// Reads `len` bytes of any content.
     pub fn read_exactly(&mut self, len: usize) -> io::Result<Vec<u8>> {
         let deadline = Instant::now() + self.wait;
-        self.forget_what_was_read();
+        self.discard_input();
         while self.unread().len() < len {
             if self.receive(deadline)? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -206,7 +206,7 @@ impl Client {
     }
 
     /// Moves bytes only now and then: a pipeline's replies arrive by the thousand in one chunk.
-    fn forget_what_was_read(&mut self) {
+    fn discard_input(&mut self) {
         if self.read == self.received.len() || self.read > CHUNK {
             self.received.drain(..self.read);
             self.read = 0;

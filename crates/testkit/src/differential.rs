@@ -33,7 +33,7 @@ mod wire;
 
 use std::fmt;
 
-use crate::program::Peer;
+use crate::program::Reference;
 use crate::random::Random;
 use crate::server::Server;
 use crate::words;
@@ -58,7 +58,7 @@ struct Family {
     /// Frequency relative to the other families.
     weight: usize,
     /// The only reference server that has these commands; `None`: all have them.
-    only: Option<Peer>,
+    only: Option<Reference>,
     /// Single commands, which also fill transactions and protocol tests.
     commands: &'static [Weighted<MakeCommand>],
     /// Sequences of steps that only make sense together.
@@ -95,7 +95,7 @@ pub struct Plan {
     /// Number of steps, nearly all of which are single commands.
     pub commands: usize,
     /// The server whose replies count as right: it decides which families take part.
-    pub oracle: Peer,
+    pub oracle: Reference,
     /// Names of families to leave out.
     pub except: &'static [&'static str],
 }
@@ -136,7 +136,7 @@ struct Difference {
 /// Commands that start from empty servers and can be run again.
 #[derive(Debug, Clone)]
 struct Episode {
-    oracle: Peer,
+    oracle: Reference,
     /// Protocol (2 or 3) of each connection.
     protocols: [u8; CONNECTIONS],
     steps: Vec<Step>,

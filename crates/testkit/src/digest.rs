@@ -63,7 +63,7 @@ fn deadlines(server: &Server) -> Digest {
 pub fn difference_beyond_sum(one: &Server, other: &Server) -> Option<String> {
     /// Asking key by key takes half a second for so many keys.
     const KEYS_MAX: u64 = 5_000;
-    let is_ours = |server: &Server| server.program().peer().is_none();
+    let is_ours = |server: &Server| server.program().reference().is_none();
     let keys = || {
         let info = one.connect().run("INFO keyspace").to_string();
         info.split("keys=")

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn one_after_the_other() {
+    fn sequential_histories_are_linearizable() {
         let seen = |number| entry(3, 4, Op::Get(number));
         let set = entry(1, 2, Op::Set(7));
         assert_eq!(check(&[]), Ok(()));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_same_time() {
+    fn concurrent_operations_may_take_either_order() {
         let set = entry(1, 6, Op::Set(7));
         let (early, late) = (entry(2, 3, Op::Get(None)), entry(4, 5, Op::Get(Some(7))));
         assert_eq!(check(&[set, early, late]), Ok(()));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_of_it_is_not_known() {
+    fn lost_replies_may_or_may_not_have_run() {
         let (set, read) = (lost(1, Op::Set(7)), |number| entry(5, 6, Op::Get(number)));
         assert_eq!(check(&[set, read(None)]), Ok(()));
         assert_eq!(check(&[set, read(Some(7))]), Ok(()));
@@ -274,7 +274,7 @@ mod tests {
     /// Histories of overlapping operations on a single copy are found to be linearizable. With one reply
     /// changed to a number that no operation can have left, they are not.
     #[test]
-    fn random_histories() {
+    fn overlapping_random_histories_are_linearizable() {
         for seed in 0..50 {
             let mut random = Random::new(seed);
             let (mut state, mut entries, mut moment) = (None, Vec::new(), 100);

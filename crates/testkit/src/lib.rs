@@ -19,7 +19,7 @@ pub mod transcript;
 pub mod words;
 
 pub use client::Client;
-pub use program::{Peer, Program};
+pub use program::{Program, Reference};
 pub use random::Random;
 pub use server::Server;
 pub use transcript::{Target, check, check_on};

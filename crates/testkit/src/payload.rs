@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_payload_of_redis_is_made() {
+    fn a_payload_of_redis_is_reproduced() {
         // SET k hello, DUMP k, on Redis 7.0.
         assert_eq!(seal(b"\x00\x05hello", 10), b"\x00\x05hello\x0a\x00\x63\x72\xdf\x76\x65\x34\x20\x0a");
     }

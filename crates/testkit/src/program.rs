@@ -18,7 +18,7 @@ const VALKEY_UNPACKED: &str = "build/peers/valkey-server";
 
 /// Reference servers, with which answers are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Peer {
+pub enum Reference {
     /// redis-server 7.0, as Debian 12 has it
     Redis,
     /// Valkey 9.1
@@ -31,7 +31,7 @@ pub struct Program {
     /// A command that starts the program, with its arguments; empty: none.
     prefix: Vec<String>,
     /// The reference server that this binary is; `None`: Evenkeel.
-    peer: Option<Peer>,
+    reference: Option<Reference>,
     /// System calls that end its process.
     forbidden: &'static [libc::c_long],
 }
@@ -42,31 +42,31 @@ impl Program {
     pub fn under_test(built: &str) -> Program {
         let path = std::env::var_os(UNDER_TEST_VARIABLE).map_or_else(|| PathBuf::from(built), PathBuf::from);
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let peer = match name {
-            _ if name.starts_with("redis") => Some(Peer::Redis),
-            _ if name.starts_with("valkey") => Some(Peer::Valkey),
+        let reference = match name {
+            _ if name.starts_with("redis") => Some(Reference::Redis),
+            _ if name.starts_with("valkey") => Some(Reference::Valkey),
             _ => None,
         };
-        Program { path, prefix: Vec::new(), peer, forbidden: &[] }
+        Program { path, prefix: Vec::new(), reference, forbidden: &[] }
     }
 
     /// Returns the reference server's binary, if it is installed.
-    pub fn find(peer: Peer) -> Option<Program> {
-        let path = match peer {
-            Peer::Redis => on_path("redis-server"),
-            Peer::Valkey => std::env::var_os(VALKEY_VARIABLE)
+    pub fn find(reference: Reference) -> Option<Program> {
+        let path = match reference {
+            Reference::Redis => on_path("redis-server"),
+            Reference::Valkey => std::env::var_os(VALKEY_VARIABLE)
                 .map(PathBuf::from)
                 .or_else(|| existing(workspace_root().join(VALKEY_UNPACKED))),
         }?;
-        Some(Program { path, prefix: Vec::new(), peer: Some(peer), forbidden: &[] })
+        Some(Program { path, prefix: Vec::new(), reference: Some(reference), forbidden: &[] })
     }
 
     /// Returns the reference server's binary. If it is missing, prints a line in the test's output, or panics
     /// on CI.
-    pub fn oracle(peer: Peer) -> Option<Program> {
-        let found = Program::find(peer);
+    pub fn oracle(reference: Reference) -> Option<Program> {
+        let found = Program::find(reference);
         if found.is_none() {
-            let line = format!("SKIPPED: no {peer:?} server on this machine to compare with");
+            let line = format!("SKIPPED: no {reference:?} server on this machine to compare with");
             assert!(std::env::var_os("CI").is_none(), "{line}; CI must have one");
             // Past the test harness' capture, which would swallow the line of a test that passes.
             let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{line}\n").as_bytes());
@@ -111,8 +111,8 @@ impl Program {
 
     /// Returns the reference server that this program is, or `None` for Evenkeel: for tests of promises that
     /// only one server makes.
-    pub fn peer(&self) -> Option<Peer> {
-        self.peer
+    pub fn reference(&self) -> Option<Reference> {
+        self.reference
     }
 }
 

@@ -24,8 +24,8 @@ use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal
 use crate::client::Client;
 use crate::program::Program;
 
-const START_WAIT: Duration = Duration::from_secs(30);
-const STOP_WAIT: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 const PORTS_TRIED: u32 = 5;
 const LOG_LINES_SHOWN: usize = 40;
 
@@ -175,14 +175,14 @@ impl Server {
     #[track_caller]
     pub fn stop(&mut self) -> ExitStatus {
         self.signal(libc::SIGTERM);
-        let deadline = Instant::now() + STOP_WAIT;
+        let deadline = Instant::now() + STOP_TIMEOUT;
         loop {
             if let Some(status) = self.process.try_wait().expect("the child is ours to wait for") {
                 return status;
             }
             assert!(
                 Instant::now() < deadline,
-                "no end within {STOP_WAIT:?} of SIGTERM:\n{}",
+                "no end within {STOP_TIMEOUT:?} of SIGTERM:\n{}",
                 self.log_tail()
             );
             std::thread::sleep(Duration::from_millis(2));
@@ -220,7 +220,7 @@ impl Server {
     }
 
     fn wait_until_ready(&mut self) -> Result<(), String> {
-        let deadline = Instant::now() + START_WAIT;
+        let deadline = Instant::now() + START_TIMEOUT;
         while Instant::now() < deadline {
             if let Ok(Some(status)) = self.process.try_wait() {
                 return Err(format!("it ended with {status}"));
@@ -238,7 +238,7 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        Err(format!("no answer within {START_WAIT:?}"))
+        Err(format!("no answer within {START_TIMEOUT:?}"))
     }
 
     /// Returns the last lines of the log, or everything from a panic on.
@@ -256,7 +256,7 @@ impl Drop for Server {
         self.kill();
         if std::thread::panicking() {
             eprintln!("--- log of {} ---\n{}", self.program.path().display(), self.log_tail());
-        } else if self.program.peer().is_none() {
+        } else if self.program.reference().is_none() {
             let log = self.log();
             let number = log.lines().find(|line| line.contains("(os error "));
             assert!(number.is_none(), "the log has the number of an error: {number:?}");

@@ -278,18 +278,18 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_nobody_looks_at_must_not_be_an_error() {
+    fn an_unchecked_reply_must_not_be_an_error() {
         assert!(outcome("> NO\n> SET x < OK").expect_err("refused").contains("=> > NO"));
         assert!(outcome("> SET x\n> NO").expect_err("refused at the end").contains("=> > NO"));
     }
 
     #[test]
-    fn a_reply_that_does_not_come_is_a_failure() {
+    fn a_missing_reply_is_a_failure() {
         assert!(outcome("a< OK").expect_err("nothing was sent").contains("no reply: silence"));
     }
 
     #[test]
-    fn lines_that_mean_nothing_are_refused() {
+    fn meaningless_lines_are_refused() {
         for line in ["SET x", "~ 5", "~ 5h", "> SET \"x", "!"] {
             assert!(outcome(line).is_err(), "{line}");
         }

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use crate::lexer::{Kind, Token};
+use crate::lexer::{Token, TokenKind};
 use crate::tree::{Source, Tree};
 use crate::{Figure, Place, Rule, percent};
 
@@ -295,7 +295,7 @@ impl<'t> Reader<'t> {
     }
 
     fn begins_path(&self, at: usize) -> bool {
-        self.tokens[at].kind == Kind::Name
+        self.tokens[at].kind == TokenKind::Name
             && self.is_separator(at + 1)
             && !(at >= 2 && self.is_separator(at - 2))
     }
@@ -304,7 +304,8 @@ impl<'t> Reader<'t> {
     fn read_path(&mut self, mut at: usize, module: &str) -> usize {
         let line = self.tokens[at].line;
         let mut path = vec![self.word(at).to_owned()];
-        while self.is_separator(at + 1) && self.tokens.get(at + 3).is_some_and(|next| next.kind == Kind::Name)
+        while self.is_separator(at + 1)
+            && self.tokens.get(at + 3).is_some_and(|next| next.kind == TokenKind::Name)
         {
             at += 3;
             path.push(self.word(at).to_owned());

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_crate_is_told_where_to_go() {
+    fn an_unknown_crate_gets_a_hint() {
         let note = "crate http has no layer: add \"http\" to LAYERS in crates/tidy/src/layers.rs";
         check("http", "[dependencies]\nevenkeel-net.workspace = true", &[(1, note)]);
     }

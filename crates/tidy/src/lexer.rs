@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// The kinds of tokens that some rule tells apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum TokenKind {
     /// An identifier or a keyword; raw identifiers without their `r#`.
     Name,
     /// A string with escapes, of any prefix.
@@ -23,7 +23,7 @@ pub enum Kind {
 /// A token: its kind, its bytes in the text, and the line on which it begins (from 1).
 #[derive(Clone, Debug)]
 pub struct Token {
-    pub kind: Kind,
+    pub kind: TokenKind,
     pub span: Range<usize>,
     pub line: usize,
 }
@@ -62,15 +62,15 @@ pub fn lex(text: &str) -> (Vec<Token>, Vec<Comment>) {
             }
             b'"' => {
                 at = end_of_quoted(bytes, at + 1, b'"');
-                Kind::Text
+                TokenKind::Text
             }
             b'\'' => {
                 at = end_of_character(text, at);
-                Kind::Literal
+                TokenKind::Literal
             }
             byte if byte.is_ascii_digit() => {
                 at = end_of_number(bytes, at);
-                Kind::Literal
+                TokenKind::Literal
             }
             byte if in_name(byte) => {
                 let (kind, skipped, end) = name_or_prefixed(bytes, at);
@@ -81,7 +81,7 @@ pub fn lex(text: &str) -> (Vec<Token>, Vec<Comment>) {
             }
             byte => {
                 at += 1;
-                Kind::Sign(byte)
+                TokenKind::Sign(byte)
             }
         };
         tokens.push(Token { kind, span: start..at, line: first_line });
@@ -103,7 +103,7 @@ pub fn is_whole(text: &[u8], start: usize, end: usize) -> bool {
 
 /// Reads an identifier, or the literal to which it is a prefix. Returns its kind, the length of a skipped
 /// `r#`, and its end.
-fn name_or_prefixed(bytes: &[u8], start: usize) -> (Kind, usize, usize) {
+fn name_or_prefixed(bytes: &[u8], start: usize) -> (TokenKind, usize, usize) {
     let end = end_of_name(bytes, start);
     let (prefix, next) = (&bytes[start..end], bytes.get(end));
     match (prefix, next) {
@@ -113,16 +113,16 @@ fn name_or_prefixed(bytes: &[u8], start: usize) -> (Kind, usize, usize) {
                 let mut closing = vec![b'"'];
                 closing.resize(1 + hashes, b'#');
                 let inner = end + hashes + 1;
-                (Kind::RawText, 0, (find(bytes, inner, &closing) + closing.len()).min(bytes.len()))
+                (TokenKind::RawText, 0, (find(bytes, inner, &closing) + closing.len()).min(bytes.len()))
             } else if prefix == b"r" && hashes == 1 {
-                (Kind::Name, 2, end_of_name(bytes, end + 1))
+                (TokenKind::Name, 2, end_of_name(bytes, end + 1))
             } else {
-                (Kind::Name, 0, end)
+                (TokenKind::Name, 0, end)
             }
         }
-        (b"b" | b"c", Some(b'"')) => (Kind::Text, 0, end_of_quoted(bytes, end + 1, b'"')),
-        (b"b", Some(b'\'')) => (Kind::Literal, 0, end_of_quoted(bytes, end + 1, b'\'')),
-        _ => (Kind::Name, 0, end),
+        (b"b" | b"c", Some(b'"')) => (TokenKind::Text, 0, end_of_quoted(bytes, end + 1, b'"')),
+        (b"b", Some(b'\'')) => (TokenKind::Literal, 0, end_of_quoted(bytes, end + 1, b'\'')),
+        _ => (TokenKind::Name, 0, end),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Crates, files and lines of bounded size.
 
-use crate::lexer::Kind;
+use crate::lexer::TokenKind;
 use crate::tree::{Source, Tree};
 use crate::{Figure, Place, Rule, percent};
 
@@ -114,7 +114,7 @@ fn offset_of(line: &str, columns: usize) -> Option<usize> {
 /// Returns whether a position lies in a string without escapes: such a string has no way to break a line.
 fn is_raw_text(source: &Source, at: usize) -> bool {
     let next = source.tokens.partition_point(|token| token.span.end <= at);
-    source.tokens.get(next).is_some_and(|token| token.kind == Kind::RawText && token.span.start <= at)
+    source.tokens.get(next).is_some_and(|token| token.kind == TokenKind::RawText && token.span.start <= at)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
-use crate::lexer::{Comment, Kind, Token, lex};
+use crate::lexer::{Comment, Token, TokenKind, lex};
 
 /// A file by its path from the root of the workspace.
 #[derive(Debug)]
@@ -275,18 +275,18 @@ impl<'t> Marks<'t> {
         let mut angles = 0;
         while at < self.tokens.len() {
             match self.tokens[at].kind {
-                Kind::Sign(b'(' | b'[') => at = self.end_of_group(at) - 1,
-                Kind::Sign(b'{') => {
+                TokenKind::Sign(b'(' | b'[') => at = self.end_of_group(at) - 1,
+                TokenKind::Sign(b'{') => {
                     at = self.end_of_group(at) - 1;
                     if is_item {
                         return at + 1;
                     }
                 }
-                Kind::Sign(b')' | b']' | b'}') => return at,
-                Kind::Sign(b';') => return at + 1,
-                Kind::Sign(b'<') => angles += 1,
-                Kind::Sign(b'>') if angles > 0 && !self.is(at - 1, "-") => angles -= 1,
-                Kind::Sign(b',') if !is_item && angles == 0 => return at + 1,
+                TokenKind::Sign(b')' | b']' | b'}') => return at,
+                TokenKind::Sign(b';') => return at + 1,
+                TokenKind::Sign(b'<') => angles += 1,
+                TokenKind::Sign(b'>') if angles > 0 && !self.is(at - 1, "-") => angles -= 1,
+                TokenKind::Sign(b',') if !is_item && angles == 0 => return at + 1,
                 _ => {}
             }
             at += 1;
@@ -299,8 +299,8 @@ impl<'t> Marks<'t> {
         let mut depth = 0;
         for at in open..self.tokens.len() {
             match self.tokens[at].kind {
-                Kind::Sign(b'(' | b'[' | b'{') => depth += 1,
-                Kind::Sign(b')' | b']' | b'}') => depth -= 1,
+                TokenKind::Sign(b'(' | b'[' | b'{') => depth += 1,
+                TokenKind::Sign(b')' | b']' | b'}') => depth -= 1,
                 _ => {}
             }
             if depth == 0 {
@@ -336,7 +336,7 @@ mod tests {
         let source = &tree.sources[0];
         let untested = source.tokens.iter().zip(&source.tested).filter(|(_, tested)| !**tested);
         let names: Vec<&str> = untested
-            .filter(|(token, _)| token.kind == Kind::Name)
+            .filter(|(token, _)| token.kind == TokenKind::Name)
             .map(|(token, _)| tree.text(source, token))
             .collect();
         assert_eq!((source.product_lines, &*names.join(" ")), (lines, product));

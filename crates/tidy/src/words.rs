@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::lexer::Kind;
+use crate::lexer::TokenKind;
 use crate::tree::{Tree, module_folder};
 use crate::{Figure, Place, Rule};
 
@@ -154,7 +154,7 @@ fn count(tree: &Tree, glossary: &[Word]) -> Vec<Figure> {
                 places.push(Place { file: source.file, line: 1, note: format!("module {module}") });
             }
         }
-        for token in source.tokens.iter().filter(|token| token.kind == Kind::Name) {
+        for token in source.tokens.iter().filter(|token| token.kind == TokenKind::Name) {
             let name = tree.text(source, token);
             let words = known.entry(name).or_insert_with(|| forbidden(glossary, name));
             for &word in words.iter().filter(|&&word| in_scope(&glossary[word])) {

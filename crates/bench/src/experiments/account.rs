@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 
 use super::lanes::Lane;
-use crate::peers::ask;
+use crate::servers::ask;
 
 /// Counts, and microseconds of stages. Two accounts can be subtracted.
 #[derive(Clone, Debug, Default, PartialEq)]

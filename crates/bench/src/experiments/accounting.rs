@@ -18,8 +18,8 @@ use crate::json::{Json, object};
 use crate::load::Event;
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
-use crate::peers::{Kind, Launch, ask};
 use crate::promises::Promise;
+use crate::servers::{Launch, ServerKind, ask};
 use crate::stats::{Goal, Spread};
 use crate::table::Table;
 
@@ -78,10 +78,10 @@ pub(super) fn estimate(session: &Session) -> Duration {
 }
 
 pub(crate) fn accounting(session: &mut Session) -> Result<()> {
-    let peer = session.peer(Kind::Evenkeel).context("only Evenkeel accounts for its time")?;
+    let program = session.program(ServerKind::Evenkeel).context("only Evenkeel accounts for its time")?;
     let launch =
         Launch { cpus: session.server_cpus.clone(), threads: 1, more: &["--enable-debug-command", "local"] };
-    let lane = Lane::start(peer, "evenkeel", &launch)?;
+    let lane = Lane::start(program, "evenkeel", &launch)?;
     lane.fill(KeyRange { first: 0, count: KEYS }, VALUE_SIZE)?;
     let mut table = Table::new(&[
         "",

@@ -20,7 +20,7 @@ use super::{COST_HEAD, Session};
 use crate::interrupt;
 use crate::json::Json;
 use crate::load::keys::KeyRange;
-use crate::peers::{Kind, Launch, ask};
+use crate::servers::{Launch, ServerKind, ask};
 use crate::stats::Goal;
 use crate::sys;
 use crate::table::Table;
@@ -36,14 +36,14 @@ const EACH_CORE: &str = ", always, a worker per core";
 const TURN_ON_S_MAX: u32 = 60;
 
 pub(super) fn estimate(session: &Session) -> Duration {
-    session.time_for((4 * session.peers.len() * 2 + 1) * session.rounds)
+    session.time_for((4 * session.programs.len() * 2 + 1) * session.rounds)
 }
 
 pub(crate) fn aof(session: &mut Session) -> Result<()> {
     let args = ThroughputArgs::default();
-    let kinds: Vec<Kind> = [Kind::Valkey, Kind::Evenkeel, Kind::Redis]
+    let kinds: Vec<ServerKind> = [ServerKind::Valkey, ServerKind::Evenkeel, ServerKind::Redis]
         .into_iter()
-        .filter(|kind| session.peer(*kind).is_some())
+        .filter(|kind| session.program(*kind).is_some())
         .collect();
     let mut lanes: Vec<Lane> = Vec::new();
     for kind in &kinds {
@@ -62,7 +62,7 @@ pub(crate) fn aof(session: &mut Session) -> Result<()> {
         let mut lanes = Vec::new();
         for kind in &kinds {
             lanes.push(start(session, *kind, &args, 1, ", always")?);
-            if unpinned && *kind == Kind::Evenkeel && sys::cores() > 1 {
+            if unpinned && *kind == ServerKind::Evenkeel && sys::cores() > 1 {
                 lanes.push(start(session, *kind, &args, sys::cores(), EACH_CORE)?);
             }
         }
@@ -75,11 +75,17 @@ pub(crate) fn aof(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-fn start(session: &Session, kind: Kind, args: &ThroughputArgs, threads: usize, suffix: &str) -> Result<Lane> {
-    let peer = session.peer(kind).expect("it was found");
+fn start(
+    session: &Session,
+    kind: ServerKind,
+    args: &ThroughputArgs,
+    threads: usize,
+    suffix: &str,
+) -> Result<Lane> {
+    let program = session.program(kind).expect("it was found");
     let name = format!("{}{suffix}", kind.name());
     let cpus = if args.unpinned { Vec::new() } else { session.server_cpus.clone() };
-    let lane = Lane::start(peer, &name, &Launch { cpus, threads, ..Launch::default() })?;
+    let lane = Lane::start(program, &name, &Launch { cpus, threads, ..Launch::default() })?;
     lane.fill(KeyRange { first: 0, count: args.keys }, args.value_size)?;
     Ok(lane)
 }
@@ -122,7 +128,7 @@ fn everysec(session: &mut Session, lanes: &[Lane], args: &ThroughputArgs, pipeli
     let mut table = Table::new(&[&["", "requests/s"], &COST_HEAD[..], &["p99", "max"]].concat());
     for pair in all.chunks(2) {
         let (off, on) = (&pair[0], &pair[1]);
-        let is_ours = on.kind == Kind::Evenkeel;
+        let is_ours = on.kind == ServerKind::Evenkeel;
         let mut judged = |what: &str, most, added| {
             session.added_cells(None, is_ours, format!("{what}, pipeline {pipeline}"), most, added)
         };
@@ -158,13 +164,13 @@ fn row(table: &mut Table, series: &Series, middle: impl IntoIterator<Item = Stri
 
 fn always(session: &mut Session, lanes: &[Lane], args: &ThroughputArgs) -> Result<()> {
     let all = lanes::rounds(session, lanes, &traffic(session, args, 1))?;
-    let redis = all.iter().find(|series| series.kind == Kind::Redis).cloned();
+    let redis = all.iter().find(|series| series.kind == ServerKind::Redis).cloned();
     let mut table =
         Table::new(&["", "requests/s", "CPU us/command", "rate to redis'", "goal", "", "p99", "max"]);
     for series in &all {
         let ratio = redis.as_ref().filter(|redis| redis.kind != series.kind);
         let ratio = ratio.and_then(|redis| series.ratio_to(redis, |sample| sample.rate));
-        let is_ours = series.kind == Kind::Evenkeel && args.unpinned;
+        let is_ours = series.kind == ServerKind::Evenkeel && args.unpinned;
         let goal = Goal::AtLeast(ALWAYS_RATIO_MIN);
         let verdict = match ratio.filter(|_| is_ours) {
             Some(ratio) => {

@@ -22,8 +22,8 @@ use super::{Session, throughput};
 use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
-use crate::peers::{Kind, Launch};
 use crate::promises::Promise;
+use crate::servers::{Launch, ServerKind};
 use crate::stats::{Goal, Spread};
 use crate::table::{Table, thousands, time_us};
 
@@ -41,14 +41,14 @@ const OPENING: Duration = Duration::from_millis(300);
 
 /// A kind of connection, measured over several numbers of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum ConnectionMode {
     Kept,
     Short,
     /// Short connections, with a listen queue of five.
     ShortQueue,
 }
 
-impl Way {
+impl ConnectionMode {
     fn numbers(self) -> &'static [usize] {
         match self {
             Self::Kept => &KEPT,
@@ -85,48 +85,49 @@ impl Way {
 
 pub(super) fn estimate(session: &Session) -> Duration {
     let numbers = KEPT.len() + SHORT.len() + SHORT_QUEUE.len();
-    let measurements = session.peers.len() * session.rounds * numbers;
+    let measurements = session.programs.len() * session.rounds * numbers;
     session.time_for(measurements) + OPENING * measurements as u32
 }
 
 pub(crate) fn connections(session: &mut Session) -> Result<()> {
     let lanes = start(session, &[])?;
-    for way in [Way::Kept, Way::Short] {
-        let all = sweep(session, &lanes, way)?;
-        report(session, &all, way);
+    for mode in [ConnectionMode::Kept, ConnectionMode::Short] {
+        let all = sweep(session, &lanes, mode)?;
+        report(session, &all, mode);
     }
     drop(lanes);
     let lanes = start(session, SHORT_QUEUE_ARGS)?;
-    let all = sweep(session, &lanes, Way::ShortQueue)?;
-    report(session, &all, Way::ShortQueue);
+    let all = sweep(session, &lanes, ConnectionMode::ShortQueue)?;
+    report(session, &all, ConnectionMode::ShortQueue);
     Ok(())
 }
 
 fn start(session: &Session, more: &'static [&'static str]) -> Result<Vec<Lane>> {
-    let order = [Kind::Valkey, Kind::Evenkeel, Kind::Redis, Kind::Floor];
+    let order = [ServerKind::Valkey, ServerKind::Evenkeel, ServerKind::Redis, ServerKind::Floor];
     let launch = Launch { cpus: session.server_cpus.clone(), threads: 1, more };
-    let found = order.into_iter().filter_map(|kind| session.peer(kind));
-    let lanes =
-        found.map(|peer| Lane::start(peer, peer.kind.name(), &launch)).collect::<Result<Vec<Lane>>>()?;
+    let found = order.into_iter().filter_map(|kind| session.program(kind));
+    let lanes = found
+        .map(|program| Lane::start(program, program.kind.name(), &launch))
+        .collect::<Result<Vec<Lane>>>()?;
     lanes.iter().try_for_each(|lane| lane.fill(KEYS, VALUE_SIZE))?;
     Ok(lanes)
 }
 
 /// Returns the servers' series for each number of clients. Within the rounds the numbers alternate, as the
 /// servers do.
-fn sweep(session: &Session, lanes: &[Lane], way: Way) -> Result<Vec<Vec<Series>>> {
+fn sweep(session: &Session, lanes: &[Lane], mode: ConnectionMode) -> Result<Vec<Vec<Series>>> {
     let empty = |lane: &Lane| Series {
         name: lane.name.clone(),
         kind: lane.kind,
         is_control: false,
         samples: Vec::new(),
     };
-    let numbers = way.numbers();
+    let numbers = mode.numbers();
     let mut all: Vec<Vec<Series>> = numbers.iter().map(|_| lanes.iter().map(empty).collect()).collect();
     for _ in 0..session.rounds {
         for (index, lane) in lanes.iter().enumerate() {
             for (clients, series) in numbers.iter().zip(&mut all) {
-                let sample = lanes::measure(session, lane, &traffic(session, *clients, way))?;
+                let sample = lanes::measure(session, lane, &traffic(session, *clients, mode))?;
                 series[index].samples.push(sample);
             }
         }
@@ -134,20 +135,20 @@ fn sweep(session: &Session, lanes: &[Lane], way: Way) -> Result<Vec<Vec<Series>>
     Ok(all)
 }
 
-fn traffic(session: &Session, clients: usize, way: Way) -> Traffic {
+fn traffic(session: &Session, clients: usize, mode: ConnectionMode) -> Traffic {
     Traffic {
         command: Command::Get,
         clients,
         keys: KEYS.count,
         value_size: VALUE_SIZE,
-        short: way != Way::Kept,
+        short: mode != ConnectionMode::Kept,
         ..Traffic::pinned(session)
     }
 }
 
-fn report(session: &mut Session, all: &[Vec<Series>], way: Way) {
+fn report(session: &mut Session, all: &[Vec<Series>], mode: ConnectionMode) {
     let columns: Vec<String> =
-        way.numbers().iter().map(|clients| format!("{} clients", thousands(*clients as f64))).collect();
+        mode.numbers().iter().map(|clients| format!("{} clients", thousands(*clients as f64))).collect();
     let mut head = vec![""];
     head.extend(columns.iter().map(String::as_str));
     head.extend([
@@ -166,21 +167,21 @@ fn report(session: &mut Session, all: &[Vec<Series>], way: Way) {
     for index in 0..all[0].len() {
         let across: Vec<&Series> = all.iter().map(|series| &series[index]).collect();
         curves.push(curve(&across));
-        let row = row(session, &across, way);
+        let row = row(session, &across, mode);
         table.row(row);
     }
     let cpus = format!("server on cpu {:?}, load on cpu {:?}", session.server_cpus, session.load_cpus);
-    let title = format!("{}; {cpus}", way.title());
+    let title = format!("{}; {cpus}", mode.title());
     let servers = |series: &Vec<Series>| Json::Array(series.iter().map(Series::to_json).collect());
     let curves = object(vec![
         ("what", "requests per second".into()),
         ("x", "clients".into()),
-        ("x_values", way.numbers().to_vec().into()),
+        ("x_values", mode.numbers().to_vec().into()),
         ("series", Json::Array(curves)),
     ]);
     let figures = vec![
-        ("kind", way.name().into()),
-        ("clients", way.numbers().to_vec().into()),
+        ("kind", mode.name().into()),
+        ("clients", mode.numbers().to_vec().into()),
         ("curves", Json::Array(vec![curves])),
         ("servers_by_clients", Json::Array(all.iter().map(servers).collect())),
     ];
@@ -200,17 +201,17 @@ fn curve(across: &[&Series]) -> Json {
 }
 
 /// Formats a server's rates, `across` the numbers of clients.
-fn row(session: &mut Session, across: &[&Series], way: Way) -> Vec<String> {
+fn row(session: &mut Session, across: &[&Series], mode: ConnectionMode) -> Vec<String> {
     let last = across.last().expect("there is more than one number of clients");
     let ratio = last_to_peak(across);
     let mut cells = vec![last.name.clone()];
     cells.extend(across.iter().map(|series| series.rate_cell()));
     cells.push(ratio.map(|ratio| ratio.to_string()).unwrap_or_default());
-    let is_ours = last.kind == Kind::Evenkeel;
-    let judged = ratio.filter(|_| is_ours).zip(way.goal());
+    let is_ours = last.kind == ServerKind::Evenkeel;
+    let judged = ratio.filter(|_| is_ours).zip(mode.goal());
     cells.push(judged.map(|(_, goal)| goal.to_string()).unwrap_or_default());
-    let (what, promise) = match way {
-        Way::Kept => ("kept connections, GET, 3,000 to peak", Some(Promise::Connections)),
+    let (what, promise) = match mode {
+        ConnectionMode::Kept => ("kept connections, GET, 3,000 to peak", Some(Promise::Connections)),
         _ => ("short connections, 3,000 to peak", None),
     };
     let verdict = judged.map(|(ratio, goal)| session.judge_for(promise, what.to_owned(), goal, ratio.median));
@@ -222,12 +223,14 @@ fn row(session: &mut Session, across: &[&Series], way: Way) -> Vec<String> {
         across.iter().map(|series| series.sum(figure)).sum::<u64>()
     };
     let counts = [counts(|s| s.refused), counts(|s| s.failed), counts(|s| s.listen_overflows)];
-    if way != Way::Kept && is_ours {
-        let what = format!("{} connections, refused or failed", way.name());
+    if mode != ConnectionMode::Kept && is_ours {
+        let what = format!("{} connections, refused or failed", mode.name());
         let bad = (counts[0] + counts[1]) as f64;
         session.judge_for(Promise::Connections, what, Goal::AtMost(0.0), bad);
     }
-    cells.extend(counts.map(|count| if way == Way::Kept { String::new() } else { count.to_string() }));
+    cells.extend(
+        counts.map(|count| if mode == ConnectionMode::Kept { String::new() } else { count.to_string() }),
+    );
     cells.push(throughput::busy_cell(last));
     cells
 }
@@ -248,7 +251,8 @@ mod tests {
 
     #[test]
     fn the_peak_is_found_per_round() {
-        let (few, many) = (series(Kind::Redis, false, &[1.0, 4.0]), series(Kind::Redis, false, &[2.0, 2.0]));
+        let (few, many) =
+            (series(ServerKind::Redis, false, &[1.0, 4.0]), series(ServerKind::Redis, false, &[2.0, 2.0]));
         let ratio = last_to_peak(&[&few, &many]).expect("two rounds");
         assert_eq!((ratio.min, ratio.max), (0.5, 1.0));
         assert_eq!(last_to_peak(&[]), None);

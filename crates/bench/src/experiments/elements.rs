@@ -12,7 +12,7 @@ use super::feed::{Words, feed, member};
 use super::felt::{self, Planned};
 use super::lanes;
 use crate::json::{Json, object};
-use crate::peers::Kind;
+use crate::servers::ServerKind;
 use crate::stats::{Goal, Spread};
 use crate::table::Table;
 use crate::{interrupt, proc};
@@ -60,7 +60,7 @@ pub(crate) fn elements(session: &mut Session) -> Result<()> {
     let planned = felt::planned(session);
     let names: Vec<String> = planned.iter().map(Planned::name).collect();
     let controls: Vec<bool> = planned.iter().map(Planned::is_control).collect();
-    let valkey = planned.iter().position(|one| one.kind() == Kind::Valkey);
+    let valkey = planned.iter().position(|one| one.kind() == ServerKind::Valkey);
     let ours = planned.iter().position(Planned::is_ours);
     let mut rows = Vec::new();
     for (each, what, goal) in [(ELEMENTS, "4M elements", GOAL_LARGE), (SMALL, "10 elements", GOAL_SMALL)] {

@@ -20,7 +20,7 @@ use crate::load::endpoint::{Address, Endpoint, Protocol};
 use crate::load::keys::{self, KeyRange};
 use crate::load::requests::Command;
 use crate::load::tls::{Files, Trust};
-use crate::peers::{Kind, Launch, ask};
+use crate::servers::{Launch, ServerKind, ask};
 use crate::stats::Goal;
 use crate::table::Table;
 
@@ -47,11 +47,17 @@ struct Feature {
     encrypts: bool,
     /// Connections kept open meanwhile, which read whatever comes, and the command that each sends.
     listeners: usize,
-    says: fn(usize) -> String,
+    subscription: fn(usize) -> String,
 }
 
-const PLAIN: Feature =
-    Feature { name: "", on: Vec::new, off: &[], encrypts: false, listeners: 0, says: |_| String::new() };
+const PLAIN: Feature = Feature {
+    name: "",
+    on: Vec::new,
+    off: &[],
+    encrypts: false,
+    listeners: 0,
+    subscription: |_| String::new(),
+};
 
 const FEATURES: [Feature; 6] = [
     Feature {
@@ -63,16 +69,16 @@ const FEATURES: [Feature; 6] = [
     Feature {
         name: "1,000 subscribers",
         listeners: 1000,
-        says: |number| format!("SUBSCRIBE idle:{number}\r\n"),
+        subscription: |number| format!("SUBSCRIBE idle:{number}\r\n"),
         ..PLAIN
     },
     Feature {
         name: "tracking",
         listeners: 1,
-        says: |_| "HELLO 3\r\nCLIENT TRACKING ON BCAST\r\n".into(),
+        subscription: |_| "HELLO 3\r\nCLIENT TRACKING ON BCAST\r\n".into(),
         ..PLAIN
     },
-    Feature { name: "MONITOR", listeners: 1, says: |_| "MONITOR\r\n".into(), ..PLAIN },
+    Feature { name: "MONITOR", listeners: 1, subscription: |_| "MONITOR\r\n".into(), ..PLAIN },
     Feature {
         name: "user with 100 rules",
         on: || vec![format!("ACL SETUSER default -debug resetkeys {}", patterns())],
@@ -93,8 +99,8 @@ pub(super) fn estimate(session: &Session) -> Duration {
 }
 
 pub(crate) fn features(session: &mut Session) -> Result<()> {
-    let kinds = [Kind::Valkey, Kind::Evenkeel, Kind::Redis].into_iter();
-    let kinds: Vec<Kind> = kinds.filter(|kind| session.peer(*kind).is_some()).collect();
+    let kinds = [ServerKind::Valkey, ServerKind::Evenkeel, ServerKind::Redis].into_iter();
+    let kinds: Vec<ServerKind> = kinds.filter(|kind| session.program(*kind).is_some()).collect();
     let mut without_tls = Vec::new();
     for kind in &kinds {
         if lacks_tls(session, *kind)? {
@@ -142,10 +148,10 @@ pub(crate) fn features(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-fn start(session: &Session, kind: Kind) -> Result<Lane> {
-    let peer = session.peer(kind).expect("it was found");
+fn start(session: &Session, kind: ServerKind) -> Result<Lane> {
+    let program = session.program(kind).expect("it was found");
     let lane = Lane::start(
-        peer,
+        program,
         kind.name(),
         &Launch { cpus: session.server_cpus.clone(), threads: 1, ..Launch::default() },
     )?;
@@ -173,7 +179,7 @@ struct Pair {
 fn measure(
     session: &Session,
     lanes: &[Lane],
-    without_tls: &[Kind],
+    without_tls: &[ServerKind],
     feature: &Feature,
     traffic: &Traffic,
 ) -> Result<Vec<Pair>> {
@@ -201,10 +207,10 @@ fn measure(
 
 /// Returns whether a server was built without TLS. Such a server may end when asked for TLS, so the question
 /// goes to a separate process.
-fn lacks_tls(session: &Session, kind: Kind) -> Result<bool> {
-    let peer = session.peer(kind).expect("it was found");
+fn lacks_tls(session: &Session, kind: ServerKind) -> Result<bool> {
+    let program = session.program(kind).expect("it was found");
     let lane = Lane::start(
-        peer,
+        program,
         kind.name(),
         &Launch { cpus: session.server_cpus.clone(), threads: 1, ..Launch::default() },
     )?;
@@ -229,16 +235,17 @@ fn encrypted(lane: &Lane) -> Result<Endpoint> {
     let command = format!(
         "CONFIG SET tls-auth-clients no tls-cert-file {certificate} tls-key-file {key} tls-port {port}"
     );
-    tell(lane.server.address, &[&command])?;
+    send_commands(lane.server.address, &[&command])?;
     let trust = Trust::new(Files { authorities: None, own: None, name: "localhost" })?;
     let address = Address::Tcp((Ipv4Addr::LOCALHOST, port).into());
     Ok(Endpoint { address, protocol: Protocol::default(), tls: Some(trust) })
 }
 
 fn row(session: &mut Session, what: &str, feature: &Feature, pair: &Pair, all: &[Pair]) -> Vec<String> {
-    let is_ours = pair.on.kind == Kind::Evenkeel;
+    let is_ours = pair.on.kind == ServerKind::Evenkeel;
     let cost = pair.on.ratio_to(&pair.off, |sample| sample.cpu_us);
-    let valkey = all.iter().find(|other| other.on.kind == Kind::Valkey && pair.on.kind != Kind::Valkey);
+    let valkey =
+        all.iter().find(|other| other.on.kind == ServerKind::Valkey && pair.on.kind != ServerKind::Valkey);
     let ratio = valkey.and_then(|valkey| pair.on.ratio_to(&valkey.on, |sample| sample.cpu_us));
     let ratio_goal = (is_ours && ratio.is_some()).then_some(Goal::AtMost(TO_VALKEY_MAX));
     let ratio_verdict = match (&ratio, ratio_goal) {
@@ -270,19 +277,20 @@ struct TurnedOn<'a> {
 impl<'a> TurnedOn<'a> {
     fn new(server: SocketAddr, feature: &'a Feature) -> Result<Self> {
         let on = (feature.on)();
-        tell(server, &on.iter().map(String::as_str).collect::<Vec<_>>())?;
-        let listen = |number| Listener::connect(server, &(feature.says)(number), feature.listeners == 1);
+        send_commands(server, &on.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let listen =
+            |number| Listener::connect(server, &(feature.subscription)(number), feature.listeners == 1);
         let listeners = (0..feature.listeners).map(listen).collect::<Result<Vec<Listener>>>()?;
         Ok(TurnedOn { feature, server, listeners })
     }
 
     fn end(self) -> Result<()> {
         drop(self.listeners);
-        tell(self.server, self.feature.off)
+        send_commands(self.server, self.feature.off)
     }
 }
 
-fn tell(server: SocketAddr, commands: &[&str]) -> Result<()> {
+fn send_commands(server: SocketAddr, commands: &[&str]) -> Result<()> {
     for command in commands {
         let words: Vec<&str> =
             command.split(' ').map(|word| if word == "none" { "" } else { word }).collect();
@@ -303,17 +311,17 @@ pub(super) struct Listener {
 
 impl Listener {
     /// Connects, and returns after the first reply.
-    pub(super) fn connect(server: SocketAddr, says: &str, hears: bool) -> Result<Self> {
+    pub(super) fn connect(server: SocketAddr, request: &str, has_messages: bool) -> Result<Self> {
         let mut stream = TcpStream::connect(server)?;
-        stream.write_all(says.as_bytes())?;
+        stream.write_all(request.as_bytes())?;
         let mut piece = vec![0; 256 * 1024];
         let len = stream.read(&mut piece)?;
         if len == 0 || piece[0] == b'-' {
-            bail!("{}: {}", says.trim(), String::from_utf8_lossy(&piece[..len]));
+            bail!("{}: {}", request.trim(), String::from_utf8_lossy(&piece[..len]));
         }
         let mut reader = stream.try_clone()?;
         let read = move || while reader.read(&mut piece).is_ok_and(|len| len > 0) {};
-        let reads = hears.then(|| std::thread::spawn(read));
+        let reads = has_messages.then(|| std::thread::spawn(read));
         Ok(Self { stream, reads })
     }
 }

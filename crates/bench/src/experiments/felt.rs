@@ -19,13 +19,13 @@ use crate::load::Event;
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
 use crate::load::timeline::{SLICE, Timeline};
-use crate::peers::{Kind, Launch, Peer, ask};
+use crate::servers::{Launch, ServerKind, ServerProgram, ask};
 use crate::stats::Spread;
 use crate::table::{Table, thousands, time_us};
 use crate::{interrupt, proc};
 
 /// Interval between looks at the process' memory.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Shorter events are not measurable.
 const SHORTEST: Duration = Duration::from_millis(100);
 /// Share of the free memory that the servers of an experiment may take.
@@ -152,7 +152,7 @@ impl DataArgs {
 
 /// A server to be measured.
 pub(super) struct Planned<'a> {
-    peer: &'a Peer,
+    program: &'a ServerProgram,
     is_control: bool,
     /// The difference from the server as installed, if any.
     change: Option<Change>,
@@ -163,25 +163,30 @@ pub(super) type Change = (&'static str, [&'static str; 2]);
 
 /// Returns the servers that keep data, and Evenkeel again.
 pub(super) fn planned(session: &Session) -> Vec<Planned<'_>> {
-    let kinds =
-        [(Kind::Valkey, false), (Kind::Evenkeel, false), (Kind::Redis, false), (Kind::Evenkeel, true)];
-    let planned = |(kind, is_control)| Some(Planned { peer: session.peer(kind)?, is_control, change: None });
+    let kinds = [
+        (ServerKind::Valkey, false),
+        (ServerKind::Evenkeel, false),
+        (ServerKind::Redis, false),
+        (ServerKind::Evenkeel, true),
+    ];
+    let planned =
+        |(kind, is_control)| Some(Planned { program: session.program(kind)?, is_control, change: None });
     kinds.into_iter().filter_map(planned).collect()
 }
 
 impl<'a> Planned<'a> {
     /// Returns another server of a kind, with a change.
-    pub(super) fn changed(session: &'a Session, kind: Kind, change: Change) -> Option<Planned<'a>> {
-        Some(Planned { peer: session.peer(kind)?, is_control: false, change: Some(change) })
+    pub(super) fn changed(session: &'a Session, kind: ServerKind, change: Change) -> Option<Planned<'a>> {
+        Some(Planned { program: session.program(kind)?, is_control: false, change: Some(change) })
     }
 
-    pub(super) fn kind(&self) -> Kind {
-        self.peer.kind
+    pub(super) fn kind(&self) -> ServerKind {
+        self.program.kind
     }
 
     pub(super) fn name(&self) -> String {
         let change = self.change.map_or("", |(name, _)| name);
-        format!("{}{}{change}", self.peer.kind.name(), if self.is_control { " again" } else { "" })
+        format!("{}{}{change}", self.program.kind.name(), if self.is_control { " again" } else { "" })
     }
 
     /// Evenkeel, repeated.
@@ -191,12 +196,12 @@ impl<'a> Planned<'a> {
 
     /// Evenkeel, not repeated.
     pub(super) fn is_ours(&self) -> bool {
-        self.kind() == Kind::Evenkeel && !self.is_control
+        self.kind() == ServerKind::Evenkeel && !self.is_control
     }
 
     pub(super) fn start(&self, threads: usize) -> Result<Lane> {
         let launch = Launch { threads, ..Launch::default() };
-        let mut lane = Lane::start(self.peer, &self.name(), &launch)?;
+        let mut lane = Lane::start(self.program, &self.name(), &launch)?;
         lane.is_control = self.is_control;
         if let Some((_, [directive, value])) = self.change {
             lane.set(directive, value)?;
@@ -207,7 +212,7 @@ impl<'a> Planned<'a> {
     /// Like [`start`](Self::start), with its files in an existing directory.
     pub(super) fn start_in(&self, directory: &std::path::Path) -> Result<Lane> {
         let launch = Launch { threads: 1, ..Launch::default() };
-        let mut lane = Lane::start_in(self.peer, &self.name(), &launch, directory)?;
+        let mut lane = Lane::start_in(self.program, &self.name(), &launch, directory)?;
         lane.is_control = self.is_control;
         Ok(lane)
     }
@@ -248,7 +253,7 @@ pub(super) fn feel<T: Send>(
             let mut peak = 0;
             while !is_done.load(Relaxed) {
                 peak = peak.max(proc::usage(pid)?.rss_bytes);
-                interrupt::sleep(LOOK)?;
+                interrupt::sleep(POLL_INTERVAL)?;
             }
             Ok(peak)
         });
@@ -269,17 +274,17 @@ pub(super) fn feel<T: Send>(
 /// Returns the private memory of the last child that wrote a snapshot: pages written to meanwhile by either
 /// process. Evenkeel has no child, and all its memory is resident in the process.
 fn copied(lane: &Lane) -> Result<u64> {
-    if lane.kind == Kind::Evenkeel {
+    if lane.kind == ServerKind::Evenkeel {
         return Ok(0);
     }
     let info = ask(lane.server.address, &["INFO", "persistence"])?;
-    let told = info.lines().find_map(|line| line.strip_prefix("rdb_last_cow_size:"));
-    Ok(told.and_then(|bytes| bytes.trim().parse().ok()).unwrap_or(0))
+    let text = info.lines().find_map(|line| line.strip_prefix("rdb_last_cow_size:"));
+    Ok(text.and_then(|bytes| bytes.trim().parse().ok()).unwrap_or(0))
 }
 
 /// A server's rounds.
 pub(super) struct Rounds<T> {
-    pub(super) kind: Kind,
+    pub(super) kind: ServerKind,
     pub(super) is_control: bool,
     pub(super) name: String,
     pub(super) all: Vec<Felt<T>>,
@@ -331,7 +336,7 @@ pub(super) struct Column<T> {
 
 impl<T> Rounds<T> {
     pub(super) fn is_ours(&self) -> bool {
-        self.kind == Kind::Evenkeel && !self.is_control
+        self.kind == ServerKind::Evenkeel && !self.is_control
     }
 
     pub(super) fn spread(&self, figure: impl Fn(&Felt<T>) -> f64) -> Spread {

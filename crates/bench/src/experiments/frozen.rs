@@ -17,8 +17,8 @@ use super::aof::wait_until;
 use super::felt::{self, Column, Felt, Planned, Rounds};
 use super::lanes::{Lane, Traffic};
 use crate::load::keys::KeyRange;
-use crate::peers::{Kind, ask};
 use crate::promises::Promise;
+use crate::servers::{ServerKind, ask};
 use crate::stats::Goal;
 use crate::{interrupt, sys};
 
@@ -93,7 +93,7 @@ fn start(planned: &Planned<'_>, disk: &Disk) -> Result<Lane> {
     // Growth must not start a rewrite in the middle of a measurement.
     lane.set("auto-aof-rewrite-percentage", "0")?;
     lane.set("appendonly", "yes")?;
-    if planned.kind() == Kind::Evenkeel {
+    if planned.kind() == ServerKind::Evenkeel {
         // The experiment measures the time before the limit is reached and writers wait.
         lane.set("appendonly-buffer-limit", BUFFER_LIMIT)?;
     }

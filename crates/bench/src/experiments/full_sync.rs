@@ -15,7 +15,7 @@ use super::lanes::Lane;
 use super::sink::{CutOff, Sink};
 use crate::interrupt;
 use crate::load::Event;
-use crate::peers::{Kind, ask};
+use crate::servers::{ServerKind, ask};
 use crate::stats::Goal;
 
 const LONGEST_US_MAX: f64 = 5_000.0;
@@ -28,7 +28,7 @@ const TIME_MAX: f64 = 1.0;
 const SLOWEST: u64 = 200_000_000;
 /// The stream has to continue within this time after the snapshot: every server reads a replica's second
 /// acknowledgement by then.
-const GOES_ON: Duration = Duration::from_millis(2_500);
+const RESUME_TIME_MAX: Duration = Duration::from_millis(2_500);
 /// Seconds for which a primary keeps its backlog after the last replica has gone; the next round begins
 /// without a backlog.
 const KEPT_S: u64 = 1;
@@ -47,13 +47,13 @@ struct Synced {
 
 pub(super) fn estimate(session: &Session, args: &DataArgs) -> Duration {
     let (servers, rounds) = (servers(session).len(), session.rounds as u32);
-    let sync = Duration::from_secs(args.memory() / SLOWEST + 2 * KEPT_S) + GOES_ON;
+    let sync = Duration::from_secs(args.memory() / SLOWEST + 2 * KEPT_S) + RESUME_TIME_MAX;
     (args.fill_time() + sync * rounds + session.time_for(session.rounds)) * servers as u32
 }
 
 fn servers(session: &Session) -> Vec<Planned<'_>> {
     let mut servers = felt::planned(session);
-    servers.extend(Planned::changed(session, Kind::Valkey, UNLIMITED));
+    servers.extend(Planned::changed(session, ServerKind::Valkey, UNLIMITED));
     servers
 }
 
@@ -127,7 +127,8 @@ fn judge(session: &mut Session, all: &[Rounds<Synced>]) {
     judge("rate during a full sync, to before", Goal::AtLeast(RATE_MIN), ours.rate());
     judge("memory during a full sync, MB", Goal::AtMost(BUFFER_MB_MAX), ours.median(grown_mb));
     judge("failed tries of a full sync", Goal::AtMost(0.0), ours.spread(failed).max);
-    let succeeds = |rounds: &&Rounds<Synced>| rounds.kind == Kind::Valkey && rounds.spread(failed).max == 0.0;
+    let succeeds =
+        |rounds: &&Rounds<Synced>| rounds.kind == ServerKind::Valkey && rounds.spread(failed).max == 0.0;
     // Valkey as installed, if its sync succeeds.
     if let Some(valkey) = all.iter().find(succeeds) {
         let what = format!("time of a full sync, to that of {}", valkey.name);
@@ -152,7 +153,7 @@ fn sync(lane: &Lane, moment: &Event) -> Result<Synced> {
             return Ok(Synced { took, snapshot_bytes, failed: true });
         }
     };
-    interrupt::sleep(GOES_ON)?;
+    interrupt::sleep(RESUME_TIME_MAX)?;
     let again = full_syncs(lane)? != before + 1;
     let failed = again || sink.is_cut_off() || sink.stream_bytes() == 0;
     let snapshot_bytes = sink.snapshot_bytes;

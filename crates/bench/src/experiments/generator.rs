@@ -15,7 +15,7 @@ use super::Session;
 use super::lanes::{self, Lane, Traffic};
 use crate::json::{Json, object};
 use crate::load::requests::Command;
-use crate::peers::{Kind, Launch};
+use crate::servers::{Launch, ServerKind};
 use crate::stats::{Goal, Spread};
 use crate::table::Table;
 use crate::{interrupt, sys};
@@ -34,12 +34,13 @@ pub(super) fn estimate(session: &Session) -> std::time::Duration {
 }
 
 pub(crate) fn generator(session: &mut Session) -> Result<()> {
-    let peer = session.peer(Kind::Floor).context("it is measured against the floor: not without it")?;
+    let program =
+        session.program(ServerKind::Floor).context("it is measured against the floor: not without it")?;
     if Process::new(OTHER).arg("--version").stdout(Stdio::null()).status().is_err() {
         bail!("there is no {OTHER} on the PATH: apt-get install redis-tools");
     }
     let launch = Launch { cpus: session.server_cpus.clone(), threads: 1, ..Launch::default() };
-    let lane = Lane::start(peer, "floor", &launch)?;
+    let lane = Lane::start(program, "floor", &launch)?;
     let mut table = Table::new(&["", "", "CPU us/request", "thousands/s", "to redis-benchmark", "goal", ""]);
     let mut servers = Vec::new();
     for (command, pipeline) in LOADS {
@@ -100,12 +101,12 @@ fn redis_benchmark(lane: &Lane, traffic: &Traffic, requests: u64) -> Result<Figu
     // SAFETY: the call is allowed between fork and exec: no allocation, no locks.
     unsafe { process.pre_exec(move || sys::pin(&cpus)) };
     let mut child = process.spawn().with_context(|| format!("cannot start {OTHER}"))?;
-    let mut told = String::new();
-    child.stdout.take().expect("it was asked for").read_to_string(&mut told)?;
+    let mut output = String::new();
+    child.stdout.take().expect("it was asked for").read_to_string(&mut output)?;
     let cpu = sys::wait_for_child(child.id()).with_context(|| format!("{OTHER} failed"))?;
     Ok((
         cpu.as_secs_f64() * 1e6 / requests as f64,
-        rate(&told).with_context(|| format!("{OTHER} said {told:?}"))?,
+        rate(&output).with_context(|| format!("{OTHER} said {output:?}"))?,
     ))
 }
 
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_rate_is_found() {
+    fn the_rate_of_redis_benchmark_is_parsed() {
         let csv = "\"test\",\"rps\",\"avg_latency_ms\"\n\"SET\",\"456621.00\",\"1.041\"\n";
         assert_eq!(rate(csv), Some(456_621.0));
         assert_eq!(rate("\"test\",\"rps\"\n"), None);

@@ -14,7 +14,7 @@ use crate::load::endpoint::{Endpoint, Protocol};
 use crate::load::keys::{self, KeyRange};
 use crate::load::requests::Command;
 use crate::load::{self, Event, Outcome, Plan, Until};
-use crate::peers::{Kind, Launch, Peer, Server, ask};
+use crate::servers::{Launch, Server, ServerKind, ServerProgram, ask};
 use crate::syscalls::Syscalls;
 
 /// Size of keys everywhere: 16 bytes, as in other load generators.
@@ -28,26 +28,31 @@ const COUNTED: u64 = 50_000;
 /// A running server with its place in the table.
 pub(super) struct Lane {
     pub(super) name: String,
-    pub(super) kind: Kind,
+    pub(super) kind: ServerKind,
     pub(super) is_control: bool,
     pub(super) server: Server,
 }
 
 impl Lane {
-    pub(super) fn start(peer: &Peer, name: &str, launch: &Launch) -> Result<Self> {
-        let server = Server::start(peer, launch)?;
-        Ok(Self { name: name.to_owned(), kind: peer.kind, is_control: false, server })
+    pub(super) fn start(program: &ServerProgram, name: &str, launch: &Launch) -> Result<Self> {
+        let server = Server::start(program, launch)?;
+        Ok(Self { name: name.to_owned(), kind: program.kind, is_control: false, server })
     }
 
     /// Like [`start`](Self::start), with its files in an existing directory.
-    pub(super) fn start_in(peer: &Peer, name: &str, launch: &Launch, directory: &Path) -> Result<Self> {
-        let server = Server::start_in(peer, launch, Some(directory))?;
-        Ok(Self { name: name.to_owned(), kind: peer.kind, is_control: false, server })
+    pub(super) fn start_in(
+        program: &ServerProgram,
+        name: &str,
+        launch: &Launch,
+        directory: &Path,
+    ) -> Result<Self> {
+        let server = Server::start_in(program, launch, Some(directory))?;
+        Ok(Self { name: name.to_owned(), kind: program.kind, is_control: false, server })
     }
 
     /// Writes the keys and checks that the last key exists; a load of GETs finds any other missing key.
     pub(super) fn fill(&self, keys: KeyRange, value_size: usize) -> Result<()> {
-        if self.kind == Kind::Floor {
+        if self.kind == ServerKind::Floor {
             return Ok(()); // it keeps nothing
         }
         let outcome = load::run(&Plan::fill(self.server.endpoint(), keys, KEY_SIZE, value_size), None)
@@ -202,7 +207,7 @@ pub(super) fn outcome_of(lane: &Lane, traffic: &Traffic, event: &Arc<Event>) -> 
 fn run(lane: &Lane, traffic: &Traffic, until: Until) -> Result<Outcome> {
     interrupt::check()?;
     let plan = traffic.plan(lane, until);
-    lane.server.rouse();
+    lane.server.resume();
     let outcome = load::run(&plan, Some(lane.server.pid()));
     lane.server.rest();
     let outcome = outcome

@@ -14,14 +14,14 @@ use super::lanes::{Lane, memory_for};
 use crate::interrupt;
 use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
-use crate::peers::{Kind, Launch, ask, ask_within};
 use crate::proc;
+use crate::servers::{Launch, ServerKind, ask, ask_within};
 use crate::stats::{Goal, Spread};
 use crate::table::{Table, thousands};
 
 /// Time, relative to Valkey.
 const RATIO_MAX: f64 = 0.6;
-const POLL: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Longest time that a server may take to save: several gigabytes, and a slow disk.
 const SAVE_TIME_MAX: Duration = Duration::from_secs(900);
 /// Longest time that a server may take to load.
@@ -29,13 +29,13 @@ const LOAD_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// Filling at 200,000 keys a second and loading at 500,000, for each server.
 pub(super) fn estimate(session: &Session, args: &DataArgs) -> Duration {
-    let keys = args.keys * session.peers.len() as u64;
+    let keys = args.keys * session.programs.len() as u64;
     Duration::from_secs(keys / 200_000 + keys * session.rounds as u64 / 500_000)
 }
 
 /// A server's times, in seconds.
 struct Loaded {
-    kind: Kind,
+    kind: ServerKind,
     took: Vec<f64>,
     file_bytes: u64,
 }
@@ -45,18 +45,19 @@ pub(crate) fn load(session: &mut Session, args: &DataArgs) -> Result<()> {
     if needed > proc::memory_available() {
         bail!("{} keys of {} B need {} MiB", args.keys, args.value_size, needed >> 20);
     }
-    let kinds = [Kind::Valkey, Kind::Evenkeel, Kind::Redis];
-    let kinds = kinds.into_iter().filter(|kind| session.peer(*kind).is_some());
+    let kinds = [ServerKind::Valkey, ServerKind::Evenkeel, ServerKind::Redis];
+    let kinds = kinds.into_iter().filter(|kind| session.program(*kind).is_some());
     let all = kinds.map(|kind| measure(session, kind, args)).collect::<Result<Vec<Loaded>>>()?;
-    let valkey = all.iter().find(|loaded| loaded.kind == Kind::Valkey).map(|loaded| loaded.took.clone());
+    let valkey =
+        all.iter().find(|loaded| loaded.kind == ServerKind::Valkey).map(|loaded| loaded.took.clone());
     let (mut table, mut figures) =
         (Table::new(&["", "seconds", "MB/s", "to valkey", "goal", ""]), Vec::new());
     for Loaded { kind, took, file_bytes } in &all {
         let seconds = Spread::of(took.iter().copied());
         let median = seconds.as_ref().map_or(f64::NAN, |spread| spread.median);
-        let ratio = valkey.as_ref().filter(|_| *kind != Kind::Valkey);
+        let ratio = valkey.as_ref().filter(|_| *kind != ServerKind::Valkey);
         let ratio = ratio.and_then(|valkey| Spread::of_ratios(took, valkey));
-        let is_ours = *kind == Kind::Evenkeel;
+        let is_ours = *kind == ServerKind::Evenkeel;
         let goal = Goal::AtMost(RATIO_MAX);
         let verdict = match ratio.as_ref().filter(|_| is_ours) {
             Some(ratio) => session.judge("time to load, to valkey's".into(), goal, ratio.median),
@@ -81,10 +82,10 @@ pub(crate) fn load(session: &mut Session, args: &DataArgs) -> Result<()> {
     Ok(())
 }
 
-fn measure(session: &Session, kind: Kind, args: &DataArgs) -> Result<Loaded> {
-    let peer = session.peer(kind).expect("it was found");
+fn measure(session: &Session, kind: ServerKind, args: &DataArgs) -> Result<Loaded> {
+    let program = session.program(kind).expect("it was found");
     let launch = Launch { threads: crate::sys::cores(), ..Launch::default() };
-    let mut lane = Lane::start(peer, kind.name(), &launch)?;
+    let mut lane = Lane::start(program, kind.name(), &launch)?;
     let empty = restart(&mut lane, 0)?;
     lane.fill(KeyRange { first: 0, count: args.keys }, args.value_size)?;
     let saved = ask_within(lane.server.address, &["SAVE"], SAVE_TIME_MAX)?;
@@ -116,7 +117,7 @@ fn restart(lane: &mut Lane, keys: u64) -> Result<Duration> {
             }
             Ok(answer) if !answer.starts_with("-LOADING") => bail!("{}: DBSIZE: {answer}", lane.name),
             _ if Instant::now() > until => bail!("{}: not loaded after {LOAD_TIME_MAX:?}", lane.name),
-            _ => interrupt::sleep(POLL)?,
+            _ => interrupt::sleep(POLL_INTERVAL)?,
         }
     }
 }

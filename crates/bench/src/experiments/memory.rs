@@ -13,7 +13,7 @@ use super::felt::{self, Planned};
 use super::lanes;
 use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
-use crate::peers::Kind;
+use crate::servers::ServerKind;
 use crate::stats::{Goal, Spread};
 use crate::table::{Table, thousands};
 use crate::{interrupt, proc};
@@ -51,7 +51,7 @@ impl MemoryArgs {
 /// A server's rounds.
 struct Server {
     name: String,
-    kind: Kind,
+    kind: ServerKind,
     is_control: bool,
     rounds: Vec<Growth>,
 }
@@ -114,10 +114,11 @@ fn row(session: &mut Session, all: &[Server], server: &Server) -> Vec<String> {
     cells.extend(before.map(|step| format!("{:.1}", server.spread(|growth| growth.per_key[step]).median)));
     let bytes = server.spread(|growth| growth.per_key[last]);
     cells.push(bytes.to_one_decimal());
-    let valkey = all.iter().find(|other| other.kind == Kind::Valkey && server.kind != Kind::Valkey);
+    let valkey =
+        all.iter().find(|other| other.kind == ServerKind::Valkey && server.kind != ServerKind::Valkey);
     let ratio = valkey.and_then(|valkey| Spread::of_ratios(&server.last(), &valkey.last()));
     cells.push(ratio.map(|ratio| ratio.to_string()).unwrap_or_default());
-    if server.kind == Kind::Evenkeel && !server.is_control {
+    if server.kind == ServerKind::Evenkeel && !server.is_control {
         cells.push(GOAL.to_string());
         cells.push(session.judge("resident bytes per key of 32 B".to_owned(), GOAL, bytes.median));
     }

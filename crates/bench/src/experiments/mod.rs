@@ -41,8 +41,8 @@ use anyhow::{Context, Result, bail};
 use crate::json::{Json, object};
 use crate::page::page;
 use crate::pauses::Pauses;
-use crate::peers::{Kind, Peer, Where};
 use crate::promises::{self, Promise, Verdict};
+use crate::servers::{ProgramPaths, ServerKind, ServerProgram};
 use crate::stats::{Goal, Spread};
 use crate::table::{Table, figure};
 use crate::{interrupt, proc, sys};
@@ -76,7 +76,7 @@ const WARM_UP: Duration = Duration::from_millis(200);
 /// Opening connections and coming to rest between two measurements, for the estimate of the time.
 const CHANGEOVER: Duration = Duration::from_millis(100);
 /// Time for which the idle machine is observed, before and after a measurement of waits.
-const LOOK_AT_MACHINE: Duration = Duration::from_secs(3);
+const PAUSE_PROBE_TIME: Duration = Duration::from_secs(3);
 const SECONDS_MAX: f64 = 3_600.0;
 /// Keys of the large run in `all`.
 const MANY_KEYS: u64 = 10_000_000;
@@ -85,7 +85,7 @@ const MANY_KEYS: u64 = 10_000_000;
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    places: Where,
+    program_paths: ProgramPaths,
     /// 3 rounds of 0.6 s instead of 5 of 2 s
     #[arg(long)]
     quick: bool,
@@ -112,8 +112,8 @@ pub(crate) struct Options {
 /// A run of the program over one or more experiments.
 pub(crate) struct Session {
     /// Servers that speak RESP.
-    peers: Vec<Peer>,
-    memcached: Option<Peer>,
+    programs: Vec<ServerProgram>,
+    memcached: Option<ServerProgram>,
     rounds: usize,
     measured: Duration,
     server_cpus: Vec<usize>,
@@ -140,9 +140,9 @@ impl Session {
         if rounds == 0 || !(0.01..=SECONDS_MAX).contains(&seconds) {
             bail!("at least one round, and 0.01 to {SECONDS_MAX} seconds");
         }
-        let found = options.places.find()?;
-        let (memcached, peers): (Vec<Peer>, _) =
-            found.into_iter().partition(|peer| peer.kind == Kind::Memcached);
+        let found = options.program_paths.find()?;
+        let (memcached, programs): (Vec<ServerProgram>, _) =
+            found.into_iter().partition(|program| program.kind == ServerKind::Memcached);
         let allowed = sys::allowed_cpus();
         let first = allowed.first().copied().unwrap_or(0);
         let second = allowed.get(1).copied().unwrap_or(first);
@@ -151,7 +151,7 @@ impl Session {
             None => Ok(vec![default]),
         };
         let session = Self {
-            peers,
+            programs,
             memcached: memcached.into_iter().next(),
             rounds,
             measured: Duration::from_secs_f64(seconds),
@@ -177,17 +177,17 @@ impl Session {
             sys::cores(),
             proc::kernel()
         );
-        for peer in self.all_peers() {
-            println!("{:>9}: {}", peer.kind.name(), peer.version);
+        for program in self.all_programs() {
+            println!("{:>9}: {}", program.kind.name(), program.version);
         }
     }
 
-    fn all_peers(&self) -> impl Iterator<Item = &Peer> {
-        self.peers.iter().chain(&self.memcached)
+    fn all_programs(&self) -> impl Iterator<Item = &ServerProgram> {
+        self.programs.iter().chain(&self.memcached)
     }
 
-    fn peer(&self, kind: Kind) -> Option<&Peer> {
-        self.all_peers().find(|peer| peer.kind == kind)
+    fn program(&self, kind: ServerKind) -> Option<&ServerProgram> {
+        self.all_programs().find(|program| program.kind == kind)
     }
 
     /// Returns the duration of this many measurements.
@@ -227,7 +227,7 @@ impl Session {
         goal: Goal,
         value: f64,
     ) -> String {
-        self.note(Verdict { promise: promise.into(), what, value, goal, alone: None })
+        self.record_verdict(Verdict { promise: promise.into(), what, value, goal, alone: None })
     }
 
     /// Returns cells for the added cost, its bound, and the verdict; the last two are empty unless `is_ours`.
@@ -258,10 +258,10 @@ impl Session {
         unit_us: f64,
     ) -> String {
         let alone = self.pauses.map(|pauses| pauses.longest_us() / unit_us);
-        self.note(Verdict { promise: promise.into(), what, value: us / unit_us, goal, alone })
+        self.record_verdict(Verdict { promise: promise.into(), what, value: us / unit_us, goal, alone })
     }
 
-    fn note(&mut self, verdict: Verdict) -> String {
+    fn record_verdict(&mut self, verdict: Verdict) -> String {
         let words = verdict.words();
         self.verdicts.push(verdict);
         words
@@ -269,9 +269,9 @@ impl Session {
 
     /// Measures waits, between two observations of the idle machine.
     fn beside_pauses<T>(&mut self, measure: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
-        let before = Pauses::look(LOOK_AT_MACHINE)?;
+        let before = Pauses::observe(PAUSE_PROBE_TIME)?;
         let measured = measure(self)?;
-        self.pauses = Some(Pauses::look(LOOK_AT_MACHINE)?.and(before));
+        self.pauses = Some(Pauses::observe(PAUSE_PROBE_TIME)?.and(before));
         Ok(measured)
     }
 
@@ -329,11 +329,11 @@ impl Session {
     }
 
     fn to_json(&self) -> Json {
-        let peer = |peer: &Peer| {
+        let program = |program: &ServerProgram| {
             object(vec![
-                ("name", peer.kind.name().into()),
-                ("version", peer.version.as_str().into()),
-                ("sha256", peer.sha256.as_str().into()),
+                ("name", program.kind.name().into()),
+                ("version", program.version.as_str().into()),
+                ("sha256", program.sha256.as_str().into()),
             ])
         };
         let failure = |(name, why): &(&str, String)| {
@@ -356,7 +356,7 @@ impl Session {
             ("kernel", proc::kernel().into()),
             ("rounds", self.rounds.into()),
             ("seconds", self.measured.as_secs_f64().into()),
-            ("peers", Json::Array(self.all_peers().map(peer).collect())),
+            ("peers", Json::Array(self.all_programs().map(program).collect())),
             ("experiments", Json::Array(self.records.clone())),
             ("not_measured", Json::Array(self.failures.iter().map(failure).collect())),
             ("promises", promises::to_json(&self.verdicts)),
@@ -411,7 +411,7 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
         + shapes::estimate(session)
         + KeysArgs::GROWTH.estimate(session)
         + KeysArgs::EXPIRY.estimate_expiry(session)
-        + 2 * LOOK_AT_MACHINE * 7; // beside two of snapshot, full-sync, frozen-disk, stalls, growth, expiry
+        + 2 * PAUSE_PROBE_TIME * 7; // beside two of snapshot, full-sync, frozen-disk, stalls, growth, expiry
     println!("this takes about {} minutes", estimate.as_secs().div_ceil(60));
     session.attempt("throughput", |it| throughput(it, &pinned))?;
     session.attempt("throughput of many keys", |it| throughput(it, &many))?;

@@ -47,7 +47,7 @@ impl Probe {
         let probe = Probe { longest: Mutex::default(), stop: AtomicBool::new(false) };
         let mut lines = lines(server, pid)?;
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| probe.wait_again_and_again(&mut lines));
+            let waits = scope.spawn(|| probe.measure_waits(&mut lines));
             let done = work(&probe);
             probe.stop.store(true, Relaxed);
             waits.join().expect("the probe does not panic")?;
@@ -63,7 +63,7 @@ impl Probe {
         *self.longest.lock().expect("nobody panics with it")
     }
 
-    fn wait_again_and_again(&self, lines: &mut [Line]) -> Result<()> {
+    fn measure_waits(&self, lines: &mut [Line]) -> Result<()> {
         let own = Thread::open("/proc/thread-self".into())?;
         while !self.stop.load(Relaxed) {
             for line in &mut *lines {

@@ -22,8 +22,8 @@ use super::sink::Sink;
 use super::{COST_HEAD, Session};
 use crate::json::Json;
 use crate::load::keys::KeyRange;
-use crate::peers::{Kind, Launch, Server, ask};
 use crate::promises::Promise;
+use crate::servers::{Launch, Server, ServerKind, ask};
 use crate::stats::{Goal, Spread};
 use crate::table::Table;
 use crate::{interrupt, proc};
@@ -80,13 +80,13 @@ struct Measured {
 }
 
 pub(super) fn estimate(session: &Session) -> Duration {
-    let measurements = session.peers.len() * (STATES.len() * 2 * session.rounds + 1);
-    session.time_for(measurements) + CHANGES * (session.peers.len() * (session.rounds + 1)) as u32
+    let measurements = session.programs.len() * (STATES.len() * 2 * session.rounds + 1);
+    session.time_for(measurements) + CHANGES * (session.programs.len() * (session.rounds + 1)) as u32
 }
 
 pub(crate) fn replica(session: &mut Session) -> Result<()> {
-    let kinds = [Kind::Valkey, Kind::Evenkeel, Kind::Redis, Kind::Floor];
-    let kinds = kinds.into_iter().filter(|kind| session.peer(*kind).is_some());
+    let kinds = [ServerKind::Valkey, ServerKind::Evenkeel, ServerKind::Redis, ServerKind::Floor];
+    let kinds = kinds.into_iter().filter(|kind| session.program(*kind).is_some());
     let subjects = kinds.map(|kind| Subject::start(session, kind)).collect::<Result<Vec<Subject>>>()?;
     let all = lanes::in_rounds(session.rounds, &subjects, |subject| {
         subject.states().map(|state| subject.measure(session, state)).collect::<Result<Vec<_>>>()
@@ -101,17 +101,17 @@ pub(crate) fn replica(session: &mut Session) -> Result<()> {
 }
 
 impl Subject {
-    fn start(session: &Session, kind: Kind) -> Result<Subject> {
-        let peer = session.peer(kind).expect("it was found");
+    fn start(session: &Session, kind: ServerKind) -> Result<Subject> {
+        let program = session.program(kind).expect("it was found");
         let launch = |cpus: &[usize]| Launch { cpus: cpus.to_vec(), threads: 1, ..Launch::default() };
-        let lane = Lane::start(peer, kind.name(), &launch(&session.server_cpus))?;
+        let lane = Lane::start(program, kind.name(), &launch(&session.server_cpus))?;
         lane.fill(KeyRange { first: 0, count: KEYS }, VALUE_SIZE)?;
-        if kind == Kind::Floor {
+        if kind == ServerKind::Floor {
             return Ok(Subject { lane, real: None });
         }
         lane.set("repl-diskless-sync-delay", "0")?;
         lane.set("repl-backlog-ttl", &KEPT_S.to_string())?;
-        let real = Server::start(peer, &launch(&session.load_cpus))?;
+        let real = Server::start(program, &launch(&session.load_cpus))?;
         Ok(Subject { lane, real: Some(real) })
     }
 
@@ -148,7 +148,7 @@ impl Subject {
     }
 
     fn await_rest(&self) -> Result<()> {
-        if self.lane.kind == Kind::Floor {
+        if self.lane.kind == ServerKind::Floor {
             return Ok(()); // it keeps nothing
         }
         let what = format!("{} lets go of its stream", self.lane.name);
@@ -192,8 +192,8 @@ struct Applied {
 impl Applied {
     fn by(replica: &Server) -> Result<Applied> {
         let stats = ask(replica.address, &["INFO", "stats"])?;
-        let told = stats.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
-        let commands = told.and_then(|count| count.trim().parse().ok()).context("INFO stats has no count")?;
+        let text = stats.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
+        let commands = text.and_then(|count| count.trim().parse().ok()).context("INFO stats has no count")?;
         Ok(Applied { usage: proc::usage(replica.pid())?, commands })
     }
 
@@ -307,7 +307,7 @@ fn cells(
     let to_serving = compare(series, around, |sample| sample.busiest_us, |with, alone| with - alone);
     // The promise is about a replica that costs nothing itself.
     let promise = (state == State::Sinks(1)).then_some(Promise::Replica);
-    let is_judged = series.kind == Kind::Evenkeel && state != State::Alone;
+    let is_judged = series.kind == ServerKind::Evenkeel && state != State::Alone;
     if is_judged && promise.is_some() {
         let rate = rate.map_or(f64::NAN, |rate| rate.median);
         let what = format!("rate with a replica, to without, pipeline {pipeline}");

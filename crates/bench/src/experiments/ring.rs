@@ -20,13 +20,13 @@ pub(super) const THREADS: usize = 4;
 /// Steps of work per event: about a microsecond.
 const WORK: u32 = 600;
 /// Events that calibrate the work.
-const TRIAL: u32 = 20_000;
+const TRIAL_EVENTS: u32 = 20_000;
 /// Longest time until a thread notices the end of the run.
-const PATIENCE: Duration = Duration::from_millis(20);
+const POLL_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The way threads signal each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum SignalMode {
     /// Writes the eventfd for each event.
     Always,
     /// Writes the eventfd for a sleeping thread only.
@@ -58,7 +58,7 @@ struct Place {
 }
 
 /// Passes this many events round for a time.
-pub(super) fn run(way: Way, events: usize, time: Duration) -> Result<Ring> {
+pub(super) fn run(mode: SignalMode, events: usize, time: Duration) -> Result<Ring> {
     let places = (0..THREADS).map(|_| Place::new()).collect::<Result<Vec<Place>>>()?;
     (0..events).for_each(|event| _ = places[event % THREADS].mailbox.put(event as u64));
     let work_ns = work_ns();
@@ -69,7 +69,7 @@ pub(super) fn run(way: Way, events: usize, time: Duration) -> Result<Ring> {
         let threads: Vec<_> = (0..THREADS)
             .map(|index| {
                 let (places, stop) = (&places, &stop);
-                scope.spawn(move || go_round(way, places, index, stop))
+                scope.spawn(move || go_round(mode, places, index, stop))
             })
             .collect();
         let waited = interrupt::sleep(time);
@@ -122,7 +122,7 @@ impl Place {
 }
 
 /// Runs a thread of the ring; returns the CPU time that it has used, in nanoseconds.
-fn go_round(way: Way, places: &[Place], index: usize, stop: &AtomicBool) -> Result<u64> {
+fn go_round(mode: SignalMode, places: &[Place], index: usize, stop: &AtomicBool) -> Result<u64> {
     let (own, next) = (&places[index], &places[(index + 1) % places.len()]);
     let mut poller = Poller::new().context("epoll")?;
     poller.add(&own.event_fd, 0, sys::READABLE).context("epoll")?;
@@ -134,7 +134,7 @@ fn go_round(way: Way, places: &[Place], index: usize, stop: &AtomicBool) -> Resu
             let event = work(event);
             count(&own.events);
             let sleeps = next.mailbox.put(event);
-            if sleeps || way == Way::Always {
+            if sleeps || mode == SignalMode::Always {
                 count(&own.signals);
                 next.signal();
             }
@@ -142,8 +142,8 @@ fn go_round(way: Way, places: &[Place], index: usize, stop: &AtomicBool) -> Resu
         count(&own.sleeps);
         // With a signal for each event no check is needed before the wait: the eventfd is readable if there
         // is an event.
-        let may_sleep = way == Way::Always || own.mailbox.may_sleep();
-        if may_sleep && poller.wait(Some(PATIENCE)).context("epoll")? > 0 {
+        let may_sleep = mode == SignalMode::Always || own.mailbox.may_sleep();
+        if may_sleep && poller.wait(Some(POLL_TIMEOUT)).context("epoll")? > 0 {
             own.drain();
         }
         own.mailbox.awake();
@@ -162,8 +162,8 @@ fn work(event: u64) -> u64 {
 fn work_ns() -> f64 {
     let once = |_| {
         let before = sys::thread_cpu_ns();
-        (0..TRIAL).for_each(|event| _ = std::hint::black_box(work(u64::from(event))));
-        (sys::thread_cpu_ns() - before) as f64 / f64::from(TRIAL)
+        (0..TRIAL_EVENTS).for_each(|event| _ = std::hint::black_box(work(u64::from(event))));
+        (sys::thread_cpu_ns() - before) as f64 / f64::from(TRIAL_EVENTS)
     };
     (0..5).map(once).fold(f64::INFINITY, f64::min)
 }
@@ -175,10 +175,10 @@ mod tests {
     #[test]
     fn a_mailbox_signals_sleepers_only() {
         for events in [1, 64] {
-            let ring = run(Way::Mailbox, events, Duration::from_millis(200)).expect("it runs");
+            let ring = run(SignalMode::Mailbox, events, Duration::from_millis(200)).expect("it runs");
             assert!(ring.events_per_s > 0.0, "{ring:?}");
             assert!(ring.signals_per_sleep <= 1.0, "{ring:?}");
-            let ring = run(Way::Always, events, Duration::from_millis(200)).expect("it runs");
+            let ring = run(SignalMode::Always, events, Duration::from_millis(200)).expect("it runs");
             assert!(ring.signals_per_event == 1.0, "{ring:?}");
         }
     }

@@ -23,8 +23,8 @@ use crate::json::{Json, object};
 use crate::load::Outcome;
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
-use crate::peers::{Kind, Launch};
 use crate::promises::Promise;
+use crate::servers::{Launch, ServerKind};
 use crate::stats::{Goal, Spread};
 use crate::sys;
 use crate::table::{Table, thousands};
@@ -72,22 +72,22 @@ impl ScaleArgs {
     }
 }
 
-fn kinds(session: &Session) -> Vec<Kind> {
-    let valkey = (sys::cores() >= IO_THREADS_FROM).then_some(Kind::Valkey);
-    let all = [Kind::Evenkeel, Kind::Redis, Kind::Memcached].into_iter().chain(valkey);
-    all.filter(|kind| session.peer(*kind).is_some()).collect()
+fn kinds(session: &Session) -> Vec<ServerKind> {
+    let valkey = (sys::cores() >= IO_THREADS_FROM).then_some(ServerKind::Valkey);
+    let all = [ServerKind::Evenkeel, ServerKind::Redis, ServerKind::Memcached].into_iter().chain(valkey);
+    all.filter(|kind| session.program(*kind).is_some()).collect()
 }
 
 /// A server with threads for this many cores, or a process for each.
 struct Contender {
-    kind: Kind,
+    kind: ServerKind,
     cores: usize,
     lanes: Vec<Lane>,
 }
 
 /// A contender's results over the rounds.
 struct Scaled {
-    kind: Kind,
+    kind: ServerKind,
     cores: usize,
     series: Series,
     /// Evenkeel's own account, over all rounds.
@@ -108,15 +108,15 @@ pub(crate) fn scale(session: &mut Session, args: &ScaleArgs) -> Result<()> {
     Ok(())
 }
 
-fn start(session: &Session, kind: Kind, cores: usize) -> Result<Contender> {
-    let peer = session.peer(kind).expect("it was found");
-    let processes = if kind == Kind::Redis { cores } else { 1 };
+fn start(session: &Session, kind: ServerKind, cores: usize) -> Result<Contender> {
+    let program = session.program(kind).expect("it was found");
+    let processes = if kind == ServerKind::Redis { cores } else { 1 };
     let mut lanes = Vec::new();
     for number in 0..processes {
         let allowed = sys::allowed_cpus();
         let cpus = if processes > 1 { vec![allowed[number]] } else { allowed[..cores].to_vec() };
-        let threads = if kind == Kind::Redis { 1 } else { cores };
-        let lane = Lane::start(peer, kind.name(), &Launch { cpus, threads, ..Launch::default() })?;
+        let threads = if kind == ServerKind::Redis { 1 } else { cores };
+        let lane = Lane::start(program, kind.name(), &Launch { cpus, threads, ..Launch::default() })?;
         lane.fill(share(number, processes), VALUE_SIZE)?;
         lanes.push(lane);
     }
@@ -139,7 +139,7 @@ fn rounds(
     let empty = |contender: &Contender| {
         let &Contender { kind, cores, .. } = contender;
         let name = match kind {
-            Kind::Redis => format!("{} x {cores}", kind.name()),
+            ServerKind::Redis => format!("{} x {cores}", kind.name()),
             _ => format!("{}, {cores} thread{}", kind.name(), if cores == 1 { "" } else { "s" }),
         };
         let series = Series { name, kind, is_control: false, samples: Vec::new() };
@@ -202,7 +202,7 @@ fn measure(session: &Session, contender: &Contender, command: &Command, pipeline
 /// Returns Evenkeel's account; other servers keep none.
 fn account(contender: &Contender) -> Result<Account> {
     match contender.kind {
-        Kind::Evenkeel => Account::of(&contender.lanes[0]),
+        ServerKind::Evenkeel => Account::of(&contender.lanes[0]),
         _ => Ok(Account::default()),
     }
 }
@@ -231,7 +231,7 @@ fn report(session: &mut Session, all: &[Scaled], command: &Command, pipeline: us
         let rate = one.and_then(|one| scaled.series.ratio_to(&one.series, |sample| sample.rate));
         let cpu = one.and_then(|one| scaled.series.ratio_to(&one.series, |sample| sample.cpu_us));
         let lock_wait = scaled.lock_wait();
-        let is_judged = scaled.kind == Kind::Evenkeel && scaled.cores == cores;
+        let is_judged = scaled.kind == ServerKind::Evenkeel && scaled.cores == cores;
         let goal = Goal::AtMost(LOCK_WAIT_MAX);
         let verdict = match lock_wait.filter(|_| is_judged) {
             Some(share) => session.judge_for(
@@ -281,7 +281,7 @@ fn judge_growth(session: &mut Session, all: &[Scaled], what: &str) {
         let ratios = many.values(|sample| sample.cpu_us).into_iter().zip(one.values(|sample| sample.cpu_us));
         Some(ratios.map(|(many, one)| many / one).collect::<Vec<f64>>())
     };
-    if let (Some(ours), Some(theirs)) = (growth(Kind::Evenkeel), growth(Kind::Redis))
+    if let (Some(ours), Some(theirs)) = (growth(ServerKind::Evenkeel), growth(ServerKind::Redis))
         && let Some(ratio) = Spread::of_ratios(&ours, &theirs)
     {
         let what = format!("growth of CPU with all cores, to redis processes': {what}");
@@ -320,20 +320,20 @@ fn curve(what: &str, all: &[Scaled], figure: impl Fn(&Scaled) -> Option<Spread>)
     let mut steps: Vec<usize> = found.iter().map(|(one, _)| one.cores).collect();
     steps.sort_unstable();
     steps.dedup();
-    let mut kinds: Vec<Kind> = Vec::new();
+    let mut kinds: Vec<ServerKind> = Vec::new();
     for (one, _) in &found {
         if !kinds.contains(&one.kind) {
             kinds.push(one.kind);
         }
     }
-    let series = |kind: &Kind| {
+    let series = |kind: &ServerKind| {
         let at = |cores: &usize| {
             found.iter().find(|(one, _)| one.kind == *kind && one.cores == *cores).map(|(_, spread)| *spread)
         };
         let list = |part: fn(&Spread) -> f64| -> Json {
             steps.iter().map(|cores| at(cores).as_ref().map(part)).collect::<Vec<Option<f64>>>().into()
         };
-        let name = if *kind == Kind::Redis { "redis processes" } else { kind.name() };
+        let name = if *kind == ServerKind::Redis { "redis processes" } else { kind.name() };
         object(vec![
             ("server", name.into()),
             ("median", list(|spread| spread.median)),
@@ -402,10 +402,10 @@ mod tests {
             Scaled { kind, cores, series, account: Account::default() }
         };
         let all = [
-            scaled(Kind::Evenkeel, 1, &[1.0, 1.0, 2.0]),
-            scaled(Kind::Redis, 1, &[4.0]),
-            scaled(Kind::Evenkeel, 2, &[1.1, 1.2, 4.0]),
-            scaled(Kind::Evenkeel, 3, &[1.2, 1.2, 4.0]),
+            scaled(ServerKind::Evenkeel, 1, &[1.0, 1.0, 2.0]),
+            scaled(ServerKind::Redis, 1, &[4.0]),
+            scaled(ServerKind::Evenkeel, 2, &[1.1, 1.2, 4.0]),
+            scaled(ServerKind::Evenkeel, 3, &[1.2, 1.2, 4.0]),
         ];
         let curves = curves(&all);
         assert_eq!(curves.as_array().map(Vec::len), Some(2), "nobody has said how long it waited for locks");

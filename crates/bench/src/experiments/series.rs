@@ -2,8 +2,8 @@
 
 use crate::json::{Json, object};
 use crate::load::Outcome;
-use crate::peers::Kind;
 use crate::proc::Spent;
+use crate::servers::ServerKind;
 use crate::stats::Spread;
 use crate::table::time_us;
 
@@ -71,7 +71,7 @@ impl From<&Outcome> for Sample {
 #[derive(Clone, Debug)]
 pub(super) struct Series {
     pub(super) name: String,
-    pub(super) kind: Kind,
+    pub(super) kind: ServerKind,
     /// The second measurement of a server that is measured twice, to show the noise.
     pub(super) is_control: bool,
     pub(super) samples: Vec<Sample>,
@@ -160,7 +160,7 @@ pub(super) fn noise(all: &[Series], figure: impl Fn(&Sample) -> f64 + Copy) -> f
 pub(super) mod tests {
     use super::*;
 
-    pub(in super::super) fn series(kind: Kind, is_control: bool, cpu_us: &[f64]) -> Series {
+    pub(in super::super) fn series(kind: ServerKind, is_control: bool, cpu_us: &[f64]) -> Series {
         let sample = |&cpu_us: &f64| Sample {
             rate: 1e6 / cpu_us,
             cpu_us,
@@ -187,9 +187,9 @@ pub(super) mod tests {
     #[test]
     fn the_noise_is_the_control_against_its_original() {
         let all = [
-            series(Kind::Valkey, false, &[2.0, 2.0]),
-            series(Kind::Evenkeel, false, &[1.0, 1.0]),
-            series(Kind::Evenkeel, true, &[1.1, 0.95]),
+            series(ServerKind::Valkey, false, &[2.0, 2.0]),
+            series(ServerKind::Evenkeel, false, &[1.0, 1.0]),
+            series(ServerKind::Evenkeel, true, &[1.1, 0.95]),
         ];
         assert!((noise(&all, |sample| sample.cpu_us) - 0.1).abs() < 1e-9);
         assert!(noise(&all[..2], |sample| sample.cpu_us) == 0.0);
@@ -197,7 +197,7 @@ pub(super) mod tests {
 
     #[test]
     fn cells() {
-        let series = series(Kind::Redis, false, &[2.0, 4.0, 5.0]);
+        let series = series(ServerKind::Redis, false, &[2.0, 4.0, 5.0]);
         assert_eq!(series.rate_cell(), "250k (200..500)");
         assert_eq!(series.cpu_cell(), "4.00 (2.00..5.00)");
         assert_eq!(series.latency_cells(), ["1 us", "2 us", "3 us", "20 us"]);

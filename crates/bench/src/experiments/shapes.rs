@@ -21,8 +21,8 @@ use crate::json::Json;
 use crate::load::distribution::Distribution;
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
-use crate::peers::{Kind, Launch, Peer, ask};
 use crate::promises::Promise;
+use crate::servers::{Launch, ServerKind, ServerProgram, ask};
 use crate::stats::{Goal, Spread};
 use crate::sys;
 use crate::table::Table;
@@ -58,7 +58,7 @@ struct Shape {
 }
 
 pub(super) fn estimate(session: &Session) -> Duration {
-    let measurements = (4 + 4 + 4) * session.rounds * session.peers.len();
+    let measurements = (4 + 4 + 4) * session.rounds * session.programs.len();
     session.time_for(measurements)
 }
 
@@ -152,17 +152,17 @@ fn unpinned() -> Traffic {
 }
 
 fn start(session: &Session, cpus: &[usize], threads: usize) -> Result<Vec<Lane>> {
-    let kinds = [Kind::Valkey, Kind::Evenkeel, Kind::Redis];
-    let peers = kinds.into_iter().filter_map(|kind| session.peer(kind));
-    let lane = |peer: &Peer| {
-        let spins = peer.kind == Kind::Valkey && threads < IO_THREADS_FROM;
+    let kinds = [ServerKind::Valkey, ServerKind::Evenkeel, ServerKind::Redis];
+    let programs = kinds.into_iter().filter_map(|kind| session.program(kind));
+    let lane = |program: &ServerProgram| {
+        let spins = program.kind == ServerKind::Valkey && threads < IO_THREADS_FROM;
         let launch =
             Launch { cpus: cpus.to_vec(), threads: if spins { 1 } else { threads }, ..Launch::default() };
-        let lane = Lane::start(peer, peer.kind.name(), &launch)?;
+        let lane = Lane::start(program, program.kind.name(), &launch)?;
         lane.fill(KeyRange { first: 0, count: KEYS }, Traffic::default().value_size)?;
         Ok(lane)
     };
-    peers.map(lane).collect()
+    programs.map(lane).collect()
 }
 
 fn run(
@@ -179,7 +179,7 @@ fn run(
     let mut before: Option<Vec<Series>> = None;
     for (index, shape) in shapes.iter().enumerate() {
         let all = lanes::rounds(session, lanes, &shape.traffic)?;
-        let valkey = all.iter().find(|series| series.kind == Kind::Valkey);
+        let valkey = all.iter().find(|series| series.kind == ServerKind::Valkey);
         for (lane, series) in all.iter().enumerate() {
             let per_key = |sample: &super::series::Sample| sample.cpu_us / shape.keys as f64;
             let text = |spread: Option<Spread>| spread.map(|spread| spread.to_string()).unwrap_or_default();
@@ -187,7 +187,7 @@ fn run(
             // Shapes come in pairs, the harder shape second.
             let easier = before.as_ref().filter(|_| index % 2 == 1).map(|before| &before[lane]);
             let [_, p99, _, max] = series.latency_cells();
-            let judged = Some(judged).filter(|_| series.kind == Kind::Evenkeel);
+            let judged = Some(judged).filter(|_| series.kind == ServerKind::Evenkeel);
             let judged = judged.and_then(|judged| match judged {
                 Judged::Rate => {
                     let ratio = series.ratio_to(to_valkey?, |sample| sample.rate)?;

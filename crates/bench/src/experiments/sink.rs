@@ -13,9 +13,9 @@ use anyhow::{Context, Result, bail};
 use crate::{interrupt, sys};
 
 /// Longest silence of a primary.
-const SILENCE_MAX: Duration = Duration::from_secs(120);
+const READ_TIMEOUT: Duration = Duration::from_secs(120);
 /// Interval at which the stream's thread checks for its end.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const ACK_EVERY: Duration = Duration::from_secs(1);
 const PIECE: usize = 1 << 20;
 /// Length of the text that ends a snapshot of unannounced length.
@@ -51,16 +51,16 @@ impl Sink {
     /// runs on these CPUs.
     pub(super) fn attach(primary: SocketAddr, cpus: &[usize]) -> Result<Sink> {
         let stream = TcpStream::connect(primary)?;
-        stream.set_read_timeout(Some(SILENCE_MAX))?;
+        stream.set_read_timeout(Some(READ_TIMEOUT))?;
         let mut reader = BufReader::with_capacity(PIECE, stream);
         // One after the other: PSYNC is refused while a reply is on its way.
-        tell(&mut reader, "REPLCONF capa eof capa psync2", "+OK")?;
-        let begun = tell(&mut reader, "PSYNC ? -1", "+FULLRESYNC ")?;
+        request(&mut reader, "REPLCONF capa eof capa psync2", "+OK")?;
+        let begun = request(&mut reader, "PSYNC ? -1", "+FULLRESYNC ")?;
         let offset = begun.split(' ').next_back().and_then(|offset| offset.parse().ok());
         let offset: u64 = offset.with_context(|| format!("{begun:?} has no offset"))?;
         let snapshot_bytes = snapshot(&mut reader)?;
         let stream = reader.into_inner();
-        stream.set_read_timeout(Some(LOOK))?;
+        stream.set_read_timeout(Some(POLL_INTERVAL))?;
         let (stream_bytes, ended, is_over) = <(Arc<AtomicU64>, Arc<AtomicBool>, Arc<AtomicBool>)>::default();
         let (taken, end, over, cpus) = (stream_bytes.clone(), ended.clone(), is_over.clone(), cpus.to_vec());
         let thread = std::thread::Builder::new().name("sink".into()).spawn(move || {
@@ -93,7 +93,7 @@ impl Drop for Sink {
 }
 
 /// Sends a command; returns the answer, which has to start with `beginning`.
-fn tell(reader: &mut BufReader<TcpStream>, command: &str, beginning: &str) -> Result<String> {
+fn request(reader: &mut BufReader<TcpStream>, command: &str, beginning: &str) -> Result<String> {
     reader.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
     let answer = line(reader)?;
     if !answer.starts_with(beginning) {
@@ -120,11 +120,11 @@ fn line(reader: &mut impl BufRead) -> Result<String> {
 /// stream.
 fn snapshot(reader: &mut BufReader<TcpStream>) -> Result<u64> {
     let head = line(reader)?;
-    let told = head.strip_prefix('$').with_context(|| format!("{head:?} and not a snapshot"))?;
-    if let Some(mark) = told.strip_prefix("EOF:") {
+    let announced = head.strip_prefix('$').with_context(|| format!("{head:?} and not a snapshot"))?;
+    if let Some(mark) = announced.strip_prefix("EOF:") {
         return up_to(reader, mark.as_bytes());
     }
-    let len = told.parse().with_context(|| format!("{head:?} is no length"))?;
+    let len = announced.parse().with_context(|| format!("{head:?} is no length"))?;
     let taken = io::copy(&mut reader.take(len), &mut io::sink())?;
     if taken < len {
         return Err(CutOff { taken }.into());

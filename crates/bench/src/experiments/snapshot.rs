@@ -13,8 +13,8 @@ use super::felt::{self, Column, DataArgs, Felt, Rounds};
 use super::lanes::Lane;
 use crate::interrupt;
 use crate::load::Event;
-use crate::peers::{Kind, ask};
 use crate::promises::Promise;
+use crate::servers::{ServerKind, ask};
 use crate::stats::Goal;
 
 /// Longest request during a snapshot, in microseconds.
@@ -26,7 +26,7 @@ const MEMORY_MAX: f64 = 0.02;
 const TIME_MAX: f64 = 1.0;
 /// Fewest bytes per second that a snapshot writes under load.
 const SLOWEST: u64 = 200_000_000;
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) fn estimate(session: &Session, args: &DataArgs) -> Duration {
     let (servers, rounds) = (felt::planned(session).len(), session.rounds as u32);
@@ -84,7 +84,7 @@ fn judge(session: &mut Session, all: &[Rounds<Duration>]) {
     judge("rate during BGSAVE, to before", Goal::AtLeast(RATE_MIN), ours.rate());
     let p99 = ours.median(|felt| felt.during.p99 / felt.before.p99);
     judge("p99 during BGSAVE, to before", Goal::AtMost(P99_MAX), p99);
-    if let Some(valkey) = all.iter().find(|rounds| rounds.kind == Kind::Valkey) {
+    if let Some(valkey) = all.iter().find(|rounds| rounds.kind == ServerKind::Valkey) {
         judge("time of BGSAVE, to valkey's", Goal::AtMost(TIME_MAX), ours.ratio_to(valkey, seconds));
     }
 }
@@ -102,6 +102,6 @@ fn save(lane: &Lane) -> Result<Duration> {
             wait_until(lane, "rdb_last_bgsave_status:ok")?;
             return Ok(began.elapsed());
         }
-        interrupt::sleep(LOOK)?;
+        interrupt::sleep(POLL_INTERVAL)?;
     }
 }

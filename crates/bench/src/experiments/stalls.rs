@@ -28,7 +28,7 @@ use crate::interrupt;
 use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
 use crate::load::{self, Plan};
-use crate::peers::{Kind, ask};
+use crate::servers::{ServerKind, ask};
 use crate::stats::{Goal, Spread};
 use crate::table::{Table, thousands, time_us};
 
@@ -45,10 +45,10 @@ const AT_ONCE: u64 = 20;
 /// Time that the probe goes on after a step, for the server's background work.
 const AFTER: Duration = Duration::from_millis(300);
 /// Keys that are to expire at once do so this long after the fill began, and 10 us more per key.
-const FILL_PATIENCE: Duration = Duration::from_secs(3);
+const FILL_TIME_BASE: Duration = Duration::from_secs(3);
 /// Longest time until a server has removed them.
 const EXPIRY_TIME_MAX: Duration = Duration::from_secs(120);
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct StallsArgs {
@@ -71,7 +71,8 @@ impl Default for StallsArgs {
 
 impl StallsArgs {
     pub(super) fn estimate(&self, session: &Session) -> Duration {
-        let servers = session.peers.iter().filter(|peer| peer.kind != Kind::Floor).count() as u64;
+        let servers =
+            session.programs.iter().filter(|program| program.kind != ServerKind::Floor).count() as u64;
         let seconds = 4 * self.elements / 500_000 + self.work / 50_000 + 10;
         Duration::from_secs(servers * seconds * session.rounds as u64)
     }
@@ -197,7 +198,7 @@ impl KeysArgs {
 
     /// Like [`estimate`](Self::estimate), for keys that expire.
     pub(super) fn estimate_expiry(&self, session: &Session) -> Duration {
-        let each = Duration::from_secs(15) + fill_patience(self.keys.unwrap_or(EXPIRY_KEYS));
+        let each = Duration::from_secs(15) + fill_time(self.keys.unwrap_or(EXPIRY_KEYS));
         each * (felt::planned(session).len() * session.rounds) as u32
     }
 }
@@ -226,7 +227,7 @@ pub(crate) fn expiry(session: &mut Session, args: &KeysArgs) -> Result<()> {
         (
             "fill".to_owned(),
             Box::new(move |server| {
-                let at = unix_ms() + fill_patience(keys).as_millis() as u64;
+                let at = unix_ms() + fill_time(keys).as_millis() as u64;
                 set.store(at, Relaxed);
                 let value = "v".repeat(size);
                 feed(server, keys, |number, words| {
@@ -242,7 +243,7 @@ pub(crate) fn expiry(session: &mut Session, args: &KeysArgs) -> Result<()> {
                 let until = Instant::now() + EXPIRY_TIME_MAX;
                 // The key of the probe stays.
                 while ask(server, &["DBSIZE"])?.trim() != ":1" && Instant::now() < until {
-                    interrupt::sleep(LOOK)?;
+                    interrupt::sleep(POLL_INTERVAL)?;
                 }
                 Ok(())
             }),
@@ -252,8 +253,8 @@ pub(crate) fn expiry(session: &mut Session, args: &KeysArgs) -> Result<()> {
     waits_of(session, "expiry", &title, args.threads, &steps)
 }
 
-fn fill_patience(keys: u64) -> Duration {
-    FILL_PATIENCE + Duration::from_micros(10 * keys)
+fn fill_time(keys: u64) -> Duration {
+    FILL_TIME_BASE + Duration::from_micros(10 * keys)
 }
 
 fn fill(server: SocketAddr, count: u64, value_size: usize) -> Result<()> {

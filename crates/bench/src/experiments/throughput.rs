@@ -15,7 +15,7 @@ use super::series::{self, Series};
 use crate::json::Json;
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
-use crate::peers::{Kind, Launch};
+use crate::servers::{Launch, ServerKind};
 use crate::stats::{Goal, Spread};
 use crate::table::{Table, thousands};
 use crate::{proc, sys};
@@ -63,7 +63,7 @@ impl Default for ThroughputArgs {
 
 /// A server to compare.
 struct LanePlan {
-    kind: Kind,
+    kind: ServerKind,
     name: String,
     threads: usize,
     is_control: bool,
@@ -72,7 +72,7 @@ struct LanePlan {
 impl ThroughputArgs {
     pub(super) fn estimate(&self, session: &Session) -> Duration {
         let lanes = self.lanes(session);
-        let fills = lanes.iter().filter(|lane| lane.kind != Kind::Floor).count() as u64;
+        let fills = lanes.iter().filter(|lane| lane.kind != ServerKind::Floor).count() as u64;
         let fill = Duration::from_secs(fills * self.keys / FILL_RATE);
         session.time_for(lanes.len() * session.rounds * LOADS.len()) + fill
     }
@@ -81,33 +81,37 @@ impl ThroughputArgs {
     fn lanes(&self, session: &Session) -> Vec<LanePlan> {
         let threads = if self.unpinned { sys::cores() } else { 1 };
         let several = if threads > 1 { format!(", {threads} threads") } else { String::new() };
-        let lane = |kind: Kind, suffix: &str, threads, is_control| {
+        let lane = |kind: ServerKind, suffix: &str, threads, is_control| {
             let name = format!("{}{suffix}", kind.name());
             LanePlan { kind, name, threads, is_control }
         };
-        let ours = if session.peer(Kind::Evenkeel).is_some() { Kind::Evenkeel } else { Kind::Valkey };
+        let ours = if session.program(ServerKind::Evenkeel).is_some() {
+            ServerKind::Evenkeel
+        } else {
+            ServerKind::Valkey
+        };
         let mut lanes = vec![
-            lane(Kind::Valkey, "", 1, false),
-            lane(Kind::Evenkeel, &several, threads, false),
-            lane(ours, " again", if ours == Kind::Evenkeel { threads } else { 1 }, true),
-            lane(Kind::Redis, "", 1, false),
+            lane(ServerKind::Valkey, "", 1, false),
+            lane(ServerKind::Evenkeel, &several, threads, false),
+            lane(ours, " again", if ours == ServerKind::Evenkeel { threads } else { 1 }, true),
+            lane(ServerKind::Redis, "", 1, false),
         ];
         if threads >= IO_THREADS_FROM {
-            lanes.push(lane(Kind::Valkey, &several, threads, false));
+            lanes.push(lane(ServerKind::Valkey, &several, threads, false));
         }
         let budget = (proc::memory_available() as f64 * MEMORY_SHARE) as u64;
         let fit = (budget / lanes::memory_for(self.keys, self.value_size).max(1)) as usize;
-        lanes.retain(|lane| session.peer(lane.kind).is_some());
+        lanes.retain(|lane| session.program(lane.kind).is_some());
         lanes.truncate(fit);
-        lanes.extend(session.peer(Kind::Floor).map(|_| lane(Kind::Floor, "", 1, false)));
+        lanes.extend(session.program(ServerKind::Floor).map(|_| lane(ServerKind::Floor, "", 1, false)));
         lanes
     }
 
     fn start(&self, session: &Session, plan: &LanePlan) -> Result<Lane> {
-        let peer = session.peer(plan.kind).expect("lanes are made of the peers that were found");
+        let program = session.program(plan.kind).expect("lanes are made of the programs that were found");
         let cpus = if self.unpinned { Vec::new() } else { session.server_cpus.clone() };
         let mut lane =
-            Lane::start(peer, &plan.name, &Launch { cpus, threads: plan.threads, ..Launch::default() })?;
+            Lane::start(program, &plan.name, &Launch { cpus, threads: plan.threads, ..Launch::default() })?;
         lane.is_control = plan.is_control;
         lane.fill(KeyRange { first: 0, count: self.keys }, self.value_size)?;
         Ok(lane)
@@ -147,10 +151,11 @@ impl ThroughputArgs {
 
 pub(crate) fn throughput(session: &mut Session, args: &ThroughputArgs) -> Result<()> {
     let plans = args.lanes(session);
-    let left_out = session.peers.iter().filter(|peer| !plans.iter().any(|lane| lane.kind == peer.kind));
-    for peer in left_out {
+    let left_out =
+        session.programs.iter().filter(|program| !plans.iter().any(|lane| lane.kind == program.kind));
+    for program in left_out {
         let gigabytes = lanes::memory_for(args.keys, args.value_size) as f64 / 1e9;
-        println!("{}: left out, {gigabytes:.1} GB more do not fit into the memory", peer.kind.name());
+        println!("{}: left out, {gigabytes:.1} GB more do not fit into the memory", program.kind.name());
     }
     println!(
         "\nCPU ratio: to valkey in the same round; \
@@ -212,7 +217,7 @@ fn table(
     let noise = series::noise(all, |sample| sample.cpu_us);
     for (series, calls) in all.iter().zip(calls) {
         let ratio = ratio_to_valkey(all, series);
-        let is_ours = series.kind == Kind::Evenkeel && !series.is_control;
+        let is_ours = series.kind == ServerKind::Evenkeel && !series.is_control;
         let no_difference = ratio.is_some_and(|ratio| (ratio.median - 1.0).abs() <= noise);
         let verdict = match (ratio, goal.filter(|_| is_ours)) {
             _ if series.is_control => format!("noise {noise:.2}"),
@@ -246,7 +251,7 @@ fn table(
 
 /// Returns the ratio of a server to Valkey, and of the control to its original; `None` for Valkey itself.
 fn ratio_to_valkey(all: &[Series], series: &Series) -> Option<Spread> {
-    let reference = if series.is_control { series.kind } else { Kind::Valkey };
+    let reference = if series.is_control { series.kind } else { ServerKind::Valkey };
     let reference = all.iter().find(|other| other.kind == reference && !other.is_control)?;
     if std::ptr::eq(reference, series) {
         return None;
@@ -268,9 +273,9 @@ mod tests {
     #[test]
     fn ratios_have_the_right_reference() {
         let all = [
-            series(Kind::Valkey, false, &[2.0, 2.0, 2.0]),
-            series(Kind::Evenkeel, false, &[1.0, 1.0, 1.0]),
-            series(Kind::Evenkeel, true, &[1.1, 1.1, 1.1]),
+            series(ServerKind::Valkey, false, &[2.0, 2.0, 2.0]),
+            series(ServerKind::Evenkeel, false, &[1.0, 1.0, 1.0]),
+            series(ServerKind::Evenkeel, true, &[1.1, 1.1, 1.1]),
         ];
         let median = |index: usize| ratio_to_valkey(&all, &all[index]).map(|ratio| ratio.median);
         assert_eq!(median(0), None);
@@ -281,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_busy_load_is_marked() {
-        let mut busy = series(Kind::Redis, false, &[1.0]);
+        let mut busy = series(ServerKind::Redis, false, &[1.0]);
         assert_eq!(busy_cell(&busy), "20%");
         busy.samples[0].load_busy = 0.99;
         assert_eq!(busy_cell(&busy), "99% !");

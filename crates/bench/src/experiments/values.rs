@@ -15,7 +15,7 @@ use super::{Session, series};
 use crate::json::{Json, object};
 use crate::load::keys::{self, Random};
 use crate::load::requests::Command;
-use crate::peers::{Kind, Launch, ask};
+use crate::servers::{Launch, ServerKind, ask};
 use crate::stats::Goal;
 use crate::table::Table;
 
@@ -132,16 +132,16 @@ pub(crate) fn values(session: &mut Session, args: &ValuesArgs) -> Result<()> {
 
 fn start(session: &Session, args: &ValuesArgs) -> Result<Vec<Lane>> {
     let plans = [
-        (Kind::Valkey, "valkey", false),
-        (Kind::Evenkeel, "evenkeel", false),
-        (Kind::Evenkeel, "again", true),
-        (Kind::Redis, "redis", false),
+        (ServerKind::Valkey, "valkey", false),
+        (ServerKind::Evenkeel, "evenkeel", false),
+        (ServerKind::Evenkeel, "again", true),
+        (ServerKind::Redis, "redis", false),
     ];
     let mut lanes = Vec::new();
     for (kind, name, is_control) in plans {
-        let Some(peer) = session.peer(kind) else { continue };
+        let Some(program) = session.program(kind) else { continue };
         let launch = Launch { cpus: session.server_cpus.clone(), threads: 1, ..Launch::default() };
-        let mut lane = Lane::start(peer, name, &launch)?;
+        let mut lane = Lane::start(program, name, &launch)?;
         lane.is_control = is_control;
         let mut filled: Vec<Family> = Vec::new();
         for row in args.rows() {
@@ -173,8 +173,8 @@ fn measure(
     let all = lanes::rounds(session, lanes, &traffic)?;
     let mut cells = vec![row.name.to_owned()];
     cells.extend(all.iter().map(|series| format!("{:.2}", series.median(|sample| sample.cpu_us))));
-    let ours = all.iter().find(|series| series.kind == Kind::Evenkeel && !series.is_control);
-    let theirs = all.iter().find(|series| series.kind == Kind::Valkey);
+    let ours = all.iter().find(|series| series.kind == ServerKind::Evenkeel && !series.is_control);
+    let theirs = all.iter().find(|series| series.kind == ServerKind::Valkey);
     let ratio = ours.zip(theirs).and_then(|(ours, theirs)| ours.ratio_to(theirs, |sample| sample.cpu_us));
     if let Some(ratio) = ratio {
         let what = format!("CPU to valkey's: {}, pipeline {pipeline}", row.name);

@@ -14,19 +14,20 @@ use super::Session;
 use super::account::Account;
 use super::features::Listener;
 use super::lanes::{self, Lane, Traffic};
-use super::ring::{self, Ring, THREADS, Way};
+use super::ring::{self, Ring, SignalMode, THREADS};
 use super::series::Sample;
 use crate::json::{Json, object};
 use crate::load::requests::Command;
-use crate::peers::{Kind, Launch};
 use crate::promises::Promise;
+use crate::servers::{Launch, ServerKind};
 use crate::stats::{Goal, Spread};
 use crate::table::{Table, thousands};
 use crate::{proc, sys};
 
 /// Events under way at a time: each hand-over wakes a sleeper, and hardly any has to.
 const EVENTS: [usize; 2] = [1, 64];
-const WAYS: [(Way, &str); 2] = [(Way::Always, "eventfd each time"), (Way::Mailbox, "evenkeel's mailbox")];
+const MODES: [(SignalMode, &str); 2] =
+    [(SignalMode::Always, "eventfd each time"), (SignalMode::Mailbox, "evenkeel's mailbox")];
 const SUBSCRIBERS: usize = 8;
 const PUBLISHERS: usize = 16;
 const PIPELINES: [usize; 2] = [1, 16];
@@ -38,7 +39,7 @@ const PER_SLEEP: Goal = Goal::AtMost(1.0);
 const PER_TURN: Goal = Goal::AtMost(1.0);
 
 pub(super) fn estimate(session: &Session) -> Duration {
-    session.time_for((EVENTS.len() * WAYS.len() + PIPELINES.len()) * session.rounds)
+    session.time_for((EVENTS.len() * MODES.len() + PIPELINES.len()) * session.rounds)
 }
 
 pub(crate) fn wake_up(session: &mut Session) -> Result<()> {
@@ -61,17 +62,17 @@ fn threads(session: &mut Session) -> Result<()> {
     ];
     let (mut table, mut figures) = (Table::new(&head), Vec::new());
     for events in EVENTS {
-        let mut all: Vec<Vec<Ring>> = WAYS.iter().map(|_| Vec::new()).collect();
+        let mut all: Vec<Vec<Ring>> = MODES.iter().map(|_| Vec::new()).collect();
         for _ in 0..session.rounds {
-            for ((way, _), rings) in WAYS.iter().zip(&mut all) {
-                rings.push(ring::run(*way, events, session.measured)?);
+            for ((mode, _), rings) in MODES.iter().zip(&mut all) {
+                rings.push(ring::run(*mode, events, session.measured)?);
             }
         }
-        for ((way, name), rings) in WAYS.iter().zip(&all) {
+        for ((mode, name), rings) in MODES.iter().zip(&all) {
             let values = |figure: fn(&Ring) -> f64| rings.iter().map(figure).collect::<Vec<f64>>();
             let median = |figure| Spread::of(values(figure)).map_or(f64::NAN, |spread| spread.median);
             let per_sleep = Spread::of(values(|ring| ring.signals_per_sleep)).map_or(f64::NAN, |one| one.max);
-            let is_ours = *way == Way::Mailbox;
+            let is_ours = *mode == SignalMode::Mailbox;
             let verdict = match is_ours {
                 true => session.judge_for(
                     Promise::WakeUps,
@@ -110,7 +111,7 @@ fn threads(session: &mut Session) -> Result<()> {
 }
 
 /// A measurement of the server; wake-ups of workers and turns of their loops are per message.
-struct Woken {
+struct WakeUps {
     sample: Sample,
     wakeups: f64,
     turns: f64,
@@ -118,11 +119,12 @@ struct Woken {
 }
 
 fn server(session: &mut Session) -> Result<()> {
-    let Some(peer) = session.peer(Kind::Evenkeel) else {
+    let Some(program) = session.program(ServerKind::Evenkeel) else {
         println!("\nwake-up: the server's part is skipped, since there is no evenkeel");
         return Ok(());
     };
-    let lane = Lane::start(peer, Kind::Evenkeel.name(), &Launch { threads: THREADS, ..Launch::default() })?;
+    let lane =
+        Lane::start(program, ServerKind::Evenkeel.name(), &Launch { threads: THREADS, ..Launch::default() })?;
     let subscribe = format!("SUBSCRIBE {CHANNEL}\r\n");
     let listen = |_| Listener::connect(lane.server.address, &subscribe, true);
     let _listeners = (0..SUBSCRIBERS).map(listen).collect::<Result<Vec<Listener>>>()?;
@@ -148,9 +150,9 @@ fn server(session: &mut Session) -> Result<()> {
             value_size: MESSAGE_SIZE,
             ..Traffic::default()
         };
-        let all: Vec<Woken> =
+        let all: Vec<WakeUps> =
             (0..session.rounds).map(|_| measure(session, &lane, &traffic)).collect::<Result<_>>()?;
-        let values = |figure: fn(&Woken) -> f64| all.iter().map(figure).collect::<Vec<f64>>();
+        let values = |figure: fn(&WakeUps) -> f64| all.iter().map(figure).collect::<Vec<f64>>();
         let median = |figure| Spread::of(values(figure)).map_or(f64::NAN, |spread| spread.median);
         let per_turn = median(|one| one.wakeups / one.turns / (THREADS - 1) as f64);
         let what = format!("wake-ups per turn and peer, PUBLISH, pipeline {pipeline}");
@@ -185,12 +187,12 @@ fn server(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-fn messages_per_s(one: &Woken) -> f64 {
+fn messages_per_s(one: &WakeUps) -> f64 {
     one.sample.rate * SUBSCRIBERS as f64
 }
 
 /// The account covers the warm-up as well, and is divided by the messages of all that time.
-fn measure(session: &Session, lane: &Lane, traffic: &Traffic) -> Result<Woken> {
+fn measure(session: &Session, lane: &Lane, traffic: &Traffic) -> Result<WakeUps> {
     let (before, began) = (Account::of(lane)?, Instant::now());
     let (interrupts_before, _) = proc::interrupts_between_cpus();
     let sample = lanes::measure(session, lane, traffic)?;
@@ -202,5 +204,5 @@ fn measure(session: &Session, lane: &Lane, traffic: &Traffic) -> Result<Woken> {
     }
     let [wakeups, turns] = ["wakeups", "turns"].map(|name| account.get(name) / messages);
     let rescheduling_per_s = (interrupts - interrupts_before) as f64 / seconds;
-    Ok(Woken { sample, wakeups, turns, rescheduling_per_s })
+    Ok(WakeUps { sample, wakeups, turns, rescheduling_per_s })
 }

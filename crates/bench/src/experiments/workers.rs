@@ -15,7 +15,7 @@ use super::throughput;
 use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
-use crate::peers::{Kind, Launch};
+use crate::servers::{Launch, ServerKind};
 use crate::stats::Goal;
 use crate::sys;
 use crate::table::Table;
@@ -30,7 +30,7 @@ const CLIENTS: usize = 50;
 const GOAL: Goal = Goal::AtLeast(1.0);
 
 pub(super) fn estimate(session: &Session) -> Duration {
-    if session.peer(Kind::Evenkeel).is_none() {
+    if session.program(ServerKind::Evenkeel).is_none() {
         return Duration::ZERO;
     }
     session.time_for(LANES * session.rounds * LOADS.len())
@@ -77,10 +77,10 @@ pub(crate) fn workers(session: &mut Session) -> Result<()> {
 
 /// Starts a single worker, the same again, and all workers.
 fn start(session: &Session) -> Result<Option<Vec<Lane>>> {
-    let Some(peer) = session.peer(Kind::Evenkeel) else { return Ok(None) };
+    let Some(program) = session.program(ServerKind::Evenkeel) else { return Ok(None) };
     let mut lanes = Vec::new();
     for (name, threads) in [("one worker", 1), ("one worker again", 1), ("all workers", sys::cores())] {
-        let mut lane = Lane::start(peer, name, &Launch { threads, ..Launch::default() })?;
+        let mut lane = Lane::start(program, name, &Launch { threads, ..Launch::default() })?;
         lane.is_control = name.ends_with("again");
         lane.fill(KeyRange { first: 0, count: KEYS }, VALUE_SIZE)?;
         lanes.push(lane);

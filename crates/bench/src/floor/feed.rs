@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use socket2::Socket;
 
 /// Interval at which the idle sending thread looks for buffers.
-const LOOK: Duration = Duration::from_micros(500);
+const POLL_INTERVAL: Duration = Duration::from_micros(500);
 /// Most buffers that may wait; beyond, the clients wait, too.
 const WAITING_MAX: usize = 1_024;
 /// Buffers that are sent at once.
@@ -62,7 +62,7 @@ impl Feed {
                 break;
             }
             drop(waiting);
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         self.0.spare.lock().pop().unwrap_or_default()
     }
@@ -80,7 +80,7 @@ impl Queue {
         while !self.is_over.load(Relaxed) {
             std::mem::swap(&mut pieces, &mut *self.waiting.lock());
             if pieces.is_empty() {
-                std::thread::sleep(LOOK);
+                std::thread::sleep(POLL_INTERVAL);
             }
             for some in pieces.chunks(AT_ONCE) {
                 let mut slices: Vec<IoSlice<'_>> =
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_given_arrives_in_order() {
+    fn all_queued_bytes_arrive_in_order() {
         let (socket, mut replica) = pair();
         let feed = Feed::start(socket).expect("a thread");
         let number = |number: u32| number.to_le_bytes();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_hangs_up_holds_up_nobody() {
+    fn a_disconnecting_replica_delays_no_other() {
         let (socket, replica) = pair();
         let feed = Feed::start(socket).expect("a thread");
         drop(replica);

@@ -30,19 +30,21 @@ impl FromStr for Distribution {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let (name, told) = text.split_once(':').map_or((text, None), |(name, told)| (name, Some(told)));
-        match (name, told) {
+        let (name, parameter) =
+            text.split_once(':').map_or((text, None), |(name, parameter)| (name, Some(parameter)));
+        match (name, parameter) {
             ("uniform", None) => Ok(Self::Uniform),
             ("sequential", None) => Ok(Self::Sequential),
-            ("zipf", told) => {
-                let exponent = told.map_or(Ok(ZIPF_EXPONENT), str::parse).ok();
+            ("zipf", parameter) => {
+                let exponent = parameter.map_or(Ok(ZIPF_EXPONENT), str::parse).ok();
                 let exponent = exponent.filter(|exponent| *exponent > 0.0 && *exponent <= ZIPF_EXPONENT_MAX);
                 let exponent =
                     exponent.with_context(|| format!("zipf:EXPONENT, up to {ZIPF_EXPONENT_MAX}"))?;
                 Ok(Self::Zipf { exponent })
             }
-            ("hot", told) => {
-                let percent = told.map_or(Ok(HOT_PERCENT), str::parse).ok().filter(|percent| *percent <= 100);
+            ("hot", parameter) => {
+                let percent =
+                    parameter.map_or(Ok(HOT_PERCENT), str::parse).ok().filter(|percent| *percent <= 100);
                 Ok(Self::Hot { percent: percent.context("hot:PERCENT, 0 to 100")? })
             }
             _ => bail!("use uniform, sequential, zipf, zipf:EXPONENT, hot, or hot:PERCENT"),

@@ -14,7 +14,7 @@ use super::greeting::Greeting;
 use super::memcached::Lines;
 use super::replies::{Replies, Skipper};
 use super::stream::Stream;
-use super::tls::{Trust, Tunnel};
+use super::tls::{TlsStream, Trust};
 
 /// Longest time to open a connection, handshake and greeting included.
 const OPEN_TIME_MAX: Duration = Duration::from_secs(10);
@@ -112,8 +112,8 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn tunnel(&self) -> Result<Option<Tunnel>> {
-        self.tls.as_ref().map(Tunnel::new).transpose()
+    pub(super) fn tls_stream(&self) -> Result<Option<TlsStream>> {
+        self.tls.as_ref().map(TlsStream::new).transpose()
     }
 
     /// Opens a connection over which requests can be sent; from here on it never blocks.
@@ -125,9 +125,9 @@ impl Endpoint {
         }
         socket.set_read_timeout(Some(OPEN_TIME_MAX))?;
         socket.set_write_timeout(Some(OPEN_TIME_MAX))?;
-        let mut tunnel = self.tunnel()?;
-        if let Some(tunnel) = &mut tunnel {
-            tunnel.shake_hands(&mut &socket).map_err(|error| match error.kind() {
+        let mut tls_stream = self.tls_stream()?;
+        if let Some(tls_stream) = &mut tls_stream {
+            tls_stream.shake_hands(&mut &socket).map_err(|error| match error.kind() {
                 ErrorKind::WouldBlock => {
                     let seconds = OPEN_TIME_MAX.as_secs();
                     anyhow!("no answer to the TLS handshake within {seconds} s: does this port speak TLS?")
@@ -135,7 +135,7 @@ impl Endpoint {
                 _ => anyhow!(error).context("the TLS handshake failed"),
             })?;
         }
-        let mut stream = Stream::new(socket, tunnel);
+        let mut stream = Stream::new(socket, tls_stream);
         greet(&mut stream, greeting)?;
         stream.set_nonblocking()?;
         Ok(stream)

@@ -66,22 +66,22 @@ impl Greeting {
         let mut greeting = Self::default();
         let (user, password) = (&login.user, login.password.as_ref().map(|password| &password.0[..]));
         match (protocol, user, password) {
-            (Protocol::Resp3, _, None) => greeting.say("HELLO 3", &[]),
+            (Protocol::Resp3, _, None) => greeting.add_command("HELLO 3", &[]),
             (Protocol::Resp3, user, Some(password)) => {
-                greeting.say("HELLO 3 AUTH", &[user.as_deref().unwrap_or("default"), password]);
+                greeting.add_command("HELLO 3 AUTH", &[user.as_deref().unwrap_or("default"), password]);
             }
-            (_, Some(user), Some(password)) => greeting.say("AUTH", &[user, password]),
-            (_, None, Some(password)) => greeting.say("AUTH", &[password]),
+            (_, Some(user), Some(password)) => greeting.add_command("AUTH", &[user, password]),
+            (_, None, Some(password)) => greeting.add_command("AUTH", &[password]),
             (_, _, None) => {}
         }
         if let Some(database) = login.database {
-            greeting.say(&format!("SELECT {database}"), &[]);
+            greeting.add_command(&format!("SELECT {database}"), &[]);
         }
         greeting
     }
 
     /// `rest` is not shown.
-    fn say(&mut self, shown: &str, rest: &[&str]) {
+    fn add_command(&mut self, shown: &str, rest: &[&str]) {
         let words: Vec<&str> = shown.split(' ').chain(rest.iter().copied()).collect();
         self.bytes.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
         for word in words {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn who_and_where() {
+    fn a_greeting_has_login_and_database() {
         let (resp2, resp3) = (Protocol::Resp2, Protocol::Resp3);
         assert_eq!(said(resp2, &login(None, None, None)), "");
         assert_eq!(said(resp2, &login(None, Some("x"), None)), "AUTH x");
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_together_is_refused() {
+    fn contradictory_options_are_refused() {
         let (resp2, memcached) = (Protocol::Resp2, Protocol::Memcached);
         assert!(login(None, None, None).check(memcached).is_ok());
         assert!(login(Some("me"), Some("x"), Some(1)).check(resp2).is_ok());
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_end_where_those_to_requests_begin() {
+    fn replies_to_the_greeting_end_before_replies_to_requests() {
         for pieces in [1, 7, 100] {
             let (left, refusal) = answered(b"%1\r\n+proto\r\n:3\r\n+OK\r\n$1\r\nv\r\n", pieces);
             assert_eq!((&left[..], refusal), (&b"$1\r\nv\r\n"[..], None));

@@ -113,7 +113,7 @@ impl KeptConnections {
     }
 
     /// Returns how long a turn may wait.
-    fn patience(&self) -> Duration {
+    fn poll_timeout(&self) -> Duration {
         let due = self.schedule.as_ref().filter(|_| !self.idle.is_empty() && self.budget > 0);
         due.map_or(TURN_MAX, |schedule| schedule.until_due(Instant::now()).min(TURN_MAX))
     }
@@ -124,17 +124,17 @@ impl KeptConnections {
         loop {
             let client = &mut self.clients[token];
             let size = match client.stream.read(&mut self.inbox) {
-                Ok(0) => bail!("the server closed a connection{}", client.last_words()),
+                Ok(0) => bail!("the server closed a connection{}", client.final_error()),
                 Ok(size) => size,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error).context("cannot read from the server"),
             };
             let counts = client.replies.feed(&self.inbox[..size])?;
             if counts.errors > 0 {
-                self.tally.note_error(|| client.replies.error_text());
+                self.tally.record_error(|| client.replies.error_text());
             }
             if counts.replies > client.awaited {
-                let words = client.last_words();
+                let words = client.final_error();
                 bail!(
                     "the server sent more replies than there were \
                      requests; does it speak this protocol?{words}"
@@ -169,7 +169,7 @@ impl Driver for KeptConnections {
         if self.busy == 0 && (self.schedule.is_none() || self.budget == 0) {
             return Ok(false);
         }
-        for index in 0..self.poller.wait(Some(self.patience())).context("epoll")? {
+        for index in 0..self.poller.wait(Some(self.poll_timeout())).context("epoll")? {
             let event = self.poller.event(index);
             if event.is_writable() {
                 self.clients[event.token].go_on()?;
@@ -233,7 +233,7 @@ impl Client {
         Ok(())
     }
 
-    fn last_words(&self) -> String {
+    fn final_error(&self) -> String {
         match self.replies.error_text() {
             text if text.is_empty() => text,
             text => format!(" after the error {text:?}"),

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_at_every_byte() {
+    fn replies_may_be_cut_at_every_byte() {
         for cut in 0..=STREAM.len() {
             let (counts, lines) = feed_all([&STREAM[..cut], &STREAM[cut..]]);
             assert_eq!((counts, lines.error_text()), (HELD, "ERROR".to_owned()), "cut at {cut}");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_memcached_is_an_error() {
+    fn replies_in_another_protocol_are_errors_for_memcached() {
         for stream in [&[b'x'; 3_000][..], b"VALUE k 0 x\r\n", b"VALUE k 0 -1\r\n"] {
             assert!(Lines::default().feed(stream).is_err(), "{stream:?}");
         }

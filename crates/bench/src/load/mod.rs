@@ -47,7 +47,7 @@ use sizes::Sizes;
 pub(crate) use tally::{Outcome, Tally};
 
 /// Longest time that the server may leave all connections of a thread without an answer.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// A loop turn ends at the latest after this time, to check the phase.
 const TURN_MAX: Duration = Duration::from_millis(50);
 /// Most requests of a batch: a bound for mistakes on the command line.
@@ -334,8 +334,8 @@ fn drive(driver: &mut dyn Driver, control: &Control, counter: &Counter) -> Resul
         counter.set(answered);
         if answered.replies != last_count {
             (last_count, last_progress) = (answered.replies, Instant::now());
-        } else if last_progress.elapsed() > SILENCE_MAX {
-            bail!("the server has answered nothing for {} s", SILENCE_MAX.as_secs());
+        } else if last_progress.elapsed() > ANSWER_TIMEOUT {
+            bail!("the server has answered nothing for {} s", ANSWER_TIMEOUT.as_secs());
         }
         let phase = control.phase();
         if phase == Phase::Measure && seen == Phase::WarmUp {
@@ -348,7 +348,7 @@ fn drive(driver: &mut dyn Driver, control: &Control, counter: &Counter) -> Resul
     let (waiting, late) = (driver.longest_wait(), driver.late());
     let mut tally = std::mem::take(driver.tally());
     tally.cpu_ns = sys::thread_cpu_ns() - cpu_at_start;
-    tally.note_unanswered(waiting);
+    tally.record_unanswered(waiting);
     tally.late = late;
     tally.ended = Some(Instant::now());
     Ok(tally)

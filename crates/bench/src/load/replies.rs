@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_at_every_byte() {
+    fn replies_may_be_cut_at_every_byte() {
         for cut in 0..=STREAM.len() {
             let (counts, skipper) = feed_all(&[&STREAM[..cut], &STREAM[cut..]]);
             assert_eq!(counts, HELD, "cut at {cut}");
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_types_of_resp3_wherever_they_are_cut() {
+    fn the_types_of_resp3_may_be_cut_at_every_byte() {
         for cut in 0..=RESP3.len() {
             assert_eq!(feed_all(&[&RESP3[..cut], &RESP3[cut..]]).0, HELD3, "cut at {cut}");
         }
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_resp_is_an_error() {
+    fn replies_in_another_protocol_are_errors() {
         for stream in
             [&b"HTTP/1.1 200"[..], b"$5x\r\n", b"+OK\r\nx", b"$99999999999999999999999\r\n", b"*1\r\n>1\r\n"]
         {

@@ -96,13 +96,13 @@ impl Command {
 
 /// Returns the commands with their shares, if any has a share. No command's name begins like a percentage.
 fn shares(commands: &[&str]) -> Result<Option<Vec<(Share, String)>>> {
-    let told: Vec<Option<(f64, &str)>> = commands.iter().map(|command| percentage(command)).collect();
-    if told.iter().all(Option::is_none) {
+    let given: Vec<Option<(f64, &str)>> = commands.iter().map(|command| percentage(command)).collect();
+    if given.iter().all(Option::is_none) {
         return Ok(None);
     }
     let mut all = Vec::new();
-    for (told, command) in told.iter().zip(commands) {
-        let (percent, words) = told.with_context(|| format!("{command:?} has no percentage; others do"))?;
+    for (given, command) in given.iter().zip(commands) {
+        let (percent, words) = given.with_context(|| format!("{command:?} has no percentage; others do"))?;
         all.push((share(percent)?, spelled_out(words)?));
     }
     let sum: u64 = all.iter().map(|(share, _)| u64::from(share.0)).sum();
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_replaced_is_known() {
+    fn unreplaced_placeholders_are_detected() {
         let unknown = |text: &str| -> String {
             text.parse::<Command>().expect("a command").unknown_placeholders().join(" ")
         };
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_command_is_refused() {
+    fn invalid_commands_are_refused() {
         for bad in ["gett", "mixed:", "mixed:101", "mixed:x", "", " ", "GET {key} ; ", " ; PING"] {
             assert!(bad.parse::<Command>().is_err(), "{bad}");
         }

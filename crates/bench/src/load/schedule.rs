@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_due_meanwhile_is_late_and_not_forgotten() {
+    fn overdue_requests_are_late_and_not_dropped() {
         let mut schedule = Schedule::new(1_000.0, 0, 1);
         let start = schedule.due;
         let ms = |ms| start + Duration::from_millis(ms);

@@ -9,8 +9,8 @@
 //! Each connection makes a whole TLS handshake, if any, and sends the greeting: this is the cost of a client
 //! that comes and goes. The request is sent along with the greeting.
 //!
-//! A connection that is refused, reset, closed without an answer or not answered within `PATIENCE` is counted
-//! and replaced by a new connection.
+//! A connection that is refused, reset, closed without an answer or not answered within `ANSWER_TIMEOUT` is
+//! counted and replaced by a new connection.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -33,9 +33,9 @@ use crate::sys::{self, Poller};
 /// Source addresses: 64 x 28,000 ports outlast the minute of TIME_WAIT up to 30,000 connections a second.
 const SOURCES: u8 = 64;
 /// A client gives up after this time. After a lost SYN, the kernel tries again at 1 s and at 3 s.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Interval at which all connections are checked for `PATIENCE`.
-const LOOK_AROUND: Duration = Duration::from_millis(250);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval at which all connections are checked for `ANSWER_TIMEOUT`.
+const TIMEOUT_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 const READ_SIZE: usize = 16 * 1024;
 /// A server's last message to a connection above its limit; it is not a reply to the greeting.
 const FULL: &str = "max number of clients";
@@ -59,7 +59,7 @@ pub(super) struct ShortConnections {
     composer: Composer,
     budget: u64,
     source: u8,
-    looked_around: Instant,
+    timeouts_checked: Instant,
     inbox: Box<[u8]>,
     tally: Tally,
 }
@@ -83,7 +83,7 @@ impl ShortConnections {
             composer,
             budget: if let Until::Requests(requests) = share.until { requests } else { u64::MAX },
             source: 0,
-            looked_around: Instant::now(),
+            timeouts_checked: Instant::now(),
             inbox: vec![0; READ_SIZE].into_boxed_slice(),
             tally: Tally::default(),
         })
@@ -113,7 +113,7 @@ impl ShortConnections {
         }
         let mut request = self.greeting.bytes().to_vec();
         self.composer.append(&mut request);
-        let stream = Stream::new(socket, self.server.tunnel()?);
+        let stream = Stream::new(socket, self.server.tls_stream()?);
         let (replies, answers) = (self.server.protocol.replies(), self.greeting.answers());
         let client = Client { stream, replies, answers, request, started };
         Ok(self.clients[token].insert(client).send())
@@ -159,12 +159,12 @@ impl ShortConnections {
                 if !refusal.text.contains(FULL) {
                     bail!("{refusal}");
                 }
-                self.tally.note_error(|| refusal.text);
+                self.tally.record_error(|| refusal.text);
                 return Ok(Step::Refused);
             }
             let counts = client.replies.feed(bytes)?;
             if counts.errors > 0 {
-                self.tally.note_error(|| client.replies.error_text());
+                self.tally.record_error(|| client.replies.error_text());
                 return Ok(Step::Refused); // such as `FULL`
             }
             self.tally.answered(counts);
@@ -175,14 +175,14 @@ impl ShortConnections {
         }
     }
 
-    fn give_up_on_the_slow(&mut self) {
-        if self.looked_around.elapsed() < LOOK_AROUND {
+    fn close_timed_out(&mut self) {
+        if self.timeouts_checked.elapsed() < TIMEOUT_CHECK_INTERVAL {
             return;
         }
-        self.looked_around = Instant::now();
+        self.timeouts_checked = Instant::now();
         for token in 0..self.clients.len() {
-            let is_slow = |client: &Client| client.started.elapsed() > PATIENCE;
-            if self.clients[token].as_ref().is_some_and(is_slow) {
+            let is_timed_out = |client: &Client| client.started.elapsed() > ANSWER_TIMEOUT;
+            if self.clients[token].as_ref().is_some_and(is_timed_out) {
                 self.settle(token, Step::Failed);
             }
         }
@@ -197,8 +197,8 @@ impl Driver for ShortConnections {
     fn turn(&mut self) -> Result<bool> {
         // Failed connections are tried again soon, but not in a tight loop.
         let all_busy = self.vacant.is_empty() || self.budget == 0;
-        let patience = if all_busy { TURN_MAX } else { Duration::from_millis(1) };
-        for index in 0..self.poller.wait(Some(patience)).context("epoll")? {
+        let timeout = if all_busy { TURN_MAX } else { Duration::from_millis(1) };
+        for index in 0..self.poller.wait(Some(timeout)).context("epoll")? {
             let event = self.poller.event(index);
             let mut step = Step::Waiting;
             if event.is_writable()
@@ -211,7 +211,7 @@ impl Driver for ShortConnections {
             }
             self.settle(event.token, step);
         }
-        self.give_up_on_the_slow();
+        self.close_timed_out();
         self.fill_vacancies()?;
         Ok(self.budget > 0 || self.clients.iter().any(Option::is_some))
     }

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused() {
+    fn invalid_sizes_are_refused() {
         for (bad, said) in [
             ("", "no number of bytes"),
             ("x", "no number of bytes"),

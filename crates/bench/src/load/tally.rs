@@ -61,11 +61,11 @@ impl Tally {
         let now = Instant::now();
         let latency = now.saturating_duration_since(since);
         self.latency.saturating_record(latency.as_nanos() as u64);
-        self.timeline.note(now, commands, latency);
+        self.timeline.record(now, commands, latency);
     }
 
     /// Keeps the first error's text; for the rare path.
-    pub(crate) fn note_error(&mut self, text: impl FnOnce() -> String) {
+    pub(crate) fn record_error(&mut self, text: impl FnOnce() -> String) {
         self.error_text.get_or_insert_with(text);
     }
 
@@ -77,10 +77,10 @@ impl Tally {
 
     /// Records a connection that still waits at the end: it has waited at least this long. Without this, a
     /// connection that the server forgot would not show at all.
-    pub(crate) fn note_unanswered(&mut self, waited: Duration) {
+    pub(crate) fn record_unanswered(&mut self, waited: Duration) {
         if waited.as_nanos() as u64 > self.latency.max() {
             self.latency.saturating_record(waited.as_nanos() as u64);
-            self.timeline.note(Instant::now(), 0, waited);
+            self.timeline.record(Instant::now(), 0, waited);
         }
     }
 }

@@ -31,7 +31,7 @@ impl Timeline {
     }
 
     #[inline]
-    pub(super) fn note(&mut self, at: Instant, commands: u64, latency: Duration) {
+    pub(super) fn record(&mut self, at: Instant, commands: u64, latency: Duration) {
         let index = (at.saturating_duration_since(self.began).as_micros() / SLICE.as_micros()) as usize;
         if index >= self.slices.len() {
             if index >= SLICES_MAX {
@@ -48,7 +48,7 @@ impl Timeline {
     pub(super) fn add(&mut self, other: &Self) {
         for (index, slice) in other.slices.iter().enumerate() {
             let at = other.began + SLICE * index as u32 + SLICE / 2;
-            self.note(at, slice.commands, slice.longest);
+            self.record(at, slice.commands, slice.longest);
         }
     }
 
@@ -66,18 +66,18 @@ mod tests {
         let began = Instant::now();
         let ms = Duration::from_millis;
         let mut one = Timeline::new(began);
-        one.note(began + ms(3), 16, ms(2));
-        one.note(began + ms(7), 16, ms(1));
-        one.note(began + ms(25), 1, ms(9));
+        one.record(began + ms(3), 16, ms(2));
+        one.record(began + ms(7), 16, ms(1));
+        one.record(began + ms(25), 1, ms(9));
         let mut other = Timeline::new(began + ms(10));
-        other.note(began + ms(12), 4, ms(5));
+        other.record(began + ms(12), 4, ms(5));
         let mut all = Timeline::new(began);
         all.add(&one);
         all.add(&other);
         let expected =
             [(32, 2), (4, 5), (1, 9)].map(|(commands, longest)| Slice { commands, longest: ms(longest) });
         assert_eq!(all.slices(), expected);
-        all.note(began + Duration::from_secs(1 << 20), 1, ms(1));
+        all.record(began + Duration::from_secs(1 << 20), 1, ms(1));
         assert_eq!(all.slices().len(), 3);
     }
 }

@@ -49,7 +49,9 @@ impl Trust {
         let builder = builder.with_safe_default_protocol_versions().context("no version of TLS")?;
         let builder = match files.authorities {
             Some(path) => builder.with_root_certificates(authorities(path)?),
-            None => builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider))),
+            None => {
+                builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(provider)))
+            }
         };
         let mut config = match files.own {
             Some((certificate, key)) => {
@@ -89,9 +91,9 @@ fn authorities(path: &Path) -> Result<RootCertStore> {
 
 /// Accepts any certificate, for tests and measurements; the key must still match the certificate.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,
@@ -128,13 +130,13 @@ impl ServerCertVerifier for Anybody {
 
 /// The records of a connection, over a socket that may be non-blocking. Bytes written before the handshake is
 /// over are sent behind it.
-pub(super) struct Tunnel {
+pub(super) struct TlsStream {
     connection: ClientConnection,
     /// Received bytes that could not be opened yet, for lack of room for their plain bytes.
     ahead: Vec<u8>,
 }
 
-impl Tunnel {
+impl TlsStream {
     pub(super) fn new(trust: &Trust) -> Result<Self> {
         let mut connection = ClientConnection::new(trust.config.clone(), trust.name.clone())?;
         connection.set_buffer_limit(Some(SEAL_LEN));

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_comes_as_often_as_its_weight_says() {
+    fn each_item_comes_in_proportion_to_its_weight() {
         let (weights, mut random) = (Weights::new([700, 0, 299, 1]), Random::new(3));
         let mut hits = [0u32; 4];
         (0..100_000).for_each(|_| hits[weights.pick(&mut random)] += 1);

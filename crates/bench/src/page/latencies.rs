@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_timeline_is_left_out() {
+    fn invalid_timelines_are_left_out() {
         let odd = json!([
             {}, 3, null,
             {"server": "x", "slice_ms": 10, "longest_us": []},

@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex};
 use super::{BENCH, all_answered, load, programs, start};
 
 /// The commands of each connection, in the order of the connections.
-type Heard = Arc<Mutex<Vec<Vec<String>>>>;
+type Received = Arc<Mutex<Vec<Vec<String>>>>;
 
 /// A server that listens until the test ends.
 struct Fake {
     port: String,
-    heard: Heard,
+    received: Received,
 }
 
 impl Fake {
@@ -22,8 +22,8 @@ impl Fake {
     fn start(answer: fn(&str) -> &'static str) -> Fake {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a free port");
         let port = listener.local_addr().expect("it is bound").port().to_string();
-        let heard = Heard::default();
-        let all = heard.clone();
+        let received = Received::default();
+        let all = received.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let all = all.clone();
@@ -44,11 +44,11 @@ impl Fake {
                 });
             }
         });
-        Fake { port, heard }
+        Fake { port, received }
     }
 
-    fn heard(&self) -> Vec<Vec<String>> {
-        self.heard.lock().expect("nobody panics with it").clone()
+    fn received(&self) -> Vec<Vec<String>> {
+        self.received.lock().expect("nobody panics with it").clone()
     }
 }
 
@@ -76,42 +76,42 @@ fn ok(_: &str) -> &'static str {
 }
 
 #[test]
-fn each_connection_says_first_who_it_is_and_where_its_keys_are() {
+fn each_connection_authenticates_and_selects_its_database_first() {
     let resp2 = ["AUTH me hush", "SELECT 3"];
     let resp3 = ["HELLO 3 AUTH me hush", "SELECT 3"];
     for (protocol, greeting) in [("resp2", resp2), ("resp3", resp3)] {
         let login = ["--protocol", protocol, "--user", "me", "-a", "hush", "--db", "3", "--command", "PING"];
         let kept = Fake::start(ok);
         all_answered(&["-p", &kept.port], &[&login[..], &["-c", "3", "-t", "2", "-P", "2"]].concat(), 60);
-        let heard = kept.heard();
-        assert_eq!(heard.len(), 3, "{heard:?}");
-        for said in &heard {
+        let received = kept.received();
+        assert_eq!(received.len(), 3, "{received:?}");
+        for said in &received {
             assert_eq!(said[..2], greeting);
             assert!(said[2..].iter().all(|said| said == "PING"), "{said:?}");
         }
-        assert_eq!(heard.iter().map(|said| said.len() - 2).sum::<usize>(), 60);
+        assert_eq!(received.iter().map(|said| said.len() - 2).sum::<usize>(), 60);
 
         let short = Fake::start(ok);
         all_answered(&["-p", &short.port], &[&login[..], &["-c", "3", "--short"]].concat(), 20);
-        let heard = short.heard();
-        assert_eq!(heard.len(), 20, "{heard:?}");
-        assert!(heard.iter().all(|said| *said == [greeting[0], greeting[1], "PING"]), "{heard:?}");
+        let received = short.received();
+        assert_eq!(received.len(), 20, "{received:?}");
+        assert!(received.iter().all(|said| *said == [greeting[0], greeting[1], "PING"]), "{received:?}");
     }
 }
 
 #[test]
-fn a_fill_says_so_too() {
+fn a_fill_authenticates_too() {
     let server = Fake::start(ok);
     let mut fill = Command::new(BENCH);
     fill.args(["fill", "-p", &server.port, "-k", "10", "--db", "7"]).env("REDISCLI_AUTH", "hush");
     assert!(fill.output().expect("it is built").status.success());
-    let heard = server.heard();
-    assert!(heard.iter().all(|said| said[..2] == ["AUTH hush", "SELECT 7"]), "{heard:?}");
-    assert_eq!(heard.iter().map(|said| said.len() - 2).sum::<usize>(), 10);
+    let received = server.received();
+    assert!(received.iter().all(|said| said[..2] == ["AUTH hush", "SELECT 7"]), "{received:?}");
+    assert_eq!(received.iter().map(|said| said.len() - 2).sum::<usize>(), 10);
 }
 
 #[test]
-fn who_is_refused_does_not_go_on() {
+fn a_refused_login_ends_the_load() {
     let refuse = |words: &str| match words {
         "AUTH hush" => "-WRONGPASS not you\r\n",
         "SELECT 9" => "-ERR DB index is out of range\r\n",
@@ -131,7 +131,7 @@ fn who_is_refused_does_not_go_on() {
 }
 
 #[test]
-fn one_connection_too_many_is_counted() {
+fn an_excess_connection_is_counted() {
     let full = |_: &str| "-ERR max number of clients reached\r\n";
     let server = Fake::start(full);
     let words = ["-a", "hush", "-c", "1", "--short", "-n", "5"];
@@ -140,7 +140,7 @@ fn one_connection_too_many_is_counted() {
 }
 
 #[test]
-fn a_password_is_not_told() {
+fn a_password_is_not_printed() {
     let server = Fake::start(ok);
     let result = all_answered(&["-p", &server.port, "-a", "hush", "--db", "2"], &["-c", "1"], 10);
     assert!(!result.to_string().contains("hush"), "{result}");
@@ -148,7 +148,7 @@ fn a_password_is_not_told() {
 }
 
 #[test]
-fn servers_let_in_who_knows_the_password() {
+fn servers_accept_the_password() {
     for program in programs() {
         let server = start(&program, &["--requirepass", "hush"]);
         let server = server.port().to_string();

@@ -512,7 +512,7 @@ int BPF_PROG(on_exit, struct pt_regs *regs, long result)
 
 /* Runs once for each task of the machine, right after the other programs were attached. */
 SEC("iter/task")
-int on_look(struct bpf_iter__task *context)
+int on_task(struct bpf_iter__task *context)
 {
 	struct task_struct *task = context->task;
 	__u32 zero = 0;

@@ -40,10 +40,10 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, TOLD_MAX);
+	__uint(max_entries, PROBE_TOTALS_MAX);
 	__type(key, __u32);
-	__type(value, struct told);
-} told SEC(".maps");
+	__type(value, struct probe_total);
+} probe_totals SEC(".maps");
 
 static __always_inline int count(__u32 which)
 {
@@ -125,12 +125,12 @@ int on_return(void *context)
 
 /* A static probe whose two numbers are in the registers of a function's first two arguments. */
 SEC("uprobe")
-int on_told(struct pt_regs *registers)
+int on_static_probe(struct pt_regs *registers)
 {
 	if (bpf_get_current_pid_tgid() >> 32 != target)
 		return 0;
 	__u32 which = registers->di;
-	struct told *t = bpf_map_lookup_elem(&told, &which);
+	struct probe_total *t = bpf_map_lookup_elem(&probe_totals, &which);
 	if (!t)
 		return 0;
 	__sync_fetch_and_add(&t->count, 1);

@@ -159,7 +159,7 @@ struct latency {
 };
 
 /* Of a static probe with two numbers: by the first number, how often it was met and the sum of the second. */
-#define TOLD_MAX 64
-struct told {
+#define PROBE_TOTALS_MAX 64
+struct probe_total {
 	__u64 count, sum;
 };

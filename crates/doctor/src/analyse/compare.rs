@@ -256,7 +256,7 @@ mod tests {
     use crate::recording::OwnCount;
 
     #[test]
-    fn what_came_with_a_replica_is_named_first() {
+    fn the_cost_of_an_added_replica_is_named_first() {
         let before = golden::busy();
         let mut after = golden::busy();
         golden::add_samples(&mut after, &["main", "aeMain", "call", "replicationFeedSlaves"], 700);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_chance_does_is_no_change() {
+    fn random_variation_is_no_change() {
         let with = |count| {
             let mut recording = golden::idle();
             recording.threads[0].cpu_ns = golden::WINDOW_NS / 10 * 9;
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_look_cost_is_no_change_of_the_server() {
+    fn the_cost_of_the_capture_is_no_change_of_the_server() {
         let mut after = golden::busy();
         after.health.events_lost = 5;
         assert!(compare(&golden::busy(), &after).changes.is_empty());

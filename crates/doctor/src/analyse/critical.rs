@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_syncs_for_others_is_not_the_critical_one() {
+    fn a_thread_that_syncs_for_other_threads_is_not_critical() {
         let mut recording = golden::busy();
         recording.threads[0].cpu_ns = golden::WINDOW_NS / 2;
         recording.threads.push(Thread { tid: 77, name: "bio_aof".to_string(), ..Thread::default() });

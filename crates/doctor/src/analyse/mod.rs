@@ -93,7 +93,7 @@ fn examine(recording: &Recording) -> Diagnosis {
     let view = View::new(recording, critical.clone());
     let (mut findings, mut ruled_out) = (Vec::new(), Vec::new());
     for rule in rules::ALL {
-        match rule.look(&view) {
+        match rule.evaluate(&view) {
             Outcome::Found(found) => findings.extend(found),
             Outcome::RuledOut(why) => ruled_out.push(RuledOut { rule: rule.id, why, unseen: false }),
             Outcome::Unseen(why) => ruled_out.push(RuledOut { rule: rule.id, why, unseen: true }),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hidden_is_not_ruled_out() {
+    fn hidden_causes_are_not_ruled_out() {
         let mut recording = golden::idle();
         recording.tier = Tier::T3;
         (recording.health.sleeps_hidden, recording.health.descriptors_hidden) = (true, true);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tier_does_not_show_is_not_ruled_out() {
+    fn causes_invisible_to_a_tier_are_not_ruled_out() {
         let unseen = |tier| {
             let mut recording = golden::busy();
             recording.tier = tier;
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn at_most_five_findings_and_the_one_with_the_most_to_gain_first() {
+    fn at_most_five_findings_in_the_order_of_their_gain() {
         let diagnosis = diagnose(&golden::everything_is_wrong());
         assert_eq!(diagnosis.findings.len(), FINDINGS_MAX);
         let ranks: Vec<f64> = diagnosis.findings.iter().map(Finding::rank).collect();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sampled_is_less_sure() {
+    fn sampled_values_are_less_certain() {
         let mut recording = golden::busy();
         recording.calls.push(Call {
             tid: golden::TID,

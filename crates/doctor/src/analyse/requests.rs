@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_one_kind_share_the_requests() {
+    fn threads_of_the_same_kind_share_the_requests() {
         let mut recording = asked(golden::busy());
         recording.threads[0].name = "worker-0".to_string();
         let cpu_ns = recording.threads[0].cpu_ns / 3;
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_asked_nothing_has_no_requests() {
+    fn a_thread_without_requests_has_no_time_per_request() {
         assert!(diagnose(&golden::busy()).requests.is_none());
         let mut recording = asked(golden::idle());
         recording.own_count = Some(OwnCount { commands: 0, ..OwnCount::default() });

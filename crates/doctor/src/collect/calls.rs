@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_names_and_no_two_names_one_number() {
+    fn numbers_and_names_of_calls_are_unique() {
         assert_eq!(name(libc::SYS_fdatasync), "fdatasync");
         assert_eq!(name(9_999), "syscall 9999");
         let all = [ON_DESCRIPTOR, OTHERS, OLD_ON_DESCRIPTOR, OLD_OTHERS].concat();

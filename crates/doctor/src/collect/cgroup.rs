@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn every_ancestor_is_asked() {
+    fn every_ancestor_is_read() {
         let found = folders("3:cpu,cpuacct:/a/b\n2:memory:/m\n", Path::new("/none"));
         let expected = ["/none/cpu/a/b", "/none/cpu/a", "/none/cpu/"].map(PathBuf::from);
         assert_eq!(found, expected);

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_end_of_what_leads_to_another_process_is_found() {
+    fn the_other_end_of_a_local_connection_is_found() {
         use std::process::{Command, Stdio};
         let mut cat = Command::new("cat");
         // A runner of the tests may write its output to a log, which would make `cat` a log daemon.

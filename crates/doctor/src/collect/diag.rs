@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_shows_who_waits_and_how_many_may() {
+    fn a_listener_shows_its_queue_and_its_backlog() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
         let _waiting = TcpStream::connect(address).expect("the kernel accepts for us");
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unix_socket_shows_its_other_end_and_what_was_not_read_there() {
+    fn a_unix_socket_shows_its_other_end_and_unread_bytes() {
         use std::io::Write;
         use std::os::unix::fs::MetadataExt;
         use std::os::unix::net::UnixStream;
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_are_cut_are_no_entries() {
+    fn truncated_replies_give_no_entries() {
         let mut entries = Vec::new();
         assert!(parse(&[0; 40], &mut entries, entry).is_err());
         assert!(matches!(parse(&[1, 2, 3], &mut entries, entry), Ok(false)));

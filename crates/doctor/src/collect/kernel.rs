@@ -1,10 +1,10 @@
 //! Runs the BPF collectors under a budget, and converts their results to a recording.
 //!
 //! The kernel measures the programs' run time; the overhead around each run is estimated by the number of
-//! runs. If both together exceed `GOAL` of a CPU, the programs are detached until the mean is at `GOAL`: a
-//! duty cycle. Counts and times are then scaled up to the whole window, and `Health::duty` records it.
-//! Blocked time is not scaled: in pauses it is sampled from /proc, which also sees sleeps that are longer
-//! than an attached span. /proc's own counters (CPU time, run queue) are exact in any case.
+//! runs. If both together exceed `CPU_SHARE_MAX` of a CPU, the programs are detached until the mean is back at
+//! that share: a duty cycle. Counts and times are then scaled up to the whole window, and `Health::duty`
+//! records it. Blocked time is not scaled: in pauses it is sampled from /proc, which also sees sleeps that are
+//! longer than an attached span. /proc's own counters (CPU time, run queue) are exact in any case.
 //!
 //! On a machine so busy that this process is not scheduled in time, the programs stop by themselves after
 //! `LEASE`.
@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use evenkeel_doctor_bpf::{self as bpf, Capture, Course, Described, Kinds, Place, Seen};
+use evenkeel_doctor_bpf::{self as bpf, CallClasses, Capture, Course, Described, Place, Seen};
 
 use super::procfs::{self, InCall};
 use super::{calls, descriptors, threads};
@@ -26,13 +26,13 @@ use crate::recording::{
 /// Samples a second and CPU. 199 does not divide 1,000: work every millisecond is not always or never hit.
 const SAMPLES_A_SECOND: u64 = 199;
 /// Share of a CPU that the programs may take.
-const GOAL: f64 = 0.03;
+const CPU_SHARE_MAX: f64 = 0.03;
 /// Overhead of a run: the slow path into a system call, the trampoline, and two clock reads for the kernel's
 /// statistics. With a system call per request, throughput fell by 5% where 2.5% was measured
 /// (`benches/cost.rs`).
-const AROUND: Duration = Duration::from_nanos(120);
+const RUN_OVERHEAD: Duration = Duration::from_nanos(120);
 /// Minimum attached span; shorter spans would be mostly attaching.
-const PIECE: Duration = Duration::from_millis(100);
+const SPAN_MIN: Duration = Duration::from_millis(100);
 /// How long the programs handle events without an extension.
 const LEASE: Duration = Duration::from_millis(250);
 /// Minimum part of the window with attached programs, whatever they cost: else the recording is empty.
@@ -52,16 +52,16 @@ pub(crate) struct Collector {
     /// While attached: when the programs stop by themselves.
     lease_until: Instant,
     on: Duration,
-    pieces: Vec<Piece>,
+    spans: Vec<AttachedSpan>,
     off_until: Instant,
     /// The call in which each thread sleeps at the end, for sleeps that do not end in the window.
-    at_end: HashMap<i32, Asleep>,
+    at_end: HashMap<i32, SleepingCall>,
     passed: Duration,
 }
 
 /// A span with attached programs.
 #[derive(Debug, Clone, Copy)]
-struct Piece {
+struct AttachedSpan {
     length: Duration,
     /// Runs of the programs up to its end.
     runs: u64,
@@ -75,7 +75,7 @@ impl Collector {
                 .collect::<Vec<_>>()
         };
         let on_descriptor = calls::on_descriptor();
-        let kinds = Kinds {
+        let classes = CallClasses {
             on_descriptor: (0..calls::NUMBER_MAX).filter(|&n| on_descriptor[n]).map(|n| n as i64).collect(),
             idle: numbers(IDLE_CALLS),
             polls: numbers(POLLS),
@@ -84,7 +84,7 @@ impl Collector {
             close: libc::SYS_close,
         };
         let course = Course { window, slot: SLOT, stall: Duration::from_nanos(STALL_NS) };
-        let capture = Capture::start(pid, &kinds, SAMPLES_A_SECOND, course, LEASE)?;
+        let capture = Capture::start(pid, &classes, SAMPLES_A_SECOND, course, LEASE)?;
         let now = Instant::now();
         Ok(Collector {
             pid,
@@ -92,7 +92,7 @@ impl Collector {
             on_since: Some(now),
             lease_until: now + LEASE,
             on: Duration::ZERO,
-            pieces: Vec::new(),
+            spans: Vec::new(),
             off_until: now,
             at_end: HashMap::new(),
             passed: Duration::ZERO,
@@ -105,14 +105,14 @@ impl Collector {
         match self.on_since {
             Some(since) => {
                 let lapsed = now >= self.lease_until;
-                let piece = now.min(self.lease_until) - since;
+                let span = now.min(self.lease_until) - since;
                 let counted = self.capture.cost();
-                let share = cost(counted) / (self.on + piece).as_secs_f64();
-                if lapsed || (piece >= PIECE && share > GOAL) {
+                let share = cost(counted) / (self.on + span).as_secs_f64();
+                if lapsed || (span >= SPAN_MIN && share > CPU_SHARE_MAX) {
                     self.capture.pause();
-                    self.add_piece(piece, counted.runs);
+                    self.add_span(span, counted.runs);
                     self.on_since = None;
-                    self.off_until = now + off_time(piece, share);
+                    self.off_until = now + off_time(span, share);
                 } else {
                     self.capture.extend(LEASE)?;
                     self.lease_until = now + LEASE;
@@ -129,9 +129,9 @@ impl Collector {
         Ok(())
     }
 
-    fn add_piece(&mut self, length: Duration, runs: u64) {
+    fn add_span(&mut self, length: Duration, runs: u64) {
         self.on += length;
-        self.pieces.push(Piece { length, runs });
+        self.spans.push(AttachedSpan { length, runs });
     }
 
     pub(crate) fn is_paused(&self) -> bool {
@@ -140,8 +140,8 @@ impl Collector {
 
     pub(crate) fn stop(&mut self, passed: Duration) {
         if let Some(since) = self.on_since.take() {
-            let piece = Instant::now().min(self.lease_until).saturating_duration_since(since);
-            self.add_piece(piece, self.capture.cost().runs);
+            let span = Instant::now().min(self.lease_until).saturating_duration_since(since);
+            self.add_span(span, self.capture.cost().runs);
         }
         self.capture.pause();
         self.at_end = sleeps(self.pid);
@@ -154,7 +154,7 @@ impl Collector {
         let seen = self.capture.finish();
         let scale = Scale(1.0 / duty);
         fill_health(recording, &seen, duty);
-        recording.health.scale_error = scale_error(&self.pieces, duty);
+        recording.health.scale_error = scale_error(&self.spans, duty);
         add_descriptors(recording, &seen);
         let in_pauses = std::mem::take(&mut recording.calls);
         recording.calls = seen.calls.iter().map(|call| convert_call(call, scale)).collect();
@@ -212,28 +212,28 @@ impl Collector {
 
 /// CPU seconds of the programs, overhead included.
 fn cost(counted: bpf::Cost) -> f64 {
-    counted.time.as_secs_f64() + AROUND.as_secs_f64() * counted.runs as f64
+    counted.time.as_secs_f64() + RUN_OVERHEAD.as_secs_f64() * counted.runs as f64
 }
 
-/// How long to stay detached after `on`, so that the mean share is `GOAL`.
+/// How long to stay detached after `on`, so that the mean share is `CPU_SHARE_MAX`.
 fn off_time(on: Duration, share: f64) -> Duration {
-    let duty = (GOAL / share).clamp(DUTY_MIN, 1.0);
+    let duty = (CPU_SHARE_MAX / share).clamp(DUTY_MIN, 1.0);
     on.mul_f64(1.0 / duty - 1.0)
 }
 
 /// The 95% error of a scaled count, as a part of the count: pieces of the window differ, and the pauses
 /// between them were not observed. This is a ratio estimate over the sampled pieces, with finite population
 /// correction.
-fn scale_error(pieces: &[Piece], duty: f64) -> Option<f64> {
-    let runs = |index: usize| pieces[index].runs - if index == 0 { 0 } else { pieces[index - 1].runs };
-    let all_runs = pieces.last()?.runs as f64;
-    if pieces.len() < 2 || all_runs == 0.0 || duty >= 0.999 {
+fn scale_error(spans: &[AttachedSpan], duty: f64) -> Option<f64> {
+    let runs = |index: usize| spans[index].runs - if index == 0 { 0 } else { spans[index - 1].runs };
+    let all_runs = spans.last()?.runs as f64;
+    if spans.len() < 2 || all_runs == 0.0 || duty >= 0.999 {
         return None;
     }
-    let on: f64 = pieces.iter().map(|piece| piece.length.as_secs_f64()).sum();
-    let residual = |index: usize| runs(index) as f64 - all_runs / on * pieces[index].length.as_secs_f64();
-    let squares: f64 = (0..pieces.len()).map(|index| residual(index).powi(2)).sum();
-    let count = pieces.len() as f64;
+    let on: f64 = spans.iter().map(|span| span.length.as_secs_f64()).sum();
+    let residual = |index: usize| runs(index) as f64 - all_runs / on * spans[index].length.as_secs_f64();
+    let squares: f64 = (0..spans.len()).map(|index| residual(index).powi(2)).sum();
+    let count = spans.len() as f64;
     Some(INTERVAL_ERRORS * ((1.0 - duty) * count / (count - 1.0) * squares).sqrt() / all_runs)
 }
 
@@ -248,7 +248,7 @@ impl Scale {
 
 /// A sleep in progress.
 #[derive(Debug)]
-struct Asleep {
+struct SleepingCall {
     call: String,
     fd: Option<i32>,
     /// The kernel's functions, the innermost first. Empty for waits for work, and without privileges.
@@ -256,7 +256,7 @@ struct Asleep {
 }
 
 /// Returns the sleep in which each thread is now.
-fn sleeps(pid: i32) -> HashMap<i32, Asleep> {
+fn sleeps(pid: i32) -> HashMap<i32, SleepingCall> {
     let on_descriptor = calls::on_descriptor();
     let asleep = |tid: i32| {
         let text = procfs::read(procfs::task_path(pid, tid, "syscall"))?;
@@ -264,7 +264,7 @@ fn sleeps(pid: i32) -> HashMap<i32, Asleep> {
         let (call, fd) = threads::place(&on_descriptor, number, arguments);
         let works = !IDLE_CALLS.contains(&call.as_str());
         let stack = works.then(|| procfs::read(procfs::task_path(pid, tid, "stack"))).flatten();
-        Some((tid, Asleep { call, fd, kernel: procfs::parse_stack(&stack.unwrap_or_default()) }))
+        Some((tid, SleepingCall { call, fd, kernel: procfs::parse_stack(&stack.unwrap_or_default()) }))
     };
     procfs::threads(pid).into_iter().filter_map(asleep).collect()
 }
@@ -388,7 +388,7 @@ fn add_sleep_in_pauses(recording: &mut Recording, sampled: Vec<Call>) {
 
 /// Attributes time that neither an event nor a sample covers to the thread's current call. Such gaps occur
 /// when this process was not scheduled.
-fn add_missing_sleep(recording: &mut Recording, at_end: &HashMap<i32, Asleep>) {
+fn add_missing_sleep(recording: &mut Recording, at_end: &HashMap<i32, SleepingCall>) {
     let mut blocked: HashMap<i32, u64> = HashMap::new();
     for call in &recording.calls {
         *blocked.entry(call.tid).or_default() += call.blocked_ns;
@@ -418,7 +418,7 @@ fn add_missing_sleep(recording: &mut Recording, at_end: &HashMap<i32, Asleep>) {
 
 /// Adds waits that last beyond the window. The stack of a sleep is taken when its call returns; until then
 /// there is only the kernel's part.
-fn add_open_waits(recording: &mut Recording, at_end: &HashMap<i32, Asleep>) {
+fn add_open_waits(recording: &mut Recording, at_end: &HashMap<i32, SleepingCall>) {
     for (&tid, asleep) in at_end.iter().filter(|(_, asleep)| !asleep.kernel.is_empty()) {
         let here = |other: i32, call: Option<&str>, fd| {
             other == tid && call == Some(&asleep.call) && fd == asleep.fd
@@ -459,30 +459,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_that_differ_make_a_count_less_sure() {
-        let pieces = |runs: &[u64]| {
+    fn differing_spans_make_a_count_less_certain() {
+        let spans = |runs: &[u64]| {
             let sums = runs.iter().scan(0, |sum, runs| {
                 *sum += runs;
-                Some(Piece { length: Duration::from_millis(100), runs: *sum })
+                Some(AttachedSpan { length: Duration::from_millis(100), runs: *sum })
             });
             sums.collect::<Vec<_>>()
         };
-        assert!(scale_error(&pieces(&[100; 10]), 0.2).expect("it was scaled") < 1e-9);
-        let error = scale_error(&pieces(&[50, 150, 50, 150]), 0.2).expect("it was scaled");
+        assert!(scale_error(&spans(&[100; 10]), 0.2).expect("it was scaled") < 1e-9);
+        let error = scale_error(&spans(&[50, 150, 50, 150]), 0.2).expect("it was scaled");
         // The standard deviation is 57.7% of the mean; four pieces are a fifth of all.
         assert!((error - 1.96 * 0.577 / 2.0 * 0.8_f64.sqrt()).abs() < 0.001, "{error}");
-        assert!(scale_error(&pieces(&[50, 150, 50, 150, 50, 150, 50, 150]), 0.2).expect("too") < error);
-        assert_eq!(scale_error(&pieces(&[50, 150]), 1.0), None, "all of it was seen");
-        assert_eq!(scale_error(&pieces(&[100]), 0.2), None, "one piece tells nothing of others");
+        assert!(scale_error(&spans(&[50, 150, 50, 150, 50, 150, 50, 150]), 0.2).expect("too") < error);
+        assert_eq!(scale_error(&spans(&[50, 150]), 1.0), None, "all of it was seen");
+        assert_eq!(scale_error(&spans(&[100]), 0.2), None, "one piece tells nothing of others");
         assert_eq!(scale_error(&[], 0.2), None);
     }
 
     #[test]
     fn time_off_brings_the_mean_down_to_the_goal() {
         let on = Duration::from_millis(250);
-        let off = off_time(on, 2.0 * GOAL);
+        let off = off_time(on, 2.0 * CPU_SHARE_MAX);
         assert!((off.as_secs_f64() - 0.25).abs() < 1e-6, "{off:?}");
-        assert_eq!(off_time(on, GOAL / 2.0), Duration::ZERO);
+        assert_eq!(off_time(on, CPU_SHARE_MAX / 2.0), Duration::ZERO);
         assert!(off_time(on, 100.0) < Duration::from_secs(5), "never off for good");
     }
 }

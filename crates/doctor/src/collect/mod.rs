@@ -9,7 +9,6 @@ mod cgroup;
 mod descriptors;
 mod diag;
 mod disks;
-mod helper;
 mod host;
 #[cfg(feature = "bpf")]
 mod kernel;
@@ -17,6 +16,7 @@ mod kernel;
 mod perf;
 pub(crate) mod probes;
 mod procfs;
+mod server_query;
 mod sockets;
 pub(crate) mod target;
 mod threads;
@@ -30,7 +30,7 @@ use anyhow::{Result, bail};
 use crate::recording::{
     Call, Counter, Descriptor, Forks, Health, Heat, Host, Recording, Role, Thread, Throttling, Tier,
 };
-use target::Found;
+use target::FoundProcess;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
@@ -58,7 +58,7 @@ pub(crate) struct Progress {
 
 /// Records the target for a window; `stop` ends the window early.
 pub(crate) fn capture(
-    found: &Found,
+    found: &FoundProcess,
     options: &Options,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(Progress),
@@ -67,13 +67,13 @@ pub(crate) fn capture(
     let target = target::describe(pid);
     let mut notes = Vec::new();
     let (mut descriptors, locals) = descriptors::describe_all(pid, &target.name);
-    let helper = helper::server(pid, &descriptors, &target.name, options.password.as_deref());
-    let helper = helper.filter(|_| options.ask);
-    if let Some(server) = &helper {
+    let server = server_query::server(pid, &descriptors, &target.name, options.password.as_deref());
+    let server = server.filter(|_| options.ask);
+    if let Some(server) = &server {
         server.name_replicas(&mut descriptors, &mut notes);
     }
     // Before counting starts: a hanging server does not reply.
-    let said_before = helper.as_ref().and_then(helper::Server::say);
+    let info_before = server.as_ref().and_then(server_query::Server::info);
     let mut inside = Inside::start(pid, options, &mut notes);
     let mut window = Window::begin(pid, locals);
     let length = Duration::from_secs_f64(options.seconds);
@@ -96,10 +96,11 @@ pub(crate) fn capture(
     let passed = window.start.elapsed();
     let end = window.close();
     inside.stop(passed);
-    let said = helper.as_ref().and_then(|server| Some((server.commands_each(), said_before?, server.say()?)));
+    let info =
+        server.as_ref().and_then(|server| Some((server.commands_each(), info_before?, server.info()?)));
     merge_descriptors(&mut descriptors, descriptors::describe_all(pid, &target.name).0);
     let mut recording = window.end(passed, end);
-    if let Some((questions, before, after)) = said {
+    if let Some((questions, before, after)) = info {
         recording.forks = before.forks.zip(after.forks).map(|(before, after)| Forks {
             count: after.count.saturating_sub(before.count),
             latest_ns: after.latest_ns,
@@ -183,14 +184,14 @@ impl Window {
         if !sample_threads || !sampled_before {
             self.threads.skip();
         } else if Instant::now() >= self.next_threads {
-            self.next_threads = Instant::now() + self.threads.look();
+            self.next_threads = Instant::now() + self.threads.sample();
         }
         if Instant::now() >= self.next_sockets {
             // CPU time: on a busy machine a sample takes longer, but costs no more.
             let start = own_cpu();
             let owned = descriptors::owned_sockets(self.pid);
-            let listed = own_cpu().saturating_sub(start) * sockets::LOOK_SHARE;
-            self.next_sockets = Instant::now() + self.sockets.look(&owned).max(listed);
+            let listed = own_cpu().saturating_sub(start) * sockets::SAMPLE_COST_FACTOR;
+            self.next_sockets = Instant::now() + self.sockets.sample(&owned).max(listed);
         }
         let next = if sample_threads { self.next_threads.min(self.next_sockets) } else { self.next_sockets };
         next.saturating_duration_since(Instant::now())
@@ -207,7 +208,7 @@ impl Window {
     fn end(mut self, passed: Duration, end: Counted) -> Recording {
         let Counted { threads, calls, ended_cpu_ns, throttling, host, counters } = end;
         // Drops are counted between samples, however long these take on a busy machine.
-        self.sockets.look(&descriptors::owned_sockets(self.pid));
+        self.sockets.sample(&descriptors::owned_sockets(self.pid));
         let own_cpu_ns = own_cpu().saturating_sub(self.own_cpu).as_nanos() as u64;
         let notes = [
             self.threads
@@ -215,7 +216,7 @@ impl Window {
                 .then(|| "sleeps of threads are hidden: not the same user, and not root".to_string()),
             self.sockets.note.clone(),
         ];
-        let looks = self.threads.looks;
+        let looks = self.threads.samples;
         let (listeners, sockets) = self.sockets.end();
         Recording {
             made_by: format!("evenkeel-doctor {}", env!("CARGO_PKG_VERSION")),

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::target::Found;
+use super::target::FoundProcess;
 
 /// Latency of the calls of a function.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Timed {
+pub(crate) struct FunctionTimes {
     pub(crate) function: String,
     pub(crate) module: String,
     pub(crate) seconds: f64,
@@ -29,24 +29,24 @@ pub(crate) struct Timed {
 
 /// Names and counts, the most frequent first.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Counted {
+pub(crate) struct TracepointCounts {
     pub(crate) seconds: f64,
     pub(crate) counts: Vec<(String, u64)>,
 }
 
 /// A stage of requests, by the target's static probes and by its own statistics.
 #[derive(Debug, Clone)]
-pub(crate) struct Stage {
+pub(crate) struct StageTimes {
     pub(crate) name: String,
     pub(crate) times: u64,
-    pub(crate) told_us: f64,
-    pub(crate) counted_us: f64,
+    pub(crate) probe_us: f64,
+    pub(crate) server_us: f64,
 }
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Staged {
+pub(crate) struct RequestStages {
     pub(crate) seconds: f64,
-    pub(crate) stages: Vec<Stage>,
+    pub(crate) stages: Vec<StageTimes>,
 }
 
 #[cfg(feature = "bpf")]
@@ -63,18 +63,18 @@ mod with_programs {
     use evenkeel_doctor_bpf as bpf;
 
     use super::*;
-    use crate::collect::{STEP_MAX, descriptors, helper, target};
+    use crate::collect::{STEP_MAX, descriptors, server_query, target};
 
     const CALLS_A_SECOND_MAX: f64 = 20_000.0;
     /// Calls are counted this long before the first check: at a tenth of the limit these are 100 calls.
     const TRIAL: Duration = Duration::from_millis(50);
 
     pub(crate) fn time_function(
-        found: &Found,
+        found: &FoundProcess,
         name: &str,
         length: Duration,
         stop: &AtomicBool,
-    ) -> Result<Timed> {
+    ) -> Result<FunctionTimes> {
         let function = bpf::find(found.pid, name)?;
         let stopwatch = bpf::Stopwatch::start(found.pid, &function)?;
         let passed = wait(found, length, stop, TRIAL, |passed| {
@@ -89,7 +89,7 @@ mod with_programs {
             Ok(())
         })?;
         let seen = stopwatch.finish();
-        Ok(Timed {
+        Ok(FunctionTimes {
             function: function.name,
             module: function.module,
             seconds: passed.as_secs_f64(),
@@ -102,39 +102,39 @@ mod with_programs {
     }
 
     pub(crate) fn count(
-        found: &Found,
+        found: &FoundProcess,
         pattern: &str,
         length: Duration,
         stop: &AtomicBool,
-    ) -> Result<Counted> {
+    ) -> Result<TracepointCounts> {
         let counter = bpf::Counter::start(found.pid, pattern)?;
         let passed = wait(found, length, stop, STEP_MAX, |_| Ok(()))?;
-        Ok(Counted { seconds: passed.as_secs_f64(), counts: counter.finish() })
+        Ok(TracepointCounts { seconds: passed.as_secs_f64(), counts: counter.finish() })
     }
 
     /// Compares the probe at each stage of a request with the server's own statistics. The probe gives a
     /// stage's number and time, and the statistics give the names.
     pub(crate) fn stages(
-        found: &Found,
+        found: &FoundProcess,
         password: Option<&str>,
         length: Duration,
         stop: &AtomicBool,
-    ) -> Result<Staged> {
+    ) -> Result<RequestStages> {
         let name = target::describe(found.pid).name;
         let (descriptors, _) = descriptors::describe_all(found.pid, &name);
-        let server = helper::server(found.pid, &descriptors, &name, password);
+        let server = server_query::server(found.pid, &descriptors, &name, password);
         let ask = || {
-            let stages = server.as_ref().and_then(helper::Server::say).and_then(|said| said.stages);
+            let stages = server.as_ref().and_then(server_query::Server::info).and_then(|info| info.stages);
             stages.context("its INFO has no times of the stages of requests")
         };
         ask()?;
-        let teller = bpf::Teller::start(found.pid, "evenkeel", "stage")?;
-        let met = |told: &[bpf::Told]| told.iter().map(|told| told.count).sum::<u64>();
+        let probe = bpf::StaticProbe::start(found.pid, "evenkeel", "stage")?;
+        let hits = |totals: &[bpf::ProbeTotal]| totals.iter().map(|totals| totals.count).sum::<u64>();
         // The probe's counts are read before INFO: the end of INFO's own execution is then in neither or in
         // both.
-        let (before, counted_before) = (teller.told(), ask()?);
+        let (before, counted_before) = (probe.totals(), ask()?);
         let passed = wait(found, length, stop, TRIAL, |passed| {
-            let rate = met(&teller.told()).saturating_sub(met(&before)) as f64 / passed.as_secs_f64();
+            let rate = hits(&probe.totals()).saturating_sub(hits(&before)) as f64 / passed.as_secs_f64();
             ensure!(
                 rate <= CALLS_A_SECOND_MAX,
                 "{rate:.0} stages end each second: to look at each would slow the server too much (at most \
@@ -143,22 +143,22 @@ mod with_programs {
             );
             Ok(())
         })?;
-        let (after, counted) = (teller.told(), ask()?);
-        let told = after.iter().zip(&before);
+        let (after, counted) = (probe.totals(), ask()?);
+        let totals = after.iter().zip(&before);
         let times = counted.us.iter().zip(&counted_before.us);
-        let stages = told.zip(times).map(|((after, before), ((name, us), (_, us_before)))| Stage {
+        let stages = totals.zip(times).map(|((after, before), ((name, us), (_, us_before)))| StageTimes {
             name: name.clone(),
             times: after.count.saturating_sub(before.count),
-            told_us: after.sum.saturating_sub(before.sum) as f64 / counted.ticks_per_us,
-            counted_us: us.saturating_sub(*us_before) as f64,
+            probe_us: after.sum.saturating_sub(before.sum) as f64 / counted.ticks_per_us,
+            server_us: us.saturating_sub(*us_before) as f64,
         });
-        Ok(Staged { seconds: passed.as_secs_f64(), stages: stages.collect() })
+        Ok(RequestStages { seconds: passed.as_secs_f64(), stages: stages.collect() })
     }
 
     /// Waits for the end of the window, checking at each step, the first after `step`. Returns the actual
     /// length.
     fn wait(
-        found: &Found,
+        found: &FoundProcess,
         length: Duration,
         stop: &AtomicBool,
         mut step: Duration,
@@ -186,15 +186,25 @@ mod without_programs {
     const WHY: &str = "this evenkeel-doctor was built without eBPF, which that question needs \
                        (cargo build -p evenkeel-doctor --features bpf)";
 
-    pub(crate) fn time_function(_: &Found, _: &str, _: Duration, _: &AtomicBool) -> Result<Timed> {
+    pub(crate) fn time_function(
+        _: &FoundProcess,
+        _: &str,
+        _: Duration,
+        _: &AtomicBool,
+    ) -> Result<FunctionTimes> {
         bail!(WHY)
     }
 
-    pub(crate) fn count(_: &Found, _: &str, _: Duration, _: &AtomicBool) -> Result<Counted> {
+    pub(crate) fn count(_: &FoundProcess, _: &str, _: Duration, _: &AtomicBool) -> Result<TracepointCounts> {
         bail!(WHY)
     }
 
-    pub(crate) fn stages(_: &Found, _: Option<&str>, _: Duration, _: &AtomicBool) -> Result<Staged> {
+    pub(crate) fn stages(
+        _: &FoundProcess,
+        _: Option<&str>,
+        _: Duration,
+        _: &AtomicBool,
+    ) -> Result<RequestStages> {
         bail!(WHY)
     }
 }

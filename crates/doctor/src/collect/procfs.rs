@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_may_hold_what_it_is_enclosed_by() {
+    fn a_name_may_contain_parentheses() {
         let text = "42 (a) b (c) S 1 42 42 0 -1 4194560 10 0 2 0 300 40 0 0 20 0 4 0 77 0 0";
         let stat = parse_stat(text).expect("a stat line");
         assert_eq!((stat.name.as_str(), stat.state, stat.parent), ("a) b (c", 'S', 1));

@@ -13,9 +13,9 @@ use super::descriptors::Local;
 use super::{diag, own_cpu, procfs};
 use crate::recording::{Listener, Socket, UNSENT_MUCH};
 
-const LOOK: Duration = Duration::from_millis(500);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 /// A sample, with the list of descriptors before it, may take a hundredth of the time until the next.
-pub(crate) const LOOK_SHARE: u32 = 100;
+pub(crate) const SAMPLE_COST_FACTOR: u32 = 100;
 /// Connections that a recording keeps: the longest queues win.
 const SOCKETS_KEPT: usize = 100;
 /// Bound of the Unix sockets and pipes that are sampled.
@@ -159,7 +159,7 @@ impl Watch {
 
     /// Takes a sample; `owned` maps the inodes of the target's sockets to descriptors. Returns the time until
     /// the next.
-    pub(crate) fn look(&mut self, owned: &HashMap<u64, i32>) -> Duration {
+    pub(crate) fn sample(&mut self, owned: &HashMap<u64, i32>) -> Duration {
         let start = own_cpu();
         let table = read_table(self.pid);
         self.note = table.note;
@@ -168,7 +168,7 @@ impl Watch {
             if entry.listens { self.see_listener(entry) } else { self.see_connection(entry, fd) }
         }
         self.see_locals();
-        LOOK.max(own_cpu().saturating_sub(start) * LOOK_SHARE)
+        SAMPLE_INTERVAL.max(own_cpu().saturating_sub(start) * SAMPLE_COST_FACTOR)
     }
 
     fn see_locals(&mut self) {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv4_address_in_ipv6_is_shown_as_what_it_is() {
+    fn a_mapped_ipv4_address_is_shown_as_ipv4() {
         let entry = parse_address("0000000000000000FFFF00000100007F:0050").expect("an address");
         assert_eq!(entry.to_string(), "127.0.0.1:80");
         assert_eq!(
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_are_counted_from_the_first_look() {
+    fn drops_are_counted_from_the_first_sample() {
         let mut watch = Watch::begin(0, Vec::new());
         let mut entry =
             Entry { listens: true, inode: 7, drops: Some(10), backlog: Some(5), ..Entry::default() };

@@ -11,7 +11,7 @@ use crate::recording::{Target, redacted};
 
 #[derive(Debug, Clone, Default, Args)]
 #[group(required = true, multiple = false)]
-pub(crate) struct Which {
+pub(crate) struct TargetArgs {
     /// Number of the process
     #[arg(long)]
     pub(crate) pid: Option<i32>,
@@ -28,20 +28,20 @@ pub(crate) struct Which {
 
 /// A process that was found, and the child to end if it was started here.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundProcess {
     pub(crate) pid: i32,
     started: u64,
     child: Option<Child>,
 }
 
-impl Found {
+impl FoundProcess {
     /// Whether the same process still runs: numbers are reused.
     pub(crate) fn is_alive(&self) -> bool {
         procfs::stat(self.pid).is_some_and(|stat| stat.started == self.started && !"ZX".contains(stat.state))
     }
 }
 
-impl Drop for Found {
+impl Drop for FoundProcess {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
             // The child may have ended by itself, and nothing could handle the error.
@@ -51,16 +51,17 @@ impl Drop for Found {
     }
 }
 
-pub(crate) fn find(which: &Which) -> Result<Found> {
+pub(crate) fn find(target_args: &TargetArgs) -> Result<FoundProcess> {
     let mut child = None;
-    let pid = if let Some(pid) = which.pid {
+    let pid = if let Some(pid) = target_args.pid {
         pid
-    } else if let Some(port) = which.port {
+    } else if let Some(port) = target_args.port {
         by_port(port)?
-    } else if let Some(name) = &which.name {
+    } else if let Some(name) = &target_args.name {
         by_name(name)?
     } else {
-        let (program, arguments) = which.command.split_first().context("there is no command to start")?;
+        let (program, arguments) =
+            target_args.command.split_first().context("there is no command to start")?;
         let started = Command::new(program).args(arguments).spawn();
         let started = started.with_context(|| format!("cannot start {program}"))?;
         let pid = i32::try_from(started.id()).context("the number of the process is too large")?;
@@ -74,7 +75,7 @@ pub(crate) fn find(which: &Which) -> Result<Found> {
     if stat.is_of_kernel {
         bail!("process {pid} ({}) is a thread of the kernel", stat.name);
     }
-    Ok(Found { pid, started: stat.started, child })
+    Ok(FoundProcess { pid, started: stat.started, child })
 }
 
 fn by_name(name: &str) -> Result<i32> {

@@ -15,9 +15,9 @@ use crate::analyse::IDLE_CALLS;
 use crate::recording::{Call, Thread};
 
 /// Minimum time between samples.
-const LOOK: Duration = Duration::from_millis(10);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 /// A sample may take this part of the time until the next.
-const LOOK_SHARE: u32 = 50;
+const SAMPLE_COST_FACTOR: u32 = 50;
 /// Threads per sample. If there are more, each sample continues with the next threads.
 const THREADS_MAX: usize = 512;
 
@@ -47,8 +47,8 @@ fn counters(pid: i32, tid: i32) -> Option<Thread> {
 
 /// The samples of a thread's sleeps.
 #[derive(Debug, Default)]
-struct Seen {
-    looks: u64,
+struct SleepSamples {
+    samples: u64,
     uninterruptible: u64,
     asleep_ns: BTreeMap<At, u64>,
     longest_ns: BTreeMap<At, u64>,
@@ -67,7 +67,7 @@ struct Sleep {
     since: Instant,
 }
 
-impl Seen {
+impl SleepSamples {
     /// Records a sleep, which may be the sleep of the last sample.
     fn is_asleep(&mut self, at: &At, runs: u64) {
         let same = self.sleep.as_ref().filter(|sleep| sleep.runs == runs && sleep.at == *at);
@@ -85,11 +85,11 @@ impl Seen {
 pub(crate) struct Watch {
     pid: i32,
     begin: HashMap<i32, Thread>,
-    seen: HashMap<i32, Seen>,
+    seen: HashMap<i32, SleepSamples>,
     on_descriptor: [bool; calls::NUMBER_MAX],
-    last_look: Instant,
+    last_sample: Instant,
     next_thread: usize,
-    pub(crate) looks: u64,
+    pub(crate) samples: u64,
     /// `syscall` could not be read: sleeps have no name.
     pub(crate) refused: bool,
     /// CPU time of the whole process up to `begin`, ended threads included.
@@ -104,42 +104,42 @@ impl Watch {
             begin: tids.into_iter().filter_map(|tid| Some((tid, counters(pid, tid)?))).collect(),
             seen: HashMap::new(),
             on_descriptor: calls::on_descriptor(),
-            last_look: Instant::now(),
+            last_sample: Instant::now(),
             next_thread: 0,
-            looks: 0,
+            samples: 0,
             refused: false,
             begin_cpu_ns: cpu_of_all(pid),
         }
     }
 
     /// Samples the states of threads, and returns the time until the next sample.
-    pub(crate) fn look(&mut self) -> Duration {
+    pub(crate) fn sample(&mut self) -> Duration {
         let start = Instant::now();
         let tids = procfs::threads(self.pid);
         let rounds = tids.len().div_ceil(THREADS_MAX).max(1);
         // Each thread's sample stands for the time since the last sample, times the samples until the
         // thread's next turn.
-        let passed = start.duration_since(self.last_look).as_nanos() as u64 * rounds as u64;
-        self.last_look = start;
-        self.looks += 1;
+        let passed = start.duration_since(self.last_sample).as_nanos() as u64 * rounds as u64;
+        self.last_sample = start;
+        self.samples += 1;
         let count = tids.len().min(THREADS_MAX);
         for index in 0..count {
-            self.look_at(tids[(self.next_thread + index) % tids.len()], passed);
+            self.sample_thread(tids[(self.next_thread + index) % tids.len()], passed);
         }
         self.next_thread = if tids.is_empty() { 0 } else { (self.next_thread + count) % tids.len() };
-        LOOK.max(start.elapsed() * LOOK_SHARE)
+        SAMPLE_INTERVAL.max(start.elapsed() * SAMPLE_COST_FACTOR)
     }
 
     /// Drops the time since the last sample: another collector accounts for it.
     pub(crate) fn skip(&mut self) {
-        self.last_look = Instant::now();
+        self.last_sample = Instant::now();
     }
 
-    fn look_at(&mut self, tid: i32, passed: u64) {
+    fn sample_thread(&mut self, tid: i32, passed: u64) {
         let Some(stat) = procfs::read(procfs::task_path(self.pid, tid, "stat")) else { return };
         let Some(stat) = procfs::parse_stat(&stat) else { return };
         let seen = self.seen.entry(tid).or_default();
-        seen.looks += 1;
+        seen.samples += 1;
         seen.uninterruptible += u64::from(stat.state == 'D');
         if stat.state == 'R' {
             return;
@@ -173,7 +173,7 @@ impl Watch {
             let begin = self.begin.get(&tid).cloned().unwrap_or_default();
             let mut thread = difference(&begin, end);
             if let Some(seen) = self.seen.get(&tid) {
-                thread.seen = seen.looks;
+                thread.seen = seen.samples;
                 thread.seen_uninterruptible = seen.uninterruptible;
                 let longest = |at: &At| seen.longest_ns.get(at).copied().unwrap_or(0);
                 calls.extend(seen.asleep_ns.iter().map(|(at, &ns)| sampled(tid, at, ns, longest(at))));

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_in_recordings_of_before_are_taken_out() {
+    fn secrets_in_old_recordings_are_redacted() {
         let mut recording = golden::idle();
         recording.target.arguments = ["evenkeel", "--requirepass", "s3cret"].map(str::to_string).to_vec();
         let again = decode(&encode(&recording).expect("encodes")).expect("decodes");

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_passwords_are_taken_out() {
+    fn passwords_are_redacted() {
         for name in [
             "--requirepass",
             "--masterauth",
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_users_and_urls_are_taken_out() {
+    fn user_rules_and_urls_are_redacted() {
         check("s|--user|alice|on|>s3cret|~*|+@all", "s|--user|alice|on|>(redacted)|~*|+@all");
         check(
             "s|--user|alice on >s3cret <other ~* +@all",

@@ -336,7 +336,7 @@ mod tests {
     use crate::recording::Wait;
 
     #[test]
-    fn values_add_up_and_what_cannot_be_seen_is_left_out() {
+    fn values_add_up_and_invisible_parts_are_left_out() {
         let mut recording = golden::idle();
         golden::add_samples(&mut recording, &["main", "call", "set"], 6_000);
         golden::add_samples(&mut recording, &["main", "call", "get"], 3_999);
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn the_combined_graph_has_computing_and_blocking_in_one_unit() {
+    fn the_combined_graph_has_computing_and_blocking_in_the_same_unit() {
         let mut recording = golden::idle();
         recording.threads[0].cpu_ns = 400_000_000;
         golden::add_samples(&mut recording, &["main", "compute"], 40);
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_recordings_each_graph_shows_what_the_other_lacks() {
+    fn differential_graphs_show_the_parts_of_either_recording() {
         let (mut before, mut after) = (golden::idle(), golden::idle());
         golden::add_samples(&mut before, &["main", "old"], 100);
         golden::add_samples(&mut before, &["main", "both"], 100);
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn who_woke_the_waker_is_shown_below_it() {
+    fn the_waker_of_a_waker_is_shown_below_it() {
         let waker = |tid, waker_tid, slept_ms: u64| Waker {
             tid,
             call: Some("futex".to_string()),

@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use crate::collect::probes::{Counted, Staged, Timed};
+use crate::collect::probes::{FunctionTimes, RequestStages, TracepointCounts};
 
 const BAR_MAX: usize = 50;
 
-pub(crate) fn latency(timed: &Timed) -> String {
-    let Timed { function, module, seconds, count, .. } = timed;
+pub(crate) fn latency(timed: &FunctionTimes) -> String {
+    let FunctionTimes { function, module, seconds, count, .. } = timed;
     let mut out = format!("{function} of {module}: {count} calls in {seconds:.1} s");
     if *count == 0 {
         let _ = writeln!(out, "; {} have not returned", timed.unfinished);
@@ -39,11 +39,11 @@ pub(crate) fn latency(timed: &Timed) -> String {
 }
 
 /// Returns a line for each stage: its time by the probes, and by the server's own statistics.
-pub(crate) fn stages(staged: &Staged) -> String {
+pub(crate) fn stages(staged: &RequestStages) -> String {
     let mut out = format!("{:<12} {:>10} {:>14} {:>14}\n", "stage", "times", "by probes, ms", "by INFO, ms");
     for stage in staged.stages.iter().filter(|stage| stage.times > 0) {
-        let (told, counted) = (stage.told_us / 1e3, stage.counted_us / 1e3);
-        let _ = writeln!(out, "{:<12} {:>10} {told:>14.3} {counted:>14.3}", stage.name, stage.times);
+        let (by_probe, by_server) = (stage.probe_us / 1e3, stage.server_us / 1e3);
+        let _ = writeln!(out, "{:<12} {:>10} {by_probe:>14.3} {by_server:>14.3}", stage.name, stage.times);
     }
     let _ = writeln!(out, "\nin {:.1} s, over all threads", staged.seconds);
     out
@@ -81,7 +81,7 @@ fn us(ns: u64) -> String {
     }
 }
 
-pub(crate) fn counts(counted: &Counted) -> String {
+pub(crate) fn counts(counted: &TracepointCounts) -> String {
     let mut out = format!("{:<40} {:>12} {:>12}\n", "met by the process", "count", "a second");
     for (name, count) in counted.counts.iter().filter(|(_, count)| *count > 0) {
         let _ = writeln!(out, "{name:<40} {count:>12} {:>12.0}", *count as f64 / counted.seconds);
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn quantiles_and_bars_are_those_of_the_calls() {
-        let timed = Timed {
+        let timed = FunctionTimes {
             function: "call".to_string(),
             module: "redis-server".to_string(),
             seconds: 2.0,
@@ -117,13 +117,13 @@ mod tests {
         );
         let bars: Vec<&str> = text.lines().skip(3).collect();
         assert!(bars[0].contains("< 2.05 us         90  ####") && bars.len() == 3, "{text}");
-        assert_eq!(latency(&Timed { count: 0, unfinished: 1, ..timed }).lines().count(), 1);
+        assert_eq!(latency(&FunctionTimes { count: 0, unfinished: 1, ..timed }).lines().count(), 1);
     }
 
     #[test]
-    fn what_was_not_met_is_only_counted() {
+    fn tracepoints_without_hits_are_only_counted() {
         let counts = vec![("sched_switch".to_string(), 10), ("sched_wake_idle".to_string(), 0)];
-        let text = super::counts(&Counted { seconds: 2.0, counts });
+        let text = super::counts(&TracepointCounts { seconds: 2.0, counts });
         assert!(text.contains("sched_switch") && text.ends_with("(1 more were not met)\n"), "{text}");
     }
 }

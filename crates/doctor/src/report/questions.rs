@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn blocked_time_has_a_place_and_waits_for_work_are_left_out() {
+    fn blocked_time_has_a_location_and_waits_for_work_are_left_out() {
         let mut recording = golden::idle();
         recording.calls.push(call("fdatasync", Some(golden::AOF), 5_000_000));
         recording.calls.push(call(LOCK, None, 9_000_000));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_are_in_the_order_of_what_they_cost() {
+    fn locks_are_ordered_by_cost() {
         let mut recording = golden::idle();
         recording.calls.push(call(LOCK, None, 9_000_000));
         let queue = golden::add_stack(&mut recording, &["main", "take_task", "pthread_mutex_lock"]);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_cpus_and_what_forks_cost_is_said() {
+    fn cpu_users_and_fork_costs_are_reported() {
         let mut recording = golden::busy();
         recording.threads[0].run_queue_ns = golden::WINDOW_NS / 4;
         recording.host.neighbours =

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_put_together_by_what_was_asked_for() {
+    fn calls_are_grouped_as_requested() {
         let call = |tid, name: &str, fd, count| Call {
             tid,
             name: name.to_string(),

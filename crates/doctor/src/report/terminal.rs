@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sampled_or_scaled_says_how_sure_it_is() {
+    fn sampled_or_scaled_values_state_their_certainty() {
         let mut recording = golden::busy();
         golden::add_samples(&mut recording, &["main", "aeMain", "sortCommand"], 1_920);
         recording.own_count =

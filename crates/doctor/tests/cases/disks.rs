@@ -11,7 +11,7 @@ use crate::extremes::programs_of_the_doctor;
 use crate::stage::{self, Load, Seen, diagnose, redis, stage};
 
 /// Bound of the wait for BPF programs, which some machines cannot load.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 const SIZE: &str = "64M";
 
 fn succeeds(program: &str, args: &[&str]) -> bool {
@@ -108,7 +108,7 @@ fn expect_the_file(seen: &Seen) {
 }
 
 #[test]
-fn a_write_that_began_before_the_doctor_came_is_the_first_finding() {
+fn a_write_begun_before_the_capture_is_the_first_finding() {
     let _stage = stage();
     let Some(disk) = Disk::mount("frozen") else { return };
     let (server, _load, _frozen) = stuck(&disk);
@@ -121,7 +121,7 @@ fn a_write_that_began_before_the_doctor_came_is_the_first_finding() {
 }
 
 #[test]
-fn a_write_that_began_before_and_ends_in_the_window_is_the_first_finding() {
+fn a_write_begun_before_and_ended_in_the_window_is_the_first_finding() {
     let _stage = stage();
     let Some(disk) = Disk::mount("thawed") else { return };
     let (server, load, frozen) = stuck(&disk);
@@ -129,7 +129,7 @@ fn a_write_that_began_before_and_ends_in_the_window_is_the_first_finding() {
     let before = programs_of_the_doctor();
     let thaw = std::thread::spawn(move || {
         let start = Instant::now();
-        while start.elapsed() < PATIENCE && programs_of_the_doctor().iter().all(|id| before.contains(id)) {
+        while start.elapsed() < TIMEOUT && programs_of_the_doctor().iter().all(|id| before.contains(id)) {
             std::thread::sleep(Duration::from_millis(20));
         }
         std::thread::sleep(Duration::from_secs(2)); // the window has begun, or is over: both will do

@@ -13,7 +13,7 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn ten_thousand_threads_and_fifty_thousand_descriptors_are_looked_at_in_time() {
+fn ten_thousand_threads_and_fifty_thousand_descriptors_are_captured_in_time() {
     let _stage = stage();
     let program = corpus::start("many", stage::ANYWHERE);
     let start = Instant::now();
@@ -54,7 +54,7 @@ fn a_program_that_only_its_own_namespace_can_see_is_named() {
 }
 
 #[test]
-fn on_a_kernel_that_does_not_describe_itself_perf_is_used_and_it_is_said() {
+fn without_kernel_type_information_perf_is_used_and_reported() {
     if !is_root() || !cfg!(feature = "bpf") {
         return println!("left out: needs root and the feature bpf");
     }
@@ -117,7 +117,7 @@ pub(crate) fn programs_of_the_doctor() -> Vec<u32> {
 }
 
 #[test]
-fn of_a_doctor_that_was_killed_nothing_stays_attached() {
+fn a_killed_doctor_leaves_nothing_attached() {
     let _stage = stage();
     let before = programs_of_the_doctor();
     let mut child = Command::new(env!("CARGO_BIN_EXE_evenkeel-doctor"))

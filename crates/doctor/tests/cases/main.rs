@@ -19,7 +19,7 @@ mod tiers;
 
 use std::time::Duration;
 
-use evenkeel_testkit::{Peer, Server};
+use evenkeel_testkit::{Reference, Server};
 use stage::{Load, Seen, diagnose, diagnose_with, redis, stage};
 
 /// Few keys: with a key space larger than the caches, lookups would be a cause of their own.
@@ -29,16 +29,17 @@ const PIPELINED: &[&str] = &["-t", "set", "-d", "500", "-P", "16", "-c", "50", "
 const SYNCED: &[&str] = &["-t", "set", "-d", "500", "-c", "10", "-r", "100000"];
 
 /// A server with `replicas` replicas in sync.
-fn with_replicas(peer: Peer, replicas: usize) -> (Server, Vec<Server>) {
-    let primary = Server::start(&stage::peer(peer, stage::SERVER), &[]);
+fn with_replicas(reference: Reference, replicas: usize) -> (Server, Vec<Server>) {
+    let primary = Server::start(&stage::reference(reference, stage::SERVER), &[]);
     let replicas = follow(&primary, replicas);
     (primary, replicas)
 }
 
 /// Starts `count` replicas of `primary` in sync, which share the load's CPU.
 fn follow(primary: &Server, count: usize) -> Vec<Server> {
-    let program = match primary.program().peer() {
-        Some(Peer::Valkey) => stage::peer(Peer::Valkey, stage::LOAD), // Redis cannot read its snapshots
+    let program = match primary.program().reference() {
+        // Redis cannot read Valkey's snapshots.
+        Some(Reference::Valkey) => stage::reference(Reference::Valkey, stage::LOAD),
         _ => redis(stage::LOAD),
     };
     let port = primary.port().to_string();
@@ -57,7 +58,7 @@ fn fed(seen: &Seen) -> bool {
 #[test]
 fn feeding_a_replica_is_the_first_finding() {
     let _stage = stage();
-    let (primary, _replicas) = with_replicas(Peer::Redis, 1);
+    let (primary, _replicas) = with_replicas(Reference::Redis, 1);
     let _load = Load::start(primary.port(), PIPELINED);
     let Some(seen) = diagnose("redis-server, pipeline 16, 1 replica", primary.pid()).in_kernel() else {
         return;
@@ -68,9 +69,9 @@ fn feeding_a_replica_is_the_first_finding() {
 }
 
 #[test]
-fn without_replicas_nothing_is_said_of_them() {
+fn without_replicas_there_is_no_finding_about_them() {
     let _stage = stage();
-    let (primary, _none) = with_replicas(Peer::Redis, 0);
+    let (primary, _none) = with_replicas(Reference::Redis, 0);
     let _load = Load::start(primary.port(), PIPELINED);
     let Some(seen) = diagnose("redis-server, pipeline 16, no replica", primary.pid()).in_kernel() else {
         return;
@@ -83,7 +84,7 @@ fn without_replicas_nothing_is_said_of_them() {
 #[ignore = "long"]
 fn feeding_four_replicas_is_the_first_finding() {
     let _stage = stage();
-    let (primary, _replicas) = with_replicas(Peer::Redis, 4);
+    let (primary, _replicas) = with_replicas(Reference::Redis, 4);
     let _load = Load::start(primary.port(), PIPELINED);
     let Some(seen) = diagnose("redis-server, pipeline 16, 4 replicas", primary.pid()).in_kernel() else {
         return;
@@ -94,11 +95,11 @@ fn feeding_four_replicas_is_the_first_finding() {
 
 #[test]
 #[ignore = "long"]
-fn what_a_replica_added_is_the_first_change() {
+fn the_cost_of_an_added_replica_is_the_first_change() {
     let _stage = stage();
     let folder = Folder::new("diff");
     for replicas in [0, 1] {
-        let (primary, _replicas) = with_replicas(Peer::Redis, replicas);
+        let (primary, _replicas) = with_replicas(Reference::Redis, replicas);
         let _load = Load::start(primary.port(), PIPELINED);
         let kept = folder.file(&replicas.to_string());
         let seen = diagnose_with("recorded for a comparison", primary.pid(), &["--record", &kept]);
@@ -111,9 +112,9 @@ fn what_a_replica_added_is_the_first_change() {
     assert_eq!(changes["changes"][0]["fate"], "appeared", "{:#}", changes["changes"]);
 }
 
-fn syncing(peer: Peer) -> (Server, Load) {
+fn syncing(reference: Reference) -> (Server, Load) {
     let args = ["--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-percentage", "0"];
-    let server = Server::start(&stage::peer(peer, stage::SERVER), &args);
+    let server = Server::start(&stage::reference(reference, stage::SERVER), &args);
     let load = Load::start(server.port(), SYNCED);
     (server, load)
 }
@@ -121,7 +122,7 @@ fn syncing(peer: Peer) -> (Server, Load) {
 #[test]
 fn a_sync_on_the_event_loop_is_the_first_finding() {
     let _stage = stage();
-    let (server, _load) = syncing(Peer::Redis);
+    let (server, _load) = syncing(Reference::Redis);
     let seen = diagnose("redis-server, appendfsync always", server.pid());
     seen.expect_first("R3");
     assert!(seen.titles()[0].contains("fdatasync on the append-only file"), "{seen}");
@@ -133,7 +134,7 @@ fn a_sync_on_the_event_loop_is_the_first_finding() {
 #[test]
 fn a_sync_on_the_event_loop_is_found_with_proc_alone() {
     let _stage = stage();
-    let (server, _load) = syncing(Peer::Redis);
+    let (server, _load) = syncing(Reference::Redis);
     let seen = diagnose_with("the same, /proc alone", server.pid(), &["--proc-only"]);
     seen.expect_first("R3");
     assert_eq!(seen.tier(), "T3", "{seen}");
@@ -247,15 +248,15 @@ fn a_pool_of_processes_with_a_short_backlog_drops_connections() {
 #[ignore = "long"]
 fn a_fork_under_load_is_found_and_its_length_is_the_servers_own() {
     let _stage = stage();
-    a_fork_is_found(Peer::Redis);
+    a_fork_is_found(Reference::Redis);
 }
 
-fn a_fork_is_found(peer: Peer) {
+fn a_fork_is_found(reference: Reference) {
     // The child has the load's CPU; else waiting for the server's CPU would be the first finding.
     let args = ["--bgsave_cpulist", "1", "--save", ""];
-    let server = Server::start(&stage::peer(peer, stage::SERVER), &args);
+    let server = Server::start(&stage::reference(reference, stage::SERVER), &args);
     let mut client = server.connect();
-    client.set_wait(Duration::from_secs(60));
+    client.set_reply_timeout(Duration::from_secs(60));
     let writes = ["-t", "set", "-d", "1000", "-c", "50", "-r", "3000000"];
     Load::run(server.port(), &[&writes[..], &["-P", "100", "-n", "5000000"]].concat());
     let _load = Load::start(server.port(), &[&writes[..], &["-P", "16"]].concat());
@@ -263,7 +264,7 @@ fn a_fork_is_found(peer: Peer) {
         std::thread::sleep(Duration::from_millis(2_500));
         client.run("BGSAVE")
     });
-    let seen = diagnose(&format!("{peer:?}, BGSAVE of some GB under load"), server.pid());
+    let seen = diagnose(&format!("{reference:?}, BGSAVE of some GB under load"), server.pid());
     let said = saver.join().expect("it does not panic");
     let fork_ms = server.info("latest_fork_usec").parse::<f64>().expect("a number") / 1e3;
     assert!(said.to_string().contains("Background saving started"), "{said}");
@@ -281,7 +282,7 @@ fn a_fork_is_found(peer: Peer) {
 
 #[test]
 #[ignore = "long"]
-fn one_accept_for_each_edge_is_the_first_finding() {
+fn a_single_accept_per_edge_is_the_first_finding() {
     let _stage = stage();
     let server = corpus::start("one-accept", stage::ANYWHERE);
     let _crowd = corpus::patient_crowd(server.port());
@@ -291,7 +292,7 @@ fn one_accept_for_each_edge_is_the_first_finding() {
 }
 
 #[test]
-fn threads_that_wake_one_another_are_the_first_finding() {
+fn threads_that_wake_each_other_are_the_first_finding() {
     let _stage = stage();
     let server = corpus::start("ping-pong", stage::ALL);
     let seen = diagnose("four threads that wake one another by eventfds", server.pid());
@@ -356,7 +357,7 @@ fn a_client_that_does_not_read_is_the_first_finding() {
 
 #[test]
 #[ignore = "long"]
-fn a_client_that_asks_now_and_then_is_the_limit_itself() {
+fn a_slow_load_generator_is_reported_as_the_limit() {
     let _stage = stage();
     let server = Server::start(&redis(stage::SERVER), &[]);
     let _calm = corpus::calm_clients(server.port(), Duration::from_micros(500));
@@ -377,7 +378,7 @@ fn requests_in_single_bytes_are_the_first_finding() {
 }
 
 #[test]
-fn a_chore_by_the_clock_is_the_first_finding_with_its_period_and_function() {
+fn a_periodic_chore_is_the_first_finding_with_its_period_and_function() {
     let _stage = stage();
     let server = corpus::start("cron", stage::SERVER);
     let Some(seen) = diagnose("a chore of 70 ms each 250 ms", server.pid()).in_kernel() else { return };
@@ -400,7 +401,7 @@ fn memory_that_is_mapped_for_each_line_of_a_log_is_the_first_finding() {
 }
 
 #[test]
-fn a_look_that_costs_much_says_so() {
+fn an_expensive_capture_reports_its_cost() {
     let _stage = stage();
     let server = corpus::start("writer", stage::ANYWHERE);
     let seen = diagnose("system calls without end", server.pid());

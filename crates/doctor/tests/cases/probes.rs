@@ -76,7 +76,7 @@ fn tracepoints_are_counted_by_name() {
 }
 
 #[test]
-fn the_stages_of_requests_are_told_as_the_server_counts_them() {
+fn the_stages_of_requests_match_the_servers_counts() {
     let _stage = stage();
     let Some(evenkeel) = stage::evenkeel(stage::SERVER) else {
         return println!("left out: no evenkeel was built");
@@ -95,10 +95,10 @@ fn the_stages_of_requests_are_told_as_the_server_counts_them() {
     };
     for name in ["read", "parse", "execute", "write", "idle"] {
         let row = row(name);
-        let (times, told, counted) = (row[0], row[1], row[2]);
+        let (times, by_probe, counted) = (row[0], row[1], row[2]);
         assert!(times > 100.0, "{said}");
         // The count is in whole microseconds, and the two are read in succession.
-        assert!((told - counted).abs() <= 0.1 * counted + 0.05, "{name}: {said}");
+        assert!((by_probe - counted).abs() <= 0.1 * counted + 0.05, "{name}: {said}");
     }
     println!("{said}");
     let other = Server::start(&redis(stage::SERVER), &[]);

@@ -23,7 +23,7 @@ pub(crate) fn refused(args: &[&str]) -> String {
 }
 
 #[test]
-fn processes_that_cannot_be_looked_at_are_named() {
+fn inaccessible_processes_are_named() {
     assert_eq!(
         refused(&["diagnose", "--pid", "2147483646"]),
         "evenkeel-doctor: there is no process 2147483646\n"
@@ -42,7 +42,7 @@ fn processes_that_cannot_be_looked_at_are_named() {
 }
 
 #[test]
-fn a_process_that_ends_too_early_is_said() {
+fn a_process_that_ends_too_early_is_reported() {
     let _stage = stage();
     let said = refused(&["diagnose", "--seconds", "20", "--", "sleep", "3"]);
     assert!(said.contains("(sleep) ended after ") && said.contains("too early to say"), "{said}");
@@ -65,7 +65,7 @@ fn recordings_that_are_damaged_are_refused() {
 /// Files contain no secrets of the command line, and only their owner may access them, even if they existed
 /// before.
 #[test]
-fn files_have_no_secrets_and_are_their_owner_s() {
+fn files_have_no_secrets_and_are_readable_by_their_owner_only() {
     let _stage = stage();
     let folder = std::env::temp_dir().join(format!("doctor-secrets-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a private folder");
@@ -88,8 +88,8 @@ fn files_have_no_secrets_and_are_their_owner_s() {
     wait_for("its command line can be read", || {
         std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("s3cret-3"))
     });
-    let look = ["diagnose", "--proc-only", "--seconds", "0.5", "--json", "--pid", &pid];
-    let seen = doctor(&[&look[..], &["--record", recording, "--html", page]].concat());
+    let args = ["diagnose", "--proc-only", "--seconds", "0.5", "--json", "--pid", &pid];
+    let seen = doctor(&[&args[..], &["--record", recording, "--html", page]].concat());
     drop(target.stdin.take()); // it reads the end of its input, and ends
     target.wait().expect("it is ours");
     let others = [
@@ -121,7 +121,7 @@ fn begun(pid: u32) {
 }
 
 #[test]
-fn ctrl_c_ends_the_window_and_what_was_seen_is_reported() {
+fn ctrl_c_ends_the_window_with_a_report() {
     let _stage = stage();
     let own = std::process::id().to_string();
     let child = Command::new(env!("CARGO_BIN_EXE_evenkeel-doctor"))
@@ -143,7 +143,7 @@ fn ctrl_c_ends_the_window_and_what_was_seen_is_reported() {
 }
 
 #[test]
-fn programs_stop_looking_while_the_doctor_is_not_run() {
+fn programs_stop_while_the_doctor_is_stopped() {
     let _stage = stage();
     let own = std::process::id().to_string();
     let child = Command::new(env!("CARGO_BIN_EXE_evenkeel-doctor"))

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use evenkeel_testkit::{Peer, Server};
+use evenkeel_testkit::{Reference, Server};
 use serde_json::Value;
 
 use crate::stage::{self, Load, Place, Seen, diagnose, diagnose_for, stage};
@@ -16,7 +16,7 @@ use crate::{Folder, PIPELINED, SYNCED, a_fork_is_found, fed, follow, syncing, wi
 fn feeding_replicas_of_valkey_is_the_first_finding() {
     let _stage = stage();
     for (replicas, title) in [(1, "Feeding 1 replica takes "), (4, "Feeding 4 replicas takes ")] {
-        let (primary, _replicas) = with_replicas(Peer::Valkey, replicas);
+        let (primary, _replicas) = with_replicas(Reference::Valkey, replicas);
         let _load = Load::start(primary.port(), PIPELINED);
         let seen = diagnose(&format!("valkey-server, pipeline 16, {replicas} replicas"), primary.pid());
         let Some(seen) = seen.in_kernel() else { return };
@@ -27,9 +27,9 @@ fn feeding_replicas_of_valkey_is_the_first_finding() {
 
 #[test]
 #[ignore = "long"]
-fn without_replicas_nothing_is_said_of_them_for_valkey() {
+fn without_replicas_there_is_no_finding_about_them_for_valkey() {
     let _stage = stage();
-    let (primary, _none) = with_replicas(Peer::Valkey, 0);
+    let (primary, _none) = with_replicas(Reference::Valkey, 0);
     let _load = Load::start(primary.port(), PIPELINED);
     let seen = diagnose("valkey-server, pipeline 16", primary.pid());
     assert_eq!(seen.verdict(), "found", "{seen}");
@@ -40,14 +40,14 @@ fn without_replicas_nothing_is_said_of_them_for_valkey() {
 #[ignore = "long"]
 fn a_fork_of_valkey_is_found_and_its_length_is_the_servers_own() {
     let _stage = stage();
-    a_fork_is_found(Peer::Valkey);
+    a_fork_is_found(Reference::Valkey);
 }
 
 #[test]
 #[ignore = "long"]
 fn a_sync_on_the_event_loop_of_valkey_is_the_first_finding() {
     let _stage = stage();
-    let (server, _load) = syncing(Peer::Valkey);
+    let (server, _load) = syncing(Reference::Valkey);
     let seen = diagnose("valkey-server, appendfsync always", server.pid());
     seen.expect_first("R3");
     assert!(seen.titles()[0].contains("fdatasync on the append-only file"), "{seen}");
@@ -64,7 +64,7 @@ fn evenkeel(more: &[&str]) -> Option<Server> {
 
 #[test]
 #[ignore = "long"]
-fn evenkeel_that_feeds_replicas_is_seen_as_it_counts() {
+fn findings_match_the_counts_of_evenkeel_feeding_replicas() {
     let _stage = stage();
     for count in [0, 1, 4] {
         let Some(server) = evenkeel(&[]) else { return };
@@ -77,11 +77,11 @@ fn evenkeel_that_feeds_replicas_is_seen_as_it_counts() {
 
 #[test]
 #[ignore = "long"]
-fn evenkeel_that_takes_a_snapshot_is_seen_as_it_counts() {
+fn findings_match_the_counts_of_evenkeel_taking_a_snapshot() {
     let _stage = stage();
     let Some(server) = evenkeel(&["--enable-debug-command", "yes"]) else { return };
     let mut client = server.connect();
-    client.set_wait(Duration::from_secs(60));
+    client.set_reply_timeout(Duration::from_secs(60));
     client.run("DEBUG POPULATE 3000000 key 200");
     let _load = Load::start_at(Place::RestAlike, server.port(), PIPELINED);
     let saver = std::thread::spawn(move || {
@@ -96,7 +96,7 @@ fn evenkeel_that_takes_a_snapshot_is_seen_as_it_counts() {
 
 #[test]
 #[ignore = "long"]
-fn evenkeel_that_syncs_each_write_is_seen_as_it_counts() {
+fn findings_match_the_counts_of_evenkeel_syncing_each_write() {
     let _stage = stage();
     let args = ["--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-percentage", "0"];
     let Some(server) = evenkeel(&args) else { return };

@@ -5,13 +5,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::{Peer, Program};
+use evenkeel_testkit::{Program, Reference};
 use serde_json::Value;
 
 const SECONDS: &str = "3";
 /// Loads and caches settle before the window.
 const WARM_UP: Duration = Duration::from_millis(700);
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 static STAGE: Mutex<()> = Mutex::new(());
 
@@ -59,11 +59,11 @@ pub(crate) fn prefix(place: Place) -> Vec<&'static str> {
 }
 
 pub(crate) fn redis(place: Place) -> Program {
-    peer(Peer::Redis, place)
+    reference(Reference::Redis, place)
 }
 
-pub(crate) fn peer(peer: Peer, place: Place) -> Program {
-    Program::find(peer).expect("scripts/setup installs the peers").started_by(&prefix(place))
+pub(crate) fn reference(reference: Reference, place: Place) -> Program {
+    Program::find(reference).expect("scripts/setup installs the peers").started_by(&prefix(place))
 }
 
 /// Returns Evenkeel, if it was built beside the doctor.
@@ -108,7 +108,7 @@ impl Drop for Load {
 pub(crate) fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(start.elapsed() < TIMEOUT, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

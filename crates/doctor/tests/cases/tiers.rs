@@ -54,7 +54,7 @@ fn notes(report: &Value) -> String {
 const HAS_PERF: bool = cfg!(feature = "bpf");
 
 #[test]
-fn a_plain_user_sees_the_functions_of_his_own_process_and_what_is_missing_is_said() {
+fn a_plain_user_sees_own_functions_and_a_list_of_missing_data() {
     if !is_root() || !HAS_PERF {
         return println!("left out: needs root, to become another user, and the feature bpf");
     }
@@ -80,7 +80,7 @@ fn a_plain_user_sees_the_functions_of_his_own_process_and_what_is_missing_is_sai
 }
 
 #[test]
-fn of_another_users_process_only_what_proc_shows_to_all_is_seen() {
+fn another_users_process_shows_only_public_proc_data() {
     if !is_root() {
         return println!("left out: needs root, to become another user");
     }
@@ -97,7 +97,7 @@ fn of_another_users_process_only_what_proc_shows_to_all_is_seen() {
 }
 
 #[test]
-fn without_programs_perf_sees_the_kernel_too() {
+fn without_bpf_programs_perf_sees_the_kernel_too() {
     if !is_root() || !HAS_PERF {
         return println!("left out: needs root and the feature bpf");
     }

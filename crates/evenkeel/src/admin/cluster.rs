@@ -72,7 +72,7 @@ fn key_slot(call: &mut ServerCall<'_, '_>) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_testkit::{Peer, Program, Server};
+    use evenkeel_testkit::{Program, Reference, Server};
 
     use crate::testing::{World, check};
 
@@ -101,7 +101,8 @@ mod tests {
     /// The rows are Redis', or Valkey's where Redis lacks the command.
     #[test]
     fn rows_are_those_of_the_peers() {
-        let (Some(redis), Some(valkey)) = (Program::oracle(Peer::Redis), Program::oracle(Peer::Valkey))
+        let (Some(redis), Some(valkey)) =
+            (Program::oracle(Reference::Redis), Program::oracle(Reference::Valkey))
         else {
             return;
         };

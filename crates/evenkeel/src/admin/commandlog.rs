@@ -134,7 +134,7 @@ fn reset_slow(call: &mut ServerCall<'_, '_>) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_testkit::{Peer, Program, Server, transcript};
+    use evenkeel_testkit::{Program, Reference, Server, transcript};
 
     use crate::testing::{World, check};
 
@@ -198,7 +198,7 @@ mod tests {
     #[track_caller]
     fn check_valkey(text: &str) {
         World::new().check(text);
-        if let Some(oracle) = Program::oracle(Peer::Valkey) {
+        if let Some(oracle) = Program::oracle(Reference::Valkey) {
             transcript::check(&Server::start(&oracle, &[]), text);
         }
     }

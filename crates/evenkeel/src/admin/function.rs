@@ -139,8 +139,10 @@ fn restore(call: &mut ServerCall<'_, '_>) -> Done {
         }
     };
     let codes = codes.map_err(|error| match error {
-        evenkeel_rdb::functions::Broken::Sum => Error::text("ERR DUMP payload version or checksum are wrong"),
-        evenkeel_rdb::functions::Broken::Content => Error::text("ERR failed loading functions"),
+        evenkeel_rdb::functions::FunctionsError::Sum => {
+            Error::text("ERR DUMP payload version or checksum are wrong")
+        }
+        evenkeel_rdb::functions::FunctionsError::Content => Error::text("ERR failed loading functions"),
     })?;
     // A payload that has a library or a function twice is refused, whatever the policy.
     let mut restored = Libraries::default();

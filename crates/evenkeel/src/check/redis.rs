@@ -13,8 +13,8 @@ use std::process::ExitCode;
 use super::{look, ready_to_cut};
 use evenkeel_config::cause;
 use evenkeel_rdb::Reason;
-use evenkeel_rdb::aof::Kind;
-use evenkeel_rdb::aof::check::{Content, Cut, Hopeless, Part, Report};
+use evenkeel_rdb::aof::PartKind;
+use evenkeel_rdb::aof::check::{AofReport, Cut, CutRefusal, PartContent, PartReport};
 use evenkeel_rdb::file::{self, Checksum};
 
 /// The tool by whose name the program was called, and its arguments.
@@ -92,7 +92,7 @@ impl Aof {
             if !is_single && kind_before != Some(part.kind) {
                 kind_before = Some(part.kind);
                 match part.kind {
-                    Kind::Base => writeln!(out, "Start to check BASE AOF ({} format).", format_of(part))?,
+                    PartKind::Base => writeln!(out, "Start to check BASE AOF ({} format).", format_of(part))?,
                     _ => writeln!(out, "Start to check INCR files.")?,
                 }
             }
@@ -108,8 +108,8 @@ impl Aof {
 
     fn part(
         &self,
-        report: &Report,
-        part: &Part,
+        report: &AofReport,
+        part: &PartReport,
         input: &mut impl BufRead,
         out: &mut impl Write,
     ) -> io::Result<bool> {
@@ -142,20 +142,20 @@ impl Aof {
         }
         match self.moment {
             Some(moment) => self.rewind(report, part, content, moment, out),
-            None => self.mend(report, part, content, input, out),
+            None => self.repair(report, part, content, input, out),
         }
     }
 
     fn rewind(
         &self,
-        report: &Report,
-        part: &Part,
-        content: &Content,
+        report: &AofReport,
+        part: &PartReport,
+        content: &PartContent,
         moment: i64,
         out: &mut impl Write,
     ) -> io::Result<bool> {
         let name = name_of(report, part);
-        let alone = Report { manifest: None, parts: Vec::new(), strays: Vec::new() };
+        let alone = AofReport { manifest: None, parts: Vec::new(), strays: Vec::new() };
         match (content.later, content.illegible) {
             (_, Some(at)) => writeln!(out, "Invalid timestamp annotation in AOF {name} at offset {at}")?,
             (Some(0), _) => {
@@ -180,7 +180,7 @@ impl Aof {
                 return Ok(true);
             }
             (None, _) if !content.is_whole() => {
-                return self.mend(&alone, part, content, &mut io::empty(), out);
+                return self.repair(&alone, part, content, &mut io::empty(), out);
             }
             (None, _) => {
                 writeln!(out, "Truncate nothing in AOF {name} to timestamp {moment}")?;
@@ -191,11 +191,11 @@ impl Aof {
         Ok(false)
     }
 
-    fn mend(
+    fn repair(
         &self,
-        report: &Report,
-        part: &Part,
-        content: &Content,
+        report: &AofReport,
+        part: &PartReport,
+        content: &PartContent,
         input: &mut impl BufRead,
         out: &mut impl Write,
     ) -> io::Result<bool> {
@@ -217,14 +217,14 @@ impl Aof {
             writeln!(out, "AOF {name} is not valid. Use the --fix option to try fixing it.")?;
             return Ok(false);
         }
-        match report.mend() {
+        match report.repair_cut() {
             Ok(Some(cut)) if cut.path == part.path => match ready_to_cut(report, &cut) {
                 Ok(_locks) => shrink(&name, content, &cut, input, out),
                 Err(error) => {
                     writeln!(out, "Failed to truncate AOF {name}: {}", cause(&error)).map(|()| false)
                 }
             },
-            Err(Hopeless::NotLast(_)) => {
+            Err(CutRefusal::NotLast(_)) => {
                 writeln!(out, "Failed to truncate AOF {name} because it is not the last file")?;
                 Ok(false)
             }
@@ -238,7 +238,7 @@ impl Aof {
 
 fn shrink(
     name: &str,
-    content: &Content,
+    content: &PartContent,
     cut: &Cut,
     input: &mut impl BufRead,
     out: &mut impl Write,
@@ -262,22 +262,22 @@ fn shrink(
     }
 }
 
-fn name_of(report: &Report, part: &Part) -> String {
+fn name_of(report: &AofReport, part: &PartReport) -> String {
     match (&report.manifest, part.path.file_name()) {
         (Some(_), Some(name)) => name.display().to_string(),
         _ => part.path.display().to_string(),
     }
 }
 
-fn label(report: &Report, part: &Part) -> &'static str {
+fn label(report: &AofReport, part: &PartReport) -> &'static str {
     match (&report.manifest, part.kind) {
         (None, _) => "",
-        (_, Kind::Base) => "BASE ",
+        (_, PartKind::Base) => "BASE ",
         _ => "INCR ",
     }
 }
 
-fn format_of(part: &Part) -> &'static str {
+fn format_of(part: &PartReport) -> &'static str {
     let is_snapshot =
         part.content.as_ref().is_ok_and(|content| content.snapshot.is_some() || content.lacks_snapshot);
     if is_snapshot { "RDB" } else { "RESP" }
@@ -298,7 +298,7 @@ fn run_rdb(path: &Path, out: &mut impl Write) -> io::Result<bool> {
 }
 
 fn say_snapshot(
-    report: &file::Report,
+    report: &file::FileReport,
     failure: Option<&file::Failure>,
     path: &Path,
     out: &mut impl Write,

@@ -264,8 +264,12 @@ fn with_tail(file: &[u8], offset: u64, bytes: &[u8]) -> Folder {
     use std::os::unix::fs::MetadataExt;
     let folder = Folder::with(&[("a.manifest", b"file a.1.incr.aof seq 1 type i\n"), ("a.1.incr.aof", file)]);
     let inode = fs::metadata(folder.0.join("a.1.incr.aof")).expect("there").ino();
-    let place =
-        tail::Place { epoch: 1, file: inode, boot: boot().expect("a start of the machine") ^ 1, offset };
+    let place = tail::RecordPosition {
+        epoch: 1,
+        file: inode,
+        boot: boot().expect("a start of the machine") ^ 1,
+        offset,
+    };
     fs::write(folder.0.join("a.tail"), [&tail::header(&place, bytes)[..], bytes].concat()).expect("written");
     folder
 }

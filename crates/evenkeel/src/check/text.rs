@@ -3,15 +3,15 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use evenkeel_rdb::aof::Kind;
-use evenkeel_rdb::aof::check::{Content, Cut, Hopeless, Part, Report};
+use evenkeel_rdb::aof::PartKind;
+use evenkeel_rdb::aof::check::{AofReport, Cut, CutRefusal, PartContent, PartReport};
 use evenkeel_rdb::aof::tail::{Restored, Tail};
 use evenkeel_rdb::file::{self, Checksum};
 
 const WRITTEN: &str = "a String takes all that is written";
 
 /// Formats a line for each file, and more for a broken file.
-pub(super) fn report(report: &Report) -> String {
+pub(super) fn report(report: &AofReport) -> String {
     let mut out = String::new();
     if let Some(manifest) = &report.manifest {
         writeln!(out, "{}: {}", manifest.display(), count(report.parts.len() as u64, "file")).expect(WRITTEN);
@@ -26,7 +26,7 @@ pub(super) fn report(report: &Report) -> String {
 }
 
 /// Describes the bytes that a cut removes.
-pub(super) fn cut(report: &Report, cut: &Cut) -> String {
+pub(super) fn cut(report: &AofReport, cut: &Cut) -> String {
     let mut out = format!("{} by {}", cut.path.display(), count(cut.lost(), "byte"));
     let content =
         report.parts.iter().find(|part| part.path == cut.path).and_then(|part| part.content.as_ref().ok());
@@ -45,34 +45,34 @@ pub(super) fn cut(report: &Report, cut: &Cut) -> String {
     out
 }
 
-pub(super) fn hopeless(hopeless: &Hopeless) -> String {
+pub(super) fn refusal(refusal: &CutRefusal) -> String {
     let shown = |path: &Path| path.display().to_string();
-    match hopeless {
-        Hopeless::NotLast(path) => format!(
+    match refusal {
+        CutRefusal::NotLast(path) => format!(
             "{} cannot be truncated: later files continue from its end. To discard the later files, make a \
              copy of all files, remove the later files from the manifest and run the check again.",
             shown(path)
         ),
-        Hopeless::Snapshot(path) => {
+        CutRefusal::Snapshot(path) => {
             format!("{} has a damaged snapshot, which truncation cannot repair.", shown(path))
         }
-        Hopeless::Unreadable(path) => {
+        CutRefusal::Unreadable(path) => {
             format!("{} cannot be read.", shown(path))
         }
-        Hopeless::Broken(path) => {
+        CutRefusal::Broken(path) => {
             format!("{} is damaged before the timestamp: repair it with --fix first.", shown(path))
         }
-        Hopeless::NothingBefore(path) => format!("{} has no data before the timestamp.", shown(path)),
-        Hopeless::Annotation(path, at) => {
+        CutRefusal::NothingBefore(path) => format!("{} has no data before the timestamp.", shown(path)),
+        CutRefusal::Annotation(path, at) => {
             format!("{} has an invalid timestamp annotation at offset {at}.", shown(path))
         }
     }
 }
 
-fn part(out: &mut String, part: &Part) {
+fn part(out: &mut String, part: &PartReport) {
     let kind = match part.kind {
-        Kind::Base => "",
-        Kind::Incremental | Kind::History => "incremental, ",
+        PartKind::Base => "",
+        PartKind::Incremental | PartKind::History => "incremental, ",
     };
     match &part.content {
         Err(error) => writeln!(out, "{error}").expect(WRITTEN),
@@ -85,7 +85,7 @@ fn part(out: &mut String, part: &Part) {
 }
 
 /// Describes the intact content.
-fn contents(content: &Content) -> String {
+fn contents(content: &PartContent) -> String {
     if content.lacks_snapshot {
         return "DAMAGED: empty, a snapshot is expected".to_owned();
     }
@@ -106,7 +106,7 @@ fn contents(content: &Content) -> String {
     format!("{state}: {}", parts.join(", "))
 }
 
-fn snapshot_held(snapshot: &file::Report) -> String {
+fn snapshot_held(snapshot: &file::FileReport) -> String {
     let mut out = String::from("a snapshot");
     if let Some(header) = &snapshot.header {
         write!(out, " of version {}", header.version).expect(WRITTEN);
@@ -130,7 +130,7 @@ fn snapshot_held(snapshot: &file::Report) -> String {
     out
 }
 
-fn broken(out: &mut String, content: &Content) {
+fn broken(out: &mut String, content: &PartContent) {
     if content.is_whole() {
         return;
     }

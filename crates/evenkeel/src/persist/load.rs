@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
-use evenkeel_rdb::file::{Access, Batch, Checksum, Failure, FileReader, Part, ReadLimits, Record};
+use evenkeel_rdb::file::{Access, Batch, Checksum, Failure, FilePart, FileReader, ReadLimits, Record};
 use evenkeel_rdb::{Error, Reason, Source};
 use evenkeel_store::evict::{lfu_new, lru_clock};
 use evenkeel_store::{Keyspace, Millis, ThreadContext};
@@ -323,13 +323,13 @@ impl Facts {
 }
 
 /// The reason why a part of a file cannot be accepted, if any. For libraries, see [`library_of`].
-pub(crate) fn refusal(server: &Server, part: &Part) -> Option<String> {
+pub(crate) fn refusal(server: &Server, part: &FilePart) -> Option<String> {
     let databases = server.keyspace.databases() as u64;
     match part {
-        Part::Database(number) if *number >= databases => {
+        FilePart::Database(number) if *number >= databases => {
             Some(format!("database {number} is out of range, only {databases} are configured (databases)"))
         }
-        Part::ModuleAux { module } => {
+        FilePart::ModuleAux { module } => {
             Some(format!("found data of the module '{module}', but modules are not supported"))
         }
         _ => None,
@@ -337,8 +337,8 @@ pub(crate) fn refusal(server: &Server, part: &Part) -> Option<String> {
 }
 
 /// The reason, in this part of a primary's snapshot, why the stream behind it cannot be run, if any.
-pub(crate) fn stream_refusal(server: &Server, part: &Part) -> Option<String> {
-    let Part::Aux { name, value } = part else { return None };
+pub(crate) fn stream_refusal(server: &Server, part: &FilePart) -> Option<String> {
+    let FilePart::Aux { name, value } = part else { return None };
     if name != b"repl-stream-db" {
         return None;
     }
@@ -380,7 +380,7 @@ impl Work<'_> {
             used.try_iter().for_each(|batch| reader.reuse(batch));
             let part = reader.next()?;
             // All fields of the file have been read.
-            if !has_begun && !matches!(part, Some(Part::Aux { .. })) {
+            if !has_begun && !matches!(part, Some(FilePart::Aux { .. })) {
                 has_begun = true;
                 link::go_on_as_primary(self.server, facts.clone().position());
             }
@@ -389,36 +389,36 @@ impl Work<'_> {
             }
             match part {
                 None => return Ok(facts),
-                Some(Part::Aux { name, value }) if name == b"used-mem" => {
+                Some(FilePart::Aux { name, value }) if name == b"used-mem" => {
                     let bytes = std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
                     self.server.persist.loading.used_mem.store(bytes.unwrap_or(0), Relaxed);
                 }
-                Some(Part::Aux { name, value }) => facts.note(&name, &value),
-                Some(Part::Keys(batch)) if self.failed.load(Acquire) => drop(batch),
-                Some(Part::Keys(batch)) => {
+                Some(FilePart::Aux { name, value }) => facts.note(&name, &value),
+                Some(FilePart::Keys(batch)) if self.failed.load(Acquire) => drop(batch),
+                Some(FilePart::Keys(batch)) => {
                     // The receiver lives as long as this runs.
                     let _ = sender.send(batch);
                 }
-                Some(Part::Large) => self.store_large(reader, ctx)?,
-                Some(Part::Function(code)) => self
+                Some(FilePart::Large) => self.store_large(reader, ctx)?,
+                Some(FilePart::Function(code)) => self
                     .add_library(&code)
                     .map_err(|reason| Ended::Failed(format!("at byte {at}: {}", no_library(&reason))))?,
-                Some(Part::End(Checksum::Absent)) => {
+                Some(FilePart::End(Checksum::Absent)) => {
                     log::info!("RDB file was saved with checksum disabled: no check performed.");
                 }
                 Some(
-                    Part::End(_)
-                    | Part::Database(_)
-                    | Part::ModuleAux { .. }
-                    | Part::Sizes { .. }
-                    | Part::SlotSizes { .. }
-                    | Part::SlotImport { .. },
+                    FilePart::End(_)
+                    | FilePart::Database(_)
+                    | FilePart::ModuleAux { .. }
+                    | FilePart::Sizes { .. }
+                    | FilePart::SlotSizes { .. }
+                    | FilePart::SlotImport { .. },
                 ) => {}
             }
         }
     }
 
-    fn refusal(&self, part: &Part) -> Option<String> {
+    fn refusal(&self, part: &FilePart) -> Option<String> {
         let of_stream = || stream_refusal(self.server, part).filter(|_| self.how.from_primary);
         refusal(self.server, part).or_else(of_stream)
     }
@@ -475,8 +475,8 @@ impl Work<'_> {
 
     fn store<S: Source>(&self, ctx: &mut ThreadContext, db: u64, record: Record<'_, S>) -> Result<(), Error> {
         let (loading, keyspace) = (&self.server.persist.loading, &self.server.keyspace);
-        let (about, at) = (record.about, record.at);
-        if about.expires.zip(self.how.expired_by).is_some_and(|(deadline, now)| deadline < now) {
+        let (metadata, at) = (record.metadata, record.at);
+        if metadata.expires.zip(self.how.expired_by).is_some_and(|(deadline, now)| deadline < now) {
             loading.expired.fetch_add(1, Relaxed);
             if self.how.goes_on {
                 self.tell_removed(ctx, db, record.key);
@@ -516,9 +516,9 @@ impl Work<'_> {
                 if gives_way {
                     guard.remove(&key);
                 }
-                formed.store(guard, &key, about.expires);
+                formed.store(guard, &key, metadata.expires);
             });
-            if let Some(access) = self.access(about.access) {
+            if let Some(access) = self.access(metadata.access) {
                 guard.set_access(&key, access);
             }
         }

@@ -9,7 +9,7 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use evenkeel_rdb::aof::{Directory, Found, Part};
+use evenkeel_rdb::aof::{Directory, Part, StoredData};
 
 use super::rewrite;
 use evenkeel_config::Settings;
@@ -23,7 +23,8 @@ type Changed = (i64, i64);
 pub(crate) fn tell(settings: &Settings) {
     let Ok(directory) = rewrite::open(settings) else { return }; // a load of it reports the error
     let snapshot = settings.dir.join(&settings.dbfilename);
-    let (Found::Parts | Found::OldFile, Ok(found)) = (directory.found(), snapshot.metadata()) else {
+    let (StoredData::Parts | StoredData::OldFile, Ok(found)) = (directory.stored_data(), snapshot.metadata())
+    else {
         return tell_of_log_alone(settings, &directory);
     };
     let parts = directory.parts().unwrap_or_default();
@@ -48,7 +49,7 @@ pub(crate) fn tell(settings: &Settings) {
 
 /// Warns when there is no snapshot: without `appendonly yes` the server begins empty.
 fn tell_of_log_alone(settings: &Settings, directory: &Directory) {
-    if !settings.appendonly && directory.found() != Found::Nothing {
+    if !settings.appendonly && directory.stored_data() != StoredData::Nothing {
         let parts = directory.parts().unwrap_or_default();
         log::warn!(
             "The append-only file in {} is not loaded, because 'appendonly' is no. There is no snapshot, so \
@@ -68,8 +69,8 @@ fn changed_last(parts: &[Part]) -> Option<Changed> {
 
 /// The folder, or the single file of a server before Redis 7.
 fn place<'d>(directory: &'d Directory, parts: &'d [Part]) -> &'d Path {
-    match (directory.found(), parts) {
-        (Found::OldFile, [file, ..]) => &file.path,
+    match (directory.stored_data(), parts) {
+        (StoredData::OldFile, [file, ..]) => &file.path,
         _ => directory.folder(),
     }
 }

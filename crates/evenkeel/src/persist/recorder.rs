@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use evenkeel_rdb::file::{About, Access};
+use evenkeel_rdb::file::{Access, KeyMetadata};
 use evenkeel_store::evict::{idle_ms, lfu_counter};
 use evenkeel_store::snapshot::Sink;
 use evenkeel_store::{Millis, View, memory};
@@ -46,7 +46,7 @@ pub(crate) trait Form {
     /// Announces the sizes of the databases. Called before all keys.
     fn begin(&mut self, sizes: Sizes);
 
-    fn key(&mut self, db: u32, key: &[u8], about: &About, value: Taken<'_>);
+    fn key(&mut self, db: u32, key: &[u8], metadata: &KeyMetadata, value: Taken<'_>);
 
     /// The first error, if any. The rest of the snapshot is lost then.
     fn error(&mut self) -> Option<&io::Error>;
@@ -82,7 +82,7 @@ pub(super) struct Recorder<'a, F: Form> {
 struct Shared {
     db: u32,
     key: Range<usize>,
-    about: About,
+    metadata: KeyMetadata,
     value: Content,
 }
 
@@ -115,12 +115,12 @@ impl<'a, F: Form> Recorder<'a, F> {
 
     fn encode_shared(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        while let Some(Shared { db, key, about, value }) = self.shared.pop_front() {
+        while let Some(Shared { db, key, metadata, value }) = self.shared.pop_front() {
             let key = &bytes[key];
             match &value {
-                Content::Flat(range) => self.put(db, key, &about, Taken::Flat(&bytes[range.clone()])),
+                Content::Flat(range) => self.put(db, key, &metadata, Taken::Flat(&bytes[range.clone()])),
                 Content::Other(value) => {
-                    self.put(db, key, &about, Taken::Other(value));
+                    self.put(db, key, &metadata, Taken::Other(value));
                     break;
                 }
             }
@@ -142,16 +142,16 @@ impl<'a, F: Form> Recorder<'a, F> {
         self.form.finish()
     }
 
-    fn put(&mut self, db: u32, key: &[u8], about: &About, value: Taken<'_>) {
+    fn put(&mut self, db: u32, key: &[u8], metadata: &KeyMetadata, value: Taken<'_>) {
         // A flushed database arrives in a single call.
         if self.cancelled.load(Relaxed) || self.form.error().is_some() {
             return;
         }
-        self.form.key(db, key, about, value);
+        self.form.key(db, key, metadata, value);
         self.progress.keys.fetch_add(1, Relaxed);
     }
 
-    fn about(&self, view: View<'_>) -> About {
+    fn metadata(&self, view: View<'_>) -> KeyMetadata {
         use Policy::{AllkeysLfu, AllkeysLru, VolatileLfu, VolatileLru};
         let (access, settings) = (view.access(), &self.settings);
         let access = match settings.maxmemory_policy {
@@ -161,7 +161,7 @@ impl<'a, F: Form> Recorder<'a, F> {
             }
             _ => Access::Unknown,
         };
-        About { expires: view.deadline(), access }
+        KeyMetadata { expires: view.deadline(), access }
     }
 
     fn copy(&mut self, bytes: &[u8]) -> Range<usize> {
@@ -183,21 +183,21 @@ impl<F: Form> Sink for Recorder<'_, F> {
 
 impl<F: Form> Recorder<'_, F> {
     fn write(&mut self, db: u32, view: View<'_>) {
-        let about = self.about(view);
+        let metadata = self.metadata(view);
         match view.flat() {
-            Some(bytes) => self.put(db, view.key(), &about, Taken::Flat(bytes)),
-            None => self.put(db, view.key(), &about, Taken::Other(&Value::of(view))),
+            Some(bytes) => self.put(db, view.key(), &metadata, Taken::Flat(bytes)),
+            None => self.put(db, view.key(), &metadata, Taken::Other(&Value::of(view))),
         }
     }
 
     fn put_aside(&mut self, db: u32, view: View<'_>) -> usize {
-        let (before, about) = (self.bytes.len(), self.about(view));
+        let (before, metadata) = (self.bytes.len(), self.metadata(view));
         let key = self.copy(view.key());
         let value = match view.flat() {
             Some(bytes) => Content::Flat(self.copy(bytes)),
             None => Content::Other(Value::of(view)),
         };
-        self.shared.push_back(Shared { db, key, about, value });
+        self.shared.push_back(Shared { db, key, metadata, value });
         self.bytes.len() - before
     }
 }

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use evenkeel_rdb::aof::tail::{self, CutOff, Tail};
 use evenkeel_rdb::aof::{
-    Command, Commands, Directory, Found, Part, Record, holds_snapshot, is_snapshot_by_name, truncate,
+    Command, Commands, Directory, Part, Record, StoredData, holds_snapshot, is_snapshot_by_name, truncate,
 };
 
 use super::load::{self, Ended, How, in_file};
@@ -51,7 +51,7 @@ pub(crate) fn directory(server: &Arc<Server>) -> Result<Replayed, Ended> {
     let settings = server.settings();
     let failed = |error: &dyn std::fmt::Display| Ended::Failed(error.to_string());
     let directory = rewrite::open(&settings).map_err(|error| failed(&error))?;
-    if directory.found() == Found::Nothing {
+    if directory.stored_data() == StoredData::Nothing {
         return Ok(Replayed { directory, found: false, position: None });
     }
     let parts = directory.parts().map_err(|error| failed(&error))?;

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::time::Instant;
 
-use evenkeel_rdb::file::{FileReader, Part, ReadLimits};
+use evenkeel_rdb::file::{FilePart, FileReader, ReadLimits};
 use evenkeel_store::ThreadContext;
 
 use super::History;
@@ -379,8 +379,8 @@ fn look_through(
             return Err(unusable(reason));
         }
         match part {
-            Part::Keys(batch) => reader.reuse(batch),
-            Part::Function(code) => {
+            FilePart::Keys(batch) => reader.reuse(batch),
+            FilePart::Function(code) => {
                 load::library_of(server, &code).map_err(|reason| unusable(load::no_library(&reason)))?;
             }
             _ => {}

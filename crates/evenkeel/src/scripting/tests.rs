@@ -3,7 +3,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use evenkeel_resp::value::Value;
-use evenkeel_testkit::{Client, Peer, Program, Random, Server, Target, transcript};
+use evenkeel_testkit::{Client, Program, Random, Reference, Server, Target, transcript};
 
 use super::sha_of;
 use crate::testing::live::Live;
@@ -390,7 +390,7 @@ fn key(random: &mut Random) -> String {
 /// Compares the libraries with Redis' for random values.
 #[test]
 fn libraries_agree_with_redis() {
-    let Some(oracle) = Program::oracle(Peer::Redis) else { return };
+    let Some(oracle) = Program::oracle(Reference::Redis) else { return };
     let server = Server::start(&oracle, &[]);
     let (mut client, mut world, mut random) = (server.connect(), World::new(), random());
     for _ in 0..1500 {
@@ -436,7 +436,7 @@ fn patterns_agree_with_redis() {
     ];
     const TEXTS: [&str; 11] = ["a", "a", "b", "1", "(", ")", " ", "_", "\\000", "\\255", "]"];
     const TEMPLATES: [&str; 8] = ["x", "%1", "%0", "%2", "<%1>", "%", "%x\\000", "7"];
-    let Some(oracle) = Program::oracle(Peer::Redis) else { return };
+    let Some(oracle) = Program::oracle(Reference::Redis) else { return };
     let server = Server::start(&oracle, &[]);
     let (mut client, mut world, mut random) = (server.connect(), World::new(), random());
     for _ in 0..3000 {

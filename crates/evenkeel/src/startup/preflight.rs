@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use evenkeel_rdb::aof::Found;
+use evenkeel_rdb::aof::StoredData;
 
 use super::raise_file_limit;
 use crate::acl::Acl;
@@ -146,7 +146,7 @@ fn data(settings: &Settings) -> Result<(), String> {
     };
     if settings.appendonly {
         let directory = rewrite::open(settings).map_err(|error| error.to_string())?;
-        if directory.found() != Found::Nothing {
+        if directory.stored_data() != StoredData::Nothing {
             let parts = directory.parts().map_err(|error| error.to_string())?;
             return parts.iter().try_for_each(|part| open(&part.path));
         }

@@ -5,7 +5,7 @@ use crate::testing::replay::Recorder;
 use evenkeel_testkit::differential::{Plan, Sent, commands};
 use evenkeel_testkit::digest::{Digest, difference, digest};
 use evenkeel_testkit::random::fresh_seed;
-use evenkeel_testkit::{Peer, Program, Random, Server, Target, transcript, words};
+use evenkeel_testkit::{Program, Random, Reference, Server, Target, transcript, words};
 use std::time::Duration;
 
 /// The time at which commands run here.
@@ -504,13 +504,13 @@ const ONLY_VALKEY: &[&str] = &["HPEXPIRE", "HSETEX", "HGETEX", "HGETDEL", "HPERS
 
 const NO_PEER: &[&str] = &["DELREF", "ACKED", "XDELEX", "XACKDEL"];
 
-fn from_template(random: &mut Random, peer: Option<Peer>) -> Vec<Vec<u8>> {
+fn from_template(random: &mut Random, reference: Option<Reference>) -> Vec<Vec<u8>> {
     loop {
         let template = random.pick(TEMPLATES);
         let has = |words: &[&str]| words.iter().any(|word| template.contains(word));
-        let fits = match peer {
+        let fits = match reference {
             None => true,
-            Some(Peer::Valkey) => !has(NO_PEER),
+            Some(Reference::Valkey) => !has(NO_PEER),
             Some(_) => !has(NO_PEER) && !has(ONLY_VALKEY),
         };
         if fits {
@@ -597,12 +597,12 @@ impl Storm {
         Storm { random: Random::new(seed), world, recorder, sent: Vec::new() }
     }
 
-    /// `peer` is the reference server that has to know all commands; `jump_ms_max` is the farthest jump of
+    /// `reference` is the reference server that has to know all commands; `jump_ms_max` is the farthest jump of
     /// the clock.
-    fn rage(&mut self, steps: usize, peer: Option<Peer>, jump_ms_max: u64) -> Vec<String> {
+    fn rage(&mut self, steps: usize, reference: Option<Reference>, jump_ms_max: u64) -> Vec<String> {
         // Redis 7.0 takes scores that Valkey 9.1 refuses, such as 0x10.
-        let drawn = if self.random.chance(50) { Peer::Valkey } else { Peer::Redis };
-        let oracle = peer.unwrap_or(drawn);
+        let drawn = if self.random.chance(50) { Reference::Valkey } else { Reference::Redis };
+        let oracle = reference.unwrap_or(drawn);
         let plan = Plan { seed: self.random.draw(), commands: steps, oracle, except: &[] };
         for sent in commands(plan) {
             match sent {
@@ -613,7 +613,7 @@ impl Storm {
             }
             for _ in 0..self.random.below(3) {
                 let connection = self.random.pick(&["c", "d", "e"]);
-                let args = from_template(&mut self.random, peer);
+                let args = from_template(&mut self.random, reference);
                 self.send(connection, &args);
             }
             match self.random.below(100) {
@@ -684,15 +684,15 @@ fn what_was_logged_leads_to_the_same_keys() {
 }
 
 /// A reference server loads the journal as its append-only file.
-fn check_peer(peer: Peer) {
-    let Some(program) = Program::oracle(peer) else { return };
+fn check_reference(reference: Reference) {
+    let Some(program) = Program::oracle(reference) else { return };
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
     let mut seeds = Random::new(seed);
     let mut server = Server::start(&program, &["--appendonly", "yes", "--aof-use-rdb-preamble", "no"]);
     for episode in 0..6 {
         let mut storm = Storm::new(seeds.draw(), STARTS_MS[0]);
-        let log = storm.rage(400, Some(peer), 1_000_000_000);
+        let log = storm.rage(400, Some(reference), 1_000_000_000);
         server.stop();
         let file = server.folder().join("appendonlydir/appendonly.aof.1.incr.aof");
         std::fs::write(&file, &storm.recorder.bytes).expect("the server has stopped");
@@ -708,10 +708,10 @@ fn check_peer(peer: Peer) {
 
 #[test]
 fn redis_loads_the_log() {
-    check_peer(Peer::Redis);
+    check_reference(Reference::Redis);
 }
 
 #[test]
 fn valkey_loads_the_log() {
-    check_peer(Peer::Valkey);
+    check_reference(Reference::Valkey);
 }

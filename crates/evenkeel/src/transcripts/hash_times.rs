@@ -1,13 +1,13 @@
 //! Transcripts of hash_times commands.
 
 use crate::testing::World;
-use evenkeel_testkit::{Peer, Program, Server, transcript};
+use evenkeel_testkit::{Program, Reference, Server, transcript};
 
 /// Runs a transcript in process, and on Valkey if it is installed: Redis 7.0 has none of these commands.
 #[track_caller]
 fn check(text: &str) {
     World::new().check(text);
-    if let Some(oracle) = Program::oracle(Peer::Valkey) {
+    if let Some(oracle) = Program::oracle(Reference::Valkey) {
         transcript::check(&Server::start(&oracle, &[]), text);
     }
 }

@@ -1,7 +1,7 @@
 //! Transcripts of hyperloglog commands.
 
 use crate::testing::{World, check};
-use evenkeel_testkit::{Peer, Program, Server, Target, transcript};
+use evenkeel_testkit::{Program, Reference, Server, Target, transcript};
 
 #[test]
 fn counting_and_merging() {
@@ -176,7 +176,7 @@ fn a_sparse_value_may_be_longer_than_a_dense_one() {
     let mut world = World::new();
     world.call(&set).expect("a reply");
     world.check(text);
-    if let Some(oracle) = Program::oracle(Peer::Redis) {
+    if let Some(oracle) = Program::oracle(Reference::Redis) {
         let oracle = Server::start(&oracle, &[]);
         oracle.connect().call(&set);
         transcript::check(&oracle, text);

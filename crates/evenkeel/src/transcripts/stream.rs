@@ -1,13 +1,13 @@
 //! Transcripts of stream commands.
 
 use crate::testing::{World, check};
-use evenkeel_testkit::{Peer, Program, Server, transcript};
+use evenkeel_testkit::{Program, Reference, Server, transcript};
 
 /// Runs a transcript in process, and on Valkey if it is installed: Redis 7.0 differs.
 #[track_caller]
 fn check_newer(text: &str) {
     World::new().check(text);
-    if let Some(oracle) = Program::oracle(Peer::Valkey) {
+    if let Some(oracle) = Program::oracle(Reference::Valkey) {
         transcript::check(&Server::start(&oracle, &[]), text);
     }
 }

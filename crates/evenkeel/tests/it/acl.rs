@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use crate::{program, start, wait_until};
 
@@ -51,7 +51,7 @@ fn connections_of_a_deleted_user_are_closed() {
 }
 
 #[test]
-fn who_listens_to_what_is_taken_away_is_hung_up_on() {
+fn subscribers_of_revoked_channels_are_disconnected() {
     let server = start(&[]);
     let mut operator = server.connect();
     ok(&mut operator, "ACL SETUSER ann on >pw +@all &a* &b &p*");
@@ -78,7 +78,7 @@ fn who_listens_to_what_is_taken_away_is_hung_up_on() {
 }
 
 #[test]
-fn strangers_may_not_send_much() {
+fn unauthenticated_clients_may_send_little() {
     let server = start(&["--requirepass", "secret"]);
     for (request, reply) in [
         ("*11\r\n", "-ERR Protocol error: unauthenticated multibulk length\r\n"),
@@ -192,10 +192,10 @@ fn users_of_the_configuration() {
 
 /// The replica must authenticate, as a user with the necessary permissions and no more.
 #[test]
-fn a_replica_says_who_it_is() {
-    let Some(peer) = Program::oracle(Peer::Redis) else { return };
+fn a_replica_authenticates_as_its_user() {
+    let Some(reference) = Program::oracle(Reference::Redis) else { return };
     let primary_args = ["--repl-diskless-sync-delay", "0"];
-    for (primary, replica) in [(&peer, &program()), (&program(), &peer), (&program(), &program())] {
+    for (primary, replica) in [(&reference, &program()), (&program(), &reference), (&program(), &program())] {
         let primary = Server::start(primary, &primary_args);
         let mut client = primary.connect();
         ok(&mut client, "ACL SETUSER rep on >pw +psync +replconf +ping");

@@ -4,7 +4,7 @@
 use std::fs;
 
 use evenkeel_resp::value::Value;
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use crate::{start, wait_until};
 
@@ -63,7 +63,7 @@ fn sparse(args: &[&str]) -> Server {
 }
 
 #[test]
-fn sparse_bitmaps_are_sparse_in_a_snapshot_and_once_it_is_loaded() {
+fn sparse_bitmaps_stay_sparse_in_a_snapshot_and_after_its_load() {
     for compresses in ["yes", "no"] {
         let mut server = sparse(&["--rdbcompression", compresses]);
         ok(&mut server.connect(), "SAVE");
@@ -79,7 +79,7 @@ fn sparse_bitmaps_are_sparse_in_a_snapshot_and_once_it_is_loaded() {
 }
 
 #[test]
-fn sparse_bitmaps_are_sparse_on_a_replica() {
+fn sparse_bitmaps_stay_sparse_on_a_replica() {
     let primary = sparse(&[]);
     let replica = start(LIMIT);
     ok(&mut replica.connect(), &format!("REPLICAOF 127.0.0.1 {}", primary.port()));
@@ -89,7 +89,7 @@ fn sparse_bitmaps_are_sparse_on_a_replica() {
 }
 
 #[test]
-fn sparse_bitmaps_are_sparse_in_an_append_only_file() {
+fn sparse_bitmaps_stay_sparse_in_an_append_only_file() {
     for preamble in ["yes", "no"] {
         let args = ["--appendonly", "yes", "--aof-use-rdb-preamble", preamble];
         let mut server = sparse(&args);
@@ -110,7 +110,7 @@ fn sparse_bitmaps_are_sparse_in_an_append_only_file() {
 
 /// A client may send zeros in any form.
 #[test]
-fn zeros_that_come_from_elsewhere_are_holes() {
+fn zeros_sent_by_clients_become_holes() {
     let server = start(LIMIT);
     let mut client = server.connect();
     let zeros = vec![0; 30 << 20];
@@ -118,7 +118,7 @@ fn zeros_that_come_from_elsewhere_are_holes() {
     call(&mut client, &[b"SET", b"set", &zeros[..]]);
     call(&mut client, &[b"APPEND", b"appended", &zeros[..]]);
     call(&mut client, &[b"SETRANGE", b"written", b"5", &zeros[..]]);
-    if let Some(program) = Program::oracle(Peer::Redis) {
+    if let Some(program) = Program::oracle(Reference::Redis) {
         let redis = Server::start(&program, &[]);
         call(&mut redis.connect(), &[b"SET", b"k", &zeros[..]]);
         let dumped = redis.connect().run("DUMP k");
@@ -132,7 +132,7 @@ fn zeros_that_come_from_elsewhere_are_holes() {
 
 /// Other servers restore the DUMP of a bitmap, and their DUMP restores to the same bitmap here.
 #[test]
-fn other_servers_restore_a_dumped_bitmap() {
+fn reference_servers_restore_a_dumped_bitmap() {
     let server = start(&["--enable-debug-command", "yes"]);
     let mut client = server.connect();
     ok(&mut client, "SETBIT k 100000000 1");
@@ -141,9 +141,9 @@ fn other_servers_restore_a_dumped_bitmap() {
     let dumped = client.run("DUMP k");
     let dumped = dumped.as_bytes().expect("a payload");
     assert!(dumped.len() < 200_000, "{} bytes", dumped.len());
-    for peer in [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle) {
-        let peer = Server::start(&peer, &[]);
-        let mut other = peer.connect();
+    for reference in [Reference::Redis, Reference::Valkey].into_iter().filter_map(Program::oracle) {
+        let reference = Server::start(&reference, &[]);
+        let mut other = reference.connect();
         let restored = call(&mut other, &[b"RESTORE", b"k", b"0", dumped]);
         assert!(!restored.is_error(), "{restored}");
         assert!(other.run("GET k") == client.run("GET k"));
@@ -169,7 +169,7 @@ fn dumping_a_bitmap_takes_memory_for_the_payload_alone() {
 }
 
 #[test]
-fn no_client_restores_a_string_that_none_could_send() {
+fn restore_refuses_strings_longer_than_clients_may_send() {
     /// Three bytes that copy 264.
     const RATIO: usize = 88;
     let server = start(&[]);
@@ -268,7 +268,7 @@ fn results_that_share_their_source_count_towards_maxmemory() {
 
 /// Evicting and removing copies makes room, and so does the removal or replacement of the original.
 #[test]
-fn what_is_no_longer_shared_counts_no_more() {
+fn memory_no_longer_shared_is_not_counted() {
     let server = start(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru", "--save", ""]);
     let mut client = server.connect();
     string(&mut client);
@@ -289,7 +289,7 @@ fn what_is_no_longer_shared_counts_no_more() {
 
 /// Another thread counts the shared memory of a value with many pages.
 #[test]
-fn a_value_of_many_pages_is_copied_as_a_small_one_is() {
+fn large_values_are_copied_like_small_values() {
     let server = start(&["--save", "", "--enable-debug-command", "yes"]);
     let mut client = server.connect();
     let elements: Vec<_> =

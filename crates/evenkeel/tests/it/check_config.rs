@@ -42,8 +42,8 @@ fn names_of(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_the_start_cannot_open_is_a_mistake_and_all_of_them_are_listed() {
-    if program().peer().is_some() {
+fn all_files_that_a_start_cannot_open_are_reported() {
+    if program().reference().is_some() {
         return; // the option is Evenkeel's
     }
     let holder = start(&[]); // its folder is used, and removed with it
@@ -115,8 +115,8 @@ fn what_the_start_cannot_open_is_a_mistake_and_all_of_them_are_listed() {
 
 /// Relative paths begin at `dir`. If `dir` is wrong, no other folder is searched.
 #[test]
-fn paths_are_looked_for_where_the_start_looks() {
-    if program().peer().is_some() {
+fn relative_paths_resolve_as_at_a_start() {
+    if program().reference().is_some() {
         return; // the option is Evenkeel's
     }
     let holder = start(&[]); // its folder is used, and removed with it
@@ -132,8 +132,8 @@ fn paths_are_looked_for_where_the_start_looks() {
 
 /// The check leaves nothing behind, and does not disturb a running server's socket, port or files.
 #[test]
-fn a_check_beside_the_server_leaves_no_trace() {
-    if program().peer().is_some() {
+fn a_check_beside_a_running_server_changes_nothing() {
+    if program().reference().is_some() {
         return; // the option is Evenkeel's
     }
     let mut server = start(&[
@@ -185,8 +185,8 @@ fn a_check_beside_the_server_leaves_no_trace() {
 
 /// Data files must exist and be readable.
 #[test]
-fn files_of_data_are_opened() {
-    if program().peer().is_some() {
+fn data_files_are_opened() {
+    if program().reference().is_some() {
         return; // the option is Evenkeel's
     }
     let mut server = start(&["--appendonly", "yes"]);
@@ -210,9 +210,9 @@ fn files_of_data_are_opened() {
 
 /// Two faults do not prevent a start, so the server's log must report them.
 #[test]
-fn the_log_warns_of_what_comes_later() {
+fn the_log_warns_of_faults_that_do_not_prevent_a_start() {
     let server = start(&["--dir", READ_ONLY, "--save", "3600 1", "--maxmemory", "1000000gb"]);
-    if server.program().peer().is_some() {
+    if server.program().reference().is_some() {
         return; // the messages are Evenkeel's
     }
     for line in

@@ -4,20 +4,20 @@
 mod bad;
 mod chain;
 mod cuts;
-mod from_peers;
+mod from_references;
 mod replica;
 
 use std::time::{Duration, Instant};
 
 use evenkeel_testkit::digest::{Digest, difference, difference_beyond_sum, digest};
 use evenkeel_testkit::random::fresh_seed;
-use evenkeel_testkit::{Peer, Server};
+use evenkeel_testkit::{Reference, Server};
 
 use crate::random::send_random;
 use crate::wait_until;
 
 /// Longest wait of these tests.
-const PATIENCE: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);
 
 /// Arguments of a foreign primary: the first sync is to begin at once.
 const PRIMARY: &[&str] = &["--repl-diskless-sync-delay", "0", "--enable-debug-command", "yes"];
@@ -65,14 +65,14 @@ pub(crate) fn await_equal(primary: &Server, replica: &Server) {
         let [digest, its] = [&mut one, &mut other].map(|client| client.run("DEBUG DIGEST").to_string());
         let offsets = || [primary, replica].map(|server| server.info("master_repl_offset"));
         let [offset, acknowledged] = offsets();
-        let is_of_peer = primary.program().peer().or(replica.program().peer()).is_some();
+        let has_reference = primary.program().reference().or(replica.program().reference()).is_some();
         !digest.starts_with('-') && digest == its && difference_beyond_sum(primary, replica).is_none()
-            || is_of_peer
+            || has_reference
                 && offset == acknowledged
                 && contents(primary) == contents(replica)
                 && offsets()[0] == offset
     };
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while !is_equal() {
         if Instant::now() > until {
             let [one, other] = [primary, replica].map(contents);
@@ -99,6 +99,6 @@ fn contents(server: &Server) -> Digest {
 }
 
 /// Random commands of all families that the reference server has.
-pub(crate) fn write(server: &Server, peer: Peer, seed: u64, count: usize) {
-    send_random(server, peer, seed, count, LEFT_OUT);
+pub(crate) fn write(server: &Server, reference: Reference, seed: u64, count: usize) {
+    send_random(server, reference, seed, count, LEFT_OUT);
 }

@@ -143,7 +143,7 @@ fn start_with_limit(mib: u64, policy: &str) -> Server {
 }
 
 #[test]
-fn what_is_being_freed_refuses_no_write_and_evicts_no_key() {
+fn memory_being_freed_refuses_no_write_and_evicts_no_key() {
     let value = vec![b'v'; 5 << 20];
     for policy in ["noeviction", "allkeys-lru"] {
         for (name, mib, round) in ROUNDS_AT_LIMIT {

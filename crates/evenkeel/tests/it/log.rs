@@ -48,7 +48,7 @@ fn check_text(text: &str, lost: usize) {
 }
 
 #[test]
-fn a_file_that_is_renamed_or_removed_is_made_anew() {
+fn a_renamed_or_removed_log_file_is_created_again() {
     let server = logging_to("{dir}/server.log", &[]);
     let mut client = server.connect();
     let [own, rotated] = ["server.log", "server.log.1"].map(|name| server.folder().join(name));
@@ -68,7 +68,7 @@ fn a_file_that_is_renamed_or_removed_is_made_anew() {
 }
 
 #[test]
-fn a_file_that_cannot_be_opened_ends_the_start() {
+fn a_log_file_that_cannot_be_opened_fails_the_start() {
     for (file, why) in [("{dir}/none/server.log", "No such file or directory"), ("{dir}", "Is a directory")] {
         let refused = Server::try_start(&program(), &["--logfile", file]).err().expect("it must not start");
         let name = file.trim_start_matches("{dir}");
@@ -93,7 +93,7 @@ fn levels_are_changed_while_the_server_runs() {
 
 /// Text from clients, other servers and files begins no new line, and sends no control codes to a terminal.
 #[test]
-fn what_is_not_the_server_s_own_is_escaped() {
+fn foreign_text_in_the_log_is_escaped() {
     let server = logging_to("{dir}/server.log", &["--loglevel", "debug"]);
     let mut client = server.connect();
     const FORGED: &str = "a\r\n1:M 01 Jan 2026 00:00:00.000 # forged\x1b[31m\u{9b}2J\0b";
@@ -120,7 +120,7 @@ fn what_is_not_the_server_s_own_is_escaped() {
 
 /// A pipe without a reader stands for a hanging log disk.
 #[test]
-fn a_pipe_that_nobody_reads_delays_nobody() {
+fn a_log_pipe_without_a_reader_delays_no_client() {
     let folder = start(&[]); // its folder is used, and removed with it
     let pipe = folder.folder().join("pipe");
     mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).expect("a pipe");
@@ -156,7 +156,7 @@ fn a_pipe_that_nobody_reads_delays_nobody() {
 
 /// A mount needs root; without it the test is skipped.
 #[test]
-fn a_frozen_disk_delays_nobody() {
+fn a_frozen_log_disk_delays_no_client() {
     let Some(disk) = Disk::mount("log", 16) else { return };
     let file = disk.path().join("server.log");
     let server = logging_to(file.to_str().expect("text"), &[]);
@@ -175,7 +175,7 @@ fn a_frozen_disk_delays_nobody() {
 
 /// The syslog socket belongs to the test, in a mount namespace of the server. Needs root.
 #[test]
-fn the_system_s_log_gets_lines_with_name_level_and_facility() {
+fn syslog_gets_lines_with_name_level_and_facility() {
     let holder = start(&[]); // its folder is used, and removed with it
     let devices = holder.folder().join("dev");
     fs::create_dir(&devices).expect("a folder");
@@ -209,7 +209,7 @@ fn the_system_s_log_gets_lines_with_name_level_and_facility() {
 }
 
 #[test]
-fn what_is_said_of_a_crash_follows_the_settings() {
+fn crash_reports_follow_the_settings() {
     for (at_start, then) in [("yes", None), ("no", None), ("yes", Some("no")), ("no", Some("yes"))] {
         let mut server = start(&["--crash-log-enabled", at_start]);
         if let Some(value) = then {
@@ -218,7 +218,12 @@ fn what_is_said_of_a_crash_follows_the_settings() {
         }
         server.signal(libc::SIGABRT);
         wait_until("it ends", || !server.is_alive());
-        let is_told = server.log().contains("BUG REPORT START");
-        assert_eq!(is_told, then.unwrap_or(at_start) == "yes", "{at_start}, then {then:?}: {}", server.log());
+        let is_reported = server.log().contains("BUG REPORT START");
+        assert_eq!(
+            is_reported,
+            then.unwrap_or(at_start) == "yes",
+            "{at_start}, then {then:?}: {}",
+            server.log()
+        );
     }
 }

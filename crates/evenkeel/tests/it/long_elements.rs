@@ -94,7 +94,7 @@ fn total(reply: &Value) -> usize {
     }
 }
 
-fn while_the_client_waits(server: &mut Server, resp3: bool) {
+fn check_replies(server: &mut Server, resp3: bool) {
     let mut other = server.connect();
     for len in LENGTHS {
         for (line, count) in COMMANDS {
@@ -104,7 +104,7 @@ fn while_the_client_waits(server: &mut Server, resp3: bool) {
             slow.pipeline(&[vec!["PING"]]);
             slow.send_raw(&[b"PING\r\n", line.as_bytes(), b"\r\nPING\r\n"].concat()).expect("connected");
             // After the command has run: a change of the value, then its removal.
-            while server_has_not_run(&mut other, words[0]) {
+            while has_not_run(&mut other, words[0]) {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
             for change in
@@ -123,7 +123,7 @@ fn while_the_client_waits(server: &mut Server, resp3: bool) {
 }
 
 /// Whether the command has not run since the last call.
-fn server_has_not_run(client: &mut Client, name: &str) -> bool {
+fn has_not_run(client: &mut Client, name: &str) -> bool {
     let reply = client.run("INFO commandstats");
     let text = String::from_utf8_lossy(reply.as_bytes().expect("a text")).into_owned();
     let ran = text.contains(&format!("cmdstat_{}:", name.to_lowercase()));
@@ -134,11 +134,11 @@ fn server_has_not_run(client: &mut Client, name: &str) -> bool {
 }
 
 #[test]
-fn replies_hold_what_the_command_saw() {
-    while_the_client_waits(&mut start(&[]), false);
+fn replies_keep_the_values_the_command_read() {
+    check_replies(&mut start(&[]), false);
 }
 
 #[test]
-fn replies_in_resp3_hold_what_the_command_saw() {
-    while_the_client_waits(&mut start(&[]), true);
+fn replies_in_resp3_keep_the_values_the_command_read() {
+    check_replies(&mut start(&[]), true);
 }

@@ -54,10 +54,10 @@ fn start(args: &[&str]) -> Server {
 /// Waits until a condition holds.
 #[track_caller]
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    const PATIENCE: Duration = Duration::from_secs(60);
-    let until = Instant::now() + PATIENCE;
+    const TIMEOUT: Duration = Duration::from_secs(60);
+    let until = Instant::now() + TIMEOUT;
     while !is_so() {
-        assert!(Instant::now() < until, "not within {PATIENCE:?}: {what}");
+        assert!(Instant::now() < until, "not within {TIMEOUT:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -25,7 +25,7 @@ fn kept(client: &mut Client) -> String {
 }
 
 #[test]
-fn keys_go_with_values_and_deadlines() {
+fn keys_move_with_values_and_deadlines() {
     let (from, to) = (start(&[]), start(&[]));
     let (mut here, mut there) = (from.connect(), to.connect());
     here.run("RPUSH list a b c");
@@ -47,7 +47,7 @@ fn keys_go_with_values_and_deadlines() {
 }
 
 #[test]
-fn a_connection_is_kept_and_replaced_when_the_other_end_has_closed_it() {
+fn a_cached_connection_is_replaced_once_the_target_has_closed_it() {
     let (from, mut to) = (start(&[]), start(&[]));
     let mut here = from.connect();
     here.run("MSET a 1 b 2 c 3");
@@ -70,7 +70,7 @@ fn a_connection_is_kept_and_replaced_when_the_other_end_has_closed_it() {
 
 /// In Redis the next caller has the last caller's rights; here it does not.
 #[test]
-fn credentials_are_no_other_callers() {
+fn credentials_are_not_shared_between_callers() {
     let (from, to) = (start(&[]), start(&["--requirepass", "secret"]));
     let mut here = from.connect();
     here.run("MSET a 1 b 2");
@@ -84,7 +84,7 @@ fn credentials_are_no_other_callers() {
 
 /// A client that waits for a silent server delays no other client, and its wait ends when it disconnects.
 #[test]
-fn a_silent_host_keeps_nobody_else_waiting() {
+fn a_silent_host_delays_no_other_client() {
     let server = start(&["--threads", "1", "--save", ""]);
     let (_silent, port) = silent_host();
     let mut client = server.connect();
@@ -106,7 +106,7 @@ fn a_silent_host_keeps_nobody_else_waiting() {
 
 /// Beyond a number of threads further calls are refused; the waiting calls end at their timeout.
 #[test]
-fn so_many_may_wait_for_other_servers() {
+fn the_number_of_waiting_migrate_calls_is_bounded() {
     let server = start(&["--threads", "1", "--save", ""]);
     let (_silent, port) = silent_host();
     let mut client = server.connect();

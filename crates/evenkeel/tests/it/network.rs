@@ -1,6 +1,6 @@
 //! Listening addresses, accepted clients, and the ends of connections.
 
-mod strangers;
+mod protected_mode;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
@@ -42,7 +42,7 @@ fn a_unix_socket_alone() {
 
 /// A refused server removes nothing, and a stopping server removes only its own socket.
 #[test]
-fn a_unix_socket_belongs_to_who_made_it_last() {
+fn a_unix_socket_is_removed_only_by_its_owner() {
     let mut first = start(&["--unixsocket", "{dir}/socket", "--save", "3600 1"]);
     let path = first.folder().join("socket");
     let reaches = |server: &Server| {
@@ -50,7 +50,7 @@ fn a_unix_socket_belongs_to_who_made_it_last() {
         client.run("INFO server").to_string().contains(&format!("process_id:{}\\r", server.pid()))
     };
     let (socket, folder) = (path.display().to_string(), first.folder().display().to_string());
-    if program().peer().is_none() {
+    if program().reference().is_none() {
         let args = ["--unixsocket", &socket, "--save", "3600 1", "--dir", &folder];
         let log = Server::try_start(&program(), &args).err().expect("the files are taken");
         assert!(log.contains("another server uses"), "{log}");
@@ -58,7 +58,7 @@ fn a_unix_socket_belongs_to_who_made_it_last() {
     assert!(reaches(&first));
     let second = start(&["--unixsocket", &socket]);
     assert!(reaches(&second));
-    if program().peer().is_none() {
+    if program().reference().is_none() {
         assert!(first.stop().success());
         assert!(reaches(&second));
     }
@@ -76,7 +76,7 @@ fn several_addresses() {
 }
 
 #[test]
-fn ipv6_where_the_machine_has_it() {
+fn ipv6_is_served_if_available() {
     if TcpListener::bind("[::1]:0").is_err() {
         eprintln!("SKIPPED: no IPv6 on this machine");
         return;
@@ -90,7 +90,7 @@ fn ipv6_where_the_machine_has_it() {
 }
 
 #[test]
-fn an_address_that_the_machine_lacks() {
+fn a_missing_bind_address_is_an_error_unless_optional() {
     let problem = Server::try_start(&program(), &["--bind", "127.0.0.1", "192.0.2.1"]);
     assert!(problem.is_err(), "an address that was asked for is missing");
     let server = start(&["--bind", "127.0.0.1", "-192.0.2.1"]); // an address that may be missing
@@ -110,7 +110,7 @@ fn a_port_that_is_taken_is_an_error() {
 }
 
 #[test]
-fn more_clients_than_allowed_are_told_and_hung_up_on() {
+fn excess_clients_get_an_error_and_are_disconnected() {
     let server = start(&["--maxclients", "5", "--unixsocket", "{dir}/socket"]);
     let mut clients = vec![server.connect()];
     // The probe of the start may not be closed yet.
@@ -125,7 +125,7 @@ fn more_clients_than_allowed_are_told_and_hung_up_on() {
     // An operator gets in over the Unix socket beyond the limit; a reference server has only its accepted
     // clients.
     let local = || Client::connect_unix(&server.folder().join("socket")).expect("it listens there");
-    let mut operator = if program().peer().is_none() { local() } else { clients.remove(4) };
+    let mut operator = if program().reference().is_none() { local() } else { clients.remove(4) };
     assert_eq!(operator.run("CONFIG SET maxclients 7").to_string(), "OK");
     assert_eq!(ping(&mut server.connect()), "PONG");
     let stats = clients[0].run("INFO stats").to_string();
@@ -138,7 +138,7 @@ fn more_clients_than_allowed_are_told_and_hung_up_on() {
 }
 
 #[test]
-fn idle_clients_are_hung_up_on_and_busy_ones_are_not() {
+fn idle_clients_are_disconnected_and_busy_clients_are_not() {
     let server = start(&["--timeout", "1"]);
     let (mut idle, mut busy, mut monitor) = (server.connect(), server.connect(), server.connect());
     assert_eq!(monitor.run("MONITOR").to_string(), "OK");
@@ -147,7 +147,7 @@ fn idle_clients_are_hung_up_on_and_busy_ones_are_not() {
         assert_eq!(ping(&mut busy), "PONG");
         std::thread::sleep(Duration::from_millis(100));
     }
-    idle.set_wait(Duration::from_secs(3));
+    idle.set_reply_timeout(Duration::from_secs(3));
     assert_eq!(idle.read_to_end().expect("hung up on"), b"");
     assert_eq!(ping(&mut busy), "PONG");
     // A subscribed client sends nothing.
@@ -157,7 +157,7 @@ fn idle_clients_are_hung_up_on_and_busy_ones_are_not() {
 
 /// A client that was blocked, with a timeout of its own or none, was not idle.
 #[test]
-fn who_has_waited_for_a_key_is_not_idle() {
+fn a_blocked_client_is_not_idle() {
     let server = start(&["--timeout", "3", "--threads", "1"]);
     let (mut waiter, mut other) = (server.connect(), server.connect());
     waiter.send(&["BLPOP", "queue", "0"]).expect("sent");
@@ -202,7 +202,7 @@ fn a_restart_on_the_same_port_is_immediate() {
 }
 
 #[test]
-fn the_ways_to_end_it() {
+fn shutdown_works_in_every_way() {
     for way in ["SHUTDOWN", "SHUTDOWN NOSAVE", "SIGINT", "SIGTERM"] {
         let mut server = start(&[]);
         let mut client = server.connect();
@@ -223,7 +223,7 @@ fn the_ways_to_end_it() {
 
 /// Service managers repeat their signal; a second Ctrl-C is meant as such.
 #[test]
-fn an_end_that_takes_long_is_cut_short_by_ctrl_c_alone() {
+fn only_ctrl_c_cuts_a_long_shutdown_short() {
     for (again, ends_well) in [(libc::SIGTERM, true), (libc::SIGINT, false)] {
         let mut server = start(&["--save", "3600 1", "--rdb-key-save-delay", "10000"]);
         let mut client = server.connect();
@@ -249,7 +249,7 @@ fn an_end_that_takes_long_is_cut_short_by_ctrl_c_alone() {
 
 /// An option that cannot be set on a connection is no reason to refuse it.
 #[test]
-fn any_keepalive_lets_clients_in() {
+fn any_keepalive_setting_accepts_clients() {
     let server = start(&["--tcp-keepalive", "40000"]);
     let mut client = server.connect();
     for seconds in ["1", "32767", "32768", "2147483647", "0"] {
@@ -274,7 +274,7 @@ fn a_thousand_connections_at_once() {
 }
 
 #[test]
-fn what_was_asked_before_the_end_is_answered() {
+fn requests_before_the_end_of_a_connection_are_answered() {
     let server = start(&[]);
     let mut quitter = server.connect();
     quitter.send_raw(b"PING\r\nQUIT\r\nPING\r\n").expect("connected");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use evenkeel_resp::value::Value;
 use evenkeel_testkit::differential::{Plan, Sent, commands};
 use evenkeel_testkit::random::fresh_seed;
-use evenkeel_testkit::{Client, Peer, Program, Server, words};
+use evenkeel_testkit::{Client, Program, Reference, Server, words};
 
 use crate::start;
 
@@ -31,10 +31,10 @@ impl Side {
     /// Sends a command, and returns its events.
     fn events(&mut self, connection: usize, args: &[Vec<u8>]) -> Vec<String> {
         self.clients[connection].call(args);
-        self.heard()
+        self.received()
     }
 
-    fn heard(&mut self) -> Vec<String> {
+    fn received(&mut self) -> Vec<String> {
         self.marker.call(&["PUBLISH", "mark", "x"]);
         let mut events = Vec::new();
         loop {
@@ -58,7 +58,7 @@ const MISSES_DIFFER: &[&str] = &["BITFIELD", "EXEC", "LCS", "MIGRATE", "SORT", "
 
 /// Whether Redis executes the command differently. Redis 7.0 accepts a rank that is refused here, and a time
 /// of expiry a millisecond away may have passed at its second look at the clock.
-fn is_another_there(name: &str, args: &[Vec<u8>]) -> bool {
+fn differs_in_redis(name: &str, args: &[Vec<u8>]) -> bool {
     match name {
         "LPOS" => args.iter().any(|arg| *arg == i64::MIN.to_string().as_bytes()),
         "PEXPIRE" => args.get(2).is_some_and(|time| time == b"1"),
@@ -72,25 +72,25 @@ fn without_misses(events: &[String]) -> Vec<&String> {
 }
 
 fn compare(seed: u64, count: usize) {
-    let Some(oracle) = Program::oracle(Peer::Redis) else { return };
+    let Some(oracle) = Program::oracle(Reference::Redis) else { return };
     let (subject, oracle) = (start(&SETTINGS), Server::start(&oracle, &SETTINGS));
     let (mut ours, mut theirs) = (Side::new(&subject), Side::new(&oracle));
     println!("EVENKEEL_SEED={seed}");
     let mut findings: BTreeMap<String, String> = BTreeMap::new();
     let (mut compared, mut noted) = (0, 0);
-    let plan = Plan { seed, commands: count, oracle: Peer::Redis, except: &["wire", "connection"] };
+    let plan = Plan { seed, commands: count, oracle: Reference::Redis, except: &["wire", "connection"] };
     for step in commands(plan) {
         let Sent::Command(connection, args) = step else {
             std::thread::sleep(Duration::from_millis(50));
-            ours.heard();
-            theirs.heard();
+            ours.received();
+            theirs.received();
             continue;
         };
         let (our, their) = (ours.events(connection, &args), theirs.events(connection, &args));
         compared += 1;
         noted += their.len();
         let name = String::from_utf8_lossy(&args[0]).to_ascii_uppercase();
-        if our != their && !is_another_there(&name, &args) {
+        if our != their && !differs_in_redis(&name, &args) {
             let only_misses = without_misses(&our) == without_misses(&their);
             if only_misses && MISSES_DIFFER.contains(&&*name) {
                 continue;
@@ -113,17 +113,17 @@ fn compare(seed: u64, count: usize) {
 }
 
 #[test]
-fn redis_tells_of_the_same_events_for_a_fixed_seed() {
+fn redis_sends_the_same_events_for_a_fixed_seed() {
     compare(20_260_101, 6_000);
 }
 
 #[test]
-fn redis_tells_of_the_same_events_for_a_fresh_seed() {
+fn redis_sends_the_same_events_for_a_fresh_seed() {
     compare(fresh_seed(), 6_000);
 }
 
 #[test]
-fn what_a_script_misses_is_told_once() {
+fn a_keymiss_in_a_script_is_notified_once() {
     let server = start(&SETTINGS);
     let mut side = Side::new(&server);
     let script: Vec<Vec<u8>> =
@@ -134,17 +134,17 @@ fn what_a_script_misses_is_told_once() {
 
 /// A cache with more keys than the server remembers loses random keys, not always the latest.
 #[test]
-fn of_too_many_tracked_keys_any_are_forgotten() {
+fn excess_tracked_keys_are_dropped_at_random() {
     let server = start(&["--tracking-table-max-keys", "1000", "--threads", "1"]);
     let mut client = server.connect3();
     client.run("CLIENT TRACKING ON");
     let (total, last) = (6_000, 300);
-    let mut told: Vec<String> = Vec::new();
+    let mut invalidated: Vec<String> = Vec::new();
     for key in 0..total {
         client.send(&["GET", &format!("key:{key}")]).expect("sent");
         // A push message comes before or behind the reply.
         while let Value::Push(parts) = client.read() {
-            told.push(parts[1].to_string());
+            invalidated.push(parts[1].to_string());
         }
     }
     let is_late = |text: &&String| {
@@ -154,13 +154,13 @@ fn of_too_many_tracked_keys_any_are_forgotten() {
             .and_then(|rest| rest.trim_end_matches(['"', ']']).parse::<usize>().ok());
         number.expect("a key") >= total - last
     };
-    let late = told.iter().filter(is_late).count();
-    assert!(told.len() > total - 1_500, "{} told", told.len());
+    let late = invalidated.iter().filter(is_late).count();
+    assert!(invalidated.len() > total - 1_500, "{} told", invalidated.len());
     assert!(late < last / 2, "{late} of the last {last} keys");
 }
 
 #[test]
-fn caches_hear_of_databases_that_are_exchanged() {
+fn caches_are_invalidated_when_databases_are_swapped() {
     let server = start(&[]);
     let mut client = server.connect3();
     client.run("CLIENT TRACKING ON");
@@ -173,7 +173,7 @@ fn caches_hear_of_databases_that_are_exchanged() {
 
 /// No client causes the expiry that a lookup finds, so the client itself gets a message for each such key.
 #[test]
-fn with_noloop_a_client_hears_of_what_it_finds_expired() {
+fn with_noloop_a_client_is_notified_of_keys_it_finds_expired() {
     let server = start(&["--threads", "1"]);
     let mut client = server.connect3();
     client.run("DEBUG SET-ACTIVE-EXPIRE 0");
@@ -183,11 +183,11 @@ fn with_noloop_a_client_hears_of_what_it_finds_expired() {
     }
     std::thread::sleep(Duration::from_millis(30));
     client.send(&["SCAN", "0", "COUNT", "1000"]).expect("sent");
-    let mut told = String::new();
+    let mut invalidated = String::new();
     for _ in 0..2 {
-        told += &client.read().to_string();
+        invalidated += &client.read().to_string();
     }
     for key in ["{t}a", "{t}b", "{t}c"] {
-        assert!(told.contains(key), "{told}");
+        assert!(invalidated.contains(key), "{invalidated}");
     }
 }

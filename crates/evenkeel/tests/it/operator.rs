@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use crate::{program, start, wait_until};
 
@@ -72,18 +72,18 @@ fn an_address_is_named_once() {
 fn addresses_are_exchanged_on_the_same_port() {
     let server = start(&["--bind", "127.0.0.1", "--protected-mode", "no"]);
     let mut client = server.connect();
-    let elsewhere: SocketAddr = ([127, 0, 0, 4], server.port()).into();
+    let other_address: SocketAddr = ([127, 0, 0, 4], server.port()).into();
     for (bind, there) in
         [("*", true), ("127.0.0.1", false), ("\"127.0.0.1 127.0.0.4\"", true), ("127.0.0.1", false)]
     {
         assert_eq!(client.run(&format!("CONFIG SET bind {bind}")).to_string(), "OK");
-        assert_eq!(TcpStream::connect(elsewhere).is_ok(), there, "{bind}");
+        assert_eq!(TcpStream::connect(other_address).is_ok(), there, "{bind}");
         assert_eq!(server.connect().run("PING").to_string(), "PONG", "{bind}");
     }
 }
 
 #[test]
-fn a_change_holds_for_the_rest_of_a_pipeline() {
+fn a_setting_takes_effect_within_a_pipeline() {
     let server = start(&[]);
     let mut client = server.connect();
     let pipeline = b"SET k v\r\nCONFIG SET maxmemory 1\r\nSET k w\r\nCONFIG SET maxmemory 0\r\nSET k x\r\n";
@@ -127,7 +127,7 @@ fn a_client_is_killed_by_its_address() {
 }
 
 #[test]
-fn the_largest_clients_go_when_all_take_too_much() {
+fn the_largest_clients_are_evicted_over_the_limit() {
     let server = start(&["--maxmemory-clients", "3mb"]);
     let mut operator = server.connect();
     assert_eq!(operator.run("CLIENT NO-EVICT on").to_string(), "OK");
@@ -149,7 +149,7 @@ fn the_largest_clients_go_when_all_take_too_much() {
 }
 
 #[test]
-fn a_reply_over_the_hard_limit_is_not_begun() {
+fn a_reply_over_the_hard_limit_is_not_started() {
     let server = start(&["--client-output-buffer-limit", "normal", "100000", "0", "0"]);
     let mut client = server.connect();
     assert_eq!(client.run("SETRANGE k 99999 x").to_string(), ":100000");
@@ -159,7 +159,7 @@ fn a_reply_over_the_hard_limit_is_not_begun() {
 }
 
 #[test]
-fn commands_have_the_names_that_the_configuration_gives_them() {
+fn commands_are_renamed_as_configured() {
     let server = start(&["--rename-command", "FLUSHALL", "wipe", "--rename-command", "debug", ""]);
     let mut client = server.connect();
     assert_eq!(client.run("WIPE").to_string(), "OK");
@@ -227,7 +227,7 @@ fn settings_are_written_into_the_file_and_read_again() {
 
 /// Each rewrite reads a whole file, and leaves a whole file.
 #[test]
-fn many_rewrite_the_files_at_once() {
+fn concurrent_rewrites_of_the_files_succeed() {
     let holder = start(&[]); // its folder is used, and removed with it
     let (file, users) = (holder.folder().join("own.conf"), holder.folder().join("users.acl"));
     let filling = "# a line that stays\n".repeat(2_000);
@@ -273,7 +273,7 @@ fn many_rewrite_the_files_at_once() {
 
 /// A disk that hangs under either file delays only the client that asked for the write.
 #[test]
-fn a_disk_that_hangs_under_the_files_is_felt_by_who_writes_them() {
+fn a_hung_disk_delays_only_the_client_that_writes_the_files() {
     let holder = start(&[]); // its folder is used, and removed with it
     let (file, users) = (holder.folder().join("own.conf"), holder.folder().join("users.acl"));
     std::fs::write(&file, format!("threads 1\naclfile {}\n", users.display())).expect("written");
@@ -302,7 +302,7 @@ fn a_disk_that_hangs_under_the_files_is_felt_by_who_writes_them() {
 
 /// The server has changed to `dir` since; it rewrites the file in the directory of its start.
 #[test]
-fn a_file_with_relative_paths_is_rewritten_as_it_was_read() {
+fn a_file_with_relative_paths_is_rewritten_in_place() {
     let holder = start(&[]); // its folder is used, and removed with it
     let folder = holder.folder();
     std::fs::create_dir(folder.join("data")).expect("the folder is ours");
@@ -358,7 +358,7 @@ fn users_are_written_into_the_file_and_read_again() {
 }
 
 #[test]
-fn a_sleeping_server_answers_nobody_and_ends_when_told() {
+fn a_sleeping_server_does_not_answer_and_stops_on_a_signal() {
     let mut server = start(&["--enable-debug-command", "local"]);
     let (mut sleeper, mut other) = (server.connect(), server.connect());
     assert_eq!(other.run("PING").to_string(), "PONG");
@@ -378,7 +378,7 @@ fn a_sleeping_server_answers_nobody_and_ends_when_told() {
 
 /// Names that the server keeps for a client count as the client's memory.
 #[test]
-fn clients_that_watch_listen_or_track_too_much_go() {
+fn clients_with_too_many_watches_subscriptions_or_prefixes_are_evicted() {
     let server = start(&["--maxmemory-clients", "200000"]);
     let asks: [fn(usize) -> String; 5] = [
         |at| format!("WATCH key:{at}"),
@@ -415,7 +415,7 @@ fn clients_that_watch_listen_or_track_too_much_go() {
 }
 
 #[test]
-fn a_lower_limit_for_clients_holds_at_once_and_none_for_nobody() {
+fn a_lower_client_memory_limit_takes_effect_at_once() {
     let server = start(&[]);
     let mut operator = server.connect();
     assert_eq!(operator.run("CLIENT NO-EVICT on").to_string(), "OK");
@@ -435,7 +435,7 @@ fn a_lower_limit_for_clients_holds_at_once_and_none_for_nobody() {
 }
 
 #[test]
-fn the_score_for_the_oom_killer_follows_the_settings() {
+fn the_oom_score_follows_the_settings() {
     let server = start(&[]);
     let mut client = server.connect();
     let file = format!("/proc/{}/oom_score_adj", server.pid());
@@ -457,7 +457,7 @@ fn the_score_for_the_oom_killer_follows_the_settings() {
 
 /// Neither the sockets nor the score change if the other cannot.
 #[test]
-fn the_score_and_the_port_change_together_or_not_at_all() {
+fn the_oom_score_and_the_port_change_atomically() {
     let is_root = rustix::process::geteuid().is_root();
     // Without this capability, no process lowers a score below its start.
     let prefix: &[&str] = if is_root { &["setpriv", "--bounding-set", "-sys_resource"] } else { &[] };
@@ -483,7 +483,7 @@ fn the_score_and_the_port_change_together_or_not_at_all() {
 
 /// More than the limit can be, even for a process that may raise the limit.
 #[test]
-fn as_many_clients_as_the_open_files_admit_are_served() {
+fn the_limit_of_open_files_bounds_the_clients() {
     let limited = |limit: &str| program().started_by(&["prlimit", limit]);
     let args = ["--threads", "1", "--maxclients", "4294967295"];
     let server = Server::start(&limited("--nofile=150:150"), &args);
@@ -505,7 +505,7 @@ fn as_many_clients_as_the_open_files_admit_are_served() {
 }
 
 #[test]
-fn a_final_snapshot_that_fails_leaves_the_server_as_it_was() {
+fn a_failed_final_snapshot_leaves_the_server_running() {
     let server = start(&["--save", "3600 1"]);
     let mut client = server.connect();
     std::fs::create_dir(server.folder().join("dump.rdb")).expect("a folder in its place");
@@ -517,9 +517,9 @@ fn a_final_snapshot_that_fails_leaves_the_server_as_it_was() {
 
 /// The operator can know from the start, and a refused client gets the reason and the remedy.
 #[test]
-fn a_dir_that_cannot_be_written_is_told_of_at_the_start_and_in_every_refusal() {
+fn an_unwritable_dir_is_reported_at_the_start_and_in_every_refusal() {
     let mut server = start(&["--dir", "/proc", "--save", "3600 1"]);
-    if server.program().peer().is_some() {
+    if server.program().reference().is_some() {
         return; // the messages are Evenkeel's
     }
     let line = "# Cannot write files in /proc: No such file or directory. With this configuration, \
@@ -541,7 +541,7 @@ fn a_dir_that_cannot_be_written_is_told_of_at_the_start_and_in_every_refusal() {
 
 /// The protocol of systemd, with a path and with an abstract name.
 #[test]
-fn the_service_manager_is_told_about_the_start_and_the_end() {
+fn the_service_manager_is_notified_of_start_and_shutdown() {
     let name = format!("evenkeel-notify-{}", std::process::id());
     let path = std::env::temp_dir().join(&name);
     let bound = UnixDatagram::bind(&path).expect("the temporary folder is ours");
@@ -551,7 +551,7 @@ fn the_service_manager_is_told_about_the_start_and_the_end() {
         [(bound, path.display().to_string(), "systemd"), (named, format!("@{name}"), "auto")]
     {
         socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
-        let heard = || {
+        let status = || {
             let mut text = [0; 256];
             let len = socket.recv(&mut text).expect("it is told");
             String::from_utf8_lossy(&text[..len]).into_owned()
@@ -559,11 +559,11 @@ fn the_service_manager_is_told_about_the_start_and_the_end() {
         let manager = format!("NOTIFY_SOCKET={address}");
         let program = program().started_by(&["env", &manager]);
         let mut server = Server::start(&program, &["--supervised", way, "--daemonize", "no"]);
-        assert_eq!(heard(), "STATUS=Evenkeel is loading...\n");
-        assert_eq!(heard(), "STATUS=Ready to accept connections\nREADY=1\n");
+        assert_eq!(status(), "STATUS=Evenkeel is loading...\n");
+        assert_eq!(status(), "STATUS=Ready to accept connections\nREADY=1\n");
         assert_eq!(server.info("process_supervised"), "systemd");
         assert!(server.stop().success());
-        assert_eq!(heard(), "STOPPING=1\n");
+        assert_eq!(status(), "STOPPING=1\n");
 
         let server = Server::start(&program, &["--supervised", "no"]);
         assert_eq!(server.info("process_supervised"), "no");
@@ -574,7 +574,7 @@ fn the_service_manager_is_told_about_the_start_and_the_end() {
 }
 
 #[test]
-fn a_service_manager_that_is_not_there_keeps_nobody_from_serving() {
+fn a_missing_service_manager_does_not_stop_the_server() {
     for (address, way, line) in [
         ("NOTIFY_SOCKET=/nonexistent/socket", "systemd", "Cannot notify systemd"),
         ("NOTIFY_SOCKET=nothing", "auto", "NOTIFY_SOCKET is not a valid socket address"),
@@ -589,7 +589,7 @@ fn a_service_manager_that_is_not_there_keeps_nobody_from_serving() {
 }
 
 #[test]
-fn the_log_says_what_has_no_effect() {
+fn the_log_reports_settings_without_effect() {
     let server = start(&[]);
     let mut client = server.connect();
     let line = "'activedefrag' has no effect: active defragmentation is not supported";
@@ -601,7 +601,7 @@ fn the_log_says_what_has_no_effect() {
 
 /// A single notice for harmless directives, and a warning for each other directive.
 #[test]
-fn a_start_says_in_few_lines_what_has_no_effect() {
+fn a_start_reports_settings_without_effect_in_few_lines() {
     let args = [
         "--activedefrag",
         "yes",
@@ -613,7 +613,7 @@ fn a_start_says_in_few_lines_what_has_no_effect() {
         "yes",
     ];
     let server = start(&args);
-    if server.program().peer().is_some() {
+    if server.program().reference().is_some() {
         return; // there it has an effect
     }
     wait_until("it is ready", || server.log().contains("Ready to accept connections"));
@@ -627,9 +627,9 @@ fn a_start_says_in_few_lines_what_has_no_effect() {
 
 /// With Debian's configuration (log in a file, in the background) a terminal would stay empty.
 #[test]
-fn the_terminal_is_told_where_the_log_is_and_why_a_start_fails() {
+fn the_terminal_shows_the_log_file_and_the_cause_of_a_failed_start() {
     let server = start(&["--daemonize", "yes", "--logfile", "{dir}/x.log"]);
-    if server.program().peer().is_some() {
+    if server.program().reference().is_some() {
         return; // there it runs in the background
     }
     let folder = server.folder().display().to_string();
@@ -653,8 +653,8 @@ fn the_terminal_is_told_where_the_log_is_and_why_a_start_fails() {
 }
 
 #[test]
-fn whoever_asks_for_a_sentinel_is_told_what_serves_as_one() {
-    if program().peer().is_some() {
+fn sentinel_mode_is_refused_with_alternatives() {
+    if program().reference().is_some() {
         return; // there the same program is a sentinel, too
     }
     let run = |name: &str, args: &[&str]| {
@@ -677,7 +677,7 @@ fn whoever_asks_for_a_sentinel_is_told_what_serves_as_one() {
 }
 
 #[test]
-fn the_log_says_how_the_server_was_started() {
+fn the_log_shows_how_the_server_was_started() {
     let kept = |args: &[&str]| {
         let server = start(args);
         wait_until("it is logged", || server.log().contains("Ready to accept connections"));
@@ -697,7 +697,7 @@ fn the_log_says_how_the_server_was_started() {
 
 /// As in Redis, a save point counts the keys: flushed data must not come back after a crash.
 #[test]
-fn a_flushed_database_is_as_many_changes_as_it_had_keys() {
+fn a_flush_counts_a_change_per_key() {
     let server = start(&["--databases", "2"]);
     let mut client = server.connect();
     let changes = || server.info("rdb_changes_since_last_save").parse::<u64>().expect("a number");
@@ -712,7 +712,7 @@ fn a_flushed_database_is_as_many_changes_as_it_had_keys() {
 }
 
 #[test]
-fn the_least_limit_for_clients_leaves_room_for_a_few() {
+fn the_lowest_client_limit_admits_a_few_clients() {
     let server = start(&["--threads", "2", "--maxclients", "100"]);
     assert_eq!(server.connect().run("CONFIG SET maxmemory-clients 1").to_string(), "OK");
     for _ in 0..3 {
@@ -727,7 +727,7 @@ fn the_least_limit_for_clients_leaves_room_for_a_few() {
 
 /// With Valkey's names and errors.
 #[test]
-fn clients_are_found_by_what_they_are() {
+fn clients_are_filtered_by_their_attributes() {
     let server = start(&["--threads", "2"]);
     let mut operator = server.connect();
     let ids = |client: &mut Client, filters: &str| -> Vec<i64> {
@@ -740,41 +740,41 @@ fn clients_are_found_by_what_they_are() {
         ids
     };
     let id_of = |client: &mut Client| client.run("CLIENT ID").as_int().expect("an id");
-    let (mut named, mut hears) = (server.connect(), server.connect());
+    let (mut named, mut subscriber) = (server.connect(), server.connect());
     for command in
         ["CLIENT SETNAME ann", "CLIENT SETINFO LIB-NAME lib", "CLIENT SETINFO LIB-VER 1.2", "SELECT 3"]
     {
         assert_eq!(named.run(command).to_string(), "OK");
     }
-    let (it, ann, ear) = (id_of(&mut operator), id_of(&mut named), id_of(&mut hears));
-    hears.run("SUBSCRIBE news");
+    let (it, ann, subscriber_id) = (id_of(&mut operator), id_of(&mut named), id_of(&mut subscriber));
+    subscriber.run("SUBSCRIBE news");
     let address = operator.run(&format!("CLIENT LIST ID {ann}")).to_string();
     let address =
         address.split(' ').find_map(|word| word.strip_prefix("addr=")).expect("it has one").to_owned();
     for (filters, expected) in [
-        (String::new(), vec![it, ann, ear]),
-        ("SKIPME yes".into(), vec![ann, ear]),
+        (String::new(), vec![it, ann, subscriber_id]),
+        ("SKIPME yes".into(), vec![ann, subscriber_id]),
         ("NAME ann".into(), vec![ann]),
-        ("NOT-NAME ann".into(), vec![it, ear]),
+        ("NOT-NAME ann".into(), vec![it, subscriber_id]),
         ("NAME bob NAME ann".into(), vec![ann]),
         ("DB 3".into(), vec![ann]),
-        ("not-db 3 skipme yes".into(), vec![ear]),
+        ("not-db 3 skipme yes".into(), vec![subscriber_id]),
         ("LIB-NAME lib LIB-VER 1.2".into(), vec![ann]),
         ("LIB-NAME lib NOT-LIB-VER 1.2".into(), vec![]),
-        ("FLAGS P".into(), vec![ear]),
+        ("FLAGS P".into(), vec![subscriber_id]),
         ("NOT-FLAGS P".into(), vec![it, ann]),
-        ("TYPE pubsub".into(), vec![ear]),
+        ("TYPE pubsub".into(), vec![subscriber_id]),
         ("NOT-TYPE pubsub".into(), vec![it, ann]),
-        ("IP 127.0.0.1".into(), vec![it, ann, ear]),
+        ("IP 127.0.0.1".into(), vec![it, ann, subscriber_id]),
         ("NOT-IP 127.0.0.1".into(), vec![]),
         (format!("ADDR {address}"), vec![ann]),
-        (format!("NOT-ADDR {address}"), vec![it, ear]),
-        (format!("NOT-ID {ann} {ear}"), vec![it]),
-        (format!("ID {ann} ID {ear}"), vec![ann, ear]),
-        (format!("ID {ann} {ear} NOT-ID {ear}"), vec![ann]),
+        (format!("NOT-ADDR {address}"), vec![it, subscriber_id]),
+        (format!("NOT-ID {ann} {subscriber_id}"), vec![it]),
+        (format!("ID {ann} ID {subscriber_id}"), vec![ann, subscriber_id]),
+        (format!("ID {ann} {subscriber_id} NOT-ID {subscriber_id}"), vec![ann]),
         ("USER default MAXAGE 1000".into(), vec![]),
         ("IDLE 1000".into(), vec![]),
-        ("NOT-CAPA r".into(), vec![it, ann, ear]),
+        ("NOT-CAPA r".into(), vec![it, ann, subscriber_id]),
     ] {
         // Two workers accept connections: the first request for a connection need not get the lowest number.
         let expected: Vec<i64> = BTreeSet::from_iter(expected).into_iter().collect();
@@ -793,12 +793,12 @@ fn clients_are_found_by_what_they_are() {
         assert_eq!(operator.run(&format!("CLIENT LIST {filters}")).to_string(), error);
     }
     assert_eq!(operator.run("CLIENT KILL NOT-FLAGS P NOT-NAME bob").as_int(), Some(1), "itself is spared");
-    assert_eq!(ids(&mut operator, ""), [it, ear]);
+    assert_eq!(ids(&mut operator, ""), [it, subscriber_id]);
 }
 
 /// No client asks for it, and the threads have no other reason to search their memory.
 #[test]
-fn memory_that_was_freed_goes_back_to_the_system() {
+fn freed_memory_returns_to_the_system() {
     let server = start(&["--threads", "2", "--save", "", "--enable-debug-command", "yes"]);
     let (before, mut client) = (server.rss(), server.connect());
     // By an offload thread, and by workers.
@@ -818,8 +818,8 @@ fn memory_that_was_freed_goes_back_to_the_system() {
 /// evicted keys, and with the keys of FLUSHALL.
 #[test]
 fn changes_are_counted_as_redis_counts_them() {
-    let Some(peer) = Program::oracle(Peer::Redis) else { return };
-    let servers = [Server::start(&peer, &["--save", ""]), start(&["--save", ""])];
+    let Some(reference) = Program::oracle(Reference::Redis) else { return };
+    let servers = [Server::start(&reference, &["--save", ""]), start(&["--save", ""])];
     for line in [
         "FLUSHALL",
         "SET gone v PX 20",
@@ -858,7 +858,7 @@ fn changes_are_counted_as_redis_counts_them() {
 
 /// Redis and Valkey ignore them too, except SIGXFSZ.
 #[test]
-fn signals_that_say_nothing_change_nothing() {
+fn irrelevant_signals_change_nothing() {
     let mut server = start(&[]);
     for signal in [libc::SIGHUP, libc::SIGPIPE, libc::SIGALRM, libc::SIGUSR2, libc::SIGXFSZ, libc::SIGWINCH] {
         server.signal(signal);
@@ -870,7 +870,7 @@ fn signals_that_say_nothing_change_nothing() {
 
 /// As if the disk were full.
 #[test]
-fn a_snapshot_beyond_the_limit_of_a_files_size_fails_alone() {
+fn a_snapshot_over_the_file_size_limit_fails_without_other_effect() {
     let limited = program().started_by(&["prlimit", "--fsize=100000"]);
     let mut server = Server::start(&limited, &["--enable-debug-command", "yes"]);
     let mut client = server.connect();

@@ -1,18 +1,18 @@
 //! Random commands of all families, for tests of replication and persistence.
 
 use evenkeel_testkit::differential::{Plan, Sent, commands};
-use evenkeel_testkit::{Peer, Server};
+use evenkeel_testkit::{Reference, Server};
 
 /// Sends `count` commands that the reference server has, except the names in `left_out`; ignores the replies.
 #[track_caller]
-pub(crate) fn send_random(server: &Server, peer: Peer, seed: u64, count: usize, left_out: &[&str]) {
-    let plan = Plan { seed, commands: count, oracle: peer, except: &["wire", "connection", "dumps"] };
+pub(crate) fn send_random(server: &Server, reference: Reference, seed: u64, count: usize, left_out: &[&str]) {
+    let plan = Plan { seed, commands: count, oracle: reference, except: &["wire", "connection", "dumps"] };
     let mut clients = [server.connect(), server.connect()];
     for sent in commands(plan) {
         let Sent::Command(connection, args) = sent else { continue };
         let name = args.first().map(|name| String::from_utf8_lossy(name).to_uppercase());
-        let is_told_of = server.program().peer().is_none() || !is_kept_from_replicas(&args);
-        if is_told_of && name.is_some_and(|name| !left_out.contains(&name.as_str())) {
+        let is_replicated = server.program().reference().is_none() || !is_kept_from_replicas(&args);
+        if is_replicated && name.is_some_and(|name| !left_out.contains(&name.as_str())) {
             clients[connection].send(&args).expect("the server reads");
             let _ = clients[connection].try_read();
         }

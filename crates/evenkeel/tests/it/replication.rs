@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_testkit::digest::{difference, difference_beyond_sum, digest};
 use evenkeel_testkit::transcript::target;
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use crate::{start, wait_until};
 
@@ -27,21 +27,21 @@ fn primary(args: &[&str]) -> Server {
 }
 
 /// The available reference servers, as replicas.
-fn peers() -> Vec<Server> {
-    let found = [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle);
+fn references() -> Vec<Server> {
+    let found = [Reference::Redis, Reference::Valkey].into_iter().filter_map(Program::oracle);
     found.map(|program| Server::start(&program, REPLICA)).collect()
 }
 
 /// A replica of each make, Evenkeel included.
 fn replicas() -> Vec<Server> {
-    peers().into_iter().chain([primary(&[])]).collect()
+    references().into_iter().chain([primary(&[])]).collect()
 }
 
 /// Makes a server follow another server, and waits for the link.
 #[track_caller]
 fn attach(replica: &Server, primary: &Server) {
-    let told = replica.connect().run(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
-    assert!(!told.is_error(), "{told}");
+    let reply = replica.connect().run(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    assert!(!reply.is_error(), "{reply}");
     await_link(replica);
 }
 
@@ -66,7 +66,7 @@ fn assert_same(primary: &Server, replica: &Server) {
     await_caught_up(primary, replica);
     let sum = |server: &Server| server.connect().run("DEBUG DIGEST").to_string();
     let difference = || difference(&digest(&mut target(primary)), &digest(&mut target(replica)));
-    let by_sum = replica.program().peer() != Some(Peer::Valkey);
+    let by_sum = replica.program().reference() != Some(Reference::Valkey);
     let began = Instant::now();
     // Expired keys are removed on both sides, a moment apart.
     let is_same = || match by_sum {

@@ -147,15 +147,15 @@ fn only_the_revoking_client_waits_for_a_long_command() {
     // The caller closes its own connection.
     admin.send(&["CLIENT", "KILL", "ID", id.trim_start_matches(':'), "SKIPME", "no"]).expect("it is sent");
     others.iter_mut().for_each(|other| other.send(&["PING"]).expect("it is sent"));
-    others.iter_mut().for_each(|other| other.set_wait(Duration::from_millis(10)));
+    others.iter_mut().for_each(|other| other.set_reply_timeout(Duration::from_millis(10)));
     let answered = others.iter_mut().filter_map(|other| other.try_read().ok()).count();
     assert!(answered >= 6, "{answered} of 12, where one of four workers sorts");
-    admin.set_wait(Duration::from_millis(10));
+    admin.set_reply_timeout(Duration::from_millis(10));
     assert!(admin.try_read().is_err(), "the transaction was let in before, and goes on");
-    admin.set_wait(Duration::from_secs(60));
+    admin.set_reply_timeout(Duration::from_secs(60));
     assert_eq!(admin.read().to_string(), ":1", "the reply comes before the caller is closed");
     assert!(admin.try_read().is_err(), "it is closed behind its reply");
-    holder.set_wait(Duration::from_millis(500));
+    holder.set_reply_timeout(Duration::from_millis(500));
     assert!(holder.try_read().is_ok(), "the transaction has ended");
 }
 

@@ -70,11 +70,11 @@ fn use_all(forbidden: &'static [libc::c_long]) {
 }
 
 #[test]
-fn a_filter_like_that_of_debians_unit_ends_nobody() {
+fn debians_seccomp_filter_permits_all_commands() {
     use_all(seccomp::DEBIAN);
 }
 
 #[test]
-fn a_filter_for_all_that_is_optional_ends_nobody() {
+fn a_filter_of_all_optional_calls_permits_all_commands() {
     use_all(OPTIONAL);
 }

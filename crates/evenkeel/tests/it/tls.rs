@@ -23,7 +23,7 @@ use crate::program;
 use certs::Certs;
 
 /// Longest duration of a handshake.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A server with a plain port and a TLS port.
 pub(crate) struct Secure {
@@ -64,17 +64,17 @@ impl Secure {
     /// Connects with a certificate of the server's authority.
     #[track_caller]
     fn connect(&self, certs: &Certs) -> Client {
-        Client::through(self.tunnel(certs.client("client")).expect("the server lets it in"))
+        Client::through(self.tls_stream(certs.client("client")).expect("the server lets it in"))
     }
 
     /// Connects, and finishes the handshake on this side.
-    fn tunnel(&self, config: Arc<ClientConfig>) -> io::Result<TlsStream> {
-        tunnel(TcpStream::connect(self.address())?, config)
+    fn tls_stream(&self, config: Arc<ClientConfig>) -> io::Result<TlsStream> {
+        tls_stream(TcpStream::connect(self.address())?, config)
     }
 
     /// Returns `Ok` if a client gets a reply.
-    fn lets_in(&self, config: Arc<ClientConfig>) -> Result<(), String> {
-        let mut client = Client::through(self.tunnel(config).map_err(|error| error.to_string())?);
+    fn accepts(&self, config: Arc<ClientConfig>) -> Result<(), String> {
+        let mut client = Client::through(self.tls_stream(config).map_err(|error| error.to_string())?);
         match client.try_call(&["PING"]) {
             Ok(reply) if reply.to_string() == "PONG" => Ok(()),
             Ok(reply) => Err(format!("an odd answer: {reply}")),
@@ -89,19 +89,19 @@ pub(crate) struct TlsStream<S: Read + Write = TcpStream> {
     socket: TcpStream,
 }
 
-pub(crate) fn tunnel(socket: TcpStream, config: Arc<ClientConfig>) -> io::Result<TlsStream> {
+pub(crate) fn tls_stream(socket: TcpStream, config: Arc<ClientConfig>) -> io::Result<TlsStream> {
     let same = socket.try_clone()?;
-    tunnel_over(socket, same, config)
+    tls_stream_over(socket, same, config)
 }
 
 /// The same over something that uses `socket`.
-fn tunnel_over<S: Read + Write>(
+fn tls_stream_over<S: Read + Write>(
     mut through: S,
     socket: TcpStream,
     config: Arc<ClientConfig>,
 ) -> io::Result<TlsStream<S>> {
     socket.set_nodelay(true)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(TIMEOUT))?;
     let name = "localhost".try_into().expect("a name");
     let mut connection = ClientConnection::new(config, name).map_err(io::Error::other)?;
     while connection.is_handshaking() {

@@ -30,7 +30,7 @@ fn short() {
 }
 
 #[test]
-fn the_time_goes_on_while_a_script_keeps_everybody_waiting() {
+fn the_clock_advances_during_a_busy_script() {
     let server = start(&["--threads", "2"]);
     let (mut other, mut client) = (server.connect(), server.connect());
     client.run("SET old v PX 500");
@@ -44,7 +44,7 @@ fn the_time_goes_on_while_a_script_keeps_everybody_waiting() {
 
 /// The same for a later command in the same turn of the same worker.
 #[test]
-fn the_time_goes_on_behind_a_command_that_takes_long() {
+fn the_clock_advances_after_a_long_command() {
     let server = start(&["--threads", "1"]);
     let mut client = server.connect();
     client.run("SET old v PX 500");
@@ -61,13 +61,13 @@ struct Endless(Client);
 
 impl Endless {
     fn begin(server: &Server) -> Endless {
-        let (mut runs, mut looks) = (server.connect(), server.connect());
-        looks.run("CONFIG SET busy-reply-threshold 20");
+        let (mut runs, mut observer) = (server.connect(), server.connect());
+        observer.run("CONFIG SET busy-reply-threshold 20");
         runs.send(&["EVAL", "while true do end", "0"]).expect("it is sent");
-        while !looks.run("PING").to_string().starts_with("-BUSY") {
+        while !observer.run("PING").to_string().starts_with("-BUSY") {
             std::thread::sleep(Duration::from_millis(5));
         }
-        Endless(looks)
+        Endless(observer)
     }
 
     fn end(mut self) {
@@ -79,7 +79,7 @@ impl Endless {
 }
 
 #[test]
-fn a_transaction_that_begins_while_a_script_is_busy_keeps_its_watch() {
+fn a_transaction_begun_during_a_busy_script_keeps_its_watch() {
     let server = start(&[]);
     let (mut client, mut other) = (server.connect(), server.connect());
     client.run("WATCH k");
@@ -91,7 +91,7 @@ fn a_transaction_that_begins_while_a_script_is_busy_keeps_its_watch() {
 }
 
 #[test]
-fn a_transaction_that_ends_while_a_script_is_busy_leaves_no_watch() {
+fn a_transaction_ended_during_a_busy_script_leaves_no_watch() {
     for ends in ["EXEC", "DISCARD", "RESET"] {
         let server = start(&[]);
         let (mut client, mut other) = (server.connect(), server.connect());
@@ -107,7 +107,7 @@ fn a_transaction_that_ends_while_a_script_is_busy_leaves_no_watch() {
 }
 
 #[test]
-fn what_a_script_reads_that_takes_long_is_tracked() {
+fn reads_of_long_scripts_are_tracked() {
     let server = start(&[]);
     let (mut client, mut other) = (server.connect3(), server.connect());
     client.run("CLIENT TRACKING on");
@@ -121,7 +121,7 @@ fn what_a_script_reads_that_takes_long_is_tracked() {
 
 /// Push messages come behind the reply, and count towards the client's limit until then.
 #[test]
-fn what_comes_behind_a_reply_that_takes_long_is_bounded() {
+fn push_messages_behind_a_long_reply_are_bounded() {
     let server = start(&["--client-output-buffer-limit", "normal 65536 0 0"]);
     // Its connections are never accepted or answered.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -138,13 +138,13 @@ fn what_comes_behind_a_reply_that_takes_long_is_bounded() {
     }
     wait_until("it is given up", || server.info("client_output_buffer_limit_disconnections") == "1");
     // The push messages before its command, and then the end.
-    while let Ok(told) = client.try_read() {
-        assert!(told.to_string().starts_with(r#">["invalidate""#), "{told}");
+    while let Ok(message) = client.try_read() {
+        assert!(message.to_string().starts_with(r#">["invalidate""#), "{message}");
     }
 }
 
 #[test]
-fn what_is_read_after_a_wait_is_tracked() {
+fn reads_after_a_wait_are_tracked() {
     let server = start(&[]);
     let (mut client, mut other) = (server.connect3(), server.connect());
     client.run("CLIENT TRACKING on");
@@ -163,7 +163,7 @@ fn what_is_read_after_a_wait_is_tracked() {
 }
 
 #[test]
-fn what_caching_says_does_not_outlive_a_command_that_waits() {
+fn client_caching_ends_with_a_blocking_command() {
     let server = start(&[]);
     let (mut client, mut other) = (server.connect3(), server.connect());
     client.run("CLIENT TRACKING on OPTOUT");
@@ -174,7 +174,7 @@ fn what_caching_says_does_not_outlive_a_command_that_waits() {
 }
 
 #[test]
-fn memory_that_a_pipeline_frees_is_there_for_what_comes_next() {
+fn memory_freed_by_a_pipeline_is_available_to_its_later_commands() {
     let server = start(&["--save", ""]);
     let mut client = server.connect();
     let value = "x".repeat(20_000);
@@ -191,7 +191,7 @@ fn memory_that_a_pipeline_frees_is_there_for_what_comes_next() {
 /// GET finds the key expired, and must notify its blocked client; MGET locks other slots and delays that;
 /// RPUSH must not leave the client waiting.
 #[test]
-fn a_waiter_that_was_put_off_is_served_by_the_next_push() {
+fn a_deferred_waiter_is_served_by_the_next_push() {
     let server = start(&["--enable-debug-command", "yes", "--threads", "1"]);
     let (mut client, mut waiter) = (server.connect(), server.connect());
     client.run("DEBUG SET-ACTIVE-EXPIRE 0");
@@ -209,7 +209,7 @@ fn a_waiter_that_was_put_off_is_served_by_the_next_push() {
 /// EVAL makes the script's hash known to all workers, even if a worker has it compiled and other scripts have
 /// evicted it.
 #[test]
-fn a_script_that_was_pushed_out_and_runs_again_is_known_by_name() {
+fn an_evicted_script_that_runs_again_is_cached_again() {
     let server = start(&["--threads", "2"]);
     let mut client = server.connect();
     client.run("EVAL 'return 42' 0");
@@ -251,7 +251,7 @@ fn nothing_expires_in_a_pause() {
 
 /// A client that disconnects during a pause gives up its request: it is not executed after the pause.
 #[test]
-fn what_was_asked_for_in_a_pause_by_who_has_gone_is_not_done() {
+fn paused_requests_of_disconnected_clients_are_dropped() {
     let server = start(&["--threads", "2"]);
     let mut operator = server.connect();
     operator.run("CLIENT PAUSE 100000 WRITE");
@@ -294,7 +294,7 @@ fn page_faults(server: &Server, name: &str) -> u64 {
 
 /// Data grow at 100 MB a second: a thread beside the worker has the page faults.
 #[test]
-fn workers_do_not_wait_for_the_kernel_to_find_memory() {
+fn workers_do_not_wait_for_kernel_memory() {
     const BATCHES: u64 = 256;
     let server = start(&["--threads", "1", "--huge-pages", "no"]);
     if page_faults(&server, "memory") == 0 {

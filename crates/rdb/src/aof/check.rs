@@ -12,10 +12,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::aof::command::{Commands, Record};
-use crate::aof::directory::{Directory, Found, before_number, size_of};
+use crate::aof::directory::{Directory, StoredData, before_number, size_of};
 use crate::aof::error::{Error, Problem};
 use crate::aof::fault::{Fault, Reason};
-use crate::aof::manifest::Kind;
+use crate::aof::manifest::PartKind;
 use crate::aof::{durable, holds_snapshot, is_snapshot_by_name};
 use crate::file;
 
@@ -29,28 +29,28 @@ const MANIFEST_SUFFIX: &[u8] = b".manifest";
 
 /// The result of a check.
 #[derive(Debug)]
-pub struct Report {
+pub struct AofReport {
     /// The manifest, unless a single file was checked.
     pub manifest: Option<PathBuf>,
     /// The parts, in loading order.
-    pub parts: Vec<Part>,
+    pub parts: Vec<PartReport>,
     /// Files that have the name of a part and are not listed.
     pub strays: Vec<PathBuf>,
 }
 
 /// A file of commands.
 #[derive(Debug)]
-pub struct Part {
+pub struct PartReport {
     pub path: PathBuf,
-    pub kind: Kind,
+    pub kind: PartKind,
     /// No bytes follow in later parts.
     pub last: bool,
     /// An error if the file is missing or cannot be read at all.
-    pub content: Result<Content>,
+    pub content: Result<PartContent>,
 }
 
 #[derive(Debug, Default)]
-pub struct Content {
+pub struct PartContent {
     /// In bytes.
     pub size: u64,
     /// Length of the whole part in bytes. Nothing behind a broken snapshot is whole.
@@ -62,7 +62,7 @@ pub struct Content {
     pub lines: u64,
     /// The snapshot that the file begins with. Its report has bytes that follow as a failure; here they are
     /// none.
-    pub snapshot: Option<file::Report>,
+    pub snapshot: Option<file::FileReport>,
     /// The first and the last time in annotations, in seconds since 1970.
     pub moments: Option<(i64, i64)>,
     /// The reason why the file is not whole to its end.
@@ -78,9 +78,9 @@ pub struct Content {
     pub lacks_snapshot: bool,
 }
 
-impl Content {
+impl PartContent {
     /// Whether the bytes right behind the snapshot are neither a command nor the beginning of a command.
-    fn has_strange_tail(&self, fault: &Fault) -> bool {
+    fn has_foreign_tail(&self, fault: &Fault) -> bool {
         let is_behind_snapshot =
             self.snapshot.as_ref().is_some_and(|snapshot| snapshot.readable == fault.whole);
         is_behind_snapshot && self.commands == 0 && !fault.is_torn()
@@ -109,7 +109,7 @@ pub struct Cut {
 
 /// The reason why no cut is possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Hopeless {
+pub enum CutRefusal {
     /// Later parts follow.
     NotLast(PathBuf),
     /// A snapshot cannot be shortened.
@@ -128,7 +128,7 @@ pub enum Hopeless {
 /// manifest.
 ///
 /// `later_than`: also finds the first command executed after this moment, in seconds since 1970.
-pub fn check(path: &Path, later_than: Option<i64>) -> Result<Report> {
+pub fn check(path: &Path, later_than: Option<i64>) -> Result<AofReport> {
     let found = fs::metadata(path).map_err(Error::io("open", path))?;
     if found.is_dir() {
         return check_parts(&only_manifest(path)?, later_than);
@@ -139,64 +139,64 @@ pub fn check(path: &Path, later_than: Option<i64>) -> Result<Report> {
     if !found.is_file() {
         return Err(Error::new(path, Problem::Special));
     }
-    let content = look_through(path, later_than);
-    let part = Part { path: path.to_owned(), kind: Kind::Base, last: true, content };
-    Ok(Report { manifest: None, parts: vec![part], strays: Vec::new() })
+    let content = read_part(path, later_than);
+    let part = PartReport { path: path.to_owned(), kind: PartKind::Base, last: true, content };
+    Ok(AofReport { manifest: None, parts: vec![part], strays: Vec::new() })
 }
 
 /// Returns the append-only file's name (`appendfilename`) for the name of a manifest or part, else the given
 /// name.
-pub fn name_of_log(file: &OsStr) -> &OsStr {
+pub fn aof_name(file: &OsStr) -> &OsStr {
     let name = file.as_bytes();
     let of_log = name.strip_suffix(MANIFEST_SUFFIX).or_else(|| before_number(name));
     OsStr::from_bytes(of_log.unwrap_or(name))
 }
 
-impl Report {
+impl AofReport {
     pub fn is_whole(&self) -> bool {
-        self.parts.iter().all(|part| part.content.as_ref().is_ok_and(Content::is_whole))
+        self.parts.iter().all(|part| part.content.as_ref().is_ok_and(PartContent::is_whole))
     }
 
     /// Returns the cut that makes the rest whole; `None` if nothing is broken.
-    pub fn mend(&self) -> std::result::Result<Option<Cut>, Hopeless> {
-        let broken = |part: &&Part| !part.content.as_ref().is_ok_and(Content::is_whole);
+    pub fn repair_cut(&self) -> std::result::Result<Option<Cut>, CutRefusal> {
+        let broken = |part: &&PartReport| !part.content.as_ref().is_ok_and(PartContent::is_whole);
         let Some(part) = self.parts.iter().find(broken) else { return Ok(None) };
         let path = part.path.clone();
         let content = match &part.content {
             Ok(content) => content,
-            Err(_) => return Err(Hopeless::Unreadable(path)),
+            Err(_) => return Err(CutRefusal::Unreadable(path)),
         };
         match content.fault {
-            None => Err(Hopeless::Snapshot(path)),
+            None => Err(CutRefusal::Snapshot(path)),
             // The bytes there do not begin like a command. Either a byte of the snapshot was read as its end,
             // or two files were written into one.
-            Some(fault) if content.has_strange_tail(&fault) => Err(Hopeless::Snapshot(path)),
-            Some(Fault { reason: Reason::Io(_), .. }) => Err(Hopeless::Unreadable(path)),
-            Some(_) if !part.last => Err(Hopeless::NotLast(path)),
+            Some(fault) if content.has_foreign_tail(&fault) => Err(CutRefusal::Snapshot(path)),
+            Some(Fault { reason: Reason::Io(_), .. }) => Err(CutRefusal::Unreadable(path)),
+            Some(_) if !part.last => Err(CutRefusal::NotLast(path)),
             Some(fault) => Ok(Some(Cut { path, size: content.size, keep: fault.whole })),
         }
     }
 
     /// Returns the cut that goes back to the requested moment; `None` if no command is later.
-    pub fn rewind(&self) -> std::result::Result<Option<Cut>, Hopeless> {
-        let is_later = |part: &&Part| part.content.as_ref().is_ok_and(|content| content.began_later);
+    pub fn rewind_cut(&self) -> std::result::Result<Option<Cut>, CutRefusal> {
+        let is_later = |part: &&PartReport| part.content.as_ref().is_ok_and(|content| content.began_later);
         if let Some(part) = self.parts.iter().find(is_later) {
-            return Err(Hopeless::NothingBefore(part.path.clone()));
+            return Err(CutRefusal::NothingBefore(part.path.clone()));
         }
         for part in &self.parts {
             let path = part.path.clone();
             let content = match &part.content {
                 Ok(content) => content,
-                Err(_) => return Err(Hopeless::Unreadable(path)),
+                Err(_) => return Err(CutRefusal::Unreadable(path)),
             };
             if let Some(at) = content.illegible {
-                return Err(Hopeless::Annotation(path, at));
+                return Err(CutRefusal::Annotation(path, at));
             }
             match content.later {
-                Some(0) => return Err(Hopeless::NothingBefore(path)),
-                Some(_) if !part.last => return Err(Hopeless::NotLast(path)),
+                Some(0) => return Err(CutRefusal::NothingBefore(path)),
+                Some(_) if !part.last => return Err(CutRefusal::NotLast(path)),
                 Some(keep) => return Ok(Some(Cut { path, size: content.size, keep })),
-                None if !content.is_whole() => return Err(Hopeless::Broken(path)),
+                None if !content.is_whole() => return Err(CutRefusal::Broken(path)),
                 None => {}
             }
         }
@@ -221,7 +221,7 @@ impl Cut {
     }
 }
 
-fn check_parts(manifest: &Path, later_than: Option<i64>) -> Result<Report> {
+fn check_parts(manifest: &Path, later_than: Option<i64>) -> Result<AofReport> {
     let folder = match manifest.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -229,21 +229,21 @@ fn check_parts(manifest: &Path, later_than: Option<i64>) -> Result<Report> {
     let name = manifest.file_name().map_or(&b""[..], OsStr::as_bytes);
     let name = OsStr::from_bytes(name.strip_suffix(MANIFEST_SUFFIX).unwrap_or(name));
     let directory = Directory::read(&folder.join(".."), folder.to_owned(), name)?;
-    let files: Vec<(Kind, PathBuf)> = match directory.found() {
-        Found::OldFile => vec![(Kind::Base, directory.old_path())],
+    let files: Vec<(PartKind, PathBuf)> = match directory.stored_data() {
+        StoredData::OldFile => vec![(PartKind::Base, directory.old_path())],
         _ => directory.manifest().data().map(|(kind, entry)| (kind, directory.entry_path(entry))).collect(),
     };
-    let look = |(kind, path): (Kind, PathBuf)| {
-        let content = look_through(&path, later_than);
-        Part { path, kind, last: false, content }
+    let check_part = |(kind, path): (PartKind, PathBuf)| {
+        let content = read_part(&path, later_than);
+        PartReport { path, kind, last: false, content }
     };
-    let mut parts: Vec<Part> = files.into_iter().map(look).collect();
+    let mut parts: Vec<PartReport> = files.into_iter().map(check_part).collect();
     let mut nothing_behind = true;
     for part in parts.iter_mut().rev() {
         part.last = nothing_behind;
         nothing_behind &= part.content.as_ref().is_ok_and(|content| content.size == 0);
     }
-    Ok(Report { manifest: Some(manifest.to_owned()), parts, strays: directory.strays()? })
+    Ok(AofReport { manifest: Some(manifest.to_owned()), parts, strays: directory.strays()? })
 }
 
 /// Returns the only manifest in a folder; an error if there is none, or more than one.
@@ -277,17 +277,17 @@ fn manifests(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Whether the snapshot is sound; bytes that follow it are no fault here.
-fn is_sound(snapshot: &file::Report) -> bool {
+fn is_sound(snapshot: &file::FileReport) -> bool {
     let trailing = |failure: &file::Failure| failure.error.reason == crate::Reason::Trailing;
     snapshot.checksum.is_some() && snapshot.failure.as_ref().is_none_or(trailing)
 }
 
-fn look_through(path: &Path, later_than: Option<i64>) -> Result<Content> {
+fn read_part(path: &Path, later_than: Option<i64>) -> Result<PartContent> {
     let size = size_of(path)?;
     let open = || File::open(path).map_err(Error::io("open", path));
     let mut file = open()?;
     let lacks_snapshot = size == 0 && is_snapshot_by_name(path);
-    let mut content = Content { size, lacks_snapshot, ..Content::default() };
+    let mut content = PartContent { size, lacks_snapshot, ..PartContent::default() };
     if holds_snapshot(&mut file).map_err(Error::io("read", path))? {
         let found = file::check(open()?, Some(size));
         let (end, sound) = (found.readable, is_sound(&found));
@@ -307,7 +307,7 @@ fn look_through(path: &Path, later_than: Option<i64>) -> Result<Content> {
     Ok(content)
 }
 
-impl Content {
+impl PartContent {
     fn walk(&mut self, mut commands: Commands<impl Read>, later_than: Option<i64>) {
         let (mut read, mut lines) = (0, 0);
         loop {

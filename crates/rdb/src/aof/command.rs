@@ -210,7 +210,7 @@ impl<R: Read> Commands<R> {
         for _ in 0..count {
             self.argument()?;
         }
-        self.note_transaction(at)
+        self.track_transaction(at)
     }
 
     fn argument(&mut self) -> Result<()> {
@@ -269,7 +269,7 @@ impl<R: Read> Commands<R> {
         }
     }
 
-    fn note_transaction(&mut self, at: u64) -> Result<()> {
+    fn track_transaction(&mut self, at: u64) -> Result<()> {
         let name = &self.parsed()[self.args[0].clone()];
         let (multi, exec) = (name.eq_ignore_ascii_case(b"MULTI"), name.eq_ignore_ascii_case(b"EXEC"));
         match self.multi {

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use crate::aof::durable;
 use crate::aof::error::{Error, Problem};
-use crate::aof::manifest::{Entry, Kind, Manifest, is_file_name};
+use crate::aof::manifest::{Entry, Manifest, PartKind, is_file_name};
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -49,7 +49,7 @@ pub struct Directory {
 
 /// The data to be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum StoredData {
     Nothing,
     /// The single file of an older server, which `adopt` makes the first part.
     OldFile,
@@ -61,7 +61,7 @@ pub enum Found {
 pub struct Part {
     pub path: PathBuf,
     /// `Base` or `Incremental`
-    pub kind: Kind,
+    pub kind: PartKind,
     pub seq: u64,
     /// In bytes.
     pub size: u64,
@@ -102,11 +102,11 @@ impl Directory {
         Ok(directory)
     }
 
-    pub fn found(&self) -> Found {
+    pub fn stored_data(&self) -> StoredData {
         match (self.old, self.manifest.is_empty()) {
-            (true, _) => Found::OldFile,
-            (false, true) => Found::Nothing,
-            (false, false) => Found::Parts,
+            (true, _) => StoredData::OldFile,
+            (false, true) => StoredData::Nothing,
+            (false, false) => StoredData::Parts,
         }
     }
 
@@ -153,7 +153,7 @@ impl Directory {
         if self.old {
             let path = self.old_path();
             let size = size_of(&path)?;
-            return Ok(vec![Part { path, kind: Kind::Base, seq: 1, size, last: true }]);
+            return Ok(vec![Part { path, kind: PartKind::Base, seq: 1, size, last: true }]);
         }
         let listed = self.manifest.data().map(|(kind, entry)| self.part(kind, entry));
         let mut parts = listed.collect::<Result<Vec<Part>>>()?;
@@ -382,7 +382,7 @@ impl Directory {
         (self.manifest.is_empty() || begun) && self.old_path().is_file()
     }
 
-    fn part(&self, kind: Kind, entry: &Entry) -> Result<Part> {
+    fn part(&self, kind: PartKind, entry: &Entry) -> Result<Part> {
         let path = self.entry_path(entry);
         let size = size_of(&path)?;
         Ok(Part { path, kind, seq: entry.seq, size, last: false })
@@ -431,19 +431,19 @@ impl Directory {
     }
 
     fn free_base(&self, suffix: &str) -> Result<Entry> {
-        self.free_entry(Kind::Base, suffix, &[SNAPSHOT_SUFFIX, BASE_SUFFIX])
+        self.free_entry(PartKind::Base, suffix, &[SNAPSHOT_SUFFIX, BASE_SUFFIX])
     }
 
     fn free_incremental(&self) -> Result<Entry> {
-        self.free_entry(Kind::Incremental, INCREMENTAL_SUFFIX, &[INCREMENTAL_SUFFIX])
+        self.free_entry(PartKind::Incremental, INCREMENTAL_SUFFIX, &[INCREMENTAL_SUFFIX])
     }
 
     /// Returns the first unused number above all listed numbers; the history's numbers count even when its
     /// files are gone.
-    fn free_entry(&self, kind: Kind, suffix: &str, taken_by: &[&str]) -> Result<Entry> {
+    fn free_entry(&self, kind: PartKind, suffix: &str, taken_by: &[&str]) -> Result<Entry> {
         let was_one = |entry: &Entry| taken_by.iter().any(|suffix| entry.name.ends_with(suffix.as_bytes()));
         let listed = self.manifest.entries();
-        let listed = listed.filter(|(of, entry)| *of == kind || *of == Kind::History && was_one(entry));
+        let listed = listed.filter(|(of, entry)| *of == kind || *of == PartKind::History && was_one(entry));
         let first = listed.map(|(_, entry)| entry.seq).max().unwrap_or(0) + 1;
         let free = |seq: &u64| {
             !taken_by.iter().any(|suffix| exists(&self.folder.join(self.part_name(*seq, suffix))))

@@ -86,7 +86,7 @@ mod tests {
     use crate::aof::scratch::Root;
 
     #[test]
-    fn what_cannot_be_replaced_leaves_nothing_beside() {
+    fn a_failed_replacement_leaves_no_temporary_file() {
         let root = Root::with::<&str>(&[]);
         let (path, beside) = (root.0.join("manifest"), root.0.join("temp"));
         replace(&path, &beside, b"one").expect("there is room");

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_come_out_as_they_went_in() {
+    fn words_survive_a_round_trip() {
         let words: [&[u8]; 6] =
             [b"plain.aof", b"", b" a\tb ", b"\"'\\", b"\x00\x07\x08\n\r\xff", "ä".as_bytes()];
         let mut line = Vec::new();

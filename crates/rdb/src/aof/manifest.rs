@@ -36,26 +36,26 @@ pub struct Entry {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PartKind {
     Base,
     Incremental,
     History,
 }
 
-impl Kind {
+impl PartKind {
     fn letter(self) -> char {
         match self {
-            Kind::Base => 'b',
-            Kind::Incremental => 'i',
-            Kind::History => 'h',
+            PartKind::Base => 'b',
+            PartKind::Incremental => 'i',
+            PartKind::History => 'h',
         }
     }
 
-    fn of(word: &[u8]) -> Option<Kind> {
+    fn of(word: &[u8]) -> Option<PartKind> {
         match word {
-            b"b" => Some(Kind::Base),
-            b"i" => Some(Kind::Incremental),
-            b"h" => Some(Kind::History),
+            b"b" => Some(PartKind::Base),
+            b"i" => Some(PartKind::Incremental),
+            b"h" => Some(PartKind::History),
             _ => None,
         }
     }
@@ -122,16 +122,16 @@ impl Manifest {
     }
 
     /// All files; the files to be loaded come first, in order.
-    pub fn entries(&self) -> impl Iterator<Item = (Kind, &Entry)> {
+    pub fn entries(&self) -> impl Iterator<Item = (PartKind, &Entry)> {
         let of = |kind| move |entry| (kind, entry);
-        let incremental = self.incremental.iter().map(of(Kind::Incremental));
-        let history = self.history.iter().map(of(Kind::History));
-        self.base.iter().map(of(Kind::Base)).chain(incremental).chain(history)
+        let incremental = self.incremental.iter().map(of(PartKind::Incremental));
+        let history = self.history.iter().map(of(PartKind::History));
+        self.base.iter().map(of(PartKind::Base)).chain(incremental).chain(history)
     }
 
     /// The files that are loaded, in order.
-    pub fn data(&self) -> impl Iterator<Item = (Kind, &Entry)> {
-        self.entries().filter(|(kind, _)| *kind != Kind::History)
+    pub fn data(&self) -> impl Iterator<Item = (PartKind, &Entry)> {
+        self.entries().filter(|(kind, _)| *kind != PartKind::History)
     }
 
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -139,15 +139,15 @@ impl Manifest {
             return b"# no data yet\n".to_vec(); // Redis takes an empty file for a broken manifest
         }
         let mut out = Vec::new();
-        let mut push = |kind: Kind, entry: &Entry| {
+        let mut push = |kind: PartKind, entry: &Entry| {
             out.extend_from_slice(b"file ");
             line::push(&mut out, &entry.name);
             out.extend_from_slice(format!(" seq {} type {}\n", entry.seq, kind.letter()).as_bytes());
         };
         // In Redis' order, which puts history in the middle.
-        self.base.iter().for_each(|entry| push(Kind::Base, entry));
-        self.history.iter().for_each(|entry| push(Kind::History, entry));
-        self.incremental.iter().for_each(|entry| push(Kind::Incremental, entry));
+        self.base.iter().for_each(|entry| push(PartKind::Base, entry));
+        self.history.iter().for_each(|entry| push(PartKind::History, entry));
+        self.incremental.iter().for_each(|entry| push(PartKind::Incremental, entry));
         out
     }
 
@@ -163,10 +163,10 @@ impl Manifest {
             return Err(Flaw::DuplicateFile);
         }
         match kind {
-            Kind::Base if self.base.is_some() => return Err(Flaw::DuplicateBase),
-            Kind::Base => self.base = Some(entry),
-            Kind::History => self.history.push(entry),
-            Kind::Incremental => {
+            PartKind::Base if self.base.is_some() => return Err(Flaw::DuplicateBase),
+            PartKind::Base => self.base = Some(entry),
+            PartKind::History => self.history.push(entry),
+            PartKind::Incremental => {
                 if self.incremental.last().is_some_and(|last| last.seq >= entry.seq) {
                     return Err(Flaw::Order);
                 }
@@ -177,7 +177,7 @@ impl Manifest {
     }
 }
 
-fn entry(line: &[u8]) -> Result<(Kind, Entry), Flaw> {
+fn entry(line: &[u8]) -> Result<(PartKind, Entry), Flaw> {
     let words = line::split(line.trim_ascii()).ok_or(Flaw::Format)?;
     if words.len() % 2 != 0 {
         return Err(Flaw::Format);
@@ -200,7 +200,7 @@ fn entry(line: &[u8]) -> Result<(Kind, Entry), Flaw> {
     if !is_file_name(name) {
         return Err(Flaw::Path);
     }
-    let kind = Kind::of(kind).ok_or(Flaw::UnknownType)?;
+    let kind = PartKind::of(kind).ok_or(Flaw::UnknownType)?;
     Ok((kind, Entry { name: name.clone(), seq }))
 }
 
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_redis_reads_is_read() {
+    fn manifests_that_redis_accepts_are_accepted() {
         let text = "# by hand\nfile a.1.incr.aof seq 1 type h\n  TYPE i startoffset 5 FILE \"a 7\" SeQ 7\r\n\
                     file a.9 seq 9 type i\nfile a.2.base.rdb seq 2 type b\n";
         let manifest = Manifest::parse(text.as_bytes()).expect("it is well-formed");
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_redis_refuses_is_refused_with_its_words() {
+    fn manifests_that_redis_refuses_are_refused_with_its_messages() {
         for (text, expected) in [
             ("\n", (1, Flaw::Format)),
             ("file a seq 1 type i", (1, Flaw::TooLong)),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_redis_lets_pass_and_should_not_is_refused() {
+    fn flaws_that_redis_misses_are_refused() {
         for (text, expected) in [
             ("file a seq 1x type i\n", (1, Flaw::Format)),
             ("file a seq +1 type i\n", (1, Flaw::Format)),

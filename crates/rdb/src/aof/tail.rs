@@ -44,7 +44,7 @@ const MAGIC: [u8; 8] = *b"EVKTAIL1";
 
 /// The position of a record's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RecordPosition {
     pub epoch: u64,
     /// The inode of the append-only file.
     pub file: u64,
@@ -55,7 +55,7 @@ pub struct Place {
 }
 
 /// Returns the header of a record with these bytes.
-pub fn header(place: &Place, bytes: &[u8]) -> [u8; HEADER_LEN] {
+pub fn header(place: &RecordPosition, bytes: &[u8]) -> [u8; HEADER_LEN] {
     let mut header = [0; HEADER_LEN];
     header[16..24].copy_from_slice(&place.epoch.to_le_bytes());
     header[24..32].copy_from_slice(&place.file.to_le_bytes());
@@ -76,24 +76,24 @@ fn sum(head: &[u8], bytes: &[u8]) -> u64 {
 }
 
 /// Parses the record at the start of `bytes`; `None` if there is no valid record.
-fn record(bytes: &[u8]) -> Option<(Place, &[u8])> {
+fn record(bytes: &[u8]) -> Option<(RecordPosition, &[u8])> {
     let (header, behind) = bytes.split_at_checked(HEADER_LEN)?;
     let number = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
     let boot = u128::from_le_bytes(header[32..48].try_into().expect("sixteen bytes"));
     let data = behind.get(..usize::try_from(number(56)).ok()?)?;
     let is_one = header[..8] == MAGIC && number(8) == sum(&header[16..], data) && !data.is_empty();
-    is_one.then_some((Place { epoch: number(16), file: number(24), boot, offset: number(48) }, data))
+    is_one.then_some((RecordPosition { epoch: number(16), file: number(24), boot, offset: number(48) }, data))
 }
 
 /// Returns the bytes of the row at the start of a tail, and the place of its first record. `None`: there is
 /// no row.
-fn row(mut tail: &[u8]) -> Option<(Place, Vec<u8>)> {
-    let mut found: Option<(Place, Vec<u8>)> = None;
+fn row(mut tail: &[u8]) -> Option<(RecordPosition, Vec<u8>)> {
+    let mut found: Option<(RecordPosition, Vec<u8>)> = None;
     while let Some((place, data)) = record(tail) {
         match &mut found {
             None => found = Some((place, data.to_owned())),
             Some((first, row)) => {
-                let next = Place { offset: first.offset.saturating_add(row.len() as u64), ..*first };
+                let next = RecordPosition { offset: first.offset.saturating_add(row.len() as u64), ..*first };
                 if place != next {
                     break;
                 }
@@ -125,7 +125,7 @@ pub enum Tail {
 ///
 /// # Errors
 /// A file cannot be read.
-pub fn look(directory: &Directory, boot: Option<u128>) -> Result<Tail> {
+pub fn inspect(directory: &Directory, boot: Option<u128>) -> Result<Tail> {
     Ok(compare(directory, boot)?.0)
 }
 
@@ -152,7 +152,7 @@ pub struct CutOff {
 
 /// The treatment of a tail once the append-only file has all of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Then {
+enum AfterRestore {
     Keep,
     Remove,
     /// As `Remove`, for a server about to load the file: an incomplete command behind the last record is cut
@@ -166,7 +166,7 @@ enum Then {
 /// # Errors
 /// A file cannot be read, written or renamed.
 pub fn complete(directory: &Directory, boot: Option<u128>) -> Result<Restored> {
-    put_back(directory, boot, Then::Keep)
+    put_back(directory, boot, AfterRestore::Keep)
 }
 
 /// As [`complete`], and removes the tail: a later cut of the file is final.
@@ -174,7 +174,7 @@ pub fn complete(directory: &Directory, boot: Option<u128>) -> Result<Restored> {
 /// # Errors
 /// A file cannot be read, written, renamed or removed. Then the tail is still there.
 pub fn restore(directory: &Directory, boot: Option<u128>) -> Result<Restored> {
-    put_back(directory, boot, Then::Remove)
+    put_back(directory, boot, AfterRestore::Remove)
 }
 
 /// As [`restore`], for a server that is about to load the append-only file: also cuts off an incomplete
@@ -184,10 +184,10 @@ pub fn restore(directory: &Directory, boot: Option<u128>) -> Result<Restored> {
 /// # Errors
 /// As [`restore`], and what is cut off cannot be kept.
 pub fn restore_to_load(directory: &Directory, boot: Option<u128>) -> Result<Restored> {
-    put_back(directory, boot, Then::RemoveToLoad)
+    put_back(directory, boot, AfterRestore::RemoveToLoad)
 }
 
-fn put_back(directory: &Directory, boot: Option<u128>, then: Then) -> Result<Restored> {
+fn put_back(directory: &Directory, boot: Option<u128>, after: AfterRestore) -> Result<Restored> {
     let tail_path = directory.tail_path();
     if open(&tail_path)?.is_none() {
         return Ok(Restored { tail: Tail::Nothing, aside: None, cut: None });
@@ -206,14 +206,14 @@ fn put_back(directory: &Directory, boot: Option<u128>, then: Then) -> Result<Res
             let file =
                 OpenOptions::new().read(true).write(true).open(path).map_err(Error::io("open", path))?;
             file.write_all_at(&bytes, place.offset).map_err(Error::io("write", path))?;
-            if then == Then::RemoveToLoad && has_started(boot, &place) {
+            if after == AfterRestore::RemoveToLoad && has_started(boot, &place) {
                 cut = cut_hole(directory, &file, place.offset + bytes.len() as u64, path)?;
             }
             file.sync_all().map_err(Error::io("sync", path))?;
         }
         Tail::Nothing => {}
     }
-    if aside.is_none() && then != Then::Keep {
+    if aside.is_none() && after != AfterRestore::Keep {
         remove(&tail_path)?;
     }
     Ok(Restored { tail, aside, cut })
@@ -228,9 +228,9 @@ pub fn remove(path: &Path) -> Result<()> {
 }
 
 /// Compares the files with the tail; also returns the tail's place and bytes.
-fn compare(directory: &Directory, boot: Option<u128>) -> Result<(Tail, Place, Vec<u8>)> {
+fn compare(directory: &Directory, boot: Option<u128>) -> Result<(Tail, RecordPosition, Vec<u8>)> {
     let tail_path = directory.tail_path();
-    let none = Place { epoch: 0, file: 0, boot: 0, offset: 0 };
+    let none = RecordPosition { epoch: 0, file: 0, boot: 0, offset: 0 };
     let Some(file) = open(&tail_path)? else { return Ok((Tail::Nothing, none, Vec::new())) };
     let Some((place, bytes)) = row(&read(&file, 0, TAIL_LEN, &tail_path)?) else {
         return Ok((Tail::Nothing, none, Vec::new()));
@@ -261,7 +261,7 @@ fn compare(directory: &Directory, boot: Option<u128>) -> Result<(Tail, Place, Ve
 }
 
 /// Whether the machine has started anew since the record, or may have.
-fn has_started(boot: Option<u128>, place: &Place) -> bool {
+fn has_started(boot: Option<u128>, place: &RecordPosition) -> bool {
     boot != Some(place.boot)
 }
 
@@ -327,7 +327,7 @@ fn zeroes_from(file: &File, from: u64, len: u64, path: &Path) -> Result<u64> {
 }
 
 /// Compares the file's bytes (`there`) with the tail's (`bytes`).
-fn judge(path: PathBuf, place: &Place, there: &[u8], bytes: &[u8], was_started: bool) -> Tail {
+fn judge(path: PathBuf, place: &RecordPosition, there: &[u8], bytes: &[u8], was_started: bool) -> Tail {
     let differ = |at: &usize| there.get(*at) != Some(&bytes[*at]);
     let Some(first) = (0..bytes.len()).find(differ) else { return Tail::Whole { path } };
     // A file system may record a length before the bytes are written, and the bytes reach the disk in any
@@ -381,13 +381,13 @@ mod tests {
     fn crashed(file: &[u8], offset: u64, records: &[&[u8]]) -> (Root, Directory) {
         let root = Root::with(&[("dir/a.aof.manifest", MANIFEST.as_bytes()), (NAME, file)]);
         let inode = fs::metadata(root.0.join(NAME)).expect("there").ino();
-        let place = Place { epoch: 3, file: inode, boot: BEFORE, offset };
+        let place = RecordPosition { epoch: 3, file: inode, boot: BEFORE, offset };
         fs::write(root.0.join("dir/a.aof.tail"), tail(place, records)).expect("written");
         let directory = Directory::open(&root.0, "dir".as_ref(), "a.aof".as_ref()).expect("whole");
         (root, directory)
     }
 
-    fn tail(mut place: Place, records: &[&[u8]]) -> Vec<u8> {
+    fn tail(mut place: RecordPosition, records: &[&[u8]]) -> Vec<u8> {
         let mut tail = Vec::new();
         for bytes in records {
             tail.extend(header(&place, bytes));
@@ -402,7 +402,7 @@ mod tests {
     #[track_caller]
     fn restored(file: &[u8], offset: u64, records: &[&[u8]], boot: Option<u128>, expected: &[u8]) -> Tail {
         let (root, directory) = crashed(file, offset, records);
-        let seen = look(&directory, boot).expect("it can be read");
+        let seen = inspect(&directory, boot).expect("it can be read");
         assert_eq!(fs::read(root.0.join(NAME)).expect("there"), file, "looking changes nothing");
         let Restored { tail, aside, cut } = restore_to_load(&directory, boot).expect("it can be written");
         assert_eq!(tail, seen);
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_file_lacks_is_put_back() {
+    fn missing_bytes_are_restored_from_the_tail() {
         let long = vec![b'x'; 3 * BLOCK];
         let whole = [b"base".as_slice(), &long, b"end"].concat();
         for boot in [Some(NOW), None] {
@@ -502,7 +502,7 @@ mod tests {
 
     /// A later file goes on where an earlier file ended; a check of the file changes nothing unasked.
     #[test]
-    fn holes_stay_in_a_file_that_is_not_the_last_and_where_nothing_is_loaded() {
+    fn holes_stay_in_earlier_files_and_without_a_load() {
         let holed = b"baseone\0\0*1\r\n$4\r\nPING\r\n";
         let (root, directory) = crashed(holed, 4, &[b"one"]);
         for put_back in [complete, restore] {
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_has_all_or_other_bytes_stays_as_it_is() {
+    fn a_complete_or_changed_file_is_left_unchanged() {
         let two: [&[u8]; 2] = [b"one", b"more"];
         for boot in [Some(NOW), Some(BEFORE), None] {
             let whole = |file: &[u8]| matches!(restored(file, 4, &two, boot, file), Tail::Whole { .. });
@@ -547,11 +547,11 @@ mod tests {
         let (root, directory) = crashed(b"base", 4, &[b"one"]);
         fs::rename(root.0.join(NAME), root.0.join("other")).expect("renamed");
         fs::write(root.0.join(NAME), b"base").expect("written");
-        assert_eq!(look(&directory, Some(BEFORE)).expect("read"), Tail::Foreign);
-        assert_eq!(look(&directory, Some(NOW)).expect("read"), Tail::Foreign);
+        assert_eq!(inspect(&directory, Some(BEFORE)).expect("read"), Tail::Foreign);
+        assert_eq!(inspect(&directory, Some(NOW)).expect("read"), Tail::Foreign);
         fs::write(root.0.join(NAME), b"baseone, more").expect("written");
         assert!(
-            matches!(look(&directory, Some(NOW)).expect("read"), Tail::Whole { .. }),
+            matches!(inspect(&directory, Some(NOW)).expect("read"), Tail::Whole { .. }),
             "a copy that has all"
         );
         fs::write(root.0.join(NAME), b"base").expect("written");
@@ -573,8 +573,8 @@ mod tests {
     }
 
     #[test]
-    fn a_row_ends_where_another_one_was_before() {
-        let place = |epoch, offset| Place { epoch, file: 1, boot: BEFORE, offset };
+    fn a_row_ends_at_a_record_of_an_earlier_row() {
+        let place = |epoch, offset| RecordPosition { epoch, file: 1, boot: BEFORE, offset };
         let old = tail(place(4, 0), &[b"first", b"second", b"third"]);
         let new = tail(place(5, 16), &[b"fourth"]);
         let both = [&new[..], &old[BLOCK..]].concat();
@@ -587,7 +587,7 @@ mod tests {
 
     #[test]
     fn every_changed_byte_ends_the_row_before_its_record() {
-        let place = Place { epoch: 1, file: 2, boot: BEFORE, offset: 9 };
+        let place = RecordPosition { epoch: 1, file: 2, boot: BEFORE, offset: 9 };
         let whole = tail(place, &[b"one", b"two"]);
         for at in 0..whole.len() {
             let mut changed = whole.clone();
@@ -602,7 +602,7 @@ mod tests {
         for len in 0..whole.len() {
             let _ = row(&whole[..len]); // any result will do: it must return
         }
-        let lies = header(&Place { offset: u64::MAX, ..place }, b"one");
+        let lies = header(&RecordPosition { offset: u64::MAX, ..place }, b"one");
         assert!(row(&[&lies[..], b"one"].concat()).is_some_and(|(_, bytes)| bytes == b"one"));
     }
 }

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn flaws_are_named() {
         let mut good = Vec::new();
         block([1, 2, 3].into_iter(), &mut good);
         let broken = |at: usize, byte: u8| {

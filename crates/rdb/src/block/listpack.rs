@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_redis_and_valkey_write_otherwise_is_read() {
+    fn the_divergent_forms_of_redis_and_valkey_are_read() {
         for (len, back) in [(16_378, &b"\x7f\xff"[..]), (2_097_146, b"\x7f\xff\xff")] {
             let string = vec![b'x'; len];
             for (narrow, expected) in [(false, [b"\0\xff", &back[1..]].concat()), (true, back.to_vec())] {
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn flaws_are_named() {
         let good = block(&[Item::Bytes(b"abc"), Item::Int(5_000)]);
         let broken = |at: usize, byte: u8| {
             let mut bytes = good.clone();

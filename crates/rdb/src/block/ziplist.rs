@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn flaws_are_named() {
         let good = block(&[b"\x03abc".to_vec(), b"\xfe\x40".to_vec()]);
         let broken = |at: usize, byte: u8| {
             let mut bytes = good.clone();

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn flaws_are_named() {
         let reason = |block: &[u8]| items(block).expect_err("it is broken").reason;
         assert_eq!(reason(b"\x02\x01a\x01\x00b\xff"), Reason::Count);
         assert_eq!(reason(b"\x01\x01a\x01\x01b\xff"), Reason::Truncated);

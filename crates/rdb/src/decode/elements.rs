@@ -1,8 +1,8 @@
 //! The elements of a list or a set.
 
 use super::packed::Packed;
-use super::seen::Seen;
-use super::{Decoder, Place};
+use super::seen::SeenMembers;
+use super::{Decoder, ItemPlace};
 use crate::block::BlockKind;
 use crate::error::{Error, Reason, Result};
 use crate::item::Item;
@@ -15,15 +15,15 @@ const PACKED_NODE: u64 = 2;
 /// The elements, in the order in which they are stored.
 pub struct Elements<'d, S> {
     decoder: &'d mut Decoder<S>,
-    from: Origin,
+    from: ElementSource,
     /// `None`: elements may repeat.
-    seen: Option<Seen>,
+    seen: Option<SeenMembers>,
     any: bool,
     /// Offset of the last element, or of its block.
     at: u64,
 }
 
-enum Origin {
+enum ElementSource {
     Plain { left: u64 },
     Block(Packed),
     Nodes { left: u64, nodes: Nodes, open: Option<Packed> },
@@ -40,32 +40,32 @@ pub(super) enum Nodes {
 impl<'d, S: Source> Elements<'d, S> {
     pub(super) fn plain(decoder: &'d mut Decoder<S>, duplicates: bool) -> Result<Self> {
         let left = decoder.count(1)?;
-        Ok(Elements::new(decoder, Origin::Plain { left }, duplicates))
+        Ok(Elements::new(decoder, ElementSource::Plain { left }, duplicates))
     }
 
     pub(super) fn block(decoder: &'d mut Decoder<S>, kind: BlockKind, duplicates: bool) -> Result<Self> {
         let packed = decoder.packed(kind)?;
-        Ok(Elements::new(decoder, Origin::Block(packed), duplicates))
+        Ok(Elements::new(decoder, ElementSource::Block(packed), duplicates))
     }
 
     pub(super) fn nodes(decoder: &'d mut Decoder<S>, nodes: Nodes) -> Result<Self> {
         let left = decoder.count(1)?;
-        Ok(Elements::new(decoder, Origin::Nodes { left, nodes, open: None }, true))
+        Ok(Elements::new(decoder, ElementSource::Nodes { left, nodes, open: None }, true))
     }
 
-    fn new(decoder: &'d mut Decoder<S>, from: Origin, duplicates: bool) -> Self {
+    fn new(decoder: &'d mut Decoder<S>, from: ElementSource, duplicates: bool) -> Self {
         let at = decoder.position();
         let mut elements = Elements { decoder, from, seen: None, any: false, at };
-        elements.seen = (!duplicates).then(|| Seen::with_room(elements.expected()));
+        elements.seen = (!duplicates).then(|| SeenMembers::with_room(elements.expected()));
         elements
     }
 
     /// Announced number of elements, at most as many as can be left: a hint for allocations.
     pub fn expected(&self) -> usize {
         match &self.from {
-            Origin::Plain { left } => self.decoder.believable(*left),
-            Origin::Block(packed) => packed.expected(self.decoder.blob(packed.blob)),
-            Origin::Nodes { left, .. } => self.decoder.believable(*left), // at least
+            ElementSource::Plain { left } => self.decoder.believable(*left),
+            ElementSource::Block(packed) => packed.expected(self.decoder.blob(packed.blob)),
+            ElementSource::Nodes { left, .. } => self.decoder.believable(*left), // at least
         }
     }
 
@@ -87,28 +87,30 @@ impl<'d, S: Source> Elements<'d, S> {
         Ok(Some(self.decoder.item(place)))
     }
 
-    fn find(&mut self) -> Result<Option<Place>> {
+    fn find(&mut self) -> Result<Option<ItemPlace>> {
         let decoder = &mut *self.decoder;
         loop {
             match &mut self.from {
-                Origin::Plain { left: 0 } | Origin::Nodes { left: 0, open: None, .. } => return Ok(None),
-                Origin::Plain { left } => {
+                ElementSource::Plain { left: 0 } | ElementSource::Nodes { left: 0, open: None, .. } => {
+                    return Ok(None);
+                }
+                ElementSource::Plain { left } => {
                     *left -= 1;
                     self.at = decoder.position();
                     return decoder.string_place().map(Some);
                 }
-                Origin::Block(packed) => {
+                ElementSource::Block(packed) => {
                     let element = packed.next(decoder.blob(packed.blob))?;
                     return Ok(element.map(|element| packed.place(element)));
                 }
-                Origin::Nodes { open: slot @ Some(_), .. } => {
+                ElementSource::Nodes { open: slot @ Some(_), .. } => {
                     let packed = slot.as_mut().expect("it was just seen");
                     if let Some(element) = packed.next(decoder.blob(packed.blob))? {
                         return Ok(Some(packed.place(element)));
                     }
                     *slot = None;
                 }
-                Origin::Nodes { left, nodes, open } => {
+                ElementSource::Nodes { left, nodes, open } => {
                     *left -= 1;
                     self.at = decoder.position();
                     match nodes.open(decoder)? {
@@ -122,7 +124,7 @@ impl<'d, S: Source> Elements<'d, S> {
 }
 
 enum Node {
-    Plain(Place),
+    Plain(ItemPlace),
     Packed(Packed),
 }
 

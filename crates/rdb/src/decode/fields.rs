@@ -1,8 +1,8 @@
 //! The fields of a hash, with or without a time at which each expires.
 
 use super::packed::Packed;
-use super::seen::Seen;
-use super::{Decoder, Place};
+use super::seen::SeenMembers;
+use super::{Decoder, ItemPlace};
 use crate::Millis;
 use crate::block::{BlockKind, Element};
 use crate::error::{Error, Reason, Result};
@@ -15,9 +15,9 @@ const REDIS_EXPIRY_MAX: Millis = (1 << 48) - 1;
 /// The fields, in the order in which they are stored.
 pub struct Fields<'d, S> {
     decoder: &'d mut Decoder<S>,
-    from: Origin,
+    from: FieldSource,
     expiry: Expiry,
-    seen: Option<Seen>,
+    seen: Option<SeenMembers>,
     any: bool,
     /// Offset of the last field, or of its block.
     at: u64,
@@ -31,7 +31,7 @@ pub struct Field<'a> {
     pub expires: Option<Millis>,
 }
 
-enum Origin {
+enum FieldSource {
     Plain { left: u64 },
     Block(Packed),
 }
@@ -55,26 +55,26 @@ impl<'d, S: Source> Fields<'d, S> {
             Expiry::Behind => 10,
             Expiry::Before { .. } => 3,
         })?;
-        Ok(Fields::new(decoder, Origin::Plain { left }, expiry))
+        Ok(Fields::new(decoder, FieldSource::Plain { left }, expiry))
     }
 
     pub(super) fn block(decoder: &'d mut Decoder<S>, kind: BlockKind, expiry: Expiry) -> Result<Self> {
         let packed = decoder.packed(kind)?;
-        Ok(Fields::new(decoder, Origin::Block(packed), expiry))
+        Ok(Fields::new(decoder, FieldSource::Block(packed), expiry))
     }
 
-    fn new(decoder: &'d mut Decoder<S>, from: Origin, expiry: Expiry) -> Self {
+    fn new(decoder: &'d mut Decoder<S>, from: FieldSource, expiry: Expiry) -> Self {
         let at = decoder.position();
         let mut fields = Fields { decoder, from, expiry, seen: None, any: false, at };
-        fields.seen = fields.decoder.refuses_duplicates.then(|| Seen::with_room(fields.expected()));
+        fields.seen = fields.decoder.refuses_duplicates.then(|| SeenMembers::with_room(fields.expected()));
         fields
     }
 
     /// Announced number of fields, at most as many as can be left: a hint for allocations.
     pub fn expected(&self) -> usize {
         match &self.from {
-            Origin::Plain { left } => self.decoder.believable(*left),
-            Origin::Block(packed) => packed.expected(self.decoder.blob(packed.blob)) / 2,
+            FieldSource::Plain { left } => self.decoder.believable(*left),
+            FieldSource::Block(packed) => packed.expected(self.decoder.blob(packed.blob)) / 2,
         }
     }
 
@@ -94,15 +94,15 @@ impl<'d, S: Source> Fields<'d, S> {
         Ok(Some(Field { name: self.decoder.item(name), value: self.decoder.item(value), expires }))
     }
 
-    fn find(&mut self) -> Result<Option<(Place, Place, Option<Millis>)>> {
+    fn find(&mut self) -> Result<Option<(ItemPlace, ItemPlace, Option<Millis>)>> {
         match &mut self.from {
-            Origin::Plain { left: 0 } => Ok(None),
-            Origin::Plain { left } => {
+            FieldSource::Plain { left: 0 } => Ok(None),
+            FieldSource::Plain { left } => {
                 *left -= 1;
                 self.at = self.decoder.position();
                 plain_field(self.decoder, self.expiry).map(Some)
             }
-            Origin::Block(packed) => {
+            FieldSource::Block(packed) => {
                 let block = self.decoder.blob(packed.blob);
                 let Some(name) = packed.next(block)? else { return Ok(None) };
                 let value = packed.counterpart(block)?;
@@ -120,7 +120,7 @@ impl<'d, S: Source> Fields<'d, S> {
 fn plain_field<S: Source>(
     decoder: &mut Decoder<S>,
     expiry: Expiry,
-) -> Result<(Place, Place, Option<Millis>)> {
+) -> Result<(ItemPlace, ItemPlace, Option<Millis>)> {
     let expires = match expiry {
         Expiry::Before { earliest } => expiry_before(decoder, earliest)?,
         _ => None,

@@ -14,46 +14,46 @@ pub struct LongString<'d, S> {
     decoder: &'d mut Decoder<S>,
     len: u64,
     left: u64,
-    form: Form,
+    form: StringForm,
     /// Offset of the string.
     at: u64,
 }
 
-enum Form {
+enum StringForm {
     Plain,
     Packed(Box<Unpacker>),
 }
 
 /// A string that is a value of its own.
-pub(super) enum Text<'d, S> {
+pub(super) enum StringValue<'d, S> {
     Short(Item<'d>),
     Long(LongString<'d, S>),
 }
 
 impl<'d, S: Source> LongString<'d, S> {
-    pub(super) fn open(decoder: &'d mut Decoder<S>) -> Result<Text<'d, S>> {
+    pub(super) fn open(decoder: &'d mut Decoder<S>) -> Result<StringValue<'d, S>> {
         let at = decoder.position();
         let (len, form) = match decoder.announced()? {
             Announced::Form(3) => {
                 let (packed, len) = (decoder.length()?, decoder.length()?);
                 if len <= PIECE as u64 {
                     let place = decoder.unpacked_place(at, packed, len)?;
-                    return Ok(Text::Short(decoder.item(place)));
+                    return Ok(StringValue::Short(decoder.item(place)));
                 }
                 decoder.refuse_beyond_end(at, packed)?;
                 let unpacker = Unpacker::new(packed, len).ok_or(Error::new(at, Reason::Compressed))?;
-                (len, Form::Packed(Box::new(unpacker)))
+                (len, StringForm::Packed(Box::new(unpacker)))
             }
             Announced::Length(len) if len > PIECE as u64 => {
                 decoder.refuse_beyond_end(at, len)?;
-                (len, Form::Plain)
+                (len, StringForm::Plain)
             }
             announced => {
                 let place = decoder.place_of(at, announced)?;
-                return Ok(Text::Short(decoder.item(place)));
+                return Ok(StringValue::Short(decoder.item(place)));
             }
         };
-        Ok(Text::Long(LongString { decoder, len, left: len, form, at }))
+        Ok(StringValue::Long(LongString { decoder, len, left: len, form, at }))
     }
 
     /// Length of the whole string in bytes.
@@ -70,14 +70,14 @@ impl<'d, S: Source> LongString<'d, S> {
         let source = &mut self.decoder.source;
         match &mut self.form {
             _ if len == 0 => Ok(None),
-            Form::Plain => {
+            StringForm::Plain => {
                 source.take(len as u64)?;
                 Ok(Some(source.taken()))
             }
-            Form::Packed(unpacker) => {
+            StringForm::Packed(unpacker) => {
                 let garbage = Error::new(self.at, Reason::Compressed);
                 while !unpacker.has(len) {
-                    source.take(unpacker.hunger(PIECE as u64))?;
+                    source.take(unpacker.bytes_wanted(PIECE as u64))?;
                     unpacker.feed(source.taken());
                     if !unpacker.unpack(len) {
                         return Err(garbage);
@@ -86,7 +86,7 @@ impl<'d, S: Source> LongString<'d, S> {
                 if self.left == 0 && !unpacker.is_at_end() {
                     return Err(garbage);
                 }
-                Ok(Some(unpacker.give(len)))
+                Ok(Some(unpacker.take(len)))
             }
         }
     }

@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 
 use super::packed::Packed;
-use super::seen::Seen;
-use super::{Decoder, Place};
+use super::seen::SeenMembers;
+use super::{Decoder, ItemPlace};
 use crate::block::{BlockKind, Element};
 use crate::error::{Error, Reason, Result};
 use crate::item::{Digits, Item};
@@ -19,8 +19,8 @@ const TEXT_MINUS_INFINITY: u8 = 255;
 /// descending.
 pub struct Members<'d, S> {
     decoder: &'d mut Decoder<S>,
-    from: Origin,
-    seen: Option<Seen>,
+    from: MemberSource,
+    seen: Option<SeenMembers>,
     any: bool,
     /// Offset of the last member, or of its block.
     at: u64,
@@ -33,7 +33,7 @@ pub struct Member<'a> {
     pub score: f64,
 }
 
-enum Origin {
+enum MemberSource {
     Plain { left: u64, text: bool },
     Block { packed: Packed, before: Option<(Element, f64)> },
 }
@@ -41,26 +41,26 @@ enum Origin {
 impl<'d, S: Source> Members<'d, S> {
     pub(super) fn plain(decoder: &'d mut Decoder<S>, text: bool) -> Result<Self> {
         let left = decoder.count(if text { 2 } else { 9 })?;
-        Ok(Members::new(decoder, Origin::Plain { left, text }))
+        Ok(Members::new(decoder, MemberSource::Plain { left, text }))
     }
 
     pub(super) fn block(decoder: &'d mut Decoder<S>, kind: BlockKind) -> Result<Self> {
         let packed = decoder.packed(kind)?;
-        Ok(Members::new(decoder, Origin::Block { packed, before: None }))
+        Ok(Members::new(decoder, MemberSource::Block { packed, before: None }))
     }
 
-    fn new(decoder: &'d mut Decoder<S>, from: Origin) -> Self {
+    fn new(decoder: &'d mut Decoder<S>, from: MemberSource) -> Self {
         let at = decoder.position();
         let mut members = Members { decoder, from, seen: None, any: false, at };
-        members.seen = members.decoder.refuses_duplicates.then(|| Seen::with_room(members.expected()));
+        members.seen = members.decoder.refuses_duplicates.then(|| SeenMembers::with_room(members.expected()));
         members
     }
 
     /// Announced number of members, at most as many as can be left: a hint for allocations.
     pub fn expected(&self) -> usize {
         match &self.from {
-            Origin::Plain { left, .. } => self.decoder.believable(*left),
-            Origin::Block { packed, .. } => packed.expected(self.decoder.blob(packed.blob)) / 2,
+            MemberSource::Plain { left, .. } => self.decoder.believable(*left),
+            MemberSource::Block { packed, .. } => packed.expected(self.decoder.blob(packed.blob)) / 2,
         }
     }
 
@@ -80,10 +80,10 @@ impl<'d, S: Source> Members<'d, S> {
         Ok(Some(Member { name: self.decoder.item(name), score }))
     }
 
-    fn find(&mut self) -> Result<Option<(Place, f64)>> {
+    fn find(&mut self) -> Result<Option<(ItemPlace, f64)>> {
         match &mut self.from {
-            Origin::Plain { left: 0, .. } => Ok(None),
-            Origin::Plain { left, text } => {
+            MemberSource::Plain { left: 0, .. } => Ok(None),
+            MemberSource::Plain { left, text } => {
                 *left -= 1;
                 self.at = self.decoder.position();
                 let name = self.decoder.string_place()?;
@@ -92,7 +92,7 @@ impl<'d, S: Source> Members<'d, S> {
                     if *text { textual(self.decoder)? } else { f64::from_le_bytes(self.decoder.fixed()?) };
                 number(score).map(|score| Some((name, score))).map_err(|reason| Error::new(self.at, reason))
             }
-            Origin::Block { packed, before } => {
+            MemberSource::Block { packed, before } => {
                 let block = self.decoder.blob(packed.blob);
                 let Some(name) = packed.next(block)? else { return Ok(None) };
                 let score = packed.counterpart(block)?.item(block);

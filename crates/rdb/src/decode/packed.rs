@@ -1,6 +1,6 @@
 //! A block in the source or in the decompressed copy, and a cursor in it.
 
-use super::{Blob, Place};
+use super::{Blob, ItemPlace};
 use crate::block::{BlockKind, Cursor, Element, Flaw};
 use crate::error::{Error, Reason, Result};
 
@@ -31,10 +31,10 @@ impl Packed {
     }
 
     #[inline]
-    pub(super) fn place(&self, element: Element) -> Place {
+    pub(super) fn place(&self, element: Element) -> ItemPlace {
         match element {
-            Element::Int(number) => Place::Int(number),
-            Element::Bytes { start, end } => Place::Part(self.blob, start, end),
+            Element::Int(number) => ItemPlace::Int(number),
+            Element::Bytes { start, end } => ItemPlace::Part(self.blob, start, end),
         }
     }
 

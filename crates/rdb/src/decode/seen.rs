@@ -16,17 +16,17 @@ use crate::item::{Digits, Item};
 const ROOM_MAX: usize = 1 << 20;
 
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct SeenMembers {
     low: RandomState,
     high: RandomState,
-    prints: HashSet<u128, BuildHasherDefault<Print>>,
+    fingerprints: HashSet<u128, BuildHasherDefault<FingerprintHasher>>,
 }
 
-impl Seen {
+impl SeenMembers {
     /// Reserves memory for as many members: growing a large table costs more than filling it.
-    pub(super) fn with_room(members: usize) -> Seen {
-        let mut seen = Seen::default();
-        seen.prints.reserve(members.min(ROOM_MAX));
+    pub(super) fn with_room(members: usize) -> SeenMembers {
+        let mut seen = SeenMembers::default();
+        seen.fingerprints.reserve(members.min(ROOM_MAX));
         seen
     }
 
@@ -34,8 +34,8 @@ impl Seen {
     pub(super) fn insert(&mut self, item: Item<'_>) -> bool {
         let mut digits = Digits::default();
         let bytes = item.bytes(&mut digits);
-        let print = u128::from(hash(&self.high, bytes)) << 64 | u128::from(hash(&self.low, bytes));
-        self.prints.insert(print)
+        let fingerprint = u128::from(hash(&self.high, bytes)) << 64 | u128::from(hash(&self.low, bytes));
+        self.fingerprints.insert(fingerprint)
     }
 }
 
@@ -47,15 +47,15 @@ fn hash(state: &RandomState, bytes: &[u8]) -> u64 {
 
 /// Passes a fingerprint on as its own hash.
 #[derive(Default)]
-struct Print(u64);
+struct FingerprintHasher(u64);
 
-impl Hasher for Print {
+impl Hasher for FingerprintHasher {
     fn write(&mut self, _: &[u8]) {
         unreachable!("fingerprints are numbers");
     }
 
-    fn write_u128(&mut self, print: u128) {
-        self.0 = print as u64;
+    fn write_u128(&mut self, fingerprint: u128) {
+        self.0 = fingerprint as u64;
     }
 
     fn finish(&self) -> u64 {
@@ -68,8 +68,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_integer_is_its_text() {
-        let mut seen = Seen::default();
+    fn an_integer_equals_its_text() {
+        let mut seen = SeenMembers::default();
         assert!(seen.insert(Item::Int(12)));
         assert!(!seen.insert(Item::Bytes(b"12")));
         assert!(seen.insert(Item::Bytes(b"012")));

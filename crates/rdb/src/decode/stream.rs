@@ -15,7 +15,7 @@ mod groups;
 pub use groups::Groups;
 
 use super::packed::located;
-use super::{Blob, Decoder, Place};
+use super::{Blob, Decoder, ItemPlace};
 use crate::block::listpack::{Cursor, Passed};
 use crate::block::{Element, Flaw};
 use crate::error::{Error, Reason, Result};
@@ -83,14 +83,14 @@ struct Node {
 pub struct Entry<'a> {
     pub id: Id,
     block: &'a [u8],
-    names: Shared,
+    names: SharedNames,
     values: Passed,
     fields: u64,
 }
 
 /// The position of an entry's field names.
 #[derive(Clone, Debug)]
-enum Shared {
+enum SharedNames {
     /// Before each value.
     No,
     /// At the node's start.
@@ -104,7 +104,7 @@ pub struct EntryFields<'a> {
 }
 
 /// An entry behind the cursor.
-struct Found {
+struct EntryHeader {
     id: Id,
     shared: bool,
     values_at: usize,
@@ -126,7 +126,7 @@ impl<'a> Entry<'a> {
     /// A store that copies the names per entry could be made to use many times the memory of the received
     /// data.
     pub fn shares_names(&self) -> bool {
-        matches!(self.names, Shared::Yes(_))
+        matches!(self.names, SharedNames::Yes(_))
     }
 
     pub fn fields(&self) -> EntryFields<'a> {
@@ -141,8 +141,8 @@ impl<'a> Iterator for EntryFields<'a> {
         let entry = &mut self.entry;
         entry.fields = entry.fields.checked_sub(1)?;
         let name = match &mut entry.names {
-            Shared::No => entry.values.next(entry.block),
-            Shared::Yes(names) => names.next(entry.block),
+            SharedNames::No => entry.values.next(entry.block),
+            SharedNames::Yes(names) => names.next(entry.block),
         };
         let value = entry.values.next(entry.block);
         Some((name.item(entry.block), value.item(entry.block)))
@@ -172,7 +172,8 @@ impl<'d, S: Source> Stream<'d, S> {
     pub fn next_entry(&mut self) -> Result<Option<Entry<'_>>> {
         let Some(found) = self.find()? else { return Ok(None) };
         let node = self.node.as_ref().expect("the entry is in it");
-        let names = if found.shared { Shared::Yes(Passed::from(node.names_at)) } else { Shared::No };
+        let names =
+            if found.shared { SharedNames::Yes(Passed::from(node.names_at)) } else { SharedNames::No };
         let (block, values) = (self.decoder.blob(node.blob), Passed::from(found.values_at));
         Ok(Some(Entry { id: found.id, block, names, values, fields: found.fields }))
     }
@@ -216,7 +217,7 @@ impl<'d, S: Source> Stream<'d, S> {
         Ok(Info { length, first_id, last_id, max_deleted_id, entries_added })
     }
 
-    fn find(&mut self) -> Result<Option<Found>> {
+    fn find(&mut self) -> Result<Option<EntryHeader>> {
         loop {
             let Some(node) = &mut self.node else {
                 if self.nodes_left == 0 {
@@ -252,7 +253,7 @@ impl Node {
         };
         let id = id.ok_or(Error::new(id_at, Reason::StringForm))?;
         let at = decoder.position();
-        let Place::Whole(blob) = decoder.string_place()? else {
+        let ItemPlace::Whole(blob) = decoder.string_place()? else {
             return Err(Error::new(at, Reason::StringForm));
         };
         Node::start(id, blob, at, decoder.blob(blob)).map_err(|flaw| located(at, flaw))
@@ -278,7 +279,7 @@ impl Node {
     }
 
     /// Returns the next entry that is not deleted.
-    fn next(&mut self, block: &[u8]) -> std::result::Result<Option<Found>, Flaw> {
+    fn next(&mut self, block: &[u8]) -> std::result::Result<Option<EntryHeader>, Flaw> {
         loop {
             let start = self.cursor.position();
             let flags = match self.cursor.next(block)? {
@@ -297,7 +298,7 @@ impl Node {
         }
     }
 
-    fn entry(&mut self, start: usize, shared: bool, block: &[u8]) -> std::result::Result<Found, Flaw> {
+    fn entry(&mut self, start: usize, shared: bool, block: &[u8]) -> std::result::Result<EntryHeader, Flaw> {
         let cursor = &mut self.cursor;
         let (ms, seq) = (int(cursor, block)?, int(cursor, block)?);
         // Differences of unsigned numbers, stored as signed numbers.
@@ -310,7 +311,7 @@ impl Node {
         let counted = if shared { elements + 3 } else { elements + 4 };
         match int(cursor, block)? {
             stored if fields > 0 && u64::try_from(stored) == Ok(counted) => {
-                Ok(Found { id, shared, values_at, fields })
+                Ok(EntryHeader { id, shared, values_at, fields })
             }
             _ => Err(Flaw::new(start, Reason::StreamEntry)),
         }

@@ -113,7 +113,7 @@ impl<'e, O: Out> HashWriter<'e, O> {
 }
 
 /// The numbers of a collection's types, and the number of block elements per entry.
-struct Kind {
+struct CollectionKind {
     plain: u8,
     packed: u8,
     elements: u32,
@@ -121,21 +121,25 @@ struct Kind {
     scored: bool,
 }
 
-const SET: Kind = Kind { plain: kind::SET, packed: kind::SET_LISTPACK, elements: 1, scored: false };
-const SORTED_SET: Kind = Kind { plain: kind::ZSET_2, packed: kind::ZSET_LISTPACK, elements: 2, scored: true };
-const HASH: Kind = Kind { plain: kind::HASH, packed: kind::HASH_LISTPACK, elements: 2, scored: false };
-const EXPIRING_HASH: Kind = Kind { plain: kind::HASH_2, packed: kind::HASH_2, elements: 3, scored: false };
+const SET: CollectionKind =
+    CollectionKind { plain: kind::SET, packed: kind::SET_LISTPACK, elements: 1, scored: false };
+const SORTED_SET: CollectionKind =
+    CollectionKind { plain: kind::ZSET_2, packed: kind::ZSET_LISTPACK, elements: 2, scored: true };
+const HASH: CollectionKind =
+    CollectionKind { plain: kind::HASH, packed: kind::HASH_LISTPACK, elements: 2, scored: false };
+const EXPIRING_HASH: CollectionKind =
+    CollectionKind { plain: kind::HASH_2, packed: kind::HASH_2, elements: 3, scored: false };
 
 struct Collection<'e, O: Out> {
     encoder: &'e mut Encoder<O>,
-    kind: Kind,
+    kind: CollectionKind,
     form: Form,
     /// Number of announced entries still to come.
     left: u64,
 }
 
 impl<'e, O: Out> Collection<'e, O> {
-    fn new(encoder: &'e mut Encoder<O>, kind: Kind, form: Form, count: u64) -> Self {
+    fn new(encoder: &'e mut Encoder<O>, kind: CollectionKind, form: Form, count: u64) -> Self {
         assert!(count > 0, "an empty collection has no serialized form");
         match form {
             Form::Packed => encoder.builder.clear(),
@@ -304,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_that_a_version_does_not_know_are_not_written() {
+    fn forms_unknown_to_a_version_are_not_written() {
         let mut encoder = Encoder::new(Vec::new(), Version::V10);
         assert!(encoder.expiring_hash(1).is_none());
         let mut set = encoder.set(Form::Packed, 1);

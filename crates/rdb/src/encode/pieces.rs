@@ -30,7 +30,7 @@ pub enum Piece<'a> {
 }
 
 /// The form of a piece inside a compressed string.
-enum Packed {
+enum CompressedPiece {
     /// Zeros, or literals without compression.
     AsItIs,
     /// Compressed and kept.
@@ -42,7 +42,7 @@ enum Packed {
 /// The result of the first walk.
 #[derive(Default)]
 struct Plan {
-    pieces: Vec<Packed>,
+    pieces: Vec<CompressedPiece>,
     kept: Vec<u8>,
     /// Length of the whole compressed form in bytes.
     len: usize,
@@ -90,16 +90,16 @@ impl Strings {
             let packed = match piece {
                 Piece::Zeros(len) => {
                     plan.len += lzf::zeros_len(len);
-                    Packed::AsItIs
+                    CompressedPiece::AsItIs
                 }
                 Piece::Bytes(bytes) if !packs_all && !is_mostly_zeros(bytes) => {
                     plan.len += lzf::literals_len(bytes.len());
-                    Packed::AsItIs
+                    CompressedPiece::AsItIs
                 }
                 Piece::Bytes(bytes) => match self.compressed(bytes) {
                     None => {
                         plan.len += lzf::literals_len(bytes.len());
-                        Packed::AsItIs
+                        CompressedPiece::AsItIs
                     }
                     Some(compressed) => {
                         plan.len += compressed.len();
@@ -132,9 +132,11 @@ impl Strings {
         for (piece, packed) in pieces.zip(&plan.pieces) {
             match (piece, packed) {
                 (Piece::Zeros(len), _) => lzf::zeros(len, |bytes| out.put(bytes)),
-                (Piece::Bytes(_), Packed::Kept(range)) => out.put(&plan.kept[range.clone()]),
-                (Piece::Bytes(bytes), Packed::AsItIs) => out.put(lzf::literals(bytes, &mut self.scratch)),
-                (Piece::Bytes(bytes), Packed::Anew(len)) => {
+                (Piece::Bytes(_), CompressedPiece::Kept(range)) => out.put(&plan.kept[range.clone()]),
+                (Piece::Bytes(bytes), CompressedPiece::AsItIs) => {
+                    out.put(lzf::literals(bytes, &mut self.scratch))
+                }
+                (Piece::Bytes(bytes), CompressedPiece::Anew(len)) => {
                     let compressed = self.compressed(bytes).filter(|compressed| compressed.len() == *len);
                     out.put(compressed.expect("the same bytes compress to the same"));
                 }
@@ -144,13 +146,13 @@ impl Strings {
 }
 
 impl Plan {
-    fn keep(&mut self, compressed: &[u8]) -> Packed {
+    fn keep(&mut self, compressed: &[u8]) -> CompressedPiece {
         if self.kept.len() + compressed.len() > KEPT_MAX {
-            return Packed::Anew(compressed.len());
+            return CompressedPiece::Anew(compressed.len());
         }
         let start = self.kept.len();
         self.kept.extend_from_slice(compressed);
-        Packed::Kept(start..self.kept.len())
+        CompressedPiece::Kept(start..self.kept.len())
     }
 }
 
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_compressed_each_by_itself() {
+    fn pieces_are_compressed_independently() {
         let mut random = Random::new(3);
         let noise: Vec<u8> = (0..CHUNK).map(|_| random.draw() as u8).collect();
         let text = b"what lies in pieces ".repeat(CHUNK / 20);
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_to_keep_is_compressed_twice() {
+    fn output_over_the_memory_bound_is_compressed_twice() {
         let mut random = Random::new(4);
         let letters: Vec<Vec<u8>> =
             (0..20).map(|_| (0..4 * CHUNK).map(|_| b"abcd"[random.below(4)]).collect()).collect();
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_very_long_string_stretches_of_zeros_are_compressed() {
+    fn only_runs_of_zeros_are_compressed_in_very_long_strings() {
         let text = b"what lies in pieces ".repeat(CHUNK / 20);
         let mut sparse = vec![0; CHUNK];
         sparse.iter_mut().step_by(1_000).for_each(|byte| *byte = 1);

@@ -1,7 +1,7 @@
 //! Batches of whole records, cut out of a file, that any thread can decode.
 
 use super::opcode;
-use super::record::{About, Failure, Record};
+use super::record::{Failure, KeyMetadata, Record};
 use crate::decode::Decoder;
 use crate::error::{Error, Reason};
 use crate::item::Item;
@@ -76,13 +76,13 @@ pub(super) fn open_record<'r, S: Source>(
     key: &'r mut Vec<u8>,
 ) -> Result<Record<'r, S>, Error> {
     let at = decoder.source().position();
-    let (about, kind) = About::read(decoder)?;
+    let (metadata, kind) = KeyMetadata::read(decoder)?;
     key.clear();
     match decoder.string()? {
         Item::Bytes(bytes) => key.extend_from_slice(bytes),
         number => key.extend_from_slice(number.bytes(&mut Default::default())),
     }
-    Ok(Record { key, about, kind, at, decoder })
+    Ok(Record { key, metadata, kind, at, decoder })
 }
 
 /// The extent of whole records.
@@ -110,7 +110,7 @@ pub(super) fn extent(bytes: &[u8], at: u64, version: u16, database: u64) -> Exte
 }
 
 fn pass_record(decoder: &mut Decoder<Slice<'_>>) -> Result<(), Error> {
-    let (_, kind) = About::read(decoder)?;
+    let (_, kind) = KeyMetadata::read(decoder)?;
     decoder.pass_string()?;
     decoder.pass_object_of(kind)
 }

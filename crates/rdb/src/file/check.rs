@@ -8,15 +8,15 @@ use std::io::Read;
 
 use super::batch::Batch;
 use super::header::Header;
-use super::reader::{Checksum, FileReader, Part, ReadLimits};
-use super::record::{About, Failure};
+use super::reader::{Checksum, FilePart, FileReader, ReadLimits};
+use super::record::{Failure, KeyMetadata};
 use crate::decode::Object;
 use crate::error::Error;
 use crate::source::Source;
 
 /// The content of a file, as far as it can be read.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct FileReport {
     /// `None` if the file does not even begin like an RDB file of a known version.
     pub header: Option<Header>,
     pub aux: Vec<(Vec<u8>, Vec<u8>)>,
@@ -86,7 +86,7 @@ impl Type {
     }
 }
 
-impl Report {
+impl FileReport {
     /// Whether the file has no fault at all.
     pub fn is_sound(&self) -> bool {
         self.failure.is_none()
@@ -108,8 +108,8 @@ impl Report {
 }
 
 /// Checks the file to its end. `len`: its size in bytes, if known.
-pub fn check(file: impl Read, len: Option<u64>) -> Report {
-    let mut report = Report::default();
+pub fn check(file: impl Read, len: Option<u64>) -> FileReport {
+    let mut report = FileReport::default();
     match FileReader::new(file, len, ReadLimits::default()) {
         Err(failure) => report.failure = Some(failure),
         Ok(mut reader) => {
@@ -123,26 +123,26 @@ pub fn check(file: impl Read, len: Option<u64>) -> Report {
     report
 }
 
-fn walk<R: Read>(reader: &mut FileReader<R>, report: &mut Report) -> Result<(), Failure> {
+fn walk<R: Read>(reader: &mut FileReader<R>, report: &mut FileReport) -> Result<(), Failure> {
     report.readable = reader.position();
     while let Some(part) = reader.next()? {
         match part {
-            Part::Aux { name, value } => report.aux.push((name, value)),
-            Part::Function(code) => report.functions.push(code),
-            Part::ModuleAux { module } => report.modules.push(module),
-            Part::Database(number) => _ = report.databases.entry(number).or_default(),
-            Part::Sizes { keys, .. } => report.database(reader.database()).announced = Some(keys),
-            Part::SlotSizes { .. } | Part::SlotImport { .. } => {}
-            Part::Keys(batch) => report.batch(&batch)?,
-            Part::Large => report.large(reader)?,
-            Part::End(checksum) => report.checksum = Some(checksum),
+            FilePart::Aux { name, value } => report.aux.push((name, value)),
+            FilePart::Function(code) => report.functions.push(code),
+            FilePart::ModuleAux { module } => report.modules.push(module),
+            FilePart::Database(number) => _ = report.databases.entry(number).or_default(),
+            FilePart::Sizes { keys, .. } => report.database(reader.database()).announced = Some(keys),
+            FilePart::SlotSizes { .. } | FilePart::SlotImport { .. } => {}
+            FilePart::Keys(batch) => report.batch(&batch)?,
+            FilePart::Large => report.large(reader)?,
+            FilePart::End(checksum) => report.checksum = Some(checksum),
         }
         report.readable = reader.position();
     }
     Ok(())
 }
 
-impl Report {
+impl FileReport {
     fn database(&mut self, number: u64) -> &mut Database {
         self.databases.entry(number).or_default()
     }
@@ -150,12 +150,12 @@ impl Report {
     fn batch(&mut self, batch: &Batch) -> Result<(), Failure> {
         let mut records = batch.records();
         while let Some(record) = records.next()? {
-            let (key, about, at) = (record.key.to_vec(), record.about, record.at);
+            let (key, metadata, at) = (record.key.to_vec(), record.metadata, record.at);
             match record.object().and_then(drained) {
                 Ok((kind, elements, is_corrected)) => {
                     self.corrected += u64::from(is_corrected);
                     let bytes = records.position() - at;
-                    self.add(batch.database, key, about, kind, elements, bytes);
+                    self.add(batch.database, key, metadata, kind, elements, bytes);
                 }
                 Err(error) => {
                     self.damaged += 1;
@@ -171,7 +171,7 @@ impl Report {
     fn large<R: Read>(&mut self, reader: &mut FileReader<R>) -> Result<(), Failure> {
         let database = reader.database();
         let Some(record) = reader.large()? else { return Ok(()) };
-        let (key, about, at) = (record.key.to_vec(), record.about, record.at);
+        let (key, metadata, at) = (record.key.to_vec(), record.metadata, record.at);
         let drained = record.object().and_then(drained);
         let (kind, elements, is_corrected) = drained.map_err(|error| {
             self.damaged += 1;
@@ -179,14 +179,22 @@ impl Report {
         })?;
         self.corrected += u64::from(is_corrected);
         let bytes = reader.position() - at;
-        self.add(database, key, about, kind, elements, bytes);
+        self.add(database, key, metadata, kind, elements, bytes);
         Ok(())
     }
 
-    fn add(&mut self, database: u64, key: Vec<u8>, about: About, kind: Type, elements: u64, bytes: u64) {
+    fn add(
+        &mut self,
+        database: u64,
+        key: Vec<u8>,
+        metadata: KeyMetadata,
+        kind: Type,
+        elements: u64,
+        bytes: u64,
+    ) {
         let database = self.database(database);
         database.keys += 1;
-        database.expiring += u64::from(about.expires.is_some());
+        database.expiring += u64::from(metadata.expires.is_some());
         let tally = self.types.entry(kind).or_default();
         tally.keys += 1;
         tally.elements += elements;

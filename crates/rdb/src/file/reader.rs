@@ -16,7 +16,7 @@ use crate::source::{Feed, Source};
 pub struct ReadLimits {
     /// Bytes per read, and the size of most batches: a larger record has a batch of its own.
     pub block: usize,
-    /// Longest record in a batch, in bytes. A longer record is [`Part::Large`].
+    /// Longest record in a batch, in bytes. A longer record is [`FilePart::Large`].
     pub whole_max: usize,
 }
 
@@ -29,7 +29,7 @@ impl Default for ReadLimits {
 
 /// The parts of a file, in file order.
 #[derive(Debug)]
-pub enum Part {
+pub enum FilePart {
     /// A named property of the file: `redis-ver`, `ctime`, `repl-id` and more. Readers ignore unknown names.
     Aux {
         name: Vec<u8>,
@@ -142,9 +142,9 @@ impl<R: Read> FileReader<R> {
         self.decoder.source().position()
     }
 
-    /// Returns the next part; `None` behind [`Part::End`].
+    /// Returns the next part; `None` behind [`FilePart::End`].
     #[allow(clippy::should_implement_trait, reason = "it fails, and goes on no further")]
-    pub fn next(&mut self) -> Result<Option<Part>, Failure> {
+    pub fn next(&mut self) -> Result<Option<FilePart>, Failure> {
         if std::mem::take(&mut self.large) {
             self.pass_large()?;
         }
@@ -208,7 +208,7 @@ impl<R: Read> FileReader<R> {
     /// Each attempt doubles the block, so the repeated scans add up to at most twice the bytes. A block that
     /// is at least half full is not filled up first: if few records stand between sizes of slots, the rest of
     /// the block would be moved again and again.
-    fn records(&mut self) -> Result<Part, Failure> {
+    fn records(&mut self) -> Result<FilePart, Failure> {
         let (at, mut len) = (self.position(), self.limits.block);
         let mut least = len / 2;
         loop {
@@ -218,7 +218,7 @@ impl<R: Read> FileReader<R> {
             if found.keys > 0 {
                 let (database, version) = (self.database, self.header.version);
                 let bytes = feed.detach(found.bytes);
-                return Ok(Part::Keys(Batch { database, keys: found.keys, at, version, bytes }));
+                return Ok(FilePart::Keys(Batch { database, keys: found.keys, at, version, bytes }));
             }
             let failure = found.end.expect("it starts as a record, and is none");
             if failure.error.reason != Reason::Truncated {
@@ -226,7 +226,7 @@ impl<R: Read> FileReader<R> {
             }
             if !more || feed.ahead().len() >= self.limits.whole_max {
                 self.large = true; // or an incomplete last record, whose error appears on reading
-                return Ok(Part::Large);
+                return Ok(FilePart::Large);
             }
             if feed.ahead().len() >= len {
                 len = len.saturating_mul(2).min(self.limits.whole_max);
@@ -236,46 +236,46 @@ impl<R: Read> FileReader<R> {
     }
 
     /// Reads an item between records.
-    fn between(&mut self) -> Result<Part, Failure> {
+    fn between(&mut self) -> Result<FilePart, Failure> {
         let at = self.position();
         let decoder = &mut self.decoder;
         Ok(match decoder.byte()? {
-            opcode::AUX => Part::Aux { name: string(decoder)?, value: string(decoder)? },
-            opcode::FUNCTION_2 => Part::Function(string(decoder)?),
+            opcode::AUX => FilePart::Aux { name: string(decoder)?, value: string(decoder)? },
+            opcode::FUNCTION_2 => FilePart::Function(string(decoder)?),
             opcode::DATABASE => {
                 self.database = decoder.length()?;
-                Part::Database(self.database)
+                FilePart::Database(self.database)
             }
-            opcode::SIZES => Part::Sizes { keys: decoder.length()?, expiring: decoder.length()? },
-            opcode::SLOT_INFO => Part::SlotSizes {
+            opcode::SIZES => FilePart::Sizes { keys: decoder.length()?, expiring: decoder.length()? },
+            opcode::SLOT_INFO => FilePart::SlotSizes {
                 slot: decoder.length()?,
                 keys: decoder.length()?,
                 expiring: decoder.length()?,
             },
-            opcode::SLOT_IMPORT => Part::SlotImport { job: string(decoder)?, slots: slots(decoder)? },
+            opcode::SLOT_IMPORT => FilePart::SlotImport { job: string(decoder)?, slots: slots(decoder)? },
             opcode::MODULE_AUX => {
                 let module = module_name(decoder.length()?);
                 decoder.length()?; // the kind of the next item: a number
                 decoder.length()?; // the number: before or behind the keys
                 decoder.pass_module_data()?;
-                Part::ModuleAux { module }
+                FilePart::ModuleAux { module }
             }
             opcode::END => self.end()?,
             other => return Err(Error::new(at, Reason::UnknownOpcode(other)).into()),
         })
     }
 
-    fn end(&mut self) -> Result<Part, Failure> {
+    fn end(&mut self) -> Result<FilePart, Failure> {
         self.ended = true;
         if !self.header.has_checksum() {
-            return Ok(Part::End(Checksum::Absent));
+            return Ok(FilePart::End(Checksum::Absent));
         }
         let summed = self.decoder.source().checksum();
         let at = self.position();
         match u64::from_le_bytes(self.decoder.fixed()?) {
-            0 => Ok(Part::End(Checksum::Absent)),
-            _ if !self.checks => Ok(Part::End(Checksum::Unchecked)),
-            stored if stored == summed => Ok(Part::End(Checksum::Right)),
+            0 => Ok(FilePart::End(Checksum::Absent)),
+            _ if !self.checks => Ok(FilePart::End(Checksum::Unchecked)),
+            stored if stored == summed => Ok(FilePart::End(Checksum::Right)),
             _ => Err(Error::new(at, Reason::Checksum).into()),
         }
     }

@@ -11,7 +11,7 @@ use crate::source::Source;
 
 /// The attributes of a key in a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct About {
+pub struct KeyMetadata {
     /// Time of expiry, possibly past.
     pub expires: Option<Millis>,
     pub access: Access,
@@ -32,7 +32,7 @@ pub enum Access {
 /// call either, and read an object to its end, before it asks for the next record.
 pub struct Record<'r, S> {
     pub key: &'r [u8],
-    pub about: About,
+    pub metadata: KeyMetadata,
     /// The number of the value's type in the file.
     pub kind: u8,
     /// Offset of the record.
@@ -52,7 +52,7 @@ impl<'r, S: Source> Record<'r, S> {
 
 /// The database and key of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct KeyPosition {
     pub database: u64,
     pub key: Vec<u8>,
 }
@@ -62,7 +62,7 @@ pub struct Place {
 pub struct Failure {
     pub error: Error,
     /// `None`: between keys, or in a key's name.
-    pub place: Option<Place>,
+    pub place: Option<KeyPosition>,
 }
 
 /// Length of a key in error messages, in bytes; the rest is left out.
@@ -70,7 +70,7 @@ const KEY_SHOWN_MAX: usize = 100;
 
 impl Failure {
     pub fn new(error: Error, database: u64, key: &[u8]) -> Failure {
-        Failure { error, place: Some(Place { database, key: key.to_vec() }) }
+        Failure { error, place: Some(KeyPosition { database, key: key.to_vec() }) }
     }
 }
 
@@ -83,7 +83,7 @@ impl From<Error> for Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.error)?;
-        let Some(Place { database, key }) = &self.place else { return Ok(()) };
+        let Some(KeyPosition { database, key }) = &self.place else { return Ok(()) };
         let shown = &key[..key.len().min(KEY_SHOWN_MAX)];
         let rest = if shown.len() < key.len() { ".." } else { "" };
         write!(f, ", in key \"{}\"{rest} of database {database}", shown.escape_ascii())
@@ -92,7 +92,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-impl About {
+impl KeyMetadata {
     pub(crate) fn put(&self, out: &mut impl Out) {
         if let Some(expires) = self.expires {
             out.put(&[opcode::EXPIRES_MS]);
@@ -109,16 +109,16 @@ impl About {
     }
 
     /// Reads the attributes before the key, and the type's number.
-    pub(super) fn read<S: Source>(decoder: &mut Decoder<S>) -> Result<(About, u8)> {
-        let mut about = About::default();
+    pub(super) fn read<S: Source>(decoder: &mut Decoder<S>) -> Result<(KeyMetadata, u8)> {
+        let mut metadata = KeyMetadata::default();
         loop {
             let at = decoder.source().position();
             match decoder.byte()? {
-                opcode::EXPIRES_MS => about.expires = Some(decoder.millis()?),
-                opcode::EXPIRES_SECONDS => about.expires = Some(seconds(decoder)? * 1_000),
-                opcode::IDLE => about.access = Access::Idle(decoder.length()?),
-                opcode::FREQUENCY => about.access = Access::Frequency(decoder.byte()?),
-                kind if opcode::starts_record(kind) => return Ok((about, kind)),
+                opcode::EXPIRES_MS => metadata.expires = Some(decoder.millis()?),
+                opcode::EXPIRES_SECONDS => metadata.expires = Some(seconds(decoder)? * 1_000),
+                opcode::IDLE => metadata.access = Access::Idle(decoder.length()?),
+                opcode::FREQUENCY => metadata.access = Access::Frequency(decoder.byte()?),
+                kind if opcode::starts_record(kind) => return Ok((metadata, kind)),
                 other => return Err(Error::new(at, Reason::UnknownOpcode(other))),
             }
         }

@@ -8,17 +8,18 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use evenkeel_rdb::aof::{
-    Commands, Directory, Found, Kind, Record, Since, check, holds_snapshot, push_command, push_timestamp,
+    Commands, Directory, PartKind, Record, Since, StoredData, check, holds_snapshot, push_command,
+    push_timestamp,
 };
 use evenkeel_rdb::file::{self, FileReader, ReadLimits};
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 const FOLDER: &str = "appendonlydir";
 const NAME: &str = " my file.aof ";
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-fn start(peer: Peer, more: &[&str]) -> Option<Server> {
-    let program = Program::oracle(peer)?;
+fn start(reference: Reference, more: &[&str]) -> Option<Server> {
+    let program = Program::oracle(reference)?;
     let args = ["--appendonly", "yes", "--appendfilename", NAME, "--aof-timestamp-enabled", "yes"];
     Some(Server::start(&program, &[&args, more].concat()))
 }
@@ -29,7 +30,7 @@ fn open(root: &Path) -> Directory {
 
 fn rewrite(client: &mut Client) {
     client.run("BGREWRITEAOF");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let busy =
         |info: &str| !info.contains("aof_rewrite_in_progress:0") || !info.contains("aof_rewrite_scheduled:0");
     loop {
@@ -51,7 +52,7 @@ fn read(path: &Path) -> (Option<u64>, Vec<String>, usize) {
         let mut reader = FileReader::new(&mut file, Some(size), ReadLimits::default()).expect("a snapshot");
         let mut count = 0;
         while let Some(part) = reader.next().expect("a snapshot") {
-            if let file::Part::Keys(batch) = part {
+            if let file::FilePart::Keys(batch) = part {
                 count += batch.keys;
             }
         }
@@ -71,8 +72,8 @@ fn read(path: &Path) -> (Option<u64>, Vec<String>, usize) {
     (keys, lines, annotations)
 }
 
-fn a_directory_of_theirs(peer: Peer, preamble: &str) {
-    let Some(mut server) = start(peer, &["--aof-use-rdb-preamble", preamble]) else { return };
+fn check_their_directory(reference: Reference, preamble: &str) {
+    let Some(mut server) = start(reference, &["--aof-use-rdb-preamble", preamble]) else { return };
     let mut client = server.connect();
     for line in ["SET a 1", "SELECT 3", "RPUSH l 1 2 3", "SADD s x"] {
         client.run(line);
@@ -84,11 +85,14 @@ fn a_directory_of_theirs(peer: Peer, preamble: &str) {
     }
     server.stop();
     let directory = open(server.folder());
-    assert_eq!(directory.found(), Found::Parts);
+    assert_eq!(directory.stored_data(), StoredData::Parts);
     let manifest = fs::read(directory.manifest_path()).expect("it is there");
     assert_eq!(directory.manifest().to_bytes(), manifest, "written as they write it");
     let parts = directory.parts().expect("all are there");
-    assert_eq!(parts.iter().map(|part| part.kind).collect::<Vec<_>>(), [Kind::Base, Kind::Incremental]);
+    assert_eq!(
+        parts.iter().map(|part| part.kind).collect::<Vec<_>>(),
+        [PartKind::Base, PartKind::Incremental]
+    );
 
     let (keys, commands, _) = read(&parts[0].path);
     match preamble {
@@ -106,15 +110,15 @@ fn a_directory_of_theirs(peer: Peer, preamble: &str) {
 }
 
 #[test]
-fn what_redis_writes_is_read() {
-    a_directory_of_theirs(Peer::Redis, "yes");
-    a_directory_of_theirs(Peer::Redis, "no");
+fn files_of_redis_are_read() {
+    check_their_directory(Reference::Redis, "yes");
+    check_their_directory(Reference::Redis, "no");
 }
 
 #[test]
-fn what_valkey_writes_is_read() {
-    a_directory_of_theirs(Peer::Valkey, "yes");
-    a_directory_of_theirs(Peer::Valkey, "no");
+fn files_of_valkey_are_read() {
+    check_their_directory(Reference::Valkey, "yes");
+    check_their_directory(Reference::Valkey, "no");
 }
 
 fn append(file: &mut File, lines: &[&str]) {
@@ -133,8 +137,8 @@ fn replace_files(server: &mut Server, build: impl FnOnce(&mut Directory)) {
     build(&mut open(server.folder()));
 }
 
-fn a_directory_of_ours(peer: Peer) {
-    let Some(mut server) = start(peer, &[]) else { return };
+fn check_our_directory(reference: Reference) {
+    let Some(mut server) = start(reference, &[]) else { return };
     replace_files(&mut server, |directory| {
         append(
             &mut directory.draft_base().expect("a draft"),
@@ -167,19 +171,19 @@ fn a_directory_of_ours(peer: Peer) {
 }
 
 #[test]
-fn what_is_written_here_redis_loads() {
-    a_directory_of_ours(Peer::Redis);
+fn redis_loads_files_written_here() {
+    check_our_directory(Reference::Redis);
 }
 
 #[test]
-fn what_is_written_here_valkey_loads() {
-    a_directory_of_ours(Peer::Valkey);
+fn valkey_loads_files_written_here() {
+    check_our_directory(Reference::Valkey);
 }
 
 /// The manifest without files (before the first part), and an adopted file of an older server.
 #[test]
-fn redis_starts_from_each_step_of_ours() {
-    let Some(mut server) = start(Peer::Redis, &[]) else { return };
+fn redis_starts_from_each_step_of_a_rewrite() {
+    let Some(mut server) = start(Reference::Redis, &[]) else { return };
     replace_files(&mut server, |directory| drop(directory.draft_base().expect("a draft")));
     server.start_again();
     assert_eq!(server.connect().run("DBSIZE").to_string(), ":0");
@@ -187,7 +191,7 @@ fn redis_starts_from_each_step_of_ours() {
     fs::remove_dir_all(server.folder().join(FOLDER)).expect("the server made it");
     append(&mut File::create(server.folder().join(NAME)).expect("created"), &["SELECT 0", "SET a 1"]);
     let mut directory = open(server.folder());
-    assert_eq!(directory.found(), Found::OldFile);
+    assert_eq!(directory.stored_data(), StoredData::OldFile);
     directory.adopt().expect("moved");
     server.start_again();
     assert_eq!(server.connect().run("DBSIZE").to_string(), ":1");

@@ -6,10 +6,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use evenkeel_rdb::aof::check::{Content, check};
+use evenkeel_rdb::aof::check::{PartContent, check};
 use evenkeel_rdb::aof::{Commands, Fault, Record, push_command, push_timestamp};
 use evenkeel_testkit::random::{Random, fresh_seed};
-use evenkeel_testkit::{Peer, Program};
+use evenkeel_testkit::{Program, Reference};
 
 /// Number of changed files that redis-check-aof checks: a process each.
 const ASKED: usize = 100;
@@ -68,7 +68,7 @@ impl Drop for Scratch {
 
 /// Path of redis-check-aof, beside redis-server.
 fn tool() -> Option<PathBuf> {
-    let path = Program::oracle(Peer::Redis)?.path().with_file_name("redis-check-aof");
+    let path = Program::oracle(Reference::Redis)?.path().with_file_name("redis-check-aof");
     path.is_file().then_some(path)
 }
 
@@ -80,20 +80,20 @@ fn ask(tool: &Path, path: &Path) -> (bool, Option<u64>) {
     (output.status.success(), whole)
 }
 
-fn look(path: &Path) -> Content {
+fn check_file(path: &Path) -> PartContent {
     let mut report = check(path, None).expect("it is there");
     report.parts.remove(0).content.expect("it can be read")
 }
 
 #[test]
-fn every_prefix_ends_where_redis_says() {
+fn every_prefix_ends_at_the_offset_of_redis() {
     let Some(tool) = tool() else { return };
     let (seed, scratch) = (fresh_seed(), Scratch::new("prefix"));
     println!("seed {seed}");
     let bytes = small(&mut Random::new(seed));
     for cut in 0..=bytes.len() {
         let path = scratch.file(&bytes[..cut]);
-        let (content, (valid, whole)) = (look(&path), ask(&tool, &path));
+        let (content, (valid, whole)) = (check_file(&path), ask(&tool, &path));
         // An annotation at the very end, or a part of one, is no error to redis-check-aof.
         let annotation = content.is_whole() != valid && bytes[..cut].ends_with(&bytes[23..cut.max(23)]);
         assert!(content.is_whole() == valid || annotation, "cut at {cut}: {content:?}");
@@ -109,7 +109,7 @@ fn every_prefix_ends_where_redis_says() {
 }
 
 #[test]
-fn what_redis_holds_for_broken_is_not_whole() {
+fn files_broken_for_redis_are_not_whole() {
     let Some(tool) = tool() else { return };
     let (seed, scratch) = (fresh_seed(), Scratch::new("flips"));
     println!("seed {seed}");
@@ -120,7 +120,7 @@ fn what_redis_holds_for_broken_is_not_whole() {
         let at = random.below(bytes.len());
         bytes[at] = random.draw() as u8;
         let path = scratch.file(&bytes);
-        let (content, (valid, _)) = (look(&path), ask(&tool, &path));
+        let (content, (valid, _)) = (check_file(&path), ask(&tool, &path));
         assert!(valid || !content.is_whole(), "byte {at} is {}: {content:?}", bytes[at]);
     }
 }
@@ -129,7 +129,7 @@ fn what_redis_holds_for_broken_is_not_whole() {
 /// end at a later command's end, whose bytes then count as data. All other changes are noticed, and unchanged
 /// commands stay as they are.
 #[test]
-fn a_changed_byte_changes_one_command_or_is_noticed() {
+fn a_changed_byte_changes_a_single_command_or_is_detected() {
     let seed = fresh_seed();
     println!("seed {seed}");
     let mut random = Random::new(seed);

@@ -46,7 +46,7 @@ pub(crate) fn with_one_byte_changed(mut visit: impl FnMut(&golden::Golden, &[u8]
 }
 
 #[test]
-fn every_byte_changed() {
+fn every_changed_byte_is_refused_or_gives_a_valid_value() {
     let (mut all, mut accepted) = (0, 0);
     with_one_byte_changed(|golden, body| {
         all += 1;
@@ -57,7 +57,7 @@ fn every_byte_changed() {
 }
 
 #[test]
-fn every_end_cut_off() {
+fn every_truncation_is_refused() {
     for golden in golden::all() {
         for len in 0..golden.body().len() {
             assert!(decode(&golden.body()[..len], golden.version()).is_err(), "{} cut at {len}", golden.name);
@@ -69,7 +69,7 @@ fn every_end_cut_off() {
 }
 
 #[test]
-fn bytes_changed_cut_out_and_put_in_at_random() {
+fn random_changes_removals_and_insertions_are_survived() {
     let seed = fresh_seed();
     println!("seed {seed}");
     let mut random = Random::new(seed);
@@ -128,7 +128,7 @@ fn listpack(elements: &[&[u8]]) -> Vec<u8> {
 }
 
 #[test]
-fn what_no_value_can_hold_is_named() {
+fn impossible_values_are_named() {
     let with = |kind: u8, rest: &[u8]| [&[kind], rest].concat();
     // Empty collections.
     for kind in [1, 2, 3, 4, 5, 14, 18] {
@@ -168,7 +168,7 @@ fn what_no_value_can_hold_is_named() {
 }
 
 #[test]
-fn duplicates_are_the_caller_s_where_it_says_so() {
+fn duplicates_are_left_to_the_caller_on_request() {
     for body in [&b"\x02\x03\x01a\x01b\x01a"[..], &[&[20][..], &listpack(&[b"a", b"b", b"a"])].concat()] {
         let mut decoder = Decoder::new(Slice::new(body), 11);
         decoder.leave_duplicates();
@@ -183,7 +183,7 @@ fn duplicates_are_the_caller_s_where_it_says_so() {
 }
 
 #[test]
-fn times_beyond_their_bounds_are_refused() {
+fn times_out_of_range_are_refused() {
     let hash = |expiry: i64| [b"\x16\x01\x01f\x01v", &expiry.to_le_bytes()[..]].concat();
     assert!(decode(&hash(-1), 80).is_ok() && decode(&hash(i64::MAX), 80).is_ok());
     assert_eq!(decode(&hash(-2), 80).expect_err("before 1970").reason, Reason::Time);
@@ -197,7 +197,7 @@ fn times_beyond_their_bounds_are_refused() {
 
 /// A node of a stream with the parts in which an entry can be wrong.
 #[test]
-fn stream_entries_that_are_not_what_they_say_are_refused() {
+fn stream_entries_that_contradict_their_headers_are_refused() {
     let with = |live: u8, deleted: u8, flags: u8, fields: u8, elements: u8| {
         let head = [live, 1, deleted, 1, 0, 1, 0, 1]; // no names to share
         let field: &[u8] = if fields == 1 { &[5, 1, 6, 1] } else { &[] };
@@ -224,7 +224,7 @@ fn stream_entries_that_are_not_what_they_say_are_refused() {
 /// After XDEL 10-0 and XSETID 6-0; XSETID ENTRIESADDED, XGROUP ENTRIESREAD and XCLAIM RETRYCOUNT with the
 /// greatest number and its successor: Redis 7.0 writes and reads all of these.
 #[test]
-fn numbers_of_streams_stay_where_they_can_be_told() {
+fn extreme_stream_numbers_are_clamped() {
     let golden = golden::all().into_iter().find(|golden| golden.name == "redis-7.0: stream of small nodes");
     let body = golden.expect("it is there").body().to_vec();
     let beyond: &[u8] = &[0x81, 0x80, 0, 0, 0, 0, 0, 0, 0];
@@ -287,7 +287,7 @@ fn streams_that_contradict_themselves_are_refused() {
 
 /// Redis 7.0 loads all of these but the last, and shows the stored numbers.
 #[test]
-fn counters_of_streams_are_corrected_where_that_is_allowed() {
+fn counters_of_streams_are_corrected_if_allowed() {
     let golden = golden::all().into_iter().find(|golden| golden.name == "redis-7.0: stream of small nodes");
     let body = golden.expect("it is there").body().to_vec();
     let corrected = |body: &[u8]| {

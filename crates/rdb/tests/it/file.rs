@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::io::Read;
 
 use evenkeel_rdb::file::{
-    About, Access, Batch, Checksum, Failure, FileReader, FileWriter, Origin, Part, ReadLimits, Replication,
+    Access, Batch, Checksum, Failure, FilePart, FileReader, FileWriter, KeyMetadata, Origin, ReadLimits,
+    Replication,
 };
 use evenkeel_rdb::{Encoder, Version};
 use evenkeel_testkit::random::{Random, fresh_seed};
@@ -20,7 +21,7 @@ pub(crate) type Place = (u64, Vec<u8>);
 pub(crate) struct Content {
     pub(crate) aux: BTreeMap<String, String>,
     pub(crate) functions: Vec<Vec<u8>>,
-    pub(crate) keys: BTreeMap<Place, (About, Value)>,
+    pub(crate) keys: BTreeMap<Place, (KeyMetadata, Value)>,
     pub(crate) sizes: Vec<(u64, u64, u64)>,
 }
 
@@ -33,26 +34,28 @@ pub(crate) fn content(file: impl Read, limits: ReadLimits) -> Result<(Content, C
     let mut content = Content::default();
     while let Some(part) = reader.next()? {
         match part {
-            Part::Aux { name, value } => {
+            FilePart::Aux { name, value } => {
                 let [name, value] = [name, value].map(|text| String::from_utf8_lossy(&text).into_owned());
                 content.aux.insert(name, value);
             }
-            Part::Function(code) => content.functions.push(code),
-            Part::Database(_) | Part::ModuleAux { .. } | Part::SlotSizes { .. } | Part::SlotImport { .. } => {
-            }
-            Part::Sizes { keys, expiring } => content.sizes.push((reader.database(), keys, expiring)),
-            Part::Keys(batch) => {
+            FilePart::Function(code) => content.functions.push(code),
+            FilePart::Database(_)
+            | FilePart::ModuleAux { .. }
+            | FilePart::SlotSizes { .. }
+            | FilePart::SlotImport { .. } => {}
+            FilePart::Sizes { keys, expiring } => content.sizes.push((reader.database(), keys, expiring)),
+            FilePart::Keys(batch) => {
                 add(&mut content, &batch)?;
                 reader.reuse(batch);
             }
-            Part::Large => {
+            FilePart::Large => {
                 let database = reader.database();
                 let record = reader.large()?.expect("it was announced");
-                let (key, about) = (record.key.to_vec(), record.about);
+                let (key, metadata) = (record.key.to_vec(), record.metadata);
                 let read = record.object().and_then(value).map_err(|error| reader.failure(error))?;
-                content.keys.insert((database, key), (about, read));
+                content.keys.insert((database, key), (metadata, read));
             }
-            Part::End(checksum) => {
+            FilePart::End(checksum) => {
                 reader.expect_no_more()?;
                 return Ok((content, checksum));
             }
@@ -65,9 +68,9 @@ fn add(content: &mut Content, batch: &Batch) -> Result<(), Failure> {
     let mut records = batch.records();
     let mut count = 0;
     while let Some(record) = records.next()? {
-        let (key, about) = (record.key.to_vec(), record.about);
+        let (key, metadata) = (record.key.to_vec(), record.metadata);
         let read = record.object().and_then(value).map_err(|error| records.failure(error))?;
-        content.keys.insert((batch.database, key), (about, read));
+        content.keys.insert((batch.database, key), (metadata, read));
         count += 1;
     }
     assert_eq!(count, batch.keys);
@@ -82,7 +85,7 @@ pub(crate) fn written(content: &Content, style: Style, checksum: bool) -> Vec<u8
     }
     content.functions.iter().for_each(|code| writer.function(code).expect("memory takes everything"));
     let mut database = None;
-    for ((number, key), (about, value)) in &content.keys {
+    for ((number, key), (metadata, value)) in &content.keys {
         if database != Some(*number) {
             database = Some(*number);
             writer.database(*number).expect("memory takes everything");
@@ -94,7 +97,7 @@ pub(crate) fn written(content: &Content, style: Style, checksum: bool) -> Vec<u8
         if !style.compress {
             encoder = encoder.without_compression();
         }
-        encoder.record(key.into(), about);
+        encoder.record(key.into(), metadata);
         if expires_by_field(value) {
             encoder.raise(Version::V80);
         }
@@ -118,7 +121,7 @@ pub(crate) fn expires_by_field(value: &Value) -> bool {
 pub(crate) fn some_content(random: &mut Random, keys: usize) -> Content {
     let mut content = Content::default();
     for index in 0..keys {
-        let about = About {
+        let metadata = KeyMetadata {
             expires: random.chance(30).then(|| random.between(4_000_000_000_000, 8_000_000_000_000) as u64),
             access: match random.below(6) {
                 0 => Access::Idle(random.draw() >> random.between(32, 60)),
@@ -131,7 +134,7 @@ pub(crate) fn some_content(random: &mut Random, keys: usize) -> Content {
             1 => [&b"long ".repeat(30)[..], index.to_string().as_bytes()].concat(),
             _ => format!("key {index}").into_bytes(),
         };
-        content.keys.insert((random.below(3) as u64 * 5, key), (about, random::value(random)));
+        content.keys.insert((random.below(3) as u64 * 5, key), (metadata, random::value(random)));
     }
     let databases: Vec<u64> = content.keys.keys().map(|(database, _)| *database).collect();
     for database in [0, 5, 10] {
@@ -155,7 +158,7 @@ pub(crate) fn in_version(mut content: Content, style: Style) -> Content {
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn written_values_are_read_back() {
     let seed = fresh_seed();
     println!("seed {seed}");
     let mut random = Random::new(seed);
@@ -185,10 +188,10 @@ fn many_threads_write_and_read_one_file() {
     let keys: Vec<_> = before.keys.iter().filter(|((database, _), _)| *database == 0).collect();
     let mut writer = FileWriter::new(Vec::new(), style.version, true).expect("memory takes everything");
     std::thread::scope(|scope| {
-        let encode = |share: &[(&Place, &(About, Value))]| {
+        let encode = |share: &[(&Place, &(KeyMetadata, Value))]| {
             let mut encoder = Encoder::new(Vec::new(), style.version);
-            for ((_, key), (about, value)) in share {
-                encoder.record(key.into(), about);
+            for ((_, key), (metadata, value)) in share {
+                encoder.record(key.into(), metadata);
                 write(value, &mut encoder, style).expect("version 80 has a form for everything");
             }
             encoder.into_out()
@@ -205,7 +208,7 @@ fn many_threads_write_and_read_one_file() {
     let mut reader = FileReader::new(&file[..], None, limits).expect("a header");
     let mut batches = Vec::new();
     while let Some(part) = reader.next().expect("it was written here") {
-        if let Part::Keys(batch) = part {
+        if let FilePart::Keys(batch) = part {
             batches.push(batch);
         }
     }
@@ -242,7 +245,7 @@ fn the_version_follows_the_content() {
 }
 
 #[test]
-fn a_file_of_nothing_is_known_to_the_byte() {
+fn an_empty_file_has_exact_bytes() {
     let mut writer = FileWriter::new(Vec::new(), Version::V10, true).expect("memory takes everything");
     let replication =
         Some(Replication { database: 0, id: "8371b4fb1155b71f4a04d3e1bc3e18c4a990aeeb", offset: 7 });

@@ -3,7 +3,7 @@
 
 use std::io::Read;
 
-use evenkeel_rdb::file::{Access, Checksum, FileReader, Part, ReadLimits, Type, check};
+use evenkeel_rdb::file::{Access, Checksum, FilePart, FileReader, ReadLimits, Type, check};
 use evenkeel_rdb::{Decoder, Object, Reason, Slice, Version};
 use evenkeel_testkit::random::{Random, fresh_seed};
 
@@ -23,10 +23,10 @@ const FAR: u64 = 33_177_117_420_000;
 fn expect_content(name: &str, content: &Content) {
     let valkey = name.starts_with("valkey");
     let key = |database: u64, key: &str| {
-        let (about, value) =
+        let (metadata, value) =
             content.keys.get(&(database, key.into())).unwrap_or_else(|| panic!("{key} is there"));
-        assert!(matches!(about.access, Access::Frequency(_)), "{key} has a frequency");
-        (about.expires, value.clone())
+        assert!(matches!(metadata.access, Access::Frequency(_)), "{key} has a frequency");
+        (metadata.expires, value.clone())
     };
     assert_eq!(key(0, "text"), (None, Value::String(b"hello world".into())));
     assert_eq!(key(0, "number"), (None, Value::String(b"12345".into())));
@@ -90,7 +90,7 @@ fn all_forms_are_read_in_files() {
 
 /// Skipping and reading a value end at the same offset, whatever the bytes are.
 #[test]
-fn a_value_ends_where_it_is_passed_over_to() {
+fn a_skipped_value_ends_where_a_read_value_ends() {
     let agree = |body: &[u8], version: u16| {
         let mut decoder = Decoder::new(Slice::new(body), version);
         let read = crate::model::object(&mut decoder).is_ok();
@@ -123,7 +123,7 @@ fn small_files() -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn every_end_cut_off() {
+fn every_truncation_is_refused() {
     for (name, file) in small_files() {
         for len in 0..file.len() {
             for limits in [ReadLimits::default(), TINY] {
@@ -212,7 +212,7 @@ fn changed(file: &[u8], mut visit: impl FnMut(usize, &[u8])) {
 }
 
 #[test]
-fn bytes_changed_cut_out_and_put_in_at_random() {
+fn random_changes_removals_and_insertions_are_survived() {
     let seed = fresh_seed();
     println!("seed {seed}");
     let mut random = Random::new(seed);
@@ -235,7 +235,7 @@ fn bytes_changed_cut_out_and_put_in_at_random() {
 
 /// Plain lists and a string of this size take the memory of a few blocks, skipped or read.
 #[test]
-fn large_values_are_not_held() {
+fn large_values_are_not_kept_in_memory() {
     const BYTES: u64 = 40 << 20;
     let limits = ReadLimits { block: 1 << 16, whole_max: 1 << 18 };
     let header = |start: &[u8], count: u64| [start, &count.to_be_bytes()].concat();
@@ -249,7 +249,7 @@ fn large_values_are_not_held() {
             let file = (&list[..]).chain(elements()).chain(&string[..]).chain(elements()).chain(end);
             let mut reader = FileReader::new(file, None, limits).expect("a header");
             while let Some(part) = reader.next().expect("nothing is wrong with it") {
-                let Part::Large = part else { continue };
+                let FilePart::Large = part else { continue };
                 keys += 1;
                 if reads && keys == 1 {
                     let record = reader.large().expect("it has a key").expect("it was announced");
@@ -287,7 +287,7 @@ fn reason(file: &[u8]) -> Reason {
 }
 
 #[test]
-fn what_is_no_file_is_named() {
+fn foreign_files_are_named() {
     assert_eq!(reason(b""), Reason::Truncated);
     assert_eq!(reason(b"REDIS"), Reason::Truncated);
     assert_eq!(reason(b"RED1S"), Reason::NoRdbFile);
@@ -311,7 +311,7 @@ fn what_is_no_file_is_named() {
 
 /// Items between keys in files of clusters, of modules, and of old servers.
 #[test]
-fn other_parts_are_told() {
+fn parts_beside_keys_are_reported() {
     let mut file = b"VALKEY080".to_vec();
     file.extend_from_slice(
         b"\xf7\x81\x25\xfd\x12\x8d\x57\xdc\x04\x01\x02\x02\x05\x02hi\x03\0\0\0\0\x04\0\0\0\0\0\0\0\0\x01\
@@ -336,7 +336,7 @@ fn other_parts_are_told() {
 }
 
 #[test]
-fn a_report_tells_one_damaged_key_from_a_lost_rest() {
+fn a_report_distinguishes_a_damaged_key_from_a_lost_rest() {
     let (_, file) = FILES[0];
     let sound = check(file, Some(file.len() as u64));
     assert!(sound.is_sound());

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use evenkeel_rdb::Version;
-use evenkeel_rdb::file::{About, Access, Checksum, ReadLimits, check};
+use evenkeel_rdb::file::{Access, Checksum, KeyMetadata, ReadLimits, check};
 use evenkeel_testkit::random::{Random, fresh_seed};
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use crate::ask::ask;
 use crate::file::{Content, Place, TINY, content, in_version, some_content, written};
 use crate::model::{Style, styles};
 
-fn start(peer: Peer) -> Option<Server> {
-    let program = Program::oracle(peer)?;
+fn start(reference: Reference) -> Option<Server> {
+    let program = Program::oracle(reference)?;
     let args =
         ["--enable-debug-command", "yes", "--dir", "{dir}", "--save", "", "--sanitize-dump-payload", "yes"];
     Some(Server::start(&program, &args))
@@ -57,49 +57,49 @@ fn read(file: &[u8]) -> Content {
 }
 
 /// Returns the keys without the access times, which servers do not keep.
-fn keys(content: Content) -> BTreeMap<Place, (About, crate::model::Value)> {
+fn keys(content: Content) -> BTreeMap<Place, (KeyMetadata, crate::model::Value)> {
     let mut keys = content.keys;
-    keys.values_mut().for_each(|(about, _)| about.access = Access::Unknown);
+    keys.values_mut().for_each(|(metadata, _)| metadata.access = Access::Unknown);
     keys
 }
 
 /// The styles that a reference server can read.
-fn styles_for(peer: Peer) -> Vec<Style> {
+fn styles_for(reference: Reference) -> Vec<Style> {
     let versions = [Version::V10, Version::V11, Version::V80];
-    let newest = if peer == Peer::Redis { Version::V10 } else { Version::V80 };
+    let newest = if reference == Reference::Redis { Version::V10 } else { Version::V80 };
     versions.into_iter().filter(|version| *version <= newest).flat_map(styles).collect()
 }
 
 #[test]
-fn redis_and_we_load_each_other_s_files() {
-    both_ways(Peer::Redis);
+fn files_are_exchanged_with_redis() {
+    both_ways(Reference::Redis);
 }
 
 #[test]
-fn valkey_and_we_load_each_other_s_files() {
-    both_ways(Peer::Valkey);
+fn files_are_exchanged_with_valkey() {
+    both_ways(Reference::Valkey);
 }
 
-fn both_ways(peer: Peer) {
-    let Some(server) = start(peer) else { return };
+fn both_ways(reference: Reference) {
+    let Some(server) = start(reference) else { return };
     let mut client = server.connect();
     let seed = fresh_seed();
     println!("seed {seed}");
     let mut random = Random::new(seed);
     for _ in 0..3 {
         let mut before = some_content(&mut random, 80);
-        if peer == Peer::Redis {
+        if reference == Reference::Redis {
             before.keys.retain(|_, (_, value)| !crate::file::expires_by_field(value));
         }
-        for style in styles_for(peer) {
+        for style in styles_for(reference) {
             let checksum = random.chance(50);
             load(&server, &mut client, &written(&before, style, checksum));
             let expected = keys(in_version(before.clone(), style));
-            for ((database, key), (about, value)) in &expected {
+            for ((database, key), (metadata, value)) in &expected {
                 client.run(&format!("SELECT {database}"));
                 let key = std::str::from_utf8(key).expect("it was made of text");
                 let expires = client.call(&["PEXPIRETIME", key]).as_int();
-                assert_eq!(expires, Some(about.expires.map_or(-1, |time| time as i64)), "{key}");
+                assert_eq!(expires, Some(metadata.expires.map_or(-1, |time| time as i64)), "{key}");
                 assert!(ask(&mut client, key) == *value, "{style:?} {key}");
             }
             let after = read(&saved(&server, &mut client));
@@ -110,7 +110,7 @@ fn both_ways(peer: Peer) {
 }
 
 /// Every type, at sizes around each change of form, made by the server's own commands.
-fn fill(client: &mut Client, peer: Peer) {
+fn fill(client: &mut Client, reference: Reference) {
     let sizes = [1, 2, 63, 64, 127, 128, 129, 255, 256, 511, 512, 513, 700, 5_000, 20_000];
     let word = |n: usize| format!("element {:x}", n.wrapping_mul(0x9E37_79B1) as u32);
     let mut run = |start: &[&str], elements: &mut dyn Iterator<Item = String>| {
@@ -137,7 +137,7 @@ fn fill(client: &mut Client, peer: Peer) {
         let count = size.div_ceil(2).to_string();
         let group = ["XREADGROUP", "GROUP", "group", "me", "COUNT", &count, "STREAMS", &key("stream"), ">"];
         run(&group, &mut std::iter::empty());
-        if peer == Peer::Valkey {
+        if reference == Reference::Valkey {
             run(&["HSET", &key("fields")], &mut (0..size).flat_map(|n| [word(n), word(!n)]));
             let some: Vec<String> = (0..size).step_by(3).map(word).collect();
             let count = some.len().to_string();
@@ -149,22 +149,22 @@ fn fill(client: &mut Client, peer: Peer) {
 }
 
 #[test]
-fn what_redis_saves_is_the_same_after_us() {
-    through_us(Peer::Redis, Peer::Redis);
+fn snapshots_of_redis_survive_being_rewritten() {
+    through_us(Reference::Redis, Reference::Redis);
 }
 
 #[test]
-fn what_valkey_saves_is_the_same_after_us() {
-    through_us(Peer::Valkey, Peer::Valkey);
+fn snapshots_of_valkey_survive_being_rewritten() {
+    through_us(Reference::Valkey, Reference::Valkey);
 }
 
 #[test]
-fn what_redis_saves_comes_to_valkey_through_us() {
-    through_us(Peer::Redis, Peer::Valkey);
+fn snapshots_of_redis_reach_valkey_when_rewritten() {
+    through_us(Reference::Redis, Reference::Valkey);
 }
 
 /// A file saved by one server is read and written here, and loaded by another: both have the same digest.
-fn through_us(from: Peer, to: Peer) {
+fn through_us(from: Reference, to: Reference) {
     let (Some(source), Some(target)) = (start(from), start(to)) else { return };
     let (mut source_client, mut client) = (source.connect(), target.connect());
     fill(&mut source_client, from);
@@ -184,9 +184,9 @@ fn through_us(from: Peer, to: Peer) {
 
 /// For eviction, a file has each key's last use.
 #[test]
-fn how_keys_were_used_passes_both_ways() {
-    for peer in [Peer::Redis, Peer::Valkey] {
-        let Some(server) = start(peer) else { continue };
+fn last_uses_and_frequencies_pass_both_ways() {
+    for reference in [Reference::Redis, Reference::Valkey] {
+        let Some(server) = start(reference) else { continue };
         let mut client = server.connect();
         let mut content = Content::default();
         let value = crate::model::Value::String(b"v".into());
@@ -196,17 +196,17 @@ fn how_keys_were_used_passes_both_ways() {
             ("allkeys-lru", "long ago", Access::Idle(100_000)),
         ] {
             client.call(&["CONFIG", "SET", "maxmemory-policy", policy]);
-            let about = About { expires: None, access };
-            content.keys = [((0, key.into()), (about, value.clone()))].into();
+            let metadata = KeyMetadata { expires: None, access };
+            content.keys = [((0, key.into()), (metadata, value.clone()))].into();
             load(&server, &mut client, &written(&content, styles(Version::V10)[0], true));
             let after = read(&saved(&server, &mut client));
-            let (about, _) = &after.keys[&(0, key.into())];
-            match about.access {
+            let (metadata, _) = &after.keys[&(0, key.into())];
+            match metadata.access {
                 Access::Frequency(frequency) => assert_eq!((policy, frequency), ("allkeys-lfu", 200)),
                 Access::Idle(seconds) => {
                     assert!(policy == "allkeys-lru" && (100_000..100_100).contains(&seconds), "{seconds}");
                 }
-                Access::Unknown => panic!("{peer:?} writes it under {policy}"),
+                Access::Unknown => panic!("{reference:?} writes it under {policy}"),
             }
         }
     }
@@ -215,8 +215,8 @@ fn how_keys_were_used_passes_both_ways() {
 /// Base files of append-only files are RDB files, like the files of cluster nodes.
 #[test]
 fn base_files_and_files_of_clusters_are_read() {
-    for peer in [Peer::Redis, Peer::Valkey] {
-        let Some(program) = Program::oracle(peer) else { continue };
+    for reference in [Reference::Redis, Reference::Valkey] {
+        let Some(program) = Program::oracle(reference) else { continue };
         let args = ["--dir", "{dir}", "--appendonly", "yes", "--cluster-enabled", "yes"];
         let server = Server::start(&program, &args);
         let mut client = server.connect();
@@ -227,26 +227,30 @@ fn base_files_and_files_of_clusters_are_read() {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         let content = read(&saved(&server, &mut client));
-        assert!(content.keys.contains_key(&(0, b"k".to_vec())), "{peer:?}");
+        assert!(content.keys.contains_key(&(0, b"k".to_vec())), "{reference:?}");
         let base = server.folder().join("appendonlydir/appendonly.aof.1.base.rdb");
         let content = read(&std::fs::read(base).expect("it starts with one"));
-        assert_eq!(content.aux.get("aof-base").map(String::as_str), Some("1"), "{peer:?}");
+        assert_eq!(content.aux.get("aof-base").map(String::as_str), Some("1"), "{reference:?}");
     }
 }
 
 /// Each version is loaded by the servers that the documentation names.
 #[test]
-fn servers_load_the_versions_that_the_page_says() {
-    for (peer, loads) in [(Peer::Redis, [true, false, false]), (Peer::Valkey, [true, true, true])] {
-        let Some(server) = start(peer) else { continue };
+fn servers_load_the_documented_versions() {
+    for (reference, loads) in
+        [(Reference::Redis, [true, false, false]), (Reference::Valkey, [true, true, true])]
+    {
+        let Some(server) = start(reference) else { continue };
         let mut client = server.connect();
         let mut content = Content::default();
-        content.keys.insert((0, b"k".into()), (About::default(), crate::model::Value::String(b"v".into())));
+        content
+            .keys
+            .insert((0, b"k".into()), (KeyMetadata::default(), crate::model::Value::String(b"v".into())));
         for (version, loads) in [Version::V10, Version::V11, Version::V80].into_iter().zip(loads) {
             std::fs::write(path(&server), written(&content, styles(version)[0], true))
                 .expect("the folder is there");
             let reply = client.try_call(&["DEBUG", "RELOAD", "NOSAVE"]).map(|reply| reply.to_string());
-            assert_eq!(reply.is_ok_and(|reply| reply == "OK"), loads, "{peer:?} {version:?}");
+            assert_eq!(reply.is_ok_and(|reply| reply == "OK"), loads, "{reference:?} {version:?}");
             if !loads {
                 break; // a server that cannot load exits
             }
@@ -258,10 +262,10 @@ fn servers_load_the_versions_that_the_page_says() {
 /// other's form. Both forms are read here. Both servers read the form written here, except streams in a
 /// version of the other server.
 #[test]
-fn lengths_that_redis_and_valkey_write_otherwise_pass() {
+fn divergent_lengths_of_redis_and_valkey_pass() {
     use crate::model::Value;
-    for peer in [Peer::Redis, Peer::Valkey] {
-        let Some(server) = start(peer) else { continue };
+    for reference in [Reference::Redis, Reference::Valkey] {
+        let Some(server) = start(reference) else { continue };
         let mut client = server.connect();
         for bound in ["hash-max-listpack-value", "zset-max-listpack-value"] {
             client.call(&["CONFIG", "SET", bound, "100000"]);
@@ -276,19 +280,19 @@ fn lengths_that_redis_and_valkey_write_otherwise_pass() {
             client.call(&["ZADD", "zset", "1", item]);
             client.call(&["XADD", "stream", "1-1", "f", item]);
             let theirs = read(&saved(&server, &mut client));
-            assert_eq!(theirs.keys.len(), 4, "{peer:?} {len}");
+            assert_eq!(theirs.keys.len(), 4, "{reference:?} {len}");
             assert_eq!(
                 theirs.keys[&(0, b"list".to_vec())].1,
                 Value::List(vec![b"a".to_vec(), text.clone(), b"b".to_vec()])
             );
-            for style in styles_for(peer) {
+            for style in styles_for(reference) {
                 let mut ours = theirs.clone();
-                if peer == Peer::Valkey && style.version < Version::V80 && len == 16_378 {
+                if reference == Reference::Valkey && style.version < Version::V80 && len == 16_378 {
                     ours.keys.remove(&(0, b"stream".to_vec()));
                 }
                 load(&server, &mut client, &written(&ours, style, true));
                 let after = read(&saved(&server, &mut client));
-                assert!(keys(after) == keys(in_version(ours, style)), "{peer:?} {len} {style:?}");
+                assert!(keys(after) == keys(in_version(ours, style)), "{reference:?} {len} {style:?}");
             }
         }
     }

@@ -8,7 +8,7 @@ use std::io::Read;
 
 use evenkeel_rdb::{Decoder, Encoder, Feed, Slice, Version};
 
-use crate::model::{Style, hex, object, open, read, seal, styles, tell, unhex, write};
+use crate::model::{Style, describe, hex, object, open, read, seal, styles, unhex, write};
 
 pub(crate) struct Golden {
     pub(crate) name: &'static str,
@@ -39,10 +39,10 @@ pub(crate) fn all() -> Vec<Golden> {
 }
 
 #[test]
-fn each_is_read_as_its_server_shows_it() {
+fn each_payload_is_read_like_its_server_shows_it() {
     assert!(all().len() > 60);
     for golden in all() {
-        assert_eq!(tell(&open(&golden.payload)), golden.value, "{}", golden.name);
+        assert_eq!(describe(&open(&golden.payload)), golden.value, "{}", golden.name);
     }
 }
 
@@ -61,7 +61,7 @@ fn a_reader_gives_the_same_values() {
     for golden in all() {
         let feed = Feed::new(Drip(golden.body()), None);
         let value = read(Decoder::new(feed, golden.version())).expect("it is well-formed");
-        assert_eq!(tell(&value), golden.value, "{}", golden.name);
+        assert_eq!(describe(&value), golden.value, "{}", golden.name);
     }
 }
 
@@ -74,14 +74,14 @@ fn values_follow_each_other_as_in_a_file() {
         let mut decoder = Decoder::new(Feed::new(&bytes[..], Some(bytes.len() as u64)), version);
         for golden in file {
             let value = object(&mut decoder).unwrap_or_else(|error| panic!("{}: {error}", golden.name));
-            assert_eq!(tell(&value), golden.value, "{}", golden.name);
+            assert_eq!(describe(&value), golden.value, "{}", golden.name);
         }
         decoder.finish().expect("nothing is left");
     }
 }
 
 #[test]
-fn each_survives_being_written_in_every_version_and_style() {
+fn each_value_survives_every_version_and_style() {
     let mut written = 0;
     for golden in all() {
         let value = open(&golden.payload);
@@ -98,7 +98,7 @@ fn each_survives_being_written_in_every_version_and_style() {
 }
 
 #[test]
-fn a_key_stands_behind_the_type_where_it_is_asked_for() {
+fn a_key_follows_the_type_on_request() {
     for golden in all() {
         let value = open(&golden.payload);
         let style = styles(Version::V80)[0];
@@ -119,7 +119,7 @@ fn a_key_stands_behind_the_type_where_it_is_asked_for() {
 
 /// Values with a single obvious form: nothing to compress, and no order of a hash table.
 #[test]
-fn what_servers_write_is_written_the_same() {
+fn payloads_of_servers_are_written_identically() {
     let same = [
         "string",
         "every byte",

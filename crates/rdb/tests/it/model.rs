@@ -219,44 +219,47 @@ impl Value {
 // ---- formatting ----
 
 /// Formats the whole value as a line.
-pub(crate) fn tell(value: &Value) -> String {
+pub(crate) fn describe(value: &Value) -> String {
     let mut line = String::new();
-    let mut say = |word: &str, all: Vec<String>| line = format!("{word} {}", all.join(" "));
+    let mut set_line = |word: &str, all: Vec<String>| line = format!("{word} {}", all.join(" "));
     match value {
-        Value::String(string) => say("string", vec![word(string)]),
-        Value::List(list) => say("list", list.iter().map(|element| word(element)).collect()),
-        Value::Set(set) => say("set", set.iter().map(|member| word(member)).collect()),
+        Value::String(string) => set_line("string", vec![word(string)]),
+        Value::List(list) => set_line("list", list.iter().map(|element| word(element)).collect()),
+        Value::Set(set) => set_line("set", set.iter().map(|member| word(member)).collect()),
         Value::SortedSet(set) => {
-            say("zset", set.iter().map(|(name, score)| format!("{}={:?}", word(name), score.0)).collect());
+            set_line(
+                "zset",
+                set.iter().map(|(name, score)| format!("{}={:?}", word(name), score.0)).collect(),
+            );
         }
-        Value::Hash(hash) => say("hash", hash.iter().map(tell_field).collect()),
+        Value::Hash(hash) => set_line("hash", hash.iter().map(describe_field).collect()),
         Value::Stream(entries, info, groups) => {
-            let mut all: Vec<String> = entries.iter().map(tell_entry).collect();
-            let ids = [info.first_id, info.last_id, info.max_deleted_id].map(tell_id);
+            let mut all: Vec<String> = entries.iter().map(describe_entry).collect();
+            let ids = [info.first_id, info.last_id, info.max_deleted_id].map(describe_id);
             all.push(format!("/ {} {} {}", info.length, ids.join(" "), info.entries_added));
-            all.extend(groups.iter().map(tell_group));
-            say("stream", all);
+            all.extend(groups.iter().map(describe_group));
+            set_line("stream", all);
         }
     }
     line
 }
 
-fn tell_field((name, (value, expires)): (&Bytes, &(Bytes, Option<u64>))) -> String {
+fn describe_field((name, (value, expires)): (&Bytes, &(Bytes, Option<u64>))) -> String {
     match expires {
         None => format!("{}={}", word(name), word(value)),
         Some(time) => format!("{}={}@{time}", word(name), word(value)),
     }
 }
 
-fn tell_entry((id, fields): &Entry) -> String {
+fn describe_entry((id, fields): &Entry) -> String {
     let pairs = fields.iter().map(|(name, value)| format!("{}={}", word(name), word(value)));
-    format!("{}[{}]", tell_id(*id), pairs.collect::<Vec<_>>().join(","))
+    format!("{}[{}]", describe_id(*id), pairs.collect::<Vec<_>>().join(","))
 }
 
-fn tell_group(group: &Group) -> String {
-    let mut text = format!("/ {} {} {:?}", word(&group.name), tell_id(group.last_id), group.entries_read);
+fn describe_group(group: &Group) -> String {
+    let mut text = format!("/ {} {} {:?}", word(&group.name), describe_id(group.last_id), group.entries_read);
     for pending in &group.pending {
-        let (id, owner) = (tell_id(pending.id), word(&group.consumers[pending.consumer as usize].name));
+        let (id, owner) = (describe_id(pending.id), word(&group.consumers[pending.consumer as usize].name));
         write!(text, " {id}:{owner}:{}:{}", pending.delivered, pending.deliveries).expect("memory");
     }
     for consumer in &group.consumers {
@@ -265,7 +268,7 @@ fn tell_group(group: &Group) -> String {
     text
 }
 
-fn tell_id(id: Id) -> String {
+fn describe_id(id: Id) -> String {
     format!("{}-{}", id.ms, id.seq)
 }
 

@@ -147,7 +147,7 @@ impl std::io::Read for Pieces<'_> {
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn written_values_are_read_back() {
     let seed = fresh_seed();
     println!("seed {seed}");
     let mut random = Random::new(seed);
@@ -166,7 +166,7 @@ fn what_is_written_is_read_again() {
 }
 
 #[test]
-fn nodes_that_were_counted_are_the_ones_that_are_written() {
+fn the_counted_nodes_are_written() {
     let seed = fresh_seed();
     println!("seed {seed}");
     let mut random = Random::new(seed);

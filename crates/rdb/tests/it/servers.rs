@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_rdb::{Decoder, Slice, Version};
 use evenkeel_testkit::random::{Random, fresh_seed};
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use crate::ask::ask;
 use crate::model::{Score, Value, hex, open, read, seal, styles};
@@ -23,16 +23,16 @@ const BOUNDS: [&str; 8] = [
     "stream-node-max-bytes",
 ];
 
-fn start(peer: Peer) -> Option<Server> {
-    let program = Program::oracle(peer)?;
+fn start(reference: Reference) -> Option<Server> {
+    let program = Program::oracle(reference)?;
     Some(Server::start(&program, &["--sanitize-dump-payload", "yes", "--enable-debug-command", "yes"]))
 }
 
 /// The newest version that the reference server reads.
-fn newest(peer: Peer) -> Version {
-    match peer {
-        Peer::Redis => Version::V10,
-        Peer::Valkey => Version::V80,
+fn newest(reference: Reference) -> Version {
+    match reference {
+        Reference::Redis => Version::V10,
+        Reference::Valkey => Version::V80,
     }
 }
 
@@ -47,25 +47,26 @@ fn restore(client: &mut Client, key: &str, payload: &[u8]) {
 }
 
 #[test]
-fn redis_and_we_read_each_other() {
-    both_ways(Peer::Redis);
+fn values_are_exchanged_with_redis() {
+    both_ways(Reference::Redis);
 }
 
 #[test]
-fn valkey_and_we_read_each_other() {
-    both_ways(Peer::Valkey);
+fn values_are_exchanged_with_valkey() {
+    both_ways(Reference::Valkey);
 }
 
-fn both_ways(peer: Peer) {
-    let Some(server) = start(peer) else { return };
+fn both_ways(reference: Reference) {
+    let Some(server) = start(reference) else { return };
     let mut client = server.connect();
     let seed = fresh_seed();
     println!("seed {seed}");
     let mut random = Random::new(seed);
     for _ in 0..150 {
         let value = random::value(&mut random);
-        for version in
-            [Version::V10, Version::V11, Version::V80].into_iter().filter(|version| *version <= newest(peer))
+        for version in [Version::V10, Version::V11, Version::V80]
+            .into_iter()
+            .filter(|version| *version <= newest(reference))
         {
             for style in styles(version) {
                 let Some(payload) = seal(&value, style) else { continue };
@@ -91,11 +92,11 @@ fn large_values_pass_both_ways() {
         Value::SortedSet((0..40_000).map(|n| (word(n), Score(f64::from(n) / 8.0))).collect()),
         Value::Hash((0..40_000).map(pair).collect()),
     ];
-    for peer in [Peer::Redis, Peer::Valkey] {
-        let Some(server) = start(peer) else { continue };
+    for reference in [Reference::Redis, Reference::Valkey] {
+        let Some(server) = start(reference) else { continue };
         let mut client = server.connect();
         for value in &values {
-            for style in styles(newest(peer)) {
+            for style in styles(newest(reference)) {
                 restore(&mut client, "k", &seal(value, style).expect("every version has a form for it"));
                 assert!(ask(&mut client, "k") == *value, "{style:?}");
                 assert!(open(&dump(&mut client, "k")) == *value, "{style:?}");
@@ -105,25 +106,25 @@ fn large_values_pass_both_ways() {
 }
 
 #[test]
-fn what_redis_dumps_is_what_it_shows() {
-    dumped_is_shown(Peer::Redis);
+fn dumps_of_redis_match_its_replies() {
+    dumped_is_shown(Reference::Redis);
 }
 
 #[test]
-fn what_valkey_dumps_is_what_it_shows() {
-    dumped_is_shown(Peer::Valkey);
+fn dumps_of_valkey_match_its_replies() {
+    dumped_is_shown(Reference::Valkey);
 }
 
-fn dumped_is_shown(peer: Peer) {
-    let Some(server) = start(peer) else { return };
+fn dumped_is_shown(reference: Reference) {
+    let Some(server) = start(reference) else { return };
     let mut client = server.connect();
     let seed = fresh_seed();
     println!("seed {seed}");
     let mut random = Random::new(seed);
     let mut types: BTreeMap<u8, usize> = BTreeMap::new();
-    let all: &[u8] = match peer {
-        Peer::Redis => &[0, 2, 4, 5, 11, 16, 17, 18, 19],
-        Peer::Valkey => &[0, 2, 4, 5, 11, 16, 17, 18, 20, 21, 22],
+    let all: &[u8] = match reference {
+        Reference::Redis => &[0, 2, 4, 5, 11, 16, 17, 18, 19],
+        Reference::Valkey => &[0, 2, 4, 5, 11, 16, 17, 18, 20, 21, 22],
     };
     for round in 0..400 {
         // Rarely, a type is still missing then.
@@ -214,19 +215,19 @@ fn stream_command(random: &mut Random) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn redis_restores_what_we_accepted_of_broken_payloads() {
-    accepted_is_restored(Peer::Redis);
+fn redis_restores_accepted_broken_payloads() {
+    accepted_is_restored(Reference::Redis);
 }
 
 #[test]
-fn valkey_restores_what_we_accepted_of_broken_payloads() {
-    accepted_is_restored(Peer::Valkey);
+fn valkey_restores_accepted_broken_payloads() {
+    accepted_is_restored(Reference::Valkey);
 }
 
 /// An accepted payload is also a value to other servers, even if they would refuse the same bytes.
-fn accepted_is_restored(peer: Peer) {
+fn accepted_is_restored(reference: Reference) {
     const BATCH: usize = 100;
-    let Some(mut server) = start(peer) else { return };
+    let Some(mut server) = start(reference) else { return };
     let mut client = server.connect();
     let (mut batch, mut restored): (Vec<Value>, usize) = (Vec::new(), 0);
     broken::with_one_byte_changed(|golden, body| {
@@ -236,11 +237,11 @@ fn accepted_is_restored(peer: Peer) {
             batch.push(value);
         }
         if batch.len() == BATCH {
-            restored += restore_all(&mut client, newest(peer), &batch);
+            restored += restore_all(&mut client, newest(reference), &batch);
             batch.clear();
         }
     });
-    restored += restore_all(&mut client, newest(peer), &batch);
+    restored += restore_all(&mut client, newest(reference), &batch);
     assert!(restored > 5_000, "{restored}");
     server.assert_healthy();
 }

@@ -137,7 +137,7 @@ fn malformed_replies_are_refused() {
 }
 
 #[test]
-fn what_is_announced_and_not_sent_is_waited_for_without_allocating_it() {
+fn announced_but_unsent_data_are_not_allocated() {
     for announced in ["$1073741824\r\nabc", "*1073741824\r\n:1\r\n", "%1073741824\r\n", "|1073741824\r\n"] {
         let mut scanner = Scanner::new();
         assert_eq!(scanner.scan(announced.as_bytes()), Ok(None));

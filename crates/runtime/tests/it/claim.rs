@@ -63,7 +63,7 @@ impl Client {
 }
 
 #[test]
-fn one_of_two_has_something_for_it() {
+fn a_claim_given_back_is_left_to_another_thread() {
     explore(3, || {
         let client = Client::new();
         let other = thread::spawn({
@@ -80,26 +80,26 @@ fn one_of_two_has_something_for_it() {
 
 /// A worker that has drained its inbox, some of which may refer to the reply, sees that there is a reply.
 #[test]
-fn who_looks_behind_the_mail_sees_the_reply() {
+fn a_reader_of_the_push_queue_sees_the_reply() {
     explore(3, || {
         let client = Client::new();
-        let mail = Arc::new(AtomicUsize::new(0));
+        let queue = Arc::new(AtomicUsize::new(0));
         let other = thread::spawn({
-            let (client, mail) = (client.clone(), mail.clone());
+            let (client, queue) = (client.clone(), queue.clone());
             move || {
                 client.serve(true);
-                mail.store(1, Release);
+                queue.store(1, Release);
             }
         });
-        let tells_of_it = mail.load(Acquire) == 1;
-        assert!(client.claim.is_over() || !tells_of_it);
+        let refers_to_reply = queue.load(Acquire) == 1;
+        assert!(client.claim.is_over() || !refers_to_reply);
         other.join().expect("no panic");
         assert!(client.claim.is_over());
     });
 }
 
 #[test]
-fn it_is_served_or_ends() {
+fn a_wait_is_served_or_ends() {
     explore(3, || {
         let client = Client::new();
         let servers: Vec<_> = [true, false]
@@ -117,7 +117,7 @@ fn it_is_served_or_ends() {
 }
 
 #[test]
-fn nobody_looks_at_a_socket_that_is_closed() {
+fn no_thread_uses_a_closed_socket() {
     explore(3, || {
         let client = Client::new();
         let threads: Vec<_> = (0..2)

@@ -55,7 +55,7 @@ fn check(change: impl Fn(&mut World, &[u8], bool)) {
 }
 
 #[test]
-fn members_of_sets_are_found_ahead() {
+fn members_of_sets_are_prefetched() {
     check(|world, member, adds| {
         world.one(0, KEY, |guard, key| {
             let hasher = &guard.keyspace().hasher;
@@ -69,7 +69,7 @@ fn members_of_sets_are_found_ahead() {
 }
 
 #[test]
-fn fields_of_hashes_are_found_ahead_with_deadlines_and_without() {
+fn fields_of_hashes_are_prefetched_with_and_without_deadlines() {
     for expire in [Expire::Clear, Expire::At(u64::MAX / 2)] {
         check(|world, member, adds| {
             world.one(0, KEY, |guard, key| {
@@ -89,7 +89,7 @@ fn fields_of_hashes_are_found_ahead_with_deadlines_and_without() {
 }
 
 #[test]
-fn members_of_sorted_sets_are_found_ahead() {
+fn members_of_sorted_sets_are_prefetched() {
     check(|world, member, adds| {
         world.one(0, KEY, |guard, key| {
             let hasher = &guard.keyspace().hasher;
@@ -108,7 +108,7 @@ fn members_of_sorted_sets_are_found_ahead() {
 
 /// Prefetching is no access, and leaves expired keys alone.
 #[test]
-fn nothing_is_noticed() {
+fn prefetching_has_no_visible_effect() {
     let mut world = World::new(1);
     let members: Vec<Vec<u8>> = (0..1000).map(|number| format!("member {number}").into_bytes()).collect();
     world.one(0, KEY, |guard, key| {

@@ -32,7 +32,7 @@ fn assert_about(found: u64, expected: u64) {
 }
 
 #[test]
-fn what_a_copied_string_shares_is_counted_until_it_is_its_own() {
+fn memory_shared_by_a_copied_string_is_counted_until_it_is_unshared() {
     let mut world = World::new(2);
     world.set(0, b"one", &vec![b'v'; 100 * CHUNK], Expire::Clear);
     let bytes = world.one(0, b"one", |guard, key| guard.peek(key).expect("there").memory() as u64);
@@ -58,7 +58,7 @@ fn what_a_copied_string_shares_is_counted_until_it_is_its_own() {
 }
 
 #[test]
-fn what_goes_is_counted_no_more() {
+fn removed_memory_is_not_counted() {
     let mut world = World::new(2);
     let ways: [fn(&mut World); 5] = [
         |world| _ = world.one(1, b"other", |guard, key| guard.remove(key)),
@@ -170,7 +170,7 @@ fn pages_of_collections_are_counted_exactly() {
 }
 
 #[test]
-fn holes_are_counted_as_they_come_and_go() {
+fn holes_are_counted_as_they_appear_and_vanish() {
     let mut world = World::new(2);
     let holes = |world: &World| world.keyspace.apart();
     let write = |world: &mut World, offset, bytes: &[u8]| {
@@ -193,7 +193,7 @@ fn holes_are_counted_as_they_come_and_go() {
 }
 
 #[test]
-fn a_made_string_that_has_chunks_of_others_shares_them() {
+fn a_string_built_from_existing_chunks_shares_them() {
     let mut world = World::new(2);
     let rope = Rope::new(&[b'r'; 10 * CHUNK]);
     world.one(0, b"one", |guard, key| guard.set_made(key, Made::Rope(rope)));

@@ -32,7 +32,7 @@ fn place(score: f64) -> i64 {
 }
 
 #[test]
-fn sorted_sets_against_a_plain_one() {
+fn sorted_sets_match_a_plain_model() {
     let (mut random, hasher) = (seeded(), Hasher::default());
     let scores = [0.0, -0.0, 1.0, -1.0, 2.5, 1e300, f64::INFINITY, f64::NEG_INFINITY, 3e-310, 17.25];
     for (kinds, all_scores) in SIZES.into_iter().zip([10, 3, 1, 10]) {
@@ -115,7 +115,7 @@ fn check_order(
 
 /// A scan by cursor returns everything that is present all the time, whatever else changes.
 #[test]
-fn a_scan_meets_what_stays() {
+fn a_scan_returns_all_lasting_members() {
     let (mut random, hasher) = (seeded(), Hasher::default());
     for kinds in [100, 5000] {
         let mut set = Set::new();
@@ -172,7 +172,7 @@ fn a_scan_returns_no_more_than_it_is_asked_for() {
 
 /// A thread writes; other threads read clones, clone them again and drop them, all at the same time.
 #[test]
-fn clones_are_read_on_other_threads_while_one_writes() {
+fn clones_are_read_on_several_threads_during_writes() {
     const READERS: usize = 3;
     let hasher = Hasher::default();
     let seed = fresh_seed();

@@ -30,7 +30,7 @@ fn survivors(world: &mut World, names: impl Iterator<Item = Vec<u8>>) -> usize {
 
 /// Of 10,000 keys, half of them read a minute ago and the rest only written long ago, 4,000 are evicted.
 #[test]
-fn lru_keeps_what_was_read() {
+fn lru_keeps_recently_read_keys() {
     let keys = scaled(500, 10_000, 10_000);
     for name in [name, tagged] {
         let mut world = World::new(4);
@@ -48,7 +48,7 @@ fn lru_keeps_what_was_read() {
 }
 
 #[test]
-fn lfu_keeps_what_is_read_often() {
+fn lfu_keeps_frequently_read_keys() {
     let keys = scaled(500, 10_000, 10_000);
     let mut world = World::new(1);
     world.ctx.access = Access::Lfu { log_factor: 10, decay_minutes: 1 };
@@ -94,7 +94,7 @@ fn random_takes_from_all_databases() {
 
 /// A few keys with a deadline among many without, all in a single slot, are all found.
 #[test]
-fn volatile_policies_find_the_few() {
+fn volatile_policies_find_the_few_keys_with_deadlines() {
     let keys = scaled(1000, 30_000, 300_000);
     for order in [Order::Lru, Order::Lfu, Order::Ttl, Order::Random] {
         let mut world = World::new(2);

@@ -61,7 +61,7 @@ impl Shared {
 }
 
 #[test]
-fn nobody_is_inside_a_closed_gate() {
+fn no_thread_is_inside_a_closed_gate() {
     explore(3, || {
         let shared = shared(2);
         let reader = thread::spawn({
@@ -77,7 +77,7 @@ fn nobody_is_inside_a_closed_gate() {
 }
 
 #[test]
-fn two_close_the_gate_from_inside() {
+fn two_threads_close_the_gate_from_inside() {
     explore(2, || {
         let shared = shared(3);
         let others: Vec<_> = [0, 1]
@@ -95,7 +95,7 @@ fn two_close_the_gate_from_inside() {
 /// A thread that may be refused either enters as safely as a thread that waits, or stays outside, where the
 /// closer does not wait for it. The gate is closed twice.
 #[test]
-fn who_is_refused_is_outside() {
+fn a_refused_thread_is_outside() {
     use loom::sync::atomic::{AtomicBool, Ordering::*};
     // Counts over all orders: each outcome must occur.
     static OUTCOMES: [std::sync::atomic::AtomicUsize; 2] =
@@ -130,7 +130,7 @@ fn who_is_refused_is_outside() {
 /// A thread that wants to close the gate and is refused is outside, where the current closer does not wait
 /// for it. If it is not refused, it closes the gate like any other thread.
 #[test]
-fn a_closer_that_is_refused_is_outside() {
+fn a_refused_closer_is_outside() {
     use loom::sync::atomic::{AtomicBool, Ordering::*};
     static OUTCOMES: [std::sync::atomic::AtomicUsize; 2] =
         [const { std::sync::atomic::AtomicUsize::new(0) }; 2];
@@ -167,7 +167,7 @@ fn a_closer_that_is_refused_is_outside() {
 
 /// No wake-up is lost: a thread that is never refused gets in, although no timeout fires in a model.
 #[test]
-fn who_is_not_refused_gets_in() {
+fn an_admitted_thread_is_inside() {
     explore(2, || {
         let shared = shared(3);
         let readers = [0, 1].map(|ctx| {
@@ -183,7 +183,7 @@ fn who_is_not_refused_gets_in() {
 /// written to instead of freed. The replacing thread looks from outside the gate, or from inside between two
 /// commands.
 #[test]
-fn what_was_replaced_is_read_by_nobody_after_a_glance() {
+fn replaced_data_have_no_reader_after_a_glance() {
     [false, true].into_iter().for_each(glance_at_a_replaced_table);
 }
 

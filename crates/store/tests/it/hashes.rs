@@ -103,7 +103,7 @@ impl Model {
         self.plain = left;
     }
 
-    fn look(&mut self) {
+    fn check_counts(&mut self) {
         let name = self.name();
         let live = self.plain.get(&name).filter(|(_, deadline)| is_live(*deadline, self.now));
         let field = self.hash.field(&self.hasher, self.now, &name);
@@ -120,7 +120,7 @@ impl Model {
             5..8 => self.set(),
             _ => self.remove(),
         }
-        self.look();
+        self.check_counts();
     }
 }
 

@@ -71,22 +71,22 @@ fn explore_writers(preemptions: usize, writers: &'static [&'static [usize]], pag
 }
 
 #[test]
-fn two_write_to_the_same_slot() {
+fn two_threads_write_to_the_same_slot() {
     explore_writers(3, &[&[0], &[0]], 1);
 }
 
 #[test]
-fn pages_that_come_late_are_waited_for() {
+fn readers_wait_for_late_pages() {
     explore_writers(2, &[&[0, 1], &[1]], 2);
 }
 
 #[test]
-fn a_draft_follows_a_page_of_several() {
+fn a_buffer_follows_a_page_of_several_records() {
     explore_writers(2, &[&[0, 1, 0], &[1]], 2);
 }
 
 #[test]
-fn one_lays_down_two_pages() {
+fn a_thread_publishes_two_pages() {
     explore_writers(2, &[&[0, 0], &[0]], 1);
 }
 
@@ -296,8 +296,8 @@ fn first_command(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
 }
 
 #[test]
-fn what_threads_log_leads_to_what_they_wrote() {
-    let (mut seeds, threads) = (random("what_threads_log_leads_to_what_they_wrote"), threads());
+fn a_replayed_journal_gives_the_written_data() {
+    let (mut seeds, threads) = (random("a_replayed_journal_gives_the_written_data"), threads());
     // No result may depend on the clock.
     let clock = [|| 0, clock, wrong_clock][seeds.below(3)];
     let keyspace = Keyspace::new(2, threads + 2, START_MS, seeds.draw()).with_clock(clock);
@@ -378,7 +378,7 @@ fn wrong_clock() -> u64 {
 /// Threads write in turns, each after it has heard of the previous write, to slots of their own: the records
 /// come in that order. Other threads write as well, so that all threads' numbers differ.
 #[test]
-fn what_one_has_been_told_of_comes_before() {
+fn records_follow_the_order_of_observed_writes() {
     let threads = threads();
     let keyspace = Keyspace::new(1, threads + 2, START_MS, 1).with_clock(clock);
     let mut ctx = keyspace.thread_context();
@@ -516,7 +516,7 @@ fn records_come_in_the_order_of_the_clock() {
 
 /// Before the first reader and after the last, a write takes no number, no memory and no clock reading.
 #[test]
-fn what_nobody_reads_is_not_logged() {
+fn nothing_is_logged_without_a_reader() {
     static READINGS: AtomicUsize = AtomicUsize::new(0);
     let keyspace = Keyspace::new(1, 1, START_MS, 1).with_clock(|| READINGS.fetch_add(1, Relaxed) as u64);
     let mut ctx = keyspace.thread_context();

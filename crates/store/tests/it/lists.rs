@@ -92,7 +92,7 @@ fn step(random: &mut Random, list: &mut List, plain: &mut Plain, kinds: usize, g
 }
 
 #[test]
-fn random_operations_against_a_plain_deque() {
+fn random_operations_match_a_plain_deque() {
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
     let mut random = Random::new(seed);
@@ -112,7 +112,7 @@ fn random_operations_against_a_plain_deque() {
 }
 
 #[test]
-fn removing_what_is_not_there_copies_nothing() {
+fn removing_missing_elements_copies_nothing() {
     let mut list = List::new();
     (0..10_000).for_each(|number: u32| list.push_back(number.to_string().as_bytes()));
     let clone = list.clone();

@@ -40,7 +40,7 @@ fn beside_a_long_closer(act: impl FnOnce(&Keyspace, &mut ThreadContext)) {
 }
 
 #[test]
-fn a_seat_stays_outside_wherever_it_waits_for_the_gate() {
+fn a_thread_stays_outside_wherever_it_waits_for_the_gate() {
     beside_a_long_closer(|keyspace, ctx| while keyspace.hold_none(ctx).give_way() {});
     beside_a_long_closer(|keyspace, ctx| {
         while ctx.is_inside() {

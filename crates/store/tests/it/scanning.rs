@@ -87,7 +87,7 @@ fn disturb(world: &mut World, random: &mut Random, stay: &[Vec<u8>], others: usi
 }
 
 #[test]
-fn keys_that_stay_are_returned_while_others_come_and_go() {
+fn lasting_keys_are_returned_during_changes() {
     let mut random = random("keys_that_stay");
     for round in 0..scaled(1, 12, 30) {
         let stay = [3, 60, 900, 5000][round % 4].min(scaled(100, 5000, 5000));
@@ -149,7 +149,7 @@ fn a_slot_splits_under_a_scan() {
 
 /// A scan in the middle of a slot that is emptied goes on at the beginning of the next slot.
 #[test]
-fn an_emptied_slot_is_left_behind() {
+fn an_emptied_slot_is_passed() {
     let mut world = World::new(1);
     let name = |tag: &str, at: usize| format!("{{{tag}}}{at}").into_bytes();
     let keys = scaled(300, 5000, 5000);
@@ -200,7 +200,7 @@ fn expired_keys_are_removed_on_the_way() {
 
 /// During a walk through a slot, the slot grows and shrinks; staying keys are still seen exactly once.
 #[test]
-fn a_walk_sees_each_key_once_while_others_come_and_go() {
+fn a_walk_sees_each_key_once_during_changes() {
     let (world, keys) = filled(0, scaled(100, 5000, 20_000));
     let (keyspace, done) = (&world.keyspace, AtomicBool::new(false));
     let mut ctx = keyspace.thread_context();
@@ -239,7 +239,7 @@ fn a_walk_sees_each_key_once_while_others_come_and_go() {
 /// Walks database 0; another thread locks all slots for a moment while the first segment is walked. Returns
 /// the number of visits of each key.
 fn walk_interrupted(world: World, f: impl FnOnce(&mut SlotGuard<'_>) + Send) -> BTreeMap<Vec<u8>, usize> {
-    let (keyspace, (tell, reported), about_to) = (&world.keyspace, channel(), &AtomicBool::new(false));
+    let (keyspace, (begun, reported), about_to) = (&world.keyspace, channel(), &AtomicBool::new(false));
     let (mut walker, mut other, mut times) =
         (world.ctx, keyspace.thread_context(), BTreeMap::<Vec<u8>, usize>::new());
     other.now_ms = walker.now_ms;
@@ -254,7 +254,7 @@ fn walk_interrupted(world: World, f: impl FnOnce(&mut SlotGuard<'_>) + Send) -> 
         keyspace.enter(&mut walker);
         keyspace.hold_none(&mut walker).for_each_key(0, |view| {
             if times.is_empty() {
-                tell.send(()).expect("the other thread waits for it");
+                begun.send(()).expect("the other thread waits for it");
                 while !about_to.load(Relaxed) {
                     std::thread::yield_now();
                 }
@@ -270,7 +270,7 @@ fn walk_interrupted(world: World, f: impl FnOnce(&mut SlotGuard<'_>) + Send) -> 
 /// A thread that needs exclusive access does not wait for the end of a long walk, so other threads do not
 /// wait for it either.
 #[test]
-fn a_long_walk_gives_way() {
+fn a_long_walk_yields() {
     for (spread, tagged) in [(200, 0), (0, 2000)] {
         let (world, keys) = filled(spread, tagged);
         let times = walk_interrupted(world, |guard| drop(guard.flush(0)));

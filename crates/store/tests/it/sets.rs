@@ -73,7 +73,7 @@ fn check(set: &Set, plain: &Plain, hasher: &Hasher) {
 }
 
 #[test]
-fn random_operations_against_a_plain_one() {
+fn random_operations_match_a_plain_set() {
     let (mut random, hasher) = (seeded(), Hasher::default());
     for (kinds, like) in SIZES.into_iter().flat_map(|kinds| LIKES.map(|like| (kinds, like))) {
         let (mut set, mut plain) = (Set::new(), Plain::new());
@@ -144,7 +144,7 @@ fn some_sets(random: &mut Random, hasher: &Hasher, like: Members) -> Vec<(Set, P
 }
 
 #[test]
-fn sets_with_sets_against_plain_ones() {
+fn set_algebra_matches_plain_sets() {
     let (mut random, hasher) = (seeded(), Hasher::default());
     for round in 0..if cfg!(miri) { 4 } else { 50 } {
         let like = LIKES[round % LIKES.len()];
@@ -191,7 +191,7 @@ fn sets_with_sets_against_plain_ones() {
 }
 
 #[test]
-fn small_sets_come_out_in_the_order_in_which_they_went_in() {
+fn small_sets_keep_insertion_order() {
     let hasher = Hasher::default();
     let of = |members: &str| {
         let mut set = Set::new();

@@ -59,7 +59,7 @@ fn a_long_element_is_not_moved_for_its_neighbours() {
 }
 
 #[test]
-fn shares_against_copies() {
+fn shared_strings_match_copies() {
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
     let (mut random, hasher) = (Random::new(seed), Hasher::default());

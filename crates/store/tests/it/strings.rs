@@ -74,7 +74,7 @@ fn flat_strings_are_edited_where_they_lie() {
 /// BITOP sets a new value. SETBIT of a bit that is already set counts as an edit, but changes nothing; so
 /// does APPEND of nothing.
 #[test]
-fn made_and_unchanged_values_are_raw() {
+fn created_and_unchanged_values_are_raw() {
     let mut world = World::new(1);
     let dirty = |world: &World| world.keyspace.total().dirty;
     world.set(0, b"key", b"12", Expire::At(u64::MAX));
@@ -119,7 +119,7 @@ fn texts_stay_texts_until_written_to() {
 }
 
 #[test]
-fn a_made_rope_is_stored_as_it_is() {
+fn a_built_rope_is_stored_unchanged() {
     let mut world = World::new(1);
     let chunk = Arc::new(vec![b'c'; CHUNK]);
     let rope =

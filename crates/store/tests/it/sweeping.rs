@@ -26,7 +26,7 @@ fn sweep_stepwise(world: &mut World, db: usize) -> (usize, Duration) {
 }
 
 #[test]
-fn due_keys_go_and_no_others() {
+fn exactly_the_due_keys_are_removed() {
     let mut random = random("due_keys_go");
     for one_slot in [false, true] {
         let mut world = World::new(2);
@@ -142,7 +142,7 @@ fn swapped_databases_are_swept() {
 
 /// A clock set back, even to before the start, makes no sweep remove too much or go on for ever.
 #[test]
-fn a_clock_set_back_does_no_harm() {
+fn a_clock_set_back_is_harmless() {
     let mut world = World::new(1);
     for at in 0..scaled(100, 2000, 2000) {
         world.set(0, format!("{{tag}}{at}").as_bytes(), b"", Expire::At(START_MS - 2000 + at as u64));

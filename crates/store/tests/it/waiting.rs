@@ -60,7 +60,7 @@ fn string() -> Wants {
 }
 
 #[test]
-fn a_write_notes_its_key_once_for_those_who_want_it() {
+fn a_write_records_its_key_once_if_there_are_waiters() {
     let mut world = World::new(1);
     let first = wait(&mut world, 0, b"k", string(), &[]);
     let second = wait(&mut world, 0, b"k", Wants::any_change(), &[]);
@@ -90,7 +90,7 @@ fn a_write_notes_its_key_once_for_those_who_want_it() {
 
 /// The other thread may be about to serve the same key: a writer must still serve before it unlocks.
 #[test]
-fn what_one_seat_has_noted_another_notes_for_itself() {
+fn each_thread_records_a_key_for_itself() {
     let mut world = World::new(1);
     let ticket = wait(&mut world, 0, b"k", string(), &[]);
     let mut other = world.keyspace.thread_context();
@@ -111,7 +111,7 @@ fn what_one_seat_has_noted_another_notes_for_itself() {
 }
 
 #[test]
-fn a_write_locks_what_its_waiters_need_and_what_theirs_need() {
+fn a_write_locks_the_keys_of_its_waiters_and_of_their_waiters() {
     let mut world = World::new(2);
     let place = |world: &World, db, key: &[u8]| world.keyspace.key(db, key).place;
     let chain: Vec<Place> = [&b"a"[..], b"b", b"c", b"d"].map(|key| place(&world, 0, key)).into();
@@ -140,7 +140,7 @@ fn a_write_locks_what_its_waiters_need_and_what_theirs_need() {
 }
 
 #[test]
-fn flushing_and_swapping_leave_waiters_with_the_number() {
+fn flushing_and_swapping_keep_waiters_with_the_database_number() {
     let mut world = World::new(2);
     let here = wait(&mut world, 0, b"k", string(), &[]);
     let gone = wait(&mut world, 0, b"k", Wants::any_change(), &[]);

@@ -155,7 +155,7 @@ fn swapping_touches_what_it_changes() {
 
 /// A panicking thread cannot give up its watches.
 #[test]
-fn watches_that_nobody_reads_any_more_are_dropped() {
+fn abandoned_watches_are_dropped() {
     let world = &mut World::new(2);
     let leave = |world: &mut World, count: usize| {
         for _ in 0..count {

@@ -23,7 +23,7 @@ const MARKER: &[u8] = b"end of the odd bytes";
 const SHOWN_MAX: usize = 2_000;
 
 /// Silence after which a missing reply counts as the server's answer.
-const SILENCE: Duration = Duration::from_secs(10);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pages after which a SCAN counts as endless: no episode has so many keys.
 const SCAN_PAGES_MAX: usize = 10_000;
@@ -78,7 +78,7 @@ impl Pair<'_> {
     fn open(&self, connection: usize) -> Line {
         let clients = self.servers.map(|server| {
             let mut client = server.connect();
-            client.set_wait(SILENCE);
+            client.set_reply_timeout(REPLY_TIMEOUT);
             let greeting = client.call(&["HELLO", &self.episode.protocols[connection].to_string()]);
             assert!(!greeting.is_error(), "HELLO says {greeting}");
             client
@@ -107,7 +107,8 @@ impl Pair<'_> {
         let queued = std::mem::take(&mut line.queued);
         self.summary.refused += usize::from(oracle.as_ref().is_ok_and(|bytes| bytes.starts_with(b"-")));
         let name = args.first().map(|name| name.to_ascii_uppercase()).unwrap_or_default();
-        let sides = same::Sides { subject: self.servers[0].program().peer(), oracle: self.episode.oracle };
+        let sides =
+            same::Sides { subject: self.servers[0].program().reference(), oracle: self.episode.oracle };
         let verdict = match (&subject, &oracle) {
             (Ok(subject), Ok(oracle)) => same::replies(sides, args, &queued, subject, oracle),
             (Err(subject), Err(oracle)) if subject.kind() == oracle.kind() => Verdict::Identical,
@@ -151,7 +152,7 @@ impl Pair<'_> {
     fn burst(&mut self, index: usize, bytes: &[u8]) -> Outcome {
         let [subject, oracle] = self.servers.map(|server| {
             let mut client = server.connect();
-            client.set_wait(SILENCE);
+            client.set_reply_timeout(REPLY_TIMEOUT);
             client.send_raw(bytes).and_then(|()| client.finish_sending())?;
             client.read_to_end()
         });

@@ -14,7 +14,7 @@ pub(super) const FAMILY: Family = Family {
     weight: 30,
     only: None,
     commands: &[(4, dump), (20, restore), (2, migrate)],
-    scenes: &[(4, look)],
+    scenes: &[(4, read_back)],
 };
 
 /// Values, in the oldest encodings, which all servers read.
@@ -114,7 +114,7 @@ fn migrate(make: &mut Maker) -> Args {
 }
 
 /// Asks for the state of a key.
-fn look(make: &mut Maker) {
+fn read_back(make: &mut Maker) {
     let key = make.key();
     let question = match make.random.below(8) {
         0 => args!["GET", key.clone()],

@@ -9,7 +9,7 @@ pub(super) const FAMILY: Family = Family {
     weight: 50,
     only: None,
     commands: &[(10, expire), (6, ttl), (4, persist), (2, get_again)],
-    scenes: &[(1, life_of_a_millisecond)],
+    scenes: &[(1, expiry_within_a_millisecond)],
 };
 
 fn expire(make: &mut Maker) -> Args {
@@ -43,7 +43,7 @@ fn get_again(make: &mut Maker) -> Args {
 
 /// Asks for the key right after its end: until then no command of another step may depend on the key's
 /// presence.
-fn life_of_a_millisecond(make: &mut Maker) {
+fn expiry_within_a_millisecond(make: &mut Maker) {
     let key = args!["brief"];
     match make.random.below(3) {
         0 => make.command([args!["SET"], key.clone(), args!["v", "PX", "1"]].concat()),

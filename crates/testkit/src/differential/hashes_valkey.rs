@@ -4,15 +4,15 @@ use super::hashes::field;
 use super::make::{Maker, args};
 use super::strings::expiration;
 use super::{Action, Args, Family};
-use crate::program::Peer;
+use crate::program::Reference;
 
 #[rustfmt::skip]
 pub(super) const FAMILY: Family = Family {
     name: "hashes-valkey",
     weight: 60,
-    only: Some(Peer::Valkey),
+    only: Some(Reference::Valkey),
     commands: &[(10, hexpire), (6, httl), (4, hpersist), (6, hgetex), (8, hsetex), (4, hgetdel), (2, hscan)],
-    scenes: &[(2, deadlines_of_all), (1, life_of_a_millisecond)],
+    scenes: &[(2, deadlines_of_all), (1, expiry_within_a_millisecond)],
 };
 
 /// The word FIELDS, a count that is nearly always right, and fields.
@@ -93,7 +93,7 @@ fn deadlines_of_all(make: &mut Maker) {
 
 /// Asks for fields right after their end. HLEN may still count them then, and the key may exist without any
 /// field.
-fn life_of_a_millisecond(make: &mut Maker) {
+fn expiry_within_a_millisecond(make: &mut Maker) {
     let key = args!["brief"];
     let set = |name: &str, rest: Args| [args![name], key.clone(), rest].concat();
     make.command(set("HSET", args!["stays", "5"]));

@@ -12,7 +12,7 @@ pub(super) const FAMILY: Family = Family {
     name: "hyperloglog",
     weight: 40,
     only: None,
-    commands: &[(12, pfadd), (6, pfcount), (5, pfmerge), (3, pfdebug), (8, look)],
+    commands: &[(12, pfadd), (6, pfcount), (5, pfmerge), (3, pfdebug), (8, read_back)],
     scenes: &[(3, fill), (2, corrupt), (2, ragged), (1, limit)],
 };
 
@@ -69,7 +69,7 @@ fn pfdebug(make: &mut Maker) -> Args {
 }
 
 /// Reads a value as a string.
-fn look(make: &mut Maker) -> Args {
+fn read_back(make: &mut Maker) -> Args {
     match make.random.below(10) {
         0 => args!["DEL", key(make)],
         1 => args!["OBJECT", "ENCODING", key(make)],
@@ -155,9 +155,9 @@ fn limit(make: &mut Maker) {
     let bytes = make.word(&["0", "18", "30", "100", "100000"]);
     make.command(args!["CONFIG", "SET", "hll-sparse-max-bytes", bytes]);
     for _ in 0..make.random.below(6) {
-        let (add, look) = (pfadd(make), args!["GET", make.word(KEYS)]);
+        let (add, read_back) = (pfadd(make), args!["GET", make.word(KEYS)]);
         make.command(add);
-        make.command(look);
+        make.command(read_back);
     }
     make.command(args!["CONFIG", "SET", "hll-sparse-max-bytes", "3000"]);
 }

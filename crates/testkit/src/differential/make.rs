@@ -5,7 +5,7 @@
 //! few or too many, swapped, doubled, replaced), so a family only describes well-formed commands.
 
 use super::{Action, Args, CONNECTIONS, Episode, FAMILIES, Family, Plan, Step, Weighted, same};
-use crate::program::Peer;
+use crate::program::Reference;
 use crate::random::Random;
 
 /// Arguments of mixed kinds: text, numbers as text, drawn bytes.
@@ -48,14 +48,14 @@ const JUNK: &[&str] = &[
 /// The year 2100: a moment that is ahead whenever a seed is repeated.
 const FAR_S: i64 = 4_102_444_800;
 
-const SPOILT_PERCENT: usize = 8;
+const MALFORMED_PERCENT: usize = 8;
 const SWITCH_PERCENT: usize = 12;
 const FLUSH_PERCENT: usize = 20;
 
 /// Builds an episode step by step.
 pub(super) struct Maker {
     pub(super) random: Random,
-    pub(super) oracle: Peer,
+    pub(super) oracle: Reference,
     steps: Vec<Step>,
     connection: usize,
     families: Vec<&'static Family>,
@@ -66,7 +66,7 @@ pub(super) struct Maker {
 pub(super) fn episode(seed: u64, length: usize, plan: Plan) -> Episode {
     let oracle = plan.oracle;
     let fits = |family: &&Family| {
-        family.only.is_none_or(|peer| peer == oracle) && !plan.except.contains(&family.name)
+        family.only.is_none_or(|reference| reference == oracle) && !plan.except.contains(&family.name)
     };
     let families = FAMILIES.iter().copied().filter(fits);
     let mut random = Random::new(seed);
@@ -110,7 +110,7 @@ impl Maker {
     fn command_of(&mut self, family: &'static Family) -> Args {
         let make = weighted(&mut self.random, family.commands);
         let args = make(self);
-        self.perhaps_spoilt(args)
+        self.perhaps_malformed(args)
     }
 
     // ---- for scenes ----
@@ -235,7 +235,7 @@ impl Maker {
     pub(super) fn moment_s(&mut self) -> Vec<u8> {
         match self.random.below(20) {
             0 => self.word(&["0", "-1", "abc", "9223372036854775807", "9223372036854775", "1e10"]),
-            1..3 if self.likes_the_past() => self.random.between(1, 1_000_000_000).to_string().into(),
+            1..3 if self.may_be_past() => self.random.between(1, 1_000_000_000).to_string().into(),
             _ => (FAR_S + self.random.between(0, 100_000_000)).to_string().into(),
         }
     }
@@ -243,24 +243,24 @@ impl Maker {
     pub(super) fn moment_ms(&mut self) -> Vec<u8> {
         match self.random.below(20) {
             0 => self.word(&["0", "-1", "abc", "9223372036854775807", "-9223372036854775808"]),
-            1..3 if self.likes_the_past() => self.random.between(1, 1_000_000_000_000).to_string().into(),
+            1..3 if self.may_be_past() => self.random.between(1, 1_000_000_000_000).to_string().into(),
             _ => (FAR_S * 1_000 + self.random.between(0, 100_000_000_000)).to_string().into(),
         }
     }
 
     /// Redis 7.0 counts a SET that expires at once as a write. Valkey does so only if the key existed, as
     /// WATCH shows.
-    fn likes_the_past(&self) -> bool {
-        self.oracle == Peer::Redis
+    fn may_be_past(&self) -> bool {
+        self.oracle == Reference::Redis
     }
 
     // ---- spoiling ----
 
-    fn perhaps_spoilt(&mut self, mut args: Args) -> Args {
+    fn perhaps_malformed(&mut self, mut args: Args) -> Args {
         if self.chance(10) {
             args[0].make_ascii_lowercase();
         }
-        if !self.random.chance(SPOILT_PERCENT) {
+        if !self.random.chance(MALFORMED_PERCENT) {
             return args;
         }
         // A misplaced argument could become a time to live of milliseconds, and replies would depend on

@@ -3,7 +3,7 @@
 use evenkeel_resp::value::{Value, decode};
 
 use super::Args;
-use crate::program::Peer;
+use crate::program::Reference;
 use crate::transcript::matches;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,75 +68,72 @@ const RULES: &[Rule] = &[
 
 /// A reply in which the reference servers differ, and Evenkeel agrees with the server that is not this
 /// oracle.
-struct Quarrel {
-    oracle: Peer,
+struct AllowedDifference {
+    oracle: Reference,
     command: &'static str,
     /// Patterns, as in transcripts.
-    subject_says: &'static str,
-    oracle_says: &'static str,
+    subject_reply: &'static str,
+    oracle_reply: &'static str,
+}
+
+const fn differs(
+    oracle: Reference,
+    command: &'static str,
+    subject_reply: &'static str,
+    oracle_reply: &'static str,
+) -> AllowedDifference {
+    AllowedDifference { oracle, command, subject_reply, oracle_reply }
 }
 
 #[rustfmt::skip]
-const QUARRELS: &[Quarrel] = &[
+const ALLOWED_DIFFERENCES: &[AllowedDifference] = &[
     // Redis 7.0 reads an empty cursor as 0, accepts any type name, and checks the cursor last.
-    Quarrel { oracle: Peer::Valkey, command: "SCAN", subject_says: "[*", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "SCAN", subject_says: "-ERR *", oracle_says: "*" },
-    Quarrel { oracle: Peer::Valkey, command: "HSCAN", subject_says: "[*", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "HSCAN", subject_says: "-ERR *", oracle_says: "*" },
-    Quarrel { oracle: Peer::Valkey, command: "SSCAN", subject_says: "[*", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "SSCAN", subject_says: "-ERR *", oracle_says: "*" },
-    Quarrel { oracle: Peer::Valkey, command: "SSCAN", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "ZSCAN", subject_says: "[*", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "ZSCAN", subject_says: "-ERR *", oracle_says: "*" },
+    differs(Reference::Valkey, "SCAN", "[*", "-ERR *"),
+    differs(Reference::Valkey, "SCAN", "-ERR *", "*"),
+    differs(Reference::Valkey, "HSCAN", "[*", "-ERR *"),
+    differs(Reference::Valkey, "HSCAN", "-ERR *", "*"),
+    differs(Reference::Valkey, "SSCAN", "[*", "-ERR *"),
+    differs(Reference::Valkey, "SSCAN", "-ERR *", "*"),
+    differs(Reference::Valkey, "SSCAN", "-WRONGTYPE *", "-ERR *"),
+    differs(Reference::Valkey, "ZSCAN", "[*", "-ERR *"),
+    differs(Reference::Valkey, "ZSCAN", "-ERR *", "*"),
     // Redis 7.0 checks the key before the other arguments, and wants both ends of a range.
-    Quarrel { oracle: Peer::Valkey, command: "HSCAN", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "ZSCAN", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "GETEX", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "BITPOS", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "BITCOUNT", subject_says: "-WRONGTYPE *",
-        oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "GETEX", subject_says: "(n*)", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "BITPOS", subject_says: ":*", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "BITCOUNT", subject_says: ":0", oracle_says: "-ERR *" },
-    Quarrel { oracle: Peer::Valkey, command: "BITCOUNT", subject_says: "-ERR *", oracle_says: "*" },
+    differs(Reference::Valkey, "HSCAN", "-WRONGTYPE *", "-ERR *"),
+    differs(Reference::Valkey, "ZSCAN", "-WRONGTYPE *", "-ERR *"),
+    differs(Reference::Valkey, "GETEX", "-WRONGTYPE *", "-ERR *"),
+    differs(Reference::Valkey, "BITPOS", "-WRONGTYPE *", "-ERR *"),
+    differs(Reference::Valkey, "BITCOUNT", "-WRONGTYPE *", "-ERR *"),
+    differs(Reference::Valkey, "GETEX", "(n*)", "-ERR *"),
+    differs(Reference::Valkey, "BITPOS", ":*", "-ERR *"),
+    differs(Reference::Valkey, "BITCOUNT", ":0", "-ERR *"),
+    differs(Reference::Valkey, "BITCOUNT", "-ERR *", "*"),
     // Valkey keeps small lists in another encoding, and refuses `i64::MIN`, which has no opposite.
-    Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"quicklist\"",
-        oracle_says: "\"listpack\"" },
-    Quarrel { oracle: Peer::Valkey, command: "LPOS", subject_says: "*",
-        oracle_says: "-ERR value is out of range, value must*" },
-    Quarrel { oracle: Peer::Redis, command: "LPOS", subject_says: "-ERR value is out of range*",
-        oracle_says: "*" },
+    differs(Reference::Valkey, "OBJECT ENCODING", "\"quicklist\"", "\"listpack\""),
+    differs(Reference::Valkey, "LPOS", "*", "-ERR value is out of range, value must*"),
+    differs(Reference::Redis, "LPOS", "-ERR value is out of range*", "*"),
     // Valkey takes a key named "fields" for the keyword.
-    Quarrel { oracle: Peer::Valkey, command: "HGETEX", subject_says: "*",
-        oracle_says: "-ERR value is not an integer *" },
-    Quarrel { oracle: Peer::Valkey, command: "HSETEX", subject_says: "*",
-        oracle_says: "-ERR value is not an integer *" },
+    differs(Reference::Valkey, "HGETEX", "*", "-ERR value is not an integer *"),
+    differs(Reference::Valkey, "HSETEX", "*", "-ERR value is not an integer *"),
     // Valkey chooses the encoding for all members given to ZADD, including members that ZADD does not add.
-    Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"listpack\"",
-        oracle_says: "\"skiplist\"" },
+    differs(Reference::Valkey, "OBJECT ENCODING", "\"listpack\"", "\"skiplist\""),
     // Valkey spells the command's name as the client did.
-    Quarrel { oracle: Peer::Valkey, command: "XREAD", subject_says: "-ERR Unbalanced XREAD *",
-        oracle_says: "-ERR Unbalanced 'xread' *" },
-    Quarrel { oracle: Peer::Valkey, command: "XREADGROUP", subject_says: "-ERR Unbalanced XREAD *",
-        oracle_says: "-ERR Unbalanced 'xreadgroup' *" },
+    differs(Reference::Valkey, "XREAD", "-ERR Unbalanced XREAD *", "-ERR Unbalanced 'xread' *"),
+    differs(Reference::Valkey, "XREADGROUP", "-ERR Unbalanced XREAD *", "-ERR Unbalanced 'xreadgroup' *"),
     // Redis returns the size of an expired key until it notices the expiry.
-    Quarrel { oracle: Peer::Redis, command: "MEMORY USAGE", subject_says: "(n*)", oracle_says: ":*" },
+    differs(Reference::Redis, "MEMORY USAGE", "(n*)", ":*"),
     // XREAD accepts `+` only after Redis 7.0.
-    Quarrel { oracle: Peer::Redis, command: "XREAD", subject_says: "*",
-        oracle_says: "-ERR Invalid stream ID *" },
-    Quarrel { oracle: Peer::Redis, command: "XREADGROUP", subject_says: "-ERR The + ID *",
-        oracle_says: "-ERR Invalid stream ID *" },
+    differs(Reference::Redis, "XREAD", "*", "-ERR Invalid stream ID *"),
+    differs(Reference::Redis, "XREADGROUP", "-ERR The + ID *", "-ERR Invalid stream ID *"),
     // Redis embeds up to 44 bytes, Valkey more.
-    Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"raw\"",
-        oracle_says: "\"embstr\"" },
+    differs(Reference::Valkey, "OBJECT ENCODING", "\"raw\"", "\"embstr\""),
 ];
 
 /// The two servers of a comparison.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sides {
     /// `None`: Evenkeel.
-    pub(super) subject: Option<Peer>,
-    pub(super) oracle: Peer,
+    pub(super) subject: Option<Reference>,
+    pub(super) oracle: Reference,
 }
 
 /// Compares the replies to a command; `queued` are the commands that it executes if it is an EXEC.
@@ -147,21 +144,21 @@ pub(super) fn replies(sides: Sides, args: &Args, queued: &[Args], subject: &[u8]
     let (Some(subject), Some(oracle)) = (whole(subject), whole(oracle)) else { return Verdict::Different };
     // Equal values from different bytes: one server spells a length or a number oddly.
     let spelled = subject == oracle
-        && !std::iter::once(args).chain(queued).any(|args| tells_scores(sides.oracle, args));
+        && !std::iter::once(args).chain(queued).any(|args| returns_scores(sides.oracle, args));
     let allowed = !spelled && same_values(sides, args, queued, &subject, &oracle);
     if allowed { Verdict::Allowed } else { Verdict::Different }
 }
 
 /// Returns whether the replies to this command are allowed to differ in some way.
-pub(super) fn is_loose(peer: Peer, args: &Args) -> bool {
-    rule_for(args).is_some() || tells_scores(peer, args)
+pub(super) fn is_loose(reference: Reference, args: &Args) -> bool {
+    rule_for(args).is_some() || returns_scores(reference, args)
 }
 
 /// Returns whether the reply may hold scores that the reference server prints differently: Redis 7.0 prints
 /// 17 digits, Valkey the fewest that read back to the same number.
-fn tells_scores(peer: Peer, args: &Args) -> bool {
+fn returns_scores(reference: Reference, args: &Args) -> bool {
     let name = args.first().map_or(&b""[..], Vec::as_slice).to_ascii_uppercase();
-    peer == Peer::Valkey && (name.starts_with(b"Z") || name.starts_with(b"BZ"))
+    reference == Reference::Valkey && (name.starts_with(b"Z") || name.starts_with(b"BZ"))
 }
 
 /// Returns whether the values are the same except for the digits of numbers.
@@ -193,22 +190,22 @@ fn same_values(sides: Sides, args: &Args, queued: &[Args], subject: &Value, orac
         }
         _ => {
             // Rules allow fields newer than Redis 7.0 on their first side, which is usually the subject.
-            let is_oldest = sides.subject == Some(Peer::Redis);
+            let is_oldest = sides.subject == Some(Reference::Redis);
             let [newer, older] = if is_oldest { [oracle, subject] } else { [subject, oracle] };
             let allowed = rule_for(args).is_some_and(|rule| (rule.same)(newer, older));
-            let allowed = allowed || counts_are_a_quarrel(sides, args) && same_but_counts(newer, older);
-            let spelled = tells_scores(sides.oracle, args) && same_numbers(subject, oracle);
-            allowed || spelled || quarrel(sides.oracle, args, subject, oracle)
+            let allowed = allowed || counts_may_differ(sides, args) && same_but_counts(newer, older);
+            let spelled = returns_scores(sides.oracle, args) && same_numbers(subject, oracle);
+            allowed || spelled || is_allowed_difference(sides.oracle, args, subject, oracle)
         }
     }
 }
 
-fn quarrel(peer: Peer, args: &Args, subject: &Value, oracle: &Value) -> bool {
-    QUARRELS.iter().any(|quarrel| {
-        quarrel.oracle == peer
-            && names(quarrel.command, args)
-            && matches(quarrel.subject_says, &subject.to_string())
-            && matches(quarrel.oracle_says, &oracle.to_string())
+fn is_allowed_difference(reference: Reference, args: &Args, subject: &Value, oracle: &Value) -> bool {
+    ALLOWED_DIFFERENCES.iter().any(|difference| {
+        difference.oracle == reference
+            && names(difference.command, args)
+            && matches(difference.subject_reply, &subject.to_string())
+            && matches(difference.oracle_reply, &oracle.to_string())
     })
 }
 
@@ -328,8 +325,8 @@ fn same_but_times(subject: &Value, oracle: &Value) -> bool {
 
 /// Redis 7.0 continues a group's count of read entries from any number that it was given. Evenkeel and Valkey
 /// do so only if no entry is missing behind the last entry that the group was given.
-fn counts_are_a_quarrel(sides: Sides, args: &Args) -> bool {
-    [Some(sides.oracle), sides.subject].contains(&Some(Peer::Redis)) && names("XINFO", args)
+fn counts_may_differ(sides: Sides, args: &Args) -> bool {
+    [Some(sides.oracle), sides.subject].contains(&Some(Reference::Redis)) && names("XINFO", args)
 }
 
 fn same_but_counts(newer: &Value, older: &Value) -> bool {
@@ -443,7 +440,7 @@ mod tests {
     fn verdict(command: &str, queued: &[&str], subject: &str, oracle: &str) -> Verdict {
         let args = |line: &str| crate::words::split(line).expect("a command line");
         let queued: Vec<Args> = queued.iter().map(|line| args(line)).collect();
-        let sides = Sides { subject: None, oracle: Peer::Redis };
+        let sides = Sides { subject: None, oracle: Reference::Redis };
         replies(sides, &args(command), &queued, subject.as_bytes(), oracle.as_bytes())
     }
 

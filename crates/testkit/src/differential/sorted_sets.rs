@@ -7,7 +7,7 @@
 
 use super::make::{Maker, args};
 use super::{Action, Args, Family};
-use crate::program::Peer;
+use crate::program::Reference;
 
 #[rustfmt::skip]
 pub(super) const FAMILY: Family = Family {
@@ -28,7 +28,7 @@ pub(super) const FAMILY: Family = Family {
 pub(super) const NEWER: Family = Family {
     name: "sorted-sets-valkey",
     weight: 10,
-    only: Some(Peer::Valkey),
+    only: Some(Reference::Valkey),
     commands: &[(4, rank_with_score), (1, members_by_pages)],
     scenes: &[],
 };
@@ -51,7 +51,7 @@ fn members(make: &mut Maker) -> Args {
 
 fn score(make: &mut Maker) -> Vec<u8> {
     // Valkey accepts no hexadecimal, and no space before the end of a range.
-    let redis = make.oracle == Peer::Redis;
+    let redis = make.oracle == Reference::Redis;
     match make.random.below(20) {
         0..8 => make.random.between(-3, 3).to_string().into(),
         8..12 if redis => make.float(),
@@ -130,7 +130,7 @@ fn index(make: &mut Maker) -> Vec<u8> {
 fn end(make: &mut Maker) -> Vec<u8> {
     match make.random.below(10) {
         0..2 => make.word(&["-inf", "+inf", "inf", "(inf", "(-inf"]),
-        2 if make.oracle == Peer::Redis => {
+        2 if make.oracle == Reference::Redis => {
             make.word(&["", "(", " 1", "(  -1", "1\0x", "1 ", "nan", "((1", "(0x1"])
         }
         3..6 => [b"(", &score(make)[..]].concat(),
@@ -145,7 +145,7 @@ fn zcount(make: &mut Maker) -> Args {
 /// In large sets, Valkey counts a negative offset from the end.
 fn limit(make: &mut Maker) -> Args {
     let offset =
-        if make.oracle == Peer::Redis { index(make) } else { make.random.below(8).to_string().into() };
+        if make.oracle == Reference::Redis { index(make) } else { make.random.below(8).to_string().into() };
     args![make.word(&["LIMIT"]), offset, index(make)]
 }
 
@@ -381,7 +381,7 @@ fn members_by_pages(make: &mut Maker) -> Args {
 
 /// Valkey prints scores differently from Redis.
 fn walk(make: &mut Maker) {
-    if make.oracle != Peer::Redis {
+    if make.oracle != Reference::Redis {
         return;
     }
     let key = make.key();

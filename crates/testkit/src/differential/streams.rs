@@ -6,7 +6,7 @@
 
 use super::make::{Maker, args};
 use super::{Args, Family};
-use crate::program::Peer;
+use crate::program::Reference;
 
 #[rustfmt::skip]
 pub(super) const FAMILY: Family = Family {
@@ -26,7 +26,7 @@ pub(super) const FAMILY: Family = Family {
 pub(super) const NEWER: Family = Family {
     name: "streams-valkey",
     weight: 40,
-    only: Some(Peer::Valkey),
+    only: Some(Reference::Valkey),
     commands: &[(5, xclaim), (4, xautoclaim), (3, xgroup_create), (4, xadd), (2, xinfo), (1, xsetid)],
     scenes: &[(4, xreadgroup)],
 };
@@ -170,7 +170,7 @@ fn consumer(make: &mut Maker) -> Vec<u8> {
 /// The start of a group. Valkey's SETID no longer accepts `-` and `+` as ids.
 fn start(make: &mut Maker) -> Vec<u8> {
     match make.random.below(4) {
-        0 if make.oracle == Peer::Redis => make.word(&["$", "-", "+", "0"]),
+        0 if make.oracle == Reference::Redis => make.word(&["$", "-", "+", "0"]),
         0 => "$".into(),
         _ => id(make),
     }

@@ -3,13 +3,13 @@
 use super::make::{Maker, args};
 use super::strings::expiration;
 use super::{Args, Family};
-use crate::program::Peer;
+use crate::program::Reference;
 
 #[rustfmt::skip]
 pub(super) const FAMILY: Family = Family {
     name: "strings-valkey",
     weight: 30,
-    only: Some(Peer::Valkey),
+    only: Some(Reference::Valkey),
     commands: &[(6, set_if_equal), (4, delete_if_equal), (4, msetex)],
     scenes: &[(4, compare_and_set)],
 };

@@ -3,7 +3,7 @@
 
 use super::make::{Maker, args};
 use super::{Args, Family};
-use crate::program::Peer;
+use crate::program::Reference;
 
 #[rustfmt::skip]
 pub(super) const FAMILY: Family = Family {
@@ -43,7 +43,7 @@ fn transaction(make: &mut Maker) {
         let args = queued(make);
         make.command(args);
         if make.chance(5) {
-            the_other_writes(make);
+            other_connection_writes(make);
         }
     }
     let end =
@@ -54,7 +54,7 @@ fn transaction(make: &mut Maker) {
 
 fn between_watch_and_multi(make: &mut Maker) {
     if make.chance(50) {
-        the_other_writes(make);
+        other_connection_writes(make);
     }
     if make.chance(20) {
         let args = make.any_command();
@@ -62,7 +62,7 @@ fn between_watch_and_multi(make: &mut Maker) {
     }
 }
 
-fn the_other_writes(make: &mut Maker) {
+fn other_connection_writes(make: &mut Maker) {
     let this = make.switch();
     let args = match make.random.below(6) {
         0 => args!["SET", make.key(), make.value()],
@@ -77,7 +77,7 @@ fn the_other_writes(make: &mut Maker) {
 
 fn queued(make: &mut Maker) -> Args {
     // Redis refuses MULTI and WATCH and goes on, Valkey aborts the transaction.
-    let refused = make.oracle == Peer::Redis;
+    let refused = make.oracle == Reference::Redis;
     match make.random.below(40) {
         0 if refused => args!["MULTI"],
         1 if refused => watch(make),

@@ -4,14 +4,14 @@ use evenkeel_resp::value::encode_command;
 
 use super::make::{Maker, args};
 use super::{Action, Family};
-use crate::program::Peer;
+use crate::program::Reference;
 
 #[rustfmt::skip]
 pub(super) const FAMILY: Family = Family {
     name: "wire",
     weight: 8,
     // Valkey checks the line end behind each argument, and is laxer about quotes.
-    only: Some(Peer::Redis),
+    only: Some(Reference::Redis),
     commands: &[],
     scenes: &[(1, odd_bytes), (1, mutated)],
 };

@@ -2,34 +2,34 @@
 
 use evenkeel_testkit::differential::{Plan, compare};
 use evenkeel_testkit::random::fresh_seed;
-use evenkeel_testkit::{Peer, Program, Server};
+use evenkeel_testkit::{Program, Reference, Server};
 
-fn twins(peer: Peer, commands: usize) {
-    let Some(program) = Program::oracle(peer) else { return };
+fn compare_with_itself(reference: Reference, commands: usize) {
+    let Some(program) = Program::oracle(reference) else { return };
     let (one, other) = (Server::start(&program, &[]), Server::start(&program, &[]));
-    match compare(&one, &other, Plan { seed: fresh_seed(), commands, oracle: peer, except: &[] }) {
+    match compare(&one, &other, Plan { seed: fresh_seed(), commands, oracle: reference, except: &[] }) {
         Ok(summary) => println!("{summary}"),
         Err(finding) => panic!("{finding}"),
     }
 }
 
 #[test]
-fn redis_does_not_differ_from_redis() {
-    twins(Peer::Redis, 30_000);
+fn redis_equals_redis() {
+    compare_with_itself(Reference::Redis, 30_000);
 }
 
 #[test]
-fn valkey_does_not_differ_from_valkey() {
-    twins(Peer::Valkey, 30_000);
+fn valkey_equals_valkey() {
+    compare_with_itself(Reference::Valkey, 30_000);
 }
 
 #[test]
 fn a_difference_is_found_and_shrunk_to_a_few_commands() {
-    let Some(program) = Program::oracle(Peer::Redis) else { return };
+    let Some(program) = Program::oracle(Reference::Redis) else { return };
     let oracle = Server::start(&program, &[]);
     // This server has no APPEND.
     let subject = Server::start(&program, &["--rename-command", "APPEND", ""]);
-    let plan = Plan { seed: 11, commands: 10_000, oracle: Peer::Redis, except: &[] };
+    let plan = Plan { seed: 11, commands: 10_000, oracle: Reference::Redis, except: &[] };
     let finding = compare(&subject, &oracle, plan).expect_err("one of them has no APPEND").to_string();
     println!("{finding}");
     assert!(
@@ -40,12 +40,12 @@ fn a_difference_is_found_and_shrunk_to_a_few_commands() {
 
 #[test]
 fn a_difference_that_needs_preparation_keeps_it() {
-    let Some(program) = Program::oracle(Peer::Redis) else { return };
+    let Some(program) = Program::oracle(Reference::Redis) else { return };
     let oracle = Server::start(&program, &[]);
     // The subject counts how often a key is used, the oracle when: the difference shows as soon as a key
     // exists.
     let subject = Server::start(&program, &["--maxmemory-policy", "allkeys-lfu"]);
-    let plan = Plan { seed: 11, commands: 10_000, oracle: Peer::Redis, except: &[] };
+    let plan = Plan { seed: 11, commands: 10_000, oracle: Reference::Redis, except: &[] };
     let finding = compare(&subject, &oracle, plan).expect_err("one of them knows no idle times").to_string();
     println!("{finding}");
     assert!(
@@ -58,7 +58,8 @@ fn a_difference_that_needs_preparation_keeps_it() {
 /// complete.
 #[test]
 fn redis_and_valkey_differ_only_as_listed() {
-    let (Some(redis), Some(valkey)) = (Program::oracle(Peer::Redis), Program::oracle(Peer::Valkey)) else {
+    let (Some(redis), Some(valkey)) = (Program::oracle(Reference::Redis), Program::oracle(Reference::Valkey))
+    else {
         return;
     };
     // Redis 7.0 has no compact encoding for small sets of texts.
@@ -67,7 +68,7 @@ fn redis_and_valkey_differ_only_as_listed() {
     let plan = Plan {
         seed: fresh_seed(),
         commands: 30_000,
-        oracle: Peer::Valkey,
+        oracle: Reference::Valkey,
         except: &["strings-valkey", "hashes-valkey", "sorted-sets-valkey", "streams-valkey"],
     };
     match compare(&redis, &valkey, plan) {

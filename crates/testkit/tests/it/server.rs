@@ -4,10 +4,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use evenkeel_resp::value::Value;
-use evenkeel_testkit::{Peer, Program, Server, check};
+use evenkeel_testkit::{Program, Reference, Server, check};
 
 fn redis(args: &[&str]) -> Option<Server> {
-    Program::oracle(Peer::Redis).map(|program| Server::start(&program, args))
+    Program::oracle(Reference::Redis).map(|program| Server::start(&program, args))
 }
 
 #[test]
@@ -57,8 +57,8 @@ fn a_server_on_a_unix_socket_alone_is_reached() {
 }
 
 #[test]
-fn a_command_line_that_is_refused_is_an_error_with_the_servers_words() {
-    let Some(program) = Program::oracle(Peer::Redis) else { return };
+fn a_refused_command_line_is_an_error_with_the_servers_message() {
+    let Some(program) = Program::oracle(Reference::Redis) else { return };
     let problem = Server::try_start(&program, &["--no-such-option", "1"]).err().expect("refused");
     assert!(problem.contains("Bad directive"), "{problem}");
 }
@@ -74,7 +74,7 @@ fn replies_are_read_whole_and_late_ones_time_out() {
     let replies = client.pipeline(&commands);
     assert!(replies.iter().enumerate().all(|(i, reply)| *reply == Value::bulk(i.to_string())));
     assert!(client.unread().is_empty());
-    client.set_wait(Duration::from_millis(30));
+    client.set_reply_timeout(Duration::from_millis(30));
     let asked = Instant::now();
     let error = client.try_call(&["BLPOP", "nothing", "0"]).expect_err("nobody pushes");
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
@@ -84,7 +84,7 @@ fn replies_are_read_whole_and_late_ones_time_out() {
 /// Not a test: the next test runs it as a separate process.
 #[test]
 #[ignore = "leaves a server behind on purpose"]
-fn end_without_stopping_the_server() {
+fn exit_without_stopping_the_server() {
     let Some(server) = redis(&[]) else { std::process::exit(1) };
     println!("\nPID {}\nFOLDER {}", server.pid(), server.folder().display());
     std::process::exit(0);
@@ -92,23 +92,23 @@ fn end_without_stopping_the_server() {
 
 #[test]
 fn a_test_run_that_is_cut_short_leaves_no_server() {
-    if Program::oracle(Peer::Redis).is_none() {
+    if Program::oracle(Reference::Redis).is_none() {
         return;
     }
     let itself = std::env::current_exe().expect("a test binary has a path");
-    let name = "server::end_without_stopping_the_server";
+    let name = "server::exit_without_stopping_the_server";
     let run =
         Command::new(itself).args(["--ignored", "--exact", name, "--nocapture"]).output().expect("it runs");
     let output = String::from_utf8_lossy(&run.stdout).into_owned();
-    let told =
+    let printed =
         |name: &str| output.lines().find_map(|line| line.strip_prefix(name)).expect("it started a server");
-    let pid = told("PID ");
+    let pid = printed("PID ");
     let deadline = Instant::now() + Duration::from_secs(10);
     while runs(pid) {
         assert!(Instant::now() < deadline, "server {pid} outlives its test");
         std::thread::sleep(Duration::from_millis(10));
     }
-    let _ = std::fs::remove_dir_all(told("FOLDER ")); // the kernel ends processes, and leaves their files
+    let _ = std::fs::remove_dir_all(printed("FOLDER ")); // the kernel ends processes, and leaves their files
 }
 
 /// A process that has ended may stay as a zombie until its new parent reaps it.

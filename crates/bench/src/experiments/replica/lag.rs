@@ -12,7 +12,7 @@ use super::super::{Session, WARM_UP};
 use super::{CLIENTS, SYNC_TIME_MAX, State, Subject, VALUE_SIZE, traffic};
 use crate::interrupt;
 use crate::json::{Json, object};
-use crate::peers::Kind;
+use crate::servers::ServerKind;
 use crate::stats::Goal;
 use crate::table::{Table, time_us};
 
@@ -39,7 +39,7 @@ pub(super) fn lag(session: &mut Session, subjects: &[Subject]) -> Result<()> {
         lags.sort_unstable();
         let quantile = |part: f64| lags[((lags.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e6;
         let [p50, p99, longest] = [0.5, 0.99, 1.0].map(quantile);
-        let (goal, is_ours) = (Goal::AtMost(LAG_US_MAX), lane.kind == Kind::Evenkeel);
+        let (goal, is_ours) = (Goal::AtMost(LAG_US_MAX), lane.kind == ServerKind::Evenkeel);
         let verdict = match is_ours {
             true => session.judge("p99 of a replica's lag at full load, us".into(), goal, p99),
             false => String::new(),

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_memory_is_no_disk() {
+    fn reads_from_the_page_cache_are_no_disk_reads() {
         let mut recording = reading_a_file();
         recording.calls.last_mut().expect("it was added").blocked_ns = golden::WINDOW_NS / 100;
         assert!(diagnose(&recording).findings.iter().all(|finding| finding.rule != "R16"));

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frozen_file_system_is_said_to_be_one() {
+    fn a_frozen_file_system_is_named() {
         let mut recording = golden::idle();
         recording.calls.push(sync("write", golden::AOF, golden::WINDOW_NS / 2, golden::WINDOW_NS / 2));
         let frozen = |recording: &Recording| diagnose(recording).findings[0].next_step.starts_with("Thaw");

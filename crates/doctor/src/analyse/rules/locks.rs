@@ -127,7 +127,7 @@ mod tests {
     use crate::recording::Call;
 
     #[test]
-    fn a_mutex_is_named_by_who_took_it() {
+    fn a_mutex_is_named_by_its_locking_function() {
         let mut recording = golden::busy();
         recording.threads[0].cpu_ns = golden::WINDOW_NS / 3;
         recording.calls.push(Call {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_only_wake_one_another_are_not_waiting_for_work() {
+    fn threads_that_wake_each_other_do_not_wait_for_work() {
         let mut recording = golden::idle();
         let waker = |tid, waker_tid, waker_pid| Waker {
             tid,

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_the_kernel_from_making_memory_is_told() {
+    fn delays_of_page_allocation_are_named() {
         let title = |names: &[&str], sleeps: bool| {
             let mut recording = golden::busy();
             let names = [&["main", "set", "exc_page_fault"], names].concat();
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn first_touches_and_copies_for_a_child_are_told_apart() {
+    fn first_touches_and_copies_for_a_child_are_distinguished() {
         let title = |names: &[&str]| {
             let mut recording = golden::busy();
             golden::add_samples(&mut recording, names, 700);

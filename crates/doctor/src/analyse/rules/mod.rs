@@ -25,7 +25,7 @@ pub(crate) const SHARE_MIN: f64 = 0.05;
 
 pub(crate) struct Rule {
     pub(crate) id: &'static str,
-    look: fn(&View<'_>) -> Outcome,
+    evaluate: fn(&View<'_>) -> Outcome,
     /// The data without which the rule cannot rule anything out.
     needs: Needs,
 }
@@ -38,36 +38,36 @@ enum Needs {
 }
 
 impl Rule {
-    pub(crate) fn look(&self, view: &View<'_>) -> Outcome {
+    pub(crate) fn evaluate(&self, view: &View<'_>) -> Outcome {
         let hidden = match self.needs {
             Needs::Nothing => None,
             Needs::Sleeps => view.hidden_sleeps(),
             Needs::Descriptors => view.hidden_descriptors(),
         };
-        (self.look)(view).if_shown(hidden)
+        (self.evaluate)(view).if_shown(hidden)
     }
 }
 
 #[rustfmt::skip]
 pub(crate) const ALL: &[Rule] = &[
-    Rule { id: "R1",  look: functions::hot, needs: Needs::Nothing },
-    Rule { id: "R2",  look: sends::by_role, needs: Needs::Nothing },
-    Rule { id: "R3",  look: durability::on_the_loop, needs: Needs::Sleeps },
-    Rule { id: "R4",  look: fork::page_tables, needs: Needs::Nothing },
-    Rule { id: "R5",  look: fork::copy_on_write, needs: Needs::Nothing },
-    Rule { id: "R6",  look: locks::contended, needs: Needs::Sleeps },
-    Rule { id: "R7",  look: calls::useless_wakeups, needs: Needs::Nothing },
-    Rule { id: "R8",  look: processor::waiting_for_a_cpu, needs: Needs::Nothing },
-    Rule { id: "R9",  look: locks::hand_offs, needs: Needs::Nothing },
-    Rule { id: "R10", look: network::accept_queues, needs: Needs::Descriptors },
-    Rule { id: "R11", look: network::slow_peers, needs: Needs::Descriptors },
-    Rule { id: "R12", look: calls::small_calls, needs: Needs::Nothing },
-    Rule { id: "R13", look: sends::receive_inside_send, needs: Needs::Nothing },
-    Rule { id: "R14", look: functions::chores, needs: Needs::Nothing },
-    Rule { id: "R15", look: memory::not_there, needs: Needs::Sleeps },
-    Rule { id: "R16", look: disks::reading, needs: Needs::Sleeps },
-    Rule { id: "R17", look: stalls::periodic, needs: Needs::Nothing },
-    Rule { id: "R19", look: own::look, needs: Needs::Nothing },
+    Rule { id: "R1",  evaluate: functions::hot, needs: Needs::Nothing },
+    Rule { id: "R2",  evaluate: sends::by_role, needs: Needs::Nothing },
+    Rule { id: "R3",  evaluate: durability::on_the_loop, needs: Needs::Sleeps },
+    Rule { id: "R4",  evaluate: fork::page_tables, needs: Needs::Nothing },
+    Rule { id: "R5",  evaluate: fork::copy_on_write, needs: Needs::Nothing },
+    Rule { id: "R6",  evaluate: locks::contended, needs: Needs::Sleeps },
+    Rule { id: "R7",  evaluate: calls::useless_wakeups, needs: Needs::Nothing },
+    Rule { id: "R8",  evaluate: processor::waiting_for_a_cpu, needs: Needs::Nothing },
+    Rule { id: "R9",  evaluate: locks::hand_offs, needs: Needs::Nothing },
+    Rule { id: "R10", evaluate: network::accept_queues, needs: Needs::Descriptors },
+    Rule { id: "R11", evaluate: network::slow_peers, needs: Needs::Descriptors },
+    Rule { id: "R12", evaluate: calls::small_calls, needs: Needs::Nothing },
+    Rule { id: "R13", evaluate: sends::receive_inside_send, needs: Needs::Nothing },
+    Rule { id: "R14", evaluate: functions::chores, needs: Needs::Nothing },
+    Rule { id: "R15", evaluate: memory::not_there, needs: Needs::Sleeps },
+    Rule { id: "R16", evaluate: disks::reading, needs: Needs::Sleeps },
+    Rule { id: "R17", evaluate: stalls::periodic, needs: Needs::Nothing },
+    Rule { id: "R19", evaluate: own::evaluate, needs: Needs::Nothing },
 ];
 
 /// "24%", and "0.4%" where a whole number would be too coarse.

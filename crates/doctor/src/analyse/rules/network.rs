@@ -16,13 +16,13 @@ use crate::recording::{Listener, Role, Socket};
 const WAITING_MIN: f64 = 0.5;
 /// Part of the polls with much unsent data, from which a receiver is slow; and the minimum number of polls.
 const UNSENT_MIN: f64 = 0.5;
-const LOOKS_MIN: u64 = 4;
+const SAMPLES_MIN: u64 = 4;
 /// Part of the polls with a closed window, from which a receiver does not read. If it made progress in more
 /// than `TAKING_MAX` of the polls, it reads, only more slowly than the server sends.
 const CLOSED_MIN: f64 = 0.25;
 const TAKING_MAX: f64 = 0.5;
 /// A process that is stopped at the begin and at the end needs no more polls.
-const STOPPED_LOOKS_MIN: u64 = 2;
+const STOPPED_SAMPLES_MIN: u64 = 2;
 /// For a process on this machine: part of the polls that found unread data.
 const UNREAD_MIN: f64 = 0.75;
 const IDLE_FROM: f64 = 0.7;
@@ -58,7 +58,7 @@ fn full(view: &View<'_>, listener: &Listener) -> Option<Finding> {
     }
     let seen = listener.seen_waiting as f64 / listener.seen.max(1) as f64;
     let idle = view.critical.share(view.critical.idle_ns) > IDLE_FROM;
-    if seen < WAITING_MIN || listener.seen < LOOKS_MIN || !idle {
+    if seen < WAITING_MIN || listener.seen < SAMPLES_MIN || !idle {
         return None;
     }
     let title = format!("Connections wait to be accepted on {address} while the server sleeps");
@@ -96,7 +96,7 @@ pub(crate) fn slow_peers(view: &View<'_>) -> Outcome {
 fn on_the_network(view: &View<'_>) -> Option<Finding> {
     let slow = |socket: &&Socket| {
         let unsent = socket.seen_unsent as f64 / socket.seen.max(1) as f64;
-        socket.seen >= LOOKS_MIN && (is_closed(socket) || unsent >= UNSENT_MIN)
+        socket.seen >= SAMPLES_MIN && (is_closed(socket) || unsent >= UNSENT_MIN)
     };
     let sockets: Vec<&Socket> =
         view.recording.sockets.iter().filter(|socket| !socket.local_only).filter(slow).collect();
@@ -133,7 +133,7 @@ fn on_the_network(view: &View<'_>) -> Option<Finding> {
 }
 
 fn is_closed(socket: &Socket) -> bool {
-    let part = |looks: u64| looks as f64 / socket.seen.max(1) as f64;
+    let part = |samples: u64| samples as f64 / socket.seen.max(1) as f64;
     part(socket.seen_probing) >= CLOSED_MIN && part(socket.seen_taking) <= TAKING_MAX
 }
 
@@ -141,7 +141,7 @@ fn is_closed(socket: &Socket) -> bool {
 fn on_this_machine(view: &View<'_>, socket: &Socket) -> Option<Finding> {
     let stopped = socket.seen_stopped as f64 >= UNSENT_MIN * socket.seen as f64;
     let unread = socket.seen_unsent as f64 >= UNREAD_MIN * socket.seen as f64;
-    let enough = if stopped { STOPPED_LOOKS_MIN } else { LOOKS_MIN };
+    let enough = if stopped { STOPPED_SAMPLES_MIN } else { SAMPLES_MIN };
     if socket.seen < enough || !(unread || stopped) {
         return None;
     }
@@ -152,7 +152,7 @@ fn on_this_machine(view: &View<'_>, socket: &Socket) -> Option<Finding> {
         (false, bytes) => format!("{who} does not read: {bytes} bytes wait for it"),
     };
     let confidence = view.confidence(if stopped { 0.9 } else { 0.6 }, false).max(0.5);
-    let looks = format!(
+    let samples = format!(
         "{} of {} samples found unread data, {} found it stopped",
         socket.seen_unsent, socket.seen, socket.seen_stopped
     );
@@ -164,7 +164,7 @@ fn on_this_machine(view: &View<'_>, socket: &Socket) -> Option<Finding> {
     Some(
         Finding::outside("R11", 1.5, confidence, title)
             .about(format!("{} unread", socket.remote))
-            .evidence(looks, format!("ss -xp | grep -w {pid}; ps -o pid,stat,wchan,comm -p {pid}"))
+            .evidence(samples, format!("ss -xp | grep -w {pid}; ps -o pid,stat,wchan,comm -p {pid}"))
             .next(&next),
     )
 }

@@ -17,7 +17,7 @@ const OWN_MIN: f64 = 0.1;
 const BROKEN_MIN: f64 = 0.1;
 const STACKS_MIN: u64 = 50;
 
-pub(crate) fn look(view: &View<'_>) -> Outcome {
+pub(crate) fn evaluate(view: &View<'_>) -> Outcome {
     let health = &view.recording.health;
     let window = view.recording.window_ns.max(1) as f64;
     let own = health.own_cpu_ns as f64 / window;
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_look_is_ruled_out_with_its_cost() {
+    fn a_cheap_capture_is_ruled_out_with_its_cost() {
         let diagnosis = diagnose(&golden::busy());
         let ruled =
             diagnosis.ruled_out.iter().find(|ruled| ruled.rule == "R19").expect("nothing to complain of");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_spoils_the_look_is_said_and_is_no_diagnosis() {
+    fn flaws_of_the_capture_are_reported_and_are_no_diagnosis() {
         let mut recording = golden::busy();
         recording.health.duty = 0.1;
         recording.health.kernel_ns = golden::WINDOW_NS / 40;
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_after_every_cause() {
+    fn flaws_of_the_capture_rank_after_every_cause() {
         let mut recording = golden::everything_is_wrong();
         recording.health.events_lost = 1;
         assert!(said(&recording).is_empty(), "there are five causes before it");

@@ -102,19 +102,19 @@ mod tests {
     }
 
     #[test]
-    fn what_a_hypervisor_takes_is_lost_to_who_asks_for_it() {
-        let told = |mut recording: crate::recording::Recording| {
+    fn stolen_time_is_a_finding_for_a_busy_server_only() {
+        let has_steal_finding = |mut recording: crate::recording::Recording| {
             recording.host.steal = 0.2;
             let found = diagnose(&recording).findings;
             found.into_iter().find(|finding| finding.title.starts_with("The hypervisor takes 20%")).is_some()
         };
-        assert!(told(golden::busy()));
-        assert!(!told(golden::idle()));
+        assert!(has_steal_finding(golden::busy()));
+        assert!(!has_steal_finding(golden::idle()));
     }
 
     /// The group's loss over all CPUs is not this thread's wait.
     #[test]
-    fn a_limit_that_the_thread_does_not_feel_is_no_cause() {
+    fn a_limit_that_does_not_affect_the_thread_is_no_cause() {
         let mut recording = golden::busy();
         recording.throttling = Some(Throttling {
             group: "/sys/fs/cgroup/x".to_string(),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_told_from_a_neighbour() {
+    fn a_limit_is_distinguished_from_a_neighbour() {
         let mut recording = golden::busy();
         recording.threads[0].cpu_ns = golden::WINDOW_NS / 4;
         recording.threads[0].run_queue_ns = golden::WINDOW_NS / 4 * 3;

@@ -167,7 +167,7 @@ mod tests {
     use crate::recording::Call;
 
     #[test]
-    fn feeding_replicas_is_one_finding_of_two_parts() {
+    fn feeding_replicas_is_a_single_finding_of_two_parts() {
         let mut recording = golden::busy();
         golden::add_samples(
             &mut recording,

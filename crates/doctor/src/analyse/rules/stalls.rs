@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chore_by_the_clock_is_named_though_the_server_sleeps_most_of_the_time() {
+    fn a_periodic_chore_is_named_in_a_mostly_idle_server() {
         let mut recording = golden::idle();
         recording.threads[0].cpu_ns = golden::WINDOW_NS / 5;
         golden::add_samples(&mut recording, &["main", "cron", "sweep"], 200);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_by_the_clock_is_named_with_its_file() {
+    fn a_periodic_call_is_named_with_its_file() {
         let mut recording = golden::busy();
         let (call, fd) = (Some("fdatasync".to_string()), Some(golden::AOF));
         let stall = Stall {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn stalls_without_a_period_and_rare_ones_are_none() {
+    fn rare_or_irregular_stalls_are_no_finding() {
         let mut recording = golden::busy();
         let stall = Stall { length_ns: 150 * MS, ..Stall::default() };
         recording.stalls = at(&[0, 400, 2_000, 2_300, 5_000, 5_170, 7_900], &stall);

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use evenkeel_resp::value::Value;
-use evenkeel_testkit::{Client, Peer, Program, Random, Server};
+use evenkeel_testkit::{Client, Program, Random, Reference, Server};
 
 use crate::testing::{World, check, random};
 use evenkeel_command::table::table;
@@ -521,7 +521,7 @@ fn is_ours(name: &str) -> bool {
 /// For every command that both servers have, the categories are Redis'.
 #[test]
 fn categories_are_those_of_redis() {
-    let Some(oracle) = Program::oracle(Peer::Redis) else { return };
+    let Some(oracle) = Program::oracle(Reference::Redis) else { return };
     let server = Server::start(&oracle, &[]);
     let (mut client, mut world) = (server.connect(), World::new());
     assert_eq!(world.run("ACL CAT"), client.run("ACL CAT").to_string());
@@ -557,13 +557,13 @@ fn rules_may_name_commands_of_others() {
         > CLUSTERSCAN                        < -ERR unknown command *
         ",
     );
-    for peer in [Peer::Redis, Peer::Valkey] {
-        let Some(oracle) = Program::oracle(peer) else { continue };
+    for reference in [Reference::Redis, Reference::Valkey] {
+        let Some(oracle) = Program::oracle(reference) else { continue };
         let known = names(&Server::start(&oracle, &[]).connect().run("COMMAND LIST"));
         for name in known {
             for sign in ["+", "-"] {
                 let reply = world.run(&format!("ACL SETUSER bob {sign}{name}"));
-                assert_eq!(reply, "OK", "{sign}{name} of {peer:?}");
+                assert_eq!(reply, "OK", "{sign}{name} of {reference:?}");
             }
         }
     }
@@ -744,7 +744,7 @@ fn ask<A: AsRef<[u8]>>(world: &mut World, args: &[A]) -> String {
 /// lead to the same users.
 #[test]
 fn random_rules_mean_what_they_mean_to_redis() {
-    let Some(oracle) = Program::oracle(Peer::Redis) else { return };
+    let Some(oracle) = Program::oracle(Reference::Redis) else { return };
     let server = Server::start(&oracle, &[]);
     let (mut client, mut world, mut random) = (server.connect(), World::new(), random());
     let known = names(&client.run("COMMAND LIST"));

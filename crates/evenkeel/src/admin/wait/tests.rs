@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use evenkeel_resp::value::Value;
-use evenkeel_testkit::{Client, Peer, Program, Server, transcript};
+use evenkeel_testkit::{Client, Program, Reference, Server, transcript};
 
 use crate::persist::replay::{self, Replayed};
 use crate::persist::rewrite;
@@ -41,7 +41,7 @@ fn arguments_about_the_log() {
         > EXEC                     < [:0, [:0, :0], -ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.]
     ";
     World::new().check(text);
-    if let Some(valkey) = Program::oracle(Peer::Valkey) {
+    if let Some(valkey) = Program::oracle(Reference::Valkey) {
         transcript::check(&Server::start(&valkey, &[]), text);
     }
 }
@@ -69,7 +69,7 @@ fn a_replica_has_nothing_of_its_own_to_wait_for() {
     let mut world = World::new();
     world.server.replication.set_replica(true);
     world.check(&text);
-    if let Some(valkey) = Program::oracle(Peer::Valkey) {
+    if let Some(valkey) = Program::oracle(Reference::Valkey) {
         transcript::check(&Server::start(&valkey, &["--replicaof", "127.0.0.1", "1"]), &text);
     }
 }

@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use evenkeel_rdb::aof::tail::{self, BLOCK, HEADER_LEN, Place, TAIL_LEN};
+use evenkeel_rdb::aof::tail::{self, BLOCK, HEADER_LEN, RecordPosition, TAIL_LEN};
 
 use crate::persist::direct;
 use crate::persist::disk_space::Space;
@@ -119,7 +119,7 @@ impl TailFile {
         if bytes.is_empty() {
             return;
         }
-        let place = Place { epoch: self.epoch, file, boot: self.boot, offset };
+        let place = RecordPosition { epoch: self.epoch, file, boot: self.boot, offset };
         self.buffer.extend_from_slice(&tail::header(&place, bytes));
         self.buffer.extend_from_slice(bytes);
         self.buffer.resize(self.start + len, 0);
@@ -189,7 +189,7 @@ mod tests {
         tail.prepare(7, 10, b"one");
         assert!(tail.sync(13));
         assert!(!tail.sync(13), "that is done");
-        let place = |epoch, offset| Place { epoch, file: 7, boot: tail.boot, offset };
+        let place = |epoch, offset| RecordPosition { epoch, file: 7, boot: tail.boot, offset };
         assert_eq!(header(&path), tail::header(&place(1, 10), b"one"));
         tail.prepare(7, 13, b"");
         assert!(tail.sync(13), "there is nothing to be synced");
@@ -204,7 +204,7 @@ mod tests {
         assert!(tail.sync(25));
         assert_eq!(
             header(&path),
-            tail::header(&Place { epoch: 2, offset: 21, file: 7, boot: tail.boot }, b"four")
+            tail::header(&RecordPosition { epoch: 2, offset: 21, file: 7, boot: tail.boot }, b"four")
         );
         // Until it is full.
         let records = (1..).take_while(|number| {

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::io;
 
 use evenkeel_rdb::aof::{push_command, push_timestamp};
-use evenkeel_rdb::file::About;
+use evenkeel_rdb::file::KeyMetadata;
 use evenkeel_resp::float;
 use evenkeel_store::collection::stream::{Delivery, Group, StreamId};
 use evenkeel_store::collection::{Hash, Stream, ZSet};
@@ -244,7 +244,7 @@ impl<W: io::Write> Form for Commands<W> {
 
     fn begin(&mut self, _: Sizes) {}
 
-    fn key(&mut self, db: u32, key: &[u8], about: &About, value: Taken<'_>) {
+    fn key(&mut self, db: u32, key: &[u8], metadata: &KeyMetadata, value: Taken<'_>) {
         if self.db != Some(db) {
             self.db = Some(db);
             select(&mut self.piece, db);
@@ -259,7 +259,7 @@ impl<W: io::Write> Form for Commands<W> {
             Taken::Other(Value::Hash(hash)) => self.hash(key, hash),
             Taken::Other(Value::Stream(stream)) => self.stream(key, stream),
         }
-        if let Some(deadline) = about.expires {
+        if let Some(deadline) = metadata.expires {
             self.command(&[b"PEXPIREAT", key, deadline.to_string().as_bytes()]);
         }
     }

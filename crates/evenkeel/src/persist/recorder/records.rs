@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use evenkeel_rdb::file::{About, FileWriter, Replication};
+use evenkeel_rdb::file::{FileWriter, KeyMetadata, Replication};
 use evenkeel_rdb::{Encoder, Item, Out, Version};
 
 use super::{Form, PIECE, Sizes, Taken};
@@ -95,9 +95,9 @@ impl<W: io::Write> Form for Records<W> {
         self.sizes = sizes;
     }
 
-    fn key(&mut self, db: u32, key: &[u8], about: &About, value: Taken<'_>) {
+    fn key(&mut self, db: u32, key: &[u8], metadata: &KeyMetadata, value: Taken<'_>) {
         self.select(db);
-        self.encoder.record(Item::Bytes(key), about);
+        self.encoder.record(Item::Bytes(key), metadata);
         match value {
             Taken::Flat(bytes) => self.encoder.string(Item::Bytes(bytes)),
             Taken::Other(value) => value_codec::record(value, &self.settings, &mut self.encoder),

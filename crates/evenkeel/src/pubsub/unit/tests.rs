@@ -48,7 +48,7 @@ fn part_of(message: &Value) -> Option<(usize, usize)> {
 /// Reads all messages of all units, `per_part` of each part, and checks that each unit's messages are
 /// contiguous and in order. Returns the order of the units.
 fn read_all(listener: &mut Client, per_part: usize, what: &str) -> Vec<usize> {
-    listener.set_wait(Duration::from_secs(20));
+    listener.set_reply_timeout(Duration::from_secs(20));
     let mut units = Vec::new();
     let mut left: HashMap<usize, usize> = HashMap::new();
     while units.len() < WRITERS * UNITS || left.values().any(|left| *left > 0) {
@@ -177,7 +177,7 @@ fn lines_of_a_unit_stand_together() {
 /// Reads MONITOR's lines of all units: for a transaction its commands and then EXEC, for a script the script
 /// and then its calls.
 fn read_lines(watcher: &mut Client, kind: &str) {
-    watcher.set_wait(Duration::from_secs(20));
+    watcher.set_reply_timeout(Duration::from_secs(20));
     let mut next = || watcher.read().to_string().replace('\\', "");
     for _ in 0..WRITERS * UNITS {
         let mut first = next();

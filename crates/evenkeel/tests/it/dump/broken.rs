@@ -5,7 +5,7 @@
 
 use evenkeel_resp::value::Value;
 use evenkeel_testkit::payload::reseal;
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use super::content::{Depth, content};
 use super::samples::{Needs, few};
@@ -26,13 +26,13 @@ const SHORT: usize = 150;
 
 /// Payloads of all available servers, of all types.
 fn corpus() -> Vec<(String, Vec<u8>)> {
-    let programs = [Some(program()), Program::find(Peer::Redis), Program::find(Peer::Valkey)];
+    let programs = [Some(program()), Program::find(Reference::Redis), Program::find(Reference::Valkey)];
     let mut corpus: Vec<(String, Vec<u8>)> = Vec::new();
     for program in programs.into_iter().flatten() {
         let server = Server::start(&program, &[]);
         let mut client = server.connect();
         for sample in few() {
-            if sample.needs == Needs::FieldExpiry && program.peer() == Some(Peer::Redis) {
+            if sample.needs == Needs::FieldExpiry && program.reference() == Some(Reference::Redis) {
                 continue;
             }
             build(&mut client, &sample);
@@ -46,14 +46,14 @@ fn corpus() -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn the_checksum_is_that_of_servers() {
+fn the_checksum_equals_that_of_servers() {
     for (name, payload) in corpus() {
         assert_eq!(reseal(payload.clone()), payload, "{name}");
     }
 }
 
 #[test]
-fn a_wrong_checksum_is_always_noticed() {
+fn a_wrong_checksum_is_always_detected() {
     let mut server = start(&STRICT);
     let mut client = server.connect();
     let mut all = 0;
@@ -94,7 +94,7 @@ fn restore_all(client: &mut Client, payloads: &[Vec<u8>]) -> Vec<Value> {
 }
 
 #[test]
-fn a_payload_with_one_byte_changed_is_refused_or_is_a_value() {
+fn a_payload_with_a_changed_byte_is_refused_or_restores_a_valid_value() {
     let mut server = start(&STRICT);
     let mut client = server.connect();
     let (mut all, mut accepted) = (0, 0);
@@ -120,7 +120,7 @@ fn a_payload_with_one_byte_changed_is_refused_or_is_a_value() {
                     "no error" => {
                         assert_eq!(reply.to_string(), "OK");
                         accepted += 1;
-                        use_it(&mut client, &format!("k{number}"), &name);
+                        use_value(&mut client, &format!("k{number}"), &name);
                     }
                     error => assert!(
                         ["ERR Bad data format", "ERR DUMP payload version or checksum are wrong"]
@@ -135,7 +135,7 @@ fn a_payload_with_one_byte_changed_is_refused_or_is_a_value() {
     }
     println!("{accepted} of {all} accepted");
     assert!(all > 15_000 && accepted > all / 10 && accepted < all / 3 * 2, "{accepted} of {all} accepted");
-    if program().peer().is_none() {
+    if program().reference().is_none() {
         assert_eq!(server.info("unexpected_error_replies"), "0");
     }
     server.assert_healthy();
@@ -177,7 +177,7 @@ const WRITERS: [(&str, &[&str]); 6] = [
 
 /// Uses an accepted value in every way.
 #[track_caller]
-fn use_it(client: &mut Client, key: &str, name: &str) {
+fn use_value(client: &mut Client, key: &str, name: &str) {
     let kind = client.call(&["TYPE", key]).to_string();
     if kind == "none" {
         return; // a hash whose fields have all expired
@@ -198,7 +198,7 @@ fn use_it(client: &mut Client, key: &str, name: &str) {
         let is_no_hll = args[0] == b"PFCOUNT";
         assert!(!reply.is_error() || is_no_hll, "{name}: {reply} to {}", evenkeel_testkit::words::join(args));
     }
-    let depth = if program().peer() == Some(Peer::Redis) { Depth::Common } else { Depth::Newest };
+    let depth = if program().reference() == Some(Reference::Redis) { Depth::Common } else { Depth::Newest };
     let before = content(client, key, depth);
     let payload = dump(client, key);
     assert_eq!(restore(client, "again", &payload).to_string(), "OK", "{name}");

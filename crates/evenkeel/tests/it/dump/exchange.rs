@@ -1,6 +1,6 @@
 //! Values pass between Evenkeel and real servers, both ways, and between two Evenkeel servers.
 
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use super::content::{Depth, content};
 use super::samples::{Needs, Sample, all};
@@ -12,7 +12,7 @@ const STRICT: [&str; 2] = ["--sanitize-dump-payload", "yes"];
 
 /// The newest version of the format that a server accepts.
 fn newest(program: &Program) -> u16 {
-    if program.peer() == Some(Peer::Redis) { 10 } else { 80 }
+    if program.reference() == Some(Reference::Redis) { 10 } else { 80 }
 }
 
 fn version(payload: &[u8]) -> u16 {
@@ -27,12 +27,12 @@ fn depth(newest: u16) -> Depth {
 
 /// Evenkeel writes the lowest sufficient version, which older servers read; a reference server writes its own
 /// version.
-fn oracle_for_us(peer: Peer) -> Option<Program> {
-    Program::oracle(peer).filter(|_| program().peer().is_none())
+fn oracle_for_us(reference: Reference) -> Option<Program> {
+    Program::oracle(reference).filter(|_| program().reference().is_none())
 }
 
 /// Creates the value on the first server, and transfers it to the second and back.
-fn passes(sample: &Sample, from: &mut Client, to: &mut Client, newest_read: u16) {
+fn check_transfer(sample: &Sample, from: &mut Client, to: &mut Client, newest_read: u16) {
     build(from, sample);
     let expected = content(from, "v", depth(newest_read));
     let payload = dump(from, "v");
@@ -49,8 +49,8 @@ fn passes(sample: &Sample, from: &mut Client, to: &mut Client, newest_read: u16)
     assert!(content(from, "back", depth(newest_read)) == expected, "{} back again", sample.name);
 }
 
-fn both_ways(peer: Peer) {
-    let Some(oracle) = oracle_for_us(peer) else { return };
+fn both_ways(reference: Reference) {
+    let Some(oracle) = oracle_for_us(reference) else { return };
     let newest_read = newest(&oracle).min(newest(&program()));
     let (oracle, mut subject) = (Server::start(&oracle, &STRICT), start(&STRICT));
     let (mut theirs, mut ours) = (oracle.connect(), subject.connect());
@@ -58,38 +58,38 @@ fn both_ways(peer: Peer) {
         if sample.needs == Needs::FieldExpiry && newest_read < 80 {
             continue;
         }
-        passes(&sample, &mut ours, &mut theirs, newest_read);
-        passes(&sample, &mut theirs, &mut ours, newest_read);
+        check_transfer(&sample, &mut ours, &mut theirs, newest_read);
+        check_transfer(&sample, &mut theirs, &mut ours, newest_read);
     }
     subject.assert_healthy();
 }
 
 #[test]
-fn redis_and_we_give_each_other_every_value() {
-    both_ways(Peer::Redis);
+fn values_move_between_redis_and_evenkeel() {
+    both_ways(Reference::Redis);
 }
 
 #[test]
-fn valkey_and_we_give_each_other_every_value() {
-    both_ways(Peer::Valkey);
+fn values_move_between_valkey_and_evenkeel() {
+    both_ways(Reference::Valkey);
 }
 
 #[test]
-fn between_two_of_ours_nothing_is_lost() {
+fn values_move_between_two_evenkeel_servers_without_loss() {
     let newest_read = newest(&program());
     let (one, mut other) = (start(&STRICT), start(&STRICT));
     let (mut from, mut to) = (one.connect(), other.connect());
     for sample in all().iter().filter(|sample| sample.needs != Needs::FieldExpiry || newest_read >= 80) {
-        passes(sample, &mut from, &mut to, newest_read);
+        check_transfer(sample, &mut from, &mut to, newest_read);
     }
     other.assert_healthy();
 }
 
 /// Values that another thread reads and writes.
 #[test]
-fn large_values_pass_too() {
+fn large_values_move_between_servers() {
     const COUNT: usize = 100_000;
-    let peers = [Peer::Redis, Peer::Valkey].into_iter().filter_map(oracle_for_us);
+    let references = [Reference::Redis, Reference::Valkey].into_iter().filter_map(oracle_for_us);
     let mut subject = start(&STRICT);
     let mut ours = subject.connect();
     let word =
@@ -115,15 +115,15 @@ fn large_values_pass_too() {
         vec![fill("HSET", 2)],
         entries.collect(),
     ];
-    for peer in peers {
-        let newest_read = newest(&peer);
-        let peer = Server::start(&peer, &STRICT);
-        let mut theirs = peer.connect();
+    for reference in references {
+        let newest_read = newest(&reference);
+        let reference = Server::start(&reference, &STRICT);
+        let mut theirs = reference.connect();
         for commands in samples.iter().cloned() {
             let name = format!("large {}", String::from_utf8_lossy(&commands[0][0]));
             let sample = Sample { name, commands, needs: Needs::Nothing };
-            passes(&sample, &mut ours, &mut theirs, newest_read);
-            passes(&sample, &mut theirs, &mut ours, newest_read);
+            check_transfer(&sample, &mut ours, &mut theirs, newest_read);
+            check_transfer(&sample, &mut theirs, &mut ours, newest_read);
         }
     }
     subject.assert_healthy();

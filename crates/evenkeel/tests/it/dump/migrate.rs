@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use evenkeel_testkit::server::free_port;
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use super::build;
 use super::content::{Depth, content};
@@ -19,11 +19,11 @@ fn migrate(client: &mut Client, port: u16, rest: &str) -> String {
 
 #[test]
 fn values_of_all_types_move() {
-    let peers = [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle);
+    let references = [Reference::Redis, Reference::Valkey].into_iter().filter_map(Program::oracle);
     // A reference server writes its own version, which older servers do not read.
-    let peers = peers.filter(|_| program().peer().is_none());
-    for target in [program()].into_iter().chain(peers) {
-        let is_old = [target.peer(), program().peer()].contains(&Some(Peer::Redis));
+    let references = references.filter(|_| program().reference().is_none());
+    for target in [program()].into_iter().chain(references) {
+        let is_old = [target.reference(), program().reference()].contains(&Some(Reference::Redis));
         let (source, target) = (start(&[]), Server::start(&target, &[]));
         let (mut here, mut there) = (source.connect(), target.connect());
         for sample in few().iter().filter(|sample| sample.needs == Needs::Nothing || !is_old) {
@@ -38,7 +38,7 @@ fn values_of_all_types_move() {
 }
 
 #[test]
-fn options_say_what_becomes_of_the_keys() {
+fn migrate_options_decide_the_fate_of_the_keys() {
     let (source, target) = (start(&[]), start(&[]));
     let (mut here, mut there, port) = (source.connect(), target.connect(), target.port());
     here.run("MSET a 1 b 2 c 3");
@@ -72,9 +72,9 @@ fn credentials_are_passed_on() {
     let (source, target) = (start(&[]), start(&["--requirepass", "open sesame"]));
     let (mut here, port) = (source.connect(), target.port());
     here.run("MSET a 1 b 2");
-    let says = |what: &str| format!("-ERR Target instance replied with error: {what}");
-    assert_eq!(migrate(&mut here, port, "a 0 1000"), says("NOAUTH Authentication required."));
-    let wrong = says("WRONGPASS invalid username-password pair or user is disabled.");
+    let error_of_target = |what: &str| format!("-ERR Target instance replied with error: {what}");
+    assert_eq!(migrate(&mut here, port, "a 0 1000"), error_of_target("NOAUTH Authentication required."));
+    let wrong = error_of_target("WRONGPASS invalid username-password pair or user is disabled.");
     assert_eq!(migrate(&mut here, port, "a 0 1000 AUTH nonsense"), wrong);
     assert_eq!(migrate(&mut here, port, "a 0 1000 AUTH2 nobody nonsense"), wrong);
     assert_eq!(here.run("EXISTS a b").as_int(), Some(2));
@@ -84,7 +84,7 @@ fn credentials_are_passed_on() {
 }
 
 #[test]
-fn what_is_asked_wrongly_is_refused_before_anything_is_done() {
+fn invalid_migrate_calls_are_refused_before_any_change() {
     let (source, target) = (start(&[]), start(&[]));
     let (mut here, port) = (source.connect(), target.port());
     here.run("SET a 1");
@@ -117,7 +117,7 @@ fn target(serve: impl FnOnce(std::net::TcpStream) + Send + 'static) -> u16 {
 }
 
 #[test]
-fn a_target_that_never_answers_keeps_nobody_waiting() {
+fn a_silent_migrate_target_delays_no_other_client() {
     let mut source = start(&[]);
     let (mut here, mut other) = (source.connect(), source.connect());
     here.run("SET a 1");
@@ -128,7 +128,7 @@ fn a_target_that_never_answers_keeps_nobody_waiting() {
     let words = ["MIGRATE", "127.0.0.1", &port.to_string(), "a", "0", "700"];
     here.send(&words).expect("connected");
     let answer = other.run("GET a").to_string();
-    if program().peer().is_none() {
+    if program().reference().is_none() {
         assert!(started.elapsed() < Duration::from_millis(600), "others wait for {:?}", started.elapsed());
     }
     assert_eq!(answer, "\"1\"");
@@ -145,15 +145,15 @@ const TOUCHED: &str = "-ERR A key was changed while it was being migrated: the c
 /// A key written to during its transfer must not be lost. In the reference servers no write can come in
 /// between.
 #[test]
-fn a_key_that_is_written_to_on_its_way_stays() {
-    if program().peer().is_some() {
+fn a_key_written_during_migrate_stays() {
+    if program().reference().is_some() {
         return;
     }
     let mut source = start(&[]);
     let (mut here, mut other) = (source.connect(), source.connect());
     here.run("MSET a 1 b 2");
     here.run("RPUSH c x y");
-    let reply = while_on_their_way(&mut here, &["a", "b", "c"], 3, || {
+    let reply = migrate_during(&mut here, &["a", "b", "c"], 3, || {
         other.run("SET a changed");
         other.run("RPUSH c z");
     });
@@ -164,7 +164,7 @@ fn a_key_that_is_written_to_on_its_way_stays() {
 }
 
 /// A target that calls `act` before it takes keys, and then answers `count` times.
-fn while_on_their_way(here: &mut Client, keys: &[&str], count: usize, act: impl FnOnce()) -> String {
+fn migrate_during(here: &mut Client, keys: &[&str], count: usize, act: impl FnOnce()) -> String {
     let (arrived, arrivals) = std::sync::mpsc::channel();
     let (go_on, waits) = std::sync::mpsc::channel();
     let port = target(move |mut stream| {
@@ -189,8 +189,8 @@ fn while_on_their_way(here: &mut Client, keys: &[&str], count: usize, act: impl 
 
 /// The key would reappear at the target after its client was told of the removal.
 #[test]
-fn a_key_that_is_removed_on_its_way_is_told_of() {
-    if program().peer().is_some() {
+fn a_key_removed_during_migrate_is_reported() {
+    if program().reference().is_some() {
         return;
     }
     let mut source = start(&[]);
@@ -199,7 +199,7 @@ fn a_key_that_is_removed_on_its_way_is_told_of() {
     {
         here.run("MSET a 1 b 2");
         here.run("DEL c");
-        let reply = while_on_their_way(&mut here, &["a"], 1, || drop(other.run(line)));
+        let reply = migrate_during(&mut here, &["a"], 1, || drop(other.run(line)));
         assert_eq!(reply, TOUCHED, "{line}");
         assert_eq!(here.run("DBSIZE").as_int(), Some(left), "{line}");
         here.run("FLUSHALL");
@@ -207,14 +207,14 @@ fn a_key_that_is_removed_on_its_way_is_told_of() {
     // An expired key is gone at the target as well.
     here.run("SET a 1 PX 300");
     let wait = || std::thread::sleep(Duration::from_millis(400));
-    assert_eq!(while_on_their_way(&mut here, &["a"], 1, wait), "OK");
+    assert_eq!(migrate_during(&mut here, &["a"], 1, wait), "OK");
     source.assert_healthy();
 }
 
 /// An equal value may be another value than the sent value: the target may have sent it back.
 #[test]
-fn a_key_that_is_made_anew_on_its_way_stays() {
-    if program().peer().is_some() {
+fn a_key_created_again_during_migrate_stays() {
+    if program().reference().is_some() {
         return;
     }
     let mut source = start(&[]);
@@ -222,17 +222,17 @@ fn a_key_that_is_made_anew_on_its_way_stays() {
     for lines in [&["SET a 1"][..], &["DEL a", "SET a 1"], &["INCR a", "DECR a"], &["FLUSHALL", "SET a 1"]] {
         here.run("SET a 1");
         let act = || lines.iter().for_each(|line| drop(other.run(line)));
-        assert_eq!(while_on_their_way(&mut here, &["a"], 1, act), TOUCHED, "{lines:?}");
+        assert_eq!(migrate_during(&mut here, &["a"], 1, act), TOUCHED, "{lines:?}");
         assert_eq!(here.run("GET a").to_string(), "\"1\"", "{lines:?}");
     }
     // No watch is left afterwards.
-    assert_eq!(while_on_their_way(&mut here, &["a"], 1, || {}), "OK");
+    assert_eq!(migrate_during(&mut here, &["a"], 1, || {}), "OK");
     assert_eq!(here.run("EXISTS a").as_int(), Some(0));
     source.assert_healthy();
 }
 
 #[test]
-fn keys_that_move_to_where_they_are_stay() {
+fn keys_migrated_to_their_own_database_stay() {
     let server = start(&[]);
     let (mut client, port) = (server.connect(), server.port());
     client.run("MSET short v number 12345");
@@ -248,9 +248,9 @@ fn keys_that_move_to_where_they_are_stay() {
 
 /// Each key is sent with its remaining time to live at its turn, and not sent once it has expired.
 #[test]
-fn keys_that_wait_for_others_get_older() {
+fn the_ttl_of_a_key_runs_while_migrate_sends_earlier_keys() {
     // A reference server sends all keys at once, before they expire.
-    if program().peer().is_some() {
+    if program().reference().is_some() {
         return;
     }
     let source = start(&[]);
@@ -258,7 +258,7 @@ fn keys_that_wait_for_others_get_older() {
     here.run("MSET a 1 b 2 c 3");
     here.run("PEXPIRE b 200");
     here.run("PEXPIRE c 100000");
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let port = target(move |mut stream| {
         let (mut all, mut piece) = (Vec::new(), vec![0; 4096]);
         // Replies to SELECT, and to each RESTORE in turn.
@@ -267,14 +267,14 @@ fn keys_that_wait_for_others_get_older() {
             std::thread::sleep(Duration::from_millis(250));
             let _ = stream.write_all(b"+OK\r\n");
         }
-        let _ = tell.send(all);
+        let _ = sender.send(all);
     });
     here.send(&["MIGRATE", "127.0.0.1", &port.to_string(), "", "0", "2000", "KEYS", "a", "b", "c"])
         .expect("connected");
     assert_eq!(here.read().to_string(), "OK");
     assert_eq!(here.run("EXISTS a b c").as_int(), Some(0));
     drop((here, source)); // the connection would be kept for another call
-    let sent = told.recv().expect("it ends");
+    let sent = receiver.recv().expect("it ends");
     let text = String::from_utf8_lossy(&sent);
     let at = |what: &str| text.find(what);
     assert!(at("\r\n$1\r\na\r\n$1\r\n0\r\n").is_some(), "{text}");

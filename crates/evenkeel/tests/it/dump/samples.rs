@@ -28,7 +28,7 @@ const FAR_MS: u64 = 4_102_444_800_000;
 
 /// Kinds of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
+enum ElementForm {
     Small,
     Wide,
     Word,
@@ -39,17 +39,24 @@ enum Look {
     Huge,
 }
 
-const LOOKS: [Look; 6] = [Look::Small, Look::Wide, Look::Word, Look::Long, Look::Binary, Look::Huge];
+const ELEMENT_FORMS: [ElementForm; 6] = [
+    ElementForm::Small,
+    ElementForm::Wide,
+    ElementForm::Word,
+    ElementForm::Long,
+    ElementForm::Binary,
+    ElementForm::Huge,
+];
 
-fn element(look: Look, number: usize) -> Vec<u8> {
+fn element(form: ElementForm, number: usize) -> Vec<u8> {
     let mixed = (number as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    match look {
-        Look::Small => number.to_string().into(),
-        Look::Wide => (mixed as i64).to_string().into(),
-        Look::Word => format!("word {:x}", mixed >> 40).into(),
-        Look::Long => format!("{number:>70}").into(),
-        Look::Binary => mixed.to_le_bytes().iter().chain(b"\r\n\0\"").copied().collect(),
-        Look::Huge => mixed.to_le_bytes().iter().copied().cycle().take(20_000 + number).collect(),
+    match form {
+        ElementForm::Small => number.to_string().into(),
+        ElementForm::Wide => (mixed as i64).to_string().into(),
+        ElementForm::Word => format!("word {:x}", mixed >> 40).into(),
+        ElementForm::Long => format!("{number:>70}").into(),
+        ElementForm::Binary => mixed.to_le_bytes().iter().chain(b"\r\n\0\"").copied().collect(),
+        ElementForm::Huge => mixed.to_le_bytes().iter().copied().cycle().take(20_000 + number).collect(),
     }
 }
 
@@ -63,17 +70,18 @@ fn words(line: &str) -> Args {
 
 pub(super) fn all() -> Vec<Sample> {
     let mut all = strings();
-    for look in LOOKS {
-        let sizes = SIZES.into_iter().filter(|size| look != Look::Huge || *size < 3);
+    for form in ELEMENT_FORMS {
+        let sizes = SIZES.into_iter().filter(|size| form != ElementForm::Huge || *size < 3);
         for size in sizes {
-            let elements = || (0..size).map(|number| element(look, number));
-            all.push(made(format!("list of {size} {look:?}"), "RPUSH", elements()));
-            all.push(made(format!("set of {size} {look:?}"), "SADD", elements()));
+            let elements = || (0..size).map(|number| element(form, number));
+            all.push(made(format!("list of {size} {form:?}"), "RPUSH", elements()));
+            all.push(made(format!("set of {size} {form:?}"), "SADD", elements()));
             let scored = elements().enumerate().flat_map(|(number, member)| [score(number), member]);
-            all.push(made(format!("zset of {size} {look:?}"), "ZADD", scored));
-            let pairs =
-                elements().enumerate().flat_map(|(number, value)| [element(Look::Word, number), value]);
-            all.push(made(format!("hash of {size} {look:?}"), "HSET", pairs));
+            all.push(made(format!("zset of {size} {form:?}"), "ZADD", scored));
+            let pairs = elements()
+                .enumerate()
+                .flat_map(|(number, value)| [element(ElementForm::Word, number), value]);
+            all.push(made(format!("hash of {size} {form:?}"), "HSET", pairs));
         }
     }
     all.extend(streams());
@@ -122,11 +130,11 @@ fn strings() -> Vec<Sample> {
         vec![b'x'; 21],
         vec![b'x'; 44],
         vec![b'x'; 45],
-        element(Look::Binary, 7),
+        element(ElementForm::Binary, 7),
         vec![b'z'; 16 * 1024],
         vec![b'z'; 16 * 1024 + 1],
-        element(Look::Huge, 1).repeat(7),
-        element(Look::Huge, 1).repeat(100),
+        element(ElementForm::Huge, 1).repeat(7),
+        element(ElementForm::Huge, 1).repeat(100),
     ];
     let set = texts.into_iter().map(|text| {
         let commands = vec![vec![word("SET"), word("v"), text]];
@@ -135,9 +143,9 @@ fn strings() -> Vec<Sample> {
     let hole = vec![words("SETRANGE v 300000 end")];
     let hole = Sample { name: "string with a hole".into(), commands: hole, needs: Needs::Nothing };
     let sparse =
-        made("sparse HyperLogLog".into(), "PFADD", (0..20).map(|number| element(Look::Word, number)));
+        made("sparse HyperLogLog".into(), "PFADD", (0..20).map(|number| element(ElementForm::Word, number)));
     let dense =
-        made("dense HyperLogLog".into(), "PFADD", (0..9000).map(|number| element(Look::Word, number)));
+        made("dense HyperLogLog".into(), "PFADD", (0..9000).map(|number| element(ElementForm::Word, number)));
     set.chain([hole, sparse, dense]).collect()
 }
 
@@ -202,7 +210,7 @@ fn streams() -> Vec<Sample> {
             "stream of long entries",
             (1..4)
                 .map(|n| {
-                    [words("XADD v"), vec![word(&format!("{n}-0")), word("f"), element(Look::Huge, n)]]
+                    [words("XADD v"), vec![word(&format!("{n}-0")), word("f"), element(ElementForm::Huge, n)]]
                         .concat()
                 })
                 .collect(),
@@ -213,11 +221,12 @@ fn streams() -> Vec<Sample> {
 
 fn timed_hashes() -> Vec<Sample> {
     let timed = |size: usize, every: usize| {
-        let pairs = (0..size).flat_map(|number| [element(Look::Word, number), element(Look::Small, number)]);
+        let pairs = (0..size)
+            .flat_map(|number| [element(ElementForm::Word, number), element(ElementForm::Small, number)]);
         let mut commands = made(String::new(), "HSET", pairs).commands;
         commands.extend((0..size).step_by(every).map(|number| {
             let until = format!("HPEXPIREAT v {} FIELDS 1", FAR_MS + number as u64);
-            [words(&until), vec![element(Look::Word, number)]].concat()
+            [words(&until), vec![element(ElementForm::Word, number)]].concat()
         }));
         Sample {
             name: format!("hash of {size}, every {every}th expires"),

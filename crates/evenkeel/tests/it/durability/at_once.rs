@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use crate::{program, start, wait_until};
 
@@ -28,7 +28,7 @@ fn ok(client: &mut Client, line: &str) {
 }
 
 #[track_caller]
-fn says(client: &mut Client, line: &str, said: &str) {
+fn expect_reply(client: &mut Client, line: &str, said: &str) {
     assert_eq!(client.run(line).to_string(), said, "{line}");
 }
 
@@ -42,7 +42,7 @@ fn size(client: &mut Client) -> Option<i64> {
 }
 
 /// Turns the append-only file off, which takes `sleep_us`.
-fn leave(server: &Server, client: &mut Client, sleep_us: u32) {
+fn turn_off_aof(server: &Server, client: &mut Client, sleep_us: u32) {
     ok(client, "CONFIG SET appendonly yes");
     await_rewrite(server);
     ok(client, &format!("DEBUG AOF-FLUSH-SLEEP {sleep_us}"));
@@ -54,7 +54,7 @@ fn leave(server: &Server, client: &mut Client, sleep_us: u32) {
 /// The end of a rewrite and the end of the append-only file look like a single event. Otherwise a client that
 /// waits for the rewrite could go on before the file is turned off.
 #[test]
-fn who_waits_for_a_rewrite_waits_for_the_end_of_the_log() {
+fn the_end_of_a_rewrite_and_the_end_of_the_aof_are_visible_at_once() {
     let (server, mut client) = with(WITH_LOG);
     let mut saver = server.connect();
     for _ in 0..10 {
@@ -74,20 +74,20 @@ fn who_waits_for_a_rewrite_waits_for_the_end_of_the_log() {
 
 /// No request is refused or visibly delayed.
 #[test]
-fn what_is_to_begin_while_the_log_is_left_does() {
+fn requests_while_the_aof_is_turned_off_succeed() {
     let (server, mut client) = with(WITH_LOG);
-    leave(&server, &mut client, 300_000);
-    says(&mut client, "BGREWRITEAOF", STARTED);
+    turn_off_aof(&server, &mut client, 300_000);
+    expect_reply(&mut client, "BGREWRITEAOF", STARTED);
     assert_eq!(server.info("aof_rewrite_in_progress"), "1");
     await_rewrite(&server);
     assert_eq!(server.info("aof_enabled"), "0");
     ok(&mut client, "DEBUG LOADAOF");
     assert_eq!(size(&mut client), Some(1_000));
-    leave(&server, &mut client, 300_000);
-    says(&mut client, "BGSAVE", SAVING);
+    turn_off_aof(&server, &mut client, 300_000);
+    expect_reply(&mut client, "BGSAVE", SAVING);
     wait_until("it has ended", || server.info("rdb_bgsave_in_progress") == "0");
     // But not for ever: the disk may hang.
-    leave(&server, &mut client, 2_000_000);
+    turn_off_aof(&server, &mut client, 2_000_000);
     let reply = client.run("BGSAVE").to_string();
     assert!(reply.starts_with("-ERR Another child process is active"), "{reply}");
 }
@@ -95,17 +95,17 @@ fn what_is_to_begin_while_the_log_is_left_does() {
 /// An append-only file that is turned on while it is being turned off begins anew afterwards; until then it
 /// is empty.
 #[test]
-fn a_log_that_is_being_left_keeps_nothing() {
+fn an_aof_being_turned_off_records_nothing() {
     let (mut server, mut client) = with(WITH_LOG);
-    leave(&server, &mut client, 400_000);
+    turn_off_aof(&server, &mut client, 400_000);
     ok(&mut client, "CONFIG SET appendonly yes");
     ok(&mut client, "SET late 1");
-    says(&mut client, "WAITAOF 1 0 100", "[:0, :0]");
+    expect_reply(&mut client, "WAITAOF 1 0 100", "[:0, :0]");
     let reply = client.run("SHUTDOWN NOSAVE").to_string();
     assert!(reply.starts_with("-ERR Errors trying to SHUTDOWN"), "{reply}");
     assert_eq!(server.info("aof_rewrite_in_progress"), "1");
     await_rewrite(&server);
-    says(&mut client, "WAITAOF 1 0 10000", "[:1, :0]");
+    expect_reply(&mut client, "WAITAOF 1 0 10000", "[:1, :0]");
     ok(&mut client, "DEBUG LOADAOF");
     assert_eq!(size(&mut client), Some(1_001));
     server.kill();
@@ -115,18 +115,22 @@ fn a_log_that_is_being_left_keeps_nothing() {
 
 /// A walk ends regularly even after its rewrite was given up.
 #[test]
-fn a_rewrite_that_is_given_up_is_none() {
+fn a_cancelled_rewrite_has_no_effect() {
     let (server, mut client) = with(WITH_LOG);
     for (line, said) in [("BGREWRITEAOF", STARTED), ("BGSAVE", SAVING)] {
         ok(&mut client, "CONFIG SET appendonly yes");
         await_rewrite(&server);
         ok(&mut client, "CONFIG SET rdb-key-save-delay 200000");
-        says(&mut client, "BGREWRITEAOF", STARTED);
-        says(&mut client, "BGREWRITEAOF", "-ERR Background append only file rewriting already in progress");
+        expect_reply(&mut client, "BGREWRITEAOF", STARTED);
+        expect_reply(
+            &mut client,
+            "BGREWRITEAOF",
+            "-ERR Background append only file rewriting already in progress",
+        );
         std::thread::sleep(Duration::from_millis(50));
         ok(&mut client, "CONFIG SET rdb-key-save-delay 0");
         ok(&mut client, "CONFIG SET appendonly no");
-        says(&mut client, line, said);
+        expect_reply(&mut client, line, said);
         await_rewrite(&server);
         wait_until("it has ended", || server.info("rdb_bgsave_in_progress") == "0");
     }
@@ -134,7 +138,7 @@ fn a_rewrite_that_is_given_up_is_none() {
 
 /// A transaction does not wait for FLUSHALL's snapshot; a later command does, if it depends on it.
 #[test]
-fn a_snapshot_that_is_owed_is_in_nobodys_way() {
+fn the_pending_snapshot_of_flushall_blocks_no_transaction() {
     let (server, mut client) = with(WITH_SNAPSHOT);
     ok(&mut client, "CONFIG SET rdb-key-save-delay 4000");
     let flush = |client: &mut Client| {
@@ -145,12 +149,12 @@ fn a_snapshot_that_is_owed_is_in_nobodys_way() {
     };
     for _ in 0..3 {
         flush(&mut client);
-        says(&mut client, "BGSAVE", SAVING);
+        expect_reply(&mut client, "BGSAVE", SAVING);
         wait_until("it has ended", || server.info("rdb_bgsave_in_progress") == "0");
         flush(&mut client);
-        says(&mut client, "SAVE", "OK");
+        expect_reply(&mut client, "SAVE", "OK");
         flush(&mut client);
-        says(&mut client, "BGREWRITEAOF", STARTED);
+        expect_reply(&mut client, "BGREWRITEAOF", STARTED);
         await_rewrite(&server);
         ok(&mut client, "DEBUG LOADAOF");
         assert_eq!(size(&mut client), Some(50));
@@ -159,7 +163,7 @@ fn a_snapshot_that_is_owed_is_in_nobodys_way() {
 
 /// Flushed data do not come back, however the server ends.
 #[test]
-fn an_end_pays_what_flushall_owes() {
+fn a_shutdown_takes_the_pending_snapshot_of_flushall() {
     for how in ["MULTI", "EVAL redis.call('flushall') 0", "BGREWRITEAOF"] {
         let (mut server, mut client) = with(WITH_SNAPSHOT);
         ok(&mut client, "SAVE");
@@ -183,12 +187,12 @@ fn an_end_pays_what_flushall_owes() {
 
 /// A snapshot that FLUSHALL cancels ends first, then FLUSHALL's own is taken, before the reply.
 #[test]
-fn what_was_flushed_during_a_snapshot_does_not_come_back() {
+fn data_flushed_during_a_snapshot_do_not_come_back() {
     let (mut server, mut client) = with(WITH_SNAPSHOT);
     ok(&mut client, "SAVE");
     ok(&mut client, "CONFIG SET rdb-key-save-delay 20000");
-    says(&mut client, "BGSAVE", SAVING);
-    says(&mut client, "FLUSHALL", "OK");
+    expect_reply(&mut client, "BGSAVE", SAVING);
+    expect_reply(&mut client, "FLUSHALL", "OK");
     server.kill();
     server.start_again();
     assert_eq!(size(&mut server.connect()), Some(0));
@@ -196,7 +200,7 @@ fn what_was_flushed_during_a_snapshot_does_not_come_back() {
 
 /// Only a shutdown stops a script that has written, and it cannot wait for the snapshot.
 #[test]
-fn an_end_does_not_pay_while_a_script_lets_nobody_through() {
+fn a_shutdown_during_a_busy_script_skips_the_pending_snapshot() {
     for wait_ms in [50, 400] {
         let (mut server, mut client) = with(&[WITH_SNAPSHOT, &["--busy-reply-threshold", "100"]].concat());
         let mut runs = server.connect();
@@ -211,13 +215,13 @@ fn an_end_does_not_pay_while_a_script_lets_nobody_through() {
 /// The append-only file begins with its base, after the snapshot; earlier writes are in the base, and nowhere
 /// else.
 #[test]
-fn a_log_that_is_turned_on_during_a_snapshot_begins_behind_it() {
-    for program in [Program::oracle(Peer::Redis), Some(program())].into_iter().flatten() {
+fn an_aof_turned_on_during_a_snapshot_starts_after_it() {
+    for program in [Program::oracle(Reference::Redis), Some(program())].into_iter().flatten() {
         let server = Server::start(&program, &["--enable-debug-command", "yes"]);
         let mut client = server.connect();
         (0..200).for_each(|n| ok(&mut client, &format!("SET key:{n} 1")));
         ok(&mut client, "CONFIG SET rdb-key-save-delay 10000");
-        says(&mut client, "BGSAVE", SAVING);
+        expect_reply(&mut client, "BGSAVE", SAVING);
         ok(&mut client, "CONFIG SET appendonly yes");
         assert_eq!(server.info("aof_rewrite_scheduled"), "1");
         assert_eq!(server.info("aof_rewrite_in_progress"), "0");

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use evenkeel_testkit::random::fresh_seed;
-use evenkeel_testkit::{Peer, Program, Random, Server};
+use evenkeel_testkit::{Program, Random, Reference, Server};
 
 use crate::{program, start};
 
@@ -82,7 +82,7 @@ impl Attempt {
 /// The commands of an append-only file were admitted once. Settings that change while it is loaded do not
 /// matter.
 #[test]
-fn memory_that_is_short_keeps_nothing_away() {
+fn a_memory_limit_does_not_stop_a_load() {
     let sample = sample();
     let mut bytes = fs::read(sample.folder().join(LAST)).expect("it is there");
     bytes.extend(b"*4\r\n$6\r\nCONFIG\r\n$3\r\nSET\r\n$9\r\nmaxmemory\r\n$1\r\n1\r\n");
@@ -128,7 +128,7 @@ fn bytes_of(sample: &Server, file: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_log_that_ends_early_is_whole_up_to_there() {
+fn a_truncated_aof_loads_up_to_its_last_command() {
     let (sample, mut random) = (sample(), seeded());
     let whole = bytes_of(&sample, LAST);
     let mut before = 0;
@@ -155,7 +155,7 @@ fn a_log_that_ends_early_is_whole_up_to_there() {
 }
 
 #[test]
-fn a_log_with_a_changed_byte_is_refused_or_read() {
+fn an_aof_with_a_changed_byte_is_refused_or_loaded() {
     let (sample, mut random) = (sample(), seeded());
     let whole = bytes_of(&sample, LAST);
     let mut refused = 0;
@@ -169,7 +169,7 @@ fn a_log_with_a_changed_byte_is_refused_or_read() {
 }
 
 #[test]
-fn a_snapshot_that_is_cut_or_changed_is_refused() {
+fn truncated_or_changed_snapshots_are_refused() {
     let (sample, mut random) = (sample(), seeded());
     for (file, appendonly) in [("dump.rdb", "no"), ("appendonlydir/appendonly.aof.1.base.rdb", "yes")] {
         let whole = fs::read(sample.folder().join(file)).expect("the server wrote it");
@@ -188,7 +188,7 @@ fn a_snapshot_that_is_cut_or_changed_is_refused() {
 /// Without a checksum the bytes' meaning decides: form and values are checked. A changed byte of a value is
 /// another value.
 #[test]
-fn a_snapshot_that_is_changed_is_read_or_refused_without_its_checksum() {
+fn changed_snapshots_without_a_checksum_are_refused_or_loaded() {
     let (sample, mut random) = (sample(), seeded());
     let whole = bytes_of(&sample, "dump.rdb");
     let (mut refused, mut loaded) = (0, 0);
@@ -214,7 +214,7 @@ fn a_snapshot_that_is_changed_is_read_or_refused_without_its_checksum() {
 
 /// A crash during the removal of history: some files are gone, but all are still listed.
 #[test]
-fn history_that_is_half_removed_is_removed_at_the_start() {
+fn partly_removed_history_is_removed_at_the_start() {
     let mut server = start(&["--threads", "1", "--appendonly", "yes"]);
     let mut client = server.connect();
     assert!(!client.run("SET k v").is_error());
@@ -273,7 +273,7 @@ fn peak(server: &Server) -> usize {
 }
 
 #[test]
-fn a_large_log_that_ends_early_is_whole_up_to_there() {
+fn a_truncated_large_aof_loads_up_to_its_last_command() {
     let (sample, mut random) = (large_sample(false), seeded());
     let whole = bytes_of(&sample, LAST);
     let head = whole.windows(4).position(|some| some == b"*3\r\n").expect("there are SETs");
@@ -294,7 +294,7 @@ fn a_large_log_that_ends_early_is_whole_up_to_there() {
 }
 
 #[test]
-fn a_large_file_with_a_changed_byte_is_refused_or_read() {
+fn a_large_file_with_a_changed_byte_is_refused_or_loaded() {
     for has_base in [false, true] {
         let (sample, mut random) = (large_sample(has_base), seeded());
         let file = if has_base { "appendonlydir/appendonly.aof.2.base.rdb" } else { LAST };
@@ -323,7 +323,7 @@ fn a_large_file_with_a_changed_byte_is_refused_or_read() {
 
 /// Redis 7.0 loads such a file and shows the stored length. RDB parsers' samples contain some.
 #[test]
-fn a_stream_of_another_length_than_it_says_is_loaded_and_counted() {
+fn a_stream_whose_stored_length_is_wrong_is_loaded_and_counted() {
     let mut sample = start(&["--save", "3600 1"]);
     let mut client = sample.connect();
     for id in 1..=5 {
@@ -353,7 +353,7 @@ fn a_stream_of_another_length_than_it_says_is_loaded_and_counted() {
     let said = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert!(checked.status.success() && said.contains("1 stream with wrong counters"), "{said}");
     // A replica accepts it from a primary that has loaded it.
-    let Some(redis) = Program::oracle(Peer::Redis) else { return };
+    let Some(redis) = Program::oracle(Reference::Redis) else { return };
     let dir = attempt.folder.display().to_string();
     let primary = Server::start(&redis, &["--dir", &dir, "--repl-diskless-sync-delay", "0"]);
     assert_eq!(primary.connect().run("XLEN stream").as_int(), Some(9));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use evenkeel_testkit::digest::{difference, digest as contents};
 use evenkeel_testkit::random::fresh_seed;
 use evenkeel_testkit::transcript::target;
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use crate::program;
 use crate::random::send_random;
@@ -24,7 +24,7 @@ const LEFT_OUT: &[&str] =
     &["DEBUG", "CONFIG", "SHUTDOWN", "RESET", "CLIENT", "MONITOR", "SUBSCRIBE", "PSUBSCRIBE"];
 
 fn send_all(server: &Server, seed: u64) {
-    send_random(server, Peer::Redis, seed, COMMANDS, LEFT_OUT);
+    send_random(server, Reference::Redis, seed, COMMANDS, LEFT_OUT);
 }
 
 pub(super) fn rewrite(server: &Server) {
@@ -56,7 +56,7 @@ fn by_commands(one: &Server, other: &Server) -> Option<String> {
     difference(&one, &other)
 }
 
-pub(super) fn take_over(from: &Path, to: &Path) {
+pub(super) fn copy_folder(from: &Path, to: &Path) {
     let target = to.join(FOLDER);
     fs::remove_dir_all(&target).expect("it has been started once");
     fs::create_dir(&target).expect("the folder is ours");
@@ -86,7 +86,7 @@ fn exchange(
         assert!(keys.contains("keys="), "nothing was written: {keys}");
         assert!(one.stop().success());
         other.kill();
-        take_over(one.folder(), other.folder());
+        copy_folder(one.folder(), other.folder());
         // The writer's own result of a load: Redis does not log all changes to a stream's groups.
         one.start_again();
         other.start_again();
@@ -96,58 +96,58 @@ fn exchange(
 }
 
 #[test]
-fn redis_loads_our_folder() {
-    if let Some(redis) = Program::oracle(Peer::Redis) {
+fn redis_loads_evenkeels_folder() {
+    if let Some(redis) = Program::oracle(Reference::Redis) {
         exchange(&program(), &redis, &[], by_digest);
     }
 }
 
 #[test]
-fn redis_loads_our_folder_of_commands() {
-    if let Some(redis) = Program::oracle(Peer::Redis) {
+fn redis_loads_evenkeels_folder_of_commands() {
+    if let Some(redis) = Program::oracle(Reference::Redis) {
         exchange(&program(), &redis, PLAIN, by_digest);
     }
 }
 
 #[test]
-fn valkey_loads_our_folder() {
-    if let Some(valkey) = Program::oracle(Peer::Valkey) {
+fn valkey_loads_evenkeels_folder() {
+    if let Some(valkey) = Program::oracle(Reference::Valkey) {
         exchange(&program(), &valkey, &[], by_commands);
     }
 }
 
 #[test]
-fn we_load_valkeys_folder() {
-    if let Some(valkey) = Program::oracle(Peer::Valkey) {
+fn evenkeel_loads_valkeys_folder() {
+    if let Some(valkey) = Program::oracle(Reference::Valkey) {
         exchange(&valkey, &program(), &[], by_commands);
     }
 }
 
 #[test]
-fn valkey_loads_our_folder_of_commands() {
-    if let Some(valkey) = Program::oracle(Peer::Valkey) {
+fn valkey_loads_evenkeels_folder_of_commands() {
+    if let Some(valkey) = Program::oracle(Reference::Valkey) {
         exchange(&program(), &valkey, PLAIN, by_commands);
     }
 }
 
 #[test]
-fn we_load_redis_folder() {
-    if let Some(redis) = Program::oracle(Peer::Redis) {
+fn evenkeel_loads_redis_folder() {
+    if let Some(redis) = Program::oracle(Reference::Redis) {
         exchange(&redis, &program(), &[], by_digest);
     }
 }
 
 #[test]
-fn we_load_redis_folder_of_commands() {
-    if let Some(redis) = Program::oracle(Peer::Redis) {
+fn evenkeel_loads_redis_folder_of_commands() {
+    if let Some(redis) = Program::oracle(Reference::Redis) {
         exchange(&redis, &program(), PLAIN, by_digest);
     }
 }
 
 /// Redis logs an approximate trim as an exact trim, but keeps the client's LIMIT.
 #[test]
-fn a_trim_with_a_limit_that_redis_has_logged_is_replayed() {
-    let Some(redis) = Program::oracle(Peer::Redis) else { return };
+fn a_trim_with_a_limit_logged_by_redis_is_replayed() {
+    let Some(redis) = Program::oracle(Reference::Redis) else { return };
     let (mut one, mut other) = (Server::start(&redis, ARGS), Server::start(&program(), ARGS));
     let mut client = one.connect();
     client.run("CONFIG SET stream-node-max-entries 10");
@@ -157,7 +157,7 @@ fn a_trim_with_a_limit_that_redis_has_logged_is_replayed() {
     let guard = digest(&mut client);
     assert!(one.stop().success());
     other.kill();
-    take_over(one.folder(), other.folder());
+    copy_folder(one.folder(), other.folder());
     other.start_again();
     assert_eq!(digest(&mut other.connect()), guard);
 }

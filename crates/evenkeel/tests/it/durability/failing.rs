@@ -101,14 +101,14 @@ fn rewrite(server: &Server) {
 }
 
 #[test]
-fn when_a_sync_fails_nothing_is_acknowledged_until_a_base_has_it() {
+fn after_a_failed_sync_writes_are_acknowledged_only_once_in_a_base() {
     let faults = Faults::new("always");
     let mut server = faults.start(ALWAYS);
     let (mut writer, mut other) = (server.connect(), server.connect());
     assert_eq!(writer.run("SET before 1").to_string(), "OK");
 
     faults.are(NO_SYNC);
-    writer.set_wait(Duration::from_millis(700));
+    writer.set_reply_timeout(Duration::from_millis(700));
     assert!(writer.try_call(&["SET", "waits", "1"]).is_err(), "it may be lost");
     wait_until("writers are told", || is_refused(&mut other));
     assert_eq!(other.run("GET before").as_bytes(), Some(&b"1"[..]), "readers are served");
@@ -122,7 +122,7 @@ fn when_a_sync_fails_nothing_is_acknowledged_until_a_base_has_it() {
     assert!(is_refused(&mut other), "{}", server.log());
 
     rewrite(&server);
-    writer.set_wait(Duration::from_secs(30));
+    writer.set_reply_timeout(Duration::from_secs(30));
     assert_eq!(writer.read().to_string(), "OK", "the base has it");
     wait_until("writes go on", || !is_refused(&mut other));
     assert_eq!(server.info("aof_last_write_status"), "ok");
@@ -135,7 +135,7 @@ fn when_a_sync_fails_nothing_is_acknowledged_until_a_base_has_it() {
 }
 
 #[test]
-fn a_base_settles_nothing_while_the_file_behind_it_is_in_doubt_too() {
+fn a_base_ends_no_sync_error_while_the_next_file_is_in_doubt() {
     let faults = Faults::new("twice");
     let mut server = faults.start(ALWAYS);
     let (mut writer, mut other) = (server.connect(), server.connect());
@@ -144,7 +144,7 @@ fn a_base_settles_nothing_while_the_file_behind_it_is_in_doubt_too() {
     }
     writer.run("SET soon 1 PX 3000");
     faults.are(NO_SYNC);
-    writer.set_wait(Duration::from_millis(200));
+    writer.set_reply_timeout(Duration::from_millis(200));
     assert!(writer.try_call(&["SET", "waits", "1"]).is_err(), "it may be lost");
     wait_until("writers are told", || is_refused(&mut other));
     // A client without writes waits for no disk, even if its command has blocked.
@@ -168,7 +168,7 @@ fn a_base_settles_nothing_while_the_file_behind_it_is_in_doubt_too() {
     other.run("CONFIG SET rdb-key-save-delay 0");
     rewrite(&server);
     wait_until("writes go on", || !is_refused(&mut other));
-    writer.set_wait(Duration::from_secs(30));
+    writer.set_reply_timeout(Duration::from_secs(30));
     assert_eq!(writer.read().to_string(), "OK");
     server.kill();
     server.start_again();
@@ -176,7 +176,7 @@ fn a_base_settles_nothing_while_the_file_behind_it_is_in_doubt_too() {
 }
 
 #[test]
-fn with_everysec_a_failed_sync_refuses_what_comes_next() {
+fn with_everysec_a_failed_sync_refuses_later_writes() {
     let faults = Faults::new("everysec");
     let mut server = faults.start(EVERY_SECOND);
     let (mut writer, mut waiter) = (server.connect(), server.connect());
@@ -198,7 +198,7 @@ fn with_everysec_a_failed_sync_refuses_what_comes_next() {
 }
 
 #[test]
-fn a_tail_that_cannot_be_written_is_done_without() {
+fn the_server_does_without_a_tail_that_cannot_be_written() {
     let faults = Faults::new("tail");
     let mut server = faults.start(ALWAYS);
     let mut client = server.connect();
@@ -229,7 +229,7 @@ fn a_tail_that_cannot_be_written_is_done_without() {
 }
 
 #[test]
-fn a_write_that_fails_is_tried_again() {
+fn a_failed_write_is_retried() {
     let faults = Faults::new("write");
     let mut server = faults.start(EVERY_SECOND);
     let mut client = server.connect();
@@ -246,7 +246,7 @@ fn a_write_that_fails_is_tried_again() {
 }
 
 #[test]
-fn a_snapshot_or_a_base_that_cannot_be_synced_changes_nothing() {
+fn an_unsynced_snapshot_or_base_changes_nothing() {
     let faults = Faults::new("snapshot");
     let mut server = faults.start(EVERY_SECOND);
     let mut client = server.connect();
@@ -286,7 +286,7 @@ fn a_snapshot_or_a_base_that_cannot_be_synced_changes_nothing() {
 /// Each failed rewrite adds an incremental file: all of them are loaded until a rewrite succeeds, also after
 /// a restart.
 #[test]
-fn rewrites_that_fail_leave_a_log_of_more_files() {
+fn failed_rewrites_leave_an_aof_of_more_files() {
     let faults = Faults::new("failures");
     let mut server = faults.start(EVERY_SECOND);
     let manifest = |server: &Server| {
@@ -325,7 +325,7 @@ fn rewrites_that_fail_leave_a_log_of_more_files() {
 
 /// If the first base fails, no append-only file exists yet; writes until then are in the base that succeeds.
 #[test]
-fn a_first_base_that_fails_is_begun_anew() {
+fn a_failed_first_base_is_retried() {
     let faults = Faults::new("first");
     let mut server = faults.start(&["--threads", "2", "--appendfsync", "everysec"]);
     let mut client = server.connect();
@@ -416,7 +416,7 @@ fn threads_that_serve_clients_touch_no_file() {
 
 /// Syncs and commands of a connection overlap: each reply waits for its own record, not for the last.
 #[test]
-fn with_always_a_connection_that_keeps_writing_is_answered() {
+fn with_always_a_continuous_writer_gets_replies() {
     let faults = Faults::new("thick");
     let server = faults.start(ALWAYS);
     server.connect().run("SET first 1");
@@ -448,7 +448,7 @@ fn with_always_a_connection_that_keeps_writing_is_answered() {
 }
 
 #[test]
-fn with_always_who_has_nothing_more_to_say_is_answered() {
+fn with_always_the_last_write_of_a_client_gets_its_reply() {
     let faults = Faults::new("last");
     let server = faults.start(ALWAYS);
     server.connect().run("SET first 1");
@@ -484,7 +484,7 @@ fn with_always_many_writers_share_a_sync() {
 }
 
 #[test]
-fn what_is_done_now_and_then_goes_on_when_the_clock_is_set_back() {
+fn periodic_tasks_continue_when_the_clock_is_set_back() {
     let faults = Faults::new("clock");
     let server = faults.start(&["--threads", "2"]);
     let mut client = server.connect();
@@ -498,7 +498,7 @@ fn what_is_done_now_and_then_goes_on_when_the_clock_is_set_back() {
 
 /// `appendonly` is turned on during a snapshot, and off again: no base is left for a later start.
 #[test]
-fn a_log_that_is_not_wanted_after_all_leaves_no_base() {
+fn an_aof_turned_off_before_its_first_base_leaves_no_file() {
     let server = crate::start(&["--threads", "2", "--save", "3600 1"]);
     let mut client = server.connect();
     for key in 0..20 {

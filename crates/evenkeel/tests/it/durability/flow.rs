@@ -30,7 +30,7 @@ fn send(client: &mut Client, first: u64) {
 }
 
 /// Whether an append-only file of this server is currently written past the page cache.
-fn goes_past(server: &Server) -> bool {
+fn bypasses_page_cache(server: &Server) -> bool {
     let process = format!("/proc/{}", server.pid());
     let files = fs::read_dir(format!("{process}/fd")).expect("it runs").flatten();
     files.into_iter().any(|file| {
@@ -45,7 +45,7 @@ fn goes_past(server: &Server) -> bool {
 }
 
 #[test]
-fn a_kill_in_the_middle_of_much_leaves_a_beginning_of_it() {
+fn a_kill_during_many_writes_leaves_a_prefix_of_them() {
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
     let mut random = Random::new(seed);
@@ -60,7 +60,7 @@ fn a_kill_in_the_middle_of_much_leaves_a_beginning_of_it() {
                 send(&mut client, next);
                 next += BATCH;
                 sent.push((Instant::now(), next));
-                has_gone_past += usize::from(goes_past(&server));
+                has_gone_past += usize::from(bypasses_page_cache(&server));
             }
             std::thread::sleep(Duration::from_millis(random.below(20) as u64));
             if random.chance(4) {
@@ -75,7 +75,7 @@ fn a_kill_in_the_middle_of_much_leaves_a_beginning_of_it() {
     }
     // On a file system that supports it.
     println!("{next} keys, seen past the page cache {has_gone_past} times");
-    assert!(has_gone_past > 0 || !knows_the_way(&server), "all went through the page cache");
+    assert!(has_gone_past > 0 || !supports_direct_io(&server), "all went through the page cache");
 }
 
 /// Checks all keys up to a number, and that no later key exists; returns the number.
@@ -96,7 +96,7 @@ fn check(server: &Server, least: u64, most: u64) -> u64 {
     keys
 }
 
-fn knows_the_way(server: &Server) -> bool {
+fn supports_direct_io(server: &Server) -> bool {
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = fs::OpenOptions::new();
     options.write(true).create(true).truncate(true).custom_flags(libc::O_DIRECT);

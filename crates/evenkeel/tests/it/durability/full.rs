@@ -61,7 +61,7 @@ fn a_full_disk_stops_writers_and_loses_nothing() {
     let args = ["--threads", "2", "--appendonly", "yes", "--appendfsync", "always", "--dir", &dir];
     let mut server = start(&args);
     let (mut writer, mut other) = (server.connect(), server.connect());
-    writer.set_wait(Duration::from_secs(2));
+    writer.set_reply_timeout(Duration::from_secs(2));
     let mut acknowledged = 0;
     // The first write without room gets no reply yet: it is executed, but its durability is unknown.
     while let Ok(reply) = write(&mut writer, acknowledged) {
@@ -76,7 +76,7 @@ fn a_full_disk_stops_writers_and_loses_nothing() {
     assert_eq!(server.info("aof_last_write_status"), "err");
 
     fs::remove_file(disk.path().join("ballast")).expect("it is there");
-    writer.set_wait(Duration::from_secs(10));
+    writer.set_reply_timeout(Duration::from_secs(10));
     assert!(!writer.read().is_error(), "the write that waited is acknowledged");
     acknowledged += 1;
     let until = Instant::now() + Duration::from_secs(5);
@@ -100,7 +100,7 @@ fn a_full_disk_stops_writers_and_loses_nothing() {
 /// Without room for a snapshot writers get errors (unless turned off), the last snapshot stays, and the next
 /// is whole.
 #[test]
-fn a_snapshot_without_room_leaves_the_last_one() {
+fn a_snapshot_without_disk_space_keeps_the_last_snapshot() {
     let Some(disk) = Disk::mount("dump") else { return };
     let dir = disk.path().display().to_string();
     let options = ["--save", "3600 1000000", "--rdbcompression", "no", "--dir", &dir];
@@ -146,7 +146,7 @@ fn a_snapshot_without_room_leaves_the_last_one() {
 }
 
 /// A server with two megabytes for its append-only file, and more data than that.
-fn overfull(disk: &Disk) -> Server {
+fn start_overfull(disk: &Disk) -> Server {
     let dir = disk.path().display().to_string();
     let server = start(&["--threads", "2", "--appendonly", "yes", "--save", "", "--dir", &dir]);
     let mut client = server.connect();
@@ -161,9 +161,9 @@ fn overfull(disk: &Disk) -> Server {
 
 /// After the append-only file is turned off, no client waits for its disk.
 #[test]
-fn a_log_on_a_full_disk_is_turned_off_at_once() {
+fn an_aof_on_a_full_disk_is_turned_off_at_once() {
     let Some(disk) = Disk::mount("off") else { return };
-    let server = overfull(&disk);
+    let server = start_overfull(&disk);
     let mut client = server.connect();
     assert_eq!(client.run("CONFIG SET appendonly no").to_string(), "OK");
     assert_eq!(client.run("SET other 1").to_string(), "OK");
@@ -178,9 +178,9 @@ fn a_log_on_a_full_disk_is_turned_off_at_once() {
 
 /// Also when failed rewrites have delayed the next rewrite, and while another client writes.
 #[test]
-fn a_log_on_a_full_disk_is_turned_off_between_rewrites() {
+fn an_aof_on_a_full_disk_is_turned_off_between_rewrites() {
     let Some(disk) = Disk::mount("between") else { return };
-    let server = overfull(&disk);
+    let server = start_overfull(&disk);
     let mut client = server.connect();
     for _ in 0..3 {
         assert!(!client.run("BGREWRITEAOF").is_error());
@@ -199,9 +199,9 @@ fn a_log_on_a_full_disk_is_turned_off_between_rewrites() {
 }
 
 #[test]
-fn a_server_whose_log_finds_no_room_ends_at_once() {
+fn a_server_whose_aof_has_no_disk_space_stops_at_once() {
     let Some(disk) = Disk::mount("term") else { return };
-    let mut server = overfull(&disk);
+    let mut server = start_overfull(&disk);
     let began = Instant::now();
     assert!(server.stop().success());
     assert!(began.elapsed() < Duration::from_secs(3), "it took {:?}", began.elapsed());
@@ -210,9 +210,9 @@ fn a_server_whose_log_finds_no_room_ends_at_once() {
 
 /// All data are still in memory, so the operator can free space, or accept their loss.
 #[test]
-fn who_ends_a_server_whose_log_finds_no_room_is_told() {
+fn shutdown_reports_an_aof_without_disk_space() {
     let Some(disk) = Disk::mount("refused") else { return };
-    let mut server = overfull(&disk);
+    let mut server = start_overfull(&disk);
     let mut client = server.connect();
     for line in ["SHUTDOWN", "SHUTDOWN NOSAVE", "SHUTDOWN NOW"] {
         let refusal = client.run(line).to_string();
@@ -229,14 +229,14 @@ fn who_ends_a_server_whose_log_finds_no_room_is_told() {
 
 /// Killed while the disk is full: the file ends within a command.
 #[test]
-fn a_server_killed_on_a_full_disk_starts_when_there_is_room() {
+fn a_server_killed_on_a_full_disk_starts_once_there_is_space() {
     let Some(disk) = Disk::mount("killed") else { return };
     let dir = disk.path().display().to_string();
     fs::write(disk.path().join("ballast"), vec![7; 1 << 20]).expect("there is room for it");
     let args = ["--threads", "2", "--appendonly", "yes", "--appendfsync", "always", "--dir", &dir];
     let mut server = start(&args);
     let mut writer = server.connect();
-    writer.set_wait(Duration::from_secs(2));
+    writer.set_reply_timeout(Duration::from_secs(2));
     let mut acknowledged = 0;
     while write(&mut writer, acknowledged).is_ok_and(|reply| !reply.is_error()) {
         acknowledged += 1;
@@ -251,7 +251,7 @@ fn a_server_killed_on_a_full_disk_starts_when_there_is_room() {
 
 /// There is room for the append-only file, but not for a second copy of the data.
 #[test]
-fn a_rewrite_that_finds_no_room_leaves_none_taken() {
+fn a_rewrite_without_disk_space_frees_its_files() {
     let Some(disk) = Disk::mount("rewrite") else { return };
     let dir = disk.path().display().to_string();
     let server = start(&["--threads", "2", "--appendonly", "yes", "--rdbcompression", "no", "--dir", &dir]);

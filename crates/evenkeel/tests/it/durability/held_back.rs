@@ -7,7 +7,7 @@ use crate::start;
 
 /// When the wait for the disk is turned off, the waiting replies are sent.
 #[test]
-fn who_waits_for_the_disk_is_answered_when_nobody_has_to_any_more() {
+fn replies_that_wait_for_the_disk_are_sent_once_waiting_is_turned_off() {
     let server = start(&["--threads", "2", "--appendonly", "yes", "--appendfsync", "always"]);
     let (mut operator, ends) = (server.connect(), AtomicBool::new(false));
     let counts = [const { AtomicUsize::new(0) }; 6];

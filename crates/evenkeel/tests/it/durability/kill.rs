@@ -50,11 +50,11 @@ impl std::fmt::Debug for Writer {
 }
 
 impl Writer {
-    fn home(&self) -> String {
+    fn home_database(&self) -> String {
         (self.index % 3).to_string()
     }
 
-    fn away(&self) -> String {
+    fn other_database(&self) -> String {
         (3 + self.index % 4).to_string()
     }
 
@@ -74,9 +74,9 @@ impl Writer {
             0 | 1 => return vec![push],
             2 => vec![text(&["SET", &key("mark"), &n])],
             3 => vec![
-                text(&["SELECT", &self.away()]),
+                text(&["SELECT", &self.other_database()]),
                 text(&["SET", &key("far"), &n, "PX", &far]),
-                text(&["SELECT", &self.home()]),
+                text(&["SELECT", &self.home_database()]),
             ],
             _ => vec![text(&["SET", &key("soon"), &n, "PX", &soon]), text(&["INCR", &self.key("sum")])],
         };
@@ -86,7 +86,7 @@ impl Writer {
 
     /// Writes until the server is gone, possibly at once.
     fn work(&mut self, client: &mut Client, random: &mut Random) {
-        if client.try_call(&["SELECT", &self.home()]).is_err() {
+        if client.try_call(&["SELECT", &self.home_database()]).is_err() {
             return;
         }
         while self.send_some(client, 1 + random.below(BATCH_MAX) as u64).is_ok() {}
@@ -117,7 +117,7 @@ impl Writer {
 
     /// Checks all written keys, and returns the last write that is there.
     fn check(&self, client: &mut Client) -> u64 {
-        client.call(&["SELECT", &self.home()]);
+        client.call(&["SELECT", &self.home_database()]);
         let list = client.call(&["LRANGE", &self.key("list"), "0", "-1"]);
         let numbers: Vec<u64> = list.as_items().expect("an array").iter().map(number).collect();
         let len = numbers.len() as u64;
@@ -133,7 +133,7 @@ impl Writer {
         let sum = client.call(&["GET", &self.key("sum")]);
         let expected = (1..=len).filter(|n| n % 5 == 4).count() as u64;
         assert_eq!(some_number(&sum).unwrap_or(0), expected, "sum of {self:?}");
-        client.call(&["SELECT", &self.away()]);
+        client.call(&["SELECT", &self.other_database()]);
         for mark in 0..MARKS {
             let key = self.key(&format!("far{mark}"));
             let guard = client.call(&["GET", &key]);
@@ -246,12 +246,12 @@ pub(super) fn lengths(count: usize, longer: Duration) -> Vec<Duration> {
 }
 
 #[test]
-fn with_always_all_that_was_acknowledged_is_there() {
+fn with_always_all_acknowledged_writes_survive() {
     rounds(start(&with_log("always")), &lengths(34, Duration::ZERO), fresh_seed(), |_, _| None);
 }
 
 #[test]
-fn with_everysec_a_second_is_lost_at_most() {
+fn with_everysec_at_most_a_second_is_lost() {
     let lengths = lengths(16, LOSS + LOSS / 2);
     rounds(start(&with_log("everysec")), &lengths, fresh_seed(), |_, killed| Some(killed - LOSS));
 }

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use evenkeel_testkit::server::free_port;
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::files;
@@ -83,7 +83,7 @@ fn a_client_waits_for_a_load_of_few_bytes() {
 }
 
 #[test]
-fn a_log_that_is_being_loaded_stays_as_it_is() {
+fn an_aof_is_unchanged_by_its_load() {
     let mut server = with_keys(&["--appendonly", "yes", "--appendfsync", "always"]);
     // A slow snapshot, then commands.
     assert!(!server.connect().run("BGREWRITEAOF").is_error());
@@ -101,7 +101,7 @@ fn a_log_that_is_being_loaded_stays_as_it_is() {
 }
 
 #[test]
-fn a_log_does_not_begin_with_half_of_a_snapshot() {
+fn an_aof_does_not_start_with_half_of_a_snapshot() {
     let mut server = with_keys(&["--save", "3600 1"]);
     assert_eq!(server.connect().run("SAVE").to_string(), "OK");
     server.kill();
@@ -115,7 +115,7 @@ fn a_log_does_not_begin_with_half_of_a_snapshot() {
 }
 
 #[test]
-fn a_snapshot_that_is_being_loaded_is_not_loaded_again() {
+fn a_snapshot_is_not_loaded_twice_at_a_time() {
     let mut server = with_keys(&["--save", "3600 1"]);
     assert_eq!(server.connect().run("SAVE").to_string(), "OK");
     server.kill();
@@ -130,7 +130,7 @@ fn a_snapshot_that_is_being_loaded_is_not_loaded_again() {
 
 /// A waiting client gets the file and the progress.
 #[test]
-fn how_far_a_load_is_can_be_asked() {
+fn info_reports_the_progress_of_a_load() {
     let mut server = with_keys(&["--save", "3600 1"]);
     assert_eq!(server.connect().run("SAVE").to_string(), "OK");
     let len = std::fs::metadata(server.folder().join("dump.rdb")).expect("it is there").len();
@@ -158,7 +158,7 @@ fn how_far_a_load_is_can_be_asked() {
 
 /// A short load is over before any client is served, as in Redis, which serves no client during it.
 #[test]
-fn a_short_load_is_not_told_of() {
+fn a_short_load_reports_no_progress() {
     let mut server = with_so_many_keys(60, &["--appendonly", "yes"]);
     assert!(!server.connect().run("BGREWRITEAOF").is_error());
     wait_until("it is written", || server.info("aof_rewrite_in_progress") == "0");
@@ -168,7 +168,7 @@ fn a_short_load_is_not_told_of() {
 
 /// As from a primary older than Redis 7, or from its append-only file.
 #[test]
-fn times_that_are_relative_count_from_the_load() {
+fn relative_times_count_from_the_load() {
     let mut server = start(&["--threads", "1", "--appendonly", "yes"]);
     let mut client = server.connect();
     client.run("SET plain v");
@@ -220,7 +220,7 @@ fn a_script_in_the_log_may_fail() {
 
 /// INFO and MEMORY STATS separate the data from the server's overhead, also for loaded data.
 #[test]
-fn what_is_loaded_counts_as_data() {
+fn loaded_data_count_as_data() {
     for args in [["--appendonly", "no"], ["--appendonly", "yes"]] {
         let mut server = start(&args);
         let mut client = server.connect();
@@ -267,14 +267,14 @@ fn a_load_can_be_interrupted() {
                         client.is_some()
                     });
                     let mut client = client.expect("it is there");
-                    let told = client.run("PING").to_string();
-                    assert!(told.starts_with("-LOADING"), "{told}: {way}, {log}");
+                    let reply = client.run("PING").to_string();
+                    assert!(reply.starts_with("-LOADING"), "{reply}: {way}, {log}");
                     if way != "a signal" {
                         return drop(client.try_call(&way.split(' ').collect::<Vec<_>>()));
                     }
                     let info = client.run("INFO server").to_string();
-                    let told = info.split("process_id:").nth(1).expect("it says so");
-                    let pid = told.chars().take_while(char::is_ascii_digit).collect::<String>();
+                    let reply = info.split("process_id:").nth(1).expect("it says so");
+                    let pid = reply.chars().take_while(char::is_ascii_digit).collect::<String>();
                     // The process was started by this test, and is not reaped yet.
                     let pid = Pid::from_raw(pid.parse().expect("a number")).expect("not zero");
                     let _ = kill_process(pid, Signal::TERM);
@@ -291,7 +291,7 @@ fn a_load_can_be_interrupted() {
 
 /// A terminal shows the progress of the load, and nothing of it at the end.
 #[test]
-fn a_terminal_shows_how_far_a_load_is() {
+fn a_terminal_shows_the_progress_of_a_load() {
     let mut server = with_keys(&["--save", "3600 1"]);
     assert!(server.stop().success());
     let (mut terminal, other_end) = terminal();
@@ -341,7 +341,7 @@ fn terminal() -> (File, OwnedFd) {
 
 /// A key's last use and frequency survive a restart, and Redis reads them.
 #[test]
-fn how_a_key_was_used_is_in_the_snapshot() {
+fn a_snapshot_has_last_uses_and_frequencies_of_keys() {
     for (policy, uses) in [("allkeys-lfu", true), ("allkeys-lru", false)] {
         let options = ["--save", "3600 1", "--maxmemory-policy", policy];
         let mut server = start(&options);
@@ -358,7 +358,8 @@ fn how_a_key_was_used_is_in_the_snapshot() {
         assert!(server.stop().success());
         let dump = std::fs::read(server.folder().join("dump.rdb")).expect("a snapshot");
         server.start_again();
-        let readers = [Program::oracle(Peer::Redis), Program::oracle(Peer::Valkey)].into_iter().flatten();
+        let readers =
+            [Program::oracle(Reference::Redis), Program::oracle(Reference::Valkey)].into_iter().flatten();
         let others = readers.map(|program| {
             let mut other = Server::start(&program, &options);
             other.kill();

@@ -13,7 +13,7 @@ use crate::{program, start};
 
 /// The lock is with the files, not in the folder that `dir` names now.
 #[test]
-fn nobody_else_writes_a_log_that_has_its_writer() {
+fn an_aof_has_a_single_writing_server() {
     let server =
         start(&["--threads", "1", "--appendonly", "yes", "--save", "", "--enable-protected-configs", "yes"]);
     let folder = server.folder().display().to_string();
@@ -23,10 +23,10 @@ fn nobody_else_writes_a_log_that_has_its_writer() {
         assert!(log.contains("another server uses"), "{log}");
     };
     refused();
-    let elsewhere = server.folder().join("elsewhere");
-    std::fs::create_dir(&elsewhere).expect("the folder is ours");
+    let other_folder = server.folder().join("elsewhere");
+    std::fs::create_dir(&other_folder).expect("the folder is ours");
     let mut client = server.connect();
-    assert!(!client.run(&format!("CONFIG SET dir {}", elsewhere.display())).is_error());
+    assert!(!client.run(&format!("CONFIG SET dir {}", other_folder.display())).is_error());
     assert!(!client.run("SET k v").is_error());
     rewrite(&server);
     refused();
@@ -34,9 +34,9 @@ fn nobody_else_writes_a_log_that_has_its_writer() {
 
 /// The repair tool waits until no server uses the files.
 #[test]
-fn a_log_that_has_its_writer_is_not_cut() {
+fn an_aof_in_use_is_not_truncated() {
     let mut server = start(&["--threads", "1", "--appendonly", "yes", "--appendfsync", "always"]);
-    if server.program().peer().is_some() {
+    if server.program().reference().is_some() {
         return; // the tool is Evenkeel's
     }
     let mut client = server.connect();
@@ -72,13 +72,13 @@ fn a_log_that_has_its_writer_is_not_cut() {
 /// Turned off and on, the append-only file and its lock are in the folder that `dir` names then; a base
 /// without such a file locks nothing.
 #[test]
-fn a_log_that_is_turned_on_again_follows_dir() {
+fn an_aof_turned_on_again_follows_dir() {
     let args = ["--threads", "1", "--save", "", "--enable-protected-configs", "yes", "--appendonly"];
     for was_on in ["yes", "no"] {
         let mut server = start(&[&args[..], &[was_on]].concat());
-        let elsewhere = server.folder().join("elsewhere");
-        std::fs::create_dir(&elsewhere).expect("the folder is ours");
-        let folder = elsewhere.display().to_string();
+        let other_folder = server.folder().join("elsewhere");
+        std::fs::create_dir(&other_folder).expect("the folder is ours");
+        let folder = other_folder.display().to_string();
         let mut client = server.connect();
         let mut set = |line: &str| assert!(!client.run(line).is_error(), "{line}");
         set("SET k v");

@@ -129,7 +129,7 @@ fn a_snapshot_has_no_half_of_a_transfer() {
 
 /// A single connection moves or removes many keys at once, and records each action in the same transaction.
 #[test]
-fn a_snapshot_is_of_one_moment_when_databases_move() {
+fn a_snapshot_is_consistent_when_databases_are_swapped() {
     let turn = std::sync::atomic::AtomicU64::new(0);
     snapshots_under(
         |client, random, index| match index {
@@ -214,7 +214,7 @@ fn check_pairs(client: &mut Client) {
 
 /// A snapshot's own memory does not count towards `maxmemory`, neither before its end nor after.
 #[test]
-fn a_snapshot_takes_nothing_of_the_memory_for_data() {
+fn a_snapshot_takes_no_memory_reserved_for_data() {
     let server = start(&["--threads", "2", "--save", ""]);
     let mut client = server.connect();
     let value = "x".repeat(700);

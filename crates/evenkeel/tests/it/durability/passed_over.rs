@@ -12,7 +12,7 @@ const BOTH: &[&str] = &["--threads", "1", "--appendonly", "yes", "--save", "3600
 /// A server after a clean shutdown: `k` is `first` in the backup, and `second` in its files.
 fn stopped() -> Option<Server> {
     let mut server = start(BOTH);
-    if server.program().peer().is_some() {
+    if server.program().reference().is_some() {
         return None; // the messages are Evenkeel's
     }
     let mut client = server.connect();
@@ -39,7 +39,7 @@ fn value(server: &Server) -> String {
 }
 
 #[test]
-fn a_snapshot_beside_the_log_that_is_loaded_is_told_of() {
+fn an_ignored_snapshot_beside_a_loaded_aof_is_reported() {
     let Some(mut server) = stopped() else { return };
     let (dump, log) = (server.folder().join("dump.rdb"), server.folder().join("appendonlydir"));
     // Its own last snapshot causes no warning.
@@ -86,11 +86,11 @@ fn put(server: &Server, file: &str, place: &Path, keeps_time: bool) {
 }
 
 #[test]
-fn a_log_beside_the_snapshot_that_is_loaded_is_told_of() {
+fn an_ignored_aof_beside_a_loaded_snapshot_is_reported() {
     let Some(server) = stopped() else { return };
     let dir = server.folder().display().to_string();
     let args = ["--threads", "1", "--dir", &dir, "--save", "", "--appendonly", "no"];
-    let told = |line: &str, expected: &str| {
+    let expect_warning = |line: &str, expected: &str| {
         let other = start(&args);
         let said = log_of_start(&other);
         let line =
@@ -98,11 +98,11 @@ fn a_log_beside_the_snapshot_that_is_loaded_is_told_of() {
         assert!(said.contains(&line), "{line}: {said}");
         assert_eq!(value(&other), expected);
     };
-    told("# {log}, but ", "\"second\"");
+    expect_warning("# {log}, but ", "\"second\"");
     put(&server, "backup", &server.folder().join("dump.rdb"), false);
-    told("* {log}, but ", "\"first\"");
+    expect_warning("* {log}, but ", "\"first\"");
     fs::remove_file(server.folder().join("dump.rdb")).expect("removed");
-    told("# {log}: 'appendonly' is no. There is no snapshot", "(nil)");
+    expect_warning("# {log}: 'appendonly' is no. There is no snapshot", "(nil)");
     fs::remove_dir_all(server.folder().join("appendonlydir")).expect("removed");
     let other = start(&args);
     assert!(!log_of_start(&other).contains("is not loaded"));

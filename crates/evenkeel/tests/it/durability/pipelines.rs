@@ -84,7 +84,7 @@ fn same(one: &Digest, other: &Digest, what: &str) {
     }
 }
 
-fn pipelines_are_logged_as_they_came(args: &[&str]) {
+fn pipelines_are_logged_in_order(args: &[&str]) {
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
     // A base, or a second full sync, would hide errors in the append-only file.
@@ -116,18 +116,18 @@ fn pipelines_are_logged_as_they_came(args: &[&str]) {
 }
 
 #[test]
-fn pipelines_are_logged_as_they_came_everysec() {
-    pipelines_are_logged_as_they_came(&["--appendfsync", "everysec"]);
+fn pipelines_are_logged_in_order_everysec() {
+    pipelines_are_logged_in_order(&["--appendfsync", "everysec"]);
 }
 
 #[test]
-fn pipelines_are_logged_as_they_came_always() {
-    pipelines_are_logged_as_they_came(&["--appendfsync", "always"]);
+fn pipelines_are_logged_in_order_always() {
+    pipelines_are_logged_in_order(&["--appendfsync", "always"]);
 }
 
 /// Lent regions are small, and are not used for a client that sends more than a region at once.
 #[test]
-fn a_long_pipeline_is_read_at_once() {
+fn a_long_pipeline_takes_few_reads() {
     const PIPELINES: usize = 40;
     let server = start(&["--threads", "1", "--appendonly", "yes"]);
     let mut client = server.connect();

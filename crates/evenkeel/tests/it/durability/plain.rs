@@ -4,14 +4,14 @@ use std::fs;
 
 use evenkeel_testkit::digest::{Digest, difference, digest};
 use evenkeel_testkit::transcript::target;
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
-use super::exchange::{ARGS, FOLDER, PLAIN, rewrite, take_over};
+use super::exchange::{ARGS, FOLDER, PLAIN, copy_folder, rewrite};
 use crate::program;
 
 /// Everything that a base of commands can express, of every type at many sizes.
 #[test]
-fn a_base_of_commands_has_everything() {
+fn a_base_of_commands_is_complete() {
     let mut server = Server::start(&program(), &[ARGS, PLAIN].concat());
     fill(&mut server.connect());
     let guard = contents(&server);
@@ -21,10 +21,10 @@ fn a_base_of_commands_has_everything() {
     assert!(server.stop().success());
     server.start_again();
     assert_same(&server, &guard, "ourselves");
-    for peer in [Peer::Valkey, Peer::Redis] {
-        let Some(program) = Program::oracle(peer) else { continue };
+    for reference in [Reference::Valkey, Reference::Redis] {
+        let Some(program) = Program::oracle(reference) else { continue };
         let mut guard = guard.clone();
-        if peer == Peer::Redis {
+        if reference == Reference::Redis {
             // Redis has no such type.
             guard.remove(&(0, b"timed".to_vec())).expect("it is there");
             server.connect().run("DEL timed");
@@ -32,21 +32,21 @@ fn a_base_of_commands_has_everything() {
         }
         let mut other = Server::start(&program, ARGS);
         other.kill();
-        take_over(server.folder(), other.folder());
+        copy_folder(server.folder(), other.folder());
         other.start_again();
-        assert_same(&other, &guard, &format!("{peer:?}"));
+        assert_same(&other, &guard, &format!("{reference:?}"));
     }
 }
 
 /// Snapshots of whole servers, in both directions.
 #[test]
-fn snapshots_have_everything() {
+fn snapshots_are_complete() {
     const LIBRARY: &str = "#!lua name=l\nredis.register_function('f', function() return 7 end)";
     let saved = |program: &Program| {
         let server = Server::start(program, &["--save", ""]);
         let mut client = server.connect();
         fill(&mut client);
-        if program.peer() == Some(Peer::Redis) {
+        if program.reference() == Some(Reference::Redis) {
             assert!(
                 client.run("HPEXPIREAT timed 1 FIELDS 1 a").is_error(),
                 "it has learnt that: fill it, too"
@@ -68,13 +68,13 @@ fn snapshots_have_everything() {
     };
     let ours = saved(&program());
     load(&ours, &program(), "ours by us");
-    for peer in [Peer::Valkey, Peer::Redis] {
-        let Some(other) = Program::oracle(peer) else { continue };
-        if peer == Peer::Redis {
+    for reference in [Reference::Valkey, Reference::Redis] {
+        let Some(other) = Program::oracle(reference) else { continue };
+        if reference == Reference::Redis {
             assert_eq!(ours.connect().run("DEL timed").as_int(), Some(1)); // Redis has no such type
         }
-        load(&ours, &other, &format!("ours by {peer:?}"));
-        load(&saved(&other), &program(), &format!("{peer:?}'s by us"));
+        load(&ours, &other, &format!("ours by {reference:?}"));
+        load(&saved(&other), &program(), &format!("{reference:?}'s by us"));
     }
 }
 

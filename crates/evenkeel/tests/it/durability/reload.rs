@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use evenkeel_testkit::digest::{difference, digest};
 use evenkeel_testkit::transcript::target;
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use crate::{Ends, program, start, wait_until};
 
@@ -44,7 +44,7 @@ fn begin_slow_load(server: &Server, client: &mut Client) {
 }
 
 #[test]
-fn the_end_of_the_server_keeps_what_was_saved() {
+fn a_shutdown_during_a_reload_keeps_the_saved_data() {
     let (mut server, mut client) = filled(WITH_SNAPSHOT);
     begin_slow_load(&server, &mut client);
     assert!(server.stop().success());
@@ -72,7 +72,7 @@ fn a_rewrite_waits_for_all_data() {
 
 /// Partially loaded data are not saved, not even at shutdown.
 #[test]
-fn a_load_that_fails_leaves_what_is_on_disk() {
+fn a_failed_load_leaves_the_files_on_disk() {
     let (mut server, mut client) = filled(WITH_SNAPSHOT);
     ok(&mut client, "SAVE");
     ok(&mut client, "SET new x");
@@ -91,7 +91,7 @@ fn a_load_that_fails_leaves_what_is_on_disk() {
 
 /// The append-only file has complete data, and no change of partial data. A complete load makes a new base.
 #[test]
-fn a_log_goes_on_behind_whole_data_only() {
+fn an_aof_continues_only_after_a_complete_load() {
     let (mut server, mut client) = filled(WITH_LOG);
     ok(&mut client, "SAVE");
     ok(&mut client, "SET new x");
@@ -121,7 +121,7 @@ fn a_log_goes_on_behind_whole_data_only() {
 
 /// An expired key or field is in the append-only file until it is removed by a logged command.
 #[test]
-fn what_has_expired_is_there_until_it_is_removed() {
+fn expired_entries_stay_in_the_aof_until_their_removal_is_logged() {
     let mut server = start(&[DEBUG, WITH_LOG].concat());
     let mut client = server.connect();
     ok(&mut client, "DEBUG SET-ACTIVE-EXPIRE 0");
@@ -178,7 +178,7 @@ fn streams_with_the_greatest_numbers_come_back() {
 /// The append-only file cannot be turned off while its base is written; it is turned off once the base is
 /// given up.
 #[test]
-fn a_log_that_is_being_turned_off_does_not_come_back() {
+fn an_aof_being_turned_off_stays_off() {
     let (server, mut client) = filled(&["--save", "", "--appendonly", "yes"]);
     for round in 1..=5 {
         super::exchange::rewrite(&server);
@@ -206,7 +206,7 @@ fn a_log_that_is_being_turned_off_does_not_come_back() {
 
 /// Subscribers get events of later changes, not of reloaded keys.
 #[test]
-fn who_listens_hears_what_comes_behind() {
+fn subscribers_get_events_after_a_reload() {
     let (server, mut client) = filled(&[]);
     ok(&mut client, "CONFIG SET notify-keyspace-events KEAn");
     let [mut listener, mut cache] = [(); 2].map(|()| server.connect3());
@@ -215,8 +215,8 @@ fn who_listens_hears_what_comes_behind() {
     for round in 0..3 {
         ok(&mut client, "DEBUG RELOAD");
         ok(&mut client, &format!("SET after {round}"));
-        let told = listener.read().to_string();
-        assert!(told.contains("\"after\""), "{told}");
+        let event = listener.read().to_string();
+        assert!(event.contains("\"after\""), "{event}");
         if round == 0 {
             assert!(listener.read().to_string().contains("\"after\"")); // the event of a new key
         }
@@ -234,9 +234,9 @@ fn entries(count: usize, name_len: usize) -> Vec<Vec<String>> {
 /// Shared names that take many times the file's memory once they are copied per entry. The file's writer had
 /// that memory, and no data are refused because a stranger could forge such a file.
 #[test]
-fn what_was_saved_is_loaded_however_small_it_has_become() {
+fn saved_data_are_loaded_however_small_the_file_is() {
     const ENTRIES: usize = 51_666;
-    let Some(redis) = Program::oracle(Peer::Redis) else { return };
+    let Some(redis) = Program::oracle(Reference::Redis) else { return };
     let (theirs, mut server) = (Server::start(&redis, &["--save", ""]), start(WITH_SNAPSHOT));
     let mut client = theirs.connect();
     client.pipeline(&entries(ENTRIES, 1_500));
@@ -249,7 +249,7 @@ fn what_was_saved_is_loaded_however_small_it_has_become() {
 
 /// The server accepts every payload that it gives out.
 #[test]
-fn a_stream_of_long_names_goes_out_and_comes_in() {
+fn a_stream_of_long_names_is_saved_and_loaded() {
     const ENTRIES: usize = 30_000;
     let limits = ["--stream-node-max-bytes", "0", "--stream-node-max-entries", "10000"];
     let mut server = start(&[WITH_SNAPSHOT, &limits].concat());
@@ -268,7 +268,7 @@ fn a_stream_of_long_names_goes_out_and_comes_in() {
 
 /// A command within a transaction or script holds the gate, and would wait for itself.
 #[test]
-fn a_transaction_cannot_have_the_data_loaded_again() {
+fn a_transaction_cannot_reload_the_data() {
     let (server, mut client) = filled(WITH_LOG);
     let refused = "-ERR This command is not allowed in transactions and scripts";
     for command in ["DEBUG RELOAD", "DEBUG LOADAOF"] {
@@ -283,7 +283,7 @@ fn a_transaction_cannot_have_the_data_loaded_again() {
 /// Nothing was removed, so the memory has all data, and a client that asks for a snapshot gets it in any
 /// case.
 #[test]
-fn a_load_on_top_that_fails_does_not_keep_data_from_the_disk() {
+fn a_failed_merging_load_does_not_stop_saves() {
     for (reload, shutdown) in
         [("DEBUG RELOAD NOFLUSH NOSAVE", "SHUTDOWN"), ("DEBUG RELOAD NOSAVE", "SHUTDOWN SAVE")]
     {
@@ -305,7 +305,7 @@ fn a_load_on_top_that_fails_does_not_keep_data_from_the_disk() {
 /// Of two loads at once, the second begins after the first has ended and finds all data; writers wait for
 /// both.
 #[test]
-fn two_that_have_the_data_loaded_again_take_turns() {
+fn concurrent_reloads_take_turns() {
     let (mut server, mut client) = filled(&[WITH_LOG, &["--threads", "2"]].concat());
     ok(&mut client, "CONFIG SET key-load-delay 20");
     let mut writes = 0;
@@ -338,7 +338,7 @@ fn two_that_have_the_data_loaded_again_take_turns() {
 /// A replay's intermediate state is partial: no blocked client is served from it, or gets an event of a
 /// removed key.
 #[test]
-fn who_waits_is_not_served_by_a_log_that_is_run_again() {
+fn blocked_clients_are_not_served_by_a_replay() {
     let server = start(&[DEBUG, WITH_LOG].concat());
     let mut client = server.connect();
     for line in ["RPUSH k v w", "RENAME k other", "XADD s 1-1 f v", "XGROUP CREATE s g $"] {
@@ -361,10 +361,10 @@ fn who_waits_is_not_served_by_a_log_that_is_run_again() {
 
 /// Without MERGE an existing key is an error, as in Redis; with it, the file's value replaces it.
 #[test]
-fn what_is_there_gives_way_where_that_is_wanted() {
+fn existing_keys_are_replaced_only_with_merge() {
     const LIBRARY: &str = "#!lua name=l\nredis.register_function('f', function() return NUMBER end)";
-    for peer in [Some(Peer::Redis), Some(Peer::Valkey), None] {
-        let Some(program) = peer.map_or(Some(program()), Program::oracle) else { continue };
+    for reference in [Some(Reference::Redis), Some(Reference::Valkey), None] {
+        let Some(program) = reference.map_or(Some(program()), Program::oracle) else { continue };
         let mut server = Server::start(&program, &["--save", "", "--enable-debug-command", "yes"]);
         let mut client = server.connect();
         let load = |client: &mut Client, number: &str| {
@@ -373,7 +373,7 @@ fn what_is_there_gives_way_where_that_is_wanted() {
         };
         load(&mut client, "1");
         let reply = client.run("DEBUG RELOAD NOFLUSH").to_string();
-        assert!(reply.starts_with("-ERR Error trying to load the RDB dump"), "{peer:?}: {reply}");
+        assert!(reply.starts_with("-ERR Error trying to load the RDB dump"), "{reference:?}: {reply}");
         for line in ["SET k 1", "RPUSH l a b", "SET timed 1 PX 99999999"] {
             ok(&mut client, line);
         }
@@ -388,7 +388,7 @@ fn what_is_there_gives_way_where_that_is_wanted() {
             .to_vec();
         guard.push((client.run("PTTL timed").as_int().expect("a number") > 0).to_string());
         let expected = ["\"1\"", "\"1\"", "[\"a\", \"b\"]", ":4", ":1", "true"];
-        assert_eq!(guard, expected, "{peer:?}");
+        assert_eq!(guard, expected, "{reference:?}");
         server.assert_healthy();
     }
 }

@@ -1,8 +1,8 @@
 //! Logged commands are replayed whatever the settings are by then.
 
-use evenkeel_testkit::{Peer, Program, Server};
+use evenkeel_testkit::{Program, Reference, Server};
 
-use super::exchange::take_over;
+use super::exchange::copy_folder;
 use super::files;
 use crate::following::{await_link, follow};
 use crate::wait_until;
@@ -23,7 +23,7 @@ const RENAMED: &[&str] = &[
 ];
 
 #[test]
-fn a_log_has_the_names_that_commands_have_everywhere() {
+fn the_aof_has_the_standard_names_of_renamed_commands() {
     let mut server = start(&[WITH_LOG, RENAMED].concat());
     let mut client = server.connect();
     for (line, said) in [
@@ -47,8 +47,8 @@ fn a_log_has_the_names_that_commands_have_everywhere() {
 
 /// Redis logs commands by the clients' names.
 #[test]
-fn a_log_of_redis_has_the_names_of_its_clients() {
-    let Some(redis) = Program::oracle(Peer::Redis) else { return };
+fn an_aof_of_redis_with_renamed_commands_is_loaded() {
+    let Some(redis) = Program::oracle(Reference::Redis) else { return };
     let args = ["--appendonly", "yes", "--rename-command", "FLUSHALL", "secretflush"];
     let [mut one, mut other] = [redis, program()].map(|program| Server::start(&program, &args));
     let mut client = one.connect();
@@ -57,14 +57,14 @@ fn a_log_of_redis_has_the_names_of_its_clients() {
     }
     assert!(one.stop().success());
     other.kill();
-    take_over(one.folder(), other.folder());
+    copy_folder(one.folder(), other.folder());
     other.start_again();
     assert_eq!(other.connect().run("KEYS *").to_string(), "[\"here\"]");
 }
 
 /// A logged string beyond the present limit is loaded in full, here and on a replica.
 #[test]
-fn a_log_has_longer_strings_than_clients_may_make() {
+fn an_aof_may_have_longer_strings_than_clients_may_send() {
     let mut server = start(&[WITH_LOG, &["--proto-max-bulk-len", "1mb"]].concat());
     let replica = start(&["--proto-max-bulk-len", "1mb"]);
     follow(&replica, server.port());
@@ -95,7 +95,7 @@ fn a_log_has_longer_strings_than_clients_may_make() {
 
 /// The single file of a server before Redis 7 belongs to this server only if it has loaded it.
 #[test]
-fn a_log_that_was_not_loaded_is_left_alone() {
+fn an_aof_that_was_not_loaded_is_left_unchanged() {
     let mut server = start(&["--save", "", "--appendonly", "no"]);
     let (old, content) =
         (server.folder().join("appendonly.aof"), b"*3\r\n$3\r\nSET\r\n$3\r\nold\r\n$1\r\n1\r\n");
@@ -119,7 +119,7 @@ fn a_log_that_was_not_loaded_is_left_alone() {
 
 /// The same for a file in parts, readable or not.
 #[test]
-fn parts_that_were_not_loaded_are_left_alone() {
+fn parts_that_were_not_loaded_are_left_unchanged() {
     for is_broken in [false, true] {
         let mut first = start(WITH_LOG);
         assert_eq!(first.connect().run("SET precious 1").to_string(), "OK");
@@ -165,7 +165,7 @@ fn parts_that_were_not_loaded_are_left_alone() {
 
 /// A grown file is rewritten automatically, an unchanged file is not.
 #[test]
-fn a_log_that_has_grown_is_rewritten() {
+fn a_grown_aof_is_rewritten() {
     let grows = ["--auto-aof-rewrite-percentage", "100", "--auto-aof-rewrite-min-size", "50kb"];
     let server = start(&[WITH_LOG, &grows].concat());
     let mut client = server.connect();
@@ -204,7 +204,7 @@ fn a_save_point_saves() {
 
 /// Without a checksum, damage in readable data is not detected.
 #[test]
-fn a_checksum_is_written_and_looked_at_if_it_is_wanted() {
+fn checksums_are_written_and_verified_as_configured() {
     let written = |wanted: &str| {
         let server = start(&["--save", "", "--rdbchecksum", wanted]);
         assert_eq!(server.connect().run("SET k v").to_string(), "OK");
@@ -227,7 +227,7 @@ fn a_checksum_is_written_and_looked_at_if_it_is_wanted() {
 
 /// Files contained in a base are removed at once, or stay as long as configured.
 #[test]
-fn what_a_base_contains_stays_if_that_is_wanted() {
+fn files_contained_in_a_base_are_kept_as_configured() {
     let server = start(&[WITH_LOG, &["--aof-disable-auto-gc", "yes"]].concat());
     let parts = || {
         let names = files(&server.folder().join("appendonlydir")).into_iter().map(|(name, _)| name);
@@ -248,7 +248,7 @@ fn what_a_base_contains_stays_if_that_is_wanted() {
 }
 
 /// The parts of an append-only file by name, and its manifest, after each of these steps.
-fn parts_over_time(program: &Program) -> Vec<(&'static str, Vec<String>, Vec<String>)> {
+fn parts_after_steps(program: &Program) -> Vec<(&'static str, Vec<String>, Vec<String>)> {
     const STEPS: &[&str] = &[
         "SET k v",
         "BGREWRITEAOF",
@@ -325,8 +325,8 @@ fn parts_over_time(program: &Program) -> Vec<(&'static str, Vec<String>, Vec<Str
 /// Operators, backups and tools rely on the names in the folder.
 #[test]
 fn parts_have_the_names_that_redis_gives_them() {
-    let Some(redis) = Program::oracle(Peer::Redis) else { return };
-    let (ours, theirs) = (parts_over_time(&program()), parts_over_time(&redis));
+    let Some(redis) = Program::oracle(Reference::Redis) else { return };
+    let (ours, theirs) = (parts_after_steps(&program()), parts_after_steps(&redis));
     for (ours, theirs) in ours.iter().zip(&theirs) {
         assert_eq!(ours, theirs);
     }
@@ -335,8 +335,8 @@ fn parts_have_the_names_that_redis_gives_them() {
 
 /// Automatically, after the rewrite has ended.
 #[test]
-fn a_save_can_be_scheduled_behind_a_rewrite() {
-    for program in [Program::oracle(Peer::Redis), Some(program())].into_iter().flatten() {
+fn a_save_can_be_scheduled_after_a_rewrite() {
+    for program in [Program::oracle(Reference::Redis), Some(program())].into_iter().flatten() {
         let server = Server::start(&program, &["--appendonly", "yes"]);
         let mut client = server.connect();
         let number = |field: &str| server.info(field).parse::<u64>().expect("a number");
@@ -359,8 +359,8 @@ fn a_save_can_be_scheduled_behind_a_rewrite() {
 
 /// The partial file of a snapshot that was given up.
 #[test]
-fn an_end_without_a_snapshot_leaves_no_part_of_one() {
-    for program in [Program::oracle(Peer::Redis), Some(program())].into_iter().flatten() {
+fn a_shutdown_without_save_leaves_no_partial_snapshot() {
+    for program in [Program::oracle(Reference::Redis), Some(program())].into_iter().flatten() {
         let mut server = Server::start(&program, &["--save", ""]);
         let mut client = server.connect();
         (0..300).for_each(|n| assert_eq!(client.run(&format!("SET key:{n} 1")).to_string(), "OK"));

@@ -19,7 +19,7 @@ fn with_stuck_snapshots() -> Server {
 }
 
 #[test]
-fn an_end_that_waits_for_a_stuck_snapshot_can_be_aborted() {
+fn a_shutdown_that_waits_for_a_stuck_snapshot_can_be_aborted() {
     for is_taken_before in [true, false] {
         let server = with_stuck_snapshots();
         let (mut client, mut asker, mut writer) = (server.connect(), server.connect(), server.connect());
@@ -38,7 +38,7 @@ fn an_end_that_waits_for_a_stuck_snapshot_can_be_aborted() {
 }
 
 #[test]
-fn an_end_without_a_snapshot_does_not_wait_for_a_stuck_one() {
+fn a_shutdown_without_save_does_not_wait_for_a_stuck_snapshot() {
     let mut server = with_stuck_snapshots();
     assert_eq!(server.connect().run("BGSAVE").to_string(), "Background saving started");
     let before = Instant::now();
@@ -58,7 +58,7 @@ fn fill(client: &mut evenkeel_testkit::Client) {
 
 /// Replicas get the data from memory, whatever blocks a snapshot on disk.
 #[test]
-fn a_stuck_snapshot_holds_up_no_full_sync() {
+fn a_stuck_snapshot_delays_no_full_sync() {
     // Blocked on opening the file, or after some writes.
     for walks in [false, true] {
         let mut server = with_stuck_snapshots();
@@ -89,7 +89,7 @@ fn a_stuck_snapshot_holds_up_no_full_sync() {
 
 /// A client that waits for SAVE gets its snapshot, however slow the disk: it is not cancelled for replicas.
 #[test]
-fn a_save_that_a_client_waits_for_is_not_given_up() {
+fn a_save_with_a_waiting_client_is_not_cancelled() {
     let server = with_stuck_snapshots();
     let pipe = server.folder().join(format!("temp-{}.rdb", server.pid()));
     let mut reader = OpenOptions::new().read(true).write(true).open(&pipe).expect("it is there");
@@ -115,7 +115,7 @@ fn a_save_that_a_client_waits_for_is_not_given_up() {
 /// An operator turns the append-only file off because its disk hangs; the command waits until the disk goes
 /// on.
 #[test]
-fn a_stuck_log_that_is_turned_off_holds_up_no_full_sync() {
+fn turning_off_a_stuck_aof_delays_no_full_sync() {
     let args = ["--threads", "1", "--save", "", "--appendonly", "yes", "--enable-debug-command", "yes"];
     let server = start(&[&args[..], &["--repl-diskless-sync-delay", "0"]].concat());
     let mut client = server.connect();
@@ -132,7 +132,7 @@ fn a_stuck_log_that_is_turned_off_holds_up_no_full_sync() {
 
 /// A disk that takes seconds for a sync: this does not increase the loss in a kill of the process.
 #[test]
-fn what_comes_during_a_long_sync_survives_a_kill() {
+fn writes_during_a_long_sync_survive_a_kill() {
     let args = ["--threads", "2", "--save", "", "--appendonly", "yes", "--enable-debug-command", "yes"];
     let mut server = start(&args);
     let mut client = server.connect();
@@ -179,7 +179,7 @@ fn what_comes_during_a_long_sync_survives_a_kill() {
 /// Memory evicted during a snapshot is freed once the snapshot has walked it. A stuck snapshot is cancelled
 /// once, and no more than needed is evicted in its place, however long the cancel takes.
 #[test]
-fn a_stuck_snapshot_has_no_more_evicted_than_is_needed() {
+fn a_stuck_snapshot_causes_no_excess_eviction() {
     // For a collection, the snapshot keeps shared memory, which counts little towards its limit.
     let all = [
         ("SET", 1_000, 1_000, 5_000, 8_000),
@@ -233,7 +233,7 @@ fn a_stuck_snapshot_has_no_more_evicted_than_is_needed() {
 
 /// Large removed values that a snapshot keeps count as memory: a hanging disk does not double the data.
 #[test]
-fn a_stuck_snapshot_that_keeps_too_much_is_given_up() {
+fn a_stuck_snapshot_that_keeps_too_much_memory_is_cancelled() {
     let server = with_stuck_snapshots();
     let pipe = server.folder().join(format!("temp-{}.rdb", server.pid()));
     let _reader = OpenOptions::new().read(true).write(true).open(&pipe).expect("it is there");
@@ -251,7 +251,7 @@ fn a_stuck_snapshot_that_keeps_too_much_is_given_up() {
 
 /// FLUSHALL with save points, and SAVE, wait for the disk; long reads do not.
 #[test]
-fn who_waits_for_the_disk_takes_no_thread_from_who_reads() {
+fn commands_that_wait_for_the_disk_take_no_thread_from_readers() {
     let server = with_stuck_snapshots();
     let mut client = server.connect();
     assert_eq!(client.run("CONFIG SET save '3600 1'").to_string(), "OK");
@@ -271,7 +271,7 @@ fn who_waits_for_the_disk_takes_no_thread_from_who_reads() {
 
 /// Acknowledged writes are still in memory: a client's SHUTDOWN waits, and can be aborted until then.
 #[test]
-fn an_end_that_waits_for_a_stuck_log_can_be_aborted() {
+fn a_shutdown_that_waits_for_a_stuck_aof_can_be_aborted() {
     let args = ["--threads", "1", "--save", "", "--appendonly", "yes", "--enable-debug-command", "yes"];
     let server = start(&args);
     let (mut client, mut asker) = (server.connect(), server.connect());
@@ -315,7 +315,7 @@ fn a_save_waits_for_a_rewrite() {
 
 /// A client in the queue for SAVE gives up when the server shuts down.
 #[test]
-fn an_end_does_not_wait_for_those_who_wait_to_save() {
+fn a_shutdown_does_not_wait_for_queued_saves() {
     let mut server = with_stuck_snapshots();
     let pipe = server.folder().join(format!("temp-{}.rdb", server.pid()));
     let mut client = server.connect();
@@ -335,7 +335,7 @@ fn an_end_does_not_wait_for_those_who_wait_to_save() {
 
 /// A shutdown does not wait for ever for FLUSHALL's snapshot.
 #[test]
-fn an_end_does_not_wait_for_what_is_owed_if_its_disk_hangs() {
+fn a_shutdown_does_not_wait_for_a_pending_snapshot_on_a_hung_disk() {
     let mut server = with_stuck_snapshots();
     let mut client = server.connect();
     assert_eq!(client.run("CONFIG SET save '3600 1'").to_string(), "OK");
@@ -349,7 +349,7 @@ fn an_end_does_not_wait_for_what_is_owed_if_its_disk_hangs() {
 /// A hanging file system: clients notice nothing until the queue is full, and then writers wait until it goes
 /// on. No client is refused, readers are served, and nothing is lost.
 #[test]
-fn a_frozen_file_system_delays_writers_at_last() {
+fn a_frozen_file_system_delays_writers_in_the_end() {
     const WRITES: usize = 600;
     let Some(disk) = Disk::mount("frozen", 64) else { return };
     let dir = disk.path().to_str().expect("a plain name");
@@ -392,7 +392,7 @@ fn a_frozen_file_system_delays_writers_at_last() {
 /// The queue for the disk is bounded, and beyond it writers wait: no client is refused, readers do not wait,
 /// nothing is lost.
 #[test]
-fn what_may_wait_for_the_log_is_bounded() {
+fn the_queue_of_the_aof_is_bounded() {
     const WRITES: usize = 600;
     let options = ["--appendonly", "yes", "--appendfsync", "everysec", "--appendonly-buffer-limit", "1mb"];
     let mut server =

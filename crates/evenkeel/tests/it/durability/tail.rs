@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use evenkeel_rdb::aof::tail::{BLOCK, HEADER_LEN, Place, header};
+use evenkeel_rdb::aof::tail::{BLOCK, HEADER_LEN, RecordPosition, header};
 use evenkeel_testkit::random::fresh_seed;
 use evenkeel_testkit::{Random, Server};
 
@@ -66,12 +66,13 @@ fn count_until_killed(server: &mut Server, run: Duration) -> Vec<i64> {
 }
 
 /// The row of records at the tail's start: each record's position in the tail, its place, and its bytes.
-fn row(tail: &[u8]) -> BTreeMap<usize, (Place, Vec<u8>)> {
+fn row(tail: &[u8]) -> BTreeMap<usize, (RecordPosition, Vec<u8>)> {
     let number = |at: usize| u64::from_le_bytes(tail[at..at + 8].try_into().expect("eight"));
-    let (mut row, mut at) = (BTreeMap::<usize, (Place, Vec<u8>)>::new(), 0);
+    let (mut row, mut at) = (BTreeMap::<usize, (RecordPosition, Vec<u8>)>::new(), 0);
     while tail[at..].starts_with(b"EVKTAIL1") {
         let boot = u128::from_le_bytes(tail[at + 32..at + 48].try_into().expect("sixteen"));
-        let place = Place { epoch: number(at + 16), file: number(at + 24), boot, offset: number(at + 48) };
+        let place =
+            RecordPosition { epoch: number(at + 16), file: number(at + 24), boot, offset: number(at + 48) };
         if row.first_key_value().is_some_and(|(_, (first, _))| first.epoch != place.epoch) {
             break;
         }
@@ -90,7 +91,7 @@ fn fail_machine(server: &Server, random: &mut Random) {
     let row = row(&tail);
     let synced = row.first_key_value().expect("a record").1.0.offset;
     for (at, (place, bytes)) in row {
-        let other = Place { boot: place.boot ^ 1, ..place };
+        let other = RecordPosition { boot: place.boot ^ 1, ..place };
         tail[at..at + HEADER_LEN].copy_from_slice(&header(&other, &bytes));
     }
     fs::write(&path, tail).expect("it can be written");
@@ -115,7 +116,7 @@ fn fail_machine(server: &Server, random: &mut Random) {
 }
 
 #[test]
-fn what_was_acknowledged_is_there_when_the_machine_has_failed() {
+fn acknowledged_writes_survive_a_machine_failure() {
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
     let mut random = Random::new(seed);
@@ -152,7 +153,7 @@ fn what_was_acknowledged_is_there_when_the_machine_has_failed() {
 
 /// If a user cuts the file in order to undo commands, the file counts, not the tail.
 #[test]
-fn after_a_crash_of_the_process_the_file_alone_counts() {
+fn after_a_process_crash_the_tail_is_ignored() {
     let mut server = start(&["--appendonly", "yes", "--appendfsync", "always", "--threads", "1"]);
     let mut client = server.connect();
     client.run("SET kept 1");
@@ -173,7 +174,7 @@ fn after_a_crash_of_the_process_the_file_alone_counts() {
 
 /// Also without further writes, and after `always` is turned off.
 #[test]
-fn the_file_is_synced_itself_a_second_later() {
+fn the_file_is_synced_within_a_second() {
     let server = start(&["--appendonly", "yes", "--appendfsync", "always", "--threads", "1"]);
     let mut client = server.connect();
     if !has_tail(&server) {
@@ -203,7 +204,7 @@ fn the_file_is_synced_itself_a_second_later() {
 }
 
 #[test]
-fn a_tail_is_there_as_long_as_it_is_needed() {
+fn a_tail_exists_as_long_as_it_is_needed() {
     let mut server = start(&["--appendonly", "yes", "--appendfsync", "always", "--threads", "1"]);
     let mut client = server.connect();
     let wait_for = |client: &mut evenkeel_testkit::Client, wanted: bool| {

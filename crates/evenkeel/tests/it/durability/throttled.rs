@@ -29,7 +29,7 @@ fn begin(server: &Server, client: &mut Client) {
 }
 
 #[test]
-fn the_limit_holds_and_can_be_lifted_and_set() {
+fn the_rate_limit_holds_and_can_be_changed() {
     let (server, mut client) = filled(&["--save", ""]);
     let began = Instant::now();
     begin(&server, &mut client);
@@ -37,8 +37,8 @@ fn the_limit_holds_and_can_be_lifted_and_set() {
     std::thread::sleep(Duration::from_secs(1));
     let rate = at(&server) / began.elapsed().as_secs_f64();
     assert!((1e6..2.5e6).contains(&rate), "{rate} bytes a second");
-    let told: f64 = server.info("current_save_bytes_per_sec").parse().expect("a number");
-    assert!((0.5e6..4e6).contains(&told), "{told} bytes a second, as INFO has it");
+    let rate: f64 = server.info("current_save_bytes_per_sec").parse().expect("a number");
+    assert!((0.5e6..4e6).contains(&rate), "{rate} bytes a second, as INFO has it");
     assert_eq!(client.run("CONFIG SET snapshot-max-mbps 0").to_string(), "OK");
     wait_until("it ends", || server.info("rdb_bgsave_in_progress") == "0");
     assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
@@ -47,7 +47,7 @@ fn the_limit_holds_and_can_be_lifted_and_set() {
 
 /// A cancelled snapshot leaves the previous file, and is no failure.
 #[test]
-fn one_that_goes_slowly_can_be_cancelled() {
+fn a_throttled_snapshot_can_be_cancelled() {
     let (server, mut client) = filled(&["--save", ""]);
     assert_eq!(client.run("SAVE").to_string(), "OK");
     let dump = server.folder().join("dump.rdb");
@@ -65,7 +65,7 @@ fn one_that_goes_slowly_can_be_cancelled() {
 
 /// The final snapshot of a shutdown ignores the limit, since writers wait for it.
 #[test]
-fn the_end_of_the_server_is_not_held_up() {
+fn a_shutdown_is_not_delayed_by_a_throttled_snapshot() {
     let (mut server, mut client) = filled(&["--save", "3600 1000000"]);
     assert_eq!(client.run(SLOW).to_string(), "OK");
     let began = Instant::now();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use evenkeel_testkit::{Peer, Program, Random, Server};
+use evenkeel_testkit::{Program, Random, Reference, Server};
 
 use super::{PRIMARY, REPLICA, await_equal, await_link, follow, seed, wait_until};
 use crate::durability::full::Disk;
@@ -107,13 +107,13 @@ fn expect_line(port: u16, args: &[&str], line: &str) {
 }
 
 #[test]
-fn nobody_is_there() {
+fn a_refused_connection_is_logged() {
     expect_line(evenkeel_testkit::server::free_port(), &[], "Connection refused");
 }
 
 /// The replica keeps answering, at least with BUSY, also to the client that makes it follow no server.
 #[test]
-fn a_script_of_the_primary_that_does_not_end_does_not_silence_the_replica() {
+fn a_replica_answers_during_an_endless_replicated_script() {
     let port = fake_stream(&["SELECT 0", "SET mark 1", "EVAL while\ttrue\tdo\tend 1 k"]);
     let mut replica = Server::start(&program(), &[REPLICA, &["--busy-reply-threshold", "1500"]].concat());
     follow(&replica, port);
@@ -131,9 +131,9 @@ fn a_script_of_the_primary_that_does_not_end_does_not_silence_the_replica() {
 }
 
 #[test]
-fn the_password_is_wrong() {
-    let Some(peer) = Program::oracle(Peer::Redis) else { return };
-    let primary = Server::start(&peer, &[PRIMARY, &["--requirepass", "secret"]].concat());
+fn a_wrong_password_is_logged() {
+    let Some(reference) = Program::oracle(Reference::Redis) else { return };
+    let primary = Server::start(&reference, &[PRIMARY, &["--requirepass", "secret"]].concat());
     expect_line(primary.port(), &["--masterauth", "wrong"], "Unable to AUTH to MASTER: -WRONGPASS");
     expect_line(primary.port(), &[], "-NOAUTH");
     let replica = Server::start(
@@ -151,7 +151,7 @@ fn the_password_is_wrong() {
 }
 
 #[test]
-fn another_protocol_is_spoken() {
+fn replies_in_another_protocol_are_logged() {
     let port = fake(|replica| replica.write_all(b"HTTP/1.0 400 Bad Request\r\n\r\n"));
     expect_line(port, &[], "Error reply to PING from master: 'HTTP/1.0 400 Bad Request'");
     let port = fake(|replica| replica.write_all(&[b'x'; 100_000]));
@@ -169,7 +169,7 @@ fn another_protocol_is_spoken() {
 }
 
 #[test]
-fn a_snapshot_is_announced_and_is_none() {
+fn invalid_snapshots_are_refused() {
     for way in ["disabled", "swapdb"] {
         for (sent, line) in [
             (&b"-ERR no\r\n"[..], "MASTER aborted replication with an error: -ERR no"),
@@ -191,9 +191,9 @@ fn a_snapshot_is_announced_and_is_none() {
 
 /// Any byte of a snapshot may be changed: a damaged snapshot is never loaded in part.
 #[test]
-fn a_damaged_snapshot_is_found() {
-    let Some(peer) = Program::oracle(Peer::Redis) else { return };
-    let source = Server::start(&peer, PRIMARY);
+fn damaged_snapshots_are_refused() {
+    let Some(reference) = Program::oracle(Reference::Redis) else { return };
+    let source = Server::start(&reference, PRIMARY);
     let mut client = source.connect();
     (0..50).for_each(|n| drop(client.call(&["SET", &format!("k{n}"), &n.to_string().repeat(50)])));
     client.run("RPUSH list a b c");
@@ -218,7 +218,7 @@ fn a_damaged_snapshot_is_found() {
 
 /// A stream that cannot be parsed ends the link, and a full sync follows.
 #[test]
-fn a_garbled_stream_is_not_guessed_at() {
+fn a_garbled_stream_ends_the_link() {
     for garbage in
         [&b"*1\r\n$4\r\nPING\r\nxyz\r\n"[..], b"*2\r\n$3\r\nSET\r\n:1\r\n", b"*x\r\n", b"*1\r\n$-5\r\n"]
     {
@@ -242,7 +242,7 @@ fn a_garbled_stream_is_not_guessed_at() {
 
 /// Redis before version 7 replicated relative times unchanged: they count from their arrival.
 #[test]
-fn relative_times_of_an_old_primary_are_no_times_long_past() {
+fn relative_expiries_of_an_old_primary_are_applied() {
     let port = fake(|replica| {
         shake_hands(replica, &format!("+FULLRESYNC {ID} 0\r\n"))?;
         replica.write_all(&empty_snapshot())?;
@@ -268,7 +268,7 @@ fn relative_times_of_an_old_primary_are_no_times_long_past() {
 
 /// The primary has admitted its writes. A shortage of memory here does not matter, whenever it is configured.
 #[test]
-fn memory_that_is_short_here_keeps_nothing_away() {
+fn a_replicas_memory_limit_refuses_no_replicated_write() {
     let port = fake_stream(&["CONFIG SET maxmemory 1", "SET a v", "MULTI", "SET b v", "EXEC", "SET c v"]);
     let replica = Server::start(&program(), REPLICA);
     follow(&replica, port);
@@ -278,7 +278,7 @@ fn memory_that_is_short_here_keeps_nothing_away() {
 }
 
 #[test]
-fn a_stream_in_a_database_that_is_not_here_is_not_taken_over() {
+fn a_stream_in_a_missing_database_is_not_continued() {
     for (way, line) in [("disabled", "cannot be loaded"), ("swapdb", "Failed trying to load")] {
         let port = fake(|replica| {
             shake_hands(replica, &format!("+FULLRESYNC {ID} 0\r\n"))?;
@@ -291,7 +291,7 @@ fn a_stream_in_a_database_that_is_not_here_is_not_taken_over() {
 
 /// A replication position in a file is used only if a stream can have it.
 #[test]
-fn a_position_that_cannot_be_is_none() {
+fn impossible_replication_offsets_are_ignored() {
     for (offset, db, tried) in [("7", "3", true), ("9223372036854775808", "3", false), ("7", "99", false)] {
         let port = fake(|replica| shake_hands(replica, "+CONTINUE\r\n")).to_string();
         let mut replica = Server::start(&program(), &["--save", "", "--replicaof", "127.0.0.1", &port]);
@@ -310,7 +310,7 @@ fn a_position_that_cannot_be_is_none() {
 
 /// A write to a database that is missing here must not go to another database.
 #[test]
-fn a_database_that_is_not_here_ends_the_link() {
+fn a_write_to_a_missing_database_ends_the_link() {
     let streams: [&[&str]; 3] = [
         &["SELECT 3", "SET k v", "SELECT 20", "SET lost v", "SELECT 0", "SET lost v"],
         &["SELECT 3", "SET k v", "MULTI", "SET lost v", "SELECT 20", "SET lost v", "EXEC", "SET lost v"],
@@ -338,7 +338,7 @@ fn a_database_that_is_not_here_ends_the_link() {
 
 /// An unknown command is skipped and counted; its transaction is executed.
 #[test]
-fn unknown_commands_are_told_of() {
+fn unknown_replicated_commands_are_reported() {
     let port = fake(|replica| {
         shake_hands(replica, &format!("+FULLRESYNC {ID} 0\r\n"))?;
         replica.write_all(&empty_snapshot())?;
@@ -366,7 +366,7 @@ fn unknown_commands_are_told_of() {
 /// A primary with the oldest protocol sends no offset. A replica of its replica still uses the right
 /// database.
 #[test]
-fn who_is_behind_a_replica_without_a_position_knows_the_database() {
+fn a_chained_replica_without_offsets_uses_the_right_database() {
     let (sender, receiver) = std::sync::mpsc::channel::<Vec<u8>>();
     let port = fake(move |replica| {
         shake_hands(replica, "-ERR unknown command\r\n")?;
@@ -392,7 +392,7 @@ fn who_is_behind_a_replica_without_a_position_knows_the_database() {
 }
 
 #[test]
-fn a_primary_that_falls_silent_is_left() {
+fn a_silent_primary_is_disconnected() {
     let port = fake(|replica| {
         shake_hands(replica, &format!("+FULLRESYNC {ID} 0\r\n"))?;
         replica.write_all(&empty_snapshot())?;
@@ -407,7 +407,7 @@ fn a_primary_that_falls_silent_is_left() {
 /// A primary that accepts connections and stays silent, from the start or at the last step, is dropped and
 /// retried.
 #[test]
-fn a_primary_that_is_silent_in_the_handshake_is_left() {
+fn a_primary_silent_in_the_handshake_is_disconnected() {
     for answers_at_first in [false, true] {
         let times = Arc::new(AtomicU64::new(0));
         let counted = times.clone();
@@ -434,9 +434,11 @@ fn a_primary_that_is_silent_in_the_handshake_is_left() {
 
 /// If the disk has no room for the snapshot, the data stay; the sync succeeds once another way is open.
 #[test]
-fn the_disk_is_full() {
-    let (Some(peer), Some(disk)) = (Program::oracle(Peer::Redis), Disk::mount("replica")) else { return };
-    let primary = Server::start(&peer, PRIMARY);
+fn a_full_disk_delays_the_sync_and_keeps_the_data() {
+    let (Some(reference), Some(disk)) = (Program::oracle(Reference::Redis), Disk::mount("replica")) else {
+        return;
+    };
+    let primary = Server::start(&reference, PRIMARY);
     let mut client = primary.connect();
     let mut random = Random::new(seed());
     for n in 0..150 {
@@ -459,7 +461,7 @@ fn the_disk_is_full() {
 }
 
 /// A primary with more databases than this server: its snapshot cannot be loaded.
-fn follow_one_with_more(replica: &Server) -> Server {
+fn follow_primary_with_more_databases(replica: &Server) -> Server {
     let primary = Server::start(&program(), &[PRIMARY, &["--databases", "20"]].concat());
     let mut client = primary.connect();
     client.run("SELECT 18");
@@ -470,9 +472,9 @@ fn follow_one_with_more(replica: &Server) -> Server {
 }
 
 #[test]
-fn what_cannot_be_taken_over_costs_nothing() {
+fn a_snapshot_that_cannot_be_loaded_leaves_the_data() {
     let replica = Server::start(&program(), &[REPLICA, &["--appendonly", "yes"]].concat());
-    let _primary = follow_one_with_more(&replica);
+    let _primary = follow_primary_with_more_databases(&replica);
     let line = "The snapshot of the master cannot be loaded: database 18 is out of range";
     wait_until(line, || replica.log().contains(line));
     assert_eq!(replica.connect().run("GET own").to_string(), "\"data\"");
@@ -482,10 +484,10 @@ fn what_cannot_be_taken_over_costs_nothing() {
 /// If the present data are dropped before the new data arrive, the files on disk stay until the new data are
 /// complete.
 #[test]
-fn data_on_disk_are_kept_until_there_are_others() {
+fn data_on_disk_are_kept_until_new_data_are_complete() {
     let args = ["--appendonly", "yes", "--repl-diskless-load", "flush-before-load", "--save", "1 1"];
     let mut replica = Server::start(&program(), &[REPLICA, &args].concat());
-    let primary = follow_one_with_more(&replica);
+    let primary = follow_primary_with_more_databases(&replica);
     let line = "Failed trying to load the MASTER synchronization DB";
     wait_until(line, || replica.log().contains(line));
     std::thread::sleep(Duration::from_millis(2_500)); // longer than the file writer's poll interval
@@ -499,7 +501,7 @@ fn data_on_disk_are_kept_until_there_are_others() {
 /// A replica that has dropped its data for a failed sync has nothing to hand on, and reports this to a
 /// replica that asks for its offset.
 #[test]
-fn who_waits_for_a_replica_without_data_keeps_its_own() {
+fn a_chained_replica_keeps_its_data_while_its_primary_has_none() {
     let times = AtomicU64::new(0);
     let first_may_end = Arc::new(AtomicBool::new(false));
     let may_end = first_may_end.clone();
@@ -537,7 +539,7 @@ fn who_waits_for_a_replica_without_data_keeps_its_own() {
 /// The memory does not fill with data that the disk does not take: the primary keeps them, and the replica
 /// reports its offset.
 #[test]
-fn a_replica_whose_disk_is_full_reads_no_further() {
+fn a_replica_with_a_full_disk_stops_reading() {
     let Some(disk) = Disk::mount("replica") else { return };
     let dir = disk.path().display().to_string();
     let primary = Server::start(&program(), &[PRIMARY, &["--repl-timeout", "5"]].concat());

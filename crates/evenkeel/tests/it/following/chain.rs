@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use evenkeel_testkit::{Peer, Program, Server};
+use evenkeel_testkit::{Program, Reference, Server};
 
 use super::{PRIMARY, REPLICA, await_equal, await_link, follow, seed, wait_until, write};
 use crate::{Ends, program};
@@ -63,13 +63,13 @@ fn chain(first: &Program, middle: &Program, last: &Program) {
 }
 
 #[test]
-fn ours_all_along() {
+fn a_chain_of_evenkeel_servers() {
     chain(&program(), &program(), &program());
 }
 
 #[test]
-fn redis_behind_ours_behind_redis() {
-    if let Some(redis) = Program::oracle(Peer::Redis) {
+fn chains_of_redis_and_evenkeel() {
+    if let Some(redis) = Program::oracle(Reference::Redis) {
         chain(&redis, &program(), &redis);
         chain(&program(), &redis, &program());
     }
@@ -77,7 +77,7 @@ fn redis_behind_ours_behind_redis() {
 
 /// The primary is lost. A replica is promoted, and the other replica follows it without a full sync.
 #[test]
-fn the_others_follow_who_takes_over() {
+fn replicas_follow_a_promoted_replica_without_a_full_sync() {
     let seed = seed();
     let mut primary = evenkeel(&[]);
     let (mut one, mut other) = (evenkeel(&[]), evenkeel(&[]));
@@ -85,12 +85,12 @@ fn the_others_follow_who_takes_over() {
         follow(replica, primary.port());
         await_link(replica);
     }
-    write(&primary, Peer::Redis, seed, 500);
+    write(&primary, Reference::Redis, seed, 500);
     await_equal(&primary, &one);
     await_equal(&primary, &other);
     primary.kill();
     assert_eq!(one.connect().run("REPLICAOF NO ONE").to_string(), "OK");
-    write(&one, Peer::Redis, seed + 1, 300);
+    write(&one, Reference::Redis, seed + 1, 300);
     follow(&other, one.port());
     await_link(&other);
     await_equal(&one, &other);
@@ -105,7 +105,7 @@ fn the_others_follow_who_takes_over() {
     primary.start_again();
     follow(&primary, one.port());
     await_link(&primary);
-    write(&one, Peer::Redis, seed + 2, 300);
+    write(&one, Reference::Redis, seed + 2, 300);
     await_equal(&one, &primary);
     await_equal(&one, &other);
     [&mut primary, &mut one, &mut other].into_iter().for_each(Server::assert_healthy);
@@ -121,7 +121,7 @@ fn roles_are_exchanged() {
     await_link(&pair[1]);
     for round in 0..6 {
         let (primary, replica) = (round % 2, (round + 1) % 2);
-        write(&pair[primary], Peer::Redis, seed + round as u64, 200);
+        write(&pair[primary], Reference::Redis, seed + round as u64, 200);
         await_equal(&pair[primary], &pair[replica]);
         wait_until("all of it is there", || {
             number(&pair[primary], "master_repl_offset") == number(&pair[replica], "master_repl_offset")
@@ -142,7 +142,7 @@ fn roles_are_exchanged() {
 
 /// Writes of the former primary that never reached the replica are not part of the continued history.
 #[test]
-fn what_only_the_lost_primary_had_is_dropped() {
+fn writes_that_only_a_lost_primary_had_are_dropped() {
     let (primary, replica) = (evenkeel(&[]), evenkeel(&[]));
     follow(&replica, primary.port());
     await_link(&replica);
@@ -159,7 +159,7 @@ fn what_only_the_lost_primary_had_is_dropped() {
 
 /// The middle server of a chain gets another data set: so does its replica.
 #[test]
-fn a_new_data_set_goes_down_the_chain() {
+fn a_new_data_set_passes_down_the_chain() {
     let (first, second, middle, last) = (evenkeel(&[]), evenkeel(&[]), evenkeel(&[]), evenkeel(&[]));
     first.connect().run("SET of first");
     second.connect().run("SET of second");
@@ -183,7 +183,7 @@ fn a_new_data_set_goes_down_the_chain() {
 
 /// While its own link is down, a replica accepts no replica.
 #[test]
-fn who_is_not_up_to_date_feeds_nobody() {
+fn a_replica_without_its_link_accepts_no_replica() {
     let replica = Server::start(&program(), REPLICA);
     follow(&replica, evenkeel_testkit::server::free_port());
     let mut client = replica.connect();
@@ -197,7 +197,7 @@ fn who_is_not_up_to_date_feeds_nobody() {
 
 /// A replica that connects and disconnects repeatedly makes the replication thread start each time.
 #[test]
-fn who_comes_and_goes_keeps_nobody_from_following() {
+fn a_flapping_replica_does_not_stop_replication() {
     let (first, middle) = (evenkeel(&["--repl-backlog-ttl", "1"]), evenkeel(&["--repl-backlog-ttl", "1"]));
     follow(&middle, first.port());
     await_link(&middle);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use evenkeel_testkit::digest::{difference, digest};
 use evenkeel_testkit::transcript::target;
-use evenkeel_testkit::{Peer, Program, Random, Server};
+use evenkeel_testkit::{Program, Random, Reference, Server};
 
 use super::{PRIMARY, REPLICA, await_equal, await_link, follow, seed, wait_until, write};
 use crate::program;
@@ -129,17 +129,24 @@ impl Scissors {
     }
 }
 
-/// `peer`: the server whose commands are sent.
-fn survives_cuts(primary: &Program, replica: &Program, peer: Peer, load: &str, way: Way, wanted: usize) {
+/// `reference`: the server whose commands are sent.
+fn survives_cuts(
+    primary: &Program,
+    replica: &Program,
+    reference: Reference,
+    load: &str,
+    way: Way,
+    wanted: usize,
+) {
     let backlog = ["--repl-backlog-size", "32mb", "--repl-timeout", "5"];
     let mut primary = Server::start(primary, &[PRIMARY, &backlog].concat());
-    let patience = if way == Way::Stalling { "1" } else { "60" };
-    let args = [REPLICA, &["--repl-diskless-load", load, "--repl-timeout", patience]].concat();
+    let timeout = if way == Way::Stalling { "1" } else { "60" };
+    let args = [REPLICA, &["--repl-diskless-load", load, "--repl-timeout", timeout]].concat();
     let mut replica = Server::start(replica, &args);
     let seed = seed();
     // The longest command passes now and then, together with later bytes.
     let scissors = Scissors::before(primary.port(), seed, (60_000, 4 << 20), way);
-    write(&primary, peer, seed, 300);
+    write(&primary, reference, seed, 300);
     // A cut snapshot is sent anew; another test covers it.
     scissors.ends.store(true, Relaxed);
     follow(&replica, scissors.port);
@@ -154,7 +161,7 @@ fn survives_cuts(primary: &Program, replica: &Program, peer: Peer, load: &str, w
             scissors.cuts.load(Relaxed) >= wanted
                 || offset(&primary).saturating_sub(offset(&replica)) < 8 << 20
         });
-        write(&primary, peer, seed + round, 300);
+        write(&primary, reference, seed + round, 300);
         // Large values, so that cuts come soon, and transactions, which must come whole.
         let mut client = primary.connect();
         for number in 0..40 {
@@ -183,7 +190,7 @@ fn survives_cuts(primary: &Program, replica: &Program, peer: Peer, load: &str, w
         "{partial} partial syncs, {full} full ones, for {:#?}",
         reasons(&primary, &replica)
     );
-    if replica.program().peer().is_none() {
+    if replica.program().reference().is_none() {
         assert_eq!(replica.info("master_commands_failed"), "0");
     }
     [&mut primary, &mut replica].into_iter().for_each(Server::assert_healthy);
@@ -191,40 +198,40 @@ fn survives_cuts(primary: &Program, replica: &Program, peer: Peer, load: &str, w
 
 /// The reasons of full syncs in both logs.
 fn reasons(primary: &Server, replica: &Server) -> Vec<String> {
-    let tells = |line: &&str| {
+    let has_reason = |line: &&str| {
         ["Unable to partial", "Full resync requested", "A full resynchronization follows", "not possible"]
             .iter()
             .any(|part| line.contains(part))
     };
     let logs = [primary.log(), replica.log()];
-    logs.iter().flat_map(|log| log.lines().filter(tells)).map(str::to_owned).collect()
+    logs.iter().flat_map(|log| log.lines().filter(has_reason)).map(str::to_owned).collect()
 }
 
 #[test]
-fn a_stream_of_redis_is_cut_at_any_byte() {
-    if let Some(redis) = Program::oracle(Peer::Redis) {
-        survives_cuts(&redis, &program(), Peer::Redis, "disabled", Way::Fast, 300);
+fn a_stream_of_redis_survives_cuts_at_any_byte() {
+    if let Some(redis) = Program::oracle(Reference::Redis) {
+        survives_cuts(&redis, &program(), Reference::Redis, "disabled", Way::Fast, 300);
     }
 }
 
 #[test]
-fn a_stream_of_valkey_is_cut_at_any_byte() {
-    if let Some(valkey) = Program::oracle(Peer::Valkey) {
-        survives_cuts(&valkey, &program(), Peer::Valkey, "swapdb", Way::Fast, 150);
+fn a_stream_of_valkey_survives_cuts_at_any_byte() {
+    if let Some(valkey) = Program::oracle(Reference::Valkey) {
+        survives_cuts(&valkey, &program(), Reference::Valkey, "swapdb", Way::Fast, 150);
     }
 }
 
 #[test]
-fn our_stream_is_cut_at_any_byte() {
-    survives_cuts(&program(), &program(), Peer::Redis, "disabled", Way::Fast, 200);
-    if let Some(redis) = Program::oracle(Peer::Redis) {
-        survives_cuts(&program(), &redis, Peer::Redis, "disabled", Way::Fast, 100);
+fn a_stream_of_evenkeel_survives_cuts_at_any_byte() {
+    survives_cuts(&program(), &program(), Reference::Redis, "disabled", Way::Fast, 200);
+    if let Some(redis) = Program::oracle(Reference::Redis) {
+        survives_cuts(&program(), &redis, Reference::Redis, "disabled", Way::Fast, 100);
     }
 }
 
 #[test]
-fn our_stream_stalls_and_is_cut() {
-    survives_cuts(&program(), &program(), Peer::Redis, "swapdb", Way::Stalling, 60);
+fn a_stream_of_evenkeel_survives_stalls_and_cuts() {
+    survives_cuts(&program(), &program(), Reference::Redis, "swapdb", Way::Stalling, 60);
 }
 
 /// Keys of all types, large and small, with expiry and consumer groups, in two databases, and a library.
@@ -263,8 +270,8 @@ fn fill(server: &Server, random: &mut Random) {
 
 /// Snapshots that are cut anywhere, in every way of loading.
 #[test]
-fn a_snapshot_is_cut_at_any_byte() {
-    let programs = [Program::oracle(Peer::Redis), Some(program())];
+fn a_full_sync_survives_cuts_at_any_byte() {
+    let programs = [Program::oracle(Reference::Redis), Some(program())];
     for program in programs.into_iter().flatten() {
         let primary = Server::start(&program, PRIMARY);
         let seed = seed();

@@ -3,22 +3,22 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 
 use super::{PRIMARY, REPLICA, await_equal, await_link, follow, wait_until};
 use crate::{program, start};
 
 fn pair(args: &[&str]) -> Option<(Server, Server)> {
-    let peer = Program::oracle(Peer::Redis)?;
+    let reference = Program::oracle(Reference::Redis)?;
     let (primary, replica) =
-        (Server::start(&peer, PRIMARY), Server::start(&program(), &[REPLICA, args].concat()));
+        (Server::start(&reference, PRIMARY), Server::start(&program(), &[REPLICA, args].concat()));
     follow(&replica, primary.port());
     await_link(&replica);
     Some((primary, replica))
 }
 
 #[test]
-fn a_replica_says_what_it_is() {
+fn a_replica_reports_its_role_and_settings() {
     let Some((primary, replica)) = pair(&["--replica-priority", "7", "--replica-announced", "no"]) else {
         return;
     };
@@ -94,15 +94,15 @@ fn a_replica_accounts_for_commands_and_traffic() {
 }
 
 #[test]
-fn who_waits_is_told_that_the_role_has_changed() {
-    let Some(peer) = Program::oracle(Peer::Redis) else { return };
-    let (primary, replica) = (Server::start(&peer, PRIMARY), Server::start(&program(), REPLICA));
+fn blocked_clients_are_unblocked_when_the_role_changes() {
+    let Some(reference) = Program::oracle(Reference::Redis) else { return };
+    let (primary, replica) = (Server::start(&reference, PRIMARY), Server::start(&program(), REPLICA));
     let mut waiting = replica.connect();
     waiting.send(&["BLPOP", "list", "0"]).expect("it reads");
     wait_until("it waits", || replica.info("blocked_clients") == "1");
     follow(&replica, primary.port());
-    let told = waiting.read().to_string();
-    assert!(told.starts_with("-UNBLOCKED force unblock from blocking operation"), "{told}");
+    let reply = waiting.read().to_string();
+    assert!(reply.starts_with("-UNBLOCKED force unblock from blocking operation"), "{reply}");
     assert!(
         waiting.read_to_end().is_ok_and(|rest| rest.is_empty()),
         "whoever looks for the primary connects anew"
@@ -117,14 +117,14 @@ fn who_waits_is_told_that_the_role_has_changed() {
     // With another primary, they would wait for an entry that is already there.
     waiting.send(&["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]).expect("it reads");
     wait_until("it waits", || replica.info("blocked_clients") == "1");
-    follow(&replica, Server::start(&peer, PRIMARY).port());
-    let told = waiting.read().to_string();
-    assert!(told.starts_with("-UNBLOCKED force unblock from blocking operation"), "{told}");
+    follow(&replica, Server::start(&reference, PRIMARY).port());
+    let reply = waiting.read().to_string();
+    assert!(reply.starts_with("-UNBLOCKED force unblock from blocking operation"), "{reply}");
     assert!(waiting.read_to_end().is_ok_and(|rest| rest.is_empty()));
 }
 
 /// Cuts the replica's link, runs `meanwhile` on the primary, and reconnects the replica for a full sync.
-fn has_come_anew(primary: &Server, replica: &Server, meanwhile: impl FnOnce(&mut Client)) {
+fn resync_fully(primary: &Server, replica: &Server, meanwhile: impl FnOnce(&mut Client)) {
     let mut client = primary.connect();
     let syncs = primary.info("sync_full");
     for line in ["CONFIG SET requirepass secret", "CLIENT KILL TYPE replica"] {
@@ -141,17 +141,17 @@ const SMALL_BACKLOG: &[&str] = &["--repl-backlog-size", "16384"];
 
 /// A full sync serves the clients that wait for its data, in every way of loading.
 #[test]
-fn what_comes_by_a_full_sync_is_not_waited_for() {
-    let Some(peer) = Program::oracle(Peer::Redis) else { return };
+fn a_full_sync_serves_blocked_clients() {
+    let Some(reference) = Program::oracle(Reference::Redis) else { return };
     for way in ["disabled", "swapdb", "flush-before-load"] {
-        let primary = Server::start(&peer, &[PRIMARY, SMALL_BACKLOG].concat());
+        let primary = Server::start(&reference, &[PRIMARY, SMALL_BACKLOG].concat());
         let replica = Server::start(&program(), &[REPLICA, &["--repl-diskless-load", way]].concat());
         follow(&replica, primary.port());
         await_link(&replica);
         let mut waiting = replica.connect();
         waiting.send(&["XREAD", "BLOCK", "0", "STREAMS", "s", "0"]).expect("it reads");
         wait_until("it waits", || replica.info("blocked_clients") == "1");
-        has_come_anew(&primary, &replica, |client| _ = client.run("XADD s 1-1 f v"));
+        resync_fully(&primary, &replica, |client| _ = client.run("XADD s 1-1 f v"));
         assert_eq!(waiting.read().to_string(), "[[\"s\", [[\"1-1\", [\"f\", \"v\"]]]]]", "{way}");
         waiting.send(&["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]).expect("it reads");
         wait_until("it waits", || replica.info("blocked_clients") == "1");
@@ -162,9 +162,9 @@ fn what_comes_by_a_full_sync_is_not_waited_for() {
 
 /// In the same history, reads are served from the present data until the new data are complete.
 #[test]
-fn the_old_data_are_served_until_the_swap() {
-    let Some(peer) = Program::oracle(Peer::Redis) else { return };
-    let primary = Server::start(&peer, &[PRIMARY, SMALL_BACKLOG].concat());
+fn old_data_are_served_until_the_swap() {
+    let Some(reference) = Program::oracle(Reference::Redis) else { return };
+    let primary = Server::start(&reference, &[PRIMARY, SMALL_BACKLOG].concat());
     let options = ["--repl-diskless-load", "swapdb", "--threads", "2"];
     let replica = Server::start(&program(), &[REPLICA, &options].concat());
     let mut client = primary.connect();
@@ -179,7 +179,7 @@ fn the_old_data_are_served_until_the_swap() {
     let has_ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            has_come_anew(&primary, &replica, |client| _ = client.run("SET which new"));
+            resync_fully(&primary, &replica, |client| _ = client.run("SET which new"));
             has_ended.store(true, Relaxed);
         });
         wait_until("it is loaded beside", || replica.info("async_loading") == "1");
@@ -200,10 +200,10 @@ fn the_old_data_are_served_until_the_swap() {
 /// A full sync is no change for save points; later writes are. If it came as a file, that file is complete;
 /// Redis goes on counting from the earlier number.
 #[test]
-fn a_full_sync_is_no_change_of_save_points() {
-    let Some(peer) = Program::oracle(Peer::Redis) else { return };
+fn a_full_sync_does_not_count_for_save_points() {
+    let Some(reference) = Program::oracle(Reference::Redis) else { return };
     for way in ["disabled", "swapdb", "flush-before-load"] {
-        let primary = Server::start(&peer, &[PRIMARY, SMALL_BACKLOG].concat());
+        let primary = Server::start(&reference, &[PRIMARY, SMALL_BACKLOG].concat());
         let mut client = primary.connect();
         client.run("MSET a 1 b 2 c 3");
         let options = ["--save", "3600 1000000", "--repl-diskless-load", way];
@@ -215,7 +215,7 @@ fn a_full_sync_is_no_change_of_save_points() {
         // The received file is on disk.
         let before = if way == "disabled" { 0 } else { 2 };
         assert_eq!(changes(), before.to_string(), "{way}");
-        has_come_anew(&primary, &replica, |_| ());
+        resync_fully(&primary, &replica, |_| ());
         assert_eq!(changes(), before.to_string(), "{way}");
         client.run("SET d 4");
         wait_until("it has come", || changes() == (before + 1).to_string());
@@ -224,7 +224,7 @@ fn a_full_sync_is_no_change_of_save_points() {
 
 /// A replicated FLUSHALL also removes the data on disk: a replica restarted alone is empty.
 #[test]
-fn what_the_primary_has_flushed_does_not_come_back() {
+fn data_flushed_by_the_primary_do_not_come_back() {
     let Some((primary, mut replica)) = pair(&["--save", "3600 1000000"]) else { return };
     let mut client = primary.connect();
     for (round, flush) in
@@ -266,7 +266,7 @@ fn a_replica_becomes_a_primary() {
 
 /// In every order of the replication thread and the command, the promoted server keeps its own data.
 #[test]
-fn who_is_made_a_primary_follows_nobody() {
+fn a_promoted_replica_stops_following() {
     const PROMOTED: &str = "MASTER MODE enabled";
     let (primary, replica) = (start(PRIMARY), start(REPLICA));
     let ends = AtomicBool::new(false);
@@ -299,7 +299,7 @@ fn who_is_made_a_primary_follows_nobody() {
 }
 
 #[test]
-fn what_was_taken_over_is_in_the_log() {
+fn synced_data_are_in_the_aof() {
     for way in ["disabled", "swapdb"] {
         let Some((primary, mut replica)) = pair(&["--appendonly", "yes", "--repl-diskless-load", way]) else {
             return;
@@ -321,7 +321,7 @@ fn what_was_taken_over_is_in_the_log() {
 /// A primary sends nothing while its replica loads, however long. It keeps its writes for connected replicas
 /// only.
 #[test]
-fn loading_may_take_longer_than_a_silence() {
+fn loading_may_take_longer_than_the_timeout() {
     for way in ["disabled", "swapdb", "flush-before-load"] {
         let args = ["--repl-backlog-size", "16kb", "--repl-ping-replica-period", "1"];
         let primary = start(&[PRIMARY, &args].concat());
@@ -343,7 +343,7 @@ fn loading_may_take_longer_than_a_silence() {
 }
 
 #[test]
-fn the_link_can_be_killed_and_comes_back() {
+fn a_killed_link_reconnects() {
     let Some((primary, replica)) = pair(&[]) else { return };
     let mut client = replica.connect();
     let list = client.run("CLIENT LIST").to_string();
@@ -359,7 +359,7 @@ fn the_link_can_be_killed_and_comes_back() {
 
 /// A full sync replaces all functions by the primary's.
 #[test]
-fn functions_are_those_of_the_primary() {
+fn functions_match_the_primary() {
     let load = |server: &Server, name: &str| {
         let code =
             format!("#!lua name={name}\nredis.register_function('{name}', function() return '{name}' end)");
@@ -387,7 +387,7 @@ fn functions_are_those_of_the_primary() {
 
 /// The replica applies the stream as soon as the script lets it.
 #[test]
-fn a_script_that_does_not_end_loses_nothing_of_the_stream() {
+fn an_endless_script_loses_nothing_of_the_stream() {
     let Some((primary, replica)) = pair(&["--lua-time-limit", "10"]) else { return };
     let (mut writer, mut runner, mut client) = (primary.connect(), replica.connect(), replica.connect());
     writer.run("SET n 0");
@@ -434,7 +434,7 @@ fn a_reload_loses_nothing_of_the_stream() {
 
 /// The stream has the standard names of commands, whatever names the clients use.
 #[test]
-fn a_command_that_is_renamed_is_applied() {
+fn a_renamed_command_is_applied() {
     let renamed = ["--rename-command", "FLUSHALL", "secretflush", "--rename-command", "SELECT", ""];
     let [primary, replica] =
         [PRIMARY, REPLICA].map(|args| Server::start(&program(), &[args, &renamed].concat()));
@@ -452,7 +452,7 @@ fn a_command_that_is_renamed_is_applied() {
 /// A full sync replaces all keys: client-side caches are invalidated as a whole, and subscribers go on
 /// receiving events.
 #[test]
-fn who_listens_hears_of_a_full_sync_and_of_what_comes_behind() {
+fn subscribers_and_caches_are_notified_of_a_full_sync_and_later_changes() {
     for way in ["disabled", "swapdb", "flush-before-load"] {
         let [primary, replica] = [
             Server::start(&program(), PRIMARY),
@@ -473,15 +473,15 @@ fn who_listens_hears_of_a_full_sync_and_of_what_comes_behind() {
         assert_eq!(cache.run("GET later").to_string(), "(null)");
         primary.connect().run("SET later 1");
         assert_eq!(cache.read().to_string(), ">[\"invalidate\", [\"later\"]]", "{way}");
-        let told = [listener.read().to_string(), listener.read().to_string()];
+        let reply = [listener.read().to_string(), listener.read().to_string()];
         // events "new" and "set"
-        assert!(told.iter().all(|told| told.contains("\"later\"")), "{way}: {told:?}");
+        assert!(reply.iter().all(|reply| reply.contains("\"later\"")), "{way}: {reply:?}");
     }
 }
 
 /// Data that arrive during a shutdown replace neither the saved data nor the save itself.
 #[test]
-fn a_replica_ends_while_it_is_sent_everything() {
+fn a_replica_can_shut_down_during_a_full_sync() {
     let (primary, mut replica) = (start(&[]), start(&["--save", "3600 1"]));
     for (server, keys, delay) in [(&primary, 100, 20_000), (&replica, 300, 10_000)] {
         let mut client = server.connect();
@@ -503,7 +503,7 @@ fn a_replica_ends_while_it_is_sent_everything() {
 
 /// CLIENT KILL does not close the link to the primary, unless its filter asks for it.
 #[test]
-fn the_link_is_no_client_like_others() {
+fn client_kill_spares_the_link_to_the_primary() {
     let Some((primary, replica)) = pair(&[]) else { return };
     let mut client = replica.connect();
     wait_until("those who have gone are gone", || {
@@ -530,7 +530,7 @@ fn the_link_is_no_client_like_others() {
 
 /// Otherwise Sentinel would add the time before, and think that the data are so old.
 #[test]
-fn how_long_a_link_has_been_down_is_not_known_of_the_one_before() {
+fn the_down_time_of_a_link_starts_with_its_primary() {
     let (primary, replica) = (start(&[]), start(&[]));
     follow(&replica, primary.port());
     await_link(&replica);

@@ -5,19 +5,19 @@ use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::{Client, Peer, Program, Server};
+use evenkeel_testkit::{Client, Program, Reference, Server};
 use socket2::{Domain, Socket, Type};
 
-use super::witness::while_serving_others;
+use super::witness::while_serving_a_witness;
 use super::{MIB, used_memory};
 use crate::{start, wait_until};
 
 #[test]
-fn what_is_announced_and_never_sent_takes_no_memory() {
+fn announced_but_unsent_data_take_no_memory() {
     let mut server = start(&["--proto-max-bulk-len", "2gb"]);
     let before = server.rss();
     let mut waiting: Vec<Client> = Vec::new();
-    while_serving_others(&mut server, |server| {
+    while_serving_a_witness(&mut server, |server| {
         let requests = [
             "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1073741824\r\nthe first bytes of a gigabyte",
             "*1000000\r\n$4\r\nMGET\r\n$1\r\nk\r\n",
@@ -40,7 +40,7 @@ fn what_is_announced_and_never_sent_takes_no_memory() {
 }
 
 #[test]
-fn a_gigabyte_is_refused_where_the_limit_is_half_of_it() {
+fn a_gigabyte_is_refused_if_the_limit_is_half_a_gigabyte() {
     let server = start(&[]);
     let mut client = server.connect();
     client.send_raw(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1073741824\r\n").expect("connected");
@@ -49,12 +49,12 @@ fn a_gigabyte_is_refused_where_the_limit_is_half_of_it() {
 }
 
 /// A client with a small receive buffer of its own, so that the server's output gets stuck.
-fn deaf(server: &Server) -> Client {
+fn non_reading_client(server: &Server) -> Client {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     socket.set_recv_buffer_size(4 * 1024).expect("a small buffer");
     socket.connect(&server.address().into()).expect("connected");
     let mut client = Client::from_tcp(TcpStream::from(socket));
-    client.set_wait(Duration::from_secs(5));
+    client.set_reply_timeout(Duration::from_secs(5));
     client
 }
 
@@ -69,12 +69,12 @@ fn store_a_megabyte(server: &Server) {
 }
 
 #[test]
-fn clients_that_never_read_are_hung_up_on_at_the_hard_limit() {
+fn clients_that_never_read_are_disconnected_at_the_hard_limit() {
     let mut server = start(&["--client-output-buffer-limit", "normal", "8mb", "0", "0"]);
     store_a_megabyte(&server);
     let before = server.rss();
-    while_serving_others(&mut server, |server| {
-        let mut sleepers: Vec<Client> = (0..4).map(|_| deaf(server)).collect();
+    while_serving_a_witness(&mut server, |server| {
+        let mut sleepers: Vec<Client> = (0..4).map(|_| non_reading_client(server)).collect();
         sleepers.iter_mut().for_each(ask_for_a_gigabyte);
         wait_until("only the witness and the one who asks are connected", || {
             server.info("connected_clients") == "2"
@@ -91,7 +91,7 @@ fn pipeline_of_turns(values: usize) -> Vec<u8> {
 }
 
 #[test]
-fn the_limit_is_about_all_replies_to_a_pipeline_however_many_turns_it_takes() {
+fn the_output_limit_covers_a_whole_pipeline_over_several_turns() {
     let limit = ["--client-output-buffer-limit", "normal", "100000", "0", "0"];
     let mut server = start(&[&limit[..], &["--enable-debug-command", "yes"]].concat());
     let mut setter = server.connect();
@@ -123,10 +123,10 @@ fn the_limit_is_about_all_replies_to_a_pipeline_however_many_turns_it_takes() {
 }
 
 #[test]
-fn clients_over_the_soft_limit_are_hung_up_on_when_its_time_is_over() {
+fn clients_over_the_soft_limit_are_disconnected_after_its_time() {
     let mut server = start(&["--client-output-buffer-limit", "normal", "0", "1mb", "1"]);
     store_a_megabyte(&server);
-    let mut slow = deaf(&server);
+    let mut slow = non_reading_client(&server);
     let asked = Instant::now();
     slow.send_raw(&b"GET big\r\n".repeat(8)).expect("connected");
     std::thread::sleep(Duration::from_millis(300));
@@ -143,7 +143,7 @@ fn clients_over_the_soft_limit_are_hung_up_on_when_its_time_is_over() {
 fn a_client_below_its_limits_may_take_its_time() {
     let mut server = start(&["--client-output-buffer-limit", "normal", "32mb", "0", "0"]);
     store_a_megabyte(&server);
-    let mut slow = deaf(&server);
+    let mut slow = non_reading_client(&server);
     slow.send_raw(&b"GET big\r\n".repeat(8)).expect("connected");
     std::thread::sleep(Duration::from_millis(200));
     for _ in 0..8 {
@@ -153,10 +153,10 @@ fn a_client_below_its_limits_may_take_its_time() {
 }
 
 #[test]
-fn a_request_over_the_query_buffer_limit_is_hung_up_on() {
+fn a_request_over_the_query_buffer_limit_disconnects_its_client() {
     let mut server = start(&["--client-query-buffer-limit", "1mb"]);
     let before = server.rss();
-    while_serving_others(&mut server, |server| {
+    while_serving_a_witness(&mut server, |server| {
         for _ in 0..4 {
             let mut client = server.connect();
             client.send_raw(b"*2\r\n$4\r\nECHO\r\n$100000000\r\n").expect("connected");
@@ -171,10 +171,10 @@ fn a_request_over_the_query_buffer_limit_is_hung_up_on() {
 }
 
 #[test]
-fn a_transaction_over_the_query_buffer_limit_is_hung_up_on() {
+fn a_transaction_over_the_query_buffer_limit_disconnects_its_client() {
     let mut server = start(&["--client-query-buffer-limit", "1mb"]);
     let before = server.rss();
-    while_serving_others(&mut server, |server| {
+    while_serving_a_witness(&mut server, |server| {
         let mut client = server.connect();
         let set = [&b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\n"[..], &[b'x'; 100_000], b"\r\n"].concat();
         client.send_raw(b"MULTI\r\n").expect("connected");
@@ -187,7 +187,7 @@ fn a_transaction_over_the_query_buffer_limit_is_hung_up_on() {
 }
 
 #[test]
-fn memory_of_clients_that_left_is_given_back() {
+fn memory_of_disconnected_clients_is_freed() {
     let mut server = start(&[]);
     let before = used_memory(&server);
     let part = [b"*2\r\n$4\r\nECHO\r\n$60000\r\n".to_vec(), vec![b'x'; 50_000]].concat();
@@ -221,7 +221,7 @@ fn limit_descriptors(server: &Server, soft: u64) -> libc::rlimit {
 }
 
 #[test]
-fn without_descriptors_connections_wait_and_cost_nothing() {
+fn without_free_descriptors_connections_wait_without_cost() {
     let server = start(&[]);
     let mut client = server.connect();
     assert_eq!(client.run("PING").to_string(), "PONG", "it is let in");
@@ -248,12 +248,12 @@ fn without_descriptors_connections_wait_and_cost_nothing() {
 /// An error is longer than its cause, and needs no password: no replies are queued for unauthenticated
 /// clients.
 #[test]
-fn strangers_who_do_not_read_are_hung_up_on() {
+fn unauthenticated_clients_that_do_not_read_are_disconnected() {
     let mut server = start(&["--requirepass", "secret"]);
     let before = server.rss();
-    let mut stranger = deaf(&server);
+    let mut unauthenticated = non_reading_client(&server);
     let lines = b"a\n".repeat(32 * 1024);
-    let sent = (0..500).take_while(|_| stranger.send_raw(&lines).is_ok()).count();
+    let sent = (0..500).take_while(|_| unauthenticated.send_raw(&lines).is_ok()).count();
     assert!(sent < 500, "all of it was taken");
     let more = server.rss().saturating_sub(before);
     assert!(more < 16 * MIB, "{} MiB", more / MIB);
@@ -262,7 +262,7 @@ fn strangers_who_do_not_read_are_hung_up_on() {
     let mut patient = server.connect();
     patient.send_raw(&b"a\n".repeat(1_000)).expect("connected");
     (0..1_000).for_each(|_| assert!(patient.read().is_error()));
-    let mut known = deaf(&server);
+    let mut known = non_reading_client(&server);
     known.send_raw(b"AUTH secret\r\n").expect("connected");
     assert_eq!(known.read().to_string(), "OK");
     assert!(!known.call(&["SET", "big", &"x".repeat(1 << 20)]).is_error());
@@ -276,11 +276,11 @@ fn strangers_who_do_not_read_are_hung_up_on() {
 
 /// The same worker serves the witness.
 #[test]
-fn forty_thousand_prefixes_keep_nobody_waiting() {
+fn forty_thousand_prefixes_delay_no_client() {
     const PREFIXES: usize = 40_000;
     const KEYS: usize = 200;
     let mut server = start(&["--threads", "1"]);
-    while_serving_others(&mut server, |server| {
+    while_serving_a_witness(&mut server, |server| {
         let (mut client, mut writer) = (server.connect3(), server.connect());
         let names: Vec<String> = (0..PREFIXES).map(|at| format!("prefix:{at}:")).collect();
         let options = names.iter().flat_map(|name| ["PREFIX", name]);
@@ -302,8 +302,8 @@ fn forty_thousand_prefixes_keep_nobody_waiting() {
 /// Replies are cut with an error at the depth of Lua's stack limit, as in Redis, so clients need not parse
 /// deeper replies.
 #[test]
-fn nested_replies_of_scripts_end_at_a_bound() {
-    let Some(oracle) = Program::oracle(Peer::Redis) else { return };
+fn nested_replies_of_scripts_are_bounded() {
+    let Some(oracle) = Program::oracle(Reference::Redis) else { return };
     let (mut subject, oracle) = (start(&[]), Server::start(&oracle, &[]));
     let nested = |table: &str| format!("local t = {{}} for i = 1, 100000 do t = {table} end return t");
     let tables =

@@ -5,7 +5,7 @@ use std::time::Duration;
 use evenkeel_testkit::random::{Random, fresh_seed};
 
 use super::MIB;
-use super::witness::while_serving_others;
+use super::witness::while_serving_a_witness;
 use crate::{start, wait_until};
 
 const REQUESTS: &[&[u8]] = &[
@@ -46,7 +46,7 @@ fn a_request_cut_at_any_byte_waits_for_its_rest() {
 }
 
 #[test]
-fn a_request_that_is_cut_off_for_good_does_nothing() {
+fn an_incomplete_request_has_no_effect() {
     let mut server = start(&[]);
     for request in [REQUESTS[0], REQUESTS[2]] {
         for cut in 0..request.len() {
@@ -60,7 +60,7 @@ fn a_request_that_is_cut_off_for_good_does_nothing() {
 }
 
 #[test]
-fn requests_that_are_none_get_the_protocols_error_and_are_hung_up_on() {
+fn malformed_requests_get_a_protocol_error_and_are_disconnected() {
     let mut server = start(&[]);
     let long = |start: &str, byte: &str| [start, &byte.repeat(70_000)].concat();
     let cases: Vec<(String, &str)> = vec![
@@ -96,7 +96,7 @@ fn a_million_empty_requests_cost_nothing() {
     let mut server = start(&[]);
     for empty in ["*0\r\n", "*-1\r\n", "\r\n"] {
         let before = server.rss();
-        while_serving_others(&mut server, |server| {
+        while_serving_a_witness(&mut server, |server| {
             let mut client = server.connect();
             client.send_raw(empty.repeat(1_000_000).as_bytes()).expect("they are read");
             assert_eq!(client.run("PING").to_string(), "PONG");
@@ -106,9 +106,9 @@ fn a_million_empty_requests_cost_nothing() {
 }
 
 #[test]
-fn clients_that_leave_without_reading_are_forgotten() {
+fn clients_that_disconnect_without_reading_are_removed() {
     let mut server = start(&[]);
-    while_serving_others(&mut server, |server| {
+    while_serving_a_witness(&mut server, |server| {
         for _ in 0..200 {
             let mut client = server.connect();
             client.send_raw(&b"PING\r\n".repeat(2_000)).expect("connected");
@@ -124,7 +124,7 @@ fn mutated_requests_are_survived() {
     println!("EVENKEEL_SEED={seed}");
     let mut random = Random::new(seed);
     let mut server = start(&[]);
-    while_serving_others(&mut server, |server| {
+    while_serving_a_witness(&mut server, |server| {
         for _ in 0..1_500 {
             let mut client = server.connect();
             client.send_raw(&mutated(&mut random)).expect("connected");
@@ -156,7 +156,7 @@ fn mutated(random: &mut Random) -> Vec<u8> {
 /// An inline request is parsed in place, which removes its quotes: behind a blocked or paused command it must
 /// still be intact.
 #[test]
-fn a_quoted_line_behind_a_command_that_waits_is_read_once() {
+fn a_quoted_line_after_a_blocked_command_is_read_once() {
     let mut server = start(&[]);
     let (mut client, mut other) = (server.connect(), server.connect());
     for first in ["BLPOP none 0.01\r\n", "PING 'a b'\r\n"] {
@@ -176,7 +176,7 @@ fn a_quoted_line_behind_a_command_that_waits_is_read_once() {
 
 /// Empty lines are no requests: exactly the bytes of a paused request are put back.
 #[test]
-fn empty_lines_before_a_request_that_is_paused_change_nothing() {
+fn empty_lines_before_a_paused_request_change_nothing() {
     let mut server = start(&[]);
     let mut other = server.connect();
     let with_a_line_inside =
@@ -195,15 +195,15 @@ fn empty_lines_before_a_request_that_is_paused_change_nothing() {
         }
     }
     // This command needs no authentication.
-    let mut stranger = server.connect();
+    let mut unauthenticated = server.connect();
     other.run("CLIENT PAUSE 50 ALL");
-    stranger.send_raw(b"\r\nHELLO\r\n").expect("connected");
-    assert!(stranger.read().to_string().contains("server"));
+    unauthenticated.send_raw(b"\r\nHELLO\r\n").expect("connected");
+    assert!(unauthenticated.read().to_string().contains("server"));
     server.assert_healthy();
 }
 
 #[test]
-fn a_reply_that_is_to_be_skipped_is_that_of_a_command_that_was_paused() {
+fn client_reply_skip_applies_to_a_paused_command() {
     let server = start(&[]);
     let (mut client, mut other) = (server.connect(), server.connect());
     other.run("CLIENT PAUSE 50 WRITE");
@@ -214,7 +214,7 @@ fn a_reply_that_is_to_be_skipped_is_that_of_a_command_that_was_paused() {
 /// Much data, then the end of the stream: all requests are answered and the end is seen, in any number of
 /// turns.
 #[test]
-fn the_end_of_a_long_stream_is_not_forgotten() {
+fn the_end_of_a_long_request_stream_is_noticed() {
     const REQUESTS: usize = 60_000;
     let server = start(&[]);
     for first in ["", "BLPOP none 0.05\r\n", "CLIENT PAUSE 50 ALL\r\n"] {
@@ -230,7 +230,7 @@ fn the_end_of_a_long_stream_is_not_forgotten() {
 
 /// A killed client executes nothing more, even requests sent at the same time.
 #[test]
-fn who_is_killed_in_the_same_turn_is_not_served() {
+fn a_client_killed_in_the_same_turn_is_not_served() {
     const ROUNDS: usize = 200;
     let server = start(&["--threads", "1", "--enable-debug-command", "yes"]);
     let (mut killer, mut counter) = (server.connect(), server.connect());
@@ -255,15 +255,15 @@ fn who_is_killed_in_the_same_turn_is_not_served() {
 
 /// A replica's connection receives the stream alone: earlier subscriptions, tracking and watches have ended.
 #[test]
-fn who_becomes_a_replica_listens_to_nothing_else() {
+fn a_connection_that_becomes_a_replica_ends_its_subscriptions() {
     let server = start(&[]);
     let mut other = server.connect();
     for first in ["SUBSCRIBE channel", "CLIENT TRACKING ON BCAST", "WATCH k", "MONITOR"] {
         let mut client = server.connect3();
         client.send_raw(format!("{first}\r\nPSYNC ? -1\r\n").as_bytes()).expect("connected");
         wait_until("it is a replica", || server.info("connected_slaves") == "1");
-        let heard = other.run("PUBSUB NUMSUB channel").to_string();
-        assert_eq!(heard, "[\"channel\", :0]", "{first}");
+        let subscribers = other.run("PUBSUB NUMSUB channel").to_string();
+        assert_eq!(subscribers, "[\"channel\", :0]", "{first}");
         assert_eq!(server.info("tracking_clients"), "0", "{first}");
         assert_eq!(server.info("watching_clients"), "0", "{first}");
         let monitors = other.run("CLIENT LIST").to_string();
@@ -274,7 +274,7 @@ fn who_becomes_a_replica_listens_to_nothing_else() {
 }
 
 #[test]
-fn a_client_that_watches_is_reset_while_a_script_is_busy() {
+fn a_watching_client_is_reset_during_a_busy_script() {
     let server = start(&["--busy-reply-threshold", "20"]);
     let (mut client, mut busy, mut other) = (server.connect(), server.connect(), server.connect());
     client.run("WATCH k");

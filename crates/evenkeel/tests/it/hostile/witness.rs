@@ -12,7 +12,7 @@ const MEDIAN_MAX: Duration = Duration::from_millis(100);
 
 /// Runs the attack while another client sets and gets a key of its own, and checks its waits and replies.
 #[track_caller]
-pub(super) fn while_serving_others(server: &mut Server, attack: impl FnOnce(&Server)) {
+pub(super) fn while_serving_a_witness(server: &mut Server, attack: impl FnOnce(&Server)) {
     let done = AtomicBool::new(false);
     let waits = std::thread::scope(|scope| {
         let (server, done) = (&*server, &done);

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::Duration;
 
 use evenkeel_testkit::random::fresh_seed;
-use evenkeel_testkit::{Client, Peer, Program, Random, Server};
+use evenkeel_testkit::{Client, Program, Random, Reference, Server};
 
-use super::{REPLICA, assert_same, attach, number, ok, peers, primary, replicas, wait_until};
+use super::{REPLICA, assert_same, attach, number, ok, primary, references, replicas, wait_until};
 use crate::Ends;
 use crate::random::send_random;
 
@@ -16,31 +16,31 @@ use crate::random::send_random;
 const LEFT_OUT: &[&str] =
     &["DEBUG", "CONFIG", "SHUTDOWN", "RESET", "CLIENT", "MONITOR", "SUBSCRIBE", "PSUBSCRIBE", "REPLICAOF"];
 
-fn random_commands(peer: Peer) {
-    let Some(program) = Program::oracle(peer) else { return };
+fn random_commands(reference: Reference) {
+    let Some(program) = Program::oracle(reference) else { return };
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
     let server = primary(&[]);
     let (early, late) = (Server::start(&program, REPLICA), Server::start(&program, REPLICA));
-    send_random(&server, peer, seed, 1_500, LEFT_OUT);
+    send_random(&server, reference, seed, 1_500, LEFT_OUT);
     attach(&early, &server);
     assert_same(&server, &early);
-    send_random(&server, peer, seed + 1, 3_000, LEFT_OUT);
+    send_random(&server, reference, seed + 1, 3_000, LEFT_OUT);
     assert_same(&server, &early);
     attach(&late, &server);
-    send_random(&server, peer, seed + 2, 1_500, LEFT_OUT);
+    send_random(&server, reference, seed + 2, 1_500, LEFT_OUT);
     assert_same(&server, &early);
     assert_same(&server, &late);
 }
 
 #[test]
 fn redis_follows_random_commands() {
-    random_commands(Peer::Redis);
+    random_commands(Reference::Redis);
 }
 
 #[test]
 fn valkey_follows_random_commands() {
-    random_commands(Peer::Valkey);
+    random_commands(Reference::Valkey);
 }
 
 /// Transfers between accounts, on several connections at once.
@@ -96,7 +96,7 @@ fn sum(server: &Server, accounts: usize) -> i64 {
 /// Replicas attach under load; each sees whole transactions only, and all end with equal data.
 fn under_load(args: &[&str]) {
     let (server, bank) = (primary(args), Bank { accounts: 2_000, ends: AtomicBool::new(false) });
-    let replicas: Vec<Server> = peers().into_iter().chain(replicas()).collect();
+    let replicas: Vec<Server> = references().into_iter().chain(replicas()).collect();
     bank.fill(&mut server.connect(), 2_000);
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
@@ -122,26 +122,26 @@ fn under_load(args: &[&str]) {
 }
 
 #[test]
-fn replicas_come_while_others_write() {
+fn replicas_attach_under_load() {
     under_load(&[]);
 }
 
 #[test]
-fn replicas_come_while_an_append_only_file_is_kept() {
+fn replicas_attach_with_an_append_only_file() {
     under_load(&["--appendonly", "yes", "--appendfsync", "everysec"]);
 }
 
 /// By a file, with its length announced.
 #[test]
-fn replicas_come_by_way_of_the_disk() {
+fn replicas_attach_by_way_of_the_disk() {
     under_load(&["--repl-diskless-sync", "no"]);
 }
 
 /// No client reads the keys that expire, on either side: the primary's sweep removes and replicates them.
 #[test]
-fn what_expires_is_removed_by_the_primary() {
+fn expired_keys_are_removed_by_the_primary() {
     let server = primary(&[]);
-    for replica in peers() {
+    for replica in references() {
         attach(&replica, &server);
         let mut client = server.connect();
         for n in 0..200 {
@@ -156,9 +156,9 @@ fn what_expires_is_removed_by_the_primary() {
 }
 
 #[test]
-fn what_is_evicted_is_removed_at_replicas() {
+fn evicted_keys_are_removed_at_replicas() {
     let server = primary(&["--maxmemory-policy", "allkeys-lru"]);
-    let replicas = peers();
+    let replicas = references();
     replicas.iter().for_each(|replica| attach(replica, &server));
     let mut client = server.connect();
     let used = server.info("used_memory").parse::<u64>().expect("a number");
@@ -175,7 +175,7 @@ fn what_is_evicted_is_removed_at_replicas() {
 
 /// Libraries that come with the snapshot, come later, and are deleted.
 #[test]
-fn functions_are_those_of_the_primary() {
+fn functions_match_the_primary() {
     let server = primary(&[]);
     let mut client = server.connect();
     let mut run = |words: &[&str]| {
@@ -187,7 +187,7 @@ fn functions_are_those_of_the_primary() {
         format!("#!lua name={name}\nredis.register_function{{{function}, flags={{'no-writes'}}}}")
     };
     run(&["FUNCTION", "LOAD", &code("early", "1")]);
-    let replicas = peers();
+    let replicas = references();
     replicas.iter().for_each(|replica| attach(replica, &server));
     run(&["FUNCTION", "LOAD", &code("late", "1")]);
     run(&["FUNCTION", "LOAD", "REPLACE", &code("early", "2")]);
@@ -224,7 +224,7 @@ const SCRIPT: &str = "
 
 /// Effects of scripts and functions reach all replicas, also from transactions and from failed scripts.
 #[test]
-fn effects_of_scripts_and_functions_are_those_of_the_primary() {
+fn effects_of_scripts_and_functions_match_the_primary() {
     let server = primary(&[]);
     let mut client = server.connect();
     let (body, function) =
@@ -263,7 +263,7 @@ fn effects_of_scripts_and_functions_are_those_of_the_primary() {
 
 /// A replica that sends more than can be read delays no other client either.
 #[test]
-fn one_that_never_stops_talking_holds_up_nobody() {
+fn a_replica_that_sends_endlessly_delays_no_client() {
     let (server, replica) = (primary(&[]), primary(&[]));
     attach(&replica, &server);
     let mut chatty = TcpStream::connect(server.address()).expect("it listens");
@@ -294,15 +294,15 @@ fn one_that_never_stops_talking_holds_up_nobody() {
 /// A replica that asks for a full sync and reads nothing delays neither clients nor a replica that reads, and
 /// is closed when it is too far behind.
 #[test]
-fn one_that_never_reads_holds_up_nobody() {
+fn a_replica_that_never_reads_delays_no_client() {
     let server = primary(&["--client-output-buffer-limit", "replica 16mb 0 0"]);
     let mut client = server.connect();
     ok(&mut client, "SET big 0");
     ok(&mut client, "SETRANGE big 3000000 x");
-    let mut deaf = server.connect();
-    deaf.send(&["SYNC"]).expect("it is read");
+    let mut stalled = server.connect();
+    stalled.send(&["SYNC"]).expect("it is read");
     wait_until("it is there", || server.info("connected_slaves") == "1");
-    let replicas = peers();
+    let replicas = references();
     for replica in &replicas {
         attach(replica, &server);
     }
@@ -315,13 +315,13 @@ fn one_that_never_reads_holds_up_nobody() {
     }
     let left = replicas.len().to_string();
     wait_until("it is dropped", || server.info("connected_slaves") == left);
-    drop(deaf);
+    drop(stalled);
 }
 
 /// Messages are sent to replicas, but not written to the append-only file, which keeps data only.
 #[test]
-fn who_listens_at_a_replica_hears_what_is_published() {
-    for replica in peers() {
+fn subscribers_of_a_replica_receive_published_messages() {
+    for replica in references() {
         let server = primary(&["--appendonly", "yes", "--appendfsync", "always"]);
         attach(&replica, &server);
         let mut listener = replica.connect();
@@ -344,13 +344,13 @@ fn who_listens_at_a_replica_hears_what_is_published() {
 }
 
 /// Limits the kernel's receive buffer: by default it may grow to `tcp_rmem`, 32 MB on some machines.
-pub(super) fn have_small_buffer(stream: &TcpStream) {
+pub(super) fn limit_receive_buffer(stream: &TcpStream) {
     rustix::net::sockopt::set_socket_recv_buffer_size(stream, 64 * 1024).expect("set");
 }
 
 /// The backlog for a replica that catches up may exceed every limit, as long as the replica reads.
 #[test]
-fn one_that_catches_up_and_takes_nothing_goes() {
+fn a_replica_that_stops_reading_while_it_catches_up_is_closed() {
     let limit = ["--client-output-buffer-limit", "replica 8mb 0 0", "--repl-backlog-size", "1mb"];
     let server = primary(&[&limit[..], &["--repl-timeout", "2", "--rdbcompression", "no"]].concat());
     let mut client = server.connect();
@@ -361,7 +361,7 @@ fn one_that_catches_up_and_takes_nothing_goes() {
     write(0..32);
     for says_that_it_is_there in [false, true] {
         let stream = TcpStream::connect(server.address()).expect("it listens");
-        have_small_buffer(&stream);
+        limit_receive_buffer(&stream);
         let mut replica = BufReader::new(stream);
         let asks: &[u8] = if says_that_it_is_there { b"PSYNC ? -1\r\n" } else { b"SYNC\r\n" };
         replica.get_mut().write_all(asks).expect("it reads");

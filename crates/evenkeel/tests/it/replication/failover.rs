@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_testkit::history::{Op, Recorder, assert_linearizable};
 use evenkeel_testkit::random::fresh_seed;
-use evenkeel_testkit::{Client, Peer, Program, Random, Server};
+use evenkeel_testkit::{Client, Program, Random, Reference, Server};
 
 use super::{PRIMARY, assert_same, attach, await_link, freeze, number, ok, thaw, wait_until};
 use crate::program;
@@ -24,9 +24,9 @@ fn ours(args: &[&str]) -> Server {
 /// The pairs of a failover: Evenkeel to Evenkeel, and, if available, to and from Redis and Valkey.
 fn pairs() -> Vec<[Server; 2]> {
     let mut pairs = vec![[ours(&[]), ours(&[])]];
-    for peer in [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle) {
-        pairs.push([ours(&[]), server(&peer, &[])]);
-        pairs.push([server(&peer, &[]), ours(&[])]);
+    for reference in [Reference::Redis, Reference::Valkey].into_iter().filter_map(Program::oracle) {
+        pairs.push([ours(&[]), server(&reference, &[])]);
+        pairs.push([server(&reference, &[]), ours(&[])]);
     }
     pairs
 }
@@ -48,7 +48,7 @@ fn role(server: &Server) -> String {
 }
 
 #[test]
-fn roles_change_places_without_a_full_sync() {
+fn a_failover_needs_no_full_sync() {
     for [one, other] in pairs() {
         let third = ours(&[]);
         attach(&other, &one);
@@ -71,16 +71,16 @@ fn roles_change_places_without_a_full_sync() {
             assert_eq!(number(to, "sync_partial_ok"), before.0 + 2, "{}\n{}", from.log(), to.log());
             assert_eq!(number(to, "sync_full"), before.1);
             assert_eq!(to.connect().run("GET rounds").to_string(), format!("\"{round}\""));
-            let told = from.connect().run("CONFIG GET replicaof").to_string();
-            if from.program().peer().is_none() {
-                assert!(told.contains(&to.port().to_string()), "{told}");
+            let setting = from.connect().run("CONFIG GET replicaof").to_string();
+            if from.program().reference().is_none() {
+                assert!(setting.contains(&to.port().to_string()), "{setting}");
             }
         }
     }
 }
 
 #[test]
-fn whoever_has_all_is_taken_if_nobody_is_named() {
+fn the_most_advanced_replica_is_promoted_if_none_is_named() {
     let (primary, slow, quick) = (ours(&[]), ours(&[]), ours(&[]));
     attach(&slow, &primary);
     attach(&quick, &primary);
@@ -95,7 +95,7 @@ fn whoever_has_all_is_taken_if_nobody_is_named() {
 
 /// However long a snapshot in progress takes.
 #[test]
-fn a_snapshot_keeps_nobody_waiting() {
+fn a_snapshot_delays_no_failover() {
     let (primary, replica) = (ours(&["--rdb-key-save-delay", "100000"]), ours(&[]));
     attach(&replica, &primary);
     let mut client = primary.connect();
@@ -259,14 +259,14 @@ fn no_acknowledged_write_is_lost() {
 
 /// Also if the primary is told not to wait for its replica.
 #[test]
-fn no_write_that_was_waited_for_is_lost_by_force() {
+fn no_write_confirmed_by_wait_is_lost_by_force() {
     let pair = [ours(&["--threads", "4"]), ours(&["--threads", "4"])];
     writers_lose_nothing(&pair, 10, Duration::from_millis(200), Kept::Replicated);
 }
 
 #[test]
-fn no_acknowledged_write_is_lost_between_redis_and_ours() {
-    if let Some(redis) = Program::oracle(Peer::Redis) {
+fn no_acknowledged_write_is_lost_between_redis_and_evenkeel() {
+    if let Some(redis) = Program::oracle(Reference::Redis) {
         writers_lose_nothing(&[ours(&[]), server(&redis, &[])], 6, Duration::from_millis(200), Kept::All);
     }
 }
@@ -280,7 +280,7 @@ fn write_later(server: &Server, line: &str) -> impl FnOnce() -> String + use<> {
 }
 
 #[test]
-fn it_can_be_given_up() {
+fn a_failover_can_be_aborted() {
     let (primary, replica) = (ours(&[]), ours(&[]));
     attach(&replica, &primary);
     let mut client = primary.connect();
@@ -322,7 +322,7 @@ fn it_can_be_given_up() {
 }
 
 #[test]
-fn it_ends_by_itself_if_no_replica_comes_to_the_end() {
+fn a_failover_times_out_if_no_replica_catches_up() {
     let (primary, replica) = (ours(&[]), ours(&[]));
     attach(&replica, &primary);
     freeze(&replica);
@@ -341,7 +341,7 @@ fn it_ends_by_itself_if_no_replica_comes_to_the_end() {
 }
 
 #[test]
-fn force_does_it_all_the_same() {
+fn force_promotes_a_replica_that_lags_behind() {
     let (primary, replica) = (ours(&[]), ours(&[]));
     attach(&replica, &primary);
     freeze(&replica);
@@ -359,7 +359,7 @@ fn force_does_it_all_the_same() {
 }
 
 /// A proxy before a server that breaks the first connection that contains this word.
-fn break_off(listener: TcpListener, server: u16, word: &'static str) {
+fn break_connection(listener: TcpListener, server: u16, word: &'static str) {
     let has_broken = Arc::new(AtomicBool::new(false));
     for mut client in listener.incoming().flatten() {
         let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)) else { continue };
@@ -387,12 +387,12 @@ fn break_off(listener: TcpListener, server: u16, word: &'static str) {
 
 /// The replica may have taken over already. So the primary cannot go back, and follows the new primary.
 #[test]
-fn an_answer_that_is_lost_makes_no_two_primaries() {
+fn a_lost_reply_makes_no_two_primaries() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("it is bound").port().to_string();
     let (primary, target) = (ours(&[]), ours(&["--replica-announce-port", &port]));
     let behind = target.port();
-    std::thread::spawn(move || break_off(listener, behind, "+CONTINUE"));
+    std::thread::spawn(move || break_connection(listener, behind, "+CONTINUE"));
     attach(&target, &primary);
     let mut client = primary.connect();
     ok(&mut client, "SET k v");
@@ -409,7 +409,7 @@ fn an_answer_that_is_lost_makes_no_two_primaries() {
 }
 
 #[test]
-fn a_target_that_never_answers_is_given_up_by_hand() {
+fn a_failover_to_a_silent_target_can_be_aborted() {
     let (primary, replica, third) = (ours(&[]), ours(&[]), ours(&[]));
     attach(&replica, &primary);
     attach(&third, &primary);
@@ -440,8 +440,8 @@ fn a_target_that_never_answers_is_given_up_by_hand() {
 }
 
 #[test]
-fn one_that_refuses_leaves_the_primary_what_it_was() {
-    for refusing in [Some(program()), Program::oracle(Peer::Redis)].into_iter().flatten() {
+fn a_refused_failover_leaves_the_primary_in_its_role() {
+    for refusing in [Some(program()), Program::oracle(Reference::Redis)].into_iter().flatten() {
         let primary = ours(&[]);
         let replica = server(&refusing, &["--rename-command", "PSYNC", "other"]);
         attach(&replica, &primary);
@@ -465,7 +465,7 @@ fn one_that_refuses_leaves_the_primary_what_it_was() {
 
 /// Only the server's own primary, with the same history, can promote it.
 #[test]
-fn only_its_own_primary_may_promote_a_replica() {
+fn only_a_replicas_own_primary_may_promote_it() {
     let (primary, replica) = (ours(&[]), ours(&[]));
     attach(&replica, &primary);
     let mut client = replica.connect();

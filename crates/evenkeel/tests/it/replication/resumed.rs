@@ -4,16 +4,16 @@
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use evenkeel_testkit::{Peer, Program, Server};
+use evenkeel_testkit::{Program, Reference, Server};
 
 use super::{
-    PRIMARY, REPLICA, assert_same, attach, await_link, freeze, number, ok, peers, primary, replicas, thaw,
-    wait_until,
+    PRIMARY, REPLICA, assert_same, attach, await_link, freeze, number, ok, primary, references, replicas,
+    thaw, wait_until,
 };
 use crate::Ends;
 
 #[test]
-fn a_connection_that_broke_is_made_good_from_the_backlog() {
+fn a_broken_connection_resumes_from_the_backlog() {
     let server = primary(&[]);
     let mut client = server.connect();
     for replica in replicas() {
@@ -36,9 +36,9 @@ fn a_connection_that_broke_is_made_good_from_the_backlog() {
 
 /// A restarted replica knows its offset from its own snapshot.
 #[test]
-fn a_replica_that_was_restarted_goes_on() {
-    for peer in [Peer::Redis, Peer::Valkey] {
-        let Some(program) = Program::oracle(peer) else { continue };
+fn a_restarted_replica_resumes() {
+    for reference in [Reference::Redis, Reference::Valkey] {
+        let Some(program) = Program::oracle(reference) else { continue };
         let server = primary(&[]);
         let address = format!("127.0.0.1 {}", server.port());
         let args = [REPLICA, &["--replicaof", &address, "--save", "1000 1000"]].concat();
@@ -105,7 +105,7 @@ fn restarted(options: &[&str], loaded: impl Fn(&Server)) -> (Server, Vec<Server>
 /// A restarted primary knows its offset from its last snapshot. Keys that expire meanwhile are removed on the
 /// replicas, too.
 #[test]
-fn a_primary_that_was_restarted_goes_on() {
+fn a_restarted_primary_resumes() {
     let (mut server, replicas) = restarted(&["--save", "1000 1000"], |server| {
         assert_eq!(number(server, "rdb_last_load_keys_expired"), 200);
     });
@@ -129,7 +129,7 @@ const LOGGED: &[&str] = &["--appendonly", "yes", "--save", ""];
 
 /// A primary's append-only file has its replication offset at the end, like its last snapshot.
 #[test]
-fn a_primary_with_an_append_only_file_goes_on() {
+fn a_restarted_primary_with_an_append_only_file_resumes() {
     let (mut server, replicas) = restarted(LOGGED, |_| {});
     // After a kill, the file has more than its stored offset covers.
     assert_same(&server, &replicas[0]);
@@ -145,12 +145,12 @@ fn a_primary_with_an_append_only_file_goes_on() {
 
 /// So does a replica's append-only file, with a stream that goes on.
 #[test]
-fn a_replica_with_an_append_only_file_goes_on() {
-    let peers = [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle);
+fn a_restarted_replica_with_an_append_only_file_resumes() {
+    let references = [Reference::Redis, Reference::Valkey].into_iter().filter_map(Program::oracle);
     // However late the replica returns, the backlog has its rest.
     const BACKLOG: &[&str] = &["--repl-backlog-size", "256mb"];
     let args = [PRIMARY, BACKLOG].concat();
-    let primaries = peers.map(|program| Server::start(&program, &args)).chain([primary(BACKLOG)]);
+    let primaries = references.map(|program| Server::start(&program, &args)).chain([primary(BACKLOG)]);
     for server in primaries {
         let address = format!("127.0.0.1 {}", server.port());
         let mut replica = primary(&[LOGGED, &["--replicaof", &address]].concat());
@@ -193,7 +193,7 @@ fn a_replica_with_an_append_only_file_goes_on() {
 
 /// If the final snapshot fails, the server stays up, and its replicas continue the same stream.
 #[test]
-fn an_end_that_does_not_come_leaves_the_stream() {
+fn a_failed_shutdown_keeps_the_stream() {
     let server = primary(&["--dbfilename", "taken.rdb"]);
     let replica = primary(&[]);
     attach(&replica, &server);
@@ -209,7 +209,7 @@ fn an_end_that_does_not_come_leaves_the_stream() {
 
 /// A killed replica has lost its data, or does not know its offset.
 #[test]
-fn a_replica_that_was_killed_begins_anew() {
+fn a_killed_replica_needs_a_full_sync() {
     for mut replica in replicas() {
         let server = primary(&[]);
         attach(&replica, &server);
@@ -226,8 +226,8 @@ fn a_replica_that_was_killed_begins_anew() {
 
 /// Primaries of all makes.
 fn primaries() -> Vec<Server> {
-    let peers = [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle);
-    peers.map(|program| Server::start(&program, PRIMARY)).chain([primary(&[])]).collect()
+    let references = [Reference::Redis, Reference::Valkey].into_iter().filter_map(Program::oracle);
+    references.map(|program| Server::start(&program, PRIMARY)).chain([primary(&[])]).collect()
 }
 
 /// Adds to the present data, so that repeated commands show. Begins and ends in the same database, not the
@@ -245,7 +245,7 @@ fn write_more(server: &Server) {
 /// A killed replica has on disk its own last snapshot, or that of its last full sync. This state is older
 /// than its last acknowledged offset, and the primary sends the rest from there on.
 #[test]
-fn a_replica_that_was_killed_goes_on_from_its_last_snapshot() {
+fn a_killed_replica_resumes_from_its_last_snapshot() {
     for server in primaries() {
         let address = format!("127.0.0.1 {}", server.port());
         let mut replica = primary(&["--replicaof", &address]);
@@ -254,7 +254,7 @@ fn a_replica_that_was_killed_goes_on_from_its_last_snapshot() {
             write_more(&server);
             assert_same(&server, &replica);
             // Evenkeel's snapshot for replicas does not contain its own offset.
-            if round > 1 || server.program().peer().is_none() {
+            if round > 1 || server.program().reference().is_none() {
                 ok(&mut replica.connect(), "SAVE");
             }
             let on_disk = number(&replica, "slave_repl_offset");
@@ -280,7 +280,7 @@ fn a_replica_that_was_killed_goes_on_from_its_last_snapshot() {
 
 /// A replica without files has no offset to continue from, in every way of syncing.
 #[test]
-fn a_replica_that_was_killed_and_keeps_nothing_begins_anew() {
+fn a_killed_replica_without_files_needs_a_full_sync() {
     for options in [["--repl-diskless-load", "swapdb"], ["--rdb-del-sync-files", "yes"]] {
         for server in primaries() {
             let address = format!("127.0.0.1 {}", server.port());
@@ -303,7 +303,7 @@ fn a_replica_that_was_killed_and_keeps_nothing_begins_anew() {
 
 /// A killed replica gets nothing more, even writes of the same moment.
 #[test]
-fn who_is_killed_gets_nothing_that_is_written_afterwards() {
+fn a_killed_replica_receives_no_later_write() {
     for replica in replicas() {
         let server = primary(&["--repl-backlog-size", "16kb"]);
         attach(&replica, &server);
@@ -324,7 +324,7 @@ fn who_is_killed_gets_nothing_that_is_written_afterwards() {
 
 /// The backlog no longer has the part that a long absence needs.
 #[test]
-fn what_is_no_longer_kept_is_sent_anew() {
+fn bytes_no_longer_in_the_backlog_need_a_full_sync() {
     for replica in replicas() {
         let server = primary(&["--repl-backlog-size", "100kb"]);
         attach(&replica, &server);
@@ -345,7 +345,7 @@ fn what_is_no_longer_kept_is_sent_anew() {
 
 /// Without replicas the backlog is freed after a time, and with it the history: the journal ends.
 #[test]
-fn the_backlog_goes_when_nobody_needs_it() {
+fn the_backlog_is_freed_without_replicas() {
     for replica in replicas() {
         let server = primary(&["--repl-backlog-ttl", "1"]);
         let mut client = server.connect();
@@ -372,9 +372,9 @@ fn the_backlog_goes_when_nobody_needs_it() {
 /// A killed primary without files comes back empty, as a primary with a new history: its replicas follow it,
 /// become empty, and get its later writes.
 #[test]
-fn a_primary_that_lost_all_is_followed() {
+fn a_primary_that_lost_its_data_is_followed() {
     let mut server = primary(&["--save", ""]);
-    let replicas: Vec<Server> = peers().into_iter().chain([primary(&["--save", ""])]).collect();
+    let replicas: Vec<Server> = references().into_iter().chain([primary(&["--save", ""])]).collect();
     ok(&mut server.connect(), "SET before 1");
     for replica in &replicas {
         attach(replica, &server);

@@ -2,18 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::{Peer, Program, Server};
+use evenkeel_testkit::{Program, Reference, Server};
 
 use super::{
-    PRIMARY, REPLICA, attach, await_caught_up, await_link, freeze, number, ok, peers, primary, thaw,
+    PRIMARY, REPLICA, attach, await_caught_up, await_link, freeze, number, ok, primary, references, thaw,
     wait_until,
 };
 use crate::start;
 
 #[test]
-fn who_waits_is_told_when_replicas_have_it() {
+fn wait_returns_once_replicas_have_the_write() {
     let server = primary(&[]);
-    let replicas = peers();
+    let replicas = references();
     replicas.iter().for_each(|replica| attach(replica, &server));
     let count = replicas.len() as i64;
     let mut client = server.connect();
@@ -46,9 +46,10 @@ fn who_waits_is_told_when_replicas_have_it() {
 
 /// A pool may write over another connection: as in Redis, WAIT covers all clients' writes.
 #[test]
-fn who_waits_waits_for_what_others_have_written() {
-    for server in
-        [primary(&[])].into_iter().chain(Program::oracle(Peer::Redis).map(|it| Server::start(&it, PRIMARY)))
+fn wait_covers_the_writes_of_all_clients() {
+    for server in [primary(&[])]
+        .into_iter()
+        .chain(Program::oracle(Reference::Redis).map(|it| Server::start(&it, PRIMARY)))
     {
         let replica = primary(&[]);
         attach(&replica, &server);
@@ -65,10 +66,10 @@ fn who_waits_waits_for_what_others_have_written() {
 }
 
 #[test]
-fn who_waits_is_told_when_a_replica_has_it_on_disk() {
+fn waitaof_returns_once_a_replica_has_synced_the_write() {
     let log = ["--appendonly", "yes"];
     let valkey =
-        Program::oracle(Peer::Valkey).map(|program| Server::start(&program, &[PRIMARY, &log].concat()));
+        Program::oracle(Reference::Valkey).map(|program| Server::start(&program, &[PRIMARY, &log].concat()));
     for server in [primary(&log)].into_iter().chain(valkey) {
         let mut client = server.connect();
         (0..60).for_each(|n| ok(&mut client, &format!("SET {n} v")));
@@ -93,8 +94,8 @@ fn who_waits_is_told_when_a_replica_has_it_on_disk() {
 }
 
 #[test]
-fn who_waits_for_one_that_does_not_answer_waits() {
-    let Some(program) = Program::oracle(Peer::Redis) else { return };
+fn wait_blocks_for_a_silent_replica() {
+    let Some(program) = Program::oracle(Reference::Redis) else { return };
     let (server, replica) = (primary(&[]), Server::start(&program, REPLICA));
     attach(&replica, &server);
     let mut client = server.connect();
@@ -111,7 +112,7 @@ fn who_waits_for_one_that_does_not_answer_waits() {
 
 #[test]
 fn writes_need_replicas_that_answer() {
-    let Some(program) = Program::oracle(Peer::Redis) else { return };
+    let Some(program) = Program::oracle(Reference::Redis) else { return };
     let server = primary(&["--min-replicas-to-write", "1", "--min-replicas-max-lag", "2"]);
     let replica = Server::start(&program, REPLICA);
     let mut client = server.connect();
@@ -129,8 +130,8 @@ fn writes_need_replicas_that_answer() {
 
 /// A replica silent for `repl-timeout` is closed.
 #[test]
-fn one_that_says_nothing_is_given_up() {
-    let Some(program) = Program::oracle(Peer::Redis) else { return };
+fn a_silent_replica_is_closed() {
+    let Some(program) = Program::oracle(Reference::Redis) else { return };
     let (server, replica) = (primary(&["--repl-timeout", "2"]), Server::start(&program, REPLICA));
     attach(&replica, &server);
     freeze(&replica);
@@ -140,8 +141,8 @@ fn one_that_says_nothing_is_given_up() {
 }
 
 #[test]
-fn an_orderly_end_leaves_all_at_replicas() {
-    for replica in peers() {
+fn a_shutdown_hands_all_writes_to_replicas() {
+    for replica in references() {
         let mut server = primary(&[]);
         attach(&replica, &server);
         let mut client = server.connect();
@@ -155,7 +156,7 @@ fn an_orderly_end_leaves_all_at_replicas() {
 
 /// A replica has a journal of its own, whose offsets its replicas do not know.
 #[test]
-fn an_end_of_a_replica_waits_for_what_its_replicas_lack() {
+fn the_shutdown_of_a_replica_waits_for_its_replicas() {
     let first = primary(&[]);
     let mut middle = primary(&["--appendonly", "yes", "--shutdown-timeout", "40"]);
     let last = primary(&[]);
@@ -172,14 +173,14 @@ fn an_end_of_a_replica_waits_for_what_its_replicas_lack() {
 }
 
 /// Whether INFO reports how long the shutdown will wait for replicas.
-fn counts_down(server: &Server) -> bool {
+fn reports_remaining_time(server: &Server) -> bool {
     server.connect().run("INFO server").to_string().contains("shutdown_in_milliseconds:")
 }
 
 /// A second SHUTDOWN waits as well, and an abort answers all of them.
 #[test]
-fn an_end_that_waits_for_replicas_can_be_aborted() {
-    let Some(program) = Program::oracle(Peer::Redis) else { return };
+fn a_shutdown_that_waits_for_replicas_can_be_aborted() {
+    let Some(program) = Program::oracle(Reference::Redis) else { return };
     for threads in ["1", "2"] {
         let (server, replica) =
             (primary(&["--shutdown-timeout", "600", "--threads", threads]), Server::start(&program, REPLICA));
@@ -197,7 +198,7 @@ fn an_end_that_waits_for_replicas_can_be_aborted() {
             askers.iter_mut().zip([&["SHUTDOWN"][..], &["SHUTDOWN", "NOSAVE"], &["SHUTDOWN", "NOW"]])
         {
             asker.send(words).expect("it reads");
-            wait_until("replicas are waited for", || counts_down(&server));
+            wait_until("replicas are waited for", || reports_remaining_time(&server));
         }
         let mut writer = server.connect();
         writer.send(&["INCR", "k"]).expect("it reads");
@@ -210,7 +211,7 @@ fn an_end_that_waits_for_replicas_can_be_aborted() {
             assert_eq!(asker.run("PING").to_string(), "PONG");
         }
         assert_eq!(writer.read().as_int(), Some(3), "writes go on");
-        assert!(server.info("blocked_clients") == "0" && !counts_down(&server));
+        assert!(server.info("blocked_clients") == "0" && !reports_remaining_time(&server));
         assert_eq!(client.run("SHUTDOWN ABORT").to_string(), "-ERR No shutdown in progress.");
         wait_until("the log has it", || server.log().contains("Shutdown manually aborted."));
         ok(&mut client, "CONFIG SET rdb-key-save-delay 0");
@@ -221,8 +222,8 @@ fn an_end_that_waits_for_replicas_can_be_aborted() {
 }
 
 #[test]
-fn an_end_names_who_lags_behind() {
-    let Some(program) = Program::oracle(Peer::Redis) else { return };
+fn a_shutdown_names_the_replicas_that_lag_behind() {
+    let Some(program) = Program::oracle(Reference::Redis) else { return };
     let (mut server, replica) = (primary(&["--shutdown-timeout", "1"]), Server::start(&program, REPLICA));
     attach(&replica, &server);
     let mut client = server.connect();
@@ -239,7 +240,7 @@ fn an_end_names_who_lags_behind() {
 
 /// A new append-only file does not have the data before its first base is written.
 #[test]
-fn an_end_before_the_first_base_is_refused() {
+fn a_shutdown_before_the_first_base_is_refused() {
     let mut server = primary(&["--rdb-key-save-delay", "30000000", "--save", ""]);
     let mut client = server.connect();
     ok(&mut client, "SET k v");
@@ -257,7 +258,7 @@ fn an_end_before_the_first_base_is_refused() {
 
 #[test]
 fn replicas_are_listed_as_such() {
-    let Some(program) = Program::oracle(Peer::Redis) else { return };
+    let Some(program) = Program::oracle(Reference::Redis) else { return };
     let args = [REPLICA, &["--replica-announce-ip", "far.away", "--replica-announce-port", "7"]].concat();
     for (near, far) in
         [(primary(&[]), Server::start(&program, &args)), (Server::start(&program, REPLICA), start(&args))]

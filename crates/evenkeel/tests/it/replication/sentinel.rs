@@ -105,7 +105,7 @@ fn await_following(server: &Server, primary: &Server) {
 }
 
 /// Counts up on the current primary, until told to end.
-fn count_up(sentinel: &Sentinel, counted: &Counted) {
+fn increment(sentinel: &Sentinel, counted: &Counted) {
     let Counted { replies, safe, ends } = counted;
     while !ends.load(Relaxed) {
         std::thread::sleep(Duration::from_millis(10));
@@ -136,7 +136,7 @@ fn a_lost_primary_is_replaced() {
     let replies = || counted.replies.load(Relaxed);
     std::thread::scope(|scope| {
         let _ends = Ends(&counted.ends);
-        scope.spawn(|| count_up(&sentinel, &counted));
+        scope.spawn(|| increment(&sentinel, &counted));
         wait_until("it knows the replicas", || sentinel.knows("num-slaves") == Some(2));
         wait_until("some are safe", || counted.safe.load(Relaxed) > 50);
         first.kill();
@@ -153,8 +153,8 @@ fn a_lost_primary_is_replaced() {
         await_following(&first, new);
         // And back, by hand.
         wait_until("it is over", || {
-            let told = sentinel.try_ask(&["SENTINEL", "FAILOVER", "it"]).map(|told| told.to_string());
-            told.as_deref() == Some("OK")
+            let reply = sentinel.try_ask(&["SENTINEL", "FAILOVER", "it"]).map(|reply| reply.to_string());
+            reply.as_deref() == Some("OK")
         });
         wait_until("roles change once more", || sentinel.primary().is_some_and(|port| port != new.port()));
         let before = replies();

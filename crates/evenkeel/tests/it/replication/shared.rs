@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use evenkeel_testkit::{Client, Server};
 
-use super::attached::have_small_buffer;
-use super::{assert_same, attach, await_link, number, ok, peers, primary, wait_until};
+use super::attached::limit_receive_buffer;
+use super::{assert_same, attach, await_link, number, ok, primary, references, wait_until};
 use crate::durability::full::Disk;
 
 const MB: usize = 1 << 20;
@@ -26,7 +26,7 @@ impl Slow {
     /// Asks for a full sync, and reads up to the start of the snapshot.
     fn attach(server: &Server, begins: impl FnOnce()) -> Slow {
         let mut stream = TcpStream::connect(server.address()).expect("it listens");
-        have_small_buffer(&stream);
+        limit_receive_buffer(&stream);
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("not zero");
         stream.write_all(b"REPLCONF capa eof capa psync2\r\nPSYNC ? -1\r\n").expect("it reads");
         begins();
@@ -87,8 +87,8 @@ fn loaded(snapshot: &[u8]) -> Server {
 
 /// The fastest replica sets the pace: slower replicas get the rest from the disk, and then the later writes.
 #[test]
-fn a_slow_one_is_not_waited_for() {
-    for followers in [vec![primary(&[])], peers()] {
+fn a_slow_replica_does_not_delay_a_fast_replica() {
+    for followers in [vec![primary(&[])], references()] {
         let both = (followers.len() + 1).to_string();
         let options = ["--repl-diskless-sync-delay", "60", "--repl-diskless-sync-max-replicas", &both];
         let (server, mut client) = filled(&options);
@@ -118,7 +118,7 @@ fn assert_same_data(one: &Server, other: &Server) {
 
 /// A replica that comes later gets a snapshot of its own, as soon as the first is taken.
 #[test]
-fn who_comes_later_waits_for_no_slow_one() {
+fn a_later_replica_does_not_wait_for_a_slow_replica() {
     let (server, mut client) = filled(&[]);
     let mut slow = Slow::attach(&server, || ());
     wait_until("nobody else wants it", || number(&server, "rdb_bgsave_in_progress") == 1);
@@ -134,7 +134,7 @@ fn who_comes_later_waits_for_no_slow_one() {
 
 /// Nor do automatic snapshots wait, which walk through the keys as well.
 #[test]
-fn what_is_due_waits_for_no_slow_one() {
+fn automatic_snapshots_do_not_wait_for_a_slow_replica() {
     let log =
         ["--appendonly", "yes", "--auto-aof-rewrite-min-size", "1mb", "--auto-aof-rewrite-percentage", "0"];
     let (server, mut client) = filled(&[&log[..], &["--save", "3 1000"]].concat());
@@ -158,7 +158,7 @@ fn what_is_due_waits_for_no_slow_one() {
 
 /// Nor do requested snapshots.
 #[test]
-fn a_rewrite_waits_for_no_slow_one() {
+fn a_rewrite_does_not_wait_for_a_slow_replica() {
     let (server, mut client) = filled(&["--appendonly", "yes", "--auto-aof-rewrite-percentage", "0"]);
     let mut slow = Slow::attach(&server, || ());
     let before = number(&server, "aof_rewrites");
@@ -169,7 +169,7 @@ fn a_rewrite_waits_for_no_slow_one() {
 
 /// The spill for a slow replica leaves free space on the disk; beyond that the fast replica waits.
 #[test]
-fn the_disk_is_not_filled() {
+fn the_spill_leaves_free_space_on_the_disk() {
     let Some(disk) = Disk::mount_sized("shared", 110) else { return };
     let both = ["--repl-diskless-sync-delay", "60", "--repl-diskless-sync-max-replicas", "2"];
     let (server, _client) = filled(&[&both[..], &["--dir", &disk.path().display().to_string()]].concat());
@@ -188,18 +188,18 @@ fn the_disk_is_not_filled() {
 /// Without a disk for the spill, faster replicas wait as long as the slow replica reads anything, and no
 /// longer.
 #[test]
-fn without_a_disk_one_that_takes_nothing_goes() {
+fn without_a_spill_a_stalled_replica_is_closed() {
     let (server, _client) =
         filled(&["--repl-diskless-sync-delay", "60", "--repl-diskless-sync-max-replicas", "2"]);
-    let elsewhere = server.folder().with_extension("elsewhere");
-    std::fs::rename(server.folder(), &elsewhere).expect("the folder is ours");
+    let other_folder = server.folder().with_extension("elsewhere");
+    std::fs::rename(server.folder(), &other_folder).expect("the folder is ours");
     let began = Instant::now();
     let other = primary(&[]);
     let slow = Slow::attach(&server, || {
         follow(&other, &server);
     });
     await_link(&other);
-    std::fs::rename(&elsewhere, server.folder()).expect("the folder is ours");
+    std::fs::rename(&other_folder, server.folder()).expect("the folder is ours");
     assert!(began.elapsed() >= Duration::from_secs(10), "it is given time");
     assert!(server.log().contains("spill the snapshot for slow replicas to disk"), "{}", server.log());
     assert!(server.log().contains("full sync, which delays other replicas"), "{}", server.log());

@@ -12,7 +12,7 @@ struct Sink(Client);
 impl Sink {
     fn connect(server: &Server) -> Sink {
         let mut client = server.connect();
-        client.set_wait(Duration::from_secs(20));
+        client.set_reply_timeout(Duration::from_secs(20));
         Sink(client)
     }
 
@@ -100,7 +100,7 @@ fn resp(text: &str) -> String {
 }
 
 #[test]
-fn the_stream_is_what_was_done() {
+fn the_stream_has_the_executed_writes() {
     let server = primary(&["--repl-ping-replica-period", "3600"]);
     let mut client = server.connect();
     ok(&mut client, "SET before 1");
@@ -149,7 +149,7 @@ fn the_stream_is_what_was_done() {
 
 /// An offset beyond the end, before the beginning, or of another history: a full sync follows.
 #[test]
-fn who_asks_for_what_is_not_there_gets_everything() {
+fn an_unavailable_offset_causes_a_full_sync() {
     let server = primary(&[]);
     let mut client = server.connect();
     let (id, offset) = Sink::connect(&server).full();
@@ -168,7 +168,7 @@ fn who_asks_for_what_is_not_there_gets_everything() {
 
 /// A smaller backlog takes effect for the next replica, not at the next periodic check.
 #[test]
-fn a_backlog_is_cut_before_anybody_goes_on_from_it() {
+fn a_smaller_backlog_applies_to_the_next_replica() {
     let server = primary(&[]);
     let (mut client, value) = (server.connect(), "v".repeat(20_000));
     let mut first = Sink::connect(&server);
@@ -186,7 +186,7 @@ fn a_backlog_is_cut_before_anybody_goes_on_from_it() {
 
 /// A replica without end marks and offsets: a length, the snapshot, then the stream.
 #[test]
-fn the_old_way() {
+fn the_protocol_without_end_marks_is_served() {
     let server = primary(&["--repl-ping-replica-period", "3600"]);
     let mut client = server.connect();
     ok(&mut client, "SET before 1");
@@ -203,7 +203,7 @@ fn the_old_way() {
 
 /// The same with end marks, as `redis-cli --rdb` does it: the primary writes nothing to its disk.
 #[test]
-fn the_old_way_with_a_mark() {
+fn the_protocol_without_offsets_is_served_with_end_marks() {
     let server = primary(&["--repl-ping-replica-period", "3600"]);
     let mut client = server.connect();
     ok(&mut client, "SET before 1");
@@ -218,7 +218,7 @@ fn the_old_way_with_a_mark() {
 
 /// The snapshot alone.
 #[test]
-fn who_wants_only_the_snapshot_gets_no_stream() {
+fn a_request_for_a_snapshot_alone_gets_no_stream() {
     let server = primary(&["--repl-ping-replica-period", "1"]);
     let mut sink = Sink::connect(&server);
     ok(&mut sink.0, "REPLCONF rdb-only 1");
@@ -230,7 +230,7 @@ fn who_wants_only_the_snapshot_gets_no_stream() {
 
 /// Each replica gets the requested part of the data, also when several ask at the same time.
 #[test]
-fn a_snapshot_has_what_is_wanted_of_the_data() {
+fn a_snapshot_has_the_requested_part_of_the_data() {
     let server = primary(&["--repl-diskless-sync-delay", "1"]);
     let mut client = server.connect();
     let code = "#!lua name=lib\nredis.register_function('f', function() return 1 end)";
@@ -260,7 +260,7 @@ fn a_snapshot_has_what_is_wanted_of_the_data() {
 
 /// A replica that waits for a file gets signs of life.
 #[test]
-fn who_waits_for_a_file_hears_that_somebody_is_there() {
+fn a_replica_that_waits_for_a_file_gets_keepalives() {
     let server = primary(&["--repl-diskless-sync", "no", "--rdb-key-save-delay", "30000"]);
     let mut client = server.connect();
     (0..100).for_each(|n| ok(&mut client, &format!("SET {n} v")));
@@ -276,7 +276,7 @@ fn who_waits_for_a_file_hears_that_somebody_is_there() {
 /// A replica loads for a long time, while more is written than fits into memory or an output buffer: it gets
 /// every byte, and nothing waits for it.
 #[test]
-fn what_is_written_while_a_replica_loads_is_kept() {
+fn writes_during_a_replicas_load_are_kept() {
     let limit = ["--client-output-buffer-limit", "replica 1mb 1mb 1"];
     let server = primary(&[&limit[..], &["--repl-ping-replica-period", "3600"]].concat());
     let mut client = server.connect();
@@ -306,7 +306,7 @@ fn what_is_written_while_a_replica_loads_is_kept() {
 
 /// A disk that takes nothing costs the loading replica its full sync, and nothing else.
 #[test]
-fn who_needs_what_the_disk_does_not_take_begins_anew() {
+fn a_replica_whose_spill_fails_needs_a_new_full_sync() {
     let server = primary(&["--repl-ping-replica-period", "3600"]);
     let mut client = server.connect();
     let mut follows = Sink::connect(&server);
@@ -314,8 +314,8 @@ fn who_needs_what_the_disk_does_not_take_begins_anew() {
     follows.ack(from);
     let mut loads = Sink::connect(&server);
     let _place = loads.snapshot();
-    let elsewhere = server.folder().with_extension("elsewhere");
-    std::fs::rename(server.folder(), &elsewhere).expect("the folder is ours");
+    let other_folder = server.folder().with_extension("elsewhere");
+    std::fs::rename(server.folder(), &other_folder).expect("the folder is ours");
     let set = |n: usize| vec!["SET".to_owned(), format!("key:{}", n % 10), format!("{n:050000}").repeat(2)];
     ok(&mut client, "SET first 1");
     follows.expect("SELECT 0\n SET first 1");
@@ -329,7 +329,7 @@ fn who_needs_what_the_disk_does_not_take_begins_anew() {
         }
     }
     wait_until("one is left", || server.info("connected_slaves") == "1");
-    std::fs::rename(&elsewhere, server.folder()).expect("the folder is ours");
+    std::fs::rename(&other_folder, server.folder()).expect("the folder is ours");
     let said = format!("to disk, in {}: No such file", server.folder().display());
     wait_until("it is said", || server.log().contains(&said));
     ok(&mut client, "INCR n");
@@ -339,7 +339,7 @@ fn who_needs_what_the_disk_does_not_take_begins_anew() {
 
 /// At any time, the bytes between journal and stream are counted in either of them.
 #[test]
-fn what_is_kept_for_a_replica_is_counted_at_every_moment() {
+fn bytes_kept_for_a_replica_are_always_counted() {
     let server = primary(&["--repl-ping-replica-period", "3600"]);
     let mut client = server.connect();
     let mut loads = Sink::connect(&server);
@@ -354,23 +354,23 @@ fn what_is_kept_for_a_replica_is_counted_at_every_moment() {
 
 /// Nothing waits for bytes that the disk failed to take.
 #[test]
-fn who_needs_what_is_lost_at_once_begins_anew_at_once() {
+fn a_replica_whose_bytes_are_lost_is_closed_at_once() {
     let server = primary(&["--repl-ping-replica-period", "3600"]);
     let mut client = server.connect();
     let mut loads = Sink::connect(&server);
     let _place = loads.snapshot();
-    let elsewhere = server.folder().with_extension("elsewhere");
-    std::fs::rename(server.folder(), &elsewhere).expect("the folder is ours");
+    let other_folder = server.folder().with_extension("elsewhere");
+    std::fs::rename(server.folder(), &other_folder).expect("the folder is ours");
     ok(&mut client, &format!("SET large {}", "x".repeat(64 << 20)));
     wait_until("it is cut off", || server.info("connected_slaves") == "0");
-    std::fs::rename(&elsewhere, server.folder()).expect("the folder is ours");
+    std::fs::rename(&other_folder, server.folder()).expect("the folder is ours");
     let said = format!("to disk, in {}: No such file", server.folder().display());
     wait_until("it is said", || server.log().contains(&said));
 }
 
 /// The data kept for a loading replica also serve a returning replica, in memory or on disk.
 #[test]
-fn what_is_kept_on_disk_is_there_for_others() {
+fn a_spill_serves_returning_replicas() {
     let server = primary(&["--repl-ping-replica-period", "3600", "--repl-backlog-size", "16kb"]);
     let mut client = server.connect();
     let mut before = Sink::connect(&server);
@@ -405,7 +405,7 @@ fn what_is_kept_on_disk_is_there_for_others() {
 
 /// Tools wait for the end of a full sync before other expensive work.
 #[test]
-fn a_full_sync_is_a_snapshot_that_is_being_taken() {
+fn a_full_sync_counts_as_a_snapshot_in_progress() {
     for form in ["yes", "no"] {
         let server = primary(&["--repl-diskless-sync", form, "--rdb-key-save-delay", "1000000"]);
         let mut client = server.connect();
@@ -439,7 +439,7 @@ fn a_full_sync_is_a_snapshot_that_is_being_taken() {
 
 /// Invalid commands from a replica end its connection, and nothing else.
 #[test]
-fn nonsense_from_a_replica_ends_its_connection() {
+fn invalid_messages_of_a_replica_end_its_connection() {
     let mut server = primary(&["--repl-ping-replica-period", "3600"]);
     for nonsense in [
         &b"*1\r\n$-5\r\n"[..],
@@ -470,7 +470,7 @@ fn nonsense_from_a_replica_ends_its_connection() {
 
 /// Tools that wait for a replica compare offsets right after a write.
 #[test]
-fn an_offset_told_after_a_write_is_behind_it() {
+fn an_offset_reported_after_a_write_includes_it() {
     let server = primary(&["--threads", "2"]);
     let mut sink = Sink::connect(&server);
     let _place = sink.full();

@@ -16,7 +16,7 @@ const KEYS: usize = 40;
 pub(super) struct Cache {
     client: Client,
     guard: HashMap<Vec<u8>, Option<Vec<u8>>>,
-    told: u64,
+    messages: u64,
     /// Prefixes of the tracked keys; none: all.
     prefixes: Vec<String>,
 }
@@ -28,22 +28,22 @@ impl Cache {
         assert_eq!(reply.to_string(), "OK");
         let prefixes =
             mode.iter().filter(|word| word.starts_with('k')).map(|word| (*word).to_owned()).collect();
-        Cache { client, guard: HashMap::new(), told: 0, prefixes }
+        Cache { client, guard: HashMap::new(), messages: 0, prefixes }
     }
 
     /// Returns the reply to a command, after it has processed all earlier push messages.
     fn reply(&mut self) -> Value {
         loop {
             match self.client.read() {
-                Value::Push(parts) => self.note(&parts),
+                Value::Push(parts) => self.on_invalidation(&parts),
                 reply => return reply,
             }
         }
     }
 
-    fn note(&mut self, parts: &[Value]) {
+    fn on_invalidation(&mut self, parts: &[Value]) {
         assert_eq!(parts[0].as_bytes(), Some(&b"invalidate"[..]));
-        self.told += 1;
+        self.messages += 1;
         match parts[1].as_items() {
             Some(keys) => keys.iter().for_each(|key| drop(self.guard.remove(key.as_bytes().expect("a key")))),
             None => self.guard.clear(),
@@ -57,7 +57,7 @@ impl Cache {
         self.guard.insert(key.as_bytes().to_vec(), value.as_bytes().map(<[u8]>::to_vec));
     }
 
-    fn is_told_of(&self, key: &str) -> bool {
+    fn is_notified_of(&self, key: &str) -> bool {
         self.prefixes.is_empty() || self.prefixes.iter().any(|prefix| key.starts_with(prefix))
     }
 
@@ -70,8 +70,8 @@ impl Cache {
     /// Checks the cache against the server, through `plain`, when no writes are in progress.
     #[track_caller]
     pub(super) fn assert_is_true(&self, plain: &mut Client) {
-        println!("{} keys cached, {} messages", self.guard.len(), self.told);
-        assert!(self.told > 0, "there was something to tell");
+        println!("{} keys cached, {} messages", self.guard.len(), self.messages);
+        assert!(self.messages > 0, "there was something to tell");
         for (key, value) in &self.guard {
             let now = plain.call(&[b"GET", &key[..]]).as_bytes().map(<[u8]>::to_vec);
             assert_eq!(now, *value, "{}", String::from_utf8_lossy(key));
@@ -86,7 +86,7 @@ pub(super) fn key(member: &mut Member<'_>) -> String {
 pub(super) fn read(member: &mut Member<'_>, cache: &mut Cache) {
     while member.goes_on() {
         let key = key(member);
-        if cache.guard.contains_key(key.as_bytes()) || !cache.is_told_of(&key) {
+        if cache.guard.contains_key(key.as_bytes()) || !cache.is_notified_of(&key) {
             cache.settle();
         } else {
             cache.fetch(&key);
@@ -115,7 +115,7 @@ fn write(member: &mut Member<'_>) {
 }
 
 #[test]
-fn nothing_stale_stays_in_a_cache() {
+fn caches_keep_no_stale_values() {
     let mut server = crate::start(&["--tracking-table-max-keys", "30"]);
     let modes: [&[&str]; 4] = [&[], &["NOLOOP"], &["BCAST"], &["BCAST", "PREFIX", "k1", "PREFIX", "k2"]];
     let caches: Vec<Cache> = modes.iter().map(|mode| Cache::new(&server, mode)).collect();

@@ -76,7 +76,7 @@ fn read_to_the_end(client: &mut Client, mut each: impl FnMut(usize, Message)) {
 }
 
 /// Subscribes and unsubscribes repeatedly: no message is missing between the two confirmations.
-fn hop(member: &mut Member<'_>, counts: &Counts) {
+fn resubscribe(member: &mut Member<'_>, counts: &Counts) {
     while member.goes_on() {
         let (channel, by_pattern) = (member.random.below(CHANNELS), member.random.chance(3));
         let (join, leave) =
@@ -105,9 +105,9 @@ fn hop(member: &mut Member<'_>, counts: &Counts) {
 }
 
 /// Subscribed from the first message to the last.
-fn listen(member: &mut Member<'_>, mut client: Client, heard: &Mutex<Vec<[Vec<Message>; CHANNELS]>>) {
+fn listen(member: &mut Member<'_>, mut client: Client, received: &Mutex<Vec<[Vec<Message>; CHANNELS]>>) {
     let mut all: [Vec<Message>; CHANNELS] = Default::default();
-    client.set_wait(Duration::from_millis(1_500));
+    client.set_reply_timeout(Duration::from_millis(1_500));
     // The last message comes after the publishers have stopped.
     while let Ok(value) = client.try_read() {
         if let Some((channel, message)) = message(&value) {
@@ -115,11 +115,11 @@ fn listen(member: &mut Member<'_>, mut client: Client, heard: &Mutex<Vec<[Vec<Me
         }
     }
     member.turns += all.iter().map(Vec::len).sum::<usize>() as u64;
-    heard.lock().expect("no thread fails").push(all);
+    received.lock().expect("no thread fails").push(all);
 }
 
 #[test]
-fn messages_come_once_to_everybody_in_one_order() {
+fn messages_reach_all_subscribers_once_in_the_same_order() {
     let mut server = crate::start(&["--client-output-buffer-limit", "pubsub 0 0 0"]);
     let counts = Counts::default();
     let listeners: Vec<Client> = ["c0 c1 c2 c3", "*", "c* nothing", "c3 c2 c1 c0"]
@@ -134,23 +134,23 @@ fn messages_come_once_to_everybody_in_one_order() {
             client
         })
         .collect();
-    let (listeners, heard, next) = (Mutex::new(listeners), Mutex::default(), AtomicU64::new(0));
+    let (listeners, received, next) = (Mutex::new(listeners), Mutex::default(), AtomicU64::new(0));
     crowd(
         &mut server,
         &[
             (PUBLISHERS, &|member| publish(member, next.fetch_add(1, SeqCst) as usize, &counts)),
-            (3, &|member| hop(member, &counts)),
+            (3, &|member| resubscribe(member, &counts)),
             (4, &|member| {
                 let client = listeners.lock().expect("no thread fails").pop().expect("one for each");
-                listen(member, client, &heard);
+                listen(member, client, &received);
             }),
         ],
     );
-    let heard = heard.into_inner().expect("no thread has failed");
-    assert_eq!(heard.len(), 4);
+    let received = received.into_inner().expect("no thread has failed");
+    assert_eq!(received.len(), 4);
     for channel in 0..CHANNELS {
-        let first = &heard[0][channel];
-        for other in &heard[1..] {
+        let first = &received[0][channel];
+        for other in &received[1..] {
             assert!(other[channel] == *first, "all have heard channel {channel} alike");
         }
         let mut last = [0; PUBLISHERS];
@@ -184,7 +184,7 @@ fn a_subscriber_that_does_not_read_is_dropped() {
     println!("the slowest PUBLISH took {slowest:?}");
     assert_eq!(publisher.call(&["PUBSUB", "NUMSUB", "c"]).to_string(), r#"["c", :1]"#);
     assert_eq!(server.info("client_output_buffer_limit_disconnections"), "1");
-    slow.set_wait(Duration::from_secs(5));
+    slow.set_reply_timeout(Duration::from_secs(5));
     let received = slow.read_to_end().map_or(0, |bytes| bytes.len());
     assert!(received < MESSAGES * body.len(), "it was hung up on: {received}");
     server.assert_healthy();
@@ -192,7 +192,7 @@ fn a_subscriber_that_does_not_read_is_dropped() {
 
 /// Messages for a client that sends RESET come before its reply: the next reply answers the next request.
 #[test]
-fn nothing_comes_behind_a_reset() {
+fn no_message_follows_a_reset() {
     let server = start(&["--threads", "2"]);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

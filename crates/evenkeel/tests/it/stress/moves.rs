@@ -15,7 +15,7 @@ fn place(index: usize) -> String {
 
 /// A single token is renamed and moved: at every instant it is in a single place.
 #[test]
-fn a_renamed_key_is_always_somewhere() {
+fn a_renamed_key_always_exists() {
     let mut server = start(&[]);
     server.connect().call(&["SET", &place(0), "token"]);
     let rename = |member: &mut Member<'_>| {
@@ -32,7 +32,7 @@ fn a_renamed_key_is_always_somewhere() {
             member.client.call(&["MOVE", &key, &(1 - database).to_string()]);
         }
     };
-    let look = |member: &mut Member<'_>| {
+    let check = |member: &mut Member<'_>| {
         let everywhere: Vec<String> =
             ["EXISTS".to_owned()].into_iter().chain((0..PLACES).map(place)).collect();
         let both = [command(["SELECT", "0"]), everywhere.clone(), command(["SELECT", "1"]), everywhere];
@@ -42,7 +42,7 @@ fn a_renamed_key_is_always_somewhere() {
             assert_eq!(found, 1, "the token is in {found} places");
         }
     };
-    crowd(&mut server, &[(2, &rename), (1, &move_to_another_database), (2, &look)]);
+    crowd(&mut server, &[(2, &rename), (1, &move_to_another_database), (2, &check)]);
 }
 
 /// Groups are written whole, copied, swapped and flushed: no reader sees a partial or mixed group.
@@ -96,7 +96,7 @@ fn readers_never_see_parts_of_a_group() {
 
 /// A copy is of a single point in time: the two halves of the source always agree.
 #[test]
-fn copies_are_of_one_moment() {
+fn copies_are_consistent() {
     let mut server = start(&[]);
     server.connect().run("SET source 00000000:00000000");
     let write = |member: &mut Member<'_>| {

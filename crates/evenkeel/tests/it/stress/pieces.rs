@@ -50,7 +50,7 @@ fn send_short_ones(member: &mut Member<'_>) {
 }
 
 #[test]
-fn requests_in_pieces_are_run_for_nobody_else() {
+fn split_requests_run_for_their_own_client() {
     let mut server = start(&["--threads", "1"]);
     let turns = crowd(&mut server, &[(4, &send_in_pieces), (12, &send_short_ones)]);
     assert!(turns > 200, "{turns}");

@@ -25,7 +25,7 @@ struct Books {
 struct Seen(HashMap<(String, String), u64>);
 
 impl Seen {
-    fn note(&mut self, key: &str, element: &str) {
+    fn record(&mut self, key: &str, element: &str) {
         let (producer, number) = element.split_once('.').expect("as it was made");
         let number: u64 = number.parse().expect("as it was made");
         let last = self.0.insert((key.to_owned(), producer.to_owned()), number);
@@ -105,14 +105,14 @@ fn consume(member: &mut Member<'_>, books: &Books, connect: &(dyn Fn() -> Client
         }
         let (key, popped) = elements(&reply);
         if key != own {
-            popped.iter().for_each(|element| seen.note(&key, element));
+            popped.iter().for_each(|element| seen.record(&key, element));
         }
         books.taken.lock().expect("no thread fails").extend(popped);
     }
 }
 
 /// Moves whole queues to and fro, and ends waits.
-fn meddle(member: &mut Member<'_>) {
+fn interfere(member: &mut Member<'_>) {
     while member.goes_on() {
         let key = format!("q{}", member.random.below(KEYS));
         let id = 1 + member.random.below(200);
@@ -135,7 +135,7 @@ fn every_element_comes_out_once_and_in_order() {
     let connect = || Client::connect(address).expect("it takes connections");
     let (produce, consume) =
         (|m: &mut Member<'_>| produce(m, &books), |m: &mut Member<'_>| consume(m, &books, &connect));
-    crowd(&mut server, &[(3, &produce), (12, &consume), (1, &meddle)]);
+    crowd(&mut server, &[(3, &produce), (12, &consume), (1, &interfere)]);
     let mut client = server.connect();
     let Value::Array(keys) = client.run("KEYS *") else { panic!("a list of keys") };
     let mut seen = books.taken.into_inner().expect("no thread fails");

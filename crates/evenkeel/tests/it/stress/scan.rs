@@ -33,7 +33,7 @@ fn scan_all(member: &mut Member<'_>, options: &[&str]) -> HashSet<Vec<u8>> {
 }
 
 #[test]
-fn scan_returns_what_is_there_all_the_time() {
+fn scan_returns_all_lasting_keys() {
     let mut server = start(&[]);
     let lasting = |index: usize| format!("lasting:{index}");
     let set: Vec<Vec<String>> = (0..LASTING).map(|index| command(["SET", &lasting(index), "v"])).collect();
@@ -70,7 +70,7 @@ fn scan_returns_what_is_there_all_the_time() {
 }
 
 #[test]
-fn scan_with_match_returns_only_and_all_of_them() {
+fn scan_with_match_returns_exactly_the_matching_keys() {
     let mut server = start(&[]);
     let set: Vec<Vec<String>> = (0..3_000)
         .map(|index| command(["SET", &format!("{}:{index}", ["even", "odd"][index % 2]), "v"]))
@@ -88,7 +88,7 @@ fn scan_with_match_returns_only_and_all_of_them() {
 
 /// A key disappears for readers at its millisecond, and from memory soon after, without a lookup.
 #[test]
-fn keys_end_on_time_under_load() {
+fn keys_expire_on_time_under_load() {
     let mut server = start(&[]);
     let short_lives = |member: &mut Member<'_>| {
         let mut own = 0_u64;

@@ -29,7 +29,7 @@ fn steps(member: &mut Member<'_>) {
 
 /// Gets each number once, in order, from the first received to the last.
 fn listen(member: &mut Member<'_>, mut client: Client, ends: &Mutex<Vec<i64>>) {
-    client.set_wait(Duration::from_millis(1_500));
+    client.set_reply_timeout(Duration::from_millis(1_500));
     let mut last = None;
     // The last message comes after the last step.
     while let Ok(message) = client.try_read() {
@@ -64,7 +64,7 @@ fn change_users(member: &mut Member<'_>, mut ann: Client) {
 }
 
 #[test]
-fn scripts_messages_caches_and_users_go_together() {
+fn scripts_messages_caches_and_users_work_together() {
     let mut server = crate::start(&["--threads", "4", "--client-output-buffer-limit", "pubsub 0 0 0"]);
     let mut plain = server.connect();
     for user in ["bob", "ann"] {

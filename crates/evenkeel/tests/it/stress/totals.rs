@@ -87,7 +87,7 @@ fn transfers_between_slots_keep_the_sum() {
 }
 
 #[test]
-fn increments_of_all_are_all_counted() {
+fn concurrent_increments_are_all_counted() {
     let mut server = start(&[]);
     let expected: Vec<AtomicI64> = (0..8).map(|_| AtomicI64::new(0)).collect();
     let count = |member: &mut Member<'_>| {
@@ -133,7 +133,7 @@ fn compare_and_set_by_watch_loses_nothing() {
 
 /// Appends of fixed width: none may be lost, torn or mixed.
 #[test]
-fn appends_of_all_are_there_whole() {
+fn concurrent_appends_are_whole() {
     let mut server = start(&[]);
     let appended = AtomicI64::new(0);
     let append = |member: &mut Member<'_>| {

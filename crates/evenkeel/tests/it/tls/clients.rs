@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use evenkeel_testkit::Client;
 use evenkeel_testkit::differential::{Plan, compare};
 use evenkeel_testkit::random::fresh_seed;
-use evenkeel_testkit::{Peer, Program, Server};
+use evenkeel_testkit::{Program, Reference, Server};
 use rustls::version::{TLS12, TLS13};
 use rustls::{CipherSuite, HandshakeKind};
 
@@ -15,11 +15,11 @@ use super::{start_secure, start_secure_as};
 use crate::{program, start};
 
 #[test]
-fn who_gets_in_with_which_certificate() {
+fn certificates_decide_over_access() {
     let certs = Certs::new();
     let certificates = ["", "client", "expired", "stranger", "alone"];
-    let peers = [Some(program()), Program::oracle(Peer::Redis)];
-    for program in peers.into_iter().flatten() {
+    let references = [Some(program()), Program::oracle(Reference::Redis)];
+    for program in references.into_iter().flatten() {
         let secure = start_secure_as(&program, &certs, &[]);
         for (mode, welcome) in
             [("no", &certificates[..]), ("optional", &["", "client"]), ("yes", &["client"])]
@@ -28,7 +28,7 @@ fn who_gets_in_with_which_certificate() {
             assert_eq!(reply.to_string(), "OK");
             for name in certificates {
                 for version in [&TLS12, &TLS13] {
-                    let result = secure.lets_in(certs.client_with(name, &[version]));
+                    let result = secure.accepts(certs.client_with(name, &[version]));
                     assert_eq!(
                         result.is_ok(),
                         welcome.contains(&name),
@@ -41,11 +41,11 @@ fn who_gets_in_with_which_certificate() {
 }
 
 #[test]
-fn the_server_shows_whose_it_is() {
+fn the_server_presents_its_certificate() {
     let certs = Certs::new();
     let secure = start_secure(&certs, &[]);
-    let tunnel = secure.tunnel(certs.client("client")).expect("let in");
-    let shown = tunnel.stream.conn.peer_certificates().expect("the server's");
+    let tls_stream = secure.tls_stream(certs.client("client")).expect("let in");
+    let shown = tls_stream.stream.conn.peer_certificates().expect("the server's");
     assert_eq!(shown[0], super::certs::certificate(&certs.path("server.crt")));
     let info = secure.connect(&certs).run("INFO server").to_string();
     assert!(info.contains(&format!("name=tls,bind=127.0.0.1,port={}", secure.port)), "{info}");
@@ -61,15 +61,15 @@ fn the_server_shows_whose_it_is() {
 }
 
 #[test]
-fn versions_and_ciphers_are_those_that_are_set() {
+fn versions_and_ciphers_follow_the_settings() {
     let certs = Certs::new();
     let secure = start_secure(&certs, &[]);
     let mut plain = secure.server.connect();
     let mut set =
         |words: &str| assert_eq!(plain.run(&format!("CONFIG SET {words}")).to_string(), "OK", "{words}");
     let suite = |versions: &[&'static rustls::SupportedProtocolVersion]| {
-        let tunnel = secure.tunnel(certs.client_with("client", versions)).ok()?;
-        tunnel.stream.conn.negotiated_cipher_suite().map(|suite| suite.suite())
+        let tls_stream = secure.tls_stream(certs.client_with("client", versions)).ok()?;
+        tls_stream.stream.conn.negotiated_cipher_suite().map(|suite| suite.suite())
     };
     set("tls-protocols TLSv1.2");
     assert!(suite(&[&TLS13]).is_none() && suite(&[&TLS12]).is_some());
@@ -87,17 +87,17 @@ fn versions_and_ciphers_are_those_that_are_set() {
 }
 
 #[test]
-fn sessions_are_resumed_where_that_is_allowed() {
+fn sessions_are_resumed_if_allowed() {
     let certs = Certs::new();
     let secure = start_secure(&certs, &["--tls-session-cache-timeout", "2"]);
     for version in [&TLS12, &TLS13] {
         let config = certs.client_with("client", &[version]);
         let kind = || {
-            let mut tunnel = secure.tunnel(config.clone()).expect("let in");
-            let kind = tunnel.stream.conn.handshake_kind().expect("it is finished");
+            let mut tls_stream = secure.tls_stream(config.clone()).expect("let in");
+            let kind = tls_stream.stream.conn.handshake_kind().expect("it is finished");
             // Tickets arrive after the handshake.
-            evenkeel_testkit::client::Transport::finish_sending(&mut tunnel).expect("sent");
-            let _ = Client::through(tunnel).read_to_end();
+            evenkeel_testkit::client::Transport::finish_sending(&mut tls_stream).expect("sent");
+            let _ = Client::through(tls_stream).read_to_end();
             kind
         };
         assert_eq!((kind(), kind()), (HandshakeKind::Full, HandshakeKind::Resumed), "{version:?}");
@@ -113,7 +113,7 @@ fn sessions_are_resumed_where_that_is_allowed() {
 }
 
 #[test]
-fn large_values_go_both_ways() {
+fn large_values_pass_in_both_directions() {
     let certs = Certs::new();
     let secure = start_secure(&certs, &[]);
     let mut client = secure.connect(&certs);
@@ -127,7 +127,7 @@ fn large_values_go_both_ways() {
 }
 
 #[test]
-fn messages_come_and_waits_end() {
+fn messages_arrive_and_blocked_clients_are_served() {
     let certs = Certs::new();
     let mut secure = start_secure(&certs, &[]);
     let (mut listener, mut waiter, mut other) =
@@ -155,12 +155,12 @@ fn messages_come_and_waits_end() {
 }
 
 #[test]
-fn who_says_goodbye_gets_what_was_asked_for_and_is_told_goodbye() {
+fn a_client_that_closes_gets_its_replies_and_a_close_notify() {
     let certs = Certs::new();
     let secure = start_secure(&certs, &[]);
     for version in [&TLS12, &TLS13] {
-        let tunnel = secure.tunnel(certs.client_with("client", &[version])).expect("let in");
-        let mut client = Client::through(tunnel);
+        let tls_stream = secure.tls_stream(certs.client_with("client", &[version])).expect("let in");
+        let mut client = Client::through(tls_stream);
         client.send_raw(b"PING\r\nECHO last\r\n").expect("sent");
         client.finish_sending().expect("sent");
         // Without the server's close notification this would be an error.
@@ -182,7 +182,7 @@ fn a_client_that_does_not_read_is_bounded() {
     assert!(before.contains("client_output_buffer_limit_disconnections:0"), "{before}");
     // Each reply fits; the bytes that the sockets do not take count.
     let _ = client.send_raw(&b"GET k\r\n".repeat(200));
-    let until = Instant::now() + super::PATIENCE;
+    let until = Instant::now() + super::TIMEOUT;
     while !other.run("INFO stats").to_string().contains("client_output_buffer_limit_disconnections:1") {
         assert!(Instant::now() < until, "it is closed");
         std::thread::sleep(Duration::from_millis(10));
@@ -190,16 +190,16 @@ fn a_client_that_does_not_read_is_bounded() {
 }
 
 #[test]
-fn there_is_no_place_beyond_maxclients() {
+fn maxclients_applies_to_tls() {
     let certs = Certs::new();
     let secure = start_secure(&certs, &["--maxclients", "3"]);
     let mut clients: Vec<_> = (0..3).map(|_| secure.connect(&certs)).collect();
-    assert!(secure.lets_in(certs.client("client")).is_err());
+    assert!(secure.accepts(certs.client("client")).is_err());
     let stats = clients[0].run("INFO stats").to_string();
     assert!(stats.contains("rejected_connections:1\\r"), "{stats}");
     // A client in the middle of its handshake counts.
     clients.truncate(1);
-    let until = Instant::now() + super::PATIENCE;
+    let until = Instant::now() + super::TIMEOUT;
     let mut wait_for = |count: &str| {
         while !clients[0].run("INFO clients").to_string().contains(&format!("connected_clients:{count}\\r")) {
             assert!(Instant::now() < until, "there are never {count}");
@@ -209,15 +209,15 @@ fn there_is_no_place_beyond_maxclients() {
     let silent: Vec<_> =
         (0..2).map(|_| std::net::TcpStream::connect(secure.address()).expect("accepted")).collect();
     wait_for("3");
-    assert!(secure.lets_in(certs.client("client")).is_err());
+    assert!(secure.accepts(certs.client("client")).is_err());
     drop(silent);
-    while secure.lets_in(certs.client("client")).is_err() {
+    while secure.accepts(certs.client("client")).is_err() {
         assert!(Instant::now() < until, "places that were left are free again");
     }
 }
 
 #[test]
-fn tls_alone() {
+fn tls_without_a_plain_port() {
     let certs = Certs::new();
     let port = evenkeel_testkit::server::free_port();
     let words = [certs.arguments(), vec!["--tls-port".into(), port.to_string()]].concat();
@@ -232,21 +232,21 @@ fn tls_alone() {
     let plain = evenkeel_testkit::server::free_port();
     assert_eq!(client.run(&format!("CONFIG SET port {plain} tls-port 0")).to_string(), "OK");
     assert_eq!(client.run("PING").to_string(), "PONG", "who is connected stays");
-    assert!(secure.lets_in(certs.client("client")).is_err());
+    assert!(secure.accepts(certs.client("client")).is_err());
     let mut other = Client::connect(([127, 0, 0, 1], plain).into()).expect("it listens");
     assert_eq!(other.run(&format!("CONFIG SET tls-port {port}")).to_string(), "OK");
-    assert_eq!(secure.lets_in(certs.client("client")), Ok(()));
+    assert_eq!(secure.accepts(certs.client("client")), Ok(()));
     let refused = other.run(&format!("CONFIG SET tls-port {plain}")).to_string();
     assert_eq!(
         refused,
         "-ERR CONFIG SET failed (possibly related to argument 'tls-port') - Unable to listen on this port. \
          Check server logs."
     );
-    assert_eq!(secure.lets_in(certs.client("client")), Ok(()));
+    assert_eq!(secure.accepts(certs.client("client")), Ok(()));
 }
 
 #[test]
-fn redis_cli_gets_in() {
+fn redis_cli_connects() {
     let certs = Certs::new();
     let secure = start_secure(&certs, &[]);
     let run = |args: &[&str]| {
@@ -266,7 +266,7 @@ fn redis_cli_gets_in() {
 }
 
 #[test]
-fn python_gets_in() {
+fn python_connects() {
     let certs = Certs::new();
     let secure = start_secure(&certs, &[]);
     let script = "\
@@ -308,10 +308,10 @@ fn random_commands_are_answered_as_without_tls() {
     let config = certs.client("client");
     subject.connect_by(move || {
         let socket = std::net::TcpStream::connect(("127.0.0.1", port))?;
-        Ok(Client::through(super::tunnel(socket, config.clone())?))
+        Ok(Client::through(super::tls_stream(socket, config.clone())?))
     });
     let plain: Server = start(&[]);
-    let plan = Plan { seed: fresh_seed(), commands: 15_000, oracle: Peer::Valkey, except: &[] };
+    let plan = Plan { seed: fresh_seed(), commands: 15_000, oracle: Reference::Valkey, except: &[] };
     match compare(&subject, &plain, plan) {
         Ok(summary) => println!("{summary}"),
         Err(finding) => panic!("{finding}"),

@@ -30,8 +30,8 @@ RNut/j1mAKAjSmXJdf6IkZnKJdEb0KZvn26qJ3Vh01B12zIbJeVZxy47rY0r3NQ=
 
 /// The certificate that the server shows.
 fn shown(secure: &Secure, certs: &Certs) -> Vec<u8> {
-    let tunnel = secure.tunnel(certs.client("client")).expect("let in");
-    tunnel.stream.conn.peer_certificates().expect("the server's")[0].to_vec()
+    let tls_stream = secure.tls_stream(certs.client("client")).expect("let in");
+    tls_stream.stream.conn.peer_certificates().expect("the server's")[0].to_vec()
 }
 
 fn of_file(certs: &Certs, name: &str) -> Vec<u8> {
@@ -39,7 +39,7 @@ fn of_file(certs: &Certs, name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn new_files_hold_for_those_who_come_and_nobody_has_to_go() {
+fn new_certificates_apply_to_new_connections_only() {
     let certs = Certs::new();
     let secure = start_secure(&certs, &[]);
     let (mut old, mut plain) = (secure.connect(&certs), secure.server.connect());
@@ -56,8 +56,8 @@ fn new_files_hold_for_those_who_come_and_nobody_has_to_go() {
     // Another authority: it refuses new connections with the old certificates, and open connections stay.
     let set = format!("CONFIG SET tls-ca-cert-file {}", certs.word("other-ca.crt"));
     assert_eq!(plain.run(&set).to_string(), "OK");
-    assert!(secure.lets_in(certs.client("client")).is_err());
-    assert_eq!(secure.lets_in(certs.client("stranger")), Ok(()));
+    assert!(secure.accepts(certs.client("client")).is_err());
+    assert_eq!(secure.accepts(certs.client("stranger")), Ok(()));
     assert_eq!(old.run("PING").to_string(), "PONG");
 }
 
@@ -73,12 +73,12 @@ fn a_folder_of_authorities() {
     let folder = folder.display().to_string();
     let secure = start_secure(&certs, &["--tls-ca-cert-file", "", "--tls-ca-cert-dir", &folder]);
     for (name, is_known) in [("client", true), ("stranger", true), ("alone", false)] {
-        assert_eq!(secure.lets_in(certs.client(name)).is_ok(), is_known, "{name}");
+        assert_eq!(secure.accepts(certs.client(name)).is_ok(), is_known, "{name}");
     }
 }
 
 #[test]
-fn what_is_wrong_is_named_and_changes_nothing() {
+fn invalid_files_are_named_and_change_nothing() {
     let certs = Certs::new();
     std::fs::write(certs.path("garbage"), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
         .expect("written");
@@ -139,8 +139,8 @@ fn what_is_wrong_is_named_and_changes_nothing() {
         );
         assert!(reply.starts_with(&start) && reply.contains(reason), "{words}: {reply}");
         assert_eq!(plain.run("CONFIG GET tls-*").to_string(), before, "{words}");
-        assert_eq!(secure.lets_in(certs.client("client")), Ok(()), "{words}");
-        assert!(secure.lets_in(certs.client("")).is_err(), "{words}");
+        assert_eq!(secure.accepts(certs.client("client")), Ok(()), "{words}");
+        assert!(secure.accepts(certs.client("")).is_err(), "{words}");
     }
     assert!(plain.run("CONFIG GET maxclients").to_string().contains("10000"));
     // A certificate and its key.
@@ -150,7 +150,7 @@ fn what_is_wrong_is_named_and_changes_nothing() {
 }
 
 #[test]
-fn a_start_with_something_wrong_says_so() {
+fn a_start_with_invalid_files_names_them() {
     let certs = Certs::new();
     let port = free_port().to_string();
     let (cert, key, ca) = (certs.word("server.crt"), certs.word("server.key"), certs.word("ca.crt"));
@@ -174,7 +174,7 @@ fn a_start_with_something_wrong_says_so() {
 }
 
 #[test]
-fn a_key_under_a_password() {
+fn a_key_with_a_password_is_read() {
     let certs = Certs::new();
     let key = KeyPair::from_pem(KEY).expect("a key");
     let own =
@@ -192,12 +192,12 @@ fn a_key_under_a_password() {
 }
 
 #[test]
-fn files_that_change_are_noticed() {
+fn changed_files_are_noticed() {
     let certs = Certs::new();
     let secure = start_secure(&certs, &["--tls-auto-reload-interval", "1"]);
     let mut old = secure.connect(&certs);
     let await_line = |line: &str| {
-        let until = Instant::now() + super::PATIENCE;
+        let until = Instant::now() + super::TIMEOUT;
         while !secure.server.log().contains(line) {
             assert!(Instant::now() < until, "{line}: {}", secure.server.log());
             std::thread::sleep(Duration::from_millis(20));

@@ -9,7 +9,7 @@ use evenkeel_testkit::{Client, Random};
 use rustls::version::{TLS12, TLS13};
 
 use super::certs::Certs;
-use super::{PATIENCE, Secure, start_secure, tunnel_over};
+use super::{Secure, TIMEOUT, start_secure, tls_stream_over};
 
 /// A socket that sends every byte on its own, or changes a byte.
 struct Odd {
@@ -53,13 +53,14 @@ fn odd(secure: &Secure, is_slow: bool, tampers: Option<(usize, u8)>) -> (Odd, Tc
 }
 
 #[test]
-fn a_byte_at_a_time() {
+fn requests_may_come_byte_by_byte() {
     let certs = Certs::new();
     let mut secure = start_secure(&certs, &[]);
     for version in [&TLS12, &TLS13] {
         let (through, socket) = odd(&secure, true, None);
-        let tunnel = tunnel_over(through, socket, certs.client_with("client", &[version])).expect("let in");
-        let mut client = Client::through(tunnel);
+        let tls_stream =
+            tls_stream_over(through, socket, certs.client_with("client", &[version])).expect("let in");
+        let mut client = Client::through(tls_stream);
         let value = "v".repeat(20_000); // more than a record
         assert_eq!(client.call(&["SET", "k", &value]).to_string(), "OK");
         let commands: Vec<Vec<&str>> = (0..20).map(|_| vec!["STRLEN", "k"]).collect();
@@ -69,7 +70,7 @@ fn a_byte_at_a_time() {
 }
 
 #[test]
-fn what_is_no_tls_is_hung_up_on() {
+fn connections_without_tls_are_closed() {
     let certs = Certs::new();
     let mut secure = start_secure(&certs, &[]);
     let mut random = Random::new(fresh_seed());
@@ -93,7 +94,7 @@ fn what_is_no_tls_is_hung_up_on() {
     }
     for bytes in cases {
         let mut socket = TcpStream::connect(secure.address()).expect("accepted");
-        socket.set_read_timeout(Some(PATIENCE)).expect("set");
+        socket.set_read_timeout(Some(TIMEOUT)).expect("set");
         let _ = socket.write_all(&bytes);
         let _ = socket.shutdown(Shutdown::Write);
         let mut answer = Vec::new();
@@ -103,7 +104,7 @@ fn what_is_no_tls_is_hung_up_on() {
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{bytes:?}"),
         }
     }
-    assert_eq!(secure.lets_in(certs.client("client")), Ok(()));
+    assert_eq!(secure.accepts(certs.client("client")), Ok(()));
     assert!(secure.server.log().contains("Error accepting a client connection: "));
     // The reverse: the plain port answers as to any invalid line, without further harm.
     let socket = TcpStream::connect(secure.server.address()).expect("accepted");
@@ -123,7 +124,7 @@ fn what_is_no_tls_is_hung_up_on() {
 
 /// Whatever bit is changed: a reply is right, or there is none.
 #[test]
-fn what_is_tampered_with_is_not_believed() {
+fn tampered_records_are_refused() {
     let certs = Certs::new();
     let mut secure = start_secure(&certs, &[]);
     let seed = fresh_seed();
@@ -135,50 +136,51 @@ fn what_is_tampered_with_is_not_believed() {
         let tampers = (random.below(2_500), 1 << random.below(8));
         let (through, socket) = odd(&secure, false, Some(tampers));
         socket.set_read_timeout(Some(Duration::from_secs(5))).expect("set");
-        let outcome =
-            tunnel_over(through, socket, certs.client_with("client", &[version])).and_then(|tunnel| {
-                let mut client = Client::through(tunnel);
-                client.set_wait(Duration::from_secs(2));
+        let outcome = tls_stream_over(through, socket, certs.client_with("client", &[version])).and_then(
+            |tls_stream| {
+                let mut client = Client::through(tls_stream);
+                client.set_reply_timeout(Duration::from_secs(2));
                 for number in 0..5 {
                     let reply = client.try_call(&["ECHO", &format!("{number}").repeat(200)])?;
                     assert_eq!(reply.to_string().len(), 202, "an answer is right or none");
                 }
                 Ok(())
-            });
+            },
+        );
         ended += usize::from(outcome.is_err());
     }
     assert!(ended > 30, "most changes hit something: {ended}");
-    assert_eq!(secure.lets_in(certs.client("client")), Ok(()));
+    assert_eq!(secure.accepts(certs.client("client")), Ok(()));
     secure.server.assert_healthy();
 }
 
 /// Random bytes behind valid records, and together with them: earlier commands are executed, and the
 /// connection ends.
 #[test]
-fn garbage_behind_good_records() {
+fn garbage_after_valid_records_closes_the_connection() {
     let certs = Certs::new();
     let mut secure = start_secure(&certs, &[]);
     let mut random = Random::new(fresh_seed());
     for _ in 0..30 {
-        let mut tunnel = secure.tunnel(certs.client("client")).expect("let in");
+        let mut tls_stream = secure.tls_stream(certs.client("client")).expect("let in");
         let mut bytes = Vec::new();
-        tunnel.stream.conn.writer().write_all(b"INCR done\r\n").expect("sealed");
-        while tunnel.stream.conn.wants_write() {
-            tunnel.stream.conn.write_tls(&mut bytes).expect("into memory");
+        tls_stream.stream.conn.writer().write_all(b"INCR done\r\n").expect("sealed");
+        while tls_stream.stream.conn.wants_write() {
+            tls_stream.stream.conn.write_tls(&mut bytes).expect("into memory");
         }
         let garbage = random.below(3_000) + 5;
         bytes.extend([23, 3, 3, 0, 40].into_iter().chain((0..garbage).map(|_| random.draw() as u8)));
-        tunnel.socket.write_all(&bytes).expect("sent");
-        let _ = tunnel.socket.shutdown(Shutdown::Write);
-        let _ = tunnel.read(&mut [0; 100]);
-        assert!(!matches!(tunnel.read(&mut [0; 100]), Ok(1..)), "there is no second answer");
+        tls_stream.socket.write_all(&bytes).expect("sent");
+        let _ = tls_stream.socket.shutdown(Shutdown::Write);
+        let _ = tls_stream.read(&mut [0; 100]);
+        assert!(!matches!(tls_stream.read(&mut [0; 100]), Ok(1..)), "there is no second answer");
     }
     assert_eq!(secure.server.connect().run("GET done").to_string(), "\"30\"");
     secure.server.assert_healthy();
 }
 
 #[test]
-fn who_does_not_finish_the_handshake_is_hung_up_on() {
+fn unfinished_handshakes_time_out() {
     let certs = Certs::new();
     let secure = start_secure(&certs, &[]);
     let mut silent: Vec<TcpStream> =
@@ -187,7 +189,7 @@ fn who_does_not_finish_the_handshake_is_hung_up_on() {
     let mut good = secure.connect(&certs);
     let began = Instant::now();
     for socket in &mut silent {
-        socket.set_read_timeout(Some(2 * PATIENCE)).expect("set");
+        socket.set_read_timeout(Some(2 * TIMEOUT)).expect("set");
         assert!(matches!(socket.read(&mut [0]), Ok(0)), "hung up on");
     }
     assert!(began.elapsed() > Duration::from_secs(5), "they had time");

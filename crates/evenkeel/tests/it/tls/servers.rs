@@ -5,10 +5,10 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use evenkeel_testkit::random::fresh_seed;
-use evenkeel_testkit::{Peer, Program, Random};
+use evenkeel_testkit::{Program, Random, Reference};
 
 use super::certs::Certs;
-use super::{PATIENCE, Secure, start_secure_as};
+use super::{Secure, TIMEOUT, start_secure_as};
 use crate::following::{await_equal, await_link, follow, write};
 use crate::program;
 
@@ -16,7 +16,7 @@ const ARGS: &[&str] =
     &["--tls-replication", "yes", "--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"];
 
 fn all() -> impl Iterator<Item = Program> {
-    [Some(program()), Program::oracle(Peer::Redis)].into_iter().flatten()
+    [Some(program()), Program::oracle(Reference::Redis)].into_iter().flatten()
 }
 
 #[test]
@@ -25,20 +25,20 @@ fn replicas_follow_over_tls() {
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
     for (primary, replica) in all().flat_map(|primary| all().map(move |replica| (primary.clone(), replica))) {
-        if primary.peer().is_some() && replica.peer().is_some() {
+        if primary.reference().is_some() && replica.reference().is_some() {
             continue;
         }
-        let ours = if primary.peer().is_some() { &replica } else { &primary };
+        let ours = if primary.reference().is_some() { &replica } else { &primary };
         let mut primary = start_secure_as(&primary, &certs, ARGS);
         let mut replica = start_secure_as(&replica, &certs, ARGS);
-        assert!(ours.peer().is_none());
-        write(&primary.server, Peer::Redis, seed, 1_500);
+        assert!(ours.reference().is_none());
+        write(&primary.server, Reference::Redis, seed, 1_500);
         let large = vec![b'x'; 20 << 20];
         primary.server.connect().call(&[b"SET", &b"large"[..], &large]);
         follow(&replica.server, primary.port);
         await_link(&replica.server);
         await_equal(&primary.server, &replica.server);
-        write(&primary.server, Peer::Redis, seed + 1, 1_500);
+        write(&primary.server, Reference::Redis, seed + 1, 1_500);
         primary.server.connect().call(&[b"SET", &b"larger"[..], &[&large[..], &large].concat()]);
         await_equal(&primary.server, &replica.server);
         // The replica's port is reported, too.
@@ -56,7 +56,7 @@ fn replicas_follow_over_tls() {
 }
 
 #[test]
-fn a_replica_believes_only_whom_it_knows() {
+fn a_replica_verifies_its_primarys_certificate() {
     let (certs, others) = (Certs::new(), Certs::new());
     let primary = start_secure_as(&program(), &others, ARGS);
     let mut replica = start_secure_as(&program(), &certs, ARGS);
@@ -81,7 +81,7 @@ fn a_replica_believes_only_whom_it_knows() {
 }
 
 fn await_line(secure: &Secure, line: &str) {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while !secure.server.log().contains(line) {
         assert!(Instant::now() < until, "{line}: {}", secure.server.log());
         std::thread::sleep(Duration::from_millis(20));
@@ -147,18 +147,18 @@ fn forward(mut from: TcpStream, mut to: TcpStream, mut left: usize) {
 
 /// In the handshake, in the snapshot, in the stream, and inside a record.
 #[test]
-fn a_link_is_cut_at_any_byte() {
+fn a_tls_link_survives_cuts_at_any_byte() {
     let certs = Certs::new();
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
     let mut random = Random::new(seed);
     let mut primary = start_secure_as(&program(), &certs, ARGS);
     let mut replica = start_secure_as(&program(), &certs, ARGS);
-    write(&primary.server, Peer::Redis, seed, 500);
+    write(&primary.server, Reference::Redis, seed, 500);
     let cuts = (0..10).map(|number| random.below([400, 4_000, 60_000][number % 3])).collect();
     follow(&replica.server, cutting(primary.port, cuts));
     for round in 1..=10 {
-        write(&primary.server, Peer::Redis, seed + round, 200);
+        write(&primary.server, Reference::Redis, seed + round, 200);
         std::thread::sleep(Duration::from_millis(200));
     }
     await_link(&replica.server);

@@ -8,33 +8,33 @@ use std::time::Duration;
 use rustls::ClientConnection;
 
 use super::certs::Certs;
-use super::{PATIENCE, start_secure};
+use super::{TIMEOUT, start_secure};
 
 const CLIENTS: usize = 1_000;
 
 #[test]
-fn who_is_connected_does_not_wait_for_a_thousand_handshakes() {
+fn an_established_client_does_not_wait_for_a_thousand_handshakes() {
     let certs = Certs::new();
     // A single worker serves all of them.
     let mut secure =
         start_secure(&certs, &["--threads", "1", "--maxclients", "2000", "--tcp-backlog", "2048"]);
     let mut established = secure.connect(&certs);
     let config = certs.client("client");
-    let mut newcomers: Vec<(TcpStream, ClientConnection)> = Vec::new();
+    let mut handshakes: Vec<(TcpStream, ClientConnection)> = Vec::new();
     for _ in 0..CLIENTS {
         let socket = TcpStream::connect(secure.address()).expect("accepted");
-        socket.set_read_timeout(Some(PATIENCE)).expect("set");
+        socket.set_read_timeout(Some(TIMEOUT)).expect("set");
         let name = "localhost".try_into().expect("a name");
-        newcomers.push((socket, ClientConnection::new(config.clone(), name).expect("a client")));
+        handshakes.push((socket, ClientConnection::new(config.clone(), name).expect("a client")));
     }
-    let hellos: Vec<Vec<u8>> = newcomers.iter_mut().map(|(_, connection)| hello(connection)).collect();
+    let hellos: Vec<Vec<u8>> = handshakes.iter_mut().map(|(_, connection)| hello(connection)).collect();
     let answered = AtomicUsize::new(0);
     let served = std::thread::scope(|scope| {
-        for ((socket, _), hello) in newcomers.iter_mut().zip(&hellos) {
+        for ((socket, _), hello) in handshakes.iter_mut().zip(&hellos) {
             socket.write_all(hello).expect("it fits");
         }
         scope.spawn(|| {
-            for (socket, _) in &newcomers {
+            for (socket, _) in &handshakes {
                 let got = socket.peek(&mut [0]).expect("an answer");
                 assert!(got > 0, "nobody is hung up on");
                 answered.fetch_add(1, Relaxed);
@@ -49,21 +49,21 @@ fn who_is_connected_does_not_wait_for_a_thousand_handshakes() {
     });
     // If all handshakes were accepted at once, there would be two replies or three.
     assert!(served > 20, "{served} commands were served meanwhile");
-    for (socket, connection) in &mut newcomers {
+    for (socket, connection) in &mut handshakes {
         while connection.is_handshaking() {
             connection.complete_io(socket).expect("it goes on");
         }
         connection.writer().write_all(b"PING\r\n").expect("sealed");
         connection.complete_io(socket).expect("sent");
     }
-    for (socket, connection) in &mut newcomers {
+    for (socket, connection) in &mut handshakes {
         let mut answer = [0; 7];
         rustls::Stream::new(connection, socket).read_exact(&mut answer).expect("an answer");
         assert_eq!(&answer, b"+PONG\r\n");
     }
     let info = established.run("INFO clients").to_string();
     assert!(info.contains("connected_clients:1001"), "{info}");
-    drop(newcomers);
+    drop(handshakes);
     std::thread::sleep(Duration::from_millis(10));
     secure.server.assert_healthy();
 }

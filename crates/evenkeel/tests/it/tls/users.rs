@@ -16,9 +16,9 @@ fn ok(client: &mut Client, line: &str) {
     assert_eq!(client.run(line).to_string(), "OK", "{line}");
 }
 
-fn who(secure: &Secure, config: std::sync::Arc<ClientConfig>) -> String {
-    let tunnel = secure.tunnel(config).expect("the server lets it in");
-    Client::through(tunnel).run("ACL WHOAMI").to_string()
+fn user_of(secure: &Secure, config: std::sync::Arc<ClientConfig>) -> String {
+    let tls_stream = secure.tls_stream(config).expect("the server lets it in");
+    Client::through(tls_stream).run("ACL WHOAMI").to_string()
 }
 
 /// The value of a field in a section of INFO.
@@ -31,7 +31,7 @@ fn field(client: &mut Client, section: &str, name: &str) -> String {
 }
 
 #[test]
-fn the_common_name_is_the_users() {
+fn the_common_name_selects_the_user() {
     let certs = Certs::new();
     let secure = start_secure(&certs, &["--requirepass", "secret"]);
     let mut operator = secure.server.connect();
@@ -39,7 +39,7 @@ fn the_common_name_is_the_users() {
     let refused = "-NOAUTH Authentication required.";
     // Without the setting, certificates do not select a user.
     ok(&mut operator, "ACL SETUSER client on +@all -get ~a*");
-    assert_eq!(who(&secure, certs.client("client")), refused);
+    assert_eq!(user_of(&secure, certs.client("client")), refused);
     ok(&mut operator, "CONFIG SET tls-auth-clients-user cn");
     assert_eq!(
         operator.run("CONFIG GET tls-auth-clients-user").to_string(),
@@ -49,9 +49,9 @@ fn the_common_name_is_the_users() {
     for version in [&TLS12, &TLS13] {
         let config = certs.client_with("client", &[version]);
         let kind = |expected: HandshakeKind| {
-            let tunnel = secure.tunnel(config.clone()).expect("let in");
-            assert_eq!(tunnel.stream.conn.handshake_kind(), Some(expected), "{version:?}");
-            let mut client = Client::through(tunnel);
+            let tls_stream = secure.tls_stream(config.clone()).expect("let in");
+            assert_eq!(tls_stream.stream.conn.handshake_kind(), Some(expected), "{version:?}");
+            let mut client = Client::through(tls_stream);
             assert_eq!(client.run("ACL WHOAMI").to_string(), "\"client\"", "{version:?}");
             client.finish_sending().expect("sent");
             let _ = client.read_to_end(); // tickets arrive after the handshake
@@ -74,16 +74,16 @@ fn the_common_name_is_the_users() {
 }
 
 #[test]
-fn who_is_no_user_stays_the_default_one() {
+fn an_unknown_name_stays_the_default_user() {
     let certs = Certs::new();
     let args = ["--tls-auth-clients-user", "CN", "--tls-auth-clients", "optional", "--loglevel", "verbose"];
     let secure = start_secure(&certs, &args);
     let mut operator = secure.server.connect();
     let denied = "acl_access_denied_tls_cert";
-    assert_eq!(who(&secure, certs.client("")), "\"default\"");
+    assert_eq!(user_of(&secure, certs.client("")), "\"default\"");
     assert_eq!(field(&mut operator, "stats", denied), "0", "who shows nothing claims nothing");
     for round in 1..=2 {
-        assert_eq!(who(&secure, certs.client("client")), "\"default\"");
+        assert_eq!(user_of(&secure, certs.client("client")), "\"default\"");
         assert_eq!(field(&mut operator, "stats", denied), round.to_string());
         let log = operator.run("ACL LOG").to_string();
         let entry = r#""reason", "tls-cert", "context", "toplevel", "object", "", "username", "client""#;
@@ -93,20 +93,20 @@ fn who_is_no_user_stays_the_default_one() {
         ok(&mut operator, "ACL SETUSER client off nopass +@all allkeys");
     }
     ok(&mut operator, "ACL SETUSER client on");
-    assert_eq!(who(&secure, certs.client("client")), "\"client\"");
+    assert_eq!(user_of(&secure, certs.client("client")), "\"client\"");
     ok(&mut operator, "CONFIG SET tls-auth-clients no");
-    assert_eq!(who(&secure, certs.client("client")), "\"default\"", "no certificate is asked for");
+    assert_eq!(user_of(&secure, certs.client("client")), "\"default\"", "no certificate is asked for");
     assert_eq!(operator.run("ACL LOG").to_string(), "[]");
 }
 
 #[test]
-fn the_first_uri_that_is_a_user() {
+fn the_first_uri_of_a_user_selects_it() {
     let certs = Certs::new();
     let secure = start_secure(&certs, &["--tls-auth-clients-user", "URI"]);
     let mut operator = secure.server.connect();
     let mut expect = |change: &str, name: &str| {
         ok(&mut operator, change);
-        assert_eq!(who(&secure, certs.client("named")), format!("\"{name}\""), "after {change}");
+        assert_eq!(user_of(&secure, certs.client("named")), format!("\"{name}\""), "after {change}");
     };
     expect("ACL SETUSER named on +@all", "default");
     expect("ACL SETUSER urn:user:second on +@all", "urn:user:second");
@@ -121,12 +121,12 @@ fn the_first_uri_that_is_a_user() {
     // A certificate without URIs selects no user.
     ok(&mut operator, "ACL LOG RESET");
     ok(&mut operator, "CONFIG SET tls-auth-clients-user URI");
-    assert_eq!(who(&secure, certs.client("client")), "\"default\"");
+    assert_eq!(user_of(&secure, certs.client("client")), "\"default\"");
     assert_eq!(operator.run("ACL LOG").to_string(), "[]");
 }
 
 #[test]
-fn a_replica_is_who_its_certificate_says() {
+fn a_replicas_certificate_selects_its_user() {
     let certs = Certs::new();
     let secure = start_secure(&certs, &["--tls-auth-clients-user", "CN", "--requirepass", "secret"]);
     let mut operator = secure.server.connect();
@@ -140,7 +140,7 @@ fn a_replica_is_who_its_certificate_says() {
     let mut other = replica.server.connect();
     ok(&mut other, &format!("REPLICAOF 127.0.0.1 {}", secure.port));
     ok(&mut operator, "SET k v");
-    let until = std::time::Instant::now() + super::PATIENCE;
+    let until = std::time::Instant::now() + super::TIMEOUT;
     while other.run("GET k").to_string() != "\"v\"" {
         assert!(std::time::Instant::now() < until, "it follows");
         std::thread::sleep(Duration::from_millis(10));
@@ -149,7 +149,7 @@ fn a_replica_is_who_its_certificate_says() {
 }
 
 #[test]
-fn what_runs_out_is_told() {
+fn certificate_expiry_is_reported() {
     let certs = Certs::new();
     let names = ["server", "client", "ca"];
     let of = |client: &mut Client, name: &str| {
@@ -169,7 +169,7 @@ fn what_runs_out_is_told() {
     assert!(!default.contains("tls_server_cert"), "only for those who ask");
     for (name, file) in names.into_iter().zip(["server.crt", "other.crt", "ca.crt"]) {
         let (serial, left_s) = of(&mut operator, name);
-        let Some((number, end_s)) = as_openssl_has_it(&certs.word(file)) else {
+        let Some((number, end_s)) = openssl_fields(&certs.word(file)) else {
             eprintln!("SKIPPED: no openssl on this machine");
             return;
         };
@@ -186,12 +186,12 @@ fn what_runs_out_is_told() {
     }
     ok(&mut operator, &format!("CONFIG SET tls-ca-cert-dir {}", folder.display()));
     let (serial, left_s) = of(&mut operator, "ca");
-    assert_eq!(Some(serial), as_openssl_has_it(&certs.word("expired.crt")).map(|(number, _)| number));
+    assert_eq!(Some(serial), openssl_fields(&certs.word("expired.crt")).map(|(number, _)| number));
     assert!(left_s.starts_with('-'), "{left_s}");
 }
 
 /// A certificate's number and expiry; `None` if openssl is not installed.
-fn as_openssl_has_it(path: &str) -> Option<(String, i64)> {
+fn openssl_fields(path: &str) -> Option<(String, i64)> {
     let mut command = Command::new("openssl");
     let output = command.args(["x509", "-noout", "-serial", "-enddate", "-dateopt", "iso_8601", "-in", path]);
     let output = output.output().ok()?;

@@ -20,18 +20,18 @@ fn commands(lines: &[&str]) -> Vec<u8> {
     out
 }
 
-fn look(root: &Root, name: &str) -> Report {
+fn check_root(root: &Root, name: &str) -> AofReport {
     check(&root.0.join(name), None).expect("it can be looked through")
 }
 
-fn content(bytes: &[u8]) -> Content {
+fn content(bytes: &[u8]) -> PartContent {
     let root = Root::with(&[("f", bytes)]);
-    let mut report = look(&root, "f");
+    let mut report = check_root(&root, "f");
     report.parts.remove(0).content.expect("it is there")
 }
 
 #[test]
-fn the_files_of_a_log_have_its_name() {
+fn the_files_of_an_aof_have_its_name() {
     for (file, log) in [
         ("a.aof.manifest", "a.aof"),
         ("a.aof.1.base.rdb", "a.aof"),
@@ -40,7 +40,7 @@ fn the_files_of_a_log_have_its_name() {
         ("a.aof.x.base.aof", "a.aof.x.base.aof"),
         ("1.incr.aof", "1.incr.aof"),
     ] {
-        assert_eq!(name_of_log(OsStr::new(file)), OsStr::new(log), "{file}");
+        assert_eq!(aof_name(OsStr::new(file)), OsStr::new(log), "{file}");
     }
 }
 
@@ -59,7 +59,7 @@ fn a_whole_file_is_whole() {
 }
 
 #[test]
-fn what_is_lost_is_counted() {
+fn lost_commands_are_counted() {
     let good = commands(&["SET a 1", "SET b 2"]);
     let found = content(&[&good[..], TORN].concat());
     assert_eq!((found.whole, found.commands), (good.len() as u64, 2));
@@ -86,20 +86,24 @@ fn the_end_of_a_file_is_cut_off_and_the_rest_is_whole() {
     let good = commands(&["SET a 1"]);
     for tail in [TORN, b"\0\0", b"what?", &commands(&["EXEC"]), &commands(&["MULTI", "SET b 1"])] {
         let root = Root::with(&[("f", [&good[..], tail].concat())]);
-        let cut = look(&root, "f").mend().expect("it can be mended").expect("there is something to mend");
+        let cut = check_root(&root, "f")
+            .repair_cut()
+            .expect("it can be mended")
+            .expect("there is something to repair");
         assert_eq!((cut.keep, cut.lost()), (good.len() as u64, tail.len() as u64));
         cut.make().expect("cut");
         assert_eq!(fs::read(root.0.join("f")).expect("it is there"), good);
-        let report = look(&root, "f");
+        let report = check_root(&root, "f");
         assert!(report.is_whole());
-        assert_eq!(report.mend(), Ok(None));
+        assert_eq!(report.repair_cut(), Ok(None));
     }
 }
 
 #[test]
 fn a_file_that_grows_meanwhile_is_not_cut() {
     let root = Root::with(&[("f", TORN)]);
-    let cut = look(&root, "f").mend().expect("it can be mended").expect("there is something to mend");
+    let cut =
+        check_root(&root, "f").repair_cut().expect("it can be mended").expect("there is something to repair");
     fs::write(root.0.join("f"), commands(&["PING"])).expect("written");
     assert!(cut.make().expect_err("it has changed").to_string().contains("somebody writes to it"));
     assert_eq!(fs::read(root.0.join("f")).expect("it is there"), commands(&["PING"]));
@@ -114,35 +118,40 @@ fn only_the_last_part_is_cut() {
     };
     let root = parts(&good, &torn);
     for name in ["d", MANIFEST] {
-        let report = look(&root, name);
+        let report = check_root(&root, name);
         assert_eq!((report.parts.len(), report.is_whole()), (2, false));
-        let cut = report.mend().expect("it can be mended").expect("there is something to mend");
+        let cut = report.repair_cut().expect("it can be mended").expect("there is something to repair");
         assert!(cut.path.ends_with("d/i"));
     }
-    let report = look(&parts(&torn, &good), "d");
-    assert!(matches!(report.mend(), Err(Hopeless::NotLast(path)) if path.ends_with("d/b")));
-    let cut = look(&parts(&torn, b""), "d").mend().expect("nothing follows").expect("there is something");
+    let report = check_root(&parts(&torn, &good), "d");
+    assert!(matches!(report.repair_cut(), Err(CutRefusal::NotLast(path)) if path.ends_with("d/b")));
+    let cut = check_root(&parts(&torn, b""), "d")
+        .repair_cut()
+        .expect("nothing follows")
+        .expect("there is something");
     assert!(cut.path.ends_with("d/b"));
     let three = (MANIFEST, [LISTED, b"file j seq 3 type i\n"].concat());
     let root = Root::with(&[three, ("d/b", torn.clone()), ("d/i", Vec::new()), ("d/j", good.clone())]);
-    assert!(matches!(look(&root, "d").mend(), Err(Hopeless::NotLast(path)) if path.ends_with("d/b")));
-    let report = look(&parts(&SNAPSHOT[..20], b""), "d");
+    assert!(
+        matches!(check_root(&root, "d").repair_cut(), Err(CutRefusal::NotLast(path)) if path.ends_with("d/b"))
+    );
+    let report = check_root(&parts(&SNAPSHOT[..20], b""), "d");
     assert!(!report.is_whole());
-    assert!(matches!(report.mend(), Err(Hopeless::Snapshot(path)) if path.ends_with("d/b")));
-    assert!(look(&parts(SNAPSHOT, &good), "d").is_whole());
+    assert!(matches!(report.repair_cut(), Err(CutRefusal::Snapshot(path)) if path.ends_with("d/b")));
+    assert!(check_root(&parts(SNAPSHOT, &good), "d").is_whole());
 }
 
 #[test]
-fn a_part_that_is_not_there_does_not_keep_the_others_from_being_looked_at() {
+fn a_missing_part_does_not_stop_the_check_of_later_parts() {
     let root = Root::with(&[(MANIFEST, LISTED), ("d/i", b"what?")]);
-    let report = look(&root, "d");
+    let report = check_root(&root, "d");
     assert!(matches!(report.parts[0].content, Err(Error { problem: Problem::Missing, .. })));
     assert_eq!(report.parts[1].content.as_ref().expect("it is there").lost.bytes, 5);
-    assert!(matches!(report.mend(), Err(Hopeless::Unreadable(path)) if path.ends_with("d/b")));
+    assert!(matches!(report.repair_cut(), Err(CutRefusal::Unreadable(path)) if path.ends_with("d/b")));
 }
 
 #[test]
-fn a_folder_or_file_that_is_none_of_ours_is_refused() {
+fn a_foreign_folder_or_file_is_refused() {
     let refused = |files: &[(&str, &str)], name: &str| {
         let root = Root::with(files);
         let error = check(&root.0.join(name), None).expect_err("it is refused");
@@ -161,7 +170,7 @@ fn a_folder_or_file_that_is_none_of_ours_is_refused() {
 fn an_old_file_whose_move_was_interrupted_is_found() {
     let good = commands(&["SET a 1"]);
     let root = Root::with(&[("m", &good[..]), (MANIFEST, b"file m seq 1 type b\n")]);
-    let report = look(&root, "d");
+    let report = check_root(&root, "d");
     assert_eq!((report.parts.len(), report.is_whole()), (1, true));
 }
 
@@ -172,7 +181,7 @@ fn a_directory_goes_back_in_time() {
     let rewound = |base: Vec<u8>, last: Vec<u8>, seconds: i64| {
         let root = Root::with(&[(MANIFEST, LISTED.to_vec()), ("d/b", base), ("d/i", last)]);
         let report = check(&root.0.join("d"), Some(seconds)).expect("looked through");
-        report.rewind().map(|cut| {
+        report.rewind_cut().map(|cut| {
             cut.map(|cut| {
                 cut.make().expect("cut");
                 fs::read(cut.path).expect("it is there")
@@ -184,35 +193,35 @@ fn a_directory_goes_back_in_time() {
         assert_eq!(rewound(upto(1), all.clone(), seconds), Ok(Some(upto(count))), "{seconds}");
     }
     assert_eq!(rewound(upto(1), all.clone(), 300), Ok(None));
-    assert!(matches!(rewound(all.clone(), upto(1), 100), Err(Hopeless::NotLast(_))));
-    assert!(matches!(rewound(upto(1), commands(&lines[1..]), 50), Err(Hopeless::NothingBefore(_))));
+    assert!(matches!(rewound(all.clone(), upto(1), 100), Err(CutRefusal::NotLast(_))));
+    assert!(matches!(rewound(upto(1), commands(&lines[1..]), 50), Err(CutRefusal::NothingBefore(_))));
     let illegible = [&upto(1)[..], b"#TS:1x0\r\n", &all].concat();
-    assert!(matches!(rewound(upto(1), illegible, 100), Err(Hopeless::Annotation(_, 27))));
+    assert!(matches!(rewound(upto(1), illegible, 100), Err(CutRefusal::Annotation(_, 27))));
     let broken = [&upto(1)[..], b"what?", &all].concat();
-    assert!(matches!(rewound(upto(1), broken, 100), Err(Hopeless::Broken(_))));
+    assert!(matches!(rewound(upto(1), broken, 100), Err(CutRefusal::Broken(_))));
     assert_eq!(rewound(upto(1), [&all[..], TORN].concat(), 100), Ok(Some(upto(3))));
 }
 
 /// Two files written into a single file, or a snapshot's byte read as its end: a cut would keep wrong data.
 #[test]
-fn what_is_no_command_behind_a_snapshot_is_not_cut_off() {
+fn foreign_bytes_behind_a_snapshot_are_not_cut_off() {
     let strange = [SNAPSHOT, b"\xe8\x00\x01rest"].concat();
     let root = Root::with(&[("dump.rdb", &strange[..])]);
-    let report = look(&root, "dump.rdb");
+    let report = check_root(&root, "dump.rdb");
     assert!(!report.is_whole());
-    assert!(matches!(report.mend(), Err(Hopeless::Snapshot(path)) if path.ends_with("dump.rdb")));
+    assert!(matches!(report.repair_cut(), Err(CutRefusal::Snapshot(path)) if path.ends_with("dump.rdb")));
     for tail in [TORN.to_vec(), [&commands(&["SET a 1"])[..], TORN].concat()] {
         let root = Root::with(&[("appendonly.aof", [SNAPSHOT, &tail].concat())]);
-        assert!(look(&root, "appendonly.aof").mend().expect("a log").is_some());
+        assert!(check_root(&root, "appendonly.aof").repair_cut().expect("a log").is_some());
     }
 }
 
 #[test]
-fn there_is_nothing_of_the_time_before_the_snapshot() {
+fn a_directory_cannot_go_back_before_its_snapshot() {
     let snapshot = [&SNAPSHOT[..9], b"\xfa\x05ctime\x041000", &SNAPSHOT[9..]].concat();
     let files = [(MANIFEST, LISTED.to_vec()), ("d/b", snapshot), ("d/i", commands(&["SET a 1"]))];
     let root = Root::with(&files);
-    let rewound = |seconds| check(&root.0.join("d"), Some(seconds)).expect("looked through").rewind();
-    assert!(matches!(rewound(999), Err(Hopeless::NothingBefore(path)) if path.ends_with("d/b")));
+    let rewound = |seconds| check(&root.0.join("d"), Some(seconds)).expect("looked through").rewind_cut();
+    assert!(matches!(rewound(999), Err(CutRefusal::NothingBefore(path)) if path.ends_with("d/b")));
     assert_eq!(rewound(1000), Ok(None));
 }

@@ -59,7 +59,7 @@ fn commands_come_with_their_places() {
 }
 
 #[test]
-fn binary_arguments_of_any_length_come_whole() {
+fn binary_arguments_of_any_length_are_read_whole() {
     let large = vec![b'*'; 3 * READ_MIN + 17];
     let args: [&[u8]; 4] = [b"SET", b"\r\n\0\xff", b"", &large];
     let mut bytes = Vec::new();
@@ -155,7 +155,7 @@ fn commands_behind_a_long_value_are_found_as_well() {
 }
 
 #[test]
-fn an_argument_longer_than_any_is_not_waited_for() {
+fn an_argument_over_the_maximum_is_refused_at_once() {
     let bytes = format!("*1\r\n${}\r\n", 1_u64 << 32);
     for (len, reason) in [(Some(u64::MAX), Reason::Number), (None, Reason::Torn)] {
         let fault = Commands::new(bytes.as_bytes(), 0, len).next().expect_err("it is too long");
@@ -164,7 +164,7 @@ fn an_argument_longer_than_any_is_not_waited_for() {
 }
 
 #[test]
-fn what_is_announced_and_does_not_come_costs_no_memory() {
+fn announced_but_missing_bytes_cost_no_memory() {
     for length in [1 << 30, u64::MAX >> 1] {
         for len in [None, Some(100_000_000_000)] {
             let bytes = format!("*2000000000\r\n${length}\r\nabc");
@@ -177,14 +177,14 @@ fn what_is_announced_and_does_not_come_costs_no_memory() {
 }
 
 #[test]
-fn a_file_that_grows_is_read_as_far_as_it_was_to_be() {
+fn a_growing_file_is_read_to_its_given_end() {
     let bytes = file(&["SET a 1", "SET b 2"]);
     let (records, end) = read_from(Commands::new(&bytes[..], 0, Some(bytes.len() as u64 / 2)));
     assert_eq!((records.len(), end), (1, Ok(())));
 }
 
 #[test]
-fn what_follows_a_snapshot_counts_from_the_start_of_the_file() {
+fn offsets_behind_a_snapshot_count_from_the_start_of_the_file() {
     let bytes = file(&["SET a 1"]);
     let (records, end) = read_from(Commands::new(&bytes[..], 100, Some(100 + bytes.len() as u64)));
     assert_eq!((records, end), (vec!["100-127 SET a 1".to_owned()], Ok(())));
@@ -193,7 +193,7 @@ fn what_follows_a_snapshot_counts_from_the_start_of_the_file() {
 }
 
 #[test]
-fn a_reader_that_fails_is_no_torn_file() {
+fn a_read_error_is_not_a_torn_file() {
     struct Broken;
     impl Read for Broken {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {

@@ -31,7 +31,7 @@ fn names(directory: &Directory) -> Vec<(String, u64, bool)> {
 
 /// A thread stuck in a slow disk goes on to write to the draft that was given up, not to the new draft.
 #[test]
-fn what_is_left_of_another_draft_is_not_written_to() {
+fn remains_of_an_earlier_draft_are_not_written_to() {
     let root = Root::with::<&str>(&[]);
     let mut directory = root.open().expect("nothing is there");
     let mut left = directory.draft_base().expect("a draft");
@@ -42,10 +42,10 @@ fn what_is_left_of_another_draft_is_not_written_to() {
 }
 
 #[test]
-fn from_nothing_to_a_base_and_what_follows() {
+fn an_empty_directory_gets_a_base_and_incremental_files() {
     let root = Root::with::<&str>(&[]);
     let mut directory = root.open().expect("nothing is there");
-    assert_eq!((directory.found(), names(&directory)), (Found::Nothing, vec![]));
+    assert_eq!((directory.stored_data(), names(&directory)), (StoredData::Nothing, vec![]));
     assert!(root.listing().is_empty(), "opening changes nothing");
 
     directory.draft_base().expect("a draft").write_all(b"base").expect("written");
@@ -66,7 +66,7 @@ fn from_nothing_to_a_base_and_what_follows() {
     let again = root.open().expect("whole");
     assert_eq!(again.manifest(), directory.manifest());
     let expected = [("a.aof.2.base.aof".to_owned(), 12, false), ("a.aof.2.incr.aof".to_owned(), 3, true)];
-    assert_eq!((again.found(), names(&again)), (Found::Parts, expected.to_vec()));
+    assert_eq!((again.stored_data(), names(&again)), (StoredData::Parts, expected.to_vec()));
 
     assert_eq!(directory.remove_history().expect("removed"), 2);
     assert_eq!(directory.remove_history().expect("nothing to do"), 0);
@@ -78,7 +78,7 @@ fn from_nothing_to_a_base_and_what_follows() {
 }
 
 #[test]
-fn what_is_begun_while_commands_come_replaces_all() {
+fn a_base_begun_during_writes_replaces_all_parts() {
     let manifest = "file a.aof.3.base.rdb seq 3 type b\nfile a.aof.5.incr.aof seq 5 type i\n";
     let root = Root::with(&[
         (MANIFEST, manifest),
@@ -148,7 +148,10 @@ fn an_old_file_is_moved_in_even_if_a_crash_interrupts_it() {
     for begun in [&[][..], &[(MANIFEST, "file a.aof seq 1 type b\n")][..]] {
         let root = Root::with(&[&[("a.aof", "old")], begun].concat());
         let mut directory = root.open().expect("whole");
-        assert_eq!((directory.found(), names(&directory)), (Found::OldFile, vec![("a.aof".into(), 3, true)]));
+        assert_eq!(
+            (directory.stored_data(), names(&directory)),
+            (StoredData::OldFile, vec![("a.aof".into(), 3, true)])
+        );
         directory.adopt().expect("moved");
         directory.resume().expect("opened");
         let manifest = "file a.aof seq 1 type b\nfile a.aof.1.incr.aof seq 1 type i\n";
@@ -160,17 +163,17 @@ fn an_old_file_is_moved_in_even_if_a_crash_interrupts_it() {
 }
 
 #[test]
-fn an_old_file_beside_parts_is_left_alone() {
+fn an_old_file_beside_parts_is_ignored() {
     let base = (MANIFEST, "file a.aof seq 1 type b\n");
     let root = Root::with(&[("a.aof", "older"), base, ("dir/a.aof", "old")]);
     let mut directory = root.open().expect("whole");
-    assert_eq!(directory.found(), Found::Parts);
+    assert_eq!(directory.stored_data(), StoredData::Parts);
     directory.adopt().expect("nothing to do");
     assert_eq!(root.listing()[0], ("a.aof".into(), "older".into()));
 }
 
 #[test]
-fn what_is_not_whole_is_refused_and_stays_as_it_is() {
+fn incomplete_directories_are_refused_and_unchanged() {
     let part = ("dir/a.aof.1.incr.aof", "x");
     let listed = (MANIFEST, "file a.aof.1.incr.aof seq 1 type i\n");
     let refused = |files: &[(&str, &str)]| Root::with(files).refused();
@@ -193,7 +196,7 @@ fn what_is_not_whole_is_refused_and_stays_as_it_is() {
 }
 
 #[test]
-fn nothing_that_is_there_is_written_over() {
+fn existing_files_are_not_overwritten() {
     let root = Root::with(&[
         (MANIFEST, "# no data yet\n"),
         ("dir/a.aof.1.incr.aof", "x"),
@@ -215,13 +218,13 @@ fn nothing_that_is_there_is_written_over() {
 }
 
 #[test]
-fn a_crash_at_the_first_start_is_not_taken_for_a_lost_manifest() {
+fn a_crash_at_the_first_start_is_not_a_lost_manifest() {
     let root = Root::with::<&str>(&[]);
     let directory = root.open().expect("nothing is there");
     directory.draft_base().expect("a draft");
     // The state between the rename and the manifest in `install`.
     fs::rename(directory.draft_base_path(), root.0.join("dir/a.aof.1.base.rdb")).expect("renamed");
-    assert_eq!(root.open().expect("there are no data").found(), Found::Nothing);
+    assert_eq!(root.open().expect("there are no data").stored_data(), StoredData::Nothing);
 }
 
 #[test]

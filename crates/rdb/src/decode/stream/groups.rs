@@ -9,7 +9,7 @@
 //! Each pending entry is stored twice: in the group, and, as its id alone, in the consumer that owns it.
 
 use super::super::Decoder;
-use super::super::seen::Seen;
+use super::super::seen::SeenMembers;
 use super::{COUNT_MAX, counter, id};
 use crate::Millis;
 use crate::error::{Error, Reason, Result};
@@ -35,7 +35,7 @@ pub struct Groups<'d, S> {
     info: Info,
     is_corrected: bool,
     left: u64,
-    seen: Seen,
+    seen: SeenMembers,
 }
 
 impl<'d, S: Source> Groups<'d, S> {
@@ -46,7 +46,7 @@ impl<'d, S: Source> Groups<'d, S> {
         is_corrected: bool,
     ) -> Result<Self> {
         let left = decoder.count(GROUP_BYTES_MIN)?;
-        Ok(Groups { decoder, form, info, is_corrected, left, seen: Seen::default() })
+        Ok(Groups { decoder, form, info, is_corrected, left, seen: SeenMembers::default() })
     }
 
     /// Whether the entries contradict the stream's counters or ids, see
@@ -101,7 +101,7 @@ impl<'d, S: Source> Groups<'d, S> {
     }
 
     fn consumers(&mut self, pending: &mut [Pending]) -> Result<Vec<Consumer>> {
-        let (mut seen, mut all) = (Seen::default(), Vec::new());
+        let (mut seen, mut all) = (SeenMembers::default(), Vec::new());
         let at = self.decoder.position();
         let count = self.decoder.count(CONSUMER_BYTES_MIN)?;
         let count = u32::try_from(count).ok().filter(|count| *count < NOBODY);
@@ -163,7 +163,7 @@ mod tests {
 
     /// Redis 7.0 shows these as `entries-read` after it has restored such streams from Redis 6.2.
     #[test]
-    fn what_a_group_has_read_is_worked_out_as_redis_does() {
+    fn the_count_of_entries_read_is_computed_like_in_redis() {
         let id = |ms: u64| Id { ms, seq: 0 };
         let three =
             Info { length: 3, first_id: id(2), last_id: id(9), max_deleted_id: Id::ZERO, entries_added: 3 };

@@ -167,7 +167,7 @@ fn each_second(name: &str, args: &[&str], lengths: &[Duration]) {
 
 /// A large amount of writes is synced earlier.
 #[test]
-fn with_everysec_a_second_is_lost_at_most() {
+fn with_everysec_at_most_a_second_is_lost() {
     each_second("much", &[], &lengths(10, BEHIND + BEHIND / 2));
     let long = [2_900, 3_500, 3_200].map(Duration::from_millis);
     each_second(
@@ -191,7 +191,7 @@ fn with_always_nothing_is_lost() {
 
 /// A snapshot with SAVE's OK is there. If a BGSAVE's end is unknown, an earlier snapshot may be there.
 #[test]
-fn a_snapshot_is_there_or_the_one_before() {
+fn a_snapshot_or_its_predecessor_survives_a_crash() {
     let (disk, seed) = (Disk::new("snapshots"), fresh_seed());
     println!("EVENKEEL_SEED={seed}");
     let mut random = Random::new(seed);
@@ -203,8 +203,8 @@ fn a_snapshot_is_there_or_the_one_before() {
         for key in 0..500 {
             client.call(&["SET", &format!("key:{key}"), &format!("{round}{value}")]);
         }
-        let is_told = random.chance(50);
-        match is_told {
+        let is_confirmed = random.chance(50);
+        match is_confirmed {
             true => assert_eq!(client.run("SAVE").to_string(), "OK"),
             false => {
                 client.run("BGSAVE");
@@ -217,7 +217,7 @@ fn a_snapshot_is_there_or_the_one_before() {
         let mut client = server.connect();
         let there = client.run("GET round").to_string();
         let there = there.trim_matches('"').parse::<i64>().unwrap_or(-1);
-        let least = if is_told { round } else { -1 };
+        let least = if is_confirmed { round } else { -1 };
         assert!((least..=round).contains(&there), "round {round}: {there} is there");
         let size = if there < 0 { 0 } else { 501 };
         assert_eq!(client.run("DBSIZE").as_int(), Some(size));

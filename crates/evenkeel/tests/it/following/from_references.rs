@@ -1,6 +1,6 @@
 //! Replicas of redis-server and of Valkey: moving in.
 
-use evenkeel_testkit::{Peer, Program, Server};
+use evenkeel_testkit::{Program, Reference, Server};
 
 use super::{PRIMARY, REPLICA, await_equal, await_link, follow, seed, wait_until, write};
 use crate::program;
@@ -8,8 +8,8 @@ use crate::program;
 const COMMANDS: usize = 2_500;
 
 /// Each way to take over the data, and then the stream, from a foreign primary.
-fn moves_in(peer: Peer) {
-    let Some(primary) = Program::oracle(peer) else { return };
+fn check_full_sync(reference: Reference) {
+    let Some(primary) = Program::oracle(reference) else { return };
     let seed = seed();
     for (number, way) in ["disabled", "on-empty-db", "swapdb", "flush-before-load"].into_iter().enumerate() {
         for diskless in ["yes", "no"] {
@@ -17,14 +17,14 @@ fn moves_in(peer: Peer) {
             let mut replica = Server::start(&program(), &[REPLICA, &["--repl-diskless-load", way]].concat());
             let primary = Server::start(&primary, &args);
             let seed = seed + 10 * number as u64;
-            write(&primary, peer, seed, COMMANDS);
+            write(&primary, reference, seed, COMMANDS);
             if way == "swapdb" {
-                write(&replica, peer, seed + 1, 200);
+                write(&replica, reference, seed + 1, 200);
             }
             follow(&replica, primary.port());
             await_link(&replica);
             await_equal(&primary, &replica);
-            write(&primary, peer, seed + 2, COMMANDS);
+            write(&primary, reference, seed + 2, COMMANDS);
             await_equal(&primary, &replica);
             assert_eq!(replica.info("master_commands_failed"), "0", "{}", replica.log());
             replica.assert_healthy();
@@ -33,19 +33,19 @@ fn moves_in(peer: Peer) {
 }
 
 #[test]
-fn redis_is_followed() {
-    moves_in(Peer::Redis);
+fn evenkeel_follows_redis() {
+    check_full_sync(Reference::Redis);
 }
 
 #[test]
-fn valkey_is_followed() {
-    moves_in(Peer::Valkey);
+fn evenkeel_follows_valkey() {
+    check_full_sync(Reference::Valkey);
 }
 
 /// Valkey sends `EX 10 PXAT ..` if a client has sent two relative times; clients may not send this form.
 #[test]
-fn repeated_times_of_valkey_arrive() {
-    let Some(primary) = Program::oracle(Peer::Valkey) else { return };
+fn repeated_expiries_of_valkey_are_applied() {
+    let Some(primary) = Program::oracle(Reference::Valkey) else { return };
     let (primary, mut replica) = (Server::start(&primary, PRIMARY), Server::start(&program(), REPLICA));
     follow(&replica, primary.port());
     await_link(&replica);
@@ -70,12 +70,12 @@ fn repeated_times_of_valkey_arrive() {
 /// Effects of scripts and functions arrive as commands, and libraries as they are; older libraries come by
 /// full sync.
 #[test]
-fn libraries_and_effects_of_scripts_arrive() {
-    let peers = [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle);
-    peers.chain([program()]).for_each(scripts_arrive);
+fn libraries_and_script_effects_are_replicated() {
+    let references = [Reference::Redis, Reference::Valkey].into_iter().filter_map(Program::oracle);
+    references.chain([program()]).for_each(check_scripts);
 }
 
-fn scripts_arrive(primary: Program) {
+fn check_scripts(primary: Program) {
     let (primary, mut replica) = (Server::start(&primary, PRIMARY), Server::start(&program(), REPLICA));
     let mut client = primary.connect();
     let library = "#!lua name=lib\nredis.register_function('add', function(keys) \
@@ -112,8 +112,8 @@ fn scripts_arrive(primary: Program) {
 
 /// The primary's stream removes expired keys. Until then no client sees such a key, and the replica keeps it.
 #[test]
-fn what_has_expired_goes_by_the_primarys_word() {
-    let Some(primary) = Program::oracle(Peer::Redis) else { return };
+fn expired_keys_are_removed_by_the_primarys_stream() {
+    let Some(primary) = Program::oracle(Reference::Redis) else { return };
     let (primary, replica) = (Server::start(&primary, PRIMARY), Server::start(&program(), REPLICA));
     let (mut one, mut other) = (primary.connect(), replica.connect());
     one.run("DEBUG SET-ACTIVE-EXPIRE 0");
@@ -147,16 +147,16 @@ fn what_has_expired_goes_by_the_primarys_word() {
 
 /// While the link is down, and when the primary has been restarted.
 #[test]
-fn primaries_come_and_go() {
-    let Some(peer) = Program::oracle(Peer::Redis) else { return };
-    let mut primary = Server::start(&peer, &[PRIMARY, &["--appendonly", "no"]].concat());
+fn a_replica_reconnects_to_a_restarted_primary() {
+    let Some(reference) = Program::oracle(Reference::Redis) else { return };
+    let mut primary = Server::start(&reference, &[PRIMARY, &["--appendonly", "no"]].concat());
     let replica = Server::start(&program(), REPLICA);
     let seed = seed();
-    write(&primary, Peer::Redis, seed, 300);
+    write(&primary, Reference::Redis, seed, 300);
     follow(&replica, primary.port());
     await_link(&replica);
     for round in 0..3 {
-        write(&primary, Peer::Redis, seed + round, 200);
+        write(&primary, Reference::Redis, seed + round, 200);
         await_equal(&primary, &replica);
         primary.connect().run("SAVE");
         primary.kill();
@@ -171,22 +171,22 @@ fn primaries_come_and_go() {
 
 /// A restarted replica continues from its offset.
 #[test]
-fn a_restarted_replica_goes_on_where_it_was() {
-    let Some(peer) = Program::oracle(Peer::Redis) else { return };
-    let primary = Server::start(&peer, PRIMARY);
+fn a_restarted_replica_continues_from_its_offset() {
+    let Some(reference) = Program::oracle(Reference::Redis) else { return };
+    let primary = Server::start(&reference, PRIMARY);
     let port = primary.port().to_string();
-    write(&primary, Peer::Redis, seed(), 300);
+    write(&primary, Reference::Redis, seed(), 300);
     let mut replica = Server::start(
         &program(),
         &[REPLICA, &["--replicaof", "127.0.0.1", &port, "--save", "1000 1000"]].concat(),
     );
     await_link(&replica);
     for round in 0..3 {
-        write(&primary, Peer::Redis, seed(), 200);
+        write(&primary, Reference::Redis, seed(), 200);
         primary.connect().run("SELECT 7");
         await_equal(&primary, &replica);
         assert!(replica.stop().success());
-        write(&primary, Peer::Redis, seed(), 200);
+        write(&primary, Reference::Redis, seed(), 200);
         replica.start_again();
         await_link(&replica);
         await_equal(&primary, &replica);

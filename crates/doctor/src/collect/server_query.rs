@@ -17,7 +17,7 @@ use crate::recording::{Descriptor, Forks, OwnCount, Role};
 
 const SERVERS: &[&str] = &["redis-server", "valkey-server", "keydb-server", "evenkeel"];
 /// A server whose loop is blocked does not reply, and the capture must not wait for it.
-const PATIENCE: Duration = Duration::from_millis(300);
+const REPLY_TIMEOUT: Duration = Duration::from_millis(300);
 /// Bound of a reply: 50,000 clients at about 350 bytes each.
 const REPLY_MAX: u64 = 32 << 20;
 
@@ -32,7 +32,7 @@ pub(crate) struct Server {
 
 /// The parsed reply to INFO.
 #[derive(Debug, Clone)]
-pub(crate) struct Said {
+pub(crate) struct InfoReply {
     at: Instant,
     commands: Option<u64>,
     pub(crate) forks: Option<Forks>,
@@ -40,10 +40,10 @@ pub(crate) struct Said {
     pub(crate) stages: Option<Stages>,
 }
 
-impl Said {
+impl InfoReply {
     /// The counts since an earlier reply. `questions`: commands of the doctor from that reply up to this,
     /// without this.
-    pub(crate) fn since(&self, earlier: &Said, questions: u64) -> Option<OwnCount> {
+    pub(crate) fn since(&self, earlier: &InfoReply, questions: u64) -> Option<OwnCount> {
         let commands = self.commands?.checked_sub(earlier.commands?)?; // smaller after CONFIG RESETSTAT
         let between_ns = self.at.saturating_duration_since(earlier.at).as_nanos() as u64;
         let times = self.stages.iter().flat_map(|stages| &stages.us);
@@ -98,9 +98,9 @@ impl Server {
     }
 
     /// Queries the counters since the server's start.
-    pub(crate) fn say(&self) -> Option<Said> {
+    pub(crate) fn info(&self) -> Option<InfoReply> {
         let info = self.ask(self.sections).ok()?;
-        Some(Said {
+        Some(InfoReply {
             at: Instant::now(),
             commands: field(&info, "total_commands_processed"),
             forks: parse_forks(&info),
@@ -114,9 +114,9 @@ impl Server {
     }
 
     fn ask(&self, words: &[&str]) -> Result<String> {
-        let stream = TcpStream::connect_timeout(&self.address, PATIENCE).context("no connection")?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        let stream = TcpStream::connect_timeout(&self.address, REPLY_TIMEOUT).context("no connection")?;
+        stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+        stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
         let mut reader = BufReader::new(stream.try_clone()?);
         let mut writer = stream;
         if let Some(password) = &self.password {
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_says_of_forks_is_read() {
+    fn fork_statistics_are_parsed() {
         let text = "# Stats\r\ntotal_forks:3\r\nlatest_fork_usec:13390\r\n";
         assert_eq!(parse_forks(text), Some(Forks { count: 3, latest_ns: 13_390_000 }));
         assert_eq!(parse_forks("latest_fork_usec:1\r\n"), None, "a version that does not count them");
@@ -239,7 +239,7 @@ mod tests {
     /// A server whose AUTH was renamed takes AUTH for an unknown command, and quotes its arguments in the
     /// error.
     #[test]
-    fn an_error_of_the_server_does_not_tell_the_password() {
+    fn a_server_error_does_not_reveal_the_password() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let server = Server {
             address: listener.local_addr().expect("it is bound"),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_the_server_name_its_replicas() {
+    fn client_flags_identify_replicas() {
         let connection = |fd, remote: &str| Descriptor {
             fd,
             role: Role::Client,

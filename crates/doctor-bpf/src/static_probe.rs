@@ -12,7 +12,7 @@ use object::{Object, ObjectSection};
 
 use crate::functions::offset_of;
 use crate::probe::{first, load, program};
-use crate::shared::{self, TOLD_MAX};
+use crate::shared::{self, PROBE_TOTALS_MAX};
 use crate::tables;
 
 const SECTION: &str = ".note.stapsdt";
@@ -22,7 +22,7 @@ const PLACES_MAX: usize = 256;
 
 /// Watches a static probe of a process: sums its second number by its first.
 #[derive(Debug)]
-pub struct Teller {
+pub struct StaticProbe {
     object: Loaded,
     /// The probes are detached when these are dropped.
     _links: Vec<Link>,
@@ -30,29 +30,33 @@ pub struct Teller {
 
 /// For a first number: how often the probe was met, and the sum of the second number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct ProbeTotal {
     pub count: u64,
     pub sum: u64,
 }
 
-impl Teller {
-    pub fn start(pid: i32, provider: &str, name: &str) -> Result<Teller> {
+impl StaticProbe {
+    pub fn start(pid: i32, provider: &str, name: &str) -> Result<StaticProbe> {
         let (path, offsets) = find(pid, provider, name)?;
-        let object = load(pid, &["on_told"])?;
+        let object = load(pid, &["on_static_probe"])?;
         let mut links = Vec::new();
         for offset in offsets {
-            let link =
-                program(&object, "on_told")?.attach_uprobe(false, pid, &path, usize::try_from(offset)?);
+            let link = program(&object, "on_static_probe")?.attach_uprobe(
+                false,
+                pid,
+                &path,
+                usize::try_from(offset)?,
+            );
             links.push(link.with_context(|| format!("the probe {provider}:{name} cannot be watched"))?);
         }
-        Ok(Teller { object, _links: links })
+        Ok(StaticProbe { object, _links: links })
     }
 
     /// Returns the counts and sums so far, indexed by the first number.
-    pub fn told(&self) -> Vec<Told> {
-        let of = |which| first::<shared::Told>(&self.object, "told", which);
-        let all = (0..TOLD_MAX as u32).map_while(of);
-        all.map(|told| Told { count: told.count, sum: told.sum }).collect()
+    pub fn totals(&self) -> Vec<ProbeTotal> {
+        let of = |which| first::<shared::ProbeTotal>(&self.object, "probe_totals", which);
+        let all = (0..PROBE_TOTALS_MAX as u32).map_while(of);
+        all.map(|total| ProbeTotal { count: total.count, sum: total.sum }).collect()
     }
 }
 
@@ -137,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_are_read_and_those_of_code_that_is_gone_are_left_out() {
+    fn notes_are_read_and_notes_of_removed_code_are_left_out() {
         let bytes = [note(0x10, "one"), note(0, "gone"), note(0x20, "another one")].concat();
         let found: Vec<(u64, &str)> = parse(&bytes).map(|note| (note.address, note.name)).collect();
         assert_eq!(found, [(0x10, "one"), (0x20, "another one")]);
@@ -145,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_that_are_cut_or_lie_are_none() {
+    fn invalid_notes_are_ignored() {
         let whole = note(0x10, "one");
         for length in 0..whole.len() - 4 {
             assert_eq!(parse(&whole[..length]).count(), 0, "{length}");

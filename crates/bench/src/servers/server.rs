@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::{Kind, Peer};
+use super::{ServerKind, ServerProgram};
 use crate::load::endpoint::{Endpoint, Protocol};
 use crate::load::replies::Skipper;
 use crate::{interrupt, sys};
@@ -25,7 +25,7 @@ use crate::{interrupt, sys};
 const START_TIME_MAX: Duration = Duration::from_secs(20);
 /// Longest time that a server may take to end by itself after SIGTERM.
 const END_TIME_MAX: Duration = Duration::from_secs(10);
-const POLL: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 /// Tries to start, when another process takes the port in between.
 const START_TRIES: u32 = 3;
@@ -51,22 +51,26 @@ pub(crate) struct Server {
     owns_directory: bool,
     pub(crate) address: SocketAddr,
     /// Parameters for a restart.
-    peer: Peer,
+    program: ServerProgram,
     launch: Launch,
 }
 
 impl Server {
-    /// Starts `peer` and waits until it answers.
-    pub(crate) fn start(peer: &Peer, launch: &Launch) -> Result<Self> {
-        Self::start_in(peer, launch, None)
+    /// Starts `program` and waits until it answers.
+    pub(crate) fn start(program: &ServerProgram, launch: &Launch) -> Result<Self> {
+        Self::start_in(program, launch, None)
     }
 
     /// Like [`start`](Self::start), in an existing directory that stays, with the log beside it; `None`: in a
     /// new directory, which is removed with the server.
-    pub(crate) fn start_in(peer: &Peer, launch: &Launch, directory: Option<&Path>) -> Result<Self> {
+    pub(crate) fn start_in(
+        program: &ServerProgram,
+        launch: &Launch,
+        directory: Option<&Path>,
+    ) -> Result<Self> {
         let mut tries = 1;
         loop {
-            match Self::try_start(peer, launch, directory) {
+            match Self::try_start(program, launch, directory) {
                 Err(error) if tries == START_TRIES => return Err(error),
                 Err(error) => eprintln!("{error:#}; trying again"),
                 started => return started,
@@ -76,20 +80,20 @@ impl Server {
         }
     }
 
-    fn try_start(peer: &Peer, launch: &Launch, directory: Option<&Path>) -> Result<Self> {
+    fn try_start(program: &ServerProgram, launch: &Launch, directory: Option<&Path>) -> Result<Self> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let owns_directory = directory.is_none();
         let directory = directory.map_or_else(new_directory, |directory| Ok(directory.to_owned()))?;
         let log = log_path(&directory, owns_directory);
-        let child = spawn(peer, launch, port, &directory, &log, &[]).inspect_err(|_| {
+        let child = spawn(program, launch, port, &directory, &log, &[]).inspect_err(|_| {
             if owns_directory {
                 drop(fs::remove_dir_all(&directory));
             }
         })?;
-        let (peer, launch) = (peer.clone(), launch.clone());
+        let (program, launch) = (program.clone(), launch.clone());
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut server = Self { child, directory, owns_directory, address, peer: peer.clone(), launch };
-        server.wait_until_it_answers().with_context(|| format!("{} does not start", peer.kind.name()))?;
+        let mut server = Self { child, directory, owns_directory, address, program: program.clone(), launch };
+        server.wait_until_it_answers().with_context(|| format!("{} does not start", program.kind.name()))?;
         Ok(server)
     }
 
@@ -100,7 +104,7 @@ impl Server {
     /// Returns whether an idle server takes a core: Valkey's I/O threads go on spinning when a load ends
     /// abruptly.
     fn is_spinner(&self) -> bool {
-        self.peer.kind == Kind::Valkey && self.launch.threads > 1
+        self.program.kind == ServerKind::Valkey && self.launch.threads > 1
     }
 
     /// Stops a server that would spin until it is needed, so that it takes nothing from other servers.
@@ -111,7 +115,7 @@ impl Server {
     }
 
     /// Continues a stopped server.
-    pub(crate) fn rouse(&self) {
+    pub(crate) fn resume(&self) {
         if self.is_spinner() {
             sys::signal_child(self.child.id(), libc::SIGCONT);
         }
@@ -128,14 +132,14 @@ impl Server {
         drop(self.child.wait());
         let began = Instant::now();
         self.child =
-            spawn(&self.peer, &self.launch, self.address.port(), &self.directory, &self.log(), more)?;
+            spawn(&self.program, &self.launch, self.address.port(), &self.directory, &self.log(), more)?;
         Ok(began)
     }
 
     fn wait_until_it_answers(&mut self) -> Result<()> {
         let deadline = Instant::now() + START_TIME_MAX;
         while Instant::now() < deadline {
-            interrupt::sleep(POLL)?;
+            interrupt::sleep(POLL_INTERVAL)?;
             if let Some(status) = self.child.try_wait()? {
                 bail!("it ended with {status}: {}", self.log_tail());
             }
@@ -147,14 +151,14 @@ impl Server {
     }
 
     fn answers(&self) -> bool {
-        match self.peer.kind.protocol() {
+        match self.program.kind.protocol() {
             Protocol::Memcached => has_version(self.address).unwrap_or(false),
             _ => ask(self.address, &["PING"]).is_ok_and(|answer| answer.starts_with("+PONG")),
         }
     }
 
     pub(crate) fn endpoint(&self) -> Endpoint {
-        Endpoint { protocol: self.peer.kind.protocol(), ..Endpoint::from(self.address) }
+        Endpoint { protocol: self.program.kind.protocol(), ..Endpoint::from(self.address) }
     }
 
     fn log(&self) -> PathBuf {
@@ -168,14 +172,14 @@ impl Server {
     }
 
     fn end(&mut self) {
-        self.rouse(); // a stopped process does not handle SIGTERM
+        self.resume(); // a stopped process does not handle SIGTERM
         sys::signal_child(self.child.id(), libc::SIGTERM);
         let deadline = Instant::now() + END_TIME_MAX;
         while Instant::now() < deadline {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;
             }
-            std::thread::sleep(POLL);
+            std::thread::sleep(POLL_INTERVAL);
         }
         drop(self.child.kill()); // fails only when it has ended meanwhile
         drop(self.child.wait());
@@ -199,7 +203,7 @@ fn log_path(directory: &Path, owns_directory: bool) -> PathBuf {
 }
 
 fn spawn(
-    peer: &Peer,
+    program: &ServerProgram,
     launch: &Launch,
     port: u16,
     directory: &Path,
@@ -207,9 +211,9 @@ fn spawn(
     more: &[&str],
 ) -> Result<Child> {
     let log = File::create(log).context("cannot write the server's log")?;
-    let mut command = Command::new(&peer.program);
+    let mut command = Command::new(&program.path);
     command
-        .args(peer.kind.arguments(port, launch.threads.max(1)))
+        .args(program.kind.arguments(port, launch.threads.max(1)))
         .args(launch.more)
         .args(more)
         .current_dir(directory)
@@ -217,7 +221,7 @@ fn spawn(
         .stdout(log.try_clone().context("cannot share the log")?)
         .stderr(log)
         .process_group(0);
-    if let Some(library) = &peer.preload {
+    if let Some(library) = &program.preload {
         command.env("LD_PRELOAD", library);
     }
     let cpus = launch.cpus.clone();
@@ -229,7 +233,7 @@ fn spawn(
     unsafe { command.pre_exec(prepare) };
     command
         .spawn()
-        .with_context(|| format!("cannot start {} on cpus {:?}", peer.program.display(), launch.cpus))
+        .with_context(|| format!("cannot start {} on cpus {:?}", program.path.display(), launch.cpus))
 }
 
 fn new_directory() -> Result<PathBuf> {
@@ -245,10 +249,10 @@ pub(crate) fn ask(server: SocketAddr, words: &[&str]) -> Result<String> {
     ask_within(server, words, ANSWER_TIME_MAX)
 }
 
-/// Like [`ask`], for slow commands: the reply may pause for up to `patience`.
-pub(crate) fn ask_within(server: SocketAddr, words: &[&str], patience: Duration) -> Result<String> {
+/// Like [`ask`], for slow commands: the reply may pause for up to `timeout`.
+pub(crate) fn ask_within(server: SocketAddr, words: &[&str], timeout: Duration) -> Result<String> {
     let mut stream = TcpStream::connect_timeout(&server, ANSWER_TIME_MAX)?;
-    stream.set_read_timeout(Some(patience))?;
+    stream.set_read_timeout(Some(timeout))?;
     let mut request = format!("*{}\r\n", words.len());
     words.iter().for_each(|word| request += &format!("${}\r\n{word}\r\n", word.len()));
     stream.write_all(request.as_bytes())?;
@@ -300,17 +304,19 @@ mod tests {
     }
 
     #[test]
-    fn a_question_gets_its_whole_answer() {
+    fn a_query_gets_its_whole_reply() {
         assert_eq!(ask(answering(b"$5\r\nhello\r\n"), &["GET", "k"]).expect("answered"), "$5\r\nhello\r\n");
         assert!(ask(answering(b"$5\r\nhel"), &["GET", "k"]).is_err());
     }
 
     /// Under `make test`, Valkey is installed.
     #[test]
-    fn who_would_spin_rests() {
-        let peers = crate::peers::Where::default().find().expect("looked for");
-        let valkey =
-            peers.iter().find(|peer| peer.kind == Kind::Valkey).expect("scripts/setup peers gets it");
+    fn a_spinning_server_is_stopped_while_idle() {
+        let programs = crate::servers::ProgramPaths::default().find().expect("looked for");
+        let valkey = programs
+            .iter()
+            .find(|program| program.kind == ServerKind::Valkey)
+            .expect("scripts/setup peers gets it");
         let state = |server: &Server| {
             let stat = fs::read_to_string(format!("/proc/{}/stat", server.pid())).expect("it is there");
             stat.rsplit_once(") ").expect("a name in parentheses").1.chars().next()
@@ -319,13 +325,13 @@ mod tests {
             let until = Instant::now() + Duration::from_secs(10);
             while (state(server) == Some('T')) != (wanted == 'T') {
                 assert!(Instant::now() < until, "{:?}", state(server));
-                std::thread::sleep(POLL);
+                std::thread::sleep(POLL_INTERVAL);
             }
         };
         let several = Server::start(valkey, &Launch { threads: 2, ..Launch::default() }).expect("it starts");
         several.rest();
         in_state(&several, 'T');
-        several.rouse();
+        several.resume();
         assert!(ask(several.address, &["PING"]).expect("an answer").starts_with("+PONG"));
         several.rest();
         in_state(&several, 'T');

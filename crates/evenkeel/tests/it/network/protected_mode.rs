@@ -16,13 +16,13 @@ use evenkeel_testkit::{Client, Server};
 use super::ping;
 use crate::program;
 use crate::tls::certs::Certs;
-use crate::tls::{start_secure_as, tunnel};
+use crate::tls::{start_secure_as, tls_stream};
 
 /// An unassigned address, from the block for documentation (RFC 5737).
 const ADDRESS: [u8; 4] = [192, 0, 2, 7];
 
 /// Runs the test on a thread with a network of its own; passes it the command that starts a program there.
-fn in_a_network_of_its_own(test: impl FnOnce(&[&str]) + Send) {
+fn in_own_network(test: impl FnOnce(&[&str]) + Send) {
     let outcome = std::thread::scope(|scope| {
         let thread = scope.spawn(|| match enter_new_network() {
             Err(error) => eprintln!("SKIPPED: no network namespace: {error}"),
@@ -51,34 +51,34 @@ fn ip(command: &str) -> io::Result<()> {
     if status.success() { Ok(()) } else { Err(io::Error::other(format!("ip {command}: {status}"))) }
 }
 
-fn stranger(server: &Server) -> Client {
+fn remote_client(server: &Server) -> Client {
     Client::connect(SocketAddr::from((ADDRESS, server.port()))).expect("it listens there")
 }
 
 #[test]
-fn protected_mode_lets_nobody_in_from_elsewhere() {
-    in_a_network_of_its_own(|prefix| {
+fn protected_mode_refuses_remote_clients() {
+    in_own_network(|prefix| {
         let program = program().started_by(prefix);
         let server =
             Server::start(&program, &["--bind", "127.0.0.1", "192.0.2.7", "--protected-mode", "yes"]);
-        let answer = stranger(&server).read_to_end().expect("the server hangs up");
+        let answer = remote_client(&server).read_to_end().expect("the server hangs up");
         assert!(answer.starts_with(b"-DENIED "), "{}", answer.escape_ascii());
         assert_eq!(ping(&mut server.connect()), "PONG");
         assert_eq!(server.connect().run("CONFIG SET protected-mode no").to_string(), "OK");
-        assert_eq!(ping(&mut stranger(&server)), "PONG");
+        assert_eq!(ping(&mut remote_client(&server)), "PONG");
     });
 }
 
 /// Before the handshake no message can be sent to the client.
 #[test]
-fn protected_mode_says_so_through_tls() {
-    in_a_network_of_its_own(|prefix| {
+fn protected_mode_refuses_through_tls() {
+    in_own_network(|prefix| {
         let (certs, program) = (Certs::new(), program().started_by(prefix));
         let bind = ["--bind", "127.0.0.1", "192.0.2.7", "--protected-mode", "yes"];
         let secure = start_secure_as(&program, &certs, &bind);
         let connect = || {
             let socket = TcpStream::connect(SocketAddr::from((ADDRESS, secure.port))).expect("accepted");
-            Client::through(tunnel(socket, certs.client("client")).expect("let in"))
+            Client::through(tls_stream(socket, certs.client("client")).expect("let in"))
         };
         let text = connect().read_to_end().expect("an orderly end");
         assert!(text.starts_with(b"-DENIED "), "{}", String::from_utf8_lossy(&text));

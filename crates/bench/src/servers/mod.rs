@@ -20,7 +20,7 @@ const BACKLOG: &str = "511";
 const MEMCACHED_MB: &str = "4096";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ServerKind {
     Evenkeel,
     Valkey,
     Redis,
@@ -29,7 +29,7 @@ pub(crate) enum Kind {
     Memcached,
 }
 
-impl Kind {
+impl ServerKind {
     pub(crate) const ALL: [Self; 5] =
         [Self::Evenkeel, Self::Valkey, Self::Redis, Self::Floor, Self::Memcached];
 
@@ -85,9 +85,9 @@ impl Kind {
 
 /// A server that can be started.
 #[derive(Clone, Debug)]
-pub(crate) struct Peer {
-    pub(crate) kind: Kind,
-    program: PathBuf,
+pub(crate) struct ServerProgram {
+    pub(crate) kind: ServerKind,
+    path: PathBuf,
     /// The output of `--version`, and its allocator unless that is its own.
     pub(crate) version: String,
     /// A library to preload, for [`Allocator::Lent`].
@@ -98,7 +98,7 @@ pub(crate) struct Peer {
 
 /// The places of the servers' programs.
 #[derive(clap::Args, Clone, Debug, Default)]
-pub(crate) struct Where {
+pub(crate) struct ProgramPaths {
     /// Evenkeel's program [default: target/measured/evenkeel, else target/release/evenkeel]
     #[arg(long, value_name = "PATH", help_heading = "Servers")]
     evenkeel: Option<PathBuf>,
@@ -117,67 +117,70 @@ pub(crate) struct Where {
     without: Vec<String>,
 }
 
-impl Where {
+impl ProgramPaths {
     /// Finds the installed servers; reports missing servers on stderr.
-    pub(crate) fn find(&self) -> Result<Vec<Peer>> {
-        let names = Kind::ALL.map(Kind::name);
+    pub(crate) fn find(&self) -> Result<Vec<ServerProgram>> {
+        let names = ServerKind::ALL.map(ServerKind::name);
         if let Some(odd) = self.without.iter().find(|name| !names.contains(&name.as_str())) {
             bail!("--without {odd}: the servers are {}", names.join(", "));
         }
-        let mut peers = Vec::new();
-        for kind in Kind::ALL.into_iter().filter(|kind| !self.without.iter().any(|name| name == kind.name()))
+        let mut programs = Vec::new();
+        for kind in
+            ServerKind::ALL.into_iter().filter(|kind| !self.without.iter().any(|name| name == kind.name()))
         {
             match self.find_one(kind)? {
-                Some(peer) => peers.push(peer),
+                Some(program) => programs.push(program),
                 None => eprintln!("{}: skipped, {}", kind.name(), how_to_get(kind)),
             }
         }
-        Ok(peers)
+        Ok(programs)
     }
 
-    fn find_one(&self, kind: Kind) -> Result<Option<Peer>> {
+    fn find_one(&self, kind: ServerKind) -> Result<Option<ServerProgram>> {
         let (asked, tried) = match kind {
-            Kind::Evenkeel => {
+            ServerKind::Evenkeel => {
                 (&self.evenkeel, built(&["target/measured/evenkeel", "target/release/evenkeel"]))
             }
-            Kind::Valkey => {
+            ServerKind::Valkey => {
                 let unpacked = built(&["build/peers/valkey-server"]);
                 (&self.valkey, from_env("VALKEY_SERVER").or(unpacked).or_else(|| on_path("valkey-server")))
             }
-            Kind::Redis => (&self.redis, from_env("REDIS_SERVER").or_else(|| on_path("redis-server"))),
-            Kind::Memcached => (&self.memcached, on_path("memcached")),
-            Kind::Floor => (&None, Some(env::current_exe().context("cannot find own program")?)),
+            ServerKind::Redis => (&self.redis, from_env("REDIS_SERVER").or_else(|| on_path("redis-server"))),
+            ServerKind::Memcached => (&self.memcached, on_path("memcached")),
+            ServerKind::Floor => (&None, Some(env::current_exe().context("cannot find own program")?)),
         };
         if let Some(path) = asked
             && !path.is_file()
         {
             bail!("{}: there is no program {}", kind.name(), path.display());
         }
-        let Some(program) = asked.clone().or(tried) else { return Ok(None) };
+        let Some(path) = asked.clone().or(tried) else { return Ok(None) };
         // Absolute, but not resolved: redis-server is a link to a program that depends on the name of the
         // call.
-        let program = std::path::absolute(&program).with_context(|| program.display().to_string())?;
-        let line = version_line(kind, &program)?;
+        let path = std::path::absolute(&path).with_context(|| path.display().to_string())?;
+        let line = version_line(kind, &path)?;
         let allocator = Allocator::of(kind, &line, || jemalloc(Path::new("/usr")));
         let version = format!("{}{}", version(kind, &line), allocator.note());
         let preload = if let Allocator::Lent(library) = allocator { Some(library) } else { None };
-        let bytes = fs::read(&program).with_context(|| format!("cannot read {}", program.display()))?;
+        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let sha256 = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Some(Peer { kind, program, version, preload, sha256 }))
+        Ok(Some(ServerProgram { kind, path, version, preload, sha256 }))
     }
 }
 
-fn how_to_get(kind: Kind) -> &'static str {
+fn how_to_get(kind: ServerKind) -> &'static str {
     match kind {
-        Kind::Evenkeel => {
+        ServerKind::Evenkeel => {
             "no target/measured/evenkeel or target/release/evenkeel: cargo build --release -p evenkeel"
         }
-        Kind::Valkey => {
+        ServerKind::Valkey => {
             "no --valkey, $VALKEY_SERVER, build/peers/valkey-server, or valkey-server on the PATH"
         }
-        Kind::Redis => "no --redis, $REDIS_SERVER, or redis-server on the PATH: apt-get install redis-server",
-        Kind::Memcached => "no --memcached, or memcached on the PATH: apt-get install memcached",
-        Kind::Floor => "it is built in",
+        ServerKind::Redis => {
+            "no --redis, $REDIS_SERVER, or redis-server on the PATH: apt-get install redis-server"
+        }
+        ServerKind::Memcached => "no --memcached, or memcached on the PATH: apt-get install memcached",
+        ServerKind::Floor => "it is built in",
     }
 }
 
@@ -218,8 +221,8 @@ enum Allocator {
 
 impl Allocator {
     /// Chooses the allocator from the output of `--version`.
-    fn of(kind: Kind, line: &str, library: impl FnOnce() -> Option<PathBuf>) -> Allocator {
-        if !matches!(kind, Kind::Redis | Kind::Valkey) || !line.contains("malloc=libc") {
+    fn of(kind: ServerKind, line: &str, library: impl FnOnce() -> Option<PathBuf>) -> Allocator {
+        if !matches!(kind, ServerKind::Redis | ServerKind::Valkey) || !line.contains("malloc=libc") {
             return Allocator::Own;
         }
         library().map_or(Allocator::Libc, Allocator::Lent)
@@ -242,8 +245,8 @@ fn jemalloc(usr: &Path) -> Option<PathBuf> {
 }
 
 /// Returns the first line of a program's `--version`.
-fn version_line(kind: Kind, program: &Path) -> Result<String> {
-    if kind == Kind::Floor {
+fn version_line(kind: ServerKind, program: &Path) -> Result<String> {
+    if kind == ServerKind::Floor {
         return Ok("built in".to_owned());
     }
     let run = Command::new(program).arg("--version").output();
@@ -254,7 +257,7 @@ fn version_line(kind: Kind, program: &Path) -> Result<String> {
 
 /// Returns `7.0.15` of `Redis server v=7.0.15 sha=00000000:0 malloc=...`, `1.6.18` of `memcached 1.6.18`, or
 /// else the whole line.
-fn version(kind: Kind, line: &str) -> &str {
+fn version(kind: ServerKind, line: &str) -> &str {
     let short = line.split_ascii_whitespace().find_map(|word| word.strip_prefix("v="));
     let short = short.or_else(|| line.strip_prefix(kind.name()).map(str::trim_start));
     short.unwrap_or(line)
@@ -265,14 +268,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_server_is_told_the_same() {
-        for kind in [Kind::Evenkeel, Kind::Valkey, Kind::Redis] {
+    fn each_server_gets_equivalent_arguments() {
+        for kind in [ServerKind::Evenkeel, ServerKind::Valkey, ServerKind::Redis] {
             let words = kind.arguments(7000, 2).join(" ");
             assert!(words.starts_with("--port 7000 --bind 127.0.0.1 --save  --appendonly no"), "{words}");
         }
-        assert!(Kind::Evenkeel.arguments(1, 2).join(" ").ends_with("--threads 2"));
-        assert!(Kind::Valkey.arguments(1, 2).join(" ").ends_with("--io-threads 2"));
-        assert!(!Kind::Valkey.arguments(1, 1).join(" ").contains("threads"));
+        assert!(ServerKind::Evenkeel.arguments(1, 2).join(" ").ends_with("--threads 2"));
+        assert!(ServerKind::Valkey.arguments(1, 2).join(" ").ends_with("--io-threads 2"));
+        assert!(!ServerKind::Valkey.arguments(1, 1).join(" ").contains("threads"));
     }
 
     #[test]
@@ -280,24 +283,24 @@ mod tests {
         let libc = "Valkey server v=9.1.2 sha=00000000:0 malloc=libc bits=64 build=1";
         let lent = Allocator::Lent("/usr/lib/libjemalloc.so.2".into());
         let library = || Some(PathBuf::from("/usr/lib/libjemalloc.so.2"));
-        assert_eq!(Allocator::of(Kind::Valkey, libc, library), lent);
-        assert_eq!(Allocator::of(Kind::Valkey, libc, || None), Allocator::Libc);
-        assert_eq!(Allocator::of(Kind::Evenkeel, libc, library), Allocator::Own);
+        assert_eq!(Allocator::of(ServerKind::Valkey, libc, library), lent);
+        assert_eq!(Allocator::of(ServerKind::Valkey, libc, || None), Allocator::Libc);
+        assert_eq!(Allocator::of(ServerKind::Evenkeel, libc, library), Allocator::Own);
         let jemalloc = libc.replace("malloc=libc", "malloc=jemalloc-5.3.0");
-        assert_eq!(Allocator::of(Kind::Redis, &jemalloc, library), Allocator::Own);
-        assert_eq!(version(Kind::Valkey, libc), "9.1.2");
+        assert_eq!(Allocator::of(ServerKind::Redis, &jemalloc, library), Allocator::Own);
+        assert_eq!(version(ServerKind::Valkey, libc), "9.1.2");
     }
 
     #[test]
     fn unknown_names_are_refused() {
-        let places = Where { without: vec!["mongod".into()], ..Where::default() };
+        let places = ProgramPaths { without: vec!["mongod".into()], ..ProgramPaths::default() };
         assert!(places.find().is_err());
     }
 
     #[test]
     fn the_floor_is_always_there() {
         let without = ["redis", "valkey", "evenkeel", "memcached"].map(str::to_owned).to_vec();
-        let peers = Where { without, ..Where::default() }.find().expect("the floor");
-        assert_eq!(peers.iter().map(|peer| peer.kind).collect::<Vec<_>>(), [Kind::Floor]);
+        let programs = ProgramPaths { without, ..ProgramPaths::default() }.find().expect("the floor");
+        assert_eq!(programs.iter().map(|program| program.kind).collect::<Vec<_>>(), [ServerKind::Floor]);
     }
 }
