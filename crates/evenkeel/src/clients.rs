@@ -12,11 +12,11 @@ use std::sync::{Arc, Weak};
 use evenkeel_store::Watch;
 use parking_lot::Mutex;
 
-use crate::acl::Who;
 use crate::blocking::Blocked;
 use crate::net::connection::Connection;
 use crate::pubsub::push_queue::PushQueue;
 use crate::tracking::Tracked;
+use evenkeel_acl::Who;
 
 /// A client, as seen by other threads.
 pub(crate) struct ClientInfo {
@@ -174,6 +174,11 @@ impl ClientInfo {
 }
 
 impl ClientInfo {
+    /// Returns the user for whom the client acts.
+    pub(crate) fn user(&self) -> Option<Arc<Who>> {
+        self.user.lock().clone()
+    }
+
     /// Records the received bytes of requests, about to be run.
     #[inline]
     pub(crate) fn note_query(&self, len: usize, now_ms: u64) {

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use evenkeel_store::evict::Pool;
 use evenkeel_store::{Access, Key, Place, ThreadContext};
 
-use crate::acl;
 use crate::blocking::serve::Host;
 use crate::monitor;
 use crate::observe;
@@ -40,6 +39,7 @@ mod admission;
 pub(crate) mod memory;
 mod nested;
 mod parts;
+pub(crate) mod permission;
 
 pub(crate) use admission::look_again;
 pub(crate) use nested::{run_in_script, run_nested};
@@ -317,7 +317,7 @@ impl Executor {
         if let Some(id) = self.refused_outside(&request) {
             let mark = reply.mark();
             let now_ms = self.ctx.now_ms;
-            let refusal = match acl::admit(&self.server, session, id, &request.args, now_ms) {
+            let refusal = match permission::admit(&self.server, session, id, &request.args, now_ms) {
                 Ok(true) => self.server.scripts.busy.refusal(),
                 Ok(false) => return Outcome::Replied,
                 Err(error) => error,

@@ -3,7 +3,8 @@
 //! This file starts and stops the process. A command's way begins in `net/worker.rs` and continues through
 //! `pipeline.rs` and `dispatch.rs`.
 
-mod acl;
+#[cfg(test)]
+mod acl_tests;
 mod admin;
 mod background;
 mod blocking;

@@ -36,14 +36,15 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::acl::{self, Access};
 use crate::clients::ClientInfo;
 use crate::dispatch::Executor;
+use crate::dispatch::permission;
 use crate::observe::stats::add;
 use crate::observe::{self, commandlog::Spent};
 use crate::server::Server;
 use crate::session::{Caching, Session};
 use crate::waiting::{On, Resumed, Waiting};
+use evenkeel_acl::Access;
 use evenkeel_command::args::OwnedArgs;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{
@@ -435,7 +436,7 @@ impl Job {
             return Err(Error::killed());
         }
         let (args, now_ms) = (self.args.as_args(), executor.ctx.now_ms);
-        match acl::admit(&executor.server, session, self.id, &args, now_ms)? {
+        match permission::admit(&executor.server, session, self.id, &args, now_ms)? {
             true => Ok(()),
             false => Err(Error::killed()), // the user is gone, and its connections are being closed
         }
@@ -443,7 +444,7 @@ impl Job {
 
     /// Returns the client's session, as far as its command needs it here.
     fn session(&self, server: &Server) -> Session {
-        let access = Access::of_client(&server.acl, &self.client);
+        let access = Access::of_client(&server.acl, self.client.user());
         let mut session = Session::new(self.client.clone(), access);
         (session.db, session.no_touch) = (self.db, self.no_touch);
         (session.tracks, session.caching) = (self.tracks, self.caching);

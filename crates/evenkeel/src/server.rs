@@ -10,7 +10,6 @@ use evenkeel_store::Keyspace;
 use evenkeel_store::events::Events;
 use parking_lot::{Mutex, RwLock};
 
-use crate::acl::Acl;
 use crate::admin::migrate::Targets;
 use crate::clients::{ClientInfo, Clients};
 use crate::commands;
@@ -36,6 +35,7 @@ use crate::session::Session;
 use crate::tls::Tls;
 use crate::tracking::Tracking;
 use crate::waiting::Resumed;
+use evenkeel_acl::Acl;
 use evenkeel_command::table::{renamed, table};
 use evenkeel_command::{Args, Flags, LockScope, Spec, Table};
 use evenkeel_config::{ConfigFile, Settings};

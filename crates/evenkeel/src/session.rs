@@ -8,13 +8,13 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use evenkeel_store::{SlotGuard, Watch};
 
-use crate::acl::{Access, Acl};
 use crate::clients::ClientInfo;
 use crate::pubsub::{PubSub, Subscriptions};
 use crate::replication::replicas::ReplicaHello;
 use crate::server::Server;
 use crate::tracking::mode;
 use crate::waiting::Waiting;
+use evenkeel_acl::{Access, Acl};
 use evenkeel_command::args::OwnedArgs;
 use evenkeel_command::{Flags, Id};
 

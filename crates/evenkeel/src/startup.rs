@@ -73,7 +73,7 @@ pub(crate) fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     }
     let table = commands::install();
     let known = |name: &[u8]| table.find(name).is_some();
-    let launch = match Launch::from_args(args.into_iter(), crate::acl::USER_LINES, known) {
+    let launch = match Launch::from_args(args.into_iter(), evenkeel_acl::USER_LINES, known) {
         Ok(launch) => launch,
         Err(error) => {
             eprintln!("{error}");

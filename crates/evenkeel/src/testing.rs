@@ -223,8 +223,8 @@ impl World {
     /// Creates a server with further arguments.
     pub(crate) fn with(args: &[&str]) -> World {
         let args = START.iter().chain(&["--save", ""]).chain(args).map(OsString::from);
-        let launch =
-            Launch::from_args(args, crate::acl::USER_LINES, |_| true).expect("there is a working directory");
+        let launch = Launch::from_args(args, evenkeel_acl::USER_LINES, |_| true)
+            .expect("there is a working directory");
         assert!(launch.mistakes.is_empty(), "{:?}", launch.mistakes);
         let server = Server::new(launch.settings, None, WORKERS);
         let server = Arc::new(server.expect("a few descriptors are free"));

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{Args, Command, Group, ServerCall, ServerHandler, at_least, container, docs, exactly, session};
-use crate::acl::{self, CATEGORIES, Category, DEFAULT, Denied, Selector, User, Users};
 use crate::clients::ClientInfo;
 use crate::pubsub::Kind;
+use evenkeel_acl::{self as acl, CATEGORIES, Category, DEFAULT, Denied, Selector, User, Users};
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::Work;
 use evenkeel_command::flow::{Done, Flow};

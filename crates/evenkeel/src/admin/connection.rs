@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use evenkeel_resp::number::parse_i64;
 
 use super::{Command, Flags, Group, ServerCall, ServerHandler, at_least, exactly, session};
-use crate::acl::{self, Access, DEFAULT};
 use crate::dispatch::append_push;
+use crate::dispatch::permission;
 use crate::session::ReplyMode;
 use crate::startup::VERSION;
+use evenkeel_acl::{Access, DEFAULT};
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 
@@ -121,7 +122,7 @@ fn hello(call: &mut ServerCall<'_, '_>) -> Done {
         }
     }
     if let Some((user, password)) = credentials {
-        acl::log_in(call, user, password)?;
+        permission::log_in(call, user, password)?;
     }
     if call.session.access.lacks_auth(&call.server.acl) {
         return Err(Error::text(
@@ -175,8 +176,8 @@ fn auth(call: &mut ServerCall<'_, '_>) -> Done {
                 "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
             ));
         }
-        2 => acl::log_in(call, DEFAULT, args.at(1))?,
-        3 => acl::log_in(call, args.at(1), args.at(2))?,
+        2 => permission::log_in(call, DEFAULT, args.at(1))?,
+        3 => permission::log_in(call, args.at(1), args.at(2))?,
         _ => return Err(Error::Syntax),
     }
     call.base.reply.ok();

@@ -6,7 +6,7 @@
 use super::{
     Arity, Command, Flags, Group, ServerCall, ServerHandler, at_least, container, docs, exactly, session,
 };
-use crate::acl;
+use crate::dispatch::permission;
 use crate::pubsub::{Kind, push_queue};
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::Mode;
@@ -88,7 +88,7 @@ fn join(call: &mut ServerCall<'_, '_>, kind: Kind, word: &[u8]) -> Done {
         }
     }
     call.session.subscriptions = Some(subscriptions);
-    acl::after_joining(call);
+    permission::after_joining(call);
     Ok(Flow::Replied)
 }
 

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use evenkeel_store::{Key, SlotGuard};
 
 use super::Blocked;
-use crate::acl::{self, Access};
+use crate::dispatch::permission;
 use crate::dispatch::{Parts, keys_of};
 use crate::observe::stats::add;
 use crate::observe::{self, commandlog::Spent};
 use crate::server::Server;
 use crate::session::Session;
 use crate::waiting::Resumed;
+use evenkeel_acl::Access;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow, Mode};
 use evenkeel_command::reply::Reply;
@@ -77,7 +78,7 @@ impl Host<'_> {
         let args = blocked.args.as_args();
         let keys = keys_of(row, &args, blocked.db, self.server);
         if blocked.permitted_at != self.server.acl.generation() {
-            acl::admit_waiting(self.server, &blocked.client, blocked.id, &args, guard.ctx.now_ms)?;
+            permission::admit_waiting(self.server, &blocked.client, blocked.id, &args, guard.ctx.now_ms)?;
         }
         let mut session = Session::new(blocked.client.clone(), Access::of_server());
         session.db = blocked.db;

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::permission;
 use super::{Executor, Request};
-use crate::acl;
 use crate::scripting::declared;
 use crate::server::Server;
 use crate::session::Session;
@@ -38,7 +38,7 @@ impl Executor {
             return Err(Error::Arity(row.name));
         }
         if !session.access.is_free_at(self.server.acl.generation())
-            && !acl::admit(&self.server, session, id, &request.args, self.ctx.now_ms)?
+            && !permission::admit(&self.server, session, id, &request.args, self.ctx.now_ms)?
         {
             return Ok(Admitted::HungUp);
         }

@@ -3,8 +3,8 @@
 
 use evenkeel_store::Key;
 
+use super::permission;
 use super::{Parts, keys_of};
-use crate::acl;
 use crate::admin::ServerCall;
 use crate::monitor;
 use crate::observe;
@@ -64,7 +64,7 @@ pub(crate) fn run_nested(call: &mut ServerCall<'_, '_>, queued: &Queued) {
         monitor::begin_script(call.session, row, &args);
     }
     let now_ms = call.base.now_ms();
-    let done = match acl::admit_in_exec(server, call.session, (queued.id, &args), now_ms) {
+    let done = match permission::admit_in_exec(server, call.session, (queued.id, &args), now_ms) {
         Ok(()) => {
             let means = (server, call.base.settings, call.worker);
             let mut parts = Parts::new(queued.id, call.base.reply, call.session, means);

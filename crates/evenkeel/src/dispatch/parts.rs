@@ -7,7 +7,7 @@ use evenkeel_runtime::clock::{self, Ticks};
 use evenkeel_store::{Key, SlotGuard};
 
 use super::look_again;
-use crate::acl;
+use super::permission;
 use crate::admin::tracking::remember_keys;
 use crate::admin::{ServerCall, ServerHandler};
 use crate::blocking;
@@ -67,7 +67,7 @@ impl CallHost for DataHost<'_> {
     }
 
     fn may_read_all_keys(&self, id: Id, args: &Args<'_>) -> bool {
-        acl::reads_all_keys(&self.server.acl, self.session, id, args)
+        permission::reads_all_keys(&self.server.acl, self.session, id, args)
     }
 
     fn look_again(&self, spec: &Spec, args: &Args<'_>, now_ms: u64) -> Done {

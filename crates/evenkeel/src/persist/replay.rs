@@ -16,12 +16,12 @@ use evenkeel_rdb::aof::{
 
 use super::load::{self, Ended, How, in_file};
 use super::{aof, rewrite};
-use crate::acl::Access;
 use crate::clients::ClientInfo;
 use crate::dispatch::{Executor, Outcome};
 use crate::replication::link::Position;
 use crate::server::Server;
 use crate::session::Session;
+use evenkeel_acl::Access;
 use evenkeel_command::LockScope;
 use evenkeel_command::args::OwnedArgs;
 use evenkeel_command::reply::Reply;

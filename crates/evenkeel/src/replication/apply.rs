@@ -26,11 +26,11 @@ use evenkeel_store::Place;
 
 use super::feed::note_point;
 use super::primary_connection::Ended;
-use crate::acl::Access;
 use crate::clients::ClientInfo;
 use crate::dispatch::{Executor, Outcome, Request};
 use crate::server::Server;
 use crate::session::Session;
+use evenkeel_acl::Access;
 use evenkeel_command::reply::Reply;
 use evenkeel_command::{Args, Id, LockScope, Spec};
 use evenkeel_runtime::clock;

@@ -23,7 +23,7 @@ use evenkeel_resp::request::{Parsed, State, parse};
 use super::Stream;
 use super::replicas::{Progress, Replica, ReplicaHello};
 use super::snapshot_pipe::SnapshotPipe;
-use crate::acl;
+use crate::dispatch::permission;
 use crate::net::connection::{Connection, Sent};
 use crate::server::Server;
 use crate::session::Session;
@@ -371,7 +371,7 @@ fn may_say(server: &Server, session: &mut Session, args: &Args<'_>) -> io::Resul
         return Ok(());
     }
     let Some(id) = table().find(args.at(0)) else { return Ok(()) };
-    match acl::admit(server, session, id, args, clock::unix_ms()) {
+    match permission::admit(server, session, id, args, clock::unix_ms()) {
         Ok(true) => Ok(()),
         Ok(false) => Err(io::Error::other("its user was deleted")),
         Err(error) => Err(io::Error::other(String::from_utf8_lossy(&error.line()).into_owned())),

@@ -11,8 +11,8 @@ use super::raw::{self, Raise, closure, native, truncated};
 use super::run::with_current;
 use super::shebang::{self, ScriptFlags};
 use super::{Habits, search, sha_of};
-use crate::acl;
 use crate::admin::connection::REDIS_VERSION;
+use crate::dispatch::permission;
 use evenkeel_command::args::OwnedArgs;
 use log::Level;
 
@@ -232,7 +232,7 @@ fn acl_check_cmd(lua: &Lua, args: MultiValue) -> Returned {
     let words = OwnedArgs::new(words.iter().map(Vec::as_slice));
     let may = with_current(|run| {
         let id = run.call.server.table.find_call(&words.as_args())?;
-        Some(acl::may_call(run.call, id, &words.as_args()))
+        Some(permission::may_call(run.call, id, &words.as_args()))
     });
     match may.flatten() {
         Some(may) => one(Value::Boolean(may)),

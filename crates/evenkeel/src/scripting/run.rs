@@ -20,13 +20,13 @@ use evenkeel_store::collection::ELEMENT_MAX;
 
 use super::busy::Running;
 use super::raw::{Arg, Called, Stack};
-use crate::acl;
-use crate::acl::log::Refusal;
 use crate::admin::ServerCall;
+use crate::dispatch::permission;
 use crate::dispatch::{keys_of, run_in_script};
 use crate::monitor;
 use crate::observe::stats::add;
 use crate::persist::Blockers;
+use evenkeel_acl::log::Refusal;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::Mode;
 use evenkeel_command::reply::Reply;
@@ -342,7 +342,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         if blockers.contains(Blockers::STALE) && !row.flags.has(Flags::STALE) && !self.call.session.replays {
             return Err((Some(id), Error::text("ERR Can not execute the command on a stale replica")));
         }
-        if let Err(refused) = acl::admit_in_script(self.call, id, args) {
+        if let Err(refused) = permission::admit_in_script(self.call, id, args) {
             let (error, refusal) = *refused;
             if self.refusals.len() < Self::LINES_MAX {
                 self.refusals.push(refusal);

@@ -12,12 +12,12 @@ use std::path::Path;
 use evenkeel_rdb::aof::StoredData;
 
 use super::raise_file_limit;
-use crate::acl::Acl;
 use crate::net::listener;
 use crate::observe::process;
 use crate::persist::lock::{self, What};
 use crate::persist::{rewrite, temp_file};
 use crate::tls;
+use evenkeel_acl::Acl;
 use evenkeel_config::{DisklessLoad, Settings, cause};
 use evenkeel_runtime::server_log::try_file;
 

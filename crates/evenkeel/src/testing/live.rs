@@ -28,7 +28,7 @@ impl Live {
         let own = ["--port", "0", "--unixsocket"].map(OsString::from);
         let all = dir.into_iter().chain(own).chain([socket]).chain(args.iter().map(OsString::from));
         let launch =
-            Launch::from_args(all, crate::acl::USER_LINES, |_| true).expect("there is a working directory");
+            Launch::from_args(all, evenkeel_acl::USER_LINES, |_| true).expect("there is a working directory");
         assert!(launch.mistakes.is_empty(), "{:?}", launch.mistakes);
         let server = Server::new(launch.settings, None, workers);
         let server = Arc::new(server.expect("a few descriptors are free"));

@@ -8,8 +8,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Worker;
-use crate::acl;
 use crate::dispatch::book;
+use crate::dispatch::permission;
 use crate::net::connection::Connection;
 use crate::observe::stats::Stage;
 use crate::tls;
@@ -86,7 +86,7 @@ impl Worker {
         }
         let users = connection.tls_stream().and_then(|tls_stream| Some(tls::users(tls_stream.shown()?, by)));
         if let Some(users) = users {
-            acl::log_in_as_one_of(&self.server, &mut connection.session, &users, self.now_ms);
+            permission::log_in_as_one_of(&self.server, &mut connection.session, &users, self.now_ms);
         }
     }
 

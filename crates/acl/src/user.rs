@@ -10,7 +10,7 @@ use evenkeel_command::{Args, Id};
 use evenkeel_config::{plain_or_quoted, quoted, split_words};
 
 /// A rule as ACL SETUSER takes it: `+get`, `>password`.
-pub(crate) type Rule = Vec<u8>;
+pub type Rule = Vec<u8>;
 
 const UNKNOWN_PASSWORD: RuleError = "The password you are trying to remove from the user does not exist";
 const BAD_DIGEST: RuleError =
@@ -18,13 +18,13 @@ const BAD_DIGEST: RuleError =
 
 /// Identity of a user, apart from its permissions. A deleted user and a new user of the same name differ.
 #[derive(Debug)]
-pub(crate) struct Who {
-    pub(crate) name: Box<[u8]>,
+pub struct Who {
+    pub name: Box<[u8]>,
     pub(super) number: u64,
 }
 
 impl Who {
-    pub(crate) fn is(&self, other: &Who) -> bool {
+    pub fn is(&self, other: &Who) -> bool {
         (self.number, &self.name) == (other.number, &other.name)
     }
 }
@@ -34,8 +34,8 @@ type Digest = [u8; 32];
 
 /// A user; see the module's text.
 #[derive(Clone, Debug)]
-pub(crate) struct User {
-    pub(crate) who: Arc<Who>,
+pub struct User {
+    pub who: Arc<Who>,
     is_enabled: bool,
     /// Every password is accepted.
     is_open: bool,
@@ -48,7 +48,7 @@ pub(crate) struct User {
 
 impl User {
     /// Creates a disabled user without permissions.
-    pub(crate) fn new(name: &[u8], number: u64, all_channels: bool) -> User {
+    pub fn new(name: &[u8], number: u64, all_channels: bool) -> User {
         User {
             who: Arc::new(Who { name: name.into(), number }),
             is_enabled: false,
@@ -60,7 +60,7 @@ impl User {
     }
 
     /// Returns the initial default user. Its number is zero, so its identity never changes.
-    pub(crate) fn default_user() -> User {
+    pub fn default_user() -> User {
         let mut user = User::new(DEFAULT, 0, false);
         for rule in ["on", "nopass", "~*", "&*", "+@all"] {
             user.apply(rule.as_bytes(), false).expect("these are rules");
@@ -68,31 +68,31 @@ impl User {
         user
     }
 
-    pub(crate) fn selectors(&self) -> &[Selector] {
+    pub fn selectors(&self) -> &[Selector] {
         &self.selectors
     }
 
     /// Whether the user may do everything.
-    pub(super) fn is_unrestricted(&self) -> bool {
+    pub fn is_unrestricted(&self) -> bool {
         self.selectors.iter().any(Selector::is_unrestricted)
     }
 
     /// Whether the user needs no password.
-    pub(crate) fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         self.is_open
     }
 
-    pub(crate) fn is_enabled(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         self.is_enabled
     }
 
     /// Whether a new connection may begin as this user.
-    pub(crate) fn admits_everybody(&self) -> bool {
+    pub fn admits_everybody(&self) -> bool {
         self.is_open && self.is_enabled
     }
 
     /// Whether this is the user's password. The time depends only on the length of `password`.
-    pub(crate) fn admits(&self, password: &[u8]) -> bool {
+    pub fn admits(&self, password: &[u8]) -> bool {
         let digest = digest(password);
         // Every digest is compared, and to its end.
         let known = self.passwords.iter().fold(false, |known, one| known | same(one, &digest));
@@ -107,7 +107,7 @@ impl User {
 
     /// Applies a rule; after an error the user is unchanged. `all_channels`: new selectors permit all
     /// channels.
-    pub(crate) fn apply(&mut self, rule: &[u8], all_channels: bool) -> Result<(), RuleError> {
+    pub fn apply(&mut self, rule: &[u8], all_channels: bool) -> Result<(), RuleError> {
         match (&rule.to_ascii_lowercase()[..], rule) {
             (b"", _) => {}
             (b"on", _) => self.is_enabled = true,
@@ -146,7 +146,7 @@ impl User {
 
     /// Checks whether a call is permitted. If no selector permits it, returns the greatest of their refusals:
     /// a later argument rather than an earlier one, and either rather than the command.
-    pub(crate) fn check(&self, id: Id, args: &Args<'_>) -> Result<(), Denied> {
+    pub fn check(&self, id: Id, args: &Args<'_>) -> Result<(), Denied> {
         let mut denied = Denied::Command;
         for selector in &self.selectors {
             match selector.check(id, args) {
@@ -158,21 +158,21 @@ impl User {
     }
 
     /// Whether a selector that may read all keys permits the call.
-    pub(super) fn check_reading_all_keys(&self, id: Id, args: &Args<'_>) -> bool {
+    pub fn check_reading_all_keys(&self, id: Id, args: &Args<'_>) -> bool {
         self.selectors.iter().any(|one| one.reads_all_keys() && one.check(id, args).is_ok())
     }
 
     /// Whether a client of this user may subscribe to a channel or a pattern.
-    pub(crate) fn may_listen_to(&self, channel: &[u8], is_pattern: bool) -> bool {
+    pub fn may_listen_to(&self, channel: &[u8], is_pattern: bool) -> bool {
         self.selectors.iter().any(|one| one.may_use_channel(channel, is_pattern))
     }
 
-    pub(crate) fn may_use_all_channels(&self) -> bool {
+    pub fn may_use_all_channels(&self) -> bool {
         self.selectors.iter().any(Selector::has_all_channels)
     }
 
     /// Returns the flags that ACL GETUSER shows.
-    pub(crate) fn flags(&self) -> Vec<&'static str> {
+    pub fn flags(&self) -> Vec<&'static str> {
         let mut flags = vec![if self.is_enabled { "on" } else { "off" }];
         flags.extend(self.is_open.then_some("nopass"));
         flags.extend(
@@ -182,12 +182,12 @@ impl User {
     }
 
     /// Returns the digests of the passwords in hexadecimal digits.
-    pub(crate) fn passwords(&self) -> impl ExactSizeIterator<Item = String> {
+    pub fn passwords(&self) -> impl ExactSizeIterator<Item = String> {
         self.passwords.iter().map(hex)
     }
 
     /// Returns `user name rules...`, the form of files and ACL LIST.
-    pub(crate) fn line(&self) -> Vec<u8> {
+    pub fn line(&self) -> Vec<u8> {
         let mut words: Vec<Vec<u8>> = vec![b"user".to_vec(), self.who.name.to_vec()];
         words.extend(self.flags().iter().map(|flag| flag.as_bytes().to_vec()));
         words.extend(self.passwords().map(|digest| [b"#", digest.as_bytes()].concat()));
@@ -218,7 +218,7 @@ fn inside(rules: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the lines of all users, ordered by name.
-pub(crate) fn lines(users: &Users) -> impl ExactSizeIterator<Item = Vec<u8>> {
+pub fn lines(users: &Users) -> impl ExactSizeIterator<Item = Vec<u8>> {
     users.values().map(|user| user.line())
 }
 

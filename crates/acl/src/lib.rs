@@ -20,23 +20,17 @@
 
 mod absent;
 mod access;
-pub(crate) mod file;
-pub(crate) mod log;
-#[cfg(test)]
-mod rewrite_tests;
+pub mod file;
+pub mod log;
 mod rows;
 mod selector;
-#[cfg(test)]
-mod tests;
 mod user;
 
-pub(crate) use access::{
-    Access, admit, admit_in_exec, admit_in_script, admit_waiting, after_joining, log_in, log_in_as_one_of,
-    may_call, reads_all_keys,
-};
-pub(crate) use rows::{CATEGORIES, Category};
-pub(crate) use selector::{Denied, Selector};
-pub(crate) use user::{Rule, User, Who, lines};
+pub use absent::absent_commands;
+pub use access::Access;
+pub use rows::{CATEGORIES, Category};
+pub use selector::{Denied, Selector};
+pub use user::{Rule, User, Who, lines};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,33 +42,32 @@ use evenkeel_config::{ChannelsOfNew, Settings, UserLines};
 use log::AclLog;
 
 /// All users, ordered by name.
-pub(crate) type Users = BTreeMap<Box<[u8]>, Arc<User>>;
+pub type Users = BTreeMap<Box<[u8]>, Arc<User>>;
 
 /// The meaning of `user` lines in a configuration file.
-pub(crate) const USER_LINES: UserLines =
-    UserLines { check: file::check_line, at_start: file::lines_at_start };
+pub const USER_LINES: UserLines = UserLines { check: file::check_line, at_start: file::lines_at_start };
 
 /// The user as which every connection begins.
-pub(crate) const DEFAULT: &[u8] = b"default";
+pub const DEFAULT: &[u8] = b"default";
 
 /// Alone on its cache lines: every command reads it, so no frequently written data may share them.
 #[repr(align(128))]
 struct Apart(AtomicU64);
 
 /// The users of the server; see the module's text.
-pub(crate) struct Acl {
+pub struct Acl {
     generation: Apart,
     users: RwLock<Arc<Users>>,
     /// Locked while users change. The number of the next user.
     changing: Mutex<u64>,
     /// Locked while users are written to a file.
     saving: Mutex<()>,
-    pub(crate) log: AclLog,
+    pub log: AclLog,
 }
 
 impl Acl {
     /// Creates the users: only the default user, as `requirepass` defines it.
-    pub(crate) fn new(settings: &Settings) -> Acl {
+    pub fn new(settings: &Settings) -> Acl {
         let mut default = User::default_user();
         default.set_only_password(&settings.requirepass);
         let users = Users::from([(DEFAULT.into(), Arc::new(default))]);
@@ -89,34 +82,31 @@ impl Acl {
 
     /// Returns a number that is incremented with every change, once the change is visible.
     #[inline]
-    pub(crate) fn generation(&self) -> u64 {
+    pub fn generation(&self) -> u64 {
         self.generation.0.load(Acquire)
     }
 
-    pub(crate) fn users(&self) -> Arc<Users> {
+    pub fn users(&self) -> Arc<Users> {
         self.users.read().clone()
     }
 
-    pub(crate) fn user(&self, name: &[u8]) -> Option<Arc<User>> {
+    pub fn user(&self, name: &[u8]) -> Option<Arc<User>> {
         self.users.read().get(name).cloned()
     }
 
     /// Returns the present state of a user. `None`: the user was deleted, even if there is a new user of its
     /// name.
-    pub(crate) fn current(&self, who: &Who) -> Option<Arc<User>> {
+    pub fn current(&self, who: &Who) -> Option<Arc<User>> {
         self.user(&who.name).filter(|user| user.who.is(who))
     }
 
-    pub(crate) fn default_user(&self) -> Arc<User> {
+    pub fn default_user(&self) -> Arc<User> {
         self.user(DEFAULT).expect("the default user is never removed")
     }
 
     /// Replaces the users by the result of `change`, unless that fails. `change` gets the number of the next
     /// new user. Changes run one after the other; readers do not wait for them.
-    pub(crate) fn change<R, E>(
-        &self,
-        change: impl FnOnce(&mut Users, &mut u64) -> Result<R, E>,
-    ) -> Result<R, E> {
+    pub fn change<R, E>(&self, change: impl FnOnce(&mut Users, &mut u64) -> Result<R, E>) -> Result<R, E> {
         let mut next = self.changing.lock();
         let mut users = Users::clone(&self.users());
         let result = change(&mut users, &mut next)?;
@@ -127,7 +117,7 @@ impl Acl {
     }
 
     /// Sets the default user's password, after a change of `requirepass`.
-    pub(crate) fn set_default_password(&self, password: &[u8]) {
+    pub fn set_default_password(&self, password: &[u8]) {
         let changed = self.change(|users, _| {
             let mut user = User::clone(&users[DEFAULT]);
             user.set_only_password(password);
@@ -139,13 +129,13 @@ impl Acl {
 }
 
 /// Whether new and reset users may use all channels.
-pub(crate) fn all_channels_for_new(settings: &Settings) -> bool {
+pub fn all_channels_for_new(settings: &Settings) -> bool {
     settings.acl_pubsub_default == ChannelsOfNew::All
 }
 
 /// Joins arguments that form a single rule: from an argument with an open parenthesis to the argument that
 /// closes it. The error is the argument whose parenthesis stays open.
-pub(crate) fn join_selectors<'a>(words: impl Iterator<Item = &'a [u8]>) -> Result<Vec<Rule>, &'a [u8]> {
+pub fn join_selectors<'a>(words: impl Iterator<Item = &'a [u8]>) -> Result<Vec<Rule>, &'a [u8]> {
     let mut rules: Vec<Rule> = Vec::new();
     let mut open: Option<(&[u8], Rule)> = None;
     for word in words {
@@ -174,6 +164,6 @@ pub(crate) fn join_selectors<'a>(words: impl Iterator<Item = &'a [u8]>) -> Resul
 }
 
 /// Whether a name or pattern contains bytes that cannot be written into an ACL file.
-pub(crate) fn has_spaces(word: &[u8]) -> bool {
+pub fn has_spaces(word: &[u8]) -> bool {
     word.iter().any(|byte| matches!(byte, b' ' | b'\t'..=b'\r' | 0))
 }

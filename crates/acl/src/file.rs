@@ -13,7 +13,7 @@ use super::{Acl, DEFAULT, User, Users, all_channels_for_new, has_spaces, join_se
 use evenkeel_config::{Settings, Word, cause, replace_file};
 
 /// Checks a `user` line of the configuration; `words` follow the name of the directive.
-pub(crate) fn check_line(words: &[Word]) -> Result<(), String> {
+pub fn check_line(words: &[Word]) -> Result<(), String> {
     let [name, rules @ ..] = words else { return Err("Bad directive or wrong number of arguments".into()) };
     // The initial permissions of new users do not decide whether a rule is valid, except for channels, which
     // are checked at start.
@@ -48,7 +48,7 @@ fn user_of(name: &[u8], rules: &[Word], number: u64, all_channels: bool) -> Resu
 
 impl Acl {
     /// Replaces all users by the configuration's. Called once, before the first client.
-    pub(crate) fn load_at_start(&self, settings: &Settings) -> Result<(), String> {
+    pub fn load_at_start(&self, settings: &Settings) -> Result<(), String> {
         if let Some(path) = &settings.aclfile {
             if !settings.users.is_empty() {
                 return Err(BOTH.into());
@@ -62,7 +62,7 @@ impl Acl {
     }
 
     /// Returns the words of `user` lines with which a start would lead to the present users.
-    pub(crate) fn words_for_config(&self, settings: &Settings) -> Vec<Vec<Word>> {
+    pub fn words_for_config(&self, settings: &Settings) -> Vec<Vec<Word>> {
         if settings.aclfile.is_some() {
             return Vec::new();
         }
@@ -74,7 +74,7 @@ impl Acl {
 
     /// Replaces all users by a file's, and returns the former users. The error describes every
     /// malformed line; then nothing has changed.
-    pub(crate) fn load(&self, path: &Path, settings: &Settings) -> Result<Arc<Users>, String> {
+    pub fn load(&self, path: &Path, settings: &Settings) -> Result<Arc<Users>, String> {
         let text = std::fs::read(path).map_err(|error| {
             format!("Error loading ACLs, opening file '{}': {}", path.display(), cause(&error))
         })?;
@@ -87,7 +87,7 @@ impl Acl {
 
     /// Writes all users into a file atomically: a crash leaves the old or the new file. Concurrent calls
     /// write one after the other, and the last call writes the newest users.
-    pub(crate) fn save(&self, path: &Path) -> io::Result<()> {
+    pub fn save(&self, path: &Path) -> io::Result<()> {
         let _one_at_a_time = self.saving.lock();
         let text: Vec<u8> = lines(&self.users()).flat_map(|line| [&line[..], b"\n"].concat()).collect();
         replace_file(path, &text)
@@ -113,7 +113,7 @@ fn at_start(settings: &Settings, next: &mut u64) -> Result<Users, String> {
 }
 
 /// Returns the lines of these users; `None` if the settings are invalid.
-pub(crate) fn lines_at_start(settings: &Settings) -> Option<Vec<Vec<u8>>> {
+pub fn lines_at_start(settings: &Settings) -> Option<Vec<Vec<u8>>> {
     at_start(settings, &mut 1).ok().map(|users| lines(&users).collect())
 }
 

@@ -29,7 +29,7 @@ const DEEP: RuleError = "Allowing first-arg of a subcommand is not supported";
 
 /// The missing permission of a command. Later variants say more, and are reported in preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Denied {
+pub enum Denied {
     Command,
     /// Index of the argument.
     Key(usize),
@@ -44,7 +44,7 @@ struct KeyPattern {
 
 /// A set of permissions; see the module's text.
 #[derive(Clone, Debug)]
-pub(crate) struct Selector {
+pub struct Selector {
     /// Commands are permitted unless a rule denies them, commands of later versions as well.
     from_all: bool,
     /// All commands are permitted, and no rule has denied any.
@@ -259,7 +259,7 @@ impl Selector {
     // Text.
 
     /// Returns the keys as `~a* %R~b*`.
-    pub(crate) fn keys_text(&self) -> Vec<u8> {
+    pub fn keys_text(&self) -> Vec<u8> {
         self.keys_as_rules(b"~")
     }
 
@@ -281,7 +281,7 @@ impl Selector {
     }
 
     /// Returns the channels as `&a &b*`.
-    pub(crate) fn channels_text(&self) -> Vec<u8> {
+    pub fn channels_text(&self) -> Vec<u8> {
         if self.all_channels {
             return b"&*".to_vec();
         }
@@ -289,7 +289,7 @@ impl Selector {
     }
 
     /// Returns the commands as `-@all +get`.
-    pub(crate) fn commands_text(&self) -> Vec<u8> {
+    pub fn commands_text(&self) -> Vec<u8> {
         let first: &[u8] = if self.from_all { b"+@all" } else { b"-@all" };
         let all: Vec<&[u8]> = std::iter::once(first).chain(self.rules.iter().map(|rule| &rule[..])).collect();
         all.join(&b' ')

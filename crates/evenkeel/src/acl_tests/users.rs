@@ -1,12 +1,13 @@
 use std::sync::Arc;
 
-use super::file::{check_line, lines_at_start};
-use super::log::{AclLog, Reason, Refusal};
-use super::*;
 use crate::testing::random;
+use evenkeel_acl::file::{check_line, lines_at_start};
+use evenkeel_acl::log::{AclLog, Reason, Refusal};
+use evenkeel_acl::*;
 use evenkeel_command::Args;
 use evenkeel_command::args::OwnedArgs;
 use evenkeel_command::table::table;
+use evenkeel_config::Settings;
 
 fn acl() -> Acl {
     Acl::new(&Settings::default())
@@ -260,4 +261,13 @@ fn arbitrary_files() {
     }
     std::fs::remove_file(&path).expect("there");
     assert!(taken > 150, "too few files are right: {taken}");
+}
+
+#[test]
+fn names_of_absent_commands_are_sorted_and_name_no_command() {
+    crate::commands::install();
+    assert!(absent_commands().windows(2).all(|pair| pair[0] < pair[1]));
+    for name in absent_commands() {
+        assert!(table().find_full(name.as_bytes()).is_none(), "{name}");
+    }
 }

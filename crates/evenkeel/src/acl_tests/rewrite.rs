@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
-use super::USER_LINES;
-use super::file::lines_at_start;
 use crate::testing::folder;
+use evenkeel_acl::USER_LINES;
+use evenkeel_acl::file::lines_at_start;
 use evenkeel_config::{Extent, Launch, Settings, Word};
 
 /// Returns the `user` lines of `list`, which leaves the word `user` out.

@@ -10,15 +10,15 @@ use evenkeel_command::table::table;
 use evenkeel_command::{Args, Id, Keys, Spec};
 
 /// The categories in the order of ACL CAT, as rules write them.
-pub(crate) const CATEGORIES: &[&str] = specs::CATEGORIES;
+pub const CATEGORIES: &[&str] = specs::CATEGORIES;
 
 /// A category, as its index in the list.
 #[derive(Clone, Copy)]
-pub(crate) struct Category(usize);
+pub struct Category(usize);
 
 impl Category {
     /// Returns the category of this name, without the `@` and in any case.
-    pub(crate) fn named(name: &[u8]) -> Option<Category> {
+    pub fn named(name: &[u8]) -> Option<Category> {
         CATEGORIES.iter().position(|one| one.as_bytes()[1..].eq_ignore_ascii_case(name)).map(Category)
     }
 
@@ -26,12 +26,12 @@ impl Category {
         CATEGORIES[self.0]
     }
 
-    pub(crate) fn has(self, id: Id) -> bool {
+    pub fn has(self, id: Id) -> bool {
         of(id).categories & 1 << self.0 != 0
     }
 
     /// Returns its commands and subcommands, in the order of the table.
-    pub(crate) fn commands(self) -> impl Iterator<Item = Id> {
+    pub fn commands(self) -> impl Iterator<Item = Id> {
         table().ids().filter(move |id| self.has(*id))
     }
 }
@@ -39,7 +39,7 @@ impl Category {
 bitflags! {
     /// Kinds of access to a key.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub(crate) struct Need: u8 {
+    pub struct Need: u8 {
         const READ = 1 << 0;
         const WRITE = 1 << 1;
     }

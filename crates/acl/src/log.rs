@@ -15,7 +15,7 @@ const GROUP_AMONG: usize = 10;
 
 /// Reason for a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub enum Reason {
     Auth,
     Command,
     Key,
@@ -25,10 +25,10 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    pub(crate) const ALL: [Reason; 5] =
+    pub const ALL: [Reason; 5] =
         [Reason::Auth, Reason::Command, Reason::Key, Reason::Channel, Reason::Certificate];
 
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Reason::Auth => "auth",
             Reason::Command => "command",
@@ -39,7 +39,7 @@ impl Reason {
     }
 
     /// Returns the counter's name in INFO.
-    pub(crate) fn counter_name(self) -> &'static str {
+    pub fn counter_name(self) -> &'static str {
         match self {
             Reason::Auth => "acl_access_denied_auth",
             Reason::Command => "acl_access_denied_cmd",
@@ -52,30 +52,30 @@ impl Reason {
 
 /// A refused command, login or certificate.
 #[derive(Clone, Debug)]
-pub(crate) struct Refusal {
-    pub(crate) reason: Reason,
+pub struct Refusal {
+    pub reason: Reason,
     /// `toplevel`, `multi` or `lua`.
-    pub(crate) context: &'static str,
+    pub context: &'static str,
     /// The command, key or channel.
-    pub(crate) object: Vec<u8>,
-    pub(crate) user: Vec<u8>,
+    pub object: Vec<u8>,
+    pub user: Vec<u8>,
     /// The client's line in CLIENT LIST.
-    pub(crate) client: Vec<u8>,
-    pub(crate) now_ms: u64,
+    pub client: Vec<u8>,
+    pub now_ms: u64,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    pub(crate) id: u64,
-    pub(crate) count: u64,
-    pub(crate) created_ms: u64,
+pub struct Entry {
+    pub id: u64,
+    pub count: u64,
+    pub created_ms: u64,
     /// The latest refusal of the entry.
-    pub(crate) last: Refusal,
+    pub last: Refusal,
 }
 
 /// Entries of ACL LOG, and counters; see the module's text.
 #[derive(Default)]
-pub(crate) struct AclLog {
+pub struct AclLog {
     entries: Mutex<Entries>,
     counts: [AtomicU64; Reason::ALL.len()],
 }
@@ -88,7 +88,7 @@ struct Entries {
 }
 
 impl AclLog {
-    pub(crate) fn note(&self, refusal: Refusal, len_max: usize) {
+    pub fn note(&self, refusal: Refusal, len_max: usize) {
         self.counts[refusal.reason as usize].fetch_add(1, Relaxed);
         let mut entries = self.entries.lock();
         let Entries { list, next_id } = &mut *entries;
@@ -111,26 +111,26 @@ impl AclLog {
     }
 
     /// Returns at most `count` entries, latest first.
-    pub(crate) fn latest(&self, count: usize) -> Vec<Entry> {
+    pub fn latest(&self, count: usize) -> Vec<Entry> {
         self.entries.lock().list.iter().take(count).cloned().collect()
     }
 
-    pub(crate) fn clear(&self) {
+    pub fn clear(&self) {
         self.entries.lock().list.clear();
     }
 
     /// Applies a changed `acllog-max-len`.
-    pub(crate) fn truncate(&self, len_max: usize) {
+    pub fn truncate(&self, len_max: usize) {
         self.entries.lock().list.truncate(len_max);
     }
 
     /// Returns the number of refusals for each reason.
-    pub(crate) fn counts(&self) -> impl Iterator<Item = (Reason, u64)> {
+    pub fn counts(&self) -> impl Iterator<Item = (Reason, u64)> {
         Reason::ALL.iter().map(|reason| (*reason, self.counts[*reason as usize].load(Relaxed)))
     }
 
     /// Sets the counters to zero, for CONFIG RESETSTAT.
-    pub(crate) fn reset_counts(&self) {
+    pub fn reset_counts(&self) {
         self.counts.iter().for_each(|count| count.store(0, Relaxed));
     }
 }

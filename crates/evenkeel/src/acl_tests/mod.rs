@@ -1,0 +1,4 @@
+//! Access control with the table of all commands.
+
+mod rewrite;
+mod users;
