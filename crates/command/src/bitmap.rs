@@ -2,17 +2,20 @@
 //!
 //! A sparse bitmap is a rope with holes: counting and searching pass over a hole at once.
 
+pub mod bitfield;
+pub mod bitop;
+
 use std::ops::Range;
 
 use evenkeel_store::Str;
 use evenkeel_store::rope::{Piece, Spine};
 
-use super::bitfield::{bitfield, bitfield_ro};
-use super::bitop::bitop;
-use super::string::{clamp, clamp_each, is_backward, string_to_change};
-use super::{Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
+use crate::bitfield::{bitfield, bitfield_ro};
+use crate::bitop::bitop;
 use crate::error::Error;
 use crate::flow::{Done, Flow};
+use crate::string::{clamp, clamp_each, is_backward, string_to_change};
+use crate::{Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
 
 #[rustfmt::skip]
 pub const COMMANDS: &[Command<DataHandler>] = &[

@@ -1,14 +1,19 @@
 //! A call: a command being run, with all that its handler may use.
 
+pub mod effect;
+pub mod events;
+pub mod flow;
+pub mod offloading;
+
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use evenkeel_store::{Key, SlotGuard};
 
-use super::events::announced;
-use super::flow::{Done, Mode};
-use super::{Args, Flags, Id, Spec};
+use crate::events::announced;
+use crate::flow::{Done, Mode};
 use crate::reply::Reply;
+use crate::{Args, Flags, Id, Spec};
 use evenkeel_config::Settings;
 use evenkeel_runtime::clock;
 

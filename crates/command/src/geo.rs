@@ -12,11 +12,11 @@ use evenkeel_resp::float;
 use evenkeel_store::collection::ZSet;
 use evenkeel_store::{Edit, Hasher};
 
-use super::zset::{self, How, Limits, Outcome};
-use super::{Args, Call, Command, DataHandler, Group, Keys, at_least, read, write};
 use crate::error::Error;
 use crate::flow::{Done, Flow};
 use crate::reply::Reply;
+use crate::zset::{self, How, Limits, Outcome};
+use crate::{Args, Call, Command, DataHandler, Group, Keys, at_least, read, write};
 use cell::{Cell, LATITUDE_MAX, LONGITUDE_MAX, STEPS_MAX};
 use search::{
     STORED, georadius, georadius_ro, georadiusbymember, georadiusbymember_ro, geosearch, geosearchstore,

@@ -19,13 +19,13 @@ use evenkeel_resp::reply::itoa;
 use evenkeel_store::collection::Hash;
 use evenkeel_store::{Edit, Expire, Hasher, Millis};
 
-use super::offloading::is_much;
-use super::random;
-use super::x87_float::Extended;
-use super::{Args, Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
 use crate::error::Error;
 use crate::flow::{Done, Flow};
+use crate::offloading::is_much;
+use crate::random;
 use crate::reply::Reply;
+use crate::x87_float::Extended;
+use crate::{Args, Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
 use evenkeel_config::Settings;
 
 #[rustfmt::skip]

@@ -11,50 +11,36 @@
 //! Absent: sessions and the server. A command on data gets a [`Call`]; what it asks of the client and the server
 //! goes through [`call::CallHost`].
 
-pub mod args;
-pub mod bignum;
-pub mod bitfield;
 pub mod bitmap;
-pub mod bitop;
 pub mod call;
-pub mod class;
-pub mod docs;
-pub mod dump;
-pub mod effect;
 pub mod error;
-pub mod events;
-pub mod expire;
-pub mod flow;
+pub mod generic;
 pub mod geo;
 pub mod hash;
 pub mod hll;
-pub mod hyperloglog;
-pub mod keys;
-pub mod keyspace;
-pub mod lcs;
 pub mod list;
-pub mod object;
-pub mod offloading;
 pub mod random;
 pub mod reply;
-pub mod scan;
 pub mod set;
-pub mod set_options;
 pub mod sort;
 pub mod spec;
-pub mod specs;
 pub mod stream;
 pub mod string;
-pub mod table;
 pub mod value_codec;
-pub mod x87_float;
 pub mod zset;
 
-pub use args::Args;
+// The modules of a folder are known at the top, too.
+pub use bitmap::{bitfield, bitop};
 pub use call::Call;
-pub use keys::Keys;
+pub use call::{effect, events, flow, offloading};
+pub use generic::{dump, expire, keyspace, object, scan};
+pub use hll::hyperloglog;
+pub use spec::args::Args;
+pub use spec::keys::Keys;
+pub use spec::table::{Id, Table};
 pub use spec::{Arity, Command, Flags, Group, LockScope, ScriptRef, Spec, at_least, exactly};
-pub use table::{Id, Table};
+pub use spec::{args, class, docs, keys, specs, table};
+pub use string::{bignum, lcs, set_options, x87_float};
 
 use flow::Done;
 

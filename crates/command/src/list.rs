@@ -13,11 +13,11 @@ use evenkeel_resp::number::parse_i64;
 use evenkeel_store::collection::{ELEMENT_MAX, List};
 use evenkeel_store::{Edit, WrongType};
 
-use super::offloading::is_much;
-use super::{Call, Command, DataHandler, Flags, Group, Keys, at_least, exactly, read, write};
 use crate::error::Error;
 use crate::flow::{Done, Flow};
+use crate::offloading::is_much;
 use crate::reply::Reply;
+use crate::{Call, Command, DataHandler, Flags, Group, Keys, at_least, exactly, read, write};
 
 const GROUP: Group = Group::List;
 

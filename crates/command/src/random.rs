@@ -6,11 +6,11 @@ use evenkeel_store::Millis;
 use evenkeel_store::collection::sample::Dice;
 use evenkeel_store::collection::{Collection, Hash, ZSet};
 
-use super::Call;
-use super::offloading::is_much;
+use crate::Call;
 use crate::error::Error;
 use crate::flow::Work;
 use crate::flow::{Done, Flow};
+use crate::offloading::is_much;
 use crate::reply::{BULK_MIN, Reply};
 
 /// Where more than a third of the fields are requested, choosing the fields to leave out takes fewer tries.

@@ -9,11 +9,11 @@ mod scan;
 use evenkeel_store::Hasher;
 use evenkeel_store::collection::Set;
 
-use super::class;
-use super::{Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
+use crate::class;
 use crate::flow::Work;
 use crate::flow::{Done, Flow};
 use crate::reply::Reply;
+use crate::{Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
 use form::Limits;
 
 const GROUP: Group = Group::Set;

@@ -21,14 +21,14 @@ mod source;
 use evenkeel_store::collection::List;
 use evenkeel_store::{Key, SlotGuard};
 
-use super::effect::log_list;
-use super::{Call, Command, DataHandler, Group, LockScope, at_least, read, write};
 use crate::class::{GENERIC, LIST};
+use crate::effect::log_list;
 use crate::error::Error;
 use crate::flow::Mode;
 use crate::flow::Work;
 use crate::flow::{Done, Flow};
 use crate::reply::Reply;
+use crate::{Call, Command, DataHandler, Group, LockScope, at_least, read, write};
 use order::Outcome;
 use plan::Plan;
 use source::Source;

@@ -4,8 +4,15 @@
 //! from the row the arity, the keys and so the slots to lock, the memory check, whether MULTI may queue it,
 //! statistics and COMMAND. No command is known by its name anywhere else.
 
-use super::Args;
-use super::keys::Keys;
+pub mod args;
+pub mod class;
+pub mod docs;
+pub mod keys;
+pub mod specs;
+pub mod table;
+
+use crate::Args;
+use crate::keys::Keys;
 
 /// The slots that the dispatcher locks for a handler.
 #[derive(Clone, Copy, Debug)]
@@ -178,11 +185,11 @@ pub struct Spec {
     pub flags: Flags,
     pub group: Group,
     pub members: Option<Members>,
-    /// Number of subcommands. They follow the command in the [`Table`](super::Table).
+    /// Number of subcommands. They follow the command in the [`Table`](crate::Table).
     pub subcommands: usize,
 }
 
-/// A row of a family's table. `H` is the type of the functions of the family: [`super::DataHandler`] for
+/// A row of a family's table. `H` is the type of the functions of the family: [`crate::DataHandler`] for
 /// commands on data, a type of a layer above for commands on sessions or the server.
 pub struct Command<H: 'static> {
     pub spec: Spec,

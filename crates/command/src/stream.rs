@@ -16,11 +16,11 @@ mod read;
 mod refs;
 mod trim;
 
-use super::{
+use crate::error::Error;
+use crate::{
     Args, Command, DataHandler, Flags, Group, Keys, at_least, container, exactly, read as reads, session,
     write,
 };
-use crate::error::Error;
 
 const GROUP: Group = Group::Stream;
 

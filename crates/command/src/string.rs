@@ -3,17 +3,22 @@
 //! A value may be a rope of half a gigabyte. It is sent from where it lies and written only where it changes;
 //! nothing here makes a flat copy of a rope.
 
+pub mod bignum;
+pub mod lcs;
+pub mod set_options;
+pub mod x87_float;
+
 use evenkeel_resp::number::parse_i64;
 use evenkeel_resp::reply::itoa;
 use evenkeel_store::{Expire, Kind, Str};
 
-use super::expire::expire_at;
-use super::lcs::lcs;
-use super::set_options::{Condition, Of, Options, Time};
-use super::x87_float::Extended;
-use super::{Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
 use crate::error::Error;
+use crate::expire::expire_at;
 use crate::flow::{Done, Flow};
+use crate::lcs::lcs;
+use crate::set_options::{Condition, Of, Options, Time};
+use crate::x87_float::Extended;
+use crate::{Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
 
 const MSETEX_KEYS: Keys = Keys::Counted { at: 1, step: 2 };
 

@@ -13,11 +13,11 @@ use evenkeel_resp::float;
 use evenkeel_store::Edit;
 use evenkeel_store::collection::{Collection, Gathered, ZSet};
 
-use super::effect::log_zset;
-use super::random::zrandmember;
-use super::{Args, Call, Command, DataHandler, Flags, Group, Keys, at_least, exactly, read, write};
+use crate::effect::log_zset;
 use crate::error::Error;
 use crate::flow::{Done, Flow};
+use crate::random::zrandmember;
+use crate::{Args, Call, Command, DataHandler, Flags, Group, Keys, at_least, exactly, read, write};
 use evenkeel_config::Settings;
 
 const GROUP: Group = Group::SortedSet;

@@ -3,12 +3,12 @@
 use evenkeel_store::collection::Hash;
 use evenkeel_store::{Hasher, Millis};
 
-use super::super::offloading::is_much;
-use super::super::scan::{Filter, Of, PageFound, cursor_of};
 use super::{Call, sight};
 use crate::error::Error;
 use crate::flow::{Done, Flow};
+use crate::offloading::is_much;
 use crate::reply::Reply;
+use crate::scan::{Filter, Of, PageFound, cursor_of};
 
 /// HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]
 ///

@@ -3,11 +3,11 @@
 use evenkeel_store::collection::Hash;
 use evenkeel_store::{Edit, Expire};
 
-use super::super::set_options::{Condition, Of, Options};
 use super::times::{check_fields, find_fields, only_fields};
 use super::{Call, note_form, reply_value, sight};
 use crate::class::{HASH, NEW};
 use crate::flow::{Done, Flow};
+use crate::set_options::{Condition, Of, Options};
 
 /// HGETEX key [EX seconds | PX ms | EXAT unix-seconds | PXAT unix-ms | PERSIST] FIELDS numfields field [field
 /// ...]

@@ -5,10 +5,10 @@
 use evenkeel_store::collection::Hash;
 use evenkeel_store::{Edit, Millis};
 
-use super::super::expire::{Conditions, to_seconds};
 use super::{Args, Call, note_form, sight};
 use crate::class::HASH;
 use crate::error::Error;
+use crate::expire::{Conditions, to_seconds};
 use crate::flow::{Done, Flow};
 
 /// HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]

@@ -16,6 +16,8 @@
 //! gets another error than a HyperLogLog with broken registers. Absent here: keys, replies and the store's
 //! entries; bytes come in, bytes go out.
 
+pub mod hyperloglog;
+
 mod dense;
 mod estimate;
 mod hash;

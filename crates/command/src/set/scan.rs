@@ -3,13 +3,13 @@
 use evenkeel_store::Hasher;
 use evenkeel_store::collection::Set;
 
-use super::super::offloading::is_much;
-use super::super::scan::{Filter, Of, PageFound, cursor_of};
 use super::form::HASHTABLE;
 use super::{Call, hasher};
 use crate::error::Error;
 use crate::flow::{Done, Flow};
+use crate::offloading::is_much;
 use crate::reply::Reply;
+use crate::scan::{Filter, Of, PageFound, cursor_of};
 
 /// SSCAN key cursor [MATCH pattern] [COUNT count]
 ///

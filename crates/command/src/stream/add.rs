@@ -3,12 +3,12 @@
 use evenkeel_store::collection::stream::{ENTRY_MAX, NodeLimits, Stream, StreamId};
 use evenkeel_store::{Concerns, Edit};
 
-use super::super::{Args, Call};
 use super::id::{self, NewId};
 use super::trim::{Effect, Trim, TrimOptions};
 use crate::class::STREAM;
 use crate::error::Error;
 use crate::flow::{Done, Flow};
+use crate::{Args, Call};
 use evenkeel_config::Settings;
 
 /// The options before the fields.

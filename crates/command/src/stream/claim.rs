@@ -3,7 +3,6 @@
 use evenkeel_store::collection::stream::{Delivery, Group, Log, Pending, Stream, StreamId, one_more};
 use evenkeel_store::{Concerns, Edit};
 
-use super::super::{Args, Call};
 use super::effect::Effect;
 use super::id;
 use super::range::reply_entry;
@@ -11,6 +10,7 @@ use crate::error::Error;
 use crate::flow::OFFLOAD_MIN;
 use crate::flow::{Done, Flow};
 use crate::reply::Reply;
+use crate::{Args, Call};
 
 /// Milliseconds since a delivery; zero if the clock went back since.
 fn idle_ms(now_ms: u64, delivery: Delivery) -> u64 {

@@ -3,11 +3,11 @@
 use evenkeel_store::collection::stream::{Delivery, Group, Log, Stream, StreamId, one_more};
 use evenkeel_store::{Concerns, Edit, Key, Kind, WrongType};
 
-use super::super::Call;
 use super::effect::Effect;
 use super::id;
 use super::range::reply_entry;
 use super::read::{ReadOptions, begin_stream, may_wait, positions_after, reply_streams};
+use crate::Call;
 use crate::error::Error;
 use crate::flow::Wait;
 use crate::flow::{Done, Flow};

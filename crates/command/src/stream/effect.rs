@@ -7,7 +7,7 @@
 
 use evenkeel_store::collection::stream::{COUNT_MAX, Delivery, StreamId};
 
-use super::super::Call;
+use crate::Call;
 use crate::class::STREAM;
 
 /// The effect of a command on a group.

@@ -3,11 +3,11 @@
 use evenkeel_store::collection::stream::{Group, Stream, StreamId};
 use evenkeel_store::{Concerns, Edit};
 
-use super::super::{Args, Call, docs};
 use super::id;
 use crate::class::STREAM;
 use crate::error::Error;
 use crate::flow::{Done, Flow};
+use crate::{Args, Call, docs};
 
 /// The options behind the ID.
 #[derive(Default)]

@@ -3,7 +3,7 @@
 use evenkeel_resp::number::parse_u64;
 use evenkeel_store::collection::stream::StreamId;
 
-use super::super::Args;
+use crate::Args;
 use crate::error::Error;
 use crate::reply::Reply;
 

@@ -3,13 +3,13 @@
 use evenkeel_store::Ref;
 use evenkeel_store::collection::stream::{Consumer, Entry, Group, Log, Stream, StreamId};
 
-use super::super::offloading::is_much;
-use super::super::{Call, docs};
 use super::id;
 use super::range::reply_entry;
 use crate::error::Error;
 use crate::flow::{Done, Flow};
+use crate::offloading::is_much;
 use crate::reply::Reply;
+use crate::{Call, docs};
 
 /// XINFO HELP
 pub(super) fn help(call: &mut Call<'_, '_>) -> Done {

@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use evenkeel_store::collection::stream::{Entry, Stream};
 
-use super::super::offloading::is_much;
-use super::super::{Args, Call};
 use super::id;
 use crate::error::Error;
 use crate::flow::{Done, Flow};
+use crate::offloading::is_much;
 use crate::reply::Reply;
+use crate::{Args, Call};
 
 /// XRANGE key start end [COUNT count]
 pub(super) fn xrange(call: &mut Call<'_, '_>) -> Done {

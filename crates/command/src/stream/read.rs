@@ -11,15 +11,15 @@ use evenkeel_resp::reply::Encoder;
 use evenkeel_store::Kind;
 use evenkeel_store::collection::stream::{Log, Stream, StreamId};
 
-use super::super::args::OwnedArgs;
-use super::super::offloading::is_much;
-use super::super::{Args, Call};
 use super::id;
 use super::range::reply_entry;
+use crate::args::OwnedArgs;
 use crate::error::Error;
 use crate::flow::{Done, Flow};
 use crate::flow::{Mode, Timeout, Wait};
+use crate::offloading::is_much;
 use crate::reply::Reply;
+use crate::{Args, Call};
 
 /// The options, and where the streams stand.
 pub(super) struct ReadOptions {

@@ -3,11 +3,11 @@
 use evenkeel_store::Edit;
 use evenkeel_store::collection::stream::{Stream, StreamId};
 
-use super::super::{Args, Call};
 use super::id;
 use super::trim::Refs;
 use crate::error::Error;
 use crate::flow::{Done, Flow};
+use crate::{Args, Call};
 
 /// The outcomes for an entry, in the reply.
 const NOT_FOUND: i64 = -1;

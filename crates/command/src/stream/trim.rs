@@ -7,9 +7,9 @@
 use evenkeel_store::collection::Cut;
 use evenkeel_store::collection::stream::{Stream, StreamId};
 
-use super::super::{Args, Call};
 use super::id;
 use crate::error::Error;
+use crate::{Args, Call};
 use evenkeel_config::Settings;
 
 /// The policy for references to a deleted entry, in the groups' lists of pending entries.

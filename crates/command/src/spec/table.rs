@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
 
-use super::{Args, Spec};
+use crate::{Args, Spec};
 
 /// A command's number: its index in [`Table::rows`] and in every worker's statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

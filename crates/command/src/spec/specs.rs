@@ -5,8 +5,8 @@
 //! from its keys: a reading command reads and accesses them, a writing command reads, accesses and updates
 //! them.
 
-use super::keys::Marks;
-use super::{Args, Flags, Keys, Spec};
+use crate::keys::Marks;
+use crate::{Args, Flags, Keys, Spec};
 use evenkeel_config as config;
 
 /// The place of keys, and their use.
@@ -550,7 +550,7 @@ pub fn categories(row: &Spec) -> Vec<&'static str> {
     let mut found: Vec<&str> = find(row.name).map_or(Vec::new(), |extra| extra.categories.to_vec());
     found.extend(row.group.acl_category());
     found.extend(row.flags.has(Flags::WRITE).then_some("@write"));
-    let runs_scripts = row.group == super::Group::Scripting;
+    let runs_scripts = row.group == crate::Group::Scripting;
     found.extend((row.flags.has(Flags::READONLY) && !runs_scripts).then_some("@read"));
     found.push(if row.flags.has(Flags::FAST) { "@fast" } else { "@slow" });
     found.extend(row.flags.has(Flags::BLOCKING).then_some("@blocking"));
@@ -591,7 +591,7 @@ pub fn for_each_key(row: &Spec, args: &Args<'_>, mut key: impl FnMut(usize, &'st
                 key(index, flags);
             }
         });
-        let may_be_none = row.group == super::Group::Scripting && args.int(spec.first as usize) == Ok(0);
+        let may_be_none = row.group == crate::Group::Scripting && args.int(spec.first as usize) == Ok(0);
         if matches!(spec.find, Find::Counted { .. }) && count == 0 && !may_be_none {
             return false;
         }

@@ -14,8 +14,8 @@ use evenkeel_resp::float;
 use evenkeel_store::collection::{List, ZSet};
 use evenkeel_store::{Key, SlotGuard};
 
-use super::{Call, Group};
 use crate::value_codec::{Value, payload};
+use crate::{Call, Group};
 
 /// Words behind the head of a logged command, and bytes of them, after which the next command begins.
 const WORDS_MAX: usize = 1_000;
@@ -118,7 +118,7 @@ impl Call<'_, '_> {
     }
 
     /// Logs the command as it came, except for numbers that some servers cannot read.
-    pub(super) fn log_as_it_came(&mut self) {
+    pub(crate) fn log_as_it_came(&mut self) {
         let row = self.spec;
         let args = self.args;
         // By the name that every server knows, whatever the configuration renames the command to.
@@ -170,7 +170,7 @@ impl Call<'_, '_> {
 
     /// Logs the current values of the command's keys, for a command that panicked half way.
     #[cold]
-    pub(super) fn log_wreck(&mut self) {
+    pub(crate) fn log_wreck(&mut self) {
         for key in self.keys {
             // Half a change may have left a value that cannot be written; then the journal's value of the key
             // stays.

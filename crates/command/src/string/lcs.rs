@@ -6,7 +6,7 @@
 //! becomes 16 MiB, or a single row if only the length is asked for, and takes milliseconds. A table too large
 //! for Redis is refused all the same.
 
-use super::Call;
+use crate::Call;
 use crate::error::Error;
 use crate::flow::{Done, Flow};
 

@@ -10,12 +10,12 @@
 use evenkeel_rdb::dump;
 use evenkeel_store::{Access, Hasher, Key, Millis, evict};
 
-use super::{Call, Command, DataHandler, Flags, Group, Keys, at_least, exactly, read, write};
 use crate::error::Error;
 use crate::flow::{Done, Flow};
 use crate::flow::{OFFLOAD_MIN, Work};
 use crate::reply::Reply;
 use crate::value_codec::{self, Formed, Origin, Value};
+use crate::{Call, Command, DataHandler, Flags, Group, Keys, at_least, exactly, read, write};
 
 #[rustfmt::skip]
 pub const COMMANDS: &[Command<DataHandler>] = &[

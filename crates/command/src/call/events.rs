@@ -14,12 +14,12 @@ use std::sync::OnceLock;
 use evenkeel_store::Key;
 use evenkeel_store::events::{Event, What};
 
-use super::call::HasCall;
-use super::class::*;
-use super::flow::{Done, Mode};
-use super::set_options::{Of, Options};
-use super::table::table;
-use super::{Args, Call, Flags};
+use crate::call::HasCall;
+use crate::class::*;
+use crate::flow::{Done, Mode};
+use crate::set_options::{Of, Options};
+use crate::table::table;
+use crate::{Args, Call, Flags};
 
 /// How a name is found.
 #[derive(Clone, Copy)]
@@ -174,7 +174,7 @@ fn rules() -> &'static [Option<&'static Rule>] {
 
 /// Runs `f`, and names its effects on keys.
 #[cold]
-pub(super) fn announced<'a, 'h: 'a, C: HasCall<'a, 'h>>(
+pub(crate) fn announced<'a, 'h: 'a, C: HasCall<'a, 'h>>(
     call: &mut C,
     f: impl FnOnce(&mut C) -> Done,
 ) -> Done {

@@ -5,12 +5,12 @@
 
 use evenkeel_store::Str;
 
-use super::Call;
-use super::bitmap::bit_offset;
-use super::string::string_to_change;
+use crate::Call;
+use crate::bitmap::bit_offset;
 use crate::class::STRING;
 use crate::error::Error;
 use crate::flow::{Done, Flow};
+use crate::string::string_to_change;
 
 /// Bytes that a field can touch.
 const WINDOW: usize = 9;

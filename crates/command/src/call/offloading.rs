@@ -2,7 +2,7 @@
 
 use evenkeel_store::collection::Collection;
 
-use super::Call;
+use crate::Call;
 use crate::flow::{Done, Flow};
 use crate::flow::{OFFLOAD_MIN, Work};
 use crate::reply::Reply;

@@ -59,7 +59,7 @@ pub fn subcommands(container: &str) -> impl Iterator<Item = &'static Doc> {
 }
 
 /// Replies to `<CONTAINER> HELP`.
-pub fn reply_help(call: &mut super::Call<'_, '_>, container: &str) {
+pub fn reply_help(call: &mut crate::Call<'_, '_>, container: &str) {
     let lines = help(container);
     call.reply.array(lines.len());
     lines.iter().for_each(|line| call.reply.simple(line));

@@ -1,6 +1,6 @@
 //! Where a command's keys stand among its arguments.
 
-use super::Args;
+use crate::Args;
 
 /// Calls back with the index and database of each key: `(args, db, databases, key)`.
 pub type FindKeys = fn(&Args<'_>, u32, u32, &mut dyn FnMut(usize, u32));

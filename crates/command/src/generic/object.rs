@@ -6,9 +6,9 @@
 use evenkeel_resp::number::parse_i64;
 use evenkeel_store::{Access, Kind, Str, View, evict};
 
-use super::{Call, Command, DataHandler, Flags, Group, Keys, container, docs, exactly, read, session};
 use crate::error::Error;
 use crate::flow::{Done, Flow};
+use crate::{Call, Command, DataHandler, Flags, Group, Keys, container, docs, exactly, read, session};
 use evenkeel_config::{Policy, Settings};
 
 const GROUP: Group = Group::Keyspace;

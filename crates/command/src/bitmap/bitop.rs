@@ -14,7 +14,7 @@ use std::sync::Arc;
 use evenkeel_store::rope::{CHUNK, Chunk, FLAT_MAX, Piece, Rope};
 use evenkeel_store::{Key, Kind, Made, Str, WrongType};
 
-use super::Call;
+use crate::Call;
 use crate::error::Error;
 use crate::flow::Work;
 use crate::flow::{Done, Flow};

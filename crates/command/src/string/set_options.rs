@@ -5,7 +5,7 @@
 
 use evenkeel_store::{Expire, Millis};
 
-use super::Args;
+use crate::Args;
 use crate::error::Error;
 
 /// The command whose options are parsed.

@@ -1,11 +1,11 @@
-//! HyperLogLog commands. The registers and their encodings are in [`hll`](super::hll).
+//! HyperLogLog commands. The registers and their encodings are in [`hll`](crate::hll).
 
 use evenkeel_store::{Edited, Expire, Kind, Made};
 
-use super::hll::{self, COUNT_AT, Encoding, REGISTERS, Registers};
-use super::{Call, Command, DataHandler, Flags, Group, Keys, at_least, exactly, read, session, write};
 use crate::error::Error;
 use crate::flow::{Done, Flow};
+use crate::hll::{self, COUNT_AT, Encoding, REGISTERS, Registers};
+use crate::{Call, Command, DataHandler, Flags, Group, Keys, at_least, exactly, read, session, write};
 
 const GROUP: Group = Group::HyperLogLog;
 

@@ -6,10 +6,10 @@
 use evenkeel_resp::reply::Encoder;
 use evenkeel_store::{Cursor, View};
 
-use super::{Args, Call, Command, DataHandler, Group, at_least, exactly, walk};
 use crate::error::Error;
 use crate::flow::{Done, Flow};
 use crate::reply::Reply;
+use crate::{Args, Call, Command, DataHandler, Group, at_least, exactly, walk};
 use evenkeel_runtime::glob;
 
 #[rustfmt::skip]
@@ -72,7 +72,7 @@ fn scan(call: &mut Call<'_, '_>) -> Done {
 
 /// Parses a cursor like `strtoul`, as Redis does: a sign is accepted, an empty text is zero, and a zero byte
 /// ends the text.
-pub(super) fn cursor_of(text: &[u8]) -> Option<Cursor> {
+pub(crate) fn cursor_of(text: &[u8]) -> Option<Cursor> {
     let text = text.split(|byte| *byte == 0).next().unwrap_or(text);
     let (negative, digits) = match text {
         [] => return Some(Cursor(0)),
@@ -89,7 +89,7 @@ pub(super) fn cursor_of(text: &[u8]) -> Option<Cursor> {
 
 /// The kind of names that a walk visits.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Of {
+pub(crate) enum Of {
     Keys,
     /// The members of a set.
     Members,
@@ -111,24 +111,24 @@ impl Of {
 }
 
 /// Which of the visited names a walk returns, and how many it visits.
-pub(super) struct Filter<'a> {
+pub(crate) struct Filter<'a> {
     pattern: Option<&'a [u8]>,
     kind: Option<&'a [u8]>,
-    pub(super) count: usize,
+    pub(crate) count: usize,
     /// Leaves out values or scores.
-    pub(super) names_only: bool,
+    pub(crate) names_only: bool,
 }
 
 /// The names found by a page of a collection.
 #[derive(Default)]
-pub(super) struct PageFound {
-    pub(super) found: Encoder,
-    pub(super) count: usize,
+pub(crate) struct PageFound {
+    pub(crate) found: Encoder,
+    pub(crate) count: usize,
 }
 
 impl PageFound {
     /// Writes the reply of a page; the walk goes on at `next`.
-    pub(super) fn reply(self, reply: &mut Reply, next: u64) {
+    pub(crate) fn reply(self, reply: &mut Reply, next: u64) {
         reply.array(2);
         reply.bulk(next.to_string().as_bytes());
         reply.array(self.count);
@@ -138,7 +138,7 @@ impl PageFound {
 
 impl<'a> Filter<'a> {
     /// Parses the options from argument `first` on.
-    pub(super) fn parse(args: &Args<'a>, first: usize, of: Of) -> Result<Filter<'a>, Error> {
+    pub(crate) fn parse(args: &Args<'a>, first: usize, of: Of) -> Result<Filter<'a>, Error> {
         let mut filter = Filter { pattern: None, kind: None, count: 10, names_only: false };
         let mut at = first;
         while at < args.len() {
@@ -164,7 +164,7 @@ impl<'a> Filter<'a> {
     }
 
     /// Whether a name matches the pattern.
-    pub(super) fn admits(&self, name: &[u8]) -> bool {
+    pub(crate) fn admits(&self, name: &[u8]) -> bool {
         self.pattern.is_none_or(|pattern| glob::matches(pattern, name, false))
     }
 

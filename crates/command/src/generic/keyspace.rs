@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use evenkeel_store::Kind;
 
-use super::{Args, Call, Command, DataHandler, Group, Keys, at_least, exactly, read, walk, write};
 use crate::class::GENERIC;
 use crate::error::Error;
 use crate::flow::{Done, Flow};
 use crate::flow::{OFFLOAD_MIN, OFFLOAD_PAGES, Work};
 use crate::value_codec::Value;
+use crate::{Args, Call, Command, DataHandler, Group, Keys, at_least, exactly, read, walk, write};
 
 const GROUP: Group = Group::Keyspace;
 

@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 
 use evenkeel_resp::float;
 
-use super::bignum::{Natural, ten_to};
+use crate::bignum::{Natural, ten_to};
 
 /// Longest text that is parsed; Redis' own limit.
 const TEXT_LEN_MAX: usize = 5 * 1024 - 1;

@@ -18,10 +18,10 @@ use std::sync::atomic::AtomicBool;
 
 use evenkeel_store::{Kind, SlotGuard, Wants};
 
-use super::args::OwnedArgs;
-use super::{Args, Call, LockScope};
+use crate::args::OwnedArgs;
 use crate::error::Error;
 use crate::reply::Reply;
+use crate::{Args, Call, LockScope};
 
 /// The outcome of a handler. With an error, nothing of the reply counts and the error is the reply.
 pub type Done = Result<Flow, Error>;
@@ -155,7 +155,7 @@ impl Call<'_, '_> {
 
     /// Parses the timeout at an argument, in seconds with fractions.
     pub fn timeout_s(&self, index: usize) -> Result<Timeout, Error> {
-        let number = super::x87_float::Extended::parse(self.args.at(index));
+        let number = crate::x87_float::Extended::parse(self.args.at(index));
         let number = number.ok_or(Error::text("ERR timeout is not a float or out of range"))?;
         let out_of_range = if number.is_negative() { TIMEOUT_NEGATIVE } else { TIMEOUT_RANGE };
         self.timeout(number.thousandfold_up().ok_or(out_of_range)?)

@@ -3,9 +3,9 @@
 //! Redis counts in signed 64-bit milliseconds and refuses a number that does not fit before it looks at the
 //! key. A deadline that is not after the present deletes the key at once, and the reply is still 1.
 
-use super::{Args, Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
 use crate::error::Error;
 use crate::flow::{Done, Flow};
+use crate::{Args, Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
 use evenkeel_store::{Key, Millis};
 
 const GROUP: Group = Group::Keyspace;
@@ -60,7 +60,7 @@ fn set_deadline(call: &mut Call<'_, '_>, unit_ms: i64, base: Millis) -> Done {
 }
 
 /// Sets the deadline of an existing key, or removes the key if the deadline has passed; and logs that.
-pub(super) fn expire_at(call: &mut Call<'_, '_>, key: &Key<'_>, deadline: Millis) {
+pub(crate) fn expire_at(call: &mut Call<'_, '_>, key: &Key<'_>, deadline: Millis) {
     if deadline <= call.now_ms() {
         call.guard.remove(key);
         call.log(&[b"DEL", key.bytes]);
@@ -74,7 +74,7 @@ pub(super) fn expire_at(call: &mut Call<'_, '_>, key: &Key<'_>, deadline: Millis
 
 /// The conditions for setting a deadline: NX, XX, GT, LT, some of which exclude each other.
 #[derive(Default)]
-pub(super) struct Conditions {
+pub(crate) struct Conditions {
     if_none: bool,
     if_any: bool,
     if_later: bool,
@@ -83,7 +83,7 @@ pub(super) struct Conditions {
 
 impl Conditions {
     /// Parses the arguments from the fourth on.
-    pub(super) fn parse(args: &Args<'_>) -> Result<Conditions, Error> {
+    pub(crate) fn parse(args: &Args<'_>) -> Result<Conditions, Error> {
         let mut conditions = Conditions::default();
         for index in 3..args.len() {
             match args.word(index).as_bytes() {
@@ -110,7 +110,7 @@ impl Conditions {
     }
 
     /// A key without a deadline lives for ever: no deadline is later, every deadline is earlier.
-    pub(super) fn admit(&self, current: Option<Millis>, deadline: i64) -> bool {
+    pub(crate) fn admit(&self, current: Option<Millis>, deadline: i64) -> bool {
         let current = current.map_or(i128::MAX, i128::from);
         let (has_any, deadline) = (current != i128::MAX, i128::from(deadline));
         !(self.if_none && has_any
@@ -154,7 +154,7 @@ fn pexpiretime(call: &mut Call<'_, '_>) -> Done {
 }
 
 /// Rounds to the nearest second, as Redis does.
-pub(super) fn to_seconds(ms: Millis) -> u64 {
+pub(crate) fn to_seconds(ms: Millis) -> u64 {
     ms.saturating_add(500) / 1000
 }
 
