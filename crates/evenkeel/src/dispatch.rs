@@ -35,7 +35,7 @@ use evenkeel_config::{Policy, Settings};
 use evenkeel_runtime::allocator::SLICE_US_MAX;
 use evenkeel_runtime::clock::{self, Ticks};
 
-mod admission;
+pub(crate) mod admission;
 pub(crate) mod memory;
 mod nested;
 mod parts;

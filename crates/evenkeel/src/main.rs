@@ -7,6 +7,7 @@
 mod acl_tests;
 mod admin;
 mod background;
+mod blockers;
 mod blocking;
 mod check;
 mod clients;
@@ -18,6 +19,7 @@ mod net;
 mod observe;
 mod offload;
 mod oom;
+mod pause;
 mod persist;
 mod pipeline;
 mod pubsub;

@@ -38,6 +38,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::clients::ClientInfo;
 use crate::dispatch::Executor;
+use crate::dispatch::admission;
 use crate::dispatch::permission;
 use crate::observe::stats::add;
 use crate::observe::{self, commandlog::Spent};
@@ -468,12 +469,12 @@ impl Job {
                 server.keyspace.leave(&mut executor.ctx);
                 return Err(refusal);
             }
-            if let Some(refusal) = server.persist.refuses(&server, (row, row.flags), session) {
+            if let Some(refusal) = admission::refusal(&server, (row, row.flags), session) {
                 server.keyspace.leave(&mut executor.ctx);
                 return Err(refusal);
             }
-            let is_paused = server.pause.delays(&server, (row, &args), session, executor.ctx.now_ms);
-            if !is_paused && !server.persist.blockers.delays(row, session) {
+            let is_paused = admission::is_paused(&server, (row, &args), session, executor.ctx.now_ms);
+            if !is_paused && !admission::waits_for_journal(&server, row, session) {
                 return Ok(());
             }
             server.keyspace.leave(&mut executor.ctx);

@@ -25,19 +25,19 @@ use crate::observe::rates::Rates;
 use crate::observe::sampler::Sampler;
 use crate::observe::stats::Stats;
 use crate::offload::OffloadPool;
+use crate::pause::Pause;
 use crate::persist::{Persist, load};
 use crate::pubsub::PubSub;
 use crate::pubsub::notices::Notices;
 use crate::replication;
-use crate::scripting::{Scripts, declared};
+use crate::scripting::Scripts;
 use crate::sd_notify::Manager;
-use crate::session::Session;
 use crate::tls::Tls;
 use crate::tracking::Tracking;
 use crate::waiting::Resumed;
 use evenkeel_acl::Acl;
+use evenkeel_command::Table;
 use evenkeel_command::table::{renamed, table};
-use evenkeel_command::{Args, Flags, LockScope, Spec, Table};
 use evenkeel_config::{ConfigFile, Settings};
 use evenkeel_runtime::allocator::AllocatorPurge;
 use evenkeel_runtime::clock;
@@ -324,131 +324,4 @@ impl Server {
     pub(crate) fn uptime_ms(&self) -> u64 {
         clock::unix_ms().saturating_sub(self.started_ms)
     }
-}
-
-/// Reasons for a pause. Each has a pause of its own, which the other reasons do not end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pauser {
-    /// CLIENT PAUSE.
-    Client,
-    /// FAILOVER, until the roles have changed.
-    Failover,
-    /// Shutdown of the server.
-    End,
-    /// DEBUG RELOAD.
-    Reload,
-}
-
-impl Pauser {
-    const ALL: [Pauser; 4] = [Pauser::Client, Pauser::Failover, Pauser::End, Pauser::Reload];
-
-    /// Returns the name in INFO, which is Valkey's if Valkey has the reason.
-    fn name(self) -> &'static str {
-        match self {
-            Pauser::Client => "client_pause",
-            Pauser::Failover => "failover_in_progress",
-            Pauser::End => "shutdown_in_progress",
-            Pauser::Reload => "reload_in_progress",
-        }
-    }
-}
-
-/// Pauses of commands.
-#[derive(Default)]
-pub(crate) struct Pause {
-    /// End of the pause of writing commands, in milliseconds since the Unix epoch; zero: none.
-    until_ms: AtomicU64,
-    /// End of the pause of all commands.
-    all_until_ms: AtomicU64,
-    /// Whether all commands are paused, and the end, for each [`Pauser`].
-    wanted: Mutex<[(bool, u64); Pauser::ALL.len()]>,
-}
-
-impl Pause {
-    /// Pauses until `until_ms`. Of two pauses for the same reason the stricter mode and the later end hold.
-    pub(crate) fn begin(&self, by: Pauser, all: bool, until_ms: u64, now_ms: u64) {
-        let mut wanted = self.wanted.lock();
-        let one = &mut wanted[by as usize];
-        let before = if now_ms < one.1 { *one } else { (false, 0) };
-        *one = (before.0 || all, before.1.max(until_ms));
-        self.follow(&*wanted);
-    }
-
-    pub(crate) fn end(&self, by: Pauser) {
-        let mut wanted = self.wanted.lock();
-        wanted[by as usize] = (false, 0);
-        self.follow(&*wanted);
-    }
-
-    fn follow(&self, wanted: &[(bool, u64)]) {
-        let last =
-            |ends: &mut dyn Iterator<Item = &(bool, u64)>| ends.map(|(_, end)| *end).max().unwrap_or(0);
-        self.all_until_ms.store(last(&mut wanted.iter().filter(|(all, _)| *all)), Release);
-        self.until_ms.store(last(&mut wanted.iter()), Release);
-    }
-
-    /// Whether any pause holds: meanwhile expired keys stay and nothing is evicted.
-    #[inline]
-    pub(crate) fn is_active(&self, now_ms: u64) -> bool {
-        now_ms < self.until_ms.load(Acquire)
-    }
-
-    /// Whether all commands have to wait.
-    pub(crate) fn is_of_all(&self, now_ms: u64) -> bool {
-        now_ms < self.all_until_ms.load(Acquire)
-    }
-
-    /// Whether DEBUG RELOAD is replacing all data, which no other thread may change meanwhile.
-    pub(crate) fn is_to_reload(&self) -> bool {
-        self.all_until_ms.load(Acquire) != 0 && self.wanted.lock()[Pauser::Reload as usize].0
-    }
-
-    /// Returns when the pause ends, or fewer commands have to wait, in milliseconds since the Unix epoch.
-    pub(crate) fn until_ms(&self, now_ms: u64) -> u64 {
-        if self.is_of_all(now_ms) { self.all_until_ms.load(Acquire) } else { self.until_ms.load(Acquire) }
-    }
-
-    /// Returns the reason for INFO: the pause that lasts longest.
-    pub(crate) fn reason(&self, now_ms: u64) -> &'static str {
-        let wanted = self.wanted.lock();
-        let end = |pauser: &Pauser| wanted[*pauser as usize].1;
-        let holding = Pauser::ALL.into_iter().filter(|pauser| now_ms < end(pauser));
-        holding.max_by_key(end).map_or("none", Pauser::name)
-    }
-
-    /// Returns the paused commands, for INFO: `none`, `write` or `all`.
-    pub(crate) fn name(&self, now_ms: u64) -> &'static str {
-        match (self.is_active(now_ms), self.is_of_all(now_ms)) {
-            (false, _) => "none",
-            (true, false) => "write",
-            (true, true) => "all",
-        }
-    }
-
-    /// Whether a command has to wait.
-    #[inline]
-    pub(crate) fn delays(
-        &self,
-        server: &Server,
-        (row, args): (&Spec, &Args<'_>),
-        session: &Session,
-        now_ms: u64,
-    ) -> bool {
-        match self.until_ms.load(Relaxed) {
-            0 => false,
-            until if now_ms >= until || row.flags.has(Flags::EVEN_PAUSED) => false,
-            _ => self.is_of_all(now_ms) || writes(server, (row, args), session),
-        }
-    }
-}
-
-#[cold]
-fn writes(server: &Server, (row, args): (&Spec, &Args<'_>), session: &Session) -> bool {
-    const WRITES: Flags = Flags::WRITE.with(Flags::MAY_WRITE);
-    let one = |row: &Spec, args: &Args<'_>| row.flags.has(WRITES) && !declared::only_reads(row, args, server);
-    if !matches!(row.lock_scope, LockScope::Queue) {
-        return one(row, args);
-    }
-    let mut queued = session.multi.iter().flat_map(|multi| &multi.queue);
-    queued.any(|queued| one(table().row(queued.id), &queued.args.as_args()))
 }

@@ -258,7 +258,7 @@ impl World {
         let row = self.server.table.row(self.server.table.find(name.as_bytes()).expect("a command"));
         let (server, now_ms) = (self.server.clone(), self.now_ms);
         let no_args = Args::new(&[], &[]);
-        server.pause.delays(&server, (row, &no_args), &self.connection("").session, now_ms)
+        crate::dispatch::admission::is_paused(&server, (row, &no_args), &self.connection("").session, now_ms)
     }
 
     /// Returns a connection; new connections go to the workers in turn.

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::blocking::End;
 use crate::clients::ClientInfo;
-use crate::server::Pauser;
+use crate::pause::Pauser;
 use crate::session::ReplyMode;
 use crate::tracking::mode;
 use evenkeel_command::error::Error;

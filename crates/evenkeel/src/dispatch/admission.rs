@@ -4,11 +4,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::permission;
 use super::{Executor, Request};
+use crate::blockers::Blockers;
+use crate::persist;
 use crate::scripting::declared;
 use crate::server::Server;
 use crate::session::Session;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
+use evenkeel_command::table::table;
 use evenkeel_command::{Args, Flags, Id, LockScope, Spec};
 
 pub(super) enum Admitted {
@@ -63,16 +66,14 @@ impl Executor {
             let is_queued = session.multi.is_some();
             let flags =
                 if is_queued { declared::flags_of_call(row, &request.args, &self.server) } else { row.flags };
-            if let Some(error) = self.server.persist.refuses(&self.server, (row, flags), session) {
+            if let Some(error) = refusal(&self.server, (row, flags), session) {
                 return Err(error);
             }
-            if self.server.persist.blockers.delays(row, session) {
+            if waits_for_journal(&self.server, row, session) {
                 return Ok(Admitted::Paused);
             }
         }
-        if !session.replays
-            && self.server.pause.delays(&self.server, (row, &request.args), session, self.ctx.now_ms)
-        {
+        if !session.replays && is_paused(&self.server, (row, &request.args), session, self.ctx.now_ms) {
             return Ok(Admitted::Paused);
         }
         if let Some(multi) = &mut session.multi
@@ -154,10 +155,10 @@ pub(crate) fn look_again(
     }
     let blockers = &server.persist.blockers;
     let is_kept = !session.replays
-        && (server.pause.delays(server, (row, args), session, now_ms)
+        && (is_paused(server, (row, args), session, now_ms)
             || !blockers.any().is_empty()
-                && (server.persist.refuses(server, (row, row.flags), session).is_some()
-                    || blockers.delays(row, session)));
+                && (refusal(server, (row, row.flags), session).is_some()
+                    || waits_for_journal(server, row, session)));
     if is_kept { Ok(Flow::RetryAdmission) } else { Ok(Flow::Replied) }
 }
 
@@ -206,4 +207,99 @@ fn unknown_subcommand(row: &Spec, args: &Args<'_>) -> Error {
     text.extend_from_slice(args.quoted(1, SHOWN));
     text.extend_from_slice(format!("'. Try {} HELP.", row.name).as_bytes());
     Error::Bytes(text)
+}
+
+/// The error reply of commands that must not read stale data.
+pub(crate) const STALE_TEXT: &str =
+    "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
+
+/// Returns the reason why a command with these flags cannot be run now, if any.
+#[cold]
+pub(crate) fn refusal(server: &Server, command: (&Spec, Flags), session: &Session) -> Option<Error> {
+    let any = server.persist.blockers.any();
+    // PING counts as a write here: it tests whether a server can take writes.
+    let writes = || has(command, session, Flags::WRITE.with(Flags::HEALTH));
+    if any.contains(Blockers::NO_LOG) && writes() {
+        let cause = server.persist.aof.figures.failure.lock();
+        return Some(Error::text(format!("MISCONF Errors writing to the AOF file: {cause}")));
+    }
+    if any.contains(Blockers::READ_ONLY) && has(command, session, Flags::WRITE) {
+        return Some(Error::text("READONLY You can't write against a read only replica."));
+    }
+    if any.contains(Blockers::STALE) && lacks(command, session, Flags::STALE) {
+        return Some(Error::text(STALE_TEXT));
+    }
+    if any.contains(Blockers::LOADING) && lacks(command, session, Flags::LOADING) {
+        return Some(persist::loading());
+    }
+    if any.contains(Blockers::NO_SNAPSHOT) && writes() {
+        return Some(Error::text(
+            "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to \
+             disk. Commands that may modify the data set are disabled, because this instance is \
+             configured to report errors during writes if RDB snapshotting fails \
+             (stop-writes-on-bgsave-error option). Please check the Redis logs for details about the RDB \
+             error.",
+        ));
+    }
+    // Checked again: a replica counts from the moment it is online.
+    if any.contains(Blockers::NO_REPLICAS)
+        && has(command, session, Flags::WRITE)
+        && server.replication.follow(server, &server.settings())
+    {
+        return Some(Error::text("NOREPLICAS Not enough good replicas to write."));
+    }
+    None
+}
+
+/// Whether a command has to wait until more of the journal is written.
+#[inline]
+pub(crate) fn waits_for_journal(server: &Server, spec: &Spec, session: &Session) -> bool {
+    server.persist.blockers.any().contains(Blockers::CROWDED)
+        && has((spec, spec.flags), session, Flags::WRITE)
+}
+
+/// Whether a pause delays a command.
+#[inline]
+pub(crate) fn is_paused(
+    server: &Server,
+    (spec, args): (&Spec, &Args<'_>),
+    session: &Session,
+    now_ms: u64,
+) -> bool {
+    let pause = &server.pause;
+    if !pause.may_be_active() || !pause.is_active(now_ms) || spec.flags.has(Flags::EVEN_PAUSED) {
+        return false;
+    }
+    pause.is_of_all(now_ms) || writes(server, (spec, args), session)
+}
+
+#[cold]
+fn writes(server: &Server, (row, args): (&Spec, &Args<'_>), session: &Session) -> bool {
+    const WRITES: Flags = Flags::WRITE.with(Flags::MAY_WRITE);
+    let one = |row: &Spec, args: &Args<'_>| row.flags.has(WRITES) && !declared::only_reads(row, args, server);
+    if !matches!(row.lock_scope, LockScope::Queue) {
+        return one(row, args);
+    }
+    let mut queued = session.multi.iter().flat_map(|multi| &multi.queue);
+    queued.any(|queued| one(table().row(queued.id), &queued.args.as_args()))
+}
+
+/// Whether a command has one of these flags; for EXEC, whether a queued command has.
+fn has((row, its): (&Spec, Flags), session: &Session, flags: Flags) -> bool {
+    match row.lock_scope {
+        LockScope::Queue => queued(session).any(|its| its.has(flags)),
+        _ => its.has(flags),
+    }
+}
+
+/// Whether a command lacks this flag; for EXEC, whether a queued command does.
+fn lacks((row, its): (&Spec, Flags), session: &Session, flag: Flags) -> bool {
+    match row.lock_scope {
+        LockScope::Queue => queued(session).any(|its| !its.has(flag)),
+        _ => !its.has(flag),
+    }
+}
+
+fn queued(session: &Session) -> impl Iterator<Item = Flags> {
+    session.multi.iter().flat_map(|multi| &multi.queue).map(|queued| queued.flags)
 }

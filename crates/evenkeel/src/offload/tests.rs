@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use evenkeel_resp::value::Value;
 use evenkeel_testkit::Client;
 
-use crate::server::Pauser;
+use crate::pause::Pauser;
 use crate::testing::World;
 use crate::testing::live::Live;
 use evenkeel_runtime::clock;

@@ -24,20 +24,17 @@ pub(crate) mod save_points;
 pub(crate) mod snapshot;
 pub(crate) mod temp_file;
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::Instant;
 
-use bitflags::bitflags;
 use evenkeel_store::{Keyspace, ThreadContext};
 use parking_lot::{Condvar, Mutex};
 
 pub(crate) use jobs::{Cancelled, Job, State};
 use jobs::{LOOK, Running, cancelled};
 
-use crate::server::Server;
-use crate::session::Session;
+use crate::blockers::{AtomicBlockers, Blockers};
 use evenkeel_command::error::Error;
-use evenkeel_command::{Flags, LockScope, Spec};
 use evenkeel_config::Settings;
 
 /// The state of persistence, shared by all threads.
@@ -84,123 +81,9 @@ pub(crate) struct Progress {
     pub(crate) overruns: AtomicU64,
 }
 
-bitflags! {
-    /// Conditions that block commands.
-    #[derive(Clone, Copy, PartialEq, Eq)]
-    pub(crate) struct Blockers: u8 {
-        /// Data are being loaded.
-        const LOADING = 1 << 0;
-        /// The last snapshot failed, and the settings stop writes without one.
-        const NO_SNAPSHOT = 1 << 1;
-        /// The append-only file cannot be written.
-        const NO_LOG = 1 << 2;
-        /// The unread journal exceeds its limit, so writes wait.
-        const CROWDED = 1 << 3;
-        /// There are fewer good replicas than the settings require.
-        const NO_REPLICAS = 1 << 4;
-        /// The server is a replica, and clients may not write.
-        const READ_ONLY = 1 << 5;
-        /// The server is a replica whose link is down, and clients must not read stale data.
-        const STALE = 1 << 6;
-    }
-}
-
-/// The blockers in force: read before every command, and written very rarely.
-#[derive(Default)]
-pub(crate) struct AtomicBlockers(AtomicU8);
-
-pub(crate) const STALE_TEXT: &str =
-    "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
-
-impl AtomicBlockers {
-    #[inline]
-    pub(crate) fn any(&self) -> Blockers {
-        Blockers::from_bits_retain(self.0.load(Relaxed))
-    }
-
-    pub(crate) fn set(&self, blocker: Blockers, is_there: bool) {
-        if is_there {
-            self.0.fetch_or(blocker.bits(), AcqRel);
-        } else {
-            self.0.fetch_and(!blocker.bits(), AcqRel);
-        }
-    }
-
-    /// Whether a command has to wait until more of the journal is written.
-    #[cold]
-    pub(crate) fn delays(&self, row: &Spec, session: &Session) -> bool {
-        self.any().contains(Blockers::CROWDED) && has((row, row.flags), session, Flags::WRITE)
-    }
-}
-
-impl Persist {
-    /// The reason why a command with these flags cannot be run now, if any.
-    #[cold]
-    pub(crate) fn refuses(
-        &self,
-        server: &Server,
-        command: (&Spec, Flags),
-        session: &Session,
-    ) -> Option<Error> {
-        let any = self.blockers.any();
-        // PING counts as a write here: it tests whether a server can take writes.
-        let writes = || has(command, session, Flags::WRITE.with(Flags::HEALTH));
-        if any.contains(Blockers::NO_LOG) && writes() {
-            let cause = self.aof.figures.failure.lock();
-            return Some(Error::text(format!("MISCONF Errors writing to the AOF file: {cause}")));
-        }
-        if any.contains(Blockers::READ_ONLY) && has(command, session, Flags::WRITE) {
-            return Some(Error::text("READONLY You can't write against a read only replica."));
-        }
-        if any.contains(Blockers::STALE) && lacks(command, session, Flags::STALE) {
-            return Some(Error::text(STALE_TEXT));
-        }
-        if any.contains(Blockers::LOADING) && lacks(command, session, Flags::LOADING) {
-            return Some(loading());
-        }
-        if any.contains(Blockers::NO_SNAPSHOT) && writes() {
-            return Some(Error::text(
-                "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to \
-                 disk. Commands that may modify the data set are disabled, because this instance is \
-                 configured to report errors during writes if RDB snapshotting fails \
-                 (stop-writes-on-bgsave-error option). Please check the Redis logs for details about the RDB \
-                 error.",
-            ));
-        }
-        // Checked again: a replica counts from the moment it is online.
-        if any.contains(Blockers::NO_REPLICAS)
-            && has(command, session, Flags::WRITE)
-            && server.replication.follow(server, &server.settings())
-        {
-            return Some(Error::text("NOREPLICAS Not enough good replicas to write."));
-        }
-        None
-    }
-}
-
 /// The error reply while data are loaded.
 pub(crate) fn loading() -> Error {
     Error::text("LOADING Redis is loading the dataset in memory")
-}
-
-/// Whether a command has one of these flags; for EXEC, whether a queued command has.
-fn has((row, its): (&Spec, Flags), session: &Session, flags: Flags) -> bool {
-    match row.lock_scope {
-        LockScope::Queue => queued(session).any(|its| its.has(flags)),
-        _ => its.has(flags),
-    }
-}
-
-/// Whether a command lacks this flag; for EXEC, whether a queued command does.
-fn lacks((row, its): (&Spec, Flags), session: &Session, flag: Flags) -> bool {
-    match row.lock_scope {
-        LockScope::Queue => queued(session).any(|its| !its.has(flag)),
-        _ => !its.has(flag),
-    }
-}
-
-fn queued(session: &Session) -> impl Iterator<Item = Flags> {
-    session.multi.iter().flat_map(|multi| &multi.queue).map(|queued| queued.flags)
 }
 
 impl Persist {

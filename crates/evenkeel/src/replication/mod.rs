@@ -37,7 +37,7 @@ use evenkeel_store::journal::{Journal, Reader};
 use evenkeel_store::{SlotGuard, ThreadContext};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::persist::Blockers;
+use crate::blockers::Blockers;
 use crate::server::Server;
 use backlog::{BLOCK, Backlog};
 use evenkeel_config::Settings;

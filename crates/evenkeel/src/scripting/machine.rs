@@ -17,7 +17,9 @@ use super::run::{self, Ended, Run};
 use super::shebang::{self, ScriptFlags};
 use super::{Script, Sha, api, libraries, raw, sha_of, watch};
 use crate::admin::ServerCall;
-use crate::persist::{Blockers, STALE_TEXT};
+use crate::blockers::Blockers;
+use crate::dispatch::admission;
+use crate::dispatch::admission::STALE_TEXT;
 use crate::server::Server;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::Mode;
@@ -573,7 +575,7 @@ fn admit(call: &ServerCall<'_, '_>, flags: Option<ScriptFlags>, ro: bool) -> Res
         let set = evenkeel_command::table::table().row(set);
         // STALE has been checked above.
         if !(call.server.persist.blockers.any() - Blockers::STALE).is_empty()
-            && let Some(error) = call.server.persist.refuses(call.server, (set, set.flags), call.session)
+            && let Some(error) = admission::refusal(call.server, (set, set.flags), call.session)
         {
             return Err(error);
         }

@@ -21,11 +21,12 @@ use evenkeel_store::collection::ELEMENT_MAX;
 use super::busy::Running;
 use super::raw::{Arg, Called, Stack};
 use crate::admin::ServerCall;
+use crate::blockers::Blockers;
+use crate::dispatch::admission;
 use crate::dispatch::permission;
 use crate::dispatch::{keys_of, run_in_script};
 use crate::monitor;
 use crate::observe::stats::add;
-use crate::persist::Blockers;
 use evenkeel_acl::log::Refusal;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::Mode;
@@ -361,7 +362,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         if writes
             && !blockers.is_empty()
             && !self.call.session.replays
-            && let Some(error) = server.persist.refuses(server, (row, row.flags), self.call.session)
+            && let Some(error) = admission::refusal(server, (row, row.flags), self.call.session)
         {
             return Err((Some(id), error));
         }

@@ -1,6 +1,6 @@
 //! Transactions as sessions; each transcript also holds for redis-server.
 
-use crate::server::Pauser;
+use crate::pause::Pauser;
 use crate::testing::{World, check};
 
 #[test]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering::*, fence};
 
 use super::Worker;
+use crate::blockers::Blockers;
 use crate::blocking::{Blocked, End};
 use crate::net::connection::Connection;
-use crate::persist::Blockers;
 use evenkeel_config::Fsync;
 
 impl Worker {
