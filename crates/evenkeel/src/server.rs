@@ -14,7 +14,6 @@ use crate::admin::migrate::Targets;
 use crate::clients::{ClientInfo, Clients};
 use crate::commands;
 use crate::dispatch::memory::apart_bytes;
-use crate::lazy_free::LazyFreeThread;
 use crate::monitor::Monitors;
 use crate::net::inbox::{Inbox, Message};
 use crate::net::listener::Listeners;
@@ -25,13 +24,11 @@ use crate::observe::rates::Rates;
 use crate::observe::sampler::Sampler;
 use crate::observe::stats::Stats;
 use crate::offload::OffloadPool;
-use crate::pause::Pause;
 use crate::persist::{Persist, load};
 use crate::pubsub::PubSub;
 use crate::pubsub::notices::Notices;
 use crate::replication;
 use crate::scripting::Scripts;
-use crate::sd_notify::Manager;
 use crate::tls::Tls;
 use crate::tracking::Tracking;
 use crate::waiting::Resumed;
@@ -39,6 +36,9 @@ use evenkeel_acl::Acl;
 use evenkeel_command::Table;
 use evenkeel_command::table::{renamed, table};
 use evenkeel_config::{ConfigFile, Settings};
+use evenkeel_core::lazy_free::LazyFreeThread;
+use evenkeel_core::pause::Pause;
+use evenkeel_core::sd_notify::Manager;
 use evenkeel_runtime::allocator::AllocatorPurge;
 use evenkeel_runtime::clock;
 use evenkeel_runtime::random::{random_hex, random_seed};
@@ -90,7 +90,7 @@ pub(crate) struct Server {
     pub(crate) commandlog: CommandLog,
     pub(crate) hotkeys: HotKeys,
     pub(crate) latency: Monitor,
-    pub(crate) oom_score: crate::oom::Score,
+    pub(crate) oom_score: evenkeel_core::oom::Score,
     pub(crate) manager: Manager,
     /// Connections cached for MIGRATE.
     pub(crate) targets: Targets,
@@ -183,7 +183,7 @@ impl Server {
             commandlog,
             hotkeys: HotKeys::new(2 * workers + 2),
             latency: Monitor::default(),
-            oom_score: crate::oom::Score::default(),
+            oom_score: evenkeel_core::oom::Score::default(),
             targets: Targets::default(),
         })
     }

@@ -11,12 +11,12 @@ use super::{
 };
 use crate::blocking::End;
 use crate::clients::ClientInfo;
-use crate::pause::Pauser;
 use crate::session::ReplyMode;
 use crate::tracking::mode;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_command::table::table;
+use evenkeel_core::pause::Pauser;
 
 mod filter;
 

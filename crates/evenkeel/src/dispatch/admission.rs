@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::permission;
 use super::{Executor, Request};
-use crate::blockers::Blockers;
 use crate::persist;
 use crate::scripting::declared;
 use crate::server::Server;
@@ -13,6 +12,7 @@ use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_command::table::table;
 use evenkeel_command::{Args, Flags, Id, LockScope, Spec};
+use evenkeel_core::blockers::Blockers;
 
 pub(super) enum Admitted {
     Run(Id),

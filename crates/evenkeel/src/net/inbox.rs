@@ -12,6 +12,7 @@ use super::connection::Connection;
 use super::poll::Wakeup;
 use crate::clients::ClientInfo;
 use crate::waiting::Resumed;
+use evenkeel_core::lazy_free::Owner;
 use evenkeel_runtime::allocator;
 use evenkeel_runtime::mailbox::Mailbox;
 
@@ -52,6 +53,19 @@ pub(crate) struct Inbox {
     settled: AtomicU64,
 }
 
+impl Owner for Inbox {
+    /// Asks the worker to [`Inbox::settle`] soon. Only for the lazy-free thread.
+    fn ask_to_settle(&self) {
+        self.settle_asked.fetch_add(1, Release);
+        self.post(Message::Settle);
+    }
+
+    /// Whether the worker has followed the last request.
+    fn is_settled(&self) -> bool {
+        self.settled.load(Acquire) == self.settle_asked.load(Relaxed)
+    }
+}
+
 impl Inbox {
     pub(crate) fn new() -> io::Result<Inbox> {
         Ok(Inbox {
@@ -71,17 +85,6 @@ impl Inbox {
         if self.mailbox.put(message) {
             self.wakeup.wake();
         }
-    }
-
-    /// Asks the worker to [`Inbox::settle`] soon. Only for the lazy-free thread.
-    pub(crate) fn ask_to_settle(&self) {
-        self.settle_asked.fetch_add(1, Release);
-        self.post(Message::Settle);
-    }
-
-    /// Whether the worker has followed the last request.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.settled.load(Acquire) == self.settle_asked.load(Relaxed)
     }
 
     /// Takes back the worker's blocks that other threads have freed. Only for the worker.

@@ -20,7 +20,6 @@ use super::listener::{Accepted, Listener};
 use super::poll::{Event, Poll};
 use super::region::{Regions, Source, Spot};
 use crate::background::Background;
-use crate::blockers::Blockers;
 use crate::blocking::Blocked;
 use crate::clients::ClientInfo;
 use crate::dispatch::{Executor, book};
@@ -31,6 +30,7 @@ use crate::server::Server;
 use crate::session::Session;
 use crate::waiting::has_hung_up;
 use evenkeel_command::reply::{LARGE, Reply};
+use evenkeel_core::blockers::Blockers;
 use evenkeel_runtime::allocator;
 use evenkeel_runtime::clock::{self, Ticks};
 

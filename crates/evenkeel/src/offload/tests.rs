@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use evenkeel_resp::value::Value;
 use evenkeel_testkit::Client;
 
-use crate::pause::Pauser;
 use crate::testing::World;
 use crate::testing::live::Live;
+use evenkeel_core::pause::Pauser;
 use evenkeel_runtime::clock;
 
 fn say(client: &mut Client, line: &str) {

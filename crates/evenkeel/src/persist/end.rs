@@ -14,7 +14,6 @@ use parking_lot::Mutex;
 use super::jobs::STUCK;
 use super::snapshot;
 use crate::clients::ClientInfo;
-use crate::pause::Pauser;
 use crate::server::Server;
 use crate::waiting::Resumed;
 use evenkeel_command::Id;
@@ -22,6 +21,7 @@ use evenkeel_command::error::Error;
 use evenkeel_command::reply::Reply;
 use evenkeel_config::ShutdownOptions;
 use evenkeel_config::cause;
+use evenkeel_core::pause::Pauser;
 use evenkeel_runtime::clock;
 
 /// The operator's way out if the server does not end because it cannot save.

@@ -33,9 +33,9 @@ use parking_lot::{Condvar, Mutex};
 pub(crate) use jobs::{Cancelled, Job, State};
 use jobs::{LOOK, Running, cancelled};
 
-use crate::blockers::{AtomicBlockers, Blockers};
 use evenkeel_command::error::Error;
 use evenkeel_config::Settings;
+use evenkeel_core::blockers::{AtomicBlockers, Blockers};
 
 /// The state of persistence, shared by all threads.
 pub(crate) struct Persist {

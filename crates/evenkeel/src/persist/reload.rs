@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering::*;
 use super::load::{self, Ended};
 use super::replay::{self, Replayed};
 use super::{Job, rewrite, snapshot};
-use crate::pause::Pauser;
 use crate::pubsub::push_queue;
 use crate::scripting::functions::Libraries;
 use crate::server::Server;
+use evenkeel_core::pause::Pauser;
 use evenkeel_runtime::clock;
 
 /// The options of DEBUG RELOAD.

@@ -30,8 +30,8 @@ use evenkeel_store::SlotGuard;
 use parking_lot::Mutex;
 
 use super::link::{self, Target};
-use crate::pause::Pauser;
 use crate::server::Server;
+use evenkeel_core::pause::Pauser;
 use evenkeel_runtime::clock;
 
 /// After the end of a failover's time, the delay that leaves the link's thread its turn.

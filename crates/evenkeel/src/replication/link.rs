@@ -27,13 +27,13 @@ use super::failover;
 use super::handshake::{self, Answer};
 use super::install;
 use super::primary_connection::{Ended, PrimaryConnection};
-use crate::blockers::Blockers;
 use crate::blocking::End;
 use crate::clients::ClientInfo;
 use crate::persist::rewrite;
 use crate::server::Server;
 use crate::startup::STACK_LEN;
 use evenkeel_config::Primary;
+use evenkeel_core::blockers::Blockers;
 use evenkeel_runtime::clock;
 use evenkeel_runtime::random::random_hex;
 

@@ -37,10 +37,10 @@ use evenkeel_store::journal::{Journal, Reader};
 use evenkeel_store::{SlotGuard, ThreadContext};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::blockers::Blockers;
 use crate::server::Server;
 use backlog::{BLOCK, Backlog};
 use evenkeel_config::Settings;
+use evenkeel_core::blockers::Blockers;
 use evenkeel_runtime::clock;
 use evenkeel_runtime::random::random_hex;
 use failover::Failover;

@@ -17,13 +17,13 @@ use super::run::{self, Ended, Run};
 use super::shebang::{self, ScriptFlags};
 use super::{Script, Sha, api, libraries, raw, sha_of, watch};
 use crate::admin::ServerCall;
-use crate::blockers::Blockers;
 use crate::dispatch::admission;
 use crate::dispatch::admission::STALE_TEXT;
 use crate::server::Server;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::Mode;
 use evenkeel_command::flow::{Done, Flow};
+use evenkeel_core::blockers::Blockers;
 use evenkeel_runtime::clock;
 
 /// Most bytes of memory for a state.

@@ -21,7 +21,6 @@ use evenkeel_store::collection::ELEMENT_MAX;
 use super::busy::Running;
 use super::raw::{Arg, Called, Stack};
 use crate::admin::ServerCall;
-use crate::blockers::Blockers;
 use crate::dispatch::admission;
 use crate::dispatch::permission;
 use crate::dispatch::{keys_of, run_in_script};
@@ -32,6 +31,7 @@ use evenkeel_command::error::Error;
 use evenkeel_command::flow::Mode;
 use evenkeel_command::reply::Reply;
 use evenkeel_command::{Args, Flags, Id, LockScope, Spec};
+use evenkeel_core::blockers::Blockers;
 use evenkeel_runtime::clock::{self, Ticks};
 use log::Level;
 

@@ -1,7 +1,7 @@
 //! Transactions as sessions; each transcript also holds for redis-server.
 
-use crate::pause::Pauser;
 use crate::testing::{World, check};
+use evenkeel_core::pause::Pauser;
 
 #[test]
 fn a_queue_is_run_at_once_and_in_order() {

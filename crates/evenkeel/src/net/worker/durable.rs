@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering::*, fence};
 
 use super::Worker;
-use crate::blockers::Blockers;
 use crate::blocking::{Blocked, End};
 use crate::net::connection::Connection;
 use evenkeel_config::Fsync;
+use evenkeel_core::blockers::Blockers;
 
 impl Worker {
     /// Whether replies to writes wait for the disk.

@@ -11,14 +11,14 @@ const FILE: &str = "/proc/self/oom_score_adj";
 
 /// The initial score, once it has been changed: restored when the directive is turned off.
 #[derive(Default)]
-pub(crate) struct Score {
+pub struct Score {
     before: Mutex<Option<i64>>,
 }
 
 impl Score {
     /// Sets the score of the settings. The third of their values is for processes that save, of which there
     /// are none.
-    pub(crate) fn follow(&self, settings: &Settings, is_replica: bool) -> io::Result<()> {
+    pub fn follow(&self, settings: &Settings, is_replica: bool) -> io::Result<()> {
         let mut before = self.before.lock();
         let [primary, replica, _] = settings.oom_score_adj_values;
         let value = if is_replica { replica } else { primary };

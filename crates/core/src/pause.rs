@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 /// Reasons for a pause. Each has a pause of its own, which the other reasons do not end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pauser {
+pub enum Pauser {
     /// CLIENT PAUSE.
     Client,
     /// FAILOVER, until the roles have changed.
@@ -34,7 +34,7 @@ impl Pauser {
 
 /// Pauses of commands.
 #[derive(Default)]
-pub(crate) struct Pause {
+pub struct Pause {
     /// End of the pause of writing commands, in milliseconds since the Unix epoch; zero: none.
     until_ms: AtomicU64,
     /// End of the pause of all commands.
@@ -46,12 +46,12 @@ pub(crate) struct Pause {
 impl Pause {
     /// Whether a pause may hold: a cheap test, before the time and the command are looked at.
     #[inline]
-    pub(crate) fn may_be_active(&self) -> bool {
+    pub fn may_be_active(&self) -> bool {
         self.until_ms.load(Relaxed) != 0
     }
 
     /// Pauses until `until_ms`. Of two pauses for the same reason the stricter mode and the later end hold.
-    pub(crate) fn begin(&self, by: Pauser, all: bool, until_ms: u64, now_ms: u64) {
+    pub fn begin(&self, by: Pauser, all: bool, until_ms: u64, now_ms: u64) {
         let mut wanted = self.wanted.lock();
         let one = &mut wanted[by as usize];
         let before = if now_ms < one.1 { *one } else { (false, 0) };
@@ -59,7 +59,7 @@ impl Pause {
         self.follow(&*wanted);
     }
 
-    pub(crate) fn end(&self, by: Pauser) {
+    pub fn end(&self, by: Pauser) {
         let mut wanted = self.wanted.lock();
         wanted[by as usize] = (false, 0);
         self.follow(&*wanted);
@@ -74,27 +74,27 @@ impl Pause {
 
     /// Whether any pause holds: meanwhile expired keys stay and nothing is evicted.
     #[inline]
-    pub(crate) fn is_active(&self, now_ms: u64) -> bool {
+    pub fn is_active(&self, now_ms: u64) -> bool {
         now_ms < self.until_ms.load(Acquire)
     }
 
     /// Whether all commands have to wait.
-    pub(crate) fn is_of_all(&self, now_ms: u64) -> bool {
+    pub fn is_of_all(&self, now_ms: u64) -> bool {
         now_ms < self.all_until_ms.load(Acquire)
     }
 
     /// Whether DEBUG RELOAD is replacing all data, which no other thread may change meanwhile.
-    pub(crate) fn is_to_reload(&self) -> bool {
+    pub fn is_to_reload(&self) -> bool {
         self.all_until_ms.load(Acquire) != 0 && self.wanted.lock()[Pauser::Reload as usize].0
     }
 
     /// Returns when the pause ends, or fewer commands have to wait, in milliseconds since the Unix epoch.
-    pub(crate) fn until_ms(&self, now_ms: u64) -> u64 {
+    pub fn until_ms(&self, now_ms: u64) -> u64 {
         if self.is_of_all(now_ms) { self.all_until_ms.load(Acquire) } else { self.until_ms.load(Acquire) }
     }
 
     /// Returns the reason for INFO: the pause that lasts longest.
-    pub(crate) fn reason(&self, now_ms: u64) -> &'static str {
+    pub fn reason(&self, now_ms: u64) -> &'static str {
         let wanted = self.wanted.lock();
         let end = |pauser: &Pauser| wanted[*pauser as usize].1;
         let holding = Pauser::ALL.into_iter().filter(|pauser| now_ms < end(pauser));
@@ -102,7 +102,7 @@ impl Pause {
     }
 
     /// Returns the paused commands, for INFO: `none`, `write` or `all`.
-    pub(crate) fn name(&self, now_ms: u64) -> &'static str {
+    pub fn name(&self, now_ms: u64) -> &'static str {
         match (self.is_active(now_ms), self.is_of_all(now_ms)) {
             (false, _) => "none",
             (true, false) => "write",

@@ -18,8 +18,6 @@ use std::time::{Duration, Instant};
 
 use evenkeel_store::{Flushed, Garbage, LazyFree, memory};
 
-use crate::net::inbox::Inbox;
-
 /// Blocks freed at once: at 0.15 us each, 0.6 ms of a worker that owns all of them.
 const AT_ONCE: u32 = 4_000;
 
@@ -36,8 +34,17 @@ const PATIENCE: Duration = Duration::from_millis(10);
 /// Sleep between two checks whether workers are done.
 const LOOK: Duration = Duration::from_micros(50);
 
+/// A thread that owns memory, and takes its blocks back when it is asked to.
+pub trait Owner: Send + Sync + 'static {
+    /// Asks the thread to take back its freed blocks soon.
+    fn ask_to_settle(&self);
+
+    /// Whether the thread has done so since the last request.
+    fn is_settled(&self) -> bool;
+}
+
 /// Sends values to the lazy-free thread.
-pub(crate) struct LazyFreeThread {
+pub struct LazyFreeThread {
     sender: Sender<Box<dyn Send>>,
     counts: Arc<Counts>,
 }
@@ -58,14 +65,14 @@ struct Counts {
 
 impl LazyFreeThread {
     /// Starts the thread; it ends when the last sender is gone.
-    pub(crate) fn start(inboxes: Arc<[Inbox]>) -> LazyFreeThread {
+    pub fn start<O: Owner>(owners: Arc<[O]>) -> LazyFreeThread {
         let (sender, receiver) = channel::<Box<dyn Send>>();
         let counts = Arc::new(Counts::default());
         let freed = counts.clone();
         std::thread::Builder::new()
             .name("lazy-free".into())
             .spawn(move || {
-                memory::pace_frees(AT_ONCE, move || settle(&inboxes));
+                memory::pace_frees(AT_ONCE, move || settle(&owners));
                 for thing in receiver {
                     drop(thing);
                     freed.freed.fetch_add(1, Relaxed);
@@ -76,33 +83,33 @@ impl LazyFreeThread {
     }
 
     /// Drops `thing` soon, on the lazy-free thread.
-    pub(crate) fn free(&self, thing: impl Send + 'static) {
+    pub fn free(&self, thing: impl Send + 'static) {
         self.counts.given.fetch_add(1, Relaxed);
         // The receiver lives as long as the sender; without it, `thing` would be dropped here.
         drop(self.sender.send(Box::new(thing)));
     }
 
     /// Drops flushed databases soon; until then, [`LazyFreeThread::is_flushing`].
-    pub(crate) fn free_flushed(&self, databases: impl Send + 'static) {
+    pub fn free_flushed(&self, databases: impl Send + 'static) {
         self.counts.flushes.fetch_add(1, Relaxed);
         // Dropped in this order.
         self.free((databases, Flush(self.counts.clone())));
     }
 
     /// Like [`LazyFreeThread::free_flushed`], if there are any.
-    pub(crate) fn free_if_any(&self, databases: Vec<Flushed>) {
+    pub fn free_if_any(&self, databases: Vec<Flushed>) {
         if !databases.is_empty() {
             self.free_flushed(databases);
         }
     }
 
     /// Returns the approximate bytes of removed values that are about to be freed, without flushed databases.
-    pub(crate) fn values_pending(&self) -> usize {
+    pub fn values_pending(&self) -> usize {
         self.counts.values.load(Relaxed) as usize
     }
 
     /// Waits until `is_enough` or until no removed value is left to be freed, for `patience` at most.
-    pub(crate) fn wait_for_values(&self, patience: Duration, is_enough: impl Fn() -> bool) {
+    pub fn wait_for_values(&self, patience: Duration, is_enough: impl Fn() -> bool) {
         let until = Instant::now() + patience;
         while self.values_pending() > 0 && !is_enough() && Instant::now() < until {
             std::thread::sleep(LOOK);
@@ -111,33 +118,33 @@ impl LazyFreeThread {
 
     /// Records the start of a flush while no other is in progress: see [`LazyFreeThread::flushed_at`].
     /// `apart`: bytes that count in addition to the used bytes.
-    pub(crate) fn note_flush(&self, apart: u64) {
+    pub fn note_flush(&self, apart: u64) {
         self.counts.flushed_at.store(memory::used_by_data() as u64 + apart, Relaxed);
     }
 
     /// Returns the bytes that the data took when the present flush began: a limit, roughly, until its memory
     /// is freed. Later flushes meanwhile do not raise it.
-    pub(crate) fn flushed_at(&self) -> u64 {
+    pub fn flushed_at(&self) -> u64 {
         self.counts.flushed_at.load(Relaxed)
     }
 
     /// Whether memory of flushed databases is about to be freed.
-    pub(crate) fn is_flushing(&self) -> bool {
+    pub fn is_flushing(&self) -> bool {
         self.counts.flushes.load(Relaxed) > 0
     }
 
     /// Returns the number of things queued and not yet freed.
-    pub(crate) fn pending(&self) -> u64 {
+    pub fn pending(&self) -> u64 {
         self.counts.given.load(Relaxed).saturating_sub(self.counts.freed.load(Relaxed))
     }
 
     /// Returns the number of things freed since the start, or the last reset.
-    pub(crate) fn freed(&self) -> u64 {
+    pub fn freed(&self) -> u64 {
         self.counts.freed.load(Relaxed).saturating_sub(self.counts.forgotten.load(Relaxed))
     }
 
     /// Resets [`LazyFreeThread::freed`] to zero.
-    pub(crate) fn reset(&self) {
+    pub fn reset(&self) {
         self.counts.forgotten.store(self.counts.freed.load(Relaxed), Relaxed);
     }
 }
@@ -179,12 +186,12 @@ impl Drop for Flush {
 }
 
 /// Makes workers take their blocks back, and waits until they have.
-fn settle(inboxes: &[Inbox]) {
+fn settle<O: Owner>(owners: &[O]) {
     // A worker that did not answer the last time is not asked again until it has.
-    let asked: Vec<&Inbox> = inboxes.iter().filter(|inbox| inbox.is_settled()).collect();
-    asked.iter().for_each(|inbox| inbox.ask_to_settle());
+    let asked: Vec<&O> = owners.iter().filter(|owner| owner.is_settled()).collect();
+    asked.iter().for_each(|owner| owner.ask_to_settle());
     let until = Instant::now() + PATIENCE;
-    while !asked.iter().all(|inbox| inbox.is_settled()) && Instant::now() < until {
+    while !asked.iter().all(|owner| owner.is_settled()) && Instant::now() < until {
         std::thread::sleep(LOOK);
     }
 }

@@ -8,7 +8,7 @@ use bitflags::bitflags;
 bitflags! {
     /// Conditions that block commands.
     #[derive(Clone, Copy, PartialEq, Eq)]
-    pub(crate) struct Blockers: u8 {
+    pub struct Blockers: u8 {
         /// Data are being loaded.
         const LOADING = 1 << 0;
         /// The last snapshot failed, and the settings stop writes without one.
@@ -28,15 +28,15 @@ bitflags! {
 
 /// The blockers in force: read before every command, and written very rarely.
 #[derive(Default)]
-pub(crate) struct AtomicBlockers(AtomicU8);
+pub struct AtomicBlockers(AtomicU8);
 
 impl AtomicBlockers {
     #[inline]
-    pub(crate) fn any(&self) -> Blockers {
+    pub fn any(&self) -> Blockers {
         Blockers::from_bits_retain(self.0.load(Relaxed))
     }
 
-    pub(crate) fn set(&self, blocker: Blockers, is_there: bool) {
+    pub fn set(&self, blocker: Blockers, is_there: bool) {
         if is_there {
             self.0.fetch_or(blocker.bits(), AcqRel);
         } else {

@@ -17,14 +17,14 @@ const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 
 /// The service manager, if any; see the module's text.
 #[derive(Default)]
-pub(crate) struct Manager {
+pub struct Manager {
     /// Its socket.
     address: Option<SocketAddr>,
 }
 
 impl Manager {
     /// Returns the configured manager, or none.
-    pub(crate) fn at_start(supervised: Supervised) -> Manager {
+    pub fn at_start(supervised: Supervised) -> Manager {
         let socket = std::env::var_os(SOCKET_VARIABLE);
         match supervised {
             Supervised::No => return Manager::default(),
@@ -54,12 +54,12 @@ impl Manager {
     }
 
     /// Returns the name in INFO.
-    pub(crate) fn name(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         if self.address.is_some() { "systemd" } else { "no" }
     }
 
     /// Reports that clients are served.
-    pub(crate) fn tell_ready(&self, is_replica: bool) {
+    pub fn tell_ready(&self, is_replica: bool) {
         let status = match is_replica {
             false => "Ready to accept connections",
             true => "Ready to accept connections in read-only mode. Waiting for MASTER <-> REPLICA sync",
@@ -68,7 +68,7 @@ impl Manager {
     }
 
     /// Reports that the process stops, irrevocably.
-    pub(crate) fn tell_stopping(&self) {
+    pub fn tell_stopping(&self) {
         self.tell("STOPPING=1\n");
     }
 
