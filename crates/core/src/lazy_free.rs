@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
+use evenkeel_runtime::threads;
 use evenkeel_store::{Flushed, Garbage, LazyFree, memory};
 
 /// Blocks freed at once: at 0.15 us each, 0.6 ms of a worker that owns all of them.
@@ -69,8 +70,7 @@ impl LazyFreeThread {
         let (sender, receiver) = channel::<Box<dyn Send>>();
         let counts = Arc::new(Counts::default());
         let freed = counts.clone();
-        std::thread::Builder::new()
-            .name("lazy-free".into())
+        threads::named("lazy-free")
             .spawn(move || {
                 memory::pace_frees(AT_ONCE, move || settle(&owners));
                 for thing in receiver {

@@ -56,6 +56,7 @@ use evenkeel_command::table::table;
 use evenkeel_command::{Args, Call, Flags, Id};
 use evenkeel_config::cause;
 use evenkeel_runtime::clock::{self, Ticks};
+use evenkeel_runtime::threads;
 
 /// Commands other than scripts that may wait for a thread. Each keeps its sources from being freed.
 const QUEUE_MAX: usize = 128;
@@ -276,7 +277,7 @@ fn offload_io(server: &Arc<Server>, job: Job, run: Box<BlockingIo>) {
     server.offload.blocking_io.fetch_add(1, Relaxed);
     // The job is handed over only once the thread exists.
     let (hand_over, handed) = std::sync::mpsc::channel();
-    let thread = std::thread::Builder::new().name("blocking-io".into());
+    let thread = threads::named("blocking-io");
     let spawned = thread.spawn(move || {
         let before = clock::ticks();
         let ran = catch_unwind(AssertUnwindSafe(|| run(&waits)));

@@ -31,16 +31,13 @@ use evenkeel_runtime::clock::{self, Ticks};
 use evenkeel_runtime::crash;
 use evenkeel_runtime::sandbox::{self, Call};
 use evenkeel_runtime::server_log::{self, try_file};
+use evenkeel_runtime::threads;
 use log::LevelFilter;
 
 mod preflight;
 mod sentinel;
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-/// Bytes of a stack on which scripts run: their C functions call each other up to 200 deep, and each may have
-/// a buffer of 8 KiB. Unused pages are never resident.
-pub(crate) const STACK_LEN: usize = 16 << 20;
 
 /// Longest wait for an abandoned snapshot at shutdown: only a write to a disk that hangs takes so long.
 const UNWANTED_MAX: Duration = Duration::from_secs(5);
@@ -422,13 +419,13 @@ fn start_workers(server: &Arc<Server>) -> std::io::Result<Vec<std::thread::JoinH
             let worker = Worker::new(server.clone(), index)?;
             let server = server.clone();
             let cpu = cpus.get(index % cpus.len().max(1)).copied();
-            let thread = std::thread::Builder::new().name(format!("worker-{index}")).stack_size(STACK_LEN);
+            let thread = threads::with_deep_stack(format!("worker-{index}"));
             thread.spawn(move || {
                 if let Some(cpu) = cpu {
                     pin_to(cpu);
                 }
                 wait_for_short_load(&server);
-                or_end("worker", || worker.run());
+                threads::or_exit("worker", || worker.run());
             })
         })
         .collect()
@@ -452,28 +449,18 @@ fn start_long(server: &Arc<Server>) -> std::io::Result<()> {
     for index in 0..server.workers() {
         let (server, stats) = (server.clone(), server.workers() + index);
         // DEBUG RELOAD makes such a thread run the code of libraries.
-        let thread = std::thread::Builder::new().name(format!("offload-{index}")).stack_size(STACK_LEN);
+        let thread = threads::with_deep_stack(format!("offload-{index}"));
         thread.spawn(move || {
-            or_end("offload thread", || crate::offload::run(&server, &server.offload, stats))
+            threads::or_exit("offload thread", || crate::offload::run(&server, &server.offload, stats))
         })?;
     }
     let server = server.clone();
-    let thread = std::thread::Builder::new().name("scripts".into()).stack_size(STACK_LEN);
+    let thread = threads::with_deep_stack("scripts");
     thread.spawn(move || {
         let stats = 2 * server.workers();
-        or_end("script thread", || crate::offload::run(&server, &server.slow_scripts, stats))
+        threads::or_exit("script thread", || crate::offload::run(&server, &server.slow_scripts, stats))
     })?;
     Ok(())
-}
-
-/// Ends the process if `run` panics. A panic in a command is caught where commands run. Any other panic
-/// leaves connections in an unknown state and clients waiting for ever, so a restart is better.
-fn or_end(what: &str, run: impl FnOnce()) {
-    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() {
-        log::warn!("The {what} failed outside a command. Exiting.");
-        server_log::flush();
-        std::process::exit(70);
-    }
 }
 
 fn pin_to(cpu: usize) {
@@ -496,8 +483,7 @@ fn watch_signals(server: Arc<Server>) {
     let without_effect = [SIGHUP, SIGPIPE, SIGALRM, SIGUSR2, SIGXFSZ];
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT].iter().chain(&without_effect))
         .expect("these signals can be handled");
-    std::thread::Builder::new()
-        .name("signals".into())
+    threads::named("signals")
         .spawn(move || {
             for signal in signals.forever() {
                 let settings = server.settings();

@@ -13,6 +13,7 @@ pub mod random;
 pub mod sandbox;
 pub mod server_log;
 mod sync;
+pub mod threads;
 
 /// The server's allocator, for the unit tests of [`allocator`].
 #[cfg(test)]

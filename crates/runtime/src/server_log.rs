@@ -27,6 +27,7 @@ use evenkeel_rdb::without_numbers;
 use log::{Level, LevelFilter, Metadata, Record};
 
 use crate::clock;
+use crate::threads;
 
 /// Capacity of the queue in lines: 400 KiB at 100 bytes each.
 const QUEUE: usize = 4096;
@@ -97,10 +98,7 @@ pub fn start(level: LevelFilter, target: Target) {
     let is_in_file = target.file.is_some();
     let shared = Arc::new(Shared { is_in_file, untold: AtomicU64::new(0), lost: AtomicU64::new(0) });
     let writer = Writer { orders, target, shared: shared.clone() };
-    std::thread::Builder::new()
-        .name("log".into())
-        .spawn(move || writer.run())
-        .expect("a thread can be started");
+    threads::named("log").spawn(move || writer.run()).expect("a thread can be started");
     let log = LOG.get_or_init(|| ServerLog { queue, shared });
     log::set_logger(log).expect("the server log is started once");
     log::set_max_level(level);

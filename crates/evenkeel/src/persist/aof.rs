@@ -29,7 +29,6 @@ mod file;
 mod tail;
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
@@ -51,6 +50,7 @@ use crate::replication::Point;
 use crate::server::Server;
 use evenkeel_config::{Fsync, Settings};
 use evenkeel_runtime::clock;
+use evenkeel_runtime::threads;
 
 /// Bytes taken from the journal before they are written: enough that the cost of a write itself does not
 /// matter, and few enough that they are still in a CPU cache.
@@ -324,15 +324,11 @@ pub(super) fn start(server: &Arc<Server>, file: LogFile, reader: Reader) -> io::
     aof.is_left.store(false, Release);
     aof.durable.store(after, Release);
     aof.is_on.store(true, Release);
-    std::thread::Builder::new().name("aof".into()).spawn(move || {
+    threads::named("aof").spawn(move || {
         evenkeel_store::memory::register_thread();
         // No other thread takes these records: sooner or later all writers would block for ever. Acknowledged
         // commands are on disk.
-        if catch_unwind(AssertUnwindSafe(|| writer.run())).is_err() {
-            log::warn!("The append-only file thread failed. Exiting.");
-            evenkeel_runtime::server_log::flush();
-            std::process::exit(70);
-        }
+        threads::or_exit("append-only file thread", || writer.run());
     })?;
     Ok(())
 }

@@ -28,6 +28,7 @@ use super::snapshot::overrun;
 use super::{Job, LOOK, cancelled};
 use crate::server::Server;
 use evenkeel_config::Settings;
+use evenkeel_runtime::threads;
 
 /// Bytes of a write: on a disk of 2 GB/s, writes of 64 KiB take three times as long, and six times the CPU
 /// time.
@@ -90,7 +91,7 @@ impl DirectWriter {
         for _ in 0..BLOCKS {
             let _ = back.send(Ok(Block::new()?)); // both ends are here
         }
-        let thread = std::thread::Builder::new().name("snapshot-disk".into()).spawn(move || {
+        let thread = threads::named("snapshot-disk").spawn(move || {
             for mut block in to_write {
                 let written = writer.write(&block);
                 let has_failed = written.is_err();

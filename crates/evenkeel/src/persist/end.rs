@@ -23,6 +23,7 @@ use evenkeel_config::ShutdownOptions;
 use evenkeel_config::cause;
 use evenkeel_core::pause::Pauser;
 use evenkeel_runtime::clock;
+use evenkeel_runtime::threads;
 
 /// The operator's way out if the server does not end because it cannot save.
 const WITHOUT: &str = "SHUTDOWN NOSAVE stops the server without a snapshot";
@@ -104,7 +105,7 @@ pub(crate) fn begin(server: &Arc<Server>, how: ShutdownOptions, who: Option<Aske
     ending.is_under_way.store(true, Release);
     drop(stage);
     let on_thread = server.clone();
-    let thread = std::thread::Builder::new().name("shutdown".into());
+    let thread = threads::named("shutdown");
     let spawned = thread.spawn(move || {
         if let Err(reason) = end(&on_thread, how, by_client) {
             stay(&on_thread, &reason);

@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::server::Server;
+use evenkeel_runtime::threads;
 
 /// A shorter load shows no line.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -33,7 +34,7 @@ impl Bar {
         }
         let (ends, server) = (Arc::new(AtomicBool::new(false)), server.clone());
         let ends_of_thread = ends.clone();
-        let thread = std::thread::Builder::new().name("progress-bar".into());
+        let thread = threads::named("progress-bar");
         let spawned = thread.spawn(move || draw(&server, &ends_of_thread));
         Bar(spawned.ok().map(|thread| (ends, thread)))
     }

@@ -18,6 +18,7 @@ use super::{Job, Running, aof, save_points, snapshot};
 use crate::server::Server;
 use evenkeel_config::Settings;
 use evenkeel_runtime::clock;
+use evenkeel_runtime::threads;
 
 /// How commands are logged behind the base that is about to be written.
 enum Log {
@@ -35,7 +36,7 @@ pub(crate) fn begin(server: &Arc<Server>) -> bool {
         return false;
     }
     let on_thread = server.clone();
-    let thread = std::thread::Builder::new().name("snapshot".into());
+    let thread = threads::named("snapshot");
     if let Err(error) = thread.spawn(move || run(&on_thread)) {
         // A log that is to be left is, some time.
         if end(server, Err(format!("cannot start a thread: {error}"))).leaves_log {
@@ -77,7 +78,7 @@ pub(crate) fn follow_soon(server: &Arc<Server>) {
             return release(server); // another thread was faster
         }
         let on_thread = server.clone();
-        let thread = std::thread::Builder::new().name("aof-off".into());
+        let thread = threads::named("aof-off");
         if thread.spawn(move || leave_and_release(&on_thread)).is_err() {
             release(server); // tried again
         }
@@ -302,7 +303,7 @@ fn remove_history(server: &Server, directory: &mut Directory) {
 /// Removes them now, on a thread of its own, if the settings allow it again.
 pub(crate) fn collect_soon(server: &Arc<Server>) {
     let on_thread = server.clone();
-    let thread = std::thread::Builder::new().name("aof-gc".into());
+    let thread = threads::named("aof-gc");
     // Without a thread, the next rewrite removes them.
     let _ = thread.spawn(move || {
         if let Some(directory) = &mut *on_thread.persist.aof.directory.lock() {

@@ -30,6 +30,7 @@ use crate::replication::link::Position;
 use crate::server::Server;
 use evenkeel_config::{Settings, cause};
 use evenkeel_runtime::clock;
+use evenkeel_runtime::threads;
 
 /// The version of Redis that files name as their writer: the version whose formats they have.
 const REDIS_VERSION: &str = "7.0.15";
@@ -66,7 +67,7 @@ pub(crate) fn begin(server: &Arc<Server>) -> Result<Begun, Busy> {
 /// Runs the claimed snapshot on a thread of its own. If there can be no thread, the snapshot has failed.
 fn spawn(server: &Arc<Server>, run: impl FnOnce(&Arc<Server>) + Send + 'static) {
     let on_thread = server.clone();
-    let thread = std::thread::Builder::new().name("snapshot".into());
+    let thread = threads::named("snapshot");
     if let Err(error) = thread.spawn(move || run(&on_thread)) {
         log::warn!("Can't save in background: cannot start a thread: {error}");
         end(server, None, Next::Nothing);

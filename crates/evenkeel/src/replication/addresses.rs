@@ -7,6 +7,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 
 use super::link::LOOK;
 
+use evenkeel_runtime::threads;
+
 /// Running look-ups, including abandoned look-ups: a resolver cannot be cancelled.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
@@ -33,7 +35,7 @@ fn aside(
         return Some(Err(io::Error::other("names that were asked for before are still being looked up")));
     }
     let (tell, told) = channel();
-    let spawned = std::thread::Builder::new().name("resolver".into()).spawn(move || {
+    let spawned = threads::named("resolver").spawn(move || {
         let found = look_up();
         UNDER_WAY.fetch_sub(1, Relaxed);
         _ = tell.send(found); // the receiver may be gone

@@ -16,7 +16,6 @@ mod rounds;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
@@ -32,6 +31,7 @@ use crate::net::poll::Poll;
 use crate::server::Server;
 use evenkeel_config::Settings;
 use evenkeel_runtime::clock;
+use evenkeel_runtime::threads;
 use full::{Sync, place_sync};
 
 /// Poll interval while there is something to send: the least lag of a replica.
@@ -103,18 +103,14 @@ struct Feed {
 /// Starts the thread, which runs until it is no longer needed.
 pub(super) fn start(server: &Arc<Server>) -> io::Result<()> {
     let mut feed = new(server)?;
-    std::thread::Builder::new().name("replication".into()).spawn(move || {
+    threads::named("replication").spawn(move || {
         evenkeel_store::memory::register_thread();
         let server = feed.server.clone();
         // Not earlier: the caller of `start` has locked the inbox, which other threads lock while they hold
         // the stream.
         feed.era = server.replication.stream().era();
         // No other thread takes these records: the journal would grow without end.
-        if catch_unwind(AssertUnwindSafe(|| feed.run())).is_err() {
-            log::warn!("The replication thread failed. Exiting.");
-            evenkeel_runtime::server_log::flush();
-            std::process::exit(70);
-        }
+        threads::or_exit("replication thread", || feed.run());
     })?;
     Ok(())
 }

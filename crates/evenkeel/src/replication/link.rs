@@ -13,7 +13,6 @@
 //! takes time, so a target carries its generation: the former target is never followed under a new number.
 
 use std::convert::Infallible;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
@@ -31,11 +30,11 @@ use crate::blocking::End;
 use crate::clients::ClientInfo;
 use crate::persist::rewrite;
 use crate::server::Server;
-use crate::startup::STACK_LEN;
 use evenkeel_config::Primary;
 use evenkeel_core::blockers::Blockers;
 use evenkeel_runtime::clock;
 use evenkeel_runtime::random::random_hex;
+use evenkeel_runtime::threads;
 
 /// Bytes received at a time.
 pub(super) const ROOM: usize = 256 * 1024;
@@ -428,15 +427,11 @@ pub(crate) fn begin(server: &Arc<Server>) {
     if !link.has_thread.swap(true, AcqRel) {
         let on_thread = server.clone();
         // It runs the code of function libraries.
-        let thread = std::thread::Builder::new().name("primary-link".into()).stack_size(STACK_LEN);
+        let thread = threads::with_deep_stack("primary-link");
         let spawned = thread.spawn(move || {
             evenkeel_store::memory::register_thread();
             // The stream is half run, and no other thread would run the rest.
-            if catch_unwind(AssertUnwindSafe(|| Follower::new(on_thread).run())).is_err() {
-                log::warn!("The thread of the link to the master failed. Exiting.");
-                evenkeel_runtime::server_log::flush();
-                std::process::exit(70);
-            }
+            threads::or_exit("thread of the link to the master", || Follower::new(on_thread).run());
         });
         if let Err(error) = spawned {
             link.has_thread.store(false, Release);

@@ -31,6 +31,7 @@ use super::backlog::{BLOCK, SPARES_MAX};
 use crate::persist::disk_space::Space;
 use crate::persist::temp_file;
 use evenkeel_runtime::sandbox::{self, Call};
+use evenkeel_runtime::threads;
 
 /// Bytes on disk at most: more than half an hour of a writing thread's output.
 const OVERFLOW_LEN_MAX: u64 = 64 << 30;
@@ -140,7 +141,7 @@ impl SpillFile {
         }
         let shared = Arc::<Shared>::default();
         let on_thread = shared.clone();
-        std::thread::Builder::new().name("spill-file".into()).spawn(move || {
+        threads::named("spill-file").spawn(move || {
             evenkeel_store::memory::register_thread();
             if let Err(error) = serve(open, &on_thread, &notify) {
                 *on_thread.failed.lock() = Some(error.to_string());

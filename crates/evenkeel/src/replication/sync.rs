@@ -31,6 +31,7 @@ use crate::persist::temp_file;
 use crate::server::Server;
 use evenkeel_config::Settings;
 use evenkeel_runtime::random::random_hex;
+use evenkeel_runtime::threads;
 
 /// Bytes read from a file at once.
 const PIECE: usize = 256 * 1024;
@@ -47,7 +48,7 @@ pub(super) enum Form {
 /// Begins a full sync into a pipe. The caller has claimed the sync.
 pub(super) fn begin(server: &Arc<Server>, pipe: Arc<SnapshotPipe>, form: Form, content: Content) {
     let (on_thread, into) = (server.clone(), pipe.clone());
-    let thread = std::thread::Builder::new().name("full-sync".into());
+    let thread = threads::named("full-sync");
     let spawned = thread.spawn(move || run(&on_thread, into, form, content));
     if let Err(error) = spawned {
         pipe.finish(Err(format!("cannot start a thread: {error}")));

@@ -101,7 +101,7 @@ fn the_sandbox_holds() {
 #[test]
 fn limits_are_met() {
     // The same stack size as a worker's.
-    let thread = std::thread::Builder::new().stack_size(crate::startup::STACK_LEN).spawn(meet_limits);
+    let thread = evenkeel_runtime::threads::with_deep_stack("limits").spawn(meet_limits);
     thread.expect("a thread").join().expect("no limit is missed");
 }
 

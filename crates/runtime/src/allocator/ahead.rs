@@ -38,6 +38,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use crate::threads;
 use evenkeel_store::memory::regions::{self, REGION};
 
 mod kernel;
@@ -86,7 +87,7 @@ pub fn start(workers: usize, huge_pages: bool) -> std::io::Result<()> {
     let mut kernel = Kernel::new(huge_pages && !is_never_huge());
     let arenas = kernel.arenas();
     let run = move || run(Ahead::new(kernel, workers));
-    let thread = std::thread::Builder::new().name("memory".into()).spawn(run).inspect_err(|_| {
+    let thread = threads::named("memory").spawn(run).inspect_err(|_| {
         // Without the thread, nothing would make huge pages of the workers' memory.
         arenas.iter().for_each(|arena| _ = advise(arena, libc::MADV_HUGEPAGE));
     })?;

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use crate::server::Server;
+use evenkeel_runtime::threads;
 
 /// The thread, which ends after its last sync once this value is dropped.
 pub(super) struct Syncer {
@@ -29,7 +30,7 @@ impl Syncer {
                 }
             }
         };
-        std::thread::Builder::new().name("aof-sync".into()).spawn(work).ok()?;
+        threads::named("aof-sync").spawn(work).ok()?;
         Some(Syncer { files, results })
     }
 
