@@ -63,7 +63,7 @@ fn all_files_that_a_start_cannot_open_are_reported() {
         (&["--dir", READ_ONLY, "--save", "1 1"], format!("Cannot write files in {READ_ONLY}: ")),
         (&["--dir", READ_ONLY, "--appendonly", "yes"], format!("Cannot write files in {READ_ONLY}: ")),
         (&["--dir", READ_ONLY, "--replicaof", "h 1"], format!("Cannot write files in {READ_ONLY}: ")),
-        (&["--maxmemory", "1000000gb"], "maxmemory is 1024000000 MB, and this machine".into()),
+        (&["--maxmemory", "1000000gb"], "maxmemory is 1024000000 MB, but this machine".into()),
         (
             &["--bind", "203.0.113.7", "--port", "27777"],
             "Could not create server TCP listening socket 203.0.113.7:27777".into(),
@@ -216,7 +216,7 @@ fn the_log_warns_of_faults_that_do_not_prevent_a_start() {
         return; // the messages are Evenkeel's
     }
     for line in
-        [&format!("# Cannot write files in {READ_ONLY}: "), "# maxmemory is 1024000000 MB, and this machine"]
+        [&format!("# Cannot write files in {READ_ONLY}: "), "# maxmemory is 1024000000 MB, but this machine"]
     {
         wait_until(line, || server.log().contains(line));
     }

@@ -90,19 +90,22 @@ fn an_ignored_aof_beside_a_loaded_snapshot_is_reported() {
     let Some(server) = stopped() else { return };
     let dir = server.folder().display().to_string();
     let args = ["--threads", "1", "--dir", &dir, "--save", "", "--appendonly", "no"];
-    let expect_warning = |line: &str, expected: &str| {
+    let expect_warning = |level: char, rest: &str, expected: &str| {
         let other = start(&args);
         let said = log_of_start(&other);
-        let line =
-            line.replace("{log}", &format!("The append-only file in {dir}/appendonlydir is not loaded"));
+        let line = format!(
+            "{level} The append-only file in {dir}/appendonlydir is not loaded, because 'appendonly' is no. \
+             {rest}"
+        );
         assert!(said.contains(&line), "{line}: {said}");
         assert_eq!(value(&other), expected);
     };
-    expect_warning("# {log}, but ", "\"second\"");
+    let snapshot = server.folder().join("dump.rdb").display().to_string();
+    expect_warning('#', &format!("{snapshot} is older and is loaded"), "\"second\"");
     put(&server, "backup", &server.folder().join("dump.rdb"), false);
-    expect_warning("* {log}, but ", "\"first\"");
+    expect_warning('*', &format!("{snapshot} is newer and is loaded"), "\"first\"");
     fs::remove_file(server.folder().join("dump.rdb")).expect("removed");
-    expect_warning("# {log}: 'appendonly' is no. There is no snapshot", "(nil)");
+    expect_warning('#', "There is no snapshot", "(nil)");
     fs::remove_dir_all(server.folder().join("appendonlydir")).expect("removed");
     let other = start(&args);
     assert!(!log_of_start(&other).contains("is not loaded"));

@@ -247,7 +247,7 @@ fn a_shutdown_before_the_first_base_is_refused() {
     ok(&mut client, "CONFIG SET appendonly yes");
     wait_until("it is being written", || server.info("aof_rewrite_in_progress") == "1");
     let refusal = client.run("SHUTDOWN").to_string();
-    let reason = "Check logs. The append-only file is being written for the first time.";
+    let reason = "Check logs. The initial append-only file is not complete.";
     assert!(refusal.contains(reason), "{refusal}");
     server.signal(15);
     wait_until("the log says why", || server.log().matches("Writing initial AOF, can't exit").count() == 2);

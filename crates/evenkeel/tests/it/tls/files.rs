@@ -122,10 +122,10 @@ fn invalid_files_are_named_and_change_nothing() {
             "tls-client-cert-file",
             "tls-client-key-file is not",
         ),
-        ("tls-protocols TLSv1.1".into(), "tls-protocols", "TLSv1.1 is not offered any more"),
+        ("tls-protocols TLSv1.1".into(), "tls-protocols", "TLSv1.1 is not supported"),
         ("tls-protocols nosuch".into(), "tls-protocols", "Invalid tls-protocols specified"),
-        ("tls-ciphers AES128-SHA".into(), "tls-ciphers", "'AES128-SHA' is not offered"),
-        ("tls-ciphersuites nosuch".into(), "tls-ciphersuites", "'nosuch' is not offered"),
+        ("tls-ciphers AES128-SHA".into(), "tls-ciphers", "'AES128-SHA' is not supported"),
+        ("tls-ciphersuites nosuch".into(), "tls-ciphersuites", "'nosuch' is not supported"),
         (format!("tls-dh-params-file {}", word("empty")), "tls-dh-params-file", "elliptic curves"),
         // All or nothing.
         (format!("tls-auth-clients no tls-cert-file {}", word("nosuch")), "tls-auth-clients", "No such file"),
