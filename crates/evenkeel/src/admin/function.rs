@@ -78,7 +78,7 @@ fn load(call: &mut ServerCall<'_, '_>) -> Done {
         }
         replace = true;
     }
-    let name = crate::scripting::shebang::library_name(args.at(last))?;
+    let name = evenkeel_lua::shebang::library_name(args.at(last))?;
     let mut libraries = (*call.server.scripts.libraries()).clone();
     if !replace && libraries.has(&name) {
         return Err(Error::Bytes([b"ERR Library '", &name[..], b"' already exists"].concat()));

@@ -1,20 +1,23 @@
 //! `redis.*`, and the rest of the scripts' environment that is written in Rust.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use evenkeel_command::args::OwnedArgs;
+use evenkeel_lua::native::{Raise, error_table, native};
+use evenkeel_lua::shebang::{self, ScriptFlags};
+use evenkeel_lua::values::{number, one, text, truncated};
+use evenkeel_lua::{call, guarded, libraries, random};
+use log::Level;
 use mlua::{Function as LuaFunction, Lua, MultiValue, Table, Value};
 
 use super::functions::Function;
-use super::raw::{self, Raise, closure, native, truncated};
+use super::host::ScriptHost;
 use super::run::with_current;
-use super::shebang::{self, ScriptFlags};
-use super::{Habits, search, sha_of};
+use super::{Habits, sha_of};
 use crate::admin::connection::REDIS_VERSION;
 use crate::dispatch::permission;
-use evenkeel_command::args::OwnedArgs;
-use log::Level;
 
 /// Longest time in which a library may register its functions; the second for a library that a server has
 /// loaded before: a busy machine is no reason to refuse a file, or to let a replica lack a library of its
@@ -25,64 +28,22 @@ const LOAD_AGAIN_MAX: Duration = Duration::from_secs(30);
 /// Returns `native` of sandbox.lua.
 pub(super) fn natives(lua: &Lua) -> mlua::Result<Table> {
     let table = lua.create_table()?;
-    let behind = lua.create_table()?;
-    table.raw_set("guarded", guarded(lua, &behind)?)?;
-    table.raw_set("behind", behind)?;
-    table.raw_set("refuse_write", closure(lua, raw::refuse_write, ())?)?;
-    table.raw_set("missing_global", closure(lua, raw::missing_global, ())?)?;
-    table.raw_set("pcall", closure(lua, raw::pcall, ())?)?;
-    table.raw_set("xpcall", closure(lua, raw::xpcall, ())?)?;
-    table.raw_set("random", native(lua, random)?)?;
-    table.raw_set("randomseed", native(lua, random_seed)?)?;
+    guarded::add::<ScriptHost>(lua, &table)?;
+    table.raw_set("random", native(lua, random::random)?)?;
+    table.raw_set("randomseed", native(lua, random::random_seed)?)?;
     table.raw_set("registration", registration(lua)?)?;
+    let libraries = libraries::all::<ScriptHost>(lua)?;
+    libraries.raw_set("redis", api(lua, true)?)?;
+    libraries.raw_set("server", api(lua, false)?)?;
+    table.raw_set("libraries", libraries)?;
     Ok(table)
-}
-
-/// Returns replacements of Lua functions that would bypass a metatable, run for ever without a hook, or
-/// overflow.
-fn guarded(lua: &Lua, behind: &Table) -> mlua::Result<Table> {
-    let globals = lua.globals();
-    let wrap = |library: Option<&str>, names: &[&str], by| -> mlua::Result<Vec<(String, LuaFunction)>> {
-        let from: Table = library.map_or(Ok(globals.clone()), |library| globals.raw_get(library))?;
-        let one = |name: &&str| {
-            let original: LuaFunction = from.raw_get(*name)?;
-            Ok(((*name).to_owned(), closure(lua, by, (behind.clone(), original))?))
-        };
-        names.iter().map(one).collect()
-    };
-    let mut base = wrap(None, &["rawset", "setmetatable"], raw::unless_protected)?;
-    base.extend(wrap(None, &["rawget", "next"], raw::behind_protection)?);
-    let next: LuaFunction = globals.raw_get("next")?;
-    let seeing = base.last().expect("the last of them is next").1.clone();
-    base.push(("pairs".into(), closure(lua, raw::pairs, (behind.clone(), next, seeing))?));
-    let mut table = wrap(Some("table"), &["remove", "sort"], raw::over_own_elements)?;
-    table.extend(wrap(Some("table"), &["insert"], raw::insert)?);
-    table.extend(wrap(Some("table"), &["setn"], raw::unless_protected)?);
-    table.extend(wrap(Some("table"), &["foreach"], raw::behind_protection)?);
-    table.extend(wrap(Some("table"), &["foreachi"], raw::over_elements)?);
-    let mut string = wrap(Some("string"), &["rep"], raw::rep)?;
-    string.extend([
-        ("find".to_owned(), closure(lua, search::find, ())?),
-        ("match".to_owned(), closure(lua, search::match_, ())?),
-        ("gmatch".to_owned(), closure(lua, search::gmatch, ())?),
-        ("gfind".to_owned(), closure(lua, search::gmatch, ())?),
-        ("gsub".to_owned(), closure(lua, search::gsub, ())?),
-    ]);
-    base.extend(wrap(None, &["unpack"], raw::unpack)?);
-    let coroutine = wrap(Some("coroutine"), &["create", "wrap"], raw::looked_at)?;
-    let all = [("base", base), ("table", table), ("string", string), ("coroutine", coroutine)];
-    let guarded = lua.create_table()?;
-    for (name, functions) in all {
-        guarded.raw_set(name, lua.create_table_from(functions)?)?;
-    }
-    Ok(guarded)
 }
 
 /// Returns the library `redis` or `server`.
 pub(super) fn api(lua: &Lua, is_redis: bool) -> mlua::Result<Table> {
     let table = lua.create_table()?;
-    table.raw_set("call", closure(lua, raw::call, true)?)?;
-    table.raw_set("pcall", closure(lua, raw::call, false)?)?;
+    table.raw_set("call", call::function::<ScriptHost>(lua, true)?)?;
+    table.raw_set("pcall", call::function::<ScriptHost>(lua, false)?)?;
     table.raw_set("error_reply", native(lua, error_reply)?)?;
     table.raw_set("status_reply", native(lua, status_reply)?)?;
     table.raw_set("setresp", native(lua, set_resp)?)?;
@@ -124,25 +85,7 @@ fn add_log(lua: &Lua, table: &Table) -> mlua::Result<()> {
     table.raw_set("REDIS_VERSION_NUM", number)
 }
 
-/// Returns an error as Redis' own functions raise it: a table, without the caller's position.
-fn refuse(lua: &Lua, text: &str) -> Raise {
-    match error_table(lua, format!("ERR {text}").as_bytes()) {
-        Ok(table) => Raise::As(Value::Table(table)),
-        Err(error) => error.into(),
-    }
-}
-
-fn error_table(lua: &Lua, line: &[u8]) -> mlua::Result<Table> {
-    let table = lua.create_table_with_capacity(0, 1)?;
-    table.raw_set("err", lua.create_string(line)?)?;
-    Ok(table)
-}
-
 type Returned = Result<MultiValue, Raise>;
-
-fn one(value: Value) -> Returned {
-    Ok(MultiValue::from_vec(vec![value]))
-}
 
 /// Returns the only argument, if it is a string.
 fn only_text(args: &MultiValue) -> Option<Vec<u8>> {
@@ -181,27 +124,19 @@ fn status_reply(lua: &Lua, args: MultiValue) -> Returned {
 
 fn set_resp(lua: &Lua, args: MultiValue) -> Returned {
     if args.len() != 1 {
-        return Err(refuse(lua, "redis.setresp() requires one argument."));
+        return Err(Raise::refuse(lua, "redis.setresp() requires one argument."));
     }
     let version = truncated(number(lua, args.front()).unwrap_or(0.0));
     if version != 2 && version != 3 {
-        return Err(refuse(lua, "RESP version must be 2 or 3."));
+        return Err(Raise::refuse(lua, "RESP version must be 2 or 3."));
     }
     with_current(|run| run.resp3 = version == 3);
     Ok(MultiValue::new())
 }
 
-fn number(lua: &Lua, value: Option<&Value>) -> Option<f64> {
-    lua.coerce_number(value?.clone()).ok()?
-}
-
-fn text(lua: &Lua, value: Option<&Value>) -> Option<Vec<u8>> {
-    Some(lua.coerce_string(value?.clone()).ok()??.as_bytes().to_vec())
-}
-
 fn sha1_hex(lua: &Lua, args: MultiValue) -> Returned {
     if args.len() != 1 {
-        return Err(refuse(lua, "wrong number of arguments"));
+        return Err(Raise::refuse(lua, "wrong number of arguments"));
     }
     let digest = sha_of(&text(lua, args.front()).unwrap_or_default());
     one(Value::String(lua.create_string(digest)?))
@@ -210,12 +145,12 @@ fn sha1_hex(lua: &Lua, args: MultiValue) -> Returned {
 /// Every effect of a script is propagated; the flags are checked and have no further effect.
 fn set_repl(lua: &Lua, args: MultiValue) -> Returned {
     if args.len() != 1 {
-        return Err(refuse(lua, "redis.set_repl() requires two arguments."));
+        return Err(Raise::refuse(lua, "redis.set_repl() requires two arguments."));
     }
-    let flags = number(lua, args.front()).map_or(0, raw::truncated);
+    let flags = number(lua, args.front()).map_or(0, truncated);
     if flags & !3 != 0 {
         const TEXT: &str = "Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.";
-        return Err(refuse(lua, TEXT));
+        return Err(Raise::refuse(lua, TEXT));
     }
     Ok(MultiValue::new())
 }
@@ -223,10 +158,10 @@ fn set_repl(lua: &Lua, args: MultiValue) -> Returned {
 fn acl_check_cmd(lua: &Lua, args: MultiValue) -> Returned {
     let is_text = |value: &Value| matches!(value, Value::String(_) | Value::Number(_) | Value::Integer(_));
     if args.is_empty() {
-        return Err(refuse(lua, "Please specify at least one argument for this redis lib call"));
+        return Err(Raise::refuse(lua, "Please specify at least one argument for this redis lib call"));
     }
     if !args.iter().all(is_text) {
-        return Err(refuse(lua, "Lua redis lib command arguments must be strings or integers"));
+        return Err(Raise::refuse(lua, "Lua redis lib command arguments must be strings or integers"));
     }
     let words: Vec<Vec<u8>> = args.iter().filter_map(|word| text(lua, Some(word))).collect();
     let words = OwnedArgs::new(words.iter().map(Vec::as_slice));
@@ -236,81 +171,27 @@ fn acl_check_cmd(lua: &Lua, args: MultiValue) -> Returned {
     });
     match may.flatten() {
         Some(may) => one(Value::Boolean(may)),
-        None => Err(refuse(lua, "Invalid command passed to redis.acl_check_cmd()")),
+        None => Err(Raise::refuse(lua, "Invalid command passed to redis.acl_check_cmd()")),
     }
 }
 
 fn log(lua: &Lua, args: MultiValue) -> Returned {
     if args.len() < 2 {
-        return Err(refuse(lua, "redis.log() requires two arguments or more."));
+        return Err(Raise::refuse(lua, "redis.log() requires two arguments or more."));
     }
     let Some(level) = number(lua, args.front()) else {
-        return Err(refuse(lua, "First argument must be a number (log level)."));
+        return Err(Raise::refuse(lua, "First argument must be a number (log level)."));
     };
-    let level = match raw::truncated(level) {
+    let level = match truncated(level) {
         0 => Level::Trace,
         1 => Level::Debug,
         2 => Level::Info,
         3 => Level::Warn,
-        _ => return Err(refuse(lua, "Invalid debug level.")),
+        _ => return Err(Raise::refuse(lua, "Invalid debug level.")),
     };
     let words: Vec<Vec<u8>> = args.iter().skip(1).filter_map(|word| text(lua, Some(word))).collect();
     let line = String::from_utf8_lossy(&words.join(&b" "[..])).into_owned();
     with_current(|run| run.log(level, line));
-    Ok(MultiValue::new())
-}
-
-// Random numbers: Redis' generator, so that a seed gives the same sequence.
-
-const RANDOM_MAX: f64 = i32::MAX as f64;
-
-thread_local! {
-    static RANDOM: Cell<u64> = const { Cell::new(0x330e) };
-}
-
-fn next_random() -> f64 {
-    const MULTIPLIER: u64 = 0x5_deec_e66d;
-    let next = (RANDOM.get().wrapping_mul(MULTIPLIER) + 0xb) & 0xffff_ffff_ffff;
-    RANDOM.set(next);
-    ((next >> 17) % i32::MAX as u64) as f64 / RANDOM_MAX
-}
-
-fn argument(lua: &Lua, args: &MultiValue, index: usize, name: &str) -> Result<f64, Raise> {
-    let value = args.get(index);
-    number(lua, value).ok_or_else(|| {
-        let got = value.map_or("no value", Value::type_name);
-        Raise::here(format!("bad argument #{} to '{name}' (number expected, got {got})", index + 1))
-    })
-}
-
-fn random(lua: &Lua, args: MultiValue) -> Returned {
-    let random = next_random();
-    let int = |index| argument(lua, &args, index, "random").map(|number| number as i64 as f64);
-    let empty = |index| Raise::here(format!("bad argument #{index} to 'random' (interval is empty)"));
-    let value = match args.len() {
-        0 => random,
-        1 => {
-            let upper = int(0)?;
-            if upper < 1.0 {
-                return Err(empty(1));
-            }
-            (random * upper).floor() + 1.0
-        }
-        2 => {
-            let (lower, upper) = (int(0)?, int(1)?);
-            if lower > upper {
-                return Err(empty(2));
-            }
-            (random * (upper - lower + 1.0)).floor() + lower
-        }
-        _ => return Err(Raise::here("wrong number of arguments")),
-    };
-    one(Value::Number(value))
-}
-
-fn random_seed(lua: &Lua, args: MultiValue) -> Returned {
-    let seed = argument(lua, &args, 0, "randomseed")? as i64 as u32;
-    RANDOM.set(u64::from(seed) << 16 | 0x330e);
     Ok(MultiValue::new())
 }
 
@@ -365,7 +246,7 @@ struct Registration {
 
 /// redis.register_function(name, callback), or with a table of named arguments.
 fn register(lua: &Lua, args: MultiValue) -> Returned {
-    let refuse = |text: &str| refuse(lua, text);
+    let refuse = |text: &str| Raise::refuse(lua, text);
     let registration = match args.len() {
         1 => match args.front() {
             Some(Value::Table(named)) => by_name(lua, named).map_err(refuse)?,

@@ -2,9 +2,9 @@
 
 use super::Sha;
 use super::machine;
-use super::shebang::{self, ScriptFlags};
 use crate::server::Server;
 use evenkeel_command::{Args, Flags, LockScope, ScriptRef, Spec};
+use evenkeel_lua::shebang::{self, ScriptFlags};
 
 /// Whether a script is known to use more keys than its call declares.
 pub(crate) fn needs_all(script: ScriptRef, args: &Args<'_>, server: &Server) -> bool {

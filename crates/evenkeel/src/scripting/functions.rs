@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
 use super::Habits;
-use super::shebang::ScriptFlags;
 use evenkeel_command::error::Error;
+use evenkeel_lua::shebang::ScriptFlags;
 
 /// A library.
 pub(crate) struct Library {

@@ -10,12 +10,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
+use evenkeel_lua::shebang::{self, ScriptFlags};
+use evenkeel_lua::{MEMORY_MAX, guarded, libraries, reply};
 use mlua::{Function as LuaFunction, Lua, LuaOptions, StdLib, Table, Value};
 
 use super::functions::{Function, Libraries, Library};
 use super::run::{self, Ended, Run};
-use super::shebang::{self, ScriptFlags};
-use super::{Script, Sha, api, libraries, raw, sha_of, watch};
+use super::{Script, Sha, api, sha_of, watch};
 use crate::admin::ServerCall;
 use crate::dispatch::admission;
 use crate::dispatch::admission::STALE_TEXT;
@@ -25,9 +26,6 @@ use evenkeel_command::flow::Mode;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_core::blockers::Blockers;
 use evenkeel_runtime::clock;
-
-/// Most bytes of memory for a state.
-pub(super) const MEMORY_MAX: usize = 512 << 20;
 
 /// Most bytes that scripts may leave behind before a full collection.
 const LEFT_MAX: usize = 32 << 20;
@@ -150,11 +148,10 @@ impl Machine {
         let lua = unsafe { Lua::unsafe_new_with(libs, LuaOptions::new()) };
         lua.set_memory_limit(MEMORY_MAX)?;
         let native = api::natives(&lua)?;
-        native.raw_set("libraries", libraries::all(&lua)?)?;
         let sandbox = lua.load(include_str!("sandbox.lua")).set_name("=sandbox").into_function()?;
         type Made = (Table, Table, LuaFunction, LuaFunction);
         let (envs, behind_scripts, on_error, set_loading): Made = sandbox.call(native)?;
-        let protected = raw::closure(&lua, raw::protected, on_error)?;
+        let protected = guarded::protected_call(&lua, on_error)?;
         watch::watch(&lua)?;
         Ok(Machine {
             server: server.run_id.clone(),
@@ -455,11 +452,11 @@ impl Machine {
             Ok((true, _)) if run.ended == Some(Ended::Killed) => Err(Error::text(KILLED)),
             Ok((true, value)) => {
                 let mut errors = Vec::new();
-                let written = raw::write(&self.lua, &value, run.resp3, run.call.base.reply, &mut errors);
+                let written = reply::write(&self.lua, &value, run.resp3, run.call.base.reply, &mut errors);
                 errors.iter().for_each(|line| server.stats[run.call.worker].error(line));
                 match written {
                     Ok(Ok(())) => Ok(Flow::Replied),
-                    Ok(Err(raw::TooLong)) => {
+                    Ok(Err(reply::TooLong)) => {
                         run.call.base.reply.rewind(mark);
                         Err(Error::text("ERR the reply of the script is too long"))
                     }

@@ -6,9 +6,8 @@
 //! - `machine` is a Lua state. Each thread that runs scripts makes its own for its first script; threads
 //!   share nothing of it.
 //! - `run` is a script being run: its commands, and the ways in which it may have to be run again.
-//! - `raw` works on Lua's own stack; `sandbox.lua` is the environment of scripts; `api` is `redis.*`.
-//! - `pattern` matches Lua's patterns, for the string functions in `search`.
-//! - `libraries` are cjson, cmsgpack, bit and struct.
+//! - `sandbox.lua` is the environment of scripts; `api` is `redis.*`. All other functions of scripts are those of
+//!   crate `lua`, which sees this server as a `host`.
 //! - [`Scripts`] is shared by all threads: the texts of EVAL's scripts by their digests, and the libraries of
 //!   functions. A machine compares two counters to see whether its compiled scripts are still valid.
 
@@ -16,13 +15,9 @@ mod api;
 pub(crate) mod busy;
 pub(crate) mod declared;
 pub(crate) mod functions;
-mod libraries;
+mod host;
 pub(crate) mod machine;
-mod pattern;
-mod raw;
 mod run;
-mod search;
-pub(crate) mod shebang;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -31,11 +26,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
+use evenkeel_lua::shebang::ScriptFlags;
 use parking_lot::{Mutex, RwLock};
 
 use crate::scripting::busy::Busy;
 use crate::scripting::functions::Libraries;
-use crate::scripting::shebang::ScriptFlags;
 
 /// Most scripts kept that came by EVAL and were not loaded on purpose: clients that put their values into the
 /// text of the script make a new script with every call.

@@ -13,13 +13,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::*;
 
+use evenkeel_lua::call::{Arg, Called, Stack};
 use evenkeel_resp::float;
 use evenkeel_resp::request::Span;
 use evenkeel_store::Undo;
 use evenkeel_store::collection::ELEMENT_MAX;
 
 use super::busy::Running;
-use super::raw::{Arg, Called, Stack};
 use crate::admin::ServerCall;
 use crate::dispatch::admission;
 use crate::dispatch::permission;
@@ -195,7 +195,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         let (mut buf, mut spans) = (std::mem::take(&mut self.buf), std::mem::take(&mut self.spans));
         buf.clear();
         spans.clear();
-        let called = if stack.len() == 0 {
+        let called = if stack.is_empty() {
             self.refuse("ERR Please specify at least one argument for this redis lib call")
         } else if (0..stack.len()).any(|index| !take(&stack.arg(index), &mut buf, &mut spans)) {
             self.refuse("ERR Lua redis lib command arguments must be strings or integers")

@@ -6,9 +6,10 @@
 
 use std::cell::Cell;
 
+use evenkeel_lua::Host;
 use mlua::{HookTriggers, Lua, VmState};
 
-use super::{api, run};
+use super::host::ScriptHost;
 use evenkeel_runtime::clock::{self, Ticks};
 
 /// Instructions between two checks: some 5 us, of which the check is less than a hundredth.
@@ -40,7 +41,7 @@ fn look_every(lua: &Lua, every: u32) -> mlua::Result<()> {
     lua.set_global_hook(HookTriggers::new().every_nth_instruction(every), move |lua, _| {
         let now = clock::ticks();
         let gap = now.saturating_sub(LOOKED.replace(now));
-        if !(run::look_around() && api::load_in_time()) {
+        if !ScriptHost::may_go_on() {
             // From here on each instruction ends its function: no `pcall` survives.
             look_every(lua, 1)?;
             return Err(mlua::Error::RuntimeError("Script killed by user with SCRIPT KILL...".into()));

@@ -9,9 +9,10 @@ use std::rc::Rc;
 
 use mlua::{Lua, MultiValue, Table, Value};
 
-use super::{Given, Steps, add, one, type_name};
-use crate::scripting::machine::MEMORY_MAX;
-use crate::scripting::raw::{Raise, truncated};
+use super::{Given, Steps, add, type_name};
+use crate::native::Raise;
+use crate::values::{one, truncated};
+use crate::{Host, MEMORY_MAX};
 
 /// Deepest nesting, whatever a script sets: each level takes some of a thread's stack.
 const DEPTH_MAX: usize = 4_000;
@@ -51,10 +52,10 @@ const DEFAULTS: Settings = Settings {
 
 struct Main(Rc<Cell<Settings>>);
 
-pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
+pub(super) fn library<H: Host>(lua: &Lua) -> mlua::Result<Table> {
     let settings = Rc::new(Cell::new(DEFAULTS));
     lua.set_app_data(Main(settings.clone()));
-    with_settings(lua, settings)
+    with_settings::<H>(lua, settings)
 }
 
 pub(super) fn reset(lua: &Lua) {
@@ -63,7 +64,7 @@ pub(super) fn reset(lua: &Lua) {
     }
 }
 
-fn with_settings(lua: &Lua, settings: Rc<Cell<Settings>>) -> mlua::Result<Table> {
+fn with_settings<H: Host>(lua: &Lua, settings: Rc<Cell<Settings>>) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     table.raw_set("null", Value::NULL)?;
     table.raw_set("_NAME", "cjson")?;
@@ -77,7 +78,7 @@ fn with_settings(lua: &Lua, settings: Rc<Cell<Settings>>) -> mlua::Result<Table>
             return Err(given.bad(1, "expected 1 argument"));
         }
         let mut out = Vec::new();
-        Encoder { settings: settings.get(), out: &mut out, steps: Steps::default() }
+        Encoder { settings: settings.get(), out: &mut out, steps: Steps::new::<H>() }
             .value(&given.args[0], 0)?;
         one(Value::String(given.lua.create_string(out)?))
     })?;
@@ -133,7 +134,7 @@ fn with_settings(lua: &Lua, settings: Rc<Cell<Settings>>) -> mlua::Result<Table>
         one(shown)
     })?;
     add(lua, &table, "new", |given| {
-        one(Value::Table(with_settings(given.lua, Rc::new(Cell::new(DEFAULTS)))?))
+        one(Value::Table(with_settings::<H>(given.lua, Rc::new(Cell::new(DEFAULTS)))?))
     })?;
     Ok(table)
 }

@@ -8,7 +8,7 @@ use evenkeel_command::error::Error;
 bitflags! {
     /// The flags that a script or a function declares.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub(crate) struct ScriptFlags: u8 {
+    pub struct ScriptFlags: u8 {
         const NO_WRITES = 1 << 0;
         const ALLOW_OOM = 1 << 1;
         const ALLOW_STALE = 1 << 2;
@@ -27,17 +27,17 @@ impl ScriptFlags {
         ("allow-cross-slot-keys", ScriptFlags::ALLOW_CROSS_SLOT),
     ];
 
-    pub(crate) fn has(self, flag: ScriptFlags) -> bool {
+    pub fn has(self, flag: ScriptFlags) -> bool {
         self.contains(flag)
     }
 
     /// Returns the flag of this name.
-    pub(crate) fn named(name: &[u8]) -> Option<ScriptFlags> {
+    pub fn named(name: &[u8]) -> Option<ScriptFlags> {
         let of_name = |(known, _): &&(&str, ScriptFlags)| known.as_bytes() == name;
         Self::NAMES.iter().find(of_name).map(|(_, flag)| *flag)
     }
 
-    pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMES.into_iter().filter(move |(_, flag)| self.has(*flag)).map(|(name, _)| name)
     }
 }
@@ -66,7 +66,7 @@ fn quoting(text: &str, word: &[u8]) -> Error {
 }
 
 /// Returns the flags of a script; `None` without a shebang.
-pub(crate) fn of_script(body: &[u8]) -> Result<Option<ScriptFlags>, Error> {
+pub fn of_script(body: &[u8]) -> Result<Option<ScriptFlags>, Error> {
     let line = match first_line(body) {
         None => return Ok(None),
         Some(line) => line.map_err(|()| Error::text("ERR Invalid script shebang"))?,
@@ -94,7 +94,7 @@ pub(crate) fn of_script(body: &[u8]) -> Result<Option<ScriptFlags>, Error> {
 }
 
 /// Returns the text for Lua: without the shebang but with its line end, so that lines keep their numbers.
-pub(crate) fn code(text: &[u8]) -> &[u8] {
+pub fn code(text: &[u8]) -> &[u8] {
     match first_line(text) {
         Some(Ok(line)) => &text[line.len()..],
         _ => text,
@@ -102,7 +102,7 @@ pub(crate) fn code(text: &[u8]) -> &[u8] {
 }
 
 /// Returns the name that a library declares.
-pub(crate) fn library_name(code: &[u8]) -> Result<Vec<u8>, Error> {
+pub fn library_name(code: &[u8]) -> Result<Vec<u8>, Error> {
     let line = match first_line(code) {
         None => return Err(Error::text("ERR Missing library metadata")),
         Some(line) => line.map_err(|()| Error::text("ERR Invalid library metadata"))?,
@@ -130,11 +130,11 @@ pub(crate) fn library_name(code: &[u8]) -> Result<Vec<u8>, Error> {
 }
 
 /// Whether `name` is valid for a library or a function.
-pub(crate) fn is_name(name: &[u8]) -> bool {
+pub fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
 }
 
-pub(crate) fn bad_name() -> Error {
+pub fn bad_name() -> Error {
     Error::text(
         "ERR Library names can only contain letters, numbers, or underscores(_) and must be at least one \
          character long",

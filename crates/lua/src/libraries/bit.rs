@@ -2,8 +2,9 @@
 
 use mlua::{Lua, Table, Value};
 
-use super::{Given, add, one};
-use crate::scripting::raw::Raise;
+use super::{Given, add};
+use crate::native::Raise;
+use crate::values::one;
 
 pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
     let table = lua.create_table()?;

@@ -1,23 +1,24 @@
-//! `string.find`, `match`, `gmatch` and `gsub`, on Lua's own stack. `raw` has the rules for such functions,
-//! and [`super::pattern`] the matcher.
+//! `string.find`, `match`, `gmatch` and `gsub`, on Lua's own stack. The crate's text has the rules for
+//! such functions, and [`super::pattern`] the matcher.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 
 use mlua::ffi::{self, lua_State};
 
-use super::pattern::{self, Caught, Matcher, Stop};
-use super::raw::{may_go_on, raise_here};
+use crate::Host;
+use crate::native::raise_here;
+use crate::pattern::{self, Caught, Matcher, Stop};
 
 /// `string.find(s, pattern [, init [, plain]])`
-pub(super) unsafe extern "C-unwind" fn find(state: *mut lua_State) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn find<H: Host>(state: *mut lua_State) -> c_int {
     // SAFETY: Lua calls this with its arguments on the stack and room for twenty values more. This frame owns
     // nothing.
     unsafe {
         let (subject, wanted) = (text(state, 1), text(state, 2));
         let start = start(state, subject.len());
         if ffi::lua_toboolean(state, 4) == 0 && has_specials(wanted) {
-            return search(state, subject, wanted, start, true);
+            return search::<H>(state, subject, wanted, start, true);
         }
         match memchr::memmem::find(&subject[start..], wanted) {
             Some(at) => {
@@ -34,35 +35,35 @@ pub(super) unsafe extern "C-unwind" fn find(state: *mut lua_State) -> c_int {
 }
 
 /// `string.match(s, pattern [, init])`
-pub(super) unsafe extern "C-unwind" fn match_(state: *mut lua_State) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn match_<H: Host>(state: *mut lua_State) -> c_int {
     // SAFETY: as in `find`.
     unsafe {
         let (subject, pattern) = (text(state, 1), text(state, 2));
         let start = start(state, subject.len());
-        search(state, subject, pattern, start, false)
+        search::<H>(state, subject, pattern, start, false)
     }
 }
 
 /// `string.gmatch(s, pattern)`: returns a closure over both and its position.
-pub(super) unsafe extern "C-unwind" fn gmatch(state: *mut lua_State) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn gmatch<H: Host>(state: *mut lua_State) -> c_int {
     // SAFETY: as in `find`.
     unsafe {
         let (_, pattern) = (text(state, 1), text(state, 2));
         refuse_long(state, pattern);
         ffi::lua_settop(state, 2);
         ffi::lua_pushinteger(state, 0);
-        ffi::lua_pushcclosure(state, next_match, 3);
+        ffi::lua_pushcclosure(state, next_match::<H>, 3);
         1
     }
 }
 
-unsafe extern "C-unwind" fn next_match(state: *mut lua_State) -> c_int {
+unsafe extern "C-unwind" fn next_match<H: Host>(state: *mut lua_State) -> c_int {
     // SAFETY: as in `find`; `gmatch` has set the upvalues.
     unsafe {
         let subject = text(state, ffi::lua_upvalueindex(1));
         let pattern = text(state, ffi::lua_upvalueindex(2));
         let start = ffi::lua_tointeger(state, ffi::lua_upvalueindex(3)) as usize;
-        let mut matcher = Matcher::new(subject, pattern, may_go_on);
+        let mut matcher = Matcher::new(subject, pattern, H::may_go_on);
         for at in start..=subject.len() {
             if let Some(end) = matched(state, &mut matcher, at) {
                 // After an empty match the next match begins at least a byte further on.
@@ -77,7 +78,7 @@ unsafe extern "C-unwind" fn next_match(state: *mut lua_State) -> c_int {
 }
 
 /// `string.gsub(s, pattern, replacement [, n])`
-pub(super) unsafe extern "C-unwind" fn gsub(state: *mut lua_State) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn gsub<H: Host>(state: *mut lua_State) -> c_int {
     // SAFETY: as in `find`. The buffer is Lua's own: its values lie on the stack above the arguments, and
     // values pushed meanwhile are popped or added to it.
     unsafe {
@@ -91,7 +92,7 @@ pub(super) unsafe extern "C-unwind" fn gsub(state: *mut lua_State) -> c_int {
         }
         refuse_long(state, pattern);
         let anchored = pattern.strip_prefix(b"^");
-        let mut matcher = Matcher::new(subject, anchored.unwrap_or(pattern), may_go_on);
+        let mut matcher = Matcher::new(subject, anchored.unwrap_or(pattern), H::may_go_on);
         let mut buffer = MaybeUninit::<ffi::luaL_Buffer>::uninit();
         let buffer = buffer.as_mut_ptr();
         ffi::luaL_buffinit(state, buffer);
@@ -192,7 +193,7 @@ unsafe fn add_template(
 }
 
 /// Pushes the captures of the first match from `start` on, after its bounds if `with_bounds`.
-unsafe fn search(
+unsafe fn search<H: Host>(
     state: *mut lua_State,
     subject: &[u8],
     pattern: &[u8],
@@ -203,7 +204,7 @@ unsafe fn search(
     unsafe {
         refuse_long(state, pattern);
         let anchored = pattern.strip_prefix(b"^");
-        let mut matcher = Matcher::new(subject, anchored.unwrap_or(pattern), may_go_on);
+        let mut matcher = Matcher::new(subject, anchored.unwrap_or(pattern), H::may_go_on);
         let last = if anchored.is_some() { start } else { subject.len() };
         for at in start..=last {
             let Some(end) = matched(state, &mut matcher, at) else { continue };

@@ -2,8 +2,9 @@
 
 use mlua::{Lua, MultiValue, Table, Value};
 
-use super::{Given, add, one};
-use crate::scripting::raw::{Raise, truncated};
+use super::{Given, add};
+use crate::native::Raise;
+use crate::values::{one, truncated};
 
 /// Bytes of the largest integer.
 const INT_SIZE_MAX: usize = 32;

@@ -8,24 +8,23 @@ mod structs;
 
 use mlua::{Lua, MultiValue, Table, Value};
 
-use super::api;
-use super::raw::{Raise, may_go_on, truncated};
+use crate::Host;
+use crate::native::{Raise, native};
+use crate::values::truncated;
 
-/// Creates all libraries, by the names that scripts use.
-pub(super) fn all(lua: &Lua) -> mlua::Result<Table> {
+/// Creates the libraries, by the names that scripts use.
+pub fn all<H: Host>(lua: &Lua) -> mlua::Result<Table> {
     let table = lua.create_table()?;
-    table.raw_set("redis", api::api(lua, true)?)?;
-    table.raw_set("server", api::api(lua, false)?)?;
     table.raw_set("bit", bit::library(lua)?)?;
-    table.raw_set("cjson", cjson::library(lua)?)?;
-    table.raw_set("cmsgpack", cmsgpack::library(lua)?)?;
+    table.raw_set("cjson", cjson::library::<H>(lua)?)?;
+    table.raw_set("cmsgpack", cmsgpack::library::<H>(lua)?)?;
     table.raw_set("struct", structs::library(lua)?)?;
     Ok(table)
 }
 
 /// Resets the settings of the last script, so that scripts do not depend on earlier scripts of the same
 /// thread.
-pub(super) fn reset(lua: &Lua) {
+pub fn reset(lua: &Lua) {
     cjson::reset(lua);
 }
 
@@ -75,13 +74,19 @@ impl Given<'_> {
 
 /// Counts the steps of a call, and asks regularly whether the script may go on: a value may refer to another
 /// many times, and so expand beyond any memory.
-#[derive(Default)]
-struct Steps(u32);
+struct Steps {
+    taken: u32,
+    may_go_on: fn() -> bool,
+}
 
 impl Steps {
+    fn new<H: Host>() -> Steps {
+        Steps { taken: 0, may_go_on: H::may_go_on }
+    }
+
     fn take(&mut self) -> Result<(), Raise> {
-        self.0 = self.0.wrapping_add(1);
-        if self.0.is_multiple_of(4_096) && !may_go_on() {
+        self.taken = self.taken.wrapping_add(1);
+        if self.taken.is_multiple_of(4_096) && !(self.may_go_on)() {
             return Err(Raise::here("interrupted"));
         }
         Ok(())
@@ -104,10 +109,6 @@ fn add(
     name: &'static str,
     body: impl Fn(&Given<'_>) -> Result<MultiValue, Raise> + 'static,
 ) -> mlua::Result<()> {
-    let function = super::raw::native(lua, move |lua, args| body(&Given { lua, name, args }))?;
+    let function = native(lua, move |lua, args| body(&Given { lua, name, args }))?;
     table.raw_set(name, function)
-}
-
-fn one(value: Value) -> Result<MultiValue, Raise> {
-    Ok(MultiValue::from_vec(vec![value]))
 }

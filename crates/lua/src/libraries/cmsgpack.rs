@@ -2,8 +2,10 @@
 
 use mlua::{Lua, MultiValue, Table, Value};
 
-use super::{Given, Steps, add, one};
-use crate::scripting::raw::{Raise, truncated};
+use super::{Given, Steps, add};
+use crate::native::Raise;
+use crate::values::{one, truncated};
+use crate::{Host, MEMORY_MAX};
 
 /// Deepest nesting that is packed; deeper tables are packed as nil.
 const PACK_DEPTH_MAX: usize = 16;
@@ -12,9 +14,9 @@ const PACK_DEPTH_MAX: usize = 16;
 const UNPACK_DEPTH_MAX: usize = 2_000;
 const VALUES_MAX: usize = 7_900;
 
-pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
+pub(super) fn library<H: Host>(lua: &Lua) -> mlua::Result<Table> {
     let table = lua.create_table()?;
-    add(lua, &table, "pack", pack)?;
+    add(lua, &table, "pack", pack::<H>)?;
     add(lua, &table, "unpack", |given| unpack(given, 0, 0))?;
     add(lua, &table, "unpack_one", |given| {
         let offset = if given.is_none_or_nil(2) { 0 } else { given.int(2)? };
@@ -32,11 +34,11 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
     Ok(table)
 }
 
-fn pack(given: &Given<'_>) -> Result<MultiValue, Raise> {
+fn pack<H: Host>(given: &Given<'_>) -> Result<MultiValue, Raise> {
     if given.len() == 0 {
         return Err(given.bad(0, "MessagePack pack needs input."));
     }
-    let (mut out, mut steps) = (Vec::new(), Steps::default());
+    let (mut out, mut steps) = (Vec::new(), Steps::new::<H>());
     for value in given.args.iter() {
         encode(value, 0, &mut out, &mut steps)?;
     }
@@ -45,7 +47,7 @@ fn pack(given: &Given<'_>) -> Result<MultiValue, Raise> {
 
 fn encode(value: &Value, depth: usize, out: &mut Vec<u8>, steps: &mut Steps) -> Result<(), Raise> {
     steps.take()?;
-    if out.len() > crate::scripting::machine::MEMORY_MAX {
+    if out.len() > MEMORY_MAX {
         return Err(Raise::here("not enough memory"));
     }
     match value {

@@ -13,14 +13,14 @@ use std::ffi::CStr;
 const CAPTURES_MAX: usize = 32;
 
 /// Most bytes of a pattern: matching goes a frame deeper for each of its items.
-pub(super) const LEN_MAX: usize = 4096;
+pub(crate) const LEN_MAX: usize = 4096;
 
 /// Steps between two calls of `may_go_on`: some tens of microseconds.
 const LOOK_EVERY: usize = 10_000;
 
 /// Reasons for a match without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(crate) enum Stop {
     /// The pattern is malformed.
     Bad(&'static CStr),
     /// The script may not go on.
@@ -31,7 +31,7 @@ type Answer<T> = Result<T, Stop>;
 
 /// The match of a pair of parentheses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Caught<'t> {
+pub(crate) enum Caught<'t> {
     Text(&'t [u8]),
     /// Position of an empty pair, from 1 on.
     Position(usize),
@@ -52,7 +52,7 @@ struct Capture {
 }
 
 /// A pattern, a text, and the captures of the last match. It owns no memory: Lua's errors may jump over it.
-pub(super) struct Matcher<'t> {
+pub(crate) struct Matcher<'t> {
     subject: &'t [u8],
     pattern: &'t [u8],
     captures: [Capture; CAPTURES_MAX],
@@ -64,26 +64,26 @@ pub(super) struct Matcher<'t> {
 
 impl<'t> Matcher<'t> {
     /// Creates a matcher. The pattern ends at its first zero byte.
-    pub(super) fn new(subject: &'t [u8], pattern: &'t [u8], may_go_on: fn() -> bool) -> Matcher<'t> {
+    pub(crate) fn new(subject: &'t [u8], pattern: &'t [u8], may_go_on: fn() -> bool) -> Matcher<'t> {
         let len = pattern.iter().position(|byte| *byte == 0).unwrap_or(pattern.len());
         let captures = [Capture { start: 0, extent: Extent::Open }; CAPTURES_MAX];
         Matcher { subject, pattern: &pattern[..len], captures, level: 0, steps: 0, may_go_on }
     }
 
     /// Returns the end of a match that begins exactly at `at`, which is at most the length of the text.
-    pub(super) fn match_at(&mut self, at: usize) -> Answer<Option<usize>> {
+    pub(crate) fn match_at(&mut self, at: usize) -> Answer<Option<usize>> {
         self.level = 0;
         self.go(at, 0)
     }
 
     /// Returns the number of captures in the last match.
-    pub(super) fn captures(&self) -> usize {
+    pub(crate) fn captures(&self) -> usize {
         self.level
     }
 
     /// Returns the capture of this index, from 0 on, in the match `whole`. A pattern without pairs has the
     /// whole match as its capture 0.
-    pub(super) fn caught(&self, index: usize, whole: (usize, usize)) -> Answer<Caught<'t>> {
+    pub(crate) fn caught(&self, index: usize, whole: (usize, usize)) -> Answer<Caught<'t>> {
         if index == 0 && self.level == 0 {
             return Ok(Caught::Text(self.between(whole.0, whole.1)));
         }
@@ -96,7 +96,7 @@ impl<'t> Matcher<'t> {
     }
 
     /// Returns a part of the text.
-    pub(super) fn between(&self, start: usize, end: usize) -> &'t [u8] {
+    pub(crate) fn between(&self, start: usize, end: usize) -> &'t [u8] {
         &self.subject[start..end]
     }
 
