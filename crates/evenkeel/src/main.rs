@@ -28,7 +28,6 @@ mod session;
 mod startup;
 #[cfg(test)]
 mod testing;
-mod tls;
 mod tracking;
 #[cfg(test)]
 mod transcripts;

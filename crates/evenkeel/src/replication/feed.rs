@@ -28,9 +28,9 @@ use super::replica_connection::{ReplicaConnection, Stage};
 use super::snapshot_pipe::SnapshotPipe;
 use super::spill_file::SpillFile;
 use super::{Reading, Stream};
-use crate::net::poll::Poll;
 use crate::server::Server;
 use evenkeel_config::Settings;
+use evenkeel_net::poll::Poll;
 use evenkeel_runtime::clock;
 use full::{Sync, place_sync};
 

@@ -12,8 +12,8 @@ use crate::acl;
 use crate::dispatch::book;
 use crate::net::connection::Connection;
 use crate::observe::stats::Stage;
-use crate::tls;
 use evenkeel_config::CertifiedUser;
+use evenkeel_net::tls;
 use evenkeel_runtime::clock;
 
 /// Milliseconds that a client may take for its handshake.
