@@ -23,12 +23,13 @@ use crate::admin::wait::Safety;
 use crate::clients::ClientInfo;
 use crate::server::Server;
 use crate::session::{Caching, Session};
-use crate::waiting::{On, Resumed, Waiting, has_hung_up};
+use crate::waiting::{On, Resumed, Waiting};
 use evenkeel_command::args::OwnedArgs;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Timeout, Wait};
 use evenkeel_command::reply::Reply;
 use evenkeel_command::{Args, Id};
+use evenkeel_net::poll::has_hung_up;
 use evenkeel_runtime::claim::Claim;
 
 /// Enters the command of a session into the queues of the keys that it waits for. `guard` holds these keys.

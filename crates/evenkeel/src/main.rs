@@ -26,7 +26,6 @@ mod session;
 mod startup;
 #[cfg(test)]
 mod testing;
-mod tls;
 mod tracking;
 #[cfg(test)]
 mod transcripts;

@@ -17,13 +17,13 @@ use evenkeel_store::{Key, Place};
 
 use crate::dispatch::{Executor, Outcome, Request, append_push, book};
 use crate::net::connection::Connection;
-use crate::net::region::Source;
 use crate::observe::stats::{Stage, add};
 use crate::pubsub::push_queue;
 use crate::session::Session;
 use evenkeel_command::error::Error;
 use evenkeel_command::reply::Reply;
 use evenkeel_command::{Args, Id};
+use evenkeel_net::region::Source;
 use evenkeel_runtime::clock;
 
 /// Commands per batch: enough to hide the memory's latency, few enough that prefetched lines are still

@@ -15,7 +15,6 @@ use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR2, SI
 
 use crate::check;
 use crate::commands;
-use crate::net::listener::NOWHERE;
 use crate::net::worker::Worker;
 use crate::persist::load::{self, Ended};
 use crate::persist::lock::What;
@@ -25,6 +24,7 @@ use crate::persist::{aof, end, passed_over, rewrite, save_points, snapshot};
 use crate::replication::{failover, link};
 use crate::server::Server;
 use evenkeel_config::{Action, Launch, LogLevel, Mistakes, NoEffect, Settings};
+use evenkeel_net::listener::NOWHERE;
 use evenkeel_runtime::allocator::SLICE_US_MAX;
 use evenkeel_runtime::allocator::{self, Watch};
 use evenkeel_runtime::clock::{self, Ticks};

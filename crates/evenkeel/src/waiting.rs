@@ -1,16 +1,14 @@
 //! A session whose last command has no reply yet: the command waits for a key ([`crate::blocking`]) or is
 //! offloaded ([`crate::offload`]). The connection is not read meanwhile.
 
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use evenkeel_store::SlotGuard;
 
 use crate::blocking::Blocked;
 use crate::clients::ClientInfo;
-use crate::net::poll;
 use evenkeel_command::flow::Timeout;
 use evenkeel_command::reply::Reply;
 
@@ -89,11 +87,4 @@ impl Waiting {
             guard.visit(key.place, |guard| guard.unwait(&key, self.number));
         }
     }
-}
-
-/// Whether the client has closed its sending side of a socket. Data that arrived earlier is ignored. A
-/// negative descriptor, as tests have, is a connected client.
-pub(crate) fn has_hung_up(fd: RawFd) -> bool {
-    let seen = poll::await_events(fd, libc::POLLRDHUP, Duration::ZERO).unwrap_or(0);
-    seen & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0
 }

@@ -1,5 +1,5 @@
 //! The parts of a server process that know nothing of Redis: time, randomness, the allocator, the server log,
-//! crash reports, and the small synchronisation protocols that are checked with loom.
+//! crash reports, temporary files, and the small synchronisation protocols that are checked with loom.
 //!
 //! Absent: configuration (callers pass values), sockets, commands.
 
@@ -13,6 +13,7 @@ pub mod random;
 pub mod sandbox;
 pub mod server_log;
 mod sync;
+pub mod temp_file;
 pub mod threads;
 
 /// The server's allocator, for the unit tests of [`allocator`].

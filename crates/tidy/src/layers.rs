@@ -32,9 +32,12 @@ pub enum Uses {
 
 /// The layers from the lowest to the highest, by the folders of the crates. Not all of them exist yet.
 pub const LAYERS: &[Layer] = &[
-    below(&["runtime", "resp"]),
-    below(&["config", "store"]),
-    below(&["net", "rdb"]),
+    below(&["resp"]),
+    below(&["rdb"]),
+    below(&["store"]),
+    below(&["runtime"]),
+    below(&["config"]),
+    below(&["net"]),
     below(&["core"]),
     below(&["command"]),
     below(&["acl"]),

@@ -9,11 +9,11 @@ use crate::persist::{self, rewrite};
 use crate::replication::link;
 use crate::server::Server;
 use crate::startup::{level_of, raise_file_limit};
-use crate::tls::Change;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::Work;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_config::{Extent, SetError, Settings, cause};
+use evenkeel_net::tls::Change;
 use evenkeel_runtime::crash;
 use log::Level;
 

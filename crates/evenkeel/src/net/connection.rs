@@ -1,20 +1,20 @@
-//! A connection: a socket, received bytes that are not parsed yet, and replies that are not sent yet.
+//! A connection: a stream, received bytes that are not parsed yet, and replies that are not sent yet.
 //!
 //! It is a value without ties to its worker's thread, so it can move to another worker.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use evenkeel_resp::request::{Span, State};
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
 use crate::clients::ClientInfo;
 use crate::session::Session;
-use crate::tls::TlsStream;
 use evenkeel_command::reply::{Reply, ReplyChunk};
+use evenkeel_net::Stream;
+use evenkeel_net::tls::TlsStream;
 
 /// Most chunks per system call (the kernel takes 1,024).
 const GATHER_MAX: usize = 512;
@@ -24,9 +24,7 @@ pub(crate) const ROOM_MIN: usize = 64 * 1024;
 
 /// A client's connection; see the module's text.
 pub(crate) struct Connection {
-    socket: OwnedFd,
-    /// Present if the connection is encrypted.
-    tls_stream: Option<Box<TlsStream>>,
+    stream: Stream,
     pub(crate) session: Session,
     pub(crate) resp3: bool,
     /// Received bytes that are not used up; nearly always empty.
@@ -90,8 +88,7 @@ pub(crate) enum Sent {
 impl Connection {
     pub(crate) fn new(socket: OwnedFd, session: Session) -> Connection {
         Connection {
-            socket,
-            tls_stream: None,
+            stream: Stream::new(socket),
             session,
             resp3: false,
             input: Vec::new(),
@@ -121,7 +118,7 @@ impl Connection {
     /// Makes the connection encrypted.
     pub(crate) fn within(mut self, tls_stream: TlsStream) -> Connection {
         self.client().tunnel_size.store(TlsStream::MEMORY, Relaxed);
-        self.tls_stream = Some(Box::new(tls_stream));
+        self.stream.encrypt(tls_stream);
         self
     }
 
@@ -137,23 +134,22 @@ impl Connection {
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.stream.fd()
     }
 
     /// Whether the TLS handshake is not finished.
     #[inline]
     pub(crate) fn is_handshaking(&self) -> bool {
-        self.tls_stream.as_ref().is_some_and(|tls_stream| tls_stream.is_handshaking())
+        self.stream.is_handshaking()
     }
 
     pub(crate) fn tls_stream(&mut self) -> Option<&mut TlsStream> {
-        self.tls_stream.as_deref_mut()
+        self.stream.tls()
     }
 
     /// Continues the handshake. Returns whether it is finished.
     pub(crate) fn shake(&mut self) -> io::Result<bool> {
-        let fd = self.socket.as_fd();
-        let done = self.tls_stream.as_mut().map_or(Ok(true), |tls_stream| tls_stream.shake(fd));
+        let done = self.stream.shake();
         self.note_backlog();
         done
     }
@@ -161,13 +157,7 @@ impl Connection {
     /// Whether there is more to read although the socket may be empty.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
-        self.tls_stream.as_ref().is_some_and(|tls_stream| tls_stream.has_more())
-    }
-
-    /// Returns the bytes of sealed records: they count as sent, but the socket has not taken them.
-    #[inline]
-    fn unsent(&self) -> usize {
-        self.tls_stream.as_ref().map_or(0, |tls_stream| tls_stream.unsent())
+        self.stream.has_more()
     }
 
     pub(crate) fn client(&self) -> &Arc<ClientInfo> {
@@ -177,11 +167,7 @@ impl Connection {
     /// Reads into `buf`. Returns 0 at the end of the stream, and `WouldBlock` if there is nothing now.
     #[inline]
     pub(crate) fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let fd = self.socket.as_fd();
-        match &mut self.tls_stream {
-            None => receive(fd, buf),
-            Some(tls_stream) => tls_stream.read(fd, buf),
-        }
+        self.stream.read(buf)
     }
 
     /// Reads up to `room` bytes behind `input`, and reserves their space: not many more than have probably
@@ -213,10 +199,10 @@ impl Connection {
         }
         let total = reply.len();
         let sent = match reply.plain() {
-            Some(bytes) => self.write(bytes)?,
+            Some(bytes) => self.stream.write(bytes)?,
             None => {
                 let slices = reply.slices();
-                self.write_gathered(&slices[..slices.len().min(GATHER_MAX)])?
+                self.stream.write_gathered(&slices[..slices.len().min(GATHER_MAX)])?
             }
         };
         if sent == total {
@@ -280,7 +266,7 @@ impl Connection {
     /// Returns whether the socket has taken all sealed bytes, after the backlog was taken.
     #[inline]
     fn all_sent(&self) -> Sent {
-        if self.unsent() == 0 {
+        if self.stream.unsent() == 0 {
             return Sent::All;
         }
         self.note_backlog();
@@ -289,15 +275,14 @@ impl Connection {
 
     /// Sends sealed records. Returns whether the socket took all of them.
     pub(crate) fn send_sealed(&mut self) -> io::Result<bool> {
-        let fd = self.socket.as_fd();
-        let sent = self.tls_stream.as_mut().map_or(Ok(true), |tls_stream| tls_stream.flush(fd));
+        let sent = self.stream.send_sealed();
         self.note_backlog();
         sent
     }
 
     /// Sends the part of the backlog that may be sent, as far as the socket takes it.
     pub(crate) fn send_backlog(&mut self) -> io::Result<Sent> {
-        if self.unsent() > 0 && !self.send_sealed()? {
+        if self.stream.unsent() > 0 && !self.send_sealed()? {
             return Ok(Sent::Part);
         }
         while !self.backlog.is_empty() {
@@ -315,7 +300,7 @@ impl Connection {
                 slices.push(IoSlice::new(bytes));
             }
             let wanted: usize = slices.iter().map(|slice| slice.len()).sum();
-            let sent = write_gathered(self.socket.as_fd(), &mut self.tls_stream, &slices)?;
+            let sent = self.stream.write_gathered(&slices)?;
             self.forget(sent);
             if sent < wanted {
                 self.note_backlog();
@@ -348,8 +333,7 @@ impl Connection {
 
     /// Turns TCP_NODELAY off or on: with `delay`, the kernel sends fewer and later packets.
     pub(crate) fn delay_small_packets(&self, delay: bool) {
-        // Unix sockets have no such option, and need none.
-        let _ = rustix::net::sockopt::set_tcp_nodelay(&self.socket, !delay);
+        self.stream.delay_small_packets(delay);
     }
 
     /// Removes the backlog; the caller drops it where there is time.
@@ -361,63 +345,11 @@ impl Connection {
 
     /// Returns the bytes waiting to be sent.
     pub(crate) fn backlog_len(&self) -> usize {
-        self.backlog_len + self.unsent()
-    }
-
-    /// Writes; a full socket counts as zero bytes.
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.tls_stream.is_some() {
-            return self.write_gathered(&[IoSlice::new(bytes)]);
-        }
-        // No SIGPIPE: the error is enough.
-        let sent = rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL);
-        would_block_is_zero(sent.map_err(io::Error::from))
+        self.backlog_len + self.stream.unsent()
     }
 
     /// Writes as much as the socket takes.
     pub(crate) fn write_gathered(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        write_gathered(self.socket.as_fd(), &mut self.tls_stream, slices)
-    }
-}
-
-fn write_gathered(
-    fd: BorrowedFd<'_>,
-    tls_stream: &mut Option<Box<TlsStream>>,
-    slices: &[IoSlice<'_>],
-) -> io::Result<usize> {
-    match tls_stream {
-        None => would_block_is_zero(send_gathered(fd, slices)),
-        Some(tls_stream) => tls_stream.write(fd, slices),
-    }
-}
-
-impl Drop for Connection {
-    /// Sends the closing message of TLS.
-    fn drop(&mut self) {
-        let fd = self.socket.as_fd();
-        if let Some(tls_stream) = &mut self.tls_stream {
-            tls_stream.part(fd);
-        }
-    }
-}
-
-/// Receives available bytes; 0 is the end of the stream.
-#[inline]
-pub(crate) fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
-    let (got, _) = rustix::net::recv(fd, buf, RecvFlags::empty())?;
-    Ok(got)
-}
-
-/// Sends as much as the socket takes.
-pub(crate) fn send_gathered(fd: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-    let mut nothing = SendAncillaryBuffer::default();
-    Ok(rustix::net::sendmsg(fd, slices, &mut nothing, SendFlags::NOSIGNAL)?)
-}
-
-fn would_block_is_zero(sent: io::Result<usize>) -> io::Result<usize> {
-    match sent {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
-        other => other,
+        self.stream.write_gathered(slices)
     }
 }

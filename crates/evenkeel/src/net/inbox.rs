@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
 use super::connection::Connection;
-use super::poll::Wakeup;
 use crate::clients::ClientInfo;
 use crate::waiting::Resumed;
 use evenkeel_core::lazy_free::Owner;
+use evenkeel_net::poll::Wakeup;
 use evenkeel_runtime::allocator;
 use evenkeel_runtime::mailbox::Mailbox;
 

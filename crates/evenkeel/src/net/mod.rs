@@ -1,8 +1,5 @@
-//! Sockets, and the threads that serve them.
+//! Connections of clients, and the threads that serve them.
 
 pub(crate) mod connection;
 pub(crate) mod inbox;
-pub(crate) mod listener;
-pub(crate) mod poll;
-pub(crate) mod region;
 pub(crate) mod worker;

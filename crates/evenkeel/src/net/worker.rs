@@ -16,9 +16,6 @@ use evenkeel_store::Place;
 
 use super::connection::{Connection, ROOM_MIN};
 use super::inbox::{Inbox, Message};
-use super::listener::{Accepted, Listener};
-use super::poll::{Event, Poll};
-use super::region::{Regions, Source, Spot};
 use crate::background::Background;
 use crate::blocking::Blocked;
 use crate::clients::ClientInfo;
@@ -28,9 +25,11 @@ use crate::pipeline::{Ended, Pipeline};
 use crate::pubsub::push_queue;
 use crate::server::Server;
 use crate::session::Session;
-use crate::waiting::has_hung_up;
 use evenkeel_command::reply::{LARGE, Reply};
 use evenkeel_core::blockers::Blockers;
+use evenkeel_net::listener::{Accepted, Listener};
+use evenkeel_net::poll::{Event, Poll, has_hung_up};
+use evenkeel_net::region::{Regions, Source, Spot};
 use evenkeel_runtime::allocator;
 use evenkeel_runtime::clock::{self, Ticks};
 

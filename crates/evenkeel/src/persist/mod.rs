@@ -22,7 +22,6 @@ pub(crate) mod replay;
 pub(crate) mod rewrite;
 pub(crate) mod save_points;
 pub(crate) mod snapshot;
-pub(crate) mod temp_file;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::Instant;

@@ -17,10 +17,10 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::link::{Phase, Target};
 use crate::clients::ClientInfo;
-use crate::net::poll::await_events;
 use crate::server::Server;
-use crate::tls::TlsStream;
 use evenkeel_config::Settings;
+use evenkeel_net::poll::await_events;
+use evenkeel_net::tls::TlsStream;
 use evenkeel_runtime::clock;
 
 /// The longest delay before the thread notices that the link is no longer wanted.

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use super::handshake::{answer, shown};
 use super::primary_connection::{Ended, PrimaryConnection};
-use crate::persist::temp_file;
 use crate::server::Server;
+use evenkeel_runtime::temp_file;
 
 /// Bytes received at a time.
 const PIECE: usize = 256 * 1024;

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 
 use super::feed;
 use crate::net::connection::Connection;
-use crate::net::poll::Wakeup;
 use crate::server::Server;
+use evenkeel_net::poll::Wakeup;
 
 /// The inbox of the replication thread.
 pub(crate) struct ReplicaInbox {

@@ -29,8 +29,8 @@ use rustix::io::Errno;
 
 use super::backlog::{BLOCK, SPARES_MAX};
 use crate::persist::disk_space::Space;
-use crate::persist::temp_file;
 use evenkeel_runtime::sandbox::{self, Call};
+use evenkeel_runtime::temp_file;
 use evenkeel_runtime::threads;
 
 /// Bytes on disk at most: more than half an hour of a writing thread's output.

@@ -27,10 +27,10 @@ use crate::persist::Job;
 use crate::persist::direct_writer::{Cache, DirectWriter};
 use crate::persist::recorder::{Form as _, Records};
 use crate::persist::snapshot;
-use crate::persist::temp_file;
 use crate::server::Server;
 use evenkeel_config::Settings;
 use evenkeel_runtime::random::random_hex;
+use evenkeel_runtime::temp_file;
 use evenkeel_runtime::threads;
 
 /// Bytes read from a file at once.

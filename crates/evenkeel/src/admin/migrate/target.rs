@@ -17,7 +17,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use crate::net::poll::await_events;
+use evenkeel_net::poll::await_events;
 
 /// How long an unused connection is kept, as in Redis.
 const IDLE_MAX: Duration = Duration::from_secs(10);

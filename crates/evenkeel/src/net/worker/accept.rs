@@ -1,13 +1,13 @@
 //! Arrival and departure of a worker's connections: accepted, assigned to the least loaded worker, closed.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::net::SendFlags;
-
 use super::*;
-use crate::tls::TlsStream;
+use evenkeel_net::socket;
+use evenkeel_net::tls::TlsStream;
 
 /// Connections accepted per turn and listener; the rest wait for the next turn.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -134,7 +134,7 @@ impl Worker {
         if let Some(text) = refusal {
             self.server.rejected_connections.fetch_add(1, Relaxed);
             // Whether it arrives makes no difference.
-            let _ = rustix::net::send(&accepted.socket, text.as_bytes(), SendFlags::NOSIGNAL);
+            let _ = socket::send(accepted.socket.as_fd(), text.as_bytes());
             return;
         }
         let connection = self.connection_of(accepted);

@@ -12,8 +12,8 @@ use crate::dispatch::book;
 use crate::dispatch::permission;
 use crate::net::connection::Connection;
 use crate::observe::stats::Stage;
-use crate::tls;
 use evenkeel_config::CertifiedUser;
+use evenkeel_net::tls;
 use evenkeel_runtime::clock;
 
 /// Milliseconds that a client may take for its handshake.

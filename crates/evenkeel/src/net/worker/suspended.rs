@@ -9,8 +9,9 @@ use crate::blocking::End;
 use crate::dispatch::book;
 use crate::net::connection::Connection;
 use crate::observe::stats::Stage;
-use crate::waiting::{On, Resumed, Waiting, has_hung_up};
+use crate::waiting::{On, Resumed, Waiting};
 use evenkeel_command::reply::{LARGE, Reply};
+use evenkeel_net::poll::has_hung_up;
 
 /// Wait-queue entries of finished waits that cannot be removed yet because a long-running script holds the
 /// gate. Removed once the gate opens.

@@ -6,7 +6,7 @@ use super::{Facts, Text};
 use crate::admin::connection::{EVENKEEL_VERSION, REDIS_VERSION};
 use crate::observe::process;
 use crate::replication::link::Phase;
-use crate::tls::CertificateInfo;
+use evenkeel_net::tls::CertificateInfo;
 use evenkeel_runtime::clock;
 use evenkeel_store::evict::lru_clock;
 

@@ -15,22 +15,25 @@ use rustix::io::Errno;
 
 /// An event, and the token of its descriptor.
 #[derive(Clone, Copy)]
-pub(crate) struct Event {
-    pub(crate) token: u64,
+pub struct Event {
+    pub token: u64,
     flags: EventFlags,
 }
 
 impl Event {
-    pub(crate) fn is_readable(self) -> bool {
+    #[inline]
+    pub fn is_readable(self) -> bool {
         self.flags.contains(EventFlags::IN)
     }
 
-    pub(crate) fn is_writable(self) -> bool {
+    #[inline]
+    pub fn is_writable(self) -> bool {
         self.flags.contains(EventFlags::OUT)
     }
 
     /// Whether the client has closed its side, or the connection broke.
-    pub(crate) fn is_hangup(self) -> bool {
+    #[inline]
+    pub fn is_hangup(self) -> bool {
         self.flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR)
     }
 }
@@ -39,7 +42,7 @@ impl Event {
 /// Returns the present events; zero if the time is over or a signal came.
 ///
 /// By libc: rustix has only ppoll(2), a system call that filters made for the server need not know.
-pub(crate) fn await_events(fd: RawFd, events: i16, patience: Duration) -> io::Result<i16> {
+pub fn await_events(fd: RawFd, events: i16, patience: Duration) -> io::Result<i16> {
     let mut poll = libc::pollfd { fd, events, revents: 0 };
     let ms = i32::try_from(patience.as_millis()).unwrap_or(i32::MAX);
     // SAFETY: one valid `pollfd`.
@@ -52,7 +55,14 @@ pub(crate) fn await_events(fd: RawFd, events: i16, patience: Duration) -> io::Re
     }
 }
 
-pub(crate) struct Poll {
+/// Whether the client has closed its sending side of a socket. Data that arrived earlier is ignored. A
+/// negative descriptor, as tests have, is a connected client.
+pub fn has_hung_up(fd: RawFd) -> bool {
+    let seen = await_events(fd, libc::POLLRDHUP, Duration::ZERO).unwrap_or(0);
+    seen & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0
+}
+
+pub struct Poll {
     epoll: OwnedFd,
     events: Vec<Event>,
 }
@@ -62,23 +72,23 @@ pub(crate) struct Poll {
 const EVENTS_MAX: usize = 256;
 
 impl Poll {
-    pub(crate) fn new() -> io::Result<Poll> {
+    pub fn new() -> io::Result<Poll> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         Ok(Poll { epoll, events: Vec::with_capacity(EVENTS_MAX) })
     }
 
     /// Reports each time that `fd` becomes readable or writable, once.
-    pub(crate) fn add_connection(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+    pub fn add_connection(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         self.add(fd, token, EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET)
     }
 
     /// Reports `fd` as long as it is readable, to a single waiting thread.
-    pub(crate) fn add_listener(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+    pub fn add_listener(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         self.add(fd, token, EventFlags::IN | EventFlags::EXCLUSIVE)
     }
 
     /// Reports `fd` as long as it is readable.
-    pub(crate) fn add_wakeup(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+    pub fn add_wakeup(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         self.add(fd, token, EventFlags::IN)
     }
 
@@ -86,13 +96,13 @@ impl Poll {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token), flags)?)
     }
 
-    pub(crate) fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    pub fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         Ok(epoll::delete(&self.epoll, fd)?)
     }
 
     /// Waits for `timeout_ms` at most (-1: without end) and returns the number of events; see
     /// [`Poll::event`].
-    pub(crate) fn wait(&mut self, timeout_ms: i32) -> io::Result<usize> {
+    pub fn wait(&mut self, timeout_ms: i32) -> io::Result<usize> {
         let timeout = u64::try_from(timeout_ms)
             .ok()
             .map(|ms| Timespec { tv_sec: (ms / 1000) as i64, tv_nsec: (ms % 1000 * 1_000_000) as i64 });
@@ -108,30 +118,34 @@ impl Poll {
     }
 
     /// Returns the event at `index`, which must be below the result of the last wait.
-    pub(crate) fn event(&self, index: usize) -> Event {
+    #[inline]
+    pub fn event(&self, index: usize) -> Event {
         self.events[index]
     }
 }
 
 /// An event counter of the kernel, to wake a thread that waits in its [`Poll`].
-pub(crate) struct Wakeup(OwnedFd);
+pub struct Wakeup(OwnedFd);
 
 impl Wakeup {
-    pub(crate) fn new() -> io::Result<Wakeup> {
+    pub fn new() -> io::Result<Wakeup> {
         Ok(Wakeup(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+    #[inline]
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
-    pub(crate) fn wake(&self) {
+    #[inline]
+    pub fn wake(&self) {
         // A full counter, the only way to fail, wakes as well.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
     /// Makes it unreadable again.
-    pub(crate) fn drain(&self) {
+    #[inline]
+    pub fn drain(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }

@@ -33,6 +33,7 @@ impl Region {
         Region::Own(vec![0; len].into())
     }
 
+    #[inline]
     fn bytes(&self) -> &[u8] {
         match self {
             Region::Own(bytes) => bytes,
@@ -41,6 +42,7 @@ impl Region {
     }
 
     /// Returns the bytes for writing. If the journal still holds them, it keeps the old content.
+    #[inline]
     fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Region::Own(bytes) => bytes,
@@ -51,6 +53,7 @@ impl Region {
         }
     }
 
+    #[inline]
     fn lend(&mut self) -> Received {
         if let Region::Own(bytes) = self {
             *self = Region::Lent(Arc::new(mem::take(bytes)));
@@ -62,7 +65,7 @@ impl Region {
 
 /// Identifies a region: its length and its index among regions of that length.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Spot {
+pub struct Spot {
     index: usize,
     is_small: bool,
 }
@@ -70,14 +73,15 @@ pub(super) struct Spot {
 impl Spot {
     /// Selects a region for a connection whose last read had `last` bytes. `may_lend`: the journal may keep
     /// the region.
-    pub(super) fn new(index: usize, last: usize, may_lend: bool) -> Spot {
+    #[inline]
+    pub fn new(index: usize, last: usize, may_lend: bool) -> Spot {
         Spot { index, is_small: may_lend && last < LESS_LEN }
     }
 }
 
 /// A worker's regions.
 #[derive(Default)]
-pub(super) struct Regions {
+pub struct Regions {
     large: Shelf,
     small: Shelf,
     /// Bytes of lent regions.
@@ -95,7 +99,7 @@ struct Shelf {
 impl Regions {
     /// Creates `count` regions of each length. They exist from the beginning, so that they do not count as
     /// data later.
-    pub(super) fn new(count: usize) -> Regions {
+    pub fn new(count: usize) -> Regions {
         let mut regions = Regions::default();
         for is_small in [false, true] {
             let (shelf, len) = regions.shelf(Spot { index: 0, is_small });
@@ -105,23 +109,27 @@ impl Regions {
     }
 
     /// Returns the bytes that are lent, or were lent and are kept to be lent again.
-    pub(super) fn lent_len(&self) -> usize {
+    #[inline]
+    pub fn lent_len(&self) -> usize {
         self.lent_len
     }
 
+    #[inline]
     fn shelf(&mut self, spot: Spot) -> (&mut Shelf, usize) {
         if spot.is_small { (&mut self.small, LESS_LEN) } else { (&mut self.large, READ_LEN) }
     }
 
     /// Returns a region for reading into it.
-    pub(super) fn bytes_mut(&mut self, spot: Spot) -> &mut [u8] {
+    #[inline]
+    pub fn bytes_mut(&mut self, spot: Spot) -> &mut [u8] {
         let (shelf, _) = self.shelf(spot);
         shelf.own[spot.index].bytes_mut()
     }
 
     /// Takes a region with `len` received bytes; the caller puts it back. `may_lend`: the journal may keep
     /// it.
-    pub(super) fn take(&mut self, spot: Spot, len: usize, may_lend: bool) -> Arrived {
+    #[inline]
+    pub fn take(&mut self, spot: Spot, len: usize, may_lend: bool) -> Arrived {
         if self.lent_len >= LENT_LEN_MAX {
             self.trim();
         }
@@ -132,7 +140,7 @@ impl Regions {
         Arrived { region, len, may_lend }
     }
 
-    pub(super) fn put_back(&mut self, spot: Spot, arrived: Arrived) {
+    pub fn put_back(&mut self, spot: Spot, arrived: Arrived) {
         let mut lent_len = self.lent_len;
         let (shelf, len) = self.shelf(spot);
         shelf.own[spot.index] = match arrived.region {
@@ -159,7 +167,7 @@ impl Regions {
     }
 
     /// Frees the regions that the journal has released.
-    pub(super) fn trim(&mut self) {
+    pub fn trim(&mut self) {
         for shelf in [&mut self.large, &mut self.small] {
             while let Some(bytes) = shelf.returned() {
                 self.lent_len -= bytes.len();
@@ -177,7 +185,7 @@ impl Shelf {
 }
 
 /// The bytes of a batch of requests.
-pub(crate) trait Source {
+pub trait Source {
     fn bytes(&self) -> &[u8];
 
     fn bytes_mut(&mut self) -> &mut [u8];
@@ -187,21 +195,24 @@ pub(crate) trait Source {
 }
 
 /// Bytes of a single read.
-pub(super) struct Arrived {
+pub struct Arrived {
     region: Region,
     len: usize,
     may_lend: bool,
 }
 
 impl Source for Arrived {
+    #[inline]
     fn bytes(&self) -> &[u8] {
         &self.region.bytes()[..self.len]
     }
 
+    #[inline]
     fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.region.bytes_mut()[..self.len]
     }
 
+    #[inline]
     fn lend(&mut self) -> Option<Received> {
         self.may_lend.then(|| self.region.lend())
     }
@@ -209,14 +220,17 @@ impl Source for Arrived {
 
 /// Bytes that a connection has kept in its own buffer.
 impl Source for Vec<u8> {
+    #[inline]
     fn bytes(&self) -> &[u8] {
         self
     }
 
+    #[inline]
     fn bytes_mut(&mut self) -> &mut [u8] {
         self
     }
 
+    #[inline]
     fn lend(&mut self) -> Option<Received> {
         None
     }

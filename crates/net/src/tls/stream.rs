@@ -19,7 +19,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection};
 
 use super::Contexts;
-use crate::net::connection::{receive, send_gathered};
+use crate::socket::{receive, send_gathered};
 
 /// Bytes received at once.
 const RECEIVE_LEN: usize = 64 * 1024;
@@ -38,7 +38,7 @@ thread_local! {
 }
 
 /// A TLS stream; see the module's text.
-pub(crate) struct TlsStream {
+pub struct TlsStream {
     connection: Connection,
     /// Received bytes that are not decrypted, since there was no room for earlier plain bytes.
     ahead: Vec<u8>,
@@ -52,22 +52,22 @@ pub(crate) struct TlsStream {
     /// Why no further record can be decrypted.
     failed: Option<rustls::Error>,
     /// The connection is in its worker's queue of handshakes.
-    pub(crate) is_queued: bool,
+    pub is_queued: bool,
     /// Error sent to the client instead of service, once the handshake is done.
-    pub(crate) refusal: Option<&'static str>,
+    pub refusal: Option<&'static str>,
 }
 
 impl TlsStream {
     /// Approximate bytes of an idle stream: measured with 1,500 streams.
-    pub(crate) const MEMORY: usize = 7 * 1024;
+    pub const MEMORY: usize = 7 * 1024;
 
     /// Creates a stream for an accepted connection.
-    pub(crate) fn accept(config: Arc<ServerConfig>) -> Result<TlsStream, rustls::Error> {
+    pub fn accept(config: Arc<ServerConfig>) -> Result<TlsStream, rustls::Error> {
         Ok(TlsStream::over(ServerConnection::new(config)?.into()))
     }
 
     /// Creates a stream for a connection made to this address.
-    pub(crate) fn connect(contexts: &Contexts, address: IpAddr) -> Result<TlsStream, rustls::Error> {
+    pub fn connect(contexts: &Contexts, address: IpAddr) -> Result<TlsStream, rustls::Error> {
         let name = ServerName::IpAddress(address.into());
         Ok(TlsStream::over(ClientConnection::new(contexts.client.clone(), name)?.into()))
     }
@@ -87,27 +87,27 @@ impl TlsStream {
         }
     }
 
-    pub(crate) fn is_handshaking(&self) -> bool {
+    pub fn is_handshaking(&self) -> bool {
         self.connection.is_handshaking()
     }
 
     /// Returns the certificate of the remote side, in DER.
-    pub(crate) fn shown(&self) -> Option<&[u8]> {
+    pub fn shown(&self) -> Option<&[u8]> {
         self.connection.peer_certificates()?.first().map(|certificate| &certificate[..])
     }
 
     /// Whether there may be more to read although the last read was short.
-    pub(crate) fn has_more(&self) -> bool {
+    pub fn has_more(&self) -> bool {
         self.has_more
     }
 
     /// Returns the sealed bytes that wait for the socket.
-    pub(crate) fn unsent(&self) -> usize {
+    pub fn unsent(&self) -> usize {
         self.unsent
     }
 
     /// Continues the handshake as far as received bytes allow. Returns whether it is finished.
-    pub(crate) fn shake(&mut self, fd: BorrowedFd<'_>) -> io::Result<bool> {
+    pub fn shake(&mut self, fd: BorrowedFd<'_>) -> io::Result<bool> {
         self.flush(fd)?; // a client speaks first
         RECEIVED.with_borrow_mut(|received| {
             while self.is_handshaking() {
@@ -132,7 +132,7 @@ impl TlsStream {
     }
 
     /// Reads into `buf`. Returns 0 at the end of the stream, and `WouldBlock` if there is nothing now.
-    pub(crate) fn read(&mut self, fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
+    pub fn read(&mut self, fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         let is_drained = RECEIVED.with_borrow_mut(|received| self.fill(fd, received, buf, &mut filled));
         self.has_more = !is_drained.as_ref().is_ok_and(|is_drained| *is_drained);
@@ -232,7 +232,7 @@ impl TlsStream {
 
     /// Seals and sends as much as the socket takes, and a little more; returns the number of bytes taken from
     /// `slices`.
-    pub(crate) fn write(&mut self, fd: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub fn write(&mut self, fd: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         if !self.flush(fd)? {
             return Ok(0);
         }
@@ -267,7 +267,7 @@ impl TlsStream {
     }
 
     /// Sends sealed records. Returns whether the socket took all.
-    pub(crate) fn flush(&mut self, fd: BorrowedFd<'_>) -> io::Result<bool> {
+    pub fn flush(&mut self, fd: BorrowedFd<'_>) -> io::Result<bool> {
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut Socket(fd)) {
                 Ok(_) => {}
@@ -285,7 +285,7 @@ impl TlsStream {
     }
 
     /// Sends the closing message, if that is possible without waiting.
-    pub(crate) fn part(&mut self, fd: BorrowedFd<'_>) {
+    pub fn part(&mut self, fd: BorrowedFd<'_>) {
         if !self.is_handshaking() && self.unsent == 0 {
             self.connection.send_close_notify();
             let _ = self.flush(fd);

@@ -13,20 +13,20 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 
-use crate::persist::temp_file;
 use evenkeel_config::{Settings, cause};
+use evenkeel_runtime::temp_file;
 
 /// Longest keep-alive time that the kernel takes, in seconds.
 const KEEPALIVE_MAX_S: u32 = 32_767;
 
 /// Error of a server without any address to listen on.
-pub(crate) const NOWHERE: &str = "Configured to not listen anywhere, exiting.";
+pub const NOWHERE: &str = "Configured to not listen anywhere, exiting.";
 const NO_ADDRESS: &str = "no address of 'bind' is available";
 
 /// A listening socket, closed when dropped.
-pub(crate) struct Listener {
+pub struct Listener {
     /// Unique among all listeners of this process, closed listeners included.
-    pub(crate) id: u64,
+    pub id: u64,
     socket: Socket,
     endpoint: Endpoint,
     /// File of a Unix socket; removed at the end.
@@ -44,33 +44,33 @@ enum Endpoint {
 }
 
 /// A new connection.
-pub(crate) struct Accepted {
-    pub(crate) socket: OwnedFd,
-    pub(crate) address: String,
-    pub(crate) local_address: String,
-    pub(crate) is_unix: bool,
-    pub(crate) is_loopback: bool,
-    pub(crate) is_tls: bool,
+pub struct Accepted {
+    pub socket: OwnedFd,
+    pub address: String,
+    pub local_address: String,
+    pub is_unix: bool,
+    pub is_loopback: bool,
+    pub is_tls: bool,
 }
 
 /// The listening sockets of the server, which CONFIG SET may change.
 #[derive(Default)]
-pub(crate) struct Listeners(Mutex<Vec<Arc<Listener>>>);
+pub struct Listeners(Mutex<Vec<Arc<Listener>>>);
 
 impl Listeners {
-    pub(crate) fn all(&self) -> Vec<Arc<Listener>> {
+    pub fn all(&self) -> Vec<Arc<Listener>> {
         self.0.lock().clone()
     }
 
     /// Closes all, once the workers have dropped them.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.0.lock().clear();
     }
 
     /// Opens the endpoints of the settings that are not open yet, and closes open endpoints that the settings
     /// no longer name. A listener that stays loses no waiting connection. Returns an error if an endpoint
     /// cannot be opened; then nothing has changed.
-    pub(crate) fn follow(&self, settings: &Settings) -> Result<(), String> {
+    pub fn follow(&self, settings: &Settings) -> Result<(), String> {
         let wanted = endpoints(settings);
         if let Some(twice) = first_repeated(&wanted) {
             return Err(twice.refusal(&in_use()));
@@ -133,14 +133,14 @@ impl Endpoint {
 
 /// Obstacles to listening at the addresses of the settings, and addresses in use now.
 #[derive(Default)]
-pub(crate) struct Rehearsal {
-    pub(crate) mistakes: Vec<String>,
-    pub(crate) in_use: Vec<String>,
+pub struct Rehearsal {
+    pub mistakes: Vec<String>,
+    pub in_use: Vec<String>,
 }
 
 /// Tries all addresses, without listening on any and without changing existing files. Skips paths that
 /// `leads_somewhere` refuses.
-pub(crate) fn rehearse(settings: &Settings, leads_somewhere: impl Fn(&Path) -> bool) -> Rehearsal {
+pub fn rehearse(settings: &Settings, leads_somewhere: impl Fn(&Path) -> bool) -> Rehearsal {
     let (mut found, mut missing) = (Rehearsal::default(), 0);
     let wanted = endpoints(settings);
     if wanted.is_empty() {
@@ -288,12 +288,12 @@ impl fmt::Display for Listener {
 }
 
 impl Listener {
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
     /// Refuses connections from now on, although workers may keep the descriptor for a moment.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         // It fails only if there is nothing left to stop.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
@@ -303,7 +303,7 @@ impl Listener {
     ///
     /// Errors with a system code come only from accepting: an error about a connection must not look like an
     /// error of the listener.
-    pub(crate) fn accept(&self, keepalive_s: u32) -> io::Result<Accepted> {
+    pub fn accept(&self, keepalive_s: u32) -> io::Result<Accepted> {
         let (socket, peer) = self.socket.accept()?;
         socket.set_nonblocking(true).map_err(|error| io::Error::other(error.to_string()))?;
         if let Endpoint::Unix(path) = &self.endpoint {

@@ -11,7 +11,7 @@ type Print = Option<(u64, u64, i64, i64)>;
 
 /// When the files were last checked, and their state then.
 #[derive(Default)]
-pub(crate) struct Pace {
+pub struct Pace {
     looked: Option<Instant>,
     prints: Vec<Print>,
 }

@@ -15,11 +15,11 @@ use evenkeel_config::CertifiedUser;
 
 /// A certificate's information for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CertificateInfo {
+pub struct CertificateInfo {
     /// Serial number, in upper case hexadecimal digits, as OpenSSL shows it.
-    pub(crate) serial: String,
+    pub serial: String,
     /// End of validity, in seconds since the Unix epoch.
-    pub(crate) not_after_s: u64,
+    pub not_after_s: u64,
 }
 
 impl CertificateInfo {
@@ -39,7 +39,7 @@ impl CertificateInfo {
 }
 
 /// Returns the names of users in a certificate, in their order: all of its URIs, or its first common name.
-pub(crate) fn users(certificate: &[u8], by: CertifiedUser) -> Vec<Vec<u8>> {
+pub fn users(certificate: &[u8], by: CertifiedUser) -> Vec<Vec<u8>> {
     let names: fn(&Certificate) -> Option<Vec<Vec<u8>>> = match by {
         CertifiedUser::Off => return Vec::new(),
         CertifiedUser::Cn => |certificate| common_name(certificate).map(|name| vec![name]),

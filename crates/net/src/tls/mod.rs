@@ -24,39 +24,39 @@ use rustls::crypto::CryptoProvider;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-pub(crate) use certificate::{CertificateInfo, users};
+pub use certificate::{CertificateInfo, users};
 use evenkeel_config::{AuthClients, Settings};
-pub(crate) use pace::Pace;
+pub use pace::Pace;
 use sessions::Sessions;
-pub(crate) use stream::TlsStream;
+pub use stream::TlsStream;
 use verify::AnyName;
 
 /// Configurations for new connections.
-pub(crate) struct Contexts {
+pub struct Contexts {
     /// For connections from clients.
-    pub(crate) server: Arc<ServerConfig>,
+    pub server: Arc<ServerConfig>,
     /// For connections to other servers.
-    pub(crate) client: Arc<ClientConfig>,
-    pub(crate) certificates: Certificates,
+    pub client: Arc<ClientConfig>,
+    pub certificates: Certificates,
 }
 
 /// Information from the certificates in force, for INFO.
 #[derive(Default)]
-pub(crate) struct Certificates {
-    pub(crate) server: Option<CertificateInfo>,
+pub struct Certificates {
+    pub server: Option<CertificateInfo>,
     /// From `tls-client-cert-file`.
-    pub(crate) client: Option<CertificateInfo>,
+    pub client: Option<CertificateInfo>,
     /// The authority that expires first.
-    pub(crate) authority: Option<CertificateInfo>,
+    pub authority: Option<CertificateInfo>,
 }
 
 /// Whether any connection is to be encrypted.
-pub(crate) fn is_wanted(settings: &Settings) -> bool {
+pub fn is_wanted(settings: &Settings) -> bool {
     settings.tls_port > 0 || settings.tls_replication || settings.tls_cluster
 }
 
 /// Returns the files and directories of the settings, if any connection is to be encrypted.
-pub(crate) fn paths(settings: &Settings) -> impl Iterator<Item = &Path> {
+pub fn paths(settings: &Settings) -> impl Iterator<Item = &Path> {
     let named = [
         &settings.tls_cert_file,
         &settings.tls_key_file,
@@ -70,7 +70,7 @@ pub(crate) fn paths(settings: &Settings) -> impl Iterator<Item = &Path> {
 }
 
 /// Returns all obstacles to using these settings: errors of each file, and of their combination.
-pub(crate) fn faults(settings: &Settings) -> Vec<String> {
+pub fn faults(settings: &Settings) -> Vec<String> {
     if !is_wanted(settings) {
         return Vec::new();
     }
@@ -199,31 +199,31 @@ fn named<'s>(path: &'s Option<PathBuf>, directive: &str) -> Result<&'s Path, Str
 
 /// The present contexts; none if nothing is encrypted.
 #[derive(Default)]
-pub(crate) struct Tls {
+pub struct Tls {
     contexts: RwLock<Option<Arc<Contexts>>>,
     pace: parking_lot::Mutex<Pace>,
 }
 
 /// New contexts that are not in force yet. No connection begins meanwhile, so that none gets the wrong
 /// contexts.
-pub(crate) struct Change<'t> {
+pub struct Change<'t> {
     place: RwLockWriteGuard<'t, Option<Arc<Contexts>>>,
     new: Option<Arc<Contexts>>,
 }
 
 impl Change<'_> {
-    pub(crate) fn put_in_force(mut self) {
+    pub fn put_in_force(mut self) {
         *self.place = self.new.take();
     }
 }
 
 impl Tls {
-    pub(crate) fn contexts(&self) -> Option<Arc<Contexts>> {
+    pub fn contexts(&self) -> Option<Arc<Contexts>> {
         self.contexts.read().clone()
     }
 
     /// Reads the files of these settings. On an error, nothing has changed.
-    pub(crate) fn change(&self, settings: &Settings) -> Result<Change<'_>, String> {
+    pub fn change(&self, settings: &Settings) -> Result<Change<'_>, String> {
         // First, so that a change during the read is noticed later.
         self.pace.lock().note(settings);
         let new = is_wanted(settings).then(|| Contexts::load(settings)).transpose()?.map(Arc::new);
@@ -232,11 +232,7 @@ impl Tls {
 
     /// `tls-auto-reload-interval`: reads the files again if any of them has changed, and returns the outcome.
     /// `are_current`: whether `settings` are still in force.
-    pub(crate) fn look(
-        &self,
-        settings: &Settings,
-        are_current: impl Fn() -> bool,
-    ) -> Option<Result<(), String>> {
+    pub fn look(&self, settings: &Settings, are_current: impl Fn() -> bool) -> Option<Result<(), String>> {
         if !is_wanted(settings) || !self.pace.lock().is_due(settings) {
             return None;
         }
