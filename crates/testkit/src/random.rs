@@ -62,6 +62,13 @@ pub fn fresh_seed() -> u64 {
     since_1970.expect("the clock is set after 1970").as_nanos() as u64
 }
 
+/// Returns randomness for a test; `EVENKEEL_SEED`, which a failing test prints, repeats it.
+pub fn printed() -> Random {
+    let seed = fresh_seed();
+    println!("EVENKEEL_SEED={seed}");
+    Random::new(seed)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,11 +90,4 @@ mod tests {
         let whole = random.between(i64::MIN, i64::MAX);
         assert_ne!(whole, random.between(i64::MIN, i64::MAX));
     }
-}
-
-/// Returns randomness for a test; `EVENKEEL_SEED`, which a failing test prints, repeats it.
-pub fn printed() -> Random {
-    let seed = fresh_seed();
-    println!("EVENKEEL_SEED={seed}");
-    Random::new(seed)
 }
