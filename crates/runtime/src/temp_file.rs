@@ -1,8 +1,8 @@
 //! New files that no other process writes.
 //!
 //! The process id in a name is not enough: servers in containers may share a folder, and each may have
-//! process id 1. So only a new file is opened, and if a name is taken by another server's file, or a leftover,
-//! the next name is tried.
+//! process id 1. So only a new file is opened, and if a name is taken by another server's file, or a
+//! leftover, the next name is tried.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};

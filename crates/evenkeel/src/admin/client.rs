@@ -133,7 +133,7 @@ pub(crate) fn describe(client: &ClientInfo, now: u64, arg_bytes: Option<usize>) 
         client.multi_len.load(Relaxed),
         client.query_room(now).saturating_sub(used),
         client.multi_memory.load(Relaxed),
-        client.out_stretches.load(Relaxed),
+        client.out_chunks.load(Relaxed),
         client.memory() + arg_bytes,
         if waiting > 0 { "rw" } else { "r" },
     );

@@ -105,14 +105,14 @@ fn accounting(call: &mut ServerCall<'_, '_>) -> Done {
 
 /// DEBUG AOF-FLUSH-SLEEP microseconds: delays each write to the append-only file.
 fn aof_flush_sleep(call: &mut ServerCall<'_, '_>) -> Done {
-    call.server.persist.aof.figures.flush_sleep_us.store(microseconds(call), Relaxed);
+    call.server.persist.aof.metrics.flush_sleep_us.store(microseconds(call), Relaxed);
     call.base.reply.ok();
     Ok(Flow::Replied)
 }
 
 /// DEBUG AOF-SYNC-SLEEP microseconds: slows down each sync that no client waits for, as on a slow disk.
 fn aof_sync_sleep(call: &mut ServerCall<'_, '_>) -> Done {
-    call.server.persist.aof.figures.sync_sleep_us.store(microseconds(call), Relaxed);
+    call.server.persist.aof.metrics.sync_sleep_us.store(microseconds(call), Relaxed);
     call.base.reply.ok();
     Ok(Flow::Replied)
 }
@@ -232,15 +232,15 @@ fn set_disable_deny(call: &mut ServerCall<'_, '_>) -> Done {
 /// DEBUG SLEEP seconds: no command is run meanwhile. An argument that is no number means zero.
 fn sleep(call: &mut ServerCall<'_, '_>) -> Done {
     /// The longest delay that this causes to a shutdown.
-    const NAP: Duration = Duration::from_millis(20);
+    const STOP_POLL_INTERVAL: Duration = Duration::from_millis(20);
     let seconds = call.base.args.text(2).parse().unwrap_or(0.0);
     let span = Duration::try_from_secs_f64(seconds).unwrap_or_default();
     let started = Instant::now();
     while let Some(left) = span.checked_sub(started.elapsed())
         && !left.is_zero()
-        && !call.server.is_to_let_go()
+        && !call.server.certainly_stops()
     {
-        std::thread::sleep(left.min(NAP));
+        std::thread::sleep(left.min(STOP_POLL_INTERVAL));
     }
     call.base.reply.ok();
     Ok(Flow::Replied)
@@ -362,7 +362,7 @@ fn populate(call: &mut ServerCall<'_, '_>) -> Done {
         return Err(Error::StringTooLong);
     }
     for number in 0..count {
-        if call.server.is_to_let_go() {
+        if call.server.certainly_stops() {
             break;
         }
         let name = [prefix, format!(":{number}").as_bytes()].concat();

@@ -280,26 +280,26 @@ fn what_is_in_the_tail_is_told_and_put_back_before_anything_is_cut_off() {
     let all = [&first[..], &second].concat();
     let torn = &all[..first.len() + 3];
     let folder = with_tail(torn, first.len() as u64, &second);
-    let (told, well) = folder.check(&["a.manifest"], "");
-    assert!(told.contains("are only in the tail") && !well, "{told}");
+    let (output, well) = folder.check(&["a.manifest"], "");
+    assert!(output.contains("are only in the tail") && !well, "{output}");
     assert_eq!(folder.size("a.1.incr.aof"), torn.len() as u64, "nothing is changed by looking");
-    let (told, well) = folder.check(&["a.manifest", "--fix"], "");
-    assert!(told.contains("from its tail") && told.contains("No errors found.") && well, "{told}");
+    let (output, well) = folder.check(&["a.manifest", "--fix"], "");
+    assert!(output.contains("from its tail") && output.contains("No errors found.") && well, "{output}");
     assert_eq!(fs::read(folder.0.join("a.1.incr.aof")).expect("there"), all);
     assert!(!folder.0.join("a.tail").exists());
     // Back to a moment before the bytes in the tail.
     let mut early = first.clone();
     push_timestamp(&mut early, 100);
     let folder = with_tail(&early, early.len() as u64, &second);
-    let (told, well) = folder.check(&["a.manifest", "--truncate-to-timestamp", "99", "--yes"], "");
-    assert!(told.contains("Done") && well, "{told}");
+    let (output, well) = folder.check(&["a.manifest", "--truncate-to-timestamp", "99", "--yes"], "");
+    assert!(output.contains("Done") && well, "{output}");
     assert!(fs::read(folder.0.join("a.1.incr.aof")).expect("there").starts_with(&first));
-    assert!(folder.size("a.1.incr.aof") < all.len() as u64 && !folder.0.join("a.tail").exists(), "{told}");
+    assert!(folder.size("a.1.incr.aof") < all.len() as u64 && !folder.0.join("a.tail").exists(), "{output}");
     // A hole: the bytes behind it are no command, for now.
     let holed = [&first[..], &[0; 9], &second[9..]].concat();
     for tool in [false, true] {
         let folder = with_tail(&holed, first.len() as u64, &second);
-        let (told, well) = if tool {
+        let (output, well) = if tool {
             let args = ["--fix".into(), folder.0.join("a.manifest").into_os_string()];
             let Some(redis::Tool::Aof(aof)) = redis::Tool::from("redis-check-aof".as_ref(), &args) else {
                 panic!("it is asked to mend");
@@ -311,27 +311,27 @@ fn what_is_in_the_tail_is_told_and_put_back_before_anything_is_cut_off() {
             // The file alone.
             folder.check(&["a.1.incr.aof", "--fix", "--yes"], "")
         };
-        assert!(told.contains("from its tail") && well, "{told}");
-        assert_eq!(fs::read(folder.0.join("a.1.incr.aof")).expect("there"), all, "{told}");
+        assert!(output.contains("from its tail") && well, "{output}");
+        assert_eq!(fs::read(folder.0.join("a.1.incr.aof")).expect("there"), all, "{output}");
     }
     // Damaged bytes follow it: until they are cut off, the tail says where they begin.
     let holed = [&all[..], &[0; 9], &second].concat();
     let folder = with_tail(&holed, first.len() as u64, &second);
-    let (told, well) = folder.check(&["a.manifest", "--fix"], "n\n");
-    assert!(told.contains("nothing was truncated") && !well, "{told}");
+    let (output, well) = folder.check(&["a.manifest", "--fix"], "n\n");
+    assert!(output.contains("nothing was truncated") && !well, "{output}");
     assert!(
         fs::read(folder.0.join("a.1.incr.aof")).expect("there") == holed && folder.0.join("a.tail").exists()
     );
-    let (told, well) = folder.check(&["a.manifest", "--fix"], "y\n");
-    assert!(told.contains("Done") && well, "{told}");
+    let (output, well) = folder.check(&["a.manifest", "--fix"], "y\n");
+    assert!(output.contains("Done") && well, "{output}");
     assert!(
         fs::read(folder.0.join("a.1.incr.aof")).expect("there") == all && !folder.0.join("a.tail").exists()
     );
     // A file that has changed.
     let folder = with_tail(&all, first.len() as u64, b"other bytes");
-    let (told, well) = folder.check(&["a.manifest"], "");
-    assert!(told.contains("was truncated or changed") && well, "{told}");
-    let (told, well) = folder.check(&["a.manifest", "--fix"], "");
-    assert!(told.contains("renamed to a.tail.unused.1") && well, "{told}");
+    let (output, well) = folder.check(&["a.manifest"], "");
+    assert!(output.contains("was truncated or changed") && well, "{output}");
+    let (output, well) = folder.check(&["a.manifest", "--fix"], "");
+    assert!(output.contains("renamed to a.tail.unused.1") && well, "{output}");
     assert_eq!(fs::read(folder.0.join("a.1.incr.aof")).expect("there"), all);
 }

@@ -43,7 +43,7 @@ impl Monitor {
     /// Records that `event` took `us` microseconds, if it reached `threshold_ms`. A threshold of zero records
     /// nothing.
     #[inline]
-    pub(crate) fn note(&self, event: &'static str, us: u64, threshold_ms: u64) {
+    pub(crate) fn record(&self, event: &'static str, us: u64, threshold_ms: u64) {
         if threshold_ms > 0 && us / 1000 >= threshold_ms {
             self.add(event, clock::unix_ms() / 1000, us / 1000);
         }
@@ -198,10 +198,10 @@ mod tests {
     #[test]
     fn only_what_reaches_the_threshold_is_noted() {
         let monitor = Monitor::default();
-        monitor.note("command", 4_999, 5);
-        monitor.note("command", 1_000_000, 0);
+        monitor.record("command", 4_999, 5);
+        monitor.record("command", 1_000_000, 0);
         assert!(monitor.all().is_empty());
-        monitor.note("command", 5_000, 5);
+        monitor.record("command", 5_000, 5);
         assert_eq!(monitor.all().len(), 1);
     }
 

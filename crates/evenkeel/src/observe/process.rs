@@ -34,8 +34,8 @@ pub(crate) fn main_thread_cpu_time() -> CpuTime {
 /// Parses a thread's stat line. The thread's name comes first and may contain anything; the last parenthesis
 /// ends it.
 fn cpu_time_in(stat: &str) -> Option<CpuTime> {
-    let (_, figures) = stat.rsplit_once(')')?;
-    let mut ticks = figures.split_whitespace().skip(11).map(str::parse::<u64>);
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut ticks = fields.split_whitespace().skip(11).map(str::parse::<u64>);
     let (user, system) = (ticks.next()?.ok()?, ticks.next()?.ok()?);
     let per_second = rustix::param::clock_ticks_per_second();
     let span = |ticks: u64| Duration::from_millis(ticks * 1000 / per_second);

@@ -134,7 +134,7 @@ impl Stats {
     /// Books ticks on a stage, and fires the probe that a tool may watch. Every stage of a command passes
     /// here.
     #[inline]
-    pub(crate) fn book(&self, stage: Stage, ticks: Ticks) {
+    pub(crate) fn record_stage(&self, stage: Stage, ticks: Ticks) {
         probe!("stage", stage as u64, ticks);
         add(&self.stages[stage as usize], ticks);
     }

@@ -33,11 +33,11 @@ const REST: Duration = Duration::from_secs(1);
 
 /// A snapshot on its way to replicas.
 pub(super) struct SnapshotPipe {
-    state: Mutex<State>,
+    state: Mutex<SnapshotPipeState>,
     room: Condvar,
 }
 
-pub(super) struct State {
+pub(super) struct SnapshotPipeState {
     pub(super) bytes: Backlog,
     /// The bytes before `bytes` that some replica has not been sent.
     spilled: Option<SpillFile>,
@@ -49,24 +49,24 @@ pub(super) struct State {
     /// The result, once all bytes are in the pipe.
     end: Option<Result<(), String>>,
     /// Whether no replica wants the snapshot any more.
-    is_given_up: bool,
+    is_cancelled: bool,
 }
 
 impl SnapshotPipe {
     pub(super) fn new() -> Arc<SnapshotPipe> {
-        let state = State {
+        let state = SnapshotPipeState {
             bytes: Backlog::new(0),
             spilled: None,
             rests_until: None,
             has_failed: false,
             held_up_since: None,
             end: None,
-            is_given_up: false,
+            is_cancelled: false,
         };
         Arc::new(SnapshotPipe { state: Mutex::new(state), room: Condvar::new() })
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, SnapshotPipeState> {
         self.state.lock()
     }
 
@@ -81,8 +81,8 @@ impl SnapshotPipe {
     }
 
     /// Cancels the snapshot: its writer gets an error.
-    pub(super) fn give_up(&self) {
-        self.state.lock().is_given_up = true;
+    pub(super) fn cancel(&self) {
+        self.state.lock().is_cancelled = true;
         self.room.notify_all();
     }
 
@@ -98,7 +98,7 @@ impl SnapshotPipe {
     ///
     /// # Errors
     /// The disk has failed. Reported once, and again if bytes are lost: bytes that are no longer in
-    /// [`State::bytes`] cannot be sent.
+    /// [`SnapshotPipeState::bytes`] cannot be sent.
     pub(super) fn tend(
         &self,
         readers: &[u64],
@@ -123,7 +123,7 @@ impl SnapshotPipe {
     }
 }
 
-impl State {
+impl SnapshotPipeState {
     /// Whether the pipe ends at this offset.
     pub(super) fn ends_at(&self, offset: u64) -> bool {
         self.end == Some(Ok(())) && self.bytes.end() == offset
@@ -207,10 +207,10 @@ impl io::Write for Inlet {
     /// Waits for room.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut state = self.0.state.lock();
-        while state.bytes.len() >= PIPE_LEN && !state.is_given_up {
+        while state.bytes.len() >= PIPE_LEN && !state.is_cancelled {
             self.0.room.wait(&mut state);
         }
-        if state.is_given_up {
+        if state.is_cancelled {
             return Err(io::Error::new(io::ErrorKind::BrokenPipe, "no replica needs the snapshot any more"));
         }
         // Other threads free these bytes.
@@ -415,7 +415,7 @@ mod tests {
             move || (0..).find_map(|_| inlet.write_all(&[0; 1 << 20]).err())
         });
         std::thread::sleep(std::time::Duration::from_millis(20));
-        pipe.give_up();
+        pipe.cancel();
         assert_eq!(
             writer.join().expect("no panic").map(|error| error.kind()),
             Some(io::ErrorKind::BrokenPipe)

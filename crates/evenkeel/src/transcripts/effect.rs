@@ -597,8 +597,8 @@ impl Storm {
         Storm { random: Random::new(seed), world, recorder, sent: Vec::new() }
     }
 
-    /// `reference` is the reference server that has to know all commands; `jump_ms_max` is the farthest jump of
-    /// the clock.
+    /// `reference` is the reference server that has to know all commands; `jump_ms_max` is the farthest jump
+    /// of the clock.
     fn rage(&mut self, steps: usize, reference: Option<Reference>, jump_ms_max: u64) -> Vec<String> {
         // Redis 7.0 takes scores that Valkey 9.1 refuses, such as 0x10.
         let drawn = if self.random.chance(50) { Reference::Valkey } else { Reference::Redis };

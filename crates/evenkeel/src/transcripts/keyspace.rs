@@ -138,7 +138,7 @@ fn databases_are_swapped_and_flushed() {
 fn flushed_memory_is_given_back() {
     let mut world = World::new();
     // The thread that frees has something else to do first.
-    let (go_on, wait) = std::sync::mpsc::channel::<()>();
+    let (release, wait) = std::sync::mpsc::channel::<()>();
     struct Busy(std::sync::mpsc::Receiver<()>);
     impl Drop for Busy {
         fn drop(&mut self) {
@@ -148,7 +148,7 @@ fn flushed_memory_is_given_back() {
     world.server.lazy_free.free(Busy(wait));
     world.check("> SET k v\n > CONFIG SET maxmemory 1\n > SET k w < -OOM *");
     world.check("> FLUSHALL ASYNC < OK\n > DBSIZE < :0\n > SET k w < OK\n > DBSIZE < :1");
-    drop(go_on);
+    drop(release);
     let started = std::time::Instant::now();
     while world.server.lazy_free.pending() > 0 {
         assert!(started.elapsed().as_secs() < 20, "nothing is freed");

@@ -319,7 +319,7 @@ fn many_pushed_at_once_serve_many() {
 /// A write to a key under WATCH, whether or not anything is different afterwards.
 #[test]
 fn watches_hear_of_it() {
-    for (command, hears) in [
+    for (command, aborts) in [
         ("LTRIM k 0 -1", true),
         ("LTRIM none 0 -1", false),
         ("LREM k 0 x", false),
@@ -330,7 +330,7 @@ fn watches_hear_of_it() {
         ("RPUSHX none a", false),
         ("LMOVE j k LEFT LEFT", true),
     ] {
-        let reply = if hears { "(nil array)" } else { "[PONG]" };
+        let reply = if aborts { "(nil array)" } else { "[PONG]" };
         check(&format!(
             "
             > RPUSH k a b     < :2

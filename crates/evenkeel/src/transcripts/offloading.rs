@@ -45,7 +45,7 @@ fn long_commands(world: &mut World) -> String {
 }
 
 /// Returns the reply of a long command, and the digest after it.
-fn elsewhere(world: &mut World, line: &str) -> (String, String) {
+fn offloaded(world: &mut World, line: &str) -> (String, String) {
     let before = long_commands(world);
     let reply = world.run(line);
     assert_ne!(long_commands(world), before, "{line:?} is done elsewhere");
@@ -78,7 +78,7 @@ fn check(fill: fn(&mut World), lines: &[&str]) {
     for line in lines {
         for resp in ["HELLO 2", "HELLO 3"] {
             world.run(resp);
-            let one = elsewhere(&mut world, line);
+            let one = offloaded(&mut world, line);
             undo(&mut world);
             let other = in_place(&mut world, line);
             undo(&mut world);

@@ -82,7 +82,7 @@ fn with_log(fsync: &str) -> (Live, tempdir::Folder) {
     let live = Live::start(2, &own);
     let Replayed { directory, found, .. } = replay::directory(&live.server).expect("it is empty");
     assert!(!found);
-    rewrite::go_on(&live.server, directory, found).expect("a folder to write to");
+    rewrite::start_logging(&live.server, directory, found).expect("a folder to write to");
     (live, folder)
 }
 
