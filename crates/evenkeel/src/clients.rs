@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_go_until_the_rest_fits() {
+    fn the_largest_clients_are_evicted_first() {
         let clients = Clients::default();
         let all: Vec<_> = [10, 500_000, 300_000, 700_000, 20].map(|bytes| client(&clients, bytes)).into();
         all[3].no_evict.store(true, Relaxed);
@@ -387,7 +387,7 @@ mod tests {
 
     /// Otherwise the bytes that it sends would be lost.
     #[test]
-    fn neither_replicas_nor_the_primary_go() {
+    fn replicas_and_the_primary_are_never_evicted() {
         let clients = Clients::default();
         let [replica, primary, other] = [3_000_000, 2_000_000, 100_000].map(|bytes| client(&clients, bytes));
         replica.is_replica.store(true, Relaxed);
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_given_room_while_it_is_active() {
+    fn active_clients_keep_their_buffers() {
         let client = client(&Clients::default(), 0);
         assert_eq!(client.query_room(0), 0, "nothing has come yet");
         client.net_in.store(1, Relaxed);

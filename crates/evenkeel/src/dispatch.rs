@@ -726,7 +726,7 @@ fn access_of(settings: &Settings) -> Access {
     }
 }
 
-/// Books a stage that began at `from`; returns the present.
+/// Records a stage that began at `from`; returns the present.
 #[inline]
 pub(crate) fn record_stage(stats: &Stats, stage: Stage, from: Ticks) -> Ticks {
     let now = clock::stage_end(from);

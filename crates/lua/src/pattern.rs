@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_too_long_is_ended() {
+    fn long_searches_are_interrupted() {
         let (subject, pattern) = ("a".repeat(3_000), ".-".repeat(20) + "b");
         let mut matcher = Matcher::new(subject.as_bytes(), pattern.as_bytes(), || false);
         assert_eq!(matcher.match_at(0), Err(Stop::Ended));
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_pattern_has_room_on_the_stack() {
+    fn the_longest_pattern_fits_the_stack() {
         // A test's thread has a stack of 2 MiB; threads that run scripts have eight times as much.
         let subject = "a".repeat(LEN_MAX);
         for item in ["a?", "a*", "a-"] {

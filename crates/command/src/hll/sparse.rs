@@ -337,7 +337,7 @@ mod tests {
     use evenkeel_testkit::random::printed as random;
 
     #[test]
-    fn eight_bytes_at_once_are_found_as_one_by_one() {
+    fn eight_byte_search_matches_bytewise_search() {
         let mut random = random();
         for _ in 0..5_000 {
             // Any byte may look like the first of any code.

@@ -1544,7 +1544,7 @@ mod tests {
     }
 
     #[test]
-    fn values_know_their_kind_and_keys_their_specification() {
+    fn arguments_have_kinds_and_key_specs() {
         check("", "");
         check("key offset value:integer", "key:key#0 offset:integer value:integer");
         check("source destination", "source:key#0 destination:key#1");
@@ -1556,7 +1556,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shown_text_may_differ_from_the_name() {
+    fn display_text_may_differ_from_the_name() {
         let tree = arguments("[ADDR addr=ip:port]").expect("parses");
         assert_eq!((tree[0].name.as_str(), tree[0].display_text.as_deref()), ("addr", Some("ip:port")));
         assert_eq!(tree[0].usage(), "[ADDR ip:port]");
@@ -1599,7 +1599,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_command() {
+    fn a_complete_command_line_parses() {
         let tree = find("bitfield").expect("a row").arguments();
         assert_eq!(
             drawn(&tree),
@@ -1750,7 +1750,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_the_old_and_the_internal() {
+    fn flags_of_deprecated_and_internal_commands() {
         let flags = |name| find(name).expect("a row").doc_flags();
         assert_eq!((flags("GETSET"), flags("DEBUG")), (&["deprecated"][..], &["syscmd"][..]));
         assert!(flags("GET").is_empty());

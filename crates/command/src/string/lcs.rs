@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn random_strings_against_the_textbook() {
+    fn random_strings_match_the_textbook_algorithm() {
         let mut random = random();
         for _ in 0..400 {
             let letters = random.between(1, 40);

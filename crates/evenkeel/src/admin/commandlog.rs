@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_is_in_it_by_its_commands() {
+    fn transactions_are_logged_by_their_commands() {
         check(
             "
             > CONFIG SET slowlog-log-slower-than 0
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_have_one_log_together() {
+    fn workers_share_one_log() {
         World::new().check(
             "
             > CONFIG SET slowlog-log-slower-than 0 slowlog-max-len 2
@@ -230,7 +230,7 @@ mod tests {
 
     /// A command within a transaction or a script has no request of its own.
     #[test]
-    fn what_is_run_within_others_is_large_by_its_reply() {
+    fn nested_commands_are_large_only_by_their_reply() {
         let long = "x".repeat(70);
         check_valkey(&format!(
             "
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_of_the_logs_is_checked() {
+    fn arguments_of_commandlog_are_checked() {
         check_valkey(
             "
             > COMMANDLOG GET 1                        < -ERR wrong number of arguments for 'commandlog|get' command
@@ -274,7 +274,7 @@ mod tests {
 
     /// The slow log has a script's commands by themselves.
     #[test]
-    fn commands_of_scripts_are_in_it() {
+    fn commands_of_scripts_are_logged() {
         check(
             "
             > CONFIG SET slowlog-log-slower-than 0
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stages_of_an_entry_are_told_when_asked_for() {
+    fn stages_of_entries_are_reported_on_request() {
         let stages = "[\"lock_wait\", :0, \"execute\", :*, \"long\", :0]";
         World::new().check(&format!(
             "

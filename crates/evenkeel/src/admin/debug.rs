@@ -405,7 +405,7 @@ mod tests {
     use crate::testing::{World, check};
 
     #[test]
-    fn topics_and_their_arguments() {
+    fn debug_subcommands_check_their_arguments() {
         check(
             "
             > DEBUG                            < -ERR wrong number of arguments for 'debug' command
@@ -427,7 +427,7 @@ mod tests {
 
     /// Redis has no such topic.
     #[test]
-    fn accounting_is_turned_off_and_on_by_a_number() {
+    fn debug_accounting_takes_a_number() {
         World::new().check(
             "
             > DEBUG ACCOUNTING                 < -ERR unknown subcommand or wrong number of arguments for 'ACCOUNTING'. Try DEBUG HELP.
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn examples_of_types() {
+    fn debug_protocol_replies_each_type() {
         check(
             "
             > DEBUG PROTOCOL double            < \"3.141\"
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_breaks_off_lets_go_of_everything() {
+    fn a_panicking_command_releases_all_locks() {
         World::new().check(
             "
             > SET k v
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_in_a_snapshot() {
+    fn serialized_lengths_match_a_snapshot() {
         use super::serialized_len;
         use evenkeel_store::Str;
         for (value, len) in

@@ -199,7 +199,7 @@ mod tests {
     use crate::testing::{World, check};
 
     #[test]
-    fn usage_of_a_key() {
+    fn memory_usage_of_a_key() {
         check(
             "
             > SET k v
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_value_is_counted_whole() {
+    fn memory_usage_of_large_values_is_exact() {
         let mut world = World::new();
         world.run("SETRANGE k 999999 x");
         let bytes = |reply: String| reply.trim_start_matches(':').parse::<usize>().expect("a number");
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_diagnosis_names_what_is_odd() {
+    fn memory_doctor_names_each_problem() {
         const MB: u64 = 1 << 20;
         let metrics = |used: u64, peak: u64, resident: u64, clients: u64| MemoryMetrics {
             used: used * MB,

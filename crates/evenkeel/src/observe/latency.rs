@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_sample_a_second_the_longest() {
+    fn the_longest_sample_of_a_second_is_kept() {
         let monitor = Monitor::default();
         for (now, ms) in [(100, 5), (100, 9), (100, 7), (101, 3)] {
             monitor.add("command", now, ms);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_reaches_the_threshold_is_noted() {
+    fn only_latencies_over_the_threshold_are_recorded() {
         let monitor = Monitor::default();
         monitor.record("command", 4_999, 5);
         monitor.record("command", 1_000_000, 0);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_graph() {
+    fn latency_graph() {
         let series = Series { samples: [(100, 10), (160, 40), (220, 20)].into(), longest_ms: 50 };
         let expected = format!(
             "command - high 40 ms, low 10 ms (all time high 50 ms)\n{}\n #\n #\n ##\n###\n\n211\nmms\n0\n",

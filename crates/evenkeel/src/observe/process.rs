@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_of_memory_are_those_of_all_groups_around() {
+    fn memory_limits_of_parent_cgroups_apply() {
         let paths = |groups: &str| -> Vec<String> {
             limit_files(groups).into_iter().map(|path| path.display().to_string()).collect()
         };
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_has_any_name() {
+    fn thread_names_may_contain_any_character() {
         let stat = "7 (a ) b) S 1 1 1 0 -1 4194560 1 2 3 4 200 100 7 8 20 0";
         let time = cpu_time_in(stat).expect("it is whole");
         assert_eq!((time.user, time.system), (time.system * 2, time.user / 2));

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_in_any_pieces_is_in_the_file() {
+    fn writes_of_any_size_are_in_the_file() {
         let live = Live::start(1, &[]);
         let settings = live.server.settings();
         let seed = fresh_seed();
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_is_passed_by_where_that_can_be_and_is_wanted() {
+    fn direct_io_is_used_where_possible_and_configured() {
         let live = Live::start(1, &[]);
         let (path, file) = create(&live, "draft");
         let can_be = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(&path).is_ok();
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_writes_is_told_of_an_error() {
+    fn writers_get_the_error() {
         let live = Live::start(1, &[]);
         let full = OpenOptions::new().write(true).open("/dev/full").expect("a device that is always full");
         let mut writer = DirectWriter::new(

@@ -475,7 +475,7 @@ mod tests {
     use crate::testing::live::Live;
 
     #[test]
-    fn what_is_owed_stays_so_until_it_is_there() {
+    fn an_owed_snapshot_stays_owed_until_saved() {
         let live = Live::start(1, &["--save", "3600 1"]);
         let persist = &live.server.persist;
         persist.owe_save();
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_sync_waits_for_a_walk_and_not_for_a_disk() {
+    fn full_syncs_wait_for_walks_but_not_for_disks() {
         let live = Live::start(1, &[]);
         let persist = &live.server.persist;
         for job in [PersistJob::Snapshot, PersistJob::Base] {

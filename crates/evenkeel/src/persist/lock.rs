@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_held_by_one_and_let_go_of() {
+    fn a_lock_is_exclusive_and_released() {
         let folder = crate::testing::folder("lock");
         let (one, other) = (Locks::default(), Locks::default());
         let hold = |locks: &Locks, what, name: &str| locks.hold(what, &folder, Path::new(name));

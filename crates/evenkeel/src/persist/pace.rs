@@ -309,7 +309,7 @@ mod tests {
 
     /// A thread that has taken a snapshot has its former attributes again, and so have threads started later.
     #[test]
-    fn a_thread_gives_way_for_as_long_as_it_says() {
+    fn a_guard_lowers_the_priority_for_its_lifetime() {
         let slice = || attributes().expect("every kernel of today tells").sched_runtime;
         let before = slice();
         let gives_way = GivesWay::new();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_time_is_that_of_the_allowed_cpus() {
+    fn idle_time_counts_the_allowed_cpus() {
         let stat = "cpu  9 9 9 999 9 9 9\ncpu0 1 2 3 400 50 6 7\ncpu1 1 2 3 100 0 6 7\ncpu2 1 1 1 700 1 1\n\
                     intr 5 5\n";
         assert_eq!(idle_s(stat, &[0, 2]), Some(11.51));
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn rest_is_what_the_share_leaves_to_others() {
+    fn sleep_follows_the_configured_share() {
         let us = Duration::from_micros;
         let none = Duration::ZERO;
         assert_eq!(rest(us(100), none, 0.2, none), (us(400), none));
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_idle_may_be_taken_and_a_part_in_any_case() {
+    fn idle_cpu_may_be_used_and_a_minimum_share() {
         let now = Instant::now();
         let mut share = Share::new(now);
         let granted = share.granted;

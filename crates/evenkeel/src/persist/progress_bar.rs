@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_how_far_and_how_long() {
+    fn the_line_shows_progress_and_remaining_time() {
         assert_eq!(
             line(1_750_000_000, 7_000_000_000, Duration::from_secs(2)),
             "Loading [#######.......................]  25%  1.8 GB of 7.0 GB  875 MB/s  6 s left"

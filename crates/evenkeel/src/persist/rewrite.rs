@@ -408,7 +408,7 @@ mod tests {
     /// The thread that turns the append-only file off needs the context, so without it, it stops right
     /// before.
     #[test]
-    fn nobody_is_made_a_primary_while_the_log_is_turned_off() {
+    fn no_promotion_while_the_aof_is_turned_off() {
         for way in ["disabled", "flush-before-load"] {
             let (primary, replica, follow) = pair(way);
             let (server, mut client) = (&replica.server, replica.connect());
@@ -430,7 +430,7 @@ mod tests {
 
     /// A client that waits for the end of all rewrites also waits for the coming rewrite.
     #[test]
-    fn a_log_that_is_turned_on_while_it_is_being_left_is_told_of() {
+    fn turning_on_an_aof_being_left_is_reported() {
         let replica = Live::start(1, &["--appendonly", "yes"]);
         let (server, persist) = (&replica.server, &replica.server.persist);
         follow_soon(server);
@@ -448,7 +448,7 @@ mod tests {
 
     /// While another thread writes to disk, nothing is given up.
     #[test]
-    fn who_is_made_a_primary_before_has_what_it_had() {
+    fn an_early_promotion_keeps_the_old_data() {
         let (primary, replica, follow) = pair("disabled");
         let (server, mut client) = (&replica.server, replica.connect());
         assert!(!client.run("SET k ours").is_error());
@@ -471,7 +471,7 @@ mod tests {
     /// Clients are served until the data are swapped. The append-only file ends at that moment, without a
     /// wait.
     #[test]
-    fn the_log_is_left_as_the_data_are_swapped() {
+    fn the_aof_is_left_when_the_data_are_swapped() {
         let (primary, replica, follow) = pair("swapdb");
         let (server, mut client) = (&replica.server, replica.connect());
         let ctx = server.persist.ctx.lock();

@@ -129,14 +129,14 @@ mod tests {
     use crate::testing::live::Live;
 
     #[test]
-    fn rewrites_that_keep_failing_come_ever_more_rarely() {
+    fn failing_rewrites_back_off() {
         let delays = [0, 1, 2, 3, 4, 5, 8, 9, 10, u64::MAX].map(rewrite_delay_s);
         assert_eq!(delays, [0, 6, 6, 60, 120, 240, 1_920, 3_600, 3_600, 3_600]);
     }
 
     /// The append-only file is to be turned on: automatically not before its time, but at once by command.
     #[test]
-    fn a_rewrite_waits_for_its_time() {
+    fn rewrites_wait_for_their_conditions() {
         let folder = crate::testing::folder("points");
         let dir = folder.to_str().expect("a plain name");
         let live = Live::start(1, &["--dir", dir, "--appendonly", "yes"]);

@@ -511,7 +511,7 @@ mod tests {
     /// A thread that hung on its disk during a cancelled attempt writes to the old file, whenever the disk
     /// goes on.
     #[test]
-    fn what_is_left_of_another_attempt_is_not_written_to() {
+    fn leftovers_of_another_attempt_are_not_overwritten() {
         use std::os::unix::fs::FileExt;
         let folder = crate::testing::folder("beside");
         let target = folder.join(USUAL_NAME);
@@ -526,7 +526,7 @@ mod tests {
 
     /// The sync was begun before the other job had come to its walk.
     #[test]
-    fn a_walk_that_hangs_gives_way_to_a_sync_that_has_begun() {
+    fn a_hung_walk_yields_to_a_full_sync() {
         let live = crate::testing::live::Live::start(1, &[]);
         let (server, persist) = (&live.server, &live.server.persist);
         assert!(persist.claim(PersistJob::Snapshot));
@@ -552,7 +552,7 @@ mod tests {
 
     /// The first name is known to Redis' own tests and to operators' scripts.
     #[test]
-    fn what_is_being_written_is_named_by_its_process_and_its_target() {
+    fn temp_files_are_named_by_process_and_target() {
         let process = std::process::id();
         assert_eq!(unfinished(Path::new("/x/dump.rdb")), PathBuf::from(format!("/x/temp-{process}.rdb")));
         assert_eq!(unfinished(Path::new("other.rdb")), PathBuf::from(format!("temp-{process}-other.rdb")));

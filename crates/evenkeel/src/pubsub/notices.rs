@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_ask_for_classes() {
+    fn flags_select_event_classes() {
         assert_eq!(classes(b""), 0);
         assert_eq!(classes(b"A"), 0, "published nowhere");
         assert_eq!(classes(b"KE"), 0, "nothing to publish");

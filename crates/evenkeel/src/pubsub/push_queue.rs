@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_is_read_in_the_protocol_that_is_spoken_then() {
+    fn push_messages_use_the_protocol_at_delivery() {
         let world = World::new();
         let client = new_client(&world);
         let unlike = |resp2| PushMessage::Unlike { resp2, resp3: message(b">three") };
@@ -231,7 +231,7 @@ mod tests {
 
     /// Otherwise later messages would never be announced, either.
     #[test]
-    fn a_thread_that_ends_tells_those_whom_it_has_noted() {
+    fn ending_threads_notify_recorded_workers() {
         let world = World::new();
         let client = new_client(&world);
         std::thread::scope(|scope| {

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_and_names_are_found() {
+    fn addresses_and_names_are_resolved() {
         let found = |host: &str| of(host, 7, || true).expect("they are wanted").expect("there are some");
         assert_eq!(found("127.0.0.2"), ["127.0.0.2:7".parse().expect("an address")]);
         assert_eq!(found("::1"), ["[::1]:7".parse().expect("an address")]);
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_server_that_says_nothing_is_left() {
+    fn silent_name_servers_are_abandoned() {
         let (release, hangs) = channel::<()>();
         let wanted = AtomicBool::new(true);
         let look_up = move || {

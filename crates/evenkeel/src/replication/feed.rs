@@ -457,7 +457,7 @@ mod tests {
 
     /// The server becomes a primary after the thread has checked the era, and before it reads the journal.
     #[test]
-    fn a_stream_that_begins_between_two_looks_has_a_point() {
+    fn a_stream_started_between_two_polls_has_a_point() {
         let live = crate::testing::live::Live::start(1, &[]);
         let (server, state) = (&live.server, &live.server.replication);
         state.stream().keep();
@@ -479,7 +479,7 @@ mod tests {
 
     /// The target of a failover has all of the stream at its end: no GETACK may follow.
     #[test]
-    fn nobody_is_asked_what_it_has_behind_what_it_has() {
+    fn replicas_with_the_whole_stream_get_no_getack() {
         let live = crate::testing::live::Live::start(1, &[]);
         let (server, state) = (&live.server, &live.server.replication);
         state.stream().keep();
@@ -502,7 +502,7 @@ mod tests {
     /// A server that becomes a primary, after any time as a replica, keeps the bytes that its own replicas
     /// may ask for.
     #[test]
-    fn what_was_no_time_as_a_primary_does_not_count() {
+    fn time_as_a_replica_does_not_free_the_backlog() {
         const LONG: Duration = Duration::from_secs(10);
         let live = crate::testing::live::Live::start(1, &["--repl-backlog-ttl", "1"]);
         let (server, state) = (&live.server, &live.server.replication);

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_histories() {
+    fn replication_ids() {
         assert!(is_id(&"0a".repeat(20)) && is_id(&"zZ".repeat(20)));
         assert!(!is_id(&"0".repeat(39)) && !is_id(&"0".repeat(41)) && !is_id(&"é".repeat(20)));
         assert_eq!(new_id(b""), None);

@@ -690,7 +690,7 @@ mod tests {
 
     /// The link's thread may be blocked by a disk, while writes wait for the end of a failover.
     #[test]
-    fn a_failover_whose_time_is_up_ends_without_the_link_s_thread() {
+    fn a_timed_out_failover_ends_without_the_link_thread() {
         let live = Live::start(1, &[]);
         let (server, state) = (&live.server, &live.server.replication);
         let _busy = state.link.wanted.lock(); // it waits for this
@@ -705,7 +705,7 @@ mod tests {
 
     /// Line ends alone are no commands: they are dropped, and count as bytes of the stream.
     #[test]
-    fn a_primary_that_sends_nothing_but_line_ends_fills_no_memory() {
+    fn line_ends_of_a_primary_fill_no_memory() {
         let live = Live::start(1, &[]);
         let (server, mut applier) = (&live.server, Applier::new(&live.server));
         let generation = server.replication.link.generation();
@@ -725,7 +725,7 @@ mod tests {
 
     /// The last writes are on their way into the stream when the server is made a replica.
     #[test]
-    fn who_becomes_a_replica_is_where_its_data_are() {
+    fn a_new_replica_has_the_position_of_its_data() {
         let live = Live::start(1, &[]);
         let (server, state) = (&live.server, &live.server.replication);
         state.stream().keep();
@@ -749,7 +749,7 @@ mod tests {
     }
 
     #[test]
-    fn a_position_is_read_as_it_was_written() {
+    fn positions_round_trip() {
         let position = Position { id: "0a".repeat(20), offset: OFFSET_MAX, db: 15 };
         let line = format!("#{}", position.note());
         assert_eq!(Position::from_note(line.as_bytes()), Some(position));

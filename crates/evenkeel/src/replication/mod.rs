@@ -585,7 +585,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_history_is_followed_as_far_as_it_is_the_same() {
+    fn histories_match_up_to_their_branch() {
         let mut history = History::named("a".repeat(40));
         assert_eq!(history.second(), ("0".repeat(40), -1));
         assert!(history.includes(&[b'A'; 40], u64::MAX), "in any case");
@@ -599,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_kept_from_a_moment_on() {
+    fn streams_are_kept_from_the_first_request() {
         let mut stream = Stream::new();
         stream.append(b"nobody listens");
         let id = stream.history.id.clone();
@@ -624,7 +624,7 @@ mod tests {
     /// No client should write while the server is about to stop. Such a write is in no stream, so replicas
     /// must begin anew.
     #[test]
-    fn an_end_that_does_not_come_leaves_the_stream_if_nothing_was_written() {
+    fn an_aborted_shutdown_keeps_the_stream_without_writes() {
         let live = crate::testing::live::Live::start(1, &[]);
         let (server, state) = (&live.server, &live.server.replication);
         let mut client = live.connect();
@@ -648,7 +648,7 @@ mod tests {
 
     /// The replication thread may end the reader as soon as it sees that the reader is dismissed.
     #[test]
-    fn a_reader_is_said_to_end_when_it_is_dismissed() {
+    fn a_dismissed_reader_is_ending() {
         const TIMES: usize = 500_000;
         let keyspace = evenkeel_store::Keyspace::new(1, 2, 0, 7);
         let state = ReplicationState::new(keyspace.thread_context()).expect("there are descriptors");

@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn announcements() {
+    fn snapshot_headers_parse() {
         let is = |line: &[u8]| form(line).ok();
         assert_eq!(is(b"$0"), Some(Form::Length(0)));
         assert_eq!(is(b"$18446744073709551615"), Some(Form::Length(u64::MAX)));

@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_replicas_say() {
+    fn replica_messages_parse() {
         let ack = |bytes| Word::Ack { bytes, synced: None };
         check("*3 $8 REPLCONF $3 ACK $2 12 ", &[ack(12)], 0);
         check("*3 $8 replconf $3 ack $1 0 *3 $8 REPLCONF $3 AC", &[ack(0)], 24);

@@ -219,14 +219,14 @@ mod tests {
     }
 
     #[test]
-    fn replicas_are_known_by_what_they_say_or_by_their_socket() {
+    fn replicas_are_named_by_announcement_or_socket() {
         assert_eq!(replica("10.0.0.1:999", "").name(), "10.0.0.1:7");
         assert_eq!(replica("[::1]:999", "").name(), "::1:7");
         assert_eq!(replica("10.0.0.1:999", "far.away").name(), "far.away:7");
     }
 
     #[test]
-    fn what_counts_for_whom_waits() {
+    fn acknowledgements_count_for_waiters() {
         let replicas = Replicas::default();
         let (one, other) = (replica("a:1", ""), replica("b:1", ""));
         replicas.add(one.clone());

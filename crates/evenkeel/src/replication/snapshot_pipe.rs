@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_writes_waits_for_the_slowest_who_reads() {
+    fn writers_wait_for_the_slowest_reader() {
         let pipe = SnapshotPipe::new();
         let (piece, pieces) = (vec![7; 1 << 20], 40);
         let written = std::thread::spawn({
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quickest_sets_the_pace() {
+    fn the_fastest_replica_sets_the_pace() {
         const LEN: u64 = 5 * PIPE_LEN;
         let pipe = SnapshotPipe::new();
         let create = |from| SpillFile::create(&std::env::temp_dir(), from, || {});
@@ -316,7 +316,7 @@ mod tests {
 
     /// The slowest replica has read all that is on disk at the moment when memory overflows.
     #[test]
-    fn who_catches_up_is_followed_by_a_new_file() {
+    fn a_caught_up_replica_gets_a_new_spill_file() {
         const MB: u64 = 1 << 20;
         let pipe = SnapshotPipe::new();
         let create = |from| SpillFile::create(&std::env::temp_dir(), from, || {});
@@ -337,7 +337,7 @@ mod tests {
 
     /// A snapshot's own memory is counted apart, but other threads free these bytes.
     #[test]
-    fn bytes_on_their_way_are_counted_with_the_rest() {
+    fn bytes_in_transit_are_counted() {
         let (pipe, piece) = (SnapshotPipe::new(), vec![7; 256 << 20]);
         let apart = || memory::used() as isize - memory::used_by_data() as isize;
         let before = apart();
@@ -347,7 +347,7 @@ mod tests {
 
     /// A single large write is given to the disk in parts, so the disk does not lag too far behind.
     #[test]
-    fn a_large_piece_goes_to_the_disk_by_and_by() {
+    fn large_pieces_are_spilled_in_steps() {
         const LEN: u64 = 320 << 20;
         let pipe = SnapshotPipe::new();
         let create = |from| SpillFile::create(&std::env::temp_dir(), from, || {});
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_disk_waits_for_the_slowest() {
+    fn without_a_disk_writers_wait_for_the_slowest() {
         let pipe = SnapshotPipe::new();
         let writer = write_all(&pipe, 2 * PIPE_LEN);
         let (mut readers, mut failed) = ([0; 2], 0);
@@ -385,7 +385,7 @@ mod tests {
 
     /// A job waits for the end of the snapshot, though no other replica is sent it.
     #[test]
-    fn others_are_not_waited_for_by_who_waits_for_the_end() {
+    fn waiting_for_the_end_ignores_other_replicas() {
         for awaited in [Awaited::Nothing, Awaited::Due, Awaited::Asked] {
             let others_wait = awaited != Awaited::Nothing;
             let pipe = SnapshotPipe::new();
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_for_nobody_is_told() {
+    fn writers_without_readers_get_an_error() {
         let pipe = SnapshotPipe::new();
         let writer = std::thread::spawn({
             let mut inlet = Inlet(pipe.clone());

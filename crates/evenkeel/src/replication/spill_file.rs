@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_there_is_read_until_it_is_not_needed() {
+    fn spilled_bytes_are_readable_while_needed() {
         let mut random = random();
         let begin = random.draw() >> 20;
         let mut spill_file = SpillFile::create(&std::env::temp_dir(), begin, || {}).expect("a thread");
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_used_again() {
+    fn spill_buffers_are_reused() {
         let mut spill_file = SpillFile::create(&std::env::temp_dir(), 0, || {}).expect("a thread");
         let given = blocks(1, SPARES_MAX + 5);
         let places: Vec<*const u8> = given.iter().map(|block| block.as_ptr()).collect();
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_taken_before_anything_is_given_to_it() {
+    fn space_is_reserved_before_writing() {
         use std::os::unix::fs::MetadataExt;
         let file = temp_file::nameless(&std::env::temp_dir(), "reserve").expect("a file");
         reserve(&file).expect("room");
@@ -503,7 +503,7 @@ mod tests {
 
     /// A wanted piece does not wait for all pending writes.
     #[test]
-    fn pieces_come_first_that_have_been_written() {
+    fn written_pieces_are_readable_before_pending() {
         let shared = Shared::default();
         let mut queue = shared.queue.lock();
         queue.requests.extend(blocks(1, 2).into_iter().map(Request::Write));
@@ -518,7 +518,7 @@ mod tests {
 
     /// A replica that has been sent the last piece continues when there is more.
     #[test]
-    fn the_last_piece_grows() {
+    fn the_last_piece_is_extended() {
         let mut spill_file = SpillFile::create(&std::env::temp_dir(), 7, || {}).expect("a thread");
         let mut at = 7;
         for n in 0..5 * PIECE_LEN as usize / (3 * BLOCK) {
@@ -534,7 +534,7 @@ mod tests {
 
     /// Nor do its blocks stay in memory for as long as it hangs: the next attempt has as many of its own.
     #[test]
-    fn what_a_disk_that_hangs_was_given_goes_with_who_needed_it() {
+    fn pieces_on_a_hung_disk_are_freed_with_their_readers() {
         let (release, hangs) = channel::<()>();
         let open = move || {
             _ = hangs.recv();
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_hangs_keeps_nobody() {
+    fn a_hung_disk_blocks_no_caller() {
         let (release, hangs) = channel::<()>();
         let open = move || {
             _ = hangs.recv();

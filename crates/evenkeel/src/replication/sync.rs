@@ -187,7 +187,7 @@ mod tests {
 
     /// The stream is behind the data, so the snapshot's position is unknown.
     #[test]
-    fn a_sync_fails_while_the_log_is_on_its_way_into_the_stream() {
+    fn full_syncs_fail_while_the_stream_lags_the_journal() {
         let live = crate::testing::live::Live::start(1, &[]);
         let state = &live.server.replication;
         for content in [Content::All, Content::Libraries] {

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_follow_the_time_that_instructions_take() {
+    fn check_interval_follows_instruction_time() {
         assert_eq!(settled(5), EVERY_MAX);
         assert_eq!(settled(20), EVERY_MAX);
         for (ns, gap_us) in [(1_000, 100..=2_000), (50_000, 100..=2_000), (5_000_000, 5_000..=5_000)] {

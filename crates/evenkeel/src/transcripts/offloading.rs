@@ -96,7 +96,7 @@ fn undo(world: &mut World) {
 }
 
 #[test]
-fn what_replies() {
+fn offloaded_replies() {
     check(
         fill,
         &[
@@ -158,7 +158,7 @@ fn members_at_random_are_different() {
 }
 
 #[test]
-fn what_changes() {
+fn offloaded_changes() {
     check(
         fill,
         &[
@@ -189,7 +189,7 @@ fn what_changes() {
 }
 
 #[test]
-fn what_combines_strings() {
+fn offloaded_bitops() {
     check(
         fill_strings,
         &[
@@ -203,7 +203,7 @@ fn what_combines_strings() {
 }
 
 #[test]
-fn what_is_overtaken_is_done_anew() {
+fn overtaken_offloaded_work_is_retried() {
     let mut world = World::new();
     fill(&mut world);
     fill_strings(&mut world);

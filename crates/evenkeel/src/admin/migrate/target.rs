@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_kept_for_the_same_caller_and_for_some_time() {
+    fn connections_are_cached_per_caller_until_they_expire() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let (one, other) = (who(&listener, "one"), who(&listener, "other"));
         let targets = Targets::default();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_makes_room() {
+    fn the_oldest_connection_is_evicted() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let targets = Targets::default();
         for number in 0..=KEPT_MAX {

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_has_all_but_what_is_pending_whatever_the_way() {
+    fn the_file_has_all_bytes_except_the_pending() {
         let scratch = Scratch::new();
         let seed = fresh_seed();
         println!("seed {seed}");
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_is_passed_behind_a_sync_while_there_is_much() {
+    fn direct_io_follows_a_sync_under_load() {
         let scratch = Scratch::new();
         let path = named(&scratch, "log");
         let mut log = open(&path);
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_refuses_goes_through_the_cache_and_what_fails_stays_pending() {
+    fn refused_direct_io_uses_the_cache_and_failed_writes_stay_pending() {
         let device = |path| {
             let file = OpenOptions::new().read(true).append(true).open(path).expect("a device");
             LogFile::open(file).expect("its end")
@@ -520,7 +520,7 @@ mod tests {
 
     /// The program that cuts the file off loses the bytes behind the cut, but no later bytes.
     #[test]
-    fn a_file_that_was_shortened_goes_on_at_its_end() {
+    fn a_truncated_file_continues_at_its_end() {
         let scratch = Scratch::new();
         let path = named(&scratch, "log");
         let mut log = open(&path);
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_command_leaves_no_buffer_of_its_length() {
+    fn long_commands_leave_no_large_buffer() {
         let scratch = Scratch::new();
         let mut log = open(&named(&scratch, "log"));
         add(&mut log, &vec![7; 40 * ROOM]);

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_or_go_on_is_for_the_file_itself() {
+    fn records_that_do_not_fit_the_tail_go_to_the_file() {
         let scratch = Scratch::new();
         let path = scratch.path.join("tail");
         fs::write(&path, "an old one").expect("written");

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn small_packets_are_gathered_if_that_is_wanted() {
+    fn small_packets_are_merged_if_configured() {
         for (setting, no_delay) in [("no", true), ("yes", false)] {
             let port = evenkeel_testkit::server::free_port();
             let args = ["--port", &port.to_string(), "--repl-disable-tcp-nodelay", setting];
