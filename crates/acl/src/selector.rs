@@ -101,14 +101,14 @@ impl Selector {
             ([sign @ (b'+' | b'-'), b'@', name @ ..], _) => {
                 let category = Category::named(name).ok_or(UNKNOWN)?;
                 category.commands().for_each(|id| self.change(id, *sign == b'+'));
-                self.note_rule(*sign, category.name().as_bytes());
+                self.append_rule(*sign, category.name().as_bytes());
             }
-            ([sign @ (b'+' | b'-'), name @ ..], _) if absent::is_one(name) => self.note_rule(*sign, name),
+            ([sign @ (b'+' | b'-'), name @ ..], _) if absent::is_one(name) => self.append_rule(*sign, name),
             ([b'+', name @ ..], _) => self.permit(name)?,
             ([b'-', name @ ..], _) => {
                 let id = table().find_full(name).ok_or(UNKNOWN)?;
                 self.change(id, false);
-                self.note_rule(b'-', table().row(id).lower_name().as_bytes());
+                self.append_rule(b'-', table().row(id).lower_name().as_bytes());
             }
             _ => return Err(SYNTAX),
         }
@@ -153,7 +153,7 @@ impl Selector {
         let Some(bar) = name.iter().rposition(|byte| *byte == b'|') else {
             let id = table().find_full(name).ok_or(UNKNOWN)?;
             self.change(id, true);
-            self.note_rule(b'+', name);
+            self.append_rule(b'+', name);
             return Ok(());
         };
         let (command, sub) = (&name[..bar], &name[bar + 1..]);
@@ -174,7 +174,7 @@ impl Selector {
             let id = table().find_full(name).ok_or(UNKNOWN)?;
             self.change(id, true);
         }
-        self.note_rule(b'+', name);
+        self.append_rule(b'+', name);
         Ok(())
     }
 
@@ -189,7 +189,7 @@ impl Selector {
     }
 
     /// Appends a rule to the text, and drops the rules that it makes void.
-    fn note_rule(&mut self, sign: u8, name: &[u8]) {
+    fn append_rule(&mut self, sign: u8, name: &[u8]) {
         self.rules.retain(|rule| {
             let rest = rule[1..].strip_prefix(name);
             !rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'|')

@@ -131,29 +131,29 @@ fn bitpos(call: &mut Call<'_, '_>) -> Done {
 }
 
 /// A part of a string.
-pub enum ReplyChunk<'a> {
+pub enum BytesOrZeros<'a> {
     Bytes(&'a [u8]),
     Zeros(usize),
 }
 
 /// Returns the parts that make up `range`, in order. `range` lies inside the string.
-pub fn stretches(value: Str<'_>, range: Range<usize>) -> impl Iterator<Item = ReplyChunk<'_>> {
+pub fn parts_of(value: Str<'_>, range: Range<usize>) -> impl Iterator<Item = BytesOrZeros<'_>> {
     let (flat, rope): (_, Option<&Spine>) = match value {
-        Str::Flat(bytes) => (Some(ReplyChunk::Bytes(&bytes[range.clone()])), None),
+        Str::Flat(bytes) => (Some(BytesOrZeros::Bytes(&bytes[range.clone()])), None),
         Str::Rope(rope) => (None, Some(rope)),
     };
     let pieces = rope.into_iter().flat_map(move |rope| rope.pieces(range.clone()));
     flat.into_iter().chain(pieces.map(|piece| match piece {
-        Piece::Bytes(chunk, range) => ReplyChunk::Bytes(&chunk[range]),
-        Piece::Zeros(len) => ReplyChunk::Zeros(len),
+        Piece::Bytes(chunk, range) => BytesOrZeros::Bytes(&chunk[range]),
+        Piece::Zeros(len) => BytesOrZeros::Zeros(len),
     }))
 }
 
 /// Counts the set bits in a range of bytes.
 fn count_ones(value: Str<'_>, range: Range<usize>) -> usize {
-    let ones = stretches(value, range).map(|stretch| match stretch {
-        ReplyChunk::Bytes(bytes) => ones_in(bytes),
-        ReplyChunk::Zeros(_) => 0,
+    let ones = parts_of(value, range).map(|part| match part {
+        BytesOrZeros::Bytes(bytes) => ones_in(bytes),
+        BytesOrZeros::Zeros(_) => 0,
     });
     ones.sum()
 }
@@ -204,10 +204,10 @@ fn find(value: Str<'_>, bit: bool, first: usize, last: usize) -> Option<usize> {
 
 fn find_in_bytes(value: Str<'_>, bit: bool, range: Range<usize>) -> Option<usize> {
     let mut at = range.start * 8;
-    for stretch in stretches(value, range) {
-        let (found, len) = match stretch {
-            ReplyChunk::Bytes(bytes) => (first_in(bytes, bit), bytes.len()),
-            ReplyChunk::Zeros(len) => ((!bit).then_some(0), len),
+    for part in parts_of(value, range) {
+        let (found, len) = match part {
+            BytesOrZeros::Bytes(bytes) => (first_in(bytes, bit), bytes.len()),
+            BytesOrZeros::Zeros(len) => ((!bit).then_some(0), len),
         };
         if let Some(found) = found {
             return Some(at + found);

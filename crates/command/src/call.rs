@@ -41,15 +41,15 @@ pub trait CallHost {
     /// Whether the client's permissions for this call include reading any key.
     fn may_read_all_keys(&self, id: Id, args: &Args<'_>) -> bool;
 
-    /// Checks again whether the command may run after the thread has left the gate in order to hold all slots.
-    /// Returns a flow other than [`Flow::Replied`] if the command must not go on.
+    /// Checks again whether the command may run after the thread has left the gate in order to hold all
+    /// slots. Returns a flow other than [`Flow::Replied`] if the command must not go on.
     ///
     /// # Errors
     /// The refusal.
     fn look_again(&self, spec: &Spec, args: &Args<'_>, now_ms: u64) -> Done;
 
-    /// Serves the clients that wait for keys written under this guard, before it is unlocked. For a handler that
-    /// locks by itself.
+    /// Serves the clients that wait for keys written under this guard, before it is unlocked. For a handler
+    /// that locks by itself.
     fn serve(&self, guard: SlotGuard<'_>);
 }
 

@@ -67,7 +67,7 @@ const LARGE: u8 = 1;
 const LISTPACK_BYTES_MAX: usize = 1 << 30;
 
 /// Updates the form of a hash that gets fields and values of at most this length.
-fn note_form(hash: &mut Edit<'_, Hash>, settings: &Settings, longest: usize) {
+fn update_form(hash: &mut Edit<'_, Hash>, settings: &Settings, longest: usize) {
     let is_worth_offloading = longest > settings.hash_max_listpack_value;
     let bytes_max =
         settings.hash_max_listpack_value.saturating_mul(settings.hash_max_listpack_entries).saturating_mul(2);
@@ -114,7 +114,7 @@ fn set_pairs(call: &mut Call<'_, '_>, name: &'static str) -> Result<i64, Error> 
             longest = longest.max(field.len()).max(value.len());
         }
         hash.changes = (args.len() as u64 - 2) / 2;
-        note_form(hash, settings, longest);
+        update_form(hash, settings, longest);
         created
     })?;
     Ok(created)
@@ -129,7 +129,7 @@ fn hsetnx(call: &mut Call<'_, '_>) -> Done {
         if sets {
             hash.set(hasher, now, field, value, Expire::Clear);
             hash.changes = 1;
-            note_form(hash, settings, field.len().max(value.len()));
+            update_form(hash, settings, field.len().max(value.len()));
         }
         sets
     })?;
@@ -245,7 +245,7 @@ fn all(call: &mut Call<'_, '_>, part: Part) -> Done {
     match hash {
         Some(hash) if is_much(hash.size()) => {
             let hash = Hash::clone(&hash);
-            return call.reply_elsewhere(move |reply| part.write(&hash, now, reply));
+            return call.offload_reply(move |reply| part.write(&hash, now, reply));
         }
         Some(hash) => part.write(&hash, now, call.reply),
         None => part.open(0, call.reply),
@@ -345,7 +345,7 @@ fn change_number<R>(
             None => Was::NothingOrUntimed,
         };
         hash.changes = 1;
-        note_form(hash, settings, field.len().max(value.len()));
+        update_form(hash, settings, field.len().max(value.len()));
         Ok((result, was))
     })?
 }

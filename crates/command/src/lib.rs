@@ -8,8 +8,8 @@
 //! | `specs`, `docs` | what COMMAND and COMMAND DOCS reply |
 //! | the other modules | a family of commands each |
 //!
-//! Absent: sessions and the server. A command on data gets a [`Call`]; what it asks of the client and the server
-//! goes through [`call::CallHost`].
+//! Absent: sessions and the server. A command on data gets a [`Call`]; what it asks of the client and the
+//! server goes through [`call::CallHost`].
 
 pub mod bitmap;
 pub mod call;

@@ -179,7 +179,7 @@ fn pop(call: &mut Call<'_, '_>, side: Side) -> Done {
     if let Some(count) = count
         && let Some(list) = long_pop(call, 0, count)?
     {
-        return call.change_elsewhere(list, move |list, reply| pop_many(list, count, side, reply));
+        return call.offload_change(list, move |list, reply| pop_many(list, count, side, reply));
     }
     let popped = call.guard.edit_if_there(&call.keys[0], |list: &mut Edit<'_, List>| match count {
         None => {
@@ -216,7 +216,7 @@ fn pop_many(list: &mut List, count: u64, side: Side, reply: &mut Reply) -> u64 {
     let count = count.min(list.len());
     let range = side.range(count, list.len());
     reply.array(count as usize);
-    tell(list, range.clone(), side, reply);
+    reply_removed(list, range.clone(), side, reply);
     drop(list.remove(range));
     count
 }
@@ -230,11 +230,11 @@ fn count_at(call: &Call<'_, '_>, index: usize) -> Result<u64, Error> {
 /// Pops elements, of which there are enough, from an end and replies with each, the outermost first.
 fn take(list: &mut Edit<'_, List>, count: u64, side: Side, reply: &mut Reply) {
     let range = side.range(count, list.len());
-    tell(list, range.clone(), side, reply);
+    reply_removed(list, range.clone(), side, reply);
     remove(list, range);
 }
 
-fn tell(list: &List, range: Range<u64>, side: Side, reply: &mut Reply) {
+fn reply_removed(list: &List, range: Range<u64>, side: Side, reply: &mut Reply) {
     let elements = list.range(range.clone());
     let each = |(at, element)| reply.element(element, || list.share(at));
     match side {
@@ -301,7 +301,7 @@ fn lrange(call: &mut Call<'_, '_>) -> Done {
     };
     if is_much(range.end - range.start) {
         let list = List::clone(list);
-        return call.reply_elsewhere(move |reply| reply_range(reply, &list, range));
+        return call.offload_reply(move |reply| reply_range(reply, &list, range));
     }
     reply_range(call.reply, list, range);
     Ok(Flow::Replied)

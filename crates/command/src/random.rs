@@ -138,7 +138,7 @@ fn one<T: Choice>(call: &mut Call<'_, '_>) -> Done {
     };
     if are_few(&*all, now) && is_much(all.size()) {
         let all = T::clone(&all);
-        return call.reply_elsewhere(move |reply| reply_one(&all, &mut dice, reply));
+        return call.offload_reply(move |reply| reply_one(&all, &mut dice, reply));
     }
     reply_one(&all, &mut dice, call.reply);
     Ok(Flow::Replied)
@@ -203,7 +203,7 @@ fn distinct<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done 
         }
     };
     if is_much(if goes_over_all { size } else { count }) {
-        return call.reply_elsewhere(show);
+        return call.offload_reply(show);
     }
     show(call.reply);
     Ok(Flow::Replied)

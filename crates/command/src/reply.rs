@@ -299,7 +299,7 @@ mod tests {
     use evenkeel_store::rope::Rope;
 
     #[test]
-    fn the_rest_after_any_cut_is_the_rest() {
+    fn replies_split_at_any_byte_stay_complete() {
         let mut value = Rope::new(&[b'x'; 100]);
         value.write(150_000, b"end");
         let mut list = List::new();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn large_bytes_are_handed_over_as_they_are() {
+    fn large_bulks_are_handed_over_without_a_copy() {
         for sent in [0, 1, 4_999_999, 5_000_008, 5_000_012] {
             let mut reply = Reply::default();
             reply.bulk(&vec![b'x'; 5_000_000]);

@@ -1,8 +1,9 @@
-//! Specs of commands: a row states everything about a command, and the server derives its behaviour from the row.
+//! Specs of commands: a row states everything about a command, and the server derives its behaviour from the
+//! row.
 //!
-//! Each family has a constant table of rows, with the handlers below it in the same file. The dispatcher reads
-//! from the row the arity, the keys and so the slots to lock, the memory check, whether MULTI may queue it,
-//! statistics and COMMAND. No command is known by its name anywhere else.
+//! Each family has a constant table of rows, with the handlers below it in the same file. The dispatcher
+//! reads from the row the arity, the keys and so the slots to lock, the memory check, whether MULTI may queue
+//! it, statistics and COMMAND. No command is known by its name anywhere else.
 
 pub mod args;
 pub mod class;

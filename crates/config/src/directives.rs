@@ -18,13 +18,13 @@ use super::typed::{
     AuthClients, CertifiedUser, ChannelsOfNew, DisklessLoad, Facility, Fsync, LogLevel, OomScore, Permit,
     Policy, Supervised, Typed,
 };
-use super::value::{Before, Kind, Range, Reason, Value, Word};
+use super::value::{Before, Range, Reason, Value, ValueKind, Word};
 
 pub(super) struct Directive {
     pub(super) name: &'static str,
     /// A second name; empty if there is none.
     pub(super) alias: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: ValueKind,
     pub(super) default: &'static str,
     pub(super) change: Change,
     /// Patterns of CONFIG GET do not match it; its full name does.
@@ -65,7 +65,7 @@ macro_rules! field {
     };
 }
 
-const fn row(name: &'static str, kind: Kind, default: &'static str, effect: Effect) -> Directive {
+const fn row(name: &'static str, kind: ValueKind, default: &'static str, effect: Effect) -> Directive {
     Directive {
         name,
         alias: "",
@@ -78,11 +78,11 @@ const fn row(name: &'static str, kind: Kind, default: &'static str, effect: Effe
     }
 }
 
-const fn live(name: &'static str, kind: Kind, default: &'static str, field: Field) -> Directive {
+const fn live(name: &'static str, kind: ValueKind, default: &'static str, field: Field) -> Directive {
     row(name, kind, default, Effect::Live(field))
 }
 
-const fn inert(name: &'static str, kind: Kind, default: &'static str, why: &'static str) -> Directive {
+const fn inert(name: &'static str, kind: ValueKind, default: &'static str, why: &'static str) -> Directive {
     row(name, kind, default, Effect::Inert(why))
 }
 
@@ -128,7 +128,7 @@ impl Directive {
 
     pub(super) fn default_value(&self) -> Value {
         let word = self.default.as_bytes().to_vec();
-        if let Kind::Directory = self.kind {
+        if let ValueKind::Directory = self.kind {
             return Value::Text(word); // parsing would look at the disk
         }
         self.parse(&[word], Before { value: None, repeated: false }).expect("a test reads every default")
@@ -169,30 +169,30 @@ pub(super) fn settings() -> impl Iterator<Item = &'static Directive> {
     DIRECTIVES.iter().filter(|row| row.is_setting())
 }
 
-use Kind::{Checked, Choice, Choices, Clamped, Directory, Flag, List, MemoryOrPercent, Octal, Text};
+use ValueKind::{Checked, Choice, Choices, Clamped, Directory, Flag, List, MemoryOrPercent, Octal, Text};
 
 const INT_MAX: i128 = i32::MAX as i128;
 const LONG_MAX: i128 = i64::MAX as i128;
 const MB: i128 = 1 << 20;
 
-const fn integer(least: i128, most: i128) -> Kind {
-    Kind::Integer(Range { least, most })
+const fn integer(least: i128, most: i128) -> ValueKind {
+    ValueKind::Integer(Range { least, most })
 }
 
-const fn memory(least: i128, most: i128) -> Kind {
-    Kind::Memory(Range { least, most })
+const fn memory(least: i128, most: i128) -> ValueKind {
+    ValueKind::Memory(Range { least, most })
 }
 
 /// A count of type `int` in Redis.
-const COUNT: Kind = integer(0, INT_MAX);
+const COUNT: ValueKind = integer(0, INT_MAX);
 /// A count of a 64-bit type in Redis.
-const LONG: Kind = integer(0, LONG_MAX);
-const SIZE: Kind = memory(0, LONG_MAX);
-const PORT: Kind = integer(0, 65_535);
-const DELAY: Kind = integer(i32::MIN as i128, INT_MAX);
-const HZ: Kind = Clamped(Range { least: 0, most: INT_MAX }, Range { least: 1, most: 500 });
-const MODE: Kind = Octal(Range { least: 0, most: 0o777 });
-const SIGNAL: Kind = Choices(&["default", "save", "nosave", "now", "force", "safe", "failover"]);
+const LONG: ValueKind = integer(0, LONG_MAX);
+const SIZE: ValueKind = memory(0, LONG_MAX);
+const PORT: ValueKind = integer(0, 65_535);
+const DELAY: ValueKind = integer(i32::MIN as i128, INT_MAX);
+const HZ: ValueKind = Clamped(Range { least: 0, most: INT_MAX }, Range { least: 1, most: 500 });
+const MODE: ValueKind = Octal(Range { least: 0, most: 0o777 });
+const SIGNAL: ValueKind = Choices(&["default", "save", "nosave", "now", "force", "safe", "failover"]);
 
 const ONE_CHANNEL: &str =
     "a full sync uses a single connection, and the primary does not buffer writes in memory during the sync";

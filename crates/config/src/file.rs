@@ -9,7 +9,7 @@
 use super::directives::{Directive, Effect, find};
 use super::errors::{ConfigError, Place};
 use super::nearest::nearest;
-use super::value::{Before, Kind, Reason, Value, Word};
+use super::value::{Before, Reason, Value, ValueKind, Word};
 use super::{Settings, line, paths};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -124,12 +124,12 @@ impl<'a> Loader<'a> {
 
     fn assign(&mut self, row: &'static Directive, words: &[Word]) -> Result<(), Reason> {
         let value = match row.kind {
-            Kind::Directory => Value::Text(self.folder().as_os_str().as_bytes().to_vec()),
+            ValueKind::Directory => Value::Text(self.folder().as_os_str().as_bytes().to_vec()),
             _ => self.settings.value(row),
         };
         let repeated = !self.set.insert(row.name);
         let value = row.kind.parse_line(words, Before { value: Some(&value), repeated });
-        if let Kind::Directory = row.kind {
+        if let ValueKind::Directory = row.kind {
             self.lacks_dir = value.is_err();
         }
         self.settings.put(row, value?);

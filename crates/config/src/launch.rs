@@ -8,7 +8,7 @@
 use super::directives::{self, Directive};
 use super::errors::{ConfigError, Place};
 use super::file::{Commands, Loader, UserLines};
-use super::value::{Kind, Value, Word};
+use super::value::{Value, ValueKind, Word};
 use super::{ConfigFile, Settings, line};
 use std::ffi::OsString;
 use std::fmt;
@@ -228,7 +228,7 @@ fn options(args: &[Word]) -> Vec<Word> {
 
 /// Whether the directive's empty line has a meaning.
 fn may_stand_alone(name: &[u8]) -> bool {
-    directives::find(name).is_some_and(|row| matches!(row.kind, Kind::List(list) if list.adds_up))
+    directives::find(name).is_some_and(|row| matches!(row.kind, ValueKind::List(list) if list.adds_up))
 }
 
 fn add_value(options: &mut Vec<Word>, value: &[u8]) {
@@ -377,12 +377,12 @@ mod tests {
 
     #[test]
     fn notices_name_what_was_asked_for_in_vain() {
-        let told = |args: &[&str]| -> Vec<(String, bool)> {
+        let shown = |args: &[&str]| -> Vec<(String, bool)> {
             let all = start(args).without_effect;
             all.iter().map(|one| (one.to_string(), one.is_missed)).collect()
         };
         for args in [&[][..], &["--port", "7", "--appendonly", "no"], &["--io-threads", "1", "--save", ""]] {
-            assert_eq!(told(args), []);
+            assert_eq!(shown(args), []);
         }
         let lines = [
             ("'activedefrag' has no effect: active defragmentation is not supported".to_owned(), false),
@@ -397,6 +397,6 @@ mod tests {
                 false,
             ),
         ];
-        assert_eq!(told(&["--io-threads", "4", "--activedefrag", "yes", "--daemonize", "yes"]), lines);
+        assert_eq!(shown(&["--io-threads", "4", "--activedefrag", "yes", "--daemonize", "yes"]), lines);
     }
 }

@@ -328,11 +328,11 @@ fn cpu(text: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::value::Kind;
+    use crate::value::ValueKind;
 
     /// Applies lines in their order to a value, like the lines of a file.
     fn read(list: &'static ListKind, lines: &[&str]) -> Result<String, Reason> {
-        let kind = Kind::List(list);
+        let kind = ValueKind::List(list);
         let mut value = None;
         for (index, line) in lines.iter().enumerate() {
             let before = Before { value: value.as_ref(), repeated: index > 0 };

@@ -13,7 +13,7 @@ use super::Settings;
 use super::directives::{Directive, find, settings};
 use super::file::{self, Loader, UserLines};
 use super::line::plain_or_quoted;
-use super::value::{Kind, Word};
+use super::value::{ValueKind, Word};
 use evenkeel_runtime::sandbox::{self, Call};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -226,7 +226,7 @@ fn new_lines(row: &'static Directive, wanted: &Settings) -> Vec<Line> {
 fn overruling_lines(row: &'static Directive, wanted: &Settings) -> Vec<Line> {
     let lines = new_lines(row, wanted);
     let forget = match row.kind {
-        Kind::List(list) => list.forget.filter(|_| list.adds_up || lines.is_empty()),
+        ValueKind::List(list) => list.forget.filter(|_| list.adds_up || lines.is_empty()),
         _ => None,
     };
     forget.map(|forget| line(row, forget)).into_iter().chain(lines).collect()
@@ -266,7 +266,7 @@ fn replace_lines(lines: &mut Vec<Line>, row: &Directive, new: Vec<Line>) -> Vec<
 fn first_to_replace(lines: &[Line], row: &Directive) -> usize {
     let is_include = |line: &Line| line.row.is_some_and(|row| row.name == "include");
     match row.kind {
-        Kind::Directory => lines.iter().rposition(is_include).map_or(0, |at| at + 1),
+        ValueKind::Directory => lines.iter().rposition(is_include).map_or(0, |at| at + 1),
         _ => 0,
     }
 }

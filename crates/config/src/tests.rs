@@ -170,7 +170,9 @@ fn every_default_is_read_back_from_what_is_shown_and_from_what_is_written() {
 #[test]
 fn fields_hold_the_ends_of_their_ranges() {
     for row in settings() {
-        let (value::Kind::Integer(range) | value::Kind::Memory(range) | value::Kind::Octal(range)) = row.kind
+        let (value::ValueKind::Integer(range)
+        | value::ValueKind::Memory(range)
+        | value::ValueKind::Octal(range)) = row.kind
         else {
             continue;
         };
@@ -185,7 +187,7 @@ fn fields_hold_the_ends_of_their_ranges() {
 #[test]
 fn every_choice_fits_its_field() {
     for row in settings() {
-        let value::Kind::Choice(choices) = row.kind else { continue };
+        let value::ValueKind::Choice(choices) = row.kind else { continue };
         for &choice in choices {
             let mut settings = Settings::default();
             settings.put(row, Value::Choice(choice));
@@ -202,7 +204,7 @@ fn each_field_has_one_row() {
             Value::Flag(on) => Value::Flag(!on),
             Value::Number(number) => Value::Number(if number == 1 { 2 } else { 1 }),
             Value::Choice(name) => match row.kind {
-                value::Kind::Choice(names) => {
+                value::ValueKind::Choice(names) => {
                     Value::Choice(names.iter().find(|n| **n != name).expect("two choices"))
                 }
                 _ => continue,

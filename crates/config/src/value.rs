@@ -1,4 +1,4 @@
-//! Values of directives: `Kind` parses words into a `Value`, checks them, and writes them back.
+//! Values of directives: `ValueKind` parses words into a `Value`, checks them, and writes them back.
 //!
 //! Every value of the table, with a field or without, passes through here, so that a directive without an
 //! effect is checked as strictly as it will be later. The error texts are Redis' own, since tools and tests
@@ -34,7 +34,7 @@ pub(super) struct Range {
     pub(super) most: i128,
 }
 
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     /// `yes` or `no`.
     Flag,
     Integer(Range),
@@ -67,7 +67,7 @@ pub(super) struct Before<'a> {
 
 const WRONG_NUMBER: Reason = Cow::Borrowed("wrong number of arguments");
 
-impl Kind {
+impl ValueKind {
     /// Parses the words of a CONFIG SET, without the directive's name: a single word, which may hold a whole
     /// list.
     pub(super) fn parse(&self, words: &[Word], before: Before<'_>) -> Result<Value, Reason> {
@@ -88,8 +88,8 @@ impl Kind {
     ) -> Result<Value, Reason> {
         let listed = || if let [lone] = words { split(lone) } else { words.to_vec() };
         match self {
-            Kind::List(list) => (list.parse)(&listed(), before),
-            Kind::Choices(names) => choices(names, &listed()),
+            ValueKind::List(list) => (list.parse)(&listed(), before),
+            ValueKind::Choices(names) => choices(names, &listed()),
             _ => match words {
                 [word] => self.parse_word(word, before),
                 _ => Err(WRONG_NUMBER),
@@ -99,17 +99,19 @@ impl Kind {
 
     fn parse_word(&self, word: &[u8], before: Before<'_>) -> Result<Value, Reason> {
         match self {
-            Kind::Flag => flag(word),
-            Kind::Integer(range) => integer(word, *range),
-            Kind::Clamped(range, kept) => integer(word, *range).map(|value| clamped(value, *kept)),
-            Kind::Octal(range) => octal(word, *range),
-            Kind::Memory(range) => memory(word, *range),
-            Kind::MemoryOrPercent => memory_or_percent(word),
-            Kind::Choice(names) => choice(names, word).map(Value::Choice),
-            Kind::Text => Ok(Value::Text(word.to_vec())),
-            Kind::Checked(check) => check(word).map(Value::Text),
-            Kind::Directory => directory(word, before),
-            Kind::Choices(_) | Kind::List(_) => unreachable!("taken with all their words by `parse`"),
+            ValueKind::Flag => flag(word),
+            ValueKind::Integer(range) => integer(word, *range),
+            ValueKind::Clamped(range, kept) => integer(word, *range).map(|value| clamped(value, *kept)),
+            ValueKind::Octal(range) => octal(word, *range),
+            ValueKind::Memory(range) => memory(word, *range),
+            ValueKind::MemoryOrPercent => memory_or_percent(word),
+            ValueKind::Choice(names) => choice(names, word).map(Value::Choice),
+            ValueKind::Text => Ok(Value::Text(word.to_vec())),
+            ValueKind::Checked(check) => check(word).map(Value::Text),
+            ValueKind::Directory => directory(word, before),
+            ValueKind::Choices(_) | ValueKind::List(_) => {
+                unreachable!("taken with all their words by `parse`")
+            }
         }
     }
 
@@ -118,8 +120,8 @@ impl Kind {
         match value {
             Value::Flag(on) => if *on { b"yes" } else { &b"no"[..] }.to_vec(),
             Value::Number(number) => match self {
-                Kind::Octal(_) => format!("{number:o}").into_bytes(),
-                Kind::MemoryOrPercent if *number < 0 => format!("{}%", -number).into_bytes(),
+                ValueKind::Octal(_) => format!("{number:o}").into_bytes(),
+                ValueKind::MemoryOrPercent if *number < 0 => format!("{}%", -number).into_bytes(),
                 _ => number.to_string().into_bytes(),
             },
             Value::Choice(name) => name.as_bytes().to_vec(),
@@ -134,8 +136,8 @@ impl Kind {
     /// set nothing else.
     pub(super) fn lines(&self, value: &Value) -> Vec<Word> {
         match (self, value) {
-            (Kind::List(list), _) => (list.lines)(value),
-            (Kind::Memory(_) | Kind::MemoryOrPercent, Value::Number(bytes)) if *bytes >= 0 => {
+            (ValueKind::List(list), _) => (list.lines)(value),
+            (ValueKind::Memory(_) | ValueKind::MemoryOrPercent, Value::Number(bytes)) if *bytes >= 0 => {
                 vec![memory_with_unit(*bytes)]
             }
             (_, Value::Text(text)) => vec![line::quoted(text)],
@@ -302,7 +304,7 @@ mod tests {
     const NONE: Before<'_> = Before { value: None, repeated: false };
 
     #[track_caller]
-    fn check(kind: &Kind, word: &str, expected: Result<&str, &str>) {
+    fn check(kind: &ValueKind, word: &str, expected: Result<&str, &str>) {
         let parsed = kind.parse(&[word.as_bytes().to_vec()], NONE);
         let shown = parsed.map(|value| String::from_utf8(kind.show(&value)).expect("these values are text"));
         assert_eq!(shown.as_deref().map_err(|reason| &**reason), expected, "{word}");
@@ -310,7 +312,7 @@ mod tests {
 
     #[test]
     fn sizes_in_memory() {
-        let kind = Kind::Memory(ANY);
+        let kind = ValueKind::Memory(ANY);
         for (word, bytes) in [
             ("0", "0"),
             ("1b", "1"),
@@ -327,14 +329,14 @@ mod tests {
         for word in ["abc", "1.5gb", " 1", "+1", "-1", "1t", "18446744073709551616", "99999999999gb"] {
             check(&kind, word, Err("argument must be a memory value"));
         }
-        let from_1mb = Kind::Memory(Range { least: 1 << 20, most: i64::MAX.into() });
+        let from_1mb = ValueKind::Memory(Range { least: 1 << 20, most: i64::MAX.into() });
         check(&from_1mb, "1k", Err("argument must be between 1048576 and 9223372036854775807 inclusive"));
-        check(&Kind::Memory(Range { least: -1, most: 9 }), "-1", Ok("-1"));
+        check(&ValueKind::Memory(Range { least: -1, most: 9 }), "-1", Ok("-1"));
     }
 
     #[test]
     fn sizes_or_percentages() {
-        let kind = Kind::MemoryOrPercent;
+        let kind = ValueKind::MemoryOrPercent;
         check(&kind, "5%", Ok("5%"));
         check(&kind, "0%", Ok("0"));
         check(&kind, "1gb", Ok("1073741824"));
@@ -345,18 +347,18 @@ mod tests {
 
     #[test]
     fn integers_are_strict() {
-        let kind = Kind::Integer(Range { least: -2, most: 100 });
+        let kind = ValueKind::Integer(Range { least: -2, most: 100 });
         check(&kind, "-2", Ok("-2"));
         check(&kind, "101", Err("argument must be between -2 and 100 inclusive"));
         for word in ["", "+1", " 1", "1 ", "010", "-0", "0x1", "1.0", "-", "10000000000000000000"] {
             check(&kind, word, Err("argument couldn't be parsed into an integer"));
         }
-        check(&Kind::Clamped(ANY, Range { least: 1, most: 500 }), "1000", Ok("500"));
+        check(&ValueKind::Clamped(ANY, Range { least: 1, most: 500 }), "1000", Ok("500"));
     }
 
     #[test]
     fn octal_numbers() {
-        let kind = Kind::Octal(Range { least: 0, most: 0o777 });
+        let kind = ValueKind::Octal(Range { least: 0, most: 0o777 });
         check(&kind, "755", Ok("755"));
         check(&kind, "1777", Err("argument must be between 0 and 777 inclusive"));
         check(&kind, "9", Err("argument couldn't be parsed as an octal number"));
@@ -364,15 +366,15 @@ mod tests {
 
     #[test]
     fn choices_are_shown_in_their_own_order() {
-        let kind = Kind::Choices(&["default", "save", "nosave", "now"]);
+        let kind = ValueKind::Choices(&["default", "save", "nosave", "now"]);
         check(&kind, "NOW nosave", Ok("nosave now"));
         check(&kind, "default now", Ok("now"));
         check(&kind, "default", Ok("default"));
         check(&kind, "save nosave", Err("shutdown options SAVE and NOSAVE can't be used simultaneously"));
         check(&kind, "", Err("argument(s) must be one of the following: default, save, nosave, now"));
-        check(&Kind::Choice(&["no", "yes"]), "YES", Ok("yes"));
-        check(&Kind::Flag, "YES", Ok("yes"));
-        check(&Kind::Flag, "on", Err("argument must be 'yes' or 'no'"));
+        check(&ValueKind::Choice(&["no", "yes"]), "YES", Ok("yes"));
+        check(&ValueKind::Flag, "YES", Ok("yes"));
+        check(&ValueKind::Flag, "on", Err("argument must be 'yes' or 'no'"));
     }
 
     #[test]

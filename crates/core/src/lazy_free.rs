@@ -30,10 +30,10 @@ const QUEUED_BYTES_MAX: u64 = 64 << 20;
 const IN_PLACE_MAX: usize = 8 << 20;
 
 /// Longest wait for a worker.
-const PATIENCE: Duration = Duration::from_millis(10);
+const WORKER_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// Sleep between two checks whether workers are done.
-const LOOK: Duration = Duration::from_micros(50);
+const WORKER_POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// A thread that owns memory, and takes its blocks back when it is asked to.
 pub trait Owner: Send + Sync + 'static {
@@ -108,17 +108,17 @@ impl LazyFreeThread {
         self.counts.values.load(Relaxed) as usize
     }
 
-    /// Waits until `is_enough` or until no removed value is left to be freed, for `patience` at most.
-    pub fn wait_for_values(&self, patience: Duration, is_enough: impl Fn() -> bool) {
-        let until = Instant::now() + patience;
+    /// Waits until `is_enough` or until no removed value is left to be freed, for `timeout` at most.
+    pub fn wait_for_values(&self, timeout: Duration, is_enough: impl Fn() -> bool) {
+        let until = Instant::now() + timeout;
         while self.values_pending() > 0 && !is_enough() && Instant::now() < until {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(WORKER_POLL_INTERVAL);
         }
     }
 
     /// Records the start of a flush while no other is in progress: see [`LazyFreeThread::flushed_at`].
     /// `apart`: bytes that count in addition to the used bytes.
-    pub fn note_flush(&self, apart: u64) {
+    pub fn record_flush(&self, apart: u64) {
         self.counts.flushed_at.store(memory::used_by_data() as u64 + apart, Relaxed);
     }
 
@@ -190,8 +190,8 @@ fn settle<O: Owner>(owners: &[O]) {
     // A worker that did not answer the last time is not asked again until it has.
     let asked: Vec<&O> = owners.iter().filter(|owner| owner.is_settled()).collect();
     asked.iter().for_each(|owner| owner.ask_to_settle());
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + WORKER_TIMEOUT;
     while !asked.iter().all(|owner| owner.is_settled()) && Instant::now() < until {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(WORKER_POLL_INTERVAL);
     }
 }

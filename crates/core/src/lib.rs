@@ -1,5 +1,5 @@
-//! The state of a server that does not depend on clients or commands: pauses, blockers, the lazy-free thread, the
-//! kernel's out-of-memory score, and the service manager.
+//! The state of a server that does not depend on clients or commands: pauses, blockers, the lazy-free thread,
+//! the kernel's out-of-memory score, and the service manager.
 //!
 //! Absent: which commands a pause or a blocker concerns (admission decides that), sockets, sessions.
 

@@ -42,7 +42,7 @@ impl Manager {
         let address = address(&socket)
             .inspect_err(|error| log::warn!("{SOCKET_VARIABLE} is not a valid socket address: {error}"));
         let manager = Manager { address: address.ok() };
-        if manager.tell("STATUS=Evenkeel is loading...\n") {
+        if manager.notify("STATUS=Evenkeel is loading...\n") {
             log::info!(
                 "Supervised by systemd. Please make sure you set appropriate values for TimeoutStartSec and \
                  TimeoutStopSec in your service unit."
@@ -59,21 +59,21 @@ impl Manager {
     }
 
     /// Reports that clients are served.
-    pub fn tell_ready(&self, is_replica: bool) {
+    pub fn notify_ready(&self, is_replica: bool) {
         let status = match is_replica {
             false => "Ready to accept connections",
             true => "Ready to accept connections in read-only mode. Waiting for MASTER <-> REPLICA sync",
         };
-        self.tell(&format!("STATUS={status}\nREADY=1\n"));
+        self.notify(&format!("STATUS={status}\nREADY=1\n"));
     }
 
     /// Reports that the process stops, irrevocably.
-    pub fn tell_stopping(&self) {
-        self.tell("STOPPING=1\n");
+    pub fn notify_stopping(&self) {
+        self.notify("STOPPING=1\n");
     }
 
     /// Sends a state. Returns whether a manager has received it.
-    fn tell(&self, state: &str) -> bool {
+    fn notify(&self, state: &str) -> bool {
         let Some(address) = &self.address else { return false };
         let sent = UnixDatagram::unbound().and_then(|socket| {
             // Does not wait for a manager that does not read.

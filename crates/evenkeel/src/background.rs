@@ -89,7 +89,7 @@ impl Background {
         let has_more = executor.server.purge.follow(|| clock::ticks() >= until);
         self.memory = has_more && self.is_calm;
         let elapsed = clock::ticks().saturating_sub(started);
-        executor.stats().book(Stage::Purge, elapsed);
+        executor.stats().record_stage(Stage::Purge, elapsed);
         executor.stats().slice_max.fetch_max(elapsed, Relaxed);
         elapsed
     }
@@ -103,7 +103,7 @@ impl Background {
             return;
         }
         // The data must not change in a pause, even if it began after the sweep.
-        executor.note_pause();
+        executor.update_pause();
         if executor.ctx.keep_expired {
             server.keyspace.leave(&mut executor.ctx);
             self.sweep = None;
@@ -130,8 +130,12 @@ impl Background {
         server.keyspace.leave(&mut executor.ctx);
         let elapsed = clock::ticks().saturating_sub(started);
         let stats = executor.stats();
-        stats.book(Stage::Expire, elapsed);
-        server.latency.note("expire-cycle", clock::us(elapsed), executor.settings.latency_monitor_threshold);
+        stats.record_stage(Stage::Expire, elapsed);
+        server.latency.record(
+            "expire-cycle",
+            clock::us(elapsed),
+            executor.settings.latency_monitor_threshold,
+        );
         if self.sweep.is_some() {
             add(&stats.slices_cut, 1);
         }

@@ -64,7 +64,7 @@ pub(crate) fn begin_wait(
             names.push(key.bytes.into());
         }
     }
-    client.note_wait(true, memory, wait.timeout.0.is_some());
+    client.set_waiting(true, memory, wait.timeout.0.is_some());
     enter(session, wait.timeout, blocked, names);
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn begin_wait_for_safety(
 ) {
     let memory = args.memory() + size_of::<Blocked>();
     let blocked = Blocked::of(session, server.keyspace.ticket(), (id, args, resp3), Some(safety));
-    session.client.note_wait(true, memory, timeout.0.is_some());
+    session.client.set_waiting(true, memory, timeout.0.is_some());
     enter(session, timeout, Arc::new(blocked), Vec::new());
 }
 
@@ -185,7 +185,7 @@ impl Blocked {
     /// Ends the wait with this reply.
     fn resumed(&self, reply: Reply, may_write: bool) -> Resumed {
         // Recorded now, so that the client that caused it no longer finds it counted.
-        self.client.note_wait(false, 0, false);
+        self.client.set_waiting(false, 0, false);
         Resumed { client: self.client.clone(), number: self.ticket, reply, may_write, closes: false }
     }
 

@@ -60,9 +60,9 @@ pub(crate) struct ClientInfo {
     query_peak_ms: AtomicU64,
     /// Bytes and chunks waiting to be sent.
     pub(crate) out_bytes: AtomicUsize,
-    pub(crate) out_stretches: AtomicUsize,
+    pub(crate) out_chunks: AtomicUsize,
     /// Bytes for encryption in addition.
-    pub(crate) tunnel_size: AtomicUsize,
+    pub(crate) tls_size: AtomicUsize,
     pub(crate) net_in: AtomicU64,
     pub(crate) net_out: AtomicU64,
     pub(crate) commands: AtomicU64,
@@ -95,7 +95,7 @@ pub(crate) struct ClientInfo {
 #[derive(Default)]
 pub(crate) struct Names {
     pub(crate) watched: AtomicUsize,
-    pub(crate) heard: AtomicUsize,
+    pub(crate) subscribed: AtomicUsize,
     pub(crate) tracked: AtomicUsize,
 }
 
@@ -108,7 +108,7 @@ impl Names {
     }
 
     fn sum(&self) -> usize {
-        [&self.watched, &self.heard, &self.tracked].iter().map(|bytes| bytes.load(Relaxed)).sum()
+        [&self.watched, &self.subscribed, &self.tracked].iter().map(|bytes| bytes.load(Relaxed)).sum()
     }
 }
 
@@ -150,8 +150,8 @@ impl ClientInfo {
             query_peak: AtomicUsize::new(0),
             query_peak_ms: AtomicU64::new(0),
             out_bytes: AtomicUsize::new(0),
-            out_stretches: AtomicUsize::new(0),
-            tunnel_size: AtomicUsize::new(0),
+            out_chunks: AtomicUsize::new(0),
+            tls_size: AtomicUsize::new(0),
             net_in: AtomicU64::new(0),
             net_out: AtomicU64::new(0),
             commands: AtomicU64::new(0),
@@ -181,7 +181,7 @@ impl ClientInfo {
 
     /// Records the received bytes of requests, about to be run.
     #[inline]
-    pub(crate) fn note_query(&self, len: usize, now_ms: u64) {
+    pub(crate) fn record_query(&self, len: usize, now_ms: u64) {
         self.active_ms.store(now_ms, Relaxed);
         self.query_used.store(len, Relaxed);
         let peak = self.query_peak.load(Relaxed);
@@ -212,7 +212,7 @@ impl ClientInfo {
     }
 
     /// Records that a wait for a key begins or ends.
-    pub(crate) fn note_wait(&self, waits: bool, memory: usize, in_timeout: bool) {
+    pub(crate) fn set_waiting(&self, waits: bool, memory: usize, in_timeout: bool) {
         self.blocked.store(waits, Relaxed);
         self.waiting_memory.store(memory, Relaxed);
         self.in_timeout.store(in_timeout, Relaxed);
@@ -223,7 +223,7 @@ impl ClientInfo {
     pub(crate) fn memory(&self) -> usize {
         let names = self.name.lock().capacity() + self.lib_name.lock().capacity() + self.names.sum();
         let buffers = self.query_size.load(Relaxed) + self.out_bytes.load(Relaxed);
-        let buffers = buffers + self.tunnel_size.load(Relaxed);
+        let buffers = buffers + self.tls_size.load(Relaxed);
         BASE + names + buffers + self.multi_memory.load(Relaxed) + self.waiting_memory.load(Relaxed)
     }
 
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_go_until_the_rest_fits() {
+    fn the_largest_clients_are_evicted_first() {
         let clients = Clients::default();
         let all: Vec<_> = [10, 500_000, 300_000, 700_000, 20].map(|bytes| client(&clients, bytes)).into();
         all[3].no_evict.store(true, Relaxed);
@@ -387,7 +387,7 @@ mod tests {
 
     /// Otherwise the bytes that it sends would be lost.
     #[test]
-    fn neither_replicas_nor_the_primary_go() {
+    fn replicas_and_the_primary_are_never_evicted() {
         let clients = Clients::default();
         let [replica, primary, other] = [3_000_000, 2_000_000, 100_000].map(|bytes| client(&clients, bytes));
         replica.is_replica.store(true, Relaxed);
@@ -397,15 +397,15 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_given_room_while_it_is_active() {
+    fn active_clients_keep_their_buffers() {
         let client = client(&Clients::default(), 0);
         assert_eq!(client.query_room(0), 0, "nothing has come yet");
         client.net_in.store(1, Relaxed);
-        client.note_query(400_000, 1_000);
+        client.record_query(400_000, 1_000);
         assert_eq!(client.query_room(1_001), 400_000);
-        client.note_query(100, 1_100);
+        client.record_query(100, 1_100);
         assert_eq!(client.query_room(1_101), 400_000);
-        client.note_query(100, 1_600);
+        client.record_query(100, 1_600);
         assert_eq!(client.query_room(1_601), 16 * 1024);
         assert_eq!(client.query_room(3_600), 0);
         client.query_size.store(777, Relaxed);

@@ -160,7 +160,7 @@ impl Executor {
         self.ctx.now_ms = now_ms;
         self.present = clock::ticks();
         self.follow_settings();
-        self.note_pause();
+        self.update_pause();
     }
 
     /// Takes over changed settings. Also called inside the gate before each batch: CONFIG SET is acknowledged
@@ -183,7 +183,7 @@ impl Executor {
     /// Updates whether a pause holds. Called inside the gate before each batch: CLIENT PAUSE and UNPAUSE
     /// close the gate.
     #[inline]
-    pub(crate) fn note_pause(&mut self) {
+    pub(crate) fn update_pause(&mut self) {
         self.ctx.keep_expired = self.server.pause.is_active(self.ctx.now_ms);
     }
 
@@ -467,9 +467,10 @@ impl Executor {
         done
     }
 
-    /// Locks a command's keys for writing, runs it, or stores the result of its work, then serves the clients that wait for the written keys.
-    /// `ctx` is inside the gate, and may leave it to hold all locks. Returns [`Error::AdmitAgain`] if `f`
-    /// must not be called after that, and if `ctx` stays outside, see [`ThreadContext::gate_busy`].
+    /// Locks a command's keys for writing, runs it, or stores the result of its work, then serves the clients
+    /// that wait for the written keys. `ctx` is inside the gate, and may leave it to hold all locks. Returns
+    /// [`Error::AdmitAgain`] if `f` must not be called after that, and if `ctx` stays outside, see
+    /// [`ThreadContext::gate_busy`].
     #[cold]
     pub(crate) fn call_to_write(
         &mut self,
@@ -522,7 +523,7 @@ impl Executor {
         if self.ctx.unserved() > 0 {
             self.serve_unserved();
         }
-        push_queue::tell(&self.server);
+        push_queue::notify_workers(&self.server);
     }
 
     #[cold]
@@ -725,10 +726,10 @@ fn access_of(settings: &Settings) -> Access {
     }
 }
 
-/// Books a stage that began at `from`; returns the present.
+/// Records a stage that began at `from`; returns the present.
 #[inline]
-pub(crate) fn book(stats: &Stats, stage: Stage, from: Ticks) -> Ticks {
+pub(crate) fn record_stage(stats: &Stats, stage: Stage, from: Ticks) -> Ticks {
     let now = clock::stage_end(from);
-    stats.book(stage, now.saturating_sub(from));
+    stats.record_stage(stage, now.saturating_sub(from));
     now
 }

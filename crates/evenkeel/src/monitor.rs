@@ -85,7 +85,7 @@ pub(crate) fn show_in_unit(guard: &mut SlotGuard<'_>, session: &Session, row: &S
 
 fn keep_lines(guard: &mut SlotGuard<'_>, lines: Vec<u8>) {
     unit::keep(Message::Lines(lines.into()));
-    guard.note_messages();
+    guard.record_messages();
 }
 
 thread_local! {

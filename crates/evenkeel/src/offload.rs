@@ -65,7 +65,7 @@ const QUEUE_MAX: usize = 128;
 const BLOCKING_IO_MAX: usize = 64;
 
 /// Poll interval of a command that is about to write while writes are paused.
-const PAUSE_LOOK: Duration = Duration::from_millis(1);
+const PAUSE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The part of a command that another thread does.
 pub(crate) enum JobWork {
@@ -104,8 +104,8 @@ impl Committing {
 /// The commands that wait for a thread, and counters of them.
 #[derive(Default)]
 pub(crate) struct OffloadPool {
-    jobs: Mutex<VecDeque<Job>>,
-    came: Condvar,
+    jobs: Mutex<VecDeque<OffloadJob>>,
+    arrived: Condvar,
     /// Length of the queue; a hint for threads that must not take the lock.
     queued: AtomicUsize,
     running: AtomicUsize,
@@ -115,7 +115,7 @@ pub(crate) struct OffloadPool {
 }
 
 /// A command whose work is offloaded.
-pub(crate) struct Job {
+pub(crate) struct OffloadJob {
     number: u64,
     client: Arc<ClientInfo>,
     id: Id,
@@ -174,7 +174,7 @@ impl OffloadPool {
         let (client, db, no_touch) = (session.client.clone(), session.db, session.no_touch);
         let (tracks, caching) = (session.tracks && matches!(work, JobWork::Script), session.caching);
         #[rustfmt::skip]
-        let job = |work| Job {
+        let job = |work| OffloadJob {
             number, client, id, args, db, resp3, no_touch, tracks, caching, work, spent, blocking_io: 0, nobody_waits,
         };
         match work {
@@ -186,7 +186,7 @@ impl OffloadPool {
         }
     }
 
-    fn push(&self, server: &Server, job: Job) {
+    fn push(&self, server: &Server, job: OffloadJob) {
         let mut jobs = self.jobs.lock();
         // Checked under the lock: a thread that announces a script takes the lock after the announcement.
         if matches!(job.work, JobWork::Script) && server.scripts.busy.is_busy() {
@@ -196,7 +196,7 @@ impl OffloadPool {
         jobs.push_back(job);
         self.queued.store(jobs.len(), Relaxed);
         drop(jobs);
-        self.came.notify_one();
+        self.arrived.notify_one();
     }
 
     /// Refuses the scripts that wait behind a script just announced as busy. `stats` is the index of the
@@ -216,33 +216,33 @@ impl OffloadPool {
 
     /// Takes the next command, if there is any: for tests, which have no threads for these.
     #[cfg(test)]
-    pub(crate) fn next(&self) -> Option<Job> {
+    pub(crate) fn next(&self) -> Option<OffloadJob> {
         self.pop(&mut self.jobs.lock())
     }
 
     /// Waits for the next command. Returns `None` when there is other work, when this thread was woken for
     /// that, or when the server stops.
-    fn await_next(&self, stopping: &AtomicBool, has_more_to_do: impl Fn() -> bool) -> Option<Job> {
+    fn await_next(&self, stopping: &AtomicBool, has_more_to_do: impl Fn() -> bool) -> Option<OffloadJob> {
         let mut jobs = self.jobs.lock();
         let next = self.pop(&mut jobs);
         if next.is_none() && !stopping.load(Acquire) && !has_more_to_do() {
-            self.came.wait(&mut jobs);
+            self.arrived.wait(&mut jobs);
         }
         next.or_else(|| self.pop(&mut jobs))
     }
 
-    fn pop(&self, jobs: &mut VecDeque<Job>) -> Option<Job> {
+    fn pop(&self, jobs: &mut VecDeque<OffloadJob>) -> Option<OffloadJob> {
         self.pop_at(jobs, 0)
     }
 
     /// Takes the next command that only reads, for a thread that must not write now.
-    fn next_that_reads(&self) -> Option<Job> {
+    fn next_that_reads(&self) -> Option<OffloadJob> {
         let mut jobs = self.jobs.lock();
         let at = jobs.iter().position(|job| !job.work.writes())?;
         self.pop_at(&mut jobs, at)
     }
 
-    fn pop_at(&self, jobs: &mut VecDeque<Job>, at: usize) -> Option<Job> {
+    fn pop_at(&self, jobs: &mut VecDeque<OffloadJob>, at: usize) -> Option<OffloadJob> {
         let job = jobs.remove(at)?;
         self.queued.store(jobs.len(), Relaxed);
         self.running.fetch_add(1, Relaxed);
@@ -259,14 +259,14 @@ impl OffloadPool {
     /// Wakes all threads, so that each looks for work.
     pub(crate) fn wake_all(&self) {
         drop(self.jobs.lock());
-        self.came.notify_all();
+        self.arrived.notify_all();
     }
 }
 
 /// Runs work that waits for another server or for the disk on a thread of its own, and queues the command
 /// again with the result.
-fn offload_io(server: &Arc<Server>, job: Job, run: Box<BlockingIo>) {
-    let come_back = |server: &Server, mut job: Job, ran: std::thread::Result<Ran>| {
+fn offload_io(server: &Arc<Server>, job: OffloadJob, run: Box<BlockingIo>) {
+    let requeue = |server: &Server, mut job: OffloadJob, ran: std::thread::Result<Ran>| {
         let come = |_: Args<'_>, reply: &mut Reply| {
             ok_for_nothing(ran.unwrap_or_else(|panic| resume_unwind(panic)), reply)
         };
@@ -281,16 +281,16 @@ fn offload_io(server: &Arc<Server>, job: Job, run: Box<BlockingIo>) {
     let spawned = thread.spawn(move || {
         let before = clock::ticks();
         let ran = catch_unwind(AssertUnwindSafe(|| run(&waits)));
-        let Ok(mut job): Result<Job, _> = handed.recv() else { return };
+        let Ok(mut job): Result<OffloadJob, _> = handed.recv() else { return };
         job.blocking_io = clock::ticks().saturating_sub(before);
-        come_back(&on_thread, job, ran);
+        requeue(&on_thread, job, ran);
         on_thread.offload.blocking_io.fetch_sub(1, Relaxed);
     });
     match spawned {
         Ok(_) => _ = hand_over.send(job),
         Err(error) => {
             server.offload.blocking_io.fetch_sub(1, Relaxed);
-            come_back(
+            requeue(
                 server,
                 job,
                 Ok(Err(Error::text(format!(
@@ -318,7 +318,7 @@ pub(crate) fn run(server: &Arc<Server>, long: &OffloadPool, index: usize) {
     }
 }
 
-impl Job {
+impl OffloadJob {
     /// Does the work, stores its result if there is any, and sends the reply to the connection's worker.
     pub(crate) fn run(self, executor: &mut Executor, long: &OffloadPool) {
         self.work_off(executor, long);
@@ -338,7 +338,7 @@ impl Job {
         let done = self.attempt(executor, long, work, &mut reply);
         let elapsed = clock::ticks().saturating_sub(before) + self.blocking_io;
         add(&executor.stats().long_ticks, elapsed);
-        self.book(executor, done, &mut reply, elapsed);
+        self.record_call(executor, done, &mut reply, elapsed);
         server.resume(Resumed { client: self.client, number: self.number, reply, may_write, closes: false });
     }
 
@@ -383,7 +383,7 @@ impl Job {
         executor.refresh(clock::unix_ms());
         executor.ctx.no_touch = self.no_touch;
         server.keyspace.enter(&mut executor.ctx);
-        executor.note_pause();
+        executor.update_pause();
         let mut session = self.session(&server);
         let ran = self.is_still_permitted(executor, &mut session).and_then(|()| {
             shielded(executor, |executor| run(&mut server.keyspace.hold_none(&mut executor.ctx), reply))
@@ -393,8 +393,8 @@ impl Job {
         ran
     }
 
-    /// Stores a result, or runs the handler anew if there is none or the sources have changed; that may return
-    /// further work.
+    /// Stores a result, or runs the handler anew if there is none or the sources have changed; that may
+    /// return further work.
     fn commit(
         &self,
         executor: &mut Executor,
@@ -482,13 +482,13 @@ impl Job {
             // A pause of writes does not delay commands that only read.
             match long.next_that_reads() {
                 Some(job) => job.run(executor, long),
-                None => std::thread::sleep(PAUSE_LOOK),
+                None => std::thread::sleep(PAUSE_POLL_INTERVAL),
             }
         }
     }
 
     /// Records the command as if it had run at once: one call, with its total time.
-    fn book(&self, executor: &mut Executor, done: Result<(), Error>, reply: &mut Reply, long: Ticks) {
+    fn record_call(&self, executor: &mut Executor, done: Result<(), Error>, reply: &mut Reply, long: Ticks) {
         let waited = std::mem::take(&mut executor.ctx.lock_wait);
         let (server, settings, stats) = (&executor.server, &executor.settings, executor.stats());
         if let Err(error) = &done {

@@ -15,7 +15,7 @@ use evenkeel_store::ahead::MEMBERS_MAX;
 use evenkeel_store::journal::Received;
 use evenkeel_store::{Key, Place};
 
-use crate::dispatch::{Executor, Outcome, Request, append_push, book};
+use crate::dispatch::{Executor, Outcome, Request, append_push, record_stage};
 use crate::net::connection::Connection;
 use crate::observe::stats::{Stage, add};
 use crate::pubsub::push_queue;
@@ -256,7 +256,7 @@ impl Pipeline {
         if !all_have_keys && self.batch.len() > 1 {
             self.follow_selects(executor, bytes, session.db);
         }
-        executor.last_ticks = book(executor.stats(), Stage::Parse, from);
+        executor.last_ticks = record_stage(executor.stats(), Stage::Parse, from);
         ParsedBatch { end, skipped_to: start, spans_used: first_span }
     }
 
@@ -307,7 +307,7 @@ impl Pipeline {
                 self.prefetch(executor);
             }
             executor.make_room(); // leaves the gate for a moment
-            executor.note_pause();
+            executor.update_pause();
         }
         if session.receives_push {
             // Invalidations of evicted keys, for instance, precede the replies to later commands.
@@ -351,17 +351,17 @@ impl Pipeline {
             executor.serve_woken();
             executor.server.keyspace.leave(&mut executor.ctx);
         } else {
-            push_queue::tell(&executor.server); // for messages of the earlier commands
+            push_queue::notify_workers(&executor.server); // for messages of the earlier commands
         }
         executor.ctx.buffer.received = None;
-        self.note_size(reply.len().saturating_sub(reply_len));
+        self.update_entry_size(reply.len().saturating_sub(reply_len));
         let waited = std::mem::take(&mut executor.ctx.lock_wait);
         let evicted = std::mem::take(&mut executor.evict_ticks);
         let stats = executor.stats();
         let all = executor.last_ticks.saturating_sub(from);
-        stats.book(Stage::Execute, all.saturating_sub(waited + evicted));
+        stats.record_stage(Stage::Execute, all.saturating_sub(waited + evicted));
         if waited > 0 {
-            stats.book(Stage::LockWait, waited);
+            stats.record_stage(Stage::LockWait, waited);
         }
         let run = match ended {
             Some((at, Ended::Paused)) => at,
@@ -373,7 +373,7 @@ impl Pipeline {
     }
 
     /// Estimates from this batch how many bytes of each entry the next batch will touch.
-    fn note_size(&mut self, replied: usize) {
+    fn update_entry_size(&mut self, replied: usize) {
         let arrived = self.batch[self.batch.len() - 1].end - self.batch[0].start;
         let bytes = arrived.max(replied) / self.batch.len() + ENTRY_OVERHEAD;
         self.entry_lines = bytes.div_ceil(64).min(ENTRY_LINES_MAX);

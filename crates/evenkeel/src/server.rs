@@ -76,7 +76,7 @@ pub(crate) struct Server {
     pub(crate) purge: AllocatorPurge,
     pub(crate) started_ms: u64,
     pub(crate) run_id: String,
-    pub(crate) replication: replication::State,
+    pub(crate) replication: replication::ReplicationState,
     /// Set once; workers then stop.
     pub(crate) stopping: AtomicBool,
     pub(crate) rates: Mutex<Rates>,
@@ -106,9 +106,9 @@ impl Server {
 
     /// Records that a flush is about to free much memory. New data may take its place until then, unless an
     /// earlier flush is in progress.
-    pub(crate) fn note_flush(&self) {
+    pub(crate) fn record_flush(&self) {
         if !self.lazy_free.is_flushing() && !self.keyspace.keeps_flushed() {
-            self.lazy_free.note_flush(apart_bytes(self));
+            self.lazy_free.record_flush(apart_bytes(self));
         }
     }
 
@@ -132,7 +132,7 @@ impl Server {
             .with_lazy_free(lazy_free.clone());
         let loaders = (0..=workers).map(|_| load::loader_context(&keyspace)).collect();
         let persist = Persist::new(keyspace.thread_context(), loaders, now / 1000);
-        let replication = replication::State::new(keyspace.thread_context())?;
+        let replication = replication::ReplicationState::new(keyspace.thread_context())?;
         let commands = table().rows().len();
         let table = renamed(&settings.rename_command);
         let commandlog = CommandLog::new(2 * workers + 2);
@@ -240,7 +240,7 @@ impl Server {
     /// there were.
     pub(crate) fn kill(&self, clients: &[Arc<ClientInfo>]) -> usize {
         let killed = self.clients.kill(clients);
-        self.replication.link.note_killed(self, clients);
+        self.replication.link.on_killed(self, clients);
         // All workers, since a connection may be moving between workers.
         self.inboxes.iter().for_each(|inbox| inbox.post(Message::CloseKilled));
         if clients.iter().any(|client| client.is_replica.load(Relaxed)) {
@@ -272,7 +272,7 @@ impl Server {
     /// Counts and logs a client that is disconnected because its received, unprocessed bytes have reached
     /// `client-query-buffer-limit`.
     #[cold]
-    pub(crate) fn note_input_limit(&self, client: &ClientInfo) {
+    pub(crate) fn record_input_limit(&self, client: &ClientInfo) {
         self.closed_for_input.fetch_add(1, Relaxed);
         let ClientInfo { id, address, .. } = client;
         log::warn!("Closing client that reached max query buffer length: id={id} addr={address}");
@@ -292,8 +292,8 @@ impl Server {
         self.lazy_free.reset();
         server_log::reset_lost();
         self.acl.log.reset_counts();
-        self.replication.figures.reset();
-        self.replication.link.figures.bytes_in.store(0, Relaxed);
+        self.replication.metrics.reset();
+        self.replication.link.metrics.bytes_in.store(0, Relaxed);
         self.persist.reset_counts();
         for counter in [
             &self.rejected_connections,
@@ -307,7 +307,7 @@ impl Server {
 
     /// Whether the server certainly stops: a thread that keeps the gate open, or closed, for long has to let
     /// go of it.
-    pub(crate) fn is_to_let_go(&self) -> bool {
+    pub(crate) fn certainly_stops(&self) -> bool {
         self.stopping.load(Acquire) || self.persist.ending.is_certain()
     }
 

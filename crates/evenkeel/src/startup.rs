@@ -131,7 +131,7 @@ fn serve(launch: Launch) -> ExitCode {
         return ExitCode::FAILURE;
     }
     server_log::start(level_of(settings.loglevel), settings.log_target());
-    tell_terminal(&settings, &without_effect);
+    print_welcome(&settings, &without_effect);
     crash::follow(settings.crash_log_enabled, settings.logfile.as_deref());
     forbidden.into_iter().for_each(|line| log::warn!("{}", line));
     let settings = match within_file_limit(settings) {
@@ -166,7 +166,7 @@ fn serve(launch: Launch) -> ExitCode {
         log::warn!("Unable to write oom_score_adj: {error}");
     }
     announce(&server, has_more, &notices);
-    tell_no_effect(&without_effect);
+    report_no_effect(&without_effect);
     // Before the first client is served: a client that has had a reply may rely on an orderly shutdown.
     watch_signals(server.clone());
     let threads = match start_workers(&server) {
@@ -179,14 +179,14 @@ fn serve(launch: Launch) -> ExitCode {
     if let Err(error) = start_long(&server) {
         return fail(format!("Cannot start an offload thread: {error}"));
     }
-    server.sampler.note_startup();
+    server.sampler.record_startup();
     let bar = Bar::begin(&server);
     let loaded = load(&server);
     drop(bar);
     match loaded {
         Ok(()) => {
             log::info!("Ready to accept connections");
-            server.manager.tell_ready(server.replication.is_replica());
+            server.manager.notify_ready(server.replication.is_replica());
         }
         Err(Ended::Stopped) => log::warn!("Stopped while loading"),
         Err(Ended::Failed(reason)) => {
@@ -221,7 +221,7 @@ fn serve(launch: Launch) -> ExitCode {
 
 /// Loads the data from disk, while the workers answer clients with LOADING.
 fn load(server: &Arc<Server>) -> Result<(), Ended> {
-    passed_over::tell(&server.settings());
+    passed_over::report(&server.settings());
     if server.settings().appendonly {
         replay::put_tail_back(server)?;
         let Replayed { directory, found, position } = replay::directory(server)?;
@@ -229,18 +229,18 @@ fn load(server: &Arc<Server>) -> Result<(), Ended> {
             // Turning the append-only file on keeps the existing data, as operators expect.
             load::snapshot(server)?;
         }
-        rewrite::go_on(server, directory, found).map_err(Ended::Failed)?;
+        rewrite::start_logging(server, directory, found).map_err(Ended::Failed)?;
         // No expired key has been removed so far; replicas receive the removals from now on.
         if server.replication.is_replica() {
-            link::note_loaded(server, position);
+            link::set_loaded_position(server, position);
         } else {
-            link::go_on_as_primary(server, position);
+            link::continue_as_primary(server, position);
         }
     } else {
         let loaded = load::snapshot_at_start(server)?;
-        link::note_loaded(server, loaded.and_then(|loaded| loaded.position));
+        link::set_loaded_position(server, loaded.and_then(|loaded| loaded.position));
     }
-    server.persist.note_loaded(&server.keyspace);
+    server.persist.record_loaded(&server.keyspace);
     load::set_loading(server, false);
     if server.replication.is_replica() {
         link::begin(server);
@@ -277,7 +277,7 @@ fn listen(server: &Server) -> Result<(), String> {
 
 /// Tells an operator at a terminal that the server does not hang: nothing appears there while the server log
 /// goes to a file, and a server with `daemonize` does not go to the background.
-fn tell_terminal(settings: &Settings, without_effect: &[NoEffect]) {
+fn print_welcome(settings: &Settings, without_effect: &[NoEffect]) {
     let is_to_go = without_effect.iter().any(|one| one.name == "daemonize");
     if let Some(file) = &settings.logfile
         && (is_to_go || std::io::stderr().is_terminal())
@@ -288,7 +288,7 @@ fn tell_terminal(settings: &Settings, without_effect: &[NoEffect]) {
 }
 
 /// Logs a line for each directive whose effect may be missed, and a line for all remaining directives.
-fn tell_no_effect(without_effect: &[NoEffect]) {
+fn report_no_effect(without_effect: &[NoEffect]) {
     without_effect.iter().filter(|one| one.is_missed).for_each(|one| log::warn!("{}", one));
     let others = without_effect.iter().filter(|one| !one.is_missed);
     let names: Vec<String> = others.map(|one| format!("'{}'", one.name)).collect();
@@ -536,7 +536,7 @@ fn control(server: &Arc<Server>) {
             appraise_from = appraise_sharers(server, &mut ctx);
         }
         save_points::look(server);
-        failover::give_up_late(server);
+        failover::abort_late(server);
         reload_tls(server);
         server.hotkeys.end_if_due(server, ctx.now_ms);
         std::thread::park_timeout(Duration::from_millis(ROUND_MS));

@@ -328,7 +328,7 @@ impl World {
         if let Some(waiting) = connection.leave_queues(&mut self.workers[connection.worker])
             && !waiting.mute
         {
-            connection.hear(&resumed.reply);
+            connection.receive(&resumed.reply);
         }
         self.run_pending(&name);
     }
@@ -394,10 +394,10 @@ impl Connection {
         assert_ne!(outcome, Some(Outcome::Paused), "nobody tries again here");
         assert_eq!(outcome == Some(Outcome::Suspended), self.session.waiting.is_some());
         self.resp3 = reply.resp3;
-        self.hear(&reply);
+        self.receive(&reply);
     }
 
-    fn hear(&mut self, reply: &Reply) {
+    fn receive(&mut self, reply: &Reply) {
         reply.slices().iter().for_each(|slice| self.out.extend_from_slice(slice));
     }
 

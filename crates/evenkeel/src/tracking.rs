@@ -7,7 +7,7 @@
 //! messages to a subscriber.
 //!
 //! **No change is missed.** A key is recorded under its slot's lock, before it is read, and a change calls
-//! [`Tracking::hear`] before that lock is released. Bad interleaving if the key were recorded after
+//! [`Tracking::on_events`] before that lock is released. Bad interleaving if the key were recorded after
 //! unlocking: another client writes in between, no invalidation is sent, and the cache keeps the old value.
 //! If a change comes between recording and reading, the invalidation follows the reply with the new value,
 //! and the client reads it again. For the same reason the commands of a tracking client are never offloaded
@@ -390,7 +390,7 @@ impl Tracking {
     }
 
     /// Handles events of keys, whose slots are locked.
-    pub(crate) fn hear(&self, events: &[Event]) {
+    pub(crate) fn on_events(&self, events: &[Event]) {
         for event in events {
             match event.what {
                 What::Written | What::Removed => self.invalidate(&event.key, event.by, keep),
@@ -403,7 +403,7 @@ impl Tracking {
     }
 
     /// Sends the changes of keys that are about to be unlocked to clients with matching prefixes.
-    pub(crate) fn let_go(&self, events: &[Event]) {
+    pub(crate) fn before_unlock(&self, events: &[Event]) {
         if self.prefix_count.load(Relaxed) > 0 {
             self.broadcast(events);
         }
@@ -433,7 +433,7 @@ impl Tracking {
         for client in there {
             let is_own = client.id == by && client.tracked.has(mode::NO_LOOP);
             if client.tracked.has(mode::ON) && !client.tracked.has(mode::BROADCAST) && !is_own {
-                self.tell(&client, &Invalid::Keys(&[key]), &put);
+                self.notify(&client, &Invalid::Keys(&[key]), &put);
             }
         }
     }
@@ -460,23 +460,23 @@ impl Tracking {
             }
         }
         let prefixes = self.prefixes.read();
-        let mut told: BTreeMap<&[u8], Changes<'_>> = BTreeMap::new();
+        let mut by_prefix: BTreeMap<&[u8], Changes<'_>> = BTreeMap::new();
         for (key, by) in &changed {
             for (prefix, clients) in prefixes_of(&prefixes, key) {
-                told.entry(prefix).or_insert_with(|| (clients, Vec::new())).1.push((key, *by));
+                by_prefix.entry(prefix).or_insert_with(|| (clients, Vec::new())).1.push((key, *by));
             }
         }
-        for (clients, keys) in told.values() {
+        for (clients, keys) in by_prefix.values() {
             let all: Vec<&[u8]> = keys.iter().map(|(key, _)| *key).collect();
             for client in clients.values() {
                 if !client.tracked.has(mode::NO_LOOP) {
-                    self.tell(client, &Invalid::Keys(&all), keep);
+                    self.notify(client, &Invalid::Keys(&all), keep);
                     continue;
                 }
                 let others = keys.iter().filter(|(_, by)| *by != client.id);
                 let others: Vec<&[u8]> = others.map(|(key, _)| *key).collect();
                 if !others.is_empty() {
-                    self.tell(client, &Invalid::Keys(&others), keep);
+                    self.notify(client, &Invalid::Keys(&others), keep);
                 }
             }
         }
@@ -492,12 +492,12 @@ impl Tracking {
         let forgotten: Box<dyn Send> = Box::new(self.empty());
         let clients: Vec<_> = self.clients.read().values().cloned().collect();
         let put = |client: &Arc<ClientInfo>, message| self.pubsub.send(client, message);
-        clients.iter().for_each(|client| self.tell(client, &Invalid::All, put));
+        clients.iter().for_each(|client| self.notify(client, &Invalid::All, put));
         Some(forgotten)
     }
 
     /// Sends an invalidation by `put` to the client, or to the client to which it is redirected.
-    fn tell(
+    fn notify(
         &self,
         client: &Arc<ClientInfo>,
         invalid: &Invalid<'_>,
@@ -506,7 +506,7 @@ impl Tracking {
         let target = client.tracked.target.lock().clone();
         let receiver = target.as_ref().unwrap_or(client);
         if receiver.gone.load(Relaxed) {
-            return note_broken(client, receiver.id, put);
+            return on_broken_redirect(client, receiver.id, put);
         }
         let listens = target.is_some() && receiver.is_subscriber();
         if receiver.resp.load(Relaxed) == 3 || listens {
@@ -537,7 +537,7 @@ fn keep(client: &Arc<ClientInfo>, message: PushMessage) {
     unit::keep(Message::Sent(client.clone(), message));
 }
 
-fn note_broken(client: &Arc<ClientInfo>, target: u64, put: impl Fn(&Arc<ClientInfo>, PushMessage)) {
+fn on_broken_redirect(client: &Arc<ClientInfo>, target: u64, put: impl Fn(&Arc<ClientInfo>, PushMessage)) {
     client.tracked.mode.fetch_or(mode::BROKEN, Relaxed);
     if client.resp.load(Relaxed) == 3 {
         let mut encoder = Encoder { resp3: true, ..Encoder::default() };

@@ -55,7 +55,7 @@ impl Waiting {
 
     /// Ends the wait since the client has closed its sending side; false if the reply is on its way.
     /// Offloaded work is finished: the client may still be reading.
-    pub(crate) fn give_up(&self) -> bool {
+    pub(crate) fn cancel(&self) -> bool {
         match &self.on {
             On::Keys(blocked, _) => blocked.claim.end(),
             On::Long(_) => false,
@@ -81,7 +81,7 @@ impl Waiting {
     /// Leaves all queues after the end of the wait. `guard` holds no slots.
     pub(crate) fn leave(&self, guard: &mut SlotGuard<'_>) {
         let On::Keys(blocked, keys) = &self.on else { return };
-        blocked.client.note_wait(false, 0, false);
+        blocked.client.set_waiting(false, 0, false);
         for key in keys {
             let key = guard.keyspace().key(blocked.db, key);
             guard.visit(key.place, |guard| guard.unwait(&key, self.number));

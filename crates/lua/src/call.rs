@@ -17,8 +17,8 @@ pub fn function<H: Host>(lua: &Lua, raises: bool) -> mlua::Result<Function> {
 
 /// `redis.call` or `redis.pcall`; the first upvalue says whether errors are raised.
 unsafe extern "C-unwind" fn call<H: Host>(state: *mut lua_State) -> c_int {
-    // SAFETY: as in `super::native::raising`. `Host::call` does not unwind, and its bytes stay as they are: no
-    // script runs before this function returns.
+    // SAFETY: as in `super::native::raising`. `Host::call` does not unwind, and its bytes stay as they are:
+    // no script runs before this function returns.
     unsafe {
         let raises = ffi::lua_toboolean(state, ffi::lua_upvalueindex(1)) != 0;
         let called = H::call(&Stack(state));

@@ -67,8 +67,8 @@ fn replacements<H: Host>(lua: &Lua, behind: &Table) -> mlua::Result<Table> {
     Ok(guarded)
 }
 
-/// Returns a function that calls its first argument with the remaining arguments, and `on_error` with an error.
-/// It returns whether the call succeeded, and a single value.
+/// Returns a function that calls its first argument with the remaining arguments, and `on_error` with an
+/// error. It returns whether the call succeeded, and a single value.
 pub fn protected_call(lua: &Lua, on_error: Function) -> mlua::Result<Function> {
     closure(lua, protected, on_error)
 }
@@ -132,7 +132,7 @@ unsafe extern "C-unwind" fn handler<H: Host>(state: *mut lua_State) -> c_int {
     // SAFETY: as in `super::native::raising`.
     unsafe {
         ffi::lua_settop(state, 1);
-        if H::may_go_on() {
+        if H::may_continue() {
             ffi::lua_pushvalue(state, ffi::lua_upvalueindex(1));
             ffi::lua_insert(state, 1);
             ffi::lua_call(state, 1, 1);
@@ -307,7 +307,7 @@ unsafe extern "C-unwind" fn missing_global(state: *mut lua_State) -> c_int {
 unsafe extern "C-unwind" fn looked_at<H: Host>(state: *mut lua_State) -> c_int {
     // SAFETY: as in `super::native::raising`.
     unsafe {
-        if !H::may_go_on() {
+        if !H::may_continue() {
             raise_here(state, c"the script was stopped");
         }
         original(state)

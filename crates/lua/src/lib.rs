@@ -14,10 +14,10 @@
 //!
 //! # Raising errors
 //!
-//! Lua raises an error by a long jump over all frames up to the next `pcall`. A Rust frame on that way must own
-//! nothing, or it leaks. So every function here that may raise (it allocates in Lua, or raises on purpose)
-//! holds only numbers, addresses and borrowed slices; owned memory belongs to callers outside the jump
-//! (`mlua`'s closures, the [`Host`]).
+//! Lua raises an error by a long jump over all frames up to the next `pcall`. A Rust frame on that way must
+//! own nothing, or it leaks. So every function here that may raise (it allocates in Lua, or raises on
+//! purpose) holds only numbers, addresses and borrowed slices; owned memory belongs to callers outside the
+//! jump (`mlua`'s closures, the [`Host`]).
 
 pub mod call;
 pub mod guarded;
@@ -51,5 +51,5 @@ pub unsafe trait Host: 'static {
     fn call(stack: &Stack) -> Called;
 
     /// Returns `false` if the running script is over. It is called where no hook would run.
-    fn may_go_on() -> bool;
+    fn may_continue() -> bool;
 }

@@ -15,8 +15,8 @@ const CAPTURES_MAX: usize = 32;
 /// Most bytes of a pattern: matching goes a frame deeper for each of its items.
 pub(crate) const LEN_MAX: usize = 4096;
 
-/// Steps between two calls of `may_go_on`: some tens of microseconds.
-const LOOK_EVERY: usize = 10_000;
+/// Steps between two calls of `may_continue`: some tens of microseconds.
+const CHECK_STEPS: usize = 10_000;
 
 /// Reasons for a match without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,17 +57,17 @@ pub(crate) struct Matcher<'t> {
     pattern: &'t [u8],
     captures: [Capture; CAPTURES_MAX],
     level: usize,
-    /// Steps since the last call of `may_go_on`.
+    /// Steps since the last call of `may_continue`.
     steps: usize,
-    may_go_on: fn() -> bool,
+    may_continue: fn() -> bool,
 }
 
 impl<'t> Matcher<'t> {
     /// Creates a matcher. The pattern ends at its first zero byte.
-    pub(crate) fn new(subject: &'t [u8], pattern: &'t [u8], may_go_on: fn() -> bool) -> Matcher<'t> {
+    pub(crate) fn new(subject: &'t [u8], pattern: &'t [u8], may_continue: fn() -> bool) -> Matcher<'t> {
         let len = pattern.iter().position(|byte| *byte == 0).unwrap_or(pattern.len());
         let captures = [Capture { start: 0, extent: Extent::Open }; CAPTURES_MAX];
-        Matcher { subject, pattern: &pattern[..len], captures, level: 0, steps: 0, may_go_on }
+        Matcher { subject, pattern: &pattern[..len], captures, level: 0, steps: 0, may_continue }
     }
 
     /// Returns the end of a match that begins exactly at `at`, which is at most the length of the text.
@@ -102,9 +102,9 @@ impl<'t> Matcher<'t> {
 
     fn spend(&mut self, steps: usize) -> Answer<()> {
         self.steps += steps;
-        if self.steps >= LOOK_EVERY {
+        if self.steps >= CHECK_STEPS {
             self.steps = 0;
-            if !(self.may_go_on)() {
+            if !(self.may_continue)() {
                 return Err(Stop::Ended);
             }
         }
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_too_long_is_ended() {
+    fn long_searches_are_interrupted() {
         let (subject, pattern) = ("a".repeat(3_000), ".-".repeat(20) + "b");
         let mut matcher = Matcher::new(subject.as_bytes(), pattern.as_bytes(), || false);
         assert_eq!(matcher.match_at(0), Err(Stop::Ended));
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_pattern_has_room_on_the_stack() {
+    fn the_longest_pattern_fits_the_stack() {
         // A test's thread has a stack of 2 MiB; threads that run scripts have eight times as much.
         let subject = "a".repeat(LEN_MAX);
         for item in ["a?", "a*", "a-"] {

@@ -63,7 +63,7 @@ unsafe extern "C-unwind" fn next_match<H: Host>(state: *mut lua_State) -> c_int 
         let subject = text(state, ffi::lua_upvalueindex(1));
         let pattern = text(state, ffi::lua_upvalueindex(2));
         let start = ffi::lua_tointeger(state, ffi::lua_upvalueindex(3)) as usize;
-        let mut matcher = Matcher::new(subject, pattern, H::may_go_on);
+        let mut matcher = Matcher::new(subject, pattern, H::may_continue);
         for at in start..=subject.len() {
             if let Some(end) = matched(state, &mut matcher, at) {
                 // After an empty match the next match begins at least a byte further on.
@@ -92,7 +92,7 @@ pub(crate) unsafe extern "C-unwind" fn gsub<H: Host>(state: *mut lua_State) -> c
         }
         refuse_long(state, pattern);
         let anchored = pattern.strip_prefix(b"^");
-        let mut matcher = Matcher::new(subject, anchored.unwrap_or(pattern), H::may_go_on);
+        let mut matcher = Matcher::new(subject, anchored.unwrap_or(pattern), H::may_continue);
         let mut buffer = MaybeUninit::<ffi::luaL_Buffer>::uninit();
         let buffer = buffer.as_mut_ptr();
         ffi::luaL_buffinit(state, buffer);
@@ -204,7 +204,7 @@ unsafe fn search<H: Host>(
     unsafe {
         refuse_long(state, pattern);
         let anchored = pattern.strip_prefix(b"^");
-        let mut matcher = Matcher::new(subject, anchored.unwrap_or(pattern), H::may_go_on);
+        let mut matcher = Matcher::new(subject, anchored.unwrap_or(pattern), H::may_continue);
         let last = if anchored.is_some() { start } else { subject.len() };
         for at in start..=last {
             let Some(end) = matched(state, &mut matcher, at) else { continue };

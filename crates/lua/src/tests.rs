@@ -29,7 +29,7 @@ unsafe impl Host for Echo {
         })
     }
 
-    fn may_go_on() -> bool {
+    fn may_continue() -> bool {
         true
     }
 }
@@ -43,7 +43,7 @@ unsafe impl Host for Over {
         Called::Ended
     }
 
-    fn may_go_on() -> bool {
+    fn may_continue() -> bool {
         false
     }
 }

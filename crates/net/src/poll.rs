@@ -38,13 +38,13 @@ impl Event {
     }
 }
 
-/// Waits for any of these events (`POLLIN` and so on), or a failure, on a descriptor, for `patience` at most.
+/// Waits for any of these events (`POLLIN` and so on), or a failure, on a descriptor, for `timeout` at most.
 /// Returns the present events; zero if the time is over or a signal came.
 ///
 /// By libc: rustix has only ppoll(2), a system call that filters made for the server need not know.
-pub fn await_events(fd: RawFd, events: i16, patience: Duration) -> io::Result<i16> {
+pub fn await_events(fd: RawFd, events: i16, timeout: Duration) -> io::Result<i16> {
     let mut poll = libc::pollfd { fd, events, revents: 0 };
-    let ms = i32::try_from(patience.as_millis()).unwrap_or(i32::MAX);
+    let ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
     // SAFETY: one valid `pollfd`.
     if unsafe { libc::poll(&raw mut poll, 1, ms) } >= 0 {
         return Ok(poll.revents);

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lent_is_not_read_into_until_it_comes_back() {
+    fn lent_memory_is_not_reused_until_returned() {
         let mut regions = Regions::new(1);
         let mut arrived = take(&mut regions);
         arrived.bytes_mut()[..2].copy_from_slice(b"ab");
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_lent_than_may_be_and_nothing_that_is_mostly_empty() {
+    fn lending_is_bounded_and_skips_mostly_empty_buffers() {
         let mut regions = Regions::new(1);
         let mut lent = Vec::new();
         for _ in 0..2 * LENT_LEN_MAX / LESS_LEN {

@@ -1,7 +1,7 @@
 //! The server log: lines in Redis' format, written by a thread of their own.
 //!
-//! The back end of the macros of crate `log`. Redis' `loglevel` maps to its levels: `debug` is `Trace`, `verbose`
-//! is `Debug`, `notice` is `Info`, `warning` is `Warn`.
+//! The back end of the macros of crate `log`. Redis' `loglevel` maps to its levels: `debug` is `Trace`,
+//! `verbose` is `Debug`, `notice` is `Info`, `warning` is `Warn`.
 //!
 //! A macro puts a line into a bounded queue and returns, so a disk that hangs delays no caller. When
 //! the queue is full the line is dropped and counted. Once the thread writes again, it reports the number of
@@ -175,14 +175,14 @@ impl Writer {
         let mut written = 0;
         loop {
             let order = self.orders.try_recv().or_else(|_| {
-                self.tell_lost();
+                self.report_lost();
                 written = 0;
                 self.orders.recv()
             });
             match order {
                 Ok(Order::Line(level, at_ms, text)) => self.write(level, at_ms, &text),
                 Ok(Order::Flush(done)) => {
-                    self.tell_lost();
+                    self.report_lost();
                     let _ = done.send(()); // the caller of `flush` may have given up
                 }
                 Err(_) => return, // the last handle is gone
@@ -191,13 +191,13 @@ impl Writer {
             // The queue may never be empty. By now every line that was queued at the time of the loss is
             // written.
             if written == QUEUE {
-                self.tell_lost();
+                self.report_lost();
                 written = 0;
             }
         }
     }
 
-    fn tell_lost(&self) {
+    fn report_lost(&self) {
         let lost = self.shared.untold.swap(0, Relaxed);
         if lost > 0 {
             let text = format!("{lost} log lines were dropped: the log cannot be written fast enough");

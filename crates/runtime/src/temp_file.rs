@@ -50,7 +50,7 @@ mod tests {
     use evenkeel_testkit::scratch::Scratch;
 
     #[test]
-    fn what_is_there_is_left_alone() {
+    fn existing_files_are_not_overwritten() {
         let scratch = Scratch::new();
         let folder = &scratch.path;
         fs::write(folder.join("a-0"), "another server's").expect("writes");
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn two_without_a_name_are_two() {
+    fn nameless_files_are_distinct() {
         let scratch = Scratch::new();
         let folder = &scratch.path;
         let other = folder.join(format!("temp-x-{}-0", std::process::id()));

@@ -1,7 +1,7 @@
 //! Threads: their names, their stacks, and what a panic outside of a command does.
 //!
-//! A panic in a command is caught where commands run. Any other panic leaves connections in an unknown state, and
-//! clients or writers waiting for ever, so a restart of the process is better: [`or_exit`].
+//! A panic in a command is caught where commands run. Any other panic leaves connections in an unknown state,
+//! and clients or writers waiting for ever, so a restart of the process is better: [`or_exit`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::Builder;

@@ -268,7 +268,7 @@ mod tests {
     use evenkeel_testkit::random::printed as random;
 
     #[test]
-    fn fields_of_any_width_anywhere() {
+    fn fields_of_any_width_at_any_offset() {
         let mut random = random();
         for _ in 0..20_000 {
             let signed = random.chance(50);

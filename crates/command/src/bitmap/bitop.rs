@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn random_strings_combined_byte_by_byte() {
+    fn random_strings_match_a_bytewise_model() {
         let mut random = random();
         for round in 0..300 {
             let operation = [Operation::And, Operation::Or, Operation::Xor, Operation::Not][round % 4];

@@ -13,7 +13,7 @@ fn check(value: Str<'_>, plain: &[u8], first: usize, last: usize) {
 }
 
 #[test]
-fn every_range_of_a_short_string() {
+fn counts_and_searches_in_every_range_of_a_short_string() {
     for plain in [&[0x00, 0xff, 0x10, 0xff][..], &[0xff; 10], &[0; 11], &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80]]
     {
         let len = plain.len() * 8;
@@ -24,7 +24,7 @@ fn every_range_of_a_short_string() {
 }
 
 #[test]
-fn ranges_across_the_pieces_of_a_rope() {
+fn ranges_across_rope_pieces() {
     let mut rope = Rope::new(&[0xff; 100]);
     rope.write(3 * CHUNK - 1, &[0x01, 0x80]);
     rope.write(4 * CHUNK, &vec![0xff; CHUNK]);

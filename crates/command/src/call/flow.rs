@@ -35,8 +35,8 @@ pub enum Flow {
     Block(Box<Wait>),
     /// The work is done by another thread.
     Offload(Work),
-    /// The script takes too long for a worker: it was undone, and runs anew on the thread for slow scripts, with all
-    /// slots held.
+    /// The script takes too long for a worker: it was undone, and runs anew on the thread for slow scripts,
+    /// with all slots held.
     OffloadScript,
     /// The reply comes later; the handler has entered the session's wait.
     Suspended,
@@ -359,8 +359,8 @@ impl Call<'_, '_> {
     }
 
     /// Offloads work that waits for another server. A tracking client may be notified of a change before the
-    /// reply, which holds nothing to cache. Where offloading is not allowed, the work is done at once. With too
-    /// many such commands under way, it is refused.
+    /// reply, which holds nothing to cache. Where offloading is not allowed, the work is done at once. With
+    /// too many such commands under way, it is refused.
     pub fn offload_io(&mut self, work: Work) -> Done {
         if self.mode != Mode::Direct || self.replays {
             return self.offload(work);

@@ -15,7 +15,7 @@ pub fn is_much(elements: u64) -> bool {
 
 impl Call<'_, '_> {
     /// Offloads the reply: `write` owns a clone of the collection.
-    pub fn reply_elsewhere(&mut self, write: impl FnOnce(&mut Reply) + Send + 'static) -> Done {
+    pub fn offload_reply(&mut self, write: impl FnOnce(&mut Reply) + Send + 'static) -> Done {
         self.offload(Work::reads(move |reply| {
             write(reply);
             Ok(())
@@ -32,17 +32,17 @@ impl Call<'_, '_> {
 
     /// Offloads a change of the collection at the call's first key. `change` gets a clone, which then
     /// replaces the collection, and returns how many elements it has changed. It writes the reply.
-    pub fn change_elsewhere<T: Collection>(
+    pub fn offload_change<T: Collection>(
         &mut self,
         collection: T,
         change: impl FnOnce(&mut T, &mut Reply) -> u64 + Send + 'static,
     ) -> Done {
-        self.change_elsewhere_and_log(0, collection, change, |_, _| {})
+        self.offload_change_and_log(0, collection, change, |_, _| {})
     }
 
-    /// [`Call::change_elsewhere`] for the call's key of index `key`, the first that exists. `log` is called
+    /// [`Call::offload_change`] for the call's key of index `key`, the first that exists. `log` is called
     /// in the end, with the old value.
-    pub fn change_elsewhere_and_log<T: Collection>(
+    pub fn offload_change_and_log<T: Collection>(
         &mut self,
         key: usize,
         collection: T,

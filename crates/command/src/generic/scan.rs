@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cursors_are_read_as_redis_reads_them() {
+    fn cursors_parse_as_in_redis() {
         for (text, cursor) in
             [("", 0), ("0", 0), ("00", 0), ("+7", 7), ("-1", u64::MAX), ("7\0x", 7), ("\0", 0)]
         {

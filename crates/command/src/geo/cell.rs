@@ -173,7 +173,7 @@ mod tests {
 
     /// The scores and texts of redis-server 7.0.15.
     #[test]
-    fn scores_are_those_of_redis() {
+    fn scores_match_redis() {
         for (longitude, latitude, score, text) in [
             (13.361389, 38.115556, 3_479_099_956_230_698.0, "sqc8b49rny0"),
             (-5.6, 42.6, 2_157_242_200_379_188.0, "ezs42e44yx0"),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_lies_in_its_cell_and_the_cell_in_larger_ones() {
+    fn cells_contain_their_points_and_smaller_cells() {
         let mut random = evenkeel_testkit::random::printed();
         for _ in 0..20_000 {
             let mut degrees =
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_lie_side_by_side_and_the_map_is_round() {
+    fn neighbouring_cells_adjoin_also_across_the_date_line() {
         let mut random = evenkeel_testkit::random::printed();
         for _ in 0..20_000 {
             let steps = random.between(1, 26) as u32;
@@ -230,7 +230,7 @@ mod tests {
 
     /// Bits beyond 52 mean a longitude beyond the map, and so on.
     #[test]
-    fn foreign_scores_are_places_too() {
+    fn any_score_decodes_to_coordinates() {
         let places = [-1.0, f64::INFINITY, f64::NEG_INFINITY, 1e19, 9.3e18, 0.5, 4_503_599_627_370_496.0]
             .map(|score| Cell::of_score(score).middle());
         let (east, west) = (180.0, -179.999_997_317_791);

@@ -90,10 +90,10 @@ fn search(call: &mut Call<'_, '_>, syntax: Syntax, source: usize, destination: u
         }
         return Ok(Flow::Replied);
     };
-    let stretches: Vec<Range<u64>> = shape.cells().map(|cell| stretch(&zset, cell)).collect();
-    let members: u64 = stretches.iter().map(|stretch| stretch.end - stretch.start).sum();
+    let position_ranges: Vec<Range<u64>> = shape.cells().map(|cell| positions_in(&zset, cell)).collect();
+    let members: u64 = position_ranges.iter().map(|positions| positions.end - positions.start).sum();
     let work = members.saturating_mul(shape.units());
-    let search = Search { zset, query, stretches };
+    let search = Search { zset, query, position_ranges };
     match (search.query.stores, call.is_worth_offloading(work as usize)) {
         (false, false) => search.reply(call.reply),
         (false, true) => {
@@ -106,12 +106,12 @@ fn search(call: &mut Call<'_, '_>, syntax: Syntax, source: usize, destination: u
             // Sines are not the same on all machines.
             return search.store(hasher, Limits::of(call.settings)).store_and_log(call, destination);
         }
-        (true, true) => return store_elsewhere(call, search, source, destination),
+        (true, true) => return offload_store(call, search, source, destination),
     }
     Ok(Flow::Replied)
 }
 
-fn store_elsewhere(call: &mut Call<'_, '_>, search: Search, source: usize, destination: usize) -> Done {
+fn offload_store(call: &mut Call<'_, '_>, search: Search, source: usize, destination: usize) -> Done {
     let (hasher, limits) = (call.guard.keyspace().hasher.clone(), Limits::of(call.settings));
     let zset = search.zset.clone();
     call.offload(Work::writes(
@@ -125,7 +125,7 @@ fn store_elsewhere(call: &mut Call<'_, '_>, search: Search, source: usize, desti
 }
 
 /// Returns the positions of the members that lie in a cell.
-fn stretch(zset: &ZSet, cell: Cell) -> Range<u64> {
+fn positions_in(zset: &ZSet, cell: Cell) -> Range<u64> {
     let (from, to) = cell.scores();
     zset.count_below(from, false)..zset.count_below(to, false)
 }
@@ -135,10 +135,10 @@ struct Search {
     zset: ZSet,
     query: Query,
     /// Positions of the members to look at.
-    stretches: Vec<Range<u64>>,
+    position_ranges: Vec<Range<u64>>,
 }
 
-struct Found<'z> {
+struct GeoMatch<'z> {
     member: &'z [u8],
     score: f64,
     place: Point,
@@ -151,14 +151,17 @@ impl Search {
     }
 
     /// Returns the places inside the shape, in the requested order.
-    fn find(&self) -> Vec<Found<'_>> {
+    fn find(&self) -> Vec<GeoMatch<'_>> {
         let (query, shape) = (&self.query, self.shape());
         let inside = |(member, score): (_, f64)| {
             let place = Cell::of_score(score).middle();
-            shape.distance_to(place).map(|distance_m| Found { member, score, place, distance_m })
+            shape.distance_to(place).map(|distance_m| GeoMatch { member, score, place, distance_m })
         };
-        let found =
-            self.stretches.iter().flat_map(|stretch| self.zset.range(stretch.clone())).filter_map(inside);
+        let found = self
+            .position_ranges
+            .iter()
+            .flat_map(|positions| self.zset.range(positions.clone()))
+            .filter_map(inside);
         match (query.count, query.any) {
             (Some(count), true) => sorted(found.take(count).collect(), query.order, count),
             // The nearest places, by default.
@@ -172,7 +175,7 @@ impl Search {
         let asked_for = [query.with_distance, query.with_score, query.with_place];
         let more = asked_for.iter().filter(|asked_for| **asked_for).count();
         reply.array(found.len());
-        for Found { member, score, place, distance_m } in found {
+        for GeoMatch { member, score, place, distance_m } in found {
             if more > 0 {
                 reply.array(1 + more);
             }
@@ -202,14 +205,14 @@ impl Search {
 
 /// Returns the first `count` places in this order. Equally distant places keep the order in which they were
 /// found.
-fn sorted(found: Vec<Found<'_>>, order: Option<Order>, count: usize) -> Vec<Found<'_>> {
+fn sorted(found: Vec<GeoMatch<'_>>, order: Option<Order>, count: usize) -> Vec<GeoMatch<'_>> {
     let compare = |a: f64, b: f64| match order {
         None => Ordering::Equal,
         Some(Order::Ascending) => a.total_cmp(&b),
         Some(Order::Descending) => b.total_cmp(&a),
     };
-    let mut found: Vec<(usize, Found<'_>)> = found.into_iter().enumerate().collect();
-    let by_place = |a: &(usize, Found<'_>), b: &(usize, Found<'_>)| {
+    let mut found: Vec<(usize, GeoMatch<'_>)> = found.into_iter().enumerate().collect();
+    let by_place = |a: &(usize, GeoMatch<'_>), b: &(usize, GeoMatch<'_>)| {
         compare(a.1.distance_m, b.1.distance_m).then(a.0.cmp(&b.0))
     };
     if count < found.len() {

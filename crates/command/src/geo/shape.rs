@@ -263,7 +263,7 @@ mod tests {
 
     /// The sides alone decide whether a place lies in a polygon; the bounds only save examining them.
     #[test]
-    fn bounds_take_nothing_from_a_polygon() {
+    fn bounding_boxes_lose_no_point_of_a_polygon() {
         let mut random = random();
         let mut inside = 0;
         for _ in 0..2_000 {
@@ -284,7 +284,7 @@ mod tests {
 
     /// Examining all sides for each place would take twenty thousand million steps: half a minute.
     #[test]
-    fn places_beyond_the_bounds_cost_no_look_at_the_sides() {
+    fn points_outside_the_bounds_skip_the_polygon_test() {
         let corner = |at: u32| {
             let (sine, cosine) = f64::from(at).sin_cos();
             Point { longitude: 10.0 + cosine, latitude: 10.0 + sine }

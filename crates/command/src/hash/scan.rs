@@ -25,7 +25,7 @@ pub(super) fn hscan(call: &mut Call<'_, '_>) -> Done {
     let (from, step) = if small { (0, usize::MAX) } else { (cursor.0, filter.count) };
     if is_much(hash.size().min(step as u64)) {
         let (hash, hasher, args) = (Hash::clone(&hash), hasher.clone(), args.to_owned());
-        return call.reply_elsewhere(move |reply| {
+        return call.offload_reply(move |reply| {
             let filter = Filter::parse(&args.as_args(), 3, Of::Fields).expect("it was read before");
             page(reply, &hash, (&hasher, now), (from, step), &filter);
         });

@@ -4,7 +4,7 @@ use evenkeel_store::collection::Hash;
 use evenkeel_store::{Edit, Expire};
 
 use super::times::{check_fields, find_fields, only_fields};
-use super::{Call, note_form, reply_value, sight};
+use super::{Call, reply_value, sight, update_form};
 use crate::class::{HASH, NEW};
 use crate::flow::{Done, Flow};
 use crate::set_options::{Condition, Of, Options};
@@ -40,7 +40,7 @@ pub(super) fn hgetex(call: &mut Call<'_, '_>) -> Done {
             changed.extend(changes.then_some(name));
         }
         hash.changes = changed.len() as u64;
-        note_form(hash, settings, 0);
+        update_form(hash, settings, 0);
         changed
     })?;
     match changed {
@@ -116,7 +116,7 @@ pub(super) fn hsetex(call: &mut Call<'_, '_>) -> Done {
             hash.changes += 1;
             longest = longest.max(name.len()).max(value.len());
         }
-        note_form(hash, settings, longest);
+        update_form(hash, settings, longest);
         traces.removed_any = hash.size() < size;
         traces.was_lost = size > 0 && hash.size() == 0 && hash.changes == 0;
         true

@@ -5,7 +5,7 @@
 use evenkeel_store::collection::Hash;
 use evenkeel_store::{Edit, Millis};
 
-use super::{Args, Call, note_form, sight};
+use super::{Args, Call, sight, update_form};
 use crate::class::HASH;
 use crate::error::Error;
 use crate::expire::{Conditions, to_seconds};
@@ -69,7 +69,7 @@ fn set_deadlines(call: &mut Call<'_, '_>, unit_ms: i64, base: Millis) -> Done {
             outcome
         };
         let outcomes: Vec<i64> = args.from(first).map(set).collect();
-        note_form(hash, settings, 0);
+        update_form(hash, settings, 0);
         outcomes
     })?;
     log_deadlines(call, outcomes.as_deref(), first, deadline);

@@ -157,7 +157,7 @@ pub(super) const START: Start = Start { at: HEADER, first: 0 };
 
 /// The run that a register lies in.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
+pub(super) struct RunOfRegister {
     run: Run,
     at: usize,
     /// The first register of the run.
@@ -166,7 +166,7 @@ pub(super) struct Found {
     before: Option<Start>,
 }
 
-impl Found {
+impl RunOfRegister {
     pub(super) fn value(&self) -> u8 {
         self.run.value()
     }
@@ -205,7 +205,7 @@ fn measure(bytes: [u8; 8]) -> (usize, usize) {
 
 /// Finds the run of the register `index`, which does not lie before `from`.
 #[inline]
-pub(super) fn find(bytes: &[u8], index: usize, from: Start) -> Result<Found, Fault> {
+pub(super) fn find(bytes: &[u8], index: usize, from: Start) -> Result<RunOfRegister, Fault> {
     let (mut start, mut last) = (from, None);
     while let Some(eight) = bytes.get(start.at..start.at + 8) {
         let (len, registers) = measure(eight.try_into().expect("as many"));
@@ -216,9 +216,9 @@ pub(super) fn find(bytes: &[u8], index: usize, from: Start) -> Result<Found, Fau
         start = Start { at: start.at + len, first: start.first + registers };
     }
     match (find_by_one(bytes, index, start)?, last) {
-        (found @ Found { before: None, .. }, Some(last)) => {
+        (found @ RunOfRegister { before: None, .. }, Some(last)) => {
             let before = find_by_one(bytes, found.first - 1, last)?;
-            Ok(Found { before: Some(Start { at: before.at, first: before.first }), ..found })
+            Ok(RunOfRegister { before: Some(Start { at: before.at, first: before.first }), ..found })
         }
         (found, _) => Ok(found),
     }
@@ -226,12 +226,12 @@ pub(super) fn find(bytes: &[u8], index: usize, from: Start) -> Result<Found, Fau
 
 /// [`find`], run by run.
 #[inline]
-fn find_by_one(bytes: &[u8], index: usize, from: Start) -> Result<Found, Fault> {
+fn find_by_one(bytes: &[u8], index: usize, from: Start) -> Result<RunOfRegister, Fault> {
     let Start { mut at, mut first } = from;
     let mut before = None;
     while let Some(run) = Run::at(bytes, at) {
         if index < first + run.len {
-            return Ok(Found { run, at, first, before });
+            return Ok(RunOfRegister { run, at, first, before });
         }
         before = Some(Start { at, first });
         at += run.bytes();
@@ -288,7 +288,7 @@ struct Split {
 }
 
 impl Split {
-    fn new(found: &Found, index: usize, rank: u8) -> Split {
+    fn new(found: &RunOfRegister, index: usize, rank: u8) -> Split {
         let mut split = Split { codes: [0; 5], len: 0 };
         let (before, value) = (index - found.first, found.value());
         let behind = found.run.len - before - 1;
@@ -337,7 +337,7 @@ mod tests {
     use evenkeel_testkit::random::printed as random;
 
     #[test]
-    fn eight_bytes_at_once_are_found_as_one_by_one() {
+    fn eight_byte_search_matches_bytewise_search() {
         let mut random = random();
         for _ in 0..5_000 {
             // Any byte may look like the first of any code.

@@ -60,7 +60,7 @@ fn ragged_value(random: &mut Random) -> Vec<u8> {
 }
 
 #[test]
-fn random_elements_counted_into_both_encodings() {
+fn random_elements_count_equally_in_both_encodings() {
     let mut random = random();
     for _ in 0..60 {
         let sparse_max = [0, 18, 60, 500, SPARSE_MAX, 40_000][random.below(6)];
@@ -88,7 +88,7 @@ fn random_elements_counted_into_both_encodings() {
 }
 
 #[test]
-fn merging_is_the_maximum_of_each_register() {
+fn merging_takes_the_maximum_of_each_register() {
     let mut random = random();
     for _ in 0..200 {
         let sources: Vec<Vec<u8>> = (0..random.between(1, 4)).map(|_| random_value(&mut random)).collect();
@@ -112,7 +112,7 @@ fn merging_is_the_maximum_of_each_register() {
 
 /// Raising registers in order begins each search where the last ended; the bytes must not show it.
 #[test]
-fn merging_leaves_the_bytes_that_single_steps_leave() {
+fn merging_gives_the_bytes_of_single_updates() {
     let mut random = random();
     for _ in 0..100 {
         let ragged = random.chance(50);
@@ -140,7 +140,7 @@ fn merging_leaves_the_bytes_that_single_steps_leave() {
 /// The second step joins the raised register with the run where the third step begins to search. (Redis joins
 /// the first two runs only when a register next to them is raised.)
 #[test]
-fn a_search_that_begins_in_a_joined_run() {
+fn search_may_start_inside_a_joined_run() {
     let [one, zero] = [0x80, 0x00];
     let mut target = empty();
     target.truncate(HEADER);
@@ -155,7 +155,7 @@ fn a_search_that_begins_in_a_joined_run() {
 
 /// Bytes and counts of redis-server 7.0.15.
 #[test]
-fn values_are_those_that_redis_makes() {
+fn values_match_redis() {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     assert_eq!(
         hex(&of_numbers(40, SPARSE_MAX)),
@@ -197,7 +197,7 @@ fn values_are_those_that_redis_makes() {
 }
 
 #[test]
-fn a_sparse_value_grows_to_the_limit_and_not_beyond() {
+fn sparse_values_convert_at_the_limit() {
     let texts: Vec<String> = (0..2_000).map(|number| number.to_string()).collect();
     let mut value = empty();
     for text in &texts {
@@ -224,7 +224,7 @@ fn a_sparse_value_grows_to_the_limit_and_not_beyond() {
 /// Whatever a client writes into the string: an answer or an error, and after an error the same bytes as
 /// before.
 #[test]
-fn broken_values_are_errors_and_not_changed_by_them() {
+fn corrupt_values_are_refused_and_left_unchanged() {
     let mut random = random();
     let mut refused = 0;
     for _ in 0..1_500 {
@@ -261,7 +261,7 @@ fn broken_values_are_errors_and_not_changed_by_them() {
 }
 
 #[test]
-fn what_is_no_value_at_first_sight() {
+fn headers_of_corrupt_values_are_refused() {
     let value = of_numbers(10, SPARSE_MAX);
     let changed = |at: usize, byte: u8| {
         let mut value = value.clone();
@@ -282,7 +282,7 @@ fn what_is_no_value_at_first_sight() {
 
 /// Registers that no element produces make estimates beyond every bound.
 #[test]
-fn impossible_registers_have_a_count() {
+fn impossible_registers_still_give_a_count() {
     let count_of = |register: u8| count_registers(&registers(&[register; REGISTERS]));
     assert_eq!([63, 52, 51, 50].map(count_of), [1 << 63; 4]);
     assert_eq!([0, 1, 2, 49].map(count_of), [0, 23_637, 47_274, 6_653_256_548_922_161_152]);

@@ -62,7 +62,8 @@ pub(super) fn brpoplpush(call: &mut Call<'_, '_>) -> Done {
     Ok(flow)
 }
 
-/// Returns [`Flow::Replied`] if an element was moved; the handler then has to log a command that does not block.
+/// Returns [`Flow::Replied`] if an element was moved; the handler then has to log a command that does not
+/// block.
 fn move_or_block(call: &mut Call<'_, '_>, from: Side, to: Side, timeout_at: usize) -> Done {
     let timeout = call.timeout_s(timeout_at)?;
     if try_move(call, from, to)? {
@@ -104,7 +105,7 @@ pub(super) fn lmpop(call: &mut Call<'_, '_>) -> Done {
     if let Some(key) = call.first_of_much(count)
         && let Some(list) = long_pop(call, key, count)?
     {
-        return mpop_elsewhere(call, key, list, side, count);
+        return offload_mpop(call, key, list, side, count);
     }
     if !try_mpop(call, side, count)? {
         call.reply.null_array();
@@ -190,14 +191,14 @@ fn try_mpop(call: &mut Call<'_, '_>, side: Side, count: u64) -> Result<bool, Err
 }
 
 /// Offloads the pop from the list at the call's key of this index, the first that exists.
-fn mpop_elsewhere(call: &mut Call<'_, '_>, key: usize, list: List, side: Side, count: u64) -> Done {
+fn offload_mpop(call: &mut Call<'_, '_>, key: usize, list: List, side: Side, count: u64) -> Done {
     let name = call.keys[key].bytes.to_vec();
     let take = move |list: &mut List, reply: &mut Reply| {
         reply.array(2);
         reply.bulk(&name);
         pop_many(list, count, side, reply)
     };
-    call.change_elsewhere_and_log(key, list, take, move |call, before| {
+    call.offload_change_and_log(key, list, take, move |call, before| {
         log_mpop(call, key, side, count.min(before.len()));
     })
 }

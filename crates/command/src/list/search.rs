@@ -21,7 +21,7 @@ pub(super) fn linsert(call: &mut Call<'_, '_>) -> Done {
     check_element(element)?;
     if let Some(list) = much_of(call)? {
         let (pivot, element) = (pivot.to_vec(), element.to_vec());
-        return call.change_elsewhere(list, move |list, reply| {
+        return call.offload_change(list, move |list, reply| {
             let at = list.positions(&pivot, 0..list.len(), false).next();
             if let Some(at) = at {
                 list.insert(at + behind, &element);
@@ -50,7 +50,7 @@ pub(super) fn lrem(call: &mut Call<'_, '_>) -> Done {
     let limit = if count == 0 { u64::MAX } else { count.unsigned_abs() };
     if let Some(list) = much_of(call)? {
         let element = element.to_vec();
-        return call.change_elsewhere(list, move |list, reply| {
+        return call.offload_change(list, move |list, reply| {
             let removed = list.remove_equal(&element, limit, count < 0);
             reply.int(removed as i64);
             removed
@@ -160,7 +160,7 @@ pub(super) fn lpos(call: &mut Call<'_, '_>) -> Done {
     match list {
         Some(list) if is_much(search.depth(&list)) => {
             let (list, element) = (List::clone(&list), call.args.at(2).to_vec());
-            return call.reply_elsewhere(move |reply| search.reply(Some(&list), &element, reply));
+            return call.offload_reply(move |reply| search.reply(Some(&list), &element, reply));
         }
         list => search.reply(list.as_deref(), call.args.at(2), call.reply),
     }

@@ -55,7 +55,7 @@ fn pop_many(call: &mut Call<'_, '_>, count: u64) -> Done {
     let (mut dice, limits) = (Dice::new(call.guard.ctx.random()), Limits::of(call.settings));
     let len = call.guard.peek_collection::<Set>(&call.keys[0])?.map_or(0, |set| set.len());
     if call.is_worth_offloading(count.min(len) as usize) {
-        return pop_elsewhere(call, count.min(len), dice);
+        return offload_pop(call, count.min(len), dice);
     }
     let (key, reply, is_logged) = (&call.keys[0], &mut *call.reply, call.guard.is_logged());
     let popped = call.guard.edit_if_there::<Set, _>(key, |set| {
@@ -95,7 +95,7 @@ fn members_at(set: &Set, positions: &[u64]) -> Vec<Vec<u8>> {
 
 /// Offloads the pop of many members of a large set: the other thread splits the shared set, and the rest
 /// replaces the set.
-fn pop_elsewhere(call: &mut Call<'_, '_>, count: u64, mut dice: Dice) -> Done {
+fn offload_pop(call: &mut Call<'_, '_>, count: u64, mut dice: Dice) -> Done {
     let Some(set) = call.guard.peek_collection::<Set>(&call.keys[0])?.map(|set| Set::clone(&set)) else {
         unreachable!("the caller has seen the set");
     };

@@ -26,7 +26,7 @@ pub(super) fn sscan(call: &mut Call<'_, '_>) -> Done {
     let (from, step) = if is_small { (0, usize::MAX) } else { (cursor.0, filter.count) };
     if is_much(set.len().min(step as u64)) {
         let (set, hasher, args) = (Set::clone(&set), hasher.clone(), args.to_owned());
-        return call.reply_elsewhere(move |reply| {
+        return call.offload_reply(move |reply| {
             let filter = Filter::parse(&args.as_args(), 3, Of::Members).expect("it was read before");
             page(reply, &set, &hasher, (from, step), &filter);
         });

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_taken_apart() {
+    fn patterns_are_parsed() {
         for (text, pattern) in [
             ("#", Pattern::Element),
             ("#\0", Pattern::Element),
@@ -264,7 +264,7 @@ mod tests {
 
     /// If nothing is sorted, the selected elements are known, and only their keys are locked.
     #[test]
-    fn only_what_is_wanted_is_looked_up() {
+    fn only_selected_elements_are_looked_up() {
         let mut list = List::new();
         (0..1_000).for_each(|number: u32| list.push_back(number.to_string().as_bytes()));
         let (source, keyspace) = (Source::List(list), Keyspace::new(1, 1, 0, 0));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_cut_to_what_is_there() {
+    fn limits_are_clamped_to_the_length() {
         for (limit, range) in [
             ((0, -1), 0..5),
             ((1, 2), 1..3),

@@ -27,7 +27,7 @@ impl Source {
     pub(super) fn read(guard: &mut SlotGuard<'_>, key: &Key<'_>) -> Result<Source, Error> {
         let source = guard.read(key).map_or(Ok(Source::Nothing), Source::of)?;
         if let Source::ZSet(_) = source {
-            guard.note_form(key, LARGE);
+            guard.set_form(key, LARGE);
         }
         Ok(source)
     }

@@ -1129,7 +1129,7 @@ const DEBUG_TOPICS: &[(&str, &str)] = &[
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Argument {
     pub name: String,
-    pub kind: Kind,
+    pub kind: ArgumentKind,
     /// The text shown in usage lines; groups have none.
     pub display_text: Option<String>,
     /// The word in front of the argument, or the whole of a `PureToken`.
@@ -1145,7 +1145,7 @@ pub struct Argument {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ArgumentKind {
     Key,
     String,
     Integer,
@@ -1157,35 +1157,35 @@ pub enum Kind {
     Block,
 }
 
-impl Kind {
+impl ArgumentKind {
     /// Returns the word that COMMAND DOCS sends under `type`.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Key => "key",
-            Kind::String => "string",
-            Kind::Integer => "integer",
-            Kind::Double => "double",
-            Kind::Pattern => "pattern",
-            Kind::UnixTime => "unix-time",
-            Kind::PureToken => "pure-token",
-            Kind::OneOf => "oneof",
-            Kind::Block => "block",
+            ArgumentKind::Key => "key",
+            ArgumentKind::String => "string",
+            ArgumentKind::Integer => "integer",
+            ArgumentKind::Double => "double",
+            ArgumentKind::Pattern => "pattern",
+            ArgumentKind::UnixTime => "unix-time",
+            ArgumentKind::PureToken => "pure-token",
+            ArgumentKind::OneOf => "oneof",
+            ArgumentKind::Block => "block",
         }
     }
 }
 
 /// Returns the kind of a value whose syntax gives none: a name means the same in all commands.
 #[rustfmt::skip]
-fn kind_of_name(name: &str) -> Kind {
+fn kind_of_name(name: &str) -> ArgumentKind {
     match name {
         "key" | "key1" | "key2" | "newkey" | "destkey" | "sourcekey" | "source" | "destination" | "src"
-        | "dst" => Kind::Key,
-        "pattern" => Kind::Pattern,
-        "unix-time-seconds" | "unix-time-milliseconds" => Kind::UnixTime,
+        | "dst" => ArgumentKind::Key,
+        "pattern" => ArgumentKind::Pattern,
+        "unix-time-seconds" | "unix-time-milliseconds" => ArgumentKind::UnixTime,
         "bit" | "client-id" | "count" | "cursor" | "db" | "decrement" | "destination-db" | "end" | "increment"
         | "index" | "index1" | "index2" | "milliseconds" | "min-match-len" | "numfields" | "numkeys"
-        | "offset" | "protover" | "seconds" | "start" | "timeout" => Kind::Integer,
-        _ => Kind::String,
+        | "offset" | "protover" | "seconds" | "start" | "timeout" => ArgumentKind::Integer,
+        _ => ArgumentKind::String,
     }
 }
 
@@ -1196,10 +1196,10 @@ impl Argument {
             |separator| self.arguments.iter().map(Argument::usage).collect::<Vec<_>>().join(separator);
         let bare_choice = self.optional && !self.multiple && self.token.is_none();
         let body = match self.kind {
-            Kind::PureToken => String::new(),
-            Kind::OneOf if bare_choice => listed(" | "),
-            Kind::OneOf => format!("<{}>", listed(" | ")),
-            Kind::Block => listed(" "),
+            ArgumentKind::PureToken => String::new(),
+            ArgumentKind::OneOf if bare_choice => listed(" | "),
+            ArgumentKind::OneOf => format!("<{}>", listed(" | ")),
+            ArgumentKind::Block => listed(" "),
             _ => self.display_text.clone().unwrap_or_else(|| self.name.clone()),
         };
         let announced = |body: &str| match &self.token {
@@ -1209,14 +1209,14 @@ impl Argument {
         };
         let line = match (self.multiple, self.kind) {
             (false, _) => announced(&body),
-            (true, Kind::OneOf) => announced(&body) + " ...",
+            (true, ArgumentKind::OneOf) => announced(&body) + " ...",
             (true, _) if self.multiple_token => format!("{0} [{0} ...]", announced(&body)),
             (true, _) => announced(&format!("{body} [{body} ...]")),
         };
         if self.optional { format!("[{line}]") } else { line }
     }
 
-    fn value(name: &str, kind: Kind, shown: &str) -> Argument {
+    fn value(name: &str, kind: ArgumentKind, shown: &str) -> Argument {
         Argument {
             display_text: Some(shown.to_string()),
             ..Argument::group(kind, name.to_string(), Vec::new())
@@ -1225,10 +1225,10 @@ impl Argument {
 
     fn pure_token(word: &str) -> Argument {
         let name = word.to_ascii_lowercase();
-        Argument { token: Some(word.to_string()), ..Argument::value(&name, Kind::PureToken, &name) }
+        Argument { token: Some(word.to_string()), ..Argument::value(&name, ArgumentKind::PureToken, &name) }
     }
 
-    fn group(kind: Kind, name: String, arguments: Vec<Argument>) -> Argument {
+    fn group(kind: ArgumentKind, name: String, arguments: Vec<Argument>) -> Argument {
         Argument {
             name,
             kind,
@@ -1243,7 +1243,7 @@ impl Argument {
     }
 
     /// Returns a single member as it is; several members become a group with their joined names.
-    fn grouped(kind: Kind, mut members: Vec<Argument>) -> Argument {
+    fn grouped(kind: ArgumentKind, mut members: Vec<Argument>) -> Argument {
         if members.len() == 1 {
             return members.remove(0);
         }
@@ -1349,7 +1349,9 @@ impl<'a> Parser<'a> {
                     return Ok((pieces, End::At(LAST_OF_REPETITION)));
                 }
                 "..." => match pieces.last_mut() {
-                    Some(Piece::Value(choice)) if choice.kind == Kind::OneOf => choice.multiple = true,
+                    Some(Piece::Value(choice)) if choice.kind == ArgumentKind::OneOf => {
+                        choice.multiple = true
+                    }
                     _ => return Err(SyntaxError::NothingToRepeat),
                 },
                 _ if word.len() > 1 && word.ends_with('=') => label = word.strip_suffix('='),
@@ -1406,7 +1408,7 @@ impl<'a> Parser<'a> {
         let brackets_in_brackets =
             matches!(&alternatives[..], [only] if matches!(only[..], [Piece::Value(_)]));
         let mut argument = labelled(choice(alternatives), label);
-        if repeats && !(brackets_in_brackets && argument.kind == Kind::OneOf) {
+        if repeats && !(brackets_in_brackets && argument.kind == ArgumentKind::OneOf) {
             return Err(SyntaxError::NothingToRepeat);
         }
         argument.multiple |= repeats;
@@ -1422,7 +1424,14 @@ fn unexpected(text: &str) -> SyntaxError {
 
 /// Parses the word of a value: `name`, `name:kind`, `name#keyspec`, `name=shown`.
 fn value(whole: &str) -> Result<Argument, SyntaxError> {
-    let kinds = [Kind::String, Kind::Integer, Kind::Double, Kind::Key, Kind::Pattern, Kind::UnixTime];
+    let kinds = [
+        ArgumentKind::String,
+        ArgumentKind::Integer,
+        ArgumentKind::Double,
+        ArgumentKind::Key,
+        ArgumentKind::Pattern,
+        ArgumentKind::UnixTime,
+    ];
     let kind_named = |name: &str| kinds.iter().copied().find(|kind| kind.name() == name);
     let typed = whole.rsplit_once(':').and_then(|(word, kind)| Some((word, kind_named(kind)?)));
     let (word, kind) = typed.map_or((whole, None), |(word, kind)| (word, Some(kind)));
@@ -1442,8 +1451,9 @@ fn labelled(argument: Argument, label: Option<&str>) -> Argument {
 }
 
 fn choice(alternatives: Vec<Vec<Piece<'_>>>) -> Argument {
-    let members = alternatives.into_iter().map(|pieces| Argument::grouped(Kind::Block, assemble(pieces)));
-    Argument::grouped(Kind::OneOf, members.collect())
+    let members =
+        alternatives.into_iter().map(|pieces| Argument::grouped(ArgumentKind::Block, assemble(pieces)));
+    Argument::grouped(ArgumentKind::OneOf, members.collect())
 }
 
 /// Attaches to each token the values that follow it.
@@ -1476,7 +1486,7 @@ fn belongs_to_token(piece: &Piece<'_>) -> bool {
 
 fn repeated(pieces: Vec<Piece<'_>>) -> Argument {
     let multiple_token = matches!(pieces[..], [Piece::Token(_), ..]);
-    let argument = Argument::grouped(Kind::Block, assemble(pieces));
+    let argument = Argument::grouped(ArgumentKind::Block, assemble(pieces));
     Argument { multiple: true, multiple_token: multiple_token && argument.token.is_some(), ..argument }
 }
 
@@ -1484,13 +1494,13 @@ fn announced(word: &str, values: Vec<Argument>) -> Argument {
     if values.is_empty() {
         return Argument::pure_token(word);
     }
-    Argument { token: Some(word.to_string()), ..Argument::grouped(Kind::Block, values) }
+    Argument { token: Some(word.to_string()), ..Argument::grouped(ArgumentKind::Block, values) }
 }
 
 /// Numbers the keys without `#`: each has its own key specification, in the order of the line.
 fn number_keys(arguments: &mut [Argument], next: &mut usize) {
     for argument in arguments {
-        if argument.kind == Kind::Key && argument.key_spec_index.is_none() {
+        if argument.kind == ArgumentKind::Key && argument.key_spec_index.is_none() {
             argument.key_spec_index = Some(*next);
             *next += 1;
         }
@@ -1509,7 +1519,7 @@ mod tests {
             let token = argument.token.as_ref().map_or(String::new(), |token| format!("{token} "));
             let spec = argument.key_spec_index.map_or(String::new(), |spec| format!("#{spec}"));
             let group = match argument.kind {
-                Kind::OneOf | Kind::Block => format!("({})", drawn(&argument.arguments)),
+                ArgumentKind::OneOf | ArgumentKind::Block => format!("({})", drawn(&argument.arguments)),
                 _ => String::new(),
             };
             let multiple = match (argument.multiple, argument.multiple_token) {
@@ -1534,7 +1544,7 @@ mod tests {
     }
 
     #[test]
-    fn values_know_their_kind_and_keys_their_specification() {
+    fn arguments_have_kinds_and_key_specs() {
         check("", "");
         check("key offset value:integer", "key:key#0 offset:integer value:integer");
         check("source destination", "source:key#0 destination:key#1");
@@ -1546,7 +1556,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shown_text_may_differ_from_the_name() {
+    fn display_text_may_differ_from_the_name() {
         let tree = arguments("[ADDR addr=ip:port]").expect("parses");
         assert_eq!((tree[0].name.as_str(), tree[0].display_text.as_deref()), ("addr", Some("ip:port")));
         assert_eq!(tree[0].usage(), "[ADDR ip:port]");
@@ -1589,7 +1599,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_command() {
+    fn a_complete_command_line_parses() {
         let tree = find("bitfield").expect("a row").arguments();
         assert_eq!(
             drawn(&tree),
@@ -1740,7 +1750,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_the_old_and_the_internal() {
+    fn flags_of_deprecated_and_internal_commands() {
         let flags = |name| find(name).expect("a row").doc_flags();
         assert_eq!((flags("GETSET"), flags("DEBUG")), (&["deprecated"][..], &["syscmd"][..]));
         assert!(flags("GET").is_empty());

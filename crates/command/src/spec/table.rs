@@ -46,8 +46,8 @@ pub fn install(rows: impl FnOnce() -> Vec<&'static Spec>) -> &'static Table {
     TABLE.get_or_init(|| Table::new(rows(), &[]))
 }
 
-/// Returns the same rows under the names that `rename-command` gives them: pairs of a name and its replacement,
-/// which may be empty. To be called once per process: the table is never freed.
+/// Returns the same rows under the names that `rename-command` gives them: pairs of a name and its
+/// replacement, which may be empty. To be called once per process: the table is never freed.
 pub fn renamed(renames: &[(Vec<u8>, Vec<u8>)]) -> &'static Table {
     if renames.is_empty() {
         return table();

@@ -109,7 +109,7 @@ pub(super) fn xpending(call: &mut Call<'_, '_>) -> Done {
         return Ok(Flow::Replied);
     }
     let (stream, args) = (found.as_deref().expect("it has the group").clone(), call.args.to_owned());
-    call.reply_elsewhere(move |reply| {
+    call.offload_reply(move |reply| {
         let args = args.as_args();
         let range = PendingRange::parse(&args).ok().flatten().expect("it was read before");
         range.reply(reply, stream.group(args.at(2)).expect("it was there"), now, usize::MAX);

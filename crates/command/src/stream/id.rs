@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_read_as_redis_reads_them() {
+    fn ids_parse_as_in_redis() {
         const MAX: u64 = u64::MAX;
         let cases: [(&[u8], _); 12] = [
             (b"5", Some(id(5, 7))),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn new_ids_come_after_the_last() {
+    fn new_ids_exceed_the_last_id() {
         let last = id(100, 5);
         for (text, expected) in [
             (&b"100-6"[..], Some(id(100, 6))),

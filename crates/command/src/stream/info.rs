@@ -77,7 +77,7 @@ pub(super) fn stream(call: &mut Call<'_, '_>) -> Done {
     let count = if args.len() == 6 { args.int(5)? } else { COUNT };
     if is_much(lines_of(&stream, count)) {
         let stream = Stream::clone(&stream);
-        return call.reply_elsewhere(move |reply| reply_full(reply, &stream, count));
+        return call.offload_reply(move |reply| reply_full(reply, &stream, count));
     }
     reply_full(reply, &stream, count);
     Ok(Flow::Replied)

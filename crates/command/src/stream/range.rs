@@ -39,7 +39,7 @@ fn range(call: &mut Call<'_, '_>, start: usize, end: usize, backwards: bool) -> 
     let range = if backwards { all.end - taken..all.end } else { all.start..all.start + taken };
     if is_much(taken) {
         let stream = Stream::clone(&stream);
-        return call.reply_elsewhere(move |reply| reply_range(reply, &stream, range, backwards));
+        return call.offload_reply(move |reply| reply_range(reply, &stream, range, backwards));
     }
     reply_range(reply, &stream, range, backwards);
     Ok(Flow::Replied)

@@ -128,7 +128,7 @@ pub(super) fn xread(call: &mut Call<'_, '_>) -> Done {
         ids.push((stream, settle(text, found.as_ref().map(|stream| stream.log()))?));
     }
     if is_much(entries_after(call, &ids, options.count)) {
-        return read_elsewhere(call, &ids, options.count);
+        return offload_read_entries(call, &ids, options.count);
     }
     let len_max = call.reply_len_max();
     let served = reply_streams(call, ids.iter().copied(), |call, stream, after| {
@@ -157,7 +157,7 @@ fn entries_after(call: &mut Call<'_, '_>, ids: &[(usize, StreamId)], count: u64)
 }
 
 /// Offloads a reply with many entries.
-fn read_elsewhere(call: &mut Call<'_, '_>, ids: &[(usize, StreamId)], count: u64) -> Done {
+fn offload_read_entries(call: &mut Call<'_, '_>, ids: &[(usize, StreamId)], count: u64) -> Done {
     let of_each = |(stream, after): &(usize, StreamId)| {
         let key = &call.keys[*stream];
         let found = call.guard.peek_collection::<Stream>(key).ok().flatten()?;
@@ -166,7 +166,7 @@ fn read_elsewhere(call: &mut Call<'_, '_>, ids: &[(usize, StreamId)], count: u64
     };
     let all: Vec<_> = ids.iter().filter_map(of_each).collect();
     let len_max = call.reply_len_max();
-    call.reply_elsewhere(move |reply| {
+    call.offload_reply(move |reply| {
         begin_streams(reply, all.len());
         for (key, stream, range) in all {
             if reply.cut_beyond(len_max) {

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_print_as_they_were_read() {
+    fn numbers_print_as_parsed() {
         let text = "9".repeat(5_000);
         let digits: Vec<u8> = text.bytes().map(|byte| byte - b'0').collect();
         let nines = Natural::from_digits(&digits);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn quotients_are_exact_or_say_that_they_are_not() {
+    fn division_reports_inexact_quotients() {
         let value =
             |(bits, exponent, rest): (u128, i64, bool)| (bits as f64 * (exponent as f64).exp2(), rest);
         assert_eq!(value(Natural::from(6).quotient_bits(&Natural::from(3))), (2.0, false));

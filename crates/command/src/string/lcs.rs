@@ -56,8 +56,8 @@ pub fn lcs(call: &mut Call<'_, '_>) -> Done {
     if options.idx {
         reply_matches(call, &options, &matches);
     } else {
-        let stretches = matches.iter().rev().flat_map(|found| &a[found.a..found.a + found.len]);
-        call.reply.bulk(&stretches.copied().collect::<Vec<u8>>());
+        let common = matches.iter().rev().flat_map(|found| &a[found.a..found.a + found.len]);
+        call.reply.bulk(&common.copied().collect::<Vec<u8>>());
     }
     Ok(Flow::Replied)
 }
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn random_strings_against_the_textbook() {
+    fn random_strings_match_the_textbook_algorithm() {
         let mut random = random();
         for _ in 0..400 {
             let letters = random.between(1, 40);

@@ -1,7 +1,7 @@
 use super::clamp;
 
 #[test]
-fn ranges_are_cut_to_what_is_there() {
+fn ranges_are_clamped_to_the_length() {
     for (start, end, expected) in [
         (0, -1, Some((0, 4))),
         (1, 2, Some((1, 2))),

@@ -295,7 +295,7 @@ mod tests {
 
     /// As redis-server 7.0.15 answers INCRBYFLOAT on x86-64.
     #[test]
-    fn sums_are_those_of_redis() {
+    fn sums_match_redis() {
         for (a, b, expected) in [
             ("10.5", "0.1", "10.6"),
             ("3000", "0.1", "3000.10000000000000009"),
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_refused() {
+    fn invalid_numbers_are_refused() {
         for text in [
             "",
             ".",
@@ -380,7 +380,7 @@ mod tests {
 
     /// Short numbers take another path than long numbers, with the same result.
     #[test]
-    fn both_ways_of_reading_agree() {
+    fn both_parsers_agree() {
         let mut random = random();
         for _ in 0..20_000 {
             let digits = random.between(1, 19) as usize;
@@ -395,7 +395,7 @@ mod tests {
 
     /// A double is an extended float with eleven zero bits at the end.
     #[test]
-    fn exact_doubles_are_read_exactly() {
+    fn exact_doubles_parse_exactly() {
         let mut random = random();
         for _ in 0..2_000 {
             let value = f64::from_bits(random.draw() >> 1);

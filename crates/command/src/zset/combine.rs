@@ -320,7 +320,7 @@ fn reply(call: &mut Call<'_, '_>, operation: Operation) -> Done {
     let hasher = &call.guard.keyspace().hasher;
     if call.is_worth_offloading(plan.units()) {
         let hasher = hasher.clone();
-        return call.reply_elsewhere(move |reply| plan.reply(&hasher, reply));
+        return call.offload_reply(move |reply| plan.reply(&hasher, reply));
     }
     plan.reply(hasher, call.reply);
     Ok(Flow::Replied)
@@ -371,7 +371,7 @@ pub(super) fn zintercard(call: &mut Call<'_, '_>) -> Done {
     let hasher = &call.guard.keyspace().hasher;
     if call.is_worth_offloading(plan.units()) {
         let hasher = hasher.clone();
-        return call.reply_elsewhere(move |reply| reply.int(plan.count(&hasher, limit) as i64));
+        return call.offload_reply(move |reply| reply.int(plan.count(&hasher, limit) as i64));
     }
     call.reply.int(plan.count(hasher, limit) as i64);
     Ok(Flow::Replied)

@@ -63,7 +63,7 @@ fn pop_from_one(call: &mut Call<'_, '_>, end: End) -> Done {
     let shape = if count.is_some() && call.reply.resp3 { Shape::Pairs } else { Shape::Flat };
     let count = count.unwrap_or(1);
     if let Some(zset) = long_pop(call, 0, count)? {
-        return pop_elsewhere(call, 0, zset, end, count, shape);
+        return offload_pop(call, 0, zset, end, count, shape);
     }
     if pop(call, 0, end, count, shape)?.is_none() {
         call.reply.array(0);
@@ -82,14 +82,7 @@ fn long_pop(call: &mut Call<'_, '_>, key: usize, count: u64) -> Result<Option<ZS
 
 /// Offloads a pop of up to `count` members from the set at the call's key of this index, the first that
 /// exists.
-fn pop_elsewhere(
-    call: &mut Call<'_, '_>,
-    key: usize,
-    zset: ZSet,
-    end: End,
-    count: u64,
-    shape: Shape,
-) -> Done {
+fn offload_pop(call: &mut Call<'_, '_>, key: usize, zset: ZSet, end: End, count: u64, shape: Shape) -> Done {
     let (hasher, name) = (call.guard.keyspace().hasher.clone(), call.keys[key].bytes.to_vec());
     let take = move |zset: &mut ZSet, reply: &mut Reply| {
         let range = end.range(count.min(zset.len()), zset.len());
@@ -98,7 +91,7 @@ fn pop_elsewhere(
         drop(zset.remove_range(&hasher, range));
         popped
     };
-    call.change_elsewhere_and_log(key, zset, take, move |call, before| {
+    call.offload_change_and_log(key, zset, take, move |call, before| {
         log_pop(call, key, end, count.min(before.len()));
     })
 }
@@ -178,7 +171,7 @@ pub(super) fn zmpop(call: &mut Call<'_, '_>) -> Done {
     if let Some(key) = call.first_of_much(count.saturating_mul(REMOVE_UNITS))
         && let Some(zset) = long_pop(call, key, count)?
     {
-        return pop_elsewhere(call, key, zset, end, count, Shape::KeyAndPairs);
+        return offload_pop(call, key, zset, end, count, Shape::KeyAndPairs);
     }
     for key in 0..call.keys.len() {
         if let Some(popped) = pop(call, key, end, count, Shape::KeyAndPairs)? {

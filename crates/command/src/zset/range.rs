@@ -60,7 +60,7 @@ impl<'a> Ends<'a> {
     /// Whether the ends select the same members in every equal set. A range by members does not where scores
     /// differ ([`ZSet::lex_range`]), neither here nor in Redis, so a command on such a range is logged by its
     /// effect.
-    fn are_the_same_elsewhere(&self, zset: &ZSet) -> bool {
+    fn are_deterministic(&self, zset: &ZSet) -> bool {
         !matches!(self, Ends::Lex(..)) || zset.has_one_score()
     }
 
@@ -174,20 +174,20 @@ impl<'a> Query<'a> {
     }
 
     /// Returns the positions that it finds in a set, and the form of the reply.
-    fn stretch(&self, zset: &ZSet) -> ReplyChunk {
+    fn reply_of(&self, zset: &ZSet) -> RangeReply {
         let (reverse, with_scores) = (self.reverse, self.with_scores);
-        ReplyChunk { positions: self.positions(zset), reverse, with_scores }
+        RangeReply { positions: self.positions(zset), reverse, with_scores }
     }
 }
 
 /// Positions in ascending order, and the form in which their members are sent.
-struct ReplyChunk {
+struct RangeReply {
     positions: Range<u64>,
     reverse: bool,
     with_scores: bool,
 }
 
-impl ReplyChunk {
+impl RangeReply {
     fn len(&self) -> u64 {
         self.positions.end - self.positions.start
     }
@@ -277,12 +277,12 @@ fn range(call: &mut Call<'_, '_>, by: Option<By>, reverse: Option<bool>) -> Done
         call.reply.array(0);
         return Ok(Flow::Replied);
     };
-    let stretch = query.stretch(&zset);
-    if is_much(stretch.len()) {
+    let reply_of = query.reply_of(&zset);
+    if is_much(reply_of.len()) {
         let zset = ZSet::clone(&zset);
-        return call.reply_elsewhere(move |reply| stretch.reply(&zset, reply));
+        return call.offload_reply(move |reply| reply_of.reply(&zset, reply));
     }
-    stretch.reply(&zset, call.reply);
+    reply_of.reply(&zset, call.reply);
     Ok(Flow::Replied)
 }
 
@@ -293,9 +293,9 @@ pub(super) fn zrangestore(call: &mut Call<'_, '_>) -> Done {
     let source = call.guard.collection::<ZSet>(&call.keys[1])?.map(|zset| ZSet::clone(&zset));
     let Some(source) = source else { return Made::nothing(limits).store(call) };
     let positions = query.positions(&source);
-    let is_the_same_elsewhere = query.ends.are_the_same_elsewhere(&source);
+    let is_deterministic = query.ends.are_deterministic(&source);
     let store = move |call: &mut Call<'_, '_>, made: Made| {
-        if is_the_same_elsewhere { made.store(call) } else { made.store_and_log(call, 0) }
+        if is_deterministic { made.store(call) } else { made.store_and_log(call, 0) }
     };
     if !call.is_worth_offloading((positions.end - positions.start) as usize * GATHER_UNITS) {
         return store(call, gather(hasher, &source, positions, limits));
@@ -366,11 +366,11 @@ fn remove(call: &mut Call<'_, '_>, by: By) -> Done {
     };
     let (range, len) = (ends.positions(&zset, false), zset.len());
     let count = range.end - range.start;
-    let is_the_same_elsewhere = ends.are_the_same_elsewhere(&zset);
+    let is_deterministic = ends.are_deterministic(&zset);
     // A whole set is discarded in a single step.
     let is_much = count < len && is_much(count * REMOVE_UNITS);
-    let is_told = is_logged && count > 0 && !is_the_same_elsewhere;
-    let mut shared = (is_much || is_told).then(|| ZSet::clone(&zset));
+    let logs_removed = is_logged && count > 0 && !is_deterministic;
+    let mut shared = (is_much || logs_removed).then(|| ZSet::clone(&zset));
     if is_much
         && call.is_worth_offloading((count * REMOVE_UNITS) as usize)
         && let Some(zset) = shared.take()
@@ -381,14 +381,14 @@ fn remove(call: &mut Call<'_, '_>, by: By) -> Done {
             reply.int(count as i64);
             count
         };
-        return call.change_elsewhere_and_log(0, zset, change, move |call, before| {
-            if !is_the_same_elsewhere {
+        return call.offload_change_and_log(0, zset, change, move |call, before| {
+            if !is_deterministic {
                 log_removed(call, before, removed);
             }
         });
     }
     // If the old set is not needed, it is not shared either, and nothing is copied.
-    let before = shared.filter(|_| is_told);
+    let before = shared.filter(|_| logs_removed);
     call.guard.edit_if_there(&call.keys[0], |edit: &mut Edit<'_, ZSet>| {
         edit.changes = count;
         let cut = edit.remove_range(hasher, range.clone());

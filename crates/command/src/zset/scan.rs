@@ -28,7 +28,7 @@ pub(super) fn zscan(call: &mut Call<'_, '_>) -> Done {
     let (from, step) = if small { (0, usize::MAX) } else { (cursor.0, filter.count) };
     if is_much(zset.len().min(step as u64)) {
         let (zset, hasher, args) = (ZSet::clone(&zset), hasher.clone(), args.to_owned());
-        return call.reply_elsewhere(move |reply| {
+        return call.offload_reply(move |reply| {
             let filter = Filter::parse(&args.as_args(), 3, Of::ScoredMembers).expect("it was read before");
             page(reply, &zset, &hasher, (from, step), &filter, small);
         });
@@ -51,7 +51,7 @@ fn page(
             page.found.bulk(member);
             page.count += 1;
             if !filter.names_only {
-                tell(&mut page.found, score, small);
+                write_score(&mut page.found, score, small);
                 page.count += 1;
             }
         }
@@ -60,7 +60,7 @@ fn page(
 }
 
 /// Writes a score as a text; in a `listpack`, a whole number as an integer.
-fn tell(found: &mut Encoder, score: f64, small: bool) {
+fn write_score(found: &mut Encoder, score: f64, small: bool) {
     /// Larger numbers are no integers to a `listpack`.
     const INTEGER_MAX: f64 = (1_i64 << 62) as f64;
     if small && score.abs() <= INTEGER_MAX && score == score.trunc() {

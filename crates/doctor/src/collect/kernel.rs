@@ -1,10 +1,10 @@
 //! Runs the BPF collectors under a budget, and converts their results to a recording.
 //!
 //! The kernel measures the programs' run time; the overhead around each run is estimated by the number of
-//! runs. If both together exceed `CPU_SHARE_MAX` of a CPU, the programs are detached until the mean is back at
-//! that share: a duty cycle. Counts and times are then scaled up to the whole window, and `Health::duty`
-//! records it. Blocked time is not scaled: in pauses it is sampled from /proc, which also sees sleeps that are
-//! longer than an attached span. /proc's own counters (CPU time, run queue) are exact in any case.
+//! runs. If both together exceed `CPU_SHARE_MAX` of a CPU, the programs are detached until the mean is back
+//! at that share: a duty cycle. Counts and times are then scaled up to the whole window, and `Health::duty`
+//! records it. Blocked time is not scaled: in pauses it is sampled from /proc, which also sees sleeps that
+//! are longer than an attached span. /proc's own counters (CPU time, run queue) are exact in any case.
 //!
 //! On a machine so busy that this process is not scheduled in time, the programs stop by themselves after
 //! `LEASE`.

@@ -39,7 +39,7 @@ fn rewritten(path: &Path, text: &str, list: &str) -> String {
 }
 
 #[test]
-fn users_are_written_anew_if_they_have_changed() {
+fn changed_users_are_rewritten() {
     crate::commands::install();
     let folder = folder("users");
     let path = folder.join("own.conf");
@@ -57,7 +57,7 @@ fn users_are_written_anew_if_they_have_changed() {
 }
 
 #[test]
-fn users_of_included_files_are_overruled() {
+fn rewritten_users_override_included_files() {
     crate::commands::install();
     let folder = folder("users");
     let (path, part) = (folder.join("own.conf"), folder.join("part"));

@@ -28,7 +28,7 @@ fn check(user: &User, line: &str) -> Result<(), Denied> {
 }
 
 #[test]
-fn what_is_lacking_is_told_of_the_selector_that_comes_furthest() {
+fn denials_name_the_selector_that_got_furthest() {
     crate::commands::install();
     let one = user("+mget ~key");
     assert_eq!(check(&one, "get key"), Err(Denied::Command));
@@ -46,7 +46,7 @@ fn what_is_lacking_is_told_of_the_selector_that_comes_furthest() {
 }
 
 #[test]
-fn who_may_do_everything_is_known() {
+fn unrestricted_users_are_recognised() {
     crate::commands::install();
     for (rules, is_free) in [
         ("+@all ~* &*", true),
@@ -80,7 +80,7 @@ fn a_failed_change_changes_nothing() {
 }
 
 #[test]
-fn a_user_of_the_same_name_is_another_one() {
+fn a_recreated_user_is_a_different_user() {
     crate::commands::install();
     let acl = acl();
     let make = || {
@@ -136,7 +136,7 @@ fn only_the_latest_refusals_are_grouped() {
 }
 
 #[test]
-fn lines_of_the_configuration() {
+fn user_lines_in_the_configuration() {
     crate::commands::install();
     let words = |line: &str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
     assert_eq!(check_line(&words("ann on +get (+set ~x)")), Ok(()));
@@ -167,7 +167,7 @@ fn lines_of_the_configuration() {
 
 /// A selector in parentheses is written so that it is read again unchanged, whatever its patterns.
 #[test]
-fn selectors_with_odd_patterns_are_written_down() {
+fn selectors_with_special_patterns_are_written() {
     crate::commands::install();
     for (rules, text) in [
         ("(+set ~x))", "(\"~x)\" resetchannels -@all +set)"),
@@ -194,7 +194,7 @@ fn selectors_with_odd_patterns_are_written_down() {
 /// Files of arbitrary words are accepted or refused as a whole, and accepted users are written with the same
 /// meaning.
 #[test]
-fn arbitrary_files() {
+fn arbitrary_acl_files_do_not_panic() {
     crate::commands::install();
     const WORDS: &[&str] = &[
         "user",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Args, Command, Group, ServerCall, ServerHandler, at_least, container, docs, exactly, session};
 use crate::clients::ClientInfo;
-use crate::pubsub::Kind;
+use crate::pubsub::SubscriptionKind;
 use evenkeel_acl::{self as acl, CATEGORIES, Category, DEFAULT, Denied, Selector, User, Users};
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::Work;
@@ -168,10 +168,10 @@ fn close_deaf(call: &mut ServerCall<'_, '_>, user: &User) {
         return;
     }
     let mut found: Vec<Arc<ClientInfo>> = Vec::new();
-    for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
+    for kind in [SubscriptionKind::Channel, SubscriptionKind::Pattern, SubscriptionKind::Shard] {
         call.server.pubsub.each_subscription(kind, |name, client| {
             let is_its_own = client.user.lock().as_ref().is_some_and(|who| who.is(&user.who));
-            if is_its_own && !user.may_listen_to(name, kind == Kind::Pattern) {
+            if is_its_own && !user.may_listen_to(name, kind == SubscriptionKind::Pattern) {
                 found.push(client.clone());
             }
         });

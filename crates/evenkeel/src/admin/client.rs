@@ -133,7 +133,7 @@ pub(crate) fn describe(client: &ClientInfo, now: u64, arg_bytes: Option<usize>) 
         client.multi_len.load(Relaxed),
         client.query_room(now).saturating_sub(used),
         client.multi_memory.load(Relaxed),
-        client.out_stretches.load(Relaxed),
+        client.out_chunks.load(Relaxed),
         client.memory() + arg_bytes,
         if waiting > 0 { "rw" } else { "r" },
     );
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_that_make_no_sense() {
+    fn invalid_filters_are_refused() {
         check(
             "
             > CLIENT KILL                     < -ERR wrong number of arguments for 'client|kill' command
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_the_fields_of_redis_in_its_order() {
+    fn client_list_has_the_fields_of_redis_in_order() {
         let line = "id=* addr=*:* laddr=*:* fd=* name=me age=* idle=0 flags=* db=9 sub=0 psub=0 ssub=0 multi=-1 qbuf=* \
                     qbuf-free=* argv-mem=* multi-mem=0 rbs=* rbp=* obl=0 oll=0 omem=0 tot-mem=* events=r cmd=client|*";
         check(&format!(
@@ -417,7 +417,7 @@ mod tests {
 
     /// Also a command that is queued, or that a pause delays.
     #[test]
-    fn the_last_command_is_that_which_came_last() {
+    fn client_list_shows_the_last_command() {
         World::new().check(
             "
             a> CLIENT SETNAME one              < OK
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_killed_counts_no_longer() {
+    fn killed_clients_are_not_counted() {
         let mut world = World::new();
         world.check(
             "
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_have_an_end_and_a_kind() {
+    fn pauses_have_a_timeout_and_a_mode() {
         check(
             "
             > CLIENT PAUSE x                  < -ERR timeout is not an integer or out of range

@@ -100,7 +100,7 @@ mod tests {
 
     /// The rows are Redis', or Valkey's where Redis lacks the command.
     #[test]
-    fn rows_are_those_of_the_peers() {
+    fn rows_match_the_reference_servers() {
         let (Some(redis), Some(valkey)) =
             (Program::oracle(Reference::Redis), Program::oracle(Reference::Valkey))
         else {

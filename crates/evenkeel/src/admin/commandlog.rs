@@ -1,7 +1,7 @@
 //! SLOWLOG and COMMANDLOG.
 
 use super::{Args, Command, Group, ServerCall, ServerHandler, at_least, container, docs, exactly, session};
-use crate::observe::commandlog::Kind;
+use crate::observe::commandlog::CommandLogKind;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 
@@ -60,7 +60,7 @@ fn get_slow(call: &mut ServerCall<'_, '_>) -> Done {
             return Err(Error::Bytes([&lead[..], name, b"'. Try SLOWLOG HELP."].concat()));
         }
     };
-    reply_newest(call, Kind::Slow, count, with_stages);
+    reply_newest(call, CommandLogKind::Slow, count, with_stages);
     Ok(Flow::Replied)
 }
 
@@ -73,13 +73,13 @@ fn count(args: &Args<'_>) -> Result<usize, Error> {
     }
 }
 
-fn kind(args: &Args<'_>, index: usize) -> Result<Kind, Error> {
-    let kind = Kind::ALL.into_iter().find(|kind| args.is(index, kind.name()));
+fn kind(args: &Args<'_>, index: usize) -> Result<CommandLogKind, Error> {
+    let kind = CommandLogKind::ALL.into_iter().find(|kind| args.is(index, kind.name()));
     kind.ok_or(Error::text("ERR type should be one of the following: slow, large-request, large-reply"))
 }
 
 /// An entry has six parts, which clients rely on; `STAGES` adds how the time was spent.
-fn reply_newest(call: &mut ServerCall<'_, '_>, kind: Kind, count: usize, with_stages: bool) {
+fn reply_newest(call: &mut ServerCall<'_, '_>, kind: CommandLogKind, count: usize, with_stages: bool) {
     let entries = call.server.commandlog.newest(kind, count.min(kind.len_max(call.base.settings)));
     call.base.reply.array(entries.len());
     for entry in entries {
@@ -109,11 +109,11 @@ fn len(call: &mut ServerCall<'_, '_>) -> Done {
 
 /// SLOWLOG LEN
 fn len_slow(call: &mut ServerCall<'_, '_>) -> Done {
-    reply_len(call, Kind::Slow);
+    reply_len(call, CommandLogKind::Slow);
     Ok(Flow::Replied)
 }
 
-fn reply_len(call: &mut ServerCall<'_, '_>, kind: Kind) {
+fn reply_len(call: &mut ServerCall<'_, '_>, kind: CommandLogKind) {
     let len = call.server.commandlog.len(kind).min(kind.len_max(call.base.settings));
     call.base.reply.int(len as i64);
 }
@@ -127,7 +127,7 @@ fn reset(call: &mut ServerCall<'_, '_>) -> Done {
 
 /// SLOWLOG RESET
 fn reset_slow(call: &mut ServerCall<'_, '_>) -> Done {
-    call.server.commandlog.reset(Kind::Slow);
+    call.server.commandlog.reset(CommandLogKind::Slow);
     call.base.reply.ok();
     Ok(Flow::Replied)
 }
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_is_in_it_by_its_commands() {
+    fn transactions_are_logged_by_their_commands() {
         check(
             "
             > CONFIG SET slowlog-log-slower-than 0
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_have_one_log_together() {
+    fn workers_share_one_log() {
         World::new().check(
             "
             > CONFIG SET slowlog-log-slower-than 0 slowlog-max-len 2
@@ -230,7 +230,7 @@ mod tests {
 
     /// A command within a transaction or a script has no request of its own.
     #[test]
-    fn what_is_run_within_others_is_large_by_its_reply() {
+    fn nested_commands_are_large_only_by_their_reply() {
         let long = "x".repeat(70);
         check_valkey(&format!(
             "
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_of_the_logs_is_checked() {
+    fn arguments_of_commandlog_are_checked() {
         check_valkey(
             "
             > COMMANDLOG GET 1                        < -ERR wrong number of arguments for 'commandlog|get' command
@@ -274,7 +274,7 @@ mod tests {
 
     /// The slow log has a script's commands by themselves.
     #[test]
-    fn commands_of_scripts_are_in_it() {
+    fn commands_of_scripts_are_logged() {
         check(
             "
             > CONFIG SET slowlog-log-slower-than 0
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stages_of_an_entry_are_told_when_asked_for() {
+    fn stages_of_entries_are_reported_on_request() {
         let stages = "[\"lock_wait\", :0, \"execute\", :*, \"long\", :0]";
         World::new().check(&format!(
             "

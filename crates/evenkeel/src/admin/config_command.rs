@@ -203,7 +203,7 @@ mod tests {
     use crate::testing::{World, check};
 
     #[test]
-    fn all_are_set_or_none() {
+    fn config_set_applies_all_values_or_none() {
         check(
             "
             > CONFIG SET maxmemory 100mb timeout 7       < OK
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_holds_from_the_next_command_on() {
+    fn config_changes_apply_from_the_next_command() {
         check(
             "
             > MULTI
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_asked_of_those_who_come_later() {
+    fn a_new_password_applies_to_new_connections() {
         check(
             "
             > CONFIG SET requirepass secret              < OK
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn statistics_start_again() {
+    fn resetstat_resets_statistics() {
         check(
             "
             > NOSUCH                                     < -ERR unknown command 'NOSUCH', with args beginning with: *
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_file_to_write() {
+    fn rewrite_without_a_file_is_refused() {
         check("> CONFIG REWRITE < -ERR The server is running without a config file");
         World::new()
             .check("> DEBUG CONFIG-REWRITE-FORCE-ALL < -ERR The server is running without a config file");

@@ -105,14 +105,14 @@ fn accounting(call: &mut ServerCall<'_, '_>) -> Done {
 
 /// DEBUG AOF-FLUSH-SLEEP microseconds: delays each write to the append-only file.
 fn aof_flush_sleep(call: &mut ServerCall<'_, '_>) -> Done {
-    call.server.persist.aof.figures.flush_sleep_us.store(microseconds(call), Relaxed);
+    call.server.persist.aof.metrics.flush_sleep_us.store(microseconds(call), Relaxed);
     call.base.reply.ok();
     Ok(Flow::Replied)
 }
 
 /// DEBUG AOF-SYNC-SLEEP microseconds: slows down each sync that no client waits for, as on a slow disk.
 fn aof_sync_sleep(call: &mut ServerCall<'_, '_>) -> Done {
-    call.server.persist.aof.figures.sync_sleep_us.store(microseconds(call), Relaxed);
+    call.server.persist.aof.metrics.sync_sleep_us.store(microseconds(call), Relaxed);
     call.base.reply.ok();
     Ok(Flow::Replied)
 }
@@ -232,15 +232,15 @@ fn set_disable_deny(call: &mut ServerCall<'_, '_>) -> Done {
 /// DEBUG SLEEP seconds: no command is run meanwhile. An argument that is no number means zero.
 fn sleep(call: &mut ServerCall<'_, '_>) -> Done {
     /// The longest delay that this causes to a shutdown.
-    const NAP: Duration = Duration::from_millis(20);
+    const STOP_POLL_INTERVAL: Duration = Duration::from_millis(20);
     let seconds = call.base.args.text(2).parse().unwrap_or(0.0);
     let span = Duration::try_from_secs_f64(seconds).unwrap_or_default();
     let started = Instant::now();
     while let Some(left) = span.checked_sub(started.elapsed())
         && !left.is_zero()
-        && !call.server.is_to_let_go()
+        && !call.server.certainly_stops()
     {
-        std::thread::sleep(left.min(NAP));
+        std::thread::sleep(left.min(STOP_POLL_INTERVAL));
     }
     call.base.reply.ok();
     Ok(Flow::Replied)
@@ -362,7 +362,7 @@ fn populate(call: &mut ServerCall<'_, '_>) -> Done {
         return Err(Error::StringTooLong);
     }
     for number in 0..count {
-        if call.server.is_to_let_go() {
+        if call.server.certainly_stops() {
             break;
         }
         let name = [prefix, format!(":{number}").as_bytes()].concat();
@@ -405,7 +405,7 @@ mod tests {
     use crate::testing::{World, check};
 
     #[test]
-    fn topics_and_their_arguments() {
+    fn debug_subcommands_check_their_arguments() {
         check(
             "
             > DEBUG                            < -ERR wrong number of arguments for 'debug' command
@@ -427,7 +427,7 @@ mod tests {
 
     /// Redis has no such topic.
     #[test]
-    fn accounting_is_turned_off_and_on_by_a_number() {
+    fn debug_accounting_takes_a_number() {
         World::new().check(
             "
             > DEBUG ACCOUNTING                 < -ERR unknown subcommand or wrong number of arguments for 'ACCOUNTING'. Try DEBUG HELP.
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn examples_of_types() {
+    fn debug_protocol_replies_each_type() {
         check(
             "
             > DEBUG PROTOCOL double            < \"3.141\"
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_breaks_off_lets_go_of_everything() {
+    fn a_panicking_command_releases_all_locks() {
         World::new().check(
             "
             > SET k v
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_in_a_snapshot() {
+    fn serialized_lengths_match_a_snapshot() {
         use super::serialized_len;
         use evenkeel_store::Str;
         for (value, len) in

@@ -96,7 +96,7 @@ mod tests {
     use crate::testing::check;
 
     #[test]
-    fn what_is_refused_without_replicas() {
+    fn failover_without_replicas_is_refused() {
         check(
             "
             > FAILOVER ABORT                      < -ERR No failover in progress.

@@ -53,8 +53,8 @@ fn flushall(call: &mut ServerCall<'_, '_>) -> Done {
     // A snapshot of flushed data is not worth finishing.
     call.server.persist.cancel_save();
     // The current settings: a transaction may have changed them before.
-    let is_told = call.base.replays && call.session.link.is_none();
-    let saves = !call.server.settings().save.is_empty() && !is_told;
+    let is_replayed = call.base.replays && call.session.link.is_none();
+    let saves = !call.server.settings().save.is_empty() && !is_replayed;
     flush(call, 0..databases, asynchronous, saves)
 }
 
@@ -79,9 +79,9 @@ fn flush(
     /// At about 100 ns each, they take as long as a slice of background work may.
     const FREED_AT_ONCE: usize = 5_000;
     /// Poll interval for the freeing of the rest.
-    const LOOK: std::time::Duration = std::time::Duration::from_micros(200);
+    const FREE_POLL_INTERVAL: std::time::Duration = std::time::Duration::from_micros(200);
     let keys: usize = databases.clone().map(|db| call.server.keyspace.len(call.base.guard.ctx, db)).sum();
-    call.server.note_flush();
+    call.server.record_flush();
     let flushed: Vec<_> = databases.filter_map(|db| call.base.guard.flush(db)).collect();
     call.server.forget_tracked();
     if !asynchronous && keys <= FREED_AT_ONCE {
@@ -102,7 +102,7 @@ fn flush(
         let server = call.server.clone();
         let wait = move |server: &Server| {
             while !asynchronous && server.lazy_free.is_flushing() && !server.stopping.load(Acquire) {
-                std::thread::sleep(LOOK);
+                std::thread::sleep(FREE_POLL_INTERVAL);
             }
         };
         if !saves {

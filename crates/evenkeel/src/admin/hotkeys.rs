@@ -160,7 +160,7 @@ mod tests {
     use crate::testing::World;
 
     #[test]
-    fn what_is_asked_for_is_checked() {
+    fn arguments_of_hotkeys_are_checked() {
         World::new().check(
             "
             > HOTKEYS START                              < -ERR METRICS parameter is required
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_counted_by_requests_and_bytes() {
+    fn hot_keys_are_counted_by_requests_and_bytes() {
         let server = "\"selected-slots\", [], \"all-commands-all-slots-us\", *, \"net-bytes-all-commands-all-slots\", *, \
                       \"collection-start-time-unix-ms\", *, \"collection-duration-ms\", *, \"total-net-bytes\", *";
         World::new().check(&format!(
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_ends_by_itself() {
+    fn sessions_end_after_their_duration() {
         let mut world = World::new();
         world.check(
             "

@@ -22,7 +22,7 @@ use evenkeel_command::reply::Reply;
 const IN_PLACE: Duration = Duration::from_millis(2);
 
 /// Poll interval for the departure of the other threads from the gate.
-const LOOK: Duration = Duration::from_micros(20);
+const GATE_POLL_INTERVAL: Duration = Duration::from_micros(20);
 
 impl ServerCall<'_, '_> {
     /// Replies once no command runs that was admitted before this call. The caller has made its change.
@@ -49,13 +49,13 @@ impl ServerCall<'_, '_> {
     }
 }
 
-/// Waits until the threads have left the gate; false if `goes_on` ends the wait first.
-fn await_landing(server: &Server, in_flight: &InFlight, goes_on: impl Fn() -> bool) -> bool {
+/// Waits until the threads have left the gate; false if `keeps_waiting` ends the wait first.
+fn await_landing(server: &Server, in_flight: &InFlight, keeps_waiting: impl Fn() -> bool) -> bool {
     while !server.keyspace.has_landed(in_flight) {
-        if !goes_on() {
+        if !keeps_waiting() {
             return false;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(GATE_POLL_INTERVAL);
     }
     true
 }

@@ -329,7 +329,7 @@ mod tests {
     use crate::testing::{World, check};
 
     #[test]
-    fn a_command_is_described_as_redis_does() {
+    fn command_info_matches_redis() {
         let key = "\"begin_search\", [\"type\", \"index\", \"spec\", [\"index\", :1]], \"find_keys\", [\"type\", \"range\", \
                    \"spec\", [\"lastkey\", :0, \"keystep\", :1, \"limit\", :0]]";
         let word = "\"begin_search\", [\"type\", \"keyword\", \"spec\", [\"keyword\", \"STREAMS\", \"startfrom\", :1]], \"find_keys\", \
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_filtered() {
+    fn command_list_filters() {
         check(
             "
             > COMMAND LIST FILTERBY ACLCAT nosuch    < []
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_a_call() {
+    fn command_getkeys_returns_the_keys() {
         check(
             "
             > COMMAND GETKEYS mset a 1 b 2           < [\"a\", \"b\"]

@@ -128,7 +128,7 @@ mod tests {
     use crate::testing::check;
 
     #[test]
-    fn slow_commands_are_events() {
+    fn slow_commands_become_latency_events() {
         check(
             "
             > LATENCY LATEST                      < []

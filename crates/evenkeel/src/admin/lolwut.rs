@@ -122,7 +122,7 @@ mod tests {
     use crate::testing::{World, check};
 
     #[test]
-    fn a_picture_for_whoever_asks() {
+    fn lolwut_draws_for_each_version() {
         World::new().check(
             "
             > LOLWUT                    < \"*~~~*Evenkeel ver. *\"
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ship_is_upright_on_every_sea() {
+    fn the_ship_floats_on_every_sea() {
         for columns in [COLUMNS_MIN as usize, 66, 400] {
             for swell in 0..=SWELL_MAX {
                 for chance in [[0, 0], [255, 255], [7, 100], [200, 31]] {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sea_is_as_rough_as_latencies_are_uneven() {
+    fn waves_follow_the_spread_of_latencies() {
         let mut even = Latencies::default();
         (0..2_000).for_each(|_| even.record(1_000));
         assert_eq!(swell(&Latencies::default()), 0);

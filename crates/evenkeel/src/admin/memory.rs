@@ -3,7 +3,7 @@
 use super::{
     Command, Flags, Group, Keys, ServerCall, ServerHandler, at_least, container, docs, exactly, read, session,
 };
-use crate::observe::memory::Figures;
+use crate::observe::memory::MemoryMetrics;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_runtime::allocator;
@@ -62,8 +62,8 @@ fn ratio(part: u64, whole: u64) -> f64 {
 /// MEMORY STATS
 fn stats(call: &mut ServerCall<'_, '_>) -> Done {
     let (server, ctx) = (call.server, &*call.base.guard.ctx);
-    let figures = Figures::gather(server, server.clients.totals().memory as u64);
-    let Figures { used, peak, startup, clients, overhead, resident, .. } = figures;
+    let metrics = MemoryMetrics::gather(server, server.clients.totals().memory as u64);
+    let MemoryMetrics { used, peak, startup, clients, overhead, resident, .. } = metrics;
     let keys: u64 = (0..server.keyspace.databases()).map(|db| server.keyspace.len(ctx, db) as u64).sum();
     let databases: Vec<(usize, u64)> = (0..call.server.keyspace.databases())
         .filter(|db| call.server.keyspace.len(call.base.guard.ctx, *db) > 0)
@@ -74,36 +74,36 @@ fn stats(call: &mut ServerCall<'_, '_>) -> Done {
         ("peak.allocated", peak),
         ("total.allocated", used),
         ("startup.allocated", startup),
-        ("replication.backlog", figures.backlog),
-        ("clients.slaves", figures.beyond),
+        ("replication.backlog", metrics.backlog),
+        ("clients.slaves", metrics.beyond),
         ("clients.normal", clients),
         ("cluster.links", 0),
         ("aof.buffer", 0),
-        ("lua.caches", figures.scripts),
-        ("functions.caches", figures.functions),
+        ("lua.caches", metrics.scripts),
+        ("functions.caches", metrics.functions),
     ];
     let after: &[(&str, u64)] = &[
         ("overhead.total", overhead),
         ("keys.count", keys),
-        ("keys.bytes-per-key", figures.net_used().checked_div(keys).unwrap_or(0)),
-        ("dataset.bytes", figures.dataset()),
+        ("keys.bytes-per-key", metrics.net_used().checked_div(keys).unwrap_or(0)),
+        ("dataset.bytes", metrics.dataset()),
         ("allocator.allocated", used),
         ("allocator.active", resident),
         ("allocator.resident", resident),
     ];
     let ratios: &[(&str, f64)] = &[
-        ("dataset.percentage", 100.0 * ratio(figures.dataset(), figures.net_used())),
+        ("dataset.percentage", 100.0 * ratio(metrics.dataset(), metrics.net_used())),
         ("peak.percentage", 100.0 * ratio(used, peak)),
-        ("allocator-fragmentation.ratio", figures.fragmentation()),
+        ("allocator-fragmentation.ratio", metrics.fragmentation()),
         ("allocator-rss.ratio", 1.0),
         ("rss-overhead.ratio", 1.0),
-        ("fragmentation", figures.fragmentation()),
+        ("fragmentation", metrics.fragmentation()),
     ];
     let differences: &[(&str, i64)] = &[
-        ("allocator-fragmentation.bytes", figures.fragmentation_bytes()),
+        ("allocator-fragmentation.bytes", metrics.fragmentation_bytes()),
         ("allocator-rss.bytes", 0),
         ("rss-overhead.bytes", 0),
-        ("fragmentation.bytes", figures.fragmentation_bytes()),
+        ("fragmentation.bytes", metrics.fragmentation_bytes()),
     ];
     reply.map(before.len() + databases.len() + after.len() + ratios.len() + differences.len());
     let mut number = |(name, value): &(&str, u64)| {
@@ -133,43 +133,43 @@ fn stats(call: &mut ServerCall<'_, '_>) -> Done {
 
 /// MEMORY DOCTOR
 fn doctor(call: &mut ServerCall<'_, '_>) -> Done {
-    let figures = Figures::gather(call.server, call.server.clients.totals().memory as u64);
+    let metrics = MemoryMetrics::gather(call.server, call.server.clients.totals().memory as u64);
     let clients = call.server.clients.count() as u64;
-    call.base.reply.verbatim(&diagnosis(&figures, clients), b"txt");
+    call.base.reply.verbatim(&diagnosis(&metrics, clients), b"txt");
     Ok(Flow::Replied)
 }
 
-fn diagnosis(figures: &Figures, clients: u64) -> String {
+fn diagnosis(metrics: &MemoryMetrics, clients: u64) -> String {
     const MB: u64 = 1 << 20;
     // Each serving thread has some megabytes from the start on, and touches more of its reserve from the
     // allocator.
     const OF_THREADS: u64 = 64 * MB;
-    if figures.net_used() < 5 * MB {
+    if metrics.net_used() < 5 * MB {
         return "The data set is too small for a diagnosis.\n".into();
     }
     let mut found = Vec::new();
-    if figures.peak * 2 > figures.used * 3 {
+    if metrics.peak * 2 > metrics.used * 3 {
         found.push(format!(
             "Peak: {} MB are in use, but the peak was {} MB. The allocator keeps freed memory for reuse, so \
              it counts as resident. MEMORY PURGE returns it to the operating system.",
-            figures.used / MB,
-            figures.peak / MB
+            metrics.used / MB,
+            metrics.peak / MB
         ));
     }
-    if figures.resident * 5 > figures.used * 7 && figures.resident > figures.used + OF_THREADS {
+    if metrics.resident * 5 > metrics.used * 7 && metrics.resident > metrics.used + OF_THREADS {
         found.push(format!(
             "Fragmentation: {} MB are resident for {} MB in use. If this persists, the cause is a mix of \
              value sizes that changes over time.",
-            figures.resident / MB,
-            figures.used / MB
+            metrics.resident / MB,
+            metrics.used / MB
         ));
     }
-    if clients > 0 && figures.clients / clients > 200 * 1024 {
+    if clients > 0 && metrics.clients / clients > 200 * 1024 {
         found.push(format!(
             "Clients: the average is {} KB per client. Some clients send large requests or do not read their \
              replies. See qbuf and omem in CLIENT LIST; client-output-buffer-limit and maxmemory-clients set \
              limits.",
-            figures.clients / clients / 1024
+            metrics.clients / clients / 1024
         ));
     }
     if found.is_empty() {
@@ -199,7 +199,7 @@ mod tests {
     use crate::testing::{World, check};
 
     #[test]
-    fn usage_of_a_key() {
+    fn memory_usage_of_a_key() {
         check(
             "
             > SET k v
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_value_is_counted_whole() {
+    fn memory_usage_of_large_values_is_exact() {
         let mut world = World::new();
         world.run("SETRANGE k 999999 x");
         let bytes = |reply: String| reply.trim_start_matches(':').parse::<usize>().expect("a number");
@@ -230,21 +230,21 @@ mod tests {
     }
 
     #[test]
-    fn the_diagnosis_names_what_is_odd() {
+    fn memory_doctor_names_each_problem() {
         const MB: u64 = 1 << 20;
-        let figures = |used: u64, peak: u64, resident: u64, clients: u64| Figures {
+        let metrics = |used: u64, peak: u64, resident: u64, clients: u64| MemoryMetrics {
             used: used * MB,
             peak: peak * MB,
             resident: resident * MB,
             clients: clients * MB,
-            ..Figures::default()
+            ..MemoryMetrics::default()
         };
-        assert!(diagnosis(&figures(1, 100, 100, 0), 1).contains("too small"));
-        let at_start = Figures { startup: 10 * MB, ..figures(14, 14, 60, 0) };
+        assert!(diagnosis(&metrics(1, 100, 100, 0), 1).contains("too small"));
+        let at_start = MemoryMetrics { startup: 10 * MB, ..metrics(14, 14, 60, 0) };
         assert!(diagnosis(&at_start, 1).contains("too small"));
-        assert!(diagnosis(&figures(100, 100, 110, 1), 100).contains("No memory problems"));
-        assert!(diagnosis(&figures(100, 200, 110, 1), 100).starts_with("- Peak: 100 MB"));
-        assert!(diagnosis(&figures(100, 100, 200, 1), 100).starts_with("- Fragmentation: 200 MB"));
-        assert!(diagnosis(&figures(100, 100, 110, 50), 10).starts_with("- Clients: the average is 5120 KB"));
+        assert!(diagnosis(&metrics(100, 100, 110, 1), 100).contains("No memory problems"));
+        assert!(diagnosis(&metrics(100, 200, 110, 1), 100).starts_with("- Peak: 100 MB"));
+        assert!(diagnosis(&metrics(100, 100, 200, 1), 100).starts_with("- Fragmentation: 200 MB"));
+        assert!(diagnosis(&metrics(100, 100, 110, 50), 10).starts_with("- Clients: the average is 5120 KB"));
     }
 }

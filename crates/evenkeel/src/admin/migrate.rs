@@ -30,7 +30,7 @@ use evenkeel_command::flow::{Done, Flow};
 use evenkeel_command::value_codec::{self, Value};
 use evenkeel_config::Settings;
 use evenkeel_runtime::clock;
-use target::{Patience, Target, Who};
+use target::{Target, WaitLimit, Who};
 
 pub(crate) use target::Targets;
 
@@ -213,8 +213,8 @@ fn deliver(
     nobody_waits: &Arc<AtomicBool>,
 ) -> Delivered {
     let mut delivered = Delivered::default();
-    let patience = Patience::new(options.timeout, nobody_waits);
-    let mut target = match greet(options, server, &patience) {
+    let wait_limit = WaitLimit::new(options.timeout, nobody_waits);
+    let mut target = match greet(options, server, &wait_limit) {
         Ok(target) => target,
         Err(error) => return Delivered { error: Some(error), ..delivered },
     };
@@ -247,16 +247,16 @@ fn deliver(
 
 /// Returns a connection with the database selected. A kept connection may have been closed at the other end:
 /// that shows before any key is sent, and a new connection is made.
-fn greet(options: &Options, server: &Server, patience: &Patience) -> Result<Target, Error> {
+fn greet(options: &Options, server: &Server, wait_limit: &WaitLimit) -> Result<Target, Error> {
     if let Some(mut target) = server.targets.take(&options.who) {
-        target.set_patience(patience.clone());
+        target.set_wait_limit(wait_limit.clone());
         if let Ok(answered) = introduce(&mut target, options) {
             return answered.map(|()| target);
         }
     }
     let tls = server.tls.contexts().map(|contexts| contexts.client.clone());
     let mut target =
-        Target::connect(&options.who, patience, tls.as_ref()).map_err(|error| match error.kind() {
+        Target::connect(&options.who, wait_limit, tls.as_ref()).map_err(|error| match error.kind() {
             // Redis finds out only when it writes.
             io::ErrorKind::ConnectionRefused => broken(&error),
             _ => unreachable_target(),

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn who_watches_does_not_touch_data() {
+    fn monitoring_clients_may_not_use_the_keyspace() {
         check(
             r#"
             > MULTI                           < OK
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watcher_that_goes_is_forgotten() {
+    fn disconnected_monitors_are_removed() {
         let mut world = World::new();
         world.check("m> MONITOR < OK");
         assert!(world.server.monitors.is_any());
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_scripts_call_is_shown_behind_them() {
+    fn calls_of_scripts_are_shown_after_the_script() {
         check(
             r##"
             m> MONITOR < OK
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_is_taken_back_has_not_been() {
+    fn undone_script_runs_are_not_shown() {
         let live = Live::start(2, &[]);
         let (mut watcher, mut client) = (live.connect(), live.connect());
         assert_eq!(watcher.run("MONITOR").to_string(), "OK");
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_kept_for_a_while_and_none_is_lost() {
+    fn monitor_lines_are_batched_without_loss() {
         let live = Live::start(1, &[]);
         let (mut watcher, mut client) = (live.connect(), live.connect());
         assert_eq!(watcher.run("MONITOR").to_string(), "OK");

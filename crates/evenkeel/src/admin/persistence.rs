@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use super::{Command, Flags, Group, ServerCall, ServerHandler, at_least, exactly, session};
 use crate::persist::end::{self, Asker};
 use crate::persist::snapshot::{Begun, Busy};
-use crate::persist::{Cancelled, Job, rewrite, snapshot};
+use crate::persist::{Cancelled, PersistJob, rewrite, snapshot};
 use crate::server::Server;
 use crate::waiting::{On, Waiting};
 use evenkeel_command::error::Error;
@@ -77,13 +77,13 @@ fn background_save(call: &mut ServerCall<'_, '_>) -> Done {
         return call.offload_read(move |reply| {
             server.persist.catch_up();
             let begun = begin_save(&server, may_begin, schedule)?;
-            tell_of_save(begun, reply)
+            reply_to_save(begun, reply)
         });
     }
     match begin_save(&server, may_begin, schedule)? {
         // Writes after the reply are not in the snapshot.
-        Some(begun) => call.offload_read(move |reply| tell_of_save(Some(begun), reply)),
-        None => tell_of_save(None, call.base.reply).map(|()| Flow::Replied),
+        Some(begun) => call.offload_read(move |reply| reply_to_save(Some(begun), reply)),
+        None => reply_to_save(None, call.base.reply).map(|()| Flow::Replied),
     }
 }
 
@@ -91,7 +91,7 @@ fn background_save(call: &mut ServerCall<'_, '_>) -> Done {
 fn begin_save(server: &Arc<Server>, may_begin: bool, schedule: bool) -> Result<Option<Begun>, Error> {
     match server.persist.state().all().last() {
         // A full sync counts as a snapshot, too, for INFO and for another BGSAVE.
-        Some(running) if running.is(Job::Snapshot) || running.is(Job::Sync) => {
+        Some(running) if running.is(PersistJob::Snapshot) || running.is(PersistJob::Sync) => {
             return Err(Error::text("ERR Background save already in progress"));
         }
         Some(_) if !schedule && may_begin => {
@@ -113,7 +113,7 @@ fn begin_save(server: &Arc<Server>, may_begin: bool, schedule: bool) -> Result<O
     }
 }
 
-fn tell_of_save(begun: Option<Begun>, reply: &mut Reply) -> Result<(), Error> {
+fn reply_to_save(begun: Option<Begun>, reply: &mut Reply) -> Result<(), Error> {
     let text = match begun {
         Some(begun) => {
             begun.wait();
@@ -179,7 +179,7 @@ fn shutdown(call: &mut ServerCall<'_, '_>) -> Done {
     let on = On::Long(nobody_waits);
     let waiting = Waiting::new(number, Timeout(None), on);
     call.session.waiting = Some(Box::new(waiting));
-    client.note_wait(true, 0, false);
+    client.set_waiting(true, 0, false);
     log::warn!("User requested shutdown...");
     end::begin(server, how, Some(Asker { client, number, id: call.base.id, resp3: call.base.reply.resp3 }));
     Ok(Flow::Suspended)

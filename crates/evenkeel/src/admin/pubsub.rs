@@ -7,7 +7,7 @@ use super::{
     Arity, Command, Flags, Group, ServerCall, ServerHandler, at_least, container, docs, exactly, session,
 };
 use crate::dispatch::permission;
-use crate::pubsub::{Kind, push_queue};
+use crate::pubsub::{SubscriptionKind, push_queue};
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::Mode;
 use evenkeel_command::flow::{Done, Flow};
@@ -43,35 +43,35 @@ pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
 
 /// SUBSCRIBE channel [channel ...]
 fn subscribe(call: &mut ServerCall<'_, '_>) -> Done {
-    join(call, Kind::Channel, b"subscribe")
+    join(call, SubscriptionKind::Channel, b"subscribe")
 }
 
 /// PSUBSCRIBE pattern [pattern ...]
 fn subscribe_pattern(call: &mut ServerCall<'_, '_>) -> Done {
-    join(call, Kind::Pattern, b"psubscribe")
+    join(call, SubscriptionKind::Pattern, b"psubscribe")
 }
 
 /// SSUBSCRIBE shardchannel [shardchannel ...]
 fn subscribe_shard(call: &mut ServerCall<'_, '_>) -> Done {
-    join(call, Kind::Shard, b"ssubscribe")
+    join(call, SubscriptionKind::Shard, b"ssubscribe")
 }
 
 /// UNSUBSCRIBE [channel ...]
 fn unsubscribe(call: &mut ServerCall<'_, '_>) -> Done {
-    leave(call, Kind::Channel, b"unsubscribe")
+    leave(call, SubscriptionKind::Channel, b"unsubscribe")
 }
 
 /// PUNSUBSCRIBE [pattern ...]
 fn unsubscribe_pattern(call: &mut ServerCall<'_, '_>) -> Done {
-    leave(call, Kind::Pattern, b"punsubscribe")
+    leave(call, SubscriptionKind::Pattern, b"punsubscribe")
 }
 
 /// SUNSUBSCRIBE [shardchannel ...]
 fn unsubscribe_shard(call: &mut ServerCall<'_, '_>) -> Done {
-    leave(call, Kind::Shard, b"sunsubscribe")
+    leave(call, SubscriptionKind::Shard, b"sunsubscribe")
 }
 
-fn join(call: &mut ServerCall<'_, '_>, kind: Kind, word: &[u8]) -> Done {
+fn join(call: &mut ServerCall<'_, '_>, kind: SubscriptionKind, word: &[u8]) -> Done {
     // a client that subscribes here must not get messages that its transaction has published before
     call.base.guard.send_messages();
     let mut subscriptions = call.session.subscriptions.take().unwrap_or_default();
@@ -92,7 +92,7 @@ fn join(call: &mut ServerCall<'_, '_>, kind: Kind, word: &[u8]) -> Done {
     Ok(Flow::Replied)
 }
 
-fn leave(call: &mut ServerCall<'_, '_>, kind: Kind, word: &[u8]) -> Done {
+fn leave(call: &mut ServerCall<'_, '_>, kind: SubscriptionKind, word: &[u8]) -> Done {
     call.base.guard.send_messages();
     let mut subscriptions = call.session.subscriptions.take().unwrap_or_default();
     let client = call.session.client.clone();
@@ -138,7 +138,7 @@ fn publish(call: &mut ServerCall<'_, '_>) -> Done {
         Mode::Direct => pubsub.publish(channel, message),
         _ => pubsub.publish_in_unit(call.base.guard, channel, message),
     };
-    tell_replicas(call);
+    propagate(call);
     call.base.reply.int(count as i64);
     Ok(Flow::Replied)
 }
@@ -150,16 +150,16 @@ fn publish_in_shard(call: &mut ServerCall<'_, '_>) -> Done {
         Mode::Direct => pubsub.publish_in_shard(channel, message),
         _ => pubsub.publish_in_shard_in_unit(call.base.guard, channel, message),
     };
-    tell_replicas(call);
+    propagate(call);
     call.base.reply.int(count as i64);
     Ok(Flow::Replied)
 }
 
 /// Passes the message on to listeners at replicas.
-fn tell_replicas(call: &mut ServerCall<'_, '_>) {
+fn propagate(call: &mut ServerCall<'_, '_>) {
     let name = evenkeel_command::table::table().row(call.base.id).name.as_bytes();
     let args = [name, call.base.args.at(1), call.base.args.at(2)];
-    call.base.guard.tell_replicas(call.session.db, args.into_iter());
+    call.base.guard.propagate(call.session.db, args.into_iter());
 }
 
 /// PUBSUB HELP
@@ -170,15 +170,15 @@ fn help(call: &mut ServerCall<'_, '_>) -> Done {
 
 /// PUBSUB CHANNELS [pattern]
 fn channels(call: &mut ServerCall<'_, '_>) -> Done {
-    reply_names(call, Kind::Channel)
+    reply_names(call, SubscriptionKind::Channel)
 }
 
 /// PUBSUB SHARDCHANNELS [pattern]
 fn shard_channels(call: &mut ServerCall<'_, '_>) -> Done {
-    reply_names(call, Kind::Shard)
+    reply_names(call, SubscriptionKind::Shard)
 }
 
-fn reply_names(call: &mut ServerCall<'_, '_>, kind: Kind) -> Done {
+fn reply_names(call: &mut ServerCall<'_, '_>, kind: SubscriptionKind) -> Done {
     if call.base.args.len() > 3 {
         let text = b"ERR unknown subcommand or wrong number of arguments for '";
         return Err(Error::Bytes([text, call.base.args.at(1), b"'. Try PUBSUB HELP."].concat()));
@@ -191,21 +191,21 @@ fn reply_names(call: &mut ServerCall<'_, '_>, kind: Kind) -> Done {
 
 /// PUBSUB NUMPAT
 fn pattern_count(call: &mut ServerCall<'_, '_>) -> Done {
-    call.base.reply.int(call.server.pubsub.count(Kind::Pattern) as i64);
+    call.base.reply.int(call.server.pubsub.count(SubscriptionKind::Pattern) as i64);
     Ok(Flow::Replied)
 }
 
 /// PUBSUB NUMSUB [channel ...]
 fn subscriber_counts(call: &mut ServerCall<'_, '_>) -> Done {
-    reply_counts(call, Kind::Channel)
+    reply_counts(call, SubscriptionKind::Channel)
 }
 
 /// PUBSUB SHARDNUMSUB [shardchannel ...]
 fn shard_subscriber_counts(call: &mut ServerCall<'_, '_>) -> Done {
-    reply_counts(call, Kind::Shard)
+    reply_counts(call, SubscriptionKind::Shard)
 }
 
-fn reply_counts(call: &mut ServerCall<'_, '_>, kind: Kind) -> Done {
+fn reply_counts(call: &mut ServerCall<'_, '_>, kind: SubscriptionKind) -> Done {
     call.base.reply.array(2 * (call.base.args.len() - 2));
     for channel in call.base.args.from(2) {
         call.base.reply.bulk(channel);

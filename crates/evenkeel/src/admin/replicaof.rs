@@ -69,7 +69,7 @@ mod tests {
     use crate::testing::check;
 
     #[test]
-    fn whom_to_follow() {
+    fn replicaof_checks_its_arguments() {
         check(
             "
             > REPLICAOF a                         < -ERR wrong number of arguments for 'replicaof' command
@@ -122,7 +122,7 @@ mod tests {
 
     /// It is for its primary to evict a replica's keys.
     #[test]
-    fn memory_is_not_short_on_a_replica() {
+    fn replicas_ignore_maxmemory() {
         check(
             "
             > SET k v                             < OK
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_scripts_may_do_on_a_replica() {
+    fn scripts_on_a_replica() {
         check(
             "
             > SET x 1                             < OK

@@ -33,7 +33,7 @@ mod tests {
     use crate::testing::{World, check};
 
     #[test]
-    fn what_the_server_is() {
+    fn time_and_server_basics() {
         check(
             "
             > TIME                     < [\"*\", \"*\"]
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_are_asked_for_by_name() {
+    fn info_sections_are_selected_by_name() {
         check(
             "
             > INFO cluster             < \"# Cluster\\r\\ncluster_enabled:0\\r\\n\"
@@ -58,7 +58,7 @@ mod tests {
 
     /// Each field occurs once, and every field of a reference server for an existing feature is present.
     #[test]
-    fn everything_is_there_once() {
+    fn info_fields_are_complete_and_unique() {
         let mut world = World::new();
         let text = world.run("INFO everything");
         let fields: Vec<&str> =

@@ -12,8 +12,8 @@ use evenkeel_command::flow::Done;
 /// The function that runs such a command.
 pub(crate) type ServerHandler = fn(&mut ServerCall<'_, '_>) -> Done;
 
-/// A call with its session and the server. The fields are separate, so that values of the session can be written
-/// to `base.reply`.
+/// A call with its session and the server. The fields are separate, so that values of the session can be
+/// written to `base.reply`.
 pub(crate) struct ServerCall<'a, 'h> {
     pub(crate) base: Call<'a, 'h>,
     pub(crate) session: &'a mut Session,

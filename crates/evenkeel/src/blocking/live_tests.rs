@@ -24,7 +24,7 @@ fn say(client: &mut Client, line: &str) {
 }
 
 #[test]
-fn clients_of_all_workers_stand_in_one_queue() {
+fn clients_of_all_workers_share_one_queue() {
     let live = Live::start(3, &[]);
     let mut clients: Vec<Client> = (0..12).map(|_| live.connect()).collect();
     let mut pusher = live.connect();
@@ -49,7 +49,7 @@ fn clients_of_all_workers_stand_in_one_queue() {
 
 /// Never early. As for lateness, a single good try is enough on a machine that is often busy with other work.
 #[test]
-fn timeouts_are_kept_to_the_millisecond() {
+fn timeouts_have_millisecond_precision() {
     let live = Live::start(2, &[]);
     let mut client = live.connect();
     let late = |ms: u64, client: &mut Client| {
@@ -71,7 +71,7 @@ fn timeouts_are_kept_to_the_millisecond() {
 }
 
 #[test]
-fn nothing_is_taken_for_who_has_hung_up() {
+fn disconnected_clients_take_no_elements() {
     let live = Live::start(2, &[]);
     let mut pusher = live.connect();
     for round in 0..200 {
@@ -90,7 +90,7 @@ fn nothing_is_taken_for_who_has_hung_up() {
 
 /// An element taken for a client before it hung up is sent, since the client may still be reading.
 #[test]
-fn what_was_taken_is_sent() {
+fn popped_elements_are_sent_after_a_half_close() {
     let live = Live::start(2, &[]);
     let (mut pusher, mut sent) = (live.connect(), 0);
     for round in 0..2_000 {
@@ -113,7 +113,7 @@ fn what_was_taken_is_sent() {
 }
 
 #[test]
-fn a_command_and_the_end_of_the_stream_may_come_together() {
+fn a_command_may_arrive_with_the_end_of_the_stream() {
     let live = Live::start(1, &[]);
     let mut client = live.connect();
     say(&mut client, "TEST.BGET k 0");
@@ -126,7 +126,7 @@ fn a_command_and_the_end_of_the_stream_may_come_together() {
 }
 
 #[test]
-fn what_was_sent_behind_goes_on_afterwards() {
+fn pipelined_commands_run_after_the_wait() {
     let live = Live::start(2, &[]);
     let (mut client, mut pusher) = (live.connect(), live.connect());
     let padding = "x".repeat(500);
@@ -197,7 +197,7 @@ fn waits_end_with_their_connections() {
 
 /// CLIENT PAUSE: writes wait, so no waiter is served; timeouts run on.
 #[test]
-fn nobody_is_served_during_a_pause() {
+fn no_client_is_served_during_a_pause() {
     let live = Live::start(2, &[]);
     let (mut operator, mut pusher, mut client) = (live.connect(), live.connect(), live.connect());
     say(&mut client, "TEST.BGET k 0.2");
@@ -211,7 +211,7 @@ fn nobody_is_served_during_a_pause() {
 }
 
 #[test]
-fn a_server_stops_while_clients_wait() {
+fn a_server_stops_while_clients_are_blocked() {
     let live = Live::start(2, &[]);
     let mut clients: Vec<Client> = (0..8).map(|_| live.connect()).collect();
     clients.iter_mut().for_each(|client| say(client, "TEST.BGET a b c 0"));
@@ -315,7 +315,7 @@ fn meddle(live: &Live, ledger: &Ledger, random: &mut Random) {
 }
 
 #[test]
-fn every_element_is_taken_once_or_stays() {
+fn every_element_is_popped_at_most_once() {
     const TAKERS: u64 = 24;
     let live = Live::start(4, &["--maxclients", "1000"]);
     let (ledger, seed) = (Ledger::default(), fresh_seed());

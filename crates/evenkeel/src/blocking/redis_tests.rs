@@ -4,7 +4,7 @@
 use crate::testing::check;
 
 #[test]
-fn lists_are_popped_for_who_waits() {
+fn blocked_clients_pop_lists() {
     check(
         "
         a> BLPOP {k}1 {k}2 {k}1 0
@@ -25,7 +25,7 @@ fn lists_are_popped_for_who_waits() {
 }
 
 #[test]
-fn each_key_has_its_order() {
+fn each_key_has_its_own_queue() {
     check(
         "
         a> BLPOP k1 k2 0
@@ -45,7 +45,7 @@ fn each_key_has_its_order() {
 }
 
 #[test]
-fn transactions_are_whole() {
+fn blocked_clients_are_served_after_transactions() {
     check(
         "
         a> BLPOP k1 k2 0
@@ -79,7 +79,7 @@ fn transactions_are_whole() {
 }
 
 #[test]
-fn other_types_are_not_waited_for() {
+fn keys_of_other_types_do_not_serve() {
     check(
         "
         a> BLPOP k1 k2 0
@@ -97,7 +97,7 @@ fn other_types_are_not_waited_for() {
 }
 
 #[test]
-fn moves_are_linked() {
+fn chained_moves_are_served() {
     check(
         "
         a> BLMOVE k1 k2 LEFT RIGHT 0
@@ -130,7 +130,7 @@ fn moves_are_linked() {
 }
 
 #[test]
-fn keys_come_from_elsewhere() {
+fn keys_created_by_other_commands_serve_waiters() {
     for (before, write) in [
         ("RPUSH {k}other v", "RENAME {k}other {k}"),
         ("RPUSH {k}other v", "COPY {k}other {k}"),
@@ -167,7 +167,7 @@ fn keys_come_from_elsewhere() {
 }
 
 #[test]
-fn waits_end_by_time_or_by_order() {
+fn waits_end_by_timeout_or_client_unblock() {
     check(
         "
         a> BLPOP k 0.05
@@ -191,7 +191,7 @@ fn waits_end_by_time_or_by_order() {
 }
 
 #[test]
-fn what_expires_at_once_serves_nobody() {
+fn keys_that_expire_at_once_serve_no_client() {
     check(
         "
         a> BLPOP k 0.2
@@ -209,7 +209,7 @@ fn what_expires_at_once_serves_nobody() {
 
 /// A client that waits with `>` goes on waiting until there is a new entry, or the group goes.
 #[test]
-fn groups_that_are_set_back_serve_nobody() {
+fn xgroup_setid_serves_no_client() {
     check(
         "
         > XADD s 1-0 a b

@@ -69,7 +69,7 @@ impl Host<'_> {
             return None;
         }
         claimed.finish();
-        self.book(blocked, done, before, &mut reply);
+        self.record_call(blocked, done, before, &mut reply);
         Some(reply)
     }
 
@@ -104,7 +104,7 @@ impl Host<'_> {
     }
 
     /// The call was counted when it began to wait; its time and its outcome are recorded now.
-    fn book(&self, blocked: &Blocked, done: Done, before: clock::Ticks, reply: &mut Reply) {
+    fn record_call(&self, blocked: &Blocked, done: Done, before: clock::Ticks, reply: &mut Reply) {
         let (server, stats) = (self.server, &self.server.stats[self.worker]);
         if let Err(error) = &done {
             reply.fail(error);

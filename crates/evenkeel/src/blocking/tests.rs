@@ -9,7 +9,7 @@ fn check(text: &str) {
 }
 
 #[test]
-fn whoever_waits_is_given_what_comes() {
+fn blocked_clients_are_served_by_writes() {
     check(
         "
         > SET k v
@@ -24,7 +24,7 @@ fn whoever_waits_is_given_what_comes() {
 }
 
 #[test]
-fn first_come_first_served() {
+fn clients_are_served_in_order_of_arrival() {
     check(
         "
         a> TEST.BGET k 0
@@ -46,7 +46,7 @@ fn first_come_first_served() {
 }
 
 #[test]
-fn one_key_of_several_is_enough() {
+fn any_of_several_keys_serves() {
     check(
         "
         a> TEST.BGET j k k l 0
@@ -63,7 +63,7 @@ fn one_key_of_several_is_enough() {
 
 /// Redis 7.0 serves the first push, whichever key comes first in the command.
 #[test]
-fn the_key_written_first_wins() {
+fn the_key_written_first_serves() {
     check(
         "
         a> TEST.BGET j k 0
@@ -78,7 +78,7 @@ fn the_key_written_first_wins() {
 }
 
 #[test]
-fn nobody_waits_inside_multi() {
+fn commands_do_not_block_inside_multi() {
     check(
         "
         > MULTI
@@ -92,7 +92,7 @@ fn nobody_waits_inside_multi() {
 }
 
 #[test]
-fn a_transaction_is_over_before_anybody_is_served() {
+fn clients_are_served_after_the_transaction() {
     check(
         "
         a> TEST.BGET k 0
@@ -113,7 +113,7 @@ fn a_transaction_is_over_before_anybody_is_served() {
 }
 
 #[test]
-fn waits_end_by_time() {
+fn waits_time_out() {
     check(
         "
         a> TEST.BGET k 0.1
@@ -135,7 +135,7 @@ fn waits_end_by_time() {
 }
 
 #[test]
-fn times_that_are_none() {
+fn invalid_timeouts_are_refused() {
     check(
         "
         > TEST.BGET k x                   < -ERR timeout is not a float or out of range
@@ -170,7 +170,7 @@ fn times_that_are_none() {
 }
 
 #[test]
-fn a_wait_can_be_ended() {
+fn client_unblock_ends_waits() {
     check(
         "
         a> CLIENT ID                      < :1
@@ -195,7 +195,7 @@ fn a_wait_can_be_ended() {
 }
 
 #[test]
-fn what_comes_behind_a_command_that_waits_waits_too() {
+fn commands_behind_a_blocked_command_wait() {
     let mut world = World::new();
     // A transcript asks for each reply before it sends the next command on a connection.
     for line in ["TEST.BGET k 0", "INCR n", "TEST.BGET k 0.1", "INCR n", "TEST.BGET k 0", "INCR n"] {
@@ -206,7 +206,7 @@ fn what_comes_behind_a_command_that_waits_waits_too() {
 }
 
 #[test]
-fn serving_may_wake_others() {
+fn serving_a_client_may_serve_more_clients() {
     check(
         "
         a> TEST.BMOVE k1 k2 0
@@ -256,7 +256,7 @@ fn errors_end_a_wait() {
 /// The waiters' keys are in slots of their own, so each of these writes has to lock the slots that serving
 /// takes.
 #[test]
-fn keys_come_in_many_ways() {
+fn each_way_to_create_a_key_serves_waiters() {
     for (before, write) in [
         ("", "MSET other 1 k v"),
         ("", "APPEND k v"),
@@ -287,7 +287,7 @@ fn keys_come_in_many_ways() {
 }
 
 #[test]
-fn waits_stay_with_the_number_of_their_database() {
+fn waits_keep_their_database_number() {
     check(
         "
         a> SELECT 9
@@ -303,7 +303,7 @@ fn waits_stay_with_the_number_of_their_database() {
 }
 
 #[test]
-fn going_is_a_change_for_those_who_ask_for_it() {
+fn removals_serve_clients_that_wait_for_any_change() {
     for way in ["DEL k", "RENAME k j", "MOVE k 9", "FLUSHDB", "FLUSHALL ASYNC", "SWAPDB 0 9", "PEXPIRE k -1"]
     {
         check(
@@ -335,7 +335,7 @@ fn going_is_a_change_for_those_who_ask_for_it() {
 
 /// The first write does not serve the second of three, which keeps its place.
 #[test]
-fn a_command_may_wait_for_something_else_than_it_said() {
+fn reruns_may_change_the_wait_condition() {
     check(
         "
         > SET k 12345
@@ -355,7 +355,7 @@ fn a_command_may_wait_for_something_else_than_it_said() {
 }
 
 #[test]
-fn an_expired_value_serves_nobody() {
+fn expired_values_serve_no_client() {
     check(
         "
         a> TEST.BGET k 0
@@ -370,7 +370,7 @@ fn an_expired_value_serves_nobody() {
 }
 
 #[test]
-fn who_has_gone_is_given_nothing() {
+fn disconnected_clients_are_not_served() {
     let mut world = World::new();
     world.check("a> CLIENT ID < :1\n b> CLIENT ID < :2\n c> CLIENT ID < :3");
     for name in ["a", "b", "c"] {
@@ -383,7 +383,7 @@ fn who_has_gone_is_given_nothing() {
 }
 
 #[test]
-fn replies_that_are_off_stay_off() {
+fn client_reply_off_applies_to_late_replies() {
     let mut world = World::new();
     world.type_in("a", "CLIENT REPLY SKIP");
     world.type_in("a", "TEST.BGET k 0");
@@ -392,7 +392,7 @@ fn replies_that_are_off_stay_off() {
 }
 
 #[test]
-fn a_command_that_waits_is_counted_once() {
+fn blocked_commands_are_counted_once() {
     check(
         "
         a> TEST.BGET k 0
@@ -406,7 +406,7 @@ fn a_command_that_waits_is_counted_once() {
 }
 
 #[test]
-fn watches_hear_of_what_serving_does() {
+fn serving_invalidates_watches() {
     check(
         "
         a> TEST.BMOVE k to 0
@@ -429,7 +429,7 @@ fn watches_hear_of_what_serving_does() {
 
 /// Every key twice, and too many of them to search through for each.
 #[test]
-fn of_many_keys_each_is_waited_for_once() {
+fn repeated_keys_are_waited_for_once() {
     const KEYS: usize = 30_000;
     let mut world = World::new();
     let keys: String = (0..KEYS).map(|number| format!(" {{k}}{number}")).collect();

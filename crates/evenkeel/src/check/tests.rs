@@ -65,7 +65,7 @@ fn commands(lines: &[&str]) -> Vec<u8> {
 }
 
 #[test]
-fn the_command_line_of_redis_server_keeps_its_meaning() {
+fn redis_server_command_lines_keep_their_meaning() {
     for args in [&[][..], &["--port", "1"], &["-"], &["--fix"], &["a", "--port", "1"], &["a", "b"]] {
         assert_eq!(request(args), None, "{args:?}");
     }
@@ -78,7 +78,7 @@ fn the_command_line_of_redis_server_keeps_its_meaning() {
 }
 
 #[test]
-fn help_is_no_mistake() {
+fn help_succeeds() {
     for help in ["--help", "-h"] {
         let args = ["check".into(), help.into()];
         assert_eq!(Request::from(&args, |_| false), Some(Ok(Wish::Help)));
@@ -87,7 +87,7 @@ fn help_is_no_mistake() {
 }
 
 #[test]
-fn a_misspelt_option_is_named_where_there_is_no_such_configuration_file() {
+fn misspelt_options_are_named() {
     for (args, reason) in [
         (&["--fixx", "a"][..], "unknown option '--fixx'"),
         (&["a", "b"], "only one file or directory can be given"),
@@ -103,7 +103,7 @@ fn a_misspelt_option_is_named_where_there_is_no_such_configuration_file() {
 }
 
 #[test]
-fn what_is_whole_is_said_to_be() {
+fn intact_files_are_reported() {
     let good = commands(&["SET a 1", "PING"]);
     let manifest = b"file b seq 1 type b\nfile i seq 1 type i\n";
     let folder =
@@ -119,7 +119,7 @@ fn what_is_whole_is_said_to_be() {
 }
 
 #[test]
-fn a_torn_end_is_cut_off_when_asked_for_and_confirmed() {
+fn torn_ends_are_truncated_after_confirmation() {
     let bytes = [&commands(&["SET a 1"])[..], TORN].concat();
     let folder = Folder::with(&[("f", &bytes)]);
     let found = "f: 37 bytes, DAMAGED: 1 command\n    the file ends within a command at offset 31\n    \
@@ -139,7 +139,7 @@ fn a_torn_end_is_cut_off_when_asked_for_and_confirmed() {
 
 /// A part checked alone does not show that later parts continue where it ends.
 #[test]
-fn only_the_last_part_is_cut() {
+fn only_the_last_file_is_truncated() {
     let torn = [&commands(&["SET a 1"])[..], TORN].concat();
     let whole = commands(&["SET b 1"]);
     let manifest = b"file l.1.incr.aof seq 1 type i\nfile l.2.incr.aof seq 2 type i\n";
@@ -152,7 +152,7 @@ fn only_the_last_part_is_cut() {
 }
 
 #[test]
-fn what_is_lost_by_a_fix_is_said_before() {
+fn losses_of_a_fix_are_reported_first() {
     let good = commands(&["SET a 1", "PING"]);
     let folder = Folder::with(&[
         ("f", &[&good[..], b"what?\r\n", &good].concat()),
@@ -166,7 +166,7 @@ fn what_is_lost_by_a_fix_is_said_before() {
 }
 
 #[test]
-fn what_cannot_be_mended_is_left_alone() {
+fn unrepairable_files_are_left_unchanged() {
     let good = commands(&["SET a 1"]);
     let torn = [&good[..], TORN].concat();
     let manifest = ("m.manifest", &b"file b seq 1 type b\nfile i seq 1 type i\n"[..]);
@@ -202,7 +202,7 @@ fn what_cannot_be_mended_is_left_alone() {
 
 /// A server refuses to start on it.
 #[test]
-fn an_empty_snapshot_is_broken_and_an_empty_log_is_not() {
+fn empty_snapshots_are_corrupt_and_empty_aofs_are_valid() {
     let manifest = b"file m.1.base.rdb seq 1 type b\nfile m.1.incr.aof seq 1 type i\n";
     let folder = Folder::with(&[
         ("m.manifest", manifest),
@@ -231,7 +231,7 @@ fn an_empty_snapshot_is_broken_and_an_empty_log_is_not() {
 
 /// For the server's directory, the output names the append-only directory inside.
 #[test]
-fn a_folder_inside_is_named() {
+fn directories_are_reported() {
     let folder = Folder::with(&[("dump.rdb", SNAPSHOT)]);
     let inside = folder.0.join("appendonlydir");
     fs::create_dir_all(&inside).expect("the folder can be written");
@@ -243,7 +243,7 @@ fn a_folder_inside_is_named() {
 }
 
 #[test]
-fn a_file_goes_back_in_time() {
+fn truncation_to_a_timestamp() {
     let mut bytes = commands(&["SET a 1"]);
     push_timestamp(&mut bytes, 100);
     bytes.extend(commands(&["SET a 2"]));
@@ -275,31 +275,31 @@ fn with_tail(file: &[u8], offset: u64, bytes: &[u8]) -> Folder {
 }
 
 #[test]
-fn what_is_in_the_tail_is_told_and_put_back_before_anything_is_cut_off() {
+fn tail_contents_are_reported_and_restored_before_truncation() {
     let (first, second) = (commands(&["SET a 1"]), commands(&["SET b 2"]));
     let all = [&first[..], &second].concat();
     let torn = &all[..first.len() + 3];
     let folder = with_tail(torn, first.len() as u64, &second);
-    let (told, well) = folder.check(&["a.manifest"], "");
-    assert!(told.contains("are only in the tail") && !well, "{told}");
+    let (output, well) = folder.check(&["a.manifest"], "");
+    assert!(output.contains("are only in the tail") && !well, "{output}");
     assert_eq!(folder.size("a.1.incr.aof"), torn.len() as u64, "nothing is changed by looking");
-    let (told, well) = folder.check(&["a.manifest", "--fix"], "");
-    assert!(told.contains("from its tail") && told.contains("No errors found.") && well, "{told}");
+    let (output, well) = folder.check(&["a.manifest", "--fix"], "");
+    assert!(output.contains("from its tail") && output.contains("No errors found.") && well, "{output}");
     assert_eq!(fs::read(folder.0.join("a.1.incr.aof")).expect("there"), all);
     assert!(!folder.0.join("a.tail").exists());
     // Back to a moment before the bytes in the tail.
     let mut early = first.clone();
     push_timestamp(&mut early, 100);
     let folder = with_tail(&early, early.len() as u64, &second);
-    let (told, well) = folder.check(&["a.manifest", "--truncate-to-timestamp", "99", "--yes"], "");
-    assert!(told.contains("Done") && well, "{told}");
+    let (output, well) = folder.check(&["a.manifest", "--truncate-to-timestamp", "99", "--yes"], "");
+    assert!(output.contains("Done") && well, "{output}");
     assert!(fs::read(folder.0.join("a.1.incr.aof")).expect("there").starts_with(&first));
-    assert!(folder.size("a.1.incr.aof") < all.len() as u64 && !folder.0.join("a.tail").exists(), "{told}");
+    assert!(folder.size("a.1.incr.aof") < all.len() as u64 && !folder.0.join("a.tail").exists(), "{output}");
     // A hole: the bytes behind it are no command, for now.
     let holed = [&first[..], &[0; 9], &second[9..]].concat();
     for tool in [false, true] {
         let folder = with_tail(&holed, first.len() as u64, &second);
-        let (told, well) = if tool {
+        let (output, well) = if tool {
             let args = ["--fix".into(), folder.0.join("a.manifest").into_os_string()];
             let Some(redis::Tool::Aof(aof)) = redis::Tool::from("redis-check-aof".as_ref(), &args) else {
                 panic!("it is asked to mend");
@@ -311,27 +311,27 @@ fn what_is_in_the_tail_is_told_and_put_back_before_anything_is_cut_off() {
             // The file alone.
             folder.check(&["a.1.incr.aof", "--fix", "--yes"], "")
         };
-        assert!(told.contains("from its tail") && well, "{told}");
-        assert_eq!(fs::read(folder.0.join("a.1.incr.aof")).expect("there"), all, "{told}");
+        assert!(output.contains("from its tail") && well, "{output}");
+        assert_eq!(fs::read(folder.0.join("a.1.incr.aof")).expect("there"), all, "{output}");
     }
     // Damaged bytes follow it: until they are cut off, the tail says where they begin.
     let holed = [&all[..], &[0; 9], &second].concat();
     let folder = with_tail(&holed, first.len() as u64, &second);
-    let (told, well) = folder.check(&["a.manifest", "--fix"], "n\n");
-    assert!(told.contains("nothing was truncated") && !well, "{told}");
+    let (output, well) = folder.check(&["a.manifest", "--fix"], "n\n");
+    assert!(output.contains("nothing was truncated") && !well, "{output}");
     assert!(
         fs::read(folder.0.join("a.1.incr.aof")).expect("there") == holed && folder.0.join("a.tail").exists()
     );
-    let (told, well) = folder.check(&["a.manifest", "--fix"], "y\n");
-    assert!(told.contains("Done") && well, "{told}");
+    let (output, well) = folder.check(&["a.manifest", "--fix"], "y\n");
+    assert!(output.contains("Done") && well, "{output}");
     assert!(
         fs::read(folder.0.join("a.1.incr.aof")).expect("there") == all && !folder.0.join("a.tail").exists()
     );
     // A file that has changed.
     let folder = with_tail(&all, first.len() as u64, b"other bytes");
-    let (told, well) = folder.check(&["a.manifest"], "");
-    assert!(told.contains("was truncated or changed") && well, "{told}");
-    let (told, well) = folder.check(&["a.manifest", "--fix"], "");
-    assert!(told.contains("renamed to a.tail.unused.1") && well, "{told}");
+    let (output, well) = folder.check(&["a.manifest"], "");
+    assert!(output.contains("was truncated or changed") && well, "{output}");
+    let (output, well) = folder.check(&["a.manifest", "--fix"], "");
+    assert!(output.contains("renamed to a.tail.unused.1") && well, "{output}");
     assert_eq!(fs::read(folder.0.join("a.1.incr.aof")).expect("there"), all);
 }

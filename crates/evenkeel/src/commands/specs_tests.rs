@@ -9,7 +9,7 @@ use evenkeel_resp::request::Span;
 use evenkeel_testkit::random::{Random, fresh_seed};
 
 #[test]
-fn extras_are_of_commands_and_sorted() {
+fn extras_are_sorted_and_name_commands() {
     install();
     assert!(names_with_extras().is_sorted_by(|a, b| a < b));
     for name in names_with_extras() {
@@ -40,7 +40,7 @@ fn spans(line: &str) -> Vec<Span> {
 }
 
 #[test]
-fn secrets_are_known_by_the_words_before_them() {
+fn secrets_are_found_by_the_preceding_words() {
     install();
     let secrets = |line: &str| -> Vec<usize> {
         let spans = spans(line);
@@ -61,7 +61,7 @@ fn secrets_are_known_by_the_words_before_them() {
 
 /// COMMAND's keys must be the keys that are locked.
 #[test]
-fn specs_find_the_keys_that_are_locked() {
+fn key_specs_match_the_locked_keys() {
     install();
     for line in [
         "GET k",
@@ -124,7 +124,7 @@ fn specs_find_the_keys_that_are_locked() {
 /// No order of words makes a command lock a key that its specification lacks: access control would miss
 /// that key.
 #[test]
-fn no_key_is_locked_that_is_not_said() {
+fn no_key_is_locked_beyond_the_key_specs() {
     install();
     const WORDS: &[&str] = &[
         "a",
@@ -177,7 +177,7 @@ fn no_key_is_locked_that_is_not_said() {
 
 /// Comparing each key with all keys before it would take the square of their number.
 #[test]
-fn the_keys_of_a_long_call_are_said_in_one_pass() {
+fn keys_of_long_calls_take_one_pass() {
     install();
     let line = format!("SUNIONSTORE d{}", " k".repeat(200_000));
     let spans = spans(&line);

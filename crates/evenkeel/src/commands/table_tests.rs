@@ -21,7 +21,7 @@ fn every_name_finds_its_row_in_any_case() {
 }
 
 #[test]
-fn names_can_be_changed_and_taken_away() {
+fn commands_can_be_renamed_and_removed() {
     install();
     let pair = |old: &str, new: &str| (old.as_bytes().to_vec(), new.as_bytes().to_vec());
     let long = "a_name_that_is_longer_than_sixteen";

@@ -87,7 +87,7 @@ impl Executor {
             if !multi.failed && !touched {
                 let limit = self.settings.client_query_buffer_limit;
                 if multi.memory.saturating_add(request.len) > limit && !session.replays {
-                    self.server.note_input_limit(&session.client);
+                    self.server.record_input_limit(&session.client);
                     session.closing = true;
                     return Ok(Admitted::HungUp);
                 }
@@ -220,7 +220,7 @@ pub(crate) fn refusal(server: &Server, command: (&Spec, Flags), session: &Sessio
     // PING counts as a write here: it tests whether a server can take writes.
     let writes = || has(command, session, Flags::WRITE.with(Flags::HEALTH));
     if any.contains(Blockers::NO_LOG) && writes() {
-        let cause = server.persist.aof.figures.failure.lock();
+        let cause = server.persist.aof.metrics.failure.lock();
         return Some(Error::text(format!("MISCONF Errors writing to the AOF file: {cause}")));
     }
     if any.contains(Blockers::READ_ONLY) && has(command, session, Flags::WRITE) {

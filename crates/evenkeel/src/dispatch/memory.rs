@@ -60,8 +60,8 @@ impl Executor {
         let has_room = || data_bytes(&self.server) <= limit + excess_max(limit);
         if !has_room() {
             let inbox = self.server.inboxes.get(self.worker);
-            let patience = Duration::from_micros(SLICE_US_MAX);
-            self.server.lazy_free.wait_for_values(patience, || {
+            let timeout = Duration::from_micros(SLICE_US_MAX);
+            self.server.lazy_free.wait_for_values(timeout, || {
                 // The lazy-free thread may be waiting for this worker.
                 inbox.into_iter().for_each(Inbox::settle);
                 has_room()
@@ -76,18 +76,19 @@ impl Executor {
     /// the place of the flushed data, and a little more, since freeing takes its time to begin.
     fn waits_for_a_flush(&self, limit: usize) -> bool {
         let lazy_free = &self.server.lazy_free;
-        let comes_back = lazy_free.is_flushing() || self.server.keyspace.keeps_flushed();
+        let is_freeing = lazy_free.is_flushing() || self.server.keyspace.keeps_flushed();
         let used = memory::used_by_data() + apart_bytes(&self.server) as usize;
-        comes_back && used <= lazy_free.flushed_at() as usize + excess_max(limit)
+        is_freeing && used <= lazy_free.flushed_at() as usize + excess_max(limit)
     }
 
     /// Whether eviction is still allowed. While `ctx` was outside the gate, this server may have become a
     /// replica, or be about to stop.
     fn may_still_evict(&self) -> bool {
         let server = &self.server;
-        let is_told = server.replication.is_replica() && self.settings.replica_ignore_maxmemory;
+        let leaves_eviction_to_primary =
+            server.replication.is_replica() && self.settings.replica_ignore_maxmemory;
         self.knows_settings()
-            && !is_told
+            && !leaves_eviction_to_primary
             && !server.persist.ending.is_under_way()
             && !server.pause.is_active(self.ctx.now_ms)
     }
@@ -137,8 +138,8 @@ impl Executor {
             let mut guard = server.keyspace.hold_none(&mut self.ctx);
             let evicted = (0..EVICT_AT_ONCE).take_while(|_| {
                 // Bytes that a snapshot lacks count as freed once they are published to it.
-                let may_go_on = !guard.ctx.has_kept() && stays_in_use(&server) > limit;
-                may_go_on && guard.evict(policy, samples, decay, &mut self.pool)
+                let may_evict = !guard.ctx.has_kept() && stays_in_use(&server) > limit;
+                may_evict && guard.evict(policy, samples, decay, &mut self.pool)
             });
             if evicted.count() == 0 {
                 // Retired tables are freed without further work.
@@ -153,9 +154,9 @@ impl Executor {
         // This time is not the next command's.
         self.last_ticks = clock::ticks();
         let elapsed = self.last_ticks.saturating_sub(started);
-        self.stats().book(Stage::Evict, elapsed);
+        self.stats().record_stage(Stage::Evict, elapsed);
         let threshold_ms = self.settings.latency_monitor_threshold;
-        server.latency.note("eviction-cycle", clock::us(elapsed), threshold_ms);
+        server.latency.record("eviction-cycle", clock::us(elapsed), threshold_ms);
         self.stats().slice_max.fetch_max(elapsed, Relaxed);
     }
 }
@@ -166,8 +167,8 @@ impl Executor {
 /// there was when it began. Shared parts of values and holes count as well, with their size in stored or sent
 /// data: a server that loads these has to have room for them.
 fn data_bytes(server: &Server) -> usize {
-    let (keyspace, figures) = (&server.keyspace, &server.replication.figures);
-    let for_replicas = (figures.beyond.load(Relaxed) + figures.in_pipes.load(Relaxed)) as usize;
+    let (keyspace, metrics) = (&server.keyspace, &server.replication.metrics);
+    let for_replicas = (metrics.beyond.load(Relaxed) + metrics.in_pipes.load(Relaxed)) as usize;
     // Bytes lent to the journal are part of its unread bytes, until these are read.
     let lent = server.inboxes.iter().map(|inbox| inbox.lent.load(Relaxed)).sum();
     let waits = keyspace.journal.unread().max(lent) + keyspace.kept_for_snapshot() + for_replicas;

@@ -47,7 +47,7 @@ pub(crate) struct Connection {
     /// Bytes that have left the backlog since the beginning.
     gone: u64,
     /// Parts of the backlog that must not be sent yet.
-    held: VecDeque<HeldReplies>,
+    held_back: VecDeque<HeldReplies>,
     /// Chunks that are sent, and too large to be freed here.
     pub(crate) lazy_free: Vec<ReplyChunk>,
     /// There may be more to read.
@@ -102,7 +102,7 @@ impl Connection {
             sent: 0,
             backlog_len: 0,
             gone: 0,
-            held: VecDeque::new(),
+            held_back: VecDeque::new(),
             lazy_free: Vec::new(),
             readable: true,
             hung_up: false,
@@ -117,7 +117,7 @@ impl Connection {
 
     /// Makes the connection encrypted.
     pub(crate) fn within(mut self, tls_stream: TlsStream) -> Connection {
-        self.client().tunnel_size.store(TlsStream::MEMORY, Relaxed);
+        self.client().tls_size.store(TlsStream::MEMORY, Relaxed);
         self.stream.encrypt(tls_stream);
         self
     }
@@ -150,7 +150,7 @@ impl Connection {
     /// Continues the handshake. Returns whether it is finished.
     pub(crate) fn shake(&mut self) -> io::Result<bool> {
         let done = self.stream.shake();
-        self.note_backlog();
+        self.publish_backlog_len();
         done
     }
 
@@ -224,9 +224,9 @@ impl Connection {
     /// Queues `reply` until `record` is durable. Returns true if no earlier reply waits for this record, so
     /// the caller must register for it.
     pub(crate) fn hold_back(&mut self, reply: &mut Reply, record: u64) -> bool {
-        let is_new = self.held.back().is_none_or(|last| last.record < record);
+        let is_new = self.held_back.back().is_none_or(|last| last.record < record);
         if is_new {
-            self.held.push_back(HeldReplies { record, start: self.gone + self.backlog_len as u64 });
+            self.held_back.push_back(HeldReplies { record, start: self.gone + self.backlog_len as u64 });
         }
         self.keep(reply);
         is_new
@@ -235,21 +235,21 @@ impl Connection {
     /// Whether any reply waits for the journal to be durable.
     #[inline]
     pub(crate) fn is_held_back(&self) -> bool {
-        !self.held.is_empty()
+        !self.held_back.is_empty()
     }
 
     /// Releases replies up to the journal record `durable`. Returns whether more may be sent now.
-    pub(crate) fn let_go(&mut self, durable: u64) -> bool {
-        let before = self.held.len();
-        while self.held.front().is_some_and(|held| held.record <= durable) {
-            self.held.pop_front();
+    pub(crate) fn release_replies(&mut self, durable: u64) -> bool {
+        let before = self.held_back.len();
+        while self.held_back.front().is_some_and(|held_back| held_back.record <= durable) {
+            self.held_back.pop_front();
         }
-        self.held.len() < before
+        self.held_back.len() < before
     }
 
     /// Returns the bytes of the backlog that may be sent.
     fn may_be_sent(&self) -> usize {
-        self.held.front().map_or(self.backlog_len, |held| (held.start - self.gone) as usize)
+        self.held_back.front().map_or(self.backlog_len, |held_back| (held_back.start - self.gone) as usize)
     }
 
     /// Queues push messages behind the backlog.
@@ -260,7 +260,7 @@ impl Connection {
     fn queue(&mut self, chunks: Vec<ReplyChunk>) {
         self.backlog_len += chunks.iter().map(|chunk| chunk.as_slice().len()).sum::<usize>();
         self.backlog.extend(chunks);
-        self.note_backlog();
+        self.publish_backlog_len();
     }
 
     /// Returns whether the socket has taken all sealed bytes, after the backlog was taken.
@@ -269,14 +269,14 @@ impl Connection {
         if self.stream.unsent() == 0 {
             return Sent::All;
         }
-        self.note_backlog();
+        self.publish_backlog_len();
         Sent::Part
     }
 
     /// Sends sealed records. Returns whether the socket took all of them.
     pub(crate) fn send_sealed(&mut self) -> io::Result<bool> {
         let sent = self.stream.send_sealed();
-        self.note_backlog();
+        self.publish_backlog_len();
         sent
     }
 
@@ -288,7 +288,7 @@ impl Connection {
         while !self.backlog.is_empty() {
             let mut left = self.may_be_sent();
             if left == 0 && self.is_held_back() {
-                self.note_backlog();
+                self.publish_backlog_len();
                 return Ok(Sent::Part);
             }
             let mut slices = Vec::with_capacity(self.backlog.len().min(GATHER_MAX));
@@ -303,11 +303,11 @@ impl Connection {
             let sent = self.stream.write_gathered(&slices)?;
             self.forget(sent);
             if sent < wanted {
-                self.note_backlog();
+                self.publish_backlog_len();
                 return Ok(Sent::Part);
             }
         }
-        self.note_backlog();
+        self.publish_backlog_len();
         Ok(self.all_sent())
     }
 
@@ -326,9 +326,9 @@ impl Connection {
         }
     }
 
-    fn note_backlog(&self) {
+    fn publish_backlog_len(&self) {
         self.client().out_bytes.store(self.backlog_len(), Relaxed);
-        self.client().out_stretches.store(self.backlog.len(), Relaxed);
+        self.client().out_chunks.store(self.backlog.len(), Relaxed);
     }
 
     /// Turns TCP_NODELAY off or on: with `delay`, the kernel sends fewer and later packets.
@@ -339,7 +339,7 @@ impl Connection {
     /// Removes the backlog; the caller drops it where there is time.
     pub(crate) fn abandon(&mut self) -> VecDeque<ReplyChunk> {
         self.backlog_len = 0;
-        self.held.clear();
+        self.held_back.clear();
         std::mem::take(&mut self.backlog)
     }
 

@@ -19,7 +19,7 @@ use super::inbox::{Inbox, Message};
 use crate::background::Background;
 use crate::blocking::Blocked;
 use crate::clients::ClientInfo;
-use crate::dispatch::{Executor, book};
+use crate::dispatch::{Executor, record_stage};
 use crate::observe::stats::{Stage, add};
 use crate::pipeline::{Ended, Pipeline};
 use crate::pubsub::push_queue;
@@ -194,7 +194,7 @@ impl Worker {
         let events = self.poll.wait(timeout)?;
         self.inbox().awake();
         self.turn_ticks = clock::ticks(); // needed for the load even without accounting
-        self.executor.stats().book(Stage::Idle, self.turn_ticks.saturating_sub(before));
+        self.executor.stats().record_stage(Stage::Idle, self.turn_ticks.saturating_sub(before));
         self.executor.last_ticks = self.turn_ticks;
         add(&self.executor.stats().turns, 1);
         self.now_ms = clock::unix_ms();
@@ -214,7 +214,7 @@ impl Worker {
         if self.server.persist.aof.is_on() || self.has_held_back() {
             self.look_at_log();
         }
-        self.answer_the_door();
+        self.accept_waiting();
         self.read_inbox();
         // Not by the wall clock, which may be set back.
         if self.turn_ticks >= self.next_tick {
@@ -414,7 +414,7 @@ impl Worker {
         }
         if let Some(waiting) = &connection.session.waiting {
             // An element taken for the client is sent before the end of its stream is read.
-            return if connection.hung_up && waiting.give_up() { Next::Close } else { Next::Wait };
+            return if connection.hung_up && waiting.cancel() { Next::Close } else { Next::Wait };
         }
         if connection.session.closing {
             return if connection.backlog_len() == 0 { Next::Close } else { Next::Wait };
@@ -472,7 +472,7 @@ impl Worker {
         add(&stats.reads, 1);
         add(&stats.net_in, got as u64);
         add(&connection.client().net_in, got as u64);
-        self.executor.last_ticks = book(stats, Stage::Read, from);
+        self.executor.last_ticks = record_stage(stats, Stage::Read, from);
     }
 
     /// Interprets a read: returns the number of bytes, or the next step for the connection. `Ok(0)`: read
@@ -517,13 +517,13 @@ impl Worker {
             connection.input.extend_from_slice(&arrived.bytes()[used..]);
         }
         self.regions.put_back(spot, arrived);
-        self.note_lent();
-        self.note_input(connection);
+        self.publish_lent();
+        self.record_input(connection);
         next
     }
 
     /// Publishes the lent bytes for other threads, if their number has changed.
-    fn note_lent(&self) {
+    fn publish_lent(&self) {
         let (lent, noted) = (self.regions.lent_len(), &self.inbox().lent);
         if noted.load(Relaxed) != lent {
             noted.store(lent, Relaxed);
@@ -540,17 +540,17 @@ impl Worker {
             input.drain(..used);
         }
         connection.input = input;
-        self.note_input(connection);
+        self.record_input(connection);
         let limit = self.executor.settings.client_query_buffer_limit;
         let queued = connection.session.multi.as_ref().map_or(0, |multi| multi.memory);
         if connection.input.len().saturating_add(queued) > limit && next != Next::Close {
-            self.server.note_input_limit(connection.client());
+            self.server.record_input_limit(connection.client());
             return Next::Close;
         }
         next
     }
 
-    fn note_input(&mut self, connection: &mut Connection) {
+    fn record_input(&mut self, connection: &mut Connection) {
         let kept = std::mem::replace(&mut connection.input_noted, connection.input.len());
         self.kept_for_clients += connection.input.len().saturating_sub(kept);
         let client = connection.client();
@@ -563,7 +563,7 @@ impl Worker {
     fn run_bytes(&mut self, connection: &mut Connection, source: &mut dyn Source) -> (Next, usize) {
         let len = source.bytes().len();
         connection.activity = connection.activity.saturating_add(1);
-        connection.client().note_query(len, self.now_ms);
+        connection.client().record_query(len, self.now_ms);
         self.reply.resp3 = connection.resp3;
         let mut used = 0;
         loop {
@@ -608,13 +608,13 @@ impl Worker {
                 Message::Durable => self.release(),
             }
         }
-        let may_go_on = || {
+        let may_resume = || {
             let is_crowded = self.server.persist.blockers.any().contains(Blockers::CROWDED);
             !is_crowded && !self.server.pause.is_active(self.now_ms)
         };
         let all_wait = self.server.pause.is_of_all(self.now_ms);
         let fewer_wait = std::mem::replace(&mut self.all_wait, all_wait) && !all_wait;
-        if !self.parked.is_empty() && (fewer_wait || may_go_on()) {
+        if !self.parked.is_empty() && (fewer_wait || may_resume()) {
             self.unpark();
         }
     }
@@ -656,11 +656,11 @@ impl Worker {
         self.balance();
         self.server.keyspace.tidy(&mut self.executor.ctx);
         self.regions.trim();
-        self.note_lent();
+        self.publish_lent();
         self.background.tick(&self.executor, self.inbox().busy.load(Relaxed) < CALM);
         self.server.tracking.trim();
-        push_queue::tell(&self.server);
-        book(self.executor.stats(), Stage::Other, before);
+        push_queue::notify_workers(&self.server);
+        record_stage(self.executor.stats(), Stage::Other, before);
     }
 
     /// Checks a tenth of the connections: for idle clients, for clients that do not read, and for unused

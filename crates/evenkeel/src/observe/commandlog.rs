@@ -21,31 +21,32 @@ const ARG_LEN_MAX: usize = 128;
 
 /// Subject of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum CommandLogKind {
     Slow,
     LargeRequest,
     LargeReply,
 }
 
-impl Kind {
-    pub(crate) const ALL: [Kind; 3] = [Kind::Slow, Kind::LargeRequest, Kind::LargeReply];
+impl CommandLogKind {
+    pub(crate) const ALL: [CommandLogKind; 3] =
+        [CommandLogKind::Slow, CommandLogKind::LargeRequest, CommandLogKind::LargeReply];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Kind::Slow => "slow",
-            Kind::LargeRequest => "large-request",
-            Kind::LargeReply => "large-reply",
+            CommandLogKind::Slow => "slow",
+            CommandLogKind::LargeRequest => "large-request",
+            CommandLogKind::LargeReply => "large-reply",
         }
     }
 
     /// Returns the threshold, in microseconds or bytes, and the number of entries kept.
     fn limits(self, settings: &Settings) -> (i64, usize) {
         match self {
-            Kind::Slow => (settings.slowlog_log_slower_than, settings.slowlog_max_len),
-            Kind::LargeRequest => {
+            CommandLogKind::Slow => (settings.slowlog_log_slower_than, settings.slowlog_max_len),
+            CommandLogKind::LargeRequest => {
                 (settings.commandlog_request_larger_than, settings.commandlog_large_request_max_len)
             }
-            Kind::LargeReply => {
+            CommandLogKind::LargeReply => {
                 (settings.commandlog_reply_larger_than, settings.commandlog_large_reply_max_len)
             }
         }
@@ -75,11 +76,11 @@ pub(crate) struct Spent {
 }
 
 impl Spent {
-    fn amount(&self, kind: Kind) -> u64 {
+    fn amount(&self, kind: CommandLogKind) -> u64 {
         match kind {
-            Kind::Slow => clock::us(self.ticks),
-            Kind::LargeRequest => self.request as u64,
-            Kind::LargeReply => self.reply as u64,
+            CommandLogKind::Slow => clock::us(self.ticks),
+            CommandLogKind::LargeRequest => self.request as u64,
+            CommandLogKind::LargeReply => self.reply as u64,
         }
     }
 
@@ -111,7 +112,7 @@ pub(crate) struct Entry {
 /// The command logs; see the module's text.
 pub(crate) struct CommandLog {
     least: Least,
-    /// In the order of [`Kind::ALL`].
+    /// In the order of [`CommandLogKind::ALL`].
     logs: [Log; 3],
 }
 
@@ -169,13 +170,13 @@ impl CommandLog {
 
     /// Applies changed settings. The latency monitor shares the time threshold.
     pub(crate) fn configure(&self, settings: &Settings) {
-        let slow_us = Kind::Slow.least(settings);
+        let slow_us = CommandLogKind::Slow.least(settings);
         let monitored_us = Some(settings.latency_monitor_threshold.saturating_mul(1000)).filter(|us| *us > 0);
         let us = slow_us.into_iter().chain(monitored_us).min();
         let ticks = us.map_or(Ticks::MAX, |us| us.saturating_mul(clock::ticks_per_us()));
         self.least.ticks.store(ticks, Relaxed);
-        self.least.request.store(Kind::LargeRequest.least(settings).unwrap_or(u64::MAX), Relaxed);
-        self.least.reply.store(Kind::LargeReply.least(settings).unwrap_or(u64::MAX), Relaxed);
+        self.least.request.store(CommandLogKind::LargeRequest.least(settings).unwrap_or(u64::MAX), Relaxed);
+        self.least.reply.store(CommandLogKind::LargeReply.least(settings).unwrap_or(u64::MAX), Relaxed);
     }
 
     /// Whether [`note`] has to be called.
@@ -187,15 +188,15 @@ impl CommandLog {
     }
 
     /// Returns at most `count` entries, newest first.
-    pub(crate) fn newest(&self, kind: Kind, count: usize) -> Vec<Entry> {
+    pub(crate) fn newest(&self, kind: CommandLogKind, count: usize) -> Vec<Entry> {
         self.logs[kind as usize].newest(count)
     }
 
-    pub(crate) fn len(&self, kind: Kind) -> usize {
+    pub(crate) fn len(&self, kind: CommandLogKind) -> usize {
         self.logs[kind as usize].len()
     }
 
-    pub(crate) fn reset(&self, kind: Kind) {
+    pub(crate) fn reset(&self, kind: CommandLogKind) {
         self.logs[kind as usize].entries.iter().for_each(|entries| entries.lock().clear());
     }
 }
@@ -210,12 +211,12 @@ pub(crate) fn note(
     (row, args, spent): (&Spec, Args<'_>, &Spent),
 ) {
     let event = if row.flags.has(Flags::FAST) { "fast-command" } else { "command" };
-    server.latency.note(event, clock::us(spent.ticks), settings.latency_monitor_threshold);
+    server.latency.record(event, clock::us(spent.ticks), settings.latency_monitor_threshold);
     if row.flags.has(Flags::SKIP_SLOWLOG) {
         return;
     }
-    for kind in Kind::ALL {
-        let is_part = kind == Kind::LargeRequest && spent.request == 0;
+    for kind in CommandLogKind::ALL {
+        let is_part = kind == CommandLogKind::LargeRequest && spent.request == 0;
         if is_part || kind.least(settings).is_none_or(|least| spent.amount(kind) < least) {
             continue;
         }

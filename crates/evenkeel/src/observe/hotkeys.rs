@@ -352,7 +352,7 @@ mod tests {
 
     /// Over many samples, the weights add up to all skipped commands.
     #[test]
-    fn samples_stand_for_all() {
+    fn sample_weights_add_up_to_all_commands() {
         for ratio in [1, 2, 16, 1000] {
             let wanted =
                 Wanted { metrics: vec![Metric::Requests], keys: 1, duration_ms: None, ratio: Some(ratio) };

@@ -43,7 +43,7 @@ impl Monitor {
     /// Records that `event` took `us` microseconds, if it reached `threshold_ms`. A threshold of zero records
     /// nothing.
     #[inline]
-    pub(crate) fn note(&self, event: &'static str, us: u64, threshold_ms: u64) {
+    pub(crate) fn record(&self, event: &'static str, us: u64, threshold_ms: u64) {
         if threshold_ms > 0 && us / 1000 >= threshold_ms {
             self.add(event, clock::unix_ms() / 1000, us / 1000);
         }
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_sample_a_second_the_longest() {
+    fn the_longest_sample_of_a_second_is_kept() {
         let monitor = Monitor::default();
         for (now, ms) in [(100, 5), (100, 9), (100, 7), (101, 3)] {
             monitor.add("command", now, ms);
@@ -196,17 +196,17 @@ mod tests {
     }
 
     #[test]
-    fn only_what_reaches_the_threshold_is_noted() {
+    fn only_latencies_over_the_threshold_are_recorded() {
         let monitor = Monitor::default();
-        monitor.note("command", 4_999, 5);
-        monitor.note("command", 1_000_000, 0);
+        monitor.record("command", 4_999, 5);
+        monitor.record("command", 1_000_000, 0);
         assert!(monitor.all().is_empty());
-        monitor.note("command", 5_000, 5);
+        monitor.record("command", 5_000, 5);
         assert_eq!(monitor.all().len(), 1);
     }
 
     #[test]
-    fn a_graph() {
+    fn latency_graph() {
         let series = Series { samples: [(100, 10), (160, 40), (220, 20)].into(), longest_ms: 50 };
         let expected = format!(
             "command - high 40 ms, low 10 ms (all time high 50 ms)\n{}\n #\n #\n ##\n###\n\n211\nmms\n0\n",

@@ -9,7 +9,7 @@ use crate::server::Server;
 
 /// All in bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Figures {
+pub(crate) struct MemoryMetrics {
     pub(crate) used: u64,
     pub(crate) peak: u64,
     pub(crate) startup: u64,
@@ -30,9 +30,9 @@ pub(crate) struct Figures {
     pub(crate) overhead: u64,
 }
 
-impl Figures {
+impl MemoryMetrics {
     /// Gathers the values. `clients`: bytes of all connections, which the caller may have counted.
-    pub(crate) fn gather(server: &Server, clients: u64) -> Figures {
+    pub(crate) fn gather(server: &Server, clients: u64) -> MemoryMetrics {
         // The journal is read with the stream locked, so that every byte is counted in exactly one of the
         // two.
         let stream = server.replication.stream();
@@ -40,10 +40,10 @@ impl Figures {
         let on_its_way = stream.backlog().map_or(0, |backlog| backlog.memory_for(unread));
         drop(stream);
         let backlog = memory.min(server.settings().repl_backlog_size);
-        let in_pipes = server.replication.figures.in_pipes.load(Relaxed);
+        let in_pipes = server.replication.metrics.in_pipes.load(Relaxed);
         let startup = server.sampler.startup_bytes();
         let functions = server.scripts.libraries().iter().map(|library| library.code.len() as u64).sum();
-        Figures {
+        MemoryMetrics {
             used: counted::used() as u64,
             peak: counted::peak() as u64,
             startup,
@@ -54,7 +54,7 @@ impl Figures {
             unread,
             on_its_way,
             lua: server.scripts.lua_bytes(),
-            scripts: server.scripts.figures().1 as u64,
+            scripts: server.scripts.cached_texts().1 as u64,
             functions,
             overhead: startup + clients + memory + in_pipes + server.sampler.table_bytes(),
         }

@@ -34,8 +34,8 @@ pub(crate) fn main_thread_cpu_time() -> CpuTime {
 /// Parses a thread's stat line. The thread's name comes first and may contain anything; the last parenthesis
 /// ends it.
 fn cpu_time_in(stat: &str) -> Option<CpuTime> {
-    let (_, figures) = stat.rsplit_once(')')?;
-    let mut ticks = figures.split_whitespace().skip(11).map(str::parse::<u64>);
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut ticks = fields.split_whitespace().skip(11).map(str::parse::<u64>);
     let (user, system) = (ticks.next()?.ok()?, ticks.next()?.ok()?);
     let per_second = rustix::param::clock_ticks_per_second();
     let span = |ticks: u64| Duration::from_millis(ticks * 1000 / per_second);
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_of_memory_are_those_of_all_groups_around() {
+    fn memory_limits_of_parent_cgroups_apply() {
         let paths = |groups: &str| -> Vec<String> {
             limit_files(groups).into_iter().map(|path| path.display().to_string()).collect()
         };
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_has_any_name() {
+    fn thread_names_may_contain_any_character() {
         let stat = "7 (a ) b) S 1 1 1 0 -1 4194560 1 2 3 4 200 100 7 8 20 0";
         let time = cpu_time_in(stat).expect("it is whole");
         assert_eq!((time.user, time.system), (time.system * 2, time.user / 2));

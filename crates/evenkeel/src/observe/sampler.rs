@@ -45,7 +45,7 @@ impl Sampler {
     }
 
     /// Records the present memory as the memory of an empty server.
-    pub(crate) fn note_startup(&self) {
+    pub(crate) fn record_startup(&self) {
         self.startup_bytes.store(memory::used() as u64, Relaxed);
     }
 
@@ -85,7 +85,7 @@ impl Sampler {
     /// Takes the samples that are due. `limit` is `maxmemory`; `ctx` is outside the gate.
     pub(crate) fn round(&self, keyspace: &Keyspace, ctx: &mut ThreadContext, limit: u64) {
         let now = ctx.now_ms;
-        self.note_limit(limit, now);
+        self.update_over_limit(limit, now);
         if is_due(&self.ttl_at_ms, TTL_EVERY_MS, now) {
             for (db, mean) in self.mean_ttl.iter().enumerate() {
                 keyspace.enter(ctx);
@@ -105,7 +105,7 @@ impl Sampler {
         }
     }
 
-    fn note_limit(&self, limit: u64, now: u64) {
+    fn update_over_limit(&self, limit: u64, now: u64) {
         let is_over = limit > 0 && memory::used() as u64 > limit;
         let since = self.over_since_ms.load(Relaxed);
         if is_over && since == 0 {

@@ -156,7 +156,7 @@ mod tests {
 
     /// Compares streams of all shapes with exact counts.
     #[test]
-    fn no_heavy_key_is_missing_and_both_bounds_hold() {
+    fn heavy_keys_are_found_within_both_error_bounds() {
         for seed in 0..60 {
             let mut random = Random::new(seed);
             let room = 1 + random.below(40);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn long_keys_are_cut_and_told_apart() {
+    fn long_keys_are_truncated_and_stay_distinct() {
         let mut sketch = Sketch::new(2);
         let key = vec![b'x'; 5000];
         sketch.add(1, &key, 7);

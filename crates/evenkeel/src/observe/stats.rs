@@ -131,10 +131,10 @@ impl Stats {
         }
     }
 
-    /// Books ticks on a stage, and fires the probe that a tool may watch. Every stage of a command passes
+    /// Adds ticks to a stage, and fires the probe that a tool may watch. Every stage of a command passes
     /// here.
     #[inline]
-    pub(crate) fn book(&self, stage: Stage, ticks: Ticks) {
+    pub(crate) fn record_stage(&self, stage: Stage, ticks: Ticks) {
         probe!("stage", stage as u64, ticks);
         add(&self.stages[stage as usize], ticks);
     }
@@ -350,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_are_an_eighth_wide() {
+    fn histogram_buckets_are_an_eighth_wide() {
         for ns in [8, 9, 100, 1_000, 123_456, 10_000_000, 1 << 40] {
             let end = bucket_end(bucket_of(ns));
             assert!(end >= ns && end as f64 <= ns as f64 * 1.126, "{ns} {end}");

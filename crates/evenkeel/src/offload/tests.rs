@@ -17,7 +17,7 @@ fn say(client: &mut Client, line: &str) {
 }
 
 #[test]
-fn others_go_on_meanwhile() {
+fn other_clients_run_during_offloaded_work() {
     let mut world = World::new();
     world.check("> SET k v");
     world.type_in("a", "TEST.LONG k 1");
@@ -43,7 +43,7 @@ fn others_go_on_meanwhile() {
 }
 
 #[test]
-fn inside_multi_work_is_done_at_once() {
+fn work_inside_multi_runs_in_place() {
     World::new().check(
         "
         > SET k v
@@ -59,7 +59,7 @@ fn inside_multi_work_is_done_at_once() {
 }
 
 #[test]
-fn a_result_is_stored_if_its_sources_are_still_there() {
+fn results_are_stored_if_the_sources_are_unchanged() {
     let mut world = World::new();
     world.check("> SET k v\n b> TEST.LONGCOPY k to 1 < \"v+\"\n > GET to < \"v+\"");
     world.type_in("a", "TEST.LONGCOPY k to 1");
@@ -73,7 +73,7 @@ fn a_result_is_stored_if_its_sources_are_still_there() {
 }
 
 #[test]
-fn whoever_waits_for_the_result_is_served() {
+fn stored_results_serve_blocked_clients() {
     World::new().check(
         "
         > SET k v
@@ -88,7 +88,7 @@ fn whoever_waits_for_the_result_is_served() {
 }
 
 #[test]
-fn a_client_that_goes_away_leaves_its_result() {
+fn results_of_disconnected_clients_are_stored() {
     let mut world = World::new();
     world.check("> SET k v\n a> PING < PONG\n b> PING < PONG");
     world.type_in("a", "TEST.LONGCOPY k to 1");
@@ -101,7 +101,7 @@ fn a_client_that_goes_away_leaves_its_result() {
 }
 
 #[test]
-fn replies_that_are_off_stay_off() {
+fn client_reply_off_applies_to_late_replies() {
     let mut world = World::new();
     world.check("> SET k v");
     world.type_in("a", "CLIENT REPLY SKIP");
@@ -110,7 +110,7 @@ fn replies_that_are_off_stay_off() {
 }
 
 #[test]
-fn the_slow_log_has_all_of_the_time() {
+fn the_slow_log_has_the_total_time() {
     World::new().check(
         "
         > CONFIG SET slowlog-log-slower-than 200000
@@ -180,7 +180,7 @@ fn least_longest(mut seen: impl FnMut() -> Seen) -> Duration {
 
 /// A single worker: without another thread for the long command, the other client would wait for all of it.
 #[test]
-fn neither_the_worker_nor_the_slot_is_kept() {
+fn offloaded_work_blocks_neither_worker_nor_slot() {
     let live = Live::start(1, &[]);
     let (mut slow, mut quick) = (live.connect(), live.connect());
     assert!(!slow.run("SET k v").is_error());
@@ -196,7 +196,7 @@ fn neither_the_worker_nor_the_slot_is_kept() {
 
 /// The third time is under the locks, and succeeds.
 #[test]
-fn sources_that_always_change_do_not_keep_it_for_ever() {
+fn constantly_changing_sources_do_not_retry_forever() {
     let live = Live::start(2, &[]);
     let (mut slow, mut busy) = (live.connect(), live.connect());
     assert!(!slow.run("SET k 1").is_error());
@@ -228,7 +228,7 @@ fn results_are_not_stored_during_a_pause() {
 }
 
 #[test]
-fn who_waits_for_the_end_of_a_pause_keeps_nobody_from_reading() {
+fn paused_offloaded_writes_do_not_block_reads() {
     let live = Live::start(1, &[]);
     let (mut slow, mut other, mut operator) = (live.connect(), live.connect(), live.connect());
     assert!(!slow.run("SET k v").is_error());
@@ -244,7 +244,7 @@ fn who_waits_for_the_end_of_a_pause_keeps_nobody_from_reading() {
 }
 
 #[test]
-fn results_are_not_stored_by_who_has_become_a_replica() {
+fn new_replicas_store_no_offloaded_results() {
     let live = Live::start(2, &[]);
     let (mut slow, mut operator) = (live.connect(), live.connect());
     assert!(!slow.run("SET k v").is_error());
@@ -257,7 +257,7 @@ fn results_are_not_stored_by_who_has_become_a_replica() {
 }
 
 #[test]
-fn more_than_the_threads_can_do_waits_or_is_done_in_place() {
+fn excess_work_is_queued_or_runs_in_place() {
     let live = Live::start(2, &[]);
     let mut clients: Vec<Client> = (0..200).map(|_| live.connect()).collect();
     assert!(!clients[0].run("SET k v").is_error());
@@ -269,7 +269,7 @@ fn more_than_the_threads_can_do_waits_or_is_done_in_place() {
 }
 
 #[test]
-fn large_replies_arrive_whole_and_who_leaves_is_let_go() {
+fn large_replies_arrive_and_disconnects_release_them() {
     let live = Live::start(1, &[]);
     let (mut slow, mut quick) = (live.connect(), live.connect());
     let value = vec![b'x'; 30_000_000];
@@ -296,7 +296,7 @@ fn large_replies_arrive_whole_and_who_leaves_is_let_go() {
 
 /// As `nc` does, which sends a line and then reads.
 #[test]
-fn who_has_finished_sending_still_hears() {
+fn half_closed_clients_get_their_reply() {
     let live = Live::start(1, &[]);
     let mut client = live.connect();
     assert!(!client.run("SET k v").is_error());
@@ -323,7 +323,7 @@ fn a_server_stops_while_work_is_done() {
 /// A single worker again. Commands are not cut short, but the commands behind them in a pipeline wait for
 /// their turn.
 #[test]
-fn a_pipeline_of_slow_commands_lets_others_pass() {
+fn pipelines_of_slow_commands_do_not_starve_other_clients() {
     const COMMANDS: usize = 40;
     let live = Live::start(1, &["--enable-debug-command", "yes"]);
     let (mut slow, mut quick) = (live.connect(), live.connect());
@@ -344,7 +344,7 @@ fn a_pipeline_of_slow_commands_lets_others_pass() {
 /// The port is closed: in place, the command would be answered at once; for a host that does not answer,
 /// never.
 #[test]
-fn who_tracks_does_not_wait_for_another_server_in_place() {
+fn migrate_of_tracking_clients_is_offloaded() {
     let mut world = World::new();
     world.check("> SET k v\n a> HELLO 3 < *\n a> CLIENT TRACKING ON < OK\n a> TEST.LONG k 1 < \"v\"");
     world.check("> INFO stats < \"*long_commands_queued:0\\r\\nlong_commands_processed:0\\r*\"");
@@ -353,7 +353,7 @@ fn who_tracks_does_not_wait_for_another_server_in_place() {
 }
 
 #[test]
-fn what_waits_for_another_server_is_taken_where_too_much_waits_here() {
+fn blocking_io_is_accepted_when_the_queue_is_full() {
     let mut world = World::new();
     world.check("> SET k v\n > SET l v");
     (0..super::QUEUE_MAX).for_each(|number| world.type_in(&number.to_string(), "TEST.LONG k 1"));
@@ -369,7 +369,7 @@ fn what_waits_for_another_server_is_taken_where_too_much_waits_here() {
 }
 
 #[test]
-fn whoever_waits_for_the_gate_looks_again() {
+fn queued_work_is_rechecked_behind_the_gate() {
     let live = Live::start(2, &["--databases", "1"]);
     let (mut writer, mut operator) = (live.connect(), live.connect());
     let members: Vec<String> = (0..1_100).map(|number| number.to_string()).collect();
@@ -404,7 +404,7 @@ fn whoever_waits_for_the_gate_looks_again() {
 
 /// By prefix as well: the client would be notified of the change before it reads the old value.
 #[test]
-fn who_tracks_by_prefix_is_answered_in_place() {
+fn prefix_tracking_clients_are_answered_in_place() {
     let mut world = World::new();
     world.check("> SET k v\n a> HELLO 3 < *\n a> CLIENT TRACKING ON BCAST < OK\n a> TEST.LONG k 1 < \"v\"");
     world.check("> INFO stats < \"*long_commands_queued:0\\r\\nlong_commands_processed:0\\r*\"");

@@ -70,10 +70,10 @@ const UNREAD_PART: u64 = 4;
 
 /// The longest sleep after a write. A crash of the process, but not of the machine, may lose this much time,
 /// and the bytes in the file's buffer.
-const NAP_MAX: Duration = Duration::from_millis(5);
+const IDLE_SLEEP_MAX: Duration = Duration::from_millis(5);
 
 /// The shortest sleep, under load: the records are still in a CPU cache when they are read.
-const NAP_MIN: Duration = Duration::from_micros(500);
+const IDLE_SLEEP_MIN: Duration = Duration::from_micros(500);
 
 /// Bytes found in one round that halve the sleep, and bytes below which it doubles.
 const MUCH: usize = WRITE_LEN;
@@ -83,10 +83,10 @@ const LITTLE: usize = 64 * 1024;
 const IDLE: Duration = Duration::from_secs(1);
 
 /// The longest sleep of an idle thread, which also has syncs and switches to look after.
-const LOOK: Duration = Duration::from_millis(100);
+const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long the ending thread tries to write the rest, unless the write before had failed as well.
-const PATIENCE: Duration = Duration::from_secs(10);
+const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Delay before a retry after a failed write.
 const RETRY: Duration = Duration::from_millis(200);
@@ -140,12 +140,12 @@ pub(crate) struct Aof {
     ends: AtomicBool,
     /// The replication position of the data when the server ends.
     end: Mutex<Option<Point>>,
-    pub(crate) figures: Figures,
+    pub(crate) metrics: AofMetrics,
 }
 
 /// Metrics for INFO.
 #[derive(Default)]
-pub(crate) struct Figures {
+pub(crate) struct AofMetrics {
     /// Bytes of all files, and of the files that the last rewrite left.
     pub(crate) size: AtomicU64,
     pub(crate) base_size: AtomicU64,
@@ -174,7 +174,7 @@ struct Switched {
     seq: Result<u64, String>,
 }
 
-impl Figures {
+impl AofMetrics {
     /// Resets the counters, for CONFIG RESETSTAT.
     pub(super) fn reset(&self) {
         let counted =
@@ -198,7 +198,7 @@ impl Default for Aof {
             is_left: AtomicBool::new(false),
             ends: AtomicBool::new(false),
             end: Mutex::new(None),
-            figures: Figures::default(),
+            metrics: AofMetrics::default(),
         }
     }
 }
@@ -210,7 +210,7 @@ impl Aof {
     }
 
     /// Whether the thread runs and is not about to end.
-    pub(crate) fn goes_on(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         self.is_on() && !self.ends.load(Acquire)
     }
 
@@ -220,13 +220,13 @@ impl Aof {
     }
 
     /// Ends the logging of commands. The caller holds all locks.
-    pub(super) fn note_left(&self) {
+    pub(super) fn set_left(&self) {
         self.is_left.store(true, Release);
     }
 
     /// Whether the last write or sync failed, so an acknowledged command may not be on disk.
     pub(super) fn fails(&self) -> bool {
-        self.is_on() && self.figures.write_failed.load(Relaxed)
+        self.is_on() && self.metrics.write_failed.load(Relaxed)
     }
 
     /// Bytes of the journal that the thread has not taken yet.
@@ -253,12 +253,12 @@ impl Aof {
     }
 
     /// Sets the replication position of the data for a server that ends. Nothing is logged any more.
-    pub(super) fn note_end(&self, point: Option<Point>) {
+    pub(super) fn set_end(&self, point: Option<Point>) {
         *self.end.lock() = point;
     }
 
     /// Marks the listed files as the data. Their base contains the records up to `last`.
-    pub(super) fn note_base(&self, last: u64) {
+    pub(super) fn set_base(&self, last: u64) {
         self.base_has.store(last, Release);
         self.is_based.store(true, Release);
     }
@@ -285,7 +285,7 @@ impl Aof {
             if is_cancelled() {
                 return Err("it was cancelled".into());
             }
-            self.switched.1.wait_for(&mut switched, LOOK);
+            self.switched.1.wait_for(&mut switched, IDLE_POLL_INTERVAL);
         }
         switched.seq.clone()
     }
@@ -314,7 +314,7 @@ pub(super) fn start(server: &Arc<Server>, file: LogFile, reader: Reader) -> io::
         syncer: None,
         under_way: None,
         last_record: Instant::now(),
-        nap: NAP_MAX,
+        idle_sleep: IDLE_SLEEP_MAX,
     };
     aof.place.store(place, Relaxed);
     aof.ends.store(false, Release);
@@ -350,10 +350,10 @@ pub(super) fn vacate(server: &Server) {
 /// Refuses writes while the append-only file fails and is enabled; otherwise allows them. The caller calls it
 /// after each change of either condition.
 pub(super) fn refuse_writes(server: &Server) {
-    let figures = &server.persist.aof.figures;
+    let metrics = &server.persist.aof.metrics;
     // Serialised by this lock: the last caller sees all changes.
-    let _one = figures.failure.lock();
-    let fails = figures.write_failed.load(Relaxed);
+    let _one = metrics.failure.lock();
+    let fails = metrics.write_failed.load(Relaxed);
     server.persist.blockers.set(Blockers::NO_LOG, fails && server.settings().appendonly);
 }
 
@@ -409,7 +409,7 @@ struct Writer {
     under_way: Option<UnderWay>,
     last_record: Instant,
     /// The sleep between two polls.
-    nap: Duration,
+    idle_sleep: Duration,
 }
 
 /// A sync that has begun.
@@ -483,7 +483,7 @@ impl Writer {
                 break;
             }
             let failed_before = std::mem::replace(&mut self.fails, !wrote);
-            if ends && !wrote && (failed_before || self.last_record.elapsed() > PATIENCE) {
+            if ends && !wrote && (failed_before || self.last_record.elapsed() > LAST_WRITE_TIMEOUT) {
                 let left = self.file.pending() + self.reader.unread(journal);
                 log::warn!("{left} bytes could not be written to the append-only file and are lost.");
                 break;
@@ -494,14 +494,14 @@ impl Writer {
                 self.rest(journal, settings.appendfsync);
             }
         }
-        self.note_end();
+        self.write_end();
         self.file.touch();
         let _ = self.sync(How::OfTheFile);
         self.leave();
     }
 
     /// Appends the replication position of the written data, if it is known.
-    fn note_end(&mut self) {
+    fn write_end(&mut self) {
         let point = self.server.persist.aof.end.lock().take();
         let is_end = |point: &Point| point.record == self.reader.last() && self.file.pending() == 0;
         if let Some(Point { position, .. }) = point.filter(is_end)
@@ -523,9 +523,9 @@ impl Writer {
             tail.remove();
         }
         let aof = &self.server.persist.aof;
-        aof.figures.write_failed.store(false, Relaxed);
+        aof.metrics.write_failed.store(false, Relaxed);
         refuse_writes(&self.server);
-        aof.figures.buffered.store(0, Relaxed);
+        aof.metrics.buffered.store(0, Relaxed);
         aof.is_on.store(false, Release);
         // A thread that sets CROWDED afterwards checks again whether this thread is still there to clear it.
         std::sync::atomic::fence(SeqCst);
@@ -576,35 +576,35 @@ impl Writer {
             !*more
         });
         let written = self.file.end().saturating_sub(end_before); // another program may have cut the file off
-        self.server.persist.aof.figures.size.fetch_add(written, Relaxed);
+        self.server.persist.aof.metrics.size.fetch_add(written, Relaxed);
         self.more |= self.reader.last() >= switch_behind.load(Acquire);
         if found > 0 {
             self.last_record = Instant::now();
         }
-        self.nap = match found {
-            MUCH.. => (self.nap / 2).max(NAP_MIN),
-            ..LITTLE => (self.nap * 2).min(NAP_MAX),
-            _ => self.nap,
+        self.idle_sleep = match found {
+            MUCH.. => (self.idle_sleep / 2).max(IDLE_SLEEP_MIN),
+            ..LITTLE => (self.idle_sleep * 2).min(IDLE_SLEEP_MAX),
+            _ => self.idle_sleep,
         };
     }
 
     /// Writes the taken records. Returns false if some could not be written. Unless `must_all`, some of them
     /// may wait for more.
     fn write(&mut self, journal: &Journal, must_all: bool) -> bool {
-        let figures = &self.server.persist.aof.figures;
+        let metrics = &self.server.persist.aof.metrics;
         let pending = self.file.pending();
-        figures.buffered.store(pending as u64, Relaxed);
+        metrics.buffered.store(pending as u64, Relaxed);
         if pending == 0 || !must_all && self.file.may_wait() {
             return true;
         }
-        sleep_us(&figures.flush_sleep_us);
+        sleep_us(&metrics.flush_sleep_us);
         let began = Instant::now();
         let result = if must_all { self.file.write_all() } else { self.file.write() };
         let left = self.file.pending();
-        figures.size.fetch_add((pending - left) as u64, Relaxed);
-        figures.buffered.store(left as u64, Relaxed);
+        metrics.size.fetch_add((pending - left) as u64, Relaxed);
+        metrics.buffered.store(left as u64, Relaxed);
         if let Err(error) = result {
-            self.note_failure(&error);
+            self.record_failure(&error);
             return false;
         }
         let unread_max = self.server.settings().appendonly_buffer_limit / UNREAD_PART;
@@ -612,20 +612,20 @@ impl Writer {
         if self.file.goes_past() && self.reader.unread(journal) as u64 > unread_max && is_slow() {
             self.file.rest();
         }
-        figures.longest_write_us.fetch_max(began.elapsed().as_micros() as u64, Relaxed);
-        self.note_latency("aof-write", began.elapsed());
-        if figures.write_failed.load(Relaxed) && !self.broken && self.doubtful.is_none() {
+        metrics.longest_write_us.fetch_max(began.elapsed().as_micros() as u64, Relaxed);
+        self.record_latency("aof-write", began.elapsed());
+        if metrics.write_failed.load(Relaxed) && !self.broken && self.doubtful.is_none() {
             log::info!("The append-only file is writable again.");
-            figures.write_failed.store(false, Relaxed);
+            metrics.write_failed.store(false, Relaxed);
             refuse_writes(&self.server);
         }
         true
     }
 
-    fn note_failure(&self, error: &io::Error) {
-        let figures = &self.server.persist.aof.figures;
-        *figures.failure.lock() = evenkeel_config::cause(error);
-        if !figures.write_failed.swap(true, Relaxed) {
+    fn record_failure(&self, error: &io::Error) {
+        let metrics = &self.server.persist.aof.metrics;
+        *metrics.failure.lock() = evenkeel_config::cause(error);
+        if !metrics.write_failed.swap(true, Relaxed) {
             log::warn!(
                 "Error writing to the append-only file: {error}. Pending data is kept in memory and write \
                  commands are refused until writing succeeds."
@@ -673,7 +673,7 @@ impl Writer {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let is_awaited = self.server.settings().appendfsync == Fsync::Always;
-        self.server.persist.aof.figures.is_syncing.store(!is_awaited, Relaxed);
+        self.server.persist.aof.metrics.is_syncing.store(!is_awaited, Relaxed);
         let end = self.file.end();
         let may_do = is_awaited && how == How::TailWillDo && self.last_file_sync.elapsed() < SYNC_EVERY;
         let by_tail = may_do && self.tail.as_mut().is_some_and(|tail| tail.sync(end));
@@ -735,11 +735,11 @@ impl Writer {
     /// Records the result of a sync that has ended.
     fn end_sync(&mut self, sync: UnderWay, result: io::Result<()>) -> io::Result<()> {
         self.under_way = None;
-        let figures = &self.server.persist.aof.figures;
+        let metrics = &self.server.persist.aof.metrics;
         let settings = self.server.settings();
-        figures.is_syncing.store(false, Relaxed);
-        figures.syncs.fetch_add(1, Relaxed);
-        self.note_sync(sync.began.elapsed(), settings.appendfsync == Fsync::Always);
+        metrics.is_syncing.store(false, Relaxed);
+        metrics.syncs.fetch_add(1, Relaxed);
+        self.record_sync(sync.began.elapsed(), settings.appendfsync == Fsync::Always);
         match &result {
             Ok(()) => {
                 self.synced = sync.has.unwrap_or(self.synced);
@@ -750,10 +750,10 @@ impl Writer {
                     // Bytes written meanwhile may be in the cache.
                     if self.file.end() == end {
                         let is_each_second = settings.appendfsync == Fsync::EverySecond;
-                        self.file.note_sync(is_each_second && settings.appendonly_direct_io);
+                        self.file.record_sync(is_each_second && settings.appendonly_direct_io);
                         end = self.file.end();
                     }
-                    self.tail.iter_mut().for_each(|tail| tail.note_synced(end));
+                    self.tail.iter_mut().for_each(|tail| tail.record_synced(end));
                 }
             }
             Err(error) => {
@@ -761,8 +761,8 @@ impl Writer {
                 // tail may have the only copy, and stays.
                 (self.tail, self.in_tail) = (None, false);
                 self.broken = true;
-                *figures.failure.lock() = evenkeel_config::cause(error);
-                figures.write_failed.store(true, Relaxed);
+                *metrics.failure.lock() = evenkeel_config::cause(error);
+                metrics.write_failed.store(true, Relaxed);
                 refuse_writes(&self.server);
                 log::warn!(
                     "Error syncing the append-only file: {error}. Written data may be lost: write commands \
@@ -811,13 +811,13 @@ impl Writer {
     }
 
     /// Records the duration of a sync.
-    fn note_sync(&self, took: Duration, is_awaited: bool) {
-        let figures = &self.server.persist.aof.figures;
-        figures.longest_sync_us.fetch_max(took.as_micros() as u64, Relaxed);
+    fn record_sync(&self, took: Duration, is_awaited: bool) {
+        let metrics = &self.server.persist.aof.metrics;
+        metrics.longest_sync_us.fetch_max(took.as_micros() as u64, Relaxed);
         let event = if is_awaited { "aof-fsync-always" } else { "aof-fsync" };
-        self.note_latency(event, took);
+        self.record_latency(event, took);
         if took > SYNC_LONG {
-            figures.delayed_syncs.fetch_add(1, Relaxed);
+            metrics.delayed_syncs.fetch_add(1, Relaxed);
             log::warn!(
                 "An fsync of the append-only file took {:.1} s: the disk is busy or slow. Data written in \
                  the meantime is not durable until the next fsync.",
@@ -826,9 +826,9 @@ impl Writer {
         }
     }
 
-    fn note_latency(&self, event: &'static str, took: Duration) {
+    fn record_latency(&self, event: &'static str, took: Duration) {
         let threshold_ms = self.server.settings().latency_monitor_threshold;
-        self.server.latency.note(event, took.as_micros() as u64, threshold_ms);
+        self.server.latency.record(event, took.as_micros() as u64, threshold_ms);
     }
 
     /// Trusts the disk again once a base contains the records of the file whose sync failed.
@@ -842,7 +842,7 @@ impl Writer {
                 let _ = remove_tail(&directory.tail_path()); // the next tail takes its place
             }
             log::info!("The new base file has all data that was possibly lost. Write commands continue.");
-            aof.figures.write_failed.store(false, Relaxed);
+            aof.metrics.write_failed.store(false, Relaxed);
             refuse_writes(&self.server);
             self.publish();
         }
@@ -900,7 +900,7 @@ impl Writer {
     fn rest_before_retry(&self, ends: bool) {
         let until = Instant::now() + RETRY;
         while Instant::now() < until && self.server.persist.aof.ends.load(Acquire) == ends {
-            std::thread::sleep(NAP_MAX);
+            std::thread::sleep(IDLE_SLEEP_MAX);
         }
     }
 
@@ -909,9 +909,9 @@ impl Writer {
         let needs_sync = policy != Fsync::Never && self.synced != self.taken;
         let is_idle = self.last_record.elapsed() > IDLE && !needs_sync;
         if policy == Fsync::Always || is_idle {
-            self.reader.sleep(journal, LOOK);
+            self.reader.sleep(journal, IDLE_POLL_INTERVAL);
         } else {
-            std::thread::sleep(self.nap);
+            std::thread::sleep(self.idle_sleep);
         }
     }
 }

@@ -25,7 +25,7 @@ use super::direct::{self, BLOCK as ALIGN, start_writeback};
 use super::jobs::STUCK;
 use super::pace::handed_over_max;
 use super::snapshot::overrun;
-use super::{Job, LOOK, cancelled};
+use super::{CANCEL_POLL_INTERVAL, PersistJob, cancelled};
 use crate::server::Server;
 use evenkeel_config::Settings;
 use evenkeel_runtime::threads;
@@ -57,7 +57,7 @@ pub(crate) enum Cache {
 pub(crate) struct DirectWriter {
     server: Arc<Server>,
     /// The job that writes the file. Once it is cancelled, the disk is not waited for.
-    job: Job,
+    job: PersistJob,
     /// The block that is filled; `None` after an error.
     block: Option<Block>,
     /// The queue to the thread, which returns empty blocks, or an error before it ends. `None` once the
@@ -75,7 +75,7 @@ impl DirectWriter {
         settings: &Settings,
         file: &File,
         cache: Cache,
-        job: Job,
+        job: PersistJob,
     ) -> io::Result<DirectWriter> {
         let past_cache = cache == Cache::Past && settings.snapshot_direct_io;
         let mut writer = Writer {
@@ -145,12 +145,12 @@ impl DirectWriter {
         let persist = &self.server.persist;
         let mut waits_since: Option<Instant> = None;
         let given = loop {
-            match self.empty.recv_timeout(LOOK) {
+            match self.empty.recv_timeout(CANCEL_POLL_INTERVAL) {
                 Ok(block) => break block.map(Some),
                 Err(RecvTimeoutError::Disconnected) => break Ok(None),
                 Err(RecvTimeoutError::Timeout) if persist.is_cancelled(self.job) => break Err(cancelled()),
                 Err(RecvTimeoutError::Timeout) => {
-                    persist.note_wait(self.job);
+                    persist.begin_wait(self.job);
                     let since = *waits_since.get_or_insert_with(Instant::now);
                     if since.elapsed() > STUCK && self.keeps_too_much() {
                         break Err(overrun(&self.server, &self.server.settings()));
@@ -171,7 +171,7 @@ impl DirectWriter {
     fn keeps_too_much(&self) -> bool {
         let limit = self.server.settings().snapshot_buffer_limit as usize;
         let is_walking = || self.server.persist.state().is_walking(self.job); // else kept for another walk
-        self.job != Job::Sync && self.server.keyspace.kept_for_snapshot() > limit && is_walking()
+        self.job != PersistJob::Sync && self.server.keyspace.kept_for_snapshot() > limit && is_walking()
     }
 
     /// Hands the filled block to the thread.
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_in_any_pieces_is_in_the_file() {
+    fn writes_of_any_size_are_in_the_file() {
         let live = Live::start(1, &[]);
         let settings = live.server.settings();
         let seed = fresh_seed();
@@ -350,8 +350,8 @@ mod tests {
             let (path, mut file) = create(&live, "draft");
             let bytes: Vec<u8> =
                 (0..len / 8 + 1).flat_map(|_| random.draw().to_le_bytes()).take(len).collect();
-            let mut writer =
-                DirectWriter::new(&live.server, &settings, &file, cache, Job::Snapshot).expect("a draft");
+            let mut writer = DirectWriter::new(&live.server, &settings, &file, cache, PersistJob::Snapshot)
+                .expect("a draft");
             let mut left = &bytes[..];
             while !left.is_empty() {
                 let len_max = if random.chance(2) { 300 } else { 3 * BLOCK };
@@ -370,15 +370,15 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_is_passed_by_where_that_can_be_and_is_wanted() {
+    fn direct_io_is_used_where_possible_and_configured() {
         let live = Live::start(1, &[]);
         let (path, file) = create(&live, "draft");
         let can_be = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(&path).is_ok();
         let goes_past = |setting: &str, cache| {
             assert!(!live.connect().run(&format!("CONFIG SET snapshot-direct-io {setting}")).is_error());
             let settings = live.server.settings();
-            let mut writer =
-                DirectWriter::new(&live.server, &settings, &file, cache, Job::Snapshot).expect("a draft");
+            let mut writer = DirectWriter::new(&live.server, &settings, &file, cache, PersistJob::Snapshot)
+                .expect("a draft");
             // Once the last block begins to be filled, the first has been written.
             writer.write_all(&vec![7; BLOCKS * BLOCK + 1]).expect("it is written");
             is_direct(&file)
@@ -391,18 +391,28 @@ mod tests {
     }
 
     #[test]
-    fn whoever_writes_is_told_of_an_error() {
+    fn writers_get_the_error() {
         let live = Live::start(1, &[]);
         let full = OpenOptions::new().write(true).open("/dev/full").expect("a device that is always full");
-        let mut writer =
-            DirectWriter::new(&live.server, &live.server.settings(), &full, Cache::Through, Job::Snapshot)
-                .expect("a draft");
+        let mut writer = DirectWriter::new(
+            &live.server,
+            &live.server.settings(),
+            &full,
+            Cache::Through,
+            PersistJob::Snapshot,
+        )
+        .expect("a draft");
         let error = writer.write_all(&vec![0; 9 * BLOCK]).expect_err("it is full");
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         assert!(writer.write_all(&vec![0; 9 * BLOCK]).is_err() || writer.flush().is_err(), "nor later");
-        let mut writer =
-            DirectWriter::new(&live.server, &live.server.settings(), &full, Cache::Past, Job::Snapshot)
-                .expect("a draft");
+        let mut writer = DirectWriter::new(
+            &live.server,
+            &live.server.settings(),
+            &full,
+            Cache::Past,
+            PersistJob::Snapshot,
+        )
+        .expect("a draft");
         writer.write_all(b"little").expect("nobody has tried yet");
         assert_eq!(writer.flush().expect_err("it is full").kind(), io::ErrorKind::StorageFull);
         live.stop();

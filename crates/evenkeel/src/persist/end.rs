@@ -83,12 +83,12 @@ impl Ending {
     /// Passes the point of no return. Returns false if the end was aborted before.
     fn make_certain(&self) -> bool {
         let mut stage = self.stage.lock();
-        let goes_on = !self.is_aborted();
-        if goes_on {
+        let continues = !self.is_aborted();
+        if continues {
             *stage = Stage::Certain;
             self.is_certain.store(true, Release);
         }
-        goes_on
+        continues
     }
 }
 
@@ -114,7 +114,7 @@ pub(crate) fn begin(server: &Arc<Server>, how: ShutdownOptions, who: Option<Aske
     if let Err(error) = spawned {
         let reason = format!("Cannot start the shutdown thread: {}", cause(&error));
         log::warn!("{}", reason.as_str());
-        tell_askers(server, &reason);
+        answer_askers(server, &reason);
     }
 }
 
@@ -165,7 +165,7 @@ fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<()
     }
     // A client can repeat SHUTDOWN with FORCE, a service manager cannot.
     if by_client && !persist.ending.is_aborted() && persist.aof.fails() && !how.force {
-        let cause = persist.aof.figures.failure.lock().clone();
+        let cause = persist.aof.metrics.failure.lock().clone();
         log::warn!("Acknowledged writes cannot be written to the append-only file, can't exit.");
         return Err(format!(
             "The append-only file cannot be written: {cause}. SHUTDOWN FORCE discards the pending writes"
@@ -202,9 +202,9 @@ fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<()
     if !persist.ending.make_certain() {
         return Err(String::new());
     }
-    server.manager.tell_stopping();
+    server.manager.notify_stopping();
     server.replication.stop(server, |point| {
-        persist.aof.note_end(point);
+        persist.aof.set_end(point);
         server.stop();
     });
     Ok(())
@@ -215,10 +215,10 @@ fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<()
 /// stream.
 fn is_log_taken(server: &Server) -> bool {
     let (aof, ending) = (&server.persist.aof, &server.persist.ending);
-    let waits = || aof.unread(&server.keyspace.journal) + aof.figures.buffered.load(Relaxed);
-    let (mut left, mut size, mut since) = (waits(), aof.figures.size.load(Relaxed), Instant::now());
+    let waits = || aof.unread(&server.keyspace.journal) + aof.metrics.buffered.load(Relaxed);
+    let (mut left, mut size, mut since) = (waits(), aof.metrics.size.load(Relaxed), Instant::now());
     while aof.is_on() && !ending.is_aborted() && left > 0 && waits() > 0 {
-        let now = aof.figures.size.load(Relaxed);
+        let now = aof.metrics.size.load(Relaxed);
         if now != size {
             // A new file begins at zero.
             left = left.saturating_sub(now.saturating_sub(size));
@@ -238,13 +238,13 @@ fn stay(server: &Arc<Server>, reason: &str) {
         let text = "Errors trying to shut down the server. Check the logs for more information.";
         log::warn!("{}", text);
     }
-    server.replication.go_on(server);
+    server.replication.resume_stream(server);
     server.pause.end(Pauser::End);
     server.wake_all();
-    tell_askers(server, if is_aborted { "" } else { reason });
+    answer_askers(server, if is_aborted { "" } else { reason });
 }
 
-fn tell_askers(server: &Server, reason: &str) {
+fn answer_askers(server: &Server, reason: &str) {
     let mut stage = server.persist.ending.stage.lock();
     let Stage::Begun(askers) = std::mem::take(&mut *stage) else { return };
     let mut text = "ERR Errors trying to SHUTDOWN. Check logs.".to_owned();
@@ -259,7 +259,7 @@ fn tell_askers(server: &Server, reason: &str) {
         reply.fail(&error);
         stats.error(&error.line());
         stats.resumed(id, 0, true, settings.latency_tracking);
-        client.note_wait(false, 0, false);
+        client.set_waiting(false, 0, false);
         server.resume(Resumed { client, number, reply, may_write: false, closes: false });
     }
     server.persist.ending.is_under_way.store(false, Release);

@@ -22,17 +22,17 @@ use super::Persist;
 
 /// Poll interval of a thread that waits for the disk or for another job: the longest delay before it notices
 /// a cancellation.
-pub(super) const LOOK: Duration = Duration::from_millis(20);
+pub(super) const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The longest wait of a client for the start of a job whose disk may hang.
-pub(super) const PATIENCE: Duration = Duration::from_millis(500);
+pub(super) const START_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long a disk may take nothing before replicas that wait for a full sync stop waiting for it.
 pub(super) const STUCK: Duration = Duration::from_secs(5);
 
 /// The running jobs, and the results of earlier jobs.
 #[derive(Clone, Debug)]
-pub(crate) struct State {
+pub(crate) struct JobState {
     pub(crate) running: Option<Running>,
     /// The snapshot that is being taken for replicas. No other job begins meanwhile, but the sync may begin
     /// while `running` waits for nothing but its disk.
@@ -71,7 +71,7 @@ pub(crate) enum Cancelled {
 
 /// The kinds of jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Job {
+pub(crate) enum PersistJob {
     Snapshot,
     /// A snapshot that is to become the base of an append-only file.
     Base,
@@ -84,7 +84,7 @@ pub(crate) enum Job {
 /// A running job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Running {
-    pub(crate) job: Job,
+    pub(crate) job: PersistJob,
     pub(crate) since_s: u64,
     /// Whether the job excludes a full sync: a client waits for it, or another job follows it directly.
     is_alone: bool,
@@ -92,7 +92,7 @@ pub(crate) struct Running {
     pub(super) is_owed: bool,
     /// Whether the job has been cancelled and is coming to its end. Read under the state's lock; the job
     /// itself polls its flag.
-    is_given_up: bool,
+    is_cancelled: bool,
     stage: Stage,
     /// Bytes that writers copied for its walk.
     pub(super) copied: u64,
@@ -109,9 +109,9 @@ enum Stage {
     After,
 }
 
-impl State {
-    pub(super) fn new(now_s: u64) -> State {
-        State {
+impl JobState {
+    pub(super) fn new(now_s: u64) -> JobState {
+        JobState {
             running: None,
             sync: None,
             rewrite_scheduled: false,
@@ -138,19 +138,19 @@ impl State {
     }
 
     /// Whether the walk of this job is running, for which overwritten values are kept.
-    pub(super) fn is_walking(&self, job: Job) -> bool {
+    pub(super) fn is_walking(&self, job: PersistJob) -> bool {
         self.all().any(|running| running.is(job) && running.stage == Stage::Walks)
     }
 
     /// Whether a snapshot runs that no client waits for, or a snapshot for replicas.
     pub(crate) fn is_saving_in_background(&self) -> bool {
-        let is_save = |running: Running| running.is(Job::Snapshot) && !running.is_brief();
+        let is_save = |running: Running| running.is(PersistJob::Snapshot) && !running.is_brief();
         self.sync.is_some() || self.running.is_some_and(is_save)
     }
 
     /// Whether a base is being written and has not been cancelled.
     pub(crate) fn is_rewriting(&self) -> bool {
-        self.running.is_some_and(|running| running.is(Job::Base) && !running.is_given_up)
+        self.running.is_some_and(|running| running.is(PersistJob::Base) && !running.is_cancelled)
     }
 
     /// Whether a scheduled rewrite waits for work that Redis completes before its reply. There, the rewrite
@@ -174,7 +174,7 @@ impl State {
     }
 
     /// Handles the end of a job. The memory of all walks together is accounted apart from the data.
-    pub(super) fn note_end(&self) {
+    pub(super) fn on_job_end(&self) {
         if self.all().all(|running| running.stage != Stage::Walks) {
             memory::end_aside();
         }
@@ -182,20 +182,20 @@ impl State {
 }
 
 impl Running {
-    pub(super) fn now(job: Job, is_alone: bool) -> Running {
+    pub(super) fn now(job: PersistJob, is_alone: bool) -> Running {
         let stage = Stage::Before(Instant::now());
         let since_s = evenkeel_runtime::clock::unix_ms() / 1000;
-        Running { job, since_s, is_alone, is_owed: false, is_given_up: false, stage, copied: 0 }
+        Running { job, since_s, is_alone, is_owed: false, is_cancelled: false, stage, copied: 0 }
     }
 
-    pub(crate) fn is(self, job: Job) -> bool {
+    pub(crate) fn is(self, job: PersistJob) -> bool {
         self.job == job
     }
 
     /// Whether Redis would have completed it: logging is being turned off, a client waits, FLUSHALL owes it,
     /// or it is cancelled.
     fn is_brief(self) -> bool {
-        self.is(Job::Log) || self.is_alone || self.is_owed || self.is_given_up
+        self.is(PersistJob::Log) || self.is_alone || self.is_owed || self.is_cancelled
     }
 }
 
@@ -218,7 +218,8 @@ impl Persist {
     /// Schedules a rewrite if logging is being turned off, and returns whether it is.
     pub(crate) fn schedule_behind_leaving(&self) -> bool {
         let mut state = self.state.lock();
-        let is_leaving = state.running.is_some_and(|running| running.is(Job::Log) && !running.is_alone);
+        let is_leaving =
+            state.running.is_some_and(|running| running.is(PersistJob::Log) && !running.is_alone);
         state.rewrite_scheduled |= is_leaving;
         is_leaving
     }
@@ -238,16 +239,16 @@ impl Persist {
     /// Cancels a running or scheduled snapshot, but neither the base of an append-only file nor a snapshot
     /// for replicas.
     pub(crate) fn cancel_save(&self) -> Cancelled {
-        self.cancel(|running| running.is(Job::Snapshot))
+        self.cancel(|running| running.is(PersistJob::Snapshot))
     }
 
     /// Cancels the running rewrite and a scheduled rewrite. Returns whether a rewrite was running.
     pub(crate) fn cancel_rewrite(&self) -> bool {
         let mut state = self.state.lock();
         state.rewrite_scheduled = false;
-        let running = state.running.as_mut().filter(|running| running.is(Job::Base));
+        let running = state.running.as_mut().filter(|running| running.is(PersistJob::Base));
         let Some(running) = running else { return false };
-        running.is_given_up = true;
+        running.is_cancelled = true;
         self.cancelled.store(true, Release);
         true
     }
@@ -257,7 +258,7 @@ impl Persist {
         let was_scheduled = std::mem::take(&mut state.save_scheduled);
         let mut cancelled = if was_scheduled { Cancelled::Scheduled } else { Cancelled::Nothing };
         for running in state.running.iter_mut().chain(&mut state.sync).filter(|running| which(**running)) {
-            running.is_given_up = true;
+            running.is_cancelled = true;
             self.cancel_flag(running.job).store(true, Release);
             cancelled = Cancelled::Running;
         }
@@ -265,33 +266,35 @@ impl Persist {
     }
 
     /// The flag that says whether a job has been cancelled.
-    pub(super) fn cancel_flag(&self, job: Job) -> &AtomicBool {
-        if job == Job::Sync { &self.sync_cancelled } else { &self.cancelled }
+    pub(super) fn cancel_flag(&self, job: PersistJob) -> &AtomicBool {
+        if job == PersistJob::Sync { &self.sync_cancelled } else { &self.cancelled }
     }
 
     /// Claims a job. Returns false if another job is running. Syncs have their own claim.
-    pub(crate) fn claim(&self, job: Job) -> bool {
+    pub(crate) fn claim(&self, job: PersistJob) -> bool {
         self.claim_as(job, false)
     }
 
     /// The same; no full sync runs beside the job.
-    pub(crate) fn claim_alone(&self, job: Job) -> bool {
+    pub(crate) fn claim_alone(&self, job: PersistJob) -> bool {
         self.claim_as(job, true)
     }
 
-    fn claim_as(&self, job: Job, is_alone: bool) -> bool {
+    fn claim_as(&self, job: PersistJob, is_alone: bool) -> bool {
         let mut state = self.state.lock();
         if !state.is_idle() {
             return false;
         }
         let mut running = Running::now(job, is_alone);
         match job {
-            Job::Base => (state.last_rewrite_attempt_s, state.rewrite_scheduled) = (running.since_s, false),
-            Job::Snapshot => {
+            PersistJob::Base => {
+                (state.last_rewrite_attempt_s, state.rewrite_scheduled) = (running.since_s, false)
+            }
+            PersistJob::Snapshot => {
                 (state.last_attempt_s, state.save_scheduled) = (running.since_s, false);
                 running.is_owed = std::mem::take(&mut state.save_owed);
             }
-            Job::Log | Job::Sync => {}
+            PersistJob::Log | PersistJob::Sync => {}
         }
         state.running = Some(running);
         self.cancelled.store(false, Release);
@@ -299,7 +302,7 @@ impl Persist {
     }
 
     /// Waits for the end of the running jobs, then claims a job as [`Persist::claim_alone`] does.
-    pub(crate) fn claim_in_turn(&self, job: Job) {
+    pub(crate) fn claim_in_turn(&self, job: PersistJob) {
         while !self.claim_alone(job) {
             self.wait_until_idle();
         }
@@ -310,7 +313,7 @@ impl Persist {
     pub(crate) fn claim_sync(&self) -> bool {
         let mut state = self.state.lock();
         let waits_for_disk = |running: Running| match running.stage {
-            Stage::Before(since) => since.elapsed() > STUCK && !running.is(Job::Log),
+            Stage::Before(since) => since.elapsed() > STUCK && !running.is(PersistJob::Log),
             Stage::Walks => false,
             Stage::After => true,
         };
@@ -318,14 +321,14 @@ impl Persist {
         if state.sync.is_some() || !state.running.is_none_or(may_be) {
             return false;
         }
-        state.sync = Some(Running::now(Job::Sync, false));
+        state.sync = Some(Running::now(PersistJob::Sync, false));
         self.sync_cancelled.store(false, Release);
         true
     }
 
     /// Cancels a walk that has waited for its disk for [`STUCK`], since replicas wait for the keyspace.
     /// Schedules the job again. Returns whether it was cancelled.
-    pub(super) fn give_up_stuck(&self) -> bool {
+    pub(super) fn cancel_stuck(&self) -> bool {
         let mut state = self.state.lock();
         let is_stuck = || self.disk_since.lock().is_some_and(|since| since.elapsed() > STUCK);
         let may_be = |running: &Running| running.stage == Stage::Walks && !running.is_alone;
@@ -333,9 +336,9 @@ impl Persist {
         if !is_stuck() || self.cancelled.swap(true, AcqRel) {
             return false;
         }
-        running.is_given_up = true;
+        running.is_cancelled = true;
         let running = *running;
-        if running.is(Job::Base) {
+        if running.is(PersistJob::Base) {
             state.rewrite_scheduled = true;
         } else if !running.is_owed {
             state.save_scheduled = true;
@@ -344,33 +347,33 @@ impl Persist {
     }
 
     /// Marks the beginning of a job's walk through the keyspace.
-    pub(super) fn begin_walk(&self, job: Job) {
-        self.note_walk(job, |running| running.stage = Stage::Walks);
+    pub(super) fn begin_walk(&self, job: PersistJob) {
+        self.update_walk(job, |running| running.stage = Stage::Walks);
     }
 
     /// Marks the end of the walk, for which writers have copied `copied` bytes.
-    pub(super) fn end_walk(&self, job: Job, copied: u64) {
-        self.note_walk(job, |running| (running.stage, running.copied) = (Stage::After, copied));
+    pub(super) fn end_walk(&self, job: PersistJob, copied: u64) {
+        self.update_walk(job, |running| (running.stage, running.copied) = (Stage::After, copied));
     }
 
-    fn note_walk(&self, job: Job, note: impl FnOnce(&mut Running)) {
+    fn update_walk(&self, job: PersistJob, update: impl FnOnce(&mut Running)) {
         let state = &mut *self.state.lock();
-        let running = if job == Job::Sync { &mut state.sync } else { &mut state.running };
+        let running = if job == PersistJob::Sync { &mut state.sync } else { &mut state.running };
         if let Some(running) = running {
-            note(running);
+            update(running);
         }
     }
 
     /// Marks that the job waits for its disk, unless it is marked already. [`Persist::end_wait`] ends the
     /// wait.
-    pub(super) fn note_wait(&self, job: Job) {
-        if job != Job::Sync {
+    pub(super) fn begin_wait(&self, job: PersistJob) {
+        if job != PersistJob::Sync {
             self.disk_since.lock().get_or_insert_with(Instant::now);
         }
     }
 
-    pub(super) fn end_wait(&self, job: Job) {
-        if job != Job::Sync {
+    pub(super) fn end_wait(&self, job: PersistJob) {
+        if job != PersistJob::Sync {
             *self.disk_since.lock() = None;
         }
     }
@@ -387,38 +390,42 @@ impl Persist {
         let mut state = self.state.lock();
         let running = state.sync.take().expect("it was claimed");
         state.last_took_s = Some((evenkeel_runtime::clock::unix_ms() / 1000).saturating_sub(running.since_s));
-        state.note_end();
+        state.on_job_end();
         drop(state);
         self.ended.notify_all();
     }
 
     /// Whether a job has been cancelled.
-    pub(crate) fn is_cancelled(&self, job: Job) -> bool {
+    pub(crate) fn is_cancelled(&self, job: PersistJob) -> bool {
         self.cancel_flag(job).load(Acquire)
     }
 
     /// Returns `written`, unless the job was cancelled meanwhile: later keys may be missing in it.
-    pub(crate) fn unless_cancelled<T>(&self, job: Job, written: io::Result<T>) -> io::Result<T> {
+    pub(crate) fn unless_cancelled<T>(&self, job: PersistJob, written: io::Result<T>) -> io::Result<T> {
         let whole = written?;
         if self.is_cancelled(job) { Err(cancelled()) } else { Ok(whole) }
     }
 
-    /// Claims a job in turn, unless `is_given_up`, which it polls. Returns whether the job is claimed. The
+    /// Claims a job in turn, unless `is_cancelled`, which it polls. Returns whether the job is claimed. The
     /// running job may be a write to a disk that hangs.
-    pub(super) fn claim_in_turn_unless(&self, job: Job, mut is_given_up: impl FnMut() -> bool) -> bool {
-        while !is_given_up() {
+    pub(super) fn claim_in_turn_unless(
+        &self,
+        job: PersistJob,
+        mut is_cancelled: impl FnMut() -> bool,
+    ) -> bool {
+        while !is_cancelled() {
             if self.claim_alone(job) {
                 return true;
             }
-            self.is_idle_within(LOOK);
+            self.is_idle_within(CANCEL_POLL_INTERVAL);
         }
         false
     }
 
     /// Waits for the work that Redis completes before its reply: as long as a healthy disk takes, and at most
-    /// [`PATIENCE`], for a disk may hang. The caller is not in the gate.
+    /// [`START_TIMEOUT`], for a disk may hang. The caller is not in the gate.
     pub(crate) fn catch_up(&self) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + START_TIMEOUT;
         let mut state = self.state.lock();
         while state.is_behind() && !self.ended.wait_until(&mut state, until).timed_out() {}
     }
@@ -426,17 +433,17 @@ impl Persist {
     /// Waits until the owed snapshot can be taken. Returns false if another thread has taken it, or a long
     /// job is running.
     pub(super) fn wait_to_pay(&self) -> bool {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + START_TIMEOUT;
         let mut state = self.state.lock();
         loop {
             let Some(running) = state.running.or(state.sync) else { return state.save_owed };
             // A snapshot is the owed snapshot, or was cancelled for it.
-            let is_worth_waiting = running.is(Job::Snapshot)
+            let is_worth_waiting = running.is(PersistJob::Snapshot)
                 || running.is_brief() && state.sync.is_none() && Instant::now() < until;
             if !(state.is_owing() && is_worth_waiting) {
                 return false;
             }
-            self.ended.wait_for(&mut state, LOOK);
+            self.ended.wait_for(&mut state, CANCEL_POLL_INTERVAL);
         }
     }
 
@@ -448,9 +455,9 @@ impl Persist {
         }
     }
 
-    /// The same, for at most `patience`. Returns whether no job is running.
-    pub(crate) fn is_idle_within(&self, patience: Duration) -> bool {
-        let until = Instant::now() + patience;
+    /// The same, for at most `timeout`. Returns whether no job is running.
+    pub(crate) fn is_idle_within(&self, timeout: Duration) -> bool {
+        let until = Instant::now() + timeout;
         let mut state = self.state.lock();
         while !state.is_idle() && !self.ended.wait_until(&mut state, until).timed_out() {}
         state.is_idle()
@@ -468,12 +475,12 @@ mod tests {
     use crate::testing::live::Live;
 
     #[test]
-    fn what_is_owed_stays_so_until_it_is_there() {
+    fn an_owed_snapshot_stays_owed_until_saved() {
         let live = Live::start(1, &["--save", "3600 1"]);
         let persist = &live.server.persist;
         persist.owe_save();
         assert!(persist.state().is_owing() && persist.state().is_behind());
-        assert!(persist.claim(Job::Snapshot));
+        assert!(persist.claim(PersistJob::Snapshot));
         assert!(persist.state().is_owing() && persist.state().is_behind());
         assert!(!persist.state().is_saving_in_background(), "Redis has done it");
         rewrite::release(&live.server);
@@ -488,55 +495,58 @@ mod tests {
     }
 
     #[test]
-    fn a_full_sync_waits_for_a_walk_and_not_for_a_disk() {
+    fn full_syncs_wait_for_walks_but_not_for_disks() {
         let live = Live::start(1, &[]);
         let persist = &live.server.persist;
-        for job in [Job::Snapshot, Job::Base] {
+        for job in [PersistJob::Snapshot, PersistJob::Base] {
             assert!(persist.claim(job));
             assert!(!persist.claim_sync(), "it is about to walk");
             let long_ago = Instant::now().checked_sub(STUCK).expect("the machine has been up for longer");
-            persist.note_walk(job, |running| running.stage = Stage::Before(long_ago));
+            persist.update_walk(job, |running| running.stage = Stage::Before(long_ago));
             assert!(persist.claim_sync(), "it does not come to that");
             assert!(!persist.claim(job) && !persist.claim_sync());
             persist.end_sync();
             persist.begin_walk(job);
-            persist.note_wait(job);
-            assert!(!persist.claim_sync() && !persist.give_up_stuck(), "it has not waited for long");
+            persist.begin_wait(job);
+            assert!(!persist.claim_sync() && !persist.cancel_stuck(), "it has not waited for long");
             *persist.disk_since.lock() = Instant::now().checked_sub(STUCK);
             assert!(!persist.is_cancelled(job));
-            assert!(persist.give_up_stuck() && !persist.give_up_stuck());
+            assert!(persist.cancel_stuck() && !persist.cancel_stuck());
             assert!(!persist.claim_sync(), "it has not come to its end");
             let state = persist.state();
             assert_eq!(
                 (state.save_scheduled, state.rewrite_scheduled),
-                (job == Job::Snapshot, job == Job::Base)
+                (job == PersistJob::Snapshot, job == PersistJob::Base)
             );
             assert!(persist.is_cancelled(job));
             persist.end_walk(job, 7);
             assert_eq!(persist.state().running.map(|running| running.copied), Some(7));
             assert!(persist.claim_sync());
-            assert!(!persist.is_cancelled(Job::Sync));
+            assert!(!persist.is_cancelled(PersistJob::Sync));
             persist.cancel_all();
-            assert!(persist.is_cancelled(Job::Sync));
+            assert!(persist.is_cancelled(PersistJob::Sync));
             persist.end_sync();
             persist.end_wait(job);
             let mut state = persist.state.lock();
             (state.running, state.rewrite_scheduled) = (None, false);
         }
-        for job in [Job::Log, Job::Snapshot] {
+        for job in [PersistJob::Log, PersistJob::Snapshot] {
             persist.claim_in_turn(job);
             assert!(!persist.claim_sync(), "who waits, or changes the data, has all for himself");
             persist.begin_walk(job);
-            persist.note_wait(job);
+            persist.begin_wait(job);
             *persist.disk_since.lock() = Instant::now().checked_sub(STUCK);
-            assert!(!persist.give_up_stuck());
+            assert!(!persist.cancel_stuck());
             persist.end_wait(job);
             persist.end_walk(job, 0);
             assert!(!persist.claim_sync());
             rewrite::release(&live.server);
         }
-        assert!(persist.claim(Job::Log) && !persist.claim_sync(), "who leaves the log holds all in a moment");
-        persist.end_walk(Job::Log, 0);
+        assert!(
+            persist.claim(PersistJob::Log) && !persist.claim_sync(),
+            "who leaves the log holds all in a moment"
+        );
+        persist.end_walk(PersistJob::Log, 0);
         assert!(persist.claim_sync(), "what is left of the log is the disk's");
         persist.end_sync();
         rewrite::release(&live.server);

@@ -110,7 +110,7 @@ impl From<Failure> for Ended {
 /// A context for loading. Listeners are not notified, since a key that returns from disk has not changed.
 pub(crate) fn loader_context(keyspace: &Keyspace) -> ThreadContext {
     let mut ctx = keyspace.thread_context();
-    ctx.is_unheard = true;
+    ctx.suppresses_events = true;
     ctx
 }
 
@@ -123,7 +123,7 @@ pub(crate) fn snapshot(server: &Arc<Server>) -> Result<Option<Loaded>, Ended> {
 /// Loads it at the start of the server. A primary continues the stream at the position in the file.
 pub(crate) fn snapshot_at_start(server: &Arc<Server>) -> Result<Option<Loaded>, Ended> {
     let expired_by = expired_by(server);
-    snapshot_how(server, How { expired_by, goes_on: expired_by.is_some(), ..How::default() })
+    snapshot_how(server, How { expired_by, continues_stream: expired_by.is_some(), ..How::default() })
 }
 
 /// Loads it while the append-only file and replicas go on. They have the expired keys until a DEL reaches
@@ -206,14 +206,20 @@ pub(super) struct How {
     pub(super) from_primary: bool,
     /// Whether the server is a primary that continues the stream of the data. Replicas of that stream get a
     /// DEL for each key that has expired meanwhile.
-    pub(super) goes_on: bool,
+    pub(super) continues_stream: bool,
     /// Whether a present key or library is replaced, instead of being an error.
     pub(super) merges: bool,
 }
 
 impl Default for How {
     fn default() -> How {
-        How { expired_by: None, target: Target::Visible, from_primary: false, goes_on: false, merges: false }
+        How {
+            expired_by: None,
+            target: Target::Visible,
+            from_primary: false,
+            continues_stream: false,
+            merges: false,
+        }
     }
 }
 
@@ -370,7 +376,7 @@ impl Work<'_> {
         sender: SyncSender<Batch>,
         used: &Receiver<Batch>,
     ) -> Result<Facts, Ended> {
-        let (mut facts, mut has_begun) = (Facts::default(), !self.how.goes_on);
+        let (mut facts, mut has_begun) = (Facts::default(), !self.how.continues_stream);
         loop {
             if self.server.stopping.load(Acquire) {
                 return Err(Ended::Stopped);
@@ -382,7 +388,7 @@ impl Work<'_> {
             // All fields of the file have been read.
             if !has_begun && !matches!(part, Some(FilePart::Aux { .. })) {
                 has_begun = true;
-                link::go_on_as_primary(self.server, facts.clone().position());
+                link::continue_as_primary(self.server, facts.clone().position());
             }
             if let Some(reason) = part.as_ref().and_then(|part| self.refusal(part)) {
                 return Err(Ended::Failed(format!("at byte {at}: {reason}")));
@@ -478,14 +484,14 @@ impl Work<'_> {
         let (metadata, at) = (record.metadata, record.at);
         if metadata.expires.zip(self.how.expired_by).is_some_and(|(deadline, now)| deadline < now) {
             loading.expired.fetch_add(1, Relaxed);
-            if self.how.goes_on {
-                self.tell_removed(ctx, db, record.key);
+            if self.how.continues_stream {
+                self.log_removed(ctx, db, record.key);
             }
             return record.pass();
         }
         let name = record.key.to_vec();
         // Replicas that continue from here have the fields: a command removes them, like any later field.
-        let fields_by = self.how.expired_by.filter(|_| !self.how.goes_on).unwrap_or(0);
+        let fields_by = self.how.expired_by.filter(|_| !self.how.continues_stream).unwrap_or(0);
         let formed = record.object().and_then(|object| {
             value_codec::build(object, self.settings, &keyspace.hasher, (fields_by, Origin::Trusted))
         });
@@ -532,7 +538,7 @@ impl Work<'_> {
     }
 
     /// Sends a DEL to the replicas, which may have the key.
-    fn tell_removed(&self, ctx: &mut ThreadContext, db: u64, name: &[u8]) {
+    fn log_removed(&self, ctx: &mut ThreadContext, db: u64, name: &[u8]) {
         let keyspace = &self.server.keyspace;
         let key = keyspace.key(db as u32, name);
         keyspace.enter(ctx);

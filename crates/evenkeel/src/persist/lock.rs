@@ -24,7 +24,7 @@ const FILE: &str = ".evenkeel.lock";
 const EVERYWHERE: (i64, i64) = (0, 0);
 
 /// How long a server that is ending may take to release its lock.
-const PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The kind of file kept under a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,12 +81,12 @@ fn lock(folder: &Path, what: What, name: &Path) -> io::Result<Option<File>> {
     let Ok(file) = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path) else {
         return Ok(None);
     };
-    let (place, until) = ((place_of(what, name), 1), Instant::now() + PATIENCE);
+    let (place, until) = ((place_of(what, name), 1), Instant::now() + LOCK_TIMEOUT);
     loop {
         match try_lock(&file, place) {
             Ok(()) => return Ok(Some(file)),
             Err(error) if !is_taken(&error) => return Ok(None),
-            Err(_) if Instant::now() < until => std::thread::sleep(PATIENCE / 40),
+            Err(_) if Instant::now() < until => std::thread::sleep(LOCK_TIMEOUT / 40),
             Err(_) => {
                 return Err(io::Error::other(format!(
                     "another server uses {} (it holds a lock in {}). Each server needs its own dir, or its \
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_held_by_one_and_let_go_of() {
+    fn a_lock_is_exclusive_and_released() {
         let folder = crate::testing::folder("lock");
         let (one, other) = (Locks::default(), Locks::default());
         let hold = |locks: &Locks, what, name: &str| locks.hold(what, &folder, Path::new(name));

@@ -29,8 +29,8 @@ use std::time::Instant;
 use evenkeel_store::{Keyspace, ThreadContext};
 use parking_lot::{Condvar, Mutex};
 
-pub(crate) use jobs::{Cancelled, Job, State};
-use jobs::{LOOK, Running, cancelled};
+use jobs::{CANCEL_POLL_INTERVAL, Running, cancelled};
+pub(crate) use jobs::{Cancelled, JobState, PersistJob};
 
 use evenkeel_command::error::Error;
 use evenkeel_config::Settings;
@@ -45,7 +45,7 @@ pub(crate) struct Persist {
     loaders: Mutex<Vec<ThreadContext>>,
     /// The context for replaying the append-only file, once it has been used.
     player: Mutex<Option<ThreadContext>>,
-    state: Mutex<State>,
+    state: Mutex<JobState>,
     /// Signals the end of a job.
     ended: Condvar,
     /// Whether the running job has been cancelled.
@@ -92,7 +92,7 @@ impl Persist {
             ctx: Mutex::new(ctx),
             loaders: Mutex::new(loaders),
             player: Mutex::new(None),
-            state: Mutex::new(State::new(now_s)),
+            state: Mutex::new(JobState::new(now_s)),
             ended: Condvar::new(),
             cancelled: AtomicBool::new(false),
             sync_cancelled: AtomicBool::new(false),
@@ -110,10 +110,10 @@ impl Persist {
     /// Resets the counters, for CONFIG RESETSTAT.
     pub(crate) fn reset_counts(&self) {
         self.state.lock().saves = 0;
-        self.aof.figures.reset();
+        self.aof.metrics.reset();
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> JobState {
         self.state.lock().clone()
     }
 
@@ -135,7 +135,7 @@ impl Persist {
     }
 
     /// Records that the data equal the data on disk, from which they have just been loaded.
-    pub(crate) fn note_loaded(&self, keyspace: &Keyspace) {
+    pub(crate) fn record_loaded(&self, keyspace: &Keyspace) {
         self.state.lock().changes_at_save = keyspace.total().asked();
     }
 }

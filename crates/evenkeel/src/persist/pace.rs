@@ -32,7 +32,7 @@ use evenkeel_runtime::sandbox::{self, Call};
 const PIECE: Duration = Duration::from_micros(100);
 
 /// Longest sleep: values that writers hand over meanwhile are taken in between.
-pub(super) const NAP_MAX: Duration = Duration::from_millis(5);
+pub(super) const SLEEP_MAX: Duration = Duration::from_millis(5);
 
 /// Longest rest carried over after a long piece of work: a large value is encoded as a whole.
 const OWED_MAX: Duration = Duration::from_millis(20);
@@ -60,11 +60,11 @@ const WINDOW: Duration = Duration::from_millis(100);
 const LEAST: f64 = 0.085;
 const RESERVE: f64 = 0.25;
 
-/// Seconds for each key, for tests: `told` in microseconds, or below zero the number of keys in a
+/// Seconds for each key, for tests: `setting` in microseconds, or below zero the number of keys in a
 /// microsecond.
-pub(super) fn key_delay(told: i32) -> f64 {
-    let told = f64::from(told);
-    if told < 0.0 { 1e-6 / -told } else { told * 1e-6 }
+pub(super) fn key_delay(setting: i32) -> f64 {
+    let setting = f64::from(setting);
+    if setting < 0.0 { 1e-6 / -setting } else { setting * 1e-6 }
 }
 
 /// Decides when the snapshot thread sleeps, and for how long.
@@ -106,7 +106,7 @@ impl Pace {
 
     /// The duration of the sleep that is due now, if the piece of work has ended. The share of a core is at
     /// least `share_min`.
-    fn nap(&mut self, now: Instant, share_min: f64) -> Option<Duration> {
+    fn sleep_due(&mut self, now: Instant, share_min: f64) -> Option<Duration> {
         if now.saturating_duration_since(self.began) < PIECE {
             return None;
         }
@@ -116,10 +116,10 @@ impl Pace {
         let share = self.share.at(now).max(share_min.min(1.0));
         // Time without its core, or waiting for its disk, counts as rest.
         let late = now.saturating_duration_since(self.began).saturating_sub(worked);
-        let nap;
-        (nap, self.owed) = rest(worked, late, share, self.owed);
-        self.began = now + nap;
-        (!nap.is_zero()).then_some(nap)
+        let due;
+        (due, self.owed) = rest(worked, late, share, self.owed);
+        self.began = now + due;
+        (!due.is_zero()).then_some(due)
     }
 
     /// Whether more has been written than a limit in MB/s allows.
@@ -143,8 +143,8 @@ fn rest(worked: Duration, late: Duration, share: f64, owed: Duration) -> (Durati
         return (Duration::ZERO, Duration::ZERO); // haste, or idle cores
     }
     let owed = (worked.mul_f64((1.0 - share) / share) + owed).saturating_sub(late);
-    let nap = owed.min(NAP_MAX);
-    (nap, (owed - nap).min(OWED_MAX))
+    let due = owed.min(SLEEP_MAX);
+    (due, (owed - due).min(OWED_MAX))
 }
 
 /// Lets the serving threads preempt this thread when they wake, within their share: since Linux 6.12, the
@@ -178,8 +178,8 @@ fn attributes() -> Option<libc::sched_attr> {
     let mut attributes: libc::sched_attr = unsafe { mem::zeroed() };
     let size = size_of::<libc::sched_attr>() as u32;
     // SAFETY: the kernel writes at most `size` bytes.
-    let told = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) == 0 };
-    told.then_some(attributes)
+    let is_valid = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) == 0 };
+    is_valid.then_some(attributes)
 }
 
 fn set_attributes(attributes: libc::sched_attr) {
@@ -206,8 +206,8 @@ impl<'a, S> Paced<'a, S> {
     pub(super) fn rest(&mut self) {
         // The more bytes are handed over, the shorter the rest, so the amount finds its balance.
         let urgency = self.keyspace.handed_over() as f64 / self.handed_over_max as f64;
-        if let Some(nap) = self.pace.nap(Instant::now(), urgency) {
-            thread::sleep(nap);
+        if let Some(due) = self.pace.sleep_due(Instant::now(), urgency) {
+            thread::sleep(due);
         }
     }
 
@@ -309,7 +309,7 @@ mod tests {
 
     /// A thread that has taken a snapshot has its former attributes again, and so have threads started later.
     #[test]
-    fn a_thread_gives_way_for_as_long_as_it_says() {
+    fn a_guard_lowers_the_priority_for_its_lifetime() {
         let slice = || attributes().expect("every kernel of today tells").sched_runtime;
         let before = slice();
         let gives_way = GivesWay::new();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_time_is_that_of_the_allowed_cpus() {
+    fn idle_time_counts_the_allowed_cpus() {
         let stat = "cpu  9 9 9 999 9 9 9\ncpu0 1 2 3 400 50 6 7\ncpu1 1 2 3 100 0 6 7\ncpu2 1 1 1 700 1 1\n\
                     intr 5 5\n";
         assert_eq!(idle_s(stat, &[0, 2]), Some(11.51));
@@ -331,21 +331,21 @@ mod tests {
     }
 
     #[test]
-    fn rest_is_what_the_share_leaves_to_others() {
+    fn sleep_follows_the_configured_share() {
         let us = Duration::from_micros;
         let none = Duration::ZERO;
         assert_eq!(rest(us(100), none, 0.2, none), (us(400), none));
         assert_eq!(rest(us(100), us(150), 0.2, none), (us(250), none), "some was taken already");
         assert_eq!(rest(us(100), us(900), 0.2, none), (none, none));
         // A long piece is made up for step by step, but not for ever.
-        assert_eq!(rest(us(2_000), none, 0.2, none), (NAP_MAX, us(3_000)));
+        assert_eq!(rest(us(2_000), none, 0.2, none), (SLEEP_MAX, us(3_000)));
         assert_eq!(rest(us(100), none, 0.2, us(3_000)), (us(3_400), none));
-        assert_eq!(rest(us(900_000), none, 0.2, none), (NAP_MAX, OWED_MAX));
+        assert_eq!(rest(us(900_000), none, 0.2, none), (SLEEP_MAX, OWED_MAX));
         assert_eq!(rest(us(100), none, 1.0, OWED_MAX), (none, none), "haste comes first");
     }
 
     #[test]
-    fn what_is_idle_may_be_taken_and_a_part_in_any_case() {
+    fn idle_cpu_may_be_used_and_a_minimum_share() {
         let now = Instant::now();
         let mut share = Share::new(now);
         let granted = share.granted;

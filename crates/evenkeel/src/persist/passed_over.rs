@@ -20,12 +20,12 @@ use log::Level;
 type Changed = (i64, i64);
 
 /// Logs which data are ignored, if any. Called before the files are loaded, which may change them.
-pub(crate) fn tell(settings: &Settings) {
+pub(crate) fn report(settings: &Settings) {
     let Ok(directory) = rewrite::open(settings) else { return }; // a load of it reports the error
     let snapshot = settings.dir.join(&settings.dbfilename);
     let (StoredData::Parts | StoredData::OldFile, Ok(found)) = (directory.stored_data(), snapshot.metadata())
     else {
-        return tell_of_log_alone(settings, &directory);
+        return report_unused_aof(settings, &directory);
     };
     let parts = directory.parts().unwrap_or_default();
     let is_newer = Some(changed(&found)) > changed_last(&parts);
@@ -48,7 +48,7 @@ pub(crate) fn tell(settings: &Settings) {
 }
 
 /// Warns when there is no snapshot: without `appendonly yes` the server begins empty.
-fn tell_of_log_alone(settings: &Settings, directory: &Directory) {
+fn report_unused_aof(settings: &Settings, directory: &Directory) {
     if !settings.appendonly && directory.stored_data() != StoredData::Nothing {
         let parts = directory.parts().unwrap_or_default();
         log::warn!(

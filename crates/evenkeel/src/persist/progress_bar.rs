@@ -14,7 +14,7 @@ use crate::server::Server;
 use evenkeel_runtime::threads;
 
 /// A shorter load shows no line.
-const PATIENCE: Duration = Duration::from_millis(300);
+const SHOWN_AFTER: Duration = Duration::from_millis(300);
 
 const EVERY: Duration = Duration::from_millis(100);
 
@@ -54,13 +54,13 @@ impl Drop for Bar {
 fn draw(server: &Server, ends: &AtomicBool) {
     let (began, mut drawn, loading) = (Instant::now(), false, &server.persist.loading);
     loop {
-        std::thread::park_timeout(if drawn { EVERY } else { PATIENCE });
+        std::thread::park_timeout(if drawn { EVERY } else { SHOWN_AFTER });
         if ends.load(Acquire) {
             break;
         }
         let (loaded, total) = (loading.loaded_bytes.load(Relaxed), loading.total_bytes.load(Relaxed));
         let elapsed = began.elapsed();
-        if elapsed >= PATIENCE && total > 0 {
+        if elapsed >= SHOWN_AFTER && total > 0 {
             say(&format!("{CLEAR}{}\r", line(loaded.min(total), total, elapsed)));
             drawn = true;
         }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_how_far_and_how_long() {
+    fn the_line_shows_progress_and_remaining_time() {
         assert_eq!(
             line(1_750_000_000, 7_000_000_000, Duration::from_secs(2)),
             "Loading [#######.......................]  25%  1.8 GB of 7.0 GB  875 MB/s  6 s left"

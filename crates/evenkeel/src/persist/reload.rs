@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::*;
 
 use super::load::{self, Ended};
 use super::replay::{self, Replayed};
-use super::{Job, rewrite, snapshot};
+use super::{PersistJob, rewrite, snapshot};
 use crate::pubsub::push_queue;
 use crate::scripting::functions::Libraries;
 use crate::server::Server;
@@ -59,7 +59,7 @@ fn while_all_wait(server: &Arc<Server>, load: impl FnOnce() -> Result<(), String
 /// again; the claimed job keeps other threads from turning it on or off.
 fn replay_log(server: &Arc<Server>) -> Result<(), String> {
     let persist = &server.persist;
-    persist.claim_in_turn(Job::Log);
+    persist.claim_in_turn(PersistJob::Log);
     let was_on = persist.aof.is_on();
     if was_on {
         rewrite::turn_off(server);
@@ -71,10 +71,14 @@ fn replay_log(server: &Arc<Server>) -> Result<(), String> {
         Ended::Stopped => "the server is shutting down".into(),
     });
     let done = replayed.and_then(|Replayed { directory, found, .. }| {
-        persist.note_loaded(&server.keyspace);
+        persist.record_loaded(&server.keyspace);
         persist.is_incomplete.store(false, Release);
         // It may have been on only because no thread had turned it off yet.
-        if was_on && server.settings().appendonly { rewrite::go_on(server, directory, found) } else { Ok(()) }
+        if was_on && server.settings().appendonly {
+            rewrite::start_logging(server, directory, found)
+        } else {
+            Ok(())
+        }
     });
     rewrite::release(server);
     done
@@ -84,12 +88,12 @@ fn replay_log(server: &Arc<Server>) -> Result<(), String> {
 /// of the data.
 fn reload(server: &Arc<Server>, options: Options) -> Result<(), String> {
     if options.save {
-        if let Err(reason) = snapshot::save_before(server, Job::Log) {
+        if let Err(reason) = snapshot::save_before(server, PersistJob::Log) {
             rewrite::release(server);
             return Err(reason);
         }
     } else {
-        server.persist.claim_in_turn(Job::Log);
+        server.persist.claim_in_turn(PersistJob::Log);
     }
     let done = put_back(server, options);
     rewrite::release(server);
@@ -116,12 +120,12 @@ fn put_back(server: &Arc<Server>, options: Options) -> Result<(), String> {
     };
     // The append-only file may continue only behind the saved data; otherwise it begins anew with a base of
     // the loaded data.
-    let goes_on = options.save && done.is_ok();
-    if !goes_on && persist.aof.is_on() {
+    let continues = options.save && done.is_ok();
+    if !continues && persist.aof.is_on() {
         rewrite::turn_off(server);
     }
     if done.is_ok() {
-        persist.note_loaded(&server.keyspace);
+        persist.record_loaded(&server.keyspace);
         persist.is_incomplete.store(was_incomplete && options.save, Release);
     }
     done
@@ -129,16 +133,16 @@ fn put_back(server: &Arc<Server>, options: Options) -> Result<(), String> {
 
 fn flush_all(server: &Server) {
     let (mut ctx, keyspace) = (server.persist.ctx.lock(), &server.keyspace);
-    ctx.is_unheard = true; // a client that waits for a removal waits on, since the key returns
+    ctx.suppresses_events = true; // a client that waits for a removal waits on, since the key returns
     keyspace.enter(&mut ctx);
     let mut guard = keyspace.hold_all(&mut ctx);
     server.scripts.set_libraries(Libraries::default());
-    server.note_flush();
+    server.record_flush();
     let flushed: Vec<_> = (0..keyspace.databases()).filter_map(|db| guard.flush(db)).collect();
     server.forget_tracked();
     drop(guard);
     keyspace.leave(&mut ctx);
-    ctx.is_unheard = false;
-    push_queue::tell(server);
+    ctx.suppresses_events = false;
+    push_queue::notify_workers(server);
     server.lazy_free.free_flushed(flushed);
 }

@@ -32,7 +32,7 @@ use evenkeel_runtime::clock;
 const COMMAND_MAX: usize = u32::MAX as usize;
 
 /// Commands between two checks whether the server is to stop.
-const LOOK_EVERY: u64 = 1024;
+const STOP_CHECK_COMMANDS: u64 = 1024;
 
 /// Failed scripts that the server log lists individually.
 const FAILED_MAX: u64 = 10;
@@ -133,7 +133,7 @@ impl Player<'_> {
         // Replicas have the commands already. Blocked clients are not served either, since the data are
         // incomplete meanwhile.
         executor.ctx.is_mute = true;
-        executor.ctx.is_unheard = true;
+        executor.ctx.suppresses_events = true;
         let session = Session { replays: true, ..Session::new(Arc::new(nobody), Access::of_server()) };
         let reply = Reply::default();
         Player { server, executor, session, reply, commands: 0, failed: 0, loaded: 0, position: None }
@@ -201,7 +201,7 @@ impl Player<'_> {
     }
 
     fn run(&mut self, command: &Command<'_>) -> Result<(), Ended> {
-        if self.commands.is_multiple_of(LOOK_EVERY) {
+        if self.commands.is_multiple_of(STOP_CHECK_COMMANDS) {
             self.executor.ctx.played_ms = clock::unix_ms();
             self.server.persist.loading.loaded_bytes.store(self.loaded + command.at(), Relaxed);
             if self.server.stopping.load(Acquire) {

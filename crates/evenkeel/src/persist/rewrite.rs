@@ -14,7 +14,7 @@ use evenkeel_store::SlotGuard;
 use super::direct_writer::{Cache, DirectWriter};
 use super::lock::What;
 use super::recorder::{Commands, Records};
-use super::{Job, Running, aof, save_points, snapshot};
+use super::{PersistJob, Running, aof, save_points, snapshot};
 use crate::server::Server;
 use evenkeel_config::Settings;
 use evenkeel_runtime::clock;
@@ -32,7 +32,7 @@ enum Log {
 
 /// Begins a rewrite on a thread of its own. Returns false if another job is running.
 pub(crate) fn begin(server: &Arc<Server>) -> bool {
-    if !server.persist.claim(Job::Base) {
+    if !server.persist.claim(PersistJob::Base) {
         return false;
     }
     let on_thread = server.clone();
@@ -62,7 +62,7 @@ pub(crate) fn follow_soon(server: &Arc<Server>) {
         }
         // The running rewrite may be the base that is wanted.
         let is_busy = |job| server.persist.state().all().any(|running| running.is(job));
-        if !begin(server) && !is_busy(Job::Base) {
+        if !begin(server) && !is_busy(PersistJob::Base) {
             server.persist.schedule_rewrite();
         }
         return;
@@ -73,7 +73,7 @@ pub(crate) fn follow_soon(server: &Arc<Server>) {
     if server.persist.cancel_rewrite() {
         log::info!("Killing running AOF rewrite child: the append-only file is being disabled.");
     }
-    if server.persist.claim(Job::Log) {
+    if server.persist.claim(PersistJob::Log) {
         if !server.persist.aof.is_on() {
             return release(server); // another thread was faster
         }
@@ -90,7 +90,7 @@ pub(crate) fn release(server: &Server) {
     let mut state = server.persist.state.lock();
     let running = state.running.take();
     state.save_owed |= running.is_some_and(|running| running.is_owed);
-    state.note_end();
+    state.on_job_end();
     drop(state);
     server.persist.ended.notify_all();
 }
@@ -98,7 +98,7 @@ pub(crate) fn release(server: &Server) {
 /// Ends the claimed append-only file, and releases the claim.
 fn leave_and_release(server: &Arc<Server>) {
     with_all_held(server, |guard| leave(server, guard));
-    server.persist.end_walk(Job::Log, 0);
+    server.persist.end_walk(PersistJob::Log, 0);
     end_log(server);
     release(server);
     // It may have been turned on meanwhile.
@@ -113,7 +113,7 @@ pub(crate) fn turn_off(server: &Server) {
 
 /// Ends the logging of commands. The caller holds all locks, and calls [`end_log`] after their release.
 pub(crate) fn leave(server: &Server, guard: &mut SlotGuard<'_>) {
-    server.persist.aof.note_left();
+    server.persist.aof.set_left();
     guard.dismiss(aof::place(server));
 }
 
@@ -143,10 +143,14 @@ pub(crate) fn with_all_held<R>(server: &Server, f: impl FnOnce(&mut SlotGuard<'_
 
 /// Begins to log behind the data loaded from the directory or, if nothing was found, with a base of the
 /// present data. No other thread writes yet.
-pub(crate) fn go_on(server: &Arc<Server>, mut directory: Directory, found: bool) -> Result<(), String> {
+pub(crate) fn start_logging(
+    server: &Arc<Server>,
+    mut directory: Directory,
+    found: bool,
+) -> Result<(), String> {
     if !found {
         *server.persist.aof.directory.lock() = Some(directory);
-        let begun = server.persist.claim(Job::Base) && run(server);
+        let begun = server.persist.claim(PersistJob::Base) && run(server);
         return begun
             .then_some(())
             .ok_or("the base of the append-only file cannot be written, see above".into());
@@ -160,9 +164,9 @@ pub(crate) fn go_on(server: &Arc<Server>, mut directory: Directory, found: bool)
     let file = aof::LogFile::open(file).map_err(|error| say(&error))?;
     let parts = directory.parts().map_err(|error| say(&error))?;
     let size = parts.iter().map(|part| part.size).sum();
-    let figures = &server.persist.aof.figures;
-    figures.size.store(size, Relaxed);
-    figures.base_size.store(size, Relaxed);
+    let metrics = &server.persist.aof.metrics;
+    metrics.size.store(size, Relaxed);
+    metrics.base_size.store(size, Relaxed);
     *server.persist.aof.own.lock() = Some(directory.manifest_path());
     *server.persist.aof.directory.lock() = Some(directory);
     let reader = with_all_held(server, |guard| guard.join_log());
@@ -172,7 +176,7 @@ pub(crate) fn go_on(server: &Arc<Server>, mut directory: Directory, found: bool)
         return Err(say(&error));
     }
     // Without a base, the incremental files are all the data.
-    server.persist.aof.note_base(number);
+    server.persist.aof.set_base(number);
     Ok(())
 }
 
@@ -218,13 +222,13 @@ fn end(server: &Server, written: Result<(), String>) -> Ended {
     let running = state.running.take().expect("it was claimed");
     // A thread that turns it off sets this before it looks for running jobs.
     let leaves_log = !server.settings().appendonly && server.persist.aof.is_on();
-    state.running = leaves_log.then(|| Running::now(Job::Log, false));
+    state.running = leaves_log.then(|| Running::now(PersistJob::Log, false));
     state.last_rewrite_copied = running.copied;
     state.last_rewrite_took_s = Some((clock::unix_ms() / 1000).saturating_sub(running.since_s));
     if ok {
         state.rewrites += 1;
         state.rewrites_failed = 0;
-    } else if !server.persist.is_cancelled(Job::Base) {
+    } else if !server.persist.is_cancelled(PersistJob::Base) {
         state.rewrites_failed += 1;
         if let Some(minutes) = save_points::minutes_limited(state.rewrites_failed) {
             log::warn!(
@@ -233,7 +237,7 @@ fn end(server: &Server, written: Result<(), String>) -> Ended {
             );
         }
     }
-    state.note_end();
+    state.on_job_end();
     drop(state);
     server.persist.ended.notify_all();
     Ended { ok, leaves_log }
@@ -339,7 +343,7 @@ fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, base: &File, log: 
             Log::Begins(file) => {
                 let reader = guard.join_log();
                 last = reader.last();
-                aof.figures.size.store(0, Relaxed);
+                aof.metrics.size.store(0, Relaxed);
                 started = aof::start(server, file, reader).inspect_err(|_| aof::forget(server, guard));
             }
             Log::None => {}
@@ -347,32 +351,36 @@ fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, base: &File, log: 
         None
     };
     let is_snapshot = settings.aof_use_rdb_preamble;
-    let writer = DirectWriter::new(server, settings, base, Cache::Past, Job::Base)?;
+    let writer = DirectWriter::new(server, settings, base, Cache::Past, PersistJob::Base)?;
     let len = if is_snapshot {
         let records = Records::new(snapshot::open(writer, settings, Version::V10, true)?, settings.clone());
-        snapshot::finish(snapshot::take(server, settings, (Job::Base, true), records, at_start)?, base)?
+        snapshot::finish(
+            snapshot::take(server, settings, (PersistJob::Base, true), records, at_start)?,
+            base,
+        )?
     } else {
         let second = settings.aof_timestamp_enabled.then(|| clock::unix_ms() / 1000);
-        snapshot::take(server, settings, (Job::Base, true), Commands::new(writer, second), at_start)?
+        snapshot::take(server, settings, (PersistJob::Base, true), Commands::new(writer, second), at_start)?
     };
     started?;
     base.sync_all()?;
     let since = match since {
         Some(since) => since,
         None => Since::Number(
-            aof.wait_for_switch(last, || server.persist.is_cancelled(Job::Base)).map_err(io::Error::other)?,
+            aof.wait_for_switch(last, || server.persist.is_cancelled(PersistJob::Base))
+                .map_err(io::Error::other)?,
         ),
     };
     let mut directory = aof.directory.lock();
     let directory = directory.as_mut().expect("the draft was made in it");
     directory.install(is_snapshot, since).map_err(|error| io::Error::other(error.to_string()))?;
     *aof.own.lock() = Some(directory.manifest_path());
-    aof.note_base(last);
+    aof.set_base(last);
     remove_history(server, directory);
     let parts = directory.parts().map_err(|error| io::Error::other(error.to_string()))?;
     let size = parts.iter().map(|part| part.size).sum::<u64>().max(len);
-    aof.figures.size.store(size, Relaxed);
-    aof.figures.base_size.store(size, Relaxed);
+    aof.metrics.size.store(size, Relaxed);
+    aof.metrics.base_size.store(size, Relaxed);
     Ok(())
 }
 
@@ -400,7 +408,7 @@ mod tests {
     /// The thread that turns the append-only file off needs the context, so without it, it stops right
     /// before.
     #[test]
-    fn nobody_is_made_a_primary_while_the_log_is_turned_off() {
+    fn no_promotion_while_the_aof_is_turned_off() {
         for way in ["disabled", "flush-before-load"] {
             let (primary, replica, follow) = pair(way);
             let (server, mut client) = (&replica.server, replica.connect());
@@ -422,12 +430,12 @@ mod tests {
 
     /// A client that waits for the end of all rewrites also waits for the coming rewrite.
     #[test]
-    fn a_log_that_is_turned_on_while_it_is_being_left_is_told_of() {
+    fn turning_on_an_aof_being_left_is_reported() {
         let replica = Live::start(1, &["--appendonly", "yes"]);
         let (server, persist) = (&replica.server, &replica.server.persist);
         follow_soon(server);
         await_log(&replica);
-        assert!(persist.claim(Job::Log));
+        assert!(persist.claim(PersistJob::Log));
         // The thread that turns it off has not begun.
         assert!(persist.aof.logs());
         follow_soon(server);
@@ -440,13 +448,14 @@ mod tests {
 
     /// While another thread writes to disk, nothing is given up.
     #[test]
-    fn who_is_made_a_primary_before_has_what_it_had() {
+    fn an_early_promotion_keeps_the_old_data() {
         let (primary, replica, follow) = pair("disabled");
         let (server, mut client) = (&replica.server, replica.connect());
         assert!(!client.run("SET k ours").is_error());
         assert!(server.persist.claim_sync());
         assert!(!client.run(&follow).is_error());
-        replica.wait_until("it has all, and wants to load it", || server.persist.is_cancelled(Job::Sync));
+        replica
+            .wait_until("it has all, and wants to load it", || server.persist.is_cancelled(PersistJob::Sync));
         assert!(!client.run("REPLICAOF NO ONE").is_error());
         server.persist.end_sync();
         replica.wait_until("the link has given up", || {
@@ -462,7 +471,7 @@ mod tests {
     /// Clients are served until the data are swapped. The append-only file ends at that moment, without a
     /// wait.
     #[test]
-    fn the_log_is_left_as_the_data_are_swapped() {
+    fn the_aof_is_left_when_the_data_are_swapped() {
         let (primary, replica, follow) = pair("swapdb");
         let (server, mut client) = (&replica.server, replica.connect());
         let ctx = server.persist.ctx.lock();

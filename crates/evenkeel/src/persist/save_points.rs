@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
-use super::jobs::State;
-use super::{Job, rewrite, snapshot};
+use super::jobs::JobState;
+use super::{PersistJob, rewrite, snapshot};
 use crate::server::Server;
 use evenkeel_config::{SavePoint, Settings};
 use evenkeel_runtime::clock;
@@ -66,14 +66,14 @@ pub(crate) fn awaited(server: &Server) -> Awaited {
     }
     let is_done = |job| state.running.is_some_and(|running| running.is(job));
     match due(server, &state) {
-        Some(Due::SavePoint(_)) if !is_done(Job::Snapshot) => Awaited::Due,
-        Some(Due::Rewrite) if !is_done(Job::Base) => Awaited::Due,
+        Some(Due::SavePoint(_)) if !is_done(PersistJob::Snapshot) => Awaited::Due,
+        Some(Due::Rewrite) if !is_done(PersistJob::Base) => Awaited::Due,
         Some(Due::FollowSettings) => Awaited::Due,
         _ => Awaited::Nothing,
     }
 }
 
-fn due(server: &Server, state: &State) -> Option<Due> {
+fn due(server: &Server, state: &JobState) -> Option<Due> {
     let persist = &server.persist;
     if !persist.has_all_data() || server.stopping.load(Acquire) || persist.ending.is_under_way() {
         return None;
@@ -118,7 +118,7 @@ pub(super) fn minutes_limited(failed: u64) -> Option<u64> {
 /// Whether the append-only files have grown enough since the last rewrite for another rewrite.
 fn rewrite_is_due(server: &Server, settings: &Settings) -> bool {
     let (aof, percentage) = (&server.persist.aof, u64::from(settings.auto_aof_rewrite_percentage));
-    let (size, base) = (aof.figures.size.load(Relaxed), aof.figures.base_size.load(Relaxed).max(1));
+    let (size, base) = (aof.metrics.size.load(Relaxed), aof.metrics.base_size.load(Relaxed).max(1));
     let growth = (size.saturating_sub(base)).saturating_mul(100) / base;
     aof.is_on() && percentage > 0 && size > settings.auto_aof_rewrite_min_size && growth >= percentage
 }
@@ -129,14 +129,14 @@ mod tests {
     use crate::testing::live::Live;
 
     #[test]
-    fn rewrites_that_keep_failing_come_ever_more_rarely() {
+    fn failing_rewrites_back_off() {
         let delays = [0, 1, 2, 3, 4, 5, 8, 9, 10, u64::MAX].map(rewrite_delay_s);
         assert_eq!(delays, [0, 6, 6, 60, 120, 240, 1_920, 3_600, 3_600, 3_600]);
     }
 
     /// The append-only file is to be turned on: automatically not before its time, but at once by command.
     #[test]
-    fn a_rewrite_waits_for_its_time() {
+    fn rewrites_wait_for_their_conditions() {
         let folder = crate::testing::folder("points");
         let dir = folder.to_str().expect("a plain name");
         let live = Live::start(1, &["--dir", dir, "--appendonly", "yes"]);

@@ -21,11 +21,11 @@ use evenkeel_store::{SlotGuard, ThreadContext, memory};
 use parking_lot::MutexGuard;
 
 use super::direct_writer::{Cache, DirectWriter};
-use super::jobs::{PATIENCE, STUCK};
+use super::jobs::{START_TIMEOUT, STUCK};
 use super::lock::What;
-use super::pace::{GivesWay, NAP_MAX, Pace, Paced};
+use super::pace::{GivesWay, Pace, Paced, SLEEP_MAX};
 use super::recorder::{Form, Recorder, Records, Sizes};
-use super::{Job, LOOK, Progress, Running, cancelled};
+use super::{CANCEL_POLL_INTERVAL, PersistJob, Progress, Running, cancelled};
 use crate::replication::link::Position;
 use crate::server::Server;
 use evenkeel_config::{Settings, cause};
@@ -46,17 +46,17 @@ pub(crate) struct Busy;
 pub(crate) struct Begun(Receiver<()>);
 
 impl Begun {
-    /// Waits until the snapshot's moment has come or it has failed, at most [`PATIENCE`]: a file is opened
-    /// before that moment, and its disk may hang. The caller is not in the gate.
+    /// Waits until the snapshot's moment has come or it has failed, at most [`START_TIMEOUT`]: a file is
+    /// opened before that moment, and its disk may hang. The caller is not in the gate.
     pub(crate) fn wait(self) {
         // Nothing is ever sent: the sender is dropped.
-        let _ = self.0.recv_timeout(PATIENCE);
+        let _ = self.0.recv_timeout(START_TIMEOUT);
     }
 }
 
 /// Begins a snapshot into the configured file, on a thread of its own.
 pub(crate) fn begin(server: &Arc<Server>) -> Result<Begun, Busy> {
-    if !server.persist.claim(Job::Snapshot) {
+    if !server.persist.claim(PersistJob::Snapshot) {
         return Err(Busy);
     }
     let (moment, begun) = channel();
@@ -81,7 +81,7 @@ enum Next {
     /// The end of the server.
     End,
     /// Another job, claimed without a gap.
-    Job(Job),
+    PersistJob(PersistJob),
 }
 
 /// Takes a snapshot on this thread, once the running jobs have ended. If it fails, writes are refused as the
@@ -90,7 +90,7 @@ enum Next {
 /// # Errors
 /// The reason why there is no snapshot.
 pub(crate) fn save(server: &Arc<Server>) -> Result<(), String> {
-    if !server.persist.claim_in_turn_unless(Job::Snapshot, || ends(server)) {
+    if !server.persist.claim_in_turn_unless(PersistJob::Snapshot, || ends(server)) {
         return Err("The server is shutting down".into());
     }
     run(server, None, Next::Nothing)
@@ -102,9 +102,9 @@ fn ends(server: &Server) -> bool {
 }
 
 /// Takes a snapshot on this thread, and claims `next` directly behind it, whatever the result.
-pub(super) fn save_before(server: &Arc<Server>, next: Job) -> Result<(), String> {
-    server.persist.claim_in_turn(Job::Snapshot);
-    run(server, None, Next::Job(next))
+pub(super) fn save_before(server: &Arc<Server>, next: PersistJob) -> Result<(), String> {
+    server.persist.claim_in_turn(PersistJob::Snapshot);
+    run(server, None, Next::PersistJob(next))
 }
 
 /// Takes the last snapshot, as long as the end of the server is not aborted. If it fails, the server goes on
@@ -115,31 +115,31 @@ pub(super) fn save_before(server: &Arc<Server>, next: Job) -> Result<(), String>
 /// # Errors
 /// The reason why there is no snapshot.
 pub(super) fn save_last(server: &Arc<Server>, is_asked: bool, is_only_owed: bool) -> Result<(), String> {
-    const GIVEN_UP: &str = "The snapshot was abandoned";
+    const ABANDONED: &str = "The snapshot was abandoned";
     let progress = &server.persist.progress;
-    let come_on = || progress.walked.load(Relaxed) + progress.bytes.load(Relaxed);
-    let (mut last, mut since) = (come_on(), Instant::now());
-    let mut is_given_up = || {
-        let now = come_on();
+    let progress_sum = || progress.walked.load(Relaxed) + progress.bytes.load(Relaxed);
+    let (mut last, mut since) = (progress_sum(), Instant::now());
+    let mut is_cancelled = || {
+        let now = progress_sum();
         if now != last {
             (last, since) = (now, Instant::now());
         }
         server.persist.ending.is_aborted() || is_only_owed && since.elapsed() > STUCK
     };
-    if !server.persist.claim_in_turn_unless(Job::Snapshot, &mut is_given_up) {
-        return Err(GIVEN_UP.into());
+    if !server.persist.claim_in_turn_unless(PersistJob::Snapshot, &mut is_cancelled) {
+        return Err(ABANDONED.into());
     }
     if !is_asked && server.persist.is_incomplete.load(Acquire) {
         super::rewrite::release(server);
         return Ok(());
     }
-    let (tell, told) = channel();
-    spawn(server, move |server| _ = tell.send(run(server, None, Next::End)));
+    let (sender, receiver) = channel();
+    spawn(server, move |server| _ = sender.send(run(server, None, Next::End)));
     loop {
-        match told.recv_timeout(LOOK) {
+        match receiver.recv_timeout(CANCEL_POLL_INTERVAL) {
             Ok(saved) => return saved,
-            Err(RecvTimeoutError::Timeout) if !is_given_up() => {}
-            Err(_) => return Err(GIVEN_UP.into()),
+            Err(RecvTimeoutError::Timeout) if !is_cancelled() => {}
+            Err(_) => return Err(ABANDONED.into()),
         }
     }
 }
@@ -148,7 +148,7 @@ pub(super) fn save_last(server: &Arc<Server>, is_asked: bool, is_only_owed: bool
 /// snapshot is taken after it.
 pub(crate) fn pay(server: &Arc<Server>) {
     while !ends(server) && server.persist.wait_to_pay() {
-        if server.persist.claim_alone(Job::Snapshot) {
+        if server.persist.claim_alone(PersistJob::Snapshot) {
             let _ = run(server, None, Next::Nothing); // logged, and it stays owed
             return;
         }
@@ -183,7 +183,7 @@ fn end(server: &Server, changes: Option<u64>, next: Next) {
     let now_s = clock::unix_ms() / 1000;
     let mut state = server.persist.state.lock();
     let running = state.running.take().expect("it was begun");
-    if let Next::Job(job) = next {
+    if let Next::PersistJob(job) = next {
         state.running = Some(Running::now(job, true));
     }
     state.last_took_s = Some(now_s.saturating_sub(running.since_s));
@@ -194,10 +194,10 @@ fn end(server: &Server, changes: Option<u64>, next: Next) {
         state.last_save_s = now_s;
         state.changes_at_save = changes;
     }
-    if changes.is_some() || next != Next::End && !server.persist.is_cancelled(Job::Snapshot) {
+    if changes.is_some() || next != Next::End && !server.persist.is_cancelled(PersistJob::Snapshot) {
         state.last_ok = changes.is_some();
     }
-    state.note_end();
+    state.on_job_end();
     drop(state);
     server.persist.follow(&server.settings());
     server.persist.ended.notify_all();
@@ -226,11 +226,11 @@ fn write_file(
     let beside = Beside::create(path)?;
     // A client that waits for the whole file may start the next server as soon as it is there.
     let cache = if moment.is_some() { Cache::Past } else { Cache::Through };
-    let writer = DirectWriter::new(server, settings, &beside.file, cache, Job::Snapshot)?;
+    let writer = DirectWriter::new(server, settings, &beside.file, cache, PersistJob::Snapshot)?;
     let file = open(writer, settings, Version::V10, false)?;
     let mut changes = 0;
     let records = Records::new(file, settings.clone());
-    let file = take(server, settings, (Job::Snapshot, true), records, |guard| {
+    let file = take(server, settings, (PersistJob::Snapshot, true), records, |guard| {
         changes = guard.keyspace().total().asked();
         drop(moment);
         let is_last = server.persist.ending.is_under_way();
@@ -277,7 +277,7 @@ pub(crate) fn finish(file: FileWriter<DirectWriter>, mut disk: &File) -> io::Res
 pub(crate) fn take<F: Form>(
     server: &Arc<Server>,
     settings: &Arc<Settings>,
-    (job, to_disk): (Job, bool),
+    (job, to_disk): (PersistJob, bool),
     mut form: F,
     at_start: impl FnOnce(&mut SlotGuard<'_>) -> Option<Position>,
 ) -> io::Result<F::Whole> {
@@ -293,14 +293,14 @@ pub(crate) fn take<F: Form>(
     });
     // Not earlier: threads that `begin_walk` starts keep the normal time slice.
     let _gives_way = GivesWay::new();
-    let told = position.map_or(Ok(()), |position| form.position(&position));
+    let positioned = position.map_or(Ok(()), |position| form.position(&position));
     let now_ms = ctx.now_ms;
     let written = libraries.iter().try_for_each(|library| form.library(&library.code));
     let recorder =
         || Recorder::new(form, settings.clone(), (progress, server.persist.cancel_flag(job)), now_ms, sizes);
     let mut recorder = Paced::new(memory::uncounted(recorder), Pace::new(settings), keyspace, progress);
     // The walk goes to its end even if it is cancelled: all entries must have the same epoch again.
-    let mut cause = told.and(written).err();
+    let mut cause = positioned.and(written).err();
     while !walk.is_done() {
         if cause.is_some() {
             let flushed = walk.step(keyspace, &mut ctx, &mut Nowhere);
@@ -317,7 +317,7 @@ pub(crate) fn take<F: Form>(
             progress.walked.store((walk.progress() * 10_000.0) as u64, Relaxed);
             recorder.rest();
             while recorder.is_ahead(mbps_max(server)) && !server.persist.is_cancelled(job) {
-                std::thread::sleep(NAP_MAX);
+                std::thread::sleep(SLEEP_MAX);
                 server.lazy_free.free_if_any(walk.take_kept(keyspace, &mut recorder.sink));
             }
         }));
@@ -367,16 +367,16 @@ pub(crate) fn take<F: Form>(
 ///
 /// # Errors
 /// The job is cancelled.
-fn snapshot_context(server: &Server, job: Job) -> io::Result<MutexGuard<'_, ThreadContext>> {
+fn snapshot_context(server: &Server, job: PersistJob) -> io::Result<MutexGuard<'_, ThreadContext>> {
     loop {
-        if let Some(ctx) = server.persist.ctx.try_lock_for(LOOK) {
+        if let Some(ctx) = server.persist.ctx.try_lock_for(CANCEL_POLL_INTERVAL) {
             server.persist.begin_walk(job);
             return Ok(ctx);
         }
         if server.persist.is_cancelled(job) {
             return Err(cancelled());
         }
-        if job == Job::Sync {
+        if job == PersistJob::Sync {
             give_way(server);
         }
     }
@@ -384,7 +384,7 @@ fn snapshot_context(server: &Server, job: Job) -> io::Result<MutexGuard<'_, Thre
 
 /// Cancels another walk if its disk hangs, since replicas wait for a full sync.
 pub(crate) fn give_way(server: &Server) {
-    if server.persist.give_up_stuck() {
+    if server.persist.cancel_stuck() {
         log::warn!(
             "The snapshot or rewrite in progress is abandoned and will be retried: its disk is blocked, and \
              replicas wait for a full sync."
@@ -511,7 +511,7 @@ mod tests {
     /// A thread that hung on its disk during a cancelled attempt writes to the old file, whenever the disk
     /// goes on.
     #[test]
-    fn what_is_left_of_another_attempt_is_not_written_to() {
+    fn leftovers_of_another_attempt_are_not_overwritten() {
         use std::os::unix::fs::FileExt;
         let folder = crate::testing::folder("beside");
         let target = folder.join(USUAL_NAME);
@@ -526,22 +526,22 @@ mod tests {
 
     /// The sync was begun before the other job had come to its walk.
     #[test]
-    fn a_walk_that_hangs_gives_way_to_a_sync_that_has_begun() {
+    fn a_hung_walk_yields_to_a_full_sync() {
         let live = crate::testing::live::Live::start(1, &[]);
         let (server, persist) = (&live.server, &live.server.persist);
-        assert!(persist.claim(Job::Snapshot));
-        persist.state.lock().sync = Some(Running::now(Job::Sync, false));
-        let walker = snapshot_context(server, Job::Snapshot).expect("nobody else walks");
-        persist.note_wait(Job::Snapshot);
+        assert!(persist.claim(PersistJob::Snapshot));
+        persist.state.lock().sync = Some(Running::now(PersistJob::Sync, false));
+        let walker = snapshot_context(server, PersistJob::Snapshot).expect("nobody else walks");
+        persist.begin_wait(PersistJob::Snapshot);
         *persist.disk_since.lock() = Instant::now().checked_sub(super::super::jobs::STUCK);
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| snapshot_context(server, Job::Sync).is_ok());
-            live.wait_until("it is given up", || persist.is_cancelled(Job::Snapshot));
-            persist.end_walk(Job::Snapshot, 0);
+            let waiter = scope.spawn(|| snapshot_context(server, PersistJob::Sync).is_ok());
+            live.wait_until("it is given up", || persist.is_cancelled(PersistJob::Snapshot));
+            persist.end_walk(PersistJob::Snapshot, 0);
             drop(walker);
             assert!(waiter.join().expect("it gets the seat"));
             let _walker = persist.ctx.lock();
-            let waiter = scope.spawn(|| snapshot_context(server, Job::Sync).is_ok());
+            let waiter = scope.spawn(|| snapshot_context(server, PersistJob::Sync).is_ok());
             persist.cancel_sync();
             assert!(!waiter.join().expect("nobody wants it any more"));
         });
@@ -552,7 +552,7 @@ mod tests {
 
     /// The first name is known to Redis' own tests and to operators' scripts.
     #[test]
-    fn what_is_being_written_is_named_by_its_process_and_its_target() {
+    fn temp_files_are_named_by_process_and_target() {
         let process = std::process::id();
         assert_eq!(unfinished(Path::new("/x/dump.rdb")), PathBuf::from(format!("/x/temp-{process}.rdb")));
         assert_eq!(unfinished(Path::new("other.rdb")), PathBuf::from(format!("temp-{process}-other.rdb")));

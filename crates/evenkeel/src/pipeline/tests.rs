@@ -17,7 +17,7 @@ fn connection(world: &World) -> Connection {
 /// A request that arrives in parts, the first of them behind another request: from the second part on, the
 /// received arguments are not moved, however many there are.
 #[test]
-fn the_arguments_of_a_long_request_are_not_moved_with_every_part() {
+fn long_requests_are_not_moved_with_every_read() {
     const KEYS: usize = 1000;
     let mut world = World::new();
     let mut connection = connection(&world);
@@ -45,7 +45,7 @@ fn the_arguments_of_a_long_request_are_not_moved_with_every_part() {
 /// Look-ups in the same large collection are prefetched together. Their replies equal the replies to single
 /// requests, whatever stands in between and whatever they change.
 #[test]
-fn looking_ahead_changes_no_reply() {
+fn prefetch_changes_no_reply() {
     let mut world = World::new();
     let mut connection = connection(&world);
     let (mut pipeline, executor) = (Pipeline::default(), &mut world.workers[0]);
@@ -97,7 +97,7 @@ fn looking_ahead_changes_no_reply() {
 
 /// Keys behind a SELECT are prefetched in the database that it selects, if it exists.
 #[test]
-fn looking_ahead_follows_select() {
+fn prefetch_follows_select() {
     let mut world = World::new();
     let connection = connection(&world);
     let executor = &mut world.workers[0];

@@ -38,7 +38,7 @@ const SHELVES: usize = 64;
 
 /// Kinds of subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SubscriptionKind {
     Channel,
     Pattern,
     /// A channel of SSUBSCRIBE, which in a cluster belongs to a slot.
@@ -97,9 +97,9 @@ impl<'a> Parcel<'a> {
 
     /// Passes it to all subscribers by `put`; returns their number.
     fn hand_to(&self, subscribers: &Subscribers, put: &mut Put<'_>) -> usize {
-        let heard = there(subscribers)
+        let receivers = there(subscribers)
             .map(|client| put(client, self.encoded(client.resp.load(Relaxed) == 3).clone()));
-        heard.count()
+        receivers.count()
     }
 }
 
@@ -246,7 +246,7 @@ impl PubSub {
     }
 
     /// Whether a message to this channel may have receivers.
-    fn may_be_heard(&self, channel: &[u8]) -> bool {
+    fn may_have_subscribers(&self, channel: &[u8]) -> bool {
         self.pattern_count.load(Acquire) > 0 || self.channels.shelf(channel).lock().contains_key(channel)
     }
 
@@ -262,11 +262,17 @@ impl PubSub {
     }
 
     /// Subscribes a client. `confirm` sends the confirmation before any message can arrive.
-    pub(crate) fn join(&self, kind: Kind, name: &[u8], client: &Arc<ClientInfo>, confirm: impl FnOnce()) {
+    pub(crate) fn join(
+        &self,
+        kind: SubscriptionKind,
+        name: &[u8],
+        client: &Arc<ClientInfo>,
+        confirm: impl FnOnce(),
+    ) {
         match kind {
-            Kind::Channel => self.channels.join(name, client, confirm),
-            Kind::Shard => self.shards.join(name, client, confirm),
-            Kind::Pattern => {
+            SubscriptionKind::Channel => self.channels.join(name, client, confirm),
+            SubscriptionKind::Shard => self.shards.join(name, client, confirm),
+            SubscriptionKind::Pattern => {
                 let mut patterns = self.patterns.write();
                 patterns.entry(name.into()).or_default().insert(client.id, client.clone());
                 self.pattern_count.store(patterns.len(), Release);
@@ -276,11 +282,11 @@ impl PubSub {
     }
 
     /// Unsubscribes a client: once this returns, no further message is put into its queue.
-    pub(crate) fn leave(&self, kind: Kind, name: &[u8], client: &ClientInfo) {
+    pub(crate) fn leave(&self, kind: SubscriptionKind, name: &[u8], client: &ClientInfo) {
         match kind {
-            Kind::Channel => self.channels.leave(name, client),
-            Kind::Shard => self.shards.leave(name, client),
-            Kind::Pattern => {
+            SubscriptionKind::Channel => self.channels.leave(name, client),
+            SubscriptionKind::Shard => self.shards.leave(name, client),
+            SubscriptionKind::Pattern => {
                 let mut patterns = self.patterns.write();
                 if let Some(subscribers) = patterns.get_mut(name) {
                     subscribers.remove(&client.id);
@@ -294,9 +300,13 @@ impl PubSub {
     }
 
     /// Calls `f` for each subscription of a kind, under the lock of the channel.
-    pub(crate) fn each_subscription(&self, kind: Kind, mut f: impl FnMut(&[u8], &Arc<ClientInfo>)) {
+    pub(crate) fn each_subscription(
+        &self,
+        kind: SubscriptionKind,
+        mut f: impl FnMut(&[u8], &Arc<ClientInfo>),
+    ) {
         let mut all = |name: &[u8], them: &Subscribers| them.values().for_each(|client| f(name, client));
-        if kind == Kind::Pattern {
+        if kind == SubscriptionKind::Pattern {
             return self.patterns.read().iter().for_each(|(name, them)| all(name, them));
         }
         for shelf in &self.of(kind).shelves {
@@ -304,24 +314,24 @@ impl PubSub {
         }
     }
 
-    fn of(&self, kind: Kind) -> &Channels {
-        if kind == Kind::Shard { &self.shards } else { &self.channels }
+    fn of(&self, kind: SubscriptionKind) -> &Channels {
+        if kind == SubscriptionKind::Shard { &self.shards } else { &self.channels }
     }
 
     /// Returns the number of a channel's subscribers by name.
-    pub(crate) fn subscribers(&self, kind: Kind, channel: &[u8]) -> usize {
+    pub(crate) fn subscribers(&self, kind: SubscriptionKind, channel: &[u8]) -> usize {
         self.of(kind).subscribers(channel)
     }
 
     /// Returns the channels with subscribers by name that match the pattern, in order.
-    pub(crate) fn names(&self, kind: Kind, pattern: Option<&[u8]>) -> Vec<Box<[u8]>> {
+    pub(crate) fn names(&self, kind: SubscriptionKind, pattern: Option<&[u8]>) -> Vec<Box<[u8]>> {
         self.of(kind).names(pattern)
     }
 
     /// Returns the number of channels or patterns of a kind.
-    pub(crate) fn count(&self, kind: Kind) -> usize {
+    pub(crate) fn count(&self, kind: SubscriptionKind) -> usize {
         match kind {
-            Kind::Pattern => self.pattern_count.load(Relaxed),
+            SubscriptionKind::Pattern => self.pattern_count.load(Relaxed),
             _ => self.of(kind).count.load(Relaxed),
         }
     }
@@ -339,36 +349,36 @@ pub(crate) struct Subscriptions {
 
 impl Subscriptions {
     /// Returns all names of a kind.
-    pub(crate) fn names(&mut self, kind: Kind) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn names(&mut self, kind: SubscriptionKind) -> impl Iterator<Item = &[u8]> {
         self.of(kind).iter().map(|name| &**name)
     }
 
     /// Adds a name. Returns whether it is new.
-    pub(crate) fn add(&mut self, kind: Kind, name: &[u8]) -> bool {
+    pub(crate) fn add(&mut self, kind: SubscriptionKind, name: &[u8]) -> bool {
         let is_new = self.of(kind).insert(name.into());
         self.bytes += if is_new { Names::cost(name) } else { 0 };
         is_new
     }
 
     /// Removes a name. Returns whether it was present.
-    pub(crate) fn remove(&mut self, kind: Kind, name: &[u8]) -> bool {
+    pub(crate) fn remove(&mut self, kind: SubscriptionKind, name: &[u8]) -> bool {
         let was_there = self.of(kind).remove(name);
         self.bytes -= if was_there { Names::cost(name) } else { 0 };
         was_there
     }
 
-    fn of(&mut self, kind: Kind) -> &mut BTreeSet<Box<[u8]>> {
+    fn of(&mut self, kind: SubscriptionKind) -> &mut BTreeSet<Box<[u8]>> {
         match kind {
-            Kind::Channel => &mut self.channels,
-            Kind::Pattern => &mut self.patterns,
-            Kind::Shard => &mut self.shards,
+            SubscriptionKind::Channel => &mut self.channels,
+            SubscriptionKind::Pattern => &mut self.patterns,
+            SubscriptionKind::Shard => &mut self.shards,
         }
     }
 
     /// Returns the number in confirmations of this kind.
-    pub(crate) fn count(&self, kind: Kind) -> usize {
+    pub(crate) fn count(&self, kind: SubscriptionKind) -> usize {
         match kind {
-            Kind::Shard => self.shards.len(),
+            SubscriptionKind::Shard => self.shards.len(),
             _ => self.channels.len() + self.patterns.len(),
         }
     }
@@ -382,12 +392,12 @@ impl Subscriptions {
         client.subscribed.store(self.channels.len() as u32, Relaxed);
         client.patterns.store(self.patterns.len() as u32, Relaxed);
         client.shards.store(self.shards.len() as u32, Relaxed);
-        client.names.heard.store(self.bytes, Relaxed);
+        client.names.subscribed.store(self.bytes, Relaxed);
     }
 
     /// Ends all subscriptions without confirmations.
     pub(crate) fn end(&mut self, pubsub: &PubSub, client: &ClientInfo) {
-        for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
+        for kind in [SubscriptionKind::Channel, SubscriptionKind::Pattern, SubscriptionKind::Shard] {
             for name in std::mem::take(self.of(kind)) {
                 pubsub.leave(kind, &name, client);
             }

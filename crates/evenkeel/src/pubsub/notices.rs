@@ -59,7 +59,7 @@ impl Notices {
     }
 
     fn keep(&self, channel: &[u8], text: &[u8]) {
-        if self.pubsub.may_be_heard(channel) {
+        if self.pubsub.may_have_subscribers(channel) {
             unit::keep(Message::Published { channel: channel.into(), text: text.into() });
         }
     }
@@ -74,15 +74,15 @@ impl Listener for Notices {
         self.tracking.prefixes() > 0
     }
 
-    fn let_go(&self, events: &[Event]) {
+    fn before_unlock(&self, events: &[Event]) {
         if self.tracking.is_needed() {
-            self.tracking.let_go(events);
+            self.tracking.before_unlock(events);
         }
     }
 
-    fn hear(&self, events: &[Event]) {
+    fn on_events(&self, events: &[Event]) {
         if self.tracking.is_needed() {
-            self.tracking.hear(events);
+            self.tracking.on_events(events);
         }
         for event in events {
             match event.what {
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_ask_for_classes() {
+    fn flags_select_event_classes() {
         assert_eq!(classes(b""), 0);
         assert_eq!(classes(b"A"), 0, "published nowhere");
         assert_eq!(classes(b"KE"), 0, "nothing to publish");

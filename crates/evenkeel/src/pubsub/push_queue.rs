@@ -32,7 +32,7 @@ use crate::server::Server;
 /// A client's push queue; see the module's text.
 #[derive(Default)]
 pub(crate) struct PushQueue {
-    state: Mutex<State>,
+    state: Mutex<PushQueueState>,
 }
 
 /// A message in both protocols: the client may change its protocol before it has read this.
@@ -86,7 +86,7 @@ impl PushMessage {
 }
 
 #[derive(Default)]
-struct State {
+struct PushQueueState {
     messages: Vec<PushMessage>,
     bytes: usize,
     /// Its worker has been notified, or will be at the end of a batch.
@@ -164,9 +164,9 @@ impl PushQueue {
 
 /// Notifies the workers of clients that have got messages from this thread. Called at the end of each batch.
 #[inline]
-pub(crate) fn tell(server: &Server) {
+pub(crate) fn notify_workers(server: &Server) {
     if IS_ANY_NOTED.get() {
-        tell_noted(server);
+        notify_noted(server);
     }
 }
 
@@ -175,12 +175,12 @@ pub(crate) struct Teller<'a>(pub(crate) &'a Server);
 
 impl Drop for Teller<'_> {
     fn drop(&mut self) {
-        tell(self.0);
+        notify_workers(self.0);
     }
 }
 
 #[cold]
-fn tell_noted(server: &Server) {
+fn notify_noted(server: &Server) {
     IS_ANY_NOTED.set(false);
     let noted = NOTED.take();
     let mut by_worker: Vec<Vec<Arc<ClientInfo>>> = vec![Vec::new(); server.workers()];
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_is_read_in_the_protocol_that_is_spoken_then() {
+    fn push_messages_use_the_protocol_at_delivery() {
         let world = World::new();
         let client = new_client(&world);
         let unlike = |resp2| PushMessage::Unlike { resp2, resp3: message(b">three") };
@@ -226,12 +226,12 @@ mod tests {
                 assert_eq!(client.push_queue.take(is_resp3), Pending::Messages(expected));
             }
         }
-        tell(&world.server);
+        notify_workers(&world.server);
     }
 
     /// Otherwise later messages would never be announced, either.
     #[test]
-    fn a_thread_that_ends_tells_those_whom_it_has_noted() {
+    fn ending_threads_notify_recorded_workers() {
         let world = World::new();
         let client = new_client(&world);
         std::thread::scope(|scope| {
@@ -240,7 +240,7 @@ mod tests {
                 put(&client, message(b"+line"), u64::MAX);
             });
         });
-        let told = world.server.inboxes[0].take();
-        assert!(matches!(&told[..], [Message::PushQueued(clients)] if clients[0].id == client.id));
+        let messages = world.server.inboxes[0].take();
+        assert!(matches!(&messages[..], [Message::PushQueued(clients)] if clients[0].id == client.id));
     }
 }

@@ -45,7 +45,7 @@ thread_local! {
 }
 
 /// Keeps a message until [`deliver`]. The thread that holds the unit's keys calls
-/// [`SlotGuard::note_messages`].
+/// [`SlotGuard::record_messages`].
 pub(crate) fn keep(message: Message) {
     KEPT.with_borrow_mut(|kept| kept.push(message));
 }
@@ -56,7 +56,7 @@ impl PubSub {
         let count = self.count_listeners(channel);
         if count > 0 {
             keep(Message::Published { channel: channel.into(), text: text.into() });
-            guard.note_messages();
+            guard.record_messages();
         }
         count
     }
@@ -71,7 +71,7 @@ impl PubSub {
         let count = self.shards.subscribers(channel);
         if count > 0 {
             keep(Message::PublishedInShard { channel: channel.into(), text: text.into() });
-            guard.note_messages();
+            guard.record_messages();
         }
         count
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 
-use super::link::LOOK;
+use super::link::LINK_POLL_INTERVAL;
 
 use evenkeel_runtime::threads;
 
@@ -34,18 +34,18 @@ fn aside(
         UNDER_WAY.fetch_sub(1, Relaxed);
         return Some(Err(io::Error::other("names that were asked for before are still being looked up")));
     }
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     let spawned = threads::named("resolver").spawn(move || {
         let found = look_up();
         UNDER_WAY.fetch_sub(1, Relaxed);
-        _ = tell.send(found); // the receiver may be gone
+        _ = sender.send(found); // the receiver may be gone
     });
     if let Err(error) = spawned {
         UNDER_WAY.fetch_sub(1, Relaxed);
         return Some(Err(error));
     }
     loop {
-        match told.recv_timeout(LOOK) {
+        match receiver.recv_timeout(LINK_POLL_INTERVAL) {
             Ok(found) => return Some(found),
             Err(RecvTimeoutError::Timeout) if is_wanted() => {}
             Err(RecvTimeoutError::Timeout) => return None,
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_and_names_are_found() {
+    fn addresses_and_names_are_resolved() {
         let found = |host: &str| of(host, 7, || true).expect("they are wanted").expect("there are some");
         assert_eq!(found("127.0.0.2"), ["127.0.0.2:7".parse().expect("an address")]);
         assert_eq!(found("::1"), ["[::1]:7".parse().expect("an address")]);
@@ -69,8 +69,8 @@ mod tests {
     }
 
     #[test]
-    fn a_name_server_that_says_nothing_is_left() {
-        let (go_on, hangs) = channel::<()>();
+    fn silent_name_servers_are_abandoned() {
+        let (release, hangs) = channel::<()>();
         let wanted = AtomicBool::new(true);
         let look_up = move || {
             _ = hangs.recv();
@@ -78,11 +78,11 @@ mod tests {
         };
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| aside(look_up, || wanted.load(Relaxed)).is_none());
-            std::thread::sleep(3 * LOOK);
+            std::thread::sleep(3 * LINK_POLL_INTERVAL);
             assert!(!waits.is_finished());
             wanted.store(false, Relaxed);
             assert!(waits.join().expect("it does not panic"));
         });
-        drop(go_on);
+        drop(release);
     }
 }

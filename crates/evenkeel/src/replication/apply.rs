@@ -24,7 +24,7 @@ use std::time::Duration;
 use evenkeel_resp::request::{Parsed, Span, State, parse};
 use evenkeel_store::Place;
 
-use super::feed::note_point;
+use super::feed::record_point;
 use super::primary_connection::Ended;
 use crate::clients::ClientInfo;
 use crate::dispatch::{Executor, Outcome, Request};
@@ -48,7 +48,7 @@ const COMPLAINTS_MAX: usize = 64;
 const NAME_SHOWN: usize = 64;
 
 /// Poll interval while DEBUG RELOAD runs.
-const RELOAD_LOOK: Duration = Duration::from_millis(1);
+const RELOAD_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Cache lines prefetched for an entry.
 const ENTRY_LINES: usize = 4;
@@ -136,7 +136,7 @@ impl Applier {
 
     pub(super) fn received(&mut self, got: usize, room: usize) {
         self.buffer.truncate(self.buffer.len() - room + got);
-        self.session.client.note_query(self.buffer.len(), clock::unix_ms());
+        self.session.client.record_query(self.buffer.len(), clock::unix_ms());
     }
 
     /// Received bytes that are still kept.
@@ -215,7 +215,7 @@ impl Applier {
         // Checked inside the gate: DEBUG RELOAD passes through it after it has set the flag.
         while server.pause.is_to_reload() && !server.stopping.load(Acquire) {
             keyspace.leave(&mut self.executor.ctx);
-            std::thread::sleep(RELOAD_LOOK);
+            std::thread::sleep(RELOAD_POLL_INTERVAL);
             keyspace.enter(&mut self.executor.ctx);
         }
         // The time spent waiting belongs to no command.
@@ -261,8 +261,8 @@ impl Applier {
     fn run_one(&mut self, parts: &Parts) -> Result<(), Ended> {
         let args = Args::new(&self.buffer, &self.spans[parts.first_span..parts.end_span]);
         if args.is(0, "SELECT") && !self.has_database(&args) {
-            let figures = &self.server.replication.link.figures;
-            figures.failed.fetch_add(1, Relaxed);
+            let metrics = &self.server.replication.link.metrics;
+            metrics.failed.fetch_add(1, Relaxed);
             let number = args.get(1).unwrap_or_default();
             return Err(Ended::Unfit(format!(
                 "The master selects database {}, but only {} are configured (databases): its further writes \
@@ -329,8 +329,8 @@ impl Applier {
     }
 
     fn complain(&mut self, name: Vec<u8>, why: &str) {
-        let figures = &self.server.replication.link.figures;
-        figures.failed.fetch_add(1, Relaxed);
+        let metrics = &self.server.replication.link.metrics;
+        metrics.failed.fetch_add(1, Relaxed);
         if self.complaints.len() < COMPLAINTS_MAX && self.complaints.insert(name.clone()) {
             let name = name.escape_ascii();
             log::warn!(
@@ -346,7 +346,7 @@ impl Applier {
             let link = &self.server.replication.link;
             let mut stream = self.server.replication.stream();
             stream.append(&self.buffer[self.passed..self.ran]);
-            link.note_applied(self.session.db);
+            link.set_applied_db(self.session.db);
             // With replicas of our own, the replication thread trims, since it knows their needs.
             if !self.server.replication.replica_inbox.is_open() {
                 stream.trim(self.executor.settings.repl_backlog_size, &[]);
@@ -354,19 +354,19 @@ impl Applier {
             let offset = stream.offset();
             drop(stream);
             self.passed = self.ran;
-            self.note_point(offset);
+            self.record_point(offset);
         }
     }
 
     /// Records that the stream up to this offset has been run and is in the journal.
-    pub(super) fn note_point(&mut self, offset: u64) {
+    pub(super) fn record_point(&mut self, offset: u64) {
         if !self.server.persist.aof.is_on() {
             return;
         }
         let record = self.server.keyspace.journal.last();
         match self.points.back_mut() {
             Some((last, at)) if *last == record => *at = offset,
-            _ => note_point(&mut self.points, (record, offset)),
+            _ => record_point(&mut self.points, (record, offset)),
         }
     }
 

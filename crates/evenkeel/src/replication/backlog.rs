@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn random_stretches_are_what_was_appended() {
+    fn random_ranges_match_the_appended_bytes() {
         let mut random = random();
         for _ in 0..20 {
             let begin = random.draw() >> 20;
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_blocks_can_be_taken() {
+    fn the_oldest_blocks_can_be_removed() {
         let mut backlog = Backlog::new(5);
         let bytes: Vec<u8> = (0..5 * BLOCK + 10).map(|n| (n / 1_000) as u8).collect();
         backlog.append(&bytes);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_and_what_is_not() {
+    fn trimming_keeps_needed_and_configured_bytes() {
         let mut backlog = Backlog::new(100);
         assert!(backlog.has(100) && !backlog.has(99) && !backlog.has(101));
         assert!(backlog.slices(100, 10).is_empty());
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_blocks_wait_for_what_comes_as_came_last() {
+    fn spare_blocks_match_the_last_append() {
         let mut backlog = Backlog::new(0);
         backlog.append(&[1; 3 * BLOCK]);
         backlog.trim(0, None);

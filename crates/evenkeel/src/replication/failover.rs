@@ -38,7 +38,7 @@ use evenkeel_runtime::clock;
 const LATE: Duration = Duration::from_millis(500);
 
 /// Poll interval while no replica has everything.
-pub(super) const LOOK: Duration = Duration::from_millis(2);
+pub(super) const FAILOVER_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The options of FAILOVER.
 #[derive(Clone, Debug)]
@@ -87,7 +87,7 @@ impl Failover {
     }
 
     /// Records that the target is about to be asked. Returns whether it has been asked before.
-    pub(super) fn note_asked(&self) -> bool {
+    pub(super) fn mark_asked(&self) -> bool {
         let mut state = self.0.lock();
         let Some((phase @ (Phase::Asking | Phase::Asked), _)) = &mut *state else { return false };
         std::mem::replace(phase, Phase::Asked) == Phase::Asked
@@ -171,7 +171,7 @@ pub(super) fn look(server: &Arc<Server>) {
         // It may have been aborted meanwhile, or another may have begun.
         let Some((Phase::Waiting, plan)) = server.replication.failover.0.lock().clone() else { return false };
         let is_time_up = plan.until.is_some_and(|until| Instant::now() >= until);
-        (is_time_up || who_has_all(server, &plan).is_some()) && go_on(server, guard, plan, is_time_up)
+        (is_time_up || who_has_all(server, &plan).is_some()) && hand_over(server, guard, plan, is_time_up)
     });
     if has_changed {
         link::end_waits(server);
@@ -180,7 +180,7 @@ pub(super) fn look(server: &Arc<Server>) {
 
 /// Aborts a failover whose time has been up for long. Called periodically by another thread, since the link's
 /// thread may be blocked by a disk.
-pub(crate) fn give_up_late(server: &Arc<Server>) {
+pub(crate) fn abort_late(server: &Arc<Server>) {
     let state = &server.replication;
     let is_late = || {
         let Some((Phase::Waiting, plan)) = &*state.failover.0.lock() else { return false };
@@ -197,7 +197,7 @@ pub(crate) fn give_up_late(server: &Arc<Server>) {
 }
 
 /// Follows the replica that has everything, and returns whether it does. The caller holds all locks.
-fn go_on(server: &Arc<Server>, guard: &mut SlotGuard<'_>, plan: Plan, is_time_up: bool) -> bool {
+fn hand_over(server: &Arc<Server>, guard: &mut SlotGuard<'_>, plan: Plan, is_time_up: bool) -> bool {
     let target = match (who_has_all(server, &plan), &plan.target) {
         (Some(target), _) => {
             log::info!("Failover target {} is synced, failing over.", name(&target));

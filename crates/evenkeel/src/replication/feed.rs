@@ -35,15 +35,15 @@ use evenkeel_runtime::threads;
 use full::{Sync, place_sync};
 
 /// Poll interval while there is something to send: the least lag of a replica.
-const NAP_MS: i32 = 2;
+const POLL_MS: i32 = 2;
 
 /// Poll interval while writers fill more than a core's own cache in that time: their pages are still cached
 /// when they are read, and so are the pages they write next.
-const BUSY_NAP_MS: i32 = 1;
+const BUSY_POLL_MS: i32 = 1;
 const BUSY_LEN: usize = 256 * 1024;
 
 /// Poll interval after a while without records.
-const IDLE_NAP_MS: i32 = 10;
+const IDLE_POLL_MS: i32 = 10;
 const IDLE: Duration = Duration::from_millis(200);
 
 /// Bytes taken from the journal before something is sent.
@@ -183,13 +183,13 @@ impl Feed {
         let is_idle = self.now.duration_since(self.last_record) > IDLE && self.sync.is_none();
         let timeout_ms = match (self.has_more, is_idle) {
             (true, _) => 0,
-            (_, true) => IDLE_NAP_MS,
-            _ if self.took_much => BUSY_NAP_MS,
-            _ => NAP_MS,
+            (_, true) => IDLE_POLL_MS,
+            _ if self.took_much => BUSY_POLL_MS,
+            _ => POLL_MS,
         };
         // It fails only for a broken descriptor; the interval remains.
         let events = self.poll.wait(timeout_ms).unwrap_or_else(|_| {
-            std::thread::sleep(Duration::from_millis(NAP_MS as u64));
+            std::thread::sleep(Duration::from_millis(POLL_MS as u64));
             0
         });
         (self.now, self.now_ms, self.has_more) = (Instant::now(), clock::unix_ms(), false);
@@ -247,7 +247,7 @@ impl Feed {
         if reader.last() > before {
             self.last_record = self.now;
             self.has_more |= taken >= TAKE_LEN;
-            note_point(&mut self.points, (stream.offset(), reader.last()));
+            record_point(&mut self.points, (stream.offset(), reader.last()));
         }
         let wanted = state.acks_wanted.load(Acquire);
         // A target of a failover has the stream as it was at its end.
@@ -263,7 +263,7 @@ impl Feed {
             }
             self.last_record = self.now; // a client waits
         }
-        self.note_memory(&stream);
+        self.update_memory(&stream);
         drop(stream);
         if let Some(offset) = placed {
             self.begin_snapshots(offset);
@@ -345,7 +345,7 @@ impl Feed {
                 Err(error) => failed.push((*token, error.to_string())),
             }
         }
-        self.server.replication.figures.sent.fetch_add(sent as u64, Relaxed);
+        self.server.replication.metrics.sent.fetch_add(sent as u64, Relaxed);
         for (token, reason) in failed {
             if let Some(replica) = self.replicas.remove(&token) {
                 self.part(replica, &reason);
@@ -355,9 +355,9 @@ impl Feed {
 
     /// Updates the metric of memory beyond the backlog, which eviction subtracts. Called while `stream` is
     /// locked after a change: bytes that have left the journal are in the stream.
-    fn note_memory(&self, stream: &Stream) {
+    fn update_memory(&self, stream: &Stream) {
         let beyond = stream.memory().saturating_sub(self.settings.repl_backlog_size);
-        self.server.replication.figures.beyond.store(beyond, Relaxed);
+        self.server.replication.metrics.beyond.store(beyond, Relaxed);
     }
 
     /// Frees the bytes that no replica needs any more.
@@ -380,11 +380,11 @@ impl Feed {
             .spill_file
             .as_ref()
             .map_or(0, |spill_file| spill_file.len() - waiting.min(spill_file.len()));
-        self.note_memory(&stream);
+        self.update_memory(&stream);
         drop(stream);
-        state.figures.on_disk.store(on_disk, Relaxed);
+        state.metrics.on_disk.store(on_disk, Relaxed);
         if let Err(error) = overflowed {
-            self.give_up_slow(without_disk, &error);
+            self.drop_slow(without_disk, &error);
         }
         self.tend_pipes();
         if let Some(answered) = self.replicas.values().map(ReplicaConnection::answered).min() {
@@ -416,7 +416,7 @@ impl Feed {
             keyspace.leave(&mut ctx);
             reader.end(&keyspace.journal);
             state.stream().forget();
-            state.figures.beyond.store(0, Relaxed);
+            state.metrics.beyond.store(0, Relaxed);
             state.reading.set(Reading::NONE);
             log::info!("Replication backlog freed: no replica was connected for repl-backlog-ttl seconds.");
         }
@@ -427,11 +427,11 @@ impl Feed {
     /// them.
     fn stop(mut self) {
         if let Some(sync) = self.sync.take() {
-            sync.pipe.give_up();
+            sync.pipe.cancel();
         }
         for replica in self.replicas.values() {
             if let Stage::Snapshot { pipe, .. } = &replica.stage {
-                pipe.give_up();
+                pipe.cancel();
             }
         }
         self.server.replication.replica_inbox.end();
@@ -439,7 +439,7 @@ impl Feed {
 }
 
 /// Adds a pair of numbers, both larger than those before.
-pub(super) fn note_point(points: &mut VecDeque<(u64, u64)>, point: (u64, u64)) {
+pub(super) fn record_point(points: &mut VecDeque<(u64, u64)>, point: (u64, u64)) {
     if points.len() >= POINTS_MAX {
         // Every other point is enough: a waiting client is told a little later.
         let mut index = 0;
@@ -457,7 +457,7 @@ mod tests {
 
     /// The server becomes a primary after the thread has checked the era, and before it reads the journal.
     #[test]
-    fn a_stream_that_begins_between_two_looks_has_a_point() {
+    fn a_stream_started_between_two_polls_has_a_point() {
         let live = crate::testing::live::Live::start(1, &[]);
         let (server, state) = (&live.server, &live.server.replication);
         state.stream().keep();
@@ -479,7 +479,7 @@ mod tests {
 
     /// The target of a failover has all of the stream at its end: no GETACK may follow.
     #[test]
-    fn nobody_is_asked_what_it_has_behind_what_it_has() {
+    fn replicas_with_the_whole_stream_get_no_getack() {
         let live = crate::testing::live::Live::start(1, &[]);
         let (server, state) = (&live.server, &live.server.replication);
         state.stream().keep();
@@ -502,7 +502,7 @@ mod tests {
     /// A server that becomes a primary, after any time as a replica, keeps the bytes that its own replicas
     /// may ask for.
     #[test]
-    fn what_was_no_time_as_a_primary_does_not_count() {
+    fn time_as_a_replica_does_not_free_the_backlog() {
         const LONG: Duration = Duration::from_secs(10);
         let live = crate::testing::live::Live::start(1, &["--repl-backlog-ttl", "1"]);
         let (server, state) = (&live.server, &live.server.replication);
@@ -526,7 +526,7 @@ mod tests {
     #[test]
     fn points_are_bounded_and_stay_in_order() {
         let mut points = VecDeque::new();
-        (1..200_000).for_each(|n| note_point(&mut points, (10 * n, n)));
+        (1..200_000).for_each(|n| record_point(&mut points, (10 * n, n)));
         assert!(points.len() <= POINTS_MAX && points.len() >= POINTS_MAX / 2);
         assert!(points.iter().zip(points.iter().skip(1)).all(|(one, next)| one < next));
         assert_eq!(points.back(), Some(&(1_999_990, 199_999)));

@@ -69,17 +69,17 @@ fn announce(settings: &Settings, conn: &mut PrimaryConnection) -> Result<(), End
         announced => announced,
     };
     let port = port.to_string();
-    let mut told: Vec<Vec<&[u8]>> = vec![vec![b"REPLCONF", b"listening-port", port.as_bytes()]];
+    let mut announcements: Vec<Vec<&[u8]>> = vec![vec![b"REPLCONF", b"listening-port", port.as_bytes()]];
     if !settings.replica_announce_ip.is_empty() {
-        told.push(vec![b"REPLCONF", b"ip-address", &settings.replica_announce_ip]);
+        announcements.push(vec![b"REPLCONF", b"ip-address", &settings.replica_announce_ip]);
     }
-    told.push(vec![b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"]);
+    announcements.push(vec![b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"]);
     // Valkey adapts its snapshots to this version. Below 7.2 they would lack the deadlines of hash fields.
-    told.push(vec![b"REPLCONF", b"version", VALKEY_VERSION]);
-    for words in &told {
+    announcements.push(vec![b"REPLCONF", b"version", VALKEY_VERSION]);
+    for words in &announcements {
         conn.send_command(words)?;
     }
-    for words in &told {
+    for words in &announcements {
         let answer = answer(conn)?;
         if answer.starts_with(b"-") {
             let what = String::from_utf8_lossy(words[1]);
@@ -112,7 +112,7 @@ fn ask(
     let mut was_asked = false;
     if failover {
         words.push(b"FAILOVER");
-        was_asked = server.replication.failover.note_asked();
+        was_asked = server.replication.failover.mark_asked();
     }
     let mut answer = exchange(conn, &words)?;
     if was_asked && is_of_a_primary(&answer) {
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_histories() {
+    fn replication_ids() {
         assert!(is_id(&"0a".repeat(20)) && is_id(&"zZ".repeat(20)));
         assert!(!is_id(&"0".repeat(39)) && !is_id(&"0".repeat(41)) && !is_id(&"é".repeat(20)));
         assert_eq!(new_id(b""), None);

@@ -27,7 +27,7 @@ use evenkeel_rdb::file::{FilePart, FileReader, ReadLimits};
 use evenkeel_store::ThreadContext;
 
 use super::History;
-use super::link::LOOK;
+use super::link::LINK_POLL_INTERVAL;
 use super::primary_connection::{Ended, PrimaryConnection};
 use super::receive::{Received, Snapshot};
 use crate::dispatch::Executor;
@@ -181,21 +181,21 @@ impl<'a> Installer<'a> {
         if !self.empty() {
             return Err(Ended::Superseded);
         }
-        link.note_position(false, 0);
+        link.set_position(false, 0);
         self.server.persist.is_incomplete.store(true, Release);
         log::info!("MASTER <-> REPLICA sync: Loading DB in memory");
         let loaded = self.load(input, len, Target::Visible);
         if loaded.is_err() {
             self.empty(); // partial data are unusable
             // Our own replicas cannot continue from here either.
-            self.server.replication.stream().give_up();
+            self.server.replication.stream().abandon();
         }
         let db = loaded.map(|loaded| {
             let db = loaded.position.as_ref().map_or(0, |position| position.db);
             self.server.scripts.set_libraries(loaded.libraries);
             self.begin_history(db);
             if is_on_disk {
-                self.server.persist.note_loaded(&self.server.keyspace);
+                self.server.persist.record_loaded(&self.server.keyspace);
             }
             self.wake_waiters();
             db
@@ -259,7 +259,7 @@ impl<'a> Installer<'a> {
         }
         self.executor.serve_woken();
         keyspace.leave(&mut self.executor.ctx);
-        server.note_flush();
+        server.record_flush();
         server.lazy_free.free_flushed(old);
         if ends_log {
             rewrite::end_log(server);
@@ -272,7 +272,7 @@ impl<'a> Installer<'a> {
     fn begin_history(&self, db: u32) {
         let replication = &self.server.replication;
         replication.stream().restart(self.new.history.clone(), self.new.offset);
-        replication.link.note_position(self.new.is_known, db);
+        replication.link.set_position(self.new.is_known, db);
         self.server.persist.is_incomplete.store(false, Release);
     }
 
@@ -336,7 +336,7 @@ impl<'a> Installer<'a> {
         drop(guard);
         self.executor.serve_woken();
         keyspace.leave(&mut self.executor.ctx);
-        server.note_flush();
+        server.record_flush();
         server.lazy_free.free_flushed(flushed);
         is_wanted
     }
@@ -422,12 +422,12 @@ impl<'a> Quiet<'a> {
         sign: &mut dyn FnMut() -> Result<(), Ended>,
     ) -> Result<Quiet<'a>, Ended> {
         let persist = &server.persist;
-        while persist.ending.is_under_way() || !persist.claim_alone(crate::persist::Job::Log) {
+        while persist.ending.is_under_way() || !persist.claim_alone(crate::persist::PersistJob::Log) {
             if persist.ending.is_under_way() {
-                std::thread::sleep(LOOK);
+                std::thread::sleep(LINK_POLL_INTERVAL);
             } else {
                 persist.cancel_unless_ending();
-                persist.is_idle_within(LOOK);
+                persist.is_idle_within(LINK_POLL_INTERVAL);
             }
             if server.stopping.load(Acquire) || server.replication.link.generation() != generation {
                 return Err(Ended::Superseded);

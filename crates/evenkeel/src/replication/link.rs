@@ -55,14 +55,14 @@ const RECONNECT_DELAY: Duration = Duration::from_millis(5);
 const ACK_EVERY: Duration = Duration::from_secs(1);
 
 /// Interval of checks whether the offset that the primary asked for is on disk.
-const SYNC_LOOK: Duration = Duration::from_millis(10);
+const SYNC_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Longest wait for journal records to reach the stream. It takes milliseconds, unless the machine is very
 /// busy.
-pub(super) const LOG_PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const JOURNAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Longest interval at which an idle thread checks whether the server ends.
-pub(super) const LOOK: Duration = Duration::from_millis(100);
+pub(super) const LINK_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The address of another server, as REPLICAOF gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,9 +143,9 @@ impl Phase {
 
 /// Metrics for INFO.
 #[derive(Default)]
-pub(crate) struct Figures {
+pub(crate) struct LinkMetrics {
     /// The time of the last bytes from the primary; zero: none.
-    pub(crate) heard_ms: AtomicU64,
+    pub(crate) last_io_ms: AtomicU64,
     /// Since when the link has been down; zero: it has never been up.
     pub(crate) down_since_ms: AtomicU64,
     pub(crate) bytes_in: AtomicU64,
@@ -181,7 +181,7 @@ pub(crate) struct PrimaryLink {
     db: AtomicU32,
     /// Whether another data set is being loaded while the present data are served.
     pub(super) loads_beside: AtomicBool,
-    pub(crate) figures: Figures,
+    pub(crate) metrics: LinkMetrics,
 }
 
 /// The target, and the generation from which on it is followed.
@@ -204,7 +204,7 @@ impl PrimaryLink {
             has_position: AtomicBool::new(false),
             db: AtomicU32::new(0),
             loads_beside: AtomicBool::new(false),
-            figures: Figures::default(),
+            metrics: LinkMetrics::default(),
         }
     }
 
@@ -230,12 +230,12 @@ impl PrimaryLink {
     }
 
     /// Records that the stream has been run up to its end, where `db` is selected.
-    pub(super) fn note_applied(&self, db: u32) {
+    pub(super) fn set_applied_db(&self, db: u32) {
         self.db.store(db, Relaxed);
     }
 
     /// Records whether the data are those of the stream's history.
-    pub(super) fn note_position(&self, is_there: bool, db: u32) {
+    pub(super) fn set_position(&self, is_there: bool, db: u32) {
         self.db.store(db, Relaxed);
         self.has_position.store(is_there, Release);
     }
@@ -263,7 +263,7 @@ impl PrimaryLink {
 
     /// Handles killed clients: if the primary is among them, the link is down from now on, although its
     /// thread may notice only later.
-    pub(crate) fn note_killed(&self, server: &Server, clients: &[Arc<ClientInfo>]) {
+    pub(crate) fn on_killed(&self, server: &Server, clients: &[Arc<ClientInfo>]) {
         let client = self.client.lock();
         if clients.iter().any(|killed| Some(killed.id) == *client) {
             self.set_phase(server, Phase::Connect);
@@ -294,7 +294,7 @@ impl PrimaryLink {
     fn set_phase(&self, server: &Server, phase: Phase) {
         let before = Phase::of(self.phase.swap(phase as u8, AcqRel));
         if before == Phase::Connected {
-            self.figures.down_since_ms.store(clock::unix_ms(), Relaxed);
+            self.metrics.down_since_ms.store(clock::unix_ms(), Relaxed);
         }
         follow_settings(server);
     }
@@ -329,18 +329,18 @@ pub(crate) fn change(server: &Arc<Server>, guard: &mut SlotGuard<'_>, target: Op
             replication.leave_log(guard);
             // The position is that of the data, and the last writes of clients may still be on their way into
             // the stream.
-            let is_whole = replication.wait_for_end_of_log(LOG_PATIENCE);
+            let is_whole = replication.wait_for_end_of_log(JOURNAL_TIMEOUT);
             // The target may be a former replica that continues our stream. Its stream begins with a SELECT.
-            link.note_position(is_whole && replication.stream().backlog().is_some(), 0);
+            link.set_position(is_whole && replication.stream().backlog().is_some(), 0);
         }
         (None, true) => promote(server, guard),
         (Some(_), true) | (None, false) => {}
     }
     let phase = if target.is_some() { Phase::Connect } else { Phase::None };
-    link.figures.heard_ms.store(0, Relaxed);
+    link.metrics.last_io_ms.store(0, Relaxed);
     link.set_phase(server, phase);
     if phase == Phase::None {
-        link.figures.down_since_ms.store(0, Relaxed); // there is no link that could be down
+        link.metrics.down_since_ms.store(0, Relaxed); // there is no link that could be down
     }
     *link.wanted.lock() = Wanted { target, generation };
     link.changed.notify_all();
@@ -362,7 +362,7 @@ pub(crate) fn remember(server: &Server, target: Option<Target>) {
 /// Continues the history under a new name, since other servers may continue it under the former name.
 fn promote(server: &Arc<Server>, guard: &mut SlotGuard<'_>) {
     // The server may have been a primary a moment ago, with a stream that is not complete yet.
-    let is_whole = server.replication.wait_for_end_of_log(LOG_PATIENCE);
+    let is_whole = server.replication.wait_for_end_of_log(JOURNAL_TIMEOUT);
     let mut stream = server.replication.stream();
     if !is_whole {
         stream.forget();
@@ -378,7 +378,7 @@ fn promote(server: &Arc<Server>, guard: &mut SlotGuard<'_>) {
     drop(stream);
     guard.hide_expired(false);
     server.replication.set_replica(false);
-    server.replication.link.note_position(false, 0);
+    server.replication.link.set_position(false, 0);
     // The present data, complete or not, are the data from now on.
     server.persist.is_incomplete.store(false, Release);
     if is_kept {
@@ -396,18 +396,18 @@ pub(crate) fn follow_at_start(server: &Arc<Server>) {
 }
 
 /// Sets the position of the data loaded from disk, from which a replica continues.
-pub(crate) fn note_loaded(server: &Server, position: Option<Position>) {
+pub(crate) fn set_loaded_position(server: &Server, position: Option<Position>) {
     if let Some(Position { id, offset, db }) = position.filter(|position| position.is_possible(server))
         && server.replication.is_replica()
     {
         server.replication.stream().restart(History::named(id), offset);
-        server.replication.link.note_position(true, db);
+        server.replication.link.set_position(true, db);
     }
 }
 
 /// Continues the stream of a primary's own data, which are about to be loaded, at this position under a new
 /// name. Replicas that have no more than these need no snapshot.
-pub(crate) fn go_on_as_primary(server: &Arc<Server>, position: Option<Position>) {
+pub(crate) fn continue_as_primary(server: &Arc<Server>, position: Option<Position>) {
     let Some(Position { id, offset, .. }) = position.filter(|position| position.is_possible(server)) else {
         return;
     };
@@ -469,13 +469,13 @@ impl Follower {
         // Short links in a row, and how many of them made no progress.
         let (mut short, mut vain) = (0_u64, 0_u64);
         while let Some((target, generation)) = self.await_target() {
-            let (began, full_syncs) = (Instant::now(), link.figures.full_syncs.load(Relaxed));
+            let (began, full_syncs) = (Instant::now(), link.metrics.full_syncs.load(Relaxed));
             let offset = || server.replication.stream().offset();
             let before = offset();
             let Err(ended) = self.attempt(&target, generation);
             // A link that was up is tried again at once, unless it cost the primary a snapshot, or again and
             // again made no progress: the primary may accept it only to drop it.
-            let was_full = link.figures.full_syncs.load(Relaxed) != full_syncs;
+            let was_full = link.metrics.full_syncs.load(Relaxed) != full_syncs;
             let was_short = began.elapsed() < PAUSE;
             (short, vain) = match (was_short, offset() == before) {
                 (false, _) => (0, 0),
@@ -516,8 +516,9 @@ impl Follower {
             {
                 return Some((target.clone(), *generation));
             }
-            let patience = if failover.is_waiting() { failover::LOOK } else { LOOK };
-            link.changed.wait_for(&mut wanted, patience);
+            let timeout =
+                if failover.is_waiting() { failover::FAILOVER_POLL_INTERVAL } else { LINK_POLL_INTERVAL };
+            link.changed.wait_for(&mut wanted, timeout);
             MutexGuard::unlocked(&mut wanted, || failover::look(&self.server));
         }
     }
@@ -527,14 +528,14 @@ impl Follower {
         let mut wanted = link.wanted.lock();
         while Instant::now() < until && link.generation() == generation && !self.server.stopping.load(Acquire)
         {
-            link.changed.wait_for(&mut wanted, LOOK.min(len));
+            link.changed.wait_for(&mut wanted, LINK_POLL_INTERVAL.min(len));
         }
     }
 
     fn forget_position(&self, generation: u64) {
         let link = &self.server.replication.link;
         // For a newer generation, `change` has set the position.
-        let _ = link.for_generation(generation, || link.note_position(false, 0));
+        let _ = link.for_generation(generation, || link.set_position(false, 0));
     }
 
     /// Connects and follows, until the connection ends.
@@ -548,7 +549,7 @@ impl Follower {
         log::info!("MASTER <-> REPLICA sync started");
         link.reach(&server, generation, Phase::Handshake)?;
         // On a former primary, the last writes of its clients are still on their way into the stream.
-        if !server.replication.wait_for_end_of_log(LOG_PATIENCE) {
+        if !server.replication.wait_for_end_of_log(JOURNAL_TIMEOUT) {
             return Err(Ended::broken("The replication stream of the local writes is not complete yet"));
         }
         let (settings, position) = (server.settings(), link.position(&server));
@@ -557,7 +558,7 @@ impl Follower {
         failover::succeeded(&server, generation);
         match answer {
             Answer::Continue { id } => match position {
-                Some(position) => self.go_on(&conn, position, id)?,
+                Some(position) => self.continue_stream(&conn, position, id)?,
                 None => {
                     return Err(Ended::broken(
                         "The master continues a replication stream that was not requested",
@@ -579,7 +580,7 @@ impl Follower {
     }
 
     /// Continues the stream at its position.
-    fn go_on(
+    fn continue_stream(
         &mut self,
         conn: &PrimaryConnection,
         position: Position,
@@ -594,7 +595,7 @@ impl Follower {
         }
         drop(stream);
         server.replication.replica_inbox.nudge(); // our replicas must learn the name
-        server.replication.link.figures.partial_syncs.fetch_add(1, Relaxed);
+        server.replication.link.metrics.partial_syncs.fetch_add(1, Relaxed);
         log::info!("Successful partial resynchronization with master.");
         self.applier.begin(conn.client.clone(), position.db);
         Ok(())
@@ -615,7 +616,7 @@ impl Follower {
         let new = install::New { history: History::named(id), offset, generation, is_known };
         let db = install::run(&server, &mut self.applier.executor, conn, new)?;
         conn.begin_to_listen();
-        server.replication.link.figures.full_syncs.fetch_add(1, Relaxed);
+        server.replication.link.metrics.full_syncs.fetch_add(1, Relaxed);
         log::info!("MASTER <-> REPLICA sync: Finished with success");
         self.applier.begin(conn.client.clone(), db);
         Ok(())
@@ -624,10 +625,11 @@ impl Follower {
     /// Sends the primary the offset that has been run and the offset that is on disk. Returns both.
     fn acknowledge(&mut self, conn: &mut PrimaryConnection) -> Result<(u64, Option<u64>), Ended> {
         let offset = self.server.replication.stream().offset();
-        self.applier.note_point(offset);
+        self.applier.record_point(offset);
         let synced = self.applier.synced();
-        let told = [Some(offset), synced].map(|bytes| bytes.map_or(String::new(), |bytes| bytes.to_string()));
-        let [bytes, on_disk] = told.each_ref().map(|told| told.as_bytes());
+        let texts =
+            [Some(offset), synced].map(|bytes| bytes.map_or(String::new(), |bytes| bytes.to_string()));
+        let [bytes, on_disk] = texts.each_ref().map(|text| text.as_bytes());
         let words: [&[u8]; 5] = [b"REPLCONF", b"ACK", bytes, b"FACK", on_disk];
         conn.send_command(if synced.is_some() { &words } else { &words[..3] })?;
         Ok((offset, synced))
@@ -637,7 +639,7 @@ impl Follower {
     fn is_crowded(&self) -> bool {
         let (server, aof) = (&self.server, &self.server.persist.aof);
         let limit = || server.settings().appendonly_buffer_limit;
-        aof.goes_on()
+        aof.is_running()
             && (server.persist.blockers.any().contains(Blockers::CROWDED)
                 || aof.unread(&server.keyspace.journal) > limit())
     }
@@ -649,7 +651,7 @@ impl Follower {
         // The last offset that the primary asked for and that has not been reported as on disk.
         let mut owed = None;
         let offset = server.replication.stream().offset();
-        server.replication.link.figures.read_offset.store(offset, Relaxed);
+        server.replication.link.metrics.read_offset.store(offset, Relaxed);
         loop {
             let is_asked = std::mem::take(&mut self.applier.is_asked);
             let is_synced = owed.is_some() && self.applier.synced() >= owed;
@@ -660,21 +662,21 @@ impl Follower {
                 owed = (is_asked && synced.is_some_and(|synced| synced < offset)).then_some(offset);
                 server.keyspace.tidy(&mut self.applier.executor.ctx);
             }
-            let patience = next_ack.saturating_duration_since(Instant::now());
-            let patience = if owed.is_some() { patience.min(SYNC_LOOK) } else { patience };
+            let timeout = next_ack.saturating_duration_since(Instant::now());
+            let timeout = if owed.is_some() { timeout.min(SYNC_POLL_INTERVAL) } else { timeout };
             // Bytes that the disk cannot take must not fill the memory: the primary keeps them, as for any
             // slow replica.
             if self.is_crowded() {
                 conn.check()?;
-                std::thread::sleep(patience.min(LOOK));
+                std::thread::sleep(timeout.min(LINK_POLL_INTERVAL));
                 continue;
             }
-            let received = conn.receive_within(self.applier.room(ROOM), patience);
+            let received = conn.receive_within(self.applier.room(ROOM), timeout);
             let got = received.as_ref().map_or(0, |got| got.unwrap_or(0));
             self.applier.received(got, ROOM);
             received?;
             if got > 0 {
-                server.replication.link.figures.read_offset.fetch_add(got as u64, Relaxed);
+                server.replication.link.metrics.read_offset.fetch_add(got as u64, Relaxed);
                 self.applier.run(generation)?;
             }
         }
@@ -688,14 +690,14 @@ mod tests {
 
     /// The link's thread may be blocked by a disk, while writes wait for the end of a failover.
     #[test]
-    fn a_failover_whose_time_is_up_ends_without_the_link_s_thread() {
+    fn a_timed_out_failover_ends_without_the_link_thread() {
         let live = Live::start(1, &[]);
         let (server, state) = (&live.server, &live.server.replication);
         let _busy = state.link.wanted.lock(); // it waits for this
         let plan = failover::Plan { target: None, until: Some(Instant::now()), force: false };
         state.with_all_held(server, |guard| failover::begin(server, guard, plan));
         live.wait_until("it is given up", || {
-            failover::give_up_late(server);
+            failover::abort_late(server);
             !state.failover.is_under_way()
         });
         assert!(!live.connect().run("SET k v").is_error());
@@ -703,7 +705,7 @@ mod tests {
 
     /// Line ends alone are no commands: they are dropped, and count as bytes of the stream.
     #[test]
-    fn a_primary_that_sends_nothing_but_line_ends_fills_no_memory() {
+    fn line_ends_of_a_primary_fill_no_memory() {
         let live = Live::start(1, &[]);
         let (server, mut applier) = (&live.server, Applier::new(&live.server));
         let generation = server.replication.link.generation();
@@ -723,7 +725,7 @@ mod tests {
 
     /// The last writes are on their way into the stream when the server is made a replica.
     #[test]
-    fn who_becomes_a_replica_is_where_its_data_are() {
+    fn a_new_replica_has_the_position_of_its_data() {
         let live = Live::start(1, &[]);
         let (server, state) = (&live.server, &live.server.replication);
         state.stream().keep();
@@ -747,7 +749,7 @@ mod tests {
     }
 
     #[test]
-    fn a_position_is_read_as_it_was_written() {
+    fn positions_round_trip() {
         let position = Position { id: "0a".repeat(20), offset: OFFSET_MAX, db: 15 };
         let line = format!("#{}", position.note());
         assert_eq!(Position::from_note(line.as_bytes()), Some(position));

@@ -7,9 +7,9 @@
 //! under a new name, and remembers the former name and the offset up to which it is valid
 //! ([`History::branch`]).
 //!
-//! [`State`] is shared by both halves. It has the [`Stream`] under a lock, which a thread holds to append or
-//! send, and never for longer than one system call that does not block. No serving thread takes the lock on
-//! the path of a command.
+//! [`ReplicationState`] is shared by both halves. It has the [`Stream`] under a lock, which a thread holds to
+//! append or send, and never for longer than one system call that does not block. No serving thread takes the
+//! lock on the path of a command.
 
 mod addresses;
 mod apply;
@@ -51,13 +51,13 @@ use spill_file::SpillFile;
 
 /// Longest wait of a client that asks for the stream's offset, and the poll interval.
 const CATCH_UP_MAX: Duration = Duration::from_millis(10);
-const CATCH_UP_LOOK: Duration = Duration::from_micros(50);
+const CATCH_UP_POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// No full sync is beginning.
 const NEVER: u64 = u64::MAX;
 
 /// The state of replication, shared by all threads.
-pub(crate) struct State {
+pub(crate) struct ReplicationState {
     stream: Mutex<Stream>,
     is_replica: AtomicBool,
     /// The link to the primary, if there is one.
@@ -81,12 +81,12 @@ pub(crate) struct State {
     /// The last record that a client waits for replicas to have.
     acks_wanted: AtomicU64,
     wants_acks: AtomicBool,
-    pub(crate) figures: Figures,
+    pub(crate) metrics: ReplicationMetrics,
 }
 
 /// Whether the stream is made from the journal:
 /// - `NONE`: it is not.
-/// - `GOES_ON`: it is.
+/// - `RUNNING`: it is.
 /// - `ENDS`: the reader has been dismissed, and reads the records from before that.
 ///
 /// A thread that holds all locks begins and dismisses the reader. It sets `ENDS` only after the dismissal,
@@ -96,15 +96,15 @@ struct Reading(AtomicU8);
 
 impl Reading {
     const NONE: u8 = 0;
-    const GOES_ON: u8 = 1;
+    const RUNNING: u8 = 1;
     const ENDS: u8 = 2;
 
     fn is_any(&self) -> bool {
         self.0.load(Acquire) != Reading::NONE
     }
 
-    fn goes_on(&self) -> bool {
-        self.0.load(Acquire) == Reading::GOES_ON
+    fn is_running(&self) -> bool {
+        self.0.load(Acquire) == Reading::RUNNING
     }
 
     fn ends(&self) -> bool {
@@ -118,7 +118,7 @@ impl Reading {
 
 /// Metrics for INFO. CONFIG RESETSTAT resets counters, but not gauges.
 #[derive(Default)]
-pub(crate) struct Figures {
+pub(crate) struct ReplicationMetrics {
     pub(crate) full: AtomicU64,
     pub(crate) partial: AtomicU64,
     pub(crate) partial_refused: AtomicU64,
@@ -135,7 +135,7 @@ pub(crate) struct Figures {
     pub(crate) syncing: AtomicU64,
 }
 
-impl Figures {
+impl ReplicationMetrics {
     pub(crate) fn reset(&self) {
         for count in [&self.full, &self.partial, &self.partial_refused, &self.sent] {
             count.store(0, Relaxed);
@@ -328,7 +328,7 @@ impl Stream {
     }
 
     /// The same for a stream without bytes that replicas still need: they must ask again.
-    fn give_up(&mut self) {
+    fn abandon(&mut self) {
         self.forget();
         self.era += 1;
     }
@@ -352,14 +352,14 @@ impl Stream {
     }
 }
 
-impl State {
+impl ReplicationState {
     /// Bytes received from the primary, and bytes sent to replicas.
     pub(crate) fn traffic(&self) -> (u64, u64) {
-        (self.link.figures.bytes_in.load(Relaxed), self.figures.sent.load(Relaxed))
+        (self.link.metrics.bytes_in.load(Relaxed), self.metrics.sent.load(Relaxed))
     }
 
-    pub(crate) fn new(ctx: ThreadContext) -> io::Result<State> {
-        Ok(State {
+    pub(crate) fn new(ctx: ThreadContext) -> io::Result<ReplicationState> {
+        Ok(ReplicationState {
             stream: Mutex::new(Stream::new()),
             is_replica: AtomicBool::new(false),
             link: PrimaryLink::new(),
@@ -375,7 +375,7 @@ impl State {
             sync_at: AtomicU64::new(NEVER),
             acks_wanted: AtomicU64::new(0),
             wants_acks: AtomicBool::new(false),
-            figures: Figures::default(),
+            metrics: ReplicationMetrics::default(),
         })
     }
 
@@ -407,14 +407,14 @@ impl State {
     /// Waits until the stream has all published records, at most [`CATCH_UP_MAX`], which a client does not
     /// notice. A client that asks for the offset right after a write expects an offset behind that write.
     pub(crate) fn catch_up(&self, journal: &Journal) {
-        let (laid, place) = (journal.published(), self.place.load(Relaxed));
-        if !self.reading.is_any() || journal.has_read(place, laid) {
+        let (published, place) = (journal.published(), self.place.load(Relaxed));
+        if !self.reading.is_any() || journal.has_read(place, published) {
             return;
         }
         self.replica_inbox.nudge();
         let began = Instant::now();
-        while !journal.has_read(place, laid) && began.elapsed() < CATCH_UP_MAX {
-            std::thread::sleep(CATCH_UP_LOOK);
+        while !journal.has_read(place, published) && began.elapsed() < CATCH_UP_MAX {
+            std::thread::sleep(CATCH_UP_POLL_INTERVAL);
         }
     }
 
@@ -424,25 +424,25 @@ impl State {
             let reader = guard.join_log_for_replicas();
             self.place.store(reader.place(), Relaxed);
             *self.reader.lock() = Some(reader);
-            self.reading.set(Reading::GOES_ON);
+            self.reading.set(Reading::RUNNING);
         }
     }
 
     /// Ends the making of the stream from the journal. The caller holds all locks, and calls
-    /// [`State::wait_for_end_of_log`] before it relies on the stream being as far as the data.
+    /// [`ReplicationState::wait_for_end_of_log`] before it relies on the stream being as far as the data.
     pub(crate) fn leave_log(&self, guard: &mut SlotGuard<'_>) {
-        if self.reading.goes_on() {
+        if self.reading.is_running() {
             guard.dismiss(self.place.load(Relaxed));
             self.reading.set(Reading::ENDS);
         }
     }
 
-    /// Waits until all records from before [`State::leave_log`] are in the stream, at most `patience`.
-    /// Returns whether they are. The replication thread needs no gate for that, so the caller may hold all
-    /// locks.
-    pub(crate) fn wait_for_end_of_log(&self, patience: Duration) -> bool {
+    /// Waits until all records from before [`ReplicationState::leave_log`] are in the stream, at most
+    /// `timeout`. Returns whether they are. The replication thread needs no gate for that, so the caller may
+    /// hold all locks.
+    pub(crate) fn wait_for_end_of_log(&self, timeout: Duration) -> bool {
         let began = Instant::now();
-        while self.reading.ends() && began.elapsed() < patience {
+        while self.reading.ends() && began.elapsed() < timeout {
             self.replica_inbox.nudge();
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -451,7 +451,8 @@ impl State {
 
     /// Ends the stream and returns its last point, if this server makes and keeps it. Replicas that are there
     /// can follow a server that loads the snapshot of this moment, without a snapshot of their own. The
-    /// caller holds all locks, and nothing is written afterwards, unless [`State::go_on`] is called.
+    /// caller holds all locks, and nothing is written afterwards, unless [`ReplicationState::resume_stream`]
+    /// is called.
     pub(crate) fn finish(&self, guard: &mut SlotGuard<'_>) -> Option<Position> {
         let mut end = self.end.lock();
         let is_known = end.as_ref().is_some_and(|end| end.point.is_some());
@@ -460,7 +461,7 @@ impl State {
             // A later removal would not reach the replicas.
             guard.hide_expired(true);
             self.leave_log(guard);
-            let is_whole = self.wait_for_end_of_log(link::LOG_PATIENCE);
+            let is_whole = self.wait_for_end_of_log(link::JOURNAL_TIMEOUT);
             let stream = self.stream();
             let point = (is_whole && stream.backlog.is_some()).then(|| {
                 // The next bytes begin with a SELECT, since they begin another stream.
@@ -484,8 +485,8 @@ impl State {
         });
     }
 
-    /// Continues the stream that [`State::finish`] has ended, since the server stays.
-    pub(crate) fn go_on(&self, server: &Arc<Server>) {
+    /// Continues the stream that [`ReplicationState::finish`] has ended, since the server stays.
+    pub(crate) fn resume_stream(&self, server: &Arc<Server>) {
         self.with_all_held(server, |guard| {
             let end = self.end.lock().take();
             if self.is_replica() {
@@ -495,10 +496,10 @@ impl State {
             if self.stream().backlog.is_some() {
                 // Writes were paused. A write that was made all the same is in no stream.
                 let is_same = end.is_none_or(|end| end.dirty == guard.keyspace().total().dirty);
-                if self.wait_for_end_of_log(link::LOG_PATIENCE) && is_same {
+                if self.wait_for_end_of_log(link::JOURNAL_TIMEOUT) && is_same {
                     self.follow_log(guard);
                 } else {
-                    self.stream().give_up();
+                    self.stream().abandon();
                 }
             }
         });
@@ -584,7 +585,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_history_is_followed_as_far_as_it_is_the_same() {
+    fn histories_match_up_to_their_branch() {
         let mut history = History::named("a".repeat(40));
         assert_eq!(history.second(), ("0".repeat(40), -1));
         assert!(history.includes(&[b'A'; 40], u64::MAX), "in any case");
@@ -598,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_kept_from_a_moment_on() {
+    fn streams_are_kept_from_the_first_request() {
         let mut stream = Stream::new();
         stream.append(b"nobody listens");
         let id = stream.history.id.clone();
@@ -623,7 +624,7 @@ mod tests {
     /// No client should write while the server is about to stop. Such a write is in no stream, so replicas
     /// must begin anew.
     #[test]
-    fn an_end_that_does_not_come_leaves_the_stream_if_nothing_was_written() {
+    fn an_aborted_shutdown_keeps_the_stream_without_writes() {
         let live = crate::testing::live::Live::start(1, &[]);
         let (server, state) = (&live.server, &live.server.replication);
         let mut client = live.connect();
@@ -635,7 +636,7 @@ mod tests {
             let id = state.stream().history.id.clone();
             let position = state.with_all_held(server, |guard| state.finish(guard)).expect("it is kept");
             assert!(!client.run(write).is_error());
-            state.go_on(server);
+            state.resume_stream(server);
             let stream = state.stream();
             stream.can_continue(id.as_bytes(), position.offset)
         };
@@ -647,10 +648,10 @@ mod tests {
 
     /// The replication thread may end the reader as soon as it sees that the reader is dismissed.
     #[test]
-    fn a_reader_is_said_to_end_when_it_is_dismissed() {
+    fn a_dismissed_reader_is_ending() {
         const TIMES: usize = 500_000;
         let keyspace = evenkeel_store::Keyspace::new(1, 2, 0, 7);
-        let state = State::new(keyspace.thread_context()).expect("there are descriptors");
+        let state = ReplicationState::new(keyspace.thread_context()).expect("there are descriptors");
         std::thread::scope(|scope| {
             let feeder = scope.spawn(|| {
                 for _ in 0..TIMES {

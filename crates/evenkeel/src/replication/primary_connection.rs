@@ -1,7 +1,8 @@
 //! The connection to the primary: bytes and lines, with checks for events that end it.
 //!
-//! The thread waits in slices of [`LOOK`]. Between two slices it checks whether the server ends, the target
-//! has changed, or a client has killed the link. So REPLICAOF does not wait for a network timeout.
+//! The thread waits in slices of [`WANTED_POLL_INTERVAL`]. Between two slices it checks whether the server
+//! ends, the target has changed, or a client has killed the link. So REPLICAOF does not wait for a network
+//! timeout.
 //!
 //! A primary is silent if nothing can be read, and nothing has been for `repl-timeout`. A busy thread reads
 //! nothing. So it tries to read before it checks the silence, and does not check it while it sends.
@@ -24,7 +25,7 @@ use evenkeel_net::tls::TlsStream;
 use evenkeel_runtime::clock;
 
 /// The longest delay before the thread notices that the link is no longer wanted.
-const LOOK: Duration = Duration::from_millis(50);
+const WANTED_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Bytes of a line of the handshake, at most.
 const LINE_MAX: usize = 64 * 1024;
@@ -61,7 +62,7 @@ pub(super) struct PrimaryConnection {
     generation: u64,
     pub(super) client: Arc<ClientInfo>,
     /// The time of the last received bytes.
-    heard: Instant,
+    last_received: Instant,
     /// Received bytes, not consumed from `taken` on.
     ahead: Vec<u8>,
     taken: usize,
@@ -110,10 +111,18 @@ impl PrimaryConnection {
         }
         let stream = TcpStream::from(socket);
         let client = client_of(server, &stream, address);
-        let tls_stream = tunnel_to(server, settings, address)?;
-        let (server, heard, ahead) = (server.clone(), Instant::now(), Vec::new());
-        let mut conn =
-            PrimaryConnection { server, stream, tls_stream, generation, client, heard, ahead, taken: 0 };
+        let tls_stream = tls_stream_to(server, settings, address)?;
+        let (server, last_received, ahead) = (server.clone(), Instant::now(), Vec::new());
+        let mut conn = PrimaryConnection {
+            server,
+            stream,
+            tls_stream,
+            generation,
+            client,
+            last_received,
+            ahead,
+            taken: 0,
+        };
         conn.wait(libc::POLLOUT)?;
         if let Some(error) = conn.stream.take_error().map_err(failed)? {
             return Err(failed(error));
@@ -171,11 +180,11 @@ impl PrimaryConnection {
         }
     }
 
-    /// The same; `None`: nothing has arrived within `patience`.
+    /// The same; `None`: nothing has arrived within `timeout`.
     pub(super) fn receive_within(
         &mut self,
         into: &mut [u8],
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Option<usize>, Ended> {
         let ahead = &self.ahead[self.taken..];
         if !ahead.is_empty() {
@@ -184,23 +193,27 @@ impl PrimaryConnection {
             self.taken += len;
             return Ok(Some(len));
         }
-        let until = Instant::now().checked_add(patience);
+        let until = Instant::now().checked_add(timeout);
         loop {
             self.check()?;
             match self.read(into) {
                 Ok(0) => return Err(Ended::broken("Connection with master lost.")),
                 Ok(got) => {
-                    self.heard = Instant::now();
+                    self.last_received = Instant::now();
                     self.note(got);
                     return Ok(Some(got));
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.check_silence(self.heard)?;
+                    self.check_silence(self.last_received)?;
                     if until.is_some_and(|until| Instant::now() >= until) {
                         return Ok(None);
                     }
-                    let look = if self.server.purge.follow_a_slice() { Duration::ZERO } else { LOOK };
+                    let look = if self.server.purge.follow_a_slice() {
+                        Duration::ZERO
+                    } else {
+                        WANTED_POLL_INTERVAL
+                    };
                     let left = until.map_or(look, |until| until.saturating_duration_since(Instant::now()));
                     self.poll(libc::POLLIN, left.min(look))?;
                 }
@@ -214,15 +227,15 @@ impl PrimaryConnection {
     fn note(&self, got: usize) {
         self.client.net_in.fetch_add(got as u64, Relaxed);
         self.client.active_ms.store(clock::unix_ms(), Relaxed);
-        let figures = &self.server.replication.link.figures;
-        figures.bytes_in.fetch_add(got as u64, Relaxed);
-        figures.heard_ms.store(clock::unix_ms(), Relaxed);
+        let metrics = &self.server.replication.link.metrics;
+        metrics.bytes_in.fetch_add(got as u64, Relaxed);
+        metrics.last_io_ms.store(clock::unix_ms(), Relaxed);
     }
 
     /// Sends all bytes.
     pub(super) fn send(&mut self, mut bytes: &[u8]) -> Result<(), Ended> {
         self.client.net_out.fetch_add(bytes.len() as u64, Relaxed);
-        self.server.replication.link.figures.bytes_out.fetch_add(bytes.len() as u64, Relaxed);
+        self.server.replication.link.metrics.bytes_out.fetch_add(bytes.len() as u64, Relaxed);
         while !bytes.is_empty() {
             self.check()?;
             match self.write(bytes) {
@@ -268,7 +281,7 @@ impl PrimaryConnection {
 
     /// Restarts the measurement of silence: a primary sends nothing until its snapshot has been loaded.
     pub(super) fn begin_to_listen(&mut self) {
-        self.heard = Instant::now();
+        self.last_received = Instant::now();
     }
 
     /// Waits until the socket is ready for `events`.
@@ -277,16 +290,16 @@ impl PrimaryConnection {
         loop {
             self.check()?;
             self.check_silence(began)?;
-            if self.poll(events, LOOK)? {
-                self.heard = Instant::now();
+            if self.poll(events, WANTED_POLL_INTERVAL)? {
+                self.last_received = Instant::now();
                 return Ok(());
             }
         }
     }
 
-    fn poll(&self, events: i16, patience: Duration) -> Result<bool, Ended> {
-        let patience = patience.clamp(Duration::from_millis(1), LOOK);
-        let seen = await_events(self.stream.as_raw_fd(), events, patience);
+    fn poll(&self, events: i16, timeout: Duration) -> Result<bool, Ended> {
+        let timeout = timeout.clamp(Duration::from_millis(1), WANTED_POLL_INTERVAL);
+        let seen = await_events(self.stream.as_raw_fd(), events, timeout);
         seen.map(|seen| seen != 0).map_err(|error| Ended::Broken(error.to_string()))
     }
 
@@ -304,8 +317,8 @@ impl PrimaryConnection {
 
     /// Checks that the silence since then is within `repl-timeout`.
     fn check_silence(&self, since: Instant) -> Result<(), Ended> {
-        let patience = Duration::from_secs(self.server.settings().repl_timeout.into());
-        if since.elapsed() > patience {
+        let timeout = Duration::from_secs(self.server.settings().repl_timeout.into());
+        if since.elapsed() > timeout {
             let is_up = self.server.replication.link.phase() >= Phase::Transfer;
             return Err(Ended::broken(match is_up {
                 true => "MASTER timeout: no data nor PING received...",
@@ -321,7 +334,7 @@ fn sending_failed(error: io::Error) -> Ended {
 }
 
 /// The TLS stream of the link, if TLS is on.
-fn tunnel_to(
+fn tls_stream_to(
     server: &Server,
     settings: &Settings,
     address: SocketAddr,

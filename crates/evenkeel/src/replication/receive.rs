@@ -54,9 +54,9 @@ impl<'w> Snapshot<'w> {
     ) -> Result<Snapshot<'w>, Ended> {
         let line = answer(conn)?;
         let form = form(&line)?;
-        let figures = &server.replication.link.figures;
-        figures.transfer_total.store(if let Form::Length(len) = form { len as i64 } else { 0 }, Relaxed);
-        figures.transfer_read.store(0, Relaxed);
+        let metrics = &server.replication.link.metrics;
+        metrics.transfer_total.store(if let Form::Length(len) = form { len as i64 } else { 0 }, Relaxed);
+        metrics.transfer_read.store(0, Relaxed);
         Ok(Snapshot {
             conn,
             server: server.clone(),
@@ -118,8 +118,8 @@ impl<'w> Snapshot<'w> {
             }
         };
         self.buffer.truncate(filled + got);
-        let figures = &self.server.replication.link.figures;
-        figures.transfer_read.fetch_add(got as i64, Relaxed);
+        let metrics = &self.server.replication.link.metrics;
+        metrics.transfer_read.fetch_add(got as i64, Relaxed);
         match &mut self.form {
             Form::Length(left) => {
                 *left -= got as u64;
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn announcements() {
+    fn snapshot_headers_parse() {
         let is = |line: &[u8]| form(line).ok();
         assert_eq!(is(b"$0"), Some(Form::Length(0)));
         assert_eq!(is(b"$18446744073709551615"), Some(Form::Length(u64::MAX)));

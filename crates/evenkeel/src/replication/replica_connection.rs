@@ -139,7 +139,7 @@ impl ReplicaConnection {
     }
 
     /// Whether it gets no bytes until its full sync begins, or the file of its snapshot is complete.
-    pub(super) fn hears_nothing(&self) -> bool {
+    pub(super) fn expects_no_bytes(&self) -> bool {
         match &self.stage {
             Stage::Waiting { .. } | Stage::Begun { .. } => true,
             Stage::Snapshot { pipe, at: 0, .. } => {
@@ -180,7 +180,7 @@ impl ReplicaConnection {
 
     /// The same for a replica that reconnects at `at`, and has been told that the bytes up to `offset` are
     /// kept.
-    pub(super) fn go_on(&mut self, at: u64, offset: u64) {
+    pub(super) fn reconnect(&mut self, at: u64, offset: u64) {
         self.go_online(at);
         self.catches_up = at < offset;
         self.has_loaded = true;
@@ -313,8 +313,8 @@ impl ReplicaConnection {
     }
 
     /// Records a message, also for CLIENT LIST, where the replica is a client as any other.
-    pub(super) fn heard(&self, now_ms: u64) {
-        self.shared.heard_ms.store(now_ms, Relaxed);
+    pub(super) fn record_message(&self, now_ms: u64) {
+        self.shared.last_io_ms.store(now_ms, Relaxed);
         let client = self.connection.client();
         client.active_ms.store(now_ms, Relaxed);
         if let Some(id) = table().find(b"REPLCONF") {
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_replicas_say() {
+    fn replica_messages_parse() {
         let ack = |bytes| Word::Ack { bytes, synced: None };
         check("*3 $8 REPLCONF $3 ACK $2 12 ", &[ack(12)], 0);
         check("*3 $8 replconf $3 ack $1 0 *3 $8 REPLCONF $3 AC", &[ack(0)], 24);

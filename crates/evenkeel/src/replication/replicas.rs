@@ -89,7 +89,7 @@ pub(crate) struct Replica {
     /// Whether it has reported records on disk, though there may be none yet.
     has_synced: AtomicBool,
     /// The time of its last message, in milliseconds since the Unix epoch.
-    pub(crate) heard_ms: AtomicU64,
+    pub(crate) last_io_ms: AtomicU64,
 }
 
 impl Replica {
@@ -108,7 +108,7 @@ impl Replica {
             has_acked: AtomicBool::new(false),
             synced_record: AtomicU64::new(0),
             has_synced: AtomicBool::new(false),
-            heard_ms: AtomicU64::new(now_ms),
+            last_io_ms: AtomicU64::new(now_ms),
         }
     }
 
@@ -126,13 +126,13 @@ impl Replica {
     }
 
     /// Records an acknowledgement of an offset, and so of the records up to `record`.
-    pub(crate) fn note_acked(&self, bytes: u64, record: u64) {
+    pub(crate) fn record_acked(&self, bytes: u64, record: u64) {
         self.acked.fetch_max(bytes, Relaxed);
         self.acked_record.fetch_max(record, Release);
         self.has_acked.store(true, Release);
     }
 
-    pub(crate) fn note_synced(&self, record: u64) {
+    pub(crate) fn record_synced(&self, record: u64) {
         self.synced_record.fetch_max(record, Release);
         self.has_synced.store(true, Release);
     }
@@ -148,7 +148,7 @@ impl Replica {
 
     /// Seconds since its last message.
     pub(crate) fn lag_s(&self, now_ms: u64) -> u64 {
-        now_ms.saturating_sub(self.heard_ms.load(Relaxed)) / 1000
+        now_ms.saturating_sub(self.last_io_ms.load(Relaxed)) / 1000
     }
 
     /// The address at which it can be followed.
@@ -219,31 +219,31 @@ mod tests {
     }
 
     #[test]
-    fn replicas_are_known_by_what_they_say_or_by_their_socket() {
+    fn replicas_are_named_by_announcement_or_socket() {
         assert_eq!(replica("10.0.0.1:999", "").name(), "10.0.0.1:7");
         assert_eq!(replica("[::1]:999", "").name(), "::1:7");
         assert_eq!(replica("10.0.0.1:999", "far.away").name(), "far.away:7");
     }
 
     #[test]
-    fn what_counts_for_whom_waits() {
+    fn acknowledgements_count_for_waiters() {
         let replicas = Replicas::default();
         let (one, other) = (replica("a:1", ""), replica("b:1", ""));
         replicas.add(one.clone());
         replicas.add(other.clone());
-        one.note_acked(100, 5);
+        one.record_acked(100, 5);
         assert_eq!(replicas.count_acked(0), 0, "none gets the stream yet");
         one.set_progress(Progress::Online);
         other.set_progress(Progress::Online);
         assert_eq!(replicas.count_acked(0), 1, "the other one may still be loading");
-        other.note_acked(0, 0);
+        other.record_acked(0, 0);
         assert_eq!((replicas.count_acked(0), replicas.count_acked(5), replicas.count_acked(6)), (2, 1, 0));
-        one.note_acked(50, 4);
+        one.record_acked(50, 4);
         assert_eq!((one.acked.load(Relaxed), one.acked_record()), (100, 5), "nothing is taken back");
         assert_eq!(replicas.count_synced(0), 0, "one that says nothing about its disk may have none");
-        one.note_synced(3);
+        one.record_synced(3);
         assert_eq!((replicas.count_synced(3), replicas.count_synced(4)), (1, 0));
-        one.heard_ms.store(9_000, Relaxed);
+        one.last_io_ms.store(9_000, Relaxed);
         assert_eq!((replicas.count_good(10, 10_000), replicas.count_good(5, 10_000)), (2, 1));
         replicas.remove(&one);
         assert_eq!(replicas.list().len(), 1);

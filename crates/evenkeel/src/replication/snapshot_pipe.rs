@@ -33,11 +33,11 @@ const REST: Duration = Duration::from_secs(1);
 
 /// A snapshot on its way to replicas.
 pub(super) struct SnapshotPipe {
-    state: Mutex<State>,
+    state: Mutex<SnapshotPipeState>,
     room: Condvar,
 }
 
-pub(super) struct State {
+pub(super) struct SnapshotPipeState {
     pub(super) bytes: Backlog,
     /// The bytes before `bytes` that some replica has not been sent.
     spilled: Option<SpillFile>,
@@ -49,24 +49,24 @@ pub(super) struct State {
     /// The result, once all bytes are in the pipe.
     end: Option<Result<(), String>>,
     /// Whether no replica wants the snapshot any more.
-    is_given_up: bool,
+    is_cancelled: bool,
 }
 
 impl SnapshotPipe {
     pub(super) fn new() -> Arc<SnapshotPipe> {
-        let state = State {
+        let state = SnapshotPipeState {
             bytes: Backlog::new(0),
             spilled: None,
             rests_until: None,
             has_failed: false,
             held_up_since: None,
             end: None,
-            is_given_up: false,
+            is_cancelled: false,
         };
         Arc::new(SnapshotPipe { state: Mutex::new(state), room: Condvar::new() })
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, SnapshotPipeState> {
         self.state.lock()
     }
 
@@ -81,8 +81,8 @@ impl SnapshotPipe {
     }
 
     /// Cancels the snapshot: its writer gets an error.
-    pub(super) fn give_up(&self) {
-        self.state.lock().is_given_up = true;
+    pub(super) fn cancel(&self) {
+        self.state.lock().is_cancelled = true;
         self.room.notify_all();
     }
 
@@ -98,7 +98,7 @@ impl SnapshotPipe {
     ///
     /// # Errors
     /// The disk has failed. Reported once, and again if bytes are lost: bytes that are no longer in
-    /// [`State::bytes`] cannot be sent.
+    /// [`SnapshotPipeState::bytes`] cannot be sent.
     pub(super) fn tend(
         &self,
         readers: &[u64],
@@ -123,7 +123,7 @@ impl SnapshotPipe {
     }
 }
 
-impl State {
+impl SnapshotPipeState {
     /// Whether the pipe ends at this offset.
     pub(super) fn ends_at(&self, offset: u64) -> bool {
         self.end == Some(Ok(())) && self.bytes.end() == offset
@@ -207,10 +207,10 @@ impl io::Write for Inlet {
     /// Waits for room.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut state = self.0.state.lock();
-        while state.bytes.len() >= PIPE_LEN && !state.is_given_up {
+        while state.bytes.len() >= PIPE_LEN && !state.is_cancelled {
             self.0.room.wait(&mut state);
         }
-        if state.is_given_up {
+        if state.is_cancelled {
             return Err(io::Error::new(io::ErrorKind::BrokenPipe, "no replica needs the snapshot any more"));
         }
         // Other threads free these bytes.
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_writes_waits_for_the_slowest_who_reads() {
+    fn writers_wait_for_the_slowest_reader() {
         let pipe = SnapshotPipe::new();
         let (piece, pieces) = (vec![7; 1 << 20], 40);
         let written = std::thread::spawn({
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quickest_sets_the_pace() {
+    fn the_fastest_replica_sets_the_pace() {
         const LEN: u64 = 5 * PIPE_LEN;
         let pipe = SnapshotPipe::new();
         let create = |from| SpillFile::create(&std::env::temp_dir(), from, || {});
@@ -316,7 +316,7 @@ mod tests {
 
     /// The slowest replica has read all that is on disk at the moment when memory overflows.
     #[test]
-    fn who_catches_up_is_followed_by_a_new_file() {
+    fn a_caught_up_replica_gets_a_new_spill_file() {
         const MB: u64 = 1 << 20;
         let pipe = SnapshotPipe::new();
         let create = |from| SpillFile::create(&std::env::temp_dir(), from, || {});
@@ -337,7 +337,7 @@ mod tests {
 
     /// A snapshot's own memory is counted apart, but other threads free these bytes.
     #[test]
-    fn bytes_on_their_way_are_counted_with_the_rest() {
+    fn bytes_in_transit_are_counted() {
         let (pipe, piece) = (SnapshotPipe::new(), vec![7; 256 << 20]);
         let apart = || memory::used() as isize - memory::used_by_data() as isize;
         let before = apart();
@@ -347,7 +347,7 @@ mod tests {
 
     /// A single large write is given to the disk in parts, so the disk does not lag too far behind.
     #[test]
-    fn a_large_piece_goes_to_the_disk_by_and_by() {
+    fn large_pieces_are_spilled_in_steps() {
         const LEN: u64 = 320 << 20;
         let pipe = SnapshotPipe::new();
         let create = |from| SpillFile::create(&std::env::temp_dir(), from, || {});
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_disk_waits_for_the_slowest() {
+    fn without_a_disk_writers_wait_for_the_slowest() {
         let pipe = SnapshotPipe::new();
         let writer = write_all(&pipe, 2 * PIPE_LEN);
         let (mut readers, mut failed) = ([0; 2], 0);
@@ -385,7 +385,7 @@ mod tests {
 
     /// A job waits for the end of the snapshot, though no other replica is sent it.
     #[test]
-    fn others_are_not_waited_for_by_who_waits_for_the_end() {
+    fn waiting_for_the_end_ignores_other_replicas() {
         for awaited in [Awaited::Nothing, Awaited::Due, Awaited::Asked] {
             let others_wait = awaited != Awaited::Nothing;
             let pipe = SnapshotPipe::new();
@@ -408,14 +408,14 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_for_nobody_is_told() {
+    fn writers_without_readers_get_an_error() {
         let pipe = SnapshotPipe::new();
         let writer = std::thread::spawn({
             let mut inlet = Inlet(pipe.clone());
             move || (0..).find_map(|_| inlet.write_all(&[0; 1 << 20]).err())
         });
         std::thread::sleep(std::time::Duration::from_millis(20));
-        pipe.give_up();
+        pipe.cancel();
         assert_eq!(
             writer.join().expect("no panic").map(|error| error.kind()),
             Some(io::ErrorKind::BrokenPipe)

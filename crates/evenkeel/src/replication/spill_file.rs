@@ -47,12 +47,12 @@ const RESERVED_LEN: u64 = super::feed::WITHOUT_DISK_LEN_MAX;
 const LEFT_MAX: u64 = 1 << 30;
 
 /// Written bytes between two checks of the free space.
-const LOOK_LEN: u64 = 1 << 20;
+const SPACE_CHECK_LEN: u64 = 1 << 20;
 
 /// Bytes that are freed on the disk at once.
 const HOLE_LEN: u64 = 64 << 20;
 const _: () = assert!(HOLE_LEN.is_multiple_of(BLOCK as u64), "holes are made of whole pages");
-const _: () = assert!(LOOK_LEN.is_multiple_of(BLOCK as u64), "a block ends there");
+const _: () = assert!(SPACE_CHECK_LEN.is_multiple_of(BLOCK as u64), "a block ends there");
 
 /// Bytes that are fetched at once. A replica that reads from the file has two pieces in memory: the piece
 /// that it is sent, and the next.
@@ -375,7 +375,7 @@ fn serve(open: impl FnOnce() -> io::Result<File>, shared: &Shared, notify: &impl
     while let Some(request) = shared.next(end) {
         match request {
             Request::Write(block) => {
-                if end.is_multiple_of(LOOK_LEN) {
+                if end.is_multiple_of(SPACE_CHECK_LEN) {
                     look_at_space(&file, shared)?;
                 }
                 file.write_all_at(&block, end)?;
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_there_is_read_until_it_is_not_needed() {
+    fn spilled_bytes_are_readable_while_needed() {
         let mut random = random();
         let begin = random.draw() >> 20;
         let mut spill_file = SpillFile::create(&std::env::temp_dir(), begin, || {}).expect("a thread");
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_used_again() {
+    fn spill_buffers_are_reused() {
         let mut spill_file = SpillFile::create(&std::env::temp_dir(), 0, || {}).expect("a thread");
         let given = blocks(1, SPARES_MAX + 5);
         let places: Vec<*const u8> = given.iter().map(|block| block.as_ptr()).collect();
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_taken_before_anything_is_given_to_it() {
+    fn space_is_reserved_before_writing() {
         use std::os::unix::fs::MetadataExt;
         let file = temp_file::nameless(&std::env::temp_dir(), "reserve").expect("a file");
         reserve(&file).expect("room");
@@ -503,7 +503,7 @@ mod tests {
 
     /// A wanted piece does not wait for all pending writes.
     #[test]
-    fn pieces_come_first_that_have_been_written() {
+    fn written_pieces_are_readable_before_pending() {
         let shared = Shared::default();
         let mut queue = shared.queue.lock();
         queue.requests.extend(blocks(1, 2).into_iter().map(Request::Write));
@@ -518,7 +518,7 @@ mod tests {
 
     /// A replica that has been sent the last piece continues when there is more.
     #[test]
-    fn the_last_piece_grows() {
+    fn the_last_piece_is_extended() {
         let mut spill_file = SpillFile::create(&std::env::temp_dir(), 7, || {}).expect("a thread");
         let mut at = 7;
         for n in 0..5 * PIECE_LEN as usize / (3 * BLOCK) {
@@ -534,8 +534,8 @@ mod tests {
 
     /// Nor do its blocks stay in memory for as long as it hangs: the next attempt has as many of its own.
     #[test]
-    fn what_a_disk_that_hangs_was_given_goes_with_who_needed_it() {
-        let (go_on, hangs) = channel::<()>();
+    fn pieces_on_a_hung_disk_are_freed_with_their_readers() {
+        let (release, hangs) = channel::<()>();
         let open = move || {
             _ = hangs.recv();
             Err(io::Error::other("it hung"))
@@ -546,19 +546,19 @@ mod tests {
         assert_eq!(shared.queue.lock().requests.len(), 64);
         drop(spill_file);
         assert!(shared.queue.lock().requests.is_empty());
-        drop(go_on);
+        drop(release);
         wait_until("the thread ends", || shared.queue.lock().has_ended);
     }
 
     #[test]
-    fn a_disk_that_hangs_keeps_nobody() {
-        let (go_on, hangs) = channel::<()>();
+    fn a_hung_disk_blocks_no_caller() {
+        let (release, hangs) = channel::<()>();
         let open = move || {
             _ = hangs.recv();
             Err(io::Error::other("it hung"))
         };
-        let (told, hears) = channel();
-        let notify = move || _ = told.send(());
+        let (sender, receiver) = channel();
+        let notify = move || _ = sender.send(());
         let mut spill_file = SpillFile::start_thread(open, 0, notify).expect("a thread");
         let mut given = 0;
         while spill_file.check().is_ok() {
@@ -572,8 +572,8 @@ mod tests {
         assert!(given > WAITING_LEN_MAX && given <= WAITING_LEN_MAX + 64 * BLOCK as u64, "a bound of memory");
         let why = spill_file.check().expect_err("it does not take it").to_string();
         assert_eq!(why, format!("{given} bytes are waiting for the disk"));
-        drop(go_on);
-        hears.recv_timeout(Duration::from_secs(60)).expect("the feeding thread is woken");
+        drop(release);
+        receiver.recv_timeout(Duration::from_secs(60)).expect("the feeding thread is woken");
         assert_eq!(spill_file.check().expect_err("it has failed").to_string(), "it hung");
         assert_eq!(spill_file.is_open().expect_err("it will not be").to_string(), "it hung");
         assert!(spill_file.read(0).is_none());

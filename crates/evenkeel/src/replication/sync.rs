@@ -23,7 +23,7 @@ use evenkeel_store::SlotGuard;
 use super::link::Position;
 use super::replicas::Content;
 use super::snapshot_pipe::{Inlet, SnapshotPipe};
-use crate::persist::Job;
+use crate::persist::PersistJob;
 use crate::persist::direct_writer::{Cache, DirectWriter};
 use crate::persist::recorder::{Form as _, Records};
 use crate::persist::snapshot;
@@ -120,7 +120,7 @@ fn take<W: Write>(
         begin_stream(server, guard)
     };
     if content == Content::All {
-        return snapshot::take(server, settings, (Job::Sync, to_disk), records, at_start);
+        return snapshot::take(server, settings, (PersistJob::Sync, to_disk), records, at_start);
     }
     let mut libraries = Arc::default();
     let position = server.replication.with_all_held(server, |guard| {
@@ -131,7 +131,7 @@ fn take<W: Write>(
     if content == Content::Libraries {
         libraries.iter().try_for_each(|library| records.library(&library.code))?;
     }
-    server.persist.unless_cancelled(Job::Sync, records.finish())
+    server.persist.unless_cancelled(PersistJob::Sync, records.finish())
 }
 
 fn send_as_taken(server: &Arc<Server>, pipe: &Arc<SnapshotPipe>, content: Content) -> io::Result<u64> {
@@ -163,7 +163,7 @@ fn now_needed(server: &Server) -> Version {
 fn send_from_file(server: &Arc<Server>, pipe: &Arc<SnapshotPipe>, content: Content) -> io::Result<u64> {
     let settings = server.settings();
     let disk = temp_file::nameless(&settings.dir, "repl")?;
-    let writer = DirectWriter::new(server, &settings, &disk, Cache::Through, Job::Sync)?;
+    let writer = DirectWriter::new(server, &settings, &disk, Cache::Through, PersistJob::Sync)?;
     let file = snapshot::open(writer, &settings, Version::V10, false)?;
     let file = take(server, &settings, file, true, content, |_| ())?;
     let len = snapshot::finish(file, &disk)?;
@@ -187,7 +187,7 @@ mod tests {
 
     /// The stream is behind the data, so the snapshot's position is unknown.
     #[test]
-    fn a_sync_fails_while_the_log_is_on_its_way_into_the_stream() {
+    fn full_syncs_fail_while_the_stream_lags_the_journal() {
         let live = crate::testing::live::Live::start(1, &[]);
         let state = &live.server.replication;
         for content in [Content::All, Content::Libraries] {

@@ -65,7 +65,7 @@ impl Busy {
         self.is_announced.store(false, Release);
     }
 
-    pub(super) fn note_write(&self) {
+    pub(super) fn record_write(&self) {
         if let Some(running) = &mut *self.running.lock() {
             running.wrote = true;
         }

@@ -17,7 +17,8 @@ pub(crate) fn needs_all(script: ScriptRef, args: &Args<'_>, server: &Server) -> 
     known.unwrap_or(false)
 }
 
-/// Returns the flags that the script of a call declares, if the call runs a script that exists and declares any.
+/// Returns the flags that the script of a call declares, if the call runs a script that exists and declares
+/// any.
 fn flags(spec: &Spec, args: &Args<'_>, server: &Server) -> Option<ScriptFlags> {
     let LockScope::Script(script) = spec.lock_scope else { return None };
     let name = args.get(1)?;

@@ -7,14 +7,14 @@ use super::{api, run};
 
 pub(super) struct ScriptHost;
 
-// SAFETY: the bytes of a result belong to the thread's run, or are a constant. The run changes them in its next
-// command, and outlives the script. `run::call` catches panics.
+// SAFETY: the bytes of a result belong to the thread's run, or are a constant. The run changes them in its
+// next command, and outlives the script. `run::call` catches panics.
 unsafe impl Host for ScriptHost {
     fn call(stack: &Stack) -> Called {
         run::call(stack)
     }
 
-    fn may_go_on() -> bool {
+    fn may_continue() -> bool {
         run::look_around() && api::load_in_time()
     }
 }

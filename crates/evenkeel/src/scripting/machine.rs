@@ -310,8 +310,8 @@ impl Machine {
         })
     }
 
-    /// Runs a script or function. `Flow::RetryHoldingAll`: nothing has been done, and the caller has to run it
-    /// with all locks.
+    /// Runs a script or function. `Flow::RetryHoldingAll`: nothing has been done, and the caller has to run
+    /// it with all locks.
     pub(crate) fn run(
         &mut self,
         call: &mut ServerCall<'_, '_>,
@@ -411,7 +411,8 @@ impl Machine {
             // The next script is watched as usual again.
             let _ = watch::watch(&self.lua);
         }
-        if let Some(again @ (Ended::Outside | Ended::ForOnce | Ended::Slow | Ended::ForGood)) = run.ended {
+        if let Some(again @ (Ended::UnlockedKey | Ended::ForOnce | Ended::Slow | Ended::ForGood)) = run.ended
+        {
             if let Some(undo) = run.undo.take() {
                 run.call.base.guard.undo(undo);
             }
@@ -419,11 +420,11 @@ impl Machine {
             let shown = match again {
                 Ended::Slow => &habits.slow,
                 Ended::ForGood => &habits.for_good,
-                Ended::Outside => &habits.outside,
+                Ended::UnlockedKey => &habits.outside,
                 _ => return Ok(Flow::RetryHoldingAll),
             };
             shown.store(true, Relaxed);
-            return Ok(if again == Ended::Outside { Flow::RetryHoldingAll } else { Flow::OffloadScript });
+            return Ok(if again == Ended::UnlockedKey { Flow::RetryHoldingAll } else { Flow::OffloadScript });
         }
         let elapsed = clock::ticks().saturating_sub(run.since) / clock::ticks_per_us();
         if matches!(run.call.base.mode, Mode::Again(_)) && elapsed < run::SLOW_US / 2 {

@@ -6,7 +6,8 @@
 //! - `machine` is a Lua state. Each thread that runs scripts makes its own for its first script; threads
 //!   share nothing of it.
 //! - `run` is a script being run: its commands, and the ways in which it may have to be run again.
-//! - `sandbox.lua` is the environment of scripts; `api` is `redis.*`. All other functions of scripts are those of
+//! - `sandbox.lua` is the environment of scripts; `api` is `redis.*`. All other functions of scripts are
+//!   those of
 //!   crate `lua`, which sees this server as a `host`.
 //! - [`Scripts`] is shared by all threads: the texts of EVAL's scripts by their digests, and the libraries of
 //!   functions. A machine compares two counters to see whether its compiled scripts are still valid.
@@ -137,7 +138,7 @@ impl Scripts {
     }
 
     /// Returns the number of scripts kept, and the bytes of their texts.
-    pub(crate) fn figures(&self) -> (usize, usize) {
+    pub(crate) fn cached_texts(&self) -> (usize, usize) {
         let cache = self.cache.lock();
         (cache.scripts.len(), cache.bytes)
     }

@@ -59,7 +59,7 @@ const SHOWN_BYTES_MAX: usize = 4 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     /// It reached for keys that it does not hold, and later runs will as well.
-    Outside,
+    UnlockedKey,
     /// This run needs all locks, later runs may not.
     ForOnce,
     /// It takes long.
@@ -224,7 +224,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             LockScope::Whole | LockScope::Queue | LockScope::Script { .. } => false,
         };
         if !holds && !self.call.base.guard.holds_all() {
-            return self.end(Ended::Outside);
+            return self.end(Ended::UnlockedKey);
         }
         // While only its slots are held, expired keys are hidden, not removed; but replicas that repeated the
         // write would still have them.
@@ -236,7 +236,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             return self.end(Ended::ForOnce);
         }
         if self.shown.len() > SHOWN_BYTES_MAX
-            && let Err(instead) = self.give_up_undo(Ended::ForOnce, true)
+            && let Err(instead) = self.drop_undo(Ended::ForOnce, true)
         {
             return self.end(instead);
         }
@@ -249,13 +249,13 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
                 if may_take_back && undo.len() + keys.len() <= UNDO_KEYS_MAX && undo.bytes() <= UNDO_BYTES_MAX
                 {
                     keys.iter().for_each(|key| self.call.base.guard.keep_for_undo(key, undo));
-                } else if let Err(instead) = self.give_up_undo(Ended::Outside, !publishes) {
+                } else if let Err(instead) = self.drop_undo(Ended::UnlockedKey, !publishes) {
                     return self.end(instead);
                 }
             }
             self.wrote |= row.flags.has(Flags::WRITE);
             if self.is_announced && self.wrote {
-                self.call.server.scripts.busy.note_write();
+                self.call.server.scripts.busy.record_write();
             }
         }
         self.reply.clear();
@@ -274,7 +274,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
     /// instead where it must stay undoable: `outside`, since it does not hold all locks; or, with `may_leave`
     /// on the only worker, `ForGood`, since that worker has to answer other clients in case the script never
     /// ends.
-    fn give_up_undo(&mut self, outside: Ended, may_leave: bool) -> Result<(), Ended> {
+    fn drop_undo(&mut self, outside: Ended, may_leave: bool) -> Result<(), Ended> {
         let server = self.call.server;
         if may_leave && self.undo.is_some() && server.inboxes.len() == 1 {
             return Err(Ended::ForGood);
@@ -378,7 +378,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         let elapsed = clock::ticks().saturating_sub(self.since) / clock::ticks_per_us();
         if self.ended.is_none() {
             // A short script comes to its end.
-            if server.is_to_let_go() && elapsed > LET_END_US {
+            if server.certainly_stops() && elapsed > LET_END_US {
                 self.end(Ended::Stopped);
             } else if self.is_announced && !self.wrote && self.is_killed() {
                 self.end(Ended::Killed);
@@ -399,8 +399,8 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
     }
 
     fn is_killed(&self) -> bool {
-        let told_us = clock::us(clock::ticks().saturating_sub(self.announced_at));
-        told_us >= ANSWER_US && self.call.server.scripts.busy.is_killed()
+        let since_announced_us = clock::us(clock::ticks().saturating_sub(self.announced_at));
+        since_announced_us >= ANSWER_US && self.call.server.scripts.busy.is_killed()
     }
 
     /// Announces that the script keeps other clients waiting.

@@ -18,7 +18,7 @@ fn eval(world: &mut World, script: &str, words: &[&str]) -> String {
 }
 
 #[test]
-fn values_go_both_ways() {
+fn values_convert_both_ways() {
     check(
         r#"
         > EVAL "return {KEYS[1], ARGV[1], 3.99, -3.99, true, false, {1, nil, 2}}" 1 k a  < ["k", "a", :3, :-3, :1, (nil), [:1]]
@@ -99,7 +99,7 @@ fn the_sandbox_holds() {
 }
 
 #[test]
-fn limits_are_met() {
+fn script_limits_hold() {
     // The same stack size as a worker's.
     let thread = evenkeel_runtime::threads::with_deep_stack("limits").spawn(meet_limits);
     thread.expect("a thread").join().expect("no limit is missed");
@@ -152,7 +152,7 @@ fn meet_limits() {
 
 /// A script that has written and then reaches outside its locks is taken back, and run again with all locks.
 #[test]
-fn what_was_done_before_more_is_needed_is_done_once() {
+fn undone_runs_apply_their_writes_once() {
     let mut world = World::new();
     let script = "redis.call('incr', KEYS[1]) redis.call('rpush', KEYS[2], 'a') redis.call('del', KEYS[3]) \
                   redis.call('hset', KEYS[4], 'f', 'new') redis.call('set', KEYS[5], 'x', 'EX', 100) \
@@ -191,7 +191,7 @@ fn what_was_done_before_more_is_needed_is_done_once() {
 }
 
 #[test]
-fn expired_keys_are_put_back_as_they_were() {
+fn undo_restores_expired_keys() {
     let mut world = World::new();
     transcript::check_on(&mut world, "> SET k v PX 10      < OK\n> DEBUG SET-ACTIVE-EXPIRE 0 < OK");
     world.now_ms += 1000;
@@ -218,7 +218,7 @@ fn effects_are_one_transaction() {
 }
 
 #[test]
-fn a_push_by_a_script_serves_who_waits() {
+fn pushes_by_scripts_serve_blocked_clients() {
     let mut world = World::new();
     world.type_in("waiter", "BLPOP q 0");
     assert_eq!(eval(&mut world, "return redis.call('lpush', KEYS[1], 'a', 'b')", &["1", "q"]), ":2");
@@ -261,7 +261,7 @@ fn functions() {
 }
 
 #[test]
-fn first_lines() {
+fn shebang_lines() {
     check(
         r##"
         > EVAL "#!lua flags=\"no-writes\"\nreturn 1" 0            < :1
@@ -333,7 +333,7 @@ fn restored_functions() {
 }
 
 #[test]
-fn numbers_that_are_none() {
+fn invalid_numbers_are_refused() {
     check(
         r##"
         > EVAL "return struct.pack('l', 0/0)" 0           < "\x00\x00\x00\x00\x00\x00\x00\x80"
@@ -466,7 +466,7 @@ fn patterns_agree_with_redis() {
 }
 
 #[test]
-fn what_searches_take_and_refuse() {
+fn string_search_arguments() {
     check(
         r##"
         > EVAL "return {string.find(121, 2), string.find('a.b', '.', 2, true), string.find('abc', 'b', -2)}" 0  < [:2, :2, :2, :2]
@@ -591,7 +591,7 @@ fn scripts_on_all_workers_lose_nothing() {
 }
 
 #[test]
-fn a_range_of_values_wider_than_the_stack_is_refused() {
+fn value_ranges_wider_than_the_stack_are_refused() {
     for range in
         ["0, 2147483647", "-2, 2147483647", "-2147483648, 2147483646", "-2147483648, 2147483647", "1, 8001"]
     {
@@ -617,7 +617,7 @@ fn a_range_of_values_wider_than_the_stack_is_refused() {
 
 /// A table that contains itself is short to write, and long to count.
 #[test]
-fn a_reply_that_would_take_for_ever_to_count_is_given_up() {
+fn endless_replies_are_abandoned() {
     let live = Live::start(1, &[]);
     let mut client = live.connect();
     for element in ["t", "{map = t}", "{set = t}"] {
@@ -645,7 +645,7 @@ fn wait_for(client: &mut Client, line: &str, with: &str) {
 
 /// Holds for all workers, also workers that have the script compiled.
 #[test]
-fn a_script_that_was_pushed_out_is_not_known_by_name() {
+fn evicted_scripts_are_unknown() {
     let mut world = World::new();
     world.check("> EVAL 'return 0' 0 < :0\n > EVALSHA 06d3d9b2060dd51343d5f19f0e531f15c507e3d1 0 < :0");
     (1..=500).for_each(|number| world.check(&format!("> EVAL 'return {number}' 0 < :{number}")));
@@ -716,7 +716,7 @@ fn a_busy_script_that_has_written_is_not_killed_but_ends_with_the_server() {
 
 /// A single script is killed. Clients whose scripts wait behind it read that it is busy, as in Redis.
 #[test]
-fn one_kill_is_enough_for_scripts_that_came_at_once() {
+fn script_kill_ends_one_of_several_scripts() {
     const SCRIPTS: [&str; 3] = [
         "while true do end",
         "redis.call('dbsize') while true do end",
@@ -743,7 +743,7 @@ fn one_kill_is_enough_for_scripts_that_came_at_once() {
 /// The only worker is inside the gate when another script waits to close it, and then waits for the gate
 /// itself.
 #[test]
-fn a_worker_that_waits_behind_a_script_answers() {
+fn workers_blocked_by_a_script_answer_busy() {
     const REACHES_OUTSIDE: &str = "local at = redis.call('time') repeat local now = redis.call('time') \
                                    until (now[1] - at[1]) * 1e6 + now[2] - at[2] > 3e3 \
                                    return redis.call('dbsize')";
@@ -798,7 +798,7 @@ fn scripts_that_only_read_are_not_paused() {
 
 /// Clients that put their values into the text of a script make a new script with every call.
 #[test]
-fn scripts_that_are_kept_compiled_do_not_fill_the_state() {
+fn compiled_scripts_do_not_fill_the_lua_state() {
     let mut world = World::new();
     let text = "x".repeat(1 << 20);
     for number in 0..600 {
@@ -809,7 +809,7 @@ fn scripts_that_are_kept_compiled_do_not_fill_the_state() {
 
 /// A script's arguments are not kept until the next script.
 #[test]
-fn large_arguments_are_let_go_of() {
+fn large_arguments_are_freed() {
     let mut world = World::new();
     let in_use = |world: &mut World| {
         let info = world.run("INFO memory");
@@ -827,7 +827,7 @@ fn large_arguments_are_let_go_of() {
 /// A script that has flushed, or written to many keys, cannot be taken back. The only worker has to reply to
 /// waiting clients and to notice that the server stops.
 #[test]
-fn a_script_that_cannot_be_taken_back_does_not_keep_the_only_worker() {
+fn scripts_without_undo_leave_the_only_worker_free() {
     let flushes = "redis.call('FLUSHALL') while true do end";
     let writes = "for i = 1, 1000 do redis.call('SET', 'key' .. i, i) end while true do end";
     let counts = "local t = {} for i = 1, 300 do t[i] = 'key' .. i end redis.call('PFCOUNT', unpack(t)) \
@@ -882,7 +882,7 @@ fn a_script_that_cannot_be_taken_back_does_not_keep_the_only_worker() {
 
 /// Zero means no threshold: no script counts as slow.
 #[test]
-fn without_a_threshold_no_script_is_slow() {
+fn a_zero_threshold_disables_slow_scripts() {
     let live = Live::start(2, &["--busy-reply-threshold", "0"]);
     let (mut busy, mut other) = (live.connect(), live.connect());
     let script = "local at = redis.call('time') repeat local now = redis.call('time') \
@@ -898,7 +898,7 @@ fn without_a_threshold_no_script_is_slow() {
 
 /// An expired key that is not removed yet shows no habit of the script.
 #[test]
-fn a_script_that_meets_an_expired_key_is_not_held_for_one_that_reaches_outside() {
+fn expired_keys_do_not_mark_scripts_as_undeclared() {
     const SCRIPT: &str = "return redis.call('del', KEYS[1], KEYS[2])";
     let mut world = World::new();
     let habit = |world: &World, script: &str| {

@@ -41,7 +41,7 @@ fn look_every(lua: &Lua, every: u32) -> mlua::Result<()> {
     lua.set_global_hook(HookTriggers::new().every_nth_instruction(every), move |lua, _| {
         let now = clock::ticks();
         let gap = now.saturating_sub(LOOKED.replace(now));
-        if !ScriptHost::may_go_on() {
+        if !ScriptHost::may_continue() {
             // From here on each instruction ends its function: no `pcall` survives.
             look_every(lua, 1)?;
             return Err(mlua::Error::RuntimeError("Script killed by user with SCRIPT KILL...".into()));
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_follow_the_time_that_instructions_take() {
+    fn check_interval_follows_instruction_time() {
         assert_eq!(settled(5), EVERY_MAX);
         assert_eq!(settled(20), EVERY_MAX);
         for (ns, gap_us) in [(1_000, 100..=2_000), (50_000, 100..=2_000), (5_000_000, 5_000..=5_000)] {

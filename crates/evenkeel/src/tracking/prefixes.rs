@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_are_found_as_by_looking_at_each() {
+    fn prefix_search_matches_a_linear_scan() {
         let seed = fresh_seed();
         println!("EVENKEEL_SEED={seed}");
         let mut random = Random::new(seed);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn overlaps_are_found_as_by_comparing_all_pairs() {
+    fn overlap_search_matches_comparing_all_pairs() {
         let seed = fresh_seed();
         println!("EVENKEEL_SEED={seed}");
         let mut random = Random::new(seed);

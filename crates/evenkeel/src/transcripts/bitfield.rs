@@ -3,7 +3,7 @@
 use crate::testing::{World, check};
 
 #[test]
-fn steps_and_their_replies() {
+fn bitfield_operations() {
     check(
         r#"
         > BITFIELD k                                            < []
@@ -42,7 +42,7 @@ fn steps_and_their_replies() {
 
 /// A step that changes nothing is no write for WATCH, nor for the counter of changes.
 #[test]
-fn what_is_there_already_is_no_change() {
+fn writing_the_present_value_is_no_change() {
     let mut world = World::new();
     let dirty = |world: &World| world.server.keyspace.total().dirty;
     for (line, changes) in [

@@ -3,7 +3,7 @@
 use crate::testing::{World, check};
 
 #[test]
-fn bits_set_and_read() {
+fn setbit_and_getbit() {
     check(
         r#"
         > SETBIT k 7 1                 < :0
@@ -38,7 +38,7 @@ fn bits_set_and_read() {
 
 /// The last bit of half a gigabyte takes a single chunk and a spine.
 #[test]
-fn a_far_bit_takes_little_memory() {
+fn a_distant_bit_takes_little_memory() {
     let mut world = World::new();
     world.check("> SETBIT far 4294967295 1 < :0\n > BITOP NOT inverse far < :536870912\n > BITCOUNT inverse < :4294967295");
     let executor = &mut world.workers[0];
@@ -55,7 +55,7 @@ fn a_far_bit_takes_little_memory() {
 }
 
 #[test]
-fn counts_and_places() {
+fn bitcount_and_bitpos() {
     check(
         r#"
         > SET k foobar
@@ -98,7 +98,7 @@ fn counts_and_places() {
 }
 
 #[test]
-fn strings_combined() {
+fn bitop_combines_strings() {
     check(
         r#"
         > MSET a "\xff\x0f" b "\x0f"

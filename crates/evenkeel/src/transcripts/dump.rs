@@ -14,7 +14,7 @@ fn check_with_payload(text: &str) {
 }
 
 #[test]
-fn a_value_goes_out_and_comes_in() {
+fn dump_and_restore_round_trip() {
     check_with_payload(
         "
         > SET k hello                        < OK
@@ -56,7 +56,7 @@ fn a_time_to_live_is_relative_or_absolute() {
 
 /// Redis and Valkey take such a deadline to be in the past, and lose the key.
 #[test]
-fn a_time_to_live_beyond_all_times_costs_no_key() {
+fn restore_refuses_deadlines_out_of_range() {
     let mut world = World::new();
     world.run("SET k kept");
     let payload = world.call(&[b"DUMP".to_vec(), b"k".to_vec()]).expect("a reply");
@@ -74,7 +74,7 @@ fn a_time_to_live_beyond_all_times_costs_no_key() {
 }
 
 #[test]
-fn what_is_asked_wrongly_changes_nothing() {
+fn refused_restores_change_nothing() {
     check_with_payload(
         "
         > SET there 1                        < OK
@@ -102,7 +102,7 @@ fn what_is_asked_wrongly_changes_nothing() {
 }
 
 #[test]
-fn how_long_ago_or_how_often_it_was_used_can_be_said() {
+fn restore_sets_idle_time_and_frequency() {
     check_with_payload(
         "
         > RESTORE a 0 HELLO IDLETIME 1000    < OK
@@ -136,7 +136,7 @@ fn a_transaction_restores_and_dumps() {
 /// Values that are all large enough for another thread, alone and in a transaction, where they are handled in
 /// place.
 #[test]
-fn large_values_are_done_elsewhere() {
+fn large_values_are_offloaded() {
     let mut world = World::new();
     let long_before = world.server.offload.total();
     let noise =
@@ -174,7 +174,7 @@ fn large_values_are_done_elsewhere() {
 
 /// The version is the lowest that has all of the value.
 #[test]
-fn payloads_are_as_old_as_they_can_be() {
+fn payloads_use_the_oldest_possible_version() {
     let mut world = World::new();
     let mut version = |lines: &[&str]| {
         world.run("DEL k");
@@ -197,7 +197,7 @@ fn payloads_are_as_old_as_they_can_be() {
 }
 
 #[test]
-fn what_the_format_does_not_allow_is_refused() {
+fn malformed_payloads_are_refused() {
     let mut world = World::new();
     for body in [
         &b""[..],
@@ -232,7 +232,7 @@ fn stream_that_shares(name_len: usize, entries: u64) -> Vec<u8> {
 
 /// Less than 100 KB that expand to 128 MiB are no value; as many entries of a short name are.
 #[test]
-fn names_that_entries_share_do_not_multiply_memory() {
+fn shared_entry_names_do_not_multiply_memory() {
     let mut world = World::new();
     for (name_len, entries, expected) in
         [(64 * 1024, 20, "OK"), (64 * 1024, 2_000, "-ERR Bad data format"), (16, 2_000, "OK")]
@@ -251,7 +251,7 @@ fn names_that_entries_share_do_not_multiply_memory() {
 
 /// A server with such a payload has held it in memory, and is trusted: a primary, a file.
 #[test]
-fn what_comes_from_a_primary_may_share_names_of_any_length() {
+fn payloads_of_a_primary_may_share_names_of_any_length() {
     let mut world = World::new();
     let payload = stream_that_shares(64 * 1024, 2_000);
     let server = world.server.clone();
@@ -266,7 +266,7 @@ fn what_comes_from_a_primary_may_share_names_of_any_length() {
 
 /// Our own payloads are accepted: their entries share no names that the store would not share.
 #[test]
-fn names_that_the_store_does_not_share_are_written_with_each_entry() {
+fn unshared_names_are_written_with_each_entry() {
     let mut world = World::with(&["--stream-node-max-bytes", "0", "--stream-node-max-entries", "10000"]);
     for (name_len, is_shared) in [(1_000, true), (1_100, false), (2_900, false)] {
         world.run("DEL s");
@@ -288,7 +288,7 @@ fn names_that_the_store_does_not_share_are_written_with_each_entry() {
 
 /// The unpacked size of the payload decides whether it takes long, not its packed size.
 #[test]
-fn what_is_small_only_since_it_is_compressed_is_read_elsewhere() {
+fn compressed_large_values_are_offloaded() {
     let mut world = World::new();
     let noise = |len: usize| (0..len as u64).map(|n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8);
     for (value, is_worth_offloading) in

@@ -45,7 +45,7 @@ fn run(world: &mut World, lines: &[&str]) {
 
 /// A key that has expired and is still there is gone for replicas, too, before a script reads it.
 #[test]
-fn scripts_that_read_what_has_expired() {
+fn scripts_that_read_expired_keys() {
     let script = |command: &str| {
         format!("EVAL \"return redis.call('{command}', KEYS[1], KEYS[2], KEYS[3])\" 3 {{t}}d {{t}}a {{t}}b")
     };
@@ -189,7 +189,7 @@ fn hashes() {
 
 /// A reader of the journal sees no field expire, so the effect on expired fields is logged.
 #[test]
-fn fields_that_have_expired() {
+fn expired_fields() {
     for (command, expected) in [
         ("HINCRBY h a 5", &["HSET h a 5"][..]),
         ("HINCRBYFLOAT h a 5", &["HSET h a 5"]),
@@ -399,7 +399,7 @@ fn ranges_of_members_whose_scores_differ() {
 
 /// Clients see the effect of a handler that panicked, so it is logged.
 #[test]
-fn wrecks() {
+fn panicking_handlers_are_logged_by_effect() {
     let (mut world, mut timeless) = (World::new(), World::timeless());
     let mut recorder = world.record();
     run(&mut world, &["SET b v PX 99", "TEST.PANIC a b c"]);
@@ -540,7 +540,7 @@ fn filled_in(random: &mut Random, word: Vec<u8>) -> Vec<u8> {
 
 /// Redis 7.0 lets XSETID go back behind deleted entries, and writes that into its files.
 #[test]
-fn what_redis_says_of_a_stream_is_believed() {
+fn stream_metadata_of_redis_is_accepted() {
     for set in ["XSETID x 6-0", "XSETID x 6-0 ENTRIESADDED 2 MAXDELETEDID 9-0"] {
         let mut timeless = World::timeless();
         for line in ["XADD x 5-0 f v", "XADD x 9-0 f v", "XDEL x 9-0", set] {
@@ -557,7 +557,7 @@ fn what_redis_says_of_a_stream_is_believed() {
 /// A consumer known from a journal alone was seen when the journal came: it has not been idle since the
 /// epoch.
 #[test]
-fn consumers_of_a_log_were_seen_when_it_came() {
+fn logged_consumers_are_seen_at_load_time() {
     let mut timeless = World::timeless();
     let before_ms = evenkeel_runtime::clock::unix_ms();
     for line in [
@@ -597,8 +597,8 @@ impl Storm {
         Storm { random: Random::new(seed), world, recorder, sent: Vec::new() }
     }
 
-    /// `reference` is the reference server that has to know all commands; `jump_ms_max` is the farthest jump of
-    /// the clock.
+    /// `reference` is the reference server that has to know all commands; `jump_ms_max` is the farthest jump
+    /// of the clock.
     fn rage(&mut self, steps: usize, reference: Option<Reference>, jump_ms_max: u64) -> Vec<String> {
         // Redis 7.0 takes scores that Valkey 9.1 refuses, such as 0x10.
         let drawn = if self.random.chance(50) { Reference::Valkey } else { Reference::Redis };
@@ -664,7 +664,7 @@ impl Storm {
 const STARTS_MS: [u64; 2] = [1_770_000_000_000, 4_102_444_800_000];
 
 #[test]
-fn what_was_logged_leads_to_the_same_keys() {
+fn the_logged_commands_rebuild_the_keys() {
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
     let mut seeds = Random::new(seed);

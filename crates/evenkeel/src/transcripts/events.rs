@@ -5,7 +5,7 @@ use evenkeel_command::Flags;
 use evenkeel_command::events::with_rules;
 
 #[test]
-fn only_what_is_asked_for_is_told() {
+fn only_configured_events_are_published() {
     check(
         r#"
         > CONFIG SET notify-keyspace-events Kl$ < OK
@@ -30,7 +30,7 @@ fn only_what_is_asked_for_is_told() {
 }
 
 #[test]
-fn keys_that_expire_are_told_of_when_they_are_met_and_when_they_are_not() {
+fn expired_events_fire_on_access_and_in_background() {
     let mut world = World::with(&["--notify-keyspace-events", "Ex"]);
     world.check(
         r#"
@@ -48,7 +48,7 @@ fn keys_that_expire_are_told_of_when_they_are_met_and_when_they_are_not() {
 }
 
 #[test]
-fn who_is_served_is_told_of_behind_who_serves() {
+fn events_of_served_clients_follow_the_serving_command() {
     check(
         r#"
         > CONFIG SET notify-keyspace-events EA < OK
@@ -70,7 +70,7 @@ fn who_is_served_is_told_of_behind_who_serves() {
 
 /// A slow script is undone and offloaded; events of later commands on its thread are notified, too.
 #[test]
-fn what_a_script_does_is_told_of_once() {
+fn events_of_scripts_fire_once() {
     check(
         r#"
         > CONFIG SET notify-keyspace-events EA < OK
@@ -90,7 +90,7 @@ fn what_a_script_does_is_told_of_once() {
 }
 
 #[test]
-fn fields_that_expire_are_told_of() {
+fn expired_fields_fire_events() {
     World::with(&["--notify-keyspace-events", "Eh"]).check(
         r#"
         a> PSUBSCRIBE * < ["psubscribe", "*", :1]
@@ -108,7 +108,7 @@ fn fields_that_expire_are_told_of() {
 
 /// As in Valkey 9.1.
 #[test]
-fn fields_whose_time_has_passed_are_told_of_as_expired() {
+fn past_field_deadlines_fire_expired_events() {
     let check = |commands: &[&str], names: &str| {
         let mut world = World::with(&["--notify-keyspace-events", "EAn"]);
         world.check(r#"a> PSUBSCRIBE * < ["psubscribe", "*", :1]"#);
@@ -159,7 +159,7 @@ fn fields_whose_time_has_passed_are_told_of_as_expired() {
 }
 
 #[test]
-fn nothing_is_noted_while_nobody_wants_it() {
+fn events_are_recorded_only_with_a_listener() {
     let mut world = World::new();
     world.check("> SET k v < OK\n> DEL k < :1");
     assert!(!world.server.keyspace.events.is_wanted());
@@ -172,7 +172,7 @@ fn nothing_is_noted_while_nobody_wants_it() {
 /// As in Valkey, the command that meets an expired field emits its event, also where only readers of the
 /// field would notice.
 #[test]
-fn fields_that_have_expired_are_told_of_when_they_are_met() {
+fn expired_field_events_fire_on_access() {
     World::new().check(
         r#"
         > DEBUG SET-ACTIVE-EXPIRE 0                     < OK
@@ -223,7 +223,7 @@ fn fields_that_have_expired_are_told_of_when_they_are_met() {
 }
 
 #[test]
-fn rules_are_of_commands_that_write() {
+fn event_rules_belong_to_write_commands() {
     let table = crate::commands::install();
     for name in with_rules() {
         let id = table.find_full(name.as_bytes()).unwrap_or_else(|| panic!("{name} is no command"));
@@ -234,7 +234,7 @@ fn rules_are_of_commands_that_write() {
 
 /// A command may lack a rule only if its handler emits the events, or if there are none.
 #[test]
-fn every_writing_command_has_a_rule_or_says_itself_what_it_does() {
+fn every_write_command_has_an_event_rule_or_reports_itself() {
     const SAY_IT: &[&str] = &[
         "BITFIELD",
         "BLMOVE",

@@ -31,7 +31,7 @@ fn deadlines_are_set_read_and_cleared() {
 }
 
 #[test]
-fn keys_are_gone_at_their_millisecond() {
+fn keys_expire_at_their_millisecond() {
     check(
         "
         > SET k v
@@ -93,7 +93,7 @@ fn conditions() {
 }
 
 #[test]
-fn what_is_refused_changes_nothing() {
+fn refused_commands_change_nothing() {
     check(
         "
         > SET k v

@@ -3,7 +3,7 @@
 use crate::testing::{World, check};
 
 #[test]
-fn places_are_found_and_stored() {
+fn positions_are_found_and_stored() {
     check(
         "
         > GEOADD sicily 13.361389 38.115556 Palermo 15.087269 37.502669 Catania   < :2
@@ -22,7 +22,7 @@ fn places_are_found_and_stored() {
 /// The cost of a member is the number of the polygon's sides, so both numbers decide whether the search takes
 /// long.
 #[test]
-fn a_polygon_of_many_corners_is_searched_elsewhere() {
+fn polygons_of_many_corners_are_offloaded() {
     let mut world = World::new();
     for member in 0..100 {
         world.run(&format!("GEOADD places {} 10.5 m{member}", 10.4 + f64::from(member) / 1_000.0));

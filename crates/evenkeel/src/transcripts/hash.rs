@@ -5,7 +5,7 @@ use evenkeel_testkit::transcript::Target;
 use std::time::Duration;
 
 #[test]
-fn fields_come_and_go() {
+fn hset_hget_and_hdel() {
     check(
         r#"
         > HSET h a 1                     < :1
@@ -93,7 +93,7 @@ fn numbers_in_fields() {
 }
 
 #[test]
-fn what_is_refused_changes_nothing() {
+fn refused_commands_change_nothing() {
     check(
         r#"
         > HSET h a                       < -ERR wrong number of arguments for 'hset' command
@@ -137,7 +137,7 @@ fn what_is_refused_changes_nothing() {
 }
 
 #[test]
-fn some_fields_at_random() {
+fn hrandfield() {
     check(
         r#"
         > HRANDFIELD nosuch              < (nil)
@@ -162,7 +162,7 @@ fn some_fields_at_random() {
 
 /// Redis would go on until it has no memory left.
 #[test]
-fn a_reply_of_random_fields_has_an_end() {
+fn random_field_replies_are_bounded() {
     let mut world = World::new();
     world.configure("proto-max-bulk-len", "1mb");
     world.check("> HSET h a 1\n > HRANDFIELD h -9223372036854775807 < -ERR value is out of range");
@@ -173,7 +173,7 @@ fn a_reply_of_random_fields_has_an_end() {
 }
 
 #[test]
-fn different_fields_at_random_are_all_chosen_alike() {
+fn distinct_random_fields_are_uniform() {
     let mut world = World::new();
     (0..20).for_each(|n| _ = world.run(&format!("HSET h {n} v{n}")));
     for count in [3, 6, 7, 12, 19] {
@@ -198,7 +198,7 @@ fn different_fields_at_random_are_all_chosen_alike() {
 }
 
 #[test]
-fn a_walk_over_the_fields() {
+fn hscan_walks_all_fields() {
     check(
         r#"
         > HSCAN nosuch 0                 < ["0", []]
@@ -243,7 +243,7 @@ fn a_walk_over_the_fields() {
 }
 
 #[test]
-fn names_of_forms() {
+fn hash_encodings() {
     let (fits, long) = ("x".repeat(64), "x".repeat(65));
     check(&format!(
         r#"
@@ -274,7 +274,7 @@ fn names_of_forms() {
 }
 
 #[test]
-fn a_hash_is_copied_renamed_and_expires_as_a_whole() {
+fn hashes_are_copied_renamed_and_expired() {
     check(
         r#"
         > HSET h a 1 b 2
@@ -297,7 +297,7 @@ fn a_hash_is_copied_renamed_and_expires_as_a_whole() {
 }
 
 #[test]
-fn changes_are_seen_and_counted() {
+fn changes_are_watched_and_counted() {
     let mut world = World::new();
     world.check(
         r#"
@@ -320,7 +320,7 @@ fn changes_are_seen_and_counted() {
 }
 
 #[test]
-fn a_long_value_is_kept_whole() {
+fn long_values_are_stored() {
     let (mut world, long) = (World::new(), "x".repeat(3_000_000));
     world.check("> HSET h a 1 b 2");
     world.check(&format!("> HSET h a {long} c {long}x < :1"));
@@ -332,7 +332,7 @@ fn a_long_value_is_kept_whole() {
 
 /// Nearly all fields have expired in place: a search for the rest does not go on under locks.
 #[test]
-fn fields_at_random_where_few_are_left_are_looked_for_elsewhere() {
+fn random_fields_among_many_expired_are_offloaded() {
     const FIELDS: usize = 30_000;
     let mut world = World::new();
     let names: Vec<String> = (0..FIELDS).map(|number| format!("f{number}")).collect();

@@ -43,7 +43,7 @@ fn deadlines_of_fields_are_set_read_and_cleared() {
 }
 
 #[test]
-fn expired_fields_are_gone_at_their_millisecond() {
+fn fields_expire_at_their_millisecond() {
     check(
         r#"
         > HSET h a 1 b 2 c 3 d 4 e 5
@@ -107,7 +107,7 @@ fn expired_fields_are_gone_at_their_millisecond() {
 }
 
 #[test]
-fn what_becomes_of_a_deadline() {
+fn commands_that_keep_or_clear_field_deadlines() {
     check(
         r#"
         > HSET h a 1 b 2 c 3 d 4
@@ -169,7 +169,7 @@ fn a_deadline_in_the_past_removes() {
 }
 
 #[test]
-fn what_is_refused_changes_nothing() {
+fn refused_commands_change_nothing() {
     check(
         r#"
         > HSET h a 1 b 2
@@ -296,7 +296,7 @@ fn values_with_deadlines_refused() {
 }
 
 #[test]
-fn a_field_that_expires_touches_who_watches_when_it_is_removed() {
+fn removal_of_expired_fields_invalidates_watches() {
     let mut world = World::new();
     world.check("> HSET h a 1 b 2\n > HPEXPIRE h 5 FIELDS 1 a\n a> WATCH h");
     world.check("> HEXPIRE h 5 NX FIELDS 1 nosuch\n > HGETEX h FIELDS 1 b\n > HPERSIST h FIELDS 1 b");
@@ -305,7 +305,7 @@ fn a_field_that_expires_touches_who_watches_when_it_is_removed() {
 
 /// A timed field makes no timed key.
 #[test]
-fn what_info_tells() {
+fn info_counts_no_timed_field_as_timed_key() {
     let mut world = World::new();
     world.check(
         r##"
@@ -325,7 +325,7 @@ fn what_info_tells() {
 }
 
 #[test]
-fn what_counts_as_a_change() {
+fn changes_counted_by_each_command() {
     let mut world = World::new();
     let changes = |world: &mut World| world.server.keyspace.total().dirty;
     for (line, expected) in [

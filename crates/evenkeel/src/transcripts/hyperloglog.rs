@@ -4,7 +4,7 @@ use crate::testing::{World, check};
 use evenkeel_testkit::{Program, Reference, Server, Target, transcript};
 
 #[test]
-fn counting_and_merging() {
+fn pfcount_and_pfmerge() {
     check(
         r#"
         > PFADD h                    < :1
@@ -31,7 +31,7 @@ fn counting_and_merging() {
 
 /// The last byte of the count says whether it is out of date.
 #[test]
-fn a_count_is_kept_until_a_register_changes() {
+fn counts_are_cached_until_a_register_changes() {
     check(
         r#"
         > PFADD h a b c              < :1
@@ -79,7 +79,7 @@ fn deadlines_and_encodings_of_the_string() {
 }
 
 #[test]
-fn debugging() {
+fn pfdebug() {
     check(
         r#"
         > PFADD h a b                < :1
@@ -102,7 +102,7 @@ fn debugging() {
 }
 
 #[test]
-fn strings_that_are_none() {
+fn strings_without_a_valid_header_are_refused() {
     check(
         r#"
         > SET s 12                   < OK

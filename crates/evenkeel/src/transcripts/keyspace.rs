@@ -3,7 +3,7 @@
 use crate::testing::{World, check};
 
 #[test]
-fn keys_are_counted_one_by_one() {
+fn exists_counts_each_argument() {
     check(
         "
         > SET a 1
@@ -47,7 +47,7 @@ fn renaming_takes_the_deadline_along() {
 }
 
 #[test]
-fn copies_go_to_another_key_or_database() {
+fn copy_to_another_key_or_database() {
     check(
         "
         > COPY a b                 < :0
@@ -79,7 +79,7 @@ fn copies_go_to_another_key_or_database() {
 }
 
 #[test]
-fn moves_go_to_another_database() {
+fn move_to_another_database() {
     check(
         "
         > MOVE a 1                 < :0
@@ -135,10 +135,10 @@ fn databases_are_swapped_and_flushed() {
 /// Flushed keys cannot be seen, and a thread frees them. Their remaining memory is no reason to refuse
 /// new keys.
 #[test]
-fn flushed_memory_is_given_back() {
+fn flushed_memory_is_freed() {
     let mut world = World::new();
     // The thread that frees has something else to do first.
-    let (go_on, wait) = std::sync::mpsc::channel::<()>();
+    let (release, wait) = std::sync::mpsc::channel::<()>();
     struct Busy(std::sync::mpsc::Receiver<()>);
     impl Drop for Busy {
         fn drop(&mut self) {
@@ -148,7 +148,7 @@ fn flushed_memory_is_given_back() {
     world.server.lazy_free.free(Busy(wait));
     world.check("> SET k v\n > CONFIG SET maxmemory 1\n > SET k w < -OOM *");
     world.check("> FLUSHALL ASYNC < OK\n > DBSIZE < :0\n > SET k w < OK\n > DBSIZE < :1");
-    drop(go_on);
+    drop(release);
     let started = std::time::Instant::now();
     while world.server.lazy_free.pending() > 0 {
         assert!(started.elapsed().as_secs() < 20, "nothing is freed");

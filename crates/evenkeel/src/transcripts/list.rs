@@ -85,7 +85,7 @@ fn positions_count_from_either_end() {
 }
 
 #[test]
-fn elements_are_looked_for() {
+fn lpos_finds_elements() {
     check(
         r#"
         > RPUSH k a b c a b c a                < :7
@@ -217,7 +217,7 @@ fn other_types_are_refused() {
 }
 
 #[test]
-fn what_is_not_there_is_waited_for() {
+fn blocking_pops_wait_for_elements() {
     check(
         r#"
         a> BLPOP j k 0
@@ -253,7 +253,7 @@ fn what_is_not_there_is_waited_for() {
 }
 
 #[test]
-fn nobody_waits_for_ever() {
+fn blocking_pops_time_out() {
     check(
         r#"
         a> BLPOP k 0.01
@@ -288,7 +288,7 @@ fn nobody_waits_for_ever() {
 }
 
 #[test]
-fn many_pushed_at_once_serve_many() {
+fn one_push_serves_many_clients() {
     check(
         r#"
         a> BLPOP k 0
@@ -318,8 +318,8 @@ fn many_pushed_at_once_serve_many() {
 
 /// A write to a key under WATCH, whether or not anything is different afterwards.
 #[test]
-fn watches_hear_of_it() {
-    for (command, hears) in [
+fn writes_to_watched_lists_abort_exec() {
+    for (command, aborts) in [
         ("LTRIM k 0 -1", true),
         ("LTRIM none 0 -1", false),
         ("LREM k 0 x", false),
@@ -330,7 +330,7 @@ fn watches_hear_of_it() {
         ("RPUSHX none a", false),
         ("LMOVE j k LEFT LEFT", true),
     ] {
-        let reply = if hears { "(nil array)" } else { "[PONG]" };
+        let reply = if aborts { "(nil array)" } else { "[PONG]" };
         check(&format!(
             "
             > RPUSH k a b     < :2
@@ -347,7 +347,7 @@ fn watches_hear_of_it() {
 
 /// Redis 7.0 negates it and gets the same number.
 #[test]
-fn the_least_number_is_refused() {
+fn the_smallest_integer_is_refused() {
     World::new().check(
         "
         > LREM k -9223372036854775808 a        < -ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807

@@ -43,7 +43,7 @@ fn set<T: Collection>(world: &mut World, value: T, form: u8) {
 }
 
 #[test]
-fn collections_are_called_by_their_form() {
+fn object_encoding_of_collections() {
     let (mut world, hasher) = (World::new(), evenkeel_store::Hasher::default());
     let (mut list, mut members) = (List::new(), Set::new());
     let (mut hash, mut sorted) = (Hash::new(), ZSet::new());
@@ -75,7 +75,7 @@ fn collections_are_called_by_their_form() {
 }
 
 #[test]
-fn encodings_are_those_of_redis() {
+fn encodings_match_redis() {
     let embedded = "x".repeat(44);
     check(&format!(
         r#"
@@ -113,7 +113,7 @@ fn encodings_are_those_of_redis() {
 }
 
 #[test]
-fn what_is_told_depends_on_the_policy() {
+fn idletime_and_freq_depend_on_the_policy() {
     let mut world = World::new();
     world.check(
         "> SET k 5\n > SET l 5\n ~ 100s\n > OBJECT IDLETIME k < :100\n > TYPE k\n > EXISTS k\n > TTL k",

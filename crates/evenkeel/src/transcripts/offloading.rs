@@ -45,7 +45,7 @@ fn long_commands(world: &mut World) -> String {
 }
 
 /// Returns the reply of a long command, and the digest after it.
-fn elsewhere(world: &mut World, line: &str) -> (String, String) {
+fn offloaded(world: &mut World, line: &str) -> (String, String) {
     let before = long_commands(world);
     let reply = world.run(line);
     assert_ne!(long_commands(world), before, "{line:?} is done elsewhere");
@@ -78,7 +78,7 @@ fn check(fill: fn(&mut World), lines: &[&str]) {
     for line in lines {
         for resp in ["HELLO 2", "HELLO 3"] {
             world.run(resp);
-            let one = elsewhere(&mut world, line);
+            let one = offloaded(&mut world, line);
             undo(&mut world);
             let other = in_place(&mut world, line);
             undo(&mut world);
@@ -96,7 +96,7 @@ fn undo(world: &mut World) {
 }
 
 #[test]
-fn what_replies() {
+fn offloaded_replies() {
     check(
         fill,
         &[
@@ -158,7 +158,7 @@ fn members_at_random_are_different() {
 }
 
 #[test]
-fn what_changes() {
+fn offloaded_changes() {
     check(
         fill,
         &[
@@ -189,7 +189,7 @@ fn what_changes() {
 }
 
 #[test]
-fn what_combines_strings() {
+fn offloaded_bitops() {
     check(
         fill_strings,
         &[
@@ -203,7 +203,7 @@ fn what_combines_strings() {
 }
 
 #[test]
-fn what_is_overtaken_is_done_anew() {
+fn overtaken_offloaded_work_is_retried() {
     let mut world = World::new();
     fill(&mut world);
     fill_strings(&mut world);

@@ -3,7 +3,7 @@
 use crate::testing::{World, check};
 
 #[test]
-fn walks_see_the_selected_database() {
+fn scan_walks_the_selected_database() {
     check(
         r#"
         > RANDOMKEY                < (nil)
@@ -27,7 +27,7 @@ fn walks_see_the_selected_database() {
 }
 
 #[test]
-fn what_scan_refuses() {
+fn scan_refuses_invalid_arguments() {
     check(
         "
         > SCAN x                   < -ERR invalid cursor
@@ -44,7 +44,7 @@ fn what_scan_refuses() {
 
 /// A single call may go on for many steps, and stops at its count.
 #[test]
-fn a_large_count_is_kept_to() {
+fn large_counts_are_honoured() {
     let mut world = World::new();
     (0..5000).for_each(|at| drop(world.run(&format!("SET {{t}}{at} v"))));
     let (mut cursor, mut seen) = ("0".to_string(), Vec::new());

@@ -4,7 +4,7 @@ use crate::testing::{World, check};
 use evenkeel_testkit::Target;
 
 #[test]
-fn members_come_and_go() {
+fn sadd_srem_and_smembers() {
     check(
         r#"
         > SADD s a                       < :1
@@ -37,7 +37,7 @@ fn members_come_and_go() {
 }
 
 #[test]
-fn integers_are_in_their_order() {
+fn integer_sets_are_sorted() {
     check(
         r#"
         > SADD n 3 -1 20 9223372036854775807 -9223372036854775808 100000 < :6
@@ -83,7 +83,7 @@ fn replies_in_resp3() {
 }
 
 #[test]
-fn a_member_moves() {
+fn smove() {
     check(
         r#"
         > SADD from a b 1                < :3
@@ -113,7 +113,7 @@ fn a_member_moves() {
 }
 
 #[test]
-fn sets_with_sets() {
+fn set_algebra() {
     check(
         r#"
         > SADD a 1 2 3 4                 < :4
@@ -158,7 +158,7 @@ fn sets_with_sets() {
 }
 
 #[test]
-fn what_is_refused_changes_nothing() {
+fn refused_commands_change_nothing() {
     check(
         r#"
         > SET string x
@@ -245,7 +245,7 @@ fn changes_are_counted() {
 }
 
 #[test]
-fn encodings_are_those_of_redis() {
+fn encodings_match_redis() {
     let mut world = World::new();
     world.configure("set-max-intset-entries", "5");
     world.configure("set-max-listpack-entries", "4");
@@ -299,7 +299,7 @@ fn encodings_are_those_of_redis() {
 
 /// Members in so many sets that another thread computes the result.
 #[test]
-fn large_sets_are_left_to_others() {
+fn large_set_algebra_is_offloaded() {
     let mut world = World::new();
     let members =
         |from: usize, to: usize| (from..to).map(|number| format!("m{number}")).collect::<Vec<_>>().join(" ");
@@ -332,7 +332,7 @@ fn large_sets_are_left_to_others() {
 }
 
 #[test]
-fn a_reply_of_random_members_has_an_end() {
+fn random_member_replies_are_bounded() {
     let mut world = World::new();
     world.configure("proto-max-bulk-len", "1mb");
     world.check(
@@ -347,7 +347,7 @@ fn a_reply_of_random_members_has_an_end() {
 
 /// Chi-square of members drawn from ten, by every way of drawing them.
 #[test]
-fn members_at_random_are_all_chosen_alike() {
+fn random_members_are_uniform() {
     let mut world = World::new();
     for members in ["0 1 2 3 4 5 6 7 8 9", "a b c d e f g h i j"] {
         world.run(&format!("SADD s {members}"));
@@ -386,7 +386,7 @@ fn members_at_random_are_all_chosen_alike() {
 /// Beyond `set-max-intset-entries`, the reference servers return about COUNT members, so a member that is
 /// deleted between two calls is not returned.
 #[test]
-fn pages_of_sets_and_hashes_are_as_large_as_asked_for() {
+fn scan_pages_have_the_requested_size() {
     let mut world = World::new();
     let members: Vec<String> = (0..600).map(|number| number.to_string()).collect();
     let fields: Vec<String> = members.iter().map(|member| format!("{member} x")).collect();

@@ -5,7 +5,7 @@ use crate::testing::{World, check, random};
 use evenkeel_testkit::random::Random;
 
 #[test]
-fn numbers_and_texts() {
+fn sort_by_number_and_text() {
     check(
         r#"
         > RPUSH l 10 9 2.5 -1 1e1 0x2 " 7" "" inf -inf < :10
@@ -41,7 +41,7 @@ fn numbers_and_texts() {
 }
 
 #[test]
-fn numbers_that_are_none() {
+fn invalid_numbers_are_refused() {
     for bad in ["1 ", "nan", "1e400", "1e-400", "1e-310", "--1", "1_0", "0x", "infi", " "] {
         check(&format!(
             "> RPUSH l 1 \"{bad}\" < :2\n> SORT l < -ERR One or more scores can't be converted into double"
@@ -176,7 +176,7 @@ fn inside_a_transaction() {
 }
 
 #[test]
-fn whoever_waits_for_the_result_gets_it() {
+fn stored_sort_results_serve_blocked_clients() {
     check(
         r#"
         > RPUSH l 2 1 3                  < :3
@@ -238,7 +238,7 @@ fn shown(numbers: impl Iterator<Item = usize>) -> String {
 
 /// Atomically under the locks, with all slots locked, and on another thread.
 #[test]
-fn of_any_size() {
+fn sort_of_any_size() {
     for count in [3, 100, 3_000, 30_000] {
         let (mut world, mut random) = (World::new(), random());
         let numbers = fill(&mut world, &mut random, count);
@@ -262,7 +262,7 @@ fn of_any_size() {
 
 /// The final source is stored.
 #[test]
-fn a_source_that_changes_meanwhile() {
+fn sort_of_a_changing_source() {
     for options in ["", "BY w_*"] {
         let mut world = World::new();
         fill(&mut world, &mut random(), 30_000);
@@ -283,7 +283,7 @@ fn a_source_that_changes_meanwhile() {
 /// A command that needs the keyspace at rest, such as SWAPDB, does not wait for the sort of a large
 /// collection.
 #[test]
-fn a_long_sort_keeps_nobody_from_bringing_all_to_rest() {
+fn a_long_sort_does_not_delay_exclusive_access() {
     const ELEMENTS: usize = 600_000;
     const SWAPS: usize = 20;
     const TRIES: usize = 4;
@@ -315,7 +315,7 @@ fn a_long_sort_keeps_nobody_from_bringing_all_to_rest() {
 
 /// Texts longer than a chunk are compared where they lie; a number ends with a zero byte, as in C.
 #[test]
-fn long_texts_are_weights() {
+fn long_texts_as_weights() {
     let mut world = World::new();
     let long = |end: &str| "x".repeat(100_000) + end;
     let mut set = |name: &str, text: String| assert_eq!(world.run(&format!("SET {name} \"{text}\"")), "OK");

@@ -52,7 +52,7 @@ fn entries_are_added_and_read() {
 }
 
 #[test]
-fn groups_deal_entries_out() {
+fn groups_distribute_entries() {
     check(
         r#"
         > XGROUP CREATE s g $               < -ERR The XGROUP subcommand requires the key to exist. *
@@ -130,7 +130,7 @@ fn the_lag_of_a_group_before_the_first_entry_is_the_length() {
 }
 
 #[test]
-fn the_last_id_does_not_go_back_behind_what_was_deleted() {
+fn xsetid_refuses_ids_below_deleted_entries() {
     check_newer(
         r#"
         > XADD s 5-0 a b
@@ -151,7 +151,7 @@ fn the_last_id_does_not_go_back_behind_what_was_deleted() {
 
 /// Here the reference servers begin again at the least of all numbers.
 #[test]
-fn counters_stay_at_the_greatest_number() {
+fn counters_saturate() {
     World::new().check(
         r#"
         > XADD t 5-0 a b
@@ -172,7 +172,7 @@ fn counters_stay_at_the_greatest_number() {
 }
 
 #[test]
-fn who_finds_nothing_is_seen_all_the_same() {
+fn consumers_without_entries_are_created() {
     check_newer(
         r#"
         > XADD s 1-0 a b
@@ -200,7 +200,7 @@ fn who_finds_nothing_is_seen_all_the_same() {
 
 /// By the clock that the test moves.
 #[test]
-fn who_finds_nothing_was_seen_and_not_active() {
+fn consumers_without_entries_are_seen_but_not_active() {
     World::new().check(
         r#"
         > XADD s 1-0 a b
@@ -224,7 +224,7 @@ fn who_finds_nothing_was_seen_and_not_active() {
 
 /// As Valkey counts: it does not go on from a number that a client has invented.
 #[test]
-fn what_a_group_has_read_is_counted_among_entries() {
+fn entries_read_counts_existing_entries() {
     let text = r#"
         > XADD q 1-0 a b
         > XADD q 2-0 a b
@@ -263,7 +263,7 @@ fn what_a_group_has_read_is_counted_among_entries() {
 /// A command may name a stream several times with different IDs, each of which may be served. Redis 7.0 looks
 /// at the first.
 #[test]
-fn a_key_is_asked_each_time_that_it_is_named() {
+fn repeated_keys_are_read_each_time() {
     check_newer(
         "
         > XADD s 1-1 a b

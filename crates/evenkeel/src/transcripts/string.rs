@@ -55,7 +55,7 @@ fn set_with_options_in_any_order() {
 
 /// IFEQ, DELIFEQ and MSETEX come from Valkey: these are its answers.
 #[test]
-fn what_only_valkey_has() {
+fn extensions_of_valkey() {
     World::new().check(
         r#"
         > SET k 2 IFEQ 1                       < (nil)
@@ -222,7 +222,7 @@ fn common_subsequences() {
 
 /// A request of a megabyte must not become a reply of gigabytes, none of which will be sent.
 #[test]
-fn a_reply_over_the_output_limit_is_broken_off() {
+fn replies_over_the_output_limit_are_aborted() {
     let mut world = World::new();
     world.configure("client-output-buffer-limit", "normal 50000 0 0");
     let value = "x".repeat(10_000);
@@ -243,7 +243,7 @@ fn a_reply_over_the_output_limit_is_broken_off() {
 
 /// A reply that was cut off is not sent, even if the limit has changed by then.
 #[test]
-fn a_reply_that_was_broken_off_is_never_sent() {
+fn aborted_replies_are_never_sent() {
     let live = Live::start(1, &["--client-output-buffer-limit", "normal 100000 0 0 pubsub 0 0 0"]);
     let mut client = live.connect();
     assert!(!client.run(&format!("SET k {}", "x".repeat(10_000))).is_error());

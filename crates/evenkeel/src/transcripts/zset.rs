@@ -4,7 +4,7 @@ use crate::testing::{World, check};
 use std::time::{Duration, Instant};
 
 #[test]
-fn members_come_with_their_scores() {
+fn zadd_zscore_and_zrem() {
     check(
         r#"
         > ZADD z 1 a 2 b 3 c 0.1 d inf f -inf g < :6
@@ -47,7 +47,7 @@ fn members_come_with_their_scores() {
 }
 
 #[test]
-fn what_zadd_refuses() {
+fn zadd_refuses_invalid_arguments() {
     check(
         r#"
         > SET str v                             < OK
@@ -90,7 +90,7 @@ fn what_zadd_refuses() {
 }
 
 #[test]
-fn scores_of_every_kind() {
+fn scores_of_all_magnitudes() {
     check(
         r#"
         > ZADD z 0x10 hex 0x1p-2 quarter 1e17 big .5 half +3 three 1e-5 little < :6
@@ -391,7 +391,7 @@ fn popping_without_waiting() {
 }
 
 #[test]
-fn combined() {
+fn zset_algebra() {
     check(
         r#"
         > ZADD a 1 x 2 y 3 z                    < :3
@@ -456,7 +456,7 @@ fn infinities_and_fractions_add_up() {
 }
 
 #[test]
-fn what_combining_refuses() {
+fn zset_algebra_refuses_invalid_arguments() {
     check(
         r#"
         > ZADD a 1 x                            < :1
@@ -495,7 +495,7 @@ fn what_combining_refuses() {
 }
 
 #[test]
-fn members_at_random() {
+fn zrandmember() {
     check(
         r#"
         > SET str v                             < OK
@@ -519,7 +519,7 @@ fn members_at_random() {
 }
 
 #[test]
-fn walks() {
+fn zscan() {
     check(
         r#"
         > SET str v                             < OK
@@ -601,7 +601,7 @@ fn newer_options() {
 }
 
 #[test]
-fn who_waits_is_given_what_comes() {
+fn blocking_pops_are_served() {
     let mut world = World::new();
     world.check(
         r#"
@@ -658,7 +658,7 @@ fn a_wait_in_a_transaction_is_served_after_it() {
 
 /// Members of sets of every size, by every way there is, each checked against the other ways.
 #[test]
-fn large_sets_agree_with_themselves() {
+fn large_and_small_sets_agree() {
     let mut world = World::new();
     for at in 0..3000 {
         world.run(&format!("ZADD z {} member:{at}", at * 7919 % 3001));
@@ -684,7 +684,7 @@ fn large_sets_agree_with_themselves() {
 
 /// Packed integers are read where they lie: each mention of a set costs a look-up, whatever it holds.
 #[test]
-fn sets_of_integers_may_be_named_often() {
+fn integer_sets_may_be_repeated_often() {
     const TIMES: usize = 5000;
     let mut world = World::new();
     world.run(&format!("SADD s{}", (0..500).map(|number| format!(" {number}")).collect::<String>()));

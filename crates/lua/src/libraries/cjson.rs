@@ -356,13 +356,13 @@ fn decode(lua: &Lua, text: &[u8], settings: Settings) -> Result<MultiValue, Rais
     let token = decoder.next();
     let value = decoder.value(token)?;
     let token = decoder.next();
-    if !matches!(token.kind, Kind::End) {
+    if !matches!(token.kind, TokenKind::End) {
         return Err(expected("the end", &token));
     }
     one(value)
 }
 
-enum Kind {
+enum TokenKind {
     ObjectBegin,
     ObjectEnd,
     ArrayBegin,
@@ -378,24 +378,24 @@ enum Kind {
 }
 
 struct Token {
-    kind: Kind,
+    kind: TokenKind,
     at: usize,
 }
 
 fn expected(what: &str, token: &Token) -> Raise {
     let found = match &token.kind {
-        Kind::ObjectBegin => "T_OBJ_BEGIN",
-        Kind::ObjectEnd => "T_OBJ_END",
-        Kind::ArrayBegin => "T_ARR_BEGIN",
-        Kind::ArrayEnd => "T_ARR_END",
-        Kind::Text(_) => "T_STRING",
-        Kind::Number(_) => "T_NUMBER",
-        Kind::Boolean(_) => "T_BOOLEAN",
-        Kind::Null => "T_NULL",
-        Kind::Colon => "T_COLON",
-        Kind::Comma => "T_COMMA",
-        Kind::End => "T_END",
-        Kind::Error(text) => text,
+        TokenKind::ObjectBegin => "T_OBJ_BEGIN",
+        TokenKind::ObjectEnd => "T_OBJ_END",
+        TokenKind::ArrayBegin => "T_ARR_BEGIN",
+        TokenKind::ArrayEnd => "T_ARR_END",
+        TokenKind::Text(_) => "T_STRING",
+        TokenKind::Number(_) => "T_NUMBER",
+        TokenKind::Boolean(_) => "T_BOOLEAN",
+        TokenKind::Null => "T_NULL",
+        TokenKind::Colon => "T_COLON",
+        TokenKind::Comma => "T_COMMA",
+        TokenKind::End => "T_END",
+        TokenKind::Error(text) => text,
     };
     Raise::here(format!("Expected {what} but found {found} at character {}", token.at + 1))
 }
@@ -420,22 +420,25 @@ impl<'d> Decoder<'_, 'd> {
         }
         let at = self.at;
         let single = match self.data[at] {
-            b'{' => Some(Kind::ObjectBegin),
-            b'}' => Some(Kind::ObjectEnd),
-            b'[' => Some(Kind::ArrayBegin),
-            b']' => Some(Kind::ArrayEnd),
-            b':' => Some(Kind::Colon),
-            b',' => Some(Kind::Comma),
+            b'{' => Some(TokenKind::ObjectBegin),
+            b'}' => Some(TokenKind::ObjectEnd),
+            b'[' => Some(TokenKind::ArrayBegin),
+            b']' => Some(TokenKind::ArrayEnd),
+            b':' => Some(TokenKind::Colon),
+            b',' => Some(TokenKind::Comma),
             _ => None,
         };
         if let Some(kind) = single {
             self.at += 1;
             return Token { kind, at };
         }
-        let words =
-            [(&b"true"[..], Kind::Boolean(true)), (b"false", Kind::Boolean(false)), (b"null", Kind::Null)];
+        let words = [
+            (&b"true"[..], TokenKind::Boolean(true)),
+            (b"false", TokenKind::Boolean(false)),
+            (b"null", TokenKind::Null),
+        ];
         match self.data[at] {
-            0 => Token { kind: Kind::End, at },
+            0 => Token { kind: TokenKind::End, at },
             b'"' => self.text(),
             b'-' | b'0'..=b'9' => {
                 if self.settings.decode_invalid != Invalid::Allowed && self.is_odd_number() {
@@ -460,7 +463,7 @@ impl<'d> Decoder<'_, 'd> {
     }
 
     fn error(&self, text: &'static str) -> Token {
-        Token { kind: Kind::Error(text), at: self.at }
+        Token { kind: TokenKind::Error(text), at: self.at }
     }
 
     /// Whether the input continues with something like a number that JSON does not know.
@@ -494,7 +497,7 @@ impl<'d> Decoder<'_, 'd> {
             return self.error("invalid number");
         }
         self.at += len;
-        Token { kind: Kind::Number(number), at }
+        Token { kind: TokenKind::Number(number), at }
     }
 
     fn text(&mut self) -> Token {
@@ -531,7 +534,7 @@ impl<'d> Decoder<'_, 'd> {
             }
         }
         self.at += 1;
-        Token { kind: Kind::Text(text), at }
+        Token { kind: TokenKind::Text(text), at }
     }
 
     /// Reads `\uXXXX`, or two of them for a surrogate pair.
@@ -560,12 +563,12 @@ impl<'d> Decoder<'_, 'd> {
 
     fn value(&mut self, token: Token) -> Result<Value, Raise> {
         Ok(match token.kind {
-            Kind::Text(text) => Value::String(self.lua.create_string(text)?),
-            Kind::Number(number) => Value::Number(number),
-            Kind::Boolean(value) => Value::Boolean(value),
-            Kind::Null => Value::NULL,
-            Kind::ObjectBegin => return self.object(),
-            Kind::ArrayBegin => return self.array(),
+            TokenKind::Text(text) => Value::String(self.lua.create_string(text)?),
+            TokenKind::Number(number) => Value::Number(number),
+            TokenKind::Boolean(value) => Value::Boolean(value),
+            TokenKind::Null => Value::NULL,
+            TokenKind::ObjectBegin => return self.object(),
+            TokenKind::ArrayBegin => return self.array(),
             _ => return Err(expected("value", &token)),
         })
     }
@@ -583,17 +586,17 @@ impl<'d> Decoder<'_, 'd> {
     fn object(&mut self) -> Result<Value, Raise> {
         let table = self.descend()?;
         let mut token = self.next();
-        if matches!(token.kind, Kind::ObjectEnd) {
+        if matches!(token.kind, TokenKind::ObjectEnd) {
             self.depth -= 1;
             return Ok(Value::Table(table));
         }
         loop {
-            let Token { kind: Kind::Text(key), .. } = token else {
+            let Token { kind: TokenKind::Text(key), .. } = token else {
                 return Err(expected("object key string", &token));
             };
             let key = self.lua.create_string(key)?;
             token = self.next();
-            if !matches!(token.kind, Kind::Colon) {
+            if !matches!(token.kind, TokenKind::Colon) {
                 return Err(expected("colon", &token));
             }
             token = self.next();
@@ -601,11 +604,11 @@ impl<'d> Decoder<'_, 'd> {
             table.raw_set(key, value)?;
             token = self.next();
             match token.kind {
-                Kind::ObjectEnd => {
+                TokenKind::ObjectEnd => {
                     self.depth -= 1;
                     return Ok(Value::Table(table));
                 }
-                Kind::Comma => token = self.next(),
+                TokenKind::Comma => token = self.next(),
                 _ => return Err(expected("comma or object end", &token)),
             }
         }
@@ -614,7 +617,7 @@ impl<'d> Decoder<'_, 'd> {
     fn array(&mut self) -> Result<Value, Raise> {
         let table = self.descend()?;
         let mut token = self.next();
-        if matches!(token.kind, Kind::ArrayEnd) {
+        if matches!(token.kind, TokenKind::ArrayEnd) {
             self.depth -= 1;
             return Ok(Value::Table(table));
         }
@@ -623,8 +626,8 @@ impl<'d> Decoder<'_, 'd> {
             table.raw_set(index, value)?;
             token = self.next();
             match token.kind {
-                Kind::ArrayEnd => break,
-                Kind::Comma => token = self.next(),
+                TokenKind::ArrayEnd => break,
+                TokenKind::Comma => token = self.next(),
                 _ => return Err(expected("comma or array end", &token)),
             }
         }

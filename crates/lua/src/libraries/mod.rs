@@ -76,17 +76,17 @@ impl Given<'_> {
 /// many times, and so expand beyond any memory.
 struct Steps {
     taken: u32,
-    may_go_on: fn() -> bool,
+    may_continue: fn() -> bool,
 }
 
 impl Steps {
     fn new<H: Host>() -> Steps {
-        Steps { taken: 0, may_go_on: H::may_go_on }
+        Steps { taken: 0, may_continue: H::may_continue }
     }
 
     fn take(&mut self) -> Result<(), Raise> {
         self.taken = self.taken.wrapping_add(1);
-        if self.taken.is_multiple_of(4_096) && !(self.may_go_on)() {
+        if self.taken.is_multiple_of(4_096) && !(self.may_continue)() {
             return Err(Raise::here("interrupted"));
         }
         Ok(())

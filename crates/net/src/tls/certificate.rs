@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_it_is() {
+    fn certificate_user_names() {
         let cn = |certificate: &[u8]| users(certificate, CertifiedUser::Cn);
         assert_eq!(cn(&named("Ann Ö")), ["Ann Ö".as_bytes()]);
         let printable = DnValue::PrintableString("ann".try_into().expect("it can be printed"));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn its_number_and_its_end() {
+    fn certificate_serial_number_and_expiry() {
         let numbered = |bytes: &[u8], year| {
             let certificate = made(|params| {
                 params.serial_number = Some(SerialNumber::from_slice(bytes));
@@ -140,7 +140,7 @@ mod tests {
 
     /// Bytes of a certificate changed and cut off: there is an answer or none, and nothing worse.
     #[test]
-    fn any_bytes_are_read() {
+    fn arbitrary_certificates_do_not_panic() {
         let whole = named("ann");
         let mut readable = 0;
         for at in 0..whole.len() {
@@ -225,7 +225,7 @@ mod tests {
 
     /// Lengths that reach far beyond the end of the certificate, or that are no lengths in DER.
     #[test]
-    fn lengths_that_are_no_good_are_refused() {
+    fn invalid_lengths_are_refused() {
         let whole = named("ann");
         let lengths: [&[u8]; 8] = [
             &[0x80],                         // up to an end mark
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn alternative_names_that_are_no_good_name_nobody() {
+    fn invalid_alternative_names_yield_no_user() {
         let uri = |text: &[u8]| {
             let tag = Tag::ContextSpecific { constructed: false, number: TagNumber::N6 };
             element(tag, text)

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn every_suite_has_a_name_and_is_there() {
+    fn every_cipher_suite_has_a_name() {
         let mut all: Vec<_> = CIPHERSUITES.iter().chain(CIPHERS).map(|(_, suite)| *suite).collect();
         let mut theirs: Vec<_> =
             ring::default_provider().cipher_suites.iter().map(|suite| suite.suite()).collect();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_offered_is_named() {
+    fn unsupported_ciphers_are_named() {
         let refused = |text: &str, part: &str| {
             let error = ciphers(text).expect_err("it is refused");
             assert!(error.starts_with("tls-ciphers: ") && error.contains(part), "{error}");

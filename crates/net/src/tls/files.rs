@@ -151,7 +151,7 @@ mod tests {
     /// Changes, removes and inserts bytes of a file with a certificate and its key: reading it succeeds or
     /// returns an error, and never panics.
     #[test]
-    fn any_file_is_read_or_refused() {
+    fn arbitrary_files_do_not_panic() {
         let key = rcgen::KeyPair::generate().expect("a key");
         let params = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
         let certificate = params.self_signed(&key).expect("signed").pem();

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_make_room_and_the_old_are_gone() {
+    fn old_sessions_are_evicted_and_expire() {
         let (sessions, began) = (Sessions::new(2, 10), Instant::now());
         let put = |second, key: &[u8]| {
             sessions.put_at(began + Duration::from_secs(second), key.to_vec(), vec![second as u8]);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_taken_once() {
+    fn sessions_are_taken_once() {
         let sessions = Sessions::new(0, 300);
         assert!(sessions.can_cache() && sessions.put(vec![1], vec![2]));
         assert_eq!(sessions.get(&[1]), Some(vec![2]));

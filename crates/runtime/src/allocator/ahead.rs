@@ -92,7 +92,7 @@ pub fn start(workers: usize, huge_pages: bool) -> std::io::Result<()> {
         arenas.iter().for_each(|arena| _ = advise(arena, libc::MADV_HUGEPAGE));
     })?;
     if THREAD.set(thread.thread().clone()).is_ok() {
-        regions::tell_of_first_blocks(tell);
+        regions::on_first_blocks(on_first_block);
     }
     Ok(())
 }
@@ -110,7 +110,7 @@ fn wake() {
 }
 
 /// Called within the allocator, by the thread that has got the block.
-fn tell(address: usize) {
+fn on_first_block(address: usize) {
     FIRST[NEXT.fetch_add(1, Relaxed) % FIRST_BLOCKS].store(address, Release);
     wake();
 }

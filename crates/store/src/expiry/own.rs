@@ -60,7 +60,7 @@ impl SlotGuard<'_> {
     /// keys that are replayed or loaded.
     #[inline]
     pub(crate) fn record_own(&mut self, place: Place, key: &[u8]) {
-        if self.ctx.hides_expired && self.ctx.now_ms != 0 && !self.ctx.is_unheard {
+        if self.ctx.hides_expired && self.ctx.now_ms != 0 && !self.ctx.suppresses_events {
             self.remember_own(place, key);
         }
     }

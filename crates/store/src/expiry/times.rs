@@ -5,18 +5,18 @@ use crate::guard::context::add_signed;
 use crate::key::Place;
 use crate::keyspace::Db;
 use crate::table::entry::Times;
-use crate::table::slot::{Found, Slot};
+use crate::table::slot::{KeyPosition, Slot};
 
 impl SlotGuard<'_> {
     /// Updates the table after the deadlines of the entry found have changed from `before`; returns the
     /// entry's new position.
     #[inline]
-    pub(crate) fn update_times(&mut self, place: Place, found: Found, before: Times) -> Found {
+    pub(crate) fn update_times(&mut self, place: Place, found: KeyPosition, before: Times) -> KeyPosition {
         let after = found.entry().times();
         if before == after { found } else { self.change_times(place, found, before, after) }
     }
 
-    fn change_times(&mut self, place: Place, found: Found, before: Times, after: Times) -> Found {
+    fn change_times(&mut self, place: Place, found: KeyPosition, before: Times, after: Times) -> KeyPosition {
         let (db, slot) = self.slot_at(place);
         let due = after.first().map_or(0, |first| self.keyspace().coarse(first));
         self.count_times(db, slot, place, before, after);

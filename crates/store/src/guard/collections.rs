@@ -142,7 +142,7 @@ impl SlotGuard<'_> {
     }
 
     /// Sets the form of an existing collection, which does not change.
-    pub fn note_form(&mut self, key: &Key<'_>, form: u8) {
+    pub fn set_form(&mut self, key: &Key<'_>, form: u8) {
         if let Some(found) = self.live(key) {
             found.entry().set_form(form);
         }

@@ -48,7 +48,7 @@ pub struct ThreadContext {
     /// Writes are not logged, since they replay the journal of another server or an earlier run.
     pub is_mute: bool,
     /// Changes notify no listener and wake no waiter, since they restore an earlier state.
-    pub is_unheard: bool,
+    pub suppresses_events: bool,
     /// Memory is short, so writes that need some are refused. The owner of the context keeps it current, for
     /// callers that cannot ask the owner.
     pub is_short_of_memory: bool,
@@ -183,7 +183,7 @@ impl ThreadContext {
             keep_expired: false,
             hides_expired: false,
             is_mute: false,
-            is_unheard: false,
+            suppresses_events: false,
             is_short_of_memory: false,
             tally,
             ticks: || 0,

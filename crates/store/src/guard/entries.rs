@@ -11,7 +11,7 @@ use crate::notify::subscribers::SlotSubscribers;
 use crate::notify::watch::Change;
 use crate::table::entry::{EntryPtr, Times};
 use crate::table::segment::Word;
-use crate::table::slot::{Found, Slot};
+use crate::table::slot::{KeyPosition, Slot};
 
 /// The subscribers that a change notifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl SlotGuard<'_> {
     }
 
     /// Replaces the entry found by another entry of the same key, and frees the old entry.
-    pub(super) fn replace(&mut self, key: &Key<'_>, found: Found, entry: EntryPtr) {
+    pub(super) fn replace(&mut self, key: &Key<'_>, found: KeyPosition, entry: EntryPtr) {
         let old = found.entry();
         let before = old.times();
         entry.set_epoch(self.ctx.epoch);
@@ -62,7 +62,7 @@ impl SlotGuard<'_> {
     }
 
     /// Removes an entry from its table.
-    pub(crate) fn detach(&mut self, place: Place, found: Found) -> EntryPtr {
+    pub(crate) fn detach(&mut self, place: Place, found: KeyPosition) -> EntryPtr {
         let (db, slot) = self.slot_at(place);
         if found.segment.deadline(found.bucket) != 0 {
             self.count_times(db, slot, place, found.entry().times(), Times::default());
@@ -74,7 +74,7 @@ impl SlotGuard<'_> {
     }
 
     /// Removes and frees an entry, and notifies subscribers and listeners.
-    pub(crate) fn remove_found(&mut self, place: Place, found: Found) {
+    pub(crate) fn remove_found(&mut self, place: Place, found: KeyPosition) {
         let word = found.segment.word(found.bucket);
         let entry = self.detach(place, found);
         self.notify_removed(place, &[word]);

@@ -20,7 +20,7 @@ impl SlotGuard<'_> {
 
     #[cold]
     fn record_event(&mut self, db: u32, key: &[u8], what: What) {
-        if self.ctx.is_unheard {
+        if self.ctx.suppresses_events {
             return;
         }
         let by = self.ctx.acting;
@@ -62,19 +62,19 @@ impl SlotGuard<'_> {
     fn report_events_now(&mut self) {
         let listener = self.keyspace().events.listener.get();
         if let Some(listener) = listener {
-            listener.hear(&self.ctx.events[self.ctx.events_reported..]);
+            listener.on_events(&self.ctx.events[self.ctx.events_reported..]);
         }
         if listener.is_some_and(|listener| listener.wants_all()) {
             self.ctx.events_reported = self.ctx.events.len();
         } else {
             self.forget_events();
         }
-        self.note_messages();
+        self.record_messages();
     }
 
     /// Records that the listener keeps messages until the keys are unlocked. While everything is held no
     /// other thread sends messages, so they are sent at once.
-    pub fn note_messages(&mut self) {
+    pub fn record_messages(&mut self) {
         self.ctx.has_messages = true;
         if self.holds_all() {
             self.send_messages();
@@ -110,7 +110,7 @@ impl SlotGuard<'_> {
         if !self.ctx.events.is_empty()
             && let Some(listener) = self.keyspace().events.listener.get()
         {
-            listener.let_go(&self.ctx.events);
+            listener.before_unlock(&self.ctx.events);
             self.forget_events();
             self.ctx.has_messages = true;
         }

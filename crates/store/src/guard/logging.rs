@@ -32,7 +32,7 @@ impl SlotGuard<'_> {
 
     /// Sends replicas a command that changes no data. Does nothing if there are none.
     #[inline]
-    pub fn tell_replicas<'a>(&mut self, db: u32, args: impl ExactSizeIterator<Item = &'a [u8]>) {
+    pub fn propagate<'a>(&mut self, db: u32, args: impl ExactSizeIterator<Item = &'a [u8]>) {
         if self.ctx.buffer.has_replicas {
             self.ctx.buffer.push_for_replicas(db, args);
         }

@@ -6,12 +6,12 @@ use crate::key::Key;
 use crate::notify::events::What;
 use crate::table::access;
 use crate::table::entry::{EntryPtr, View};
-use crate::table::slot::Found;
+use crate::table::slot::KeyPosition;
 
 impl SlotGuard<'_> {
     /// The key's entry, unless it has expired. An expired entry is removed if the context may do so.
     #[inline]
-    pub(super) fn live(&mut self, key: &Key<'_>) -> Option<Found> {
+    pub(super) fn live(&mut self, key: &Key<'_>) -> Option<KeyPosition> {
         let found = self.slot(key).1.find(key.hash, key.bytes)?;
         match found.entry().deadline() {
             Some(deadline) if deadline <= self.ctx.now_ms => {
@@ -24,7 +24,7 @@ impl SlotGuard<'_> {
     /// Like [`SlotGuard::live`], for a caller that adds an entry if there is none. An expired entry is
     /// removed even if the context only hides expired keys, since a table must never hold a key twice.
     #[inline]
-    pub(super) fn live_or_gone(&mut self, key: &Key<'_>) -> Option<Found> {
+    pub(super) fn live_or_gone(&mut self, key: &Key<'_>) -> Option<KeyPosition> {
         let found = self.slot(key).1.find(key.hash, key.bytes)?;
         match found.entry().deadline() {
             Some(deadline) if deadline <= self.ctx.now_ms => self.expire(key, found, false),
@@ -33,7 +33,7 @@ impl SlotGuard<'_> {
     }
 
     #[cold]
-    pub(crate) fn expire(&mut self, key: &Key<'_>, found: Found, keep: bool) -> Option<Found> {
+    pub(crate) fn expire(&mut self, key: &Key<'_>, found: KeyPosition, keep: bool) -> Option<KeyPosition> {
         if !keep {
             self.emit(key.place, key.bytes, What::Expired);
             self.log_removal(key.place, key.bytes);
@@ -139,7 +139,7 @@ impl SlotGuard<'_> {
 
     /// The access mark of a value that replaces `found`. The frequency stays with the key; with LRU, a new
     /// value was used just now.
-    pub(crate) fn access_after(&mut self, found: Option<&Found>) -> u32 {
+    pub(crate) fn access_after(&mut self, found: Option<&KeyPosition>) -> u32 {
         match found {
             Some(found) if self.ctx.access != Access::Lru => {
                 self.mark(found.entry());

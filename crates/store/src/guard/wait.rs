@@ -11,10 +11,10 @@ use crate::notify::subscribers::SlotSubscribers;
 use crate::notify::wait::{Waiter, Waiters, Woken, state};
 
 impl ThreadContext {
-    /// Records the key if it has waiters. A context with `is_unheard` serves none: see
+    /// Records the key if it has waiters. A context with `suppresses_events` serves none: see
     /// [`SlotGuard::wake_waiters`].
     pub(crate) fn wake(&mut self, waiters: &mut Waiters, key: &[u8], place: Place) {
-        if !self.is_unheard {
+        if !self.suppresses_events {
             let number = self.number();
             waiters.wake(key, place, number, &mut self.woken);
         }

@@ -156,18 +156,18 @@ impl Reader {
     ) -> bool {
         let queue = self.heads[place].1;
         let taken = &mut self.queues[queue];
-        let mut go_on = true;
+        let mut wants_more = true;
         while let Some(page) = taken.pages.last() {
             while let Some(span) = page.records.get(taken.at)
                 && span.number <= until
-                && go_on
+                && wants_more
             {
                 if !wants(span.number) {
-                    go_on = false;
+                    wants_more = false;
                     break;
                 }
                 let Span { number, first_db, last_db, is_data, .. } = *span;
-                go_on = f(Record { number, bytes: page.of(span), first_db, last_db, is_data });
+                wants_more = f(Record { number, bytes: page.of(span), first_db, last_db, is_data });
                 self.last = number;
                 taken.at += 1;
             }
@@ -183,7 +183,7 @@ impl Reader {
             Some(page) => self.heads[place].0 = page.records[taken.at].number,
             None => _ = self.heads.swap_remove(place),
         }
-        go_on
+        wants_more
     }
 
     /// Waits until a page has been published or [`Journal::wake`] was called, for `timeout` at most. The

@@ -43,7 +43,7 @@ fn first(address: usize) {
 
 /// Sets the function that receives the address of each region's first block from now on. The thread that
 /// allocates the block calls it, so it must not allocate. Only the first function set counts.
-pub fn tell_of_first_blocks(notify: fn(usize)) {
+pub fn on_first_blocks(notify: fn(usize)) {
     let _ = NOTIFY.set(notify);
 }
 

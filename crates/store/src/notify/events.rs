@@ -17,17 +17,17 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 pub trait Listener: Send + Sync {
     /// Receives the events of a command. This thread still holds the keys, so the listener must not wait for
     /// a thread that may wait for keys.
-    fn hear(&self, events: &[Event]);
+    fn on_events(&self, events: &[Event]);
 
-    /// Receives all events under locks that are about to be released, if [`Listener::wants_all`]; `hear` has
-    /// received each of them before.
-    fn let_go(&self, events: &[Event]);
+    /// Receives all events under locks that are about to be released, if [`Listener::wants_all`]; `on_events`
+    /// has received each of them before.
+    fn before_unlock(&self, events: &[Event]);
 
     /// Sends the messages that this thread's calls have kept. The keys are still held.
     fn send(&self);
 
-    /// Returns true if [`Listener::let_go`] is to receive all events again: a transaction may have any number
-    /// of them.
+    /// Returns true if [`Listener::before_unlock`] is to receive all events again: a transaction may have any
+    /// number of them.
     fn wants_all(&self) -> bool;
 }
 

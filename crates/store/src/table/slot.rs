@@ -52,13 +52,13 @@ const HASHES_MAX: u16 = u16::MAX;
 
 /// Position of a key: its place in the directory (0 without a directory), and its bucket.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
+pub(crate) struct KeyPosition {
     branch: usize,
     pub(crate) segment: Segment,
     pub(crate) bucket: usize,
 }
 
-impl Found {
+impl KeyPosition {
     #[inline]
     pub(crate) fn entry(&self) -> EntryPtr {
         self.segment.word(self.bucket).entry()
@@ -126,15 +126,19 @@ impl Slot {
     }
 
     #[inline]
-    pub(crate) fn find(&self, hash: u64, key: &[u8]) -> Option<Found> {
+    pub(crate) fn find(&self, hash: u64, key: &[u8]) -> Option<KeyPosition> {
         let (branch, segment) = self.segment_of(hash);
-        segment.find(hash, key).map(|bucket| Found { branch, segment, bucket })
+        segment.find(hash, key).map(|bucket| KeyPosition { branch, segment, bucket })
     }
 
     /// Finds the word of a key with this hash that was seen earlier, if it is still there.
-    pub(crate) fn find_word(&self, hash: u64, word: Word) -> Option<Found> {
+    pub(crate) fn find_word(&self, hash: u64, word: Word) -> Option<KeyPosition> {
         let (branch, segment) = self.segment_of(hash);
-        segment.find_by(word.tag(), |other| other == word).map(|bucket| Found { branch, segment, bucket })
+        segment.find_by(word.tag(), |other| other == word).map(|bucket| KeyPosition {
+            branch,
+            segment,
+            bucket,
+        })
     }
 
     /// Adds an entry whose key is not in the table.
@@ -164,7 +168,7 @@ impl Slot {
     }
 
     /// Removes an entry, whose deadlines are no longer counted, from the table.
-    pub(crate) fn remove(&self, found: Found, retired: &mut RetiredTables) -> EntryPtr {
+    pub(crate) fn remove(&self, found: KeyPosition, retired: &mut RetiredTables) -> EntryPtr {
         let entry = found.entry();
         self.set_deadline(found, 0);
         found.segment.remove(found.bucket);
@@ -197,13 +201,13 @@ impl Slot {
 
     /// Replaces an entry by another with the same key.
     #[inline]
-    pub(crate) fn replace(&self, found: Found, entry: EntryPtr) {
+    pub(crate) fn replace(&self, found: KeyPosition, entry: EntryPtr) {
         found.segment.set_word(found.bucket, Word::new(found.segment.word(found.bucket).tag(), entry));
     }
 
     /// Sets the coarse deadline of a bucket whose segment has room for it (see [`Slot::make_timed`]), or
     /// clears it.
-    pub(crate) fn set_deadline(&self, found: Found, deadline: u32) {
+    pub(crate) fn set_deadline(&self, found: KeyPosition, deadline: u32) {
         let before = found.segment.deadline(found.bucket);
         if before == deadline {
             return;
@@ -215,7 +219,7 @@ impl Slot {
     }
 
     /// Lowers the due times to the deadline of a bucket, as the column has it.
-    pub(crate) fn remember(&self, found: Found) {
+    pub(crate) fn remember(&self, found: KeyPosition) {
         match found.segment.deadline(found.bucket) {
             0 => {}
             deadline => self.lower_due(found.branch, deadline),
@@ -223,7 +227,7 @@ impl Slot {
     }
 
     /// Gives a key's segment the column of deadlines; returns the new position of the key.
-    pub(crate) fn make_timed(&self, found: Found, retired: &mut RetiredTables) -> Found {
+    pub(crate) fn make_timed(&self, found: KeyPosition, retired: &mut RetiredTables) -> KeyPosition {
         if found.segment.has_deadlines() {
             return found;
         }
@@ -231,7 +235,7 @@ impl Slot {
         let segment = found.segment.resized(self.segment_len(found.branch), true);
         self.exchange(found.branch, segment, retired);
         let bucket = segment.find_by(word.tag(), |other| other == word).expect("all words were moved");
-        Found { branch: found.branch, segment, bucket }
+        KeyPosition { branch: found.branch, segment, bucket }
     }
 
     pub(crate) fn set_due(&self, due: u32) {

@@ -20,9 +20,9 @@ fn removals_are_found_in_one_pass() {
             .map(|at| {
                 let event = &events[at];
                 let last = events[..at].iter().rfind(|other| is_same(event, other));
-                let comes_back =
+                let is_added_again =
                     events[at..].iter().any(|other| is_same(event, other) && other.what == What::Added);
-                event.what == What::Removed && !last.is_some_and(|last| is_lost(last.what)) && !comes_back
+                event.what == What::Removed && !last.is_some_and(|last| is_lost(last.what)) && !is_added_again
             })
             .collect();
         assert_eq!(removals(&events), expected, "{events:?}");

@@ -28,7 +28,7 @@ fn check_as(rules: &str, text: &str) {
 }
 
 #[test]
-fn who_may_come_in() {
+fn authentication_and_default_user() {
     check(
         "
         > ACL WHOAMI                         < \"default\"
@@ -144,7 +144,7 @@ fn commands_keys_and_channels() {
 }
 
 #[test]
-fn changes_hold_from_the_next_command_on() {
+fn changes_apply_from_the_next_command() {
     check_as(
         "+@all ~*",
         &format!(
@@ -167,7 +167,7 @@ fn changes_hold_from_the_next_command_on() {
 }
 
 #[test]
-fn a_transaction_is_checked_when_it_is_queued_and_when_it_is_run() {
+fn transactions_are_checked_when_queued_and_when_run() {
     const CHANGED: &str = "-NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. \
                            This command is no longer allowed for the following reason:";
     check_as(
@@ -213,7 +213,7 @@ fn a_transaction_is_checked_when_it_is_queued_and_when_it_is_run() {
 }
 
 #[test]
-fn scripts_may_do_what_their_caller_may() {
+fn scripts_have_the_permissions_of_their_caller() {
     check_as(
         "+set +eval +publish ~a",
         "
@@ -237,7 +237,7 @@ fn scripts_may_do_what_their_caller_may() {
 }
 
 #[test]
-fn sorting_by_other_keys_needs_all_of_them() {
+fn sort_by_pattern_needs_access_to_all_keys() {
     check_as(
         "+sort +sort_ro +rpush ~l ~w_*",
         "
@@ -265,7 +265,7 @@ fn sorting_by_other_keys_needs_all_of_them() {
 
 /// The last STORE counts, so its destination must be permitted. Redis 7.0 looks at the first.
 #[test]
-fn whatever_destination_counts_has_to_be_permitted() {
+fn the_effective_destination_must_be_permitted() {
     let no_key = "-NOPERM this user has no permissions to access one of the keys used as arguments";
     World::new().check(&format!(
         "
@@ -299,7 +299,7 @@ fn whatever_destination_counts_has_to_be_permitted() {
 
 /// As in Redis 7.2; 7.0 serves clients that wait already.
 #[test]
-fn who_waits_is_asked_again() {
+fn blocked_clients_are_checked_again_when_served() {
     World::new().check(&format!(
         "
         > ACL SETUSER ann on nopass +blpop ~l  < OK
@@ -319,7 +319,7 @@ fn who_waits_is_asked_again() {
 }
 
 #[test]
-fn rules_that_are_none() {
+fn invalid_rules_are_refused() {
     const MODIFIER: &str = "-ERR Error in ACL SETUSER modifier";
     check(&format!(
         "
@@ -390,7 +390,7 @@ fn users_are_described() {
 
 /// As Redis 7.2 writes them: in the order of the rules, without rules that a later rule makes void.
 #[test]
-fn rules_are_written_down_in_their_order() {
+fn rules_are_written_in_order() {
     let mut world = World::new();
     for (rules, text) in [
         ("+@all -@hash -@slow +hget", "+@all -@hash -@slow +hget"),
@@ -520,7 +520,7 @@ fn is_ours(name: &str) -> bool {
 
 /// For every command that both servers have, the categories are Redis'.
 #[test]
-fn categories_are_those_of_redis() {
+fn categories_match_redis() {
     let Some(oracle) = Program::oracle(Reference::Redis) else { return };
     let server = Server::start(&oracle, &[]);
     let (mut client, mut world) = (server.connect(), World::new());
@@ -543,7 +543,7 @@ fn categories_are_those_of_redis() {
 
 /// Users' files from other servers can be read: a rule may name any command of a reference server.
 #[test]
-fn rules_may_name_commands_of_others() {
+fn rules_may_name_absent_reference_commands() {
     let mut world = World::new();
     world.check(
         "
@@ -743,7 +743,7 @@ fn ask<A: AsRef<[u8]>>(world: &mut World, args: &[A]) -> String {
 /// Random users have the same rights as in Redis, and are refused for the same reasons; their saved rules
 /// lead to the same users.
 #[test]
-fn random_rules_mean_what_they_mean_to_redis() {
+fn random_rules_match_redis() {
     let Some(oracle) = Program::oracle(Reference::Redis) else { return };
     let server = Server::start(&oracle, &[]);
     let (mut client, mut world, mut random) = (server.connect(), World::new(), random());
@@ -810,7 +810,7 @@ fn written_down_again(world: &mut World, name: &str) {
 
 /// Rules of arbitrary bytes are refused, and nothing worse.
 #[test]
-fn arbitrary_rules_do_no_harm() {
+fn arbitrary_rules_do_not_panic() {
     let (mut world, mut random) = (World::new(), random());
     const PIECES: &[&str] = &[
         "+", "-", "@", "~", "%", "&", "(", ")", "|", "R", "W", "#", "!", ">", "<", " ", "get", "config",
@@ -833,7 +833,7 @@ fn arbitrary_rules_do_no_harm() {
 
 /// Redis has the same list of commands before AUTH: they are never refused to a user.
 #[test]
-fn who_may_do_nothing_can_still_become_somebody_else() {
+fn users_without_permissions_may_authenticate_again() {
     let free = table().rows().iter().filter(|row| row.flags.has(Flags::NO_AUTH)).map(|row| row.lower_name());
     assert_eq!(free.filter(|name| is_ours(name)).collect::<Vec<_>>(), ["quit", "reset", "hello", "auth"]);
     check_as(

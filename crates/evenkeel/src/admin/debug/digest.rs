@@ -147,7 +147,7 @@ mod tests {
 
     /// Redis 7.0 replies the same to the same commands.
     #[test]
-    fn digests_equal_those_of_redis() {
+    fn digests_match_redis() {
         let mut world = World::new();
         world.check(
             "
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_expire_make_a_difference() {
+    fn field_deadlines_change_the_digest() {
         let mut world = World::new();
         world.check("> HSET H f v < :1");
         let before = world.run("DEBUG DIGEST-VALUE H");

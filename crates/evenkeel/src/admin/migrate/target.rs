@@ -26,7 +26,7 @@ const IDLE_MAX: Duration = Duration::from_secs(10);
 const KEPT_MAX: usize = 64;
 
 /// Poll interval of a wait: the longest delay before it notices that the client has gone.
-const LOOK: Duration = Duration::from_millis(50);
+const CLIENT_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Maximum bytes of an answer; answers are short lines.
 const ANSWER_MAX: usize = 64 * 1024;
@@ -44,27 +44,28 @@ pub(super) struct Who {
 
 /// The limits of a wait for the other server.
 #[derive(Clone)]
-pub(super) struct Patience {
+pub(super) struct WaitLimit {
     /// For each write and read, and for the connection.
     timeout: Duration,
     /// Set when the client has gone.
     nobody_waits: Arc<AtomicBool>,
 }
 
-impl Patience {
-    pub(super) fn new(timeout: Duration, nobody_waits: &Arc<AtomicBool>) -> Patience {
-        Patience { timeout, nobody_waits: nobody_waits.clone() }
+impl WaitLimit {
+    pub(super) fn new(timeout: Duration, nobody_waits: &Arc<AtomicBool>) -> WaitLimit {
+        WaitLimit { timeout, nobody_waits: nobody_waits.clone() }
     }
 }
 
-/// A socket that waits in slices of [`LOOK`], and checks between them whether the client has gone.
+/// A socket that waits in slices of [`CLIENT_POLL_INTERVAL`], and checks between them whether the client has
+/// gone.
 struct Line {
     socket: TcpStream,
-    patience: Patience,
+    wait_limit: WaitLimit,
 }
 
 impl Line {
-    fn connect(address: &SocketAddr, patience: Patience) -> io::Result<Line> {
+    fn connect(address: &SocketAddr, wait_limit: WaitLimit) -> io::Result<Line> {
         let socket = Socket::new(Domain::for_address(*address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
@@ -72,16 +73,16 @@ impl Line {
             Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
             _ => {}
         }
-        let line = Line { socket: socket.into(), patience };
+        let line = Line { socket: socket.into(), wait_limit };
         line.wait(libc::POLLOUT)?;
         line.socket.take_error()?.map_or(Ok(line), Err)
     }
 
     fn wait(&self, events: i16) -> io::Result<()> {
         let began = Instant::now();
-        while !self.patience.nobody_waits.load(Relaxed) {
-            let left = self.patience.timeout.saturating_sub(began.elapsed());
-            if await_events(self.socket.as_raw_fd(), events, left.min(LOOK))? != 0 {
+        while !self.wait_limit.nobody_waits.load(Relaxed) {
+            let left = self.wait_limit.timeout.saturating_sub(began.elapsed());
+            if await_events(self.socket.as_raw_fd(), events, left.min(CLIENT_POLL_INTERVAL))? != 0 {
                 return Ok(());
             }
             if left.is_zero() {
@@ -131,10 +132,10 @@ impl Stream {
     /// Connects, with a TLS handshake if the connection is to be encrypted.
     fn connect(
         address: &SocketAddr,
-        patience: Patience,
+        wait_limit: WaitLimit,
         tls: Option<&Arc<ClientConfig>>,
     ) -> io::Result<Stream> {
-        let mut line = Line::connect(address, patience)?;
+        let mut line = Line::connect(address, wait_limit)?;
         let Some(config) = tls else { return Ok(Stream::Plain(line)) };
         let name = ServerName::IpAddress(address.ip().into());
         let mut connection = ClientConnection::new(config.clone(), name).map_err(io::Error::other)?;
@@ -179,7 +180,7 @@ impl Target {
     /// `tls` encrypts if the target asks for that.
     pub(super) fn connect(
         who: &Who,
-        patience: &Patience,
+        wait_limit: &WaitLimit,
         tls: Option<&Arc<ClientConfig>>,
     ) -> io::Result<Target> {
         if who.is_encrypted && tls.is_none() {
@@ -188,7 +189,7 @@ impl Target {
         let tls = tls.filter(|_| who.is_encrypted);
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for address in (who.host.as_str(), who.port).to_socket_addrs()? {
-            match Stream::connect(&address, patience.clone(), tls) {
+            match Stream::connect(&address, wait_limit.clone(), tls) {
                 Ok(stream) => {
                     return Ok(Target { who: who.clone(), stream, read: Vec::new(), used: Instant::now() });
                 }
@@ -199,8 +200,8 @@ impl Target {
     }
 
     /// Sets the limits of waits from now on.
-    pub(super) fn set_patience(&mut self, patience: Patience) {
-        self.stream.line().patience = patience;
+    pub(super) fn set_wait_limit(&mut self, wait_limit: WaitLimit) {
+        self.stream.line().wait_limit = wait_limit;
     }
 
     /// Sends a request and waits for the answer. After an error the connection is unusable.
@@ -279,8 +280,8 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    fn patience() -> Patience {
-        Patience::new(Duration::from_secs(5), &Arc::default())
+    fn wait_limit() -> WaitLimit {
+        WaitLimit::new(Duration::from_secs(5), &Arc::default())
     }
 
     fn who(listener: &TcpListener, password: &str) -> Who {
@@ -294,11 +295,11 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_kept_for_the_same_caller_and_for_some_time() {
+    fn connections_are_cached_per_caller_until_they_expire() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let (one, other) = (who(&listener, "one"), who(&listener, "other"));
         let targets = Targets::default();
-        let connect = || Target::connect(&one, &patience(), None).expect("somebody listens");
+        let connect = || Target::connect(&one, &wait_limit(), None).expect("somebody listens");
         targets.keep(connect());
         targets.close_idle();
         assert_eq!(targets.kept(), 1);
@@ -316,12 +317,12 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_makes_room() {
+    fn the_oldest_connection_is_evicted() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let targets = Targets::default();
         for number in 0..=KEPT_MAX {
             let who = who(&listener, &number.to_string());
-            targets.keep(Target::connect(&who, &patience(), None).expect("somebody listens"));
+            targets.keep(Target::connect(&who, &wait_limit(), None).expect("somebody listens"));
         }
         assert_eq!(targets.kept(), KEPT_MAX);
         assert!(targets.take(&who(&listener, "0")).is_none());

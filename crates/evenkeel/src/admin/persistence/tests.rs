@@ -25,7 +25,7 @@ fn options() {
 
 /// As in Valkey.
 #[test]
-fn what_is_scheduled_can_be_cancelled() {
+fn scheduled_saves_can_be_cancelled() {
     World::new().check(
         "
         > BGSAVE CANCEL            < -ERR Background saving is currently not in progress or scheduled
@@ -39,7 +39,7 @@ fn what_is_scheduled_can_be_cancelled() {
 }
 
 #[test]
-fn a_save_that_fails_is_not_pretended() {
+fn a_failed_save_is_reported() {
     let folder = crate::testing::folder("save");
     let file = folder.join("dump.rdb");
     std::fs::create_dir_all(&file).expect("a directory where the file should be");

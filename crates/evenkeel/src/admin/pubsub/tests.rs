@@ -10,7 +10,7 @@ fn check_restricted(text: &str) {
 }
 
 #[test]
-fn subscribing_and_unsubscribing_is_confirmed_name_by_name() {
+fn subscriptions_are_confirmed_one_by_one() {
     check(
         r#"
         > SUBSCRIBE x y x                 < ["subscribe", "x", :1]
@@ -34,7 +34,7 @@ fn subscribing_and_unsubscribing_is_confirmed_name_by_name() {
 }
 
 #[test]
-fn messages_come_to_all_who_listen() {
+fn messages_reach_all_subscribers() {
     check(
         r#"
         a> SUBSCRIBE x y < ["subscribe", "x", :1]
@@ -63,7 +63,7 @@ fn messages_come_to_all_who_listen() {
 
 /// Whether its worker has closed its connection, or is about to.
 #[test]
-fn who_was_killed_hears_nothing_more() {
+fn killed_clients_receive_no_messages() {
     check(
         r#"
         a> SUBSCRIBE x                    < ["subscribe", "x", :1]
@@ -76,7 +76,7 @@ fn who_was_killed_hears_nothing_more() {
 }
 
 #[test]
-fn who_listens_in_resp2_may_do_little_else() {
+fn resp2_subscribers_may_run_few_commands() {
     check_restricted(
         r#"
         > SUBSCRIBE x                     < ["subscribe", "x", :1]
@@ -101,7 +101,7 @@ fn who_listens_in_resp2_may_do_little_else() {
 }
 
 #[test]
-fn in_resp3_anything_may_be_done_beside() {
+fn resp3_subscribers_may_run_any_command() {
     // Redis 7.0 sends a client its own first message before the reply, later messages behind.
     World::new().check(
         r#"
@@ -127,7 +127,7 @@ fn in_resp3_anything_may_be_done_beside() {
 }
 
 #[test]
-fn messages_follow_a_change_of_the_protocol() {
+fn messages_follow_a_protocol_change() {
     check_restricted(
         r#"
         a> HELLO 3
@@ -159,7 +159,7 @@ fn transactions_may_subscribe() {
 }
 
 #[test]
-fn replies_that_are_off_keep_no_message_back() {
+fn client_reply_off_does_not_suppress_messages() {
     let mut world = World::new();
     world.type_in("a", "CLIENT REPLY OFF");
     world.type_in("a", "SUBSCRIBE x");
@@ -174,7 +174,7 @@ fn replies_that_are_off_keep_no_message_back() {
 }
 
 #[test]
-fn who_listens_to_what() {
+fn pubsub_introspection_counts_subscribers() {
     check(
         r#"
         a> SUBSCRIBE x y < ["subscribe", "x", :1]
@@ -205,7 +205,7 @@ fn who_listens_to_what() {
 }
 
 #[test]
-fn a_client_that_goes_listens_no_more() {
+fn disconnected_clients_are_unsubscribed() {
     let mut world = World::new();
     world.check(
         r#"

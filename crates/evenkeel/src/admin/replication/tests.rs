@@ -6,7 +6,7 @@ use crate::testing::{World, check};
 use evenkeel_runtime::clock;
 
 #[test]
-fn what_a_replica_says_before() {
+fn replconf_options_before_psync() {
     let long = "x".repeat(256);
     check(&format!(
         "
@@ -45,7 +45,7 @@ fn what_a_replica_says_before() {
 }
 
 #[test]
-fn writes_need_good_replicas_where_the_settings_say_so() {
+fn min_replicas_to_write_refuses_writes() {
     check(
         "
         > SET k v                               < OK
@@ -64,7 +64,7 @@ fn writes_need_good_replicas_where_the_settings_say_so() {
 }
 
 #[test]
-fn a_replica_counts_from_the_moment_it_is_online() {
+fn replicas_count_once_they_are_online() {
     let mut world = World::new();
     let client = ClientInfo::new(1, "10.0.0.1:999".into(), String::new(), -1, false, 0);
     let replica = Replica::new(Arc::new(client), &ReplicaHello::default(), clock::unix_ms());

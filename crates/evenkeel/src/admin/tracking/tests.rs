@@ -6,7 +6,7 @@ const SWITCH: &str = "ERR You can't switch BCAST mode on/off before disabling tr
 re-enabling it with a different mode.";
 
 #[test]
-fn options_that_make_no_sense() {
+fn invalid_options_are_refused() {
     check(&r#"
         > CLIENT CACHING yes                          < -ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled
         > CLIENT TRACKING maybe                       < -ERR syntax error
@@ -41,7 +41,7 @@ fn options_that_make_no_sense() {
 }
 
 #[test]
-fn a_client_is_told_once_of_what_it_has_read() {
+fn keys_read_are_invalidated_once() {
     check(
         r#"
         c> HELLO 3 < *
@@ -76,7 +76,7 @@ fn a_client_is_told_once_of_what_it_has_read() {
 }
 
 #[test]
-fn keys_that_expire_or_are_evicted_are_told_of() {
+fn expired_and_evicted_keys_are_invalidated() {
     let mut world = World::new();
     world.check(
         r#"
@@ -105,7 +105,7 @@ fn keys_that_expire_or_are_evicted_are_told_of() {
 }
 
 #[test]
-fn prefixes_are_told_of_in_one_message() {
+fn prefix_invalidations_share_one_message() {
     check(
         r#"
         c> HELLO 3 < *
@@ -126,7 +126,7 @@ fn prefixes_are_told_of_in_one_message() {
 }
 
 #[test]
-fn a_client_may_choose_what_to_cache() {
+fn optin_and_optout_select_cached_keys() {
     check(
         r#"
         c> HELLO 3 < *
@@ -161,7 +161,7 @@ fn a_client_may_choose_what_to_cache() {
 }
 
 #[test]
-fn another_client_may_be_told_instead() {
+fn invalidations_can_be_redirected() {
     let mut world = World::new();
     let id = world.run("CLIENT ID").trim_start_matches(':').parse::<u64>().expect("a number") + 1;
     world.check("r> PING < PONG");
@@ -198,7 +198,7 @@ fn another_client_may_be_told_instead() {
 
 /// Messages would be taken for replies.
 #[test]
-fn who_speaks_resp2_is_told_nothing() {
+fn resp2_clients_without_redirect_get_no_invalidations() {
     check(
         r#"
         c> HELLO 3 < *
@@ -218,7 +218,7 @@ fn who_speaks_resp2_is_told_nothing() {
 
 /// A script declares keys that it may read, which is not the same as reading them.
 #[test]
-fn what_a_script_declares_it_need_not_read() {
+fn declared_keys_are_not_tracked_unless_read() {
     check(
         r#"
         c> HELLO 3 < *
@@ -234,7 +234,7 @@ fn what_a_script_declares_it_need_not_read() {
 }
 
 #[test]
-fn the_table_is_bounded() {
+fn the_tracking_table_is_bounded() {
     let mut world = World::with(&["--tracking-table-max-keys", "2"]);
     world.check(
         r#"
@@ -252,7 +252,7 @@ fn the_table_is_bounded() {
 
 /// Changes are not reported without tracking clients, so remaining entries of the table would stay for ever.
 #[test]
-fn the_last_client_takes_the_table_along() {
+fn the_last_tracking_client_clears_the_table() {
     let mut world = World::new();
     world.check(
         "
@@ -269,7 +269,7 @@ fn the_last_client_takes_the_table_along() {
 
 /// Of all clients that have read a key and gone, a few numbers stay, and no other data.
 #[test]
-fn readers_that_are_gone_are_dropped() {
+fn disconnected_readers_are_dropped_from_the_table() {
     let (mut world, mut gone) = (World::new(), Vec::new());
     world.check("stays> CLIENT TRACKING on < OK\nstays> GET k < (nil)");
     for turn in 1..=100 {
@@ -291,7 +291,7 @@ fn readers_that_are_gone_are_dropped() {
 }
 
 #[test]
-fn a_client_that_goes_tracks_no_more() {
+fn disconnected_clients_stop_tracking() {
     let mut world = World::new();
     world.check("c> HELLO 3 < *\nc> CLIENT TRACKING on BCAST < OK");
     world.hang_up("c");

@@ -4,7 +4,7 @@ use crate::testing::{World, check};
 use evenkeel_core::pause::Pauser;
 
 #[test]
-fn a_queue_is_run_at_once_and_in_order() {
+fn queued_commands_run_in_order() {
     check(
         r#"
         > MULTI                    < OK
@@ -25,7 +25,7 @@ fn a_queue_is_run_at_once_and_in_order() {
 }
 
 #[test]
-fn nothing_is_run_that_was_given_up() {
+fn discarded_transactions_do_not_run() {
     check(
         "
         > MULTI
@@ -46,7 +46,7 @@ fn nothing_is_run_that_was_given_up() {
 /// A command that cannot be queued spoils the transaction; MULTI and WATCH, which are never queued, only
 /// fail.
 #[test]
-fn mistakes_while_queueing() {
+fn errors_while_queueing() {
     for (mistake, reply) in [
         ("NOSUCH", "-ERR unknown command 'NOSUCH', with args beginning with: *"),
         ("\"no\\x00such\" a \"b\\x00c\"", "-ERR unknown command 'no', with args beginning with: 'a' 'b' *"),
@@ -80,7 +80,7 @@ fn mistakes_while_queueing() {
 }
 
 #[test]
-fn an_exec_that_is_refused_ends_the_transaction() {
+fn a_refused_exec_ends_the_transaction() {
     let aborted = "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command";
     check(&format!(
         "
@@ -99,7 +99,7 @@ fn an_exec_that_is_refused_ends_the_transaction() {
 }
 
 #[test]
-fn watched_keys_that_change_stop_exec() {
+fn changed_watched_keys_abort_exec() {
     for change in
         ["SET {t}k w", "DEL {t}k", "RENAME {t}k l", "RENAME l {t}k", "COPY l {t}k REPLACE", "MOVE {t}k 1"]
     {
@@ -129,7 +129,7 @@ fn watched_keys_that_change_stop_exec() {
 }
 
 #[test]
-fn what_changes_no_watched_key_does_not_stop_exec() {
+fn commands_without_effect_do_not_abort_exec() {
     for harmless in [
         "GET k",
         "SET l w",
@@ -154,7 +154,7 @@ fn what_changes_no_watched_key_does_not_stop_exec() {
 }
 
 #[test]
-fn watching_ends_with_unwatch_discard_and_exec() {
+fn unwatch_discard_and_exec_end_watching() {
     for end in ["UNWATCH", "MULTI\n > DISCARD", "MULTI\n > EXEC", "RESET"] {
         check(&format!("> WATCH k\n > {end}\n > SET k v\n > MULTI\n > PING\n > EXEC < [PONG]"));
         check(&format!("> WATCH k\n > SET k v\n > {end}\n > MULTI\n > PING\n > EXEC < [PONG]"));
@@ -167,7 +167,7 @@ fn watching_ends_with_unwatch_discard_and_exec() {
 }
 
 #[test]
-fn a_watched_key_belongs_to_its_database() {
+fn watched_keys_belong_to_a_database() {
     check(
         "
         > SELECT 5
@@ -190,7 +190,7 @@ fn a_watched_key_belongs_to_its_database() {
 
 /// Whether or not a command has accessed the key since.
 #[test]
-fn a_watched_key_that_expires_stops_exec() {
+fn expired_watched_keys_abort_exec() {
     for meet in ["PING", "EXISTS k", "SCAN 0"] {
         check(&format!(
             "
@@ -210,7 +210,7 @@ fn a_watched_key_that_expires_stops_exec() {
 
 /// A key that had expired when the watch began counts as missing.
 #[test]
-fn stale_keys_come_and_go_unnoticed() {
+fn keys_expired_before_watch_do_not_abort_exec() {
     for goes in ["EXISTS k", "FLUSHDB", "SCAN 0", "SWAPDB 0 1", "PING"] {
         check(&format!(
             "
@@ -242,7 +242,7 @@ fn stale_keys_come_and_go_unnoticed() {
 
 /// Nothing is removed in a pause, and the watched key has expired all the same.
 #[test]
-fn a_watched_key_expires_in_a_pause() {
+fn watched_keys_expire_during_a_pause() {
     let mut world = World::new();
     world.check("> SET k v\n > PEXPIRE k 10\n > WATCH k");
     world.server.pause.begin(Pauser::Client, false, world.now_ms + 100, world.now_ms);
@@ -253,7 +253,7 @@ fn a_watched_key_expires_in_a_pause() {
 
 /// SELECT in a queue changes the meaning of the names after it; walks see the effects of the queue so far.
 #[test]
-fn a_queue_may_go_from_database_to_database() {
+fn queued_commands_may_select_databases() {
     check(
         r#"
         > MULTI
@@ -289,7 +289,7 @@ fn a_queue_may_go_from_database_to_database() {
 }
 
 #[test]
-fn the_protocol_may_change_in_a_queue() {
+fn hello_inside_a_transaction() {
     check(
         "
         > MULTI
@@ -306,7 +306,7 @@ fn the_protocol_may_change_in_a_queue() {
 }
 
 #[test]
-fn no_memory_no_transaction() {
+fn out_of_memory_aborts_a_transaction() {
     let oom = "OOM command not allowed when used memory > 'maxmemory'.";
     check(&format!(
         "
@@ -350,7 +350,7 @@ fn no_memory_no_transaction() {
 }
 
 #[test]
-fn what_is_counted() {
+fn transactions_in_command_statistics() {
     check(
         r#"
         > CONFIG RESETSTAT
@@ -371,7 +371,7 @@ fn what_is_counted() {
 
 /// A command that panics, alone or in a transaction: its client gets an error, and nothing stays locked.
 #[test]
-fn a_panic_leaves_nothing_locked() {
+fn a_panic_releases_all_locks() {
     let mut world = World::new();
     let abandoned = "-ERR internal error: the command was aborted, see the server log";
     world.check(&format!(
@@ -401,7 +401,7 @@ fn a_panic_leaves_nothing_locked() {
 
 /// A queue is waiting input: its size counts towards the same bound as the input after it.
 #[test]
-fn a_queue_has_a_bound() {
+fn queued_commands_count_towards_the_input_limit() {
     let mut world = World::new();
     world.configure("client-query-buffer-limit", "1mb");
     let set = format!("SET k {}", "x".repeat(400_000));
@@ -418,7 +418,7 @@ fn a_queue_has_a_bound() {
 
 /// A reply that will not be sent is not kept until the end, but everything is run.
 #[test]
-fn a_reply_over_the_output_limit_is_not_kept() {
+fn replies_over_the_output_limit_are_dropped() {
     let mut world = World::new();
     world.configure("client-output-buffer-limit", "normal 50000 0 0");
     world.check(&format!("> SET k {}\n a> MULTI", "x".repeat(10_000)));

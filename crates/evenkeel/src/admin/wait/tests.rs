@@ -23,7 +23,7 @@ fn arguments() {
 }
 
 #[test]
-fn arguments_about_the_log() {
+fn waitaof_checks_its_arguments() {
     let text = "
         > WAITAOF 2 0 0            < -ERR value is out of range, value must between 0 and 1
         > WAITAOF -1 0 0           < -ERR value is out of range, value must between 0 and 1
@@ -47,7 +47,7 @@ fn arguments_about_the_log() {
 }
 
 #[test]
-fn a_replica_has_nothing_of_its_own_to_wait_for() {
+fn waitaof_is_refused_on_a_replica() {
     const WAIT: &str = "-ERR WAIT cannot be used with replica instances. Please also note that if a replica is configured to be \
         writable (which is not the default) writes to replicas are just local and are not propagated.";
     const WAITAOF: &str = "-ERR WAITAOF cannot be used with replica instances. Please also note that writes to replicas are \
@@ -82,7 +82,7 @@ fn with_log(fsync: &str) -> (Live, tempdir::Folder) {
     let live = Live::start(2, &own);
     let Replayed { directory, found, .. } = replay::directory(&live.server).expect("it is empty");
     assert!(!found);
-    rewrite::go_on(&live.server, directory, found).expect("a folder to write to");
+    rewrite::start_logging(&live.server, directory, found).expect("a folder to write to");
     (live, folder)
 }
 
@@ -116,7 +116,7 @@ fn numbers(local: i64) -> Value {
 }
 
 #[test]
-fn a_write_is_waited_for_until_it_is_synced() {
+fn waitaof_waits_for_the_sync() {
     let (live, _folder) = with_log("no");
     let (mut client, mut other) = (live.connect(), live.connect());
     assert_eq!(client.run("WAITAOF 1 0 0"), numbers(1)); // nothing written
@@ -141,7 +141,7 @@ fn a_write_is_waited_for_until_it_is_synced() {
 }
 
 #[test]
-fn pipelined_writes_count() {
+fn pipelined_writes_are_waited_for() {
     let (live, _folder) = with_log("always");
     let mut client = live.connect();
     for _ in 0..200 {
@@ -156,7 +156,7 @@ fn pipelined_writes_count() {
 }
 
 #[test]
-fn a_wait_ends_when_the_log_is_turned_off_or_somebody_ends_it() {
+fn appendonly_no_and_client_unblock_end_waits() {
     let (live, _folder) = with_log("no");
     let (mut client, mut other) = (live.connect(), live.connect());
     let Value::Int(id) = client.run("CLIENT ID") else { panic!("a number") };
@@ -183,7 +183,7 @@ fn a_wait_ends_when_the_log_is_turned_off_or_somebody_ends_it() {
 
 /// DEBUG LOADAOF: logged data is there afterwards, and logging goes on.
 #[test]
-fn the_log_can_be_loaded_again() {
+fn debug_loadaof_reloads_the_data() {
     let (live, _folder) = with_log("everysec");
     let mut client = live.connect();
     for round in 1..=3 {

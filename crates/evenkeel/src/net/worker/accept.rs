@@ -36,7 +36,7 @@ impl Worker {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => return self.turn_away(listener, &error),
             }
-            book(self.executor.stats(), Stage::Accept, before);
+            record_stage(self.executor.stats(), Stage::Accept, before);
         }
     }
 
@@ -88,7 +88,7 @@ impl Worker {
     }
 
     /// Accepts waiting connections, after the connections that have ended in this turn are gone.
-    pub(super) fn answer_the_door(&mut self) {
+    pub(super) fn accept_waiting(&mut self) {
         while let Some((since_ms, accepted)) = self.accept_queue.pop_front() {
             if self.over(&accepted) > 0 && self.now_ms < since_ms + ACCEPT_QUEUE_MS {
                 self.accept_queue.push_front((since_ms, accepted));
@@ -129,7 +129,7 @@ impl Worker {
             None
         };
         if accepted.is_tls {
-            return self.welcome_to_tunnel(accepted, is_over, refusal);
+            return self.welcome_with_tls(accepted, is_over, refusal);
         }
         if let Some(text) = refusal {
             self.server.rejected_connections.fetch_add(1, Relaxed);
@@ -143,7 +143,7 @@ impl Worker {
 
     /// Begins TLS with a client, which can read no error before the handshake. A client beyond `maxclients`
     /// gets no handshake.
-    fn welcome_to_tunnel(&mut self, accepted: Accepted, is_over: bool, refusal: Option<&'static str>) {
+    fn welcome_with_tls(&mut self, accepted: Accepted, is_over: bool, refusal: Option<&'static str>) {
         let address = accepted.address.clone();
         let config = self.server.tls.contexts().map(|contexts| contexts.server.clone());
         let (false, Some(config)) = (is_over, config) else {

@@ -26,7 +26,7 @@ impl Worker {
 
     /// Delivers the queue, then puts the connection back or closes it.
     pub(super) fn deliver(&mut self, token: u64, mut connection: Box<Connection>) {
-        if connection.client().push_queue.is_empty() || self.send_mail(&mut connection, Vec::new()) {
+        if connection.client().push_queue.is_empty() || self.send_messages(&mut connection, Vec::new()) {
             self.put_back(token, connection);
         } else {
             self.close(token, connection);
@@ -35,12 +35,12 @@ impl Worker {
 
     /// Sends `late` and the push queue behind the backlog, in a single write. Returns `false` if the
     /// connection has to be closed.
-    pub(super) fn send_mail(&mut self, connection: &mut Connection, late: Vec<Arc<[u8]>>) -> bool {
+    pub(super) fn send_messages(&mut self, connection: &mut Connection, late: Vec<Arc<[u8]>>) -> bool {
         let mut messages = late;
         match connection.client().push_queue.take(connection.resp3) {
             Pending::Messages(more) => messages.extend(more),
             Pending::TooMuch { waiting } => {
-                self.note_output_limit(connection, waiting);
+                self.record_output_limit(connection, waiting);
                 return false;
             }
         }
@@ -59,7 +59,7 @@ impl Worker {
             let limit = self.output_limit(connection).hard_bytes;
             let is_too_much = limit > 0 && waits as u64 > limit;
             if is_too_much {
-                self.note_output_limit(connection, waits as u64);
+                self.record_output_limit(connection, waits as u64);
             }
             return !is_too_much;
         }

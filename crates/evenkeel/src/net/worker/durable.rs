@@ -39,7 +39,7 @@ impl Worker {
     }
 
     /// Registers a client that waits until its writes are on disk, or at replicas.
-    pub(super) fn note_wait_for_log(&mut self, blocked: &Arc<Blocked>) {
+    pub(super) fn register_durability_wait(&mut self, blocked: &Arc<Blocked>) {
         if blocked.safety.is_some() {
             self.awaiting_log.push(blocked.clone());
             self.await_log();
@@ -75,7 +75,7 @@ impl Worker {
             self.held_back.pop_front();
             let Some(mut connection) = self.take(token) else { continue };
             // Replies to later requests wait for their own records.
-            if connection.let_go(durable)
+            if connection.release_replies(durable)
                 && connection.backlog_len() > 0
                 && !self.flush_backlog(&mut connection)
             {
@@ -103,13 +103,13 @@ impl Worker {
         let (persist, limit) = (&self.server.persist, self.executor.settings.appendonly_buffer_limit);
         let unread = persist.aof.unread(&self.server.keyspace.journal);
         // Only the log's thread would let them go on.
-        if unread > limit && persist.aof.goes_on() && !persist.blockers.any().contains(Blockers::CROWDED) {
+        if unread > limit && persist.aof.is_running() && !persist.blockers.any().contains(Blockers::CROWDED) {
             persist.blockers.set(Blockers::CROWDED, true);
             fence(SeqCst);
-            if !persist.aof.goes_on() {
+            if !persist.aof.is_running() {
                 return persist.blockers.set(Blockers::CROWDED, false);
             }
-            persist.aof.figures.crowded.fetch_add(1, Relaxed);
+            persist.aof.metrics.crowded.fetch_add(1, Relaxed);
             log::warn!(
                 "{unread} bytes are waiting to be written to the append-only file (appendonly-buffer-limit): \
                  write commands are delayed. The disk may be too slow or blocked."

@@ -8,8 +8,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Worker;
-use crate::dispatch::book;
 use crate::dispatch::permission;
+use crate::dispatch::record_stage;
 use crate::net::connection::Connection;
 use crate::observe::stats::Stage;
 use evenkeel_config::CertifiedUser;
@@ -37,7 +37,7 @@ impl Worker {
             if let Some(connection) = self.take(token) {
                 let before = clock::ticks();
                 self.shake_hand(token, connection);
-                self.executor.last_ticks = book(self.executor.stats(), Stage::Accept, before);
+                self.executor.last_ticks = record_stage(self.executor.stats(), Stage::Accept, before);
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Worker;
-use crate::dispatch::book;
+use crate::dispatch::record_stage;
 use crate::net::connection::{Connection, Sent};
 use crate::observe::stats::{Stage, add};
 use crate::pipeline::REPLY_LEN_MAX;
@@ -26,7 +26,7 @@ impl Worker {
         if limit > 0 && waiting > limit || self.reply.is_cut() {
             // Sends nothing of it: a client must not take the beginning for the whole.
             self.server.lazy_free.free(std::mem::take(&mut self.reply));
-            self.note_output_limit(connection, waiting);
+            self.record_output_limit(connection, waiting);
             return false;
         }
         let waits = len > 0 && connection.session.log.logged > 0 && self.awaits_log(connection);
@@ -41,7 +41,7 @@ impl Worker {
         };
         self.clear_away(connection);
         let stats = self.executor.stats();
-        self.executor.last_ticks = book(stats, Stage::Write, before);
+        self.executor.last_ticks = record_stage(stats, Stage::Write, before);
         let stats = self.executor.stats();
         add(&stats.writes, 1);
         add(&stats.net_out, len as u64);
@@ -111,7 +111,7 @@ impl Worker {
             connection.client().active_ms.store(self.now_ms, Relaxed);
         }
         self.clear_away(connection);
-        book(self.executor.stats(), Stage::Write, before);
+        record_stage(self.executor.stats(), Stage::Write, before);
         match sent {
             Ok(Sent::All) => {
                 connection.soft_since_ms = None;
@@ -135,7 +135,7 @@ impl Worker {
         let limit = self.output_limit(connection);
         let len = connection.backlog_len() as u64;
         if len > UNAUTHENTICATED_MAX && connection.session.is_unauthenticated(&self.server.acl) {
-            self.note_output_limit(connection, len);
+            self.record_output_limit(connection, len);
             return false;
         }
         let over_soft = limit.soft_bytes > 0 && len > limit.soft_bytes;
@@ -144,13 +144,13 @@ impl Worker {
             .soft_since_ms
             .is_some_and(|since| self.now_ms.saturating_sub(since) > limit.soft_seconds.saturating_mul(1000));
         if (limit.hard_bytes > 0 && len > limit.hard_bytes) || too_long {
-            self.note_output_limit(connection, len);
+            self.record_output_limit(connection, len);
             return false;
         }
         true
     }
 
-    pub(super) fn note_output_limit(&self, connection: &Connection, waiting: u64) {
+    pub(super) fn record_output_limit(&self, connection: &Connection, waiting: u64) {
         self.server.closed_for_output.fetch_add(1, Relaxed);
         log::warn!(
             "Client id={} addr={} closed for overcoming of output buffer limits ({waiting} bytes waiting).",

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{Next, Worker};
 use crate::blocking::End;
-use crate::dispatch::book;
+use crate::dispatch::record_stage;
 use crate::net::connection::Connection;
 use crate::observe::stats::Stage;
 use crate::waiting::{On, Resumed, Waiting};
@@ -29,20 +29,20 @@ impl Worker {
         if connection.session.replica_hello.as_ref().is_some_and(|replica_hello| replica_hello.asks.is_some())
         {
             self.vacate(token, &connection);
-            connection.let_go(u64::MAX); // no worker would release them later
+            connection.release_replies(u64::MAX); // no worker would release them later
             return self.server.replication.replica_inbox.enter(&self.server, *connection);
         }
         let hung_up = has_hung_up(connection.fd().as_raw_fd());
         let Some(waiting) = &mut connection.session.waiting else { return self.put_back(token, connection) };
         // A hang-up announced together with the command is not announced again.
-        if hung_up && waiting.give_up() {
+        if hung_up && waiting.cancel() {
             return self.close(token, connection);
         }
         connection.readable |= hung_up;
         connection.hung_up |= hung_up;
         if let On::Keys(blocked, _) = &waiting.on {
             let blocked = blocked.clone();
-            self.note_wait_for_log(&blocked);
+            self.register_durability_wait(&blocked);
         }
         if let Some(ms) = waiting.timeout.0 {
             // A deadline beyond the range of the clock counts as none.
@@ -87,7 +87,8 @@ impl Worker {
     pub(super) fn resume(&mut self, resumed: Resumed) {
         let Resumed { client, number, reply, may_write, closes } = resumed;
         let token = client.token.load(Relaxed);
-        self.executor.last_ticks = book(self.executor.stats(), Stage::Other, self.executor.last_ticks);
+        self.executor.last_ticks =
+            record_stage(self.executor.stats(), Stage::Other, self.executor.last_ticks);
         self.executor.begin_share();
         let Some(mut connection) = self.take(token) else { return self.discard(reply) };
         let is_its_own = |waiting: &mut Box<Waiting>| waiting.number == number;
@@ -114,8 +115,8 @@ impl Worker {
                 return self.close(token, connection);
             }
         }
-        let has_mail = !late.is_empty() || !connection.client().push_queue.is_empty();
-        if has_mail && !self.send_mail(&mut connection, late) {
+        let has_messages = !late.is_empty() || !connection.client().push_queue.is_empty();
+        if has_messages && !self.send_messages(&mut connection, late) {
             return self.close(token, connection);
         }
         self.settle(token, connection, Next::Again);

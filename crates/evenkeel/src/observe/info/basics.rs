@@ -144,47 +144,47 @@ pub(super) fn replication(facts: &Facts<'_>, text: &mut Text) {
     text.field("repl_backlog_active", u8::from(stream.backlog().is_some()));
     text.field("repl_backlog_size", settings.repl_backlog_size);
     text.field("repl_backlog_first_byte_offset", stream.start().map_or(0, |start| start + 1));
-    text.field("repl_backlog_on_disk", state.figures.on_disk.load(Relaxed));
-    text.field("repl_snapshot_on_disk", state.figures.spilled.load(Relaxed));
+    text.field("repl_backlog_on_disk", state.metrics.on_disk.load(Relaxed));
+    text.field("repl_snapshot_on_disk", state.metrics.spilled.load(Relaxed));
     text.field("repl_backlog_histlen", stream.start().map_or(0, |start| stream.offset() - start));
 }
 
 /// Prints a replica's link to its primary.
 fn link(facts: &Facts<'_>, text: &mut Text) {
     let (settings, link) = (&facts.settings, &facts.server.replication.link);
-    let (figures, phase) = (&link.figures, link.phase());
+    let (metrics, phase) = (&link.metrics, link.phase());
     let ago_s = |ms: u64| if ms == 0 { -1 } else { (facts.now_ms.saturating_sub(ms) / 1000) as i64 };
-    let heard_s = ago_s(figures.heard_ms.load(Relaxed));
+    let last_io_s = ago_s(metrics.last_io_ms.load(Relaxed));
     let target = link.target();
     text.field("master_host", target.as_ref().map_or("", |target| &target.host));
     text.field("master_port", target.as_ref().map_or(0, |target| target.port));
     text.field("master_link_status", if phase == Phase::Connected { "up" } else { "down" });
-    text.field("master_last_io_seconds_ago", if phase == Phase::Connected { heard_s } else { -1 });
+    text.field("master_last_io_seconds_ago", if phase == Phase::Connected { last_io_s } else { -1 });
     text.field("master_sync_in_progress", u8::from(phase == Phase::Transfer));
     // If its data belong to no stream, the offset would show Sentinel newer data than other replicas have.
     let has_data = phase == Phase::Connected || link.position(facts.server).is_some();
-    let read = if has_data { figures.read_offset.load(Relaxed) } else { 0 };
+    let read = if has_data { metrics.read_offset.load(Relaxed) } else { 0 };
     let offset = if has_data { facts.server.replication.stream().offset() } else { NO_OFFSET };
     text.field("slave_read_repl_offset", read.max(offset));
     text.field("slave_repl_offset", offset);
     if phase == Phase::Transfer {
-        let (total, read) = (figures.transfer_total.load(Relaxed), figures.transfer_read.load(Relaxed));
+        let (total, read) = (metrics.transfer_total.load(Relaxed), metrics.transfer_read.load(Relaxed));
         text.field("master_sync_total_bytes", total);
         text.field("master_sync_read_bytes", read);
         text.field("master_sync_left_bytes", total - read);
         let percent = if total > 0 { read as f64 * 100.0 / total as f64 } else { 0.0 };
         text.field("master_sync_perc", format_args!("{percent:.2}"));
-        text.field("master_sync_last_io_seconds_ago", heard_s);
+        text.field("master_sync_last_io_seconds_ago", last_io_s);
     }
     if phase != Phase::Connected {
-        text.field("master_link_down_since_seconds", ago_s(figures.down_since_ms.load(Relaxed)));
+        text.field("master_link_down_since_seconds", ago_s(metrics.down_since_ms.load(Relaxed)));
     }
     text.field("slave_priority", settings.replica_priority);
     text.field("slave_read_only", u8::from(settings.replica_read_only));
     text.field("replica_announced", u8::from(settings.replica_announced));
-    text.field("master_full_syncs", figures.full_syncs.load(Relaxed));
-    text.field("master_partial_syncs", figures.partial_syncs.load(Relaxed));
-    text.field("master_commands_failed", figures.failed.load(Relaxed));
+    text.field("master_full_syncs", metrics.full_syncs.load(Relaxed));
+    text.field("master_partial_syncs", metrics.partial_syncs.load(Relaxed));
+    text.field("master_commands_failed", metrics.failed.load(Relaxed));
 }
 
 pub(super) fn cpu(_: &Facts<'_>, text: &mut Text) {

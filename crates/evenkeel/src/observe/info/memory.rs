@@ -5,15 +5,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::dispatch::memory::apart_bytes;
 
 use super::{Facts, Text, human, ratio};
-use crate::observe::memory::Figures;
+use crate::observe::memory::MemoryMetrics;
 use crate::observe::process;
 
 pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     let (server, settings) = (facts.server, &facts.settings);
-    let figures = Figures::gather(server, facts.clients.memory as u64);
-    let Figures { used, peak, resident, startup, clients, overhead, lua, .. } = figures;
-    let Figures { scripts, functions, backlog, beyond, unread, on_its_way, .. } = figures;
-    let dataset = figures.dataset();
+    let metrics = MemoryMetrics::gather(server, facts.clients.memory as u64);
+    let MemoryMetrics { used, peak, resident, startup, clients, overhead, lua, .. } = metrics;
+    let MemoryMetrics { scripts, functions, backlog, beyond, unread, on_its_way, .. } = metrics;
+    let dataset = metrics.dataset();
 
     text.bytes("used_memory", used);
     text.bytes("used_memory_rss", resident);
@@ -22,7 +22,7 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.field("used_memory_overhead", overhead);
     text.field("used_memory_startup", startup);
     text.field("used_memory_dataset", dataset);
-    text.field("used_memory_dataset_perc", percent(dataset, figures.net_used()));
+    text.field("used_memory_dataset_perc", percent(dataset, metrics.net_used()));
     text.field("allocator_allocated", used);
     // The allocator reserves memory by the gigabyte, and untouched memory costs nothing.
     text.field("allocator_active", resident);
@@ -34,7 +34,7 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.field("used_memory_vm_eval", lua);
     text.field("used_memory_lua_human", human(lua));
     text.field("used_memory_scripts_eval", scripts);
-    text.field("number_of_cached_scripts", server.scripts.figures().0);
+    text.field("number_of_cached_scripts", server.scripts.cached_texts().0);
     text.field("number_of_functions", libraries.functions());
     text.field("number_of_libraries", libraries.len());
     text.zeros(&["used_memory_vm_functions"]);
@@ -43,14 +43,14 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.bytes("used_memory_scripts", scripts + functions);
     text.bytes("maxmemory", settings.maxmemory);
     text.field("maxmemory_policy", settings.maxmemory_policy.name());
-    text.field("allocator_frag_ratio", format_args!("{:.2}", figures.fragmentation()));
-    text.field("allocator_frag_bytes", figures.fragmentation_bytes());
+    text.field("allocator_frag_ratio", format_args!("{:.2}", metrics.fragmentation()));
+    text.field("allocator_frag_bytes", metrics.fragmentation_bytes());
     text.field("allocator_rss_ratio", "1.00");
     text.field("allocator_rss_bytes", 0);
     text.field("rss_overhead_ratio", "1.00");
     text.field("rss_overhead_bytes", 0);
-    text.field("mem_fragmentation_ratio", format_args!("{:.2}", figures.fragmentation()));
-    text.field("mem_fragmentation_bytes", figures.fragmentation_bytes());
+    text.field("mem_fragmentation_ratio", format_args!("{:.2}", metrics.fragmentation()));
+    text.field("mem_fragmentation_bytes", metrics.fragmentation_bytes());
     let waits =
         unread + server.keyspace.kept_for_snapshot() as u64 + server.lazy_free.values_pending() as u64;
     text.field("mem_not_counted_for_evict", beyond + waits);
@@ -61,7 +61,7 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.field("mem_clients_normal", clients);
     text.zeros(&["mem_cluster_links"]);
     let aof = &server.persist.aof;
-    text.field("mem_aof_buffer", aof.unread(&server.keyspace.journal) + aof.figures.buffered.load(Relaxed));
+    text.field("mem_aof_buffer", aof.unread(&server.keyspace.journal) + aof.metrics.buffered.load(Relaxed));
     text.field("mem_allocator", "mimalloc");
     text.field("active_defrag_running", 0);
     text.field("lazyfree_pending_objects", server.lazy_free.pending());

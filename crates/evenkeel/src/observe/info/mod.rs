@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_for_people() {
+    fn human_readable_bytes() {
         for (bytes, text) in [
             (0, "0B"),
             (1023, "1023B"),

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Facts, Text};
-use crate::persist::{Job, State};
+use crate::persist::{JobState, PersistJob};
 use evenkeel_runtime::clock;
 
 pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
@@ -11,7 +11,8 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     let (state, progress) = (persist.state(), &persist.progress);
     let is_loading = persist.is_loading();
     // For a tool that checks how busy the server is, a snapshot for replicas counts as well.
-    let is_saving = state.all().any(|running| running.is(Job::Snapshot) || running.is(Job::Sync));
+    let is_saving =
+        state.all().any(|running| running.is(PersistJob::Snapshot) || running.is(PersistJob::Sync));
     let is_writing = !state.is_idle();
     text.field("loading", u8::from(is_loading));
     text.field("async_loading", u8::from(facts.server.replication.link.loads_beside()));
@@ -34,12 +35,13 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     let changes = facts.server.keyspace.total().asked();
     text.field("rdb_changes_since_last_save", changes.saturating_sub(state.changes_at_save));
     // A full sync counts until all its replicas have received it, as in Redis.
-    let is_syncing = facts.server.replication.figures.syncing.load(Relaxed) > 0;
+    let is_syncing = facts.server.replication.metrics.syncing.load(Relaxed) > 0;
     text.field("rdb_bgsave_in_progress", u8::from(is_saving || is_syncing));
     text.field("rdb_last_save_time", state.last_save_s);
     text.field("rdb_last_bgsave_status", if state.last_ok { "ok" } else { "err" });
     text.field("rdb_last_bgsave_time_sec", seconds(state.last_took_s));
-    let current_s = [Job::Snapshot, Job::Sync].into_iter().find_map(|job| current(&state, job, now_s));
+    let current_s =
+        [PersistJob::Snapshot, PersistJob::Sync].into_iter().find_map(|job| current(&state, job, now_s));
     text.field("rdb_current_bgsave_time_sec", seconds(current_s));
     text.field("rdb_saves", state.saves);
     text.field("rdb_last_cow_size", state.last_copied);
@@ -55,15 +57,15 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
 }
 
 /// Returns the seconds for which a snapshot of this kind has been running.
-fn current(state: &State, job: Job, now_s: u64) -> Option<u64> {
+fn current(state: &JobState, job: PersistJob, now_s: u64) -> Option<u64> {
     let running = state.all().find(|running| running.is(job));
     running.map(|running| now_s.saturating_sub(running.since_s))
 }
 
-fn append_only_file(facts: &Facts<'_>, text: &mut Text, state: &State, now_s: u64) {
+fn append_only_file(facts: &Facts<'_>, text: &mut Text, state: &JobState, now_s: u64) {
     let (aof, journal) = (&facts.server.persist.aof, &facts.server.keyspace.journal);
-    let (figures, is_on) = (&aof.figures, aof.is_on());
-    let current_s = current(state, Job::Base, now_s);
+    let (metrics, is_on) = (&aof.metrics, aof.is_on());
+    let current_s = current(state, PersistJob::Base, now_s);
     text.field("aof_enabled", u8::from(is_on));
     let is_begun = state.is_about_to_rewrite() && facts.server.persist.has_all_data();
     let is_scheduled = state.rewrite_scheduled && !is_begun;
@@ -74,19 +76,19 @@ fn append_only_file(facts: &Facts<'_>, text: &mut Text, state: &State, now_s: u6
     text.field("aof_last_bgrewrite_status", if state.rewrites_failed == 0 { "ok" } else { "err" });
     text.field("aof_rewrites", state.rewrites);
     text.field("aof_rewrites_consecutive_failures", state.rewrites_failed);
-    text.field("aof_last_write_status", if figures.write_failed.load(Relaxed) { "err" } else { "ok" });
+    text.field("aof_last_write_status", if metrics.write_failed.load(Relaxed) { "err" } else { "ok" });
     text.field("aof_last_cow_size", state.last_rewrite_copied);
     if is_on {
-        text.field("aof_current_size", figures.size.load(Relaxed));
-        text.field("aof_base_size", figures.base_size.load(Relaxed));
+        text.field("aof_current_size", metrics.size.load(Relaxed));
+        text.field("aof_base_size", metrics.base_size.load(Relaxed));
         text.field("aof_pending_rewrite", u8::from(is_scheduled));
-        text.field("aof_buffer_length", aof.unread(journal) + figures.buffered.load(Relaxed));
-        text.field("aof_pending_bio_fsync", u8::from(figures.is_syncing.load(Relaxed)));
-        text.field("aof_delayed_fsync", figures.delayed_syncs.load(Relaxed));
-        text.field("aof_syncs", figures.syncs.load(Relaxed));
-        text.field("aof_longest_write_usec", figures.longest_write_us.load(Relaxed));
-        text.field("aof_longest_sync_usec", figures.longest_sync_us.load(Relaxed));
-        text.field("aof_writers_delayed", figures.crowded.load(Relaxed));
+        text.field("aof_buffer_length", aof.unread(journal) + metrics.buffered.load(Relaxed));
+        text.field("aof_pending_bio_fsync", u8::from(metrics.is_syncing.load(Relaxed)));
+        text.field("aof_delayed_fsync", metrics.delayed_syncs.load(Relaxed));
+        text.field("aof_syncs", metrics.syncs.load(Relaxed));
+        text.field("aof_longest_write_usec", metrics.longest_write_us.load(Relaxed));
+        text.field("aof_longest_sync_usec", metrics.longest_sync_us.load(Relaxed));
+        text.field("aof_writers_delayed", metrics.crowded.load(Relaxed));
     }
 }
 

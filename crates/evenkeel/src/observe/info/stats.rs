@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{Facts, Text};
 use crate::observe::stats::{Stage, Stats};
-use crate::pubsub::Kind;
+use crate::pubsub::SubscriptionKind;
 use evenkeel_runtime::clock;
 
 pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
@@ -33,7 +33,7 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("instantaneous_input_repl_kbps", kilobytes(rates.repl_in_per_second()));
     text.field("instantaneous_output_repl_kbps", kilobytes(rates.repl_out_per_second()));
     text.field("rejected_connections", server.rejected_connections.load(Relaxed));
-    let replication = &facts.server.replication.figures;
+    let replication = &facts.server.replication.metrics;
     text.field("sync_full", replication.full.load(Relaxed));
     text.field("sync_partial_ok", replication.partial.load(Relaxed));
     text.field("sync_partial_err", replication.partial_refused.load(Relaxed));
@@ -50,9 +50,9 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("current_eviction_exceeded_time", current);
     text.field("keyspace_hits", keys.hits);
     text.field("keyspace_misses", keys.misses);
-    text.field("pubsub_channels", server.pubsub.count(Kind::Channel));
-    text.field("pubsub_patterns", server.pubsub.count(Kind::Pattern));
-    text.field("pubsubshard_channels", server.pubsub.count(Kind::Shard));
+    text.field("pubsub_channels", server.pubsub.count(SubscriptionKind::Channel));
+    text.field("pubsub_patterns", server.pubsub.count(SubscriptionKind::Pattern));
+    text.field("pubsubshard_channels", server.pubsub.count(SubscriptionKind::Shard));
     text.zeros(&["latest_fork_usec", "total_forks"]);
     text.field("evicted_scripts", server.scripts.pushed_out.load(Relaxed));
     text.field("migrate_cached_sockets", server.targets.kept());

@@ -24,7 +24,7 @@ impl Syncer {
         let server = server.clone();
         let work = move || {
             for file in to_sync {
-                super::sleep_us(&server.persist.aof.figures.sync_sleep_us);
+                super::sleep_us(&server.persist.aof.metrics.sync_sleep_us);
                 if synced.send(file.sync_data()).is_err() {
                     return; // the writer is gone
                 }
@@ -39,9 +39,9 @@ impl Syncer {
         file.try_clone().is_ok_and(|file| self.files.send(file).is_ok())
     }
 
-    /// The result of the running sync, if it ends within `patience`.
-    pub(super) fn end_within(&self, patience: Duration) -> Option<io::Result<()>> {
-        match self.results.recv_timeout(patience) {
+    /// The result of the running sync, if it ends within `timeout`.
+    pub(super) fn end_within(&self, timeout: Duration) -> Option<io::Result<()>> {
+        match self.results.recv_timeout(timeout) {
             Ok(result) => Some(result),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => Some(Err(io::Error::other("the fsync thread failed"))),

@@ -11,8 +11,8 @@
 //! A crash of the machine must leave a prefix of the written bytes, since a file with a hole would be
 //! refused. Past the cache there is a single write at a time, and a file system records the new length once
 //! the bytes are on disk. Bytes in the cache reach the disk later, so all of them are synced before a write
-//! bypasses it: the way past begins with a sync ([`LogFile::note_sync`]), and ends with the first bytes that
-//! go through the cache.
+//! bypasses it: the way past begins with a sync ([`LogFile::record_sync`]), and ends with the first bytes
+//! that go through the cache.
 //!
 //! If the last block of the file is not full, the buffer begins with it: the next write past the cache writes
 //! it again.
@@ -194,7 +194,7 @@ impl LogFile {
             // Appended at the end, wherever that is: another program may have cut the file off.
             match self.file.write(&self.buffer[self.start + self.written..]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => self.note_written(self.written + written),
+                Ok(written) => self.on_written(self.written + written),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -213,7 +213,7 @@ impl LogFile {
         // The last block may have been written before, with fewer bytes.
         match self.set_direct(true).and_then(|()| self.file.write_at(&self.buffer[blocks], self.at)) {
             Ok(written) if written >= self.written => {
-                self.note_written(written);
+                self.on_written(written);
                 self.went_past = true;
                 self.since = Instant::now();
                 self.pending() < BLOCK
@@ -242,7 +242,7 @@ impl LogFile {
     }
 
     /// Drops from the buffer the whole blocks among the first `written` bytes, which are in the file.
-    fn note_written(&mut self, written: usize) {
+    fn on_written(&mut self, written: usize) {
         self.flow += (written - self.written) as u64;
         let whole = written - written % BLOCK;
         self.at += whole as u64;
@@ -297,7 +297,7 @@ impl LogFile {
 
     /// Records a sync of all bytes. What follows may bypass the cache if it `may_go_past`, and there is much
     /// or it did before.
-    pub(super) fn note_sync(&mut self, may_go_past: bool) {
+    pub(super) fn record_sync(&mut self, may_go_past: bool) {
         if !self.is_as_left() {
             self.find_end();
         }
@@ -364,7 +364,7 @@ mod tests {
 
     fn sync(log: &mut LogFile) {
         log.sync().expect("a sync");
-        log.note_sync(true);
+        log.record_sync(true);
     }
 
     /// Writes [`FLOW_MIN`] bytes through the cache.
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_has_all_but_what_is_pending_whatever_the_way() {
+    fn the_file_has_all_bytes_except_the_pending() {
         let scratch = Scratch::new();
         let seed = fresh_seed();
         println!("seed {seed}");
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_is_passed_behind_a_sync_while_there_is_much() {
+    fn direct_io_follows_a_sync_under_load() {
         let scratch = Scratch::new();
         let path = named(&scratch, "log");
         let mut log = open(&path);
@@ -481,7 +481,7 @@ mod tests {
         assert!(!log.goes_past(), "it was much before that");
         assert!(log.rests_until.is_some(), "and the next sync for a way past would be in vain as well");
         begin_flow(&mut log);
-        log.note_sync(false);
+        log.record_sync(false);
         assert!(!log.goes_past(), "it is not wanted any more");
         // A disk that has been too slow.
         begin_flow(&mut log);
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_refuses_goes_through_the_cache_and_what_fails_stays_pending() {
+    fn refused_direct_io_uses_the_cache_and_failed_writes_stay_pending() {
         let device = |path| {
             let file = OpenOptions::new().read(true).append(true).open(path).expect("a device");
             LogFile::open(file).expect("its end")
@@ -520,7 +520,7 @@ mod tests {
 
     /// The program that cuts the file off loses the bytes behind the cut, but no later bytes.
     #[test]
-    fn a_file_that_was_shortened_goes_on_at_its_end() {
+    fn a_truncated_file_continues_at_its_end() {
         let scratch = Scratch::new();
         let path = named(&scratch, "log");
         let mut log = open(&path);
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_command_leaves_no_buffer_of_its_length() {
+    fn long_commands_leave_no_large_buffer() {
         let scratch = Scratch::new();
         let mut log = open(&named(&scratch, "log"));
         add(&mut log, &vec![7; 40 * ROOM]);

@@ -3,7 +3,7 @@
 //! the use of the tail at a start.
 //!
 //! Any doubt is settled by a sync of the append-only file itself, as if there were no tail: a record must
-//! continue where the last sync ended ([`TailFile::note_synced`]), fit, and be written whole.
+//! continue where the last sync ended ([`TailFile::record_synced`]), fit, and be written whole.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -142,7 +142,7 @@ impl TailFile {
     }
 
     /// Records a sync of the append-only file itself, up to `end`.
-    pub(super) fn note_synced(&mut self, end: u64) {
+    pub(super) fn record_synced(&mut self, end: u64) {
         (self.prepared, self.at, self.end) = (None, 0, end);
         self.epoch += 1;
     }
@@ -154,7 +154,7 @@ impl TailFile {
     /// The records in the tail could not be overwritten, and may some day be taken for records of another
     /// file.
     pub(super) fn begin(&mut self) -> io::Result<()> {
-        self.note_synced(NOWHERE);
+        self.record_synced(NOWHERE);
         self.buffer.truncate(self.start);
         self.buffer.resize(self.start + BLOCK, 0);
         self.file.write_all_at(&self.buffer[self.start..], 0)
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_or_go_on_is_for_the_file_itself() {
+    fn records_that_do_not_fit_the_tail_go_to_the_file() {
         let scratch = Scratch::new();
         let path = scratch.path.join("tail");
         fs::write(&path, "an old one").expect("written");
@@ -199,7 +199,7 @@ mod tests {
         assert!(!tail.sync(21), "there is a gap");
         tail.prepare(7, 13, &vec![b'x'; RECORD_MAX]);
         assert!(!tail.sync(13 + RECORD_MAX as u64), "it is too long");
-        tail.note_synced(21);
+        tail.record_synced(21);
         tail.prepare(7, 21, b"four");
         assert!(tail.sync(25));
         assert_eq!(
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(header(&path), [0; HEADER_LEN], "what belongs to the one before is gone");
         tail.prepare(8, 0, b"five");
         assert!(!tail.sync(4), "nobody knows of that file yet");
-        tail.note_synced(4);
+        tail.record_synced(4);
         tail.prepare(8, 4, b"six");
         assert!(tail.sync(7));
         assert!(tail.is_good());

@@ -110,7 +110,7 @@ fn script(text: &str, keys: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn notifications_of_a_unit_stand_together() {
+fn notifications_of_a_unit_are_contiguous() {
     notified("MSET", "set", |keys| vec![mset(keys)]);
     notified("DEL", "del", |keys| vec![del(keys)]);
     notified("MULTI", "set", |keys| transaction(keys, |key| words(&["SET", key, "v"])));
@@ -119,7 +119,7 @@ fn notifications_of_a_unit_stand_together() {
 }
 
 #[test]
-fn what_a_transaction_publishes_stands_together() {
+fn messages_of_a_transaction_are_contiguous() {
     let live = Live::start(4, &[]);
     let [mut one, mut other] = [(); 2].map(|()| subscribed(&live, &["SUBSCRIBE", "channel"]));
     let mut sharded = subscribed(&live, &["SSUBSCRIBE", "channel"]);
@@ -138,7 +138,7 @@ fn what_a_transaction_publishes_stands_together() {
 }
 
 #[test]
-fn invalidations_of_a_unit_stand_together() {
+fn invalidations_of_a_unit_are_contiguous() {
     let live = Live::start(4, &[]);
     write_all(&live, |keys| vec![mset(keys)]);
     let mut listener = live.connect();
@@ -157,7 +157,7 @@ fn invalidations_of_a_unit_stand_together() {
 }
 
 #[test]
-fn lines_of_a_unit_stand_together() {
+fn monitor_lines_of_a_unit_are_contiguous() {
     for kind in ["MULTI", "EVAL"] {
         let live = Live::start(4, &[]);
         let mut watcher = live.connect();
@@ -202,7 +202,7 @@ fn read_lines(watcher: &mut Client, kind: &str) {
 
 /// A transaction's messages go to the clients that are subscribed at that moment of it.
 #[test]
-fn a_transaction_that_subscribes_hears_what_it_publishes_from_then_on() {
+fn transactions_receive_their_messages_after_subscribing() {
     // Redis puts messages among EXEC's elements.
     World::new().check(
         "

@@ -5,7 +5,7 @@ use std::sync::atomic::{Ordering::*, fence};
 use super::{Feed, ROUND};
 use crate::net::connection::Connection;
 use crate::net::inbox::Message;
-use crate::replication::State;
+use crate::replication::ReplicationState;
 use crate::replication::replica_connection::{ReplicaConnection, Stage, Word};
 use crate::replication::replicas::Asks;
 
@@ -41,9 +41,9 @@ impl Feed {
             let name = if replica.replica_hello.takes_names { &stream.history.id[..] } else { "" };
             replica.say(format!("+CONTINUE {name}").trim_end().as_bytes());
             replica.say(b"\r\n");
-            replica.go_on(bytes, stream.offset());
-            replica.shared.note_acked(bytes, self.record_at(bytes));
-            state.figures.partial.fetch_add(1, Relaxed);
+            replica.reconnect(bytes, stream.offset());
+            replica.shared.record_acked(bytes, self.record_at(bytes));
+            state.metrics.partial.fetch_add(1, Relaxed);
             return log::info!(
                 "Partial resynchronization request from {} accepted. Sending {} bytes of backlog starting \
                  from offset {}.",
@@ -52,7 +52,7 @@ impl Feed {
                 bytes + 1
             );
         }
-        state.figures.partial_refused.fetch_add(1, Relaxed);
+        state.metrics.partial_refused.fetch_add(1, Relaxed);
         let asked = String::from_utf8_lossy(&id).into_owned();
         let reason = if stream.history.includes(&id, bytes) {
             format!("lack of backlog (the replica is at offset {bytes} of {})", stream.offset())
@@ -84,34 +84,34 @@ impl Feed {
     pub(super) fn listen(&mut self, token: u64) {
         let Some(mut replica) = self.replicas.remove(&token) else { return };
         let mut acked = false;
-        let heard = replica.listen(&self.server, |replica, word| {
+        let received = replica.listen(&self.server, |replica, word| {
             replica.moved = self.now;
-            replica.heard(self.now_ms);
+            replica.record_message(self.now_ms);
             if let Word::Ack { bytes, synced } = word {
                 acked = true;
-                self.note_ack(replica, bytes, synced);
+                self.on_ack(replica, bytes, synced);
             }
         });
         self.has_more |= replica.is_readable;
-        match heard {
+        match received {
             Ok(()) => drop(self.replicas.insert(token, replica)),
             Err(error) => self.part(replica, &error.to_string()),
         }
         if acked {
-            self.tell_waiters();
+            self.notify_waiters();
         }
     }
 
-    pub(super) fn note_ack(&self, replica: &mut ReplicaConnection, bytes: u64, synced: Option<u64>) {
+    pub(super) fn on_ack(&self, replica: &mut ReplicaConnection, bytes: u64, synced: Option<u64>) {
         if let Stage::Loading { then } = replica.stage {
             replica.go_online(then);
             let name = replica.shared.name();
             log::info!("Synchronization with replica {name} succeeded");
         }
         replica.has_loaded |= matches!(replica.stage, Stage::Snapshot { .. } | Stage::Online { .. });
-        replica.shared.note_acked(bytes, self.record_at(bytes));
+        replica.shared.record_acked(bytes, self.record_at(bytes));
         if let Some(synced) = synced {
-            replica.shared.note_synced(self.record_at(synced));
+            replica.shared.record_synced(self.record_at(synced));
             replica.synced = Some(synced);
         }
     }
@@ -123,7 +123,7 @@ impl Feed {
     }
 
     /// Notifies the workers whose clients wait for replicas.
-    pub(super) fn tell_waiters(&self) {
+    pub(super) fn notify_waiters(&self) {
         // A worker that begins to wait checks once more after it has set `awaits_log`.
         fence(SeqCst);
         for inbox in self.server.inboxes.iter().filter(|inbox| inbox.awaits_log.load(Relaxed)) {
@@ -152,7 +152,7 @@ impl Feed {
 }
 
 /// Requests of clients that wait for replicas.
-impl State {
+impl ReplicationState {
     /// Asks all replicas for acknowledgements, once the records up to `record` are in the stream.
     pub(crate) fn ask_for_acks(&self, record: u64) {
         self.acks_wanted.fetch_max(record, AcqRel);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn small_packets_are_gathered_if_that_is_wanted() {
+    fn small_packets_are_merged_if_configured() {
         for (setting, no_delay) in [("no", true), ("yes", false)] {
             let port = evenkeel_testkit::server::free_port();
             let args = ["--port", &port.to_string(), "--repl-disable-tcp-nodelay", setting];

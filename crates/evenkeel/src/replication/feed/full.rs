@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use super::Feed;
 use crate::persist::save_points::{self, Awaited};
-use crate::persist::{Job, snapshot};
+use crate::persist::{PersistJob, snapshot};
 use crate::replication::backlog::Backlog;
 use crate::replication::replica_connection::{ReplicaConnection, Stage};
 use crate::replication::replicas::Asks;
 use crate::replication::snapshot_pipe::SnapshotPipe;
 use crate::replication::spill_file::SpillFile;
 use crate::replication::sync::{self, Form};
-use crate::replication::{NEVER, State, Stream};
+use crate::replication::{NEVER, ReplicationState, Stream};
 
 /// A full sync whose snapshot is being taken.
 pub(super) struct Sync {
@@ -37,8 +37,8 @@ impl Feed {
         let end = pipe.end();
         if let Some(Err(reason)) = &end {
             self.part_if(|replica| is_for(replica).then(|| format!("its full sync failed: {reason}")));
-        } else if !self.replicas.values().any(is_for) || self.server.persist.is_cancelled(Job::Sync) {
-            pipe.give_up(); // it may wait for room
+        } else if !self.replicas.values().any(is_for) || self.server.persist.is_cancelled(PersistJob::Sync) {
+            pipe.cancel(); // it may wait for room
             self.server.persist.cancel_sync(); // or write to a file
         }
         if form == Form::Mark && place.is_some() && end == Some(Ok(())) {
@@ -113,7 +113,7 @@ impl Feed {
             replica.stage = Stage::Begun { pipe: pipe.clone(), keeps };
             replica.moved = self.now;
             replica.replica_hello.takes_mark = takes_mark;
-            state.figures.full.fetch_add(1, Relaxed);
+            state.metrics.full.fetch_add(1, Relaxed);
         }
         let form = if takes_mark { Form::Mark } else { Form::Length };
         sync::begin(&self.server, pipe.clone(), form, content);
@@ -180,17 +180,17 @@ impl Feed {
             let (memory, disk) = pipe.lock().sizes();
             (in_memory, on_disk) = (in_memory + memory, on_disk + disk);
         }
-        let figures = &self.server.replication.figures;
-        figures.in_pipes.store(in_memory, Relaxed);
-        figures.spilled.store(on_disk, Relaxed);
+        let metrics = &self.server.replication.metrics;
+        metrics.in_pipes.store(in_memory, Relaxed);
+        metrics.spilled.store(on_disk, Relaxed);
         // A tool that finds the metric at zero also finds the result in the server log.
         let syncing = self.draining.len() + usize::from(self.sync.is_some());
-        figures.syncing.store(syncing as u64, Relaxed);
+        metrics.syncing.store(syncing as u64, Relaxed);
     }
 
     /// Handles a disk that does not take the bytes kept for full syncs: replicas begin anew if they need
     /// bytes from the disk, or more than memory may hold.
-    pub(super) fn give_up_slow(&mut self, len_max: u64, error: &io::Error) {
+    pub(super) fn drop_slow(&mut self, len_max: u64, error: &io::Error) {
         let stream = self.server.replication.stream();
         let (offset, start) = (stream.offset(), stream.backlog().map_or(0, Backlog::start));
         drop(stream);
@@ -211,7 +211,7 @@ impl Feed {
 
 /// Returns the offset of the snapshot whose walk has begun behind the last record of the stream. The snapshot
 /// selects no database.
-pub(super) fn place_sync(state: &State, stream: &Stream, selected: &mut Option<u32>) -> u64 {
+pub(super) fn place_sync(state: &ReplicationState, stream: &Stream, selected: &mut Option<u32>) -> u64 {
     state.sync_behind.store(NEVER, Release);
     *selected = None;
     stream.offset()

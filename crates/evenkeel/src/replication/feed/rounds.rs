@@ -39,7 +39,7 @@ impl Feed {
             }
             replica.is_writable = true; // in case an event was missed
             // A sign of life for a replica that waits.
-            if blank && replica.hears_nothing() {
+            if blank && replica.expects_no_bytes() {
                 replica.say(b"\n");
             }
         }

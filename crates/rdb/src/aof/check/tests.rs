@@ -110,7 +110,7 @@ fn a_file_that_grows_meanwhile_is_not_cut() {
 }
 
 #[test]
-fn only_the_last_part_is_cut() {
+fn only_the_last_file_is_truncated() {
     let good = commands(&["SET a 1"]);
     let torn = [&good[..], TORN].concat();
     let parts = |base: &[u8], incremental: &[u8]| {
