@@ -1,4 +1,5 @@
-//! Compiles what has to know the allocator's own structures, against the headers of the crate that also links it.
+//! Compiles the C code that reads the allocator's own structures, against the headers of the crate that
+//! links the allocator.
 
 use std::env;
 
@@ -9,7 +10,8 @@ fn main() {
     cc::Build::new()
         .file(SOURCE)
         .include(headers)
-        .define("MI_DEBUG", "0") // as that crate defines it: the structures depend on it, and a test sees that they fit
+        // As that crate defines it: the layout depends on it. A test compares the layouts.
+        .define("MI_DEBUG", "0")
         .warnings(false)
         .compile("evenkeel_heap");
 }

@@ -30,9 +30,12 @@ use evenkeel_config::Settings;
 
 #[rustfmt::skip]
 pub const COMMANDS: &[Command<DataHandler>] = &[
-    write("HSET",         at_least(4), Keys::FIRST, Group::Hash, hset             ).grows().fast().members(2, 2),
-    write("HSETNX",       exactly(4),  Keys::FIRST, Group::Hash, hsetnx           ).grows().fast().members(2, 2),
-    write("HMSET",        at_least(4), Keys::FIRST, Group::Hash, hmset            ).grows().fast().members(2, 2),
+    write("HSET",         at_least(4), Keys::FIRST, Group::Hash, hset             ).grows().fast()
+        .members(2, 2),
+    write("HSETNX",       exactly(4),  Keys::FIRST, Group::Hash, hsetnx           ).grows().fast()
+        .members(2, 2),
+    write("HMSET",        at_least(4), Keys::FIRST, Group::Hash, hmset            ).grows().fast()
+        .members(2, 2),
     read ("HGET",         exactly(3),  Keys::FIRST, Group::Hash, hget             ).fast().members(2, 1),
     read ("HMGET",        at_least(3), Keys::FIRST, Group::Hash, hmget            ).fast().members(2, 1),
     write("HDEL",         at_least(3), Keys::FIRST, Group::Hash, hdel             ).fast().members(2, 1),
@@ -42,8 +45,10 @@ pub const COMMANDS: &[Command<DataHandler>] = &[
     read ("HKEYS",        exactly(2),  Keys::FIRST, Group::Hash, hkeys            ),
     read ("HVALS",        exactly(2),  Keys::FIRST, Group::Hash, hvals            ),
     read ("HGETALL",      exactly(2),  Keys::FIRST, Group::Hash, hgetall          ),
-    write("HINCRBY",      exactly(4),  Keys::FIRST, Group::Hash, hincrby          ).grows().fast().members(2, 2),
-    write("HINCRBYFLOAT", exactly(4),  Keys::FIRST, Group::Hash, hincrbyfloat     ).grows().fast().members(2, 2),
+    write("HINCRBY",      exactly(4),  Keys::FIRST, Group::Hash, hincrby          ).grows().fast()
+        .members(2, 2),
+    write("HINCRBYFLOAT", exactly(4),  Keys::FIRST, Group::Hash, hincrbyfloat     ).grows().fast()
+        .members(2, 2),
     read ("HRANDFIELD",   at_least(2), Keys::FIRST, Group::Hash, random::hrandfield),
     read ("HSCAN",        at_least(3), Keys::FIRST, Group::Hash, scan::hscan      ),
     write("HEXPIRE",      at_least(6), Keys::FIRST, Group::Hash, times::hexpire   ).fast(),

@@ -40,10 +40,14 @@ pub const COMMANDS: &[Command<DataHandler>] = &[
     write("LMOVE",      exactly(5),  Keys::FIRST_TWO,        GROUP, moving::lmove     ).grows(),
     write("RPOPLPUSH",  exactly(3),  Keys::FIRST_TWO,        GROUP, moving::rpoplpush ).grows(),
     write("LMPOP",      at_least(4), moving::COUNTED,        GROUP, moving::lmpop     ),
-    write("BLPOP",      at_least(3), moving::ALL_BUT_LAST,   GROUP, moving::blpop     ).flag(Flags::NOSCRIPT).blocks(),
-    write("BRPOP",      at_least(3), moving::ALL_BUT_LAST,   GROUP, moving::brpop     ).flag(Flags::NOSCRIPT).blocks(),
-    write("BLMOVE",     exactly(6),  Keys::FIRST_TWO,        GROUP, moving::blmove    ).grows().flag(Flags::NOSCRIPT).blocks(),
-    write("BRPOPLPUSH", exactly(4),  Keys::FIRST_TWO,        GROUP, moving::brpoplpush).grows().flag(Flags::NOSCRIPT).blocks(),
+    write("BLPOP",      at_least(3), moving::ALL_BUT_LAST,   GROUP, moving::blpop     ).flag(Flags::NOSCRIPT)
+        .blocks(),
+    write("BRPOP",      at_least(3), moving::ALL_BUT_LAST,   GROUP, moving::brpop     ).flag(Flags::NOSCRIPT)
+        .blocks(),
+    write("BLMOVE",     exactly(6),  Keys::FIRST_TWO,        GROUP, moving::blmove    ).grows()
+        .flag(Flags::NOSCRIPT).blocks(),
+    write("BRPOPLPUSH", exactly(4),  Keys::FIRST_TWO,        GROUP, moving::brpoplpush).grows()
+        .flag(Flags::NOSCRIPT).blocks(),
     write("BLMPOP",     at_least(5), moving::COUNTED_SECOND, GROUP, moving::blmpop    ).blocks(),
 ];
 

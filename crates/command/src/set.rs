@@ -23,7 +23,8 @@ const COUNTED: Keys = Keys::Counted { at: 1, step: 1 };
 
 #[rustfmt::skip]
 pub const COMMANDS: &[Command<DataHandler>] = &[
-    write("SADD",        at_least(3), Keys::FIRST,     GROUP, sadd                ).grows().fast().members(2, 1),
+    write("SADD",        at_least(3), Keys::FIRST,     GROUP, sadd                ).grows().fast()
+        .members(2, 1),
     write("SREM",        at_least(3), Keys::FIRST,     GROUP, srem                ).fast().members(2, 1),
     read ("SISMEMBER",   exactly(3),  Keys::FIRST,     GROUP, sismember           ).fast().members(2, 1),
     read ("SMISMEMBER",  at_least(3), Keys::FIRST,     GROUP, smismember          ).fast().members(2, 1),

@@ -28,8 +28,10 @@ const STORED: Keys = Keys::Across(combine::keys_of_store);
 
 #[rustfmt::skip]
 pub const COMMANDS: &[Command<DataHandler>] = &[
-    write("ZADD",             at_least(4), Keys::FIRST,     GROUP, zadd            ).grows().fast().members(3, 2),
-    write("ZINCRBY",          exactly(4),  Keys::FIRST,     GROUP, zincrby         ).grows().fast().members(3, 2),
+    write("ZADD",             at_least(4), Keys::FIRST,     GROUP, zadd            ).grows().fast()
+        .members(3, 2),
+    write("ZINCRBY",          exactly(4),  Keys::FIRST,     GROUP, zincrby         ).grows().fast()
+        .members(3, 2),
     write("ZREM",             at_least(3), Keys::FIRST,     GROUP, zrem            ).fast().members(2, 1),
     read ("ZCARD",            exactly(2),  Keys::FIRST,     GROUP, zcard           ).fast(),
     read ("ZSCORE",           exactly(3),  Keys::FIRST,     GROUP, zscore          ).fast().members(2, 1),
@@ -51,8 +53,10 @@ pub const COMMANDS: &[Command<DataHandler>] = &[
     write("ZPOPMIN",          at_least(2), Keys::FIRST,     GROUP, pop::zpopmin           ).fast(),
     write("ZPOPMAX",          at_least(2), Keys::FIRST,     GROUP, pop::zpopmax           ).fast(),
     write("ZMPOP",            at_least(4), COUNTED_FIRST,   GROUP, pop::zmpop             ),
-    write("BZPOPMIN",         at_least(3), ALL_BUT_LAST,    GROUP, pop::bzpopmin          ).fast().flag(Flags::NOSCRIPT).blocks(),
-    write("BZPOPMAX",         at_least(3), ALL_BUT_LAST,    GROUP, pop::bzpopmax          ).fast().flag(Flags::NOSCRIPT).blocks(),
+    write("BZPOPMIN",         at_least(3), ALL_BUT_LAST,    GROUP, pop::bzpopmin          ).fast()
+        .flag(Flags::NOSCRIPT).blocks(),
+    write("BZPOPMAX",         at_least(3), ALL_BUT_LAST,    GROUP, pop::bzpopmax          ).fast()
+        .flag(Flags::NOSCRIPT).blocks(),
     write("BZMPOP",           at_least(5), COUNTED_SECOND,  GROUP, pop::bzmpop            ).blocks(),
     read ("ZRANDMEMBER",      at_least(2), Keys::FIRST,     GROUP, zrandmember            ),
     read ("ZSCAN",            at_least(3), Keys::FIRST,     GROUP, scan::zscan            ),

@@ -173,7 +173,8 @@ impl Blocked {
                 }
             }
             (End::NewRole, _) => reply.fail(&Error::text(
-                "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+                "UNBLOCKED force unblock from blocking operation, instance state changed (master -> \
+                 replica?)",
             )),
             (End::Error, _) => reply.fail(&Error::text("UNBLOCKED client unblocked via CLIENT UNBLOCK")),
         }

@@ -175,7 +175,8 @@ impl OffloadPool {
         let (tracks, caching) = (session.tracks && matches!(work, JobWork::Script), session.caching);
         #[rustfmt::skip]
         let job = |work| OffloadJob {
-            number, client, id, args, db, resp3, no_touch, tracks, caching, work, spent, blocking_io: 0, nobody_waits,
+            number, client, id, args, db, resp3, no_touch, tracks, caching, work, spent, blocking_io: 0,
+            nobody_waits,
         };
         match work {
             JobWork::Work(Work { run: Run::BlockingIo(run), writes }) => {

@@ -391,7 +391,8 @@ fn announce(server: &Server, has_more: bool, notices: &[String]) {
         let host = if addresses.contains(&"*") { "127.0.0.1" } else { first };
         log::info!("Listening on port {} of {}", settings.port, addresses.join(" "));
         log::info!(
-            "Connect with: redis-cli -h {host} -p {}   Stop with Ctrl-C, or: redis-cli -h {host} -p {0} shutdown",
+            "Connect with: redis-cli -h {host} -p {}   Stop with Ctrl-C, or: redis-cli -h {host} -p {0} \
+             shutdown",
             settings.port
         );
     }

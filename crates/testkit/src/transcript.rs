@@ -12,6 +12,7 @@
 //!
 //! Commands are in redis-cli's notation, replies in that of [`Value`]'s display, where `*` stands for any
 //! text and `\*` for a star. A command whose reply is not given anywhere must not be answered with an error.
+//! A line that ends in a backslash continues on the next line, as in a string literal.
 //!
 //! A transcript runs on a [`Target`]: a server over TCP, where time is real, or a server in process, where it
 //! is not.
@@ -53,9 +54,16 @@ pub fn check(server: &Server, transcript: &str) {
 /// Runs a transcript on any target.
 #[track_caller]
 pub fn check_on(target: &mut dyn Target, transcript: &str) {
-    if let Err(failure) = run(target, transcript) {
+    if let Err(failure) = run(target, &joined(transcript)) {
         panic!("{failure}");
     }
+}
+
+/// Joins lines that end in a backslash with the next line.
+fn joined(transcript: &str) -> String {
+    let mut parts = transcript.split("\\\n");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.trim_start())
 }
 
 /// A server over TCP as a target.
@@ -263,6 +271,8 @@ mod tests {
             a> GET
             b> GET             < "x"
             a< "x"
+            > SET \
+                y              < OK
             > NO               < -ERR *
         "#,
         );

@@ -3,8 +3,8 @@
 //! | flow | the command |
 //! |---|---|
 //! | [`Flow::Replied`] | is over |
-//! | [`Flow::Block`] | waits in the queues of its keys until another client writes to them; its handler runs again then |
-//! | [`Flow::Offload`] | continues on another thread, without locks; the sources are shared, and checked before a result is stored |
+//! | [`Flow::Block`] | waits for a write to its keys; its handler runs again then |
+//! | [`Flow::Offload`] | runs on another thread without locks; checks its shared sources before it stores |
 //! | [`Flow::OffloadScript`] | runs anew on the thread for slow scripts |
 //! | [`Flow::Suspended`] | has arranged for its own reply (SHUTDOWN, WAIT) |
 //! | [`Flow::HandOff`] | turns its connection into the connection of a replica (PSYNC) |

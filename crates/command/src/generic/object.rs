@@ -80,8 +80,9 @@ fn freq(call: &mut Call<'_, '_>) -> Done {
     Ok(Flow::Replied)
 }
 
-const NO_FREQUENCY: &str = "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that \
-                            when switching between policies at runtime LRU and LFU data will take some time to adjust.";
+const NO_FREQUENCY: &str = "ERR An LFU maxmemory policy is not selected, access frequency not tracked. \
+                            Please note that when switching between policies at runtime LRU and LFU data \
+                            will take some time to adjust.";
 
 /// OBJECT IDLETIME key
 fn idletime(call: &mut Call<'_, '_>) -> Done {
@@ -94,8 +95,9 @@ fn idletime(call: &mut Call<'_, '_>) -> Done {
     Ok(Flow::Replied)
 }
 
-const NO_IDLE_TIME: &str = "ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that when switching \
-                            between policies at runtime LRU and LFU data will take some time to adjust.";
+const NO_IDLE_TIME: &str = "ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that \
+                            when switching between policies at runtime LRU and LFU data will take some time \
+                            to adjust.";
 
 /// OBJECT REFCOUNT key
 fn refcount(call: &mut Call<'_, '_>) -> Done {

@@ -145,8 +145,8 @@ impl Search {
     }
 }
 
-const RANK_ZERO: &str = "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use \
-                         negative to start from the end of the list";
+const RANK_ZERO: &str = "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... \
+                         or use negative to start from the end of the list";
 
 fn not_negative(call: &Call<'_, '_>, index: usize, text: &'static str) -> Result<u64, Error> {
     let value = call.args.int(index).ok().and_then(|value| u64::try_from(value).ok());

@@ -218,7 +218,8 @@ const EXTRAS: &[Extra] = &[
     extra("CLIENT|SETINFO").tips(ALL_NODES_OK),
     extra("COMMAND").tips(CHANGES_ORDER),
     extra("COMMANDLOG|GET").tips(&["request_policy:all_nodes", "nondeterministic_output"]),
-    extra("COMMANDLOG|LEN").tips(&["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"]),
+    extra("COMMANDLOG|LEN")
+        .tips(&["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"]),
     extra("COMMANDLOG|RESET").tips(ALL_NODES_OK),
     extra("COMMAND|DOCS").tips(CHANGES_ORDER),
     extra("COMMAND|INFO").tips(CHANGES_ORDER),
@@ -250,8 +251,10 @@ const EXTRAS: &[Extra] = &[
     extra("FUNCTION|RESTORE").tips(ALL_SHARDS_OK),
     extra("FUNCTION|STATS").tips(ALL_SHARDS_SPECIAL_ANY),
     extra("GEOADD").keys(&[key(1, "RW update")]),
-    extra("GEORADIUS").keys(&[key(1, "RO access"), behind("STORE", 6, "OW update"), behind("STOREDIST", 6, "OW update")]),
-    extra("GEORADIUSBYMEMBER").keys(&[key(1, "RO access"), behind("STORE", 5, "OW update"), behind("STOREDIST", 5, "OW update")]),
+    extra("GEORADIUS")
+        .keys(&[key(1, "RO access"), behind("STORE", 6, "OW update"), behind("STOREDIST", 6, "OW update")]),
+    extra("GEORADIUSBYMEMBER")
+        .keys(&[key(1, "RO access"), behind("STORE", 5, "OW update"), behind("STOREDIST", 5, "OW update")]),
     extra("GEOSEARCHSTORE").keys(&[key(1, "OW update"), key(2, "RO access")]),
     extra("GETDEL").keys(&[key(1, "RW access delete")]),
     extra("GETEX").keys(&[GETEX_KEY]),
@@ -304,9 +307,12 @@ const EXTRAS: &[Extra] = &[
         let follows = |words: usize, name| at > words && args.is(at - words, name);
         follows(1, "AUTH") || follows(1, "AUTH2") || follows(2, "AUTH2")
     }),
-    extra("MSET").tips(&["request_policy:multi_shard", "response_policy:all_succeeded"]).keys(&[range(1, -1, 2, "OW update")]),
-    extra("MSETEX").tips(&["request_policy:multi_shard", "response_policy:all_succeeded"]).keys(&[KeySpec { find: Find::Counted { step: 2 }, ..key(1, "OW update") }]),
-    extra("MSETNX").tips(&["request_policy:multi_shard", "response_policy:agg_min"]).keys(&[range(1, -1, 2, "OW insert")]),
+    extra("MSET").tips(&["request_policy:multi_shard", "response_policy:all_succeeded"])
+        .keys(&[range(1, -1, 2, "OW update")]),
+    extra("MSETEX").tips(&["request_policy:multi_shard", "response_policy:all_succeeded"])
+        .keys(&[KeySpec { find: Find::Counted { step: 2 }, ..key(1, "OW update") }]),
+    extra("MSETNX").tips(&["request_policy:multi_shard", "response_policy:agg_min"])
+        .keys(&[range(1, -1, 2, "OW insert")]),
     extra("OBJECT|ENCODING").tips(CHANGES).keys(&[key(2, "RO")]),
     extra("OBJECT|FREQ").tips(CHANGES).keys(&[key(2, "RO")]),
     extra("OBJECT|IDLETIME").tips(CHANGES).keys(&[key(2, "RO")]),
@@ -350,7 +356,8 @@ const EXTRAS: &[Extra] = &[
     extra("SINTERSTORE").keys(STORED_SET),
     extra("SISMEMBER").keys(&[key(1, "RO")]),
     extra("SLOWLOG|GET").tips(&["request_policy:all_nodes", "nondeterministic_output"]),
-    extra("SLOWLOG|LEN").tips(&["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"]),
+    extra("SLOWLOG|LEN")
+        .tips(&["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"]),
     extra("SLOWLOG|RESET").tips(ALL_NODES_OK),
     extra("SMEMBERS").tips(CHANGES_ORDER),
     extra("SMOVE").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),

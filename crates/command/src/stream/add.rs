@@ -193,7 +193,8 @@ impl History {
                     let deleted = id::strict(args.at(at + 1), 0)?;
                     if last_id < deleted && !is_replay {
                         return Err(Error::text(
-                            "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id",
+                            "ERR The ID specified in XSETID is smaller than the provided \
+                             max_deleted_entry_id",
                         ));
                     }
                     history.max_deleted_id = Some(deleted).filter(|deleted| *deleted > StreamId::MIN);

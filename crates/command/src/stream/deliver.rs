@@ -87,9 +87,9 @@ fn wish(text: &[u8]) -> Result<Wish, Error> {
     match text {
         b">" => Ok(Wish::New),
         b"$" | b"+" => Err(Error::text(format!(
-            "ERR The {sign} ID is meaningless in the context of XREADGROUP: you want to read the history of this \
-             consumer by specifying a proper ID, or use the > ID to get new messages. The {sign} ID would just return \
-             an empty result set.",
+            "ERR The {sign} ID is meaningless in the context of XREADGROUP: you want to read the history of \
+             this consumer by specifying a proper ID, or use the > ID to get new messages. The {sign} ID \
+             would just return an empty result set.",
             sign = text[0] as char
         ))),
         // No entry can come after the last of all IDs; Redis takes it for `>`.

@@ -88,8 +88,8 @@ fn position(
 
 fn key_needed() -> Error {
     Error::text(
-        "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the MKSTREAM option \
-         to create an empty stream automatically.",
+        "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the \
+         MKSTREAM option to create an empty stream automatically.",
     )
 }
 

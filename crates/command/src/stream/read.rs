@@ -188,7 +188,8 @@ fn settle(text: &[u8], log: Option<&Log>) -> Result<StreamId, Error> {
             None => Ok(last_id),
         },
         b">" => Err(Error::text(
-            "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> option.",
+            "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> \
+             option.",
         )),
         _ => id::strict(text, 0),
     }

@@ -247,7 +247,8 @@ fn dry_run(call: &mut ServerCall<'_, '_>) -> Done {
 
 /// ACL GENPASS [bits]
 fn password(call: &mut ServerCall<'_, '_>) -> Done {
-    const TEXT: &str = "ERR ACL GENPASS argument must be the number of bits for the output password, a positive number up to 4096";
+    const TEXT: &str = "ERR ACL GENPASS argument must be the number of bits for the output password, a \
+                        positive number up to 4096";
     let bits = match call.base.args.len() {
         2 => 256,
         3 => call.base.args.int(2)?,
@@ -313,9 +314,10 @@ fn log(call: &mut ServerCall<'_, '_>) -> Done {
 }
 
 fn file(call: &ServerCall<'_, '_>) -> Result<PathBuf, Error> {
-    const TEXT: &str = "ERR This Redis instance is not configured to use an ACL file. You may want to specify users via the \
-                        ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a Redis configuration \
-                        file set) in order to store users in the Redis configuration.";
+    const TEXT: &str = "ERR This Redis instance is not configured to use an ACL file. You may want to \
+                        specify users via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming \
+                        you have a Redis configuration file set) in order to store users in the Redis \
+                        configuration.";
     call.server.settings().aclfile.clone().ok_or(Error::text(TEXT))
 }
 
@@ -339,7 +341,8 @@ fn save(call: &mut ServerCall<'_, '_>) -> Done {
         server.acl.save(&path).map_err(|error| {
             log::warn!("Error saving the ACL file {}: {error}", path.display());
             Error::text(
-                "ERR There was an error trying to save the ACLs. Please check the server logs for more information",
+                "ERR There was an error trying to save the ACLs. Please check the server logs for more \
+                 information",
             )
         })
     }))

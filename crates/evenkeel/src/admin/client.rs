@@ -121,8 +121,9 @@ pub(crate) fn describe(client: &ClientInfo, now: u64, arg_bytes: Option<usize>) 
     let mut rest = String::new();
     let _ = write!(
         rest,
-        " age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} qbuf={used} qbuf-free={} argv-mem={arg_bytes} \
-         multi-mem={} rbs=0 rbp=0 obl=0 oll={} omem={waiting} tot-mem={} events={} cmd={command} user=",
+        " age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} qbuf={used} qbuf-free={} \
+         argv-mem={arg_bytes} multi-mem={} rbs=0 rbp=0 obl=0 oll={} omem={waiting} tot-mem={} events={} \
+         cmd={command} user=",
         seconds(client.created_ms),
         if itself { 0 } else { seconds(client.active_ms.load(Relaxed)) },
         flags_of(client),
@@ -365,7 +366,8 @@ mod tests {
         check(
             "
             > CLIENT GETNAME                  < (nil)
-            > CLIENT SETNAME \"a b\"          < -ERR Client names cannot contain spaces, newlines or special characters.
+            > CLIENT SETNAME \"a b\"
+            < -ERR Client names cannot contain spaces, newlines or special characters.
             > CLIENT SETNAME me               < OK
             > CLIENT GETNAME                  < \"me\"
             > CLIENT SETNAME \"\"             < OK
@@ -402,8 +404,9 @@ mod tests {
 
     #[test]
     fn client_list_has_the_fields_of_redis_in_order() {
-        let line = "id=* addr=*:* laddr=*:* fd=* name=me age=* idle=0 flags=* db=9 sub=0 psub=0 ssub=0 multi=-1 qbuf=* \
-                    qbuf-free=* argv-mem=* multi-mem=0 rbs=* rbp=* obl=0 oll=0 omem=0 tot-mem=* events=r cmd=client|*";
+        let line = "id=* addr=*:* laddr=*:* fd=* name=me age=* idle=0 flags=* db=9 sub=0 psub=0 ssub=0 \
+                    multi=-1 qbuf=* qbuf-free=* argv-mem=* multi-mem=0 rbs=* rbp=* obl=0 oll=0 omem=0 \
+                    tot-mem=* events=r cmd=client|*";
         check(&format!(
             "
             > SELECT 9
@@ -436,7 +439,8 @@ mod tests {
             "
             > CLIENT SETINFO LIB-NAME my-lib  < OK
             > CLIENT SETINFO lib-ver 1.2      < OK
-            > CLIENT SETINFO lib-ver \"1 2\"  < -ERR lib-ver cannot contain spaces, newlines or special characters.
+            > CLIENT SETINFO lib-ver \"1 2\"
+            < -ERR lib-ver cannot contain spaces, newlines or special characters.
             > CLIENT SETINFO colour blue      < -ERR Unrecognized option 'colour'
             > CLIENT NO-TOUCH on              < OK
             > CLIENT NO-EVICT on              < OK
@@ -511,7 +515,8 @@ mod tests {
             > CLIENT PAUSE x                  < -ERR timeout is not an integer or out of range
             > CLIENT PAUSE -1                 < -ERR timeout is negative
             > CLIENT PAUSE 0 perhaps          < -ERR CLIENT PAUSE mode must be WRITE or ALL
-            > CLIENT PAUSE 0 WRITE x          < -ERR unknown subcommand or wrong number of arguments for 'PAUSE'. Try CLIENT HELP.
+            > CLIENT PAUSE 0 WRITE x
+            < -ERR unknown subcommand or wrong number of arguments for 'PAUSE'. Try CLIENT HELP.
             > CLIENT PAUSE 100000 WRITE       < OK
             > GET k                           < (nil)
             > CLIENT UNPAUSE                  < OK

@@ -9,7 +9,8 @@ use evenkeel_command::flow::{Done, Flow};
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
-    session("ASKING",    exactly(1), Group::Connection, refuse).fast().scriptable().without(Flags::LOADING.with(Flags::STALE)),
+    session("ASKING",    exactly(1), Group::Connection, refuse).fast().scriptable()
+        .without(Flags::LOADING.with(Flags::STALE)),
     session("READONLY",  exactly(1), Group::Connection, refuse).fast().scriptable(),
     session("READWRITE", exactly(1), Group::Connection, refuse).fast().scriptable(),
     container("CLUSTER", Group::Server, &[
@@ -92,7 +93,8 @@ mod tests {
             > MULTI                            < OK
             > ASKING                           < QUEUED
             > EXEC                             < [-ERR This instance has cluster support disabled]
-            > EVAL \"return redis.call('cluster', 'reset')\" 0 < -ERR This Redis command is not allowed from script*
+            > EVAL \"return redis.call('cluster', 'reset')\" 0
+            < -ERR This Redis command is not allowed from script*
         ",
         );
         World::new().check("> CLUSTER KEYSLOT {foo}.bar < :12182");

@@ -148,10 +148,14 @@ mod tests {
             > SLOWLOG RESET                       < OK
             > SET k {long}
             > EXISTS{many}
-            > SLOWLOG GET 2                       < [[:*, :*, :*, [\"EXISTS\", *, \"... (10 more arguments)\"], \"*\", \"\"], [:*, :*, :*, [\"SET\", \"k\", \"*x... (22 more bytes)\"], \"*\", \"\"]]
+            > SLOWLOG GET 2
+            < [[:*, :*, :*, [\"EXISTS\", *, \"... (10 more arguments)\"], \"*\", \"\"], [:*, :*, :*, \
+                [\"SET\", \"k\", \"*x... (22 more bytes)\"], \"*\", \"\"]]
             > AUTH secret                         < -ERR *
             > CONFIG SET masterauth secret timeout 0
-            > SLOWLOG GET 2                       < [[*, [\"CONFIG\", \"SET\", \"masterauth\", \"(redacted)\", \"timeout\", \"0\"], *], [*, [\"AUTH\", \"(redacted)\"], *]]
+            > SLOWLOG GET 2
+            < [[*, [\"CONFIG\", \"SET\", \"masterauth\", \"(redacted)\", \"timeout\", \"0\"], *], [*, \
+                [\"AUTH\", \"(redacted)\"], *]]
             > SLOWLOG LEN                         < :3
             > CONFIG SET slowlog-log-slower-than -1
             > SLOWLOG RESET                       < OK
@@ -159,8 +163,10 @@ mod tests {
             > SLOWLOG LEN                         < :0
             > SLOWLOG GET -2                      < -ERR count should be greater than or equal to -1
             > SLOWLOG GET x                       < -ERR count should be greater than or equal to -1
-            > SLOWLOG GET 1 2                     < -ERR unknown subcommand or wrong number of arguments for 'GET'. Try SLOWLOG HELP.
-            > SLOWLOG gEt 1 2                     < -ERR unknown subcommand or wrong number of arguments for 'gEt'. Try SLOWLOG HELP.
+            > SLOWLOG GET 1 2
+            < -ERR unknown subcommand or wrong number of arguments for 'GET'. Try SLOWLOG HELP.
+            > SLOWLOG gEt 1 2
+            < -ERR unknown subcommand or wrong number of arguments for 'gEt'. Try SLOWLOG HELP.
         "
         ));
     }
@@ -174,7 +180,8 @@ mod tests {
             > SET k v
             > GET k
             > EXEC                                < [OK, \"v\"]
-            > SLOWLOG GET 3                       < [[*, [\"GET\", \"k\"], *], [*, [\"SET\", \"k\", \"v\"], *], [*, [\"MULTI\"], *]]
+            > SLOWLOG GET 3
+            < [[*, [\"GET\", \"k\"], *], [*, [\"SET\", \"k\", \"v\"], *], [*, [\"MULTI\"], *]]
         ",
         );
     }
@@ -209,7 +216,8 @@ mod tests {
         check_valkey(&format!(
             "
             > CONFIG SET commandlog-execution-slower-than -1
-            > CONFIG GET commandlog-re*               < [\"commandlog-reply-larger-than\", \"1048576\", \"commandlog-request-larger-than\", \"1048576\"]
+            > CONFIG GET commandlog-re*
+            < [\"commandlog-reply-larger-than\", \"1048576\", \"commandlog-request-larger-than\", \"1048576\"]
             > SET k {long}
             > COMMANDLOG LEN large-request            < :0
             > CONFIG SET commandlog-request-larger-than 97 commandlog-reply-larger-than 77
@@ -217,7 +225,9 @@ mod tests {
             > SET l {long}y                           < OK
             > GET k                                   < \"{long}\"
             > GETRANGE k 0 68                         < *
-            > COMMANDLOG GET -1 large-request         < [[:2, :*, :98, [\"SET\", \"l\", \"{long}y\"], \"*\", \"\"], [:1, :*, :97, [\"SET\", \"k\", \"{long}\"], \"*\", \"\"], [:0, :*, :113, [\"CONFIG\", *], *]]
+            > COMMANDLOG GET -1 large-request
+            < [[:2, :*, :98, [\"SET\", \"l\", \"{long}y\"], \"*\", \"\"], [:1, :*, :97, [\"SET\", \"k\", \
+                \"{long}\"], \"*\", \"\"], [:0, :*, :113, [\"CONFIG\", *], *]]
             > COMMANDLOG GET 0 LARGE-REQUEST          < []
             > CONFIG SET commandlog-request-larger-than -1 commandlog-reply-larger-than -1
             > COMMANDLOG LEN large-reply              < :2
@@ -235,15 +245,18 @@ mod tests {
         check_valkey(&format!(
             "
             > SET k {long}
-            > CONFIG SET commandlog-execution-slower-than -1 commandlog-request-larger-than 60 commandlog-reply-larger-than 76
+            > CONFIG SET commandlog-execution-slower-than -1 commandlog-request-larger-than 60 \
+                commandlog-reply-larger-than 76
             > MULTI
             > SET l {long}
             > GET k
             > EXEC
             > EVAL \"return redis.call('get', KEYS[1])\" 1 k
             > CONFIG SET commandlog-reply-larger-than -1
-            > COMMANDLOG GET -1 large-reply           < [[*, :77, [\"EVAL\", *], *], [*, :77, [\"get\", \"k\"], *], [*, :*, [\"GET\", \"k\"], *]]
-            > COMMANDLOG GET 2 large-request          < [[*, :68, [\"CONFIG\", *], *], [*, :68, [\"EVAL\", *], *]]
+            > COMMANDLOG GET -1 large-reply
+            < [[*, :77, [\"EVAL\", *], *], [*, :77, [\"get\", \"k\"], *], [*, :*, [\"GET\", \"k\"], *]]
+            > COMMANDLOG GET 2 large-request
+            < [[*, :68, [\"CONFIG\", *], *], [*, :68, [\"EVAL\", *], *]]
         "
         ));
     }
@@ -252,15 +265,23 @@ mod tests {
     fn arguments_of_commandlog_are_checked() {
         check_valkey(
             "
-            > COMMANDLOG GET 1                        < -ERR wrong number of arguments for 'commandlog|get' command
-            > COMMANDLOG GET 1 slow extra             < -ERR wrong number of arguments for 'commandlog|get' command
-            > COMMANDLOG GET 1 fast                   < -ERR type should be one of the following: slow, large-request, large-reply
+            > COMMANDLOG GET 1
+            < -ERR wrong number of arguments for 'commandlog|get' command
+            > COMMANDLOG GET 1 slow extra
+            < -ERR wrong number of arguments for 'commandlog|get' command
+            > COMMANDLOG GET 1 fast
+            < -ERR type should be one of the following: slow, large-request, large-reply
             > COMMANDLOG GET -2 slow                  < -ERR count should be greater than or equal to -1
             > COMMANDLOG GET x slow                   < -ERR count should be greater than or equal to -1
-            > COMMANDLOG LEN                          < -ERR wrong number of arguments for 'commandlog|len' command
-            > COMMANDLOG LEN fast                     < -ERR type should be one of the following: slow, large-request, large-reply
-            > COMMANDLOG RESET fast                   < -ERR type should be one of the following: slow, large-request, large-reply
-            > CONFIG SET commandlog-reply-larger-than -2 < -ERR CONFIG SET failed (possibly related to argument 'commandlog-reply-larger-than') - argument must be between -1 and 9223372036854775807 inclusive
+            > COMMANDLOG LEN
+            < -ERR wrong number of arguments for 'commandlog|len' command
+            > COMMANDLOG LEN fast
+            < -ERR type should be one of the following: slow, large-request, large-reply
+            > COMMANDLOG RESET fast
+            < -ERR type should be one of the following: slow, large-request, large-reply
+            > CONFIG SET commandlog-reply-larger-than -2
+            < -ERR CONFIG SET failed (possibly related to argument 'commandlog-reply-larger-than') - \
+                argument must be between -1 and 9223372036854775807 inclusive
             > CONFIG SET slowlog-log-slower-than 0
             > COMMANDLOG RESET SLOW                   < OK
             > ECHO 1
@@ -291,8 +312,10 @@ mod tests {
             "
             > CONFIG SET slowlog-log-slower-than 0
             > ECHO 1
-            > SLOWLOG GET 1 STAGES                    < [[:*, :*, :*, [\"ECHO\", \"1\"], \"*\", \"\", {stages}]]
-            > COMMANDLOG GET 1 slow stages            < [[:*, :*, :*, [\"SLOWLOG\", *], \"*\", \"\", {stages}]]
+            > SLOWLOG GET 1 STAGES
+            < [[:*, :*, :*, [\"ECHO\", \"1\"], \"*\", \"\", {stages}]]
+            > COMMANDLOG GET 1 slow stages
+            < [[:*, :*, :*, [\"SLOWLOG\", *], \"*\", \"\", {stages}]]
         "
         ));
     }

@@ -208,12 +208,18 @@ mod tests {
             "
             > CONFIG SET maxmemory 100mb timeout 7       < OK
             > CONFIG GET maxmemory                       < [\"maxmemory\", \"104857600\"]
-            > CONFIG SET maxmemory 1 timeout x           < -ERR CONFIG SET failed (possibly related to argument 'timeout') - argument couldn't be parsed into an integer
-            > CONFIG SET maxmemory 1 maxmemory 2         < -ERR CONFIG SET failed (possibly related to argument 'maxmemory') - duplicate parameter
-            > CONFIG SET maxmemory 1 daemonize yes       < -ERR CONFIG SET failed (possibly related to argument 'daemonize') - can't set immutable config
-            > CONFIG SET acl-pubsub-default foo          < -ERR *argument(s) must be one of the following: allchannels, resetchannels
+            > CONFIG SET maxmemory 1 timeout x
+            < -ERR CONFIG SET failed (possibly related to argument 'timeout') - argument couldn't be parsed \
+                into an integer
+            > CONFIG SET maxmemory 1 maxmemory 2
+            < -ERR CONFIG SET failed (possibly related to argument 'maxmemory') - duplicate parameter
+            > CONFIG SET maxmemory 1 daemonize yes
+            < -ERR CONFIG SET failed (possibly related to argument 'daemonize') - can't set immutable config
+            > CONFIG SET acl-pubsub-default foo
+            < -ERR *argument(s) must be one of the following: allchannels, resetchannels
             > CONFIG SET maxmemory 1 timeout             < -ERR syntax error
-            > CONFIG SET maxmemory 1 nosuch 1            < -ERR Unknown option or number of arguments for CONFIG SET - 'nosuch'
+            > CONFIG SET maxmemory 1 nosuch 1
+            < -ERR Unknown option or number of arguments for CONFIG SET - 'nosuch'
             > CONFIG GET maxmemory                       < [\"maxmemory\", \"104857600\"]
             > CONFIG GET timeout                         < [\"timeout\", \"7\"]
             > CONFIG GET nosuch                          < []
@@ -252,7 +258,8 @@ mod tests {
     fn resetstat_resets_statistics() {
         check(
             "
-            > NOSUCH                                     < -ERR unknown command 'NOSUCH', with args beginning with: *
+            > NOSUCH
+            < -ERR unknown command 'NOSUCH', with args beginning with: *
             > INFO errorstats                            < \"*errorstat_ERR:count=*\"
             > CONFIG RESETSTAT                           < OK
             > INFO errorstats                            < \"# Errorstats\\r\\n\"
@@ -260,7 +267,8 @@ mod tests {
             > EVAL \"return {err='barbaz'}\" 0          < -barbaz
             > EVAL \"return redis.error_reply(string.rep('X', 31) .. ' y')\" 0 < -XXX*
             > EVAL \"return redis.error_reply(string.rep('Y', 30) .. ' y')\" 0 < -YYY*
-            > INFO errorstats                            < \"# Errorstats\\r\\nerrorstat_ERR:count=2\\r\\nerrorstat_MY__ERR:count=1\\r\\nerrorstat_YYYYYYYYYYYYYYYYYYYYYYYYYYYYYY:count=1\\r\\n\"
+            > INFO errorstats                            < \"# Errorstats\\r\\nerrorstat_ERR:count=2\\r\\n\
+                errorstat_MY__ERR:count=1\\r\\nerrorstat_YYYYYYYYYYYYYYYYYYYYYYYYYYYYYY:count=1\\r\\n\"
             > CONFIG RESETSTAT                           < OK
             > INFO commandstats                          < \"# Commandstats\\r\\ncmdstat_*:calls=1,usec=*\"
         ",

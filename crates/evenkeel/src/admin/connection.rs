@@ -18,10 +18,12 @@ const ALWAYS: Flags = BEFORE_AUTH.with(Flags::NOT_QUEUED).with(Flags::WHILE_SUBS
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
-    session("PING",   at_least(1), Group::Connection, ping  ).fast().scriptable().without(Flags::LOADING.with(Flags::STALE)).flag(Flags::HEALTH.with(Flags::WHILE_SUBSCRIBED)),
+    session("PING",   at_least(1), Group::Connection, ping  ).fast().scriptable()
+        .without(Flags::LOADING.with(Flags::STALE)).flag(Flags::HEALTH.with(Flags::WHILE_SUBSCRIBED)),
     session("ECHO",   exactly(2),  Group::Connection, echo  ).fast().scriptable(),
     // Changes the database for the commands after it.
-    session("SELECT", exactly(2),  Group::Connection, select).fast().scriptable().without(Flags::NO_DATA).flag(Flags::OPERATOR),
+    session("SELECT", exactly(2),  Group::Connection, select).fast().scriptable().without(Flags::NO_DATA)
+        .flag(Flags::OPERATOR),
     session("QUIT",   at_least(1), Group::Connection, quit  ).fast().flag(ALWAYS),
     session("RESET",  exactly(1),  Group::Connection, reset ).fast().flag(ALWAYS),
     session("HELLO",  at_least(1), Group::Connection, hello ).fast().flag(BEFORE_AUTH),
@@ -126,8 +128,9 @@ fn hello(call: &mut ServerCall<'_, '_>) -> Done {
     }
     if call.session.access.lacks_auth(&call.server.acl) {
         return Err(Error::text(
-            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> \
-             option can be used to authenticate the client and select the RESP protocol version at the same time",
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
+             AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol \
+             version at the same time",
         ));
     }
     if let Some(name) = name {
@@ -173,7 +176,8 @@ fn auth(call: &mut ServerCall<'_, '_>) -> Done {
     match args.len() {
         2 if call.server.acl.default_user().is_open() => {
             return Err(Error::text(
-                "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
+                "ERR AUTH <password> called without any password configured for the default user. Are you \
+                 sure your configuration is correct?",
             ));
         }
         2 => permission::log_in(call, DEFAULT, args.at(1))?,

@@ -67,9 +67,9 @@ fn debug(call: &mut ServerCall<'_, '_>) -> Done {
     };
     if !permitted {
         return Err(Error::text(
-            "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from \
-             a local connection, otherwise you need to set this option in the configuration file, and then restart the \
-             server.",
+            "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can \
+             run it from a local connection, otherwise you need to set this option in the configuration \
+             file, and then restart the server.",
         ));
     }
     let named = |name: &str| call.base.args.is(1, name);
@@ -293,8 +293,8 @@ fn protocol(call: &mut ServerCall<'_, '_>) -> Done {
         b"BIGNUM" => reply.big_number("1234567999999999999999999999999999999"),
         _ => {
             return Err(Error::text(
-                "ERR Wrong protocol type name. Please use one of the following: string|integer|double|bignum|null|array|\
-                 set|map|attrib|push|verbatim|true|false",
+                "ERR Wrong protocol type name. Please use one of the following: \
+                 string|integer|double|bignum|null|array|set|map|attrib|push|verbatim|true|false",
             ));
         }
     }
@@ -308,7 +308,7 @@ fn protocol(call: &mut ServerCall<'_, '_>) -> Done {
 fn object(call: &mut ServerCall<'_, '_>) -> Done {
     let key = call.server.keyspace.key(call.session.db, call.base.args.at(2));
     let settings = call.base.settings;
-    let now = std::mem::take(&mut call.base.guard.ctx.now_ms); // shows keys that have expired in place as well
+    let now = std::mem::take(&mut call.base.guard.ctx.now_ms); // shows expired keys as well
     let line = call.base.guard.visit(key.place, |guard| {
         let view = guard.peek(&key)?;
         let idle = evenkeel_store::evict::idle_ms(view.access(), now) / 1000;
@@ -389,8 +389,8 @@ fn table_stats(call: &mut ServerCall<'_, '_>) -> Done {
     let before = clock::ticks();
     let memory = keyspace.table_memory(ctx, db);
     let text = format!(
-        "[Slots]\n number of slots: {}\n number of elements: {}\n elements with a deadline: {}\n bytes of tables: {memory}\n \
-         microseconds to count them: {}\n",
+        "[Slots]\n number of slots: {}\n number of elements: {}\n elements with a deadline: {}\n \
+         bytes of tables: {memory}\n microseconds to count them: {}\n",
         evenkeel_store::SLOTS,
         keyspace.len(ctx, db),
         keyspace.timed_len(ctx, db),
@@ -409,14 +409,17 @@ mod tests {
         check(
             "
             > DEBUG                            < -ERR wrong number of arguments for 'debug' command
-            > DEBUG NOSUCH                     < -ERR unknown subcommand or wrong number of arguments for 'NOSUCH'. Try DEBUG HELP.
-            > DEBUG SLEEP                      < -ERR unknown subcommand or wrong number of arguments for 'SLEEP'. Try DEBUG HELP.
+            > DEBUG NOSUCH
+            < -ERR unknown subcommand or wrong number of arguments for 'NOSUCH'. Try DEBUG HELP.
+            > DEBUG SLEEP
+            < -ERR unknown subcommand or wrong number of arguments for 'SLEEP'. Try DEBUG HELP.
             > DEBUG SLEEP 0.001                < OK
             > DEBUG SET-ACTIVE-EXPIRE 1        < OK
             > DEBUG ERROR \"TEST of an error\"  < -TEST of an error
             > DEBUG OBJECT k                   < -ERR no such key
             > SET k 1234
-            > DEBUG OBJECT k                   < Value at:* refcount:2147483647 encoding:int serializedlength:3 lru:* lru_seconds_idle:0
+            > DEBUG OBJECT k
+            < Value at:* refcount:2147483647 encoding:int serializedlength:3 lru:* lru_seconds_idle:0
             > DEBUG POPULATE 3 key 10          < OK
             > GET key:2                        < \"value:2\\x00\\x00\\x00\"
             > DEBUG POPULATE x                 < -ERR value is out of range, must be positive
@@ -430,7 +433,8 @@ mod tests {
     fn debug_accounting_takes_a_number() {
         World::new().check(
             "
-            > DEBUG ACCOUNTING                 < -ERR unknown subcommand or wrong number of arguments for 'ACCOUNTING'. Try DEBUG HELP.
+            > DEBUG ACCOUNTING
+            < -ERR unknown subcommand or wrong number of arguments for 'ACCOUNTING'. Try DEBUG HELP.
             > DEBUG ACCOUNTING x               < -ERR value is not an integer or out of range
             > DEBUG ACCOUNTING 1               < OK
         ",
@@ -456,7 +460,8 @@ mod tests {
         World::new().check(
             "
             > SET k v
-            > DEBUG PANIC                      < -ERR internal error: the command was aborted, see the server log
+            > DEBUG PANIC
+            < -ERR internal error: the command was aborted, see the server log
             a> FLUSHALL                        < OK
             b> SET k w                         < OK
             > GET k                            < \"w\"

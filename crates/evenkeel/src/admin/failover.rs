@@ -116,9 +116,11 @@ mod tests {
             > INFO replication                    < \"*master_failover_state:no-failover*\"
             > REPLICAOF 127.0.0.1 1               < OK
             > FAILOVER                            < -ERR FAILOVER is not valid when server is a replica.
-            > PSYNC 0000000000000000000000000000000000000000 1 FAILOVER < -ERR PSYNC FAILOVER replid must match my replid.
+            > PSYNC 0000000000000000000000000000000000000000 1 FAILOVER
+            < -ERR PSYNC FAILOVER replid must match my replid.
             > REPLICAOF NO ONE                    < OK
-            > PSYNC 0000000000000000000000000000000000000000 1 FAILOVER < -ERR PSYNC FAILOVER can't be sent to a master.
+            > PSYNC 0000000000000000000000000000000000000000 1 FAILOVER
+            < -ERR PSYNC FAILOVER can't be sent to a master.
         ",
         );
     }

@@ -168,8 +168,10 @@ mod tests {
             > HOTKEYS START METRICS 0                    < -ERR METRICS count must be positive
             > HOTKEYS START METRICS -1 CPU               < -ERR METRICS count must be positive
             > HOTKEYS START METRICS x CPU                < -ERR METRICS count must be positive
-            > HOTKEYS START METRICS 2 CPU                < -ERR METRICS count does not match number of metric types provided
-            > HOTKEYS START METRICS 9223372036854775807 CPU < -ERR METRICS count does not match number of metric types provided
+            > HOTKEYS START METRICS 2 CPU
+            < -ERR METRICS count does not match number of metric types provided
+            > HOTKEYS START METRICS 9223372036854775807 CPU
+            < -ERR METRICS count does not match number of metric types provided
             > HOTKEYS START METRICS 1 CPU NET            < -ERR syntax error
             > HOTKEYS START METRICS 1 GPU                < -ERR METRICS no valid metrics passed
             > HOTKEYS START METRICS 2 CPU cpu            < -ERR METRICS CPU defined more than once
@@ -179,13 +181,15 @@ mod tests {
             > HOTKEYS START METRICS 1 CPU DURATION 0     < -ERR DURATION must be between 1 and 1000000 seconds
             > HOTKEYS START METRICS 1 CPU SAMPLE 0       < -ERR SAMPLE ratio must be positive
             > HOTKEYS START METRICS 1 CPU SAMPLE 1000001 < -ERR SAMPLE ratio must be at most 1000000
-            > HOTKEYS START METRICS 1 CPU SLOTS 1 0      < -ERR SLOTS parameter cannot be used in non-cluster mode
+            > HOTKEYS START METRICS 1 CPU SLOTS 1 0
+            < -ERR SLOTS parameter cannot be used in non-cluster mode
             > HOTKEYS GET                                < (nil)
             > HOTKEYS STOP                               < -ERR no hotkey tracking session in progress
             > HOTKEYS RESET                              < OK
             > HOTKEYS START METRICS 2 GPU CPU            < OK
             > HOTKEYS START METRICS 1 NET                < -ERR hotkey tracking session already in progress
-            > HOTKEYS RESET                              < -ERR hotkey tracking session in progress, stop tracking first
+            > HOTKEYS RESET
+            < -ERR hotkey tracking session in progress, stop tracking first
             > HOTKEYS STOP                               < OK
             > HOTKEYS RESET                              < OK
             > HOTKEYS GET                                < (nil)
@@ -195,8 +199,9 @@ mod tests {
 
     #[test]
     fn hot_keys_are_counted_by_requests_and_bytes() {
-        let server = "\"selected-slots\", [], \"all-commands-all-slots-us\", *, \"net-bytes-all-commands-all-slots\", *, \
-                      \"collection-start-time-unix-ms\", *, \"collection-duration-ms\", *, \"total-net-bytes\", *";
+        let server = "\"selected-slots\", [], \"all-commands-all-slots-us\", *, \
+                      \"net-bytes-all-commands-all-slots\", *, \"collection-start-time-unix-ms\", *, \
+                      \"collection-duration-ms\", *, \"total-net-bytes\", *";
         World::new().check(&format!(
             "
             > SET before v
@@ -211,12 +216,18 @@ mod tests {
             > EXEC                                       < [:1, :2, :3]
             > EVAL \"return redis.call('SET', KEYS[1], 'x')\" 1 s < OK
             > PING
-            > HOTKEYS GET                                < [[\"tracking-active\", :1, \"sample-ratio\", :1, {server}, \"by-net-bytes\", [\"a\", :81, \"s\", :78], \"by-requests\", [\"a\", :3, \"n\", :3]]]
+            > HOTKEYS GET
+            < [[\"tracking-active\", :1, \"sample-ratio\", :1, {server}, \"by-net-bytes\", [\"a\", :81, \
+                \"s\", :78], \"by-requests\", [\"a\", :3, \"n\", :3]]]
             > HOTKEYS STOP                               < OK
             > SET a v
-            > HOTKEYS GET                                < [[\"tracking-active\", :0, \"sample-ratio\", :1, {server}, \"by-net-bytes\", [\"a\", :81, \"s\", :78], \"by-requests\", [\"a\", :3, \"n\", :3]]]
+            > HOTKEYS GET
+            < [[\"tracking-active\", :0, \"sample-ratio\", :1, {server}, \"by-net-bytes\", [\"a\", :81, \
+                \"s\", :78], \"by-requests\", [\"a\", :3, \"n\", :3]]]
             > HOTKEYS START METRICS 1 CPU
-            > HOTKEYS GET                                < [[\"tracking-active\", :1, \"sample-ratio\", :1, *, \"total-cpu-time-user-ms\", *, \"total-cpu-time-sys-ms\", *, \"by-cpu-time-us\", []]]
+            > HOTKEYS GET
+            < [[\"tracking-active\", :1, \"sample-ratio\", :1, *, \"total-cpu-time-user-ms\", *, \
+                \"total-cpu-time-sys-ms\", *, \"by-cpu-time-us\", []]]
         "
         ));
     }

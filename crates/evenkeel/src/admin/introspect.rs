@@ -330,18 +330,29 @@ mod tests {
 
     #[test]
     fn command_info_matches_redis() {
-        let key = "\"begin_search\", [\"type\", \"index\", \"spec\", [\"index\", :1]], \"find_keys\", [\"type\", \"range\", \
-                   \"spec\", [\"lastkey\", :0, \"keystep\", :1, \"limit\", :0]]";
-        let word = "\"begin_search\", [\"type\", \"keyword\", \"spec\", [\"keyword\", \"STREAMS\", \"startfrom\", :1]], \"find_keys\", \
-                    [\"type\", \"range\", \"spec\", [\"lastkey\", :-1, \"keystep\", :1, \"limit\", :2]]";
+        let key = "\"begin_search\", [\"type\", \"index\", \"spec\", [\"index\", :1]], \"find_keys\", \
+                   [\"type\", \"range\", \"spec\", [\"lastkey\", :0, \"keystep\", :1, \"limit\", :0]]";
+        let word = "\"begin_search\", [\"type\", \"keyword\", \"spec\", [\"keyword\", \"STREAMS\", \
+                    \"startfrom\", :1]], \"find_keys\", [\"type\", \"range\", \"spec\", [\"lastkey\", :-1, \
+                    \"keystep\", :1, \"limit\", :2]]";
         check(&format!(
             "
-            > COMMAND INFO get          < [[\"get\", :2, [readonly, fast], :1, :1, :1, [@read, @string, @fast], [], [[\"flags\", [RO, access], {key}]], []]]
-            > COMMAND INFO rename       < [[\"rename\", :3, [write], :1, :2, :1, [@keyspace, @write, @slow], [], [*], []]]
-            > COMMAND INFO bitop        < [[\"bitop\", :-4, [write, denyoom], :2, :-1, :1, [@write, @bitmap, @slow], [], [*], []]]
-            > COMMAND INFO config|get   < [[\"config|get\", :-3, [admin, noscript, loading, stale], :0, :0, :0, [@admin, @slow, @dangerous], [], [], []]]
-            > COMMAND INFO xread        < [[\"xread\", :-4, [readonly, blocking, movablekeys], :0, :0, :0, [@read, @stream, @slow, @blocking], [], [[\"flags\", [RO, access], {word}]], []]]
-            > COMMAND INFO sort         < [[\"sort\", :-2, [write, denyoom, movablekeys], :1, :1, :1, [@write, @set, @sortedset, @list, @slow, @dangerous], [], [*, *, *], []]]
+            > COMMAND INFO get
+            < [[\"get\", :2, [readonly, fast], :1, :1, :1, [@read, @string, @fast], [], [[\"flags\", [RO, \
+                access], {key}]], []]]
+            > COMMAND INFO rename
+            < [[\"rename\", :3, [write], :1, :2, :1, [@keyspace, @write, @slow], [], [*], []]]
+            > COMMAND INFO bitop
+            < [[\"bitop\", :-4, [write, denyoom], :2, :-1, :1, [@write, @bitmap, @slow], [], [*], []]]
+            > COMMAND INFO config|get
+            < [[\"config|get\", :-3, [admin, noscript, loading, stale], :0, :0, :0, [@admin, @slow, \
+                @dangerous], [], [], []]]
+            > COMMAND INFO xread
+            < [[\"xread\", :-4, [readonly, blocking, movablekeys], :0, :0, :0, [@read, @stream, @slow, \
+                @blocking], [], [[\"flags\", [RO, access], {word}]], []]]
+            > COMMAND INFO sort
+            < [[\"sort\", :-2, [write, denyoom, movablekeys], :1, :1, :1, [@write, @set, @sortedset, @list, \
+                @slow, @dangerous], [], [*, *, *], []]]
             > COMMAND INFO get|x nosuch < [(nil), (nil)]
             > COMMAND INFO memory       < [[\"memory\", :-2, [], :0, :0, :0, [@slow], [], [], [*]]]
         "
@@ -358,7 +369,8 @@ mod tests {
             > COMMAND LIST FILTERBY PATTERN *|usage  < [\"memory|usage\"]
             > COMMAND LIST FILTERBY COLOUR blue      < -ERR syntax error
             > COMMAND LIST blue                      < -ERR syntax error
-            > COMMAND COUNT x                        < -ERR wrong number of arguments for 'command|count' command
+            > COMMAND COUNT x
+            < -ERR wrong number of arguments for 'command|count' command
         ",
         );
     }
@@ -388,7 +400,8 @@ mod tests {
             > COMMAND GETKEYS migrate h 1 '' 0 10     < [\"\"]
             > COMMAND GETKEYS migrate h 1 '' 0 10 copy keys              < [\"\"]
             > COMMAND GETKEYS migrate h 1 '' 0 10 auth2 keys x keys a b  < [\"a\", \"b\"]
-            > COMMAND GETKEYS migrate h 1 k 0 10 keys a                  < -ERR Invalid arguments specified for command
+            > COMMAND GETKEYS migrate h 1 k 0 10 keys a
+            < -ERR Invalid arguments specified for command
             > COMMAND GETKEYSANDFLAGS migrate h 1 '' 0 10 keys a         < [[\"a\", [RW, access, delete]]]
             > COMMAND GETKEYSANDFLAGS rename a b     < [[\"a\", [RW, access, delete]], [\"b\", [OW, update]]]
         ",
@@ -398,7 +411,8 @@ mod tests {
             "
             > COMMAND GETKEYS georadius a 1 2 3 m STORE b STORE c            < [\"a\", \"c\"]
             > COMMAND GETKEYS georadius a STORE 2 3 m STORE b STOREDIST c    < [\"a\", \"c\"]
-            > COMMAND GETKEYSANDFLAGS georadiusbymember a m 3 m STOREDIST a STORE b < [[\"a\", [RO, access]], [\"b\", [OW, update]]]
+            > COMMAND GETKEYSANDFLAGS georadiusbymember a m 3 m STOREDIST a STORE b
+            < [[\"a\", [RO, access]], [\"b\", [OW, update]]]
             > COMMAND GETKEYS msetex 2 a 1 b 2 NX    < [\"a\", \"b\"]
             > COMMAND GETKEYS msetex 9 a 1 b 2       < -ERR Invalid arguments specified for command
             > COMMAND GETKEYS msetex x a 1           < -ERR Invalid arguments specified for command

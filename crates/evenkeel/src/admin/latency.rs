@@ -156,7 +156,8 @@ mod tests {
             > GET k
             > GET k
             > LATENCY HISTOGRAM get nosuch        < [\"get\", [\"calls\", :2, \"histogram_usec\", [:*]]]
-            > LATENCY HISTOGRAM config            < [\"config|resetstat\", [\"calls\", :1, \"histogram_usec\", [:*, :1]]]
+            > LATENCY HISTOGRAM config
+            < [\"config|resetstat\", [\"calls\", :1, \"histogram_usec\", [:*, :1]]]
             > CONFIG RESETSTAT
             > LATENCY HISTOGRAM get               < []
         ",

@@ -12,7 +12,8 @@ use evenkeel_runtime::random::fill_random;
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
-    session("LOLWUT", at_least(1), Group::Server, lolwut).fast().scriptable().without(Flags::LOADING.with(Flags::STALE)).flag(Flags::READONLY),
+    session("LOLWUT", at_least(1), Group::Server, lolwut).fast().scriptable()
+        .without(Flags::LOADING.with(Flags::STALE)).flag(Flags::READONLY),
 ];
 
 const SHIP: [&str; 6] = [

@@ -211,7 +211,8 @@ mod tests {
             > MEMORY USAGE k SAMPLES x            < -ERR value is not an integer or out of range
             > MEMORY USAGE k COLOURS 5            < -ERR syntax error
             > MEMORY PURGE                        < OK
-            > MEMORY STATS                        < [\"peak.allocated\", :*, \"total.allocated\", :*, \"startup.allocated\", *]
+            > MEMORY STATS
+            < [\"peak.allocated\", :*, \"total.allocated\", :*, \"startup.allocated\", *]
         ",
         );
     }

@@ -90,7 +90,8 @@ impl Options {
                 }
                 b"KEYS" if args.at(3).is_empty() => break,
                 b"KEYS" => {
-                    let text = "ERR When using MIGRATE KEYS option, the key argument must be set to the empty string";
+                    let text = "ERR When using MIGRATE KEYS option, the key argument must be set to the \
+                                empty string";
                     return Err(Error::text(text));
                 }
                 _ => return Err(Error::Syntax),

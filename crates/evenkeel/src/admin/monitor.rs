@@ -129,9 +129,12 @@ mod tests {
             m< *[0 lua] *incr*a*
             m< *[0 *GET*
             m< *[0 *EXEC*
-            > FUNCTION LOAD "#!lua name=l\nredis.register_function('f', function(k, a) return redis.call('set', k[1], a[1]) end)" < "l"
+            > FUNCTION LOAD "#!lua name=l\nredis.register_function('f', function(k, \
+                a) return redis.call('set', k[1], a[1]) end)"
+            < "l"
             > FCALL f 1 kk vv                                                         < OK
-            > FCALL nosuch 0                                                          < -ERR Function not found
+            > FCALL nosuch 0
+            < -ERR Function not found
             m< *FUNCTION*LOAD*
             m< *[0 *FCALL*
             m< *[0 lua] *set*kk*vv*

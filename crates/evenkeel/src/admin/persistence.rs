@@ -25,7 +25,8 @@ pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
     session("BGSAVE", at_least(1), Group::Server, background_save).flags(FOR_OPERATORS),
     session("LASTSAVE", exactly(1),  Group::Server, last_save).fast().scriptable(),
     session("SAVE", exactly(1), Group::Server, save).flags(FOR_OPERATORS.with(Flags::NO_MULTI)),
-    session("SHUTDOWN", at_least(1), Group::Server, shutdown ).admin().flag(Flags::NO_MULTI.with(Flags::ALLOW_BUSY)),
+    session("SHUTDOWN", at_least(1), Group::Server, shutdown ).admin()
+        .flag(Flags::NO_MULTI.with(Flags::ALLOW_BUSY)),
 ];
 
 /// SAVE: only its client waits. A second SAVE waits for the first, and a SAVE waits for a rewrite.
@@ -96,8 +97,8 @@ fn begin_save(server: &Arc<Server>, may_begin: bool, schedule: bool) -> Result<O
         }
         Some(_) if !schedule && may_begin => {
             return Err(Error::text(
-                "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in order to \
-                 schedule a BGSAVE whenever possible.",
+                "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in \
+                 order to schedule a BGSAVE whenever possible.",
             ));
         }
         _ => {}

@@ -42,8 +42,8 @@ fn replicaof(call: &mut ServerCall<'_, '_>) -> Done {
     });
     if is_followed {
         log::info!(
-            "REPLICAOF would result into synchronization with the master we are already connected with. No operation \
-             performed."
+            "REPLICAOF would result into synchronization with the master we are already connected with. No \
+             operation performed."
         );
         call.base.reply.simple("OK Already connected to specified master");
         return Ok(Flow::Replied);
@@ -88,7 +88,8 @@ mod tests {
             > MULTI
             > GET k                               < QUEUED
             > SET k w                             < -READONLY You can't write against a read only replica.
-            > EXEC                                < -EXECABORT Transaction discarded because of previous errors.
+            > EXEC
+            < -EXECABORT Transaction discarded because of previous errors.
             > GET k                               < \"v\"
             > CONFIG SET replica-read-only no     < OK
             > SET k w                             < OK
@@ -104,15 +105,19 @@ mod tests {
             b< QUEUED
             c> CONFIG SET replica-serve-stale-data no replica-read-only yes
             c< OK
-            > EXEC                                < -EXECABORT Transaction discarded because of: MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.
+            > EXEC
+            < -EXECABORT Transaction discarded because of: MASTERDOWN Link with MASTER is down and \
+                replica-serve-stale-data is set to 'no'.
             a> EXEC
             a< -EXECABORT Transaction discarded because of: MASTERDOWN *
             b> EXEC
             b< [\"*role:slave*\"]
-            > GET k                               < -MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.
+            > GET k
+            < -MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.
             > SET k v                             < -READONLY You can't write against a read only replica.
             > CONFIG SET replica-serve-stale-data yes < OK
-            > INFO replication                    < \"*role:slave*master_host:127.0.0.1*master_port:1*master_link_status:down*\"
+            > INFO replication
+            < \"*role:slave*master_host:127.0.0.1*master_port:1*master_link_status:down*\"
             > REPLICAOF NO ONE                    < OK
             > INFO replication                    < \"*role:master*\"
             > SET k v                             < OK
@@ -150,21 +155,26 @@ mod tests {
             > SET x 1                             < OK
             > REPLICAOF 127.0.0.1 1               < OK
             > EVAL \"return redis.call('get', 'x')\" 1 x < \"1\"
-            > EVAL \"return redis.call('set', 'x', 2)\" 1 x < -READONLY You can't write against a read only replica.*
+            > EVAL \"return redis.call('set', 'x', 2)\" 1 x
+            < -READONLY You can't write against a read only replica.*
             > EVAL \"#!lua\\nreturn 1\" 0          < -READONLY You can't write against a read only replica.
             > EVAL \"#!lua flags=no-writes\\nreturn redis.call('get', 'x')\" 1 x < \"1\"
-            > EVAL \"#!lua flags=allow-stale\\nreturn 1\" 0 < -READONLY You can't write against a read only replica.
-            > FUNCTION LOAD \"#!lua name=lib\\nredis.register_function('f', function() return 1 end)\" < -READONLY You can't write against a read only replica.
+            > EVAL \"#!lua flags=allow-stale\\nreturn 1\" 0
+            < -READONLY You can't write against a read only replica.
+            > FUNCTION LOAD \"#!lua name=lib\\nredis.register_function('f', function() return 1 end)\"
+            < -READONLY You can't write against a read only replica.
             > MULTI                               < OK
             > EVAL \"#!lua\\nreturn 1\" 0          < -READONLY You can't write against a read only replica.
             > EVAL_RO \"#!lua\\nreturn 1\" 0       < -READONLY You can't write against a read only replica.
             > GET x                               < QUEUED
-            > EXEC                                < -EXECABORT Transaction discarded because of previous errors.
+            > EXEC
+            < -EXECABORT Transaction discarded because of previous errors.
             > MULTI                               < OK
             > EVAL \"#!lua flags=no-writes\\nreturn 1\" 0 < QUEUED
             > EVAL \"return redis.call('set', 'x', 2)\" 1 x < QUEUED
             > EVALSHA 0123456789012345678901234567890123456789 0 < QUEUED
-            > EXEC                                < [:1, -READONLY You can't write against a read only replica.*, -NOSCRIPT *]
+            > EXEC
+            < [:1, -READONLY You can't write against a read only replica.*, -NOSCRIPT *]
             > REPLICAOF NO ONE                    < OK
             > MULTI                               < OK
             > EVAL \"#!lua\\nreturn 1\" 0          < QUEUED
@@ -175,15 +185,20 @@ mod tests {
             > EVAL \"#!lua flags=no-writes\\nreturn 1\" 0 < -MASTERDOWN *
             > EVAL \"#!lua flags=allow-stale,no-writes\\nreturn 1\" 0 < QUEUED
             > DISCARD                             < OK
-            > EVAL \"return 1\" 0                 < -MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.
-            > EVAL \"#!lua flags=no-writes\\nreturn 1\" 0 < -MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.
+            > EVAL \"return 1\" 0
+            < -MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.
+            > EVAL \"#!lua flags=no-writes\\nreturn 1\" 0
+            < -MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.
             > EVAL \"#!lua flags=allow-stale,no-writes\\nreturn 1\" 0 < :1
             > EVAL \"#!lua flags=allow-stale,no-writes\\nreturn redis.call('echo', 'a')\" 0 < \"a\"
-            > EVAL \"#!lua flags=allow-stale,no-writes\\nreturn redis.call('get', 'x')\" 1 x < -ERR Can not execute the command on a stale replica*
-            > EVAL \"#!lua flags=allow-stale\\nreturn 1\" 0 < -READONLY You can't write against a read only replica.
+            > EVAL \"#!lua flags=allow-stale,no-writes\\nreturn redis.call('get', 'x')\" 1 x
+            < -ERR Can not execute the command on a stale replica*
+            > EVAL \"#!lua flags=allow-stale\\nreturn 1\" 0
+            < -READONLY You can't write against a read only replica.
             > CONFIG SET replica-read-only no     < OK
             > EVAL \"#!lua flags=allow-stale\\nreturn 1\" 0 < :1
-            > EVAL \"#!lua flags=allow-stale\\nreturn redis.call('set', 'x', 2)\" 1 x < -ERR Can not execute the command on a stale replica*
+            > EVAL \"#!lua flags=allow-stale\\nreturn redis.call('set', 'x', 2)\" 1 x
+            < -ERR Can not execute the command on a stale replica*
             > CONFIG SET replica-serve-stale-data yes < OK
             > EVAL \"#!lua\\nreturn redis.call('set', 'x', 2)\" 1 x < OK
             > CONFIG SET replica-read-only yes    < OK

@@ -82,15 +82,15 @@ fn check_modes(call: &ServerCall<'_, '_>, options: &Options<'_>) -> Result<(), E
     let text = if !is_broadcast && !options.prefixes.is_empty() {
         "ERR PREFIX option requires BCAST mode to be enabled"
     } else if own.has(mode::ON) && own.has(mode::BROADCAST) != is_broadcast {
-        "ERR You can't switch BCAST mode on/off before disabling tracking for this client, and then re-enabling it with \
-         a different mode."
+        "ERR You can't switch BCAST mode on/off before disabling tracking for this client, and then \
+         re-enabling it with a different mode."
     } else if is_broadcast && (opts_in || opts_out) {
         "ERR OPTIN and OPTOUT are not compatible with BCAST"
     } else if opts_in && opts_out {
         "ERR You can't specify both OPTIN mode and OPTOUT mode"
     } else if opts_in && own.has(mode::OPT_OUT) || opts_out && own.has(mode::OPT_IN) {
-        "ERR You can't switch OPTIN/OPTOUT mode before disabling tracking for this client, and then re-enabling it with \
-         a different mode."
+        "ERR You can't switch OPTIN/OPTOUT mode before disabling tracking for this client, and then \
+         re-enabling it with a different mode."
     } else {
         return Ok(());
     };
@@ -120,7 +120,8 @@ pub(super) fn caching(call: &mut ServerCall<'_, '_>) -> Done {
     let own = &call.session.client.tracked;
     if !own.has(mode::ON) {
         return Err(Error::text(
-            "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled",
+            "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT \
+             mode enabled",
         ));
     }
     let text = match (call.base.args.is(2, "YES"), call.base.args.is(2, "NO")) {

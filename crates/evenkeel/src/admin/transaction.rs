@@ -33,7 +33,8 @@ pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
     control("MULTI",   exactly(1), multi  ).fast().flag(Flags::ALLOW_BUSY),
     control("DISCARD", exactly(1), discard).fast().flag(Flags::ALLOW_BUSY),
     control("EXEC",    exactly(1), exec   ).lock_scope(LockScope::Queue).flag(Flags::SKIP_SLOWLOG),
-    control("WATCH",   at_least(2), watch ).lock_scope(LockScope::Keys).keys(Keys::REST).fast().flag(Flags::ALLOW_BUSY),
+    control("WATCH",   at_least(2), watch ).lock_scope(LockScope::Keys).keys(Keys::REST).fast()
+        .flag(Flags::ALLOW_BUSY),
     session("UNWATCH", exactly(1), Group::Transaction, unwatch).fast().flag(Flags::ALLOW_BUSY),
 ];
 

@@ -81,8 +81,9 @@ impl Safety {
 fn wait(call: &mut ServerCall<'_, '_>) -> Done {
     if call.server.replication.is_replica() {
         return Err(Error::text(
-            "ERR WAIT cannot be used with replica instances. Please also note that if a replica is configured to be writable \
-             (which is not the default) writes to replicas are just local and are not propagated.",
+            "ERR WAIT cannot be used with replica instances. Please also note that if a replica is \
+             configured to be writable (which is not the default) writes to replicas are just local and are \
+             not propagated.",
         ));
     }
     let replicas = call.base.args.int(1)?;
@@ -101,8 +102,8 @@ fn wait_aof(call: &mut ServerCall<'_, '_>) -> Done {
     let timeout = call.timeout_ms(3)?;
     if call.server.replication.is_replica() {
         return Err(Error::text(
-            "ERR WAITAOF cannot be used with replica instances. Please also note that writes to replicas are just local and are \
-             not propagated.",
+            "ERR WAITAOF cannot be used with replica instances. Please also note that writes to replicas are \
+             just local and are not propagated.",
         ));
     }
     wait_for(call, timeout, true, local, replicas)

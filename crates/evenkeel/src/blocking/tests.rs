@@ -50,7 +50,8 @@ fn any_of_several_keys_serves() {
     check(
         "
         a> TEST.BGET j k k l 0
-        > INFO clients                    < \"*blocked_clients:1\\r*clients_in_timeout_table:0\\r*total_blocking_keys:3\\r*\"
+        > INFO clients
+        < \"*blocked_clients:1\\r*clients_in_timeout_table:0\\r*total_blocking_keys:3\\r*\"
         > SET other v
         > SET l v
         a< [\"l\", \"v\"]
@@ -201,7 +202,10 @@ fn commands_behind_a_blocked_command_wait() {
     for line in ["TEST.BGET k 0", "INCR n", "TEST.BGET k 0.1", "INCR n", "TEST.BGET k 0", "INCR n"] {
         world.type_in("a", line);
     }
-    world.check("> GET n < (nil)\n > SET k v\n > GET n < \"1\"\n ~ 100ms\n > GET n < \"2\"\n > SET k w\n > GET n < \"3\"");
+    world.check(
+        "> GET n < (nil)\n > SET k v\n > GET n < \"1\"\n ~ 100ms\n > GET n < \"2\"\n > SET k w\n \
+                 > GET n < \"3\"",
+    );
     world.check("a< [\"k\", \"v\"]\n a< :1\n a< (nil array)\n a< :2\n a< [\"k\", \"w\"]\n a< :3");
 }
 

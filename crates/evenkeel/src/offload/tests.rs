@@ -27,7 +27,8 @@ fn other_clients_run_during_offloaded_work() {
         "
         > SET k w                         < OK
         > INFO clients                    < \"*blocked_clients:0\\r*\"
-        > INFO stats                      < \"*long_commands_running:0\\r\\nlong_commands_queued:1\\r\\nlong_commands_processed:0\\r*\"
+        > INFO stats
+        < \"*long_commands_running:0\\r\\nlong_commands_queued:1\\r\\nlong_commands_processed:0\\r*\"
         > CLIENT UNBLOCK 2                < :0
         a< \"v\"
         a< PONG

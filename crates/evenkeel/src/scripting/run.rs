@@ -419,8 +419,8 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             self.send_shown();
             let ms = clock::ticks().saturating_sub(self.since) / clock::ticks_per_us() / 1000;
             log::warn!(
-                "Slow script detected: still in execution after {ms} milliseconds. You can try killing the script using \
-                 the {} KILL command. Script name is: {}.",
+                "Slow script detected: still in execution after {ms} milliseconds. You can try killing the \
+                 script using the {} KILL command. Script name is: {}.",
                 if self.is_function { "FUNCTION" } else { "SCRIPT" },
                 String::from_utf8_lossy(self.name)
             );

@@ -21,13 +21,15 @@ fn eval(world: &mut World, script: &str, words: &[&str]) -> String {
 fn values_convert_both_ways() {
     check(
         r#"
-        > EVAL "return {KEYS[1], ARGV[1], 3.99, -3.99, true, false, {1, nil, 2}}" 1 k a  < ["k", "a", :3, :-3, :1, (nil), [:1]]
+        > EVAL "return {KEYS[1], ARGV[1], 3.99, -3.99, true, false, {1, nil, 2}}" 1 k a
+        < ["k", "a", :3, :-3, :1, (nil), [:1]]
         > EVAL "return redis.call('set', KEYS[1], 0.1)" 1 k          < OK
         > GET k                                                      < "0.10000000000000001"
         > EVAL "return {ok='a\\r\\nb'}" 0                            < a  b
         > EVAL "return redis.error_reply('My error')" 0              < -My error
         > EVAL "return redis.error_reply('Error')" 0                 < -ERR Error
-        > EVAL "return redis.pcall('nosuch')" 0                      < -ERR Unknown Redis command called from script
+        > EVAL "return redis.pcall('nosuch')" 0
+        < -ERR Unknown Redis command called from script
         > EVAL "return type(redis.call('get', 'nokey'))" 0           < "boolean"
         > EVAL "return 1e300" 0                                      < :-9223372036854775808
         > HSET h f v                                                 < :1
@@ -41,17 +43,29 @@ fn values_convert_both_ways() {
 fn errors_name_their_places() {
     check(
         r#"
-        > EVAL "return x" 0      < -ERR user_script:1: Script attempted to access nonexistent global variable 'x' script: 03c387736bb5cc009ff35151572cee04677aa374, on @user_script:1.
-        > EVAL "_G.x=1" 0        < -ERR user_script:1: Attempt to modify a readonly table script: 9f1cf4e38bfbdecb441f9ea07fb01f5b69497362, on @user_script:1.
-        > EVAL "rawset(_G,'x',1)" 0  < -ERR Attempt to modify a readonly table script: 90860ee597073785c7a12c667667abc4495e2c78, on @user_script:1.
-        > EVAL "error('boo')" 0  < -ERR user_script:1: boo script: 4c4072b2b44689260a81bb26a459f4463cfbb09e, on @user_script:1.
-        > EVAL "return redis.call('nosuch')" 0  < -ERR Unknown Redis command called from script script: 206396248e12c6e742fd7296250433c8d7343b74, on @user_script:1.
-        > EVAL "return syntax error" 0  < -ERR Error compiling script (new function): user_script:1: '<eof>' expected near 'error'
+        > EVAL "return x" 0
+        < -ERR user_script:1: Script attempted to access nonexistent global variable 'x' script: \
+            03c387736bb5cc009ff35151572cee04677aa374, on @user_script:1.
+        > EVAL "_G.x=1" 0
+        < -ERR user_script:1: Attempt to modify a readonly table script: \
+            9f1cf4e38bfbdecb441f9ea07fb01f5b69497362, on @user_script:1.
+        > EVAL "rawset(_G,'x',1)" 0
+        < -ERR Attempt to modify a readonly table script: 90860ee597073785c7a12c667667abc4495e2c78, \
+            on @user_script:1.
+        > EVAL "error('boo')" 0
+        < -ERR user_script:1: boo script: 4c4072b2b44689260a81bb26a459f4463cfbb09e, on @user_script:1.
+        > EVAL "return redis.call('nosuch')" 0
+        < -ERR Unknown Redis command called from script script: 206396248e12c6e742fd7296250433c8d7343b74, \
+            on @user_script:1.
+        > EVAL "return syntax error" 0
+        < -ERR Error compiling script (new function): user_script:1: '<eof>' expected near 'error'
         > EVALSHA da39a3ee5e6b4b0d3255bfef95601890afd80709 0  < -NOSCRIPT No matching script. Please use EVAL.
         > EVAL "return 1" x        < -ERR value is not an integer or out of range
         > EVAL "return 1" 2 a      < -ERR Number of keys can't be greater than number of args
         > EVAL "return 1" -1       < -ERR Number of keys can't be negative
-        > EVAL_RO "return redis.call('set', KEYS[1], 1)" 1 k  < -ERR Write commands are not allowed from read-only scripts. script: 2b58b113dac432e64a65f3ae35a5bac7217348a6, on @user_script:1.
+        > EVAL_RO "return redis.call('set', KEYS[1], 1)" 1 k
+        < -ERR Write commands are not allowed from read-only scripts. script: \
+            2b58b113dac432e64a65f3ae35a5bac7217348a6, on @user_script:1.
         > SCRIPT KILL              < -NOTBUSY No scripts in execution right now.
     "#,
     );
@@ -243,16 +257,24 @@ fn a_command_that_panics_ends_the_script() {
 fn functions() {
     check(
         "
-        > FUNCTION LOAD \"#!lua name=lib\\nredis.register_function('f', function(keys, args) return {keys[1], args[1]} end)\\nredis.register_function{function_name='ro', callback=function() return redis.call('set', 'x', 1) end, flags={'no-writes'}}\"  < \"lib\"
+        > FUNCTION LOAD \"#!lua name=lib\\nredis.register_function('f', function(keys, \
+            args) return {keys[1], args[1]} end)\\nredis.register_function{function_name='ro', \
+            callback=function() return redis.call('set', 'x', 1) end, flags={'no-writes'}}\"
+        < \"lib\"
         > FCALL f 1 k a          < [\"k\", \"a\"]
         > FCALL F 1 k a          < [\"k\", \"a\"]
         > FCALL_RO f 1 k a       < -ERR Can not execute a script with write flag using *_ro command.
-        > FCALL_RO ro 0          < -ERR Write commands are not allowed from read-only scripts. script: ro, on @user_function:3.
+        > FCALL_RO ro 0
+        < -ERR Write commands are not allowed from read-only scripts. script: ro, on @user_function:3.
         > FCALL none 0           < -ERR Function not found
         > FUNCTION LOAD \"#!lua name=lib\\nreturn 1\"   < -ERR Library 'lib' already exists
-        > FUNCTION LOAD \"#!lua name=other\\nredis.register_function('f', function() end)\"   < -ERR Function f already exists
-        > FUNCTION LOAD \"#!lua name=other\\nx = 1\"   < -ERR Error registering functions: ERR user_function:2: Attempt to modify a readonly table
-        > FUNCTION STATS         < [\"running_script\", (nil), \"engines\", [\"LUA\", [\"libraries_count\", :1, \"functions_count\", :2]]]
+        > FUNCTION LOAD \"#!lua name=other\\nredis.register_function('f', function() end)\"
+        < -ERR Function f already exists
+        > FUNCTION LOAD \"#!lua name=other\\nx = 1\"
+        < -ERR Error registering functions: ERR user_function:2: Attempt to modify a readonly table
+        > FUNCTION STATS
+        < [\"running_script\", (nil), \"engines\", [\"LUA\", [\"libraries_count\", :1, \"functions_count\", \
+            :2]]]
         > FUNCTION DELETE lib    < OK
         > FCALL f 0              < -ERR Function not found
         > FUNCTION RESTORE bad   < -ERR DUMP payload version or checksum are wrong
@@ -274,8 +296,10 @@ fn shebang_lines() {
         > EVAL "#!lua\x00\nreturn 1" 0                < -ERR Invalid script shebang
         > EVAL "#!LUA\nreturn 1" 0                    < -ERR Unexpected engine in script shebang: #!LUA
         > FUNCTION LOAD "#!LUA Name=\"a\"\nredis.register_function('a', function() return 1 end)"  < "a"
-        > FUNCTION LOAD "#!lua name=b\x00\nredis.register_function('b', function() return 1 end)"  < -ERR Invalid library metadata
-        > FUNCTION LOAD "#!lua name=b NAME=c\n"       < -ERR Invalid metadata value, name argument was given multiple times
+        > FUNCTION LOAD "#!lua name=b\x00\nredis.register_function('b', function() return 1 end)"
+        < -ERR Invalid library metadata
+        > FUNCTION LOAD "#!lua name=b NAME=c\n"
+        < -ERR Invalid metadata value, name argument was given multiple times
         > FUNCTION LOAD "#!lua names=b\n"             < -ERR Invalid metadata value given: names=b
         > FUNCTION LOAD "#!lua name\n"                < -ERR Invalid metadata value given: name
     "##,
@@ -287,12 +311,21 @@ fn shebang_lines() {
 fn registrations() {
     check(
         r##"
-        > FUNCTION LOAD "#!lua name=a\nredis.register_function{Function_Name=1, description=2, CALLBACK=function() return 3 end}"  < "a"
+        > FUNCTION LOAD "#!lua name=a\nredis.register_function{Function_Name=1, description=2, \
+            CALLBACK=function() return 3 end}"
+        < "a"
         > FCALL 1 0      < :3
-        > FUNCTION LIST  < [["library_name", "a", "engine", "LUA", "functions", [["name", "1", "description", "2", "flags", []]]]]
-        > FUNCTION LOAD "#!lua name=b\nredis.register_function{'b'}"        < -ERR Error registering functions: ERR unknown argument given to redis.register_function
-        > FUNCTION LOAD "#!lua name=b\nredis.register_function{[true]=1}"   < -ERR Error registering functions: ERR named argument key given to redis.register_function is not a string
-        > FUNCTION LOAD "#!lua name=b\nredis.register_function{function_name=true}"  < -ERR Error registering functions: ERR function_name argument given to redis.register_function must be a string
+        > FUNCTION LIST
+        < [["library_name", "a", "engine", "LUA", "functions", [["name", "1", "description", "2", "flags", \
+            []]]]]
+        > FUNCTION LOAD "#!lua name=b\nredis.register_function{'b'}"
+        < -ERR Error registering functions: ERR unknown argument given to redis.register_function
+        > FUNCTION LOAD "#!lua name=b\nredis.register_function{[true]=1}"
+        < -ERR Error registering functions: ERR named argument key given to redis.register_function is not a \
+            string
+        > FUNCTION LOAD "#!lua name=b\nredis.register_function{function_name=true}"
+        < -ERR Error registering functions: ERR function_name argument given to redis.register_function must \
+            be a string
     "##,
     );
 }
@@ -321,7 +354,9 @@ fn restored_functions() {
         > FUNCTION RESTORE {twice}          < -ERR Library 'a' already exists
         > FUNCTION RESTORE {twice} REPLACE  < -ERR Library 'a' already exists
         > FUNCTION RESTORE {same} FLUSH     < -ERR Function f already exists
-        > FUNCTION STATS                    < [\"running_script\", (nil), \"engines\", [\"LUA\", [\"libraries_count\", :0, \"functions_count\", :0]]]
+        > FUNCTION STATS
+        < [\"running_script\", (nil), \"engines\", [\"LUA\", [\"libraries_count\", :0, \"functions_count\", \
+            :0]]]
         > FUNCTION RESTORE {before}         < OK
         > FUNCTION RESTORE {after}          < -ERR Library *
         > FCALL fb 0                        < \"b\"
@@ -339,7 +374,8 @@ fn invalid_numbers_are_refused() {
         > EVAL "return struct.pack('l', 0/0)" 0           < "\x00\x00\x00\x00\x00\x00\x00\x80"
         > EVAL "return struct.pack('>L', 0/0)" 0          < "\x80\x00\x00\x00\x00\x00\x00\x00"
         > EVAL "return struct.pack('l', 1/0)" 0           < "\x00\x00\x00\x00\x00\x00\x00\x00"
-        > EVAL "return struct.pack('c1000000000', 'hello')" 0  < -ERR user_script:1: bad argument #3 to 'pack' (string too short)*
+        > EVAL "return struct.pack('c1000000000', 'hello')" 0
+        < -ERR user_script:1: bad argument #3 to 'pack' (string too short)*
         > EVAL "redis.setresp(3.9) return 1" 0            < :1
         > EVAL "return pcall(redis.setresp, 1.9) and 1 or 0" 0  < :0
     "##,
@@ -352,9 +388,12 @@ fn functions_are_logged_and_replayed() {
     let mut recorder = world.record();
     transcript::check_on(
         &mut world,
-        "> FUNCTION LOAD \"#!lua name=lib\\nredis.register_function('f', function(k) return redis.call('incr', k[1]) end)\" < \"lib\"
+        "> FUNCTION LOAD \"#!lua name=lib\\nredis.register_function('f', function(k) return \
+         redis.call('incr', k[1]) end)\" < \"lib\"
          > FCALL f 1 n  < :1
-         > FUNCTION LOAD REPLACE \"#!lua name=lib\\nredis.register_function('g', function(k) return redis.call('incr', k[1]) end)\" < \"lib\"",
+         > FUNCTION LOAD REPLACE \"#!lua name=lib\\nredis.register_function('g', \
+             function(k) return redis.call('incr', k[1]) end)\"
+         < \"lib\"",
     );
     recorder.take(&world);
     other.replay(&recorder.bytes);
@@ -469,16 +508,21 @@ fn patterns_agree_with_redis() {
 fn string_search_arguments() {
     check(
         r##"
-        > EVAL "return {string.find(121, 2), string.find('a.b', '.', 2, true), string.find('abc', 'b', -2)}" 0  < [:2, :2, :2, :2]
+        > EVAL "return {string.find(121, 2), string.find('a.b', '.', 2, true), string.find('abc', 'b', -2)}" 0
+        < [:2, :2, :2, :2]
         > EVAL "return {string.find('abc', '', 10), string.find('', '')}" 0       < [:4, :1, :0]
         > EVAL "return {string.gfind('ab', 'b')()}" 0                             < ["b"]
         > EVAL "return {string.gsub('abc', '', '-')}" 0                           < ["-a-b-c-", :4]
         > EVAL "return {string.gsub('abc', '%w', '%%%0', 2)}" 0                   < ["%a%bc", :2]
         > EVAL "return {string.gsub('abc', '^a', 'x', 4294967296)}" 0             < ["abc", :0]
-        > EVAL "return string.find('a')" 0            < -ERR user_script:1: bad argument #2 to 'find' (string expected, got no value)*
-        > EVAL "return ('a'):find('a', {})" 0         < -ERR user_script:1: bad argument #2 to 'find' (number expected, got table)*
-        > EVAL "return string.gsub('a', 'a')" 0       < -ERR user_script:1: bad argument #3 to 'gsub' (string/function/table expected)*
-        > EVAL "return string.gsub('a', 'a', function() return {} end)" 0  < -ERR user_script:1: invalid replacement value (a table)*
+        > EVAL "return string.find('a')" 0
+        < -ERR user_script:1: bad argument #2 to 'find' (string expected, got no value)*
+        > EVAL "return ('a'):find('a', {})" 0
+        < -ERR user_script:1: bad argument #2 to 'find' (number expected, got table)*
+        > EVAL "return string.gsub('a', 'a')" 0
+        < -ERR user_script:1: bad argument #3 to 'gsub' (string/function/table expected)*
+        > EVAL "return string.gsub('a', 'a', function() return {} end)" 0
+        < -ERR user_script:1: invalid replacement value (a table)*
         > EVAL "return ('a'):match('(')" 0            < -ERR user_script:1: unfinished capture*
         > EVAL "return ('a'):match('%')" 0            < -ERR user_script:1: malformed pattern (ends with '%')*
     "##,
@@ -606,11 +650,14 @@ fn value_ranges_wider_than_the_stack_are_refused() {
         > EVAL "return {unpack({1, 2, 3}, -1, 1) == nil, select('#', unpack({}, -1, 1))}" 0 < [:1, :3]
         > EVAL "return select('#', unpack({}, 1, 7000))" 0            < :7000
         > EVAL "return select('#', unpack({}, 2147483647, 1))" 0      < :0
-        > EVAL "return unpack(1)" 0                                   < -ERR user_script:1: bad argument #1 to 'unpack' (table expected, got number)*
+        > EVAL "return unpack(1)" 0
+        < -ERR user_script:1: bad argument #1 to 'unpack' (table expected, got number)*
         > EVAL "return {xpcall(function() return 1, 2 end, error)}" 0 < [:1, :1, :2]
-        > EVAL "return {xpcall(function() error('x', 0) end, function(e) return e .. '!' end)}" 0 < [(nil), "x!"]
+        > EVAL "return {xpcall(function() error('x', 0) end, function(e) return e .. '!' end)}" 0
+        < [(nil), "x!"]
         > EVAL "return {xpcall(function() error('x', 0) end, 5)}" 0   < [(nil), *]
-        > EVAL "return xpcall(function() end)" 0                      < -ERR user_script:1: bad argument #2 to 'xpcall' (value expected)*
+        > EVAL "return xpcall(function() end)" 0
+        < -ERR user_script:1: bad argument #2 to 'xpcall' (value expected)*
     "#,
     );
 }
@@ -778,7 +825,9 @@ fn scripts_that_only_read_are_not_paused() {
     let mut world = World::new();
     world.check(
         r##"
-        > FUNCTION LOAD "#!lua name=lib\nredis.register_function{function_name='f', callback=function() return 3 end, flags={'no-writes'}}" < "lib"
+        > FUNCTION LOAD "#!lua name=lib\nredis.register_function{function_name='f', \
+            callback=function() return 3 end, flags={'no-writes'}}"
+        < "lib"
         > CLIENT PAUSE 60000 WRITE                        < OK
         > EVAL "#!lua flags=no-writes\nreturn 1" 0        < :1
         > EVAL "#!lua flags=no-writes\nreturn 1" 0        < :1

@@ -40,7 +40,10 @@ fn setbit_and_getbit() {
 #[test]
 fn a_distant_bit_takes_little_memory() {
     let mut world = World::new();
-    world.check("> SETBIT far 4294967295 1 < :0\n > BITOP NOT inverse far < :536870912\n > BITCOUNT inverse < :4294967295");
+    world.check(
+        "> SETBIT far 4294967295 1 < :0\n > BITOP NOT inverse far < :536870912\n \
+                 > BITCOUNT inverse < :4294967295",
+    );
     let executor = &mut world.workers[0];
     let server = executor.server.clone();
     let memory = |executor: &mut crate::dispatch::Executor, key: &[u8]| {

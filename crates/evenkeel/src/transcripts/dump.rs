@@ -124,7 +124,9 @@ fn a_transaction_restores_and_dumps() {
         > DUMP k                             < QUEUED
         > RESTORE k 0 HELLO                  < QUEUED
         > RESTORE k 0 hello REPLACE          < QUEUED
-        > EXEC                               < [OK, HELLO, -BUSYKEY Target key name already exists., -ERR DUMP payload version or checksum are wrong]
+        > EXEC
+        < [OK, HELLO, -BUSYKEY Target key name already exists., -ERR DUMP payload version or checksum are \
+            wrong]
         > WATCH k                            < OK
         > MULTI                              < OK
         b> RESTORE k 0 HELLO REPLACE         < OK

@@ -548,7 +548,8 @@ fn stream_metadata_of_redis_is_accepted() {
         }
         timeless.check(
             r#"
-            > XINFO STREAM x < [*, "last-generated-id", "6-0", "max-deleted-entry-id", "6-0", "entries-added", :2, *
+            > XINFO STREAM x
+            < [*, "last-generated-id", "6-0", "max-deleted-entry-id", "6-0", "entries-added", :2, *
             "#,
         );
     }
@@ -571,7 +572,9 @@ fn logged_consumers_are_seen_at_load_time() {
     timeless.now_ms = before_ms;
     timeless.check(
         r#"
-        > XINFO CONSUMERS x g < [["name", "c", "pending", :0, "idle", :0, "inactive", :-1], ["name", "d", "pending", :1, "idle", :0, "inactive", :0]]
+        > XINFO CONSUMERS x g
+        < [["name", "c", "pending", :0, "idle", :0, "inactive", :-1], ["name", "d", "pending", :1, "idle", \
+            :0, "inactive", :0]]
         "#,
     );
     timeless.now_ms = before_ms + 60_000;

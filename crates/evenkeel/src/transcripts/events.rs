@@ -24,7 +24,9 @@ fn only_configured_events_are_published() {
         a< ["pmessage", "*", "__keyevent@0__:del", "l"]
         a< ["pmessage", "*", "__keyspace@3__:new", "new"]
         a< ["pmessage", "*", "__keyevent@3__:new", "new"]
-        > CONFIG SET notify-keyspace-events q < -ERR CONFIG SET failed (possibly related to argument 'notify-keyspace-events') - Invalid event class character. Use 'Ag$lshzxeKEtmdn'.
+        > CONFIG SET notify-keyspace-events q
+        < -ERR CONFIG SET failed (possibly related to argument 'notify-keyspace-events') - Invalid event \
+            class character. Use 'Ag$lshzxeKEtmdn'.
     "#,
     );
 }
@@ -75,7 +77,9 @@ fn events_of_scripts_fire_once() {
         r#"
         > CONFIG SET notify-keyspace-events EA < OK
         a> PSUBSCRIBE * < ["psubscribe", "*", :1]
-        > EVAL "redis.call('set', KEYS[1], 1) local s = 0 for i = 1, 2e7 do s = s + i % 7 end return 'done'" 1 k < "done"
+        > EVAL "redis.call('set', KEYS[1], 1) local s = 0 for i = 1, \
+            2e7 do s = s + i % 7 end return 'done'" 1 k
+        < "done"
         > SET t new                           < OK
         b> SET u new                          < OK
         > EVAL "redis.call('set', KEYS[1], 1) return redis.call('get', 'other')" 1 v < (nil)

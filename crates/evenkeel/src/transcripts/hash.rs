@@ -85,7 +85,8 @@ fn numbers_in_fields() {
         > EXISTS new                     < :0
         > HSET h big 1e4932
         > HINCRBYFLOAT h big 1e4932      < -ERR increment would produce NaN or Infinity
-        > HGETALL h                      < ["n", "9223372036854775807", "s", " 1", "t", "1.75", "big", "1e4932"]
+        > HGETALL h
+        < ["n", "9223372036854775807", "s", " 1", "t", "1.75", "big", "1e4932"]
         > HINCRBYFLOAT f n 3.0e3         < "3000"
         > HINCRBYFLOAT f n 0.1           < "3000.10000000000000009"
         "#,
@@ -340,7 +341,10 @@ fn random_fields_among_many_expired_are_offloaded() {
         let pairs: String = names.iter().map(|name| format!(" {name} v")).collect();
         world.run(&format!("HSETEX h PX 1000 FIELDS {}{pairs}", names.len()));
     }
-    world.check("> HSET h left v  < :1\n> HRANDFIELD h -1 < [\"*\"]\n> INFO stats < \"*long_commands_processed:0\\r*\"");
+    world.check(
+        "> HSET h left v  < :1\n> HRANDFIELD h -1 < [\"*\"]\n> INFO stats \
+                 < \"*long_commands_processed:0\\r*\"",
+    );
     world.pass(Duration::from_secs(2));
     world.check(
         "

@@ -175,19 +175,28 @@ fn refused_commands_change_nothing() {
         > HSET h a 1 b 2
         > SET s x
         > HEXPIRE h 1 FIELDS 1                       < -ERR wrong number of arguments for 'hexpire' command
-        > HEXPIRE h 10 FOO 1 a                       < -ERR numfields should be greater than 0 and match the provided number of fields
-        > HEXPIRE h 10 FIELDS 2 a                    < -ERR numfields should be greater than 0 and match the provided number of fields
-        > HEXPIRE h 10 FIELDS 1 a b                  < -ERR numfields should be greater than 0 and match the provided number of fields
-        > HEXPIRE h 10 FIELDS 0 a                    < -ERR numfields should be greater than 0 and match the provided number of fields
-        > HEXPIRE h 10 FIELDS -1 a                   < -ERR numfields should be greater than 0 and match the provided number of fields
-        > HEXPIRE h 10 FIELDS 9223372036854775807 a  < -ERR numfields should be greater than 0 and match the provided number of fields
+        > HEXPIRE h 10 FOO 1 a
+        < -ERR numfields should be greater than 0 and match the provided number of fields
+        > HEXPIRE h 10 FIELDS 2 a
+        < -ERR numfields should be greater than 0 and match the provided number of fields
+        > HEXPIRE h 10 FIELDS 1 a b
+        < -ERR numfields should be greater than 0 and match the provided number of fields
+        > HEXPIRE h 10 FIELDS 0 a
+        < -ERR numfields should be greater than 0 and match the provided number of fields
+        > HEXPIRE h 10 FIELDS -1 a
+        < -ERR numfields should be greater than 0 and match the provided number of fields
+        > HEXPIRE h 10 FIELDS 9223372036854775807 a
+        < -ERR numfields should be greater than 0 and match the provided number of fields
         > HEXPIRE h 10 FIELDS x a                    < -ERR value is not an integer or out of range
         > HEXPIRE h 10 FIELDS FIELDS 1 a             < -ERR value is not an integer or out of range
         > HEXPIRE h x FIELDS 1 a                     < -ERR value is not an integer or out of range
-        > HEXPIRE h x FIELDS 2 a                     < -ERR numfields should be greater than 0 and match the provided number of fields
+        > HEXPIRE h x FIELDS 2 a
+        < -ERR numfields should be greater than 0 and match the provided number of fields
         > HEXPIRE h 10 foo FIELDS 2 a                < -ERR Unsupported option foo
-        > HEXPIRE h 10 NX XX FIELDS 1 a              < -ERR NX and XX, GT or LT options at the same time are not compatible
-        > HEXPIRE h 10 GT LT FIELDS 1 a              < -ERR GT and LT options at the same time are not compatible
+        > HEXPIRE h 10 NX XX FIELDS 1 a
+        < -ERR NX and XX, GT or LT options at the same time are not compatible
+        > HEXPIRE h 10 GT LT FIELDS 1 a
+        < -ERR GT and LT options at the same time are not compatible
         > HEXPIRE h -1 FIELDS 1 a                    < -ERR invalid expire time in 'hexpire' command
         > HEXPIRE s -1 FIELDS 1 a                    < -ERR invalid expire time in 'hexpire' command
         > HEXPIRE h 9223372036854775807 FIELDS 1 a   < -ERR invalid expire time in 'hexpire' command
@@ -201,7 +210,8 @@ fn refused_commands_change_nothing() {
         > HTTL h FIELDS x a                          < -ERR value is not an integer or out of range
         > HTTL s FIELDS 1 a                          < -WRONGTYPE *
         > HPERSIST h FIELD x a                       < -ERR syntax error
-        > HPERSIST s FIELDS 2 a                      < -ERR numfields should be greater than 0 and match the provided number of fields
+        > HPERSIST s FIELDS 2 a
+        < -ERR numfields should be greater than 0 and match the provided number of fields
         > HPERSIST s FIELDS 1 a                      < -WRONGTYPE *
         > HGETALL h                                  < ["a", "1", "b", "2"]
         > HTTL h FIELDS 2 a b                        < [:-1, :-1]
@@ -263,20 +273,25 @@ fn values_with_deadlines_refused() {
         r#"
         > HSET h a 1
         > SET s x
-        > HGETEX h FIELDS 2 a                        < -ERR numfields should be greater than 0 and match the provided number of fields
+        > HGETEX h FIELDS 2 a
+        < -ERR numfields should be greater than 0 and match the provided number of fields
         > HGETEX h EX FIELDS 1 a                     < -ERR syntax error
         > HGETEX h EX 10 PX 10 FIELDS 1 a            < -ERR syntax error
         > HGETEX h KEEPTTL FIELDS x a                < -ERR syntax error
         > HGETEX h NX FIELDS 1 a                     < -ERR syntax error
-        > HGETEX h EX x FIELDS 2 a                   < -ERR numfields should be greater than 0 and match the provided number of fields
+        > HGETEX h EX x FIELDS 2 a
+        < -ERR numfields should be greater than 0 and match the provided number of fields
         > HGETEX h EX x FIELDS 1 a                   < -ERR value is not an integer or out of range
         > HGETEX h EX -1 FIELDS 1 a                  < -ERR invalid expire time in 'hgetex' command
         > HGETEX nosuch EX -1 FIELDS 1 a             < -ERR invalid expire time in 'hgetex' command
         > HGETEX s EX -1 FIELDS 1 a                  < -WRONGTYPE *
-        > HGETEX h EX 10 FIELDS                      < -ERR numfields should be greater than 0 and match the provided number of fields
+        > HGETEX h EX 10 FIELDS
+        < -ERR numfields should be greater than 0 and match the provided number of fields
         > HSETEX h FIELDS 1 a                        < -ERR wrong number of arguments for 'hsetex' command
-        > HSETEX h FIELDS 1 a 1 b                    < -ERR numfields should be greater than 0 and match the provided number of fields
-        > HSETEX h FOO 1 a 1                         < -ERR numfields should be greater than 0 and match the provided number of fields
+        > HSETEX h FIELDS 1 a 1 b
+        < -ERR numfields should be greater than 0 and match the provided number of fields
+        > HSETEX h FOO 1 a 1
+        < -ERR numfields should be greater than 0 and match the provided number of fields
         > HSETEX h PERSIST FIELDS 1 a 1              < -ERR syntax error
         > HSETEX h NX XX FIELDS 1 a 1                < -ERR syntax error
         > HSETEX h FNX FXX FIELDS 1 a 1              < -ERR syntax error
@@ -287,7 +302,8 @@ fn values_with_deadlines_refused() {
         > HSETEX s EX -1 FIELDS 1 a 1                < -WRONGTYPE *
         > HSETEX s XX FIELDS 1 a 1                   < -WRONGTYPE *
         > HGETDEL h FOO 1 a                          < -ERR syntax error
-        > HGETDEL s FIELDS 2 a                       < -ERR numfields should be greater than 0 and match the provided number of fields
+        > HGETDEL s FIELDS 2 a
+        < -ERR numfields should be greater than 0 and match the provided number of fields
         > HGETDEL s FIELDS 1 a                       < -WRONGTYPE *
         > HGETALL h                                  < ["a", "1"]
         > HTTL h FIELDS 1 a                          < [:-1]
@@ -300,7 +316,10 @@ fn removal_of_expired_fields_invalidates_watches() {
     let mut world = World::new();
     world.check("> HSET h a 1 b 2\n > HPEXPIRE h 5 FIELDS 1 a\n a> WATCH h");
     world.check("> HEXPIRE h 5 NX FIELDS 1 nosuch\n > HGETEX h FIELDS 1 b\n > HPERSIST h FIELDS 1 b");
-    world.check("a> MULTI\n a> EXEC < []\n a> WATCH h\n > HGETEX h EX 100 FIELDS 1 b\n a> MULTI\n a> EXEC < (nil array)");
+    world.check(
+        "a> MULTI\n a> EXEC < []\n a> WATCH h\n > HGETEX h EX 100 FIELDS 1 b\n a> MULTI\n \
+                 a> EXEC < (nil array)",
+    );
 }
 
 /// A timed field makes no timed key.
@@ -313,13 +332,16 @@ fn info_counts_no_timed_field_as_timed_key() {
         > HEXPIRE h 100 FIELDS 2 a b
         > COPY h i
         > EXPIRE i 100
-        > INFO keyspace                 < "# Keyspace\r\ndb0:keys=2,expires=1,avg_ttl=*,keys_with_volatile_items=2*"
+        > INFO keyspace
+        < "# Keyspace\r\ndb0:keys=2,expires=1,avg_ttl=*,keys_with_volatile_items=2*"
         > TTL h                         < :-1
         > HPERSIST h FIELDS 2 a b
         > PERSIST i
-        > INFO keyspace                 < "# Keyspace\r\ndb0:keys=2,expires=0,avg_ttl=0,keys_with_volatile_items=1*"
+        > INFO keyspace
+        < "# Keyspace\r\ndb0:keys=2,expires=0,avg_ttl=0,keys_with_volatile_items=1*"
         > HDEL i a b
-        > INFO keyspace                 < "# Keyspace\r\ndb0:keys=1,expires=0,avg_ttl=0,keys_with_volatile_items=0*"
+        > INFO keyspace
+        < "# Keyspace\r\ndb0:keys=1,expires=0,avg_ttl=0,keys_with_volatile_items=0*"
         "##,
     );
 }

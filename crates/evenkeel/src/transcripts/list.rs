@@ -106,7 +106,9 @@ fn lpos_finds_elements() {
         > LPOS k a MAXLEN 6 COUNT 0            < [:0, :3]
         > LPOS k a MAXLEN 6 COUNT 0 RANK -1    < [:6, :3]
         > LPOS k a rank 1 rank 2 count 5 count 0 < [:3, :6]
-        > LPOS k a RANK 0                      < -ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use negative to start from the end of the list
+        > LPOS k a RANK 0
+        < -ERR RANK can't be zero: use 1 to start from the first match, \
+            2 from the second ... or use negative to start from the end of the list
         > LPOS k a RANK x                      < -ERR value is not an integer or out of range
         > LPOS k a COUNT -1                    < -ERR COUNT can't be negative
         > LPOS k a COUNT x                     < -ERR COUNT can't be negative
@@ -350,8 +352,10 @@ fn writes_to_watched_lists_abort_exec() {
 fn the_smallest_integer_is_refused() {
     World::new().check(
         "
-        > LREM k -9223372036854775808 a        < -ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807
-        > LPOS k a RANK -9223372036854775808   < -ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807
+        > LREM k -9223372036854775808 a
+        < -ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807
+        > LPOS k a RANK -9223372036854775808
+        < -ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807
     ",
     );
 }

@@ -102,7 +102,8 @@ fn encodings_match_redis() {
         > OBJECT ENCODING k        < "raw"
         > OBJECT REFCOUNT k        < :1
         > OBJECT IDLETIME k        < :0
-        > OBJECT FREQ k            < -ERR An LFU maxmemory policy is not selected, access frequency not tracked. *
+        > OBJECT FREQ k
+        < -ERR An LFU maxmemory policy is not selected, access frequency not tracked. *
         > object nosuch k          < -ERR unknown subcommand 'nosuch'. Try OBJECT HELP.
         > OBJECT ENCODING          < -ERR wrong number of arguments for 'object|encoding' command
         > OBJECT                   < -ERR wrong number of arguments for 'object' command

@@ -177,7 +177,8 @@ fn refused_commands_change_nothing() {
         > SRANDMEMBER string             < -WRONGTYPE *
         > SRANDMEMBER string 1           < -WRONGTYPE *
         > SRANDMEMBER string x           < -ERR value is not an integer or out of range
-        > SRANDMEMBER nosuch -9223372036854775808 < -ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807
+        > SRANDMEMBER nosuch -9223372036854775808
+        < -ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807
         > SRANDMEMBER s 1 2              < -ERR syntax error
         > SINTER nosuch string           < -WRONGTYPE *
         > SINTER string nosuch           < -WRONGTYPE *

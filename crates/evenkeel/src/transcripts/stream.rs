@@ -20,7 +20,8 @@ fn entries_are_added_and_read() {
         > XADD s 1-1 a 1 b 2                < "1-1"
         > XADD s 1-* a 1 b 2                < "1-2"
         > XADD s 5 c 3                      < "5-0"
-        > XADD s 5-0 c 3                    < -ERR The ID specified in XADD is equal or smaller than the target stream top item
+        > XADD s 5-0 c 3
+        < -ERR The ID specified in XADD is equal or smaller than the target stream top item
         > XADD s 0-0 c 3                    < -ERR The ID specified in XADD must be greater than 0-0
         > XADD s abc c 3                    < -ERR Invalid stream ID specified as stream command argument
         > XADD s 7 c                        < -ERR wrong number of arguments for 'xadd' command
@@ -29,7 +30,8 @@ fn entries_are_added_and_read() {
         > XADD none NOMKSTREAM 1-1 a b      < (nil)
         > EXISTS none                       < :0
         > XLEN s                            < :3
-        > XRANGE s - +                      < [["1-1", ["a", "1", "b", "2"]], ["1-2", ["a", "1", "b", "2"]], ["5-0", ["c", "3"]]]
+        > XRANGE s - +
+        < [["1-1", ["a", "1", "b", "2"]], ["1-2", ["a", "1", "b", "2"]], ["5-0", ["c", "3"]]]
         > XREVRANGE s + - COUNT 2           < [["5-0", ["c", "3"]], ["1-2", ["a", "1", "b", "2"]]]
         > XRANGE s (1-1 (5-0                < [["1-2", ["a", "1", "b", "2"]]]
         > XRANGE s - + COUNT 0              < (nil array)
@@ -39,14 +41,16 @@ fn entries_are_added_and_read() {
         > XRANGE s - (0-0                   < -ERR invalid end ID for the interval
         > XREAD COUNT 1 STREAMS s none 1-1 0 < [["s", [["1-2", ["a", "1", "b", "2"]]]]]
         > XREAD STREAMS s $                 < (nil array)
-        > XREAD STREAMS s 0 1               < -ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.
+        > XREAD STREAMS s 0 1
+        < -ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.
         > XDEL s 1-2 9-9                    < :1
         > XLEN s                            < :2
         > TYPE s                            < stream
         > OBJECT ENCODING s                 < "stream"
         > XTRIM s MAXLEN 0                  < :2
         > EXISTS s                          < :1
-        > XADD s 5-0 c 3                    < -ERR The ID specified in XADD is equal or smaller than the target stream top item
+        > XADD s 5-0 c 3
+        < -ERR The ID specified in XADD is equal or smaller than the target stream top item
     "#,
     );
 }
@@ -58,9 +62,12 @@ fn groups_distribute_entries() {
         > XGROUP CREATE s g $               < -ERR The XGROUP subcommand requires the key to exist. *
         > XGROUP CREATE s g $ MKSTREAM      < OK
         > XGROUP CREATE s g $               < -BUSYGROUP Consumer Group name already exists
-        > XGROUP CREATE s h $ ENTRIESREAD 1 ENTRIESREAD 1  < -ERR unknown subcommand or wrong number of arguments for 'CREATE'. Try XGROUP HELP.
-        > XGROUP CREATE none h $ ENTRIESREAD 1 ENTRIESREAD 1  < -ERR The XGROUP subcommand requires the key to exist. *
-        > XGROUP SETID s g 0 ENTRIESREAD 1 ENTRIESREAD 1   < -ERR unknown subcommand or wrong number of arguments for 'SETID'. Try XGROUP HELP.
+        > XGROUP CREATE s h $ ENTRIESREAD 1 ENTRIESREAD 1
+        < -ERR unknown subcommand or wrong number of arguments for 'CREATE'. Try XGROUP HELP.
+        > XGROUP CREATE none h $ ENTRIESREAD 1 ENTRIESREAD 1
+        < -ERR The XGROUP subcommand requires the key to exist. *
+        > XGROUP SETID s g 0 ENTRIESREAD 1 ENTRIESREAD 1
+        < -ERR unknown subcommand or wrong number of arguments for 'SETID'. Try XGROUP HELP.
         > XGROUP SETID s h 0 ENTRIESREAD 1 ENTRIESREAD 1   < -NOGROUP *
         > XREADGROUP GROUP g c STREAMS s >  < (nil array)
         > XADD s 1-1 a 1
@@ -83,9 +90,11 @@ fn groups_distribute_entries() {
         > XCLAIM s g d 0 2-1 JUSTID RETRYCOUNT 7 < ["2-1"]
         > XCLAIM s g d 0 1-1 FORCE JUSTID   < ["1-1"]
         > XCLAIM s g d 0 1-1 FORC           < -ERR Unrecognized XCLAIM option 'FORC'
-        > XPENDING s g - + 10               < [["1-1", "d", :*, :1], ["2-1", "d", :*, :7], ["3-1", "d", :*, :1]]
+        > XPENDING s g - + 10
+        < [["1-1", "d", :*, :1], ["2-1", "d", :*, :7], ["3-1", "d", :*, :1]]
         > XDEL s 2-1                        < :1
-        > XREADGROUP GROUP g d STREAMS s 0  < [["s", [["1-1", ["a", "1"]], ["2-1", (nil array)], ["3-1", ["a", "3"]]]]]
+        > XREADGROUP GROUP g d STREAMS s 0
+        < [["s", [["1-1", ["a", "1"]], ["2-1", (nil array)], ["3-1", ["a", "3"]]]]]
         > XAUTOCLAIM s g c 0 - COUNT 1      < ["2-1", [["1-1", ["a", "1"]]], []]
         > XAUTOCLAIM s g c 0 2-1 JUSTID     < ["0-0", ["3-1"], ["2-1"]]
         > XAUTOCLAIM s g c 0 - COUNT 0      < -ERR COUNT must be > 0
@@ -98,7 +107,8 @@ fn groups_distribute_entries() {
         > XPENDING s g                      < [:0, (nil), (nil), (nil array)]
         > XGROUP DESTROY s g                < :1
         > XGROUP DESTROY s g                < :0
-        > XREADGROUP GROUP g f STREAMS s >  < -NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option
+        > XREADGROUP GROUP g f STREAMS s >
+        < -NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option
     "#,
     );
 }
@@ -112,7 +122,9 @@ fn the_lag_of_a_group_before_the_first_entry_is_the_length() {
         > XDEL s 2-0                        < :1
         > XADD s 177-0 a 1                  < "177-0"
         > XGROUP CREATE s g 1-0             < OK
-        > XINFO GROUPS s                    < [["name", "g", "consumers", :0, "pending", :0, "last-delivered-id", "1-0", "entries-read", (nil), "lag", :1]]
+        > XINFO GROUPS s
+        < [["name", "g", "consumers", :0, "pending", :0, "last-delivered-id", "1-0", "entries-read", (nil), \
+            "lag", :1]]
         > XADD t 1-0 a 1                    < "1-0"
         > XADD t 2-0 a 1                    < "2-0"
         > XADD t 3-0 a 1                    < "3-0"
@@ -136,14 +148,20 @@ fn xsetid_refuses_ids_below_deleted_entries() {
         > XADD s 5-0 a b
         > XADD s 10-0 a b
         > XDEL s 10-0                       < :1
-        > XSETID s 6-0                      < -ERR The ID specified in XSETID is smaller than current max_deleted_entry_id
-        > XSETID s 4-0                      < -ERR The ID specified in XSETID is smaller than current max_deleted_entry_id
-        > XSETID s 6-0 MAXDELETEDID 6-0     < -ERR The ID specified in XSETID is smaller than current max_deleted_entry_id
-        > XSETID s 6-0 MAXDELETEDID 7-0     < -ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id
+        > XSETID s 6-0
+        < -ERR The ID specified in XSETID is smaller than current max_deleted_entry_id
+        > XSETID s 4-0
+        < -ERR The ID specified in XSETID is smaller than current max_deleted_entry_id
+        > XSETID s 6-0 MAXDELETEDID 6-0
+        < -ERR The ID specified in XSETID is smaller than current max_deleted_entry_id
+        > XSETID s 6-0 MAXDELETEDID 7-0
+        < -ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id
         > XSETID s 12-0 MAXDELETEDID 0-0    < OK
-        > XINFO STREAM s                    < ["length", :1, *, "last-generated-id", "12-0", "max-deleted-entry-id", "10-0", *
+        > XINFO STREAM s
+        < ["length", :1, *, "last-generated-id", "12-0", "max-deleted-entry-id", "10-0", *
         > XSETID s 12-0 MAXDELETEDID 3-0    < OK
-        > XSETID s 4-0                      < -ERR The ID specified in XSETID is smaller than the target stream top item
+        > XSETID s 4-0
+        < -ERR The ID specified in XSETID is smaller than the target stream top item
         > XSETID s 5-0                      < OK
     "#,
     );
@@ -186,7 +204,9 @@ fn consumers_without_entries_are_created() {
         > EVAL "return redis.call('XREADGROUP', 'GROUP', 'g', 'dave', 'STREAMS', KEYS[1], '>')" 1 s < (nil)
         a> XREADGROUP GROUP g eve BLOCK 0 STREAMS s >
         ~ 60ms
-        > XINFO CONSUMERS s g               < [["name", "alice", *, "inactive", :-1], ["name", "bob", *], ["name", "carol", *], ["name", "dave", *], ["name", "eve", "pending", :0, "idle", :*, "inactive", :-1]]
+        > XINFO CONSUMERS s g
+        < [["name", "alice", *, "inactive", :-1], ["name", "bob", *], ["name", "carol", *], ["name", "dave", \
+            *], ["name", "eve", "pending", :0, "idle", :*, "inactive", :-1]]
         > XINFO CONSUMERS none g            < [["name", "bob", "pending", :0, "idle", :*, "inactive", :-1]]
         > XREADGROUP GROUP g frank STREAMS s missing > > < -NOGROUP *
         > XGROUP DELCONSUMER s g bob        < :0

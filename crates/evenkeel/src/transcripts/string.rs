@@ -205,15 +205,18 @@ fn common_subsequences() {
         > MSET a ohmytext b mynewtext
         > LCS a b                              < "mytext"
         > LCS a b LEN                          < :6
-        > LCS a b IDX                          < ["matches", [[[:4, :7], [:5, :8]], [[:2, :3], [:0, :1]]], "len", :6]
+        > LCS a b IDX
+        < ["matches", [[[:4, :7], [:5, :8]], [[:2, :3], [:0, :1]]], "len", :6]
         > LCS a b IDX MINMATCHLEN 4 WITHMATCHLEN < ["matches", [[[:4, :7], [:5, :8], :4]], "len", :6]
         > LCS a none                           < ""
         > LCS none none IDX                    < ["matches", [], "len", :0]
-        > LCS a b LEN IDX                      < -ERR If you want both the length and indexes, please just use IDX.
+        > LCS a b LEN IDX
+        < -ERR If you want both the length and indexes, please just use IDX.
         > LCS a b MINMATCHLEN                  < -ERR syntax error
         > LCS a b MINMATCHLEN x                < -ERR value is not an integer or out of range
         > SETRANGE far 67108862 x
-        > LCS far a                            < -ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len
+        > LCS far a
+        < -ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len
         > LCS far none LEN                     < :0
         > DEL far
     "#,

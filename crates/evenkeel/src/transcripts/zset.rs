@@ -25,7 +25,9 @@ fn zadd_zscore_and_zrem() {
         > EXISTS nosuch                         < :0
         > ZINCRBY z 0.25 a                      < "5.25"
         > ZINCRBY z 1e3 another                 < "1000"
-        > ZRANGE z 0 -1 WITHSCORES              < ["g", "-inf", "d", "0.10000000000000001", "j", "2", "c", "3", "new", "4", "brand-new", "5", "a", "5.25", "h", "7", "i", "8", "b", "100", "another", "1000", "f", "inf"]
+        > ZRANGE z 0 -1 WITHSCORES
+        < ["g", "-inf", "d", "0.10000000000000001", "j", "2", "c", "3", "new", "4", "brand-new", "5", "a", \
+            "5.25", "h", "7", "i", "8", "b", "100", "another", "1000", "f", "inf"]
         > ZSCORE z a                            < "5.25"
         > ZSCORE z nosuch                       < (nil)
         > ZSCORE nosuch a                       < (nil)
@@ -52,9 +54,12 @@ fn zadd_refuses_invalid_arguments() {
         r#"
         > SET str v                             < OK
         > ZADD z NX XX 1 a                      < -ERR XX and NX options at the same time are not compatible
-        > ZADD z NX GT 1 a                      < -ERR GT, LT, and/or NX options at the same time are not compatible
-        > ZADD z LT NX 1 a                      < -ERR GT, LT, and/or NX options at the same time are not compatible
-        > ZADD z GT LT 1 a                      < -ERR GT, LT, and/or NX options at the same time are not compatible
+        > ZADD z NX GT 1 a
+        < -ERR GT, LT, and/or NX options at the same time are not compatible
+        > ZADD z LT NX 1 a
+        < -ERR GT, LT, and/or NX options at the same time are not compatible
+        > ZADD z GT LT 1 a
+        < -ERR GT, LT, and/or NX options at the same time are not compatible
         > ZADD z NX XX GT 1 a b                 < -ERR syntax error
         > ZADD z INCR 5 a 7 h                   < -ERR INCR option supports a single increment-element pair
         > ZADD z 1                              < -ERR wrong number of arguments for 'zadd' command
@@ -72,14 +77,21 @@ fn zadd_refuses_invalid_arguments() {
         > ZINCRBY z CH x                        < -ERR syntax error
         > ZINCRBY z x a                         < -ERR value is not a valid float
         > EXISTS z                              < :0
-        > ZADD str 1 a                          < -WRONGTYPE Operation against a key holding the wrong kind of value
+        > ZADD str 1 a
+        < -WRONGTYPE Operation against a key holding the wrong kind of value
         > ZADD str x a                          < -ERR value is not a valid float
-        > ZINCRBY str 1 a                       < -WRONGTYPE Operation against a key holding the wrong kind of value
-        > ZREM str a                            < -WRONGTYPE Operation against a key holding the wrong kind of value
-        > ZSCORE str a                          < -WRONGTYPE Operation against a key holding the wrong kind of value
-        > ZMSCORE str a                         < -WRONGTYPE Operation against a key holding the wrong kind of value
-        > ZCARD str                             < -WRONGTYPE Operation against a key holding the wrong kind of value
-        > ZRANK str a                           < -WRONGTYPE Operation against a key holding the wrong kind of value
+        > ZINCRBY str 1 a
+        < -WRONGTYPE Operation against a key holding the wrong kind of value
+        > ZREM str a
+        < -WRONGTYPE Operation against a key holding the wrong kind of value
+        > ZSCORE str a
+        < -WRONGTYPE Operation against a key holding the wrong kind of value
+        > ZMSCORE str a
+        < -WRONGTYPE Operation against a key holding the wrong kind of value
+        > ZCARD str
+        < -WRONGTYPE Operation against a key holding the wrong kind of value
+        > ZRANK str a
+        < -WRONGTYPE Operation against a key holding the wrong kind of value
         > ZADD z inf a                          < :1
         > ZINCRBY z -inf a                      < -ERR resulting score is not a number (NaN)
         > ZADD z INCR -inf a                    < -ERR resulting score is not a number (NaN)
@@ -94,7 +106,9 @@ fn scores_of_all_magnitudes() {
     check(
         r#"
         > ZADD z 0x10 hex 0x1p-2 quarter 1e17 big .5 half +3 three 1e-5 little < :6
-        > ZRANGE z 0 -1 WITHSCORES              < ["little", "1.0000000000000001e-05", "quarter", "0.25", "half", "0.5", "three", "3", "hex", "16", "big", "1e+17"]
+        > ZRANGE z 0 -1 WITHSCORES
+        < ["little", "1.0000000000000001e-05", "quarter", "0.25", "half", "0.5", "three", "3", "hex", "16", \
+            "big", "1e+17"]
         > ZADD y 3 a -0 b 0 c                   < :3
         > ZRANGE y 0 -1 WITHSCORES              < ["b", "0", "c", "0", "a", "3"]
         > ZADD y 0 b                            < :0
@@ -162,7 +176,8 @@ fn ranges_by_position() {
         > ZRANGE z -100 -50                     < []
         > ZRANGE z -9223372036854775808 9223372036854775807 REV < ["e", "d", "c", "b", "a"]
         > ZRANGE z 0 -1 LIMIT 0 -1              < ["a", "b", "c", "d", "e"]
-        > ZRANGE z 0 -1 LIMIT 0 2               < -ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX
+        > ZRANGE z 0 -1 LIMIT 0 2
+        < -ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX
         > ZRANGE z 0 -1 LIMIT 0                 < -ERR syntax error
         > ZRANGE z 0 -1 LIMIT x 1               < -ERR value is not an integer or out of range
         > ZRANGE z 0 -1 BYLEX BYSCORE           < -ERR syntax error
@@ -194,7 +209,8 @@ fn ranges_by_score() {
         > ZRANGE z (1 2 BYSCORE                 < ["c", "d"]
         > ZRANGE z 1 (2 BYSCORE                 < ["b"]
         > ZRANGE z (2 (2 BYSCORE                < []
-        > ZRANGE z -inf +inf BYSCORE WITHSCORES < ["a", "-inf", "b", "1", "c", "2", "d", "2", "e", "3.5", "f", "inf"]
+        > ZRANGE z -inf +inf BYSCORE WITHSCORES
+        < ["a", "-inf", "b", "1", "c", "2", "d", "2", "e", "3.5", "f", "inf"]
         > ZRANGE z (-inf (+inf BYSCORE          < ["b", "c", "d", "e"]
         > ZRANGE z 3 1 BYSCORE                  < []
         > ZRANGE z 3 1 BYSCORE REV              < ["d", "c", "b"]
@@ -243,12 +259,14 @@ fn ranges_by_member() {
         > ZRANGE z + - BYLEX                    < []
         > ZRANGE z [ ( BYLEX                    < []
         > ZRANGE z [ [ BYLEX                    < [""]
-        > ZRANGE z - + BYLEX WITHSCORES         < -ERR syntax error, WITHSCORES not supported in combination with BYLEX
+        > ZRANGE z - + BYLEX WITHSCORES
+        < -ERR syntax error, WITHSCORES not supported in combination with BYLEX
         > ZRANGE z b + BYLEX                    < -ERR min or max not valid string range item
         > ZRANGE z "" + BYLEX                   < -ERR min or max not valid string range item
         > ZRANGE z -b + BYLEX                   < -ERR min or max not valid string range item
         > ZRANGEBYLEX z [aa [cc LIMIT 1 9       < ["c"]
-        > ZRANGEBYLEX z - + WITHSCORES          < -ERR syntax error, WITHSCORES not supported in combination with BYLEX
+        > ZRANGEBYLEX z - + WITHSCORES
+        < -ERR syntax error, WITHSCORES not supported in combination with BYLEX
         > ZREVRANGEBYLEX z [cc [aa              < ["c", "b"]
         > ZLEXCOUNT z - +                       < :7
         > ZLEXCOUNT z (a (e                     < :3
@@ -304,13 +322,15 @@ fn stored_ranges() {
         > ZRANGESTORE dst src [c - BYLEX REV LIMIT 0 2 < :2
         > ZRANGE dst 0 -1                       < ["b", "c"]
         > ZRANGESTORE dst src 0 -1 WITHSCORES   < -ERR syntax error
-        > ZRANGESTORE dst src 0 -1 LIMIT 1 1    < -ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX
+        > ZRANGESTORE dst src 0 -1 LIMIT 1 1
+        < -ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX
         > ZRANGESTORE src src 1 1               < :1
         > ZRANGE src 0 -1                       < ["b"]
         > ZRANGESTORE dst nosuch 0 -1           < :0
         > EXISTS dst                            < :0
         > SET other v                           < OK
-        > ZRANGESTORE dst other 0 -1            < -WRONGTYPE Operation against a key holding the wrong kind of value
+        > ZRANGESTORE dst other 0 -1
+        < -WRONGTYPE Operation against a key holding the wrong kind of value
         > ZRANGESTORE dst other 0 x             < -ERR value is not an integer or out of range
         > ZRANGESTORE other nosuch 0 x          < -ERR value is not an integer or out of range
         > GET other                             < "v"
@@ -333,8 +353,10 @@ fn popping() {
         > ZPOPMIN z -1                          < -ERR value is out of range, must be positive
         > ZPOPMIN z x                           < -ERR value is out of range, must be positive
         > ZPOPMIN z 1 2                         < -ERR syntax error
-        > ZPOPMIN str                           < -WRONGTYPE Operation against a key holding the wrong kind of value
-        > ZPOPMIN str 0                         < -WRONGTYPE Operation against a key holding the wrong kind of value
+        > ZPOPMIN str
+        < -WRONGTYPE Operation against a key holding the wrong kind of value
+        > ZPOPMIN str 0
+        < -WRONGTYPE Operation against a key holding the wrong kind of value
         > ZPOPMIN nosuch                        < []
         > ZPOPMAX nosuch 3                      < []
         > ZPOPMAX z 100                         < ["d", "4"]
@@ -342,8 +364,10 @@ fn popping() {
         > ZADD z 1 a 2 b 3 c 4 d 5 e            < :5
         > ZMPOP 1 z MIN                         < ["z", [["a", "1"]]]
         > ZMPOP 2 nosuch z MAX COUNT 2          < ["z", [["e", "5"], ["d", "4"]]]
-        > ZMPOP 2 str z MAX                     < -WRONGTYPE Operation against a key holding the wrong kind of value
-        > ZMPOP 2 nosuch str MAX                < -WRONGTYPE Operation against a key holding the wrong kind of value
+        > ZMPOP 2 str z MAX
+        < -WRONGTYPE Operation against a key holding the wrong kind of value
+        > ZMPOP 2 nosuch str MAX
+        < -WRONGTYPE Operation against a key holding the wrong kind of value
         > ZMPOP 1 nosuch MIN                    < (nil array)
         > ZMPOP 0 z MIN                         < -ERR numkeys should be greater than 0
         > ZMPOP -1 z MIN                        < -ERR numkeys should be greater than 0
@@ -370,7 +394,8 @@ fn popping_without_waiting() {
         > ZADD z 1 a 2 b 3 c 4 d 5 e            < :5
         > BZPOPMIN z 0                          < ["z", "a", "1"]
         > BZPOPMAX nosuch z 0                   < ["z", "e", "5"]
-        > BZPOPMIN str z 0                      < -WRONGTYPE Operation against a key holding the wrong kind of value
+        > BZPOPMIN str z 0
+        < -WRONGTYPE Operation against a key holding the wrong kind of value
         > BZPOPMIN z x                          < -ERR timeout is not a float or out of range
         > BZPOPMIN z -1                         < -ERR timeout is negative
         > BZMPOP 0 1 z MIN                      < ["z", [["b", "2"]]]
@@ -465,9 +490,12 @@ fn zset_algebra_refuses_invalid_arguments() {
         > ZUNION -1 a                           < -ERR at least 1 input key is needed for 'zunion' command
         > ZUNION x a                            < -ERR value is not an integer or out of range
         > ZUNION 2 a                            < -ERR syntax error
-        > ZUNION 2 a str                        < -WRONGTYPE Operation against a key holding the wrong kind of value
-        > ZUNION 2 str a NOSUCH                 < -WRONGTYPE Operation against a key holding the wrong kind of value
-        > ZUNION 2 nosuch str                   < -WRONGTYPE Operation against a key holding the wrong kind of value
+        > ZUNION 2 a str
+        < -WRONGTYPE Operation against a key holding the wrong kind of value
+        > ZUNION 2 str a NOSUCH
+        < -WRONGTYPE Operation against a key holding the wrong kind of value
+        > ZUNION 2 nosuch str
+        < -WRONGTYPE Operation against a key holding the wrong kind of value
         > ZUNION 1 a NOSUCH                     < -ERR syntax error
         > ZUNION 1 a WEIGHTS                    < -ERR syntax error
         > ZUNION 2 a a WEIGHTS 1                < -ERR syntax error
@@ -482,12 +510,15 @@ fn zset_algebra_refuses_invalid_arguments() {
         > ZINTERCARD 1 a LIMIT -1               < -ERR LIMIT can't be negative
         > ZINTERCARD 1 a LIMIT x                < -ERR LIMIT can't be negative
         > ZINTERCARD 1 a WITHSCORES             < -ERR syntax error
-        > ZINTERCARD 1 str                      < -WRONGTYPE Operation against a key holding the wrong kind of value
+        > ZINTERCARD 1 str
+        < -WRONGTYPE Operation against a key holding the wrong kind of value
         > ZUNIONSTORE d 1 a WITHSCORES          < -ERR syntax error
-        > ZUNIONSTORE d 0 a                     < -ERR at least 1 input key is needed for 'zunionstore' command
+        > ZUNIONSTORE d 0 a
+        < -ERR at least 1 input key is needed for 'zunionstore' command
         > ZUNIONSTORE d x a                     < -ERR value is not an integer or out of range
         > ZUNIONSTORE d 2 a                     < -ERR syntax error
-        > ZINTERSTORE d 2 a str                 < -WRONGTYPE Operation against a key holding the wrong kind of value
+        > ZINTERSTORE d 2 a str
+        < -WRONGTYPE Operation against a key holding the wrong kind of value
         > ZDIFFSTORE d 1 a WEIGHTS 1            < -ERR syntax error
         > EXISTS d                              < :0
         "#,
@@ -501,7 +532,8 @@ fn zrandmember() {
         > SET str v                             < OK
         > ZRANDMEMBER nosuch                    < (nil)
         > ZRANDMEMBER nosuch 3                  < []
-        > ZRANDMEMBER str                       < -WRONGTYPE Operation against a key holding the wrong kind of value
+        > ZRANDMEMBER str
+        < -WRONGTYPE Operation against a key holding the wrong kind of value
         > ZADD z 1 a                            < :1
         > ZRANDMEMBER z                         < "a"
         > ZRANDMEMBER z 3                       < ["a"]
@@ -512,7 +544,8 @@ fn zrandmember() {
         > ZRANDMEMBER z 3 WITHVALUES            < -ERR syntax error
         > ZRANDMEMBER z 3 WITHSCORES 4          < -ERR syntax error
         > ZRANDMEMBER z x                       < -ERR value is not an integer or out of range
-        > ZRANDMEMBER z -9223372036854775808    < -ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807
+        > ZRANDMEMBER z -9223372036854775808
+        < -ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807
         > ZRANDMEMBER z 9223372036854775807 WITHSCORES < -ERR value is out of range
         "#,
     );
@@ -533,7 +566,8 @@ fn zscan() {
         > ZSCAN z x                             < -ERR invalid cursor
         > ZSCAN nosuch 0                        < ["0", []]
         > ZSCAN nosuch 0 NOSUCH                 < ["0", []]
-        > ZSCAN str 0                           < -WRONGTYPE Operation against a key holding the wrong kind of value
+        > ZSCAN str 0
+        < -WRONGTYPE Operation against a key holding the wrong kind of value
         "#,
     );
 }

@@ -32,7 +32,9 @@ fn authentication_and_default_user() {
     check(
         "
         > ACL WHOAMI                         < \"default\"
-        > AUTH pw                            < -ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?
+        > AUTH pw
+        < -ERR AUTH <password> called without any password configured for the default user. Are you sure \
+            your configuration is correct?
         > AUTH a b c                         < -ERR syntax error
         > AUTH default anything              < OK
         > ACL SETUSER ann >pw                < OK
@@ -83,7 +85,9 @@ fn the_default_user_has_the_configured_password() {
     check(
         "
         > CONFIG SET requirepass secret      < OK
-        > ACL LIST                           < [\"user default on #2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b ~\\* &\\* +@all\"]
+        > ACL LIST
+        < [\"user default on #2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b ~\\* &\\* \
+            +@all\"]
         a> PING
         a< -NOAUTH Authentication required.
         a> AUTH wrong
@@ -168,8 +172,8 @@ fn changes_apply_from_the_next_command() {
 
 #[test]
 fn transactions_are_checked_when_queued_and_when_run() {
-    const CHANGED: &str = "-NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. \
-                           This command is no longer allowed for the following reason:";
+    const CHANGED: &str = "-NOPERM ACLs rules changed between the moment the transaction was accumulated and \
+                           the EXEC call. This command is no longer allowed for the following reason:";
     check_as(
         "+set +multi +exec +publish ~a &c",
         &format!(
@@ -191,7 +195,8 @@ fn transactions_are_checked_when_queued_and_when_run() {
             a< QUEUED
             > ACL SETUSER ann resetkeys ~b resetchannels < OK
             a> EXEC
-            a< [{CHANGED} no permission to touch the specified keys, {CHANGED} no permission to access one of the channels used as arguments]
+            a< [{CHANGED} no permission to touch the specified keys, \
+                {CHANGED} no permission to access one of the channels used as arguments]
             a> MULTI
             a< OK
             a> SET b 1
@@ -203,9 +208,11 @@ fn transactions_are_checked_when_queued_and_when_run() {
             a< OK
             > ACL SETUSER ann -exec              < OK
             a> EXEC
-            a< -EXECABORT Transaction discarded because of: NOPERM this user has no permissions to run the 'exec' command
+            a< -EXECABORT Transaction discarded because of: NOPERM this user has no permissions to run the \
+                'exec' command
             a> EXEC
-            a< -EXECABORT Transaction discarded because of: NOPERM this user has no permissions to run the 'exec' command
+            a< -EXECABORT Transaction discarded because of: NOPERM this user has no permissions to run the \
+                'exec' command
             ",
             no_command("get"),
         ),
@@ -220,14 +227,17 @@ fn scripts_have_the_permissions_of_their_caller() {
         a> EVAL \"return redis.call('set','a','1')\" 1 a
         a< OK
         a> EVAL \"return redis.call('set','b','1')\" 0
-        a< -ERR The user executing the script can't access at least one of the keys mentioned in the command arguments script: *
+        a< -ERR The user executing the script can't access at least one of the keys mentioned in the command \
+            arguments script: *
         a> EVAL \"return redis.pcall('get','a')\" 0
         a< -ERR The user executing the script can't run this command or subcommand
         a> EVAL \"return redis.pcall('publish','c','m')\" 0
         a< -ERR The user executing the script can't publish to the channel mentioned in the command
         a> EVAL \"return 1\" 1 b
         a< -NOPERM this user has no permissions to access one of the keys used as arguments
-        a> EVAL \"return {redis.acl_check_cmd('set','a','1') and 1 or 0, redis.acl_check_cmd('set','b','1') and 1 or 0, redis.acl_check_cmd('config','get','x') and 1 or 0}\" 0
+        a> EVAL \"return {redis.acl_check_cmd('set','a','1') and 1 or 0, \
+            redis.acl_check_cmd('set','b','1') and 1 or 0, redis.acl_check_cmd('config','get','x') and 1 or \
+            0}\" 0
         a< [:1, :0, :0]
         a> EVAL \"return redis.acl_check_cmd('config|get','x')\" 0
         a< -ERR Invalid command passed to redis.acl_check_cmd() script: *
@@ -285,7 +295,8 @@ fn the_effective_destination_must_be_permitted() {
         a> SORT bob:l STORE bob:x STORE victim
         a< {no_key}
         a> EVAL \"return redis.call('GEORADIUS','src','1','2','9','km','STORE','bob:x','STORE','victim')\" 0
-        a< -ERR The user executing the script can't access at least one of the keys mentioned in the command arguments script: *
+        a< -ERR The user executing the script can't access at least one of the keys mentioned in the command \
+            arguments script: *
         > ACL DRYRUN ann GEORADIUS src 1 2 9 km STORE bob:x STORE victim
         < \"This user has no permissions to access the 'victim' key\"
         > GET victim                                                     < \"precious\"
@@ -326,20 +337,29 @@ fn invalid_rules_are_refused() {
         > ACL SETUSER u +nosuch              < {MODIFIER} '+nosuch': Unknown command or category name in ACL
         > ACL SETUSER u -nosuch              < {MODIFIER} '-nosuch': Unknown command or category name in ACL
         > ACL SETUSER u +@nosuch             < {MODIFIER} '+@nosuch': Unknown command or category name in ACL
-        > ACL SETUSER u +config|nosuch       < {MODIFIER} '+config|nosuch': Unknown command or category name in ACL
+        > ACL SETUSER u +config|nosuch
+        < {MODIFIER} '+config|nosuch': Unknown command or category name in ACL
         > ACL SETUSER u -get|x               < {MODIFIER} '-get|x': Unknown command or category name in ACL
         > ACL SETUSER u +get|x|y             < {MODIFIER} '+get|x|y': Unknown command or category name in ACL
-        > ACL SETUSER u +config|get|x        < {MODIFIER} '+config|get|x': Allowing first-arg of a subcommand is not supported
+        > ACL SETUSER u +config|get|x
+        < {MODIFIER} '+config|get|x': Allowing first-arg of a subcommand is not supported
         > ACL SETUSER u +get|                < {MODIFIER} '+get|': Syntax error
         > ACL SETUSER u %X~a                 < {MODIFIER} '%X~a': Syntax error
         > ACL SETUSER u %~a                  < {MODIFIER} '%~a': Syntax error
         > ACL SETUSER u %RR~a                < {MODIFIER} '%RR~a': Syntax error
         > ACL SETUSER u '~a b'               < {MODIFIER} '~a b': Syntax error
         > ACL SETUSER u '&a b'               < {MODIFIER} '&a b': Syntax error
-        > ACL SETUSER u allkeys ~x           < {MODIFIER} '~x': Adding a pattern after the \\* pattern (or the 'allkeys' flag) is not valid and does not have any effect. Try 'resetkeys' to start with an empty list of patterns
-        > ACL SETUSER u allchannels &x       < {MODIFIER} '&x': Adding a pattern after the \\* pattern (or the 'allchannels' flag) is not valid and does not have any effect. Try 'resetchannels' to start with an empty list of channels
-        > ACL SETUSER u <x                   < {MODIFIER} '<x': The password you are trying to remove from the user does not exist
-        > ACL SETUSER u #x                   < {MODIFIER} '#x': The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters
+        > ACL SETUSER u allkeys ~x
+        < {MODIFIER} '~x': Adding a pattern after the \\* pattern (or the 'allkeys' flag) is not valid and \
+            does not have any effect. Try 'resetkeys' to start with an empty list of patterns
+        > ACL SETUSER u allchannels &x
+        < {MODIFIER} '&x': Adding a pattern after the \\* pattern (or the 'allchannels' flag) is not valid \
+            and does not have any effect. Try 'resetchannels' to start with an empty list of channels
+        > ACL SETUSER u <x
+        < {MODIFIER} '<x': The password you are trying to remove from the user does not exist
+        > ACL SETUSER u #x
+        < {MODIFIER} '#x': The password hash must be exactly 64 characters and contain only lowercase \
+            hexadecimal characters
         > ACL SETUSER u on blah +get         < {MODIFIER} 'blah': Syntax error
         > ACL SETUSER u (blah)               < {MODIFIER} '(blah)': Syntax error
         > ACL SETUSER u )                    < {MODIFIER} ')': Syntax error
@@ -353,13 +373,19 @@ fn invalid_rules_are_refused() {
         > ACL DRYRUN default config nosuch   < -ERR Command 'config' not found
         > ACL DRYRUN default get             < -ERR wrong number of arguments for 'get' command
         > ACL CAT nosuch                     < -ERR Unknown category 'nosuch'
-        > ACL CAT a b                        < -ERR unknown subcommand or wrong number of arguments for 'CAT'. Try ACL HELP.
-        > ACL LOG a b                        < -ERR unknown subcommand or wrong number of arguments for 'LOG'. Try ACL HELP.
+        > ACL CAT a b
+        < -ERR unknown subcommand or wrong number of arguments for 'CAT'. Try ACL HELP.
+        > ACL LOG a b
+        < -ERR unknown subcommand or wrong number of arguments for 'LOG'. Try ACL HELP.
         > ACL LOG x                          < -ERR value is not an integer or out of range
-        > ACL GENPASS 0                      < -ERR ACL GENPASS argument must be the number of bits for the output password, a positive number up to 4096
+        > ACL GENPASS 0
+        < -ERR ACL GENPASS argument must be the number of bits for the output password, \
+            a positive number up to 4096
         > ACL GENPASS x                      < -ERR value is not an integer or out of range
-        > ACL SAVE                           < -ERR This Redis instance is not configured to use an ACL file. *
-        > ACL LOAD                           < -ERR This Redis instance is not configured to use an ACL file. *
+        > ACL SAVE
+        < -ERR This Redis instance is not configured to use an ACL file. *
+        > ACL LOAD
+        < -ERR This Redis instance is not configured to use an ACL file. *
         > ACL NOSUCH                         < -ERR unknown subcommand 'NOSUCH'. Try ACL HELP.
         > CLIENT KILL USER u                 < -ERR No such user 'u'
         "
@@ -371,15 +397,29 @@ fn users_are_described() {
     check(
         "
         > ACL SETUSER u on >p %R~a ~b %W~a &c &c (+get ~x) '( %W~y )' ()  < OK
-        > ACL GETUSER u  < [\"flags\", [\"on\"], \"passwords\", [\"148de9c5a7a44d19e56cd9ae1a554bf67847afb0c58f6e12fa29ac7ddfca9940\"], \"commands\", \"-@all\", \"keys\", \"~a ~b\", \"channels\", \"&c\", \"selectors\", [[\"commands\", \"-@all +get\", \"keys\", \"~x\", \"channels\", \"\"], [\"commands\", \"-@all\", \"keys\", \"%W~y\", \"channels\", \"\"], [\"commands\", \"-@all\", \"keys\", \"\", \"channels\", \"\"]]]
-        > ACL LIST       < [\"user default on nopass ~\\* &\\* +@all\", \"user u on #148de9c5a7a44d19e56cd9ae1a554bf67847afb0c58f6e12fa29ac7ddfca9940 ~a ~b resetchannels &c -@all (~x resetchannels -@all +get) (%W~y resetchannels -@all) (resetchannels -@all)\"]
+        > ACL GETUSER u
+        < [\"flags\", [\"on\"], \"passwords\", \
+            [\"148de9c5a7a44d19e56cd9ae1a554bf67847afb0c58f6e12fa29ac7ddfca9940\"], \"commands\", \"-@all\", \
+            \"keys\", \"~a ~b\", \"channels\", \"&c\", \"selectors\", [[\"commands\", \"-@all +get\", \
+            \"keys\", \"~x\", \"channels\", \"\"], [\"commands\", \"-@all\", \"keys\", \"%W~y\", \
+            \"channels\", \"\"], [\"commands\", \"-@all\", \"keys\", \"\", \"channels\", \"\"]]]
+        > ACL LIST
+        < [\"user default on nopass ~\\* &\\* +@all\", \"user u on \
+            #148de9c5a7a44d19e56cd9ae1a554bf67847afb0c58f6e12fa29ac7ddfca9940 ~a ~b resetchannels &c -@all \
+            (~x resetchannels -@all +get) (%W~y resetchannels -@all) (resetchannels -@all)\"]
         > ACL SETUSER u <p nopass clearselectors allkeys +@all allchannels skip-sanitize-payload < OK
-        > ACL GETUSER u  < [\"flags\", [\"on\", \"nopass\", \"skip-sanitize-payload\"], \"passwords\", [], \"commands\", \"+@all\", \"keys\", \"~\\*\", \"channels\", \"&\\*\", \"selectors\", []]
+        > ACL GETUSER u
+        < [\"flags\", [\"on\", \"nopass\", \"skip-sanitize-payload\"], \"passwords\", [], \"commands\", \
+            \"+@all\", \"keys\", \"~\\*\", \"channels\", \"&\\*\", \"selectors\", []]
         > ACL SETUSER u reset                      < OK
-        > ACL GETUSER u  < [\"flags\", [\"off\", \"sanitize-payload\"], \"passwords\", [], \"commands\", \"-@all\", \"keys\", \"\", \"channels\", \"\", \"selectors\", []]
+        > ACL GETUSER u
+        < [\"flags\", [\"off\", \"sanitize-payload\"], \"passwords\", [], \"commands\", \"-@all\", \"keys\", \
+            \"\", \"channels\", \"\", \"selectors\", []]
         > CONFIG SET acl-pubsub-default allchannels < OK
         > ACL SETUSER v ()                         < OK
-        > ACL GETUSER v  < [\"flags\", [\"off\"], \"passwords\", [], \"commands\", \"-@all\", \"keys\", \"\", \"channels\", \"&\\*\", \"selectors\", [[\"commands\", \"-@all\", \"keys\", \"\", \"channels\", \"&\\*\"]]]
+        > ACL GETUSER v
+        < [\"flags\", [\"off\"], \"passwords\", [], \"commands\", \"-@all\", \"keys\", \"\", \"channels\", \
+            \"&\\*\", \"selectors\", [[\"commands\", \"-@all\", \"keys\", \"\", \"channels\", \"&\\*\"]]]
         > ACL SETUSER u reset                      < OK
         > ACL GETUSER u  < [*, \"channels\", \"&\\*\", *]
         > ACL USERS                                < [\"default\", \"u\", \"v\"]
@@ -462,10 +502,18 @@ fn refusals_are_logged() {
             a< -ERR The user executing the script *
             a> AUTH bob wrong
             a< -WRONGPASS *
-            > ACL LOG 1                          < [[\"count\", :1, \"reason\", \"auth\", \"context\", \"toplevel\", \"object\", \"AUTH\", \"username\", \"bob\", \"age-seconds\", *, \"client-info\", \"id=* user=ann *\"*]]
-            > ACL LOG 2                          < [*, [\"count\", :1, \"reason\", \"key\", \"context\", \"lua\", \"object\", \"z\", \"username\", \"ann\", *]]
-            > ACL LOG 3                          < [*, *, [\"count\", :1, \"reason\", \"command\", \"context\", \"multi\", \"object\", \"get\", *]]
-            > ACL LOG                            < [*, *, *, [*\"reason\", \"channel\", \"context\", \"toplevel\", \"object\", \"c\",*], [*\"key\"*\"b\"*], [\"count\", :2, \"reason\", \"command\", \"context\", \"toplevel\", \"object\", \"get\", *]]
+            > ACL LOG 1
+            < [[\"count\", :1, \"reason\", \"auth\", \"context\", \"toplevel\", \"object\", \"AUTH\", \
+                \"username\", \"bob\", \"age-seconds\", *, \"client-info\", \"id=* user=ann *\"*]]
+            > ACL LOG 2
+            < [*, [\"count\", :1, \"reason\", \"key\", \"context\", \"lua\", \"object\", \"z\", \
+                \"username\", \"ann\", *]]
+            > ACL LOG 3
+            < [*, *, [\"count\", :1, \"reason\", \"command\", \"context\", \"multi\", \"object\", \"get\", *]]
+            > ACL LOG
+            < [*, *, *, [*\"reason\", \"channel\", \"context\", \"toplevel\", \"object\", \"c\",*], \
+                [*\"key\"*\"b\"*], [\"count\", :2, \"reason\", \"command\", \"context\", \"toplevel\", \
+                \"object\", \"get\", *]]
             > ACL LOG 0                          < []
             > ACL LOG -5                         < []
             > ACL LOG RESET                      < OK
@@ -486,8 +534,11 @@ fn refusals_are_logged() {
         ~ 1500ms
         a> GET k
         a< {0}
-        > ACL LOG                            < [[\"count\", :2, *, \"age-seconds\", \"0*\", *, \"entry-id\", :0, \"timestamp-created\", :*, \"timestamp-last-updated\", :*], [*\"age-seconds\", \"1.5\", *, \"entry-id\", :1, *]]
-        > INFO stats                         < \"*acl_access_denied_auth:0\\r\\nacl_access_denied_cmd:3\\r\\nacl_access_denied_key:0\\r\\n*\"
+        > ACL LOG
+        < [[\"count\", :2, *, \"age-seconds\", \"0*\", *, \"entry-id\", :0, \"timestamp-created\", :*, \
+            \"timestamp-last-updated\", :*], [*\"age-seconds\", \"1.5\", *, \"entry-id\", :1, *]]
+        > INFO stats
+        < \"*acl_access_denied_auth:0\\r\\nacl_access_denied_cmd:3\\r\\nacl_access_denied_key:0\\r\\n*\"
         > CONFIG SET acllog-max-len 1        < OK
         > ACL LOG                            < [[\"count\", :2, *]]
         ~ 61s
@@ -508,7 +559,9 @@ fn passwords_are_kept_out_of_logs() {
         > ACL SETUSER ann on >secret         < OK
         > AUTH ann secret                    < OK
         > AUTH default x                     < OK
-        > SLOWLOG GET                        < [[*\"AUTH\", \"(redacted)\", \"(redacted)\"*], [*\"AUTH\", \"(redacted)\", \"(redacted)\"*], [*[\"ACL\", \"SETUSER\", \"(redacted)\", \"(redacted)\", \"(redacted)\"]*], *]
+        > SLOWLOG GET
+        < [[*\"AUTH\", \"(redacted)\", \"(redacted)\"*], [*\"AUTH\", \"(redacted)\", \"(redacted)\"*], \
+            [*[\"ACL\", \"SETUSER\", \"(redacted)\", \"(redacted)\", \"(redacted)\"]*], *]
         ",
     );
 }
@@ -548,7 +601,8 @@ fn rules_may_name_absent_reference_commands() {
     world.check(
         "
         > ACL SETUSER ann +CLUSTER|slots -readonly +asking +cluster -module|load < OK
-        > ACL LIST                           < [\"user ann off *-@all -readonly +asking +cluster -module|load\", *]
+        > ACL LIST
+        < [\"user ann off *-@all -readonly +asking +cluster -module|load\", *]
         > ACL SETUSER ann +cluster|nosuch    < -ERR *Unknown command or category name in ACL
         > ACL SETUSER ann -sentinel          < -ERR *Unknown command or category name in ACL
         > ACL DRYRUN ann cluster slots       < OK

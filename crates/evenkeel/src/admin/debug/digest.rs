@@ -168,7 +168,8 @@ mod tests {
             > SET other x
             > SELECT 0
             > DEBUG DIGEST                     < a76de417a7dd518e1d77f3244988e5abfbede11e
-            > DEBUG DIGEST-VALUE s n           < [36b23a1456b2dce2c3ed252c456761301dba8060, 89f7f51b707418f666d5b45e053bd5bbbf82ac2b]
+            > DEBUG DIGEST-VALUE s n
+            < [36b23a1456b2dce2c3ed252c456761301dba8060, 89f7f51b707418f666d5b45e053bd5bbbf82ac2b]
             > DEBUG DIGEST-VALUE L             < [ea7c5a45e7a51ee30372409842ca14b012b55028]
             > DEBUG DIGEST-VALUE S             < [2a462a3f51a1db89738ebbeef0c47ce1bbc85246]
             > DEBUG DIGEST-VALUE T             < [4db2915dc242371e719444ddc8b328e38ac18e1c]
@@ -178,7 +179,8 @@ mod tests {
             > DEBUG DIGEST-VALUE e             < [311b17018163335616e089f6b951c82c477335ac]
             > DEBUG DIGEST-VALUE nosuch        < [0000000000000000000000000000000000000000]
             > DEBUG DIGEST-VALUE               < []
-            > DEBUG DIGEST x                   < -ERR unknown subcommand or wrong number of arguments for 'DIGEST'. Try DEBUG HELP.
+            > DEBUG DIGEST x
+            < -ERR unknown subcommand or wrong number of arguments for 'DIGEST'. Try DEBUG HELP.
         ",
         );
     }

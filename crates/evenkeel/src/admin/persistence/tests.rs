@@ -54,7 +54,9 @@ fn a_failed_save_is_reported() {
         > MULTI
         > SET k v                  < -MISCONF *
         > EXEC                     < -EXECABORT *
-        > SHUTDOWN SAVE            < -ERR Errors trying to SHUTDOWN. Check logs. Failed saving the DB to */dump.rdb: Is a directory. SHUTDOWN NOSAVE stops the server without a snapshot.
+        > SHUTDOWN SAVE
+        < -ERR Errors trying to SHUTDOWN. Check logs. Failed saving the DB to */dump.rdb: Is a directory. \
+            SHUTDOWN NOSAVE stops the server without a snapshot.
     ",
     );
     assert!(!world.server.stopping.load(std::sync::atomic::Ordering::Relaxed));

@@ -193,7 +193,8 @@ fn pubsub_introspection_counts_subscribers() {
         > PUBSUB CHANNELS s               < []
         > PUBSUB SHARDCHANNELS            < ["s"]
         > PUBSUB SHARDNUMSUB s x          < ["s", :1, "x", :0]
-        > PUBSUB CHANNELS a b             < -ERR unknown subcommand or wrong number of arguments for 'CHANNELS'. Try PUBSUB HELP.
+        > PUBSUB CHANNELS a b
+        < -ERR unknown subcommand or wrong number of arguments for 'CHANNELS'. Try PUBSUB HELP.
         > PUBSUB NUMPAT x                 < -ERR wrong number of arguments for 'pubsub|numpat' command
         > PUBSUB                          < -ERR wrong number of arguments for 'pubsub' command
         > PUBSUB nope                     < -ERR unknown subcommand 'nope'. Try PUBSUB HELP.

@@ -17,7 +17,8 @@ fn replconf_options_before_psync() {
         > REPLCONF listening-port 123 foo       < -ERR syntax error
         > REPLCONF listening-port 123           < OK
         > REPLCONF Listening-Port 99999         < OK
-        > REPLCONF ip-address {long}            < -ERR REPLCONF ip-address provided by replica instance is too long: 256 bytes
+        > REPLCONF ip-address {long}
+        < -ERR REPLCONF ip-address provided by replica instance is too long: 256 bytes
         > REPLCONF ip-address 10.0.0.1          < OK
         > REPLCONF capa nosuch capa eof         < OK
         > REPLCONF rdb-only x                   < -ERR value is not an integer or out of range

@@ -2,13 +2,16 @@ use std::sync::Arc;
 
 use crate::testing::{World, check};
 
-const SWITCH: &str = "ERR You can't switch BCAST mode on/off before disabling tracking for this client, and then \
-re-enabling it with a different mode.";
+const SWITCH: &str = "ERR You can't switch BCAST mode on/off before disabling tracking for this client, and \
+then re-enabling it with a different mode.";
 
 #[test]
 fn invalid_options_are_refused() {
-    check(&r#"
-        > CLIENT CACHING yes                          < -ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled
+    check(
+        &r#"
+        > CLIENT CACHING yes
+        < -ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT \
+            mode enabled
         > CLIENT TRACKING maybe                       < -ERR syntax error
         > CLIENT TRACKING on nosuch                   < -ERR syntax error
         > CLIENT TRACKING on REDIRECT                 < -ERR syntax error
@@ -17,27 +20,40 @@ fn invalid_options_are_refused() {
         > CLIENT TRACKING on BCAST OPTIN              < -ERR OPTIN and OPTOUT are not compatible with BCAST
         > CLIENT TRACKING on OPTIN OPTOUT             < -ERR You can't specify both OPTIN mode and OPTOUT mode
         > CLIENT TRACKING on PREFIX a                 < -ERR PREFIX option requires BCAST mode to be enabled
-        > CLIENT TRACKING on BCAST PREFIX foo PREFIX foobar < -ERR Prefix 'foo' overlaps with another provided prefix 'foobar'. Prefixes for a single client must not overlap.
+        > CLIENT TRACKING on BCAST PREFIX foo PREFIX foobar
+        < -ERR Prefix 'foo' overlaps with another provided prefix 'foobar'. Prefixes for a single client \
+            must not overlap.
         > CLIENT TRACKING on BCAST PREFIX foo PREFIX bar < OK
-        > CLIENT TRACKING on BCAST PREFIX fo          < -ERR Prefix 'fo' overlaps with an existing prefix 'foo'. Prefixes for a single client must not overlap.
-        > CLIENT TRACKING on BCAST PREFIX foo         < -ERR Prefix 'foo' overlaps with an existing prefix 'foo'. Prefixes for a single client must not overlap.
-        > CLIENT TRACKING on BCAST PREFIX new PREFIX foo < -ERR Prefix 'foo' overlaps with an existing prefix 'foo'. Prefixes for a single client must not overlap.
+        > CLIENT TRACKING on BCAST PREFIX fo
+        < -ERR Prefix 'fo' overlaps with an existing prefix 'foo'. Prefixes for a single client must not \
+            overlap.
+        > CLIENT TRACKING on BCAST PREFIX foo
+        < -ERR Prefix 'foo' overlaps with an existing prefix 'foo'. Prefixes for a single client must not \
+            overlap.
+        > CLIENT TRACKING on BCAST PREFIX new PREFIX foo
+        < -ERR Prefix 'foo' overlaps with an existing prefix 'foo'. Prefixes for a single client must not \
+            overlap.
         > CLIENT TRACKING on BCAST PREFIX baz         < OK
-        > CLIENT TRACKINGINFO                         < ["flags", ["on", "bcast"], "redirect", :0, "prefixes", ["bar", "baz", "foo"]]
+        > CLIENT TRACKINGINFO
+        < ["flags", ["on", "bcast"], "redirect", :0, "prefixes", ["bar", "baz", "foo"]]
         > CLIENT TRACKING on                          < -SWITCH
-        > CLIENT CACHING yes                          < -ERR CLIENT CACHING YES is only valid when tracking is enabled in OPTIN mode.
-        > CLIENT CACHING no                           < -ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode.
+        > CLIENT CACHING yes
+        < -ERR CLIENT CACHING YES is only valid when tracking is enabled in OPTIN mode.
+        > CLIENT CACHING no
+        < -ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode.
         > CLIENT CACHING foo                          < -ERR syntax error
         > CLIENT TRACKING off                         < OK
         > CLIENT TRACKING on OPTIN                    < OK
         > CLIENT TRACKING on BCAST                    < -SWITCH
-        > CLIENT CACHING no                           < -ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode.
+        > CLIENT CACHING no
+        < -ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode.
         > CLIENT CACHING maybe                        < -ERR syntax error
         > CLIENT TRACKING off                         < OK
         > CLIENT TRACKINGINFO                         < ["flags", ["off"], "redirect", :-1, "prefixes", []]
         > CLIENT GETREDIR                             < :-1
     "#
-    .replace("SWITCH", SWITCH));
+        .replace("SWITCH", SWITCH),
+    );
 }
 
 #[test]

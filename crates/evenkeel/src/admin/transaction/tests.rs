@@ -145,11 +145,13 @@ fn commands_without_effect_do_not_abort_exec() {
         "RENAME k k",
     ] {
         check(&format!(
-            "> SET k v\n > SET l v\n > WATCH k none < *\n other> {harmless} < *\n > MULTI\n > PING\n > EXEC < [PONG]"
+            "> SET k v\n > SET l v\n > WATCH k none < *\n other> {harmless} < *\n > MULTI\n > PING\n \
+             > EXEC < [PONG]"
         ));
     }
     check(
-        "> WATCH k < *\n o> FLUSHALL < *\n o> SWAPDB 0 1 < *\n o> FLUSHDB < *\n > MULTI\n > PING\n > EXEC < [PONG]",
+        "> WATCH k < *\n o> FLUSHALL < *\n o> SWAPDB 0 1 < *\n o> FLUSHDB < *\n > MULTI\n > PING\n \
+         > EXEC < [PONG]",
     );
 }
 
@@ -276,7 +278,8 @@ fn queued_commands_may_select_databases() {
         > GET k
         > FLUSHDB
         > EXISTS k
-        > EXEC < [OK, OK, :0, OK, ["0", ["k"]], ["k"], :1, "k", "int", :1, :1, OK, "3", OK, :1, OK, "3", OK, :0]
+        > EXEC
+        < [OK, OK, :0, OK, ["0", ["k"]], ["k"], :1, "k", "int", :1, :1, OK, "3", OK, :1, OK, "3", OK, :0]
         > SELECT 0
         > GET k                    < "0"
         > MULTI

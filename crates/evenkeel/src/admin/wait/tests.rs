@@ -32,13 +32,15 @@ fn waitaof_checks_its_arguments() {
         > WAITAOF 0 x 0            < -ERR value is out of range, must be positive
         > WAITAOF 1 0 x            < -ERR timeout is not an integer or out of range
         > WAITAOF 0 0 -1           < -ERR timeout is negative
-        > WAITAOF 1 0 0            < -ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.
+        > WAITAOF 1 0 0
+        < -ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.
         > WAITAOF 0 0 0            < [:0, :0]
         > MULTI
         > WAIT 1 0                 < QUEUED
         > WAITAOF 0 1 0            < QUEUED
         > WAITAOF 1 0 0            < QUEUED
-        > EXEC                     < [:0, [:0, :0], -ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.]
+        > EXEC
+        < [:0, [:0, :0], -ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.]
     ";
     World::new().check(text);
     if let Some(valkey) = Program::oracle(Reference::Valkey) {
@@ -48,10 +50,11 @@ fn waitaof_checks_its_arguments() {
 
 #[test]
 fn waitaof_is_refused_on_a_replica() {
-    const WAIT: &str = "-ERR WAIT cannot be used with replica instances. Please also note that if a replica is configured to be \
-        writable (which is not the default) writes to replicas are just local and are not propagated.";
-    const WAITAOF: &str = "-ERR WAITAOF cannot be used with replica instances. Please also note that writes to replicas are \
-        just local and are not propagated.";
+    const WAIT: &str = "-ERR WAIT cannot be used with replica instances. Please also note that if a replica \
+        is configured to be writable (which is not the default) writes to replicas are just local and are \
+        not propagated.";
+    const WAITAOF: &str = "-ERR WAITAOF cannot be used with replica instances. Please also note that writes \
+        to replicas are just local and are not propagated.";
     let text = format!(
         "
         > WAIT x 0                 < {WAIT}

@@ -214,7 +214,8 @@ fn transactions_receive_their_messages_after_subscribing() {
         > PUBLISH c in                < QUEUED
         > UNSUBSCRIBE c               < QUEUED
         > PUBLISH c after             < QUEUED
-        > EXEC                        < [:1, >[\"subscribe\", \"c\", :1], :2, >[\"unsubscribe\", \"c\", :0], :1]
+        > EXEC
+        < [:1, >[\"subscribe\", \"c\", :1], :2, >[\"unsubscribe\", \"c\", :0], :1]
         < >[\"message\", \"c\", \"in\"]
         other< [\"message\", \"c\", \"before\"]
         other< [\"message\", \"c\", \"in\"]
