@@ -44,8 +44,8 @@ pub const MEMORY_MAX: usize = 512 << 20;
 ///
 /// # Safety
 ///
-/// The bytes that [`Host::call`] returns stay valid and unchanged until the thread runs more of the script.
-/// `call` does not unwind, and no destructor waits below it: after it, Lua may jump over its caller.
+/// [`Host::call`] does not unwind, and the bytes that it returns stay valid and unchanged until the thread
+/// runs more of the script.
 pub unsafe trait Host: 'static {
     /// Runs the command on the stack for the running script.
     fn call(stack: &Stack) -> Called;

@@ -122,8 +122,8 @@ fn libraries_take_their_own_results() {
     let script = "
         local value = cjson.decode(cjson.encode({ a = { 1, 2.5, 'x', true, cjson.null } }))
         local same = cmsgpack.unpack(cmsgpack.pack(value)).a
-        return same[1], same[2], same[3], same[4], struct.unpack('>I2', struct.pack('>I2', 513)), \
-        bit.bxor(5, 1)";
+        local number = struct.unpack('>I2', struct.pack('>I2', 513))
+        return same[1], same[2], same[3], same[4], number, bit.bxor(5, 1)";
     let result: (f64, f64, String, bool, f64, f64) = run::<Echo, _>(&Lua::new(), script).expect("no error");
     assert_eq!(result, (1.0, 2.5, "x".into(), true, 513.0, 4.0));
 }

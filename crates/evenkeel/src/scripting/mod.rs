@@ -7,8 +7,7 @@
 //!   share nothing of it.
 //! - `run` is a script being run: its commands, and the ways in which it may have to be run again.
 //! - `sandbox.lua` is the environment of scripts; `api` is `redis.*`. All other functions of scripts are
-//!   those of
-//!   crate `lua`, which sees this server as a `host`.
+//!   those of crate `lua`, which sees this server as a `host`.
 //! - [`Scripts`] is shared by all threads: the texts of EVAL's scripts by their digests, and the libraries of
 //!   functions. A machine compares two counters to see whether its compiled scripts are still valid.
 
