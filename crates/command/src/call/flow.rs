@@ -3,14 +3,15 @@
 //! | flow | the command |
 //! |---|---|
 //! | [`Flow::Replied`] | is over |
-//! | [`Flow::Block`] | waits in the queues of its keys until another client writes to them; its handler runs again then |
-//! | [`Flow::Offload`] | continues on another thread, without locks; the sources are shared, and checked before a result is stored |
+//! | [`Flow::Block`] | waits in the queues of its keys; its handler runs again when a client writes to them |
+//! | [`Flow::Offload`] | continues on another thread, on shared sources that are checked before it stores |
 //! | [`Flow::OffloadScript`] | runs anew on the thread for slow scripts |
 //! | [`Flow::Suspended`] | has arranged for its own reply (SHUTDOWN, WAIT) |
 //! | [`Flow::HandOff`] | turns its connection into the connection of a replica (PSYNC) |
 //! | [`Flow::RetryHoldingAll`], [`Flow::RetryAdmission`] | has done nothing and starts again |
 //!
-//! The thread that runs the handler acts on the flow: `server::blocking` and `server::offload`.
+//! The thread that runs the handler acts on the flow: modules `dispatch`, `blocking` and `offload` of crate
+//! `evenkeel`.
 
 use std::ops::Range;
 use std::sync::Arc;
