@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use evenkeel_store::WrongType;
 
-/// An error reply, or a signal to the dispatcher in its place.
+/// An error reply. The outcome of a command that is not over is no error, but a [`crate::flow::Flow`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     WrongType,

@@ -2,14 +2,14 @@
 //!
 //! | module | |
 //! |---|---|
-//! | `spec`, `table`, `keys`, `args` | rows, the look-up by name, where keys are, arguments |
-//! | `call`, `flow` | a running command, and what its handler returns |
-//! | `effect`, `events`, `class` | what is logged and which events are emitted |
-//! | `specs`, `docs` | what COMMAND and COMMAND DOCS reply |
-//! | the other modules | a family of commands each |
+//! | `spec` | rows, the look-up by name, places of keys, arguments; texts and key specifications of COMMAND |
+//! | `call` | a running command; the `flow` that its handler returns, its logged `effect`, its `events` |
+//! | `bitmap`, `hash`, `list`, ... | a family of commands each: rows and handlers |
+//! | `error`, `reply` | replies, byte for byte as in Redis |
+//! | `value_codec` | values to and from the formats of crate `rdb` |
 //!
-//! Absent: sessions and the server. A command on data gets a [`Call`]; what it asks of the client and the
-//! server goes through [`call::CallHost`].
+//! Absent: sessions and the server. A command on data gets a [`Call`]; its questions to the client and the
+//! server go through [`call::CallHost`].
 
 pub mod bitmap;
 pub mod call;

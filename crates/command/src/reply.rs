@@ -20,7 +20,7 @@ pub struct Reply {
     shared_len: usize,
     /// Part of the reply was left out.
     is_cut: bool,
-    /// Errors written so far; the dispatcher compares before and after a command.
+    /// Errors written so far; the executor compares before and after a command.
     pub errors: u64,
 }
 

@@ -8,7 +8,7 @@
 //! - Few keys: their slots and the call's slots are locked together, in ascending order. If the collection is
 //!   still the same, no key can be missing, and the call is atomic, as in Redis. Otherwise it is tried again,
 //!   the last time with all slots locked.
-//! - Many keys: it is a long command ([`crate::offload`]). Its thread visits the slots in turn, each for a
+//! - Many keys: it is a long command ([`crate::flow::Work`]). Its thread visits the slots in turn, each for a
 //!   few keys at a time. The collection is sorted as it was at a single moment. Each key of a pattern is read
 //!   at some moment between the call and its reply. STORE happens only if the collection has not changed.
 //! - Inside MULTI all slots are locked, so the call is atomic again.

@@ -1,9 +1,10 @@
 //! Specs of commands: a row states everything about a command, and the server derives its behaviour from the
 //! row.
 //!
-//! Each family has a constant table of rows, with the handlers below it in the same file. The dispatcher
-//! reads from the row the arity, the keys and so the slots to lock, the memory check, whether MULTI may queue
-//! it, statistics and COMMAND. No command is known by its name anywhere else.
+//! Each family has a constant table of rows, with the handlers below it or in its folder. The executor reads
+//! from the row the arity, the keys and so the slots to lock, the memory check, whether MULTI may queue it,
+//! statistics and COMMAND. Facts of a few commands stand by name in the tables `specs`, `docs`,
+//! `call::events` and `call::effect`.
 
 pub mod args;
 pub mod class;
@@ -15,7 +16,7 @@ pub mod table;
 use crate::Args;
 use crate::keys::Keys;
 
-/// The slots that the dispatcher locks for a handler.
+/// The slots that the executor locks for a handler.
 #[derive(Clone, Copy, Debug)]
 pub enum LockScope {
     /// The slots of the row's keys, locked.
@@ -72,7 +73,7 @@ impl Flags {
     pub const EVEN_PAUSED: Flags = Flags(1 << 11);
     /// A reading command that may write all the same (PFCOUNT): CLIENT PAUSE WRITE delays it.
     pub const MAY_WRITE: Flags = Flags(1 << 12);
-    /// May wait; see [`crate::blocking`].
+    /// May wait; see [`crate::flow::Flow::Block`].
     pub const BLOCKING: Flags = Flags(1 << 13);
     /// Allowed to a client beyond `maxclients`: commands with which an operator inspects and repairs a full
     /// server.

@@ -469,7 +469,7 @@ impl Executor {
 
     /// Locks a command's keys for writing, runs it, or stores the result of its work, then serves the clients
     /// that wait for the written keys. `ctx` is inside the gate, and may leave it to hold all locks. Returns
-    /// [`Error::AdmitAgain`] if `f` must not be called after that, and if `ctx` stays outside, see
+    /// [`Flow::RetryAdmission`] if the command must not run after that, or if `ctx` stays outside, see
     /// [`ThreadContext::gate_busy`].
     #[cold]
     pub(crate) fn call_to_write(
@@ -665,7 +665,7 @@ fn queue_places(session: &Session, server: &Server, places: &mut Vec<Place>) -> 
     for queued in session.multi.iter().flat_map(|multi| &multi.queue) {
         let row = table().row(queued.id);
         let args = queued.args.as_args();
-        // A change of permissions waits for other threads' commands; see `Call::reply_in_force`.
+        // A change of permissions waits for other threads' commands; see `ServerCall::reply_in_force`.
         let is_apart = row.flags.has(Flags::NO_DATA) && !row.flags.has(Flags::ADMIN);
         if !matches!(row.lock_scope_in(&args), LockScope::Keys) && !is_apart {
             return false;

@@ -317,7 +317,7 @@ impl Pipeline {
         let reply_len = reply.len();
         let mut fetched = 0;
         for (index, parts) in self.batch.iter().enumerate() {
-            // Checked inside the gate, like every revocation: see `Call::reply_in_force`.
+            // Checked inside the gate, like every revocation: see `ServerCall::reply_in_force`.
             session.closing |= session.client.killed.load(Relaxed);
             if session.closing {
                 break;

@@ -104,7 +104,7 @@ pub(crate) struct Multi {
 
 pub(crate) struct Queued {
     pub(crate) id: Id,
-    /// See [`evenkeel_command::Command::flags_in`].
+    /// See [`crate::scripting::declared::flags_of_call`].
     pub(crate) flags: Flags,
     pub(crate) args: OwnedArgs,
 }

@@ -1,5 +1,6 @@
-//! The parts of a server process that know nothing of Redis: time, randomness, the allocator, the server log,
-//! crash reports, temporary files, and the small synchronisation protocols that are checked with loom.
+//! The parts of a server process that know no command: threads, time, randomness, the allocator, the server
+//! log, crash reports, temporary files, patterns, seccomp probes, and the small synchronisation protocols
+//! that are checked with loom.
 //!
 //! Absent: configuration (callers pass values), sockets, commands.
 

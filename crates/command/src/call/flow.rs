@@ -10,7 +10,8 @@
 //! | [`Flow::HandOff`] | turns its connection into the connection of a replica (PSYNC) |
 //! | [`Flow::RetryHoldingAll`], [`Flow::RetryAdmission`] | has done nothing and starts again |
 //!
-//! The thread that runs the handler acts on the flow: `server::blocking` and `server::offload`.
+//! The thread that runs the handler acts on the flow: modules `dispatch`, `blocking` and `offload` of crate
+//! `evenkeel`.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Long commands on a collection: another thread computes the reply or the change (see [`crate::offload`]).
+//! Long commands on a collection: another thread computes the reply or the change (see [`Work`]).
 
 use evenkeel_store::collection::Collection;
 

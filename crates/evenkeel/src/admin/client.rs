@@ -278,7 +278,7 @@ fn no_touch(call: &mut ServerCall<'_, '_>) -> Done {
 
 /// CLIENT REPLY ON | OFF | SKIP
 ///
-/// The dispatcher drops this command's own reply as well, unless replies are on.
+/// The executor drops this command's own reply as well, unless replies are on.
 fn reply(call: &mut ServerCall<'_, '_>) -> Done {
     let session = &mut *call.session;
     match call.base.args.word(2).as_bytes() {

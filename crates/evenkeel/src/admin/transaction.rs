@@ -1,6 +1,6 @@
 //! Transactions.
 //!
-//! The dispatcher queues a session's commands between MULTI and EXEC. For EXEC it locks the slots of all
+//! The executor queues a session's commands between MULTI and EXEC. For EXEC it locks the slots of all
 //! queued and all watched keys in ascending order, so transactions on different keys run at the same time on
 //! different workers. Where the keys are unknown in advance (SELECT changes the meaning of the names after
 //! it, SCAN and FLUSHALL concern all keys) it closes the gate, and all other clients wait.

@@ -1,4 +1,4 @@
-//! What COMMAND says of each command, against the rows that the dispatcher uses.
+//! The reply of COMMAND for each command, against the rows that the executor uses.
 
 use super::install;
 use evenkeel_command::Args;

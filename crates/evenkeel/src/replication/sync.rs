@@ -7,8 +7,8 @@
 //! unlinked file before it is sent.
 //!
 //! The walk begins while the gate is closed, and so does the stream that the replica is sent afterwards. The
-//! number of the last record before is stored in [`super::State::sync_behind`], and the replication thread
-//! finds the offset in the stream at which that record ends.
+//! number of the last record before is stored in [`super::ReplicationState::sync_behind`], and the
+//! replication thread finds the offset in the stream at which that record ends.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};

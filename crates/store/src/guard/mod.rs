@@ -1,8 +1,8 @@
 //! The guard of a command: the locked slots of its keys, and all operations on the keys in them.
 //!
-//! Locks are taken here and nowhere else, in ascending order of places, so two commands can never wait for
-//! each other. A key outside the held slots is a bug of the caller and panics: a command reaches only the
-//! keys that it declared.
+//! Locks of commands are taken here and nowhere else, in ascending order of places, so two commands can never
+//! wait for each other. (`Keyspace::table_memory` locks one slot at a time.) A key outside the held slots
+//! is a bug of the caller and panics: a command reaches only the keys that it declared.
 
 pub mod ahead;
 mod collections;
