@@ -8,3 +8,6 @@ pub mod lazy_free;
 pub mod oom;
 pub mod pause;
 pub mod sd_notify;
+pub mod state;
+
+pub use state::Core;

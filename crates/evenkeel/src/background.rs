@@ -58,7 +58,7 @@ impl Background {
 
     /// Begins the work that is due with every tick. `is_calm`: the worker has little to do.
     pub(crate) fn tick(&mut self, executor: &Executor, is_calm: bool) {
-        self.memory = executor.server.purge.is_asked();
+        self.memory = executor.server.core.purge.is_asked();
         self.is_calm = is_calm;
         let is_loading = executor.server.persist.is_loading();
         let may_expire =
@@ -86,7 +86,7 @@ impl Background {
     fn give_memory_back(&mut self, executor: &Executor) -> Ticks {
         let started = clock::ticks();
         let until = started + SLICE_US_MAX * clock::ticks_per_us();
-        let has_more = executor.server.purge.follow(|| clock::ticks() >= until);
+        let has_more = executor.server.core.purge.follow(|| clock::ticks() >= until);
         self.memory = has_more && self.is_calm;
         let elapsed = clock::ticks().saturating_sub(started);
         executor.stats().record_stage(Stage::Purge, elapsed);
@@ -98,36 +98,37 @@ impl Background {
         let started = clock::ticks();
         let until = started + SWEEP_US_MAX * clock::ticks_per_us();
         let server = executor.server.clone();
-        if !server.keyspace.enter_unless(&mut executor.ctx, || server.scripts.busy.is_busy()) {
+        if !server.core.keyspace.enter_unless(&mut executor.ctx, || server.scripts.busy.is_busy()) {
             self.sweep = None; // the next tick tries again
             return;
         }
         // The data must not change in a pause, even if it began after the sweep.
         executor.update_pause();
         if executor.ctx.keep_expired {
-            server.keyspace.leave(&mut executor.ctx);
+            server.core.keyspace.leave(&mut executor.ctx);
             self.sweep = None;
             return;
         }
         if (db, slot) == (0, 0) {
             // The worker with the first slots handles the keys of a replica's own clients.
             server
+                .core
                 .keyspace
                 .hold_none(&mut executor.ctx)
                 .sweep_own(|| clock::ticks() >= started + OWN_US_MAX * clock::ticks_per_us());
         }
         self.sweep = loop {
-            if db == server.keyspace.databases() {
+            if db == server.core.keyspace.databases() {
                 break None;
             }
-            let mut guard = server.keyspace.hold_none(&mut executor.ctx);
+            let mut guard = server.core.keyspace.hold_none(&mut executor.ctx);
             match guard.sweep(db, slot, self.to, || clock::ticks() >= until).next {
                 Some(next) => break Some((db, next)),
                 None => (db, slot) = (db + 1, self.from),
             }
         };
         executor.serve_woken();
-        server.keyspace.leave(&mut executor.ctx);
+        server.core.keyspace.leave(&mut executor.ctx);
         let elapsed = clock::ticks().saturating_sub(started);
         let stats = executor.stats();
         stats.record_stage(Stage::Expire, elapsed);

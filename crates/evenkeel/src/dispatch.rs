@@ -15,16 +15,16 @@ use evenkeel_store::evict::Pool;
 use evenkeel_store::{Access, Key, Place, ThreadContext};
 
 use crate::blocking::serve::Host;
-use crate::monitor;
 use crate::observe;
 use crate::observe::commandlog::Spent;
 use crate::observe::stats::{Stage, Stats, add};
 use crate::offload::{Committing, JobWork};
-use crate::pubsub::push_queue::{self, Pending};
 use crate::scripting::declared;
 use crate::server::Server;
-use crate::session::{ReplyMode, Session, Watching};
-use crate::waiting::Resumed;
+use evenkeel_client::monitor;
+use evenkeel_client::pubsub::push_queue::{self, Pending};
+use evenkeel_client::session::{ReplyMode, Session, Watching};
+use evenkeel_client::waiting::Resumed;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::Mode;
 use evenkeel_command::flow::{Done, Flow};
@@ -104,14 +104,14 @@ pub(crate) struct Request<'a> {
 
 impl Executor {
     pub(crate) fn new(server: Arc<Server>, worker: usize) -> Executor {
-        Executor::on(server.keyspace.thread_context(), server, worker)
+        Executor::on(server.core.keyspace.thread_context(), server, worker)
     }
 
     /// Creates an executor with an existing context.
     pub(crate) fn on(mut ctx: ThreadContext, server: Arc<Server>, worker: usize) -> Executor {
         ctx.ticks = clock::ticks;
         let mut executor = Executor {
-            settings: server.settings(),
+            settings: server.core.settings(),
             settings_version: u64::MAX,
             table: server.table,
             server,
@@ -167,24 +167,24 @@ impl Executor {
     /// when every batch that began under the settings before it has ended.
     #[inline]
     fn follow_settings(&mut self) {
-        let version = self.server.settings_version();
+        let version = self.server.core.settings_version();
         if version != self.settings_version {
             self.settings_version = version;
-            self.settings = self.server.settings();
+            self.settings = self.server.core.settings();
             self.ctx.access = access_of(&self.settings);
         }
     }
 
     /// Whether the executor has the current settings.
     fn knows_settings(&self) -> bool {
-        self.server.settings_version() == self.settings_version
+        self.server.core.settings_version() == self.settings_version
     }
 
     /// Updates whether a pause holds. Called inside the gate before each batch: CLIENT PAUSE and UNPAUSE
     /// close the gate.
     #[inline]
     pub(crate) fn update_pause(&mut self) {
-        self.ctx.keep_expired = self.server.pause.is_active(self.ctx.now_ms);
+        self.ctx.keep_expired = self.server.core.pause.is_active(self.ctx.now_ms);
     }
 
     /// Advances the time within a turn: a turn may take long, and a lifetime of half a second must not begin
@@ -217,7 +217,7 @@ impl Executor {
             && self.table.row(id).keys.is_first()
             && let Some(bytes) = args.get(1)
         {
-            let resolved = self.server.keyspace.key(db, bytes);
+            let resolved = self.server.core.keyspace.key(db, bytes);
             key = Some((resolved.hash, resolved.place));
         }
         Request { command, args, len: 0, key }
@@ -228,7 +228,7 @@ impl Executor {
     pub(crate) fn selected_by(&self, id: Id, args: &Args<'_>) -> Option<u32> {
         let row = self.table.row(id);
         let selects = row.name == "SELECT" && row.arity.admits(args.len());
-        selects.then(|| args.database(1, self.server.keyspace.databases() as u32).ok())?
+        selects.then(|| args.database(1, self.server.core.keyspace.databases() as u32).ok())?
     }
 
     /// Runs a request and writes its reply. `ctx` is inside the gate.
@@ -253,7 +253,7 @@ impl Executor {
                         }
                         continue;
                     }
-                    if self.server.monitors.is_any() {
+                    if self.server.hub.monitors.is_any() {
                         self.show(session, id, &request.args);
                     }
                     let done = match done {
@@ -335,7 +335,7 @@ impl Executor {
                 let server = self.server.clone();
                 let settings = self.settings.clone();
                 let mut parts = Parts::new(id, reply, session, (&server, &settings, self.worker));
-                let mut guard = server.keyspace.hold_outside(&mut self.ctx);
+                let mut guard = server.core.keyspace.hold_outside(&mut self.ctx);
                 let done = parts.run(Mode::Direct, request.args, &[], &mut guard);
                 drop(guard);
                 let done = match done {
@@ -361,7 +361,7 @@ impl Executor {
     fn show(&self, session: &Session, id: Id, args: &Args<'_>) {
         let row = self.table.row(id);
         if !row.runs_scripts() && !matches!(row.lock_scope, LockScope::Queue) {
-            self.server.monitors.show(&self.server.pubsub, session, row, args);
+            self.server.hub.monitors.show(&self.server.hub.pubsub, session, row, args);
         }
     }
 
@@ -377,7 +377,7 @@ impl Executor {
         let row = self.table.row(id);
         self.ctx.no_touch = session.no_touch;
         let server = &self.server;
-        let keyspace = &server.keyspace;
+        let keyspace = &server.core.keyspace;
         let mut parts = Parts::new(id, reply, session, (server, &self.settings, self.worker));
         if row.keys.is_first() {
             let bytes = request.args.at(1);
@@ -454,7 +454,7 @@ impl Executor {
             return self.call_to_write(session, (id, request.args, Mode::Direct), reply, None);
         }
         if !matches!(row.lock_scope, LockScope::Keys)
-            && self.server.settings_version() != self.settings_version
+            && self.server.core.settings_version() != self.settings_version
         {
             // CONFIG SET also holds for the next command of the same batch.
             self.refresh(self.ctx.now_ms);
@@ -488,12 +488,12 @@ impl Executor {
         let mut parts = Parts::new(id, reply, session, (server, &self.settings, self.worker));
         let mut guard =
             if row.runs_scripts() || mode.must_end() && matches!(row.lock_scope_in(&args), LockScope::Walk) {
-                match server.keyspace.try_hold_all(&mut self.ctx) {
+                match server.core.keyspace.try_hold_all(&mut self.ctx) {
                     Some(guard) => guard,
                     None => return Ok(Flow::RetryAdmission),
                 }
             } else {
-                server.keyspace.hold_to_write(&mut self.ctx, &mut self.places)
+                server.core.keyspace.hold_to_write(&mut self.ctx, &mut self.places)
             };
         if guard.holds_all() {
             keep_time(guard.ctx, server, &mut self.present, clock::ticks());
@@ -502,7 +502,7 @@ impl Executor {
                 flow => return Ok(flow),
             }
         }
-        let is_shown = server.monitors.is_any() && row.runs_scripts();
+        let is_shown = server.hub.monitors.is_any() && row.runs_scripts();
         if is_shown {
             monitor::begin_script(parts.session, row, &args);
         }
@@ -523,7 +523,7 @@ impl Executor {
         if self.ctx.unserved() > 0 {
             self.serve_unserved();
         }
-        push_queue::notify_workers(&self.server);
+        push_queue::notify_workers(&self.server.hub);
     }
 
     #[cold]
@@ -533,7 +533,7 @@ impl Executor {
             self.places.clear();
             self.places.push(place);
             let host = Host { server: &self.server, settings: &self.settings, worker: self.worker };
-            let mut guard = self.server.keyspace.hold_to_write(&mut self.ctx, &mut self.places);
+            let mut guard = self.server.core.keyspace.hold_to_write(&mut self.ctx, &mut self.places);
             host.serve(&mut guard, &mut self.resumed);
             drop(guard);
             self.resume_served();
@@ -545,7 +545,7 @@ impl Executor {
     #[inline]
     fn resume_served(&mut self) {
         for resumed in self.resumed.drain(..) {
-            self.server.resume(resumed);
+            self.server.hub.resume(resumed);
         }
     }
 
@@ -620,7 +620,7 @@ impl Executor {
     /// Ends the transaction after EXEC has been refused, and returns the error for the reply.
     fn abort(&mut self, session: &mut Session, cause: &Error) -> Error {
         session.discard();
-        let keyspace = &self.server.keyspace;
+        let keyspace = &self.server.core.keyspace;
         session.unwatch(&mut if self.ctx.is_inside() {
             keyspace.hold_none(&mut self.ctx)
         } else {
@@ -651,8 +651,8 @@ impl Executor {
 /// Returns the keys that the row finds among the arguments.
 pub(crate) fn keys_of<'a>(row: &Spec, args: &Args<'a>, db: u32, server: &Server) -> Vec<Key<'a>> {
     let mut keys = Vec::new();
-    row.keys.for_each(args, db, server.keyspace.databases() as u32, |index, db| {
-        keys.push(server.keyspace.key(db, args.at(index)));
+    row.keys.for_each(args, db, server.core.keyspace.databases() as u32, |index, db| {
+        keys.push(server.core.keyspace.key(db, args.at(index)));
     });
     keys
 }
@@ -661,7 +661,7 @@ pub(crate) fn keys_of<'a>(row: &Spec, args: &Args<'a>, db: u32, server: &Server)
 /// `false` if they are not known beforehand, and everything has to be locked.
 fn queue_places(session: &Session, server: &Server, places: &mut Vec<Place>) -> bool {
     places.clear();
-    let databases = server.keyspace.databases() as u32;
+    let databases = server.core.keyspace.databases() as u32;
     for queued in session.multi.iter().flat_map(|multi| &multi.queue) {
         let row = table().row(queued.id);
         let args = queued.args.as_args();
@@ -671,11 +671,11 @@ fn queue_places(session: &Session, server: &Server, places: &mut Vec<Place>) -> 
             return false;
         }
         row.keys.for_each(&args, session.db, databases, |index, db| {
-            places.push(server.keyspace.key(db, args.at(index)).place);
+            places.push(server.core.keyspace.key(db, args.at(index)).place);
         });
     }
     let watched = session.watching.iter().flat_map(|watching| &watching.keys);
-    places.extend(watched.map(|(db, key)| server.keyspace.key(*db, key).place));
+    places.extend(watched.map(|(db, key)| server.core.keyspace.key(*db, key).place));
     true
 }
 
@@ -714,7 +714,7 @@ fn keep_time(ctx: &mut ThreadContext, server: &Server, present: &mut Ticks, now:
     if ctx.now_ms > 0 {
         ctx.now_ms += ms;
     }
-    ctx.keep_expired = server.pause.is_active(ctx.now_ms);
+    ctx.keep_expired = server.core.pause.is_active(ctx.now_ms);
 }
 
 /// Returns how reads mark entries under the configured policy.

@@ -9,27 +9,23 @@ mod admin;
 mod background;
 mod blocking;
 mod check;
-mod clients;
 mod commands;
 mod dispatch;
-mod monitor;
+#[cfg(test)]
+mod live_tests;
 mod net;
 mod observe;
 mod offload;
 mod persist;
 mod pipeline;
-mod pubsub;
 mod replication;
 mod scripting;
 mod server;
-mod session;
 mod startup;
 #[cfg(test)]
 mod testing;
-mod tracking;
 #[cfg(test)]
 mod transcripts;
-mod waiting;
 
 use std::process::ExitCode;
 

@@ -36,16 +36,16 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::clients::ClientInfo;
 use crate::dispatch::Executor;
 use crate::dispatch::admission;
 use crate::dispatch::permission;
 use crate::observe::stats::add;
 use crate::observe::{self, commandlog::Spent};
 use crate::server::Server;
-use crate::session::{Caching, Session};
-use crate::waiting::{On, Resumed, Waiting};
 use evenkeel_acl::Access;
+use evenkeel_client::clients::ClientInfo;
+use evenkeel_client::session::{Caching, Session};
+use evenkeel_client::waiting::{On, Resumed, Waiting};
 use evenkeel_command::args::OwnedArgs;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{
@@ -167,7 +167,7 @@ impl OffloadPool {
         work: JobWork,
         spent: Ticks,
     ) {
-        let (number, nobody_waits) = (server.keyspace.ticket(), Arc::new(AtomicBool::new(false)));
+        let (number, nobody_waits) = (server.core.keyspace.ticket(), Arc::new(AtomicBool::new(false)));
         let on = On::Long(nobody_waits.clone());
         let waiting = Waiting::new(number, Timeout(None), on);
         session.waiting = Some(Box::new(waiting));
@@ -310,12 +310,12 @@ pub(crate) fn run(server: &Arc<Server>, long: &OffloadPool, index: usize) {
     if std::ptr::eq(long, &server.slow_scripts) {
         executor = executor.that_answers();
     }
-    while !server.stopping.load(Acquire) {
-        if let Some(job) = long.await_next(&server.stopping, || server.purge.is_asked()) {
+    while !server.core.stopping.load(Acquire) {
+        if let Some(job) = long.await_next(&server.core.stopping, || server.core.purge.is_asked()) {
             job.run(&mut executor, long);
         }
-        server.keyspace.tidy(&mut executor.ctx);
-        server.purge.follow_a_slice();
+        server.core.keyspace.tidy(&mut executor.ctx);
+        server.core.purge.follow_a_slice();
     }
 }
 
@@ -340,7 +340,13 @@ impl OffloadJob {
         let elapsed = clock::ticks().saturating_sub(before) + self.blocking_io;
         add(&executor.stats().long_ticks, elapsed);
         self.record_call(executor, done, &mut reply, elapsed);
-        server.resume(Resumed { client: self.client, number: self.number, reply, may_write, closes: false });
+        server.hub.resume(Resumed {
+            client: self.client,
+            number: self.number,
+            reply,
+            may_write,
+            closes: false,
+        });
     }
 
     fn attempt(
@@ -383,14 +389,14 @@ impl OffloadJob {
         let server = executor.server.clone();
         executor.refresh(clock::unix_ms());
         executor.ctx.no_touch = self.no_touch;
-        server.keyspace.enter(&mut executor.ctx);
+        server.core.keyspace.enter(&mut executor.ctx);
         executor.update_pause();
         let mut session = self.session(&server);
         let ran = self.is_still_permitted(executor, &mut session).and_then(|()| {
-            shielded(executor, |executor| run(&mut server.keyspace.hold_none(&mut executor.ctx), reply))
+            shielded(executor, |executor| run(&mut server.core.keyspace.hold_none(&mut executor.ctx), reply))
         });
         executor.serve_woken();
-        server.keyspace.leave(&mut executor.ctx);
+        server.core.keyspace.leave(&mut executor.ctx);
         ran
     }
 
@@ -418,7 +424,7 @@ impl OffloadJob {
             });
             if executor.ctx.is_inside() {
                 executor.serve_woken();
-                server.keyspace.leave(&mut executor.ctx);
+                server.core.keyspace.leave(&mut executor.ctx);
             }
             if !matches!(done, Ok(Flow::RetryAdmission)) {
                 break done;
@@ -460,7 +466,7 @@ impl OffloadJob {
         let (row, args, server) = (table().row(self.id), self.args.as_args(), executor.server.clone());
         loop {
             executor.refresh(clock::unix_ms());
-            let is_inside = server.keyspace.try_enter(&mut executor.ctx);
+            let is_inside = server.core.keyspace.try_enter(&mut executor.ctx);
             if is_inside {
                 executor.make_room();
             }
@@ -468,18 +474,18 @@ impl OffloadJob {
                 return Err(server.scripts.busy.refusal());
             }
             if let Err(refusal) = self.is_still_permitted(executor, session) {
-                server.keyspace.leave(&mut executor.ctx);
+                server.core.keyspace.leave(&mut executor.ctx);
                 return Err(refusal);
             }
             if let Some(refusal) = admission::refusal(&server, (row, row.flags), session) {
-                server.keyspace.leave(&mut executor.ctx);
+                server.core.keyspace.leave(&mut executor.ctx);
                 return Err(refusal);
             }
             let is_paused = admission::is_paused(&server, (row, &args), session, executor.ctx.now_ms);
             if !is_paused && !admission::waits_for_journal(&server, row, session) {
                 return Ok(());
             }
-            server.keyspace.leave(&mut executor.ctx);
+            server.core.keyspace.leave(&mut executor.ctx);
             // A pause of writes does not delay commands that only read.
             match long.next_that_reads() {
                 Some(job) => job.run(executor, long),
@@ -514,7 +520,7 @@ impl OffloadJob {
         let mut reply = self.empty_reply();
         reply.fail(&server.scripts.busy.refusal());
         let (client, number) = (self.client, self.number);
-        server.resume(Resumed { client, number, reply, may_write: false, closes: false });
+        server.hub.resume(Resumed { client, number, reply, may_write: false, closes: false });
     }
 
     fn empty_reply(&self) -> Reply {

@@ -18,8 +18,8 @@ use evenkeel_store::{Key, Place};
 use crate::dispatch::{Executor, Outcome, Request, append_push, record_stage};
 use crate::net::connection::Connection;
 use crate::observe::stats::{Stage, add};
-use crate::pubsub::push_queue;
-use crate::session::Session;
+use evenkeel_client::pubsub::push_queue;
+use evenkeel_client::session::Session;
 use evenkeel_command::error::Error;
 use evenkeel_command::reply::Reply;
 use evenkeel_command::{Args, Id};
@@ -293,7 +293,7 @@ impl Pipeline {
         let is_closed = Cell::new(false);
         // A command may leave the gate while a long-running script closes it: the rest of the batch is
         // answered BUSY.
-        let inside = server.keyspace.enter_unless(ctx, || {
+        let inside = server.core.keyspace.enter_unless(ctx, || {
             is_closed.set(true);
             server.scripts.busy.is_busy()
         });
@@ -349,9 +349,9 @@ impl Pipeline {
         }
         if executor.ctx.is_inside() {
             executor.serve_woken();
-            executor.server.keyspace.leave(&mut executor.ctx);
+            executor.server.core.keyspace.leave(&mut executor.ctx);
         } else {
-            push_queue::notify_workers(&executor.server); // for messages of the earlier commands
+            push_queue::notify_workers(&executor.server.hub); // for messages of the earlier commands
         }
         executor.ctx.buffer.received = None;
         self.update_entry_size(reply.len().saturating_sub(reply_len));
@@ -380,7 +380,7 @@ impl Pipeline {
     }
 
     fn prefetch(&self, executor: &Executor) {
-        let (keyspace, ctx) = (&executor.server.keyspace, &executor.ctx);
+        let (keyspace, ctx) = (&executor.server.core.keyspace, &executor.ctx);
         let keys = || self.batch.iter().filter_map(|parts| parts.key);
         keys().for_each(|(_, place)| keyspace.prefetch_slot(ctx, place));
         keys().for_each(|(hash, place)| keyspace.prefetch_bucket(ctx, place, hash));
@@ -407,7 +407,7 @@ impl Pipeline {
         {
             let args = Args::new(bytes, &self.spans[self.batch[from].first_span..self.batch[from].end_span]);
             let key = Key { bytes: args.at(1), place, hash };
-            executor.server.keyspace.prefetch_members(&mut executor.ctx, &key, &members);
+            executor.server.core.keyspace.prefetch_members(&mut executor.ctx, &key, &members);
         }
         to.max(from + 1)
     }

@@ -140,10 +140,10 @@ fn serve(launch: Launch) -> ExitCode {
     };
     let pidfile = settings.pidfile.clone();
     let server = match Server::new(settings, config_file, workers) {
-        Ok(server) => Arc::new(server),
+        Ok(server) => server,
         Err(error) => return fail(format!("Cannot initialize the server: {error}")),
     };
-    if let Err(error) = server.acl.load_at_start(&server.settings()) {
+    if let Err(error) = server.acl.load_at_start(&server.core.settings()) {
         return fail(format!("Startup aborted because of ACL errors: {error}"));
     }
     // First, since listening takes a Unix socket away from its present owner.
@@ -160,9 +160,10 @@ fn serve(launch: Launch) -> ExitCode {
         log::warn!("{}", preflight::no_pidfile(path, &error));
     }
     load::set_loading(&server, true);
-    server.replication.follow(&server, &server.settings());
+    server.replication.follow(&server, &server.core.settings());
     link::follow_at_start(&server);
-    if let Err(error) = server.oom_score.follow(&server.settings(), server.replication.is_replica()) {
+    if let Err(error) = server.core.oom_score.follow(&server.core.settings(), server.replication.is_replica())
+    {
         log::warn!("Unable to write oom_score_adj: {error}");
     }
     announce(&server, has_more, &notices);
@@ -186,7 +187,7 @@ fn serve(launch: Launch) -> ExitCode {
     match loaded {
         Ok(()) => {
             log::info!("Ready to accept connections");
-            server.manager.notify_ready(server.replication.is_replica());
+            server.core.manager.notify_ready(server.replication.is_replica());
         }
         Err(Ended::Stopped) => log::warn!("Stopped while loading"),
         Err(Ended::Failed(reason)) => {
@@ -205,7 +206,7 @@ fn serve(launch: Launch) -> ExitCode {
     server.persist.cancel_all();
     if !server.persist.is_idle_within(UNWANTED_MAX) {
         log::warn!("An obsolete snapshot is blocked in a write to disk. Exiting without waiting for it.");
-        snapshot::remove_unfinished(&server.settings());
+        snapshot::remove_unfinished(&server.core.settings());
     }
     if server.persist.aof.is_on() {
         aof::stop(&server);
@@ -221,8 +222,8 @@ fn serve(launch: Launch) -> ExitCode {
 
 /// Loads the data from disk, while the workers answer clients with LOADING.
 fn load(server: &Arc<Server>) -> Result<(), Ended> {
-    passed_over::report(&server.settings());
-    if server.settings().appendonly {
+    passed_over::report(&server.core.settings());
+    if server.core.settings().appendonly {
         replay::put_tail_back(server)?;
         let Replayed { directory, found, position } = replay::directory(server)?;
         if !found {
@@ -240,7 +241,7 @@ fn load(server: &Arc<Server>) -> Result<(), Ended> {
         let loaded = load::snapshot_at_start(server)?;
         link::set_loaded_position(server, loaded.and_then(|loaded| loaded.position));
     }
-    server.persist.record_loaded(&server.keyspace);
+    server.persist.record_loaded(&server.core.keyspace);
     load::set_loading(server, false);
     if server.replication.is_replica() {
         link::begin(server);
@@ -251,7 +252,7 @@ fn load(server: &Arc<Server>) -> Result<(), Ended> {
 /// Locks the files that are about to be loaded and replaced against other servers. With an append-only file,
 /// a snapshot is not the data: its lock is taken when a snapshot begins.
 fn lock_files(server: &Server) -> std::io::Result<()> {
-    let settings = server.settings();
+    let settings = server.core.settings();
     if settings.appendonly {
         rewrite::hold(server, &settings)
     } else if !settings.save.is_empty() {
@@ -262,7 +263,7 @@ fn lock_files(server: &Server) -> std::io::Result<()> {
 }
 
 fn listen(server: &Server) -> Result<(), String> {
-    let settings = server.settings();
+    let settings = server.core.settings();
     let tls = server.tls.change(&settings).map_err(preflight::no_tls)?;
     tls.put_in_force();
     server.listen(&settings).map_err(|reason| {
@@ -372,7 +373,7 @@ pub(crate) fn raise_file_limit(settings: &Settings) -> Result<(), u32> {
 }
 
 fn announce(server: &Server, has_more: bool, notices: &[String]) {
-    let settings = server.settings();
+    let settings = server.core.settings();
     let pid = std::process::id();
     log::info!("Evenkeel version={VERSION}, bits={}, pid={pid}, just started", usize::BITS);
     match &server.config_file {
@@ -405,7 +406,11 @@ fn announce(server: &Server, has_more: bool, notices: &[String]) {
         (false, false) => "snapshots are taken at save points",
         (false, true) => "there is no persistence",
     };
-    log::info!("{} worker threads; {kept}; the data directory is {}", server.workers(), here.display());
+    log::info!(
+        "{} worker threads; {kept}; the data directory is {}",
+        server.core.workers.count(),
+        here.display()
+    );
     [preflight::unwritable(&settings), preflight::beyond_machine(&settings)]
         .into_iter()
         .flatten()
@@ -414,8 +419,8 @@ fn announce(server: &Server, has_more: bool, notices: &[String]) {
 }
 
 fn start_workers(server: &Arc<Server>) -> std::io::Result<Vec<std::thread::JoinHandle<()>>> {
-    let cpus = server.settings().thread_affinity.list.clone();
-    (0..server.workers())
+    let cpus = server.core.settings().thread_affinity.list.clone();
+    (0..server.core.workers.count())
         .map(|index| {
             let worker = Worker::new(server.clone(), index)?;
             let server = server.clone();
@@ -438,17 +443,17 @@ fn wait_for_short_load(server: &Server) {
     let began = Instant::now();
     // The size of the load is zero until it is known.
     let is_small = || server.persist.loading.total_bytes.load(Relaxed) <= SMALL_LOAD_BYTES;
-    let is_delayed = server.settings().key_load_delay != 0; // a test needs a long load
+    let is_delayed = server.core.settings().key_load_delay != 0; // a test needs a long load
     let longest = || if is_small() && !is_delayed { SMALL_LOAD } else { SHORT_LOAD };
-    while server.persist.is_loading() && !server.stopping.load(Acquire) && began.elapsed() < longest() {
+    while server.persist.is_loading() && !server.core.stopping.load(Acquire) && began.elapsed() < longest() {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 /// Starts the offload pool with as many threads as there are workers. Shutdown does not wait for them.
 fn start_long(server: &Arc<Server>) -> std::io::Result<()> {
-    for index in 0..server.workers() {
-        let (server, stats) = (server.clone(), server.workers() + index);
+    for index in 0..server.core.workers.count() {
+        let (server, stats) = (server.clone(), server.core.workers.count() + index);
         // DEBUG RELOAD makes such a thread run the code of libraries.
         let thread = threads::with_deep_stack(format!("offload-{index}"));
         thread.spawn(move || {
@@ -458,7 +463,7 @@ fn start_long(server: &Arc<Server>) -> std::io::Result<()> {
     let server = server.clone();
     let thread = threads::with_deep_stack("scripts");
     thread.spawn(move || {
-        let stats = 2 * server.workers();
+        let stats = 2 * server.core.workers.count();
         threads::or_exit("script thread", || crate::offload::run(&server, &server.slow_scripts, stats))
     })?;
     Ok(())
@@ -487,13 +492,13 @@ fn watch_signals(server: Arc<Server>) {
     threads::named("signals")
         .spawn(move || {
             for signal in signals.forever() {
-                let settings = server.settings();
+                let settings = server.core.settings();
                 let (name, how) = match signal {
                     SIGTERM => ("SIGTERM", settings.shutdown_on_sigterm),
                     SIGINT => ("SIGINT", settings.shutdown_on_sigint),
                     _ => continue,
                 };
-                let is_ending = server.stopping.load(Acquire) || server.persist.ending.is_under_way();
+                let is_ending = server.core.stopping.load(Acquire) || server.persist.ending.is_under_way();
                 if is_ending && signal == SIGINT {
                     log::warn!("You insist... exiting now.");
                     server_log::flush();
@@ -521,18 +526,18 @@ fn log_panics() {
 
 /// Runs periodic work beside the workers, until the server stops.
 fn control(server: &Arc<Server>) {
-    let mut ctx = server.keyspace.thread_context();
+    let mut ctx = server.core.keyspace.thread_context();
     let mut purge = Watch::default();
     let mut appraise_from = 0;
-    while !server.stopping.load(Acquire) {
+    while !server.core.stopping.load(Acquire) {
         ctx.now_ms = clock::unix_ms();
         server.rates.lock().sample(&server.stats, server.replication.traffic(), ctx.now_ms);
         server.targets.close_idle();
         evenkeel_store::memory::peak();
-        if purge.round(&server.purge) {
+        if purge.round(&server.core.purge) {
             server.ask_for_purge();
         }
-        server.sampler.round(&server.keyspace, &mut ctx, server.settings().maxmemory);
+        server.sampler.round(&server.core.keyspace, &mut ctx, server.core.settings().maxmemory);
         if clock::ticks() >= appraise_from {
             appraise_from = appraise_sharers(server, &mut ctx);
         }
@@ -547,7 +552,7 @@ fn control(server: &Arc<Server>) {
 /// Checks, for a slice or a single value, which values share less than was recorded. Returns when to
 /// continue: it takes at most a fiftieth of a core, however many pages the values have.
 fn appraise_sharers(server: &Server, ctx: &mut ThreadContext) -> Ticks {
-    let (started, keyspace) = (clock::ticks(), &server.keyspace);
+    let (started, keyspace) = (clock::ticks(), &server.core.keyspace);
     let waiting = keyspace.sharers();
     let may_begin = waiting > 0 && !server.persist.is_loading();
     if !may_begin || !keyspace.enter_unless(ctx, || server.scripts.busy.is_busy()) {
@@ -567,8 +572,8 @@ fn appraise_sharers(server: &Server, ctx: &mut ThreadContext) -> Ticks {
 
 /// Reloads certificates and keys that have changed on disk, if configured.
 fn reload_tls(server: &Server) {
-    let settings = server.settings();
-    match server.tls.look(&settings, || Arc::ptr_eq(&settings, &server.settings())) {
+    let settings = server.core.settings();
+    match server.tls.look(&settings, || Arc::ptr_eq(&settings, &server.core.settings())) {
         None => {}
         Some(Ok(())) => log::info!("TLS certificates or keys have changed and were reloaded."),
         Some(Err(reason)) => log::warn!("TLS files were not reloaded: {reason}"),

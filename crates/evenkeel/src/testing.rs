@@ -17,14 +17,14 @@ use evenkeel_resp::value::{Value, decode, encode_command};
 use evenkeel_store::{Expire, Kind};
 use evenkeel_testkit::{Program, Reference, Target, transcript};
 
-use crate::blocking::End;
-use crate::clients::ClientInfo;
 use crate::dispatch::{Executor, Outcome, Request};
 use crate::net::inbox::Message;
-use crate::pubsub::push_queue::Pending;
 use crate::server::Server;
-use crate::session::Session;
-use crate::waiting::{On, Resumed, Waiting};
+use evenkeel_client::clients::ClientInfo;
+use evenkeel_client::pubsub::push_queue::Pending;
+use evenkeel_client::session::Session;
+use evenkeel_client::waiting::End;
+use evenkeel_client::waiting::{On, Resumed, Waiting};
 use evenkeel_command::args::OwnedArgs;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow, Mode, OFFLOAD_MIN, Wait, Work};
@@ -227,8 +227,8 @@ impl World {
             .expect("there is a working directory");
         assert!(launch.mistakes.is_empty(), "{:?}", launch.mistakes);
         let server = Server::new(launch.settings, None, WORKERS);
-        let server = Arc::new(server.expect("a few descriptors are free"));
-        server.acl.load_at_start(&server.settings()).expect("good users");
+        let server = server.expect("a few descriptors are free");
+        server.acl.load_at_start(&server.core.settings()).expect("good users");
         let workers = (0..WORKERS).map(|worker| Executor::new(server.clone(), worker)).collect();
         let long = Executor::new(server.clone(), WORKERS);
         World { server, workers, long, connections: HashMap::new(), now_ms: clock::unix_ms() }
@@ -237,7 +237,8 @@ impl World {
     /// Changes a setting, as CONFIG SET does.
     pub(crate) fn configure(&self, name: &str, value: &str) {
         let pairs = [(name.as_bytes(), value.as_bytes())];
-        let changed = self.server.change_settings(|settings| settings.set(&pairs, true).map(|(new, _)| new));
+        let changed =
+            self.server.core.change_settings(|settings| settings.set(&pairs, true).map(|(new, _)| new));
         assert!(changed.is_ok(), "{name} {value}");
     }
 
@@ -264,13 +265,13 @@ impl World {
     /// Returns a connection; new connections go to the workers in turn.
     fn connection(&mut self, name: &str) -> &mut Connection {
         let number = self.connections.len();
-        let clients = &self.server.clients;
+        let clients = &self.server.hub.clients;
         self.connections.entry(name.to_string()).or_insert_with(|| {
             let id = clients.next_id();
             let client = ClientInfo::new(id, "test:1".into(), "test:2".into(), -1, false, self.now_ms);
             let client = Arc::new(client);
             clients.add(client.clone());
-            let session = Session::of_new_connection(client, &self.server);
+            let session = Session::of_new_connection(client, &self.server.acl);
             let (pending, deadline_ms, out) = (VecDeque::new(), None, Vec::new());
             Connection { worker: number % WORKERS, session, resp3: false, pending, deadline_ms, out }
         })
@@ -348,19 +349,19 @@ impl World {
         let (now_ms, server) = (self.now_ms, self.server.clone());
         let executor = &mut self.workers[0];
         executor.refresh(now_ms);
-        server.keyspace.enter(&mut executor.ctx);
-        server.keyspace.hold_none(&mut executor.ctx).sweep(0, 0, evenkeel_store::SLOTS, || false);
+        server.core.keyspace.enter(&mut executor.ctx);
+        server.core.keyspace.hold_none(&mut executor.ctx).sweep(0, 0, evenkeel_store::SLOTS, || false);
         executor.serve_woken();
-        server.keyspace.leave(&mut executor.ctx);
+        server.core.keyspace.leave(&mut executor.ctx);
         self.resume_all();
     }
 
     /// Panics if the keyspace is inconsistent.
     pub(crate) fn verify(&mut self) {
         let (server, ctx) = (self.server.clone(), &mut self.workers[0].ctx);
-        server.keyspace.enter(ctx);
-        server.keyspace.hold_all(ctx).verify();
-        server.keyspace.leave(ctx);
+        server.core.keyspace.enter(ctx);
+        server.core.keyspace.hold_all(ctx).verify();
+        server.core.keyspace.leave(ctx);
     }
 
     /// Disconnects the client.
@@ -370,8 +371,8 @@ impl World {
             waiting.abandon();
         }
         connection.leave_queues(&mut self.workers[connection.worker]);
-        connection.session.end_push(&self.server);
-        self.server.clients.remove(connection.session.client.id);
+        connection.session.end_push(&self.server.hub);
+        self.server.hub.clients.remove(connection.session.client.id);
     }
 }
 
@@ -386,11 +387,11 @@ impl Connection {
         let mut reply = Reply::default();
         reply.resp3 = self.resp3;
         executor.last_ticks = clock::ticks();
-        server.keyspace.enter(&mut executor.ctx);
+        server.core.keyspace.enter(&mut executor.ctx);
         executor.make_room();
         let outcome = executor.shielded(&mut reply, |executor, reply| executor.run(session, request, reply));
         executor.serve_woken();
-        server.keyspace.leave(&mut executor.ctx);
+        server.core.keyspace.leave(&mut executor.ctx);
         assert_ne!(outcome, Some(Outcome::Paused), "nobody tries again here");
         assert_eq!(outcome == Some(Outcome::Suspended), self.session.waiting.is_some());
         self.resp3 = reply.resp3;
@@ -403,9 +404,9 @@ impl Connection {
 
     fn leave_queues(&mut self, executor: &mut Executor) -> Option<Box<Waiting>> {
         let (waiting, server) = (self.session.waiting.take()?, executor.server.clone());
-        server.keyspace.enter(&mut executor.ctx);
-        waiting.leave(&mut server.keyspace.hold_none(&mut executor.ctx));
-        server.keyspace.leave(&mut executor.ctx);
+        server.core.keyspace.enter(&mut executor.ctx);
+        waiting.leave(&mut server.core.keyspace.hold_none(&mut executor.ctx));
+        server.core.keyspace.leave(&mut executor.ctx);
         self.deadline_ms = None;
         Some(waiting)
     }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{Args, Command, Group, ServerCall, ServerHandler, at_least, container, docs, exactly, session};
-use crate::clients::ClientInfo;
-use crate::pubsub::SubscriptionKind;
 use evenkeel_acl::{self as acl, CATEGORIES, Category, DEFAULT, Denied, Selector, User, Users};
+use evenkeel_client::clients::ClientInfo;
+use evenkeel_client::pubsub::SubscriptionKind;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::Work;
 use evenkeel_command::flow::{Done, Flow};
@@ -136,7 +136,7 @@ fn set(call: &mut ServerCall<'_, '_>) -> Done {
         let start = b"ERR Unmatched parenthesis in acl selector starting at '";
         Error::Bytes([start, first, b"'."].concat())
     })?;
-    let all_channels = acl::all_channels_for_new(&server.settings());
+    let all_channels = acl::all_channels_for_new(&server.core.settings());
     let changed = server.acl.change(|users, next| {
         let before = users.get(name).cloned();
         let mut user = match &before {
@@ -169,7 +169,7 @@ fn close_deaf(call: &mut ServerCall<'_, '_>, user: &User) {
     }
     let mut found: Vec<Arc<ClientInfo>> = Vec::new();
     for kind in [SubscriptionKind::Channel, SubscriptionKind::Pattern, SubscriptionKind::Shard] {
-        call.server.pubsub.each_subscription(kind, |name, client| {
+        call.server.hub.pubsub.each_subscription(kind, |name, client| {
             let is_its_own = client.user.lock().as_ref().is_some_and(|who| who.is(&user.who));
             if is_its_own && !user.may_listen_to(name, kind == SubscriptionKind::Pattern) {
                 found.push(client.clone());
@@ -193,7 +193,7 @@ fn close(call: &mut ServerCall<'_, '_>, mut clients: Vec<Arc<ClientInfo>>) {
 
 /// Closes connections whose user is no longer the current user of its name.
 fn close_orphans(call: &mut ServerCall<'_, '_>, users: &Users) {
-    let mut clients = call.server.clients.list();
+    let mut clients = call.server.hub.clients.list();
     clients.retain(|client| {
         let who = client.user.lock();
         who.as_ref().is_some_and(|who| !users.get(&who.name).is_some_and(|user| who.is(&user.who)))
@@ -318,7 +318,7 @@ fn file(call: &ServerCall<'_, '_>) -> Result<PathBuf, Error> {
                         specify users via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming \
                         you have a Redis configuration file set) in order to store users in the Redis \
                         configuration.";
-    call.server.settings().aclfile.clone().ok_or(Error::text(TEXT))
+    call.server.core.settings().aclfile.clone().ok_or(Error::text(TEXT))
 }
 
 /// ACL LOAD
@@ -326,7 +326,7 @@ fn file(call: &ServerCall<'_, '_>) -> Result<PathBuf, Error> {
 /// All or nothing. It reads a file while this worker's clients wait.
 fn load(call: &mut ServerCall<'_, '_>) -> Done {
     let (server, path) = (call.server, file(call)?);
-    let loaded = call.base.guard.outside_gate(|| server.acl.load(&path, &server.settings()));
+    let loaded = call.base.guard.outside_gate(|| server.acl.load(&path, &server.core.settings()));
     loaded.map_err(|error| Error::text(format!("ERR {error}")))?;
     let users = server.acl.users();
     close_orphans(call, &users);

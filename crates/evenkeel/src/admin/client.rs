@@ -9,10 +9,10 @@ use super::{
     Args, Arity, Command, Flags, Group, LockScope, ServerCall, ServerHandler, at_least, container, docs,
     exactly, session, tracking,
 };
-use crate::blocking::End;
-use crate::clients::ClientInfo;
-use crate::session::ReplyMode;
-use crate::tracking::mode;
+use evenkeel_client::clients::ClientInfo;
+use evenkeel_client::session::ReplyMode;
+use evenkeel_client::tracking::mode;
+use evenkeel_client::waiting::End;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_command::table::table;
@@ -77,7 +77,7 @@ fn info(call: &mut ServerCall<'_, '_>) -> Done {
 fn list(call: &mut ServerCall<'_, '_>) -> Done {
     let filter = Filter::parse(call, 2, Purpose::List)?;
     let mut text = Vec::new();
-    for client in call.server.clients.list().iter().filter(|client| filter.admits(call, client)) {
+    for client in call.server.hub.clients.list().iter().filter(|client| filter.admits(call, client)) {
         text.extend(describe_to(call, client));
     }
     reply_text(call, &text);
@@ -187,7 +187,7 @@ fn kill(call: &mut ServerCall<'_, '_>) -> Done {
     if call.base.args.len() == 3 {
         let address = call.base.args.at(2);
         // Several, if they came over the same Unix socket.
-        let mut found = call.server.clients.list();
+        let mut found = call.server.hub.clients.list();
         found.retain(|client| client.address.as_bytes() == address);
         if kill_all(call, found) == 0 {
             return Err(Error::text("ERR No such client"));
@@ -195,7 +195,7 @@ fn kill(call: &mut ServerCall<'_, '_>) -> Done {
         return call.reply_in_force(|reply| reply.ok());
     }
     let filter = Filter::parse(call, 2, Purpose::Kill)?;
-    let mut found = call.server.clients.list();
+    let mut found = call.server.hub.clients.list();
     found.retain(|client| filter.admits(call, client));
     let killed = kill_all(call, found);
     call.reply_in_force(move |reply| reply.int(killed as i64))
@@ -309,19 +309,19 @@ fn pause(call: &mut ServerCall<'_, '_>) -> Done {
     let now = call.now_ms();
     let until = now.checked_add(timeout).filter(|until| i64::try_from(*until).is_ok());
     let until = until.ok_or(Error::text("ERR timeout is out of range"))?;
-    call.server.pause.begin(Pauser::Client, all, until, now);
+    call.server.core.pause.begin(Pauser::Client, all, until, now);
     // From the next command on; the other workers read it in their next turn, which begins now.
-    call.base.guard.ctx.keep_expired = call.server.pause.is_active(now);
-    call.server.wake_all();
+    call.base.guard.ctx.keep_expired = call.server.core.pause.is_active(now);
+    call.server.core.workers.wake_all();
     call.base.reply.ok();
     Ok(Flow::Replied)
 }
 
 /// CLIENT UNPAUSE
 fn unpause(call: &mut ServerCall<'_, '_>) -> Done {
-    call.server.pause.end(Pauser::Client);
-    call.base.guard.ctx.keep_expired = call.server.pause.is_active(call.now_ms());
-    call.server.wake_all();
+    call.server.core.pause.end(Pauser::Client);
+    call.base.guard.ctx.keep_expired = call.server.core.pause.is_active(call.now_ms());
+    call.server.core.workers.wake_all();
     call.base.reply.ok();
     Ok(Flow::Replied)
 }
@@ -338,7 +338,7 @@ fn unblock(call: &mut ServerCall<'_, '_>) -> Done {
     let is_timeout = args.len() < 4 || one_of(args, 3, "TIMEOUT", "ERROR").map_err(wrong_reason)?;
     let end = if is_timeout { End::Timeout } else { End::Error };
     let id = u64::try_from(args.int(2)?).unwrap_or(0);
-    let blocked = call.server.clients.get(id).and_then(|client| client.wait.lock().upgrade());
+    let blocked = call.server.hub.clients.get(id).and_then(|client| client.wait.lock().upgrade());
     let ended = blocked.and_then(|blocked| Some((blocked.id, blocked.end(end)?)));
     call.base.reply.int(ended.is_some().into());
     if let Some((id, resumed)) = ended {
@@ -347,7 +347,7 @@ fn unblock(call: &mut ServerCall<'_, '_>) -> Done {
             stats.error(b"UNBLOCKED client unblocked via CLIENT UNBLOCK");
         }
         stats.resumed(id, 0, is_error, call.base.settings.latency_tracking);
-        call.server.resume(resumed);
+        call.server.hub.resume(resumed);
     }
     Ok(Flow::Replied)
 }
@@ -477,7 +477,7 @@ mod tests {
             c> CLIENT KILL SKIPME no          < :2
         ",
         );
-        assert_eq!(world.server.clients.count(), 1, "the killer stays until its reply is out");
+        assert_eq!(world.server.hub.clients.count(), 1, "the killer stays until its reply is out");
     }
 
     #[test]

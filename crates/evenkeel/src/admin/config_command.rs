@@ -38,7 +38,7 @@ fn help(call: &mut ServerCall<'_, '_>) -> Done {
 fn get(call: &mut ServerCall<'_, '_>) -> Done {
     let patterns: Vec<&[u8]> = call.base.args.from(2).collect();
     // Not the call's settings, which an earlier command of the same batch may have changed.
-    let found = call.server.settings().get(&patterns);
+    let found = call.server.core.settings().get(&patterns);
     call.base.reply.map(found.len());
     for (name, value) in found {
         call.base.reply.bulk(&name);
@@ -63,7 +63,7 @@ fn set(call: &mut ServerCall<'_, '_>) -> Done {
     }
     // Certificates may be on a disk that hangs.
     let changed = call.base.guard.outside_gate(|| {
-        server.change_settings(|settings| {
+        server.core.change_settings(|settings| {
             let (new, changed) = settings.set(&pairs, local)?;
             put_into_effect(server, (settings, &new), &changed, &pairs)?;
             Ok(new)
@@ -75,10 +75,10 @@ fn set(call: &mut ServerCall<'_, '_>) -> Done {
     if pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"aof-disable-auto-gc")) {
         rewrite::collect_soon(server);
     }
-    server.persist.follow(&server.settings());
-    server.replication.follow(server, &server.settings());
+    server.persist.follow(&server.core.settings());
+    server.replication.follow(server, &server.core.settings());
     link::follow_settings(server);
-    let clients_max = server.settings().client_memory_max();
+    let clients_max = server.core.settings().client_memory_max();
     if clients_max > 0 && pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"maxmemory-clients")) {
         server.evict_clients(clients_max);
     }
@@ -112,7 +112,7 @@ fn put_into_effect(
     let has_score = has("oom-score-adj") || has("oom-score-adj-values");
     let is_replica = server.replication.is_replica();
     if has_score {
-        server.oom_score.follow(new, is_replica).map_err(|error| {
+        server.core.oom_score.follow(new, is_replica).map_err(|error| {
             log::warn!("Unable to write oom_score_adj: {error}");
             let name = if has("oom-score-adj") { "oom-score-adj" } else { "oom-score-adj-values" };
             SetError::failed(name, "Failed to set current oom_score_adj. Check server logs.")
@@ -121,7 +121,7 @@ fn put_into_effect(
     if has("port") || has("tls-port") || has("bind") {
         server.listen(new).map_err(|reason| {
             log::warn!("{}", reason);
-            if has_score && let Err(error) = server.oom_score.follow(old, is_replica) {
+            if has_score && let Err(error) = server.core.oom_score.follow(old, is_replica) {
                 log::warn!("Unable to restore oom_score_adj: {error}");
             }
             if has("tls-port") {
@@ -175,7 +175,7 @@ pub(crate) fn rewrite_file(server: &Server, extent: Extent) -> Result<(), Error>
         return Err(Error::text("ERR The server is running without a config file"));
     };
     let rewritten = file.rewrite(extent, || {
-        let settings = server.settings();
+        let settings = server.core.settings();
         settings.with_users(server.acl.words_for_config(&settings))
     });
     match rewritten {

@@ -7,9 +7,9 @@ use evenkeel_resp::number::parse_i64;
 use super::{Command, Flags, Group, ServerCall, ServerHandler, at_least, exactly, session};
 use crate::dispatch::append_push;
 use crate::dispatch::permission;
-use crate::session::ReplyMode;
 use crate::startup::VERSION;
 use evenkeel_acl::{Access, DEFAULT};
+use evenkeel_client::session::ReplyMode;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 
@@ -53,7 +53,7 @@ fn echo(call: &mut ServerCall<'_, '_>) -> Done {
 
 /// SELECT index
 fn select(call: &mut ServerCall<'_, '_>) -> Done {
-    let db = call.base.args.database(1, call.server.keyspace.databases() as u32)?;
+    let db = call.base.args.database(1, call.server.core.keyspace.databases() as u32)?;
     call.session.select(db);
     call.base.reply.ok();
     Ok(Flow::Replied)
@@ -70,7 +70,7 @@ fn quit(call: &mut ServerCall<'_, '_>) -> Done {
 fn reset(call: &mut ServerCall<'_, '_>) -> Done {
     call.session.discard();
     call.session.unwatch(call.base.guard);
-    call.session.end_push(call.server);
+    call.session.end_push(&call.server.hub);
     // The last push messages come before the reply, in the old protocol.
     append_push(call.session, call.base.reply);
     call.session.select(0);

@@ -156,7 +156,7 @@ fn segfault(_: &mut ServerCall<'_, '_>) -> Done {
 /// DEBUG SET-SKIP-CHECKSUM-VALIDATION 0 | 1: RESTORE then takes payloads whose checksum is wrong.
 fn skip_checksum(call: &mut ServerCall<'_, '_>) -> Done {
     let skips = call.base.args.int(2).unwrap_or(0) != 0;
-    call.server.change_settings(|settings| Ok::<_, Error>(settings.with_skipped_checksums(skips)))?;
+    call.server.core.change_settings(|settings| Ok::<_, Error>(settings.with_skipped_checksums(skips)))?;
     call.base.reply.ok();
     Ok(Flow::Replied)
 }
@@ -170,7 +170,7 @@ fn packed_threshold(call: &mut ServerCall<'_, '_>) -> Done {
     let bytes = config::memory_size(call.base.args.at(2)).filter(|bytes| *bytes <= BYTES_MAX);
     let error = Error::text("ERR argument must be a memory value bigger than 1 and smaller than 4gb");
     let bytes = bytes.ok_or(error)? as usize;
-    call.server.change_settings(|settings| Ok::<_, Error>(settings.with_packed_threshold(bytes)))?;
+    call.server.core.change_settings(|settings| Ok::<_, Error>(settings.with_packed_threshold(bytes)))?;
     call.base.reply.ok();
     Ok(Flow::Replied)
 }
@@ -306,7 +306,7 @@ fn protocol(call: &mut ServerCall<'_, '_>) -> Done {
 /// The address is that of the key's bytes. The length is that of a string in an uncompressed snapshot, or the
 /// memory of a collection, which is about as much.
 fn object(call: &mut ServerCall<'_, '_>) -> Done {
-    let key = call.server.keyspace.key(call.session.db, call.base.args.at(2));
+    let key = call.server.core.keyspace.key(call.session.db, call.base.args.at(2));
     let settings = call.base.settings;
     let now = std::mem::take(&mut call.base.guard.ctx.now_ms); // shows expired keys as well
     let line = call.base.guard.visit(key.place, |guard| {
@@ -370,7 +370,7 @@ fn populate(call: &mut ServerCall<'_, '_>) -> Done {
         if size > 0 {
             value.resize(size, 0);
         }
-        let key: Key<'_> = call.server.keyspace.key(call.session.db, &name);
+        let key: Key<'_> = call.server.core.keyspace.key(call.session.db, &name);
         call.base.guard.visit(key.place, |guard| {
             if guard.peek(&key).is_none() {
                 guard.set_string(&key, &value, Expire::Clear);
@@ -383,9 +383,10 @@ fn populate(call: &mut ServerCall<'_, '_>) -> Done {
 
 /// DEBUG HTSTATS db [FULL]
 fn table_stats(call: &mut ServerCall<'_, '_>) -> Done {
-    let db = usize::try_from(call.base.args.int(2)?).ok().filter(|db| *db < call.server.keyspace.databases());
+    let db =
+        usize::try_from(call.base.args.int(2)?).ok().filter(|db| *db < call.server.core.keyspace.databases());
     let db = db.ok_or(Error::text("ERR Out of range database"))?;
-    let (keyspace, ctx) = (&call.server.keyspace, &call.base.guard.ctx);
+    let (keyspace, ctx) = (&call.server.core.keyspace, &call.base.guard.ctx);
     let before = clock::ticks();
     let memory = keyspace.table_memory(ctx, db);
     let text = format!(

@@ -23,7 +23,7 @@ pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
 
 /// SWAPDB index1 index2
 fn swapdb(call: &mut ServerCall<'_, '_>) -> Done {
-    let databases = call.server.keyspace.databases() as u32;
+    let databases = call.server.core.keyspace.databases() as u32;
     let one = call.base.args.int32(1).map_err(|_| Error::text("ERR invalid first DB index"))?;
     let other = call.base.args.int32(2).map_err(|_| Error::text("ERR invalid second DB index"))?;
     let valid = |index: i32| u32::try_from(index).ok().filter(|db| *db < databases).ok_or(Error::InvalidDb);
@@ -31,7 +31,7 @@ fn swapdb(call: &mut ServerCall<'_, '_>) -> Done {
     call.base.guard.swap(one as usize, other as usize);
     if one != other {
         // Redis notifies no client of this, and leaves caches with stale values.
-        call.server.forget_tracked();
+        call.server.hub.forget_tracked();
     }
     call.base.reply.ok();
     Ok(Flow::Replied)
@@ -48,13 +48,13 @@ fn flushdb(call: &mut ServerCall<'_, '_>) -> Done {
 ///
 /// With save points, saved data is removed as well: no restart, not even of a replica, is to bring it back.
 fn flushall(call: &mut ServerCall<'_, '_>) -> Done {
-    let databases = call.server.keyspace.databases();
+    let databases = call.server.core.keyspace.databases();
     let asynchronous = is_asynchronous(call)?;
     // A snapshot of flushed data is not worth finishing.
     call.server.persist.cancel_save();
     // The current settings: a transaction may have changed them before.
     let is_replayed = call.base.replays && call.session.link.is_none();
-    let saves = !call.server.settings().save.is_empty() && !is_replayed;
+    let saves = !call.server.core.settings().save.is_empty() && !is_replayed;
     flush(call, 0..databases, asynchronous, saves)
 }
 
@@ -80,14 +80,15 @@ fn flush(
     const FREED_AT_ONCE: usize = 5_000;
     /// Poll interval for the freeing of the rest.
     const FREE_POLL_INTERVAL: std::time::Duration = std::time::Duration::from_micros(200);
-    let keys: usize = databases.clone().map(|db| call.server.keyspace.len(call.base.guard.ctx, db)).sum();
-    call.server.record_flush();
+    let keys: usize =
+        databases.clone().map(|db| call.server.core.keyspace.len(call.base.guard.ctx, db)).sum();
+    call.server.core.record_flush();
     let flushed: Vec<_> = databases.filter_map(|db| call.base.guard.flush(db)).collect();
-    call.server.forget_tracked();
+    call.server.hub.forget_tracked();
     if !asynchronous && keys <= FREED_AT_ONCE {
         flushed.into_iter().for_each(|db| db.free_keys(call.base.guard.ctx));
     } else if !flushed.is_empty() {
-        call.server.lazy_free.free_flushed(flushed);
+        call.server.core.lazy_free.free_flushed(flushed);
     }
     // Where the next keys are likely to go.
     call.base.guard.open(call.base.db as usize);
@@ -96,12 +97,13 @@ fn flush(
         call.server.persist.owe_save();
     }
     let may_wait = call.base.mode == Mode::Direct && !call.base.replays;
-    if may_wait && (saves || !asynchronous && call.server.lazy_free.is_flushing()) {
+    if may_wait && (saves || !asynchronous && call.server.core.lazy_free.is_flushing()) {
         // Other clients go on; the caller gets its reply when the memory was given back, and the snapshot is
         // gone.
         let server = call.server.clone();
         let wait = move |server: &Server| {
-            while !asynchronous && server.lazy_free.is_flushing() && !server.stopping.load(Acquire) {
+            while !asynchronous && server.core.lazy_free.is_flushing() && !server.core.stopping.load(Acquire)
+            {
                 std::thread::sleep(FREE_POLL_INTERVAL);
             }
         };

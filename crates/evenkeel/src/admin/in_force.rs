@@ -33,7 +33,7 @@ impl ServerCall<'_, '_> {
             return Ok(Flow::Replied);
         }
         let server = self.server.clone();
-        let in_flight = server.keyspace.in_flight();
+        let in_flight = server.core.keyspace.in_flight();
         let until = Instant::now() + IN_PLACE;
         // The thread waits outside the gate: inside, two workers that revoke at the same time would wait for
         // each other.
@@ -42,7 +42,7 @@ impl ServerCall<'_, '_> {
             return Ok(Flow::Replied);
         }
         self.offload_read(move |to| {
-            await_landing(&server, &in_flight, || !server.stopping.load(Acquire));
+            await_landing(&server, &in_flight, || !server.core.stopping.load(Acquire));
             reply(to);
             Ok(())
         })
@@ -51,7 +51,7 @@ impl ServerCall<'_, '_> {
 
 /// Waits until the threads have left the gate; false if `keeps_waiting` ends the wait first.
 fn await_landing(server: &Server, in_flight: &InFlight, keeps_waiting: impl Fn() -> bool) -> bool {
-    while !server.keyspace.has_landed(in_flight) {
+    while !server.core.keyspace.has_landed(in_flight) {
         if !keeps_waiting() {
             return false;
         }

@@ -62,11 +62,12 @@ fn ratio(part: u64, whole: u64) -> f64 {
 /// MEMORY STATS
 fn stats(call: &mut ServerCall<'_, '_>) -> Done {
     let (server, ctx) = (call.server, &*call.base.guard.ctx);
-    let metrics = MemoryMetrics::gather(server, server.clients.totals().memory as u64);
+    let metrics = MemoryMetrics::gather(server, server.hub.clients.totals().memory as u64);
     let MemoryMetrics { used, peak, startup, clients, overhead, resident, .. } = metrics;
-    let keys: u64 = (0..server.keyspace.databases()).map(|db| server.keyspace.len(ctx, db) as u64).sum();
-    let databases: Vec<(usize, u64)> = (0..call.server.keyspace.databases())
-        .filter(|db| call.server.keyspace.len(call.base.guard.ctx, *db) > 0)
+    let keys: u64 =
+        (0..server.core.keyspace.databases()).map(|db| server.core.keyspace.len(ctx, db) as u64).sum();
+    let databases: Vec<(usize, u64)> = (0..call.server.core.keyspace.databases())
+        .filter(|db| call.server.core.keyspace.len(call.base.guard.ctx, *db) > 0)
         .map(|db| (db, call.server.sampler.table_bytes_of(db)))
         .collect();
     let reply = &mut *call.base.reply;
@@ -133,8 +134,8 @@ fn stats(call: &mut ServerCall<'_, '_>) -> Done {
 
 /// MEMORY DOCTOR
 fn doctor(call: &mut ServerCall<'_, '_>) -> Done {
-    let metrics = MemoryMetrics::gather(call.server, call.server.clients.totals().memory as u64);
-    let clients = call.server.clients.count() as u64;
+    let metrics = MemoryMetrics::gather(call.server, call.server.hub.clients.totals().memory as u64);
+    let clients = call.server.hub.clients.count() as u64;
     call.base.reply.verbatim(&diagnosis(&metrics, clients), b"txt");
     Ok(Flow::Replied)
 }
@@ -187,7 +188,7 @@ fn malloc_stats(call: &mut ServerCall<'_, '_>) -> Done {
 
 /// MEMORY PURGE: each thread gives its free memory back, soon.
 fn purge(call: &mut ServerCall<'_, '_>) -> Done {
-    call.server.purge.ask();
+    call.server.core.purge.ask();
     call.server.ask_for_purge();
     call.base.reply.ok();
     Ok(Flow::Replied)

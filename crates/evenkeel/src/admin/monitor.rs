@@ -1,4 +1,4 @@
-//! MONITOR: see [`crate::monitor`].
+//! MONITOR: see [`evenkeel_client::monitor`].
 
 use super::{Command, Flags, Group, ServerCall, ServerHandler, exactly, session};
 use evenkeel_command::error::Error;
@@ -18,7 +18,7 @@ fn monitor(call: &mut ServerCall<'_, '_>) -> Done {
     }
     call.session.monitors = true;
     call.session.receives_push = true;
-    call.server.monitors.add(&call.session.client);
+    call.server.hub.monitors.add(&call.session.client);
     call.base.reply.ok();
     Ok(Flow::Replied)
 }
@@ -82,9 +82,9 @@ mod tests {
     fn disconnected_monitors_are_removed() {
         let mut world = World::new();
         world.check("m> MONITOR < OK");
-        assert!(world.server.monitors.is_any());
+        assert!(world.server.hub.monitors.is_any());
         world.hang_up("m");
-        assert!(!world.server.monitors.is_any());
+        assert!(!world.server.hub.monitors.is_any());
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(lines.len(), 101);
         // A client that no longer watches is sent nothing, and nothing is kept for it.
         drop(watcher);
-        live.wait_until("it is forgotten", || !live.server.monitors.is_any());
+        live.wait_until("it is forgotten", || !live.server.hub.monitors.is_any());
         client.read();
         client.read();
         client.call(&["EVAL", script, "1", "k"]);

@@ -9,7 +9,7 @@ use crate::persist::end::{self, Asker};
 use crate::persist::snapshot::{Begun, Busy};
 use crate::persist::{Cancelled, PersistJob, rewrite, snapshot};
 use crate::server::Server;
-use crate::waiting::{On, Waiting};
+use evenkeel_client::waiting::{On, Waiting};
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::Timeout;
 use evenkeel_command::flow::{Done, Flow};
@@ -176,7 +176,7 @@ fn shutdown(call: &mut ServerCall<'_, '_>) -> Done {
         return Err(call.server.scripts.busy.refusal());
     }
     let (server, client) = (call.server, call.session.client.clone());
-    let (number, nobody_waits) = (server.keyspace.ticket(), Arc::new(AtomicBool::new(false)));
+    let (number, nobody_waits) = (server.core.keyspace.ticket(), Arc::new(AtomicBool::new(false)));
     let on = On::Long(nobody_waits);
     let waiting = Waiting::new(number, Timeout(None), on);
     call.session.waiting = Some(Box::new(waiting));

@@ -7,7 +7,7 @@ use super::{
     Arity, Command, Flags, Group, ServerCall, ServerHandler, at_least, container, docs, exactly, session,
 };
 use crate::dispatch::permission;
-use crate::pubsub::{SubscriptionKind, push_queue};
+use evenkeel_client::pubsub::{SubscriptionKind, push_queue};
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::Mode;
 use evenkeel_command::flow::{Done, Flow};
@@ -82,7 +82,7 @@ fn join(call: &mut ServerCall<'_, '_>, kind: SubscriptionKind, word: &[u8]) -> D
         subscriptions.note(&client);
         let mut confirm = || confirm(call, word, Some(name), count);
         if is_new {
-            server.pubsub.join(kind, name, &client, confirm);
+            server.hub.pubsub.join(kind, name, &client, confirm);
         } else {
             confirm();
         }
@@ -102,7 +102,7 @@ fn leave(call: &mut ServerCall<'_, '_>, kind: SubscriptionKind, word: &[u8]) -> 
     };
     for name in &names {
         if subscriptions.remove(kind, name) {
-            call.server.pubsub.leave(kind, name, &client);
+            call.server.hub.pubsub.leave(kind, name, &client);
         }
         confirm(call, word, Some(name), subscriptions.count(kind));
     }
@@ -133,7 +133,7 @@ fn confirm(call: &mut ServerCall<'_, '_>, word: &[u8], name: Option<&[u8]>, coun
 
 /// PUBLISH channel message
 fn publish(call: &mut ServerCall<'_, '_>) -> Done {
-    let (pubsub, channel, message) = (&call.server.pubsub, call.base.args.at(1), call.base.args.at(2));
+    let (pubsub, channel, message) = (&call.server.hub.pubsub, call.base.args.at(1), call.base.args.at(2));
     let count = match call.base.mode {
         Mode::Direct => pubsub.publish(channel, message),
         _ => pubsub.publish_in_unit(call.base.guard, channel, message),
@@ -145,7 +145,7 @@ fn publish(call: &mut ServerCall<'_, '_>) -> Done {
 
 /// SPUBLISH shardchannel message
 fn publish_in_shard(call: &mut ServerCall<'_, '_>) -> Done {
-    let (pubsub, channel, message) = (&call.server.pubsub, call.base.args.at(1), call.base.args.at(2));
+    let (pubsub, channel, message) = (&call.server.hub.pubsub, call.base.args.at(1), call.base.args.at(2));
     let count = match call.base.mode {
         Mode::Direct => pubsub.publish_in_shard(channel, message),
         _ => pubsub.publish_in_shard_in_unit(call.base.guard, channel, message),
@@ -183,7 +183,7 @@ fn reply_names(call: &mut ServerCall<'_, '_>, kind: SubscriptionKind) -> Done {
         let text = b"ERR unknown subcommand or wrong number of arguments for '";
         return Err(Error::Bytes([text, call.base.args.at(1), b"'. Try PUBSUB HELP."].concat()));
     }
-    let names = call.server.pubsub.names(kind, call.base.args.get(2));
+    let names = call.server.hub.pubsub.names(kind, call.base.args.get(2));
     call.base.reply.array(names.len());
     names.iter().for_each(|name| call.base.reply.bulk(name));
     Ok(Flow::Replied)
@@ -191,7 +191,7 @@ fn reply_names(call: &mut ServerCall<'_, '_>, kind: SubscriptionKind) -> Done {
 
 /// PUBSUB NUMPAT
 fn pattern_count(call: &mut ServerCall<'_, '_>) -> Done {
-    call.base.reply.int(call.server.pubsub.count(SubscriptionKind::Pattern) as i64);
+    call.base.reply.int(call.server.hub.pubsub.count(SubscriptionKind::Pattern) as i64);
     Ok(Flow::Replied)
 }
 
@@ -209,7 +209,7 @@ fn reply_counts(call: &mut ServerCall<'_, '_>, kind: SubscriptionKind) -> Done {
     call.base.reply.array(2 * (call.base.args.len() - 2));
     for channel in call.base.args.from(2) {
         call.base.reply.bulk(channel);
-        call.base.reply.int(call.server.pubsub.subscribers(kind, channel) as i64);
+        call.base.reply.int(call.server.hub.pubsub.subscribers(kind, channel) as i64);
     }
     Ok(Flow::Replied)
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Command, Flags, Group, LockScope, ServerCall, ServerHandler, at_least, exactly, session};
 use crate::replication::link::{self, Phase};
-use crate::replication::replicas::{Asks, Content, ReplicaHello};
+use evenkeel_client::replica_hello::{Asks, Content, ReplicaHello};
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_config::split_words;
@@ -70,7 +70,7 @@ fn ask(call: &mut ServerCall<'_, '_>, asks: Asks) -> Done {
     }
     // From here on it is a replica's connection, unknown to any worker: its subscriptions and watches would
     // have no receiver.
-    call.session.end_push(call.server);
+    call.session.end_push(&call.server.hub);
     call.session.unwatch(call.base.guard);
     call.session.replica_hello.get_or_insert_default().asks = Some(asks);
     Ok(Flow::HandOff)
@@ -136,7 +136,7 @@ fn content(filter: &[u8]) -> Result<Content, Error> {
 /// ROLE
 fn role(call: &mut ServerCall<'_, '_>) -> Done {
     let state = &call.server.replication;
-    state.catch_up(&call.server.keyspace.journal);
+    state.catch_up(&call.server.core.keyspace.journal);
     let offset = state.stream().offset();
     if let Some(target) = state.link.target() {
         let phase = state.link.phase();

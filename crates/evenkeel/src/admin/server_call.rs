@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crate::server::Server;
-use crate::session::Session;
+use evenkeel_client::session::Session;
 use evenkeel_command::Call;
 use evenkeel_command::call::HasCall;
 use evenkeel_command::flow::Done;

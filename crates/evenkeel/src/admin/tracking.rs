@@ -1,11 +1,11 @@
-//! CLIENT TRACKING and related commands: see [`crate::tracking`].
+//! CLIENT TRACKING and related commands: see [`evenkeel_client::tracking`].
 
 use super::client::{on_or_off, redirection};
 use super::{Flags, ServerCall};
 use crate::server::Server;
-use crate::session::{Caching, Session};
-use crate::tracking::mode;
-use crate::tracking::prefixes::{first_overlap, overlapping};
+use evenkeel_client::session::{Caching, Session};
+use evenkeel_client::tracking::mode;
+use evenkeel_client::tracking::prefixes::{first_overlap, overlapping};
 use evenkeel_command::Spec;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
@@ -25,7 +25,7 @@ pub(super) fn tracking(call: &mut ServerCall<'_, '_>) -> Done {
     if on_or_off(call.base.args, 2)? {
         enable(call, &options)?;
     } else {
-        call.session.end_tracking(call.server);
+        call.session.end_tracking(&call.server.hub);
     }
     call.base.reply.ok();
     Ok(Flow::Replied)
@@ -42,7 +42,7 @@ fn parse<'a>(call: &ServerCall<'a, '_>) -> Result<Options<'a>, Error> {
                 }
                 at += 1;
                 let id = args.int(at)?;
-                if call.server.clients.get(id as u64).is_none() {
+                if call.server.hub.clients.get(id as u64).is_none() {
                     return Err(Error::text("ERR The client ID you want redirect to does not exist"));
                 }
                 options.redirect = Some(id);
@@ -67,9 +67,9 @@ fn enable(call: &mut ServerCall<'_, '_>, options: &Options<'_>) -> Result<(), Er
     if options.mode & mode::BROADCAST != 0 {
         check_prefixes(call, &options.prefixes)?;
     }
-    let target = options.redirect.and_then(|id| call.server.clients.get(id as u64));
-    let events = &call.server.keyspace.events;
-    call.server.tracking.begin(events, &call.session.client, options.mode, target, &options.prefixes);
+    let target = options.redirect.and_then(|id| call.server.hub.clients.get(id as u64));
+    let events = &call.server.core.keyspace.events;
+    call.server.hub.tracking.begin(events, &call.session.client, options.mode, target, &options.prefixes);
     call.session.tracks = options.mode & mode::BROADCAST == 0;
     call.session.receives_push = true;
     Ok(())
@@ -188,7 +188,7 @@ pub(crate) fn remember_keys(server: &Server, session: &Session, spec: &Spec, key
     let is_left_out = own.has(mode::OPT_IN) && !is_said || own.has(mode::OPT_OUT) && is_said;
     let reads = spec.flags.has(Flags::READONLY) && !spec.runs_scripts();
     if reads && !is_left_out {
-        keys.iter().for_each(|key| server.tracking.remember(key.bytes, &session.client));
+        keys.iter().for_each(|key| server.hub.tracking.remember(key.bytes, &session.client));
     }
 }
 

@@ -16,9 +16,9 @@ use evenkeel_store::Watch;
 use super::{
     Arity, Command, Flags, Group, Keys, LockScope, ServerCall, ServerHandler, at_least, exactly, session,
 };
-use crate::clients::Names;
 use crate::dispatch::run_nested;
-use crate::session::{Multi, Session, Watching};
+use evenkeel_client::clients::Names;
+use evenkeel_client::session::{Multi, Session, Watching};
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 
@@ -87,8 +87,9 @@ fn exec(call: &mut ServerCall<'_, '_>) -> Done {
 /// Whether a watched key was written to, or has expired without having been accessed.
 fn watched_has_changed(call: &ServerCall<'_, '_>) -> bool {
     let Some(Watching { watch, keys }) = &call.session.watching else { return false };
-    let lapsed =
-        |(db, key): &(u32, Box<[u8]>)| call.base.guard.lapsed(&call.server.keyspace.key(*db, key), watch);
+    let lapsed = |(db, key): &(u32, Box<[u8]>)| {
+        call.base.guard.lapsed(&call.server.core.keyspace.key(*db, key), watch)
+    };
     watch.is_touched() || keys.iter().any(lapsed)
 }
 

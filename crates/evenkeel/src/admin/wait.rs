@@ -14,6 +14,7 @@ use std::sync::Arc;
 use super::{Command, Flags, Group, ServerCall, ServerHandler, exactly, session};
 use crate::blocking::begin_wait_for_safety;
 use crate::server::Server;
+use evenkeel_client::waiting::Condition;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_command::flow::{Mode, Timeout};
@@ -38,13 +39,28 @@ pub(crate) struct Safety {
     replicas: i64,
 }
 
-impl Safety {
-    /// Whether there is nothing more to wait for.
-    pub(crate) fn is_reached(&self) -> bool {
+impl Condition for Safety {
+    fn is_reached(&self) -> bool {
         let is_kept = !self.local || self.server.persist.aof.keeps(self.record);
         self.is_in_vain() || is_kept && self.at_replicas() >= self.replicas
     }
 
+    fn reply(&self, reply: &mut Reply) -> Result<(), Error> {
+        if self.is_in_vain() {
+            return Err(Error::text(
+                "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
+            ));
+        }
+        if self.of_files {
+            reply.array(2);
+            reply.int(i64::from(self.server.persist.aof.keeps(self.record)));
+        }
+        reply.int(self.at_replicas());
+        Ok(())
+    }
+}
+
+impl Safety {
     /// Returns how many replicas have the record.
     fn at_replicas(&self) -> i64 {
         let replicas = &self.server.replication.replicas;
@@ -58,22 +74,7 @@ impl Safety {
 
     /// Whether the record has to be on a disk to which nothing is written.
     fn is_in_vain(&self) -> bool {
-        self.local && !self.server.settings().appendonly
-    }
-
-    /// Replies with how safe the record is by now.
-    pub(crate) fn reply(&self, reply: &mut Reply) -> Done {
-        if self.is_in_vain() {
-            return Err(Error::text(
-                "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
-            ));
-        }
-        if self.of_files {
-            reply.array(2);
-            reply.int(i64::from(self.server.persist.aof.keeps(self.record)));
-        }
-        reply.int(self.at_replicas());
-        Ok(Flow::Replied)
+        self.local && !self.server.core.settings().appendonly
     }
 }
 
@@ -119,16 +120,16 @@ fn wait_for(
     // As in Redis, all writes until now count, whichever client made them: a pool may have used another
     // connection.
     let own = call.session.log.last(call.base.guard.ctx.buffer.last);
-    let (server, record) = (call.server.clone(), own.max(call.server.keyspace.journal.last()));
+    let (server, record) = (call.server.clone(), own.max(call.server.core.keyspace.journal.last()));
     let safety = Safety { server, record, of_files, local, replicas };
     if call.base.mode != Mode::Direct || safety.is_reached() {
-        return safety.reply(call.base.reply);
+        return safety.reply(call.base.reply).map(|()| Flow::Replied);
     }
     if replicas > 0 {
         call.server.replication.ask_for_acks(record);
     }
     let command = (call.base.id, call.base.args.to_owned(), call.base.reply.resp3);
-    begin_wait_for_safety(call.server, call.session, command, safety, timeout);
+    begin_wait_for_safety(call.server, call.session, command, Box::new(safety), timeout);
     Ok(Flow::Suspended)
 }
 

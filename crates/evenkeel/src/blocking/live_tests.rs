@@ -121,7 +121,7 @@ fn a_command_may_arrive_with_the_end_of_the_stream() {
     client.finish_sending().expect("an open connection");
     assert_eq!(client.read_to_end().expect("the server hangs up"), b"");
     assert_eq!(live.connect().run("EXISTS unheard"), Value::Int(0));
-    assert_eq!(live.server.clients.totals().blocked, 0);
+    assert_eq!(live.server.hub.clients.totals().blocked, 0);
     live.verify();
 }
 
@@ -216,9 +216,9 @@ fn a_server_stops_while_clients_are_blocked() {
     let mut clients: Vec<Client> = (0..8).map(|_| live.connect()).collect();
     clients.iter_mut().for_each(|client| say(client, "TEST.BGET a b c 0"));
     live.await_blocked(8);
-    live.server.stop();
+    live.server.core.stop();
     clients.iter_mut().for_each(|client| assert_eq!(client.read_to_end().expect("the end"), b""));
-    live.wait_until("queues are left", || live.server.keyspace.waited_keys() == [0, 0]);
+    live.wait_until("queues are left", || live.server.core.keyspace.waited_keys() == [0, 0]);
     live.stop();
 }
 
@@ -298,7 +298,7 @@ fn meddle(live: &Live, ledger: &Ledger, random: &mut Random) {
     // A connection counts as a client when it was accepted, which a reply shows.
     assert!(!client.run("PING").is_error());
     while !ledger.stop.load(Relaxed) {
-        let clients = live.server.clients.list();
+        let clients = live.server.hub.clients.list();
         let id = clients[random.below(clients.len())].id;
         match random.below(6) {
             0 => drop(client.run("SWAPDB 1 2")),
@@ -347,7 +347,7 @@ fn every_element_is_popped_at_most_once() {
     put.sort_unstable();
     seen.sort_unstable();
     assert_eq!(put, seen);
-    assert_eq!(live.server.keyspace.waited_keys(), [0, 0]);
+    assert_eq!(live.server.core.keyspace.waited_keys(), [0, 0]);
     live.verify();
     live.stop();
 }

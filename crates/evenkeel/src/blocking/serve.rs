@@ -6,15 +6,14 @@ use std::sync::Arc;
 
 use evenkeel_store::{Key, SlotGuard};
 
-use super::Blocked;
 use crate::dispatch::permission;
 use crate::dispatch::{Parts, keys_of};
 use crate::observe::stats::add;
 use crate::observe::{self, commandlog::Spent};
 use crate::server::Server;
-use crate::session::Session;
-use crate::waiting::Resumed;
 use evenkeel_acl::Access;
+use evenkeel_client::session::Session;
+use evenkeel_client::waiting::{Blocked, Resumed};
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow, Mode};
 use evenkeel_command::reply::Reply;
@@ -37,7 +36,7 @@ impl Host<'_> {
     #[cold]
     pub(crate) fn serve(&self, guard: &mut SlotGuard<'_>, resumed: &mut Vec<Resumed>) {
         while let Some(woken) = guard.next_woken() {
-            let key = self.server.keyspace.key(woken.place.db() as u32, &woken.key);
+            let key = self.server.core.keyspace.key(woken.place.db() as u32, &woken.key);
             let mut after = 0;
             while let Some((ticket, waiter)) = guard.next_waiter(&key, after) {
                 after = ticket;

@@ -7,7 +7,7 @@ use super::{Executor, Request};
 use crate::persist;
 use crate::scripting::declared;
 use crate::server::Server;
-use crate::session::Session;
+use evenkeel_client::session::Session;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_command::table::table;
@@ -47,11 +47,11 @@ impl Executor {
         }
         // When this client connected, another worker may not yet have known that other clients were gone.
         if session.on_probation {
-            session.on_probation = self.server.clients.count() > self.settings.maxclients as usize;
+            session.on_probation = self.server.hub.clients.count() > self.settings.maxclients as usize;
         }
         if session.on_probation && !row.flags.has(Flags::OPERATOR) {
             session.closing = true;
-            self.server.rejected_connections.fetch_add(1, Relaxed);
+            self.server.hub.rejected_connections.fetch_add(1, Relaxed);
             return Err(Error::text("ERR max number of clients reached"));
         }
         if self.out_of_memory && self.lacks_memory(row, session) {
@@ -62,7 +62,7 @@ impl Executor {
         }
         // Refuses at once instead of pausing, as in Redis: the pause does not end if a failover finds no
         // replica.
-        if !self.server.persist.blockers.any().is_empty() && !session.replays {
+        if !self.server.core.blockers.any().is_empty() && !session.replays {
             let is_queued = session.multi.is_some();
             let flags =
                 if is_queued { declared::flags_of_call(row, &request.args, &self.server) } else { row.flags };
@@ -87,7 +87,7 @@ impl Executor {
             if !multi.failed && !touched {
                 let limit = self.settings.client_query_buffer_limit;
                 if multi.memory.saturating_add(request.len) > limit && !session.replays {
-                    self.server.record_input_limit(&session.client);
+                    self.server.hub.record_input_limit(&session.client);
                     session.closing = true;
                     return Ok(Admitted::HungUp);
                 }
@@ -153,7 +153,7 @@ pub(crate) fn look_again(
     if !session.replays && !session.access.is_checked_at(server.acl.generation()) {
         return Ok(Flow::RetryAdmission);
     }
-    let blockers = &server.persist.blockers;
+    let blockers = &server.core.blockers;
     let is_kept = !session.replays
         && (is_paused(server, (row, args), session, now_ms)
             || !blockers.any().is_empty()
@@ -216,7 +216,7 @@ pub(crate) const STALE_TEXT: &str =
 /// Returns the reason why a command with these flags cannot be run now, if any.
 #[cold]
 pub(crate) fn refusal(server: &Server, command: (&Spec, Flags), session: &Session) -> Option<Error> {
-    let any = server.persist.blockers.any();
+    let any = server.core.blockers.any();
     // PING counts as a write here: it tests whether a server can take writes.
     let writes = || has(command, session, Flags::WRITE.with(Flags::HEALTH));
     if any.contains(Blockers::NO_LOG) && writes() {
@@ -244,7 +244,7 @@ pub(crate) fn refusal(server: &Server, command: (&Spec, Flags), session: &Sessio
     // Checked again: a replica counts from the moment it is online.
     if any.contains(Blockers::NO_REPLICAS)
         && has(command, session, Flags::WRITE)
-        && server.replication.follow(server, &server.settings())
+        && server.replication.follow(server, &server.core.settings())
     {
         return Some(Error::text("NOREPLICAS Not enough good replicas to write."));
     }
@@ -254,8 +254,7 @@ pub(crate) fn refusal(server: &Server, command: (&Spec, Flags), session: &Sessio
 /// Whether a command has to wait until more of the journal is written.
 #[inline]
 pub(crate) fn waits_for_journal(server: &Server, spec: &Spec, session: &Session) -> bool {
-    server.persist.blockers.any().contains(Blockers::CROWDED)
-        && has((spec, spec.flags), session, Flags::WRITE)
+    server.core.blockers.any().contains(Blockers::CROWDED) && has((spec, spec.flags), session, Flags::WRITE)
 }
 
 /// Whether a pause delays a command.
@@ -266,7 +265,7 @@ pub(crate) fn is_paused(
     session: &Session,
     now_ms: u64,
 ) -> bool {
-    let pause = &server.pause;
+    let pause = &server.core.pause;
     if !pause.may_be_active() || !pause.is_active(now_ms) || spec.flags.has(Flags::EVEN_PAUSED) {
         return false;
     }

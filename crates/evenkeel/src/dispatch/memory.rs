@@ -15,7 +15,7 @@ use super::Executor;
 use crate::net::inbox::Inbox;
 use crate::observe::stats::Stage;
 use crate::server::Server;
-use crate::session::Session;
+use evenkeel_client::session::Session;
 use evenkeel_command::{Flags, LockScope, Spec};
 use evenkeel_config::Policy;
 use evenkeel_runtime::allocator::SLICE_US_MAX;
@@ -61,7 +61,7 @@ impl Executor {
         if !has_room() {
             let inbox = self.server.inboxes.get(self.worker);
             let timeout = Duration::from_micros(SLICE_US_MAX);
-            self.server.lazy_free.wait_for_values(timeout, || {
+            self.server.core.lazy_free.wait_for_values(timeout, || {
                 // The lazy-free thread may be waiting for this worker.
                 inbox.into_iter().for_each(Inbox::settle);
                 has_room()
@@ -75,9 +75,9 @@ impl Executor {
     /// Whether a flush is about to free more than could be evicted meanwhile. Until then new data may take
     /// the place of the flushed data, and a little more, since freeing takes its time to begin.
     fn waits_for_a_flush(&self, limit: usize) -> bool {
-        let lazy_free = &self.server.lazy_free;
-        let is_freeing = lazy_free.is_flushing() || self.server.keyspace.keeps_flushed();
-        let used = memory::used_by_data() + apart_bytes(&self.server) as usize;
+        let lazy_free = &self.server.core.lazy_free;
+        let is_freeing = lazy_free.is_flushing() || self.server.core.keyspace.keeps_flushed();
+        let used = memory::used_by_data() + self.server.core.apart_bytes() as usize;
         is_freeing && used <= lazy_free.flushed_at() as usize + excess_max(limit)
     }
 
@@ -90,7 +90,7 @@ impl Executor {
         self.knows_settings()
             && !leaves_eviction_to_primary
             && !server.persist.ending.is_under_way()
-            && !server.pause.is_active(self.ctx.now_ms)
+            && !server.core.pause.is_active(self.ctx.now_ms)
     }
 
     fn is_short(&mut self) {
@@ -124,7 +124,7 @@ impl Executor {
         let server = self.server.clone();
         loop {
             // Tables that shrink with every removed key are freed only when no thread can be reading them.
-            let is_inside = server.keyspace.step_out(&mut self.ctx);
+            let is_inside = server.core.keyspace.step_out(&mut self.ctx);
             if !is_inside
                 || stays_in_use(&self.server) <= limit
                 || clock::ticks() >= until
@@ -135,7 +135,7 @@ impl Executor {
             if self.waits_for_a_flush(limit) {
                 break;
             }
-            let mut guard = server.keyspace.hold_none(&mut self.ctx);
+            let mut guard = server.core.keyspace.hold_none(&mut self.ctx);
             let evicted = (0..EVICT_AT_ONCE).take_while(|_| {
                 // Bytes that a snapshot lacks count as freed once they are published to it.
                 let may_evict = !guard.ctx.has_kept() && stays_in_use(&server) > limit;
@@ -167,26 +167,17 @@ impl Executor {
 /// there was when it began. Shared parts of values and holes count as well, with their size in stored or sent
 /// data: a server that loads these has to have room for them.
 fn data_bytes(server: &Server) -> usize {
-    let (keyspace, metrics) = (&server.keyspace, &server.replication.metrics);
+    let (keyspace, metrics) = (&server.core.keyspace, &server.replication.metrics);
     let for_replicas = (metrics.beyond.load(Relaxed) + metrics.in_pipes.load(Relaxed)) as usize;
     // Bytes lent to the journal are part of its unread bytes, until these are read.
     let lent = server.inboxes.iter().map(|inbox| inbox.lent.load(Relaxed)).sum();
     let waits = keyspace.journal.unread().max(lent) + keyspace.kept_for_snapshot() + for_replicas;
-    memory::used_by_data().saturating_sub(waits) + apart_bytes(server) as usize
-}
-
-/// Bytes of a hole of 64 KiB in a compressed snapshot.
-const HOLE_BYTES: u64 = 750;
-
-/// Returns the bytes that values would take in addition, if each was stored apart.
-pub(crate) fn apart_bytes(server: &Server) -> u64 {
-    let apart = server.keyspace.apart();
-    apart.shared + apart.holes * HOLE_BYTES
+    memory::used_by_data().saturating_sub(waits) + server.core.apart_bytes() as usize
 }
 
 /// Like [`data_bytes`], without removed values that wait for the lazy-free thread.
 fn stays_in_use(server: &Server) -> usize {
-    data_bytes(server).saturating_sub(server.lazy_free.values_pending())
+    data_bytes(server).saturating_sub(server.core.lazy_free.values_pending())
 }
 
 /// Returns the excess over a limit that is allowed while removed data are being freed.

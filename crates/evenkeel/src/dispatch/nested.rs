@@ -6,10 +6,10 @@ use evenkeel_store::Key;
 use super::permission;
 use super::{Parts, keys_of};
 use crate::admin::ServerCall;
-use crate::monitor;
 use crate::observe;
 use crate::observe::commandlog::{self, Spent};
-use crate::session::Queued;
+use evenkeel_client::monitor;
+use evenkeel_client::session::Queued;
 use evenkeel_command::flow::Done;
 use evenkeel_command::flow::Mode;
 use evenkeel_command::reply::Reply;
@@ -60,7 +60,7 @@ pub(crate) fn run_nested(call: &mut ServerCall<'_, '_>, queued: &Queued) {
     call.base.guard.ctx.no_touch = call.session.no_touch;
     let keys = keys_of(row, &args, call.session.db, call.server);
     let server = call.server;
-    if server.monitors.is_any() && row.runs_scripts() {
+    if server.hub.monitors.is_any() && row.runs_scripts() {
         monitor::begin_script(call.session, row, &args);
     }
     let now_ms = call.base.now_ms();
@@ -73,7 +73,7 @@ pub(crate) fn run_nested(call: &mut ServerCall<'_, '_>, queued: &Queued) {
         Err(refusal) => Err(refusal),
     };
     call.base.guard.tidy_between_commands();
-    if server.monitors.is_any() {
+    if server.hub.monitors.is_any() {
         match row.runs_scripts() {
             true => monitor::end_script(call.base.guard, &done),
             false => monitor::show_in_unit(call.base.guard, call.session, row, &args),

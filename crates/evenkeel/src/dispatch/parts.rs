@@ -13,11 +13,11 @@ use crate::admin::{ServerCall, ServerHandler};
 use crate::blocking;
 use crate::blocking::serve::Host;
 use crate::commands::{Handler, handler};
-use crate::monitor;
 use crate::offload::Committing;
 use crate::server::Server;
-use crate::session::Session;
-use crate::waiting::Resumed;
+use evenkeel_client::monitor;
+use evenkeel_client::session::Session;
+use evenkeel_client::waiting::Resumed;
 use evenkeel_command::call::{CallHost, logged};
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow, Mode};
@@ -81,7 +81,7 @@ impl CallHost for DataHost<'_> {
             host.serve(&mut guard, &mut resumed);
         }
         drop(guard);
-        resumed.into_iter().for_each(|resumed| self.server.resume(resumed));
+        resumed.into_iter().for_each(|resumed| self.server.hub.resume(resumed));
     }
 }
 
@@ -264,7 +264,7 @@ impl<'p> Parts<'p> {
     /// [`Parts::run`], with the script, or the end of the transaction, shown to MONITOR together with the
     /// commands it called, before the locks are released.
     pub(super) fn run_shown(&mut self, args: Args<'_>, keys: &[Key<'_>], guard: &mut SlotGuard<'_>) -> Done {
-        if !self.server.monitors.is_any() {
+        if !self.server.hub.monitors.is_any() {
             return self.run(Mode::Direct, args, keys, guard);
         }
         let spec = self.spec;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::admin::{ServerCall, client};
-use crate::clients::ClientInfo;
 use crate::server::Server;
-use crate::session::Session;
 use evenkeel_acl::log::{Reason, Refusal};
 use evenkeel_acl::{Access, Acl, Denied};
+use evenkeel_client::clients::ClientInfo;
+use evenkeel_client::session::Session;
 use evenkeel_command::error::Error;
 use evenkeel_command::table::table;
 use evenkeel_command::{Args, Flags, Id};
@@ -196,7 +196,7 @@ fn note(
     now_ms: u64,
 ) {
     let refusal = refused(session, denied, command, place, now_ms);
-    server.acl.log.note(refusal, server.settings().acllog_max_len);
+    server.acl.log.note(refusal, server.core.settings().acllog_max_len);
 }
 
 /// Logs a client in by its certificate, without a password, as the first of these users that exists and is
@@ -220,7 +220,7 @@ pub(crate) fn log_in_as_one_of(server: &Server, session: &mut Session, names: &[
         client: client::describe(&session.client, now_ms, None),
         now_ms,
     };
-    server.acl.log.note(refusal, server.settings().acllog_max_len);
+    server.acl.log.note(refusal, server.core.settings().acllog_max_len);
 }
 
 /// AUTH or HELLO: logs the session in as this user, if the password matches.
@@ -236,7 +236,7 @@ pub(crate) fn log_in(call: &mut ServerCall<'_, '_>, name: &[u8], password: &[u8]
             client: client::describe(&call.session.client, call.now_ms(), None),
             now_ms: call.now_ms(),
         };
-        call.server.acl.log.note(refusal, call.server.settings().acllog_max_len);
+        call.server.acl.log.note(refusal, call.server.core.settings().acllog_max_len);
         return Err(Error::text("WRONGPASS invalid username-password pair or user is disabled."));
     };
     call.session.become_user(Access::of_user(&call.server.acl, user));

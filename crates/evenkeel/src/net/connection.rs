@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use evenkeel_resp::request::{Span, State};
 
-use crate::clients::ClientInfo;
-use crate::session::Session;
+use evenkeel_client::clients::{CONNECTION_BYTES, ClientInfo};
+use evenkeel_client::session::Session;
 use evenkeel_command::reply::{Reply, ReplyChunk};
 use evenkeel_net::Stream;
 use evenkeel_net::tls::TlsStream;
@@ -69,6 +69,8 @@ pub(crate) struct Connection {
     /// Batches run since the worker's last check, for moving busy connections.
     pub(crate) activity: u32,
 }
+
+const _: () = assert!(size_of::<Connection>().abs_diff(CONNECTION_BYTES) <= 64, "as CLIENT LIST reports it");
 
 /// From here on the backlog depends on a journal record that is not on disk yet.
 struct HeldReplies {

@@ -4,14 +4,17 @@
 //! worker's `epoll`, wakes it.
 
 use std::io;
+use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*, fence};
 
 use super::connection::Connection;
-use crate::clients::ClientInfo;
-use crate::waiting::Resumed;
+use evenkeel_client::clients::ClientInfo;
+use evenkeel_client::hub::ClientWorkers;
+use evenkeel_client::waiting::Resumed;
 use evenkeel_core::lazy_free::Owner;
+use evenkeel_core::state::Workers;
 use evenkeel_net::poll::Wakeup;
 use evenkeel_runtime::allocator;
 use evenkeel_runtime::mailbox::Mailbox;
@@ -117,5 +120,60 @@ impl Inbox {
     /// Makes the event counter unreadable again.
     pub(crate) fn drain_wakeup(&self) {
         self.wakeup.drain();
+    }
+}
+
+/// The inboxes of all workers, by the number of the worker.
+pub(crate) struct Inboxes(Arc<[Inbox]>);
+
+impl Inboxes {
+    pub(crate) fn new(workers: usize) -> io::Result<Inboxes> {
+        Ok(Inboxes((0..workers).map(|_| Inbox::new()).collect::<io::Result<_>>()?))
+    }
+
+    /// Returns the inboxes for the lazy-free thread.
+    pub(crate) fn owners(&self) -> Arc<[Inbox]> {
+        self.0.clone()
+    }
+}
+
+impl Deref for Inboxes {
+    type Target = [Inbox];
+
+    fn deref(&self) -> &[Inbox] {
+        &self.0
+    }
+}
+
+impl Workers for Inboxes {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn wake_all(&self) {
+        self.iter().for_each(|inbox| inbox.post(Message::Wake));
+    }
+
+    fn notify_durable(&self) {
+        // A worker that begins to wait checks once more after it has set `awaits_log`.
+        fence(SeqCst);
+        for inbox in self.iter().filter(|inbox| inbox.awaits_log.load(Relaxed)) {
+            inbox.post(Message::Durable);
+        }
+    }
+}
+
+impl ClientWorkers for Inboxes {
+    fn push_queued(&self, worker: usize, clients: Vec<Arc<ClientInfo>>) {
+        self[worker].post(Message::PushQueued(clients));
+    }
+
+    fn resume(&self, resumed: Resumed) {
+        let worker = resumed.client.worker.load(Relaxed);
+        self[worker as usize].post(Message::Resume(resumed));
+    }
+
+    fn close_killed(&self) {
+        self.iter().for_each(|inbox| inbox.post(Message::CloseKilled));
     }
 }

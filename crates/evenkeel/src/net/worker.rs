@@ -17,14 +17,14 @@ use evenkeel_store::Place;
 use super::connection::{Connection, ROOM_MIN};
 use super::inbox::{Inbox, Message};
 use crate::background::Background;
-use crate::blocking::Blocked;
-use crate::clients::ClientInfo;
 use crate::dispatch::{Executor, record_stage};
 use crate::observe::stats::{Stage, add};
 use crate::pipeline::{Ended, Pipeline};
-use crate::pubsub::push_queue;
 use crate::server::Server;
-use crate::session::Session;
+use evenkeel_client::clients::ClientInfo;
+use evenkeel_client::pubsub::push_queue;
+use evenkeel_client::session::Session;
+use evenkeel_client::waiting::Blocked;
 use evenkeel_command::reply::{LARGE, Reply};
 use evenkeel_core::blockers::Blockers;
 use evenkeel_net::listener::{Accepted, Listener};
@@ -135,7 +135,7 @@ impl Worker {
             poll,
             executor: Executor::new(server.clone(), index).that_answers(),
             pipeline: Pipeline::default(),
-            background: Background::new(index, server.workers()),
+            background: Background::new(index, server.core.workers.count()),
             connections: Vec::new(),
             generations: Vec::new(),
             vacant: Vec::new(),
@@ -169,11 +169,11 @@ impl Worker {
     /// Serves until the server stops.
     pub(crate) fn run(mut self) {
         evenkeel_store::memory::register_thread();
-        while !self.server.stopping.load(Acquire) {
+        while !self.server.core.stopping.load(Acquire) {
             if let Err(error) = self.turn() {
                 // Only a broken epoll descriptor gets here, and nothing can be served without one.
                 log::warn!("Worker {} failed: {error}", self.index);
-                self.server.stop();
+                self.server.core.stop();
             }
         }
         for index in 0..self.connections.len() {
@@ -236,8 +236,8 @@ impl Worker {
             return 0;
         }
         let mut until = u64::MAX;
-        if !self.parked.is_empty() && self.server.pause.is_active(self.now_ms) {
-            until = until.min(self.server.pause.until_ms(self.now_ms));
+        if !self.parked.is_empty() && self.server.core.pause.is_active(self.now_ms) {
+            until = until.min(self.server.core.pause.until_ms(self.now_ms));
         }
         if let Some((since_ms, _)) = self.accept_queue.front() {
             until = until.min(since_ms + accept::ACCEPT_QUEUE_MS);
@@ -317,7 +317,7 @@ impl Worker {
     /// entries. A pipeline prefetches its own keys when it is run.
     fn prefetch_first(&mut self) {
         let executor = &mut self.executor;
-        let keyspace = &executor.server.keyspace;
+        let keyspace = &executor.server.core.keyspace;
         let busy = &executor.server.scripts.busy;
         if !keyspace.enter_unless(&mut executor.ctx, || busy.is_busy()) {
             return;
@@ -327,12 +327,13 @@ impl Worker {
             let bytes = &mut self.regions.bytes_mut(arrival.spot)[..len];
             arrival.key = self.pipeline.first_key(executor, &arrival.connection.session, bytes);
         }
-        let (keyspace, ctx, lines) = (&executor.server.keyspace, &executor.ctx, self.pipeline.entry_lines());
+        let (keyspace, ctx, lines) =
+            (&executor.server.core.keyspace, &executor.ctx, self.pipeline.entry_lines());
         let keys = || self.arrivals.iter().filter_map(|arrival| arrival.key);
         keys().for_each(|(_, place)| keyspace.prefetch_slot(ctx, place));
         keys().for_each(|(hash, place)| keyspace.prefetch_bucket(ctx, place, hash));
         keys().for_each(|(hash, place)| keyspace.prefetch_entry(ctx, place, hash, lines));
-        executor.server.keyspace.leave(&mut executor.ctx);
+        executor.server.core.keyspace.leave(&mut executor.ctx);
     }
 
     fn serve_arrival(&mut self, arrival: Arrival) {
@@ -463,7 +464,7 @@ impl Worker {
 
     /// Selects the region into which a connection is read.
     fn spot(&self, index: usize, connection: &Connection) -> Spot {
-        Spot::new(index, connection.last_read, self.server.keyspace.journal.is_on())
+        Spot::new(index, connection.last_read, self.server.core.keyspace.journal.is_on())
     }
 
     fn book_read(&mut self, connection: &Connection, got: usize) {
@@ -511,7 +512,7 @@ impl Worker {
     /// Runs the requests in a region; unused bytes move into the connection.
     fn run_region(&mut self, connection: &mut Connection, spot: Spot, len: usize) -> Next {
         connection.last_read = len;
-        let mut arrived = self.regions.take(spot, len, self.server.keyspace.journal.is_on());
+        let mut arrived = self.regions.take(spot, len, self.server.core.keyspace.journal.is_on());
         let (next, used) = self.run_bytes(connection, &mut arrived);
         if used < len && next != Next::Close {
             connection.input.extend_from_slice(&arrived.bytes()[used..]);
@@ -544,7 +545,7 @@ impl Worker {
         let limit = self.executor.settings.client_query_buffer_limit;
         let queued = connection.session.multi.as_ref().map_or(0, |multi| multi.memory);
         if connection.input.len().saturating_add(queued) > limit && next != Next::Close {
-            self.server.record_input_limit(connection.client());
+            self.server.hub.record_input_limit(connection.client());
             return Next::Close;
         }
         next
@@ -609,10 +610,10 @@ impl Worker {
             }
         }
         let may_resume = || {
-            let is_crowded = self.server.persist.blockers.any().contains(Blockers::CROWDED);
-            !is_crowded && !self.server.pause.is_active(self.now_ms)
+            let is_crowded = self.server.core.blockers.any().contains(Blockers::CROWDED);
+            !is_crowded && !self.server.core.pause.is_active(self.now_ms)
         };
-        let all_wait = self.server.pause.is_of_all(self.now_ms);
+        let all_wait = self.server.core.pause.is_of_all(self.now_ms);
         let fewer_wait = std::mem::replace(&mut self.all_wait, all_wait) && !all_wait;
         if !self.parked.is_empty() && (fewer_wait || may_resume()) {
             self.unpark();
@@ -654,12 +655,12 @@ impl Worker {
         self.sweep();
         self.evict_clients();
         self.balance();
-        self.server.keyspace.tidy(&mut self.executor.ctx);
+        self.server.core.keyspace.tidy(&mut self.executor.ctx);
         self.regions.trim();
         self.publish_lent();
         self.background.tick(&self.executor, self.inbox().busy.load(Relaxed) < CALM);
-        self.server.tracking.trim();
-        push_queue::notify_workers(&self.server);
+        self.server.hub.tracking.trim();
+        push_queue::notify_workers(&self.server.hub);
         record_stage(self.executor.stats(), Stage::Other, before);
     }
 

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-use crate::clients::ClientInfo;
 use crate::server::Server;
+use evenkeel_client::clients::ClientInfo;
 use evenkeel_command::{Args, Flags, Spec, specs};
 use evenkeel_config::Settings;
 use evenkeel_runtime::clock::{self, Ticks};

@@ -36,10 +36,10 @@ impl MemoryMetrics {
         // The journal is read with the stream locked, so that every byte is counted in exactly one of the
         // two.
         let stream = server.replication.stream();
-        let (memory, unread) = (stream.memory(), server.keyspace.journal.unread() as u64);
+        let (memory, unread) = (stream.memory(), server.core.keyspace.journal.unread() as u64);
         let on_its_way = stream.backlog().map_or(0, |backlog| backlog.memory_for(unread));
         drop(stream);
-        let backlog = memory.min(server.settings().repl_backlog_size);
+        let backlog = memory.min(server.core.settings().repl_backlog_size);
         let in_pipes = server.replication.metrics.in_pipes.load(Relaxed);
         let startup = server.sampler.startup_bytes();
         let functions = server.scripts.libraries().iter().map(|library| library.code.len() as u64).sum();

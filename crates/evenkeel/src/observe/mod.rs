@@ -12,9 +12,9 @@ pub(crate) mod sampler;
 mod sketch;
 pub(crate) mod stats;
 
-use crate::clients::ClientInfo;
 use crate::server::Server;
 use commandlog::Spent;
+use evenkeel_client::clients::ClientInfo;
 use evenkeel_command::{Args, Spec};
 use evenkeel_config::Settings;
 
@@ -31,6 +31,6 @@ pub(crate) fn ended(
         commandlog::note(server, settings, worker, client, command);
     }
     if server.hotkeys.is_on() {
-        server.hotkeys.note(&server.keyspace, worker, command);
+        server.hotkeys.note(&server.core.keyspace, worker, command);
     }
 }

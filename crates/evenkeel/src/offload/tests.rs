@@ -288,9 +288,9 @@ fn large_replies_arrive_and_disconnects_release_them() {
     drop(slow);
     live.wait_until("all is done", || live.server.offload.running() == 0);
     // The server sends as much as the socket takes; the client never reads it.
-    live.wait_until("the reply is on its way", || live.server.clients.totals().output_max > 1_000_000);
+    live.wait_until("the reply is on its way", || live.server.hub.clients.totals().output_max > 1_000_000);
     drop(idle);
-    live.wait_until("all is freed", || live.server.lazy_free.pending() == 0);
+    live.wait_until("all is freed", || live.server.core.lazy_free.pending() == 0);
     assert_eq!(quick.run("PING").to_string(), "PONG");
     live.stop();
 }
@@ -386,17 +386,17 @@ fn queued_work_is_rechecked_behind_the_gate() {
         // More keys than are locked individually.
         ("SORT list BY weight_* STORE to".to_string(), ":1100"),
     ];
-    let mut ctx = live.server.keyspace.thread_context();
+    let mut ctx = live.server.core.keyspace.thread_context();
     for (command, reply) in commands {
-        live.server.keyspace.enter(&mut ctx);
+        live.server.core.keyspace.enter(&mut ctx);
         say(&mut writer, &command);
         std::thread::sleep(Duration::from_millis(100));
-        live.server.pause.begin(Pauser::End, false, u64::MAX, clock::unix_ms());
-        live.server.keyspace.leave(&mut ctx);
+        live.server.core.pause.begin(Pauser::End, false, u64::MAX, clock::unix_ms());
+        live.server.core.keyspace.leave(&mut ctx);
         std::thread::sleep(Duration::from_millis(100));
         assert_eq!(operator.run("EXISTS to"), Value::Int(0), "{command}");
-        live.server.pause.end(Pauser::End);
-        live.server.wake_all();
+        live.server.core.pause.end(Pauser::End);
+        live.server.core.workers.wake_all();
         assert_eq!(writer.read().to_string(), reply, "{command}");
         assert_eq!(operator.run("DEL to"), Value::Int(1), "{command}");
     }

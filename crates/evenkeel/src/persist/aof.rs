@@ -45,7 +45,6 @@ pub(super) use self::file::LogFile;
 use self::tail::TailFile;
 pub(crate) use self::tail::boot;
 use super::Blockers;
-use crate::net::inbox::Message;
 use crate::replication::Point;
 use crate::server::Server;
 use evenkeel_config::{Fsync, Settings};
@@ -344,7 +343,7 @@ pub(super) fn forget(server: &Server, guard: &mut SlotGuard<'_>) {
 /// Releases the place of a reader whose thread has ended.
 pub(super) fn vacate(server: &Server) {
     let place = server.persist.aof.place.swap(NOWHERE, Relaxed);
-    server.keyspace.journal.vacate(place);
+    server.core.keyspace.journal.vacate(place);
 }
 
 /// Refuses writes while the append-only file fails and is enabled; otherwise allows them. The caller calls it
@@ -354,7 +353,7 @@ pub(super) fn refuse_writes(server: &Server) {
     // Serialised by this lock: the last caller sees all changes.
     let _one = metrics.failure.lock();
     let fails = metrics.write_failed.load(Relaxed);
-    server.persist.blockers.set(Blockers::NO_LOG, fails && server.settings().appendonly);
+    server.core.blockers.set(Blockers::NO_LOG, fails && server.core.settings().appendonly);
 }
 
 /// The place of the thread's reader in the journal.
@@ -367,9 +366,9 @@ pub(crate) fn stop(server: &Server) {
     let aof = &server.persist.aof;
     aof.ends.store(true, Release);
     // Blocked writers may be waiting for a disk that hangs, and nothing more is logged.
-    server.persist.blockers.set(Blockers::CROWDED, false);
-    server.wake_all();
-    server.keyspace.journal.wake(aof.place.load(Relaxed));
+    server.core.blockers.set(Blockers::CROWDED, false);
+    server.core.workers.wake_all();
+    server.core.keyspace.journal.wake(aof.place.load(Relaxed));
     while aof.is_on() {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -444,9 +443,9 @@ fn sleep_us(us: &AtomicU64) {
 impl Writer {
     fn run(mut self) {
         let server = self.server.clone();
-        let (aof, journal) = (&server.persist.aof, &server.keyspace.journal);
+        let (aof, journal) = (&server.persist.aof, &server.core.keyspace.journal);
         loop {
-            let settings = server.settings();
+            let settings = server.core.settings();
             let ends = aof.ends.load(Acquire);
             self.look_at_sync();
             if !self.fails || self.file.pending() == 0 {
@@ -511,7 +510,7 @@ impl Writer {
             let note = position.note();
             push_comment(self.file.room(PREFACE_LEN + note.len()), &note);
             let server = self.server.clone();
-            self.write(&server.keyspace.journal, true);
+            self.write(&server.core.keyspace.journal, true);
         }
     }
 
@@ -529,10 +528,10 @@ impl Writer {
         aof.is_on.store(false, Release);
         // A thread that sets CROWDED afterwards checks again whether this thread is still there to clear it.
         std::sync::atomic::fence(SeqCst);
-        self.server.persist.blockers.set(Blockers::CROWDED, false);
+        self.server.core.blockers.set(Blockers::CROWDED, false);
         aof.switched.1.notify_all();
         self.publish();
-        self.server.wake_all();
+        self.server.core.workers.wake_all();
     }
 
     /// Takes records until there is enough to write, or a new file is to begin.
@@ -607,7 +606,7 @@ impl Writer {
             self.record_failure(&error);
             return false;
         }
-        let unread_max = self.server.settings().appendonly_buffer_limit / UNREAD_PART;
+        let unread_max = self.server.core.settings().appendonly_buffer_limit / UNREAD_PART;
         let is_slow = || ((pending - left) as f64) < SLOW_DISK * began.elapsed().as_secs_f64();
         if self.file.goes_past() && self.reader.unread(journal) as u64 > unread_max && is_slow() {
             self.file.rest();
@@ -636,11 +635,11 @@ impl Writer {
 
     /// Unblocks writers once enough of the journal has been taken.
     fn unblock_writers(&self, journal: &Journal, settings: &Settings) {
-        let blockers = &self.server.persist.blockers;
+        let blockers = &self.server.core.blockers;
         let is_crowded = blockers.any().contains(Blockers::CROWDED);
         if is_crowded && self.reader.unread(journal) as u64 <= settings.appendonly_buffer_limit / 2 {
             blockers.set(Blockers::CROWDED, false);
-            self.server.wake_all();
+            self.server.core.workers.wake_all();
             log::info!("Pending data was written to the append-only file. Write commands continue.");
         }
     }
@@ -672,7 +671,7 @@ impl Writer {
         if self.broken {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        let is_awaited = self.server.settings().appendfsync == Fsync::Always;
+        let is_awaited = self.server.core.settings().appendfsync == Fsync::Always;
         self.server.persist.aof.metrics.is_syncing.store(!is_awaited, Relaxed);
         let end = self.file.end();
         let may_do = is_awaited && how == How::TailWillDo && self.last_file_sync.elapsed() < SYNC_EVERY;
@@ -719,7 +718,7 @@ impl Writer {
             self.publish();
             // The tail dates from a time in which replies waited for syncs. The file itself has everything
             // now.
-            if let Some(tail) = self.tail.take_if(|_| !wants_tail(&self.server.settings())) {
+            if let Some(tail) = self.tail.take_if(|_| !wants_tail(&self.server.core.settings())) {
                 tail.remove();
             }
         }
@@ -736,7 +735,7 @@ impl Writer {
     fn end_sync(&mut self, sync: UnderWay, result: io::Result<()>) -> io::Result<()> {
         self.under_way = None;
         let metrics = &self.server.persist.aof.metrics;
-        let settings = self.server.settings();
+        let settings = self.server.core.settings();
         metrics.is_syncing.store(false, Relaxed);
         metrics.syncs.fetch_add(1, Relaxed);
         self.record_sync(sync.began.elapsed(), settings.appendfsync == Fsync::Always);
@@ -827,7 +826,7 @@ impl Writer {
     }
 
     fn record_latency(&self, event: &'static str, took: Duration) {
-        let threshold_ms = self.server.settings().latency_monitor_threshold;
+        let threshold_ms = self.server.core.settings().latency_monitor_threshold;
         self.server.latency.record(event, took.as_micros() as u64, threshold_ms);
     }
 
@@ -855,11 +854,7 @@ impl Writer {
         }
         let aof = &self.server.persist.aof;
         aof.durable.store(self.synced, Release);
-        // A worker that begins to wait checks once more after it has set `awaits_log`.
-        std::sync::atomic::fence(SeqCst);
-        for inbox in self.server.inboxes.iter().filter(|inbox| inbox.awaits_log.load(Relaxed)) {
-            inbox.post(Message::Durable);
-        }
+        self.server.core.workers.notify_durable();
     }
 
     fn switch_if_due(&mut self) {

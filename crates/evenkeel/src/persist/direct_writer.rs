@@ -153,7 +153,7 @@ impl DirectWriter {
                     persist.begin_wait(self.job);
                     let since = *waits_since.get_or_insert_with(Instant::now);
                     if since.elapsed() > STUCK && self.keeps_too_much() {
-                        break Err(overrun(&self.server, &self.server.settings()));
+                        break Err(overrun(&self.server, &self.server.core.settings()));
                     }
                 }
             }
@@ -169,9 +169,9 @@ impl DirectWriter {
     /// that works takes them at once. A full sync has no such limit here: the replication feed gives up slow
     /// replicas itself.
     fn keeps_too_much(&self) -> bool {
-        let limit = self.server.settings().snapshot_buffer_limit as usize;
+        let limit = self.server.core.settings().snapshot_buffer_limit as usize;
         let is_walking = || self.server.persist.state().is_walking(self.job); // else kept for another walk
-        self.job != PersistJob::Sync && self.server.keyspace.kept_for_snapshot() > limit && is_walking()
+        self.job != PersistJob::Sync && self.server.core.keyspace.kept_for_snapshot() > limit && is_walking()
     }
 
     /// Hands the filled block to the thread.
@@ -267,7 +267,7 @@ struct Writer {
 
 impl Writer {
     fn write(&mut self, block: &Block) -> io::Result<()> {
-        let in_haste = || self.server.keyspace.handed_over() > handed_over_max();
+        let in_haste = || self.server.core.keyspace.handed_over() > handed_over_max();
         let goes_past = self.past_cache && block.room() == 0 && !in_haste();
         self.set_direct(goes_past);
         let mut left = block.filled();
@@ -326,7 +326,7 @@ mod tests {
     use crate::testing::live::Live;
 
     fn create(live: &Live, name: &str) -> (PathBuf, File) {
-        let path = live.server.settings().dir.join(name);
+        let path = live.server.core.settings().dir.join(name);
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
         (path, file.expect("a file"))
     }
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn writes_of_any_size_are_in_the_file() {
         let live = Live::start(1, &[]);
-        let settings = live.server.settings();
+        let settings = live.server.core.settings();
         let seed = fresh_seed();
         println!("seed {seed}");
         let mut random = Random::new(seed);
@@ -376,7 +376,7 @@ mod tests {
         let can_be = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(&path).is_ok();
         let goes_past = |setting: &str, cache| {
             assert!(!live.connect().run(&format!("CONFIG SET snapshot-direct-io {setting}")).is_error());
-            let settings = live.server.settings();
+            let settings = live.server.core.settings();
             let mut writer = DirectWriter::new(&live.server, &settings, &file, cache, PersistJob::Snapshot)
                 .expect("a draft");
             // Once the last block begins to be filled, the first has been written.
@@ -396,7 +396,7 @@ mod tests {
         let full = OpenOptions::new().write(true).open("/dev/full").expect("a device that is always full");
         let mut writer = DirectWriter::new(
             &live.server,
-            &live.server.settings(),
+            &live.server.core.settings(),
             &full,
             Cache::Through,
             PersistJob::Snapshot,
@@ -407,7 +407,7 @@ mod tests {
         assert!(writer.write_all(&vec![0; 9 * BLOCK]).is_err() || writer.flush().is_err(), "nor later");
         let mut writer = DirectWriter::new(
             &live.server,
-            &live.server.settings(),
+            &live.server.core.settings(),
             &full,
             Cache::Past,
             PersistJob::Snapshot,

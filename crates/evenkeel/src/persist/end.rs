@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 
 use super::jobs::STUCK;
 use super::snapshot;
-use crate::clients::ClientInfo;
 use crate::server::Server;
-use crate::waiting::Resumed;
+use evenkeel_client::clients::ClientInfo;
+use evenkeel_client::waiting::Resumed;
 use evenkeel_command::Id;
 use evenkeel_command::error::Error;
 use evenkeel_command::reply::Reply;
@@ -137,8 +137,8 @@ pub(crate) fn abort(server: &Server) -> bool {
 /// # Errors
 /// The obstacle; an empty text if the end is aborted.
 fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<(), String> {
-    let (settings, persist) = (server.settings(), &server.persist);
-    server.pause.begin(Pauser::End, false, u64::MAX, clock::unix_ms());
+    let (settings, persist) = (server.core.settings(), &server.persist);
+    server.core.pause.begin(Pauser::End, false, u64::MAX, clock::unix_ms());
     let is_loading = persist.is_loading();
     if !how.now && !is_loading {
         let timeout = Duration::from_secs(u64::from(settings.shutdown_timeout));
@@ -147,7 +147,7 @@ fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<()
         persist.ending.until_ms.store(0, Relaxed);
     }
     // The settings may have changed during the wait for replicas.
-    let settings = server.settings();
+    let settings = server.core.settings();
     // The partial data of a failed full sync must not replace the data on disk.
     let is_whole = !is_loading && !persist.is_incomplete.load(Acquire);
     if !persist.ending.is_aborted() && settings.appendonly && is_whole && !persist.aof.is_complete() {
@@ -202,10 +202,10 @@ fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<()
     if !persist.ending.make_certain() {
         return Err(String::new());
     }
-    server.manager.notify_stopping();
+    server.core.manager.notify_stopping();
     server.replication.stop(server, |point| {
         persist.aof.set_end(point);
-        server.stop();
+        server.core.stop();
     });
     Ok(())
 }
@@ -215,7 +215,7 @@ fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<()
 /// stream.
 fn is_log_taken(server: &Server) -> bool {
     let (aof, ending) = (&server.persist.aof, &server.persist.ending);
-    let waits = || aof.unread(&server.keyspace.journal) + aof.metrics.buffered.load(Relaxed);
+    let waits = || aof.unread(&server.core.keyspace.journal) + aof.metrics.buffered.load(Relaxed);
     let (mut left, mut size, mut since) = (waits(), aof.metrics.size.load(Relaxed), Instant::now());
     while aof.is_on() && !ending.is_aborted() && left > 0 && waits() > 0 {
         let now = aof.metrics.size.load(Relaxed);
@@ -239,8 +239,8 @@ fn stay(server: &Arc<Server>, reason: &str) {
         log::warn!("{}", text);
     }
     server.replication.resume_stream(server);
-    server.pause.end(Pauser::End);
-    server.wake_all();
+    server.core.pause.end(Pauser::End);
+    server.core.workers.wake_all();
     answer_askers(server, if is_aborted { "" } else { reason });
 }
 
@@ -252,7 +252,7 @@ fn answer_askers(server: &Server, reason: &str) {
         text += &format!(" {reason}.");
     }
     let error = Error::text(text);
-    let (stats, settings) = (server.stats.last().expect("that of who is no worker"), server.settings());
+    let (stats, settings) = (server.stats.last().expect("that of who is no worker"), server.core.settings());
     for Asker { client, number, id, resp3 } in askers {
         let mut reply = Reply::default();
         reply.resp3 = resp3;
@@ -260,7 +260,7 @@ fn answer_askers(server: &Server, reason: &str) {
         stats.error(&error.line());
         stats.resumed(id, 0, true, settings.latency_tracking);
         client.set_waiting(false, 0, false);
-        server.resume(Resumed { client, number, reply, may_write: false, closes: false });
+        server.hub.resume(Resumed { client, number, reply, may_write: false, closes: false });
     }
     server.persist.ending.is_under_way.store(false, Release);
 }

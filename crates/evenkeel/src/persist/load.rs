@@ -23,11 +23,11 @@ use parking_lot::Mutex;
 
 use super::Blockers;
 use super::pace::key_delay;
-use crate::pubsub::push_queue;
 use crate::replication::link::{self, Position};
 use crate::scripting::functions::{Libraries, Library};
 use crate::scripting::machine;
 use crate::server::Server;
+use evenkeel_client::pubsub::push_queue;
 use evenkeel_command::value_codec::{self, Origin};
 use evenkeel_config::{Policy, Settings};
 use evenkeel_runtime::clock;
@@ -134,11 +134,11 @@ pub(crate) fn snapshot_again(server: &Arc<Server>, merges: bool) -> Result<Optio
 
 /// A replica keeps expired keys until its primary deletes them.
 fn expired_by(server: &Server) -> Option<Millis> {
-    server.settings().replicaof.is_none().then(clock::unix_ms)
+    server.core.settings().replicaof.is_none().then(clock::unix_ms)
 }
 
 fn snapshot_how(server: &Arc<Server>, how: How) -> Result<Option<Loaded>, Ended> {
-    let (settings, mut contexts) = (server.settings(), server.persist.loaders.lock());
+    let (settings, mut contexts) = (server.core.settings(), server.persist.loaders.lock());
     let path = settings.dir.join(&settings.dbfilename);
     let file = match File::open(&path) {
         Ok(file) => file,
@@ -232,7 +232,7 @@ pub(super) fn rdb<R: Read>(
     len: Option<u64>,
     how: How,
 ) -> Result<(Loaded, FileReader<R>), Ended> {
-    let settings = server.settings();
+    let settings = server.core.settings();
     for ctx in contexts.iter_mut() {
         (ctx.now_ms, ctx.played_ms) = (how.expired_by.unwrap_or(0), clock::unix_ms());
     }
@@ -252,7 +252,7 @@ pub(super) fn rdb<R: Read>(
             let (work, receiver, failure, back) = (&work, &receiver, &failure, back.clone());
             scope.spawn(move || {
                 evenkeel_store::memory::register_thread();
-                let _teller = push_queue::Teller(server);
+                let _teller = push_queue::Teller(&server.hub);
                 let decoded = shielded(server, ctx, |ctx| Ok(work.decode_all(ctx, receiver, &back)?));
                 if let Err(ended) = decoded {
                     work.failed.store(true, Release);
@@ -281,7 +281,7 @@ fn shielded<T>(
     load: impl FnOnce(&mut ThreadContext) -> Result<T, Ended>,
 ) -> Result<T, Ended> {
     catch_unwind(AssertUnwindSafe(|| load(ctx))).unwrap_or_else(|_| {
-        server.keyspace.leave_after_panic(ctx);
+        server.core.keyspace.leave_after_panic(ctx);
         Err(Ended::Failed("a panic, see the server log".into()))
     })
 }
@@ -330,7 +330,7 @@ impl Facts {
 
 /// The reason why a part of a file cannot be accepted, if any. For libraries, see [`library_of`].
 pub(crate) fn refusal(server: &Server, part: &FilePart) -> Option<String> {
-    let databases = server.keyspace.databases() as u64;
+    let databases = server.core.keyspace.databases() as u64;
     match part {
         FilePart::Database(number) if *number >= databases => {
             Some(format!("database {number} is out of range, only {databases} are configured (databases)"))
@@ -349,7 +349,7 @@ pub(crate) fn stream_refusal(server: &Server, part: &FilePart) -> Option<String>
         return None;
     }
     let number: u64 = std::str::from_utf8(value).ok()?.parse().ok()?; // no database is selected: below zero
-    let databases = server.keyspace.databases() as u64;
+    let databases = server.core.keyspace.databases() as u64;
     (number >= databases).then(|| {
         format!(
             "the replication stream continues in database {number}, only {databases} are configured \
@@ -378,7 +378,7 @@ impl Work<'_> {
     ) -> Result<Facts, Ended> {
         let (mut facts, mut has_begun) = (Facts::default(), !self.how.continues_stream);
         loop {
-            if self.server.stopping.load(Acquire) {
+            if self.server.core.stopping.load(Acquire) {
                 return Err(Ended::Stopped);
             }
             let at = reader.position();
@@ -480,7 +480,7 @@ impl Work<'_> {
     }
 
     fn store<S: Source>(&self, ctx: &mut ThreadContext, db: u64, record: Record<'_, S>) -> Result<(), Error> {
-        let (loading, keyspace) = (&self.server.persist.loading, &self.server.keyspace);
+        let (loading, keyspace) = (&self.server.persist.loading, &self.server.core.keyspace);
         let (metadata, at) = (record.metadata, record.at);
         if metadata.expires.zip(self.how.expired_by).is_some_and(|(deadline, now)| deadline < now) {
             loading.expired.fetch_add(1, Relaxed);
@@ -539,7 +539,7 @@ impl Work<'_> {
 
     /// Sends a DEL to the replicas, which may have the key.
     fn log_removed(&self, ctx: &mut ThreadContext, db: u64, name: &[u8]) {
-        let keyspace = &self.server.keyspace;
+        let keyspace = &self.server.core.keyspace;
         let key = keyspace.key(db as u32, name);
         keyspace.enter(ctx);
         keyspace.hold_one(ctx, key.place).log(db as u32, [b"DEL".as_slice(), name].into_iter());
@@ -549,8 +549,8 @@ impl Work<'_> {
     /// Sleeps for the delay that a test has set, and may have reset meanwhile.
     #[cold]
     fn delay(&self) {
-        let delay = key_delay(self.server.settings().key_load_delay);
-        if !self.server.stopping.load(Acquire) {
+        let delay = key_delay(self.server.core.settings().key_load_delay);
+        if !self.server.core.stopping.load(Acquire) {
             std::thread::sleep(Duration::from_secs_f64(delay));
         }
     }
@@ -589,7 +589,7 @@ impl Work<'_> {
 
 /// Sets or clears the state of loading.
 pub(crate) fn set_loading(server: &Server, is_loading: bool) {
-    server.persist.blockers.set(Blockers::LOADING, is_loading);
+    server.core.blockers.set(Blockers::LOADING, is_loading);
 }
 
 #[cfg(test)]
@@ -599,7 +599,7 @@ mod tests {
     #[test]
     fn a_panic_ends_a_load_and_leaves_the_gate_free() {
         let live = crate::testing::live::Live::start(1, &[]);
-        let keyspace = &live.server.keyspace;
+        let keyspace = &live.server.core.keyspace;
         let mut ctx = keyspace.thread_context();
         let ended = shielded::<()>(&live.server, &mut ctx, |ctx| {
             keyspace.enter(ctx);

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering::*;
 use super::load::{self, Ended};
 use super::replay::{self, Replayed};
 use super::{PersistJob, rewrite, snapshot};
-use crate::pubsub::push_queue;
 use crate::scripting::functions::Libraries;
 use crate::server::Server;
+use evenkeel_client::pubsub::push_queue;
 use evenkeel_core::pause::Pauser;
 use evenkeel_runtime::clock;
 
@@ -37,7 +37,7 @@ pub(crate) fn from_log(server: &Arc<Server>) -> Result<(), String> {
         replay_log(server).inspect_err(|reason| {
             log::warn!("{reason}. Exiting.");
             server.persist.cancel_all();
-            server.stop();
+            server.core.stop();
         })
     })
 }
@@ -48,10 +48,10 @@ fn while_all_wait(server: &Arc<Server>, load: impl FnOnce() -> Result<(), String
     }
     // A second reload would load, and perhaps save, the partial data of the first.
     let _turn = server.persist.reload.lock();
-    server.pause.begin(Pauser::Reload, true, u64::MAX, clock::unix_ms());
+    server.core.pause.begin(Pauser::Reload, true, u64::MAX, clock::unix_ms());
     let done = load();
-    server.pause.end(Pauser::Reload);
-    server.wake_all();
+    server.core.pause.end(Pauser::Reload);
+    server.core.workers.wake_all();
     done
 }
 
@@ -71,10 +71,10 @@ fn replay_log(server: &Arc<Server>) -> Result<(), String> {
         Ended::Stopped => "the server is shutting down".into(),
     });
     let done = replayed.and_then(|Replayed { directory, found, .. }| {
-        persist.record_loaded(&server.keyspace);
+        persist.record_loaded(&server.core.keyspace);
         persist.is_incomplete.store(false, Release);
         // It may have been on only because no thread had turned it off yet.
-        if was_on && server.settings().appendonly {
+        if was_on && server.core.settings().appendonly {
             rewrite::start_logging(server, directory, found)
         } else {
             Ok(())
@@ -125,24 +125,24 @@ fn put_back(server: &Arc<Server>, options: Options) -> Result<(), String> {
         rewrite::turn_off(server);
     }
     if done.is_ok() {
-        persist.record_loaded(&server.keyspace);
+        persist.record_loaded(&server.core.keyspace);
         persist.is_incomplete.store(was_incomplete && options.save, Release);
     }
     done
 }
 
 fn flush_all(server: &Server) {
-    let (mut ctx, keyspace) = (server.persist.ctx.lock(), &server.keyspace);
+    let (mut ctx, keyspace) = (server.persist.ctx.lock(), &server.core.keyspace);
     ctx.suppresses_events = true; // a client that waits for a removal waits on, since the key returns
     keyspace.enter(&mut ctx);
     let mut guard = keyspace.hold_all(&mut ctx);
     server.scripts.set_libraries(Libraries::default());
-    server.record_flush();
+    server.core.record_flush();
     let flushed: Vec<_> = (0..keyspace.databases()).filter_map(|db| guard.flush(db)).collect();
-    server.forget_tracked();
+    server.hub.forget_tracked();
     drop(guard);
     keyspace.leave(&mut ctx);
     ctx.suppresses_events = false;
-    push_queue::notify_workers(server);
-    server.lazy_free.free_flushed(flushed);
+    push_queue::notify_workers(&server.hub);
+    server.core.lazy_free.free_flushed(flushed);
 }

@@ -16,12 +16,12 @@ use evenkeel_rdb::aof::{
 
 use super::load::{self, Ended, How, in_file};
 use super::{aof, rewrite};
-use crate::clients::ClientInfo;
 use crate::dispatch::{Executor, Outcome};
 use crate::replication::link::Position;
 use crate::server::Server;
-use crate::session::Session;
 use evenkeel_acl::Access;
+use evenkeel_client::clients::ClientInfo;
+use evenkeel_client::session::Session;
 use evenkeel_command::LockScope;
 use evenkeel_command::args::OwnedArgs;
 use evenkeel_command::reply::Reply;
@@ -48,7 +48,7 @@ pub(crate) struct Replayed {
 
 /// Loads the files of the append-only directory.
 pub(crate) fn directory(server: &Arc<Server>) -> Result<Replayed, Ended> {
-    let settings = server.settings();
+    let settings = server.core.settings();
     let failed = |error: &dyn std::fmt::Display| Ended::Failed(error.to_string());
     let directory = rewrite::open(&settings).map_err(|error| failed(&error))?;
     if directory.stored_data() == StoredData::Nothing {
@@ -76,7 +76,7 @@ pub(crate) fn directory(server: &Arc<Server>) -> Result<Replayed, Ended> {
 /// the start, with the name locked, since a running server has a tail of its own.
 pub(crate) fn put_tail_back(server: &Server) -> Result<(), Ended> {
     let failed = |error: evenkeel_rdb::aof::Error| Ended::Failed(error.to_string());
-    let directory = rewrite::open(&server.settings()).map_err(failed)?;
+    let directory = rewrite::open(&server.core.settings()).map_err(failed)?;
     let restored = tail::restore_to_load(&directory, aof::boot()).map_err(failed)?;
     let aside = restored.aside.unwrap_or_default();
     if let Some(CutOff { path, from, len, kept }) = restored.cut {
@@ -128,7 +128,8 @@ impl Player<'_> {
     fn new(server: &Arc<Server>) -> Player<'_> {
         let nobody = ClientInfo::new(0, "aof".into(), String::new(), -1, true, 0);
         // Threads that are not workers share the last set of counters.
-        let ctx = server.persist.player.lock().take().unwrap_or_else(|| server.keyspace.thread_context());
+        let ctx =
+            server.persist.player.lock().take().unwrap_or_else(|| server.core.keyspace.thread_context());
         let mut executor = Executor::on(ctx, server.clone(), server.stats.len() - 1);
         // Replicas have the commands already. Blocked clients are not served either, since the data are
         // incomplete meanwhile.
@@ -185,7 +186,7 @@ impl Player<'_> {
         whole: u64,
         fault: &dyn std::fmt::Display,
     ) -> Result<(), Ended> {
-        if !is_torn || !part.last || !self.server.settings().aof_load_truncated {
+        if !is_torn || !part.last || !self.server.core.settings().aof_load_truncated {
             let what = if is_torn { "Unexpected end of file" } else { "Bad file format" };
             let hint = "'evenkeel check DIR' reports the damage, and --fix truncates it";
             return Err(Ended::Failed(format!("{what} reading the append only file: {fault}. {hint}")));
@@ -204,7 +205,7 @@ impl Player<'_> {
         if self.commands.is_multiple_of(STOP_CHECK_COMMANDS) {
             self.executor.ctx.played_ms = clock::unix_ms();
             self.server.persist.loading.loaded_bytes.store(self.loaded + command.at(), Relaxed);
-            if self.server.stopping.load(Acquire) {
+            if self.server.core.stopping.load(Acquire) {
                 return Err(Ended::Stopped);
             }
         }
@@ -216,7 +217,7 @@ impl Player<'_> {
         }
         let args = OwnedArgs::new(command.args());
         self.executor.ctx.now_ms = 0;
-        let keyspace = &self.server.keyspace;
+        let keyspace = &self.server.core.keyspace;
         keyspace.enter(&mut self.executor.ctx);
         let request = self.executor.resolve_logged(args.as_args(), self.session.db);
         let (errors, session) = (self.reply.errors, &mut self.session);

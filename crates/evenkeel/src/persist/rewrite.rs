@@ -48,7 +48,7 @@ pub(crate) fn begin(server: &Arc<Server>) -> bool {
 
 /// Turns the append-only file on or off as the settings say. Long work goes to threads of its own.
 pub(crate) fn follow_soon(server: &Arc<Server>) {
-    let (wanted, is_on) = (server.settings().appendonly, server.persist.aof.is_on());
+    let (wanted, is_on) = (server.core.settings().appendonly, server.persist.aof.is_on());
     aof::refuse_writes(server);
     // An append-only file that is being turned off does not come back: a new file begins behind its end, even
     // if the thread that turns it off has hardly begun. A client that waits for the rewrite sees it from now
@@ -134,7 +134,7 @@ fn leave_directory(server: &Server) {
 
 /// Calls `f` with all locks held.
 pub(crate) fn with_all_held<R>(server: &Server, f: impl FnOnce(&mut SlotGuard<'_>) -> R) -> R {
-    let (mut ctx, keyspace) = (server.persist.ctx.lock(), &server.keyspace);
+    let (mut ctx, keyspace) = (server.persist.ctx.lock(), &server.core.keyspace);
     keyspace.enter(&mut ctx);
     let result = f(&mut keyspace.hold_all(&mut ctx));
     keyspace.leave(&mut ctx);
@@ -221,7 +221,7 @@ fn end(server: &Server, written: Result<(), String>) -> Ended {
     let mut state = server.persist.state.lock();
     let running = state.running.take().expect("it was claimed");
     // A thread that turns it off sets this before it looks for running jobs.
-    let leaves_log = !server.settings().appendonly && server.persist.aof.is_on();
+    let leaves_log = !server.core.settings().appendonly && server.persist.aof.is_on();
     state.running = leaves_log.then(|| Running::now(PersistJob::Log, false));
     state.last_rewrite_copied = running.copied;
     state.last_rewrite_took_s = Some((clock::unix_ms() / 1000).saturating_sub(running.since_s));
@@ -244,7 +244,7 @@ fn end(server: &Server, written: Result<(), String>) -> Ended {
 }
 
 fn write(server: &Arc<Server>) -> Result<(), String> {
-    let (settings, aof) = (server.settings(), &server.persist.aof);
+    let (settings, aof) = (server.core.settings(), &server.persist.aof);
     let say = |error: &dyn std::fmt::Display| error.to_string();
     let (base, log) = {
         let mut directory = aof.directory.lock();
@@ -297,7 +297,7 @@ fn pass_over_parts(directory: &mut Directory) -> Result<(), evenkeel_rdb::aof::E
 
 /// Removes the files whose content is in the base, unless the settings leave that to the operator.
 fn remove_history(server: &Server, directory: &mut Directory) {
-    if !server.settings().aof_disable_auto_gc
+    if !server.core.settings().aof_disable_auto_gc
         && let Err(error) = directory.remove_history()
     {
         log::warn!("Cannot remove files that are no longer needed: {error}");
@@ -412,7 +412,7 @@ mod tests {
         for way in ["disabled", "flush-before-load"] {
             let (primary, replica, follow) = pair(way);
             let (server, mut client) = (&replica.server, replica.connect());
-            let dump = server.settings().dir.join("dump.rdb");
+            let dump = server.core.settings().dir.join("dump.rdb");
             let ctx = server.persist.ctx.lock();
             assert!(!client.run(&follow).is_error());
             replica.wait_until("clients wait", || client.run("GET k").to_string().starts_with("-LOADING"));
@@ -459,11 +459,11 @@ mod tests {
         assert!(!client.run("REPLICAOF NO ONE").is_error());
         server.persist.end_sync();
         replica.wait_until("the link has given up", || {
-            let folder = std::fs::read_dir(&server.settings().dir).expect("a folder");
+            let folder = std::fs::read_dir(&server.core.settings().dir).expect("a folder");
             folder.flatten().all(|entry| !entry.file_name().to_string_lossy().starts_with("temp-"))
         });
         assert_eq!(client.run("GET k").to_string(), "\"ours\"");
-        assert!(server.persist.aof.is_on() && !server.settings().dir.join("dump.rdb").exists());
+        assert!(server.persist.aof.is_on() && !server.core.settings().dir.join("dump.rdb").exists());
         replica.stop();
         primary.stop();
     }

@@ -75,10 +75,10 @@ pub(crate) fn awaited(server: &Server) -> Awaited {
 
 fn due(server: &Server, state: &JobState) -> Option<Due> {
     let persist = &server.persist;
-    if !persist.has_all_data() || server.stopping.load(Acquire) || persist.ending.is_under_way() {
+    if !persist.has_all_data() || server.core.stopping.load(Acquire) || persist.ending.is_under_way() {
         return None;
     }
-    let settings = server.settings();
+    let settings = server.core.settings();
     let now_s = clock::unix_ms() / 1000;
     let may_try = state.last_ok || now_s.saturating_sub(state.last_attempt_s) > RETRY_S;
     // An owed snapshot comes first: BGREWRITEAOF after FLUSHALL reports the rewrite as running.
@@ -95,7 +95,7 @@ fn due(server: &Server, state: &JobState) -> Option<Due> {
     if settings.appendonly != server.persist.aof.is_on() && (may_rewrite || !settings.appendonly) {
         return Some(Due::FollowSettings);
     }
-    let changes = server.keyspace.total().asked().saturating_sub(state.changes_at_save);
+    let changes = server.core.keyspace.total().asked().saturating_sub(state.changes_at_save);
     let elapsed_s = now_s.saturating_sub(state.last_save_s);
     let due = settings.save.iter().find(|point| changes >= point.changes && elapsed_s > point.seconds);
     due.filter(|_| may_try).map(|point| Due::SavePoint(*point))

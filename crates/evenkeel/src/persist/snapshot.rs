@@ -98,7 +98,7 @@ pub(crate) fn save(server: &Arc<Server>) -> Result<(), String> {
 
 /// Whether the server ends. A thread that waits for its turn would then take a useless snapshot.
 fn ends(server: &Server) -> bool {
-    server.persist.ending.is_under_way() || server.stopping.load(Acquire)
+    server.persist.ending.is_under_way() || server.core.stopping.load(Acquire)
 }
 
 /// Takes a snapshot on this thread, and claims `next` directly behind it, whatever the result.
@@ -157,7 +157,7 @@ pub(crate) fn pay(server: &Arc<Server>) {
 
 /// Takes the claimed snapshot. `moment` is dropped at the point in time that the snapshot shows.
 fn run(server: &Arc<Server>, moment: Option<Sender<()>>, next: Next) -> Result<(), String> {
-    let settings = server.settings();
+    let settings = server.core.settings();
     let path = settings.dir.join(&settings.dbfilename);
     log::info!("Background saving started");
     // A value that cannot be written must not cost all other values.
@@ -199,13 +199,13 @@ fn end(server: &Server, changes: Option<u64>, next: Next) {
     }
     state.on_job_end();
     drop(state);
-    server.persist.follow(&server.settings());
+    server.persist.follow(&server.core.settings());
     server.persist.ended.notify_all();
 }
 
 /// The present limit in MB/s. The last snapshot, for which writers wait, has none.
 fn mbps_max(server: &Server) -> u32 {
-    if server.persist.ending.is_under_way() { 0 } else { server.settings().snapshot_max_mbps }
+    if server.persist.ending.is_under_way() { 0 } else { server.core.settings().snapshot_max_mbps }
 }
 
 /// A snapshot that has been taken.
@@ -282,7 +282,7 @@ pub(crate) fn take<F: Form>(
     at_start: impl FnOnce(&mut SlotGuard<'_>) -> Option<Position>,
 ) -> io::Result<F::Whole> {
     let mut ctx = snapshot_context(server, job)?;
-    let (keyspace, progress) = (&server.keyspace, &server.persist.progress);
+    let (keyspace, progress) = (&server.core.keyspace, &server.persist.progress);
     ctx.now_ms = clock::unix_ms();
     // The replication feed gives up slow replicas by itself.
     let waiting_max = if to_disk { settings.snapshot_buffer_limit as usize } else { usize::MAX };
@@ -304,21 +304,21 @@ pub(crate) fn take<F: Form>(
     while !walk.is_done() {
         if cause.is_some() {
             let flushed = walk.step(keyspace, &mut ctx, &mut Nowhere);
-            server.lazy_free.free_if_any(flushed);
+            server.core.lazy_free.free_if_any(flushed);
             continue;
         }
         let stepped = catch_unwind(AssertUnwindSafe(|| {
             let flushed = walk.step(keyspace, &mut ctx, &mut recorder);
-            server.lazy_free.free_if_any(flushed);
+            server.core.lazy_free.free_if_any(flushed);
             while recorder.sink.encode() {
                 recorder.rest();
-                server.lazy_free.free_if_any(walk.take_kept(keyspace, &mut recorder));
+                server.core.lazy_free.free_if_any(walk.take_kept(keyspace, &mut recorder));
             }
             progress.walked.store((walk.progress() * 10_000.0) as u64, Relaxed);
             recorder.rest();
             while recorder.is_ahead(mbps_max(server)) && !server.persist.is_cancelled(job) {
                 std::thread::sleep(SLEEP_MAX);
-                server.lazy_free.free_if_any(walk.take_kept(keyspace, &mut recorder.sink));
+                server.core.lazy_free.free_if_any(walk.take_kept(keyspace, &mut recorder.sink));
             }
         }));
         if stepped.is_err() {
@@ -348,7 +348,7 @@ pub(crate) fn take<F: Form>(
             flushed
         }
     };
-    server.lazy_free.free_if_any(flushed);
+    server.core.lazy_free.free_if_any(flushed);
     // Only disk work is left, which no other job has to wait for.
     server.persist.end_walk(job, keyspace.copied_for_snapshot() as u64);
     drop(ctx);
@@ -409,7 +409,7 @@ fn begin_walk(
     ctx: &mut ThreadContext,
     at_start: impl FnOnce(&mut SlotGuard<'_>) -> Option<Position>,
 ) -> (Walk, Sizes, Option<Position>) {
-    let keyspace = &server.keyspace;
+    let keyspace = &server.core.keyspace;
     keyspace.enter(ctx);
     let mut guard = keyspace.hold_all(ctx);
     let sizes = (0..keyspace.databases()).map(|db| {

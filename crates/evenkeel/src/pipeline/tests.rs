@@ -4,12 +4,12 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use super::*;
-use crate::clients::ClientInfo;
 use crate::testing::World;
+use evenkeel_client::clients::ClientInfo;
 
 fn connection(world: &World) -> Connection {
     let client = ClientInfo::new(1, "test:1".into(), "test:2".into(), -1, false, world.now_ms);
-    let session = Session::of_new_connection(Arc::new(client), &world.server);
+    let session = Session::of_new_connection(Arc::new(client), &world.server.acl);
     let (socket, _peer) = UnixStream::pair().expect("two descriptors are free");
     Connection::new(socket.into(), session)
 }

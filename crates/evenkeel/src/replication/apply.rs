@@ -26,11 +26,11 @@ use evenkeel_store::Place;
 
 use super::feed::record_point;
 use super::primary_connection::Ended;
-use crate::clients::ClientInfo;
 use crate::dispatch::{Executor, Outcome, Request};
 use crate::server::Server;
-use crate::session::Session;
 use evenkeel_acl::Access;
+use evenkeel_client::clients::ClientInfo;
+use evenkeel_client::session::Session;
 use evenkeel_command::reply::Reply;
 use evenkeel_command::{Args, Id, LockScope, Spec};
 use evenkeel_runtime::clock;
@@ -208,12 +208,12 @@ impl Applier {
     /// Runs the batch inside the gate, and passes on the bytes that have been run.
     fn run_batch(&mut self, generation: u64, now_ms: u64) -> Result<(), Ended> {
         let server = self.server.clone();
-        let keyspace = &server.keyspace;
+        let keyspace = &server.core.keyspace;
         self.executor.ctx.now_ms = 0;
         self.executor.ctx.played_ms = now_ms;
         keyspace.enter(&mut self.executor.ctx);
         // Checked inside the gate: DEBUG RELOAD passes through it after it has set the flag.
-        while server.pause.is_to_reload() && !server.stopping.load(Acquire) {
+        while server.core.pause.is_to_reload() && !server.core.stopping.load(Acquire) {
             keyspace.leave(&mut self.executor.ctx);
             std::thread::sleep(RELOAD_POLL_INTERVAL);
             keyspace.enter(&mut self.executor.ctx);
@@ -222,7 +222,7 @@ impl Applier {
         self.executor.last_ticks = clock::ticks();
         self.session.link = Some(generation);
         // A thread that stopped the server while the gate was closed relies on nothing more being run.
-        let stops = server.stopping.load(Acquire);
+        let stops = server.core.stopping.load(Acquire);
         let mut ran = Ok(());
         if !stops && self.is_wanted() {
             self.prefetch();
@@ -251,7 +251,7 @@ impl Applier {
     }
 
     fn prefetch(&self) {
-        let (keyspace, ctx) = (&self.server.keyspace, &self.executor.ctx);
+        let (keyspace, ctx) = (&self.server.core.keyspace, &self.executor.ctx);
         let keys = || self.batch.iter().filter_map(|parts| parts.key);
         keys().for_each(|(_, place)| keyspace.prefetch_slot(ctx, place));
         keys().for_each(|(hash, place)| keyspace.prefetch_bucket(ctx, place, hash));
@@ -268,7 +268,7 @@ impl Applier {
                 "The master selects database {}, but only {} are configured (databases): its further writes \
                  cannot be applied",
                 number[..number.len().min(NAME_SHOWN)].escape_ascii(),
-                self.server.keyspace.databases()
+                self.server.core.keyspace.databases()
             )));
         }
         let row = parts.command.map(|id| self.server.table.row(id));
@@ -308,7 +308,7 @@ impl Applier {
     /// Whether SELECT names an existing database. Otherwise all commands after it would go to another
     /// database, and within a transaction that would be noticed only at its end.
     fn has_database(&self, args: &Args<'_>) -> bool {
-        args.len() == 2 && args.database(1, self.server.keyspace.databases() as u32).is_ok()
+        args.len() == 2 && args.database(1, self.server.core.keyspace.databases() as u32).is_ok()
     }
 
     fn execute(&mut self, parts: &Parts) {
@@ -363,7 +363,7 @@ impl Applier {
         if !self.server.persist.aof.is_on() {
             return;
         }
-        let record = self.server.keyspace.journal.last();
+        let record = self.server.core.keyspace.journal.last();
         match self.points.back_mut() {
             Some((last, at)) if *last == record => *at = offset,
             _ => record_point(&mut self.points, (record, offset)),

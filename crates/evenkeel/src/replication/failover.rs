@@ -106,12 +106,12 @@ pub(crate) fn begin(server: &Arc<Server>, guard: &mut SlotGuard<'_>, plan: Plan)
     assert!(!state.is_replica(), "only a primary has something to give");
     let target = plan.target.as_ref().map_or("any replica".into(), name);
     log::info!("FAILOVER requested to {target}.");
-    server.pause.begin(Pauser::Failover, false, u64::MAX, clock::unix_ms());
+    server.core.pause.begin(Pauser::Failover, false, u64::MAX, clock::unix_ms());
     guard.hide_expired(true);
     state.stream().is_at_rest = true;
     *state.failover.0.lock() = Some((Phase::Waiting, plan));
     // Without this, replicas would acknowledge within a second.
-    state.ask_for_acks(server.keyspace.journal.last());
+    state.ask_for_acks(server.core.keyspace.journal.last());
     link::begin(server);
 }
 
@@ -155,8 +155,8 @@ fn end(server: &Server) {
     let state = &server.replication;
     *state.failover.0.lock() = None;
     state.stream().is_at_rest = false;
-    server.pause.end(Pauser::Failover);
-    server.wake_all();
+    server.core.pause.end(Pauser::Failover);
+    server.core.workers.wake_all();
 }
 
 /// Called repeatedly by the link's thread while it waits: continues if a replica has everything, or the time
@@ -229,7 +229,7 @@ fn who_has_all(server: &Server, plan: &Plan) -> Option<Target> {
     if state.wants_acks.load(Acquire) {
         return None; // GETACK is appended under the stream's lock
     }
-    let (record, offset) = (server.keyspace.journal.last(), stream.offset());
+    let (record, offset) = (server.core.keyspace.journal.last(), stream.offset());
     drop(stream);
     let replicas = state.replicas.list();
     let has_all = |replica: &super::replicas::Replica| {

@@ -121,7 +121,7 @@ fn new(server: &Arc<Server>) -> io::Result<Feed> {
     let now = Instant::now();
     Ok(Feed {
         server: server.clone(),
-        settings: server.settings(),
+        settings: server.core.settings(),
         poll,
         replicas: BTreeMap::new(),
         last_token: 0,
@@ -148,7 +148,7 @@ fn new(server: &Arc<Server>) -> io::Result<Feed> {
 impl Feed {
     fn run(mut self) {
         loop {
-            let stops = self.server.stopping.load(Acquire);
+            let stops = self.server.core.stopping.load(Acquire);
             self.turn();
             if stops {
                 return self.stop();
@@ -166,7 +166,7 @@ impl Feed {
         self.take_log();
         if !arrivals.is_empty() {
             // The bytes from before their arrival from which they can continue are those kept now.
-            self.settings = self.server.settings();
+            self.settings = self.server.core.settings();
             self.trim();
             arrivals.into_iter().for_each(|connection| self.welcome(connection));
         }
@@ -213,7 +213,7 @@ impl Feed {
             self.adopt_reader();
         }
         let server = self.server.clone();
-        let (state, journal) = (&server.replication, &server.keyspace.journal);
+        let (state, journal) = (&server.replication, &server.core.keyspace.journal);
         let Some(reader) = &mut self.reader else {
             // The replicas of a replica get the bytes of its primary.
             let offset = state.stream().offset();
@@ -294,7 +294,7 @@ impl Feed {
 
     /// Ends a dismissed reader once it has read all records from before.
     fn end_reader_if_done(&mut self) {
-        let (state, journal) = (&self.server.replication, &self.server.keyspace.journal);
+        let (state, journal) = (&self.server.replication, &self.server.core.keyspace.journal);
         let is_done = |reader: &mut Reader| reader.unread(journal) == 0;
         if let Some(reader) = self.reader.take_if(is_done) {
             reader.end(journal);
@@ -406,7 +406,7 @@ impl Feed {
 
     /// Ends the stream and frees everything. Returns false if a replica has arrived.
     fn leave(&mut self) -> bool {
-        let (keyspace, state) = (&self.server.keyspace, &self.server.replication);
+        let (keyspace, state) = (&self.server.core.keyspace, &self.server.replication);
         if let Some(reader) = self.reader.take() {
             let mut ctx = state.ctx.lock();
             keyspace.enter(&mut ctx);
@@ -470,10 +470,10 @@ mod tests {
         assert!(!live.connect().run("SET k v").is_error());
         live.wait_until("it is in the stream", || {
             feed.take_log();
-            feed.reader.as_ref().is_some_and(|reader| reader.last() == server.keyspace.journal.last())
+            feed.reader.as_ref().is_some_and(|reader| reader.last() == server.core.keyspace.journal.last())
         });
         feed.follow_era();
-        assert_eq!(feed.record_at(state.stream().offset()), server.keyspace.journal.last());
+        assert_eq!(feed.record_at(state.stream().offset()), server.core.keyspace.journal.last());
         live.stop();
     }
 
@@ -489,10 +489,10 @@ mod tests {
         assert!(!live.connect().run("SET k v").is_error());
         live.wait_until("it is in the stream", || {
             feed.take_log();
-            feed.reader.as_ref().is_some_and(|reader| reader.last() == server.keyspace.journal.last())
+            feed.reader.as_ref().is_some_and(|reader| reader.last() == server.core.keyspace.journal.last())
         });
         let before = state.stream().offset();
-        state.ask_for_acks(server.keyspace.journal.last());
+        state.ask_for_acks(server.core.keyspace.journal.last());
         state.with_all_held(server, |guard| state.leave_log(guard));
         feed.take_log();
         assert_eq!((state.stream().offset(), feed.reader.is_none()), (before, true));

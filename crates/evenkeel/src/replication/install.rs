@@ -56,7 +56,7 @@ pub(super) fn run(
     conn: &mut PrimaryConnection,
     new: New,
 ) -> Result<u32, Ended> {
-    let settings = server.settings();
+    let settings = server.core.settings();
     let mut snapshot = Snapshot::begin(server, conn)?;
     let is_empty = is_empty(server, &mut executor.ctx);
     let to_disk = match settings.repl_diskless_load {
@@ -68,7 +68,8 @@ pub(super) fn run(
     let installer = Installer { server, settings: &settings, executor, new };
     if to_disk {
         installer.by_file(&mut snapshot)
-    } else if settings.repl_diskless_load == DisklessLoad::SwapDb && server.keyspace.hidden(0).is_some() {
+    } else if settings.repl_diskless_load == DisklessLoad::SwapDb && server.core.keyspace.hidden(0).is_some()
+    {
         installer.beside(&mut snapshot)
     } else {
         installer.in_place(&mut snapshot)
@@ -152,7 +153,7 @@ impl<'a> Installer<'a> {
 
     /// Begins LOADING, unless this link is no longer wanted. From here on the target cannot change.
     fn have_all_wait(&mut self) -> Result<(), Ended> {
-        let (server, keyspace) = (self.server, &self.server.keyspace);
+        let (server, keyspace) = (self.server, &self.server.core.keyspace);
         keyspace.enter(&mut self.executor.ctx);
         let guard = keyspace.hold_all(&mut self.executor.ctx);
         let is_wanted = server.replication.link.generation() == self.new.generation;
@@ -195,7 +196,7 @@ impl<'a> Installer<'a> {
             self.server.scripts.set_libraries(loaded.libraries);
             self.begin_history(db);
             if is_on_disk {
-                self.server.persist.record_loaded(&self.server.keyspace);
+                self.server.persist.record_loaded(&self.server.core.keyspace);
             }
             self.wake_waiters();
             db
@@ -231,7 +232,7 @@ impl<'a> Installer<'a> {
     fn swap(&mut self, loaded: Loaded, snapshot: &mut Snapshot<'_>) -> Result<u32, Ended> {
         let db = loaded.position.as_ref().map_or(0, |position| position.db);
         let quiet = Quiet::begin(self.server, self.new.generation, &mut || snapshot.give_sign())?;
-        let (server, keyspace) = (self.server, &self.server.keyspace);
+        let (server, keyspace) = (self.server, &self.server.core.keyspace);
         let ctx = &mut self.executor.ctx;
         ctx.now_ms = clock::unix_ms();
         keyspace.enter(ctx);
@@ -251,7 +252,7 @@ impl<'a> Installer<'a> {
                     old.extend(guard.flush(hidden));
                 });
             }
-            server.forget_tracked();
+            server.hub.forget_tracked();
         }
         drop(guard);
         if is_wanted {
@@ -259,8 +260,8 @@ impl<'a> Installer<'a> {
         }
         self.executor.serve_woken();
         keyspace.leave(&mut self.executor.ctx);
-        server.record_flush();
-        server.lazy_free.free_flushed(old);
+        server.core.record_flush();
+        server.core.lazy_free.free_flushed(old);
         if ends_log {
             rewrite::end_log(server);
         }
@@ -296,7 +297,7 @@ impl<'a> Installer<'a> {
     /// Serves the clients that wait for keys which are there now. `swapdb` serves them too, so they cannot
     /// see a difference.
     fn wake_waiters(&mut self) {
-        let keyspace = &self.server.keyspace;
+        let keyspace = &self.server.core.keyspace;
         keyspace.enter(&mut self.executor.ctx);
         let mut guard = keyspace.hold_all(&mut self.executor.ctx);
         (0..keyspace.databases()).for_each(|db| guard.wake_waiters(db));
@@ -307,7 +308,7 @@ impl<'a> Installer<'a> {
 
     /// Drops the data, unless this link is no longer wanted.
     fn empty(&mut self) -> bool {
-        let databases = self.server.keyspace.databases();
+        let databases = self.server.core.keyspace.databases();
         let is_wanted = self.flush(0..databases, Which::Seen);
         if is_wanted {
             self.server.scripts.set_libraries(Libraries::default());
@@ -316,14 +317,14 @@ impl<'a> Installer<'a> {
     }
 
     fn drop_hidden(&mut self) {
-        let keyspace = &self.server.keyspace;
+        let keyspace = &self.server.core.keyspace;
         let hidden = (0..keyspace.databases()).filter_map(|db| keyspace.hidden(db));
         self.flush(hidden.collect::<Vec<_>>().into_iter(), Which::Hidden);
     }
 
     /// Empties databases; visible databases only if this link is still wanted.
     fn flush(&mut self, databases: impl Iterator<Item = usize>, which: Which) -> bool {
-        let (server, keyspace) = (self.server, &self.server.keyspace);
+        let (server, keyspace) = (self.server, &self.server.core.keyspace);
         keyspace.enter(&mut self.executor.ctx);
         let mut guard = keyspace.hold_all(&mut self.executor.ctx);
         let is_hidden = which == Which::Hidden;
@@ -331,19 +332,19 @@ impl<'a> Installer<'a> {
         let wanted = databases.filter(|_| is_wanted);
         let flushed: Vec<_> = guard.unasked(|guard| wanted.filter_map(|db| guard.flush(db)).collect());
         if is_wanted && !is_hidden {
-            server.forget_tracked();
+            server.hub.forget_tracked();
         }
         drop(guard);
         self.executor.serve_woken();
         keyspace.leave(&mut self.executor.ctx);
-        server.record_flush();
-        server.lazy_free.free_flushed(flushed);
+        server.core.record_flush();
+        server.core.lazy_free.free_flushed(flushed);
         is_wanted
     }
 }
 
 fn is_empty(server: &Server, ctx: &mut ThreadContext) -> bool {
-    let keyspace = &server.keyspace;
+    let keyspace = &server.core.keyspace;
     keyspace.enter(ctx);
     let is_empty = (0..keyspace.databases()).all(|db| keyspace.is_empty(ctx, db));
     keyspace.leave(ctx);
@@ -370,7 +371,7 @@ fn look_through(
     };
     file.seek(SeekFrom::Start(0)).map_err(|error| Ended::Broken(error.to_string()))?;
     let mut reader = FileReader::new(&mut *file, Some(len), ReadLimits::default()).map_err(damaged)?;
-    if !server.settings().rdbchecksum {
+    if !server.core.settings().rdbchecksum {
         reader = reader.without_checksum();
     }
     while let Some(part) = reader.next().map_err(damaged)? {
@@ -387,7 +388,7 @@ fn look_through(
         }
         // A broken link does not prevent the load of a complete snapshot.
         let sign = snapshot.give_sign();
-        if server.stopping.load(Acquire) || matches!(sign, Err(Ended::Superseded)) {
+        if server.core.stopping.load(Acquire) || matches!(sign, Err(Ended::Superseded)) {
             return Err(Ended::Superseded);
         }
     }
@@ -429,7 +430,7 @@ impl<'a> Quiet<'a> {
                 persist.cancel_unless_ending();
                 persist.is_idle_within(LINK_POLL_INTERVAL);
             }
-            if server.stopping.load(Acquire) || server.replication.link.generation() != generation {
+            if server.core.stopping.load(Acquire) || server.replication.link.generation() != generation {
                 return Err(Ended::Superseded);
             }
             sign()?;

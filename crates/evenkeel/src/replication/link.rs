@@ -26,10 +26,10 @@ use super::failover;
 use super::handshake::{self, Answer};
 use super::install;
 use super::primary_connection::{Ended, PrimaryConnection};
-use crate::blocking::End;
-use crate::clients::ClientInfo;
 use crate::persist::rewrite;
 use crate::server::Server;
+use evenkeel_client::clients::ClientInfo;
+use evenkeel_client::waiting::End;
 use evenkeel_config::Primary;
 use evenkeel_core::blockers::Blockers;
 use evenkeel_runtime::clock;
@@ -97,7 +97,7 @@ impl Position {
 
     /// Whether a stream can continue there on this server.
     fn is_possible(&self, server: &Server) -> bool {
-        let has_database = (self.db as usize) < server.keyspace.databases();
+        let has_database = (self.db as usize) < server.core.keyspace.databases();
         handshake::is_id(&self.id) && self.offset <= OFFSET_MAX && has_database
     }
 }
@@ -256,7 +256,7 @@ impl PrimaryLink {
     fn stand(&self, server: &Server, conn: &PrimaryConnection, generation: u64) -> Result<(), Ended> {
         let mut client = self.client.lock();
         conn.check()?; // under the lock, so a thread that ends the link removes the client
-        server.clients.add(conn.client.clone());
+        server.hub.clients.add(conn.client.clone());
         *client = Some(conn.client.id);
         self.reach(server, generation, Phase::Connected)
     }
@@ -272,7 +272,7 @@ impl PrimaryLink {
 
     fn strike_client(&self, server: &Server) {
         if let Some(id) = self.client.lock().take() {
-            server.clients.remove(id);
+            server.hub.clients.remove(id);
         }
     }
 
@@ -302,10 +302,10 @@ impl PrimaryLink {
 
 /// Sets the blockers for clients of a replica, as the settings say.
 pub(crate) fn follow_settings(server: &Server) {
-    let (replication, blockers) = (&server.replication, &server.persist.blockers);
+    let (replication, blockers) = (&server.replication, &server.core.blockers);
     // Serialised by this lock: the last thread sees all changes.
     let _turn = replication.link.following.lock();
-    let settings = server.settings();
+    let settings = server.core.settings();
     let is_replica = replication.is_replica();
     blockers.set(Blockers::READ_ONLY, is_replica && settings.replica_read_only);
     let is_stale = is_replica && !replication.link.is_up();
@@ -344,17 +344,19 @@ pub(crate) fn change(server: &Arc<Server>, guard: &mut SlotGuard<'_>, target: Op
     }
     *link.wanted.lock() = Wanted { target, generation };
     link.changed.notify_all();
-    replication.follow(server, &server.settings());
+    replication.follow(server, &server.core.settings());
 }
 
 /// Stores the target in the settings, for CONFIG GET and CONFIG REWRITE, and adjusts the OOM score to the
 /// role.
 pub(crate) fn remember(server: &Server, target: Option<Target>) {
     let primary = target.map(|Target { host, port }| Primary { host, port });
-    let changed =
-        server.change_settings(|settings| Ok::<_, std::convert::Infallible>(settings.with_primary(primary)));
+    let changed = server
+        .core
+        .change_settings(|settings| Ok::<_, std::convert::Infallible>(settings.with_primary(primary)));
     changed.unwrap_or_else(|never| match never {});
-    if let Err(error) = server.oom_score.follow(&server.settings(), server.replication.is_replica()) {
+    if let Err(error) = server.core.oom_score.follow(&server.core.settings(), server.replication.is_replica())
+    {
         log::warn!("Unable to write oom_score_adj: {error}");
     }
 }
@@ -391,7 +393,7 @@ fn promote(server: &Arc<Server>, guard: &mut SlotGuard<'_>) {
 
 /// Follows the primary in the settings, before any data are loaded. The thread starts later, after the load.
 pub(crate) fn follow_at_start(server: &Arc<Server>) {
-    let Some(Primary { host, port }) = server.settings().replicaof.clone() else { return };
+    let Some(Primary { host, port }) = server.core.settings().replicaof.clone() else { return };
     rewrite::with_all_held(server, |guard| change(server, guard, Some(Target { host, port })));
 }
 
@@ -442,10 +444,10 @@ pub(crate) fn begin(server: &Arc<Server>) {
 
 /// Ends the waits of all clients: they wait for writes, or in order to write.
 pub(crate) fn end_waits(server: &Server) {
-    for client in server.clients.list() {
+    for client in server.hub.clients.list() {
         let blocked = client.wait.lock().upgrade();
         if let Some(resumed) = blocked.and_then(|blocked| blocked.end(End::NewRole)) {
-            server.resume(resumed);
+            server.hub.resume(resumed);
         }
     }
 }
@@ -508,7 +510,7 @@ impl Follower {
         let (link, failover) = (&self.server.replication.link, &self.server.replication.failover);
         let mut wanted = link.wanted.lock();
         loop {
-            if self.server.stopping.load(Acquire) {
+            if self.server.core.stopping.load(Acquire) {
                 return None;
             }
             if let Wanted { target: Some(target), generation } = &*wanted
@@ -526,7 +528,9 @@ impl Follower {
     fn pause(&self, generation: u64, len: Duration) {
         let (link, until) = (&self.server.replication.link, Instant::now() + len);
         let mut wanted = link.wanted.lock();
-        while Instant::now() < until && link.generation() == generation && !self.server.stopping.load(Acquire)
+        while Instant::now() < until
+            && link.generation() == generation
+            && !self.server.core.stopping.load(Acquire)
         {
             link.changed.wait_for(&mut wanted, LINK_POLL_INTERVAL.min(len));
         }
@@ -552,7 +556,7 @@ impl Follower {
         if !server.replication.wait_for_end_of_log(JOURNAL_TIMEOUT) {
             return Err(Ended::broken("The replication stream of the local writes is not complete yet"));
         }
-        let (settings, position) = (server.settings(), link.position(&server));
+        let (settings, position) = (server.core.settings(), link.position(&server));
         let is_asking = server.replication.failover.is_asking();
         let answer = handshake::introduce(&server, &settings, &mut conn, position.as_ref(), is_asking)?;
         failover::succeeded(&server, generation);
@@ -638,10 +642,10 @@ impl Follower {
     /// Whether the unread journal exceeds its limit.
     fn is_crowded(&self) -> bool {
         let (server, aof) = (&self.server, &self.server.persist.aof);
-        let limit = || server.settings().appendonly_buffer_limit;
+        let limit = || server.core.settings().appendonly_buffer_limit;
         aof.is_running()
-            && (server.persist.blockers.any().contains(Blockers::CROWDED)
-                || aof.unread(&server.keyspace.journal) > limit())
+            && (server.core.blockers.any().contains(Blockers::CROWDED)
+                || aof.unread(&server.core.keyspace.journal) > limit())
     }
 
     /// Runs the stream.
@@ -660,7 +664,7 @@ impl Follower {
                 let (offset, synced) = self.acknowledge(conn)?;
                 // If the disk takes longer than a second, the next acknowledgement reports it.
                 owed = (is_asked && synced.is_some_and(|synced| synced < offset)).then_some(offset);
-                server.keyspace.tidy(&mut self.applier.executor.ctx);
+                server.core.keyspace.tidy(&mut self.applier.executor.ctx);
             }
             let timeout = next_ack.saturating_duration_since(Instant::now());
             let timeout = if owed.is_some() { timeout.min(SYNC_POLL_INTERVAL) } else { timeout };

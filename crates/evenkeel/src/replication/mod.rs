@@ -397,7 +397,7 @@ impl ReplicationState {
 
     /// Calls `f` with all locks held, without waiting for a running snapshot.
     fn with_all_held<R>(&self, server: &Server, f: impl FnOnce(&mut SlotGuard<'_>) -> R) -> R {
-        let (mut ctx, keyspace) = (self.ctx.lock(), &server.keyspace);
+        let (mut ctx, keyspace) = (self.ctx.lock(), &server.core.keyspace);
         keyspace.enter(&mut ctx);
         let result = f(&mut keyspace.hold_all(&mut ctx));
         keyspace.leave(&mut ctx);
@@ -516,8 +516,8 @@ impl ReplicationState {
         let (least, lag) = (settings.min_replicas_to_write, settings.min_replicas_max_lag);
         let asks = least > 0 && lag > 0 && !self.is_replica();
         let lacks = asks && self.replicas.count_good(u64::from(lag), clock::unix_ms()) < least as usize;
-        if lacks != server.persist.blockers.any().contains(Blockers::NO_REPLICAS) {
-            server.persist.blockers.set(Blockers::NO_REPLICAS, lacks);
+        if lacks != server.core.blockers.any().contains(Blockers::NO_REPLICAS) {
+            server.core.blockers.set(Blockers::NO_REPLICAS, lacks);
         }
         lacks
     }
@@ -529,7 +529,7 @@ impl ReplicationState {
             self.replica_inbox.nudge();
             std::thread::sleep(Duration::from_millis(1));
         }
-        debug_assert!(server.stopping.load(Acquire));
+        debug_assert!(server.core.stopping.load(Acquire));
     }
 
     /// At the end of the server, while writes are paused: waits until all replicas have everything, the
@@ -545,7 +545,7 @@ impl ReplicationState {
         // Of a primary's stream they get the present bytes: that stream goes on, and does not end here.
         let offset = self.stream().offset();
         while self.replica_inbox.is_open() {
-            let (last, is_replica) = (server.keyspace.journal.last(), self.is_replica());
+            let (last, is_replica) = (server.core.keyspace.journal.last(), self.is_replica());
             behind = self.replicas.list();
             behind.retain(|replica| replica.is_online());
             count = behind.len();

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::link::{Phase, Target};
-use crate::clients::ClientInfo;
 use crate::server::Server;
+use evenkeel_client::clients::ClientInfo;
 use evenkeel_config::Settings;
 use evenkeel_net::poll::await_events;
 use evenkeel_net::tls::TlsStream;
@@ -74,11 +74,11 @@ impl PrimaryConnection {
         target: &Target,
         generation: u64,
     ) -> Result<PrimaryConnection, Ended> {
-        let settings = server.settings();
+        let settings = server.core.settings();
         let failed = |error: io::Error| Ended::Broken(format!("Unable to connect to MASTER: {error}"));
         let mut last = Ended::broken("Unable to connect to MASTER: the host name has no address");
         let is_wanted =
-            || server.replication.link.generation() == generation && !server.stopping.load(Acquire);
+            || server.replication.link.generation() == generation && !server.core.stopping.load(Acquire);
         let resolve = |host: &str, port| match super::addresses::of(host, port, is_wanted) {
             Some(found) => found.map_err(failed),
             None => Err(Ended::Superseded),
@@ -209,7 +209,7 @@ impl PrimaryConnection {
                     if until.is_some_and(|until| Instant::now() >= until) {
                         return Ok(None);
                     }
-                    let look = if self.server.purge.follow_a_slice() {
+                    let look = if self.server.core.purge.follow_a_slice() {
                         Duration::ZERO
                     } else {
                         WANTED_POLL_INTERVAL
@@ -305,7 +305,8 @@ impl PrimaryConnection {
 
     /// Checks that the link is still wanted, and no client has killed it.
     pub(super) fn check(&self) -> Result<(), Ended> {
-        if self.server.stopping.load(Acquire) || self.server.replication.link.generation() != self.generation
+        if self.server.core.stopping.load(Acquire)
+            || self.server.replication.link.generation() != self.generation
         {
             return Err(Ended::Superseded);
         }
@@ -317,7 +318,7 @@ impl PrimaryConnection {
 
     /// Checks that the silence since then is within `repl-timeout`.
     fn check_silence(&self, since: Instant) -> Result<(), Ended> {
-        let timeout = Duration::from_secs(self.server.settings().repl_timeout.into());
+        let timeout = Duration::from_secs(self.server.core.settings().repl_timeout.into());
         if since.elapsed() > timeout {
             let is_up = self.server.replication.link.phase() >= Phase::Transfer;
             return Err(Ended::broken(match is_up {
@@ -353,7 +354,7 @@ fn tls_stream_to(
 /// The primary, as CLIENT LIST shows it.
 fn client_of(server: &Server, stream: &TcpStream, address: SocketAddr) -> Arc<ClientInfo> {
     let local = stream.local_addr().map_or_else(|_| String::new(), |local| local.to_string());
-    let (id, fd) = (server.clients.next_id(), stream.as_raw_fd());
+    let (id, fd) = (server.hub.clients.next_id(), stream.as_raw_fd());
     let client = ClientInfo::new(id, address.to_string(), local, fd, false, clock::unix_ms());
     client.is_primary.store(true, Relaxed);
     Arc::new(client)

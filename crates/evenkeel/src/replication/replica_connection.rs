@@ -21,12 +21,13 @@ use evenkeel_resp::number::parse_i64;
 use evenkeel_resp::request::{Parsed, State, parse};
 
 use super::Stream;
-use super::replicas::{Progress, Replica, ReplicaHello};
+use super::replicas::{Progress, Replica};
 use super::snapshot_pipe::SnapshotPipe;
 use crate::dispatch::permission;
 use crate::net::connection::{Connection, Sent};
 use crate::server::Server;
-use crate::session::Session;
+use evenkeel_client::replica_hello::ReplicaHello;
+use evenkeel_client::session::Session;
 use evenkeel_command::Args;
 use evenkeel_command::table::table;
 use evenkeel_runtime::clock;

@@ -36,7 +36,7 @@ impl ReplicaInbox {
         if let Err(error) = self.open(server) {
             log::warn!("Cannot start the replication thread: {error}");
             self.inside.lock().arrivals.clear();
-            server.clients.remove(client.id);
+            server.hub.clients.remove(client.id);
         }
     }
 

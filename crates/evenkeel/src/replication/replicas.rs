@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
 use parking_lot::Mutex;
 
 use super::link::Target;
-use crate::clients::ClientInfo;
+use evenkeel_client::clients::ClientInfo;
+use evenkeel_client::replica_hello::ReplicaHello;
 
 /// The progress of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,40 +38,6 @@ impl Progress {
             Progress::Done => "rdb_transmitted",
         }
     }
-}
-
-/// A connection's introduction (REPLCONF) and its request for the stream.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ReplicaHello {
-    /// Its announced address; zero and empty: the address of the socket.
-    pub(crate) port: u16,
-    pub(crate) ip: String,
-    /// Whether it accepts a snapshot without a length, with a mark at its end.
-    pub(crate) takes_mark: bool,
-    /// Whether it accepts a new name for its history.
-    pub(crate) takes_names: bool,
-    pub(crate) only_snapshot: bool,
-    pub(crate) content: Content,
-    pub(crate) asks: Option<Asks>,
-}
-
-/// The data that the snapshot is to contain.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Content {
-    #[default]
-    All,
-    /// Function libraries.
-    Libraries,
-    Nothing,
-}
-
-/// A PSYNC or SYNC request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Asks {
-    /// SYNC: a snapshot without a status reply, and the stream.
-    Snapshot,
-    /// PSYNC: the bytes behind this offset of this history; `None`: it has no history.
-    Rest(Option<(Vec<u8>, u64)>),
 }
 
 /// A replica.

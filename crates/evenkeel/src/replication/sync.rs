@@ -21,13 +21,13 @@ use evenkeel_rdb::file::FileWriter;
 use evenkeel_store::SlotGuard;
 
 use super::link::Position;
-use super::replicas::Content;
 use super::snapshot_pipe::{Inlet, SnapshotPipe};
 use crate::persist::PersistJob;
 use crate::persist::direct_writer::{Cache, DirectWriter};
 use crate::persist::recorder::{Form as _, Records};
 use crate::persist::snapshot;
 use crate::server::Server;
+use evenkeel_client::replica_hello::Content;
 use evenkeel_config::Settings;
 use evenkeel_runtime::random::random_hex;
 use evenkeel_runtime::temp_file;
@@ -77,7 +77,7 @@ fn run(server: &Arc<Server>, pipe: Arc<SnapshotPipe>, form: Form, content: Conte
 
 /// The lowest version of the format that can hold the data.
 fn version(server: &Server, guard: &SlotGuard<'_>) -> Version {
-    let keyspace = &server.keyspace;
+    let keyspace = &server.core.keyspace;
     let has_timed = |db: usize| keyspace.timed_hashes(guard.ctx, db) > 0;
     if (0..keyspace.databases()).any(has_timed) { Version::V80 } else { Version::V10 }
 }
@@ -101,7 +101,7 @@ fn begin_stream(server: &Server, guard: &mut SlotGuard<'_>) -> Option<Position> 
         return Some(position);
     }
     state.follow_log(guard);
-    state.sync_behind.store(server.keyspace.journal.last(), Release);
+    state.sync_behind.store(server.core.keyspace.journal.last(), Release);
     None
 }
 
@@ -135,7 +135,7 @@ fn take<W: Write>(
 }
 
 fn send_as_taken(server: &Arc<Server>, pipe: &Arc<SnapshotPipe>, content: Content) -> io::Result<u64> {
-    let (settings, mark) = (server.settings(), random_hex());
+    let (settings, mark) = (server.core.settings(), random_hex());
     let mut inlet = Inlet(pipe.clone());
     inlet.write_all(format!("$EOF:{mark}\r\n").as_bytes())?;
     // The header is sent first and cannot be changed: its version must suffice.
@@ -154,14 +154,14 @@ fn send_as_taken(server: &Arc<Server>, pipe: &Arc<SnapshotPipe>, content: Conten
 
 fn now_needed(server: &Server) -> Version {
     let mut ctx = server.replication.ctx.lock();
-    server.keyspace.enter(&mut ctx);
-    let version = version(server, &server.keyspace.hold_none(&mut ctx));
-    server.keyspace.leave(&mut ctx);
+    server.core.keyspace.enter(&mut ctx);
+    let version = version(server, &server.core.keyspace.hold_none(&mut ctx));
+    server.core.keyspace.leave(&mut ctx);
     version
 }
 
 fn send_from_file(server: &Arc<Server>, pipe: &Arc<SnapshotPipe>, content: Content) -> io::Result<u64> {
-    let settings = server.settings();
+    let settings = server.core.settings();
     let disk = temp_file::nameless(&settings.dir, "repl")?;
     let writer = DirectWriter::new(server, &settings, &disk, Cache::Through, PersistJob::Sync)?;
     let file = snapshot::open(writer, &settings, Version::V10, false)?;

@@ -91,7 +91,7 @@ thread_local! {
 /// Calls `f` with the thread's machine, which is made if there is none.
 pub(crate) fn with<R>(server: &Server, f: impl FnOnce(&mut Machine) -> R) -> Result<R, Error> {
     MACHINE.with_borrow_mut(|place| {
-        if place.as_ref().is_none_or(|machine| machine.server != server.run_id) {
+        if place.as_ref().is_none_or(|machine| machine.server != server.core.run_id) {
             *place = None;
             *place = Some(
                 Machine::new(server)
@@ -154,7 +154,7 @@ impl Machine {
         let protected = guarded::protected_call(&lua, on_error)?;
         watch::watch(&lua)?;
         Ok(Machine {
-            server: server.run_id.clone(),
+            server: server.core.run_id.clone(),
             envs: Environments {
                 scripts: envs.raw_get("scripts")?,
                 functions: envs.raw_get("functions")?,
@@ -559,7 +559,7 @@ impl Machine {
 
 /// Checks a script's flags against the state of the server.
 fn admit(call: &ServerCall<'_, '_>, flags: Option<ScriptFlags>, ro: bool) -> Result<(), Error> {
-    let is_stale = call.server.persist.blockers.any().contains(Blockers::STALE) && !call.session.replays;
+    let is_stale = call.server.core.blockers.any().contains(Blockers::STALE) && !call.session.replays;
     let may_be_stale = flags.is_some_and(|flags| flags.has(ScriptFlags::ALLOW_STALE));
     if is_stale && !may_be_stale {
         return Err(Error::text(STALE_TEXT));
@@ -572,7 +572,7 @@ fn admit(call: &ServerCall<'_, '_>, flags: Option<ScriptFlags>, ro: bool) -> Res
         let set = evenkeel_command::table::table().find(b"SET").expect("a command of this name");
         let set = evenkeel_command::table::table().row(set);
         // STALE has been checked above.
-        if !(call.server.persist.blockers.any() - Blockers::STALE).is_empty()
+        if !(call.server.core.blockers.any() - Blockers::STALE).is_empty()
             && let Some(error) = admission::refusal(call.server, (set, set.flags), call.session)
         {
             return Err(error);

@@ -24,9 +24,9 @@ use crate::admin::ServerCall;
 use crate::dispatch::admission;
 use crate::dispatch::permission;
 use crate::dispatch::{keys_of, run_in_script};
-use crate::monitor;
 use crate::observe::stats::add;
 use evenkeel_acl::log::Refusal;
+use evenkeel_client::monitor;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::Mode;
 use evenkeel_command::reply::Reply;
@@ -264,7 +264,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         if self.undo.is_none() {
             self.call.base.guard.report_events();
         }
-        if self.call.server.monitors.is_any() {
+        if self.call.server.hub.monitors.is_any() {
             self.show(row, &args);
         }
         self.called(done.err())
@@ -298,7 +298,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
 
     /// Sends the calls to MONITOR, since the run counts.
     pub(super) fn send_shown(&mut self) {
-        if self.call.server.monitors.is_any() {
+        if self.call.server.hub.monitors.is_any() {
             monitor::show_calls(self.call.base.guard, std::mem::take(&mut self.shown));
         }
     }
@@ -339,7 +339,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         if row.flags.has(Flags::NOSCRIPT) && !server.scripts.denies_nothing.load(Relaxed) {
             return Err((Some(id), Error::text("ERR This Redis command is not allowed from script")));
         }
-        let blockers = server.persist.blockers.any();
+        let blockers = server.core.blockers.any();
         if blockers.contains(Blockers::STALE) && !row.flags.has(Flags::STALE) && !self.call.session.replays {
             return Err((Some(id), Error::text("ERR Can not execute the command on a stale replica")));
         }
@@ -426,7 +426,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             );
             self.call.server.slow_scripts.refuse_all(self.call.server, self.call.worker);
             // Workers have waits to end, and other duties while a script is busy.
-            self.call.server.wake_all();
+            self.call.server.core.workers.wake_all();
         }
     }
 }

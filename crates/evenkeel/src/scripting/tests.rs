@@ -756,7 +756,7 @@ fn a_busy_script_that_has_written_is_not_killed_but_ends_with_the_server() {
         assert!(other.run("SCRIPT KILL").to_string().contains("UNKILLABLE"));
         assert!(other.run("SHUTDOWN").to_string().contains("BUSY"));
         other.send(&["SHUTDOWN", "NOSAVE"]).expect("open");
-        live.wait_until("it stops", || live.server.stopping.load(Relaxed));
+        live.wait_until("it stops", || live.server.core.stopping.load(Relaxed));
         live.stop();
     }
 }
@@ -896,7 +896,7 @@ fn scripts_without_undo_leave_the_only_worker_free() {
             continue;
         }
         other.send(&["SHUTDOWN", "NOSAVE"]).expect("open");
-        live.wait_until("it stops", || live.server.stopping.load(Relaxed));
+        live.wait_until("it stops", || live.server.core.stopping.load(Relaxed));
         live.stop();
     }
     // A script that ends takes effect once. Its second run begins on the thread where it can stay; a script

@@ -31,8 +31,8 @@ impl Live {
             Launch::from_args(all, evenkeel_acl::USER_LINES, |_| true).expect("there is a working directory");
         assert!(launch.mistakes.is_empty(), "{:?}", launch.mistakes);
         let server = Server::new(launch.settings, None, workers);
-        let server = Arc::new(server.expect("a few descriptors are free"));
-        server.listen(&server.settings()).expect("the folder is there");
+        let server = server.expect("a few descriptors are free");
+        server.listen(&server.core.settings()).expect("the folder is there");
         let serving = (0..workers).map(|index| {
             let worker = Worker::new(server.clone(), index).expect("a few descriptors are free");
             std::thread::spawn(move || worker.run())
@@ -56,7 +56,7 @@ impl Live {
     /// Waits until `count` clients are blocked.
     #[track_caller]
     pub(crate) fn await_blocked(&self, count: usize) {
-        self.wait_until("clients wait", || self.server.clients.totals().blocked == count);
+        self.wait_until("clients wait", || self.server.hub.clients.totals().blocked == count);
     }
 
     #[track_caller]
@@ -70,15 +70,15 @@ impl Live {
 
     /// Panics if the keyspace is inconsistent.
     pub(crate) fn verify(&self) {
-        let mut ctx = self.server.keyspace.thread_context();
-        self.server.keyspace.enter(&mut ctx);
-        self.server.keyspace.hold_all(&mut ctx).verify();
-        self.server.keyspace.leave(&mut ctx);
+        let mut ctx = self.server.core.keyspace.thread_context();
+        self.server.core.keyspace.enter(&mut ctx);
+        self.server.core.keyspace.hold_all(&mut ctx).verify();
+        self.server.core.keyspace.leave(&mut ctx);
     }
 
     /// Stops the workers; fails if a worker has failed.
     pub(crate) fn stop(mut self) {
-        self.server.stop();
+        self.server.core.stop();
         for thread in self.threads.drain(..) {
             thread.join().expect("no worker fails");
         }
@@ -87,7 +87,7 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        self.server.stop();
+        self.server.core.stop();
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
         self.server.listeners.close();
         let _ = std::fs::remove_dir_all(&self.folder);

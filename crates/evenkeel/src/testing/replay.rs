@@ -18,9 +18,9 @@ impl World {
     /// Starts the journal.
     pub(crate) fn record(&mut self) -> Recorder {
         let (server, ctx) = (self.server.clone(), &mut self.workers[0].ctx);
-        server.keyspace.enter(ctx);
-        let reader = server.keyspace.hold_all(ctx).join_log();
-        server.keyspace.leave(ctx);
+        server.core.keyspace.enter(ctx);
+        let reader = server.core.keyspace.hold_all(ctx).join_log();
+        server.core.keyspace.leave(ctx);
         Recorder { reader, bytes: Vec::new(), db: 0 }
     }
 
@@ -53,13 +53,13 @@ impl World {
     /// Sweeps all databases once.
     pub(crate) fn sweep_all(&mut self) {
         let (now_ms, server) = (self.now_ms, self.server.clone());
-        for db in 0..server.keyspace.databases() {
+        for db in 0..server.core.keyspace.databases() {
             let executor = &mut self.workers[0];
             executor.refresh(now_ms);
-            server.keyspace.enter(&mut executor.ctx);
-            server.keyspace.hold_none(&mut executor.ctx).sweep(db, 0, evenkeel_store::SLOTS, || false);
+            server.core.keyspace.enter(&mut executor.ctx);
+            server.core.keyspace.hold_none(&mut executor.ctx).sweep(db, 0, evenkeel_store::SLOTS, || false);
             executor.serve_woken();
-            server.keyspace.leave(&mut executor.ctx);
+            server.core.keyspace.leave(&mut executor.ctx);
         }
         self.resume_all();
     }
@@ -70,7 +70,7 @@ impl Recorder {
     pub(crate) fn take(&mut self, world: &World) -> Vec<String> {
         let from = self.bytes.len();
         let (bytes, db) = (&mut self.bytes, &mut self.db);
-        self.reader.read(&world.server.keyspace.journal, |record| {
+        self.reader.read(&world.server.core.keyspace.journal, |record| {
             if record.first_db != *db {
                 select(bytes, record.first_db);
             }

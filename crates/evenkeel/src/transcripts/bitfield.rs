@@ -50,7 +50,7 @@ fn bitfield_operations() {
 #[test]
 fn writing_the_present_value_is_no_change() {
     let mut world = World::new();
-    let dirty = |world: &World| world.server.keyspace.total().dirty;
+    let dirty = |world: &World| world.server.core.keyspace.total().dirty;
     for (line, changes) in [
         ("SETBIT b 0 0", 1),
         ("SETBIT b 0 0", 0),

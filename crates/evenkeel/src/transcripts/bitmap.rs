@@ -47,11 +47,11 @@ fn a_distant_bit_takes_little_memory() {
     let executor = &mut world.workers[0];
     let server = executor.server.clone();
     let memory = |executor: &mut crate::dispatch::Executor, key: &[u8]| {
-        let key = server.keyspace.key(0, key);
-        server.keyspace.enter(&mut executor.ctx);
+        let key = server.core.keyspace.key(0, key);
+        server.core.keyspace.enter(&mut executor.ctx);
         let memory =
-            server.keyspace.hold_one(&mut executor.ctx, key.place).peek(&key).expect("there").memory();
-        server.keyspace.leave(&mut executor.ctx);
+            server.core.keyspace.hold_one(&mut executor.ctx, key.place).peek(&key).expect("there").memory();
+        server.core.keyspace.leave(&mut executor.ctx);
         memory
     };
     assert!(memory(executor, b"far") < 200 << 10);

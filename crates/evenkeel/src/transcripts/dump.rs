@@ -257,10 +257,10 @@ fn payloads_of_a_primary_may_share_names_of_any_length() {
     let mut world = World::new();
     let payload = stream_that_shares(64 * 1024, 2_000);
     let server = world.server.clone();
-    let settings = server.settings();
+    let settings = server.core.settings();
     for (origin, is_read) in [(Origin::Client, false), (Origin::Trusted, true)] {
         let mut decoder = evenkeel_rdb::dump::open(&payload).expect("a whole payload");
-        let read = value_codec::read(&mut decoder, &settings, &server.keyspace.hasher, (0, origin));
+        let read = value_codec::read(&mut decoder, &settings, &server.core.keyspace.hasher, (0, origin));
         assert_eq!(read.is_ok(), is_read, "{origin:?}");
     }
     world.verify();

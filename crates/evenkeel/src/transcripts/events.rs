@@ -166,11 +166,11 @@ fn past_field_deadlines_fire_expired_events() {
 fn events_are_recorded_only_with_a_listener() {
     let mut world = World::new();
     world.check("> SET k v < OK\n> DEL k < :1");
-    assert!(!world.server.keyspace.events.is_wanted());
+    assert!(!world.server.core.keyspace.events.is_wanted());
     world.configure("notify-keyspace-events", "KEA");
-    assert!(world.server.keyspace.events.is_wanted());
+    assert!(world.server.core.keyspace.events.is_wanted());
     world.configure("notify-keyspace-events", "K");
-    assert!(!world.server.keyspace.events.is_wanted(), "no class is asked for");
+    assert!(!world.server.core.keyspace.events.is_wanted(), "no class is asked for");
 }
 
 /// As in Valkey, the command that meets an expired field emits its event, also where only readers of the

@@ -349,7 +349,7 @@ fn info_counts_no_timed_field_as_timed_key() {
 #[test]
 fn changes_counted_by_each_command() {
     let mut world = World::new();
-    let changes = |world: &mut World| world.server.keyspace.total().dirty;
+    let changes = |world: &mut World| world.server.core.keyspace.total().dirty;
     for (line, expected) in [
         ("HSET h a 1 b 2 c 3", 3),
         ("HSETNX h a 1", 0),

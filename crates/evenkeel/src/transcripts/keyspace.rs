@@ -145,12 +145,12 @@ fn flushed_memory_is_freed() {
             let _ = self.0.recv();
         }
     }
-    world.server.lazy_free.free(Busy(wait));
+    world.server.core.lazy_free.free(Busy(wait));
     world.check("> SET k v\n > CONFIG SET maxmemory 1\n > SET k w < -OOM *");
     world.check("> FLUSHALL ASYNC < OK\n > DBSIZE < :0\n > SET k w < OK\n > DBSIZE < :1");
     drop(release);
     let started = std::time::Instant::now();
-    while world.server.lazy_free.pending() > 0 {
+    while world.server.core.lazy_free.pending() > 0 {
         assert!(started.elapsed().as_secs() < 20, "nothing is freed");
         std::thread::yield_now();
     }

@@ -36,10 +36,10 @@ fn results_keep_the_frequency_of_their_key() {
 /// Sets the key `k` to a collection of this form.
 fn set<T: Collection>(world: &mut World, value: T, form: u8) {
     let (server, ctx) = (world.server.clone(), &mut world.workers[0].ctx);
-    let key = server.keyspace.key(0, b"k");
-    server.keyspace.enter(ctx);
-    server.keyspace.hold_one(ctx, key.place).set_collection(&key, value, form, None);
-    server.keyspace.leave(ctx);
+    let key = server.core.keyspace.key(0, b"k");
+    server.core.keyspace.enter(ctx);
+    server.core.keyspace.hold_one(ctx, key.place).set_collection(&key, value, form, None);
+    server.core.keyspace.leave(ctx);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use evenkeel_resp::number::parse_i64;
 
 use super::{flags_of, one_of};
 use crate::admin::ServerCall;
-use crate::clients::ClientInfo;
+use evenkeel_client::clients::ClientInfo;
 use evenkeel_command::Args;
 use evenkeel_command::error::Error;
 
@@ -214,7 +214,7 @@ fn known(letters: &[u8], all: &[u8], what: &str) -> Result<Vec<u8>, Error> {
 
 fn database(call: &ServerCall<'_, '_>, number: &[u8]) -> Result<u32, Error> {
     let number = parse_i64(number).ok_or(Error::text("ERR DB is not an integer or out of range"))?;
-    let last = call.server.keyspace.databases() - 1;
+    let last = call.server.core.keyspace.databases() - 1;
     let db = u32::try_from(number).ok().filter(|db| *db as usize <= last);
     db.ok_or_else(|| Error::text(format!("ERR DB number should be between 0 and {last}")))
 }

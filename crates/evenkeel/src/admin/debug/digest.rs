@@ -103,7 +103,7 @@ fn number_of(kind: Kind) -> u32 {
 /// DEBUG DIGEST: of all keys that have not expired, in all databases.
 pub(super) fn digest(call: &mut ServerCall<'_, '_>) -> Done {
     let mut all = Digest::default();
-    for db in 0..call.server.keyspace.databases() {
+    for db in 0..call.server.core.keyspace.databases() {
         take_database(&mut all, call.base.guard, db);
     }
     call.base.reply.simple(&all.hex());
@@ -128,7 +128,7 @@ pub(super) fn digest_value(call: &mut ServerCall<'_, '_>) -> Done {
     let names = call.base.args.from(2);
     call.base.reply.array(names.len());
     for name in names {
-        let key = call.server.keyspace.key(call.session.db, name);
+        let key = call.server.core.keyspace.key(call.session.db, name);
         let digest = call.base.guard.visit(key.place, |guard| {
             let mut digest = Digest::default();
             if let Some(view) = guard.peek(&key) {

@@ -59,7 +59,7 @@ fn a_failed_save_is_reported() {
             SHUTDOWN NOSAVE stops the server without a snapshot.
     ",
     );
-    assert!(!world.server.stopping.load(std::sync::atomic::Ordering::Relaxed));
+    assert!(!world.server.core.stopping.load(std::sync::atomic::Ordering::Relaxed));
     std::fs::remove_dir(&file).expect("it is empty");
     world.check(
         "

@@ -1,8 +1,9 @@
 use std::sync::Arc;
 
-use crate::clients::ClientInfo;
-use crate::replication::replicas::{Progress, Replica, ReplicaHello};
+use crate::replication::replicas::{Progress, Replica};
 use crate::testing::{World, check};
+use evenkeel_client::clients::ClientInfo;
+use evenkeel_client::replica_hello::ReplicaHello;
 use evenkeel_runtime::clock;
 
 #[test]

@@ -293,17 +293,17 @@ fn disconnected_readers_are_dropped_from_the_table() {
         world.check(&format!(
             "{name}> CLIENT TRACKING on < OK\n{name}> GET k < (nil)\n{name}> GET own{turn} < (nil)"
         ));
-        gone.extend(world.server.clients.list().last().map(Arc::downgrade));
+        gone.extend(world.server.hub.clients.list().last().map(Arc::downgrade));
         world.hang_up(&name);
-        let items = world.server.tracking.items();
+        let items = world.server.hub.tracking.items();
         assert!(items <= turn + 3, "{items} after {turn}");
     }
     assert_eq!(gone.len(), 100);
     assert!(gone.iter().all(|client| client.strong_count() == 0), "nothing keeps them");
     world.check("stays> SET k 1 < OK");
-    assert_eq!((world.server.tracking.keys(), world.server.tracking.items()), (100, 100));
+    assert_eq!((world.server.hub.tracking.keys(), world.server.hub.tracking.items()), (100, 100));
     world.hang_up("stays");
-    assert_eq!((world.server.tracking.keys(), world.server.tracking.items()), (0, 0));
+    assert_eq!((world.server.hub.tracking.keys(), world.server.hub.tracking.items()), (0, 0));
 }
 
 #[test]

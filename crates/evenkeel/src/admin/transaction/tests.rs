@@ -247,9 +247,9 @@ fn keys_expired_before_watch_do_not_abort_exec() {
 fn watched_keys_expire_during_a_pause() {
     let mut world = World::new();
     world.check("> SET k v\n > PEXPIRE k 10\n > WATCH k");
-    world.server.pause.begin(Pauser::Client, false, world.now_ms + 100, world.now_ms);
+    world.server.core.pause.begin(Pauser::Client, false, world.now_ms + 100, world.now_ms);
     world.check("~ 20ms\n > EXISTS k < :0\n > MULTI\n > PING\n > EXEC < (nil array)");
-    world.server.pause.end(Pauser::Client);
+    world.server.core.pause.end(Pauser::Client);
     world.check("> DBSIZE < :1\n > EXISTS k < :0\n > DBSIZE < :0");
 }
 

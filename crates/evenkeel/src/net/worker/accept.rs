@@ -104,7 +104,7 @@ impl Worker {
     /// Returns by how many a connection would exceed `maxclients`, not counting the reserve for operators.
     pub(super) fn over(&self, accepted: &Accepted) -> usize {
         let over =
-            (self.server.clients.count() + 1).saturating_sub(self.executor.settings.maxclients as usize);
+            (self.server.hub.clients.count() + 1).saturating_sub(self.executor.settings.maxclients as usize);
         over.saturating_sub(if accepted.is_unix { OPERATORS_MAX } else { 0 })
     }
 
@@ -132,7 +132,7 @@ impl Worker {
             return self.welcome_with_tls(accepted, is_over, refusal);
         }
         if let Some(text) = refusal {
-            self.server.rejected_connections.fetch_add(1, Relaxed);
+            self.server.hub.rejected_connections.fetch_add(1, Relaxed);
             // Whether it arrives makes no difference.
             let _ = socket::send(accepted.socket.as_fd(), text.as_bytes());
             return;
@@ -147,7 +147,7 @@ impl Worker {
         let address = accepted.address.clone();
         let config = self.server.tls.contexts().map(|contexts| contexts.server.clone());
         let (false, Some(config)) = (is_over, config) else {
-            self.server.rejected_connections.fetch_add(1, Relaxed);
+            self.server.hub.rejected_connections.fetch_add(1, Relaxed);
             return;
         };
         match TlsStream::accept(config) {
@@ -164,13 +164,13 @@ impl Worker {
         let settings = &self.executor.settings;
         add(&self.executor.stats().connections, 1);
         let fd = std::os::fd::AsRawFd::as_raw_fd(&accepted.socket);
-        let id = self.server.clients.next_id();
+        let id = self.server.hub.clients.next_id();
         let info =
             ClientInfo::new(id, accepted.address, accepted.local_address, fd, accepted.is_unix, self.now_ms);
         let info = Arc::new(info);
-        self.server.clients.add(info.clone());
-        let mut session = Session::of_new_connection(info, &self.server);
-        session.on_probation = self.server.clients.count() > settings.maxclients as usize;
+        self.server.hub.clients.add(info.clone());
+        let mut session = Session::of_new_connection(info, &self.server.acl);
+        session.on_probation = self.server.hub.clients.count() > settings.maxclients as usize;
         Connection::new(accepted.socket, session)
     }
 
@@ -261,18 +261,18 @@ impl Worker {
     pub(super) fn forget(&mut self, mut connection: Box<Connection>) {
         self.abandon_wait(&mut connection);
         if connection.backlog_len() > LARGE {
-            self.server.lazy_free.free(connection.abandon());
+            self.server.core.lazy_free.free(connection.abandon());
         }
         let server = &self.server;
         let ctx = &mut self.executor.ctx;
-        connection.session.end_push(server);
-        server.clients.remove(connection.client().id);
+        connection.session.end_push(&server.hub);
+        server.hub.clients.remove(connection.client().id);
         if let Some(watching) = connection.session.watching.take() {
-            if !server.keyspace.enter_unless(ctx, || server.scripts.busy.is_busy()) {
+            if !server.core.keyspace.enter_unless(ctx, || server.scripts.busy.is_busy()) {
                 return self.executor.left_watches.push(watching);
             }
-            watching.end(&mut server.keyspace.hold_none(ctx));
-            server.keyspace.leave(ctx);
+            watching.end(&mut server.core.keyspace.hold_none(ctx));
+            server.core.keyspace.leave(ctx);
         }
     }
 }

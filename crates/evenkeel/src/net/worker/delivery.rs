@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Worker;
-use crate::clients::ClientInfo;
 use crate::net::connection::Connection;
 use crate::observe::stats::add;
-use crate::pubsub::push_queue::Pending;
+use evenkeel_client::clients::ClientInfo;
+use evenkeel_client::pubsub::push_queue::Pending;
 
 impl Worker {
     pub(super) fn deliver_to(&mut self, clients: Vec<Arc<ClientInfo>>) {

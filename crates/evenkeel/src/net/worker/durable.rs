@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering::*, fence};
 
 use super::Worker;
-use crate::blocking::{Blocked, End};
 use crate::net::connection::Connection;
+use evenkeel_client::waiting::{Blocked, End};
 use evenkeel_config::Fsync;
 use evenkeel_core::blockers::Blockers;
 
@@ -101,13 +101,16 @@ impl Worker {
             self.release();
         }
         let (persist, limit) = (&self.server.persist, self.executor.settings.appendonly_buffer_limit);
-        let unread = persist.aof.unread(&self.server.keyspace.journal);
+        let unread = persist.aof.unread(&self.server.core.keyspace.journal);
         // Only the log's thread would let them go on.
-        if unread > limit && persist.aof.is_running() && !persist.blockers.any().contains(Blockers::CROWDED) {
-            persist.blockers.set(Blockers::CROWDED, true);
+        if unread > limit
+            && persist.aof.is_running()
+            && !self.server.core.blockers.any().contains(Blockers::CROWDED)
+        {
+            self.server.core.blockers.set(Blockers::CROWDED, true);
             fence(SeqCst);
             if !persist.aof.is_running() {
-                return persist.blockers.set(Blockers::CROWDED, false);
+                return self.server.core.blockers.set(Blockers::CROWDED, false);
             }
             persist.aof.metrics.crowded.fetch_add(1, Relaxed);
             log::warn!(

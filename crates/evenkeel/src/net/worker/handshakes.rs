@@ -66,7 +66,7 @@ impl Worker {
     /// Serves a client from now on, or sends it the reason for a refusal.
     fn begin_service(&mut self, token: u64, mut connection: Box<Connection>) {
         if let Some(refusal) = connection.tls_stream().and_then(|tls_stream| tls_stream.refusal) {
-            self.server.rejected_connections.fetch_add(1, Relaxed);
+            self.server.hub.rejected_connections.fetch_add(1, Relaxed);
             // Its arrival makes no difference.
             let _ = connection.write_gathered(&[std::io::IoSlice::new(refusal.as_bytes())]);
             return self.close(token, connection);

@@ -25,7 +25,7 @@ impl Worker {
         let waiting = (connection.backlog_len() + len) as u64;
         if limit > 0 && waiting > limit || self.reply.is_cut() {
             // Sends nothing of it: a client must not take the beginning for the whole.
-            self.server.lazy_free.free(std::mem::take(&mut self.reply));
+            self.server.core.lazy_free.free(std::mem::take(&mut self.reply));
             self.record_output_limit(connection, waiting);
             return false;
         }
@@ -98,7 +98,7 @@ impl Worker {
     #[inline]
     fn clear_away(&self, connection: &mut Connection) {
         for chunk in connection.lazy_free.drain(..) {
-            self.server.lazy_free.free(chunk);
+            self.server.core.lazy_free.free(chunk);
         }
     }
 
@@ -151,7 +151,7 @@ impl Worker {
     }
 
     pub(super) fn record_output_limit(&self, connection: &Connection, waiting: u64) {
-        self.server.closed_for_output.fetch_add(1, Relaxed);
+        self.server.hub.closed_for_output.fetch_add(1, Relaxed);
         log::warn!(
             "Client id={} addr={} closed for overcoming of output buffer limits ({waiting} bytes waiting).",
             connection.client().id,

@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use super::{Next, Worker};
-use crate::blocking::End;
 use crate::dispatch::record_stage;
 use crate::net::connection::Connection;
 use crate::observe::stats::Stage;
-use crate::waiting::{On, Resumed, Waiting};
+use evenkeel_client::waiting::End;
+use evenkeel_client::waiting::{On, Resumed, Waiting};
 use evenkeel_command::reply::{LARGE, Reply};
 use evenkeel_net::poll::has_hung_up;
 
@@ -103,7 +103,7 @@ impl Worker {
         if self.is_always() && may_write {
             // Another thread has written for the client. The record's number is unknown, but the journal
             // contains it by now.
-            connection.session.log.logged = self.server.keyspace.journal.last();
+            connection.session.log.logged = self.server.core.keyspace.journal.last();
         }
         if mute {
             self.discard(reply);
@@ -125,7 +125,7 @@ impl Worker {
     /// Drops an unwanted reply.
     fn discard(&self, reply: Reply) {
         if reply.len() > LARGE {
-            self.server.lazy_free.free(reply);
+            self.server.core.lazy_free.free(reply);
         }
     }
 
@@ -145,11 +145,11 @@ impl Worker {
             return;
         }
         let (server, ctx) = (&self.server, &mut self.executor.ctx);
-        if !server.keyspace.enter_unless(ctx, || server.scripts.busy.is_busy()) {
+        if !server.core.keyspace.enter_unless(ctx, || server.scripts.busy.is_busy()) {
             return self.leaving.waits.push(waiting);
         }
-        waiting.leave(&mut server.keyspace.hold_none(ctx));
-        server.keyspace.leave(ctx);
+        waiting.leave(&mut server.core.keyspace.hold_none(ctx));
+        server.core.keyspace.leave(ctx);
     }
 
     /// Removes the entries that were kept while a script held the gate.
@@ -160,15 +160,15 @@ impl Worker {
             return;
         }
         let (server, ctx) = (&self.server, &mut self.executor.ctx);
-        if !server.keyspace.try_enter(ctx) {
+        if !server.core.keyspace.try_enter(ctx) {
             return;
         }
         let Leaving { waits } = std::mem::take(&mut self.leaving);
         let watches = std::mem::take(&mut self.executor.left_watches);
-        let mut guard = server.keyspace.hold_none(ctx);
+        let mut guard = server.core.keyspace.hold_none(ctx);
         waits.iter().for_each(|waiting| waiting.leave(&mut guard));
         watches.into_iter().for_each(|watching| watching.end(&mut guard));
         drop(guard);
-        server.keyspace.leave(ctx);
+        server.core.keyspace.leave(ctx);
     }
 }

@@ -33,7 +33,7 @@ const DAY_S: u64 = 24 * 60 * 60;
 
 pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
     let (server, settings) = (facts.server, &facts.settings);
-    let uptime_s = server.uptime_ms() / 1000;
+    let uptime_s = server.core.uptime_ms() / 1000;
     text.field("redis_version", REDIS_VERSION);
     text.field("server_name", "evenkeel");
     text.field("evenkeel_version", EVENKEEL_VERSION);
@@ -49,8 +49,8 @@ pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
     text.field("atomicvar_api", "rust-core");
     text.field("gcc_version", "0.0.0"); // built by another compiler
     text.field("process_id", std::process::id());
-    text.field("process_supervised", server.manager.name());
-    text.field("run_id", &server.run_id);
+    text.field("process_supervised", server.core.manager.name());
+    text.field("run_id", &server.core.run_id);
     text.field("tcp_port", if settings.port > 0 { settings.port } else { settings.tls_port });
     text.field("server_time_usec", clock::unix_us());
     text.field("uptime_in_seconds", uptime_s);
@@ -62,7 +62,7 @@ pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
     text.field("executable", executable.display());
     let config_file = server.config_file.as_ref().map_or(std::path::Path::new(""), |file| &file.path);
     text.field("config_file", config_file.display());
-    text.field("worker_threads", server.workers());
+    text.field("worker_threads", server.core.workers.count());
     text.field("io_threads_active", 0);
     if let Some(ms) = server.persist.ending.waits_ms(facts.now_ms) {
         text.field("shutdown_in_milliseconds", ms);
@@ -96,25 +96,25 @@ pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {
     text.field("client_recent_max_input_buffer", clients.input_max);
     text.field("client_recent_max_output_buffer", clients.output_max);
     text.field("blocked_clients", clients.blocked);
-    text.field("tracking_clients", server.tracking.clients());
+    text.field("tracking_clients", server.hub.tracking.clients());
     text.field("pubsub_clients", clients.subscribers);
     text.field("watching_clients", clients.watching);
     text.field("clients_in_timeout_table", clients.in_timeout);
     text.field("total_watched_keys", clients.watched_keys);
-    let [waited_keys, on_no_key] = server.keyspace.waited_keys();
+    let [waited_keys, on_no_key] = server.core.keyspace.waited_keys();
     text.field("total_blocking_keys", waited_keys);
     text.field("total_blocking_keys_on_nokey", on_no_key);
-    let paused = server.pause.is_active(now);
-    text.field("paused_reason", server.pause.reason(now));
-    text.field("paused_actions", server.pause.name(now));
-    let left_ms = if paused { server.pause.until_ms(now).saturating_sub(now) } else { 0 };
+    let paused = server.core.pause.is_active(now);
+    text.field("paused_reason", server.core.pause.reason(now));
+    text.field("paused_actions", server.core.pause.name(now));
+    let left_ms = if paused { server.core.pause.until_ms(now).saturating_sub(now) } else { 0 };
     // Readers parse it as a signed number.
     text.field("paused_timeout_milliseconds", left_ms.min(i64::MAX as u64));
 }
 
 pub(super) fn replication(facts: &Facts<'_>, text: &mut Text) {
     let state = &facts.server.replication;
-    state.catch_up(&facts.server.keyspace.journal);
+    state.catch_up(&facts.server.core.keyspace.journal);
     text.field("role", if state.is_replica() { "slave" } else { "master" });
     if state.is_replica() {
         link(facts, text);
@@ -203,7 +203,7 @@ pub(super) fn cluster(_: &Facts<'_>, text: &mut Text) {
 }
 
 pub(super) fn keyspace(facts: &Facts<'_>, text: &mut Text) {
-    let (keyspace, ctx) = (&facts.server.keyspace, &facts.guard.ctx);
+    let (keyspace, ctx) = (&facts.server.core.keyspace, &facts.guard.ctx);
     for db in 0..keyspace.databases() {
         let keys = keyspace.len(ctx, db);
         if keys > 0 {

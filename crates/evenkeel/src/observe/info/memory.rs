@@ -2,8 +2,6 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::dispatch::memory::apart_bytes;
-
 use super::{Facts, Text, human, ratio};
 use crate::observe::memory::MemoryMetrics;
 use crate::observe::process;
@@ -51,21 +49,25 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.field("rss_overhead_bytes", 0);
     text.field("mem_fragmentation_ratio", format_args!("{:.2}", metrics.fragmentation()));
     text.field("mem_fragmentation_bytes", metrics.fragmentation_bytes());
-    let waits =
-        unread + server.keyspace.kept_for_snapshot() as u64 + server.lazy_free.values_pending() as u64;
+    let waits = unread
+        + server.core.keyspace.kept_for_snapshot() as u64
+        + server.core.lazy_free.values_pending() as u64;
     text.field("mem_not_counted_for_evict", beyond + waits);
-    text.field("mem_shared_counted_for_evict", apart_bytes(server));
+    text.field("mem_shared_counted_for_evict", server.core.apart_bytes());
     text.field("mem_replication_backlog", backlog);
     text.field("mem_total_replication_buffers", backlog + beyond + on_its_way);
     text.field("mem_clients_slaves", beyond);
     text.field("mem_clients_normal", clients);
     text.zeros(&["mem_cluster_links"]);
     let aof = &server.persist.aof;
-    text.field("mem_aof_buffer", aof.unread(&server.keyspace.journal) + aof.metrics.buffered.load(Relaxed));
+    text.field(
+        "mem_aof_buffer",
+        aof.unread(&server.core.keyspace.journal) + aof.metrics.buffered.load(Relaxed),
+    );
     text.field("mem_allocator", "mimalloc");
     text.field("active_defrag_running", 0);
-    text.field("lazyfree_pending_objects", server.lazy_free.pending());
-    text.field("lazyfreed_objects", server.lazy_free.freed());
+    text.field("lazyfree_pending_objects", server.core.lazy_free.pending());
+    text.field("lazyfreed_objects", server.core.lazy_free.freed());
 }
 
 fn percent(part: u64, whole: u64) -> String {

@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 use evenkeel_store::SlotGuard;
 
-use crate::clients::Totals;
 use crate::server::Server;
+use evenkeel_client::clients::Totals;
 use evenkeel_config::Settings;
 use evenkeel_runtime::clock;
 
@@ -76,10 +76,10 @@ pub(crate) fn text(server: &Arc<Server>, guard: &SlotGuard<'_>, wanted: &[Vec<u8
     let default = wanted.is_empty() || asked("default");
     let facts = Facts {
         server,
-        settings: server.settings(),
+        settings: server.core.settings(),
         guard,
         now_ms: clock::unix_ms(),
-        clients: server.clients.totals(),
+        clients: server.hub.clients.totals(),
     };
     let mut text = Text::default();
     for section in SECTIONS {

@@ -18,7 +18,7 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     text.field("async_loading", u8::from(facts.server.replication.link.loads_beside()));
     let of_current = |counter: u64| if is_writing { counter } else { 0 };
     // There is no fork: copy-on-write copies single entries.
-    let copied = of_current(facts.server.keyspace.copied_for_snapshot() as u64);
+    let copied = of_current(facts.server.core.keyspace.copied_for_snapshot() as u64);
     text.field("current_cow_peak", copied);
     text.field("current_cow_size", copied);
     text.zeros(&["current_cow_size_age"]);
@@ -32,7 +32,7 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     text.field("current_save_bytes", bytes);
     let ms = clock::unix_ms().saturating_sub(progress.since_ms.load(Relaxed)).max(1);
     text.field("current_save_bytes_per_sec", bytes.saturating_mul(1000) / ms);
-    let changes = facts.server.keyspace.total().asked();
+    let changes = facts.server.core.keyspace.total().asked();
     text.field("rdb_changes_since_last_save", changes.saturating_sub(state.changes_at_save));
     // A full sync counts until all its replicas have received it, as in Redis.
     let is_syncing = facts.server.replication.metrics.syncing.load(Relaxed) > 0;
@@ -47,7 +47,7 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     text.field("rdb_last_cow_size", state.last_copied);
     text.field("rdb_last_load_keys_expired", persist.loading.expired.load(Relaxed));
     text.field("rdb_last_load_keys_loaded", persist.loading.keys.load(Relaxed));
-    text.field("snapshot_buffer_length", facts.server.keyspace.handed_over());
+    text.field("snapshot_buffer_length", facts.server.core.keyspace.handed_over());
     text.field("snapshot_buffer_overruns", progress.overruns.load(Relaxed));
     append_only_file(facts, text, &state, now_s);
     text.zeros(&["module_fork_in_progress", "module_fork_last_cow_size"]);
@@ -63,7 +63,7 @@ fn current(state: &JobState, job: PersistJob, now_s: u64) -> Option<u64> {
 }
 
 fn append_only_file(facts: &Facts<'_>, text: &mut Text, state: &JobState, now_s: u64) {
-    let (aof, journal) = (&facts.server.persist.aof, &facts.server.keyspace.journal);
+    let (aof, journal) = (&facts.server.persist.aof, &facts.server.core.keyspace.journal);
     let (metrics, is_on) = (&aof.metrics, aof.is_on());
     let current_s = current(state, PersistJob::Base, now_s);
     text.field("aof_enabled", u8::from(is_on));

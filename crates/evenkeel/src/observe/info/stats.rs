@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{Facts, Text};
 use crate::observe::stats::{Stage, Stats};
-use crate::pubsub::SubscriptionKind;
+use evenkeel_client::pubsub::SubscriptionKind;
 use evenkeel_runtime::clock;
 
 pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
@@ -13,7 +13,7 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
         server.stats.iter().map(|one| counter(one).load(Relaxed)).sum()
     };
     let stage_us = |stage: Stage| clock::us(server.stats.iter().map(|one| one.stage(stage)).sum());
-    let keys = server.keyspace.total();
+    let keys = server.core.keyspace.total();
     let rates = server.rates.lock();
     let kilobytes = |bytes: u64| format!("{:.2}", bytes as f64 / 1024.0);
 
@@ -32,7 +32,7 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("instantaneous_output_kbps", kilobytes(rates.net_out_per_second()));
     text.field("instantaneous_input_repl_kbps", kilobytes(rates.repl_in_per_second()));
     text.field("instantaneous_output_repl_kbps", kilobytes(rates.repl_out_per_second()));
-    text.field("rejected_connections", server.rejected_connections.load(Relaxed));
+    text.field("rejected_connections", server.hub.rejected_connections.load(Relaxed));
     let replication = &facts.server.replication.metrics;
     text.field("sync_full", replication.full.load(Relaxed));
     text.field("sync_partial_ok", replication.partial.load(Relaxed));
@@ -44,25 +44,25 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("expired_time_cap_reached_count", sum(|stats| &stats.slices_cut));
     text.field("expire_cycle_cpu_milliseconds", stage_us(Stage::Expire) / 1000);
     text.field("evicted_keys", keys.evicted);
-    text.field("evicted_clients", server.evicted_clients.load(Relaxed));
+    text.field("evicted_clients", server.hub.evicted_clients.load(Relaxed));
     let (total, current) = server.sampler.over_limit_ms(facts.now_ms);
     text.field("total_eviction_exceeded_time", total);
     text.field("current_eviction_exceeded_time", current);
     text.field("keyspace_hits", keys.hits);
     text.field("keyspace_misses", keys.misses);
-    text.field("pubsub_channels", server.pubsub.count(SubscriptionKind::Channel));
-    text.field("pubsub_patterns", server.pubsub.count(SubscriptionKind::Pattern));
-    text.field("pubsubshard_channels", server.pubsub.count(SubscriptionKind::Shard));
+    text.field("pubsub_channels", server.hub.pubsub.count(SubscriptionKind::Channel));
+    text.field("pubsub_patterns", server.hub.pubsub.count(SubscriptionKind::Pattern));
+    text.field("pubsubshard_channels", server.hub.pubsub.count(SubscriptionKind::Shard));
     text.zeros(&["latest_fork_usec", "total_forks"]);
     text.field("evicted_scripts", server.scripts.pushed_out.load(Relaxed));
     text.field("migrate_cached_sockets", server.targets.kept());
-    text.field("slave_expires_tracked_keys", server.keyspace.own_timed());
+    text.field("slave_expires_tracked_keys", server.core.keyspace.own_timed());
     text.zeros(&["active_defrag_hits", "active_defrag_misses"]);
     text.zeros(&["active_defrag_key_hits", "active_defrag_key_misses"]);
     text.zeros(&["total_active_defrag_time", "current_active_defrag_time"]);
-    text.field("tracking_total_keys", server.tracking.keys());
-    text.field("tracking_total_items", server.tracking.items());
-    text.field("tracking_total_prefixes", server.tracking.prefixes());
+    text.field("tracking_total_keys", server.hub.tracking.keys());
+    text.field("tracking_total_items", server.hub.tracking.items());
+    text.field("tracking_total_prefixes", server.hub.tracking.prefixes());
     text.field("unexpected_error_replies", sum(|stats| &stats.panics));
     text.field("total_error_replies", sum(|stats| &stats.errors));
     // every payload is checked, regardless of `sanitize-dump-payload`
@@ -71,8 +71,8 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("total_writes_processed", sum(|stats| &stats.writes));
     text.zeros(&["io_threaded_reads_processed", "io_threaded_writes_processed"]);
     text.zeros(&["reply_buffer_shrinks", "reply_buffer_expands"]);
-    text.field("client_query_buffer_limit_disconnections", server.closed_for_input.load(Relaxed));
-    text.field("client_output_buffer_limit_disconnections", server.closed_for_output.load(Relaxed));
+    text.field("client_query_buffer_limit_disconnections", server.hub.closed_for_input.load(Relaxed));
+    text.field("client_output_buffer_limit_disconnections", server.hub.closed_for_output.load(Relaxed));
     let busy_us: u64 = Stage::ALL.into_iter().filter(|stage| *stage != Stage::Idle).map(stage_us).sum();
     text.field("instantaneous_eventloop_cycles_per_sec", rates.turns_per_second());
     text.field("eventloop_cycles", sum(|stats| &stats.turns));

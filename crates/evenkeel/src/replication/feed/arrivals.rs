@@ -1,13 +1,12 @@
 //! Arrivals and departures of replicas in the replication thread, and their messages.
 
-use std::sync::atomic::{Ordering::*, fence};
+use std::sync::atomic::Ordering::*;
 
 use super::{Feed, ROUND};
 use crate::net::connection::Connection;
-use crate::net::inbox::Message;
 use crate::replication::ReplicationState;
 use crate::replication::replica_connection::{ReplicaConnection, Stage, Word};
-use crate::replication::replicas::Asks;
+use evenkeel_client::replica_hello::Asks;
 
 impl Feed {
     pub(super) fn welcome(&mut self, connection: Connection) {
@@ -18,7 +17,7 @@ impl Feed {
         let mut replica = ReplicaConnection::new(connection, self.now_ms, self.now);
         if let Err(error) = self.poll.add_connection(replica.connection().fd(), token) {
             log::warn!("Cannot register replica {} for events: {error}", replica.shared.name());
-            return self.server.clients.remove(client.id);
+            return self.server.hub.clients.remove(client.id);
         }
         replica.connection().delay_small_packets(self.settings.repl_disable_tcp_nodelay);
         log::info!("Replica {} asks for synchronization", replica.shared.name());
@@ -124,18 +123,14 @@ impl Feed {
 
     /// Notifies the workers whose clients wait for replicas.
     pub(super) fn notify_waiters(&self) {
-        // A worker that begins to wait checks once more after it has set `awaits_log`.
-        fence(SeqCst);
-        for inbox in self.server.inboxes.iter().filter(|inbox| inbox.awaits_log.load(Relaxed)) {
-            inbox.post(Message::Durable);
-        }
+        self.server.core.workers.notify_durable();
     }
 
     pub(super) fn part(&self, replica: ReplicaConnection, reason: &str) {
         let name = replica.shared.name();
         log::info!("Connection with replica {name} lost: {reason}");
         self.server.replication.replicas.remove(&replica.shared);
-        self.server.clients.remove(replica.shared.client.id);
+        self.server.hub.clients.remove(replica.shared.client.id);
         // The descriptor leaves the epoll when it is closed.
     }
 

@@ -10,11 +10,11 @@ use crate::persist::save_points::{self, Awaited};
 use crate::persist::{PersistJob, snapshot};
 use crate::replication::backlog::Backlog;
 use crate::replication::replica_connection::{ReplicaConnection, Stage};
-use crate::replication::replicas::Asks;
 use crate::replication::snapshot_pipe::SnapshotPipe;
 use crate::replication::spill_file::SpillFile;
 use crate::replication::sync::{self, Form};
 use crate::replication::{NEVER, ReplicationState, Stream};
+use evenkeel_client::replica_hello::Asks;
 
 /// A full sync whose snapshot is being taken.
 pub(super) struct Sync {
@@ -87,7 +87,7 @@ impl Feed {
         let Some((first, content, _)) = waiting().min_by_key(|(since, ..)| *since) else { return };
         let waiting = || waiting().filter(|(_, its, _)| *its == content);
         // Settings made before a replica arrived apply to it.
-        let settings = self.server.settings();
+        let settings = self.server.core.settings();
         let takes_mark = settings.repl_diskless_sync && waiting().all(|(.., takes_mark)| takes_mark);
         let most = settings.repl_diskless_sync_max_replicas as usize;
         let delay = Duration::from_secs(u64::from(settings.repl_diskless_sync_delay));

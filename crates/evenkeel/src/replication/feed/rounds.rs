@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use super::Feed;
 use crate::replication::replica_connection::{ReplicaConnection, Stage};
-use crate::replication::replicas::Asks;
 use crate::replication::snapshot_pipe::SnapshotPipe;
+use evenkeel_client::replica_hello::Asks;
 use evenkeel_config::OutputLimit;
 
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 impl Feed {
     pub(super) fn round(&mut self) {
-        self.settings = self.server.settings();
+        self.settings = self.server.core.settings();
         let settings = self.settings.clone();
         let (timeout, now) = (Duration::from_secs(u64::from(settings.repl_timeout)), self.now);
         let every = Duration::from_secs(u64::from(settings.repl_ping_replica_period));
@@ -63,7 +63,7 @@ impl Feed {
             let is_too_far =
                 is_limited && is_too_far_behind(replica, behind, limits, settings.repl_backlog_size, now);
             is_too_far.then(|| {
-                server.closed_for_output.fetch_add(1, Relaxed);
+                server.hub.closed_for_output.fetch_add(1, Relaxed);
                 log::warn!(
                     "Client id={} addr={} closed for overcoming of output buffer limits ({behind} bytes \
                      waiting).",

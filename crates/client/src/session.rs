@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use evenkeel_store::{SlotGuard, Watch};
 
 use crate::clients::ClientInfo;
+use crate::hub::Hub;
 use crate::pubsub::{PubSub, Subscriptions};
-use crate::replication::replicas::ReplicaHello;
-use crate::server::Server;
+use crate::replica_hello::ReplicaHello;
 use crate::tracking::mode;
 use crate::waiting::Waiting;
 use evenkeel_acl::{Access, Acl};
@@ -19,61 +19,61 @@ use evenkeel_command::args::OwnedArgs;
 use evenkeel_command::{Flags, Id};
 
 /// See the module's text.
-pub(crate) struct Session {
-    pub(crate) db: u32,
+pub struct Session {
+    pub db: u32,
     /// The client's entry in the registry, shared with the threads that list or kill clients.
-    pub(crate) client: Arc<ClientInfo>,
-    pub(crate) access: Access,
+    pub client: Arc<ClientInfo>,
+    pub access: Access,
     /// It has authenticated at some time, or did not have to.
-    pub(crate) was_known: bool,
-    pub(crate) multi: Option<Multi>,
-    pub(crate) watching: Option<Watching>,
+    pub was_known: bool,
+    pub multi: Option<Multi>,
+    pub watching: Option<Watching>,
     /// Ended watches that are still in slots which could not be locked; see [`Session::unwatch`].
-    pub(crate) left_watches: Option<Watching>,
+    pub left_watches: Option<Watching>,
     /// Set while its last command waits.
-    pub(crate) waiting: Option<Box<Waiting>>,
-    pub(crate) log: LogMark,
+    pub waiting: Option<Box<Waiting>>,
+    pub log: LogMark,
     /// There may be push messages for it to look at after its command.
-    pub(crate) receives_push: bool,
-    pub(crate) subscriptions: Option<Box<Subscriptions>>,
+    pub receives_push: bool,
+    pub subscriptions: Option<Box<Subscriptions>>,
     /// CLIENT TRACKING is on in a mode that records the client's reads.
-    pub(crate) tracks: bool,
-    pub(crate) caching: Caching,
+    pub tracks: bool,
+    pub caching: Caching,
     /// MONITOR.
-    pub(crate) monitors: bool,
-    pub(crate) reply_mode: ReplyMode,
-    pub(crate) no_touch: bool,
+    pub monitors: bool,
+    pub reply_mode: ReplyMode,
+    pub no_touch: bool,
     /// Its announcement (REPLCONF) of the replica that it is to become.
-    pub(crate) replica_hello: Option<Box<ReplicaHello>>,
+    pub replica_hello: Option<Box<ReplicaHello>>,
     /// It replays the journal while data are loaded: these writes have happened, and nothing may refuse them.
-    pub(crate) replays: bool,
+    pub replays: bool,
     /// It applies the primary's stream, over the link of this generation.
-    pub(crate) link: Option<u64>,
+    pub link: Option<u64>,
     /// The connection is closed once the reply is sent.
-    pub(crate) closing: bool,
+    pub closing: bool,
     /// Accepted beyond `maxclients`, in case the client is an operator.
-    pub(crate) on_probation: bool,
+    pub on_probation: bool,
 }
 
 /// The client's last journal record: until that is on disk, replies may have to wait.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LogMark {
+pub struct LogMark {
     /// The last record that its commands made, without the commands now running.
-    pub(crate) logged: u64,
+    pub logged: u64,
     /// The worker's last record before these commands began.
-    pub(crate) before: u64,
+    pub before: u64,
 }
 
 impl LogMark {
     /// Returns the last record of its commands, given its worker's last record.
-    pub(crate) fn last(&self, of_worker: u64) -> u64 {
+    pub fn last(&self, of_worker: u64) -> u64 {
         if of_worker == self.before { self.logged } else { of_worker }
     }
 }
 
 /// CLIENT CACHING, which holds for the next command, or for the whole next transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Caching {
+pub enum Caching {
     Unsaid,
     /// Set by the current command.
     Said,
@@ -82,7 +82,7 @@ pub(crate) enum Caching {
 
 /// CLIENT REPLY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReplyMode {
+pub enum ReplyMode {
     On,
     Off,
     /// The next command's reply is dropped.
@@ -93,33 +93,33 @@ pub(crate) enum ReplyMode {
 
 /// Commands queued since MULTI.
 #[derive(Default)]
-pub(crate) struct Multi {
-    pub(crate) queue: Vec<Queued>,
+pub struct Multi {
+    pub queue: Vec<Queued>,
     /// A command could not be queued: EXEC will be refused.
-    pub(crate) failed: bool,
+    pub failed: bool,
     /// Bytes of the queue, which `client-query-buffer-limit` bounds together with all other input that has
     /// not run.
-    pub(crate) memory: usize,
+    pub memory: usize,
 }
 
-pub(crate) struct Queued {
-    pub(crate) id: Id,
-    /// See [`crate::scripting::declared::flags_of_call`].
-    pub(crate) flags: Flags,
-    pub(crate) args: OwnedArgs,
+pub struct Queued {
+    pub id: Id,
+    /// The flags of this call, which differ from those of the command if a script declares its own.
+    pub flags: Flags,
+    pub args: OwnedArgs,
 }
 
 /// Keys under WATCH.
-pub(crate) struct Watching {
-    pub(crate) watch: Arc<Watch>,
+pub struct Watching {
+    pub watch: Arc<Watch>,
     /// Database and key.
-    pub(crate) keys: Vec<(u32, Box<[u8]>)>,
+    pub keys: Vec<(u32, Box<[u8]>)>,
 }
 
 impl Watching {
     /// Takes the watches out of their slots. `guard` holds no slots, all slots, or the slots of the watched
     /// keys.
-    pub(crate) fn end(self, guard: &mut SlotGuard<'_>) {
+    pub fn end(self, guard: &mut SlotGuard<'_>) {
         for (db, key) in &self.keys {
             let key = guard.keyspace().key(*db, key);
             if guard.holds(key.place) {
@@ -133,7 +133,7 @@ impl Watching {
 
 impl Multi {
     /// Queues a command of this client.
-    pub(crate) fn push(&mut self, (id, flags): (Id, Flags), args: OwnedArgs, client: &ClientInfo) {
+    pub fn push(&mut self, (id, flags): (Id, Flags), args: OwnedArgs, client: &ClientInfo) {
         self.memory += args.memory() + size_of::<Queued>();
         self.queue.push(Queued { id, flags, args });
         client.multi_len.store(self.queue.len() as i32, Relaxed);
@@ -142,7 +142,7 @@ impl Multi {
 }
 
 impl Session {
-    pub(crate) fn new(client: Arc<ClientInfo>, access: Access) -> Session {
+    pub fn new(client: Arc<ClientInfo>, access: Access) -> Session {
         Session {
             db: 0,
             client,
@@ -169,37 +169,37 @@ impl Session {
     }
 
     /// Returns the session of a new connection: it is the default user.
-    pub(crate) fn of_new_connection(client: Arc<ClientInfo>, server: &Server) -> Session {
-        let access = Access::of_new_connection(&server.acl);
+    pub fn of_new_connection(client: Arc<ClientInfo>, acl: &Acl) -> Session {
+        let access = Access::of_new_connection(acl);
         *client.user.lock() = access.who().cloned();
         Session::new(client, access)
     }
 
     /// Goes on as another user.
-    pub(crate) fn become_user(&mut self, access: Access) {
+    pub fn become_user(&mut self, access: Access) {
         *self.client.user.lock() = access.who().cloned();
         self.was_known |= access.is_authenticated();
         self.access = access;
     }
 
     /// Whether the client is unauthenticated although it has to authenticate.
-    pub(crate) fn is_unauthenticated(&self, acl: &Acl) -> bool {
+    pub fn is_unauthenticated(&self, acl: &Acl) -> bool {
         !self.was_known && self.access.lacks_auth(acl)
     }
 
     /// Whether the client is notified of changes to keys that it has read, or might read.
-    pub(crate) fn is_tracking(&self) -> bool {
+    pub fn is_tracking(&self) -> bool {
         self.client.tracked.has(mode::ON)
     }
 
-    pub(crate) fn select(&mut self, db: u32) {
+    pub fn select(&mut self, db: u32) {
         self.db = db;
         self.client.db.store(db, Relaxed);
     }
 
     /// Ends all watches. `guard` holds no slots, all slots, or the slots of the watched keys. If the context
     /// is outside the gate, which a script keeps closed, the watches are left to be ended later.
-    pub(crate) fn unwatch(&mut self, guard: &mut SlotGuard<'_>) {
+    pub fn unwatch(&mut self, guard: &mut SlotGuard<'_>) {
         let Some(watching) = self.watching.take() else { return };
         self.client.watched.store(0, Relaxed);
         self.client.names.watched.store(0, Relaxed);
@@ -212,46 +212,44 @@ impl Session {
 
     /// Whether it may only subscribe and unsubscribe: in RESP2, a subscriber cannot tell messages from
     /// replies.
-    pub(crate) fn is_restricted(&self) -> bool {
+    pub fn is_restricted(&self) -> bool {
         self.subscriptions.is_some() && self.client.resp.load(Relaxed) == 2
     }
 
     /// Ends all subscriptions without a message to the client.
-    pub(crate) fn unsubscribe(&mut self, pubsub: &PubSub) {
+    pub fn unsubscribe(&mut self, pubsub: &PubSub) {
         if let Some(mut subscriptions) = self.subscriptions.take() {
             subscriptions.end(pubsub, &self.client);
         }
     }
 
     /// Ends tracking.
-    pub(crate) fn end_tracking(&mut self, server: &Server) {
-        if let Some(forgotten) = server.tracking.end(&server.keyspace.events, &self.client) {
-            server.lazy_free.free(forgotten);
-        }
+    pub fn end_tracking(&mut self, hub: &Hub) {
+        hub.end_tracking(&self.client);
         (self.tracks, self.caching) = (false, Caching::Unsaid);
     }
 
     /// For the commands that query CLIENT CACHING: makes it hold for the command after them.
-    pub(crate) fn keep_caching(&mut self) {
+    pub fn keep_caching(&mut self) {
         if self.caching == Caching::Holds {
             self.caching = Caching::Said;
         }
     }
 
     /// Ends all sources of push messages: for RESET, and at the end of the session.
-    pub(crate) fn end_push(&mut self, server: &Server) {
-        self.unsubscribe(&server.pubsub);
+    pub fn end_push(&mut self, hub: &Hub) {
+        self.unsubscribe(&hub.pubsub);
         if self.is_tracking() {
-            self.end_tracking(server);
+            self.end_tracking(hub);
         }
         if std::mem::take(&mut self.monitors) {
-            server.monitors.remove(&self.client);
+            hub.monitors.remove(&self.client);
         }
     }
 
     /// Updates the state after a command was run or queued: whether push messages may come, and which command
     /// CLIENT CACHING holds for.
-    pub(crate) fn after_command(&mut self) {
+    pub fn after_command(&mut self) {
         self.receives_push = self.subscriptions.is_some() || self.monitors || self.is_tracking();
         self.caching = match self.caching {
             Caching::Said => Caching::Holds,
@@ -261,7 +259,7 @@ impl Session {
     }
 
     /// Leaves MULTI, if in it.
-    pub(crate) fn discard(&mut self) -> Option<Multi> {
+    pub fn discard(&mut self) -> Option<Multi> {
         let multi = self.multi.take();
         self.client.multi_len.store(-1, Relaxed);
         self.client.multi_memory.store(0, Relaxed);

@@ -32,7 +32,7 @@ use crate::pubsub::PubSub;
 use crate::pubsub::push_queue::PushMessage;
 use crate::pubsub::unit::{self, Message};
 
-pub(crate) mod prefixes;
+pub mod prefixes;
 
 use prefixes::{PrefixSet, prefixes_of};
 
@@ -50,32 +50,32 @@ const PREFIXES_AT_ONCE: usize = 64;
 const CHANNEL: &[u8] = b"__redis__:invalidate";
 
 /// Options of a client's CLIENT TRACKING, as bits.
-pub(crate) mod mode {
-    pub(crate) const ON: u32 = 1 << 0;
-    pub(crate) const BROADCAST: u32 = 1 << 1;
+pub mod mode {
+    pub const ON: u32 = 1 << 0;
+    pub const BROADCAST: u32 = 1 << 1;
     /// Records only keys read after CLIENT CACHING YES.
-    pub(crate) const OPT_IN: u32 = 1 << 2;
+    pub const OPT_IN: u32 = 1 << 2;
     /// Records all keys but keys read after CLIENT CACHING NO.
-    pub(crate) const OPT_OUT: u32 = 1 << 3;
+    pub const OPT_OUT: u32 = 1 << 3;
     /// Sends no invalidation for the client's own changes.
-    pub(crate) const NO_LOOP: u32 = 1 << 4;
+    pub const NO_LOOP: u32 = 1 << 4;
     /// The client to which invalidations are redirected is gone.
-    pub(crate) const BROKEN: u32 = 1 << 5;
+    pub const BROKEN: u32 = 1 << 5;
 }
 
 /// Tracking state of a client.
 #[derive(Default)]
-pub(crate) struct Tracked {
-    pub(crate) mode: AtomicU32,
+pub struct Tracked {
+    pub mode: AtomicU32,
     /// Id of the client to which invalidations are redirected; zero: none.
-    pub(crate) redirect: AtomicU64,
+    pub redirect: AtomicU64,
     target: Mutex<Option<Arc<ClientInfo>>>,
     /// No two prefixes overlap, unless one is empty.
-    pub(crate) prefixes: Mutex<PrefixSet>,
+    pub prefixes: Mutex<PrefixSet>,
 }
 
 impl Tracked {
-    pub(crate) fn has(&self, bits: u32) -> bool {
+    pub fn has(&self, bits: u32) -> bool {
         self.mode.load(Relaxed) & bits != 0
     }
 }
@@ -178,7 +178,7 @@ type ById = BTreeMap<u64, Arc<ClientInfo>>;
 type Changes<'a> = (&'a ById, Vec<(&'a [u8], u64)>);
 
 /// All recorded keys and tracking clients; see the module's text.
-pub(crate) struct Tracking {
+pub struct Tracking {
     pubsub: Arc<PubSub>,
     hasher: RandomState,
     shelves: Box<[Mutex<Shelf>]>,
@@ -200,7 +200,7 @@ enum Invalid<'a> {
 }
 
 impl Tracking {
-    pub(crate) fn new(pubsub: Arc<PubSub>) -> Tracking {
+    pub fn new(pubsub: Arc<PubSub>) -> Tracking {
         Tracking {
             pubsub,
             hasher: RandomState::new(),
@@ -215,13 +215,13 @@ impl Tracking {
         }
     }
 
-    pub(crate) fn configure(&self, keys_max: usize) {
+    pub fn configure(&self, keys_max: usize) {
         self.keys_max.store(keys_max, Relaxed);
         self.trim();
     }
 
     /// Starts tracking for a client, or changes its options. `prefixes` are added to its present prefixes.
-    pub(crate) fn begin(
+    pub fn begin(
         &self,
         events: &Events,
         client: &Arc<ClientInfo>,
@@ -288,7 +288,7 @@ impl Tracking {
     /// Without tracking clients, changes are not reported, so no key may remain for a later client. The lock
     /// decides which client is the last; a client that begins meanwhile records its first key after it has
     /// had that lock.
-    pub(crate) fn end(&self, events: &Events, client: &ClientInfo) -> Option<Box<dyn Send>> {
+    pub fn end(&self, events: &Events, client: &ClientInfo) -> Option<Box<dyn Send>> {
         let own = &client.tracked;
         if own.mode.swap(0, Relaxed) & mode::ON == 0 {
             return None;
@@ -319,7 +319,7 @@ impl Tracking {
     }
 
     /// Whether any client needs invalidations.
-    pub(crate) fn is_needed(&self) -> bool {
+    pub fn is_needed(&self) -> bool {
         self.client_count.load(Relaxed) > 0
     }
 
@@ -330,7 +330,7 @@ impl Tracking {
     }
 
     /// Records that a client is about to read a key, whose slot is locked.
-    pub(crate) fn remember(&self, key: &[u8], client: &Arc<ClientInfo>) {
+    pub fn remember(&self, key: &[u8], client: &Arc<ClientInfo>) {
         let (at, random) = self.place(key);
         let mut shelf = self.shelves[at].lock();
         if let Some((readers, _)) = shelf.readers.get_mut(key) {
@@ -379,7 +379,7 @@ impl Tracking {
     }
 
     /// Removes some of the keys beyond a lowered bound.
-    pub(crate) fn trim(&self) {
+    pub fn trim(&self) {
         let max = self.keys_max.load(Relaxed);
         let is_over = || max > 0 && self.keys.load(Relaxed) > max;
         for turn in 0..TRIM_AT_ONCE {
@@ -390,7 +390,7 @@ impl Tracking {
     }
 
     /// Handles events of keys, whose slots are locked.
-    pub(crate) fn on_events(&self, events: &[Event]) {
+    pub fn on_events(&self, events: &[Event]) {
         for event in events {
             match event.what {
                 What::Written | What::Removed => self.invalidate(&event.key, event.by, keep),
@@ -403,7 +403,7 @@ impl Tracking {
     }
 
     /// Sends the changes of keys that are about to be unlocked to clients with matching prefixes.
-    pub(crate) fn before_unlock(&self, events: &[Event]) {
+    pub fn before_unlock(&self, events: &[Event]) {
         if self.prefix_count.load(Relaxed) > 0 {
             self.broadcast(events);
         }
@@ -485,7 +485,7 @@ impl Tracking {
     /// Drops all recorded keys after a database was emptied or exchanged, and sends all tracking clients a
     /// full invalidation. The returned value may take long to free.
     #[must_use]
-    pub(crate) fn flushed(&self) -> Option<Box<dyn Send>> {
+    pub fn flushed(&self) -> Option<Box<dyn Send>> {
         if !self.is_needed() && self.keys() == 0 {
             return None;
         }
@@ -515,19 +515,19 @@ impl Tracking {
         }
     }
 
-    pub(crate) fn clients(&self) -> usize {
+    pub fn clients(&self) -> usize {
         self.client_count.load(Relaxed)
     }
 
-    pub(crate) fn keys(&self) -> usize {
+    pub fn keys(&self) -> usize {
         self.keys.load(Relaxed)
     }
 
-    pub(crate) fn items(&self) -> usize {
+    pub fn items(&self) -> usize {
         self.items.load(Relaxed)
     }
 
-    pub(crate) fn prefixes(&self) -> usize {
+    pub fn prefixes(&self) -> usize {
         self.prefix_count.load(Relaxed)
     }
 }

@@ -18,7 +18,7 @@ use crate::tracking::Tracking;
 use evenkeel_command::class::*;
 
 /// The listener for events; see the module's text.
-pub(crate) struct Notices {
+pub struct Notices {
     classes: AtomicU32,
     pubsub: Arc<PubSub>,
     /// Receives the same events.
@@ -28,12 +28,12 @@ pub(crate) struct Notices {
 }
 
 impl Notices {
-    pub(crate) fn new(pubsub: Arc<PubSub>, tracking: Arc<Tracking>, monitors: Arc<Monitors>) -> Notices {
+    pub fn new(pubsub: Arc<PubSub>, tracking: Arc<Tracking>, monitors: Arc<Monitors>) -> Notices {
         Notices { classes: AtomicU32::new(0), pubsub, tracking, monitors }
     }
 
     /// Publishes these classes from now on. Returns whether there are any.
-    pub(crate) fn configure(&self, messages: &[u8]) -> bool {
+    pub fn configure(&self, messages: &[u8]) -> bool {
         let classes = classes(messages);
         self.classes.store(classes, Relaxed);
         classes != 0

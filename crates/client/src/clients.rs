@@ -12,96 +12,95 @@ use std::sync::{Arc, Weak};
 use evenkeel_store::Watch;
 use parking_lot::Mutex;
 
-use crate::blocking::Blocked;
-use crate::net::connection::Connection;
 use crate::pubsub::push_queue::PushQueue;
 use crate::tracking::Tracked;
+use crate::waiting::Blocked;
 use evenkeel_acl::Who;
 
 /// A client, as seen by other threads.
-pub(crate) struct ClientInfo {
-    pub(crate) id: u64,
-    pub(crate) address: String,
-    pub(crate) local_address: String,
-    pub(crate) fd: i32,
-    pub(crate) is_unix: bool,
-    pub(crate) created_ms: u64,
+pub struct ClientInfo {
+    pub id: u64,
+    pub address: String,
+    pub local_address: String,
+    pub fd: i32,
+    pub is_unix: bool,
+    pub created_ms: u64,
     /// The worker that serves it now.
-    pub(crate) worker: AtomicU32,
+    pub worker: AtomicU32,
     /// Its connection's token at that worker.
-    pub(crate) token: AtomicU64,
-    pub(crate) db: AtomicU32,
+    pub token: AtomicU64,
+    pub db: AtomicU32,
     /// Time of its last command.
-    pub(crate) active_ms: AtomicU64,
+    pub active_ms: AtomicU64,
     /// Number of its last command, `u32::MAX` before the first.
-    pub(crate) command: AtomicU32,
+    pub command: AtomicU32,
     /// Commands queued in MULTI, -1 outside.
-    pub(crate) multi_len: AtomicI32,
-    pub(crate) multi_memory: AtomicUsize,
-    pub(crate) watched: AtomicU32,
-    pub(crate) names: Names,
+    pub multi_len: AtomicI32,
+    pub multi_memory: AtomicUsize,
+    pub watched: AtomicU32,
+    pub names: Names,
     /// Number of its channels, patterns and shard channels.
-    pub(crate) subscribed: AtomicU32,
-    pub(crate) patterns: AtomicU32,
-    pub(crate) shards: AtomicU32,
+    pub subscribed: AtomicU32,
+    pub patterns: AtomicU32,
+    pub shards: AtomicU32,
     /// Messages from other threads.
-    pub(crate) push_queue: PushQueue,
-    pub(crate) tracked: Tracked,
+    pub push_queue: PushQueue,
+    pub tracked: Tracked,
     /// MONITOR.
-    pub(crate) monitors: AtomicBool,
+    pub monitors: AtomicBool,
     /// The client has left the registry.
-    pub(crate) gone: AtomicBool,
-    pub(crate) resp: AtomicU8,
+    pub gone: AtomicBool,
+    pub resp: AtomicU8,
     /// Received bytes of its requests, and size of its own buffer for them.
-    pub(crate) query_used: AtomicUsize,
-    pub(crate) query_size: AtomicUsize,
+    pub query_used: AtomicUsize,
+    pub query_size: AtomicUsize,
     /// Most received bytes at once, and when; the last half second counts.
     query_peak: AtomicUsize,
     query_peak_ms: AtomicU64,
     /// Bytes and chunks waiting to be sent.
-    pub(crate) out_bytes: AtomicUsize,
-    pub(crate) out_chunks: AtomicUsize,
+    pub out_bytes: AtomicUsize,
+    pub out_chunks: AtomicUsize,
     /// Bytes for encryption in addition.
-    pub(crate) tls_size: AtomicUsize,
-    pub(crate) net_in: AtomicU64,
-    pub(crate) net_out: AtomicU64,
-    pub(crate) commands: AtomicU64,
-    pub(crate) no_evict: AtomicBool,
-    pub(crate) no_touch: AtomicBool,
+    pub tls_size: AtomicUsize,
+    pub net_in: AtomicU64,
+    pub net_out: AtomicU64,
+    pub commands: AtomicU64,
+    pub no_evict: AtomicBool,
+    pub no_touch: AtomicBool,
     /// The client receives the stream of writes.
-    pub(crate) is_replica: AtomicBool,
+    pub is_replica: AtomicBool,
     /// Waits for a key, or for the end of a pause.
-    pub(crate) blocked: AtomicBool,
+    pub blocked: AtomicBool,
     /// Waits for a key, with a timeout.
-    pub(crate) in_timeout: AtomicBool,
+    pub in_timeout: AtomicBool,
     /// Bytes of the waiting command.
-    pub(crate) waiting_memory: AtomicUsize,
+    pub waiting_memory: AtomicUsize,
     /// The waiting command, or the last command that waited.
-    pub(crate) wait: Mutex<Weak<Blocked>>,
+    pub wait: Mutex<Weak<Blocked>>,
     /// Its watched keys.
-    pub(crate) watch: Mutex<Weak<Watch>>,
+    pub watch: Mutex<Weak<Watch>>,
     /// The client is this server's primary.
-    pub(crate) is_primary: AtomicBool,
+    pub is_primary: AtomicBool,
     /// Its worker has to close it.
-    pub(crate) killed: AtomicBool,
-    pub(crate) name: Mutex<Vec<u8>>,
-    pub(crate) lib_name: Mutex<Vec<u8>>,
-    pub(crate) lib_version: Mutex<Vec<u8>>,
+    pub killed: AtomicBool,
+    pub name: Mutex<Vec<u8>>,
+    pub lib_name: Mutex<Vec<u8>>,
+    pub lib_version: Mutex<Vec<u8>>,
     /// Its user; `None` for the server's own clients.
-    pub(crate) user: Mutex<Option<Arc<Who>>>,
+    pub user: Mutex<Option<Arc<Who>>>,
 }
 
 /// Bytes kept elsewhere for a client: its watched keys, its subscriptions, its tracked prefixes.
 #[derive(Default)]
-pub(crate) struct Names {
-    pub(crate) watched: AtomicUsize,
-    pub(crate) subscribed: AtomicUsize,
-    pub(crate) tracked: AtomicUsize,
+pub struct Names {
+    pub watched: AtomicUsize,
+    pub subscribed: AtomicUsize,
+    pub tracked: AtomicUsize,
 }
 
 impl Names {
     /// Returns the bytes of such a name: it is kept with the client, and in an index.
-    pub(crate) fn cost(name: &[u8]) -> usize {
+    pub fn cost(name: &[u8]) -> usize {
         /// Slots in two maps or lists.
         const PLACES: usize = 64;
         2 * name.len() + PLACES
@@ -113,7 +112,7 @@ impl Names {
 }
 
 impl ClientInfo {
-    pub(crate) fn new(
+    pub fn new(
         id: u64,
         address: String,
         local_address: String,
@@ -175,13 +174,13 @@ impl ClientInfo {
 
 impl ClientInfo {
     /// Returns the user for whom the client acts.
-    pub(crate) fn user(&self) -> Option<Arc<Who>> {
+    pub fn user(&self) -> Option<Arc<Who>> {
         self.user.lock().clone()
     }
 
     /// Records the received bytes of requests, about to be run.
     #[inline]
-    pub(crate) fn record_query(&self, len: usize, now_ms: u64) {
+    pub fn record_query(&self, len: usize, now_ms: u64) {
         self.active_ms.store(now_ms, Relaxed);
         self.query_used.store(len, Relaxed);
         let peak = self.query_peak.load(Relaxed);
@@ -193,7 +192,7 @@ impl ClientInfo {
 
     /// Returns the bytes of buffer for requests. A client without an incomplete request has no buffer of its
     /// own: it reads into its worker's. It counts with its recent need, and with nothing once it is idle.
-    pub(crate) fn query_room(&self, now_ms: u64) -> usize {
+    pub fn query_room(&self, now_ms: u64) -> usize {
         /// Redis and Valkey give a client at least that much, and their tools expect it.
         const ROOM_MIN: usize = 16 * 1024;
         const IDLE_MS: u64 = 2_000;
@@ -207,12 +206,12 @@ impl ClientInfo {
 
     /// Whether the client has subscriptions: such clients have a class of their own.
     #[inline]
-    pub(crate) fn is_subscriber(&self) -> bool {
+    pub fn is_subscriber(&self) -> bool {
         [&self.subscribed, &self.patterns, &self.shards].iter().any(|count| count.load(Relaxed) > 0)
     }
 
     /// Records that a wait for a key begins or ends.
-    pub(crate) fn set_waiting(&self, waits: bool, memory: usize, in_timeout: bool) {
+    pub fn set_waiting(&self, waits: bool, memory: usize, in_timeout: bool) {
         self.blocked.store(waits, Relaxed);
         self.waiting_memory.store(memory, Relaxed);
         self.in_timeout.store(in_timeout, Relaxed);
@@ -220,7 +219,7 @@ impl ClientInfo {
 
     /// Returns the bytes that the client takes: its buffers, its queued and waiting commands, its name,
     /// itself, and the names that it watches, subscribes to and tracks.
-    pub(crate) fn memory(&self) -> usize {
+    pub fn memory(&self) -> usize {
         let names = self.name.lock().capacity() + self.lib_name.lock().capacity() + self.names.sum();
         let buffers = self.query_size.load(Relaxed) + self.out_bytes.load(Relaxed);
         let buffers = buffers + self.tls_size.load(Relaxed);
@@ -228,7 +227,7 @@ impl ClientInfo {
     }
 
     /// Whether the client is on this machine: over a Unix socket or the loopback interface.
-    pub(crate) fn is_local(&self) -> bool {
+    pub fn is_local(&self) -> bool {
         let ip = self.address.parse::<std::net::SocketAddr>().map(|address| address.ip().to_canonical());
         self.is_unix || ip.is_ok_and(|ip| ip.is_loopback())
     }
@@ -237,28 +236,31 @@ impl ClientInfo {
 /// Milliseconds for which a client's largest request is remembered.
 const QUERY_PEAK_MS: u64 = 500;
 
+/// Bytes of a connection apart from its buffers, which this registry does not know.
+pub const CONNECTION_BYTES: usize = 488;
+
 /// Bytes of an idle client: its entry here, and its connection.
-const BASE: usize = size_of::<ClientInfo>() + size_of::<Connection>();
+const BASE: usize = size_of::<ClientInfo>() + CONNECTION_BYTES;
 
 /// Totals over all clients but replicas.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Totals {
-    pub(crate) count: usize,
+pub struct Totals {
+    pub count: usize,
     /// In bytes.
-    pub(crate) memory: usize,
+    pub memory: usize,
     /// Largest query buffer and largest output backlog, in bytes.
-    pub(crate) input_max: usize,
-    pub(crate) output_max: usize,
-    pub(crate) blocked: usize,
-    pub(crate) in_timeout: usize,
-    pub(crate) watching: usize,
-    pub(crate) watched_keys: usize,
-    pub(crate) subscribers: usize,
+    pub input_max: usize,
+    pub output_max: usize,
+    pub blocked: usize,
+    pub in_timeout: usize,
+    pub watching: usize,
+    pub watched_keys: usize,
+    pub subscribers: usize,
 }
 
 /// All clients; see the module's text.
 #[derive(Default)]
-pub(crate) struct Clients {
+pub struct Clients {
     by_id: Mutex<BTreeMap<u64, Arc<ClientInfo>>>,
     last_id: AtomicU64,
     count: AtomicUsize,
@@ -266,16 +268,16 @@ pub(crate) struct Clients {
 
 impl Clients {
     /// Returns an id that no client has had.
-    pub(crate) fn next_id(&self) -> u64 {
+    pub fn next_id(&self) -> u64 {
         self.last_id.fetch_add(1, Relaxed) + 1
     }
 
-    pub(crate) fn add(&self, client: Arc<ClientInfo>) {
+    pub fn add(&self, client: Arc<ClientInfo>) {
         self.count.fetch_add(1, Relaxed);
         self.by_id.lock().insert(client.id, client);
     }
 
-    pub(crate) fn remove(&self, id: u64) {
+    pub fn remove(&self, id: u64) {
         if let Some(client) = self.by_id.lock().remove(&id) {
             client.gone.store(true, Relaxed);
             self.count.fetch_sub(1, Relaxed);
@@ -284,7 +286,7 @@ impl Clients {
 
     /// Removes clients from the registry and marks them for their workers to close. Returns how many were
     /// still registered.
-    pub(crate) fn kill(&self, clients: &[Arc<ClientInfo>]) -> usize {
+    pub fn kill(&self, clients: &[Arc<ClientInfo>]) -> usize {
         let mut killed = 0;
         for client in clients {
             client.killed.store(true, Relaxed);
@@ -297,13 +299,13 @@ impl Clients {
         killed
     }
 
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.count.load(Relaxed)
     }
 
     /// Returns the clients that take most memory, until the remaining clients take at most `limit` bytes.
     /// Protected clients count, but stay.
-    pub(crate) fn beyond(&self, limit: usize) -> Vec<Arc<ClientInfo>> {
+    pub fn beyond(&self, limit: usize) -> Vec<Arc<ClientInfo>> {
         let mut clients = self.list();
         // A replica's waiting bytes are the stream, which all replicas share; the primary's bytes must not be
         // lost.
@@ -330,7 +332,7 @@ impl Clients {
     }
 
     /// Computes the totals over all clients but replicas.
-    pub(crate) fn totals(&self) -> Totals {
+    pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         for client in self.by_id.lock().values().filter(|client| !client.is_replica.load(Relaxed)) {
             totals.count += 1;
@@ -348,12 +350,12 @@ impl Clients {
     }
 
     /// Returns the client with this id.
-    pub(crate) fn get(&self, id: u64) -> Option<Arc<ClientInfo>> {
+    pub fn get(&self, id: u64) -> Option<Arc<ClientInfo>> {
         self.by_id.lock().get(&id).cloned()
     }
 
     /// Returns all clients, ordered by id.
-    pub(crate) fn list(&self) -> Vec<Arc<ClientInfo>> {
+    pub fn list(&self) -> Vec<Arc<ClientInfo>> {
         self.by_id.lock().values().cloned().collect()
     }
 }

@@ -29,16 +29,16 @@ use evenkeel_config::Settings;
 use evenkeel_runtime::glob;
 use push_queue::PushMessage;
 
-pub(crate) mod notices;
-pub(crate) mod push_queue;
-pub(crate) mod unit;
+pub mod notices;
+pub mod push_queue;
+pub mod unit;
 
 /// Locks over the channels of a kind: publishers to different channels seldom wait for each other.
 const SHELVES: usize = 64;
 
 /// Kinds of subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SubscriptionKind {
+pub enum SubscriptionKind {
     Channel,
     Pattern,
     /// A channel of SSUBSCRIBE, which in a cluster belongs to a slot.
@@ -57,7 +57,7 @@ struct Channels {
 }
 
 /// All subscriptions; see the module's text.
-pub(crate) struct PubSub {
+pub struct PubSub {
     channels: Channels,
     shards: Channels,
     /// Read by publishers under the lock of their channel; no thread takes a channel's lock while it holds
@@ -69,7 +69,7 @@ pub(crate) struct PubSub {
 
 /// Most bytes that may wait for a client: the hard limits of `client-output-buffer-limit`.
 #[derive(Debug)]
-pub(crate) struct Limits {
+pub struct Limits {
     normal: AtomicU64,
     subscriber: AtomicU64,
 }
@@ -137,7 +137,7 @@ fn hand_out_in_shard(shelf: &Shelf, (channel, message): (&[u8], &[u8]), put: &mu
 }
 
 /// Encodes a push of bulk strings.
-pub(crate) fn encode(words: &[&[u8]], resp3: bool) -> Arc<[u8]> {
+pub fn encode(words: &[&[u8]], resp3: bool) -> Arc<[u8]> {
     let mut encoder = Encoder { resp3, ..Encoder::default() };
     encoder.push(words.len());
     words.iter().for_each(|word| encoder.bulk(word));
@@ -197,7 +197,7 @@ impl Channels {
 }
 
 impl PubSub {
-    pub(crate) fn new(settings: &Settings) -> PubSub {
+    pub fn new(settings: &Settings) -> PubSub {
         let limits = Limits { normal: AtomicU64::new(0), subscriber: AtomicU64::new(0) };
         let pubsub = PubSub {
             channels: Channels::default(),
@@ -211,7 +211,7 @@ impl PubSub {
     }
 
     /// Applies changed settings.
-    pub(crate) fn configure(&self, settings: &Settings) {
+    pub fn configure(&self, settings: &Settings) {
         let limits = &settings.client_output_buffer_limit;
         let or_none = |bytes: u64| if bytes == 0 { u64::MAX } else { bytes };
         self.limits.normal.store(or_none(limits.normal.hard_bytes), Relaxed);
@@ -220,7 +220,7 @@ impl PubSub {
 
     /// Publishes a message to all subscribers of its channel and of matching patterns. Returns the number of
     /// deliveries.
-    pub(crate) fn publish(&self, channel: &[u8], message: &[u8]) -> usize {
+    pub fn publish(&self, channel: &[u8], message: &[u8]) -> usize {
         let shelf = self.channels.shelf(channel).lock();
         let patterns = self.patterns_if_any();
         hand_out(&shelf, patterns.as_deref(), (channel, message), &mut |client, bytes| {
@@ -251,18 +251,18 @@ impl PubSub {
     }
 
     /// Sends a message to a single client.
-    pub(crate) fn send(&self, client: &Arc<ClientInfo>, message: impl Into<PushMessage>) {
+    pub fn send(&self, client: &Arc<ClientInfo>, message: impl Into<PushMessage>) {
         push_queue::put(client, message, self.limits.of(client));
     }
 
     /// Publishes a message to all subscribers of a channel of SSUBSCRIBE.
-    pub(crate) fn publish_in_shard(&self, channel: &[u8], message: &[u8]) -> usize {
+    pub fn publish_in_shard(&self, channel: &[u8], message: &[u8]) -> usize {
         let shelf = self.shards.shelf(channel).lock();
         hand_out_in_shard(&shelf, (channel, message), &mut |client, bytes| self.send(client, bytes))
     }
 
     /// Subscribes a client. `confirm` sends the confirmation before any message can arrive.
-    pub(crate) fn join(
+    pub fn join(
         &self,
         kind: SubscriptionKind,
         name: &[u8],
@@ -282,7 +282,7 @@ impl PubSub {
     }
 
     /// Unsubscribes a client: once this returns, no further message is put into its queue.
-    pub(crate) fn leave(&self, kind: SubscriptionKind, name: &[u8], client: &ClientInfo) {
+    pub fn leave(&self, kind: SubscriptionKind, name: &[u8], client: &ClientInfo) {
         match kind {
             SubscriptionKind::Channel => self.channels.leave(name, client),
             SubscriptionKind::Shard => self.shards.leave(name, client),
@@ -300,11 +300,7 @@ impl PubSub {
     }
 
     /// Calls `f` for each subscription of a kind, under the lock of the channel.
-    pub(crate) fn each_subscription(
-        &self,
-        kind: SubscriptionKind,
-        mut f: impl FnMut(&[u8], &Arc<ClientInfo>),
-    ) {
+    pub fn each_subscription(&self, kind: SubscriptionKind, mut f: impl FnMut(&[u8], &Arc<ClientInfo>)) {
         let mut all = |name: &[u8], them: &Subscribers| them.values().for_each(|client| f(name, client));
         if kind == SubscriptionKind::Pattern {
             return self.patterns.read().iter().for_each(|(name, them)| all(name, them));
@@ -319,17 +315,17 @@ impl PubSub {
     }
 
     /// Returns the number of a channel's subscribers by name.
-    pub(crate) fn subscribers(&self, kind: SubscriptionKind, channel: &[u8]) -> usize {
+    pub fn subscribers(&self, kind: SubscriptionKind, channel: &[u8]) -> usize {
         self.of(kind).subscribers(channel)
     }
 
     /// Returns the channels with subscribers by name that match the pattern, in order.
-    pub(crate) fn names(&self, kind: SubscriptionKind, pattern: Option<&[u8]>) -> Vec<Box<[u8]>> {
+    pub fn names(&self, kind: SubscriptionKind, pattern: Option<&[u8]>) -> Vec<Box<[u8]>> {
         self.of(kind).names(pattern)
     }
 
     /// Returns the number of channels or patterns of a kind.
-    pub(crate) fn count(&self, kind: SubscriptionKind) -> usize {
+    pub fn count(&self, kind: SubscriptionKind) -> usize {
         match kind {
             SubscriptionKind::Pattern => self.pattern_count.load(Relaxed),
             _ => self.of(kind).count.load(Relaxed),
@@ -339,7 +335,7 @@ impl PubSub {
 
 /// Subscriptions of a session.
 #[derive(Default)]
-pub(crate) struct Subscriptions {
+pub struct Subscriptions {
     channels: BTreeSet<Box<[u8]>>,
     patterns: BTreeSet<Box<[u8]>>,
     shards: BTreeSet<Box<[u8]>>,
@@ -349,19 +345,19 @@ pub(crate) struct Subscriptions {
 
 impl Subscriptions {
     /// Returns all names of a kind.
-    pub(crate) fn names(&mut self, kind: SubscriptionKind) -> impl Iterator<Item = &[u8]> {
+    pub fn names(&mut self, kind: SubscriptionKind) -> impl Iterator<Item = &[u8]> {
         self.of(kind).iter().map(|name| &**name)
     }
 
     /// Adds a name. Returns whether it is new.
-    pub(crate) fn add(&mut self, kind: SubscriptionKind, name: &[u8]) -> bool {
+    pub fn add(&mut self, kind: SubscriptionKind, name: &[u8]) -> bool {
         let is_new = self.of(kind).insert(name.into());
         self.bytes += if is_new { Names::cost(name) } else { 0 };
         is_new
     }
 
     /// Removes a name. Returns whether it was present.
-    pub(crate) fn remove(&mut self, kind: SubscriptionKind, name: &[u8]) -> bool {
+    pub fn remove(&mut self, kind: SubscriptionKind, name: &[u8]) -> bool {
         let was_there = self.of(kind).remove(name);
         self.bytes -= if was_there { Names::cost(name) } else { 0 };
         was_there
@@ -376,19 +372,19 @@ impl Subscriptions {
     }
 
     /// Returns the number in confirmations of this kind.
-    pub(crate) fn count(&self, kind: SubscriptionKind) -> usize {
+    pub fn count(&self, kind: SubscriptionKind) -> usize {
         match kind {
             SubscriptionKind::Shard => self.shards.len(),
             _ => self.channels.len() + self.patterns.len(),
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.channels.is_empty() && self.patterns.is_empty() && self.shards.is_empty()
     }
 
     /// Stores the counts for CLIENT LIST and for the class of the client.
-    pub(crate) fn note(&self, client: &ClientInfo) {
+    pub fn note(&self, client: &ClientInfo) {
         client.subscribed.store(self.channels.len() as u32, Relaxed);
         client.patterns.store(self.patterns.len() as u32, Relaxed);
         client.shards.store(self.shards.len() as u32, Relaxed);
@@ -396,7 +392,7 @@ impl Subscriptions {
     }
 
     /// Ends all subscriptions without confirmations.
-    pub(crate) fn end(&mut self, pubsub: &PubSub, client: &ClientInfo) {
+    pub fn end(&mut self, pubsub: &PubSub, client: &ClientInfo) {
         for kind in [SubscriptionKind::Channel, SubscriptionKind::Pattern, SubscriptionKind::Shard] {
             for name in std::mem::take(self.of(kind)) {
                 pubsub.leave(kind, &name, client);

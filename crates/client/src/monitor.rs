@@ -28,25 +28,25 @@ use evenkeel_runtime::clock;
 
 /// The clients that have called MONITOR.
 #[derive(Default)]
-pub(crate) struct Monitors {
+pub struct Monitors {
     watchers: Mutex<Vec<Arc<ClientInfo>>>,
     count: AtomicUsize,
 }
 
 impl Monitors {
     #[inline]
-    pub(crate) fn is_any(&self) -> bool {
+    pub fn is_any(&self) -> bool {
         self.count.load(Relaxed) > 0
     }
 
-    pub(crate) fn add(&self, client: &Arc<ClientInfo>) {
+    pub fn add(&self, client: &Arc<ClientInfo>) {
         let mut watchers = self.watchers.lock();
         watchers.push(client.clone());
         client.monitors.store(true, Relaxed);
         self.count.store(watchers.len(), Relaxed);
     }
 
-    pub(crate) fn remove(&self, client: &ClientInfo) {
+    pub fn remove(&self, client: &ClientInfo) {
         if client.monitors.swap(false, Relaxed) {
             let mut watchers = self.watchers.lock();
             watchers.retain(|watcher| watcher.id != client.id);
@@ -56,28 +56,28 @@ impl Monitors {
 
     /// Shows an executed command.
     #[cold]
-    pub(crate) fn show(&self, pubsub: &PubSub, session: &Session, row: &Spec, args: &Args<'_>) {
+    pub fn show(&self, pubsub: &PubSub, session: &Session, row: &Spec, args: &Args<'_>) {
         if is_shown(row) {
             self.send(pubsub, || line_of(session, row, args).into());
         }
     }
 
     /// Sends lines to all watchers. They are written under the lock, so that their times ascend.
-    pub(crate) fn send(&self, pubsub: &PubSub, lines: impl FnOnce() -> Arc<[u8]>) {
+    pub fn send(&self, pubsub: &PubSub, lines: impl FnOnce() -> Arc<[u8]>) {
         let watchers = self.watchers.lock();
         let lines = lines();
         watchers.iter().for_each(|watcher| pubsub.send(watcher, lines.clone()));
     }
 
     /// Locks the list of watchers. No other thread shows anything meanwhile.
-    pub(crate) fn watchers(&self) -> MutexGuard<'_, Vec<Arc<ClientInfo>>> {
+    pub fn watchers(&self) -> MutexGuard<'_, Vec<Arc<ClientInfo>>> {
         self.watchers.lock()
     }
 }
 
 /// Shows a command that is part of a unit, or ends it, with the unit's other messages.
 #[cold]
-pub(crate) fn show_in_unit(guard: &mut SlotGuard<'_>, session: &Session, row: &Spec, args: &Args<'_>) {
+pub fn show_in_unit(guard: &mut SlotGuard<'_>, session: &Session, row: &Spec, args: &Args<'_>) {
     if is_shown(row) {
         keep_lines(guard, line_of(session, row, args));
     }
@@ -95,13 +95,13 @@ thread_local! {
 
 /// Begins a script.
 #[cold]
-pub(crate) fn begin_script(session: &Session, row: &Spec, args: &Args<'_>) {
+pub fn begin_script(session: &Session, row: &Spec, args: &Args<'_>) {
     SCRIPT.set(is_shown(row).then(|| line_of(session, row, args)));
 }
 
 /// Shows the script's calls behind the script itself. The run counts.
 #[cold]
-pub(crate) fn show_calls(guard: &mut SlotGuard<'_>, calls: Vec<u8>) {
+pub fn show_calls(guard: &mut SlotGuard<'_>, calls: Vec<u8>) {
     let mut lines = SCRIPT.take().unwrap_or_default();
     lines.extend_from_slice(&calls);
     if !lines.is_empty() {
@@ -111,7 +111,7 @@ pub(crate) fn show_calls(guard: &mut SlotGuard<'_>, calls: Vec<u8>) {
 
 /// Ends a script; a run that does not count is begun again, here or on another thread.
 #[cold]
-pub(crate) fn end_script(guard: &mut SlotGuard<'_>, done: &Done) {
+pub fn end_script(guard: &mut SlotGuard<'_>, done: &Done) {
     let is_over = matches!(done, Ok(Flow::Replied) | Err(_));
     if !is_over {
         SCRIPT.set(None);
@@ -135,7 +135,7 @@ fn is_shown(row: &Spec) -> bool {
 }
 
 /// Appends a script's call to its lines, for [`show_calls`].
-pub(crate) fn write_call(lines: &mut Vec<u8>, db: u32, row: &Spec, args: &Args<'_>) {
+pub fn write_call(lines: &mut Vec<u8>, db: u32, row: &Spec, args: &Args<'_>) {
     if is_shown(row) {
         write_line(lines, db, "lua", row, args);
     }

@@ -25,7 +25,7 @@ use super::{Channels, PubSub, Shelf, hand_out, hand_out_in_shard};
 use crate::clients::ClientInfo;
 use crate::monitor::Monitors;
 
-pub(crate) enum Message {
+pub enum Message {
     Published {
         channel: Box<[u8]>,
         text: Box<[u8]>,
@@ -46,13 +46,13 @@ thread_local! {
 
 /// Keeps a message until [`deliver`]. The thread that holds the unit's keys calls
 /// [`SlotGuard::record_messages`].
-pub(crate) fn keep(message: Message) {
+pub fn keep(message: Message) {
     KEPT.with_borrow_mut(|kept| kept.push(message));
 }
 
 impl PubSub {
     /// PUBLISH within a unit. Returns the number of deliveries that it would have now.
-    pub(crate) fn publish_in_unit(&self, guard: &mut SlotGuard<'_>, channel: &[u8], text: &[u8]) -> usize {
+    pub fn publish_in_unit(&self, guard: &mut SlotGuard<'_>, channel: &[u8], text: &[u8]) -> usize {
         let count = self.count_listeners(channel);
         if count > 0 {
             keep(Message::Published { channel: channel.into(), text: text.into() });
@@ -62,12 +62,7 @@ impl PubSub {
     }
 
     /// SPUBLISH within a unit.
-    pub(crate) fn publish_in_shard_in_unit(
-        &self,
-        guard: &mut SlotGuard<'_>,
-        channel: &[u8],
-        text: &[u8],
-    ) -> usize {
+    pub fn publish_in_shard_in_unit(&self, guard: &mut SlotGuard<'_>, channel: &[u8], text: &[u8]) -> usize {
         let count = self.shards.subscribers(channel);
         if count > 0 {
             keep(Message::PublishedInShard { channel: channel.into(), text: text.into() });
@@ -78,7 +73,7 @@ impl PubSub {
 }
 
 /// Sends the messages that this thread has kept.
-pub(crate) fn deliver(pubsub: &PubSub, monitors: &Monitors) {
+pub fn deliver(pubsub: &PubSub, monitors: &Monitors) {
     let mut messages = KEPT.take();
     match &messages[..] {
         [] => return,
@@ -176,6 +171,3 @@ impl<'a> Shelves<'a> {
         &self.locked[at.expect("the shelves of all channels were locked")].1
     }
 }
-
-#[cfg(test)]
-mod tests;

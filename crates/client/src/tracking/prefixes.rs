@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Included, Unbounded};
 
-pub(crate) type PrefixSet = BTreeSet<Box<[u8]>>;
+pub type PrefixSet = BTreeSet<Box<[u8]>>;
 
 /// Yields the entries of `map` whose key is a prefix of `key`, the longest first.
 ///
@@ -14,7 +14,7 @@ pub(crate) type PrefixSet = BTreeSet<Box<[u8]>>;
 /// second case a prefix of `key` longer than their common part would lie between the two. So the search goes
 /// on below the common part, which is shorter each time: a search for each prefix found, and at worst a
 /// search for each length at which an entry departs from `key`.
-pub(crate) fn prefixes_of<'a, V>(
+pub fn prefixes_of<'a, V>(
     map: &'a BTreeMap<Box<[u8]>, V>,
     key: &'a [u8],
 ) -> impl Iterator<Item = (&'a [u8], &'a V)> {
@@ -47,7 +47,7 @@ fn overlap(a: &[u8], b: &[u8]) -> bool {
 /// No two members overlap, unless one is empty: CLIENT TRACKING without prefixes adds the empty prefix to the
 /// client's present prefixes. So a member that is a prefix of `prefix` is its neighbour below: anything
 /// between the two would begin with that member. Members that begin with `prefix` follow it without a gap.
-pub(crate) fn overlapping<'a>(set: &'a PrefixSet, prefix: &[u8]) -> Option<&'a [u8]> {
+pub fn overlapping<'a>(set: &'a PrefixSet, prefix: &[u8]) -> Option<&'a [u8]> {
     let below = || set.range::<[u8], _>((Unbounded, Included(prefix))).next_back();
     let above = || set.range::<[u8], _>((Included(prefix), Unbounded)).next();
     set.get(&b""[..])
@@ -58,7 +58,7 @@ pub(crate) fn overlapping<'a>(set: &'a PrefixSet, prefix: &[u8]) -> Option<&'a [
 
 /// Returns the indices of two prefixes of the list that overlap: the first that overlaps with a later prefix,
 /// and the first such later prefix.
-pub(crate) fn first_overlap(prefixes: &[&[u8]]) -> Option<(usize, usize)> {
+pub fn first_overlap(prefixes: &[&[u8]]) -> Option<(usize, usize)> {
     let mut sorted: Vec<usize> = (0..prefixes.len()).collect();
     sorted.sort_by_key(|at| prefixes[*at]);
     // In this order all members that begin with a prefix follow it. The stack has the prefixes of the member

@@ -26,18 +26,17 @@ use std::sync::atomic::Ordering::Relaxed;
 use parking_lot::Mutex;
 
 use crate::clients::ClientInfo;
-use crate::net::inbox::Message;
-use crate::server::Server;
+use crate::hub::Hub;
 
 /// A client's push queue; see the module's text.
 #[derive(Default)]
-pub(crate) struct PushQueue {
+pub struct PushQueue {
     state: Mutex<PushQueueState>,
 }
 
 /// A message in both protocols: the client may change its protocol before it has read this.
 #[derive(Clone)]
-pub(crate) enum PushMessage {
+pub enum PushMessage {
     /// The forms differ at most in their first byte.
     Alike(Arc<[u8]>),
     /// `None`: a client of RESP2 gets nothing.
@@ -97,7 +96,7 @@ struct PushQueueState {
 
 /// The content of a queue, as its worker takes it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Pending {
+pub enum Pending {
     Messages(Vec<Arc<[u8]>>),
     /// The client has to be closed, with this many bytes waiting.
     TooMuch {
@@ -111,12 +110,12 @@ thread_local! {
 }
 
 /// Puts a message into a client's queue, unless more than `limit` bytes would wait for the client then.
-pub(crate) fn put(client: &Arc<ClientInfo>, message: impl Into<PushMessage>, limit: u64) {
+pub fn put(client: &Arc<ClientInfo>, message: impl Into<PushMessage>, limit: u64) {
     put_all(client, std::iter::once(message.into()), limit);
 }
 
 /// Like [`put`], for several messages without any other in between.
-pub(crate) fn put_all(client: &Arc<ClientInfo>, messages: impl IntoIterator<Item = PushMessage>, limit: u64) {
+pub fn put_all(client: &Arc<ClientInfo>, messages: impl IntoIterator<Item = PushMessage>, limit: u64) {
     let mut state = client.push_queue.state.lock();
     if state.is_over {
         return;
@@ -143,7 +142,7 @@ fn note(client: &Arc<ClientInfo>) {
 
 impl PushQueue {
     /// Takes all messages, in the client's present protocol.
-    pub(crate) fn take(&self, resp3: bool) -> Pending {
+    pub fn take(&self, resp3: bool) -> Pending {
         let mut state = self.state.lock();
         state.is_noted = false;
         if state.is_over {
@@ -156,7 +155,7 @@ impl PushQueue {
     }
 
     /// Whether the queue is empty.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         let state = self.state.lock();
         state.messages.is_empty() && !state.is_over
     }
@@ -164,14 +163,14 @@ impl PushQueue {
 
 /// Notifies the workers of clients that have got messages from this thread. Called at the end of each batch.
 #[inline]
-pub(crate) fn notify_workers(server: &Server) {
+pub fn notify_workers(hub: &Hub) {
     if IS_ANY_NOTED.get() {
-        notify_noted(server);
+        notify_noted(hub);
     }
 }
 
 /// Notifies the workers when dropped, for a thread that ends without the end of a batch.
-pub(crate) struct Teller<'a>(pub(crate) &'a Server);
+pub struct Teller<'a>(pub &'a Hub);
 
 impl Drop for Teller<'_> {
     fn drop(&mut self) {
@@ -180,38 +179,31 @@ impl Drop for Teller<'_> {
 }
 
 #[cold]
-fn notify_noted(server: &Server) {
+fn notify_noted(hub: &Hub) {
     IS_ANY_NOTED.set(false);
     let noted = NOTED.take();
-    let mut by_worker: Vec<Vec<Arc<ClientInfo>>> = vec![Vec::new(); server.workers()];
+    let mut by_worker: Vec<Vec<Arc<ClientInfo>>> = vec![Vec::new(); hub.workers()];
     for client in noted {
         if let Some(list) = by_worker.get_mut(client.worker.load(Relaxed) as usize) {
             list.push(client);
         }
     }
     for (worker, clients) in by_worker.into_iter().enumerate().filter(|(_, clients)| !clients.is_empty()) {
-        server.inboxes[worker].post(Message::PushQueued(clients));
+        hub.push_queued(worker, clients);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::World;
 
     fn message(bytes: &[u8]) -> Arc<[u8]> {
         bytes.into()
     }
 
-    fn new_client(world: &World) -> Arc<ClientInfo> {
-        let id = world.server.clients.next_id();
-        Arc::new(ClientInfo::new(id, "test:1".into(), "test:2".into(), -1, false, 0))
-    }
-
     #[test]
     fn push_messages_use_the_protocol_at_delivery() {
-        let world = World::new();
-        let client = new_client(&world);
+        let client = Arc::new(ClientInfo::new(1, "test:1".into(), "test:2".into(), -1, false, 0));
         let unlike = |resp2| PushMessage::Unlike { resp2, resp3: message(b">three") };
         for (sent, resp2, resp3) in [
             (message(b">push").into(), Some("*push"), Some(">push")),
@@ -226,21 +218,5 @@ mod tests {
                 assert_eq!(client.push_queue.take(is_resp3), Pending::Messages(expected));
             }
         }
-        notify_workers(&world.server);
-    }
-
-    /// Otherwise later messages would never be announced, either.
-    #[test]
-    fn ending_threads_notify_recorded_workers() {
-        let world = World::new();
-        let client = new_client(&world);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let _teller = Teller(&world.server);
-                put(&client, message(b"+line"), u64::MAX);
-            });
-        });
-        let messages = world.server.inboxes[0].take();
-        assert!(matches!(&messages[..], [Message::PushQueued(clients)] if clients[0].id == client.id));
     }
 }
