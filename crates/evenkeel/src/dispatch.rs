@@ -415,7 +415,7 @@ impl Executor {
             LockScope::Script(script) => {
                 // A replayed script is not taken back. If it takes long, every other thread has to notice
                 // that at the gate.
-                if parts.session.replays || declared::needs_all(script, &request.args, server) {
+                if parts.session.replays || declared::needs_all(script, &request.args, &server.scripts) {
                     match keyspace.try_hold_all(&mut self.ctx) {
                         Some(guard) => guard,
                         None => return Ok(Flow::RetryAdmission),

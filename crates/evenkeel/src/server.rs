@@ -52,7 +52,7 @@ pub(crate) struct Server {
     pub(crate) stats: Box<[Stats]>,
     pub(crate) inboxes: Arc<Inboxes>,
     pub(crate) offload: OffloadPool,
-    pub(crate) scripts: Scripts,
+    pub(crate) scripts: Arc<Scripts>,
     /// Slow scripts, run in turn on a thread of their own.
     pub(crate) slow_scripts: OffloadPool,
     pub(crate) persist: Persist,
@@ -122,7 +122,7 @@ impl Server {
             stats: (0..2 * workers + 2).map(|_| Stats::new(commands)).collect(),
             inboxes,
             offload: OffloadPool::default(),
-            scripts: Scripts::default(),
+            scripts: Arc::new(Scripts::default()),
             slow_scripts: OffloadPool::default(),
             persist,
             replication,

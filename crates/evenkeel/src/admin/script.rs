@@ -74,7 +74,7 @@ pub(super) fn run(
 ) -> Done {
     let args = call.base.args;
     let server = call.server.clone();
-    machine::with(&server, |machine| {
+    machine::with(&server.scripts, |machine| {
         let (target, keys) = if finds_first {
             let target = find(machine, &server, args.at(1))?;
             (target, keys_count(&args, no_number)?)
@@ -91,14 +91,20 @@ pub(super) fn run(
 }
 
 fn eval_text(call: &mut ServerCall<'_, '_>, ro: bool) -> Done {
-    run(call, ro, |machine, server, body| machine.script(server, body, true), Error::NotInteger, false)
+    run(
+        call,
+        ro,
+        |machine, server, body| machine.script(&server.scripts, body, true),
+        Error::NotInteger,
+        false,
+    )
 }
 
 fn eval_name(call: &mut ServerCall<'_, '_>, ro: bool) -> Done {
     if call.base.args.at(1).len() != size_of::<Sha>() {
         return Err(machine::no_script());
     }
-    run(call, ro, |machine, server, sha| machine.script_named(server, sha), Error::NotInteger, false)
+    run(call, ro, |machine, server, sha| machine.script_named(&server.scripts, sha), Error::NotInteger, false)
 }
 
 /// EVAL script numkeys [key [key ...]] [arg [arg ...]]
@@ -124,7 +130,8 @@ fn eval_sha_ro(call: &mut ServerCall<'_, '_>) -> Done {
 /// SCRIPT LOAD script
 fn load(call: &mut ServerCall<'_, '_>) -> Done {
     let (args, server) = (call.base.args, call.server);
-    let target = machine::with(server, |machine| machine.script(server, args.at(2), false))??;
+    let target =
+        machine::with(&server.scripts, |machine| machine.script(&server.scripts, args.at(2), false))??;
     if let Target::Script(script) = target {
         call.base.reply.bulk(&script.sha);
     }

@@ -64,8 +64,11 @@ impl Executor {
         // replica.
         if !self.server.core.blockers.any().is_empty() && !session.replays {
             let is_queued = session.multi.is_some();
-            let flags =
-                if is_queued { declared::flags_of_call(row, &request.args, &self.server) } else { row.flags };
+            let flags = if is_queued {
+                declared::flags_of_call(row, &request.args, &self.server.scripts)
+            } else {
+                row.flags
+            };
             if let Some(error) = refusal(&self.server, (row, flags), session) {
                 return Err(error);
             }
@@ -91,7 +94,7 @@ impl Executor {
                     session.closing = true;
                     return Ok(Admitted::HungUp);
                 }
-                let flags = declared::flags_of_call(row, &request.args, &self.server);
+                let flags = declared::flags_of_call(row, &request.args, &self.server.scripts);
                 multi.push((id, flags), request.args.to_owned(), &session.client);
             }
             return Ok(Admitted::Queued);
@@ -275,7 +278,9 @@ pub(crate) fn is_paused(
 #[cold]
 fn writes(server: &Server, (row, args): (&Spec, &Args<'_>), session: &Session) -> bool {
     const WRITES: Flags = Flags::WRITE.with(Flags::MAY_WRITE);
-    let one = |row: &Spec, args: &Args<'_>| row.flags.has(WRITES) && !declared::only_reads(row, args, server);
+    let one = |row: &Spec, args: &Args<'_>| {
+        row.flags.has(WRITES) && !declared::only_reads(row, args, &server.scripts)
+    };
     if !matches!(row.lock_scope, LockScope::Queue) {
         return one(row, args);
     }

@@ -360,7 +360,7 @@ pub(crate) fn stream_refusal(server: &Server, part: &FilePart) -> Option<String>
 
 /// Compiles a function library, or returns the error text.
 pub(crate) fn library_of(server: &Server, code: &[u8]) -> Result<Library, String> {
-    let made = machine::with(server, |machine| machine.library(code, true));
+    let made = machine::with(&server.scripts, |machine| machine.library(code, true));
     made.and_then(|made| made).map_err(|error| String::from_utf8_lossy(&error.line()).into_owned())
 }
 

@@ -1,46 +1,45 @@
 //! What a script declares of itself, before it runs: the flags of its shebang line, or of its function.
 
-use super::Sha;
 use super::machine;
-use crate::server::Server;
+use super::{Scripts, Sha};
 use evenkeel_command::{Args, Flags, LockScope, ScriptRef, Spec};
 use evenkeel_lua::shebang::{self, ScriptFlags};
 
 /// Whether a script is known to use more keys than its call declares.
-pub(crate) fn needs_all(script: ScriptRef, args: &Args<'_>, server: &Server) -> bool {
+pub(crate) fn needs_all(script: ScriptRef, args: &Args<'_>, scripts: &Scripts) -> bool {
     let name = args.at(1);
     let known = match script {
-        ScriptRef::Text => machine::with(server, |machine| machine.text_reaches_outside(name)),
-        ScriptRef::Digest => machine::with(server, |machine| machine.name_reaches_outside(name)),
-        ScriptRef::Function => machine::with(server, |machine| machine.function_reaches_outside(name)),
+        ScriptRef::Text => machine::with(scripts, |machine| machine.text_reaches_outside(name)),
+        ScriptRef::Digest => machine::with(scripts, |machine| machine.name_reaches_outside(name)),
+        ScriptRef::Function => machine::with(scripts, |machine| machine.function_reaches_outside(name)),
     };
     known.unwrap_or(false)
 }
 
 /// Returns the flags that the script of a call declares, if the call runs a script that exists and declares
 /// any.
-fn flags(spec: &Spec, args: &Args<'_>, server: &Server) -> Option<ScriptFlags> {
+fn flags(spec: &Spec, args: &Args<'_>, scripts: &Scripts) -> Option<ScriptFlags> {
     let LockScope::Script(script) = spec.lock_scope else { return None };
     let name = args.get(1)?;
     match script {
         ScriptRef::Text => shebang::of_script(name).ok()?,
         ScriptRef::Digest => {
             let sha = Sha::try_from(name.to_ascii_lowercase()).ok()?;
-            server.scripts.find(&sha)?.flags
+            scripts.find(&sha)?.flags
         }
-        ScriptRef::Function => Some(server.scripts.libraries().function(name)?.1.flags),
+        ScriptRef::Function => Some(scripts.libraries().function(name)?.1.flags),
     }
 }
 
 /// Whether a call of a command that may write is known not to: its script declares so.
 #[cold]
-pub(crate) fn only_reads(spec: &Spec, args: &Args<'_>, server: &Server) -> bool {
-    flags(spec, args, server).is_some_and(|flags| flags.has(ScriptFlags::NO_WRITES))
+pub(crate) fn only_reads(spec: &Spec, args: &Args<'_>, scripts: &Scripts) -> bool {
+    flags(spec, args, scripts).is_some_and(|flags| flags.has(ScriptFlags::NO_WRITES))
 }
 
 /// Returns the flags of a call that is queued: the row's, adjusted to the flags that its script declares.
-pub(crate) fn flags_of_call(spec: &Spec, args: &Args<'_>, server: &Server) -> Flags {
-    let Some(declared) = flags(spec, args, server) else { return spec.flags };
+pub(crate) fn flags_of_call(spec: &Spec, args: &Args<'_>, scripts: &Scripts) -> Flags {
+    let Some(declared) = flags(spec, args, scripts) else { return spec.flags };
     let stale_allowed = declared.has(ScriptFlags::ALLOW_STALE);
     let flags = if stale_allowed { spec.flags } else { spec.flags.without(Flags::STALE) };
     match (declared.has(ScriptFlags::NO_WRITES), declared.has(ScriptFlags::ALLOW_OOM)) {

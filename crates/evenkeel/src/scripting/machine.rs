@@ -16,11 +16,10 @@ use mlua::{Function as LuaFunction, Lua, LuaOptions, StdLib, Table, Value};
 
 use super::functions::{Function, Libraries, Library};
 use super::run::{self, Ended, Run};
-use super::{Script, Sha, api, sha_of, watch};
+use super::{Script, Scripts, Sha, api, sha_of, watch};
 use crate::admin::ServerCall;
 use crate::dispatch::admission;
 use crate::dispatch::admission::STALE_TEXT;
-use crate::server::Server;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::Mode;
 use evenkeel_command::flow::{Done, Flow};
@@ -48,8 +47,8 @@ type Callbacks = HashMap<Vec<u8>, LuaFunction>;
 /// A thread's Lua state; see the module's text.
 pub(crate) struct Machine {
     lua: Lua,
-    /// Run id of the server that owns the scripts: tests have several servers in a thread.
-    server: String,
+    /// The number of the [`Scripts`] that it belongs to: tests have several servers in a thread.
+    owner: u64,
     envs: Environments,
     /// Calls a function with arguments; returns whether it succeeded, and its value or error.
     protected: LuaFunction,
@@ -89,19 +88,19 @@ thread_local! {
 }
 
 /// Calls `f` with the thread's machine, which is made if there is none.
-pub(crate) fn with<R>(server: &Server, f: impl FnOnce(&mut Machine) -> R) -> Result<R, Error> {
+pub(crate) fn with<R>(scripts: &Scripts, f: impl FnOnce(&mut Machine) -> R) -> Result<R, Error> {
     MACHINE.with_borrow_mut(|place| {
-        if place.as_ref().is_none_or(|machine| machine.server != server.core.run_id) {
+        if place.as_ref().is_none_or(|machine| machine.owner != scripts.number) {
             *place = None;
             *place = Some(
-                Machine::new(server)
+                Machine::new(scripts)
                     .map_err(|error| Error::text(format!("ERR Cannot create a Lua state: {error}")))?,
             );
         }
         let machine = place.as_mut().expect("it was made");
-        machine.follow(server);
+        machine.follow(scripts);
         let result = f(machine);
-        machine.tidy(server);
+        machine.tidy(scripts);
         Ok(result)
     })
 }
@@ -141,7 +140,7 @@ impl Target {
 }
 
 impl Machine {
-    fn new(server: &Server) -> mlua::Result<Machine> {
+    fn new(scripts: &Scripts) -> mlua::Result<Machine> {
         let libs = StdLib::TABLE | StdLib::STRING | StdLib::MATH | StdLib::DEBUG;
         // SAFETY: the sandbox denies scripts everything that could break the state (the debug library,
         // bytecode).
@@ -154,7 +153,7 @@ impl Machine {
         let protected = guarded::protected_call(&lua, on_error)?;
         watch::watch(&lua)?;
         Ok(Machine {
-            server: server.core.run_id.clone(),
+            owner: scripts.number,
             envs: Environments {
                 scripts: envs.raw_get("scripts")?,
                 functions: envs.raw_get("functions")?,
@@ -165,8 +164,8 @@ impl Machine {
             scripts: HashMap::new(),
             by_sha: HashMap::new(),
             compiled_bytes: 0,
-            flushes: server.scripts.flushes.load(Acquire),
-            libraries: server.scripts.libraries(),
+            flushes: scripts.flushes.load(Acquire),
+            libraries: scripts.libraries(),
             libraries_version: 0,
             loaded: HashMap::new(),
             bytes: 0,
@@ -176,17 +175,17 @@ impl Machine {
     }
 
     /// Drops compiled scripts and libraries that are no longer valid.
-    fn follow(&mut self, server: &Server) {
-        let flushes = server.scripts.flushes.load(Acquire);
+    fn follow(&mut self, scripts: &Scripts) {
+        let flushes = scripts.flushes.load(Acquire);
         let is_much = self.scripts.len() > COMPILED_MAX || self.compiled_bytes > COMPILED_BYTES_MAX;
         if flushes != self.flushes || is_much {
             self.flushes = flushes;
             self.forget_scripts();
         }
-        let version = server.scripts.libraries_version.load(Acquire);
+        let version = scripts.libraries_version.load(Acquire);
         if version != self.libraries_version {
             self.libraries_version = version;
-            self.libraries = server.scripts.libraries();
+            self.libraries = scripts.libraries();
             let libraries = &self.libraries;
             self.loaded.retain(|number, _| libraries.has_number(*number));
         }
@@ -199,13 +198,13 @@ impl Machine {
     }
 
     /// Collects the remains of a script, and records the bytes in use.
-    fn tidy(&mut self, server: &Server) {
+    fn tidy(&mut self, scripts: &Scripts) {
         if self.lua.used_memory() > self.collect_from {
             self.collect();
         }
         let bytes = self.lua.used_memory() as u64;
         if bytes.abs_diff(self.bytes) > 64 * 1024 {
-            server.scripts.lua_bytes.fetch_add(bytes.wrapping_sub(self.bytes), Relaxed);
+            scripts.lua_bytes.fetch_add(bytes.wrapping_sub(self.bytes), Relaxed);
             self.bytes = bytes;
         }
     }
@@ -218,36 +217,41 @@ impl Machine {
     }
 
     /// Returns the script of this text, and keeps it from now on. The error says why it cannot be compiled.
-    pub(crate) fn script(&mut self, server: &Server, body: &[u8], evaluated: bool) -> Result<Target, Error> {
-        let pushed_out = server.scripts.pushed_out.load(Relaxed);
+    pub(crate) fn script(
+        &mut self,
+        scripts: &Scripts,
+        body: &[u8],
+        evaluated: bool,
+    ) -> Result<Target, Error> {
+        let pushed_out = scripts.pushed_out.load(Relaxed);
         if evaluated && let Some(compiled) = self.scripts.get_mut(body) {
             if std::mem::replace(&mut compiled.pushed_out, pushed_out) != pushed_out {
                 // this script may be one of the pushed out
-                server.scripts.keep(compiled.script.clone(), evaluated);
+                scripts.keep(compiled.script.clone(), evaluated);
             }
             return Ok(Target::Script(compiled.script.clone()));
         }
         let flags = shebang::of_script(body)?;
         let function = self.compile(body)?;
         let script = Script { sha: sha_of(body), body: body.into(), flags, habits: super::Habits::default() };
-        let script = server.scripts.keep(Arc::new(script), evaluated);
+        let script = scripts.keep(Arc::new(script), evaluated);
         self.keep_compiled(Compiled { script: script.clone(), function, pushed_out });
         Ok(Target::Script(script))
     }
 
     /// Returns the script of this digest.
-    pub(crate) fn script_named(&mut self, server: &Server, sha: &[u8]) -> Result<Target, Error> {
+    pub(crate) fn script_named(&mut self, scripts: &Scripts, sha: &[u8]) -> Result<Target, Error> {
         let sha: Sha = sha.to_ascii_lowercase().try_into().map_err(|_| no_script())?;
-        let pushed_out = server.scripts.pushed_out.load(Relaxed);
+        let pushed_out = scripts.pushed_out.load(Relaxed);
         if let Some(compiled) = self.by_sha.get(&sha).and_then(|body| self.scripts.get_mut(body)) {
             // This script may be pushed out; then other workers do not know it either.
-            if compiled.pushed_out != pushed_out && server.scripts.find(&sha).is_none() {
+            if compiled.pushed_out != pushed_out && scripts.find(&sha).is_none() {
                 return Err(no_script());
             }
             compiled.pushed_out = pushed_out;
             return Ok(Target::Script(compiled.script.clone()));
         }
-        let script = server.scripts.find(&sha).ok_or_else(no_script)?;
+        let script = scripts.find(&sha).ok_or_else(no_script)?;
         let function = self.compile(&script.body)?;
         self.keep_compiled(Compiled { script: script.clone(), function, pushed_out });
         Ok(Target::Script(script))

@@ -73,8 +73,9 @@ impl Habits {
 }
 
 /// State of scripting that all threads share; see the module's text.
-#[derive(Default)]
 pub(crate) struct Scripts {
+    /// Unique in this process.
+    number: u64,
     cache: Mutex<Cache>,
     /// Number of scripts that newer scripts have pushed out.
     pub(crate) pushed_out: AtomicU64,
@@ -95,6 +96,24 @@ struct Cache {
     /// Scripts that came by EVAL, least recently used first.
     evaluated: VecDeque<Sha>,
     bytes: usize,
+}
+
+impl Default for Scripts {
+    /// Creates a state without scripts and libraries.
+    fn default() -> Scripts {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Scripts {
+            number: LAST.fetch_add(1, Relaxed) + 1,
+            cache: Mutex::default(),
+            pushed_out: AtomicU64::new(0),
+            flushes: AtomicU64::new(0),
+            libraries: RwLock::default(),
+            libraries_version: AtomicU64::new(0),
+            busy: Busy::default(),
+            denies_nothing: AtomicBool::new(false),
+            lua_bytes: AtomicU64::new(0),
+        }
+    }
 }
 
 impl Scripts {
