@@ -8,6 +8,7 @@ pub mod hub;
 pub mod monitor;
 pub mod pubsub;
 pub mod replica_hello;
+pub mod runner;
 pub mod session;
 pub mod tracking;
 pub mod waiting;

@@ -4,6 +4,7 @@
 //! Absent: which commands a pause or a blocker concerns (admission decides that), sockets, sessions.
 
 pub mod blockers;
+pub mod latency;
 pub mod lazy_free;
 pub mod oom;
 pub mod pause;

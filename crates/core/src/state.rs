@@ -11,6 +11,7 @@ use evenkeel_store::Keyspace;
 use parking_lot::{Mutex, RwLock};
 
 use crate::blockers::AtomicBlockers;
+use crate::latency::Monitor;
 use crate::lazy_free::LazyFreeThread;
 use crate::oom;
 use crate::pause::Pause;
@@ -58,6 +59,8 @@ pub struct Core {
     pub started_ms: u64,
     /// Forty hexadecimal digits, other ones at each start.
     pub run_id: String,
+    /// Durations of slow events, for the LATENCY commands.
+    pub latency: Monitor,
     host: OnceLock<Weak<dyn Host>>,
 }
 
@@ -84,6 +87,7 @@ impl Core {
             oom_score: oom::Score::default(),
             started_ms: clock::unix_ms(),
             run_id: random_hex(),
+            latency: Monitor::default(),
             host: OnceLock::new(),
         }
     }

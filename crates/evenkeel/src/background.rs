@@ -132,7 +132,7 @@ impl Background {
         let elapsed = clock::ticks().saturating_sub(started);
         let stats = executor.stats();
         stats.record_stage(Stage::Expire, elapsed);
-        server.latency.record(
+        server.core.latency.record(
             "expire-cycle",
             clock::us(elapsed),
             executor.settings.latency_monitor_threshold,

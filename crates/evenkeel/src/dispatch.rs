@@ -10,6 +10,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use evenkeel_store::evict::Pool;
 use evenkeel_store::{Access, Key, Place, ThreadContext};
@@ -23,6 +24,7 @@ use crate::scripting::declared;
 use crate::server::Server;
 use evenkeel_client::monitor;
 use evenkeel_client::pubsub::push_queue::{self, Pending};
+use evenkeel_client::runner::{CommandRunner, Outcome, Request};
 use evenkeel_client::session::{ReplyMode, Session, Watching};
 use evenkeel_client::waiting::Resumed;
 use evenkeel_command::error::Error;
@@ -46,16 +48,6 @@ pub(crate) use nested::{run_in_script, run_nested};
 pub(crate) use parts::Parts;
 
 use admission::Admitted;
-
-/// Outcome of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Replied,
-    /// CLIENT PAUSE: to be tried again when the pause is over.
-    Paused,
-    /// The command waits, and its reply comes by [`Resumed`]. The client's next commands have to wait, too.
-    Suspended,
-}
 
 /// A worker's means of running commands.
 pub(crate) struct Executor {
@@ -90,17 +82,6 @@ pub(crate) struct Executor {
 /// as a slice of background work. A command is not interrupted, so a connection can take this and the time of
 /// a single command.
 const SHARE_US: u64 = SLICE_US_MAX;
-
-/// A request whose command is known.
-#[derive(Clone, Copy)]
-pub(crate) struct Request<'a> {
-    pub(crate) command: Option<Id>,
-    pub(crate) args: Args<'a>,
-    /// Length of the request in bytes.
-    pub(crate) len: usize,
-    /// Hash and place of the first argument, if it is the only key and both are computed.
-    pub(crate) key: Option<(u64, Place)>,
-}
 
 impl Executor {
     pub(crate) fn new(server: Arc<Server>, worker: usize) -> Executor {
@@ -200,14 +181,6 @@ impl Executor {
     #[inline]
     pub(crate) fn resolve<'a>(&self, args: Args<'a>, db: u32) -> Request<'a> {
         self.request(self.table.find(args.at(0)), args, db)
-    }
-
-    /// Like [`Executor::resolve`], for an append-only file or a stream. Both use the original names, whatever
-    /// clients call the commands here. If Redis renames commands, its files have the new names: then the same
-    /// commands have to be renamed here as well.
-    pub(crate) fn resolve_logged<'a>(&self, args: Args<'a>, db: u32) -> Request<'a> {
-        let name = args.at(0);
-        self.request(table().find(name).or_else(|| self.table.find(name)), args, db)
     }
 
     #[inline]
@@ -645,6 +618,41 @@ impl Executor {
             reply.fail(&Error::abandoned());
             None
         })
+    }
+}
+
+impl CommandRunner for Executor {
+    fn ctx(&mut self) -> &mut ThreadContext {
+        &mut self.ctx
+    }
+
+    fn into_ctx(self: Box<Self>) -> ThreadContext {
+        self.ctx
+    }
+
+    fn refresh(&mut self, now_ms: u64) {
+        self.refresh(now_ms);
+    }
+
+    fn restart_clock(&mut self) {
+        self.last_ticks = clock::ticks();
+    }
+
+    fn resolve_logged<'a>(&self, args: Args<'a>, db: u32) -> Request<'a> {
+        let name = args.at(0);
+        self.request(table().find(name).or_else(|| self.table.find(name)), args, db)
+    }
+
+    fn run(&mut self, session: &mut Session, request: Request<'_>, reply: &mut Reply) -> Option<Outcome> {
+        self.shielded(reply, |executor, reply| executor.run(session, request, reply))
+    }
+
+    fn errors(&self) -> u64 {
+        self.stats().errors.load(Relaxed)
+    }
+
+    fn serve_woken(&mut self) {
+        self.serve_woken();
     }
 }
 

@@ -15,10 +15,11 @@ use evenkeel_store::ahead::MEMBERS_MAX;
 use evenkeel_store::journal::Received;
 use evenkeel_store::{Key, Place};
 
-use crate::dispatch::{Executor, Outcome, Request, append_push, record_stage};
+use crate::dispatch::{Executor, append_push, record_stage};
 use crate::net::connection::Connection;
 use crate::observe::stats::{Stage, add};
 use evenkeel_client::pubsub::push_queue;
+use evenkeel_client::runner::{Outcome, Request};
 use evenkeel_client::session::Session;
 use evenkeel_command::error::Error;
 use evenkeel_command::reply::Reply;

@@ -5,28 +5,32 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use evenkeel_store::Keyspace;
+use evenkeel_store::{Keyspace, SlotGuard, ThreadContext};
 use parking_lot::Mutex;
 
 use crate::admin::migrate::Targets;
 use crate::commands;
+use crate::dispatch::Executor;
 use crate::net::inbox::{Inboxes, Message};
 use crate::observe::commandlog::CommandLog;
 use crate::observe::hotkeys::HotKeys;
-use crate::observe::latency::Monitor;
 use crate::observe::rates::Rates;
 use crate::observe::sampler::Sampler;
 use crate::observe::stats::Stats;
 use crate::offload::OffloadPool;
-use crate::persist::{Persist, load};
+use crate::persist::position::{Point, Position};
+use crate::persist::{self, Persist};
 use crate::replication;
 use crate::scripting::Scripts;
 use evenkeel_acl::Acl;
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_client::hub::Hub;
-use evenkeel_command::Table;
+use evenkeel_client::runner::CommandRunner;
+use evenkeel_command::error::Error;
 use evenkeel_command::table::{renamed, table};
+use evenkeel_command::{Id, Table};
 use evenkeel_config::{ConfigFile, Settings};
 use evenkeel_core::Core;
 use evenkeel_core::lazy_free::LazyFreeThread;
@@ -55,7 +59,7 @@ pub(crate) struct Server {
     pub(crate) scripts: Arc<Scripts>,
     /// Slow scripts, run in turn on a thread of their own.
     pub(crate) slow_scripts: OffloadPool,
-    pub(crate) persist: Persist,
+    pub(crate) persist: Arc<Persist>,
     pub(crate) replication: replication::ReplicationState,
     pub(crate) rates: Mutex<Rates>,
     /// DEBUG SET-ACTIVE-EXPIRE.
@@ -63,7 +67,6 @@ pub(crate) struct Server {
     pub(crate) sampler: Sampler,
     pub(crate) commandlog: CommandLog,
     pub(crate) hotkeys: HotKeys,
-    pub(crate) latency: Monitor,
     /// Connections cached for MIGRATE.
     pub(crate) targets: Targets,
 }
@@ -85,6 +88,43 @@ impl Host for Server {
     }
 }
 
+impl persist::Host for Server {
+    fn runner(self: Arc<Server>, ctx: ThreadContext) -> Box<dyn CommandRunner> {
+        let counters = self.stats.len() - 1;
+        Box::new(Executor::on(ctx, self, counters))
+    }
+
+    fn record_failure(&self, id: Id, error: &Error) {
+        let stats = self.stats.last().expect("a set for threads that are no workers");
+        stats.error(&error.line());
+        stats.resumed(id, 0, true, self.core.settings().latency_tracking);
+    }
+
+    fn replica_position(&self) -> Option<Position> {
+        self.replication.link.position(self)
+    }
+
+    fn finish_stream(&self, guard: &mut SlotGuard<'_>) -> Option<Position> {
+        self.replication.finish(guard)
+    }
+
+    fn continue_stream(self: Arc<Server>, position: Option<Position>) {
+        replication::link::continue_as_primary(&self, position);
+    }
+
+    fn resume_stream(self: Arc<Server>) {
+        self.replication.resume_stream(&self);
+    }
+
+    fn wait_for_replicas(self: Arc<Server>, timeout: Duration, is_aborted: &dyn Fn() -> bool) {
+        self.replication.wait_for_replicas(&self, timeout, is_aborted);
+    }
+
+    fn stop_stream(&self, stop: &mut dyn FnMut(Option<Point>)) {
+        self.replication.stop(self, stop);
+    }
+}
+
 impl Server {
     /// Creates a server with `workers` workers, which do not run yet.
     pub(crate) fn new(
@@ -103,16 +143,17 @@ impl Server {
         let keyspace = Keyspace::new(settings.databases, 3 * workers + 8, now, random_seed())
             .with_clock(clock::log_time)
             .with_lazy_free(lazy_free.clone());
-        let loaders = (0..=workers).map(|_| load::loader_context(&keyspace)).collect();
-        let persist = Persist::new(keyspace.thread_context(), loaders, now / 1000);
-        let replication = replication::ReplicationState::new(keyspace.thread_context())?;
         let core = Arc::new(Core::new(settings, keyspace, inboxes.clone(), lazy_free));
+        let hub = Arc::new(Hub::new(core.clone(), inboxes.clone()));
+        let scripts = Arc::new(Scripts::default());
+        let replication = replication::ReplicationState::new(core.keyspace.thread_context())?;
         let settings = core.settings();
         let commands = table().rows().len();
         let commandlog = CommandLog::new(2 * workers + 2);
         commandlog.configure(&settings);
         let server = Arc::new(Server {
-            hub: Arc::new(Hub::new(core.clone(), inboxes.clone())),
+            persist: Arc::new(Persist::new(core.clone(), hub.clone(), scripts.clone())),
+            hub,
             core,
             table: renamed(&settings.rename_command),
             acl: Acl::new(&settings),
@@ -122,20 +163,19 @@ impl Server {
             stats: (0..2 * workers + 2).map(|_| Stats::new(commands)).collect(),
             inboxes,
             offload: OffloadPool::default(),
-            scripts: Arc::new(Scripts::default()),
+            scripts,
             slow_scripts: OffloadPool::default(),
-            persist,
             replication,
             rates: Mutex::default(),
             active_expire: AtomicBool::new(true),
             sampler: Sampler::new(settings.databases),
             commandlog,
             hotkeys: HotKeys::new(2 * workers + 2),
-            latency: Monitor::default(),
             targets: Targets::default(),
         });
         let host: Weak<Server> = Arc::downgrade(&server);
-        server.core.set_host(host);
+        server.core.set_host(host.clone());
+        server.persist.set_host(host);
         Ok(server)
     }
 

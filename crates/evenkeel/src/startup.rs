@@ -159,7 +159,7 @@ fn serve(launch: Launch) -> ExitCode {
     {
         log::warn!("{}", preflight::no_pidfile(path, &error));
     }
-    load::set_loading(&server, true);
+    load::set_loading(&server.persist, true);
     server.replication.follow(&server, &server.core.settings());
     link::follow_at_start(&server);
     if let Err(error) = server.core.oom_score.follow(&server.core.settings(), server.replication.is_replica())
@@ -181,7 +181,7 @@ fn serve(launch: Launch) -> ExitCode {
         return fail(format!("Cannot start an offload thread: {error}"));
     }
     server.sampler.record_startup();
-    let bar = Bar::begin(&server);
+    let bar = Bar::begin(&server.persist);
     let loaded = load(&server);
     drop(bar);
     match loaded {
@@ -209,7 +209,7 @@ fn serve(launch: Launch) -> ExitCode {
         snapshot::remove_unfinished(&server.core.settings());
     }
     if server.persist.aof.is_on() {
-        aof::stop(&server);
+        aof::stop(&server.persist);
     }
     if let Some(path) = pidfile {
         let _ = std::fs::remove_file(path);
@@ -224,13 +224,13 @@ fn serve(launch: Launch) -> ExitCode {
 fn load(server: &Arc<Server>) -> Result<(), Ended> {
     passed_over::report(&server.core.settings());
     if server.core.settings().appendonly {
-        replay::put_tail_back(server)?;
-        let Replayed { directory, found, position } = replay::directory(server)?;
+        replay::put_tail_back(&server.persist)?;
+        let Replayed { directory, found, position } = replay::directory(&server.persist)?;
         if !found {
             // Turning the append-only file on keeps the existing data, as operators expect.
-            load::snapshot(server)?;
+            load::snapshot(&server.persist)?;
         }
-        rewrite::start_logging(server, directory, found).map_err(Ended::Failed)?;
+        rewrite::start_logging(&server.persist, directory, found).map_err(Ended::Failed)?;
         // No expired key has been removed so far; replicas receive the removals from now on.
         if server.replication.is_replica() {
             link::set_loaded_position(server, position);
@@ -238,11 +238,11 @@ fn load(server: &Arc<Server>) -> Result<(), Ended> {
             link::continue_as_primary(server, position);
         }
     } else {
-        let loaded = load::snapshot_at_start(server)?;
+        let loaded = load::snapshot_at_start(&server.persist)?;
         link::set_loaded_position(server, loaded.and_then(|loaded| loaded.position));
     }
     server.persist.record_loaded(&server.core.keyspace);
-    load::set_loading(server, false);
+    load::set_loading(&server.persist, false);
     if server.replication.is_replica() {
         link::begin(server);
     }
@@ -254,7 +254,7 @@ fn load(server: &Arc<Server>) -> Result<(), Ended> {
 fn lock_files(server: &Server) -> std::io::Result<()> {
     let settings = server.core.settings();
     if settings.appendonly {
-        rewrite::hold(server, &settings)
+        rewrite::hold(&server.persist, &settings)
     } else if !settings.save.is_empty() {
         server.persist.locks.hold(What::Snapshot, &settings.dir, &settings.dbfilename)
     } else {
@@ -506,7 +506,7 @@ fn watch_signals(server: Arc<Server>) {
                     std::process::exit(1);
                 }
                 log::warn!("Received {name} scheduling shutdown...");
-                end::begin(&server, how, None);
+                end::begin(&server.persist, how, None);
             }
         })
         .expect("a thread can be started");
@@ -541,7 +541,7 @@ fn control(server: &Arc<Server>) {
         if clock::ticks() >= appraise_from {
             appraise_from = appraise_sharers(server, &mut ctx);
         }
-        save_points::look(server);
+        save_points::look(&server.persist);
         failover::abort_late(server);
         reload_tls(server);
         server.hotkeys.end_if_due(server, ctx.now_ms);

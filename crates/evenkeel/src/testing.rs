@@ -17,11 +17,12 @@ use evenkeel_resp::value::{Value, decode, encode_command};
 use evenkeel_store::{Expire, Kind};
 use evenkeel_testkit::{Program, Reference, Target, transcript};
 
-use crate::dispatch::{Executor, Outcome, Request};
+use crate::dispatch::Executor;
 use crate::net::inbox::Message;
 use crate::server::Server;
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_client::pubsub::push_queue::Pending;
+use evenkeel_client::runner::{Outcome, Request};
 use evenkeel_client::session::Session;
 use evenkeel_client::waiting::End;
 use evenkeel_client::waiting::{On, Resumed, Waiting};

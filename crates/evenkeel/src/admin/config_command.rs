@@ -71,9 +71,9 @@ fn set(call: &mut ServerCall<'_, '_>) -> Done {
     });
     changed.map_err(|error: SetError| Error::text(format!("ERR {error}")))?;
     // The control thread does whatever has to wait for a snapshot's end.
-    rewrite::follow_soon(server);
+    rewrite::follow_soon(&server.persist);
     if pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"aof-disable-auto-gc")) {
-        rewrite::collect_soon(server);
+        rewrite::collect_soon(&server.persist);
     }
     server.persist.follow(&server.core.settings());
     server.replication.follow(server, &server.core.settings());

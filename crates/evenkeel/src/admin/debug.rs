@@ -192,7 +192,7 @@ fn reload(call: &mut ServerCall<'_, '_>) -> Done {
     }
     let server = call.server.clone();
     call.offload_alone(move |reply| {
-        let reloaded = persist::reload::from_snapshot(&server, options);
+        let reloaded = persist::reload::from_snapshot(&server.persist, options);
         reloaded.map_err(|reason| {
             log::warn!("DEBUG RELOAD: {reason}");
             Error::text("ERR Error trying to load the RDB dump, check server logs.")
@@ -206,7 +206,7 @@ fn reload(call: &mut ServerCall<'_, '_>) -> Done {
 fn load_log(call: &mut ServerCall<'_, '_>) -> Done {
     let server = call.server.clone();
     call.offload_alone(move |reply| {
-        let loaded = persist::reload::from_log(&server);
+        let loaded = persist::reload::from_log(&server.persist);
         loaded.map_err(|_| Error::text("ERR Error trying to load the AOF files, check server logs."))?;
         reply.ok();
         Ok(())

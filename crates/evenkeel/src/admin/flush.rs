@@ -116,7 +116,7 @@ fn flush(
         }
         let goes = call.base.offload_disk(move || {
             wait(&server);
-            snapshot::pay(&server);
+            snapshot::pay(&server.persist);
             Ok(())
         })?;
         // With too many commands waiting for the disk, this command does not wait: it flushes all the same.

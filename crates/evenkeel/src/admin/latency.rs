@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use super::{Command, Group, ServerCall, ServerHandler, at_least, container, docs, exactly, session};
 use crate::observe::info::latencies_of;
-use crate::observe::latency::report;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_command::table::table;
+use evenkeel_core::latency::report;
 use evenkeel_runtime::clock;
 
 const GROUP: Group = Group::Server;
@@ -33,7 +33,7 @@ fn help(call: &mut ServerCall<'_, '_>) -> Done {
 
 /// LATENCY LATEST
 fn latest(call: &mut ServerCall<'_, '_>) -> Done {
-    let events = call.server.latency.all();
+    let events = call.server.core.latency.all();
     call.base.reply.array(events.len());
     for (event, series) in events {
         let (at, ms) = series.samples.back().copied().unwrap_or_default();
@@ -46,8 +46,13 @@ fn latest(call: &mut ServerCall<'_, '_>) -> Done {
 
 /// LATENCY HISTORY event
 fn history(call: &mut ServerCall<'_, '_>) -> Done {
-    let samples =
-        call.server.latency.find(call.base.args.at(2)).map(|(_, series)| series.samples).unwrap_or_default();
+    let samples = call
+        .server
+        .core
+        .latency
+        .find(call.base.args.at(2))
+        .map(|(_, series)| series.samples)
+        .unwrap_or_default();
     call.base.reply.array(samples.len());
     for (at, ms) in samples {
         call.base.reply.array(2);
@@ -61,7 +66,7 @@ fn history(call: &mut ServerCall<'_, '_>) -> Done {
 fn reset(call: &mut ServerCall<'_, '_>) -> Done {
     let args = call.base.args;
     let asked = |event: &str| args.from(2).any(|name| name.eq_ignore_ascii_case(event.as_bytes()));
-    let count = call.server.latency.reset(|event| args.len() == 2 || asked(event));
+    let count = call.server.core.latency.reset(|event| args.len() == 2 || asked(event));
     call.base.reply.int(count as i64);
     Ok(Flow::Replied)
 }
@@ -69,7 +74,7 @@ fn reset(call: &mut ServerCall<'_, '_>) -> Done {
 /// LATENCY GRAPH event
 fn graph(call: &mut ServerCall<'_, '_>) -> Done {
     let event = call.base.args.at(2);
-    let Some((event, series)) = call.server.latency.find(event) else {
+    let Some((event, series)) = call.server.core.latency.find(event) else {
         return Err(Error::Bytes([b"ERR No samples available for event '", event, b"'"].concat()));
     };
     call.base.reply.verbatim(&series.graph(event, clock::unix_ms() / 1000), b"txt");
@@ -80,7 +85,7 @@ fn graph(call: &mut ServerCall<'_, '_>) -> Done {
 fn doctor(call: &mut ServerCall<'_, '_>) -> Done {
     let (threshold, slow) =
         (call.base.settings.latency_monitor_threshold, call.base.settings.slowlog_log_slower_than);
-    let text = report(&call.server.latency.all(), threshold, slow);
+    let text = report(&call.server.core.latency.all(), threshold, slow);
     call.base.reply.verbatim(&text, b"txt");
     Ok(Flow::Replied)
 }

@@ -35,7 +35,9 @@ fn save(call: &mut ServerCall<'_, '_>) -> Done {
         return Err(Error::text("ERR Background save already in progress"));
     }
     let server = call.server.clone();
-    call.offload_disk(move || snapshot::save(&server).map_err(|reason| Error::text(format!("ERR {reason}"))))
+    call.offload_disk(move || {
+        snapshot::save(&server.persist).map_err(|reason| Error::text(format!("ERR {reason}")))
+    })
 }
 
 /// BGREWRITEAOF
@@ -44,7 +46,7 @@ fn rewrite_aof(call: &mut ServerCall<'_, '_>) -> Done {
     if persist.state().is_rewriting() {
         return Err(Error::text("ERR Background append only file rewriting already in progress"));
     }
-    let text = if may_begin && rewrite::begin(call.server) {
+    let text = if may_begin && rewrite::begin(&call.server.persist) {
         "Background append only file rewriting started"
     } else {
         persist.schedule_rewrite();
@@ -103,7 +105,7 @@ fn begin_save(server: &Arc<Server>, may_begin: bool, schedule: bool) -> Result<O
         }
         _ => {}
     }
-    let begun = if may_begin { snapshot::begin(server) } else { Err(Busy) };
+    let begun = if may_begin { snapshot::begin(&server.persist) } else { Err(Busy) };
     match begun {
         Ok(begun) => Ok(Some(begun)),
         Err(Busy) if schedule || !may_begin => {
@@ -165,7 +167,7 @@ fn shutdown(call: &mut ServerCall<'_, '_>) -> Done {
         if how != ShutdownOptions::default() {
             return Err(Error::Syntax);
         }
-        if !end::abort(call.server) {
+        if !end::abort(&call.server.persist) {
             return Err(Error::text("ERR No shutdown in progress."));
         }
         call.base.reply.ok();
@@ -182,7 +184,11 @@ fn shutdown(call: &mut ServerCall<'_, '_>) -> Done {
     call.session.waiting = Some(Box::new(waiting));
     client.set_waiting(true, 0, false);
     log::warn!("User requested shutdown...");
-    end::begin(server, how, Some(Asker { client, number, id: call.base.id, resp3: call.base.reply.resp3 }));
+    end::begin(
+        &server.persist,
+        how,
+        Some(Asker { client, number, id: call.base.id, resp3: call.base.reply.resp3 }),
+    );
     Ok(Flow::Suspended)
 }
 

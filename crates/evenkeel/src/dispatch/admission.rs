@@ -2,11 +2,12 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::Executor;
 use super::permission;
-use super::{Executor, Request};
 use crate::persist;
 use crate::scripting::declared;
 use crate::server::Server;
+use evenkeel_client::runner::Request;
 use evenkeel_client::session::Session;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};

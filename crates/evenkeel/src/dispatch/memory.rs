@@ -156,7 +156,7 @@ impl Executor {
         let elapsed = self.last_ticks.saturating_sub(started);
         self.stats().record_stage(Stage::Evict, elapsed);
         let threshold_ms = self.settings.latency_monitor_threshold;
-        server.latency.record("eviction-cycle", clock::us(elapsed), threshold_ms);
+        server.core.latency.record("eviction-cycle", clock::us(elapsed), threshold_ms);
         self.stats().slice_max.fetch_max(elapsed, Relaxed);
     }
 }

@@ -1,4 +1,5 @@
 //! Tests of lower crates that need a whole server.
 
+mod promotion;
 mod push_queue;
 mod units;

@@ -211,7 +211,7 @@ pub(crate) fn note(
     (row, args, spent): (&Spec, Args<'_>, &Spent),
 ) {
     let event = if row.flags.has(Flags::FAST) { "fast-command" } else { "command" };
-    server.latency.record(event, clock::us(spent.ticks), settings.latency_monitor_threshold);
+    server.core.latency.record(event, clock::us(spent.ticks), settings.latency_monitor_threshold);
     if row.flags.has(Flags::SKIP_SLOWLOG) {
         return;
     }

@@ -3,7 +3,6 @@
 pub(crate) mod commandlog;
 pub(crate) mod hotkeys;
 pub(crate) mod info;
-pub(crate) mod latency;
 pub(crate) mod memory;
 mod probe;
 pub(crate) mod process;

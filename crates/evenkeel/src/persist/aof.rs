@@ -45,8 +45,8 @@ pub(super) use self::file::LogFile;
 use self::tail::TailFile;
 pub(crate) use self::tail::boot;
 use super::Blockers;
-use crate::replication::Point;
-use crate::server::Server;
+use super::Persist;
+use super::position::Point;
 use evenkeel_config::{Fsync, Settings};
 use evenkeel_runtime::clock;
 use evenkeel_runtime::threads;
@@ -291,10 +291,10 @@ impl Aof {
 }
 
 /// Starts the thread, which writes the records of `reader` to `file`.
-pub(super) fn start(server: &Arc<Server>, file: LogFile, reader: Reader) -> io::Result<()> {
-    let (aof, after, place) = (&server.persist.aof, reader.last(), reader.place());
+pub(super) fn start(persist: &Arc<Persist>, file: LogFile, reader: Reader) -> io::Result<()> {
+    let (aof, after, place) = (&persist.aof, reader.last(), reader.place());
     let writer = Writer {
-        server: server.clone(),
+        persist: persist.clone(),
         reader,
         file,
         fails: false,
@@ -333,49 +333,49 @@ pub(super) fn start(server: &Arc<Server>, file: LogFile, reader: Reader) -> io::
 }
 
 /// Releases a reader whose thread could not be started. The caller holds all locks.
-pub(super) fn forget(server: &Server, guard: &mut SlotGuard<'_>) {
-    let aof = &server.persist.aof;
+pub(super) fn forget(persist: &Persist, guard: &mut SlotGuard<'_>) {
+    let aof = &persist.aof;
     guard.dismiss(aof.place.load(Relaxed));
-    vacate(server);
+    vacate(persist);
     aof.is_on.store(false, Release);
 }
 
 /// Releases the place of a reader whose thread has ended.
-pub(super) fn vacate(server: &Server) {
-    let place = server.persist.aof.place.swap(NOWHERE, Relaxed);
-    server.core.keyspace.journal.vacate(place);
+pub(super) fn vacate(persist: &Persist) {
+    let place = persist.aof.place.swap(NOWHERE, Relaxed);
+    persist.core.keyspace.journal.vacate(place);
 }
 
 /// Refuses writes while the append-only file fails and is enabled; otherwise allows them. The caller calls it
 /// after each change of either condition.
-pub(super) fn refuse_writes(server: &Server) {
-    let metrics = &server.persist.aof.metrics;
+pub(super) fn refuse_writes(persist: &Persist) {
+    let metrics = &persist.aof.metrics;
     // Serialised by this lock: the last caller sees all changes.
     let _one = metrics.failure.lock();
     let fails = metrics.write_failed.load(Relaxed);
-    server.core.blockers.set(Blockers::NO_LOG, fails && server.core.settings().appendonly);
+    persist.core.blockers.set(Blockers::NO_LOG, fails && persist.core.settings().appendonly);
 }
 
 /// The place of the thread's reader in the journal.
-pub(super) fn place(server: &Server) -> usize {
-    server.persist.aof.place.load(Relaxed)
+pub(super) fn place(persist: &Persist) -> usize {
+    persist.aof.place.load(Relaxed)
 }
 
 /// Ends the thread once all logged records are written and synced, and waits for that.
-pub(crate) fn stop(server: &Server) {
-    let aof = &server.persist.aof;
+pub(crate) fn stop(persist: &Persist) {
+    let aof = &persist.aof;
     aof.ends.store(true, Release);
     // Blocked writers may be waiting for a disk that hangs, and nothing more is logged.
-    server.core.blockers.set(Blockers::CROWDED, false);
-    server.core.workers.wake_all();
-    server.core.keyspace.journal.wake(aof.place.load(Relaxed));
+    persist.core.blockers.set(Blockers::CROWDED, false);
+    persist.core.workers.wake_all();
+    persist.core.keyspace.journal.wake(aof.place.load(Relaxed));
     while aof.is_on() {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 struct Writer {
-    server: Arc<Server>,
+    persist: Arc<Persist>,
     reader: Reader,
     file: LogFile,
     /// Whether the last write failed.
@@ -442,10 +442,10 @@ fn sleep_us(us: &AtomicU64) {
 
 impl Writer {
     fn run(mut self) {
-        let server = self.server.clone();
-        let (aof, journal) = (&server.persist.aof, &server.core.keyspace.journal);
+        let persist = self.persist.clone();
+        let (aof, journal) = (&persist.aof, &persist.core.keyspace.journal);
         loop {
-            let settings = server.core.settings();
+            let settings = persist.core.settings();
             let ends = aof.ends.load(Acquire);
             self.look_at_sync();
             if !self.fails || self.file.pending() == 0 {
@@ -501,7 +501,7 @@ impl Writer {
 
     /// Appends the replication position of the written data, if it is known.
     fn write_end(&mut self) {
-        let point = self.server.persist.aof.end.lock().take();
+        let point = self.persist.aof.end.lock().take();
         let is_end = |point: &Point| point.record == self.reader.last() && self.file.pending() == 0;
         if let Some(Point { position, .. }) = point.filter(is_end)
             && !self.broken
@@ -509,8 +509,8 @@ impl Writer {
         {
             let note = position.note();
             push_comment(self.file.room(PREFACE_LEN + note.len()), &note);
-            let server = self.server.clone();
-            self.write(&server.core.keyspace.journal, true);
+            let persist = self.persist.clone();
+            self.write(&persist.core.keyspace.journal, true);
         }
     }
 
@@ -521,22 +521,22 @@ impl Writer {
         {
             tail.remove();
         }
-        let aof = &self.server.persist.aof;
+        let aof = &self.persist.aof;
         aof.metrics.write_failed.store(false, Relaxed);
-        refuse_writes(&self.server);
+        refuse_writes(&self.persist);
         aof.metrics.buffered.store(0, Relaxed);
         aof.is_on.store(false, Release);
         // A thread that sets CROWDED afterwards checks again whether this thread is still there to clear it.
         std::sync::atomic::fence(SeqCst);
-        self.server.core.blockers.set(Blockers::CROWDED, false);
+        self.persist.core.blockers.set(Blockers::CROWDED, false);
         aof.switched.1.notify_all();
         self.publish();
-        self.server.core.workers.wake_all();
+        self.persist.core.workers.wake_all();
     }
 
     /// Takes records until there is enough to write, or a new file is to begin.
     fn take(&mut self, journal: &Journal, settings: &Settings) {
-        let switch_behind = &self.server.persist.aof.switch_behind;
+        let switch_behind = &self.persist.aof.switch_behind;
         if self.reader.last() >= switch_behind.load(Acquire) {
             return;
         }
@@ -575,7 +575,7 @@ impl Writer {
             !*more
         });
         let written = self.file.end().saturating_sub(end_before); // another program may have cut the file off
-        self.server.persist.aof.metrics.size.fetch_add(written, Relaxed);
+        self.persist.aof.metrics.size.fetch_add(written, Relaxed);
         self.more |= self.reader.last() >= switch_behind.load(Acquire);
         if found > 0 {
             self.last_record = Instant::now();
@@ -590,7 +590,7 @@ impl Writer {
     /// Writes the taken records. Returns false if some could not be written. Unless `must_all`, some of them
     /// may wait for more.
     fn write(&mut self, journal: &Journal, must_all: bool) -> bool {
-        let metrics = &self.server.persist.aof.metrics;
+        let metrics = &self.persist.aof.metrics;
         let pending = self.file.pending();
         metrics.buffered.store(pending as u64, Relaxed);
         if pending == 0 || !must_all && self.file.may_wait() {
@@ -606,7 +606,7 @@ impl Writer {
             self.record_failure(&error);
             return false;
         }
-        let unread_max = self.server.core.settings().appendonly_buffer_limit / UNREAD_PART;
+        let unread_max = self.persist.core.settings().appendonly_buffer_limit / UNREAD_PART;
         let is_slow = || ((pending - left) as f64) < SLOW_DISK * began.elapsed().as_secs_f64();
         if self.file.goes_past() && self.reader.unread(journal) as u64 > unread_max && is_slow() {
             self.file.rest();
@@ -616,13 +616,13 @@ impl Writer {
         if metrics.write_failed.load(Relaxed) && !self.broken && self.doubtful.is_none() {
             log::info!("The append-only file is writable again.");
             metrics.write_failed.store(false, Relaxed);
-            refuse_writes(&self.server);
+            refuse_writes(&self.persist);
         }
         true
     }
 
     fn record_failure(&self, error: &io::Error) {
-        let metrics = &self.server.persist.aof.metrics;
+        let metrics = &self.persist.aof.metrics;
         *metrics.failure.lock() = evenkeel_config::cause(error);
         if !metrics.write_failed.swap(true, Relaxed) {
             log::warn!(
@@ -630,16 +630,16 @@ impl Writer {
                  commands are refused until writing succeeds."
             );
         }
-        refuse_writes(&self.server);
+        refuse_writes(&self.persist);
     }
 
     /// Unblocks writers once enough of the journal has been taken.
     fn unblock_writers(&self, journal: &Journal, settings: &Settings) {
-        let blockers = &self.server.core.blockers;
+        let blockers = &self.persist.core.blockers;
         let is_crowded = blockers.any().contains(Blockers::CROWDED);
         if is_crowded && self.reader.unread(journal) as u64 <= settings.appendonly_buffer_limit / 2 {
             blockers.set(Blockers::CROWDED, false);
-            self.server.core.workers.wake_all();
+            self.persist.core.workers.wake_all();
             log::info!("Pending data was written to the append-only file. Write commands continue.");
         }
     }
@@ -671,8 +671,8 @@ impl Writer {
         if self.broken {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        let is_awaited = self.server.core.settings().appendfsync == Fsync::Always;
-        self.server.persist.aof.metrics.is_syncing.store(!is_awaited, Relaxed);
+        let is_awaited = self.persist.core.settings().appendfsync == Fsync::Always;
+        self.persist.aof.metrics.is_syncing.store(!is_awaited, Relaxed);
         let end = self.file.end();
         let may_do = is_awaited && how == How::TailWillDo && self.last_file_sync.elapsed() < SYNC_EVERY;
         let by_tail = may_do && self.tail.as_mut().is_some_and(|tail| tail.sync(end));
@@ -700,7 +700,7 @@ impl Writer {
     /// Begins a sync on the other thread. Returns false if that fails.
     fn begin_beside(&mut self) -> bool {
         if self.syncer.is_none() {
-            self.syncer = Syncer::start(&self.server);
+            self.syncer = Syncer::start(&self.persist);
         }
         let begun = self.syncer.as_ref().is_some_and(|syncer| self.file.sync_beside(syncer));
         if !begun {
@@ -718,7 +718,7 @@ impl Writer {
             self.publish();
             // The tail dates from a time in which replies waited for syncs. The file itself has everything
             // now.
-            if let Some(tail) = self.tail.take_if(|_| !wants_tail(&self.server.core.settings())) {
+            if let Some(tail) = self.tail.take_if(|_| !wants_tail(&self.persist.core.settings())) {
                 tail.remove();
             }
         }
@@ -734,8 +734,8 @@ impl Writer {
     /// Records the result of a sync that has ended.
     fn end_sync(&mut self, sync: UnderWay, result: io::Result<()>) -> io::Result<()> {
         self.under_way = None;
-        let metrics = &self.server.persist.aof.metrics;
-        let settings = self.server.core.settings();
+        let metrics = &self.persist.aof.metrics;
+        let settings = self.persist.core.settings();
         metrics.is_syncing.store(false, Relaxed);
         metrics.syncs.fetch_add(1, Relaxed);
         self.record_sync(sync.began.elapsed(), settings.appendfsync == Fsync::Always);
@@ -762,7 +762,7 @@ impl Writer {
                 self.broken = true;
                 *metrics.failure.lock() = evenkeel_config::cause(error);
                 metrics.write_failed.store(true, Relaxed);
-                refuse_writes(&self.server);
+                refuse_writes(&self.persist);
                 log::warn!(
                     "Error syncing the append-only file: {error}. Written data may be lost: write commands \
                      are refused, and with 'appendfsync always' no write is acknowledged. Run BGREWRITEAOF \
@@ -785,7 +785,7 @@ impl Writer {
             }
             tail.remove();
         }
-        let aof = &self.server.persist.aof;
+        let aof = &self.persist.aof;
         // Before there is a base, a start would not use the tail; while records are in doubt, an older tail
         // may be needed.
         let is_due = aof.is_based.load(Acquire) && self.doubtful.is_none();
@@ -811,7 +811,7 @@ impl Writer {
 
     /// Records the duration of a sync.
     fn record_sync(&self, took: Duration, is_awaited: bool) {
-        let metrics = &self.server.persist.aof.metrics;
+        let metrics = &self.persist.aof.metrics;
         metrics.longest_sync_us.fetch_max(took.as_micros() as u64, Relaxed);
         let event = if is_awaited { "aof-fsync-always" } else { "aof-fsync" };
         self.record_latency(event, took);
@@ -826,13 +826,13 @@ impl Writer {
     }
 
     fn record_latency(&self, event: &'static str, took: Duration) {
-        let threshold_ms = self.server.core.settings().latency_monitor_threshold;
-        self.server.latency.record(event, took.as_micros() as u64, threshold_ms);
+        let threshold_ms = self.persist.core.settings().latency_monitor_threshold;
+        self.persist.core.latency.record(event, took.as_micros() as u64, threshold_ms);
     }
 
     /// Trusts the disk again once a base contains the records of the file whose sync failed.
     fn clear_sync_error(&mut self) {
-        let aof = &self.server.persist.aof;
+        let aof = &self.persist.aof;
         // The present file may be in doubt by now as well. Then a further base will cover it.
         if !self.broken && self.doubtful.is_some_and(|last| aof.base_has.load(Acquire) >= last) {
             self.doubtful = None;
@@ -842,7 +842,7 @@ impl Writer {
             }
             log::info!("The new base file has all data that was possibly lost. Write commands continue.");
             aof.metrics.write_failed.store(false, Relaxed);
-            refuse_writes(&self.server);
+            refuse_writes(&self.persist);
             self.publish();
         }
     }
@@ -852,14 +852,14 @@ impl Writer {
         if self.doubtful.is_some() {
             return;
         }
-        let aof = &self.server.persist.aof;
+        let aof = &self.persist.aof;
         aof.durable.store(self.synced, Release);
-        self.server.core.workers.notify_durable();
+        self.persist.core.workers.notify_durable();
     }
 
     fn switch_if_due(&mut self) {
-        let server = self.server.clone();
-        let aof = &server.persist.aof;
+        let persist = self.persist.clone();
+        let aof = &persist.aof;
         let behind = aof.switch_behind.load(Acquire);
         if self.reader.last() < behind || self.file.pending() > 0 {
             return;
@@ -894,7 +894,7 @@ impl Writer {
     /// Sleeps until a retry may succeed, or the thread is to end.
     fn rest_before_retry(&self, ends: bool) {
         let until = Instant::now() + RETRY;
-        while Instant::now() < until && self.server.persist.aof.ends.load(Acquire) == ends {
+        while Instant::now() < until && self.persist.aof.ends.load(Acquire) == ends {
             std::thread::sleep(IDLE_SLEEP_MAX);
         }
     }

@@ -21,12 +21,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use super::Persist;
 use super::direct::{self, BLOCK as ALIGN, start_writeback};
 use super::jobs::STUCK;
 use super::pace::handed_over_max;
 use super::snapshot::overrun;
 use super::{CANCEL_POLL_INTERVAL, PersistJob, cancelled};
-use crate::server::Server;
 use evenkeel_config::Settings;
 use evenkeel_runtime::threads;
 
@@ -55,7 +55,7 @@ pub(crate) enum Cache {
 /// Writes a file through a thread of its own. Written bytes are in the file after a flush, and on disk after
 /// a sync of the file.
 pub(crate) struct DirectWriter {
-    server: Arc<Server>,
+    persist: Arc<Persist>,
     /// The job that writes the file. Once it is cancelled, the disk is not waited for.
     job: PersistJob,
     /// The block that is filled; `None` after an error.
@@ -71,7 +71,7 @@ impl DirectWriter {
     /// Continues at the end of `file`, a multiple of [`ALIGN`] if the writes are to bypass the cache. No
     /// other writer uses the file until the flush.
     pub(crate) fn new(
-        server: &Arc<Server>,
+        persist: &Arc<Persist>,
         settings: &Settings,
         file: &File,
         cache: Cache,
@@ -79,7 +79,7 @@ impl DirectWriter {
     ) -> io::Result<DirectWriter> {
         let past_cache = cache == Cache::Past && settings.snapshot_direct_io;
         let mut writer = Writer {
-            server: server.clone(),
+            persist: persist.clone(),
             file: file.try_clone()?,
             past_cache,
             is_direct: false,
@@ -102,7 +102,7 @@ impl DirectWriter {
             }
         })?;
         Ok(DirectWriter {
-            server: server.clone(),
+            persist: persist.clone(),
             job,
             block: None,
             full: Some(full),
@@ -142,7 +142,7 @@ impl DirectWriter {
     /// # Errors
     /// An error of the disk, or the cancellation of the job, after which a hanging disk is not waited for.
     fn given_back(&self) -> io::Result<Option<Block>> {
-        let persist = &self.server.persist;
+        let persist = &self.persist;
         let mut waits_since: Option<Instant> = None;
         let given = loop {
             match self.empty.recv_timeout(CANCEL_POLL_INTERVAL) {
@@ -153,7 +153,7 @@ impl DirectWriter {
                     persist.begin_wait(self.job);
                     let since = *waits_since.get_or_insert_with(Instant::now);
                     if since.elapsed() > STUCK && self.keeps_too_much() {
-                        break Err(overrun(&self.server, &self.server.core.settings()));
+                        break Err(overrun(&self.persist, &self.persist.core.settings()));
                     }
                 }
             }
@@ -169,9 +169,9 @@ impl DirectWriter {
     /// that works takes them at once. A full sync has no such limit here: the replication feed gives up slow
     /// replicas itself.
     fn keeps_too_much(&self) -> bool {
-        let limit = self.server.core.settings().snapshot_buffer_limit as usize;
-        let is_walking = || self.server.persist.state().is_walking(self.job); // else kept for another walk
-        self.job != PersistJob::Sync && self.server.core.keyspace.kept_for_snapshot() > limit && is_walking()
+        let limit = self.persist.core.settings().snapshot_buffer_limit as usize;
+        let is_walking = || self.persist.state().is_walking(self.job); // else kept for another walk
+        self.job != PersistJob::Sync && self.persist.core.keyspace.kept_for_snapshot() > limit && is_walking()
     }
 
     /// Hands the filled block to the thread.
@@ -196,7 +196,7 @@ impl Drop for DirectWriter {
         loop {
             match self.given_back() {
                 Ok(None) => break,
-                Err(_) if self.server.persist.is_cancelled(self.job) => return,
+                Err(_) if self.persist.is_cancelled(self.job) => return,
                 _ => {}
             }
         }
@@ -255,7 +255,7 @@ impl Drop for Block {
 
 /// The state of the thread.
 struct Writer {
-    server: Arc<Server>,
+    persist: Arc<Persist>,
     file: File,
     past_cache: bool,
     /// Whether the open file has the flag `O_DIRECT`.
@@ -267,7 +267,7 @@ struct Writer {
 
 impl Writer {
     fn write(&mut self, block: &Block) -> io::Result<()> {
-        let in_haste = || self.server.core.keyspace.handed_over() > handed_over_max();
+        let in_haste = || self.persist.core.keyspace.handed_over() > handed_over_max();
         let goes_past = self.past_cache && block.room() == 0 && !in_haste();
         self.set_direct(goes_past);
         let mut left = block.filled();
@@ -323,10 +323,10 @@ mod tests {
     use evenkeel_testkit::random::{Random, fresh_seed};
 
     use super::*;
-    use crate::testing::live::Live;
+    use crate::persist::testing::Disk;
 
-    fn create(live: &Live, name: &str) -> (PathBuf, File) {
-        let path = live.server.core.settings().dir.join(name);
+    fn create(disk: &Disk, name: &str) -> (PathBuf, File) {
+        let path = disk.core.settings().dir.join(name);
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
         (path, file.expect("a file"))
     }
@@ -338,8 +338,8 @@ mod tests {
 
     #[test]
     fn writes_of_any_size_are_in_the_file() {
-        let live = Live::start(1, &[]);
-        let settings = live.server.core.settings();
+        let disk = Disk::new(&[]);
+        let settings = disk.core.settings();
         let seed = fresh_seed();
         println!("seed {seed}");
         let mut random = Random::new(seed);
@@ -347,11 +347,11 @@ mod tests {
         for (cache, len) in
             [Cache::Past, Cache::Through].into_iter().flat_map(|cache| ends.map(|len| (cache, len)))
         {
-            let (path, mut file) = create(&live, "draft");
+            let (path, mut file) = create(&disk, "draft");
             let bytes: Vec<u8> =
                 (0..len / 8 + 1).flat_map(|_| random.draw().to_le_bytes()).take(len).collect();
-            let mut writer = DirectWriter::new(&live.server, &settings, &file, cache, PersistJob::Snapshot)
-                .expect("a draft");
+            let mut writer =
+                DirectWriter::new(&disk, &settings, &file, cache, PersistJob::Snapshot).expect("a draft");
             let mut left = &bytes[..];
             while !left.is_empty() {
                 let len_max = if random.chance(2) { 300 } else { 3 * BLOCK };
@@ -366,19 +366,18 @@ mod tests {
             io::Seek::rewind(&mut file).expect("the beginning");
             file.write_all(b"REDIS0011").expect("a header of its own length");
         }
-        live.stop();
     }
 
     #[test]
     fn direct_io_is_used_where_possible_and_configured() {
-        let live = Live::start(1, &[]);
-        let (path, file) = create(&live, "draft");
+        let disk = Disk::new(&[]);
+        let (path, file) = create(&disk, "draft");
         let can_be = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(&path).is_ok();
         let goes_past = |setting: &str, cache| {
-            assert!(!live.connect().run(&format!("CONFIG SET snapshot-direct-io {setting}")).is_error());
-            let settings = live.server.core.settings();
-            let mut writer = DirectWriter::new(&live.server, &settings, &file, cache, PersistJob::Snapshot)
-                .expect("a draft");
+            disk.configure("snapshot-direct-io", setting);
+            let settings = disk.core.settings();
+            let mut writer =
+                DirectWriter::new(&disk, &settings, &file, cache, PersistJob::Snapshot).expect("a draft");
             // Once the last block begins to be filled, the first has been written.
             writer.write_all(&vec![7; BLOCKS * BLOCK + 1]).expect("it is written");
             is_direct(&file)
@@ -387,34 +386,22 @@ mod tests {
         assert!(!goes_past("yes", Cache::Through));
         assert!(!goes_past("no", Cache::Past));
         assert!(!is_direct(&file), "nor when it is gone");
-        live.stop();
     }
 
     #[test]
     fn writers_get_the_error() {
-        let live = Live::start(1, &[]);
+        let disk = Disk::new(&[]);
         let full = OpenOptions::new().write(true).open("/dev/full").expect("a device that is always full");
-        let mut writer = DirectWriter::new(
-            &live.server,
-            &live.server.core.settings(),
-            &full,
-            Cache::Through,
-            PersistJob::Snapshot,
-        )
-        .expect("a draft");
+        let mut writer =
+            DirectWriter::new(&disk, &disk.core.settings(), &full, Cache::Through, PersistJob::Snapshot)
+                .expect("a draft");
         let error = writer.write_all(&vec![0; 9 * BLOCK]).expect_err("it is full");
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         assert!(writer.write_all(&vec![0; 9 * BLOCK]).is_err() || writer.flush().is_err(), "nor later");
-        let mut writer = DirectWriter::new(
-            &live.server,
-            &live.server.core.settings(),
-            &full,
-            Cache::Past,
-            PersistJob::Snapshot,
-        )
-        .expect("a draft");
+        let mut writer =
+            DirectWriter::new(&disk, &disk.core.settings(), &full, Cache::Past, PersistJob::Snapshot)
+                .expect("a draft");
         writer.write_all(b"little").expect("nobody has tried yet");
         assert_eq!(writer.flush().expect_err("it is full").kind(), io::ErrorKind::StorageFull);
-        live.stop();
     }
 }

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::Persist;
 use super::jobs::STUCK;
 use super::snapshot;
-use crate::server::Server;
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_client::waiting::Resumed;
 use evenkeel_command::Id;
@@ -93,8 +93,8 @@ impl Ending {
 }
 
 /// Begins the end. An end that has begun before is not changed, and the client waits for its result.
-pub(crate) fn begin(server: &Arc<Server>, how: ShutdownOptions, who: Option<Asker>) {
-    let (ending, by_client) = (&server.persist.ending, who.is_some());
+pub(crate) fn begin(persist: &Arc<Persist>, how: ShutdownOptions, who: Option<Asker>) {
+    let (ending, by_client) = (&persist.ending, who.is_some());
     let mut stage = ending.stage.lock();
     match &mut *stage {
         Stage::Begun(askers) => return askers.extend(who),
@@ -104,7 +104,7 @@ pub(crate) fn begin(server: &Arc<Server>, how: ShutdownOptions, who: Option<Aske
     ending.is_aborted.store(false, Release);
     ending.is_under_way.store(true, Release);
     drop(stage);
-    let on_thread = server.clone();
+    let on_thread = persist.clone();
     let thread = threads::named("shutdown");
     let spawned = thread.spawn(move || {
         if let Err(reason) = end(&on_thread, how, by_client) {
@@ -114,19 +114,19 @@ pub(crate) fn begin(server: &Arc<Server>, how: ShutdownOptions, who: Option<Aske
     if let Err(error) = spawned {
         let reason = format!("Cannot start the shutdown thread: {}", cause(&error));
         log::warn!("{}", reason.as_str());
-        answer_askers(server, &reason);
+        answer_askers(persist, &reason);
     }
 }
 
 /// Aborts an end that has begun. Returns false if there is none, or it can no longer be stopped.
-pub(crate) fn abort(server: &Server) -> bool {
-    let ending = &server.persist.ending;
+pub(crate) fn abort(persist: &Persist) -> bool {
+    let ending = &persist.ending;
     let stage = ending.stage.lock();
     let can_stop = matches!(&*stage, Stage::Begun(_));
     if can_stop && !ending.is_aborted.swap(true, AcqRel) {
         log::warn!("Shutdown manually aborted.");
         if ending.until_ms.load(Relaxed) == 0 {
-            server.persist.cancel_save(); // the last snapshot
+            persist.cancel_save(); // the last snapshot
         }
     }
     can_stop
@@ -136,25 +136,25 @@ pub(crate) fn abort(server: &Server) -> bool {
 ///
 /// # Errors
 /// The obstacle; an empty text if the end is aborted.
-fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<(), String> {
-    let (settings, persist) = (server.core.settings(), &server.persist);
-    server.core.pause.begin(Pauser::End, false, u64::MAX, clock::unix_ms());
+fn end(persist: &Arc<Persist>, how: ShutdownOptions, by_client: bool) -> Result<(), String> {
+    let (settings, persist) = (persist.core.settings(), &persist);
+    persist.core.pause.begin(Pauser::End, false, u64::MAX, clock::unix_ms());
     let is_loading = persist.is_loading();
     if !how.now && !is_loading {
         let timeout = Duration::from_secs(u64::from(settings.shutdown_timeout));
         persist.ending.until_ms.store(clock::unix_ms() + timeout.as_millis() as u64, Relaxed);
-        server.replication.wait_for_replicas(server, timeout, || persist.ending.is_aborted());
+        persist.host().wait_for_replicas(timeout, &|| persist.ending.is_aborted());
         persist.ending.until_ms.store(0, Relaxed);
     }
     // The settings may have changed during the wait for replicas.
-    let settings = server.core.settings();
+    let settings = persist.core.settings();
     // The partial data of a failed full sync must not replace the data on disk.
     let is_whole = !is_loading && !persist.is_incomplete.load(Acquire);
     if !persist.ending.is_aborted() && settings.appendonly && is_whole && !persist.aof.is_complete() {
         // The data on disk are not complete, and may be very old. But the base cannot be completed either
         // while a script blocks all clients, and a script that has written can be ended only by this
         // shutdown.
-        let waits_for_script = how.save == Some(false) && server.scripts.busy.is_busy();
+        let waits_for_script = how.save == Some(false) && persist.scripts.busy.is_busy();
         if !how.force && !waits_for_script {
             log::warn!("Writing initial AOF, can't exit");
             return Err(
@@ -179,11 +179,11 @@ fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<()
     let saves = is_asked && !is_loading || is_due && is_whole;
     // The data before a FLUSHALL must not come back, whatever options are given: Redis saves before
     // FLUSHALL's reply.
-    let may_pay = is_whole && !how.force && !server.scripts.busy.is_busy();
+    let may_pay = is_whole && !how.force && !persist.scripts.busy.is_busy();
     let pays = !saves && may_pay && persist.state().is_owing();
     if (saves || pays) && !persist.ending.is_aborted() {
         log::info!("Saving the final RDB snapshot before exiting.");
-        let (saved, may_fail) = (snapshot::save_last(server, is_asked, pays), pays || how.force);
+        let (saved, may_fail) = (snapshot::save_last(persist, is_asked, pays), pays || how.force);
         if let Err(reason) = saved
             && (!may_fail || persist.ending.is_aborted())
         {
@@ -191,7 +191,7 @@ fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<()
             return Err(format!("{reason}. {WITHOUT}"));
         }
     }
-    if by_client && !how.force && !is_log_taken(server) {
+    if by_client && !how.force && !is_log_taken(persist) {
         log::warn!(
             "The disk of the append-only file is blocked, acknowledged writes are pending, can't exit."
         );
@@ -202,10 +202,10 @@ fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<()
     if !persist.ending.make_certain() {
         return Err(String::new());
     }
-    server.core.manager.notify_stopping();
-    server.replication.stop(server, |point| {
+    persist.core.manager.notify_stopping();
+    persist.host().stop_stream(&mut |point| {
         persist.aof.set_end(point);
-        server.core.stop();
+        persist.core.stop();
     });
     Ok(())
 }
@@ -213,9 +213,9 @@ fn end(server: &Arc<Server>, how: ShutdownOptions, by_client: bool) -> Result<()
 /// Waits until the bytes that were waiting for the append-only file are written, or the end is aborted.
 /// Returns false if the disk takes nothing. Clients write no more, but a replica still receives the primary's
 /// stream.
-fn is_log_taken(server: &Server) -> bool {
-    let (aof, ending) = (&server.persist.aof, &server.persist.ending);
-    let waits = || aof.unread(&server.core.keyspace.journal) + aof.metrics.buffered.load(Relaxed);
+fn is_log_taken(persist: &Persist) -> bool {
+    let (aof, ending) = (&persist.aof, &persist.ending);
+    let waits = || aof.unread(&persist.core.keyspace.journal) + aof.metrics.buffered.load(Relaxed);
     let (mut left, mut size, mut since) = (waits(), aof.metrics.size.load(Relaxed), Instant::now());
     while aof.is_on() && !ending.is_aborted() && left > 0 && waits() > 0 {
         let now = aof.metrics.size.load(Relaxed);
@@ -232,35 +232,34 @@ fn is_log_taken(server: &Server) -> bool {
 }
 
 /// Lets the server go on, for this reason if the end is not aborted.
-fn stay(server: &Arc<Server>, reason: &str) {
-    let is_aborted = server.persist.ending.is_aborted();
+fn stay(persist: &Arc<Persist>, reason: &str) {
+    let is_aborted = persist.ending.is_aborted();
     if !is_aborted {
         let text = "Errors trying to shut down the server. Check the logs for more information.";
         log::warn!("{}", text);
     }
-    server.replication.resume_stream(server);
-    server.core.pause.end(Pauser::End);
-    server.core.workers.wake_all();
-    answer_askers(server, if is_aborted { "" } else { reason });
+    persist.host().resume_stream();
+    persist.core.pause.end(Pauser::End);
+    persist.core.workers.wake_all();
+    answer_askers(persist, if is_aborted { "" } else { reason });
 }
 
-fn answer_askers(server: &Server, reason: &str) {
-    let mut stage = server.persist.ending.stage.lock();
+fn answer_askers(persist: &Persist, reason: &str) {
+    let mut stage = persist.ending.stage.lock();
     let Stage::Begun(askers) = std::mem::take(&mut *stage) else { return };
     let mut text = "ERR Errors trying to SHUTDOWN. Check logs.".to_owned();
     if !reason.is_empty() {
         text += &format!(" {reason}.");
     }
     let error = Error::text(text);
-    let (stats, settings) = (server.stats.last().expect("that of who is no worker"), server.core.settings());
+    let host = persist.host();
     for Asker { client, number, id, resp3 } in askers {
         let mut reply = Reply::default();
         reply.resp3 = resp3;
         reply.fail(&error);
-        stats.error(&error.line());
-        stats.resumed(id, 0, true, settings.latency_tracking);
+        host.record_failure(id, &error);
         client.set_waiting(false, 0, false);
-        server.hub.resume(Resumed { client, number, reply, may_write: false, closes: false });
+        persist.hub.resume(Resumed { client, number, reply, may_write: false, closes: false });
     }
-    server.persist.ending.is_under_way.store(false, Release);
+    persist.ending.is_under_way.store(false, Release);
 }

@@ -472,32 +472,29 @@ pub(super) fn cancelled() -> io::Error {
 mod tests {
     use super::super::rewrite;
     use super::*;
-    use crate::testing::live::Live;
+    use crate::persist::testing::Disk;
 
     #[test]
     fn an_owed_snapshot_stays_owed_until_saved() {
-        let live = Live::start(1, &["--save", "3600 1"]);
-        let persist = &live.server.persist;
+        let persist = Disk::new(&["--save", "3600 1"]);
         persist.owe_save();
         assert!(persist.state().is_owing() && persist.state().is_behind());
         assert!(persist.claim(PersistJob::Snapshot));
         assert!(persist.state().is_owing() && persist.state().is_behind());
         assert!(!persist.state().is_saving_in_background(), "Redis has done it");
-        rewrite::release(&live.server);
+        rewrite::release(&persist);
         assert!(persist.state().save_owed, "it was given up");
         assert!(persist.claim_sync());
         assert!(!persist.wait_to_pay(), "that may take long");
         persist.end_sync();
         assert!(persist.wait_to_pay());
-        super::super::snapshot::pay(&live.server);
+        super::super::snapshot::pay(&persist);
         assert!(!persist.state().is_owing() && !persist.state().is_behind() && !persist.wait_to_pay());
-        live.stop();
     }
 
     #[test]
     fn full_syncs_wait_for_walks_but_not_for_disks() {
-        let live = Live::start(1, &[]);
-        let persist = &live.server.persist;
+        let persist = Disk::new(&[]);
         for job in [PersistJob::Snapshot, PersistJob::Base] {
             assert!(persist.claim(job));
             assert!(!persist.claim_sync(), "it is about to walk");
@@ -540,7 +537,7 @@ mod tests {
             persist.end_wait(job);
             persist.end_walk(job, 0);
             assert!(!persist.claim_sync());
-            rewrite::release(&live.server);
+            rewrite::release(&persist);
         }
         assert!(
             persist.claim(PersistJob::Log) && !persist.claim_sync(),
@@ -549,7 +546,6 @@ mod tests {
         persist.end_walk(PersistJob::Log, 0);
         assert!(persist.claim_sync(), "what is left of the log is the disk's");
         persist.end_sync();
-        rewrite::release(&live.server);
-        live.stop();
+        rewrite::release(&persist);
     }
 }

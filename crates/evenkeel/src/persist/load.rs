@@ -22,11 +22,11 @@ use evenkeel_store::{Keyspace, Millis, ThreadContext};
 use parking_lot::Mutex;
 
 use super::Blockers;
+use super::Persist;
 use super::pace::key_delay;
-use crate::replication::link::{self, Position};
+use super::position::Position;
 use crate::scripting::functions::{Libraries, Library};
 use crate::scripting::machine;
-use crate::server::Server;
 use evenkeel_client::pubsub::push_queue;
 use evenkeel_command::value_codec::{self, Origin};
 use evenkeel_config::{Policy, Settings};
@@ -115,30 +115,30 @@ pub(crate) fn loader_context(keyspace: &Keyspace) -> ThreadContext {
 }
 
 /// Loads the snapshot that the settings name, if it exists. No other thread changes the keyspace meanwhile.
-pub(crate) fn snapshot(server: &Arc<Server>) -> Result<Option<Loaded>, Ended> {
-    let how = How { expired_by: expired_by(server), ..How::default() };
-    snapshot_how(server, how)
+pub(crate) fn snapshot(persist: &Arc<Persist>) -> Result<Option<Loaded>, Ended> {
+    let how = How { expired_by: expired_by(persist), ..How::default() };
+    snapshot_how(persist, how)
 }
 
 /// Loads it at the start of the server. A primary continues the stream at the position in the file.
-pub(crate) fn snapshot_at_start(server: &Arc<Server>) -> Result<Option<Loaded>, Ended> {
-    let expired_by = expired_by(server);
-    snapshot_how(server, How { expired_by, continues_stream: expired_by.is_some(), ..How::default() })
+pub(crate) fn snapshot_at_start(persist: &Arc<Persist>) -> Result<Option<Loaded>, Ended> {
+    let expired_by = expired_by(persist);
+    snapshot_how(persist, How { expired_by, continues_stream: expired_by.is_some(), ..How::default() })
 }
 
 /// Loads it while the append-only file and replicas go on. They have the expired keys until a DEL reaches
 /// them, so these keys are loaded too. `merges`: a present key is replaced.
-pub(crate) fn snapshot_again(server: &Arc<Server>, merges: bool) -> Result<Option<Loaded>, Ended> {
-    snapshot_how(server, How { merges, ..How::default() })
+pub(crate) fn snapshot_again(persist: &Arc<Persist>, merges: bool) -> Result<Option<Loaded>, Ended> {
+    snapshot_how(persist, How { merges, ..How::default() })
 }
 
 /// A replica keeps expired keys until its primary deletes them.
-fn expired_by(server: &Server) -> Option<Millis> {
-    server.core.settings().replicaof.is_none().then(clock::unix_ms)
+fn expired_by(persist: &Persist) -> Option<Millis> {
+    persist.core.settings().replicaof.is_none().then(clock::unix_ms)
 }
 
-fn snapshot_how(server: &Arc<Server>, how: How) -> Result<Option<Loaded>, Ended> {
-    let (settings, mut contexts) = (server.core.settings(), server.persist.loaders.lock());
+fn snapshot_how(persist: &Arc<Persist>, how: How) -> Result<Option<Loaded>, Ended> {
+    let (settings, mut contexts) = (persist.core.settings(), persist.loaders.lock());
     let path = settings.dir.join(&settings.dbfilename);
     let file = match File::open(&path) {
         Ok(file) => file,
@@ -146,14 +146,14 @@ fn snapshot_how(server: &Arc<Server>, how: How) -> Result<Option<Loaded>, Ended>
         Err(error) => return Err(Ended::Failed(format!("{}: {error}", path.display()))),
     };
     let len = file.metadata().map_or(0, |metadata| metadata.len());
-    server.persist.loading.begin(len);
+    persist.loading.begin(len);
     let began = Instant::now();
-    let whole = rdb(server, &mut contexts, file, Some(len), how).and_then(|(loaded, mut reader)| {
+    let whole = rdb(persist, &mut contexts, file, Some(len), how).and_then(|(loaded, mut reader)| {
         reader.expect_no_more()?;
         Ok(loaded)
     });
     let loaded = whole.map_err(|ended| in_file(ended, &path))?;
-    let loading = &server.persist.loading;
+    let loading = &persist.loading;
     log::info!(
         "Done loading RDB, keys loaded: {}, keys expired: {}, empty keys skipped: {}.",
         loaded.keys,
@@ -172,17 +172,17 @@ fn snapshot_how(server: &Arc<Server>, how: How) -> Result<Option<Loaded>, Ended>
 
 /// Loads the snapshot that the primary sends, of `len` bytes if known. Expired keys are loaded too.
 pub(crate) fn from_primary(
-    server: &Arc<Server>,
+    persist: &Arc<Persist>,
     input: &mut impl Read,
     len: Option<u64>,
     target: Target,
 ) -> Result<Loaded, Ended> {
-    let mut contexts = server.persist.loaders.lock();
+    let mut contexts = persist.loaders.lock();
     let now = clock::unix_ms();
     contexts.iter_mut().for_each(|ctx| ctx.now_ms = now);
-    server.persist.loading.begin(len.unwrap_or(0));
+    persist.loading.begin(len.unwrap_or(0));
     let how = How { target, from_primary: true, ..How::default() };
-    let (loaded, mut reader) = rdb(server, &mut contexts, input, len, how)?;
+    let (loaded, mut reader) = rdb(persist, &mut contexts, input, len, how)?;
     reader.expect_no_more()?;
     Ok(loaded)
 }
@@ -226,13 +226,13 @@ impl Default for How {
 /// Loads an RDB file, or the RDB part at the beginning of a longer file of `len` bytes. Returns the result,
 /// and the reader, which stands behind the RDB part.
 pub(super) fn rdb<R: Read>(
-    server: &Arc<Server>,
+    persist: &Arc<Persist>,
     contexts: &mut [ThreadContext],
     input: R,
     len: Option<u64>,
     how: How,
 ) -> Result<(Loaded, FileReader<R>), Ended> {
-    let settings = server.core.settings();
+    let settings = persist.core.settings();
     for ctx in contexts.iter_mut() {
         (ctx.now_ms, ctx.played_ms) = (how.expired_by.unwrap_or(0), clock::unix_ms());
     }
@@ -242,7 +242,7 @@ pub(super) fn rdb<R: Read>(
     }
     let (reading, others) = contexts.split_first_mut().expect("there is a seat for the reader");
     let (failed, libraries) = (AtomicBool::new(false), Mutex::default());
-    let work = Work { server, settings: &settings, how, failed, libraries };
+    let work = Work { persist, settings: &settings, how, failed, libraries };
     let failure: Mutex<Option<Ended>> = Mutex::new(None);
     let (sender, receiver) = sync_channel::<Batch>(BATCHES_WAITING);
     let (back, used) = channel::<Batch>();
@@ -252,8 +252,8 @@ pub(super) fn rdb<R: Read>(
             let (work, receiver, failure, back) = (&work, &receiver, &failure, back.clone());
             scope.spawn(move || {
                 evenkeel_store::memory::register_thread();
-                let _teller = push_queue::Teller(&server.hub);
-                let decoded = shielded(server, ctx, |ctx| Ok(work.decode_all(ctx, receiver, &back)?));
+                let _teller = push_queue::Teller(&persist.hub);
+                let decoded = shielded(persist, ctx, |ctx| Ok(work.decode_all(ctx, receiver, &back)?));
                 if let Err(ended) = decoded {
                     work.failed.store(true, Release);
                     failure.lock().get_or_insert(ended);
@@ -262,13 +262,13 @@ pub(super) fn rdb<R: Read>(
                 }
             });
         }
-        shielded(server, reading, |ctx| work.read(&mut reader, ctx, sender, &used))
+        shielded(persist, reading, |ctx| work.read(&mut reader, ctx, sender, &used))
     });
     if let Some(ended) = failure.into_inner() {
         return Err(ended);
     }
     let facts = read?;
-    let loading = &server.persist.loading;
+    let loading = &persist.loading;
     let (keys, bytes) = (loading.keys.load(Relaxed), reader.position());
     let loaded = Loaded { keys, bytes, position: facts.position(), libraries: work.libraries.into_inner() };
     Ok((loaded, reader))
@@ -276,19 +276,19 @@ pub(super) fn rdb<R: Read>(
 
 /// Turns a panic into a failure: the reader does not wait for the decoder, and the context is released.
 fn shielded<T>(
-    server: &Server,
+    persist: &Persist,
     ctx: &mut ThreadContext,
     load: impl FnOnce(&mut ThreadContext) -> Result<T, Ended>,
 ) -> Result<T, Ended> {
     catch_unwind(AssertUnwindSafe(|| load(ctx))).unwrap_or_else(|_| {
-        server.core.keyspace.leave_after_panic(ctx);
+        persist.core.keyspace.leave_after_panic(ctx);
         Err(Ended::Failed("a panic, see the server log".into()))
     })
 }
 
 /// The state that all loading threads share.
 struct Work<'a> {
-    server: &'a Arc<Server>,
+    persist: &'a Arc<Persist>,
     settings: &'a Settings,
     how: How,
     failed: AtomicBool,
@@ -329,8 +329,8 @@ impl Facts {
 }
 
 /// The reason why a part of a file cannot be accepted, if any. For libraries, see [`library_of`].
-pub(crate) fn refusal(server: &Server, part: &FilePart) -> Option<String> {
-    let databases = server.core.keyspace.databases() as u64;
+pub(crate) fn refusal(persist: &Persist, part: &FilePart) -> Option<String> {
+    let databases = persist.core.keyspace.databases() as u64;
     match part {
         FilePart::Database(number) if *number >= databases => {
             Some(format!("database {number} is out of range, only {databases} are configured (databases)"))
@@ -343,13 +343,13 @@ pub(crate) fn refusal(server: &Server, part: &FilePart) -> Option<String> {
 }
 
 /// The reason, in this part of a primary's snapshot, why the stream behind it cannot be run, if any.
-pub(crate) fn stream_refusal(server: &Server, part: &FilePart) -> Option<String> {
+pub(crate) fn stream_refusal(persist: &Persist, part: &FilePart) -> Option<String> {
     let FilePart::Aux { name, value } = part else { return None };
     if name != b"repl-stream-db" {
         return None;
     }
     let number: u64 = std::str::from_utf8(value).ok()?.parse().ok()?; // no database is selected: below zero
-    let databases = server.core.keyspace.databases() as u64;
+    let databases = persist.core.keyspace.databases() as u64;
     (number >= databases).then(|| {
         format!(
             "the replication stream continues in database {number}, only {databases} are configured \
@@ -359,8 +359,8 @@ pub(crate) fn stream_refusal(server: &Server, part: &FilePart) -> Option<String>
 }
 
 /// Compiles a function library, or returns the error text.
-pub(crate) fn library_of(server: &Server, code: &[u8]) -> Result<Library, String> {
-    let made = machine::with(&server.scripts, |machine| machine.library(code, true));
+pub(crate) fn library_of(persist: &Persist, code: &[u8]) -> Result<Library, String> {
+    let made = machine::with(&persist.scripts, |machine| machine.library(code, true));
     made.and_then(|made| made).map_err(|error| String::from_utf8_lossy(&error.line()).into_owned())
 }
 
@@ -378,17 +378,17 @@ impl Work<'_> {
     ) -> Result<Facts, Ended> {
         let (mut facts, mut has_begun) = (Facts::default(), !self.how.continues_stream);
         loop {
-            if self.server.core.stopping.load(Acquire) {
+            if self.persist.core.stopping.load(Acquire) {
                 return Err(Ended::Stopped);
             }
             let at = reader.position();
-            self.server.persist.loading.loaded_bytes.store(at, Relaxed);
+            self.persist.loading.loaded_bytes.store(at, Relaxed);
             used.try_iter().for_each(|batch| reader.reuse(batch));
             let part = reader.next()?;
             // All fields of the file have been read.
             if !has_begun && !matches!(part, Some(FilePart::Aux { .. })) {
                 has_begun = true;
-                link::continue_as_primary(self.server, facts.clone().position());
+                self.persist.host().continue_stream(facts.clone().position());
             }
             if let Some(reason) = part.as_ref().and_then(|part| self.refusal(part)) {
                 return Err(Ended::Failed(format!("at byte {at}: {reason}")));
@@ -397,7 +397,7 @@ impl Work<'_> {
                 None => return Ok(facts),
                 Some(FilePart::Aux { name, value }) if name == b"used-mem" => {
                     let bytes = std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
-                    self.server.persist.loading.used_mem.store(bytes.unwrap_or(0), Relaxed);
+                    self.persist.loading.used_mem.store(bytes.unwrap_or(0), Relaxed);
                 }
                 Some(FilePart::Aux { name, value }) => facts.note(&name, &value),
                 Some(FilePart::Keys(batch)) if self.failed.load(Acquire) => drop(batch),
@@ -425,20 +425,20 @@ impl Work<'_> {
     }
 
     fn refusal(&self, part: &FilePart) -> Option<String> {
-        let of_stream = || stream_refusal(self.server, part).filter(|_| self.how.from_primary);
-        refusal(self.server, part).or_else(of_stream)
+        let of_stream = || stream_refusal(self.persist, part).filter(|_| self.how.from_primary);
+        refusal(self.persist, part).or_else(of_stream)
     }
 
     fn add_library(&self, code: &[u8]) -> Result<(), String> {
         let text =
             |error: evenkeel_command::error::Error| String::from_utf8_lossy(&error.line()).into_owned();
-        let library = library_of(self.server, code)?;
+        let library = library_of(self.persist, code)?;
         if self.how.from_primary {
             return self.libraries.lock().add(Arc::new(library), false).map_err(text);
         }
-        let mut libraries = (*self.server.scripts.libraries()).clone();
+        let mut libraries = (*self.persist.scripts.libraries()).clone();
         libraries.add(Arc::new(library), self.how.merges).map_err(text)?;
-        self.server.scripts.set_libraries(libraries);
+        self.persist.scripts.set_libraries(libraries);
         Ok(())
     }
 
@@ -480,7 +480,7 @@ impl Work<'_> {
     }
 
     fn store<S: Source>(&self, ctx: &mut ThreadContext, db: u64, record: Record<'_, S>) -> Result<(), Error> {
-        let (loading, keyspace) = (&self.server.persist.loading, &self.server.core.keyspace);
+        let (loading, keyspace) = (&self.persist.loading, &self.persist.core.keyspace);
         let (metadata, at) = (record.metadata, record.at);
         if metadata.expires.zip(self.how.expired_by).is_some_and(|(deadline, now)| deadline < now) {
             loading.expired.fetch_add(1, Relaxed);
@@ -539,7 +539,7 @@ impl Work<'_> {
 
     /// Sends a DEL to the replicas, which may have the key.
     fn log_removed(&self, ctx: &mut ThreadContext, db: u64, name: &[u8]) {
-        let keyspace = &self.server.core.keyspace;
+        let keyspace = &self.persist.core.keyspace;
         let key = keyspace.key(db as u32, name);
         keyspace.enter(ctx);
         keyspace.hold_one(ctx, key.place).log(db as u32, [b"DEL".as_slice(), name].into_iter());
@@ -549,14 +549,14 @@ impl Work<'_> {
     /// Sleeps for the delay that a test has set, and may have reset meanwhile.
     #[cold]
     fn delay(&self) {
-        let delay = key_delay(self.server.core.settings().key_load_delay);
-        if !self.server.core.stopping.load(Acquire) {
+        let delay = key_delay(self.persist.core.settings().key_load_delay);
+        if !self.persist.core.stopping.load(Acquire) {
             std::thread::sleep(Duration::from_secs_f64(delay));
         }
     }
 
     fn pass_empty(&self, name: &[u8]) {
-        if self.server.persist.loading.empty.fetch_add(1, Relaxed) < SHOWN {
+        if self.persist.loading.empty.fetch_add(1, Relaxed) < SHOWN {
             let name = name.escape_ascii();
             log::info!("skipping empty key: {name}");
         }
@@ -564,7 +564,7 @@ impl Work<'_> {
 
     #[cold]
     fn warn_of_corrected(&self, name: &[u8], at: u64) {
-        if self.server.persist.loading.corrected.fetch_add(1, Relaxed) < SHOWN {
+        if self.persist.loading.corrected.fetch_add(1, Relaxed) < SHOWN {
             let name = name.escape_ascii();
             log::warn!(
                 "at byte {at}: the counters of stream {name} (length, last ID, entries added or those of a \
@@ -588,8 +588,8 @@ impl Work<'_> {
 }
 
 /// Sets or clears the state of loading.
-pub(crate) fn set_loading(server: &Server, is_loading: bool) {
-    server.core.blockers.set(Blockers::LOADING, is_loading);
+pub(crate) fn set_loading(persist: &Persist, is_loading: bool) {
+    persist.core.blockers.set(Blockers::LOADING, is_loading);
 }
 
 #[cfg(test)]
@@ -598,10 +598,10 @@ mod tests {
 
     #[test]
     fn a_panic_ends_a_load_and_leaves_the_gate_free() {
-        let live = crate::testing::live::Live::start(1, &[]);
-        let keyspace = &live.server.core.keyspace;
+        let disk = crate::persist::testing::Disk::new(&[]);
+        let keyspace = &disk.core.keyspace;
         let mut ctx = keyspace.thread_context();
-        let ended = shielded::<()>(&live.server, &mut ctx, |ctx| {
+        let ended = shielded::<()>(&disk, &mut ctx, |ctx| {
             keyspace.enter(ctx);
             panic!("as a value might have it that nobody has thought of");
         });
@@ -609,6 +609,5 @@ mod tests {
         keyspace.enter(&mut ctx);
         drop(keyspace.hold_all(&mut ctx)); // the gate is free
         keyspace.leave(&mut ctx);
-        live.stop();
     }
 }

@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_lock_is_exclusive_and_released() {
-        let folder = crate::testing::folder("lock");
+        let folder = crate::persist::testing::folder("lock");
         let (one, other) = (Locks::default(), Locks::default());
         let hold = |locks: &Locks, what, name: &str| locks.hold(what, &folder, Path::new(name));
         hold(&one, What::Snapshot, "dump.rdb").expect("it is free");

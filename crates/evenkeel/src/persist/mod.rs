@@ -15,6 +15,7 @@ pub(crate) mod load;
 pub(crate) mod lock;
 mod pace;
 pub(crate) mod passed_over;
+pub(crate) mod position;
 pub(crate) mod progress_bar;
 pub(crate) mod recorder;
 pub(crate) mod reload;
@@ -22,23 +23,35 @@ pub(crate) mod replay;
 pub(crate) mod rewrite;
 pub(crate) mod save_points;
 pub(crate) mod snapshot;
+#[cfg(test)]
+mod testing;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use std::time::Instant;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
-use evenkeel_store::{Keyspace, ThreadContext};
-use parking_lot::{Condvar, Mutex};
+use evenkeel_store::{Keyspace, SlotGuard, ThreadContext};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use jobs::{CANCEL_POLL_INTERVAL, Running, cancelled};
 pub(crate) use jobs::{Cancelled, JobState, PersistJob};
 
+use crate::scripting::Scripts;
+use evenkeel_client::Hub;
+use evenkeel_client::runner::CommandRunner;
+use evenkeel_command::Id;
 use evenkeel_command::error::Error;
 use evenkeel_config::Settings;
-use evenkeel_core::blockers::{AtomicBlockers, Blockers};
+use evenkeel_core::Core;
+use evenkeel_core::blockers::Blockers;
+use position::{Point, Position};
 
 /// The state of persistence, shared by all threads.
 pub(crate) struct Persist {
-    pub(crate) blockers: AtomicBlockers,
+    pub(crate) core: Arc<Core>,
+    hub: Arc<Hub>,
+    scripts: Arc<Scripts>,
+    host: OnceLock<Weak<dyn Host>>,
     /// The context of the snapshot thread, which is alone.
     ctx: Mutex<ThreadContext>,
     /// The contexts of the loading threads, the reader's first.
@@ -66,6 +79,34 @@ pub(crate) struct Persist {
     pub(crate) locks: lock::Locks,
 }
 
+/// What the parts above do for persistence: replication, and the executor of commands.
+pub(crate) trait Host: Send + Sync {
+    /// Creates a runner of commands for a thread that is no worker. `ctx` is outside the gate.
+    fn runner(self: Arc<Self>, ctx: ThreadContext) -> Box<dyn CommandRunner>;
+
+    /// Counts a command that has waited, and fails with this error.
+    fn record_failure(&self, id: Id, error: &Error);
+
+    /// Returns the position of a replica's data in its primary's stream. The gate is closed.
+    fn replica_position(&self) -> Option<Position>;
+
+    /// Ends this server's own stream and returns its last position, if it is known. The caller holds all
+    /// locks, and nothing is written until [`Host::resume_stream`].
+    fn finish_stream(&self, guard: &mut SlotGuard<'_>) -> Option<Position>;
+
+    /// Continues the stream of loaded data at their position, on a primary that has just started.
+    fn continue_stream(self: Arc<Self>, position: Option<Position>);
+
+    /// Continues the stream, since the server stays.
+    fn resume_stream(self: Arc<Self>);
+
+    /// Waits until all replicas have everything, the timeout passes, or `is_aborted` returns true.
+    fn wait_for_replicas(self: Arc<Self>, timeout: Duration, is_aborted: &dyn Fn() -> bool);
+
+    /// Calls `stop` with all locks held, with the last point of the stream if it is known.
+    fn stop_stream(&self, stop: &mut dyn FnMut(Option<Point>));
+}
+
 /// The progress of a snapshot.
 #[derive(Default)]
 pub(crate) struct Progress {
@@ -86,13 +127,15 @@ pub(crate) fn loading() -> Error {
 }
 
 impl Persist {
-    pub(crate) fn new(ctx: ThreadContext, loaders: Vec<ThreadContext>, now_s: u64) -> Persist {
+    /// Creates the state of a server without jobs, and without a host.
+    pub(crate) fn new(core: Arc<Core>, hub: Arc<Hub>, scripts: Arc<Scripts>) -> Persist {
+        let loaders = (0..=core.workers.count()).map(|_| load::loader_context(&core.keyspace)).collect();
         Persist {
-            blockers: AtomicBlockers::default(),
-            ctx: Mutex::new(ctx),
+            host: OnceLock::new(),
+            ctx: Mutex::new(core.keyspace.thread_context()),
             loaders: Mutex::new(loaders),
             player: Mutex::new(None),
-            state: Mutex::new(JobState::new(now_s)),
+            state: Mutex::new(JobState::new(core.started_ms / 1000)),
             ended: Condvar::new(),
             cancelled: AtomicBool::new(false),
             sync_cancelled: AtomicBool::new(false),
@@ -104,13 +147,34 @@ impl Persist {
             loading: load::Loading::default(),
             aof: aof::Aof::default(),
             locks: lock::Locks::default(),
+            core,
+            hub,
+            scripts,
         }
+    }
+
+    /// Sets the host, once.
+    pub(crate) fn set_host(&self, host: Weak<dyn Host>) {
+        let is_first = self.host.set(host).is_ok();
+        debug_assert!(is_first, "a server has one host");
+    }
+
+    /// Returns the host, which exists as long as the server has threads.
+    fn host(&self) -> Arc<dyn Host> {
+        self.host.get().and_then(Weak::upgrade).expect("the server outlives its threads")
     }
 
     /// Resets the counters, for CONFIG RESETSTAT.
     pub(crate) fn reset_counts(&self) {
         self.state.lock().saves = 0;
         self.aof.metrics.reset();
+    }
+
+    /// Keeps snapshots, and the thread that turns the append-only file off, from beginning, until the result
+    /// is dropped. For tests.
+    #[doc(hidden)]
+    pub(crate) fn hold_context(&self) -> MutexGuard<'_, ThreadContext> {
+        self.ctx.lock()
     }
 
     pub(crate) fn state(&self) -> JobState {
@@ -123,7 +187,7 @@ impl Persist {
     }
 
     pub(crate) fn is_loading(&self) -> bool {
-        self.blockers.any().contains(Blockers::LOADING)
+        self.core.blockers.any().contains(Blockers::LOADING)
     }
 
     /// Blocks or allows writes, as the settings say for a failed snapshot.
@@ -131,7 +195,7 @@ impl Persist {
         let stops = settings.stop_writes_on_bgsave_error && !settings.save.is_empty();
         // Under the lock: the last caller sees all changes.
         let state = self.state.lock();
-        self.blockers.set(Blockers::NO_SNAPSHOT, stops && !state.last_ok);
+        self.core.blockers.set(Blockers::NO_SNAPSHOT, stops && !state.last_ok);
     }
 
     /// Records that the data equal the data on disk, from which they have just been loaded.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::server::Server;
+use super::Persist;
 use evenkeel_runtime::threads;
 
 /// A shorter load shows no line.
@@ -28,14 +28,14 @@ pub(crate) struct Bar(Option<(Arc<AtomicBool>, JoinHandle<()>)>);
 
 impl Bar {
     /// Begins to draw, if standard error is a terminal.
-    pub(crate) fn begin(server: &Arc<Server>) -> Bar {
+    pub(crate) fn begin(persist: &Arc<Persist>) -> Bar {
         if !io::stderr().is_terminal() {
             return Bar(None);
         }
-        let (ends, server) = (Arc::new(AtomicBool::new(false)), server.clone());
+        let (ends, persist) = (Arc::new(AtomicBool::new(false)), persist.clone());
         let ends_of_thread = ends.clone();
         let thread = threads::named("progress-bar");
-        let spawned = thread.spawn(move || draw(&server, &ends_of_thread));
+        let spawned = thread.spawn(move || draw(&persist, &ends_of_thread));
         Bar(spawned.ok().map(|thread| (ends, thread)))
     }
 }
@@ -51,8 +51,8 @@ impl Drop for Bar {
     }
 }
 
-fn draw(server: &Server, ends: &AtomicBool) {
-    let (began, mut drawn, loading) = (Instant::now(), false, &server.persist.loading);
+fn draw(persist: &Persist, ends: &AtomicBool) {
+    let (began, mut drawn, loading) = (Instant::now(), false, &persist.loading);
     loop {
         std::thread::park_timeout(if drawn { EVERY } else { SHOWN_AFTER });
         if ends.load(Acquire) {

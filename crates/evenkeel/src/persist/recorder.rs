@@ -16,7 +16,7 @@ use evenkeel_store::snapshot::Sink;
 use evenkeel_store::{Millis, View, memory};
 
 use super::Progress;
-use crate::replication::link::Position;
+use crate::persist::position::Position;
 use evenkeel_command::value_codec::Value;
 use evenkeel_config::{Policy, Settings};
 

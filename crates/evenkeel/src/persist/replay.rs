@@ -14,13 +14,13 @@ use evenkeel_rdb::aof::{
     Command, Commands, Directory, Part, Record, StoredData, holds_snapshot, is_snapshot_by_name, truncate,
 };
 
+use super::Persist;
 use super::load::{self, Ended, How, in_file};
 use super::{aof, rewrite};
-use crate::dispatch::{Executor, Outcome};
-use crate::replication::link::Position;
-use crate::server::Server;
+use crate::persist::position::Position;
 use evenkeel_acl::Access;
 use evenkeel_client::clients::ClientInfo;
+use evenkeel_client::runner::{CommandRunner, Outcome};
 use evenkeel_client::session::Session;
 use evenkeel_command::LockScope;
 use evenkeel_command::args::OwnedArgs;
@@ -47,21 +47,21 @@ pub(crate) struct Replayed {
 }
 
 /// Loads the files of the append-only directory.
-pub(crate) fn directory(server: &Arc<Server>) -> Result<Replayed, Ended> {
-    let settings = server.core.settings();
+pub(crate) fn directory(persist: &Arc<Persist>) -> Result<Replayed, Ended> {
+    let settings = persist.core.settings();
     let failed = |error: &dyn std::fmt::Display| Ended::Failed(error.to_string());
     let directory = rewrite::open(&settings).map_err(|error| failed(&error))?;
     if directory.stored_data() == StoredData::Nothing {
         return Ok(Replayed { directory, found: false, position: None });
     }
     let parts = directory.parts().map_err(|error| failed(&error))?;
-    server.persist.loading.begin(parts.iter().map(|part| part.size).sum());
+    persist.loading.begin(parts.iter().map(|part| part.size).sum());
     let began = Instant::now();
-    let mut player = Player::new(server);
+    let mut player = Player::new(persist);
     let play = |part: &Part| player.play(part).map_err(|ended| in_file(ended, &part.path));
     let played = parts.iter().try_for_each(play);
-    let Player { executor, commands, position, .. } = player;
-    *server.persist.player.lock() = Some(executor.ctx);
+    let Player { runner, commands, position, .. } = player;
+    *persist.player.lock() = Some(runner.into_ctx());
     played?;
     log::info!(
         "DB loaded from append only file: {} files, {} commands, {:.3} seconds",
@@ -74,9 +74,9 @@ pub(crate) fn directory(server: &Arc<Server>) -> Result<Replayed, Ended> {
 
 /// Completes the last file after a crash of the machine, by the bytes of its tail. Called before the load at
 /// the start, with the name locked, since a running server has a tail of its own.
-pub(crate) fn put_tail_back(server: &Server) -> Result<(), Ended> {
+pub(crate) fn put_tail_back(persist: &Persist) -> Result<(), Ended> {
     let failed = |error: evenkeel_rdb::aof::Error| Ended::Failed(error.to_string());
-    let directory = rewrite::open(&server.core.settings()).map_err(failed)?;
+    let directory = rewrite::open(&persist.core.settings()).map_err(failed)?;
     let restored = tail::restore_to_load(&directory, aof::boot()).map_err(failed)?;
     let aside = restored.aside.unwrap_or_default();
     if let Some(CutOff { path, from, len, kept }) = restored.cut {
@@ -111,8 +111,8 @@ pub(crate) fn put_tail_back(server: &Server) -> Result<(), Ended> {
 
 /// Runs commands as a hidden client would send them.
 struct Player<'a> {
-    server: &'a Arc<Server>,
-    executor: Executor,
+    persist: &'a Arc<Persist>,
+    runner: Box<dyn CommandRunner>,
     session: Session,
     reply: Reply,
     commands: u64,
@@ -125,19 +125,18 @@ struct Player<'a> {
 }
 
 impl Player<'_> {
-    fn new(server: &Arc<Server>) -> Player<'_> {
+    fn new(persist: &Arc<Persist>) -> Player<'_> {
         let nobody = ClientInfo::new(0, "aof".into(), String::new(), -1, true, 0);
         // Threads that are not workers share the last set of counters.
-        let ctx =
-            server.persist.player.lock().take().unwrap_or_else(|| server.core.keyspace.thread_context());
-        let mut executor = Executor::on(ctx, server.clone(), server.stats.len() - 1);
+        let ctx = persist.player.lock().take().unwrap_or_else(|| persist.core.keyspace.thread_context());
+        let mut runner = persist.host().runner(ctx);
         // Replicas have the commands already. Blocked clients are not served either, since the data are
         // incomplete meanwhile.
-        executor.ctx.is_mute = true;
-        executor.ctx.suppresses_events = true;
+        runner.ctx().is_mute = true;
+        runner.ctx().suppresses_events = true;
         let session = Session { replays: true, ..Session::new(Arc::new(nobody), Access::of_server()) };
         let reply = Reply::default();
-        Player { server, executor, session, reply, commands: 0, failed: 0, loaded: 0, position: None }
+        Player { persist, runner, session, reply, commands: 0, failed: 0, loaded: 0, position: None }
     }
 
     fn play(&mut self, part: &Part) -> Result<(), Ended> {
@@ -148,9 +147,9 @@ impl Player<'_> {
             return Err(Ended::Failed("at byte 0: the file is empty, a snapshot is expected".into()));
         }
         if holds_snapshot(&mut file).map_err(io)? {
-            let mut contexts = self.server.persist.loaders.lock();
+            let mut contexts = self.persist.loaders.lock();
             let (_, mut reader) =
-                load::rdb(self.server, &mut contexts, &mut file, Some(part.size), How::default())?;
+                load::rdb(self.persist, &mut contexts, &mut file, Some(part.size), How::default())?;
             at = reader.position();
             drop(reader);
             file.seek(SeekFrom::Start(at)).map_err(io)?;
@@ -186,7 +185,7 @@ impl Player<'_> {
         whole: u64,
         fault: &dyn std::fmt::Display,
     ) -> Result<(), Ended> {
-        if !is_torn || !part.last || !self.server.core.settings().aof_load_truncated {
+        if !is_torn || !part.last || !self.persist.core.settings().aof_load_truncated {
             let what = if is_torn { "Unexpected end of file" } else { "Bad file format" };
             let hint = "'evenkeel check DIR' reports the damage, and --fix truncates it";
             return Err(Ended::Failed(format!("{what} reading the append only file: {fault}. {hint}")));
@@ -203,9 +202,9 @@ impl Player<'_> {
 
     fn run(&mut self, command: &Command<'_>) -> Result<(), Ended> {
         if self.commands.is_multiple_of(STOP_CHECK_COMMANDS) {
-            self.executor.ctx.played_ms = clock::unix_ms();
-            self.server.persist.loading.loaded_bytes.store(self.loaded + command.at(), Relaxed);
-            if self.server.core.stopping.load(Acquire) {
+            self.runner.ctx().played_ms = clock::unix_ms();
+            self.persist.loading.loaded_bytes.store(self.loaded + command.at(), Relaxed);
+            if self.persist.core.stopping.load(Acquire) {
                 return Err(Ended::Stopped);
             }
         }
@@ -216,14 +215,13 @@ impl Player<'_> {
             return Err(Ended::Failed(text));
         }
         let args = OwnedArgs::new(command.args());
-        self.executor.ctx.now_ms = 0;
-        let keyspace = &self.server.core.keyspace;
-        keyspace.enter(&mut self.executor.ctx);
-        let request = self.executor.resolve_logged(args.as_args(), self.session.db);
+        self.runner.ctx().now_ms = 0;
+        let keyspace = &self.persist.core.keyspace;
+        keyspace.enter(self.runner.ctx());
+        let request = self.runner.resolve_logged(args.as_args(), self.session.db);
         let (errors, session) = (self.reply.errors, &mut self.session);
-        let ran =
-            self.executor.shielded(&mut self.reply, |executor, reply| executor.run(session, request, reply));
-        keyspace.leave(&mut self.executor.ctx);
+        let ran = self.runner.run(session, request, &mut self.reply);
+        keyspace.leave(self.runner.ctx());
         let failed = ran != Some(Outcome::Replied) || self.reply.errors != errors;
         if failed {
             let name = String::from_utf8_lossy(command.name()).into_owned();

@@ -11,11 +11,11 @@ use evenkeel_rdb::Version;
 use evenkeel_rdb::aof::{Directory, Since};
 use evenkeel_store::SlotGuard;
 
+use super::Persist;
 use super::direct_writer::{Cache, DirectWriter};
 use super::lock::What;
 use super::recorder::{Commands, Records};
 use super::{PersistJob, Running, aof, save_points, snapshot};
-use crate::server::Server;
 use evenkeel_config::Settings;
 use evenkeel_runtime::clock;
 use evenkeel_runtime::threads;
@@ -31,110 +31,110 @@ enum Log {
 }
 
 /// Begins a rewrite on a thread of its own. Returns false if another job is running.
-pub(crate) fn begin(server: &Arc<Server>) -> bool {
-    if !server.persist.claim(PersistJob::Base) {
+pub(crate) fn begin(persist: &Arc<Persist>) -> bool {
+    if !persist.claim(PersistJob::Base) {
         return false;
     }
-    let on_thread = server.clone();
+    let on_thread = persist.clone();
     let thread = threads::named("snapshot");
     if let Err(error) = thread.spawn(move || run(&on_thread)) {
         // A log that is to be left is, some time.
-        if end(server, Err(format!("cannot start a thread: {error}"))).leaves_log {
-            release(server);
+        if end(persist, Err(format!("cannot start a thread: {error}"))).leaves_log {
+            release(persist);
         }
     }
     true
 }
 
 /// Turns the append-only file on or off as the settings say. Long work goes to threads of its own.
-pub(crate) fn follow_soon(server: &Arc<Server>) {
-    let (wanted, is_on) = (server.core.settings().appendonly, server.persist.aof.is_on());
-    aof::refuse_writes(server);
+pub(crate) fn follow_soon(persist: &Arc<Persist>) {
+    let (wanted, is_on) = (persist.core.settings().appendonly, persist.aof.is_on());
+    aof::refuse_writes(persist);
     // An append-only file that is being turned off does not come back: a new file begins behind its end, even
     // if the thread that turns it off has hardly begun. A client that waits for the rewrite sees it from now
     // on.
-    if wanted && server.persist.schedule_behind_leaving() {
+    if wanted && persist.schedule_behind_leaving() {
         return;
     }
-    if wanted && !server.persist.aof.logs() {
-        if !server.persist.has_all_data() {
+    if wanted && !persist.aof.logs() {
+        if !persist.has_all_data() {
             return; // begun when the data are whole
         }
         // The running rewrite may be the base that is wanted.
-        let is_busy = |job| server.persist.state().all().any(|running| running.is(job));
-        if !begin(server) && !is_busy(PersistJob::Base) {
-            server.persist.schedule_rewrite();
+        let is_busy = |job| persist.state().all().any(|running| running.is(job));
+        if !begin(persist) && !is_busy(PersistJob::Base) {
+            persist.schedule_rewrite();
         }
         return;
     }
     if wanted || !is_on {
         return;
     }
-    if server.persist.cancel_rewrite() {
+    if persist.cancel_rewrite() {
         log::info!("Killing running AOF rewrite child: the append-only file is being disabled.");
     }
-    if server.persist.claim(PersistJob::Log) {
-        if !server.persist.aof.is_on() {
-            return release(server); // another thread was faster
+    if persist.claim(PersistJob::Log) {
+        if !persist.aof.is_on() {
+            return release(persist); // another thread was faster
         }
-        let on_thread = server.clone();
+        let on_thread = persist.clone();
         let thread = threads::named("aof-off");
         if thread.spawn(move || leave_and_release(&on_thread)).is_err() {
-            release(server); // tried again
+            release(persist); // tried again
         }
     }
 }
 
 /// Releases the claim without a result.
-pub(crate) fn release(server: &Server) {
-    let mut state = server.persist.state.lock();
+pub(crate) fn release(persist: &Persist) {
+    let mut state = persist.state.lock();
     let running = state.running.take();
     state.save_owed |= running.is_some_and(|running| running.is_owed);
     state.on_job_end();
     drop(state);
-    server.persist.ended.notify_all();
+    persist.ended.notify_all();
 }
 
 /// Ends the claimed append-only file, and releases the claim.
-fn leave_and_release(server: &Arc<Server>) {
-    with_all_held(server, |guard| leave(server, guard));
-    server.persist.end_walk(PersistJob::Log, 0);
-    end_log(server);
-    release(server);
+fn leave_and_release(persist: &Arc<Persist>) {
+    with_all_held(persist, |guard| leave(persist, guard));
+    persist.end_walk(PersistJob::Log, 0);
+    end_log(persist);
+    release(persist);
     // It may have been turned on meanwhile.
-    follow_soon(server);
+    follow_soon(persist);
 }
 
 /// Turns the append-only file off. All logged commands are on disk on return. No other thread writes a base.
-pub(crate) fn turn_off(server: &Server) {
-    with_all_held(server, |guard| leave(server, guard));
-    end_log(server);
+pub(crate) fn turn_off(persist: &Persist) {
+    with_all_held(persist, |guard| leave(persist, guard));
+    end_log(persist);
 }
 
 /// Ends the logging of commands. The caller holds all locks, and calls [`end_log`] after their release.
-pub(crate) fn leave(server: &Server, guard: &mut SlotGuard<'_>) {
-    server.persist.aof.set_left();
-    guard.dismiss(aof::place(server));
+pub(crate) fn leave(persist: &Persist, guard: &mut SlotGuard<'_>) {
+    persist.aof.set_left();
+    guard.dismiss(aof::place(persist));
 }
 
 /// Waits until all logged commands are on disk, and ends the append-only file.
-pub(crate) fn end_log(server: &Server) {
-    aof::stop(server);
-    aof::vacate(server);
-    leave_directory(server);
+pub(crate) fn end_log(persist: &Persist) {
+    aof::stop(persist);
+    aof::vacate(persist);
+    leave_directory(persist);
     log::info!("The append-only file is disabled.");
 }
 
 /// Drops the directory, to which nothing is appended any more. The settings then name the next directory.
-fn leave_directory(server: &Server) {
-    if let Some(directory) = server.persist.aof.directory.lock().take() {
+fn leave_directory(persist: &Persist) {
+    if let Some(directory) = persist.aof.directory.lock().take() {
         directory.drop_drafts(); // they may be the reason why the disk is full
     }
 }
 
 /// Calls `f` with all locks held.
-pub(crate) fn with_all_held<R>(server: &Server, f: impl FnOnce(&mut SlotGuard<'_>) -> R) -> R {
-    let (mut ctx, keyspace) = (server.persist.ctx.lock(), &server.core.keyspace);
+pub(crate) fn with_all_held<R>(persist: &Persist, f: impl FnOnce(&mut SlotGuard<'_>) -> R) -> R {
+    let (mut ctx, keyspace) = (persist.ctx.lock(), &persist.core.keyspace);
     keyspace.enter(&mut ctx);
     let result = f(&mut keyspace.hold_all(&mut ctx));
     keyspace.leave(&mut ctx);
@@ -144,63 +144,63 @@ pub(crate) fn with_all_held<R>(server: &Server, f: impl FnOnce(&mut SlotGuard<'_
 /// Begins to log behind the data loaded from the directory or, if nothing was found, with a base of the
 /// present data. No other thread writes yet.
 pub(crate) fn start_logging(
-    server: &Arc<Server>,
+    persist: &Arc<Persist>,
     mut directory: Directory,
     found: bool,
 ) -> Result<(), String> {
     if !found {
-        *server.persist.aof.directory.lock() = Some(directory);
-        let begun = server.persist.claim(PersistJob::Base) && run(server);
+        *persist.aof.directory.lock() = Some(directory);
+        let begun = persist.claim(PersistJob::Base) && run(persist);
         return begun
             .then_some(())
             .ok_or("the base of the append-only file cannot be written, see above".into());
     }
     let say = |error: &dyn std::fmt::Display| error.to_string();
     directory.adopt().map_err(|error| say(&error))?;
-    remove_history(server, &mut directory);
+    remove_history(persist, &mut directory);
     let file = directory.resume().map_err(|error| say(&error))?;
     // The loaded bytes count as synced, but the previous server may not have synced them.
     file.sync_all().map_err(|error| say(&error))?;
     let file = aof::LogFile::open(file).map_err(|error| say(&error))?;
     let parts = directory.parts().map_err(|error| say(&error))?;
     let size = parts.iter().map(|part| part.size).sum();
-    let metrics = &server.persist.aof.metrics;
+    let metrics = &persist.aof.metrics;
     metrics.size.store(size, Relaxed);
     metrics.base_size.store(size, Relaxed);
-    *server.persist.aof.own.lock() = Some(directory.manifest_path());
-    *server.persist.aof.directory.lock() = Some(directory);
-    let reader = with_all_held(server, |guard| guard.join_log());
+    *persist.aof.own.lock() = Some(directory.manifest_path());
+    *persist.aof.directory.lock() = Some(directory);
+    let reader = with_all_held(persist, |guard| guard.join_log());
     let number = reader.last();
-    if let Err(error) = aof::start(server, file, reader) {
-        with_all_held(server, |guard| aof::forget(server, guard));
+    if let Err(error) = aof::start(persist, file, reader) {
+        with_all_held(persist, |guard| aof::forget(persist, guard));
         return Err(say(&error));
     }
     // Without a base, the incremental files are all the data.
-    server.persist.aof.set_base(number);
+    persist.aof.set_base(number);
     Ok(())
 }
 
-fn run(server: &Arc<Server>) -> bool {
-    let (began, was_on) = (Instant::now(), server.persist.aof.is_on());
+fn run(persist: &Arc<Persist>) -> bool {
+    let (began, was_on) = (Instant::now(), persist.aof.is_on());
     log::info!("Background append only file rewriting started");
-    let written = catch_unwind(AssertUnwindSafe(|| write(server)))
+    let written = catch_unwind(AssertUnwindSafe(|| write(persist)))
         .unwrap_or_else(|_| Err("a panic, see the server log".into()));
-    if written.is_err() && !was_on && server.persist.aof.is_on() {
-        turn_off(server); // an append-only file without a base is unusable
+    if written.is_err() && !was_on && persist.aof.is_on() {
+        turn_off(persist); // an append-only file without a base is unusable
     }
-    if !server.persist.aof.is_on() {
-        leave_directory(server);
+    if !persist.aof.is_on() {
+        leave_directory(persist);
     } else if written.is_err()
-        && let Some(directory) = &*server.persist.aof.directory.lock()
+        && let Some(directory) = &*persist.aof.directory.lock()
     {
         directory.drop_drafts();
     }
     if written.is_ok() {
         log::info!("Background AOF rewrite finished successfully in {:.3} s", began.elapsed().as_secs_f64());
     }
-    let ended = end(server, written);
+    let ended = end(persist, written);
     if ended.leaves_log {
-        leave_and_release(server);
+        leave_and_release(persist);
     }
     ended.ok
 }
@@ -213,22 +213,22 @@ struct Ended {
     leaves_log: bool,
 }
 
-fn end(server: &Server, written: Result<(), String>) -> Ended {
+fn end(persist: &Persist, written: Result<(), String>) -> Ended {
     let ok = written.is_ok();
     if let Err(reason) = written {
         log::warn!("Background AOF rewrite failed: {reason}");
     }
-    let mut state = server.persist.state.lock();
+    let mut state = persist.state.lock();
     let running = state.running.take().expect("it was claimed");
     // A thread that turns it off sets this before it looks for running jobs.
-    let leaves_log = !server.core.settings().appendonly && server.persist.aof.is_on();
+    let leaves_log = !persist.core.settings().appendonly && persist.aof.is_on();
     state.running = leaves_log.then(|| Running::now(PersistJob::Log, false));
     state.last_rewrite_copied = running.copied;
     state.last_rewrite_took_s = Some((clock::unix_ms() / 1000).saturating_sub(running.since_s));
     if ok {
         state.rewrites += 1;
         state.rewrites_failed = 0;
-    } else if !server.persist.is_cancelled(PersistJob::Base) {
+    } else if !persist.is_cancelled(PersistJob::Base) {
         state.rewrites_failed += 1;
         if let Some(minutes) = save_points::minutes_limited(state.rewrites_failed) {
             log::warn!(
@@ -239,12 +239,12 @@ fn end(server: &Server, written: Result<(), String>) -> Ended {
     }
     state.on_job_end();
     drop(state);
-    server.persist.ended.notify_all();
+    persist.ended.notify_all();
     Ended { ok, leaves_log }
 }
 
-fn write(server: &Arc<Server>) -> Result<(), String> {
-    let (settings, aof) = (server.core.settings(), &server.persist.aof);
+fn write(persist: &Arc<Persist>) -> Result<(), String> {
+    let (settings, aof) = (persist.core.settings(), &persist.aof);
     let say = |error: &dyn std::fmt::Display| error.to_string();
     let (base, log) = {
         let mut directory = aof.directory.lock();
@@ -252,7 +252,7 @@ fn write(server: &Arc<Server>) -> Result<(), String> {
             // Whatever the settings are by now: the files, and the lock on them, are in this directory.
             Some(directory) => directory,
             none => {
-                hold(server, &settings).map_err(|error| say(&error))?;
+                hold(persist, &settings).map_err(|error| say(&error))?;
                 let mut directory = open(&settings).map_err(|error| say(&error))?;
                 if aof.own.lock().as_ref() != Some(&directory.manifest_path()) {
                     pass_over_parts(&mut directory).map_err(|error| say(&error))?;
@@ -279,7 +279,7 @@ fn write(server: &Arc<Server>) -> Result<(), String> {
         (base, log)
     };
     let folder = settings.dir.join(&settings.appenddirname);
-    write_base(server, &settings, &base, log).map_err(|error| format!("{}: {error}", folder.display()))
+    write_base(persist, &settings, &base, log).map_err(|error| format!("{}: {error}", folder.display()))
 }
 
 /// Sets the listed files aside if this server has not loaded them, since the base lacks their data.
@@ -296,8 +296,8 @@ fn pass_over_parts(directory: &mut Directory) -> Result<(), evenkeel_rdb::aof::E
 }
 
 /// Removes the files whose content is in the base, unless the settings leave that to the operator.
-fn remove_history(server: &Server, directory: &mut Directory) {
-    if !server.core.settings().aof_disable_auto_gc
+fn remove_history(persist: &Persist, directory: &mut Directory) {
+    if !persist.core.settings().aof_disable_auto_gc
         && let Err(error) = directory.remove_history()
     {
         log::warn!("Cannot remove files that are no longer needed: {error}");
@@ -305,29 +305,29 @@ fn remove_history(server: &Server, directory: &mut Directory) {
 }
 
 /// Removes them now, on a thread of its own, if the settings allow it again.
-pub(crate) fn collect_soon(server: &Arc<Server>) {
-    let on_thread = server.clone();
+pub(crate) fn collect_soon(persist: &Arc<Persist>) {
+    let on_thread = persist.clone();
     let thread = threads::named("aof-gc");
     // Without a thread, the next rewrite removes them.
     let _ = thread.spawn(move || {
-        if let Some(directory) = &mut *on_thread.persist.aof.directory.lock() {
+        if let Some(directory) = &mut *on_thread.aof.directory.lock() {
             remove_history(&on_thread, directory);
         }
     });
 }
 
 /// Locks the name of the append-only file against other servers, which may share the folder.
-pub(crate) fn hold(server: &Server, settings: &Settings) -> io::Result<()> {
+pub(crate) fn hold(persist: &Persist, settings: &Settings) -> io::Result<()> {
     let name = settings.appenddirname.join(&settings.appendfilename);
-    server.persist.locks.hold(What::Log, &settings.dir, &name)
+    persist.locks.hold(What::Log, &settings.dir, &name)
 }
 
 pub(crate) fn open(settings: &Settings) -> Result<Directory, evenkeel_rdb::aof::Error> {
     Directory::open(&settings.dir, settings.appenddirname.as_os_str(), settings.appendfilename.as_os_str())
 }
 
-fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, base: &File, log: Log) -> io::Result<()> {
-    let aof = &server.persist.aof;
+fn write_base(persist: &Arc<Persist>, settings: &Arc<Settings>, base: &File, log: Log) -> io::Result<()> {
+    let aof = &persist.aof;
     let (mut started, mut last) = (Ok(()), 0);
     let since = match log {
         Log::GoesOn => None,
@@ -344,31 +344,30 @@ fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, base: &File, log: 
                 let reader = guard.join_log();
                 last = reader.last();
                 aof.metrics.size.store(0, Relaxed);
-                started = aof::start(server, file, reader).inspect_err(|_| aof::forget(server, guard));
+                started = aof::start(persist, file, reader).inspect_err(|_| aof::forget(persist, guard));
             }
             Log::None => {}
         }
         None
     };
     let is_snapshot = settings.aof_use_rdb_preamble;
-    let writer = DirectWriter::new(server, settings, base, Cache::Past, PersistJob::Base)?;
+    let writer = DirectWriter::new(persist, settings, base, Cache::Past, PersistJob::Base)?;
     let len = if is_snapshot {
         let records = Records::new(snapshot::open(writer, settings, Version::V10, true)?, settings.clone());
         snapshot::finish(
-            snapshot::take(server, settings, (PersistJob::Base, true), records, at_start)?,
+            snapshot::take(persist, settings, (PersistJob::Base, true), records, at_start)?,
             base,
         )?
     } else {
         let second = settings.aof_timestamp_enabled.then(|| clock::unix_ms() / 1000);
-        snapshot::take(server, settings, (PersistJob::Base, true), Commands::new(writer, second), at_start)?
+        snapshot::take(persist, settings, (PersistJob::Base, true), Commands::new(writer, second), at_start)?
     };
     started?;
     base.sync_all()?;
     let since = match since {
         Some(since) => since,
         None => Since::Number(
-            aof.wait_for_switch(last, || server.persist.is_cancelled(PersistJob::Base))
-                .map_err(io::Error::other)?,
+            aof.wait_for_switch(last, || persist.is_cancelled(PersistJob::Base)).map_err(io::Error::other)?,
         ),
     };
     let mut directory = aof.directory.lock();
@@ -376,7 +375,7 @@ fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, base: &File, log: 
     directory.install(is_snapshot, since).map_err(|error| io::Error::other(error.to_string()))?;
     *aof.own.lock() = Some(directory.manifest_path());
     aof.set_base(last);
-    remove_history(server, directory);
+    remove_history(persist, directory);
     let parts = directory.parts().map_err(|error| io::Error::other(error.to_string()))?;
     let size = parts.iter().map(|part| part.size).sum::<u64>().max(len);
     aof.metrics.size.store(size, Relaxed);
@@ -387,100 +386,23 @@ fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, base: &File, log: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::live::Live;
-
-    /// A primary with a key, a replica to be with an append-only file, and the REPLICAOF command for it.
-    fn pair(way: &str) -> (Live, Live, String) {
-        let port = evenkeel_testkit::server::free_port().to_string();
-        let primary = Live::start(1, &["--port", &port, "--repl-diskless-sync-delay", "0"]);
-        assert!(!primary.connect().run("SET k theirs").is_error());
-        let replica = Live::start(1, &["--appendonly", "yes", "--repl-diskless-load", way]);
-        follow_soon(&replica.server);
-        await_log(&replica);
-        (primary, replica, format!("REPLICAOF 127.0.0.1 {port}"))
-    }
-
-    fn await_log(live: &Live) {
-        let persist = &live.server.persist;
-        live.wait_until("there is a log", || persist.aof.is_on() && persist.state().is_idle());
-    }
-
-    /// The thread that turns the append-only file off needs the context, so without it, it stops right
-    /// before.
-    #[test]
-    fn no_promotion_while_the_aof_is_turned_off() {
-        for way in ["disabled", "flush-before-load"] {
-            let (primary, replica, follow) = pair(way);
-            let (server, mut client) = (&replica.server, replica.connect());
-            let dump = server.core.settings().dir.join("dump.rdb");
-            let ctx = server.persist.ctx.lock();
-            assert!(!client.run(&follow).is_error());
-            replica.wait_until("clients wait", || client.run("GET k").to_string().starts_with("-LOADING"));
-            let refusal = client.run("REPLICAOF NO ONE").to_string();
-            assert!(refusal.starts_with("-LOADING"), "{refusal}");
-            drop(ctx);
-            replica.wait_until("the link stands", || server.replication.link.is_up());
-            assert_eq!(client.run("GET k").to_string(), "\"theirs\"");
-            assert_eq!(dump.exists(), way == "disabled");
-            await_log(&replica);
-            replica.stop();
-            primary.stop();
-        }
-    }
+    use crate::persist::testing::Disk;
 
     /// A client that waits for the end of all rewrites also waits for the coming rewrite.
     #[test]
     fn turning_on_an_aof_being_left_is_reported() {
-        let replica = Live::start(1, &["--appendonly", "yes"]);
-        let (server, persist) = (&replica.server, &replica.server.persist);
-        follow_soon(server);
-        await_log(&replica);
+        let persist = &Disk::new(&["--appendonly", "yes"]);
+        let await_log = || persist.wait_until("a log", || persist.aof.is_on() && persist.state().is_idle());
+        follow_soon(persist);
+        await_log();
         assert!(persist.claim(PersistJob::Log));
         // The thread that turns it off has not begun.
         assert!(persist.aof.logs());
-        follow_soon(server);
+        follow_soon(persist);
         assert!(persist.state().is_about_to_rewrite());
-        leave_and_release(server);
-        await_log(&replica);
+        leave_and_release(persist);
+        await_log();
         assert!(!persist.state().is_about_to_rewrite());
-        replica.stop();
-    }
-
-    /// While another thread writes to disk, nothing is given up.
-    #[test]
-    fn an_early_promotion_keeps_the_old_data() {
-        let (primary, replica, follow) = pair("disabled");
-        let (server, mut client) = (&replica.server, replica.connect());
-        assert!(!client.run("SET k ours").is_error());
-        assert!(server.persist.claim_sync());
-        assert!(!client.run(&follow).is_error());
-        replica
-            .wait_until("it has all, and wants to load it", || server.persist.is_cancelled(PersistJob::Sync));
-        assert!(!client.run("REPLICAOF NO ONE").is_error());
-        server.persist.end_sync();
-        replica.wait_until("the link has given up", || {
-            let folder = std::fs::read_dir(&server.core.settings().dir).expect("a folder");
-            folder.flatten().all(|entry| !entry.file_name().to_string_lossy().starts_with("temp-"))
-        });
-        assert_eq!(client.run("GET k").to_string(), "\"ours\"");
-        assert!(server.persist.aof.is_on() && !server.core.settings().dir.join("dump.rdb").exists());
-        replica.stop();
-        primary.stop();
-    }
-
-    /// Clients are served until the data are swapped. The append-only file ends at that moment, without a
-    /// wait.
-    #[test]
-    fn the_aof_is_left_when_the_data_are_swapped() {
-        let (primary, replica, follow) = pair("swapdb");
-        let (server, mut client) = (&replica.server, replica.connect());
-        let ctx = server.persist.ctx.lock();
-        assert!(!client.run(&follow).is_error());
-        replica.wait_until("they are swapped", || client.run("GET k").to_string() == "\"theirs\"");
-        replica.wait_until("the log has ended", || !server.persist.aof.is_on());
-        drop(ctx);
-        await_log(&replica);
-        replica.stop();
-        primary.stop();
+        turn_off(persist);
     }
 }

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
+use super::Persist;
 use super::jobs::JobState;
 use super::{PersistJob, rewrite, snapshot};
-use crate::server::Server;
 use evenkeel_config::{SavePoint, Settings};
 use evenkeel_runtime::clock;
 
@@ -31,20 +31,20 @@ enum Due {
 }
 
 /// Begins the job that is due, if any.
-pub(crate) fn look(server: &Arc<Server>) {
-    let state = server.persist.state();
+pub(crate) fn look(persist: &Arc<Persist>) {
+    let state = persist.state();
     if !state.is_idle() {
         return;
     }
-    match due(server, &state) {
+    match due(persist, &state) {
         None => {}
-        Some(Due::FollowSettings) => rewrite::follow_soon(server),
+        Some(Due::FollowSettings) => rewrite::follow_soon(persist),
         // If another thread was faster, the job stays due.
-        Some(Due::Rewrite) => _ = rewrite::begin(server),
-        Some(Due::Save) => _ = snapshot::begin(server),
+        Some(Due::Rewrite) => _ = rewrite::begin(persist),
+        Some(Due::Save) => _ = snapshot::begin(persist),
         Some(Due::SavePoint(SavePoint { changes, seconds })) => {
             log::info!("{changes} changes in {seconds} seconds. Saving...");
-            let _ = snapshot::begin(server);
+            let _ = snapshot::begin(persist);
         }
     }
 }
@@ -59,13 +59,13 @@ pub(crate) enum Awaited {
     Asked,
 }
 
-pub(crate) fn awaited(server: &Server) -> Awaited {
-    let state = server.persist.state();
+pub(crate) fn awaited(persist: &Persist) -> Awaited {
+    let state = persist.state();
     if state.save_owed || state.save_scheduled || state.rewrite_scheduled {
         return Awaited::Asked;
     }
     let is_done = |job| state.running.is_some_and(|running| running.is(job));
-    match due(server, &state) {
+    match due(persist, &state) {
         Some(Due::SavePoint(_)) if !is_done(PersistJob::Snapshot) => Awaited::Due,
         Some(Due::Rewrite) if !is_done(PersistJob::Base) => Awaited::Due,
         Some(Due::FollowSettings) => Awaited::Due,
@@ -73,12 +73,11 @@ pub(crate) fn awaited(server: &Server) -> Awaited {
     }
 }
 
-fn due(server: &Server, state: &JobState) -> Option<Due> {
-    let persist = &server.persist;
-    if !persist.has_all_data() || server.core.stopping.load(Acquire) || persist.ending.is_under_way() {
+fn due(persist: &Persist, state: &JobState) -> Option<Due> {
+    if !persist.has_all_data() || persist.core.stopping.load(Acquire) || persist.ending.is_under_way() {
         return None;
     }
-    let settings = server.core.settings();
+    let settings = persist.core.settings();
     let now_s = clock::unix_ms() / 1000;
     let may_try = state.last_ok || now_s.saturating_sub(state.last_attempt_s) > RETRY_S;
     // An owed snapshot comes first: BGREWRITEAOF after FLUSHALL reports the rewrite as running.
@@ -88,14 +87,14 @@ fn due(server: &Server, state: &JobState) -> Option<Due> {
     }
     let may_rewrite =
         now_s.saturating_sub(state.last_rewrite_attempt_s) >= rewrite_delay_s(state.rewrites_failed);
-    if state.rewrite_scheduled || may_rewrite && rewrite_is_due(server, &settings) {
+    if state.rewrite_scheduled || may_rewrite && rewrite_is_due(persist, &settings) {
         return Some(Due::Rewrite);
     }
     // Turning the append-only file off needs no rewrite, and is the way out if none succeeds.
-    if settings.appendonly != server.persist.aof.is_on() && (may_rewrite || !settings.appendonly) {
+    if settings.appendonly != persist.aof.is_on() && (may_rewrite || !settings.appendonly) {
         return Some(Due::FollowSettings);
     }
-    let changes = server.core.keyspace.total().asked().saturating_sub(state.changes_at_save);
+    let changes = persist.core.keyspace.total().asked().saturating_sub(state.changes_at_save);
     let elapsed_s = now_s.saturating_sub(state.last_save_s);
     let due = settings.save.iter().find(|point| changes >= point.changes && elapsed_s > point.seconds);
     due.filter(|_| may_try).map(|point| Due::SavePoint(*point))
@@ -116,8 +115,8 @@ pub(super) fn minutes_limited(failed: u64) -> Option<u64> {
 }
 
 /// Whether the append-only files have grown enough since the last rewrite for another rewrite.
-fn rewrite_is_due(server: &Server, settings: &Settings) -> bool {
-    let (aof, percentage) = (&server.persist.aof, u64::from(settings.auto_aof_rewrite_percentage));
+fn rewrite_is_due(persist: &Persist, settings: &Settings) -> bool {
+    let (aof, percentage) = (&persist.aof, u64::from(settings.auto_aof_rewrite_percentage));
     let (size, base) = (aof.metrics.size.load(Relaxed), aof.metrics.base_size.load(Relaxed).max(1));
     let growth = (size.saturating_sub(base)).saturating_mul(100) / base;
     aof.is_on() && percentage > 0 && size > settings.auto_aof_rewrite_min_size && growth >= percentage
@@ -126,7 +125,7 @@ fn rewrite_is_due(server: &Server, settings: &Settings) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::live::Live;
+    use crate::persist::testing::Disk;
 
     #[test]
     fn failing_rewrites_back_off() {
@@ -137,16 +136,13 @@ mod tests {
     /// The append-only file is to be turned on: automatically not before its time, but at once by command.
     #[test]
     fn rewrites_wait_for_their_conditions() {
-        let folder = crate::testing::folder("points");
-        let dir = folder.to_str().expect("a plain name");
-        let live = Live::start(1, &["--dir", dir, "--appendonly", "yes"]);
-        let (server, persist) = (&live.server, &live.server.persist);
+        let persist = Disk::new(&["--appendonly", "yes"]);
         let rewrites_after = |failed, seconds| {
             let mut state = persist.state.lock();
             let last_s = clock::unix_ms() / 1000 - seconds;
             (state.rewrites, state.rewrites_failed, state.last_rewrite_attempt_s) = (0, failed, last_s);
             drop(state);
-            look(server);
+            look(&persist);
             persist.wait_until_idle();
             persist.state().rewrites
         };
@@ -156,8 +152,6 @@ mod tests {
         assert_eq!(rewrites_after(4, 121), 1);
         persist.schedule_rewrite();
         assert_eq!(rewrites_after(4, 0), 1);
-        rewrite::turn_off(server);
-        live.stop();
-        std::fs::remove_dir_all(&folder).expect("it can be removed");
+        rewrite::turn_off(&persist);
     }
 }

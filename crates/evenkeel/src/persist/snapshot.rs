@@ -20,14 +20,14 @@ use evenkeel_store::snapshot::Walk;
 use evenkeel_store::{SlotGuard, ThreadContext, memory};
 use parking_lot::MutexGuard;
 
+use super::Persist;
 use super::direct_writer::{Cache, DirectWriter};
 use super::jobs::{START_TIMEOUT, STUCK};
 use super::lock::What;
 use super::pace::{GivesWay, Pace, Paced, SLEEP_MAX};
 use super::recorder::{Form, Recorder, Records, Sizes};
 use super::{CANCEL_POLL_INTERVAL, PersistJob, Progress, Running, cancelled};
-use crate::replication::link::Position;
-use crate::server::Server;
+use crate::persist::position::Position;
 use evenkeel_config::{Settings, cause};
 use evenkeel_runtime::clock;
 use evenkeel_runtime::threads;
@@ -55,22 +55,22 @@ impl Begun {
 }
 
 /// Begins a snapshot into the configured file, on a thread of its own.
-pub(crate) fn begin(server: &Arc<Server>) -> Result<Begun, Busy> {
-    if !server.persist.claim(PersistJob::Snapshot) {
+pub(crate) fn begin(persist: &Arc<Persist>) -> Result<Begun, Busy> {
+    if !persist.claim(PersistJob::Snapshot) {
         return Err(Busy);
     }
     let (moment, begun) = channel();
-    spawn(server, |server| _ = run(server, Some(moment), Next::Nothing));
+    spawn(persist, |persist| _ = run(persist, Some(moment), Next::Nothing));
     Ok(Begun(begun))
 }
 
 /// Runs the claimed snapshot on a thread of its own. If there can be no thread, the snapshot has failed.
-fn spawn(server: &Arc<Server>, run: impl FnOnce(&Arc<Server>) + Send + 'static) {
-    let on_thread = server.clone();
+fn spawn(persist: &Arc<Persist>, run: impl FnOnce(&Arc<Persist>) + Send + 'static) {
+    let on_thread = persist.clone();
     let thread = threads::named("snapshot");
     if let Err(error) = thread.spawn(move || run(&on_thread)) {
         log::warn!("Can't save in background: cannot start a thread: {error}");
-        end(server, None, Next::Nothing);
+        end(persist, None, Next::Nothing);
     }
 }
 
@@ -89,22 +89,22 @@ enum Next {
 ///
 /// # Errors
 /// The reason why there is no snapshot.
-pub(crate) fn save(server: &Arc<Server>) -> Result<(), String> {
-    if !server.persist.claim_in_turn_unless(PersistJob::Snapshot, || ends(server)) {
+pub(crate) fn save(persist: &Arc<Persist>) -> Result<(), String> {
+    if !persist.claim_in_turn_unless(PersistJob::Snapshot, || ends(persist)) {
         return Err("The server is shutting down".into());
     }
-    run(server, None, Next::Nothing)
+    run(persist, None, Next::Nothing)
 }
 
 /// Whether the server ends. A thread that waits for its turn would then take a useless snapshot.
-fn ends(server: &Server) -> bool {
-    server.persist.ending.is_under_way() || server.core.stopping.load(Acquire)
+fn ends(persist: &Persist) -> bool {
+    persist.ending.is_under_way() || persist.core.stopping.load(Acquire)
 }
 
 /// Takes a snapshot on this thread, and claims `next` directly behind it, whatever the result.
-pub(super) fn save_before(server: &Arc<Server>, next: PersistJob) -> Result<(), String> {
-    server.persist.claim_in_turn(PersistJob::Snapshot);
-    run(server, None, Next::PersistJob(next))
+pub(super) fn save_before(persist: &Arc<Persist>, next: PersistJob) -> Result<(), String> {
+    persist.claim_in_turn(PersistJob::Snapshot);
+    run(persist, None, Next::PersistJob(next))
 }
 
 /// Takes the last snapshot, as long as the end of the server is not aborted. If it fails, the server goes on
@@ -114,9 +114,9 @@ pub(super) fn save_before(server: &Arc<Server>, next: PersistJob) -> Result<(), 
 ///
 /// # Errors
 /// The reason why there is no snapshot.
-pub(super) fn save_last(server: &Arc<Server>, is_asked: bool, is_only_owed: bool) -> Result<(), String> {
+pub(super) fn save_last(persist: &Arc<Persist>, is_asked: bool, is_only_owed: bool) -> Result<(), String> {
     const ABANDONED: &str = "The snapshot was abandoned";
-    let progress = &server.persist.progress;
+    let progress = &persist.progress;
     let progress_sum = || progress.walked.load(Relaxed) + progress.bytes.load(Relaxed);
     let (mut last, mut since) = (progress_sum(), Instant::now());
     let mut is_cancelled = || {
@@ -124,17 +124,17 @@ pub(super) fn save_last(server: &Arc<Server>, is_asked: bool, is_only_owed: bool
         if now != last {
             (last, since) = (now, Instant::now());
         }
-        server.persist.ending.is_aborted() || is_only_owed && since.elapsed() > STUCK
+        persist.ending.is_aborted() || is_only_owed && since.elapsed() > STUCK
     };
-    if !server.persist.claim_in_turn_unless(PersistJob::Snapshot, &mut is_cancelled) {
+    if !persist.claim_in_turn_unless(PersistJob::Snapshot, &mut is_cancelled) {
         return Err(ABANDONED.into());
     }
-    if !is_asked && server.persist.is_incomplete.load(Acquire) {
-        super::rewrite::release(server);
+    if !is_asked && persist.is_incomplete.load(Acquire) {
+        super::rewrite::release(persist);
         return Ok(());
     }
     let (sender, receiver) = channel();
-    spawn(server, move |server| _ = sender.send(run(server, None, Next::End)));
+    spawn(persist, move |persist| _ = sender.send(run(persist, None, Next::End)));
     loop {
         match receiver.recv_timeout(CANCEL_POLL_INTERVAL) {
             Ok(saved) => return saved,
@@ -146,22 +146,22 @@ pub(super) fn save_last(server: &Arc<Server>, is_asked: bool, is_only_owed: bool
 
 /// Takes the snapshot that FLUSHALL owes, on this thread. If a long job is running (a base, a full sync), the
 /// snapshot is taken after it.
-pub(crate) fn pay(server: &Arc<Server>) {
-    while !ends(server) && server.persist.wait_to_pay() {
-        if server.persist.claim_alone(PersistJob::Snapshot) {
-            let _ = run(server, None, Next::Nothing); // logged, and it stays owed
+pub(crate) fn pay(persist: &Arc<Persist>) {
+    while !ends(persist) && persist.wait_to_pay() {
+        if persist.claim_alone(PersistJob::Snapshot) {
+            let _ = run(persist, None, Next::Nothing); // logged, and it stays owed
             return;
         }
     }
 }
 
 /// Takes the claimed snapshot. `moment` is dropped at the point in time that the snapshot shows.
-fn run(server: &Arc<Server>, moment: Option<Sender<()>>, next: Next) -> Result<(), String> {
-    let settings = server.core.settings();
+fn run(persist: &Arc<Persist>, moment: Option<Sender<()>>, next: Next) -> Result<(), String> {
+    let settings = persist.core.settings();
     let path = settings.dir.join(&settings.dbfilename);
     log::info!("Background saving started");
     // A value that cannot be written must not cost all other values.
-    let result = catch_unwind(AssertUnwindSafe(|| write_file(server, &settings, &path, moment)))
+    let result = catch_unwind(AssertUnwindSafe(|| write_file(persist, &settings, &path, moment)))
         .unwrap_or_else(|_| Err(io::Error::other("a panic, see the server log")));
     let changes = match result {
         Ok(Taken { changes, bytes, took }) => {
@@ -174,14 +174,14 @@ fn run(server: &Arc<Server>, moment: Option<Sender<()>>, next: Next) -> Result<(
             Err(reason)
         }
     };
-    end(server, changes.as_ref().ok().copied(), next);
+    end(persist, changes.as_ref().ok().copied(), next);
     changes.map(drop)
 }
 
 /// Records the end of a snapshot, which contains `changes` writes if it succeeded.
-fn end(server: &Server, changes: Option<u64>, next: Next) {
+fn end(persist: &Persist, changes: Option<u64>, next: Next) {
     let now_s = clock::unix_ms() / 1000;
-    let mut state = server.persist.state.lock();
+    let mut state = persist.state.lock();
     let running = state.running.take().expect("it was begun");
     if let Next::PersistJob(job) = next {
         state.running = Some(Running::now(job, true));
@@ -194,18 +194,18 @@ fn end(server: &Server, changes: Option<u64>, next: Next) {
         state.last_save_s = now_s;
         state.changes_at_save = changes;
     }
-    if changes.is_some() || next != Next::End && !server.persist.is_cancelled(PersistJob::Snapshot) {
+    if changes.is_some() || next != Next::End && !persist.is_cancelled(PersistJob::Snapshot) {
         state.last_ok = changes.is_some();
     }
     state.on_job_end();
     drop(state);
-    server.persist.follow(&server.core.settings());
-    server.persist.ended.notify_all();
+    persist.follow(&persist.core.settings());
+    persist.ended.notify_all();
 }
 
 /// The present limit in MB/s. The last snapshot, for which writers wait, has none.
-fn mbps_max(server: &Server) -> u32 {
-    if server.persist.ending.is_under_way() { 0 } else { server.core.settings().snapshot_max_mbps }
+fn mbps_max(persist: &Persist) -> u32 {
+    if persist.ending.is_under_way() { 0 } else { persist.core.settings().snapshot_max_mbps }
 }
 
 /// A snapshot that has been taken.
@@ -216,26 +216,26 @@ struct Taken {
 }
 
 fn write_file(
-    server: &Arc<Server>,
+    persist: &Arc<Persist>,
     settings: &Arc<Settings>,
     path: &Path,
     moment: Option<Sender<()>>,
 ) -> io::Result<Taken> {
     let began = Instant::now();
-    server.persist.locks.hold(What::Snapshot, &settings.dir, &settings.dbfilename)?;
+    persist.locks.hold(What::Snapshot, &settings.dir, &settings.dbfilename)?;
     let beside = Beside::create(path)?;
     // A client that waits for the whole file may start the next server as soon as it is there.
     let cache = if moment.is_some() { Cache::Past } else { Cache::Through };
-    let writer = DirectWriter::new(server, settings, &beside.file, cache, PersistJob::Snapshot)?;
+    let writer = DirectWriter::new(persist, settings, &beside.file, cache, PersistJob::Snapshot)?;
     let file = open(writer, settings, Version::V10, false)?;
     let mut changes = 0;
     let records = Records::new(file, settings.clone());
-    let file = take(server, settings, (PersistJob::Snapshot, true), records, |guard| {
+    let file = take(persist, settings, (PersistJob::Snapshot, true), records, |guard| {
         changes = guard.keyspace().total().asked();
         drop(moment);
-        let is_last = server.persist.ending.is_under_way();
-        let last = is_last.then(|| server.replication.finish(guard)).flatten();
-        last.or_else(|| server.replication.link.position(server))
+        let is_last = persist.ending.is_under_way();
+        let last = is_last.then(|| persist.host().finish_stream(guard)).flatten();
+        last.or_else(|| persist.host().replica_position())
     })?;
     let len = finish(file, &beside.file)?;
     beside.install(path)?;
@@ -275,20 +275,20 @@ pub(crate) fn finish(file: FileWriter<DirectWriter>, mut disk: &File) -> io::Res
 /// time that the snapshot shows, and returns its position in a replication stream. `to_disk`: the form's
 /// destination is a disk.
 pub(crate) fn take<F: Form>(
-    server: &Arc<Server>,
+    persist: &Arc<Persist>,
     settings: &Arc<Settings>,
     (job, to_disk): (PersistJob, bool),
     mut form: F,
     at_start: impl FnOnce(&mut SlotGuard<'_>) -> Option<Position>,
 ) -> io::Result<F::Whole> {
-    let mut ctx = snapshot_context(server, job)?;
-    let (keyspace, progress) = (&server.core.keyspace, &server.persist.progress);
+    let mut ctx = snapshot_context(persist, job)?;
+    let (keyspace, progress) = (&persist.core.keyspace, &persist.progress);
     ctx.now_ms = clock::unix_ms();
     // The replication feed gives up slow replicas by itself.
     let waiting_max = if to_disk { settings.snapshot_buffer_limit as usize } else { usize::MAX };
     let mut libraries = Arc::default();
-    let (mut walk, sizes, position) = begin_walk(server, waiting_max, &mut ctx, |guard| {
-        libraries = server.scripts.libraries();
+    let (mut walk, sizes, position) = begin_walk(persist, waiting_max, &mut ctx, |guard| {
+        libraries = persist.scripts.libraries();
         at_start(guard)
     });
     // Not earlier: threads that `begin_walk` starts keep the normal time slice.
@@ -297,28 +297,28 @@ pub(crate) fn take<F: Form>(
     let now_ms = ctx.now_ms;
     let written = libraries.iter().try_for_each(|library| form.library(&library.code));
     let recorder =
-        || Recorder::new(form, settings.clone(), (progress, server.persist.cancel_flag(job)), now_ms, sizes);
+        || Recorder::new(form, settings.clone(), (progress, persist.cancel_flag(job)), now_ms, sizes);
     let mut recorder = Paced::new(memory::uncounted(recorder), Pace::new(settings), keyspace, progress);
     // The walk goes to its end even if it is cancelled: all entries must have the same epoch again.
     let mut cause = positioned.and(written).err();
     while !walk.is_done() {
         if cause.is_some() {
             let flushed = walk.step(keyspace, &mut ctx, &mut Nowhere);
-            server.core.lazy_free.free_if_any(flushed);
+            persist.core.lazy_free.free_if_any(flushed);
             continue;
         }
         let stepped = catch_unwind(AssertUnwindSafe(|| {
             let flushed = walk.step(keyspace, &mut ctx, &mut recorder);
-            server.core.lazy_free.free_if_any(flushed);
+            persist.core.lazy_free.free_if_any(flushed);
             while recorder.sink.encode() {
                 recorder.rest();
-                server.core.lazy_free.free_if_any(walk.take_kept(keyspace, &mut recorder));
+                persist.core.lazy_free.free_if_any(walk.take_kept(keyspace, &mut recorder));
             }
             progress.walked.store((walk.progress() * 10_000.0) as u64, Relaxed);
             recorder.rest();
-            while recorder.is_ahead(mbps_max(server)) && !server.persist.is_cancelled(job) {
+            while recorder.is_ahead(mbps_max(persist)) && !persist.is_cancelled(job) {
                 std::thread::sleep(SLEEP_MAX);
-                server.core.lazy_free.free_if_any(walk.take_kept(keyspace, &mut recorder.sink));
+                persist.core.lazy_free.free_if_any(walk.take_kept(keyspace, &mut recorder.sink));
             }
         }));
         if stepped.is_err() {
@@ -327,8 +327,8 @@ pub(crate) fn take<F: Form>(
             continue;
         }
         if walk.is_lost(keyspace) {
-            cause = Some(overrun(server, settings));
-        } else if server.persist.is_cancelled(job) {
+            cause = Some(overrun(persist, settings));
+        } else if persist.is_cancelled(job) {
             cause = Some(cancelled());
         } else if let Some(error) = recorder.sink.error() {
             cause = Some(io::Error::new(error.kind(), error.to_string()));
@@ -338,7 +338,7 @@ pub(crate) fn take<F: Form>(
     let rest = keyspace.hold_all(&mut ctx).end_snapshot(walk);
     keyspace.leave(&mut ctx);
     if cause.is_none() && rest.is_lost() {
-        cause = Some(overrun(server, settings));
+        cause = Some(overrun(persist, settings));
     }
     let flushed = match cause {
         Some(_) => rest.finish(keyspace, &mut Nowhere),
@@ -348,9 +348,9 @@ pub(crate) fn take<F: Form>(
             flushed
         }
     };
-    server.core.lazy_free.free_if_any(flushed);
+    persist.core.lazy_free.free_if_any(flushed);
     // Only disk work is left, which no other job has to wait for.
-    server.persist.end_walk(job, keyspace.copied_for_snapshot() as u64);
+    persist.end_walk(job, keyspace.copied_for_snapshot() as u64);
     drop(ctx);
     let finished = match cause {
         Some(error) => {
@@ -359,7 +359,7 @@ pub(crate) fn take<F: Form>(
         }
         None => memory::uncounted(|| recorder.sink.finish()),
     };
-    server.persist.unless_cancelled(job, finished)
+    persist.unless_cancelled(job, finished)
 }
 
 /// The context of the thread that walks through the keyspace, once no other thread does. Replicas do not wait
@@ -367,24 +367,24 @@ pub(crate) fn take<F: Form>(
 ///
 /// # Errors
 /// The job is cancelled.
-fn snapshot_context(server: &Server, job: PersistJob) -> io::Result<MutexGuard<'_, ThreadContext>> {
+fn snapshot_context(persist: &Persist, job: PersistJob) -> io::Result<MutexGuard<'_, ThreadContext>> {
     loop {
-        if let Some(ctx) = server.persist.ctx.try_lock_for(CANCEL_POLL_INTERVAL) {
-            server.persist.begin_walk(job);
+        if let Some(ctx) = persist.ctx.try_lock_for(CANCEL_POLL_INTERVAL) {
+            persist.begin_walk(job);
             return Ok(ctx);
         }
-        if server.persist.is_cancelled(job) {
+        if persist.is_cancelled(job) {
             return Err(cancelled());
         }
         if job == PersistJob::Sync {
-            give_way(server);
+            give_way(persist);
         }
     }
 }
 
 /// Cancels another walk if its disk hangs, since replicas wait for a full sync.
-pub(crate) fn give_way(server: &Server) {
-    if server.persist.cancel_stuck() {
+pub(crate) fn give_way(persist: &Persist) {
+    if persist.cancel_stuck() {
         log::warn!(
             "The snapshot or rewrite in progress is abandoned and will be retried: its disk is blocked, and \
              replicas wait for a full sync."
@@ -394,8 +394,8 @@ pub(crate) fn give_way(server: &Server) {
 
 /// The error of a snapshot that is lost because its file takes less than writers hand over.
 #[cold]
-pub(super) fn overrun(server: &Server, settings: &Settings) -> io::Error {
-    server.persist.progress.overruns.fetch_add(1, Relaxed);
+pub(super) fn overrun(persist: &Persist, settings: &Settings) -> io::Error {
+    persist.progress.overruns.fetch_add(1, Relaxed);
     io::Error::other(format!(
         "more than {} bytes of overwritten data were waiting for the disk (snapshot-buffer-limit), which is \
          too slow or blocked",
@@ -404,12 +404,12 @@ pub(super) fn overrun(server: &Server, settings: &Settings) -> io::Error {
 }
 
 fn begin_walk(
-    server: &Server,
+    persist: &Persist,
     waiting_max: usize,
     ctx: &mut ThreadContext,
     at_start: impl FnOnce(&mut SlotGuard<'_>) -> Option<Position>,
 ) -> (Walk, Sizes, Option<Position>) {
-    let keyspace = &server.core.keyspace;
+    let keyspace = &persist.core.keyspace;
     keyspace.enter(ctx);
     let mut guard = keyspace.hold_all(ctx);
     let sizes = (0..keyspace.databases()).map(|db| {
@@ -417,7 +417,7 @@ fn begin_walk(
         (keys > 0).then(|| (keys, keyspace.timed_len(guard.ctx, db) as u64))
     });
     let sizes: Sizes = sizes.collect();
-    server.persist.progress.begin(sizes.iter().flatten().map(|(keys, _)| keys).sum());
+    persist.progress.begin(sizes.iter().flatten().map(|(keys, _)| keys).sum());
     let position = at_start(&mut guard);
     let walk = guard.begin_snapshot(waiting_max);
     drop(guard);
@@ -513,7 +513,7 @@ mod tests {
     #[test]
     fn leftovers_of_another_attempt_are_not_overwritten() {
         use std::os::unix::fs::FileExt;
-        let folder = crate::testing::folder("beside");
+        let folder = crate::persist::testing::folder("beside");
         let target = folder.join(USUAL_NAME);
         let left = File::create(unfinished(&target)).expect("a folder to write to");
         let beside = Beside::create(&target).expect("a folder to write to");
@@ -527,27 +527,25 @@ mod tests {
     /// The sync was begun before the other job had come to its walk.
     #[test]
     fn a_hung_walk_yields_to_a_full_sync() {
-        let live = crate::testing::live::Live::start(1, &[]);
-        let (server, persist) = (&live.server, &live.server.persist);
+        let persist = crate::persist::testing::Disk::new(&[]);
         assert!(persist.claim(PersistJob::Snapshot));
         persist.state.lock().sync = Some(Running::now(PersistJob::Sync, false));
-        let walker = snapshot_context(server, PersistJob::Snapshot).expect("nobody else walks");
+        let walker = snapshot_context(&persist, PersistJob::Snapshot).expect("nobody else walks");
         persist.begin_wait(PersistJob::Snapshot);
         *persist.disk_since.lock() = Instant::now().checked_sub(super::super::jobs::STUCK);
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| snapshot_context(server, PersistJob::Sync).is_ok());
-            live.wait_until("it is given up", || persist.is_cancelled(PersistJob::Snapshot));
+            let waiter = scope.spawn(|| snapshot_context(&persist, PersistJob::Sync).is_ok());
+            persist.wait_until("it is given up", || persist.is_cancelled(PersistJob::Snapshot));
             persist.end_walk(PersistJob::Snapshot, 0);
             drop(walker);
             assert!(waiter.join().expect("it gets the seat"));
             let _walker = persist.ctx.lock();
-            let waiter = scope.spawn(|| snapshot_context(server, PersistJob::Sync).is_ok());
+            let waiter = scope.spawn(|| snapshot_context(&persist, PersistJob::Sync).is_ok());
             persist.cancel_sync();
             assert!(!waiter.join().expect("nobody wants it any more"));
         });
         persist.end_sync();
-        end(server, None, Next::Nothing);
-        live.stop();
+        end(&persist, None, Next::Nothing);
     }
 
     /// The first name is known to Redis' own tests and to operators' scripts.

@@ -26,10 +26,11 @@ use evenkeel_store::Place;
 
 use super::feed::record_point;
 use super::primary_connection::Ended;
-use crate::dispatch::{Executor, Outcome, Request};
+use crate::dispatch::Executor;
 use crate::server::Server;
 use evenkeel_acl::Access;
 use evenkeel_client::clients::ClientInfo;
+use evenkeel_client::runner::{CommandRunner as _, Outcome, Request};
 use evenkeel_client::session::Session;
 use evenkeel_command::reply::Reply;
 use evenkeel_command::{Args, Id, LockScope, Spec};

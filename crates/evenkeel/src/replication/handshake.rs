@@ -5,8 +5,8 @@
 
 use evenkeel_config::Settings;
 
-use super::link::{OFFSET_MAX, Position};
 use super::primary_connection::{Ended, PrimaryConnection};
+use crate::persist::position::{OFFSET_MAX, Position, is_id};
 use crate::server::Server;
 
 /// The primary's answer: the bytes that it is going to send.
@@ -174,11 +174,6 @@ fn full(rest: &[u8]) -> Result<Answer, Ended> {
 fn new_id(rest: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(rest);
     text.split_ascii_whitespace().next().filter(|id| is_id(id)).map(str::to_owned)
-}
-
-/// Whether this is the name of a history: forty digits, of which some servers use letters beyond `f`.
-pub(super) fn is_id(text: &str) -> bool {
-    text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
 fn exchange(conn: &mut PrimaryConnection, words: &[&[u8]]) -> Result<Vec<u8>, Ended> {

@@ -158,7 +158,7 @@ impl<'a> Installer<'a> {
         let guard = keyspace.hold_all(&mut self.executor.ctx);
         let is_wanted = server.replication.link.generation() == self.new.generation;
         if is_wanted {
-            load::set_loading(server, true);
+            load::set_loading(&server.persist, true);
         }
         drop(guard);
         self.executor.serve_woken();
@@ -175,7 +175,7 @@ impl<'a> Installer<'a> {
         (len, is_on_disk): (Option<u64>, bool),
     ) -> Result<u32, Ended> {
         if self.server.persist.aof.is_on() {
-            rewrite::turn_off(self.server);
+            rewrite::turn_off(&self.server.persist);
         }
         let link = &self.server.replication.link;
         log::info!("MASTER <-> REPLICA sync: Flushing old data");
@@ -225,7 +225,7 @@ impl<'a> Installer<'a> {
             self.drop_hidden();
         }
         link.loads_beside.store(false, Relaxed);
-        load::set_loading(self.server, false);
+        load::set_loading(&self.server.persist, false);
         swapped.map_err(|ended| snapshot.ended().unwrap_or(ended))
     }
 
@@ -241,7 +241,7 @@ impl<'a> Installer<'a> {
         let ends_log = is_wanted && server.persist.aof.is_on();
         let mut old = Vec::new();
         if ends_log {
-            rewrite::leave(server, &mut guard);
+            rewrite::leave(&server.persist, &mut guard);
         }
         if is_wanted {
             server.scripts.set_libraries(loaded.libraries);
@@ -263,7 +263,7 @@ impl<'a> Installer<'a> {
         server.core.record_flush();
         server.core.lazy_free.free_flushed(old);
         if ends_log {
-            rewrite::end_log(server);
+            rewrite::end_log(&server.persist);
         }
         drop(quiet);
         if is_wanted { Ok(db) } else { Err(Ended::Superseded) }
@@ -279,12 +279,13 @@ impl<'a> Installer<'a> {
 
     fn load(&mut self, input: &mut impl Read, len: Option<u64>, target: Target) -> Result<Loaded, Ended> {
         let began = Instant::now();
-        let loaded = load::from_primary(self.server, input, len, target).map_err(|ended| match ended {
-            load::Ended::Stopped => Ended::Superseded,
-            load::Ended::Failed(reason) => {
-                Ended::Garbled(format!("Failed trying to load the MASTER synchronization DB: {reason}"))
-            }
-        })?;
+        let loaded =
+            load::from_primary(&self.server.persist, input, len, target).map_err(|ended| match ended {
+                load::Ended::Stopped => Ended::Superseded,
+                load::Ended::Failed(reason) => {
+                    Ended::Garbled(format!("Failed trying to load the MASTER synchronization DB: {reason}"))
+                }
+            })?;
         log::info!(
             "DB loaded from the master: {} keys, {} bytes, {:.3} seconds",
             loaded.keys,
@@ -375,14 +376,16 @@ fn look_through(
         reader = reader.without_checksum();
     }
     while let Some(part) = reader.next().map_err(damaged)? {
-        let refusal = load::refusal(server, &part).or_else(|| load::stream_refusal(server, &part));
+        let refusal =
+            load::refusal(&server.persist, &part).or_else(|| load::stream_refusal(&server.persist, &part));
         if let Some(reason) = refusal {
             return Err(unusable(reason));
         }
         match part {
             FilePart::Keys(batch) => reader.reuse(batch),
             FilePart::Function(code) => {
-                load::library_of(server, &code).map_err(|reason| unusable(load::no_library(&reason)))?;
+                load::library_of(&server.persist, &code)
+                    .map_err(|reason| unusable(load::no_library(&reason)))?;
             }
             _ => {}
         }
@@ -441,8 +444,8 @@ impl<'a> Quiet<'a> {
 
 impl Drop for Quiet<'_> {
     fn drop(&mut self) {
-        load::set_loading(self.0, false);
-        rewrite::release(self.0);
-        rewrite::follow_soon(self.0);
+        load::set_loading(&self.0.persist, false);
+        rewrite::release(&self.0.persist);
+        rewrite::follow_soon(&self.0.persist);
     }
 }

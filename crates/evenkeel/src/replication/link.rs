@@ -26,6 +26,7 @@ use super::failover;
 use super::handshake::{self, Answer};
 use super::install;
 use super::primary_connection::{Ended, PrimaryConnection};
+use crate::persist::position::Position;
 use crate::persist::rewrite;
 use crate::server::Server;
 use evenkeel_client::clients::ClientInfo;
@@ -70,44 +71,6 @@ pub(crate) struct Target {
     pub(crate) host: String,
     pub(crate) port: u16,
 }
-
-/// A position in a stream: the history's name, and the number of bytes so far.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Position {
-    pub(crate) id: String,
-    pub(crate) offset: u64,
-    /// The database that is selected there.
-    pub(crate) db: u32,
-}
-
-impl Position {
-    /// The line of the append-only file, behind its last command, that has the position.
-    pub(crate) fn note(&self) -> String {
-        format!("{NOTE}{}:{}:{}", self.id, self.offset, self.db)
-    }
-
-    /// Parses a line of an append-only file, with its `#`. Returns `None` if it has no position.
-    pub(crate) fn from_note(line: &[u8]) -> Option<Position> {
-        let text = std::str::from_utf8(line).ok()?.strip_prefix('#')?.strip_prefix(NOTE)?;
-        let mut parts = text.split(':');
-        let id = parts.next().filter(|id| handshake::is_id(id))?.to_owned();
-        let (offset, db) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-        (parts.next().is_none() && offset <= OFFSET_MAX).then_some(Position { id, offset, db })
-    }
-
-    /// Whether a stream can continue there on this server.
-    fn is_possible(&self, server: &Server) -> bool {
-        let has_database = (self.db as usize) < server.core.keyspace.databases();
-        handshake::is_id(&self.id) && self.offset <= OFFSET_MAX && has_database
-    }
-}
-
-/// The highest offset at which a replica accepts a stream. Offsets are sent as signed numbers, and must stay
-/// below the largest of these for the life of the stream: 4 EiB more are never sent.
-pub(crate) const OFFSET_MAX: u64 = 1 << 62;
-
-/// The prefix of a position in the append-only file.
-const NOTE: &str = "REPL:";
 
 /// The state of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -394,12 +357,13 @@ fn promote(server: &Arc<Server>, guard: &mut SlotGuard<'_>) {
 /// Follows the primary in the settings, before any data are loaded. The thread starts later, after the load.
 pub(crate) fn follow_at_start(server: &Arc<Server>) {
     let Some(Primary { host, port }) = server.core.settings().replicaof.clone() else { return };
-    rewrite::with_all_held(server, |guard| change(server, guard, Some(Target { host, port })));
+    rewrite::with_all_held(&server.persist, |guard| change(server, guard, Some(Target { host, port })));
 }
 
 /// Sets the position of the data loaded from disk, from which a replica continues.
 pub(crate) fn set_loaded_position(server: &Server, position: Option<Position>) {
-    if let Some(Position { id, offset, db }) = position.filter(|position| position.is_possible(server))
+    if let Some(Position { id, offset, db }) =
+        position.filter(|position| position.is_possible(server.core.keyspace.databases()))
         && server.replication.is_replica()
     {
         server.replication.stream().restart(History::named(id), offset);
@@ -410,13 +374,15 @@ pub(crate) fn set_loaded_position(server: &Server, position: Option<Position>) {
 /// Continues the stream of a primary's own data, which are about to be loaded, at this position under a new
 /// name. Replicas that have no more than these need no snapshot.
 pub(crate) fn continue_as_primary(server: &Arc<Server>, position: Option<Position>) {
-    let Some(Position { id, offset, .. }) = position.filter(|position| position.is_possible(server)) else {
+    let Some(Position { id, offset, .. }) =
+        position.filter(|position| position.is_possible(server.core.keyspace.databases()))
+    else {
         return;
     };
     let mut history = History::named(id);
     history.branch(offset, random_hex());
     server.replication.stream().restart(history, offset);
-    rewrite::with_all_held(server, |guard| server.replication.follow_log(guard));
+    rewrite::with_all_held(&server.persist, |guard| server.replication.follow_log(guard));
     if let Err(error) = server.replication.replica_inbox.open(server) {
         log::warn!("Cannot start the replication thread: {error}");
     }
@@ -750,20 +716,5 @@ mod tests {
             state.with_all_held(server, |guard| change(server, guard, None));
         }
         live.stop();
-    }
-
-    #[test]
-    fn positions_round_trip() {
-        let position = Position { id: "0a".repeat(20), offset: OFFSET_MAX, db: 15 };
-        let line = format!("#{}", position.note());
-        assert_eq!(Position::from_note(line.as_bytes()), Some(position));
-        let id = "0a".repeat(20);
-        let others = ["#", "#TS:1", "#REPL:", "#REPL:0a:1:0", "REPL", "#REPL:::"].map(str::to_owned);
-        let more = [":1", ":1:0:0", ":-1:0", ":1:-1", ":x:0", ":1:99999999999", ":9223372036854775808:0"];
-        let more = more.map(|rest| format!("#REPL:{id}{rest}"));
-        for line in others.iter().chain(&more) {
-            assert_eq!(Position::from_note(line.as_bytes()), None, "{line}");
-        }
-        assert_eq!(Position::from_note(b"#REPL:\xff"), None);
     }
 }

@@ -37,6 +37,7 @@ use evenkeel_store::journal::{Journal, Reader};
 use evenkeel_store::{SlotGuard, ThreadContext};
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::persist::position::{Point, Position};
 use crate::server::Server;
 use backlog::{BLOCK, Backlog};
 use evenkeel_config::Settings;
@@ -44,7 +45,7 @@ use evenkeel_core::blockers::Blockers;
 use evenkeel_runtime::clock;
 use evenkeel_runtime::random::random_hex;
 use failover::Failover;
-use link::{Position, PrimaryLink};
+use link::PrimaryLink;
 use replica_inbox::ReplicaInbox;
 use replicas::Replicas;
 use spill_file::SpillFile;
@@ -141,13 +142,6 @@ impl ReplicationMetrics {
             count.store(0, Relaxed);
         }
     }
-}
-
-/// A point at which journal and stream meet: the data up to this record are the data at this position.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Point {
-    pub(crate) record: u64,
-    pub(crate) position: Position,
 }
 
 /// The end of the stream of a server that is about to stop.

@@ -20,10 +20,10 @@ use evenkeel_rdb::Version;
 use evenkeel_rdb::file::FileWriter;
 use evenkeel_store::SlotGuard;
 
-use super::link::Position;
 use super::snapshot_pipe::{Inlet, SnapshotPipe};
 use crate::persist::PersistJob;
 use crate::persist::direct_writer::{Cache, DirectWriter};
+use crate::persist::position::Position;
 use crate::persist::recorder::{Form as _, Records};
 use crate::persist::snapshot;
 use crate::server::Server;
@@ -120,7 +120,7 @@ fn take<W: Write>(
         begin_stream(server, guard)
     };
     if content == Content::All {
-        return snapshot::take(server, settings, (PersistJob::Sync, to_disk), records, at_start);
+        return snapshot::take(&server.persist, settings, (PersistJob::Sync, to_disk), records, at_start);
     }
     let mut libraries = Arc::default();
     let position = server.replication.with_all_held(server, |guard| {
@@ -163,7 +163,7 @@ fn now_needed(server: &Server) -> Version {
 fn send_from_file(server: &Arc<Server>, pipe: &Arc<SnapshotPipe>, content: Content) -> io::Result<u64> {
     let settings = server.core.settings();
     let disk = temp_file::nameless(&settings.dir, "repl")?;
-    let writer = DirectWriter::new(server, &settings, &disk, Cache::Through, PersistJob::Sync)?;
+    let writer = DirectWriter::new(&server.persist, &settings, &disk, Cache::Through, PersistJob::Sync)?;
     let file = snapshot::open(writer, &settings, Version::V10, false)?;
     let file = take(server, &settings, file, true, content, |_| ())?;
     let len = snapshot::finish(file, &disk)?;

@@ -83,9 +83,9 @@ fn with_log(fsync: &str) -> (Live, tempdir::Folder) {
     let path = folder.0.to_str().expect("a plain name");
     let own = ["--dir", path, "--appendonly", "yes", "--appendfsync", fsync, "--enable-debug-command", "yes"];
     let live = Live::start(2, &own);
-    let Replayed { directory, found, .. } = replay::directory(&live.server).expect("it is empty");
+    let Replayed { directory, found, .. } = replay::directory(&live.server.persist).expect("it is empty");
     assert!(!found);
-    rewrite::start_logging(&live.server, directory, found).expect("a folder to write to");
+    rewrite::start_logging(&live.server.persist, directory, found).expect("a folder to write to");
     (live, folder)
 }
 

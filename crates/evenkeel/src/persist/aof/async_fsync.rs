@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use crate::server::Server;
+use crate::persist::Persist;
 use evenkeel_runtime::threads;
 
 /// The thread, which ends after its last sync once this value is dropped.
@@ -18,13 +18,13 @@ pub(super) struct Syncer {
 
 impl Syncer {
     /// Starts the thread. Returns `None` if no thread can be started.
-    pub(super) fn start(server: &Arc<Server>) -> Option<Syncer> {
+    pub(super) fn start(persist: &Arc<Persist>) -> Option<Syncer> {
         let (files, to_sync) = channel::<File>();
         let (synced, results) = channel();
-        let server = server.clone();
+        let persist = persist.clone();
         let work = move || {
             for file in to_sync {
-                super::sleep_us(&server.persist.aof.metrics.sync_sleep_us);
+                super::sleep_us(&persist.aof.metrics.sync_sleep_us);
                 if synced.send(file.sync_data()).is_err() {
                     return; // the writer is gone
                 }

@@ -19,7 +19,7 @@ use evenkeel_store::journal::select;
 use evenkeel_store::rope::{Piece, Rope};
 
 use super::{Form, PIECE, Sizes, Taken};
-use crate::replication::link::Position;
+use crate::persist::position::Position;
 use evenkeel_command::value_codec::Value;
 
 /// Words and bytes of a command, without its head, after which a new command begins: a reader holds a whole

@@ -7,7 +7,7 @@ use evenkeel_rdb::file::{FileWriter, KeyMetadata, Replication};
 use evenkeel_rdb::{Encoder, Item, Out, Version};
 
 use super::{Form, PIECE, Sizes, Taken};
-use crate::replication::link::Position;
+use crate::persist::position::Position;
 use evenkeel_command::value_codec;
 use evenkeel_config::Settings;
 

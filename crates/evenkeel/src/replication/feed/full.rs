@@ -101,7 +101,7 @@ impl Feed {
             return;
         }
         if !self.server.persist.claim_sync() {
-            return snapshot::give_way(&self.server);
+            return snapshot::give_way(&self.server.persist);
         }
         let (state, pipe) = (&self.server.replication, SnapshotPipe::new());
         state.sync_behind.store(NEVER, Release);
@@ -155,7 +155,7 @@ impl Feed {
         let awaited = match () {
             () if pipes.is_empty() => Awaited::Nothing,
             () if self.replicas.values().any(is_waited_for) => Awaited::Asked,
-            () => save_points::awaited(&self.server),
+            () => save_points::awaited(&self.server.persist),
         };
         let (mut in_memory, mut on_disk) = (0, 0);
         for (pipe, readers) in pipes {

@@ -27,23 +27,23 @@ const ROWS: u64 = 4;
 
 /// The monitored events. Locked only to record a sample, and by commands that read them.
 #[derive(Default)]
-pub(crate) struct Monitor {
+pub struct Monitor {
     events: Mutex<BTreeMap<&'static str, Series>>,
 }
 
 /// The samples of an event.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Series {
+pub struct Series {
     /// Unix time in seconds and duration in milliseconds; oldest first.
-    pub(crate) samples: VecDeque<(u64, u64)>,
-    pub(crate) longest_ms: u64,
+    pub samples: VecDeque<(u64, u64)>,
+    pub longest_ms: u64,
 }
 
 impl Monitor {
     /// Records that `event` took `us` microseconds, if it reached `threshold_ms`. A threshold of zero records
     /// nothing.
     #[inline]
-    pub(crate) fn record(&self, event: &'static str, us: u64, threshold_ms: u64) {
+    pub fn record(&self, event: &'static str, us: u64, threshold_ms: u64) {
         if threshold_ms > 0 && us / 1000 >= threshold_ms {
             self.add(event, clock::unix_ms() / 1000, us / 1000);
         }
@@ -64,16 +64,16 @@ impl Monitor {
     }
 
     /// Returns all recorded events.
-    pub(crate) fn all(&self) -> Vec<(&'static str, Series)> {
+    pub fn all(&self) -> Vec<(&'static str, Series)> {
         self.events.lock().iter().map(|(event, series)| (*event, series.clone())).collect()
     }
 
-    pub(crate) fn find(&self, event: &[u8]) -> Option<(&'static str, Series)> {
+    pub fn find(&self, event: &[u8]) -> Option<(&'static str, Series)> {
         self.all().into_iter().find(|(name, _)| name.as_bytes() == event)
     }
 
     /// Drops the events that `wanted` selects; returns their number.
-    pub(crate) fn reset(&self, wanted: impl Fn(&str) -> bool) -> usize {
+    pub fn reset(&self, wanted: impl Fn(&str) -> bool) -> usize {
         let mut events = self.events.lock();
         let before = events.len();
         events.retain(|event, _| !wanted(event));
@@ -83,7 +83,7 @@ impl Monitor {
 
 impl Series {
     /// Returns the graph of LATENCY GRAPH: a column per sample, and its age below.
-    pub(crate) fn graph(&self, event: &str, now_s: u64) -> String {
+    pub fn graph(&self, event: &str, now_s: u64) -> String {
         let shown: Vec<_> = self.samples.iter().rev().take(COLUMNS).rev().collect();
         let high = shown.iter().map(|(_, ms)| *ms).max().unwrap_or(0);
         let low = shown.iter().map(|(_, ms)| *ms).min().unwrap_or(0);
@@ -128,7 +128,7 @@ fn age(seconds: u64) -> String {
 }
 
 /// Returns the report of LATENCY DOCTOR.
-pub(crate) fn report(events: &[(&'static str, Series)], threshold_ms: u64, slow_us: i64) -> String {
+pub fn report(events: &[(&'static str, Series)], threshold_ms: u64, slow_us: i64) -> String {
     if threshold_ms == 0 {
         return "Latency monitoring is disabled. To enable it, set a threshold: CONFIG SET \
                 latency-monitor-threshold <milliseconds>\n"
