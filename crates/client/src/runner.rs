@@ -1,6 +1,8 @@
 //! The runner of commands, as persistence and replication see it: they run commands of a file or of a
 //! primary's stream as a client would send them.
 
+use std::sync::Arc;
+
 use evenkeel_command::reply::Reply;
 use evenkeel_command::{Args, Id};
 use evenkeel_store::{Place, ThreadContext};
@@ -28,6 +30,12 @@ pub struct Request<'a> {
     pub len: usize,
     /// Hash and place of the first argument, if it is the only key and both are computed.
     pub key: Option<(u64, Place)>,
+}
+
+/// Creates runners of commands.
+pub trait RunnerFactory: Send + Sync {
+    /// Creates a runner for a thread that is no worker. `ctx` is outside the gate.
+    fn runner(self: Arc<Self>, ctx: ThreadContext) -> Box<dyn CommandRunner>;
 }
 
 /// Runs commands on a thread that is no worker. The thread enters the gate with the runner's context around

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::admin::migrate::Targets;
 use crate::commands;
-use crate::dispatch::Executor;
+use crate::dispatch::{Executor, permission};
 use crate::net::inbox::{Inboxes, Message};
 use crate::observe::commandlog::CommandLog;
 use crate::observe::hotkeys::HotKeys;
@@ -22,15 +22,16 @@ use crate::observe::stats::Stats;
 use crate::offload::OffloadPool;
 use crate::persist::position::{Point, Position};
 use crate::persist::{self, Persist};
-use crate::replication;
+use crate::replication::{self, Replication};
 use crate::scripting::Scripts;
 use evenkeel_acl::Acl;
+use evenkeel_client::Session;
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_client::hub::Hub;
-use evenkeel_client::runner::CommandRunner;
+use evenkeel_client::runner::{CommandRunner, RunnerFactory};
 use evenkeel_command::error::Error;
-use evenkeel_command::table::{renamed, table};
-use evenkeel_command::{Id, Table};
+use evenkeel_command::table::renamed;
+use evenkeel_command::{Args, Id, Table};
 use evenkeel_config::{ConfigFile, Settings};
 use evenkeel_core::Core;
 use evenkeel_core::lazy_free::LazyFreeThread;
@@ -46,7 +47,7 @@ pub(crate) struct Server {
     pub(crate) core: Arc<Core>,
     pub(crate) hub: Arc<Hub>,
     pub(crate) listeners: Listeners,
-    pub(crate) tls: Tls,
+    pub(crate) tls: Arc<Tls>,
     pub(crate) config_file: Option<ConfigFile>,
     /// Commands under their configured names.
     pub(crate) table: &'static Table,
@@ -60,7 +61,7 @@ pub(crate) struct Server {
     /// Slow scripts, run in turn on a thread of their own.
     pub(crate) slow_scripts: OffloadPool,
     pub(crate) persist: Arc<Persist>,
-    pub(crate) replication: replication::ReplicationState,
+    pub(crate) replication: Arc<Replication>,
     pub(crate) rates: Mutex<Rates>,
     /// DEBUG SET-ACTIVE-EXPIRE.
     pub(crate) active_expire: AtomicBool,
@@ -88,12 +89,14 @@ impl Host for Server {
     }
 }
 
-impl persist::Host for Server {
+impl RunnerFactory for Server {
     fn runner(self: Arc<Server>, ctx: ThreadContext) -> Box<dyn CommandRunner> {
         let counters = self.stats.len() - 1;
         Box::new(Executor::on(ctx, self, counters))
     }
+}
 
+impl persist::Host for Server {
     fn record_failure(&self, id: Id, error: &Error) {
         let stats = self.stats.last().expect("a set for threads that are no workers");
         stats.error(&error.line());
@@ -101,7 +104,7 @@ impl persist::Host for Server {
     }
 
     fn replica_position(&self) -> Option<Position> {
-        self.replication.link.position(self)
+        self.replication.link.position(&self.replication)
     }
 
     fn finish_stream(&self, guard: &mut SlotGuard<'_>) -> Option<Position> {
@@ -109,19 +112,28 @@ impl persist::Host for Server {
     }
 
     fn continue_stream(self: Arc<Server>, position: Option<Position>) {
-        replication::link::continue_as_primary(&self, position);
+        replication::link::continue_as_primary(&self.replication, position);
     }
 
     fn resume_stream(self: Arc<Server>) {
-        self.replication.resume_stream(&self);
+        self.replication.resume_stream();
     }
 
     fn wait_for_replicas(self: Arc<Server>, timeout: Duration, is_aborted: &dyn Fn() -> bool) {
-        self.replication.wait_for_replicas(&self, timeout, is_aborted);
+        self.replication.wait_for_replicas(timeout, is_aborted);
     }
 
     fn stop_stream(&self, stop: &mut dyn FnMut(Option<Point>)) {
-        self.replication.stop(self, stop);
+        self.replication.stop(stop);
+    }
+}
+
+impl replication::Host for Server {
+    fn admit(&self, session: &mut Session, id: Id, args: &Args<'_>) -> Result<bool, Error> {
+        if session.access.is_free_at(self.acl.generation()) {
+            return Ok(true);
+        }
+        permission::admit(self, session, id, args, clock::unix_ms())
     }
 }
 
@@ -146,19 +158,23 @@ impl Server {
         let core = Arc::new(Core::new(settings, keyspace, inboxes.clone(), lazy_free));
         let hub = Arc::new(Hub::new(core.clone(), inboxes.clone()));
         let scripts = Arc::new(Scripts::default());
-        let replication = replication::ReplicationState::new(core.keyspace.thread_context())?;
+        let tls = Arc::new(Tls::default());
+        let persist = Arc::new(Persist::new(core.clone(), hub.clone(), scripts.clone()));
         let settings = core.settings();
-        let commands = table().rows().len();
+        let table = renamed(&settings.rename_command);
+        let (shared, on_disk) = ((core.clone(), hub.clone()), (scripts.clone(), persist.clone()));
+        let replication = Arc::new(Replication::new(shared, on_disk, tls.clone(), table)?);
+        let commands = evenkeel_command::table::table().rows().len();
         let commandlog = CommandLog::new(2 * workers + 2);
         commandlog.configure(&settings);
         let server = Arc::new(Server {
-            persist: Arc::new(Persist::new(core.clone(), hub.clone(), scripts.clone())),
+            persist,
             hub,
             core,
-            table: renamed(&settings.rename_command),
+            table,
             acl: Acl::new(&settings),
             listeners: Listeners::default(),
-            tls: Tls::default(),
+            tls,
             config_file,
             stats: (0..2 * workers + 2).map(|_| Stats::new(commands)).collect(),
             inboxes,
@@ -175,7 +191,8 @@ impl Server {
         });
         let host: Weak<Server> = Arc::downgrade(&server);
         server.core.set_host(host.clone());
-        server.persist.set_host(host);
+        server.persist.set_host(host.clone());
+        server.replication.set_host(host);
         Ok(server)
     }
 
@@ -198,7 +215,7 @@ impl Server {
     /// there were.
     pub(crate) fn kill(&self, clients: &[Arc<ClientInfo>]) -> usize {
         let killed = self.hub.kill(clients);
-        self.replication.link.on_killed(self, clients);
+        self.replication.link.on_killed(&self.replication, clients);
         if clients.iter().any(|client| client.is_replica.load(Relaxed)) {
             self.replication.replica_inbox.nudge();
         }

@@ -160,8 +160,8 @@ fn serve(launch: Launch) -> ExitCode {
         log::warn!("{}", preflight::no_pidfile(path, &error));
     }
     load::set_loading(&server.persist, true);
-    server.replication.follow(&server, &server.core.settings());
-    link::follow_at_start(&server);
+    server.replication.follow(&server.core.settings());
+    link::follow_at_start(&server.replication);
     if let Err(error) = server.core.oom_score.follow(&server.core.settings(), server.replication.is_replica())
     {
         log::warn!("Unable to write oom_score_adj: {error}");
@@ -201,7 +201,7 @@ fn serve(launch: Launch) -> ExitCode {
         // The panic hook has logged a worker's panic.
         let _ = thread.join();
     }
-    server.replication.wait_for_end(&server);
+    server.replication.wait_for_end();
     // A snapshot in progress is no longer needed: its file is removed.
     server.persist.cancel_all();
     if !server.persist.is_idle_within(UNWANTED_MAX) {
@@ -233,18 +233,18 @@ fn load(server: &Arc<Server>) -> Result<(), Ended> {
         rewrite::start_logging(&server.persist, directory, found).map_err(Ended::Failed)?;
         // No expired key has been removed so far; replicas receive the removals from now on.
         if server.replication.is_replica() {
-            link::set_loaded_position(server, position);
+            link::set_loaded_position(&server.replication, position);
         } else {
-            link::continue_as_primary(server, position);
+            link::continue_as_primary(&server.replication, position);
         }
     } else {
         let loaded = load::snapshot_at_start(&server.persist)?;
-        link::set_loaded_position(server, loaded.and_then(|loaded| loaded.position));
+        link::set_loaded_position(&server.replication, loaded.and_then(|loaded| loaded.position));
     }
     server.persist.record_loaded(&server.core.keyspace);
     load::set_loading(&server.persist, false);
     if server.replication.is_replica() {
-        link::begin(server);
+        link::begin(&server.replication);
     }
     Ok(())
 }
@@ -542,7 +542,7 @@ fn control(server: &Arc<Server>) {
             appraise_from = appraise_sharers(server, &mut ctx);
         }
         save_points::look(&server.persist);
-        failover::abort_late(server);
+        failover::abort_late(&server.replication);
         reload_tls(server);
         server.hotkeys.end_if_due(server, ctx.now_ms);
         std::thread::park_timeout(Duration::from_millis(ROUND_MS));

@@ -76,8 +76,8 @@ fn set(call: &mut ServerCall<'_, '_>) -> Done {
         rewrite::collect_soon(&server.persist);
     }
     server.persist.follow(&server.core.settings());
-    server.replication.follow(server, &server.core.settings());
-    link::follow_settings(server);
+    server.replication.follow(&server.core.settings());
+    link::follow_settings(&server.replication);
     let clients_max = server.core.settings().client_memory_max();
     if clients_max > 0 && pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"maxmemory-clients")) {
         server.evict_clients(clients_max);

@@ -24,7 +24,7 @@ pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
 fn failover(call: &mut ServerCall<'_, '_>) -> Done {
     let server = call.server;
     if call.base.args.len() == 2 && call.base.args.is(1, "ABORT") {
-        if !failover::abort(server, call.base.guard, "Failover manually aborted") {
+        if !failover::abort(&server.replication, call.base.guard, "Failover manually aborted") {
             return Err(Error::text("ERR No failover in progress."));
         }
         call.base.reply.ok();
@@ -32,7 +32,7 @@ fn failover(call: &mut ServerCall<'_, '_>) -> Done {
     }
     let plan = plan(call)?;
     may_begin(call, &plan)?;
-    failover::begin(server, call.base.guard, plan);
+    failover::begin(&server.replication, call.base.guard, plan);
     call.base.reply.ok();
     Ok(Flow::Replied)
 }

@@ -27,8 +27,8 @@ fn replicaof(call: &mut ServerCall<'_, '_>) -> Done {
     }
     if call.base.args.is(1, "NO") && call.base.args.is(2, "ONE") {
         if server.replication.is_replica() {
-            link::change(server, call.base.guard, None);
-            link::remember(server, None);
+            link::change(&server.replication, call.base.guard, None);
+            link::remember(&server.replication, None);
             log::info!("MASTER MODE enabled (user request from '{}')", call.session.client.address);
         }
         call.base.reply.ok();
@@ -54,12 +54,12 @@ fn replicaof(call: &mut ServerCall<'_, '_>) -> Done {
         target.port,
         call.session.client.address
     );
-    link::change(server, call.base.guard, Some(target.clone()));
-    link::remember(server, Some(target));
+    link::change(&server.replication, call.base.guard, Some(target.clone()));
+    link::remember(&server.replication, Some(target));
     // Also the waits of a replica's clients: their keys may be in the new primary's data, which no write
     // announces.
-    link::end_waits(server);
-    link::begin(server);
+    link::end_waits(&server.replication);
+    link::begin(&server.replication);
     call.base.reply.ok();
     Ok(Flow::Replied)
 }

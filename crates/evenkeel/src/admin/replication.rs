@@ -51,8 +51,8 @@ fn take_over(call: &mut ServerCall<'_, '_>) -> Result<(), Error> {
     if !is_ours {
         return Err(Error::text("ERR PSYNC FAILOVER replid must match my replid."));
     }
-    link::change(server, call.base.guard, None);
-    link::remember(server, None);
+    link::change(&server.replication, call.base.guard, None);
+    link::remember(&server.replication, None);
     let address = &call.session.client.address;
     log::info!("MASTER MODE enabled (failover request from '{address}')");
     Ok(())

@@ -248,7 +248,7 @@ pub(crate) fn refusal(server: &Server, command: (&Spec, Flags), session: &Sessio
     // Checked again: a replica counts from the moment it is online.
     if any.contains(Blockers::NO_REPLICAS)
         && has(command, session, Flags::WRITE)
-        && server.replication.follow(server, &server.core.settings())
+        && server.replication.follow(&server.core.settings())
     {
         return Some(Error::text("NOREPLICAS Not enough good replicas to write."));
     }

@@ -2,4 +2,5 @@
 
 mod promotion;
 mod push_queue;
+mod replica_sockets;
 mod units;

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use evenkeel_resp::request::{Span, State};
 
+use crate::replication::replica_inbox::Arrival;
 use evenkeel_client::clients::{CONNECTION_BYTES, ClientInfo};
 use evenkeel_client::session::Session;
 use evenkeel_command::reply::{Reply, ReplyChunk};
@@ -115,6 +116,14 @@ impl Connection {
             soft_since_ms: None,
             activity: 0,
         }
+    }
+
+    /// Hands the connection over to replication, which sends what is unsent, without waiting for the disk.
+    pub(crate) fn into_arrival(self) -> Arrival {
+        let Connection { stream, session, input, backlog, sent, .. } = self;
+        let mut unsent: Vec<u8> = backlog.iter().flat_map(|chunk| chunk.as_slice()).copied().collect();
+        unsent.drain(..sent);
+        Arrival { stream, session, input, unsent }
     }
 
     /// Makes the connection encrypted.
@@ -331,11 +340,6 @@ impl Connection {
     fn publish_backlog_len(&self) {
         self.client().out_bytes.store(self.backlog_len(), Relaxed);
         self.client().out_chunks.store(self.backlog.len(), Relaxed);
-    }
-
-    /// Turns TCP_NODELAY off or on: with `delay`, the kernel sends fewer and later packets.
-    pub(crate) fn delay_small_packets(&self, delay: bool) {
-        self.stream.delay_small_packets(delay);
     }
 
     /// Removes the backlog; the caller drops it where there is time.

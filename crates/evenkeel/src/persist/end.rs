@@ -104,9 +104,10 @@ pub(crate) fn begin(persist: &Arc<Persist>, how: ShutdownOptions, who: Option<As
     ending.is_aborted.store(false, Release);
     ending.is_under_way.store(true, Release);
     drop(stage);
-    let on_thread = persist.clone();
+    let (on_thread, host) = (persist.clone(), persist.host());
     let thread = threads::named("shutdown");
     let spawned = thread.spawn(move || {
+        let _host = host;
         if let Err(reason) = end(&on_thread, how, by_client) {
             stay(&on_thread, &reason);
         }

@@ -24,7 +24,7 @@ pub(crate) mod rewrite;
 pub(crate) mod save_points;
 pub(crate) mod snapshot;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, OnceLock, Weak};
@@ -38,7 +38,7 @@ pub(crate) use jobs::{Cancelled, JobState, PersistJob};
 
 use crate::scripting::Scripts;
 use evenkeel_client::Hub;
-use evenkeel_client::runner::CommandRunner;
+use evenkeel_client::runner::RunnerFactory;
 use evenkeel_command::Id;
 use evenkeel_command::error::Error;
 use evenkeel_config::Settings;
@@ -80,10 +80,7 @@ pub(crate) struct Persist {
 }
 
 /// What the parts above do for persistence: replication, and the executor of commands.
-pub(crate) trait Host: Send + Sync {
-    /// Creates a runner of commands for a thread that is no worker. `ctx` is outside the gate.
-    fn runner(self: Arc<Self>, ctx: ThreadContext) -> Box<dyn CommandRunner>;
-
+pub(crate) trait Host: RunnerFactory {
     /// Counts a command that has waited, and fails with this error.
     fn record_failure(&self, id: Id, error: &Error);
 
@@ -159,9 +156,9 @@ impl Persist {
         debug_assert!(is_first, "a server has one host");
     }
 
-    /// Returns the host, which exists as long as the server has threads.
+    /// Returns the host. A thread that calls this has had the host from its start, so the host still exists.
     fn host(&self) -> Arc<dyn Host> {
-        self.host.get().and_then(Weak::upgrade).expect("the server outlives its threads")
+        self.host.get().and_then(Weak::upgrade).expect("this thread has kept it")
     }
 
     /// Resets the counters, for CONFIG RESETSTAT.

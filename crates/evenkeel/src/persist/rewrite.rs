@@ -35,9 +35,13 @@ pub(crate) fn begin(persist: &Arc<Persist>) -> bool {
     if !persist.claim(PersistJob::Base) {
         return false;
     }
-    let on_thread = persist.clone();
+    let (on_thread, host) = (persist.clone(), persist.host());
     let thread = threads::named("snapshot");
-    if let Err(error) = thread.spawn(move || run(&on_thread)) {
+    let work = move || {
+        let _host = host;
+        run(&on_thread)
+    };
+    if let Err(error) = thread.spawn(work) {
         // A log that is to be left is, some time.
         if end(persist, Err(format!("cannot start a thread: {error}"))).leaves_log {
             release(persist);
@@ -77,9 +81,13 @@ pub(crate) fn follow_soon(persist: &Arc<Persist>) {
         if !persist.aof.is_on() {
             return release(persist); // another thread was faster
         }
-        let on_thread = persist.clone();
+        let (on_thread, host) = (persist.clone(), persist.host());
         let thread = threads::named("aof-off");
-        if thread.spawn(move || leave_and_release(&on_thread)).is_err() {
+        let work = move || {
+            let _host = host;
+            leave_and_release(&on_thread);
+        };
+        if thread.spawn(work).is_err() {
             release(persist); // tried again
         }
     }

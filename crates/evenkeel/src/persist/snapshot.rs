@@ -66,9 +66,13 @@ pub(crate) fn begin(persist: &Arc<Persist>) -> Result<Begun, Busy> {
 
 /// Runs the claimed snapshot on a thread of its own. If there can be no thread, the snapshot has failed.
 fn spawn(persist: &Arc<Persist>, run: impl FnOnce(&Arc<Persist>) + Send + 'static) {
-    let on_thread = persist.clone();
+    let (on_thread, host) = (persist.clone(), persist.host());
     let thread = threads::named("snapshot");
-    if let Err(error) = thread.spawn(move || run(&on_thread)) {
+    let work = move || {
+        let _host = host;
+        run(&on_thread);
+    };
+    if let Err(error) = thread.spawn(work) {
         log::warn!("Can't save in background: cannot start a thread: {error}");
         end(persist, None, Next::Nothing);
     }

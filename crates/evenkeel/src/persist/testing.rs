@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use evenkeel_client::Hub;
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_client::hub::ClientWorkers;
-use evenkeel_client::runner::CommandRunner;
+use evenkeel_client::runner::{CommandRunner, RunnerFactory};
 use evenkeel_client::waiting::Resumed;
 use evenkeel_command::Id;
 use evenkeel_command::error::Error;
@@ -26,14 +26,16 @@ use super::{Host, Persist};
 use crate::scripting::Scripts;
 
 /// The state of persistence, in a folder that is removed with it.
-pub(super) struct Disk {
+pub(crate) struct Disk {
     persist: Arc<Persist>,
-    pub(super) folder: PathBuf,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) scripts: Arc<Scripts>,
+    pub(crate) folder: PathBuf,
     _host: Arc<Alone>,
 }
 
 /// Creates a directory, for a test to remove. `purpose` is in its name.
-pub(super) fn folder(purpose: &str) -> PathBuf {
+pub(crate) fn folder(purpose: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("evenkeel-{purpose}-{}", &random_hex()[..12]));
     std::fs::create_dir(&path).expect("the temporary directory takes a new one");
     path
@@ -41,11 +43,12 @@ pub(super) fn folder(purpose: &str) -> PathBuf {
 
 impl Disk {
     /// `args` are those of the server.
-    pub(super) fn new(args: &[&str]) -> Disk {
+    pub(crate) fn new(args: &[&str]) -> Disk {
         let folder = folder("disk");
         let dir = folder.to_str().expect("a plain name");
         let args = ["--save", "", "--dir", dir].into_iter().chain(args.iter().copied()).map(OsString::from);
-        let launch = Launch::from_args(args, evenkeel_acl::USER_LINES, |_| true).expect("there is a working directory");
+        let launch = Launch::from_args(args, evenkeel_acl::USER_LINES, |_| true)
+            .expect("there is a working directory");
         assert!(launch.mistakes.is_empty(), "{:?}", launch.mistakes);
         let lazy_free = Arc::new(LazyFreeThread::start(Arc::from([NoWorkers])));
         let keyspace = Keyspace::new(launch.settings.databases, 8, clock::unix_ms(), random_seed())
@@ -53,15 +56,16 @@ impl Disk {
             .with_lazy_free(lazy_free.clone());
         let core = Arc::new(Core::new(launch.settings, keyspace, Arc::new(NoWorkers), lazy_free));
         let hub = Arc::new(Hub::new(core.clone(), Arc::new(NoWorkers)));
-        let persist = Arc::new(Persist::new(core, hub, Arc::new(Scripts::default())));
+        let scripts = Arc::new(Scripts::default());
+        let persist = Arc::new(Persist::new(core, hub.clone(), scripts.clone()));
         let host = Arc::new(Alone);
         let weak = Arc::downgrade(&host);
         persist.set_host(weak);
-        Disk { persist, folder, _host: host }
+        Disk { persist, hub, scripts, folder, _host: host }
     }
 
     #[track_caller]
-    pub(super) fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
+    pub(crate) fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
         let started = Instant::now();
         while !is_so() {
             assert!(started.elapsed() < Duration::from_secs(20), "{what}");
@@ -70,7 +74,7 @@ impl Disk {
     }
 
     /// Changes a setting, as CONFIG SET does.
-    pub(super) fn configure(&self, name: &str, value: &str) {
+    pub(crate) fn configure(&self, name: &str, value: &str) {
         let pairs = [(name.as_bytes(), value.as_bytes())];
         let changed = self.core.change_settings(|settings| settings.set(&pairs, true).map(|(new, _)| new));
         assert!(changed.is_ok(), "{name} {value}");
@@ -126,11 +130,13 @@ impl ClientWorkers for NoWorkers {
 /// A host without replicas and commands.
 struct Alone;
 
-impl Host for Alone {
+impl RunnerFactory for Alone {
     fn runner(self: Arc<Self>, _: ThreadContext) -> Box<dyn CommandRunner> {
         unreachable!("these tests replay no commands");
     }
+}
 
+impl Host for Alone {
     fn record_failure(&self, _: Id, _: &Error) {}
 
     fn replica_position(&self) -> Option<Position> {

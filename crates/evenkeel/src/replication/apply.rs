@@ -24,13 +24,12 @@ use std::time::Duration;
 use evenkeel_resp::request::{Parsed, Span, State, parse};
 use evenkeel_store::Place;
 
+use super::Replication;
 use super::feed::record_point;
 use super::primary_connection::Ended;
-use crate::dispatch::Executor;
-use crate::server::Server;
 use evenkeel_acl::Access;
 use evenkeel_client::clients::ClientInfo;
-use evenkeel_client::runner::{CommandRunner as _, Outcome, Request};
+use evenkeel_client::runner::{CommandRunner, Outcome, Request};
 use evenkeel_client::session::Session;
 use evenkeel_command::reply::Reply;
 use evenkeel_command::{Args, Id, LockScope, Spec};
@@ -56,8 +55,10 @@ const ENTRY_LINES: usize = 4;
 
 /// Runs the stream of the present link.
 pub(super) struct Applier {
-    server: Arc<Server>,
-    pub(super) executor: Executor,
+    replication: Arc<Replication>,
+    pub(super) runner: Box<dyn CommandRunner>,
+    /// The setting `repl-backlog-size`, in bytes.
+    backlog_size: u64,
     session: Session,
     reply: Reply,
     /// Received bytes that have not been passed on.
@@ -92,12 +93,12 @@ struct Parts {
 }
 
 impl Applier {
-    pub(super) fn new(server: &Arc<Server>) -> Applier {
+    pub(super) fn new(replication: &Arc<Replication>) -> Applier {
         let nobody = Arc::new(ClientInfo::new(0, String::new(), String::new(), -1, false, 0));
-        let stats = server.stats.len() - 1; // of threads that are not workers
         Applier {
-            server: server.clone(),
-            executor: Executor::new(server.clone(), stats),
+            replication: replication.clone(),
+            runner: replication.host().runner(replication.core.keyspace.thread_context()),
+            backlog_size: replication.core.settings().repl_backlog_size,
             session: session_of(nobody),
             reply: Reply::default(),
             buffer: Vec::new(),
@@ -149,7 +150,8 @@ impl Applier {
     /// Runs all complete commands. `generation`: the number of their link.
     pub(super) fn run(&mut self, generation: u64) -> Result<(), Ended> {
         let now_ms = clock::unix_ms();
-        self.executor.refresh(now_ms);
+        self.runner.refresh(now_ms);
+        self.backlog_size = self.replication.core.settings().repl_backlog_size;
         loop {
             let broken = self.parse();
             // Line ends alone are no commands, but bytes of the stream all the same.
@@ -200,7 +202,7 @@ impl Applier {
         let (first_span, end_span) = (self.whole, self.spans.len());
         if end_span > first_span {
             let args = Args::new(&self.buffer, &self.spans[first_span..end_span]);
-            let Request { command, key, .. } = self.executor.resolve_logged(args, self.session.db);
+            let Request { command, key, .. } = self.runner.resolve_logged(args, self.session.db);
             self.batch.push(Parts { end, first_span, end_span, command, key });
         }
         (self.whole, self.parsed, self.state) = (end_span, end, State::start(end));
@@ -208,22 +210,22 @@ impl Applier {
 
     /// Runs the batch inside the gate, and passes on the bytes that have been run.
     fn run_batch(&mut self, generation: u64, now_ms: u64) -> Result<(), Ended> {
-        let server = self.server.clone();
-        let keyspace = &server.core.keyspace;
-        self.executor.ctx.now_ms = 0;
-        self.executor.ctx.played_ms = now_ms;
-        keyspace.enter(&mut self.executor.ctx);
+        let replication = self.replication.clone();
+        let keyspace = &replication.core.keyspace;
+        self.runner.ctx().now_ms = 0;
+        self.runner.ctx().played_ms = now_ms;
+        keyspace.enter(self.runner.ctx());
         // Checked inside the gate: DEBUG RELOAD passes through it after it has set the flag.
-        while server.core.pause.is_to_reload() && !server.core.stopping.load(Acquire) {
-            keyspace.leave(&mut self.executor.ctx);
+        while replication.core.pause.is_to_reload() && !replication.core.stopping.load(Acquire) {
+            keyspace.leave(self.runner.ctx());
             std::thread::sleep(RELOAD_POLL_INTERVAL);
-            keyspace.enter(&mut self.executor.ctx);
+            keyspace.enter(self.runner.ctx());
         }
         // The time spent waiting belongs to no command.
-        self.executor.last_ticks = clock::ticks();
+        self.runner.restart_clock();
         self.session.link = Some(generation);
         // A thread that stopped the server while the gate was closed relies on nothing more being run.
-        let stops = server.core.stopping.load(Acquire);
+        let stops = replication.core.stopping.load(Acquire);
         let mut ran = Ok(());
         if !stops && self.is_wanted() {
             self.prefetch();
@@ -239,20 +241,20 @@ impl Applier {
                 }
                 self.pass_on();
             }
-            self.executor.serve_woken();
+            self.runner.serve_woken();
         }
         let is_wanted = !stops && self.is_wanted();
-        keyspace.leave(&mut self.executor.ctx);
+        keyspace.leave(self.runner.ctx());
         if is_wanted { ran } else { Err(Ended::Superseded) }
     }
 
     /// Whether the link of this stream is still the present link.
     fn is_wanted(&self) -> bool {
-        self.session.link == Some(self.server.replication.link.generation())
+        self.session.link == Some(self.replication.link.generation())
     }
 
-    fn prefetch(&self) {
-        let (keyspace, ctx) = (&self.server.core.keyspace, &self.executor.ctx);
+    fn prefetch(&mut self) {
+        let (keyspace, ctx) = (&self.replication.core.keyspace, &*self.runner.ctx());
         let keys = || self.batch.iter().filter_map(|parts| parts.key);
         keys().for_each(|(_, place)| keyspace.prefetch_slot(ctx, place));
         keys().for_each(|(hash, place)| keyspace.prefetch_bucket(ctx, place, hash));
@@ -262,17 +264,17 @@ impl Applier {
     fn run_one(&mut self, parts: &Parts) -> Result<(), Ended> {
         let args = Args::new(&self.buffer, &self.spans[parts.first_span..parts.end_span]);
         if args.is(0, "SELECT") && !self.has_database(&args) {
-            let metrics = &self.server.replication.link.metrics;
+            let metrics = &self.replication.link.metrics;
             metrics.failed.fetch_add(1, Relaxed);
             let number = args.get(1).unwrap_or_default();
             return Err(Ended::Unfit(format!(
                 "The master selects database {}, but only {} are configured (databases): its further writes \
                  cannot be applied",
                 number[..number.len().min(NAME_SHOWN)].escape_ascii(),
-                self.server.core.keyspace.databases()
+                self.replication.core.keyspace.databases()
             )));
         }
-        let row = parts.command.map(|id| self.server.table.row(id));
+        let row = parts.command.map(|id| self.replication.table.row(id));
         if args.is(0, "REPLCONF") {
             // A command of the link itself, which other connections may not send.
             self.is_asked |= args.is(1, "GETACK");
@@ -299,7 +301,7 @@ impl Applier {
 
     /// Whether this server knows the subcommand, if any, with this number of arguments.
     fn is_well_formed(&self, row: &Spec, args: &Args<'_>) -> bool {
-        let table = self.server.table;
+        let table = self.replication.table;
         if !row.has_subcommands() || args.len() < 2 {
             return row.arity.admits(args.len());
         }
@@ -309,17 +311,15 @@ impl Applier {
     /// Whether SELECT names an existing database. Otherwise all commands after it would go to another
     /// database, and within a transaction that would be noticed only at its end.
     fn has_database(&self, args: &Args<'_>) -> bool {
-        args.len() == 2 && args.database(1, self.server.core.keyspace.databases() as u32).is_ok()
+        args.len() == 2 && args.database(1, self.replication.core.keyspace.databases() as u32).is_ok()
     }
 
     fn execute(&mut self, parts: &Parts) {
         let args = Args::new(&self.buffer, &self.spans[parts.first_span..parts.end_span]);
         let request = Request { command: parts.command, args, len: 0, key: parts.key };
-        let (session, errors) = (&mut self.session, self.executor.stats().errors.load(Relaxed));
-        let shielded = |executor: &mut Executor, reply: &mut Reply| executor.run(session, request, reply);
-        let outcome = self.executor.shielded(&mut self.reply, shielded);
-        let is_fine =
-            outcome == Some(Outcome::Replied) && self.executor.stats().errors.load(Relaxed) == errors;
+        let errors = self.runner.errors();
+        let outcome = self.runner.run(&mut self.session, request, &mut self.reply);
+        let is_fine = outcome == Some(Outcome::Replied) && self.runner.errors() == errors;
         if !is_fine && self.is_wanted() {
             let name = args.quoted(0, NAME_SHOWN).to_ascii_lowercase();
             let said = String::from_utf8_lossy(self.reply.plain().unwrap_or_default()).trim_end().to_owned();
@@ -330,7 +330,7 @@ impl Applier {
     }
 
     fn complain(&mut self, name: Vec<u8>, why: &str) {
-        let metrics = &self.server.replication.link.metrics;
+        let metrics = &self.replication.link.metrics;
         metrics.failed.fetch_add(1, Relaxed);
         if self.complaints.len() < COMPLAINTS_MAX && self.complaints.insert(name.clone()) {
             let name = name.escape_ascii();
@@ -344,13 +344,13 @@ impl Applier {
     /// Appends the bytes that have been run to the stream.
     fn pass_on(&mut self) {
         if self.ran > self.passed {
-            let link = &self.server.replication.link;
-            let mut stream = self.server.replication.stream();
+            let link = &self.replication.link;
+            let mut stream = self.replication.stream();
             stream.append(&self.buffer[self.passed..self.ran]);
             link.set_applied_db(self.session.db);
             // With replicas of our own, the replication thread trims, since it knows their needs.
-            if !self.server.replication.replica_inbox.is_open() {
-                stream.trim(self.executor.settings.repl_backlog_size, &[]);
+            if !self.replication.replica_inbox.is_open() {
+                stream.trim(self.backlog_size, &[]);
             }
             let offset = stream.offset();
             drop(stream);
@@ -361,10 +361,10 @@ impl Applier {
 
     /// Records that the stream up to this offset has been run and is in the journal.
     pub(super) fn record_point(&mut self, offset: u64) {
-        if !self.server.persist.aof.is_on() {
+        if !self.replication.persist.aof.is_on() {
             return;
         }
-        let record = self.server.core.keyspace.journal.last();
+        let record = self.replication.core.keyspace.journal.last();
         match self.points.back_mut() {
             Some((last, at)) if *last == record => *at = offset,
             _ => record_point(&mut self.points, (record, offset)),
@@ -373,7 +373,7 @@ impl Applier {
 
     /// The offset up to which the stream has been run and is on disk, if known.
     pub(super) fn synced(&mut self) -> Option<u64> {
-        let aof = &self.server.persist.aof;
+        let aof = &self.replication.persist.aof;
         while self.points.get(1).is_some_and(|(record, _)| aof.keeps(*record)) {
             self.points.pop_front();
         }

@@ -140,7 +140,7 @@ impl Backlog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::random;
+    use evenkeel_testkit::random::printed as random;
 
     fn bytes(backlog: &Backlog, from: u64, max: usize) -> Vec<u8> {
         backlog.slices(from, max).iter().flat_map(|slice| slice.to_vec()).collect()

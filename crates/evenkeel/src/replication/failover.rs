@@ -29,8 +29,8 @@ use std::time::{Duration, Instant};
 use evenkeel_store::SlotGuard;
 use parking_lot::Mutex;
 
+use super::Replication;
 use super::link::{self, Target};
-use crate::server::Server;
 use evenkeel_core::pause::Pauser;
 use evenkeel_runtime::clock;
 
@@ -100,105 +100,111 @@ impl Failover {
 }
 
 /// Begins a failover. The caller holds all locks, and this server is a primary without a failover.
-pub(crate) fn begin(server: &Arc<Server>, guard: &mut SlotGuard<'_>, plan: Plan) {
+pub(crate) fn begin(replication: &Arc<Replication>, guard: &mut SlotGuard<'_>, plan: Plan) {
     assert!(guard.holds_all(), "writes stop at one moment");
-    let state = &server.replication;
+    let state = &replication;
     assert!(!state.is_replica(), "only a primary has something to give");
     let target = plan.target.as_ref().map_or("any replica".into(), name);
     log::info!("FAILOVER requested to {target}.");
-    server.core.pause.begin(Pauser::Failover, false, u64::MAX, clock::unix_ms());
+    replication.core.pause.begin(Pauser::Failover, false, u64::MAX, clock::unix_ms());
     guard.hide_expired(true);
     state.stream().is_at_rest = true;
     *state.failover.0.lock() = Some((Phase::Waiting, plan));
     // Without this, replicas would acknowledge within a second.
-    state.ask_for_acks(server.core.keyspace.journal.last());
-    link::begin(server);
+    state.ask_for_acks(replication.core.keyspace.journal.last());
+    link::begin(replication);
 }
 
 /// Aborts the failover, if any, for this reason. Returns whether there was a failover. The caller holds all
 /// locks.
-pub(crate) fn abort(server: &Arc<Server>, guard: &mut SlotGuard<'_>, reason: &str) -> bool {
-    let Some((phase, plan)) = server.replication.failover.0.lock().clone() else { return false };
+pub(crate) fn abort(replication: &Arc<Replication>, guard: &mut SlotGuard<'_>, reason: &str) -> bool {
+    let Some((phase, plan)) = replication.failover.0.lock().clone() else { return false };
     let target = plan.target.as_ref().map_or(String::new(), |target| format!(" to {}", name(target)));
     log::info!("Aborting failover{target} while {}: {reason}", phase.name());
     match phase {
         Phase::Waiting => guard.hide_expired(false),
         Phase::Asking | Phase::Asked => {
-            link::change(server, guard, None);
-            link::remember(server, None);
+            link::change(replication, guard, None);
+            link::remember(replication, None);
         }
     }
-    end(server);
+    end(replication);
     true
 }
 
 /// Called by the link's thread after the target has refused to become a primary.
-pub(super) fn refused(server: &Arc<Server>, generation: u64, reason: &str) {
-    let state = &server.replication;
-    state.with_all_held(server, |guard| {
+pub(super) fn refused(replication: &Arc<Replication>, generation: u64, reason: &str) {
+    let state = &replication;
+    state.with_all_held(|guard| {
         if state.link.generation() == generation && state.failover.is_asking() {
-            abort(server, guard, reason);
+            abort(replication, guard, reason);
         }
     });
 }
 
 /// Called by the link's thread when the target has become the primary.
-pub(super) fn succeeded(server: &Server, generation: u64) {
-    let state = &server.replication;
+pub(super) fn succeeded(replication: &Replication, generation: u64) {
+    let state = &replication;
     // A later failover, after an aborted attempt, has another generation.
     if state.failover.is_asking() && state.link.generation() == generation {
-        end(server);
+        end(replication);
     }
 }
 
-fn end(server: &Server) {
-    let state = &server.replication;
+fn end(replication: &Replication) {
+    let state = &replication;
     *state.failover.0.lock() = None;
     state.stream().is_at_rest = false;
-    server.core.pause.end(Pauser::Failover);
-    server.core.workers.wake_all();
+    replication.core.pause.end(Pauser::Failover);
+    replication.core.workers.wake_all();
 }
 
 /// Called repeatedly by the link's thread while it waits: continues if a replica has everything, or the time
 /// is up.
-pub(super) fn look(server: &Arc<Server>) {
-    let Some((Phase::Waiting, plan)) = server.replication.failover.0.lock().clone() else { return };
+pub(super) fn look(replication: &Arc<Replication>) {
+    let Some((Phase::Waiting, plan)) = replication.failover.0.lock().clone() else { return };
     let is_time_up = plan.until.is_some_and(|until| Instant::now() >= until);
-    if !is_time_up && who_has_all(server, &plan).is_none() {
+    if !is_time_up && who_has_all(replication, &plan).is_none() {
         return;
     }
-    let has_changed = server.replication.with_all_held(server, |guard| {
+    let has_changed = replication.with_all_held(|guard| {
         // It may have been aborted meanwhile, or another may have begun.
-        let Some((Phase::Waiting, plan)) = server.replication.failover.0.lock().clone() else { return false };
+        let Some((Phase::Waiting, plan)) = replication.failover.0.lock().clone() else { return false };
         let is_time_up = plan.until.is_some_and(|until| Instant::now() >= until);
-        (is_time_up || who_has_all(server, &plan).is_some()) && hand_over(server, guard, plan, is_time_up)
+        (is_time_up || who_has_all(replication, &plan).is_some())
+            && hand_over(replication, guard, plan, is_time_up)
     });
     if has_changed {
-        link::end_waits(server);
+        link::end_waits(replication);
     }
 }
 
 /// Aborts a failover whose time has been up for long. Called periodically by another thread, since the link's
 /// thread may be blocked by a disk.
-pub(crate) fn abort_late(server: &Arc<Server>) {
-    let state = &server.replication;
+pub(crate) fn abort_late(replication: &Arc<Replication>) {
+    let state = &replication;
     let is_late = || {
         let Some((Phase::Waiting, plan)) = &*state.failover.0.lock() else { return false };
         let is_forced = plan.force && plan.target.is_some();
         !is_forced && plan.until.is_some_and(|until| Instant::now() > until + LATE)
     };
     if is_late() {
-        state.with_all_held(server, |guard| {
+        state.with_all_held(|guard| {
             if is_late() {
-                abort(server, guard, "Replica never caught up before timeout");
+                abort(replication, guard, "Replica never caught up before timeout");
             }
         });
     }
 }
 
 /// Follows the replica that has everything, and returns whether it does. The caller holds all locks.
-fn hand_over(server: &Arc<Server>, guard: &mut SlotGuard<'_>, plan: Plan, is_time_up: bool) -> bool {
-    let target = match (who_has_all(server, &plan), &plan.target) {
+fn hand_over(
+    replication: &Arc<Replication>,
+    guard: &mut SlotGuard<'_>,
+    plan: Plan,
+    is_time_up: bool,
+) -> bool {
+    let target = match (who_has_all(replication, &plan), &plan.target) {
         (Some(target), _) => {
             log::info!("Failover target {} is synced, failing over.", name(&target));
             target
@@ -209,27 +215,27 @@ fn hand_over(server: &Arc<Server>, guard: &mut SlotGuard<'_>, plan: Plan, is_tim
         }
         (None, _) => {
             if is_time_up {
-                abort(server, guard, "Replica never caught up before timeout");
+                abort(replication, guard, "Replica never caught up before timeout");
             }
             return false;
         }
     };
     let plan = Plan { target: Some(target.clone()), ..plan };
-    *server.replication.failover.0.lock() = Some((Phase::Asking, plan));
-    link::change(server, guard, Some(target.clone()));
-    link::remember(server, Some(target));
+    *replication.failover.0.lock() = Some((Phase::Asking, plan));
+    link::change(replication, guard, Some(target.clone()));
+    link::remember(replication, Some(target));
     true
 }
 
 /// A permitted target that has all of the stream, which itself has all records of the journal and ends with a
 /// GETACK.
-fn who_has_all(server: &Server, plan: &Plan) -> Option<Target> {
-    let state = &server.replication;
+fn who_has_all(replication: &Replication, plan: &Plan) -> Option<Target> {
+    let state = &replication;
     let stream = state.stream();
     if state.wants_acks.load(Acquire) {
         return None; // GETACK is appended under the stream's lock
     }
-    let (record, offset) = (server.core.keyspace.journal.last(), stream.offset());
+    let (record, offset) = (replication.core.keyspace.journal.last(), stream.offset());
     drop(stream);
     let replicas = state.replicas.list();
     let has_all = |replica: &super::replicas::Replica| {

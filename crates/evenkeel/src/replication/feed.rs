@@ -22,12 +22,12 @@ use std::time::{Duration, Instant};
 
 use evenkeel_store::journal::{Reader, select};
 
+use super::Replication;
 use super::backlog::BLOCK;
 use super::replica_connection::{ReplicaConnection, Stage};
 use super::snapshot_pipe::SnapshotPipe;
 use super::spill_file::SpillFile;
 use super::{Reading, Stream};
-use crate::server::Server;
 use evenkeel_config::Settings;
 use evenkeel_net::poll::Poll;
 use evenkeel_runtime::clock;
@@ -67,7 +67,7 @@ const GETACK: &[u8] = b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n";
 
 /// The state of the thread.
 struct Feed {
-    server: Arc<Server>,
+    replication: Arc<Replication>,
     settings: Arc<Settings>,
     poll: Poll,
     replicas: BTreeMap<u64, ReplicaConnection>,
@@ -101,27 +101,28 @@ struct Feed {
 }
 
 /// Starts the thread, which runs until it is no longer needed.
-pub(super) fn start(server: &Arc<Server>) -> io::Result<()> {
-    let mut feed = new(server)?;
+pub(super) fn start(replication: &Arc<Replication>) -> io::Result<()> {
+    let (mut feed, host) = (new(replication)?, replication.host());
     threads::named("replication").spawn(move || {
+        let _host = host;
         evenkeel_store::memory::register_thread();
-        let server = feed.server.clone();
+        let replication = feed.replication.clone();
         // Not earlier: the caller of `start` has locked the inbox, which other threads lock while they hold
         // the stream.
-        feed.era = server.replication.stream().era();
+        feed.era = replication.stream().era();
         // No other thread takes these records: the journal would grow without end.
         threads::or_exit("replication thread", || feed.run());
     })?;
     Ok(())
 }
 
-fn new(server: &Arc<Server>) -> io::Result<Feed> {
+fn new(replication: &Arc<Replication>) -> io::Result<Feed> {
     let poll = Poll::new()?;
-    poll.add_wakeup(server.replication.replica_inbox.fd(), WAKEUP_TOKEN)?;
+    poll.add_wakeup(replication.replica_inbox.fd(), WAKEUP_TOKEN)?;
     let now = Instant::now();
     Ok(Feed {
-        server: server.clone(),
-        settings: server.core.settings(),
+        replication: replication.clone(),
+        settings: replication.core.settings(),
         poll,
         replicas: BTreeMap::new(),
         last_token: 0,
@@ -148,7 +149,7 @@ fn new(server: &Arc<Server>) -> io::Result<Feed> {
 impl Feed {
     fn run(mut self) {
         loop {
-            let stops = self.server.core.stopping.load(Acquire);
+            let stops = self.replication.core.stopping.load(Acquire);
             self.turn();
             if stops {
                 return self.stop();
@@ -162,11 +163,11 @@ impl Feed {
     fn turn(&mut self) {
         self.wait();
         self.follow_era();
-        let arrivals = self.server.replication.replica_inbox.take();
+        let arrivals = self.replication.replica_inbox.take();
         self.take_log();
         if !arrivals.is_empty() {
             // The bytes from before their arrival from which they can continue are those kept now.
-            self.settings = self.server.core.settings();
+            self.settings = self.replication.core.settings();
             self.trim();
             arrivals.into_iter().for_each(|connection| self.welcome(connection));
         }
@@ -196,7 +197,7 @@ impl Feed {
         for index in 0..events {
             let event = self.poll.event(index);
             if event.token == WAKEUP_TOKEN {
-                self.server.replication.replica_inbox.drain();
+                self.replication.replica_inbox.drain();
                 continue;
             }
             let Some(replica) = self.replicas.get_mut(&event.token) else { continue };
@@ -212,8 +213,8 @@ impl Feed {
         if self.reader.is_none() {
             self.adopt_reader();
         }
-        let server = self.server.clone();
-        let (state, journal) = (&server.replication, &server.core.keyspace.journal);
+        let replication = self.replication.clone();
+        let (state, journal) = (&replication, &replication.core.keyspace.journal);
         let Some(reader) = &mut self.reader else {
             // The replicas of a replica get the bytes of its primary.
             let offset = state.stream().offset();
@@ -278,7 +279,7 @@ impl Feed {
     ///
     /// The reader may already belong to the new stream, if it was adopted between the last two checks.
     fn follow_era(&mut self) {
-        let stream = self.server.replication.stream();
+        let stream = self.replication.stream();
         let (era, offset) = (stream.era(), stream.offset());
         drop(stream);
         if era != self.era {
@@ -294,7 +295,7 @@ impl Feed {
 
     /// Ends a dismissed reader once it has read all records from before.
     fn end_reader_if_done(&mut self) {
-        let (state, journal) = (&self.server.replication, &self.server.core.keyspace.journal);
+        let (state, journal) = (&self.replication, &self.replication.core.keyspace.journal);
         let is_done = |reader: &mut Reader| reader.unread(journal) == 0;
         if let Some(reader) = self.reader.take_if(is_done) {
             reader.end(journal);
@@ -304,7 +305,7 @@ impl Feed {
 
     /// Takes over a reader that another thread has made while it held all locks.
     fn adopt_reader(&mut self) {
-        let state = &self.server.replication;
+        let state = &self.replication;
         let Some(reader) = state.reader.lock().take() else { return };
         let mut stream = state.stream();
         stream.keep();
@@ -330,7 +331,7 @@ impl Feed {
                 continue;
             }
             // Released between two replicas, since INFO and ROLE lock it too.
-            let stream = self.server.replication.stream();
+            let stream = self.replication.stream();
             if stream.era() != self.era {
                 break; // offsets have another meaning now
             }
@@ -345,7 +346,7 @@ impl Feed {
                 Err(error) => failed.push((*token, error.to_string())),
             }
         }
-        self.server.replication.metrics.sent.fetch_add(sent as u64, Relaxed);
+        self.replication.metrics.sent.fetch_add(sent as u64, Relaxed);
         for (token, reason) in failed {
             if let Some(replica) = self.replicas.remove(&token) {
                 self.part(replica, &reason);
@@ -357,7 +358,7 @@ impl Feed {
     /// locked after a change: bytes that have left the journal are in the stream.
     fn update_memory(&self, stream: &Stream) {
         let beyond = stream.memory().saturating_sub(self.settings.repl_backlog_size);
-        self.server.replication.metrics.beyond.store(beyond, Relaxed);
+        self.replication.metrics.beyond.store(beyond, Relaxed);
     }
 
     /// Frees the bytes that no replica needs any more.
@@ -366,14 +367,14 @@ impl Feed {
         let readers: Vec<u64> = living.filter_map(ReplicaConnection::needs).collect();
         let catches_up = self.replicas.values().any(|replica| replica.catches_up);
         let kept = self.settings.repl_backlog_size;
-        let state = &self.server.replication;
+        let state = &self.replication;
         let mut stream = state.stream();
         stream.trim(kept, &readers);
         let in_memory = if catches_up { MEMORY_LEN_MAX.max(kept + BLOCK as u64) } else { u64::MAX };
         let without_disk = WITHOUT_DISK_LEN_MAX.max(in_memory);
         let overflowed = stream.spill_file(in_memory, without_disk, |from| {
-            let server = self.server.clone();
-            SpillFile::create(&self.settings.dir, from, move || server.replication.replica_inbox.nudge())
+            let replication = self.replication.clone();
+            SpillFile::create(&self.settings.dir, from, move || replication.replica_inbox.nudge())
         });
         let waiting = stream.spill_file.as_ref().map_or(0, SpillFile::waiting);
         let on_disk = stream
@@ -401,12 +402,12 @@ impl Feed {
         let ttl = self.settings.repl_backlog_ttl;
         let is_worth_offloading = ttl > 0 && self.now - self.alone_since > Duration::from_secs(ttl);
         let is_idle = self.replicas.is_empty() && self.sync.is_none() && self.draining.is_empty();
-        is_idle && (is_worth_offloading && !self.server.replication.is_replica() || !self.reader_is_there())
+        is_idle && (is_worth_offloading && !self.replication.is_replica() || !self.reader_is_there())
     }
 
     /// Ends the stream and frees everything. Returns false if a replica has arrived.
     fn leave(&mut self) -> bool {
-        let (keyspace, state) = (&self.server.core.keyspace, &self.server.replication);
+        let (keyspace, state) = (&self.replication.core.keyspace, &self.replication);
         if let Some(reader) = self.reader.take() {
             let mut ctx = state.ctx.lock();
             keyspace.enter(&mut ctx);
@@ -434,7 +435,7 @@ impl Feed {
                 pipe.cancel();
             }
         }
-        self.server.replication.replica_inbox.end();
+        self.replication.replica_inbox.end();
     }
 }
 
@@ -453,50 +454,47 @@ pub(super) fn record_point(points: &mut VecDeque<(u64, u64)>, point: (u64, u64))
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::Single;
     use super::*;
 
     /// The server becomes a primary after the thread has checked the era, and before it reads the journal.
     #[test]
     fn a_stream_started_between_two_polls_has_a_point() {
-        let live = crate::testing::live::Live::start(1, &[]);
-        let (server, state) = (&live.server, &live.server.replication);
+        let state = Single::new(&[]);
         state.stream().keep();
-        let mut feed = new(server).expect("descriptors are free");
+        let mut feed = new(&state).expect("descriptors are free");
         feed.follow_era();
-        state.with_all_held(server, |guard| {
+        state.with_all_held(|guard| {
             state.stream().rename(evenkeel_runtime::random::random_hex());
             state.follow_log(guard);
         });
-        assert!(!live.connect().run("SET k v").is_error());
-        live.wait_until("it is in the stream", || {
+        state.write();
+        state.disk.wait_until("it is in the stream", || {
             feed.take_log();
-            feed.reader.as_ref().is_some_and(|reader| reader.last() == server.core.keyspace.journal.last())
+            feed.reader.as_ref().is_some_and(|reader| reader.last() == state.core.keyspace.journal.last())
         });
         feed.follow_era();
-        assert_eq!(feed.record_at(state.stream().offset()), server.core.keyspace.journal.last());
-        live.stop();
+        assert_eq!(feed.record_at(state.stream().offset()), state.core.keyspace.journal.last());
     }
 
     /// The target of a failover has all of the stream at its end: no GETACK may follow.
     #[test]
     fn replicas_with_the_whole_stream_get_no_getack() {
-        let live = crate::testing::live::Live::start(1, &[]);
-        let (server, state) = (&live.server, &live.server.replication);
+        let state = Single::new(&[]);
         state.stream().keep();
-        let mut feed = new(server).expect("descriptors are free");
-        state.with_all_held(server, |guard| state.follow_log(guard));
+        let mut feed = new(&state).expect("descriptors are free");
+        state.with_all_held(|guard| state.follow_log(guard));
         feed.follow_era();
-        assert!(!live.connect().run("SET k v").is_error());
-        live.wait_until("it is in the stream", || {
+        state.write();
+        state.disk.wait_until("it is in the stream", || {
             feed.take_log();
-            feed.reader.as_ref().is_some_and(|reader| reader.last() == server.core.keyspace.journal.last())
+            feed.reader.as_ref().is_some_and(|reader| reader.last() == state.core.keyspace.journal.last())
         });
         let before = state.stream().offset();
-        state.ask_for_acks(server.core.keyspace.journal.last());
-        state.with_all_held(server, |guard| state.leave_log(guard));
+        state.ask_for_acks(state.core.keyspace.journal.last());
+        state.with_all_held(|guard| state.leave_log(guard));
         feed.take_log();
         assert_eq!((state.stream().offset(), feed.reader.is_none()), (before, true));
-        live.stop();
     }
 
     /// A server that becomes a primary, after any time as a replica, keeps the bytes that its own replicas
@@ -504,15 +502,14 @@ mod tests {
     #[test]
     fn time_as_a_replica_does_not_free_the_backlog() {
         const LONG: Duration = Duration::from_secs(10);
-        let live = crate::testing::live::Live::start(1, &["--repl-backlog-ttl", "1"]);
-        let (server, state) = (&live.server, &live.server.replication);
+        let state = Single::new(&["--repl-backlog-ttl", "1"]);
         state.stream().keep();
-        let mut feed = new(server).expect("descriptors are free");
+        let mut feed = new(&state).expect("descriptors are free");
         state.set_replica(true);
         feed.now += LONG;
         feed.round();
         state.set_replica(false);
-        state.with_all_held(server, |guard| state.follow_log(guard));
+        state.with_all_held(|guard| state.follow_log(guard));
         assert!(!feed.is_over());
         feed.now += LONG;
         feed.take_log();
@@ -520,7 +517,6 @@ mod tests {
         feed.now += LONG;
         feed.round();
         assert!(feed.is_over());
-        live.stop();
     }
 
     #[test]

@@ -5,9 +5,9 @@
 
 use evenkeel_config::Settings;
 
+use super::Replication;
 use super::primary_connection::{Ended, PrimaryConnection};
 use crate::persist::position::{OFFSET_MAX, Position, is_id};
-use crate::server::Server;
 
 /// The primary's answer: the bytes that it is going to send.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) enum Answer {
 
 /// Introduces this server. `position`: where to continue the stream, if it has one.
 pub(super) fn introduce(
-    server: &Server,
+    replication: &Replication,
     settings: &Settings,
     conn: &mut PrimaryConnection,
     position: Option<&Position>,
@@ -31,7 +31,7 @@ pub(super) fn introduce(
     ping(conn)?;
     log_in(settings, conn)?;
     announce(settings, conn)?;
-    ask(server, conn, position, failover)
+    ask(replication, conn, position, failover)
 }
 
 fn ping(conn: &mut PrimaryConnection) -> Result<(), Ended> {
@@ -93,7 +93,7 @@ fn announce(settings: &Settings, conn: &mut PrimaryConnection) -> Result<(), End
 const VALKEY_VERSION: &[u8] = b"9.1.0";
 
 fn ask(
-    server: &Server,
+    replication: &Replication,
     conn: &mut PrimaryConnection,
     position: Option<&Position>,
     failover: bool,
@@ -112,7 +112,7 @@ fn ask(
     let mut was_asked = false;
     if failover {
         words.push(b"FAILOVER");
-        was_asked = server.replication.failover.mark_asked();
+        was_asked = replication.failover.mark_asked();
     }
     let mut answer = exchange(conn, &words)?;
     if was_asked && is_of_a_primary(&answer) {

@@ -27,15 +27,15 @@ use evenkeel_rdb::file::{FilePart, FileReader, ReadLimits};
 use evenkeel_store::ThreadContext;
 
 use super::History;
+use super::Replication;
 use super::link::LINK_POLL_INTERVAL;
 use super::primary_connection::{Ended, PrimaryConnection};
 use super::receive::{Received, Snapshot};
-use crate::dispatch::Executor;
 use crate::persist::load::{self, Loaded, Target};
 use crate::persist::lock::What;
 use crate::persist::rewrite;
 use crate::scripting::functions::Libraries;
-use crate::server::Server;
+use evenkeel_client::runner::CommandRunner;
 use evenkeel_config::{DisklessLoad, Settings};
 use evenkeel_runtime::clock;
 
@@ -51,24 +51,25 @@ pub(super) struct New {
 
 /// Receives and installs a snapshot. Returns the database selected in the stream behind it.
 pub(super) fn run(
-    server: &Arc<Server>,
-    executor: &mut Executor,
+    replication: &Arc<Replication>,
+    runner: &mut dyn CommandRunner,
     conn: &mut PrimaryConnection,
     new: New,
 ) -> Result<u32, Ended> {
-    let settings = server.core.settings();
-    let mut snapshot = Snapshot::begin(server, conn)?;
-    let is_empty = is_empty(server, &mut executor.ctx);
+    let settings = replication.core.settings();
+    let mut snapshot = Snapshot::begin(replication, conn)?;
+    let is_empty = is_empty(replication, runner.ctx());
     let to_disk = match settings.repl_diskless_load {
         DisklessLoad::Disabled => true,
         DisklessLoad::OnEmptyDb => !is_empty,
         DisklessLoad::SwapDb | DisklessLoad::FlushBeforeLoad => false,
     };
     announce(&snapshot, to_disk);
-    let installer = Installer { server, settings: &settings, executor, new };
+    let installer = Installer { replication, settings: &settings, runner, new };
     if to_disk {
         installer.by_file(&mut snapshot)
-    } else if settings.repl_diskless_load == DisklessLoad::SwapDb && server.core.keyspace.hidden(0).is_some()
+    } else if settings.repl_diskless_load == DisklessLoad::SwapDb
+        && replication.core.keyspace.hidden(0).is_some()
     {
         installer.beside(&mut snapshot)
     } else {
@@ -95,16 +96,16 @@ enum Which {
 }
 
 struct Installer<'a> {
-    server: &'a Arc<Server>,
+    replication: &'a Arc<Replication>,
     settings: &'a Arc<Settings>,
-    executor: &'a mut Executor,
+    runner: &'a mut dyn CommandRunner,
     new: New,
 }
 
 impl<'a> Installer<'a> {
     fn by_file(mut self, snapshot: &mut Snapshot<'_>) -> Result<u32, Ended> {
         let mut received = Received::from(snapshot, &self.settings.dir)?;
-        look_through(self.server, &mut received.file, received.len, snapshot)?;
+        look_through(self.replication, &mut received.file, received.len, snapshot)?;
         let target = self.settings.dir.join(&self.settings.dbfilename);
         let failed = |error: std::io::Error| {
             Ended::Broken(format!(
@@ -115,7 +116,7 @@ impl<'a> Installer<'a> {
         received.file.seek(SeekFrom::Start(0)).map_err(failed)?;
         let file = received.file.try_clone().map_err(failed)?;
         let len = received.len;
-        self.server
+        self.replication
             .persist
             .locks
             .hold(What::Snapshot, &self.settings.dir, &self.settings.dbfilename)
@@ -146,23 +147,23 @@ impl<'a> Installer<'a> {
     }
 
     fn begin_loading(&mut self, sign: &mut dyn FnMut() -> Result<(), Ended>) -> Result<Quiet<'a>, Ended> {
-        let quiet = Quiet::begin(self.server, self.new.generation, sign)?;
+        let quiet = Quiet::begin(self.replication, self.new.generation, sign)?;
         self.have_all_wait()?;
         Ok(quiet)
     }
 
     /// Begins LOADING, unless this link is no longer wanted. From here on the target cannot change.
     fn have_all_wait(&mut self) -> Result<(), Ended> {
-        let (server, keyspace) = (self.server, &self.server.core.keyspace);
-        keyspace.enter(&mut self.executor.ctx);
-        let guard = keyspace.hold_all(&mut self.executor.ctx);
-        let is_wanted = server.replication.link.generation() == self.new.generation;
+        let (replication, keyspace) = (self.replication, &self.replication.core.keyspace);
+        keyspace.enter(self.runner.ctx());
+        let guard = keyspace.hold_all(self.runner.ctx());
+        let is_wanted = replication.link.generation() == self.new.generation;
         if is_wanted {
-            load::set_loading(&server.persist, true);
+            load::set_loading(&replication.persist, true);
         }
         drop(guard);
-        self.executor.serve_woken();
-        keyspace.leave(&mut self.executor.ctx);
+        self.runner.serve_woken();
+        keyspace.leave(self.runner.ctx());
         if is_wanted { Ok(()) } else { Err(Ended::Superseded) }
     }
 
@@ -174,29 +175,29 @@ impl<'a> Installer<'a> {
         input: &mut impl Read,
         (len, is_on_disk): (Option<u64>, bool),
     ) -> Result<u32, Ended> {
-        if self.server.persist.aof.is_on() {
-            rewrite::turn_off(&self.server.persist);
+        if self.replication.persist.aof.is_on() {
+            rewrite::turn_off(&self.replication.persist);
         }
-        let link = &self.server.replication.link;
+        let link = &self.replication.link;
         log::info!("MASTER <-> REPLICA sync: Flushing old data");
         if !self.empty() {
             return Err(Ended::Superseded);
         }
         link.set_position(false, 0);
-        self.server.persist.is_incomplete.store(true, Release);
+        self.replication.persist.is_incomplete.store(true, Release);
         log::info!("MASTER <-> REPLICA sync: Loading DB in memory");
         let loaded = self.load(input, len, Target::Visible);
         if loaded.is_err() {
             self.empty(); // partial data are unusable
             // Our own replicas cannot continue from here either.
-            self.server.replication.stream().abandon();
+            self.replication.stream().abandon();
         }
         let db = loaded.map(|loaded| {
             let db = loaded.position.as_ref().map_or(0, |position| position.db);
-            self.server.scripts.set_libraries(loaded.libraries);
+            self.replication.scripts.set_libraries(loaded.libraries);
             self.begin_history(db);
             if is_on_disk {
-                self.server.persist.record_loaded(&self.server.core.keyspace);
+                self.replication.persist.record_loaded(&self.replication.core.keyspace);
             }
             self.wake_waiters();
             db
@@ -207,9 +208,9 @@ impl<'a> Installer<'a> {
 
     /// Loads beside the present data, and swaps.
     fn beside(mut self, snapshot: &mut Snapshot<'_>) -> Result<u32, Ended> {
-        let link = &self.server.replication.link;
-        let is_same = self.server.replication.stream().history.id == self.new.history.id;
-        let is_served = is_same && link.position(self.server).is_some();
+        let link = &self.replication.link;
+        let is_same = self.replication.stream().history.id == self.new.history.id;
+        let is_served = is_same && link.position(self.replication).is_some();
         if !is_served {
             self.have_all_wait()?;
         }
@@ -225,26 +226,26 @@ impl<'a> Installer<'a> {
             self.drop_hidden();
         }
         link.loads_beside.store(false, Relaxed);
-        load::set_loading(&self.server.persist, false);
+        load::set_loading(&self.replication.persist, false);
         swapped.map_err(|ended| snapshot.ended().unwrap_or(ended))
     }
 
     fn swap(&mut self, loaded: Loaded, snapshot: &mut Snapshot<'_>) -> Result<u32, Ended> {
         let db = loaded.position.as_ref().map_or(0, |position| position.db);
-        let quiet = Quiet::begin(self.server, self.new.generation, &mut || snapshot.give_sign())?;
-        let (server, keyspace) = (self.server, &self.server.core.keyspace);
-        let ctx = &mut self.executor.ctx;
+        let quiet = Quiet::begin(self.replication, self.new.generation, &mut || snapshot.give_sign())?;
+        let (replication, keyspace) = (self.replication, &self.replication.core.keyspace);
+        let ctx = self.runner.ctx();
         ctx.now_ms = clock::unix_ms();
         keyspace.enter(ctx);
         let mut guard = keyspace.hold_all(ctx);
-        let is_wanted = server.replication.link.generation() == self.new.generation;
-        let ends_log = is_wanted && server.persist.aof.is_on();
+        let is_wanted = replication.link.generation() == self.new.generation;
+        let ends_log = is_wanted && replication.persist.aof.is_on();
         let mut old = Vec::new();
         if ends_log {
-            rewrite::leave(&server.persist, &mut guard);
+            rewrite::leave(&replication.persist, &mut guard);
         }
         if is_wanted {
-            server.scripts.set_libraries(loaded.libraries);
+            replication.scripts.set_libraries(loaded.libraries);
             for index in 0..keyspace.databases() {
                 let hidden = keyspace.hidden(index).expect("it was asked before");
                 guard.unasked(|guard| {
@@ -252,18 +253,18 @@ impl<'a> Installer<'a> {
                     old.extend(guard.flush(hidden));
                 });
             }
-            server.hub.forget_tracked();
+            replication.hub.forget_tracked();
         }
         drop(guard);
         if is_wanted {
             self.begin_history(db);
         }
-        self.executor.serve_woken();
-        keyspace.leave(&mut self.executor.ctx);
-        server.core.record_flush();
-        server.core.lazy_free.free_flushed(old);
+        self.runner.serve_woken();
+        keyspace.leave(self.runner.ctx());
+        replication.core.record_flush();
+        replication.core.lazy_free.free_flushed(old);
         if ends_log {
-            rewrite::end_log(&server.persist);
+            rewrite::end_log(&replication.persist);
         }
         drop(quiet);
         if is_wanted { Ok(db) } else { Err(Ended::Superseded) }
@@ -271,21 +272,23 @@ impl<'a> Installer<'a> {
 
     /// Marks the data as those of the new history.
     fn begin_history(&self, db: u32) {
-        let replication = &self.server.replication;
+        let replication = &self.replication;
         replication.stream().restart(self.new.history.clone(), self.new.offset);
         replication.link.set_position(self.new.is_known, db);
-        self.server.persist.is_incomplete.store(false, Release);
+        self.replication.persist.is_incomplete.store(false, Release);
     }
 
     fn load(&mut self, input: &mut impl Read, len: Option<u64>, target: Target) -> Result<Loaded, Ended> {
         let began = Instant::now();
         let loaded =
-            load::from_primary(&self.server.persist, input, len, target).map_err(|ended| match ended {
-                load::Ended::Stopped => Ended::Superseded,
-                load::Ended::Failed(reason) => {
-                    Ended::Garbled(format!("Failed trying to load the MASTER synchronization DB: {reason}"))
-                }
-            })?;
+            load::from_primary(&self.replication.persist, input, len, target).map_err(
+                |ended| match ended {
+                    load::Ended::Stopped => Ended::Superseded,
+                    load::Ended::Failed(reason) => Ended::Garbled(format!(
+                        "Failed trying to load the MASTER synchronization DB: {reason}"
+                    )),
+                },
+            )?;
         log::info!(
             "DB loaded from the master: {} keys, {} bytes, {:.3} seconds",
             loaded.keys,
@@ -298,54 +301,54 @@ impl<'a> Installer<'a> {
     /// Serves the clients that wait for keys which are there now. `swapdb` serves them too, so they cannot
     /// see a difference.
     fn wake_waiters(&mut self) {
-        let keyspace = &self.server.core.keyspace;
-        keyspace.enter(&mut self.executor.ctx);
-        let mut guard = keyspace.hold_all(&mut self.executor.ctx);
+        let keyspace = &self.replication.core.keyspace;
+        keyspace.enter(self.runner.ctx());
+        let mut guard = keyspace.hold_all(self.runner.ctx());
         (0..keyspace.databases()).for_each(|db| guard.wake_waiters(db));
         drop(guard);
-        self.executor.serve_woken();
-        keyspace.leave(&mut self.executor.ctx);
+        self.runner.serve_woken();
+        keyspace.leave(self.runner.ctx());
     }
 
     /// Drops the data, unless this link is no longer wanted.
     fn empty(&mut self) -> bool {
-        let databases = self.server.core.keyspace.databases();
+        let databases = self.replication.core.keyspace.databases();
         let is_wanted = self.flush(0..databases, Which::Seen);
         if is_wanted {
-            self.server.scripts.set_libraries(Libraries::default());
+            self.replication.scripts.set_libraries(Libraries::default());
         }
         is_wanted
     }
 
     fn drop_hidden(&mut self) {
-        let keyspace = &self.server.core.keyspace;
+        let keyspace = &self.replication.core.keyspace;
         let hidden = (0..keyspace.databases()).filter_map(|db| keyspace.hidden(db));
         self.flush(hidden.collect::<Vec<_>>().into_iter(), Which::Hidden);
     }
 
     /// Empties databases; visible databases only if this link is still wanted.
     fn flush(&mut self, databases: impl Iterator<Item = usize>, which: Which) -> bool {
-        let (server, keyspace) = (self.server, &self.server.core.keyspace);
-        keyspace.enter(&mut self.executor.ctx);
-        let mut guard = keyspace.hold_all(&mut self.executor.ctx);
+        let (replication, keyspace) = (self.replication, &self.replication.core.keyspace);
+        keyspace.enter(self.runner.ctx());
+        let mut guard = keyspace.hold_all(self.runner.ctx());
         let is_hidden = which == Which::Hidden;
-        let is_wanted = is_hidden || server.replication.link.generation() == self.new.generation;
+        let is_wanted = is_hidden || replication.link.generation() == self.new.generation;
         let wanted = databases.filter(|_| is_wanted);
         let flushed: Vec<_> = guard.unasked(|guard| wanted.filter_map(|db| guard.flush(db)).collect());
         if is_wanted && !is_hidden {
-            server.hub.forget_tracked();
+            replication.hub.forget_tracked();
         }
         drop(guard);
-        self.executor.serve_woken();
-        keyspace.leave(&mut self.executor.ctx);
-        server.core.record_flush();
-        server.core.lazy_free.free_flushed(flushed);
+        self.runner.serve_woken();
+        keyspace.leave(self.runner.ctx());
+        replication.core.record_flush();
+        replication.core.lazy_free.free_flushed(flushed);
         is_wanted
     }
 }
 
-fn is_empty(server: &Server, ctx: &mut ThreadContext) -> bool {
-    let keyspace = &server.core.keyspace;
+fn is_empty(replication: &Replication, ctx: &mut ThreadContext) -> bool {
+    let keyspace = &replication.core.keyspace;
     keyspace.enter(ctx);
     let is_empty = (0..keyspace.databases()).all(|db| keyspace.is_empty(ctx, db));
     keyspace.leave(ctx);
@@ -355,7 +358,7 @@ fn is_empty(server: &Server, ctx: &mut ThreadContext) -> bool {
 /// Verifies a file, checksum included, before the data are dropped for it: damage in transfer costs a sync,
 /// not the data.
 fn look_through(
-    server: &Server,
+    replication: &Replication,
     file: &mut File,
     len: u64,
     snapshot: &mut Snapshot<'_>,
@@ -372,26 +375,26 @@ fn look_through(
     };
     file.seek(SeekFrom::Start(0)).map_err(|error| Ended::Broken(error.to_string()))?;
     let mut reader = FileReader::new(&mut *file, Some(len), ReadLimits::default()).map_err(damaged)?;
-    if !server.core.settings().rdbchecksum {
+    if !replication.core.settings().rdbchecksum {
         reader = reader.without_checksum();
     }
     while let Some(part) = reader.next().map_err(damaged)? {
-        let refusal =
-            load::refusal(&server.persist, &part).or_else(|| load::stream_refusal(&server.persist, &part));
+        let refusal = load::refusal(&replication.persist, &part)
+            .or_else(|| load::stream_refusal(&replication.persist, &part));
         if let Some(reason) = refusal {
             return Err(unusable(reason));
         }
         match part {
             FilePart::Keys(batch) => reader.reuse(batch),
             FilePart::Function(code) => {
-                load::library_of(&server.persist, &code)
+                load::library_of(&replication.persist, &code)
                     .map_err(|reason| unusable(load::no_library(&reason)))?;
             }
             _ => {}
         }
         // A broken link does not prevent the load of a complete snapshot.
         let sign = snapshot.give_sign();
-        if server.core.stopping.load(Acquire) || matches!(sign, Err(Ended::Superseded)) {
+        if replication.core.stopping.load(Acquire) || matches!(sign, Err(Ended::Superseded)) {
             return Err(Ended::Superseded);
         }
     }
@@ -414,18 +417,18 @@ impl<R: Read> Read for Watched<'_, '_, R> {
 
 /// Keeps other jobs from writing to disk, and from turning the append-only file on or off. On drop, LOADING
 /// ends, and the append-only file follows the settings.
-struct Quiet<'a>(&'a Arc<Server>);
+struct Quiet<'a>(&'a Arc<Replication>);
 
 impl<'a> Quiet<'a> {
     /// Waits until no other job writes to disk, although a disk may hang, and until an end of the server that
     /// has begun is over, since it saves the present data. `sign` sends the primary a sign of life; its error
     /// ends the wait.
     fn begin(
-        server: &'a Arc<Server>,
+        replication: &'a Arc<Replication>,
         generation: u64,
         sign: &mut dyn FnMut() -> Result<(), Ended>,
     ) -> Result<Quiet<'a>, Ended> {
-        let persist = &server.persist;
+        let persist = &replication.persist;
         while persist.ending.is_under_way() || !persist.claim_alone(crate::persist::PersistJob::Log) {
             if persist.ending.is_under_way() {
                 std::thread::sleep(LINK_POLL_INTERVAL);
@@ -433,12 +436,12 @@ impl<'a> Quiet<'a> {
                 persist.cancel_unless_ending();
                 persist.is_idle_within(LINK_POLL_INTERVAL);
             }
-            if server.core.stopping.load(Acquire) || server.replication.link.generation() != generation {
+            if replication.core.stopping.load(Acquire) || replication.link.generation() != generation {
                 return Err(Ended::Superseded);
             }
             sign()?;
         }
-        Ok(Quiet(server))
+        Ok(Quiet(replication))
     }
 }
 

@@ -21,6 +21,7 @@ use evenkeel_store::SlotGuard;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::History;
+use super::Replication;
 use super::apply::Applier;
 use super::failover;
 use super::handshake::{self, Answer};
@@ -28,7 +29,6 @@ use super::install;
 use super::primary_connection::{Ended, PrimaryConnection};
 use crate::persist::position::Position;
 use crate::persist::rewrite;
-use crate::server::Server;
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_client::waiting::End;
 use evenkeel_config::Primary;
@@ -209,33 +209,38 @@ impl PrimaryLink {
     }
 
     /// The position of a replica's data in the stream. Stable only while the gate is closed.
-    pub(crate) fn position(&self, server: &Server) -> Option<Position> {
-        let stream = server.replication.stream();
+    pub(crate) fn position(&self, replication: &Replication) -> Option<Position> {
+        let stream = replication.stream();
         let is_there = self.has_position.load(Acquire);
         is_there.then(|| Position { id: stream.history.id.clone(), offset: stream.offset(), db: self.db() })
     }
 
     /// Marks the link as up, and adds the primary to the clients.
-    fn stand(&self, server: &Server, conn: &PrimaryConnection, generation: u64) -> Result<(), Ended> {
+    fn stand(
+        &self,
+        replication: &Replication,
+        conn: &PrimaryConnection,
+        generation: u64,
+    ) -> Result<(), Ended> {
         let mut client = self.client.lock();
         conn.check()?; // under the lock, so a thread that ends the link removes the client
-        server.hub.clients.add(conn.client.clone());
+        replication.hub.clients.add(conn.client.clone());
         *client = Some(conn.client.id);
-        self.reach(server, generation, Phase::Connected)
+        self.reach(replication, generation, Phase::Connected)
     }
 
     /// Handles killed clients: if the primary is among them, the link is down from now on, although its
     /// thread may notice only later.
-    pub(crate) fn on_killed(&self, server: &Server, clients: &[Arc<ClientInfo>]) {
+    pub(crate) fn on_killed(&self, replication: &Replication, clients: &[Arc<ClientInfo>]) {
         let client = self.client.lock();
         if clients.iter().any(|killed| Some(killed.id) == *client) {
-            self.set_phase(server, Phase::Connect);
+            self.set_phase(replication, Phase::Connect);
         }
     }
 
-    fn strike_client(&self, server: &Server) {
+    fn strike_client(&self, replication: &Replication) {
         if let Some(id) = self.client.lock().take() {
-            server.hub.clients.remove(id);
+            replication.hub.clients.remove(id);
         }
     }
 
@@ -250,25 +255,25 @@ impl PrimaryLink {
     }
 
     /// Sets the phase of the link of this generation.
-    fn reach(&self, server: &Server, generation: u64, phase: Phase) -> Result<(), Ended> {
-        self.for_generation(generation, || self.set_phase(server, phase))
+    fn reach(&self, replication: &Replication, generation: u64, phase: Phase) -> Result<(), Ended> {
+        self.for_generation(generation, || self.set_phase(replication, phase))
     }
 
-    fn set_phase(&self, server: &Server, phase: Phase) {
+    fn set_phase(&self, replication: &Replication, phase: Phase) {
         let before = Phase::of(self.phase.swap(phase as u8, AcqRel));
         if before == Phase::Connected {
             self.metrics.down_since_ms.store(clock::unix_ms(), Relaxed);
         }
-        follow_settings(server);
+        follow_settings(replication);
     }
 }
 
 /// Sets the blockers for clients of a replica, as the settings say.
-pub(crate) fn follow_settings(server: &Server) {
-    let (replication, blockers) = (&server.replication, &server.core.blockers);
+pub(crate) fn follow_settings(replication: &Replication) {
+    let blockers = &replication.core.blockers;
     // Serialised by this lock: the last thread sees all changes.
     let _turn = replication.link.following.lock();
-    let settings = server.core.settings();
+    let settings = replication.core.settings();
     let is_replica = replication.is_replica();
     blockers.set(Blockers::READ_ONLY, is_replica && settings.replica_read_only);
     let is_stale = is_replica && !replication.link.is_up();
@@ -276,15 +281,15 @@ pub(crate) fn follow_settings(server: &Server) {
 }
 
 /// Makes this server a replica of `target`, or a primary. The caller holds all locks.
-pub(crate) fn change(server: &Arc<Server>, guard: &mut SlotGuard<'_>, target: Option<Target>) {
+pub(crate) fn change(replication: &Arc<Replication>, guard: &mut SlotGuard<'_>, target: Option<Target>) {
     assert!(guard.holds_all(), "who may write changes at one moment");
-    let (replication, link) = (&server.replication, &server.replication.link);
+    let link = &replication.link;
     let was_replica = replication.is_replica();
     let generation = {
         let _wanted = link.wanted.lock();
         link.generation.fetch_add(1, AcqRel) + 1
     };
-    link.strike_client(server);
+    link.strike_client(replication);
     match (&target, was_replica) {
         (Some(_), false) => {
             guard.hide_expired(true);
@@ -296,39 +301,40 @@ pub(crate) fn change(server: &Arc<Server>, guard: &mut SlotGuard<'_>, target: Op
             // The target may be a former replica that continues our stream. Its stream begins with a SELECT.
             link.set_position(is_whole && replication.stream().backlog().is_some(), 0);
         }
-        (None, true) => promote(server, guard),
+        (None, true) => promote(replication, guard),
         (Some(_), true) | (None, false) => {}
     }
     let phase = if target.is_some() { Phase::Connect } else { Phase::None };
     link.metrics.last_io_ms.store(0, Relaxed);
-    link.set_phase(server, phase);
+    link.set_phase(replication, phase);
     if phase == Phase::None {
         link.metrics.down_since_ms.store(0, Relaxed); // there is no link that could be down
     }
     *link.wanted.lock() = Wanted { target, generation };
     link.changed.notify_all();
-    replication.follow(server, &server.core.settings());
+    replication.follow(&replication.core.settings());
 }
 
 /// Stores the target in the settings, for CONFIG GET and CONFIG REWRITE, and adjusts the OOM score to the
 /// role.
-pub(crate) fn remember(server: &Server, target: Option<Target>) {
+pub(crate) fn remember(replication: &Replication, target: Option<Target>) {
     let primary = target.map(|Target { host, port }| Primary { host, port });
-    let changed = server
+    let changed = replication
         .core
         .change_settings(|settings| Ok::<_, std::convert::Infallible>(settings.with_primary(primary)));
     changed.unwrap_or_else(|never| match never {});
-    if let Err(error) = server.core.oom_score.follow(&server.core.settings(), server.replication.is_replica())
+    if let Err(error) =
+        replication.core.oom_score.follow(&replication.core.settings(), replication.is_replica())
     {
         log::warn!("Unable to write oom_score_adj: {error}");
     }
 }
 
 /// Continues the history under a new name, since other servers may continue it under the former name.
-fn promote(server: &Arc<Server>, guard: &mut SlotGuard<'_>) {
+fn promote(replication: &Arc<Replication>, guard: &mut SlotGuard<'_>) {
     // The server may have been a primary a moment ago, with a stream that is not complete yet.
-    let is_whole = server.replication.wait_for_end_of_log(JOURNAL_TIMEOUT);
-    let mut stream = server.replication.stream();
+    let is_whole = replication.wait_for_end_of_log(JOURNAL_TIMEOUT);
+    let mut stream = replication.stream();
     if !is_whole {
         stream.forget();
     }
@@ -342,61 +348,64 @@ fn promote(server: &Arc<Server>, guard: &mut SlotGuard<'_>) {
     let is_kept = stream.backlog().is_some();
     drop(stream);
     guard.hide_expired(false);
-    server.replication.set_replica(false);
-    server.replication.link.set_position(false, 0);
+    replication.set_replica(false);
+    replication.link.set_position(false, 0);
     // The present data, complete or not, are the data from now on.
-    server.persist.is_incomplete.store(false, Release);
+    replication.persist.is_incomplete.store(false, Release);
     if is_kept {
-        server.replication.follow_log(guard);
-        if let Err(error) = server.replication.replica_inbox.open(server) {
+        replication.follow_log(guard);
+        if let Err(error) = replication.replica_inbox.open(replication) {
             log::warn!("Cannot start the replication thread: {error}");
         }
     }
 }
 
 /// Follows the primary in the settings, before any data are loaded. The thread starts later, after the load.
-pub(crate) fn follow_at_start(server: &Arc<Server>) {
-    let Some(Primary { host, port }) = server.core.settings().replicaof.clone() else { return };
-    rewrite::with_all_held(&server.persist, |guard| change(server, guard, Some(Target { host, port })));
+pub(crate) fn follow_at_start(replication: &Arc<Replication>) {
+    let Some(Primary { host, port }) = replication.core.settings().replicaof.clone() else { return };
+    rewrite::with_all_held(&replication.persist, |guard| {
+        change(replication, guard, Some(Target { host, port }))
+    });
 }
 
 /// Sets the position of the data loaded from disk, from which a replica continues.
-pub(crate) fn set_loaded_position(server: &Server, position: Option<Position>) {
+pub(crate) fn set_loaded_position(replication: &Replication, position: Option<Position>) {
     if let Some(Position { id, offset, db }) =
-        position.filter(|position| position.is_possible(server.core.keyspace.databases()))
-        && server.replication.is_replica()
+        position.filter(|position| position.is_possible(replication.core.keyspace.databases()))
+        && replication.is_replica()
     {
-        server.replication.stream().restart(History::named(id), offset);
-        server.replication.link.set_position(true, db);
+        replication.stream().restart(History::named(id), offset);
+        replication.link.set_position(true, db);
     }
 }
 
 /// Continues the stream of a primary's own data, which are about to be loaded, at this position under a new
 /// name. Replicas that have no more than these need no snapshot.
-pub(crate) fn continue_as_primary(server: &Arc<Server>, position: Option<Position>) {
+pub(crate) fn continue_as_primary(replication: &Arc<Replication>, position: Option<Position>) {
     let Some(Position { id, offset, .. }) =
-        position.filter(|position| position.is_possible(server.core.keyspace.databases()))
+        position.filter(|position| position.is_possible(replication.core.keyspace.databases()))
     else {
         return;
     };
     let mut history = History::named(id);
     history.branch(offset, random_hex());
-    server.replication.stream().restart(history, offset);
-    rewrite::with_all_held(&server.persist, |guard| server.replication.follow_log(guard));
-    if let Err(error) = server.replication.replica_inbox.open(server) {
+    replication.stream().restart(history, offset);
+    rewrite::with_all_held(&replication.persist, |guard| replication.follow_log(guard));
+    if let Err(error) = replication.replica_inbox.open(replication) {
         log::warn!("Cannot start the replication thread: {error}");
     }
 }
 
 /// Starts the thread, if it does not run, or wakes it.
-pub(crate) fn begin(server: &Arc<Server>) {
-    let link = &server.replication.link;
+pub(crate) fn begin(replication: &Arc<Replication>) {
+    let link = &replication.link;
     link.changed.notify_all(); // it may be asleep
     if !link.has_thread.swap(true, AcqRel) {
-        let on_thread = server.clone();
+        let (on_thread, host) = (replication.clone(), replication.host());
         // It runs the code of function libraries.
         let thread = threads::with_deep_stack("primary-link");
         let spawned = thread.spawn(move || {
+            let _host = host;
             evenkeel_store::memory::register_thread();
             // The stream is half run, and no other thread would run the rest.
             threads::or_exit("thread of the link to the master", || Follower::new(on_thread).run());
@@ -409,36 +418,36 @@ pub(crate) fn begin(server: &Arc<Server>) {
 }
 
 /// Ends the waits of all clients: they wait for writes, or in order to write.
-pub(crate) fn end_waits(server: &Server) {
-    for client in server.hub.clients.list() {
+pub(crate) fn end_waits(replication: &Replication) {
+    for client in replication.hub.clients.list() {
         let blocked = client.wait.lock().upgrade();
         if let Some(resumed) = blocked.and_then(|blocked| blocked.end(End::NewRole)) {
-            server.hub.resume(resumed);
+            replication.hub.resume(resumed);
         }
     }
 }
 
 /// The state of the thread.
 struct Follower {
-    server: Arc<Server>,
+    replication: Arc<Replication>,
     applier: Applier,
     /// Whether the last attempt established the link.
     has_stood: bool,
 }
 
 impl Follower {
-    fn new(server: Arc<Server>) -> Follower {
-        Follower { applier: Applier::new(&server), server, has_stood: false }
+    fn new(replication: Arc<Replication>) -> Follower {
+        Follower { applier: Applier::new(&replication), replication, has_stood: false }
     }
 
     fn run(mut self) {
-        let server = self.server.clone();
-        let link = &server.replication.link;
+        let replication = self.replication.clone();
+        let link = &replication.link;
         // Short links in a row, and how many of them made no progress.
         let (mut short, mut vain) = (0_u64, 0_u64);
         while let Some((target, generation)) = self.await_target() {
             let (began, full_syncs) = (Instant::now(), link.metrics.full_syncs.load(Relaxed));
-            let offset = || server.replication.stream().offset();
+            let offset = || replication.stream().offset();
             let before = offset();
             let Err(ended) = self.attempt(&target, generation);
             // A link that was up is tried again at once, unless it cost the primary a snapshot, or again and
@@ -452,12 +461,12 @@ impl Follower {
             };
             let may_hurry = self.has_stood && !(was_full && was_short) && vain <= VAIN_MAX;
             let ended =
-                link.reach(&server, generation, Phase::Connect).map_or_else(|newer| newer, |()| ended);
+                link.reach(&replication, generation, Phase::Connect).map_or_else(|newer| newer, |()| ended);
             let may_hurry = may_hurry && !matches!(ended, Ended::Unfit(_));
             match ended {
                 Ended::Superseded => continue,
                 Ended::Broken(reason) | Ended::Unfit(reason) => log::warn!("{}", reason),
-                Ended::Refused(reason) => failover::refused(&server, generation, &reason),
+                Ended::Refused(reason) => failover::refused(&replication, generation, &reason),
                 Ended::Garbled(reason) => {
                     log::warn!("{reason}. A full resynchronization follows.");
                     self.forget_position(generation);
@@ -473,10 +482,10 @@ impl Follower {
 
     /// Waits for a target. `None`: the server ends.
     fn await_target(&self) -> Option<(Target, u64)> {
-        let (link, failover) = (&self.server.replication.link, &self.server.replication.failover);
+        let (link, failover) = (&self.replication.link, &self.replication.failover);
         let mut wanted = link.wanted.lock();
         loop {
-            if self.server.core.stopping.load(Acquire) {
+            if self.replication.core.stopping.load(Acquire) {
                 return None;
             }
             if let Wanted { target: Some(target), generation } = &*wanted
@@ -487,45 +496,45 @@ impl Follower {
             let timeout =
                 if failover.is_waiting() { failover::FAILOVER_POLL_INTERVAL } else { LINK_POLL_INTERVAL };
             link.changed.wait_for(&mut wanted, timeout);
-            MutexGuard::unlocked(&mut wanted, || failover::look(&self.server));
+            MutexGuard::unlocked(&mut wanted, || failover::look(&self.replication));
         }
     }
 
     fn pause(&self, generation: u64, len: Duration) {
-        let (link, until) = (&self.server.replication.link, Instant::now() + len);
+        let (link, until) = (&self.replication.link, Instant::now() + len);
         let mut wanted = link.wanted.lock();
         while Instant::now() < until
             && link.generation() == generation
-            && !self.server.core.stopping.load(Acquire)
+            && !self.replication.core.stopping.load(Acquire)
         {
             link.changed.wait_for(&mut wanted, LINK_POLL_INTERVAL.min(len));
         }
     }
 
     fn forget_position(&self, generation: u64) {
-        let link = &self.server.replication.link;
+        let link = &self.replication.link;
         // For a newer generation, `change` has set the position.
         let _ = link.for_generation(generation, || link.set_position(false, 0));
     }
 
     /// Connects and follows, until the connection ends.
     fn attempt(&mut self, target: &Target, generation: u64) -> Result<Infallible, Ended> {
-        let server = self.server.clone();
-        let link = &server.replication.link;
+        let replication = self.replication.clone();
+        let link = &replication.link;
         self.has_stood = false;
         log::info!("Connecting to MASTER {}:{}", target.host, target.port);
-        link.reach(&server, generation, Phase::Connecting)?;
-        let mut conn = PrimaryConnection::connect(&server, target, generation)?;
+        link.reach(&replication, generation, Phase::Connecting)?;
+        let mut conn = PrimaryConnection::connect(&replication, target, generation)?;
         log::info!("MASTER <-> REPLICA sync started");
-        link.reach(&server, generation, Phase::Handshake)?;
+        link.reach(&replication, generation, Phase::Handshake)?;
         // On a former primary, the last writes of its clients are still on their way into the stream.
-        if !server.replication.wait_for_end_of_log(JOURNAL_TIMEOUT) {
+        if !replication.wait_for_end_of_log(JOURNAL_TIMEOUT) {
             return Err(Ended::broken("The replication stream of the local writes is not complete yet"));
         }
-        let (settings, position) = (server.core.settings(), link.position(&server));
-        let is_asking = server.replication.failover.is_asking();
-        let answer = handshake::introduce(&server, &settings, &mut conn, position.as_ref(), is_asking)?;
-        failover::succeeded(&server, generation);
+        let (settings, position) = (replication.core.settings(), link.position(&replication));
+        let is_asking = replication.failover.is_asking();
+        let answer = handshake::introduce(&replication, &settings, &mut conn, position.as_ref(), is_asking)?;
+        failover::succeeded(&replication, generation);
         match answer {
             Answer::Continue { id } => match position {
                 Some(position) => self.continue_stream(&conn, position, id)?,
@@ -540,11 +549,11 @@ impl Follower {
             }
             Answer::FullWithoutOffset => self.take_over(&mut conn, generation, None)?,
         }
-        link.stand(&server, &conn, generation)?;
+        link.stand(&replication, &conn, generation)?;
         self.has_stood = true;
         let ended = self.follow(&mut conn, generation);
         if generation == link.generation() {
-            link.strike_client(&server);
+            link.strike_client(&replication);
         }
         ended
     }
@@ -556,16 +565,16 @@ impl Follower {
         position: Position,
         id: Option<String>,
     ) -> Result<(), Ended> {
-        let server = &self.server;
-        let mut stream = server.replication.stream();
+        let replication = &self.replication;
+        let mut stream = replication.stream();
         conn.check()?; // under the lock under which a promoted server renames its stream
         if let Some(id) = id.filter(|id| *id != stream.history.id) {
             log::info!("Master replication ID changed to {id}");
             stream.rename(id);
         }
         drop(stream);
-        server.replication.replica_inbox.nudge(); // our replicas must learn the name
-        server.replication.link.metrics.partial_syncs.fetch_add(1, Relaxed);
+        replication.replica_inbox.nudge(); // our replicas must learn the name
+        replication.link.metrics.partial_syncs.fetch_add(1, Relaxed);
         log::info!("Successful partial resynchronization with master.");
         self.applier.begin(conn.client.clone(), position.db);
         Ok(())
@@ -579,14 +588,14 @@ impl Follower {
         generation: u64,
         point: Option<(String, u64)>,
     ) -> Result<(), Ended> {
-        let server = self.server.clone();
-        server.replication.link.reach(&server, generation, Phase::Transfer)?;
+        let replication = self.replication.clone();
+        replication.link.reach(&replication, generation, Phase::Transfer)?;
         let is_known = point.is_some();
         let (id, offset) = point.unwrap_or_else(|| (random_hex(), 0));
         let new = install::New { history: History::named(id), offset, generation, is_known };
-        let db = install::run(&server, &mut self.applier.executor, conn, new)?;
+        let db = install::run(&replication, &mut *self.applier.runner, conn, new)?;
         conn.begin_to_listen();
-        server.replication.link.metrics.full_syncs.fetch_add(1, Relaxed);
+        replication.link.metrics.full_syncs.fetch_add(1, Relaxed);
         log::info!("MASTER <-> REPLICA sync: Finished with success");
         self.applier.begin(conn.client.clone(), db);
         Ok(())
@@ -594,7 +603,7 @@ impl Follower {
 
     /// Sends the primary the offset that has been run and the offset that is on disk. Returns both.
     fn acknowledge(&mut self, conn: &mut PrimaryConnection) -> Result<(u64, Option<u64>), Ended> {
-        let offset = self.server.replication.stream().offset();
+        let offset = self.replication.stream().offset();
         self.applier.record_point(offset);
         let synced = self.applier.synced();
         let texts =
@@ -607,21 +616,21 @@ impl Follower {
 
     /// Whether the unread journal exceeds its limit.
     fn is_crowded(&self) -> bool {
-        let (server, aof) = (&self.server, &self.server.persist.aof);
-        let limit = || server.core.settings().appendonly_buffer_limit;
+        let (replication, aof) = (&self.replication, &self.replication.persist.aof);
+        let limit = || replication.core.settings().appendonly_buffer_limit;
         aof.is_running()
-            && (server.core.blockers.any().contains(Blockers::CROWDED)
-                || aof.unread(&server.core.keyspace.journal) > limit())
+            && (replication.core.blockers.any().contains(Blockers::CROWDED)
+                || aof.unread(&replication.core.keyspace.journal) > limit())
     }
 
     /// Runs the stream.
     fn follow(&mut self, conn: &mut PrimaryConnection, generation: u64) -> Result<Infallible, Ended> {
-        let server = self.server.clone();
+        let replication = self.replication.clone();
         let mut next_ack = Instant::now();
         // The last offset that the primary asked for and that has not been reported as on disk.
         let mut owed = None;
-        let offset = server.replication.stream().offset();
-        server.replication.link.metrics.read_offset.store(offset, Relaxed);
+        let offset = replication.stream().offset();
+        replication.link.metrics.read_offset.store(offset, Relaxed);
         loop {
             let is_asked = std::mem::take(&mut self.applier.is_asked);
             let is_synced = owed.is_some() && self.applier.synced() >= owed;
@@ -630,7 +639,7 @@ impl Follower {
                 let (offset, synced) = self.acknowledge(conn)?;
                 // If the disk takes longer than a second, the next acknowledgement reports it.
                 owed = (is_asked && synced.is_some_and(|synced| synced < offset)).then_some(offset);
-                server.core.keyspace.tidy(&mut self.applier.executor.ctx);
+                replication.core.keyspace.tidy(self.applier.runner.ctx());
             }
             let timeout = next_ack.saturating_duration_since(Instant::now());
             let timeout = if owed.is_some() { timeout.min(SYNC_POLL_INTERVAL) } else { timeout };
@@ -646,7 +655,7 @@ impl Follower {
             self.applier.received(got, ROOM);
             received?;
             if got > 0 {
-                server.replication.link.metrics.read_offset.fetch_add(got as u64, Relaxed);
+                replication.link.metrics.read_offset.fetch_add(got as u64, Relaxed);
                 self.applier.run(generation)?;
             }
         }
@@ -656,31 +665,30 @@ impl Follower {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::live::Live;
+    use crate::replication::testing::Single;
 
     /// The link's thread may be blocked by a disk, while writes wait for the end of a failover.
     #[test]
     fn a_timed_out_failover_ends_without_the_link_thread() {
-        let live = Live::start(1, &[]);
-        let (server, state) = (&live.server, &live.server.replication);
+        let state = Single::new(&[]);
         let _busy = state.link.wanted.lock(); // it waits for this
         let plan = failover::Plan { target: None, until: Some(Instant::now()), force: false };
-        state.with_all_held(server, |guard| failover::begin(server, guard, plan));
-        live.wait_until("it is given up", || {
-            failover::abort_late(server);
+        state.with_all_held(|guard| failover::begin(&state, guard, plan));
+        state.disk.wait_until("it is given up", || {
+            failover::abort_late(&state);
             !state.failover.is_under_way()
         });
-        assert!(!live.connect().run("SET k v").is_error());
+        assert!(!state.core.pause.is_active(clock::unix_ms()), "writes go on");
     }
 
     /// Line ends alone are no commands: they are dropped, and count as bytes of the stream.
     #[test]
     fn line_ends_of_a_primary_fill_no_memory() {
-        let live = Live::start(1, &[]);
-        let (server, mut applier) = (&live.server, Applier::new(&live.server));
-        let generation = server.replication.link.generation();
-        server.replication.stream().keep();
-        let before = server.replication.stream().offset();
+        let state = Single::new(&[]);
+        let mut applier = Applier::new(&state);
+        let generation = state.link.generation();
+        state.stream().keep();
+        let before = state.stream().offset();
         for sent in [&b"\n"[..], b"*0\r\n", b"\n\n*1\r\n$4\r\nPING\r\n\n"] {
             let bytes = sent.repeat(10_000);
             applier.room(bytes.len()).copy_from_slice(&bytes);
@@ -689,32 +697,28 @@ mod tests {
             assert_eq!(applier.waiting(), 0);
         }
         let all = 10_000 * (1 + 4 + 17);
-        assert_eq!(server.replication.stream().offset() - before, all);
-        live.stop();
+        assert_eq!(state.stream().offset() - before, all);
     }
 
     /// The last writes are on their way into the stream when the server is made a replica.
     #[test]
     fn a_new_replica_has_the_position_of_its_data() {
-        let live = Live::start(1, &[]);
-        let (server, state) = (&live.server, &live.server.replication);
+        let state = Single::new(&[]);
         state.stream().keep();
-        state.with_all_held(server, |guard| state.follow_log(guard));
-        state.replica_inbox.open(server).expect("a thread more");
-        let mut client = live.connect();
+        state.with_all_held(|guard| state.follow_log(guard));
+        state.replica_inbox.open(&state).expect("a thread more");
         for round in 0..20 {
-            assert!(!client.run("SET k v").is_error());
+            state.write();
             let target = Target { host: "127.0.0.1".into(), port: 1 };
-            let (is_whole, position) = state.with_all_held(server, |guard| {
-                change(server, guard, Some(target));
-                (!state.reading.is_any(), state.link.position(server))
+            let (is_whole, position) = state.with_all_held(|guard| {
+                change(&state, guard, Some(target));
+                (!state.reading.is_any(), state.link.position(&state))
             });
             assert!(is_whole, "round {round}");
             let offset = position.expect("it is kept").offset;
             std::thread::sleep(Duration::from_millis(5));
             assert_eq!(state.stream().offset(), offset);
-            state.with_all_held(server, |guard| change(server, guard, None));
+            state.with_all_held(|guard| change(&state, guard, None));
         }
-        live.stop();
     }
 }

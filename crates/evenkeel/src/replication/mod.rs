@@ -22,26 +22,35 @@ pub(crate) mod link;
 mod primary_connection;
 mod receive;
 mod replica_connection;
-mod replica_inbox;
+pub(crate) mod replica_inbox;
 pub(crate) mod replicas;
 mod snapshot_pipe;
 mod spill_file;
 mod sync;
+#[cfg(test)]
+mod testing;
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use evenkeel_store::journal::{Journal, Reader};
 use evenkeel_store::{SlotGuard, ThreadContext};
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::persist::Persist;
 use crate::persist::position::{Point, Position};
-use crate::server::Server;
+use crate::scripting::Scripts;
 use backlog::{BLOCK, Backlog};
+use evenkeel_client::runner::RunnerFactory;
+use evenkeel_client::{Hub, Session};
+use evenkeel_command::error::Error;
+use evenkeel_command::{Args, Id, Table};
 use evenkeel_config::Settings;
+use evenkeel_core::Core;
 use evenkeel_core::blockers::Blockers;
+use evenkeel_net::tls::Tls;
 use evenkeel_runtime::clock;
 use evenkeel_runtime::random::random_hex;
 use failover::Failover;
@@ -57,8 +66,21 @@ const CATCH_UP_POLL_INTERVAL: Duration = Duration::from_micros(50);
 /// No full sync is beginning.
 const NEVER: u64 = u64::MAX;
 
+/// What the parts above do for replication.
+pub(crate) trait Host: RunnerFactory {
+    /// Checks whether the session's user may make this request. `Ok(false)`: its user has been deleted.
+    fn admit(&self, session: &mut Session, id: Id, args: &Args<'_>) -> Result<bool, Error>;
+}
+
 /// The state of replication, shared by all threads.
-pub(crate) struct ReplicationState {
+pub(crate) struct Replication {
+    pub(crate) core: Arc<Core>,
+    hub: Arc<Hub>,
+    scripts: Arc<Scripts>,
+    persist: Arc<Persist>,
+    tls: Arc<Tls>,
+    table: &'static Table,
+    host: OnceLock<Weak<dyn Host>>,
     stream: Mutex<Stream>,
     is_replica: AtomicBool,
     /// The link to the primary, if there is one.
@@ -346,21 +368,38 @@ impl Stream {
     }
 }
 
-impl ReplicationState {
+impl Replication {
     /// Bytes received from the primary, and bytes sent to replicas.
     pub(crate) fn traffic(&self) -> (u64, u64) {
         (self.link.metrics.bytes_in.load(Relaxed), self.metrics.sent.load(Relaxed))
     }
 
-    pub(crate) fn new(ctx: ThreadContext) -> io::Result<ReplicationState> {
-        Ok(ReplicationState {
+    /// Creates the state of a primary without replicas, and without a host. `table` has the commands under
+    /// their configured names.
+    ///
+    /// # Errors
+    /// The process has no more descriptors.
+    pub(crate) fn new(
+        (core, hub): (Arc<Core>, Arc<Hub>),
+        (scripts, persist): (Arc<Scripts>, Arc<Persist>),
+        tls: Arc<Tls>,
+        table: &'static Table,
+    ) -> io::Result<Replication> {
+        Ok(Replication {
+            ctx: Mutex::new(core.keyspace.thread_context()),
+            core,
+            hub,
+            scripts,
+            persist,
+            tls,
+            table,
+            host: OnceLock::new(),
             stream: Mutex::new(Stream::new()),
             is_replica: AtomicBool::new(false),
             link: PrimaryLink::new(),
             failover: Failover::default(),
             replicas: Replicas::default(),
             replica_inbox: ReplicaInbox::new()?,
-            ctx: Mutex::new(ctx),
             end: Mutex::new(None),
             reading: Reading::default(),
             reader: Mutex::new(None),
@@ -371,6 +410,17 @@ impl ReplicationState {
             wants_acks: AtomicBool::new(false),
             metrics: ReplicationMetrics::default(),
         })
+    }
+
+    /// Sets the host, once.
+    pub(crate) fn set_host(&self, host: Weak<dyn Host>) {
+        let is_first = self.host.set(host).is_ok();
+        debug_assert!(is_first, "a server has one host");
+    }
+
+    /// Returns the host. A thread that calls this has had the host from its start, so the host still exists.
+    fn host(&self) -> Arc<dyn Host> {
+        self.host.get().and_then(Weak::upgrade).expect("this thread has kept it")
     }
 
     /// Whether this server is a replica.
@@ -390,8 +440,8 @@ impl ReplicationState {
     }
 
     /// Calls `f` with all locks held, without waiting for a running snapshot.
-    fn with_all_held<R>(&self, server: &Server, f: impl FnOnce(&mut SlotGuard<'_>) -> R) -> R {
-        let (mut ctx, keyspace) = (self.ctx.lock(), &server.core.keyspace);
+    fn with_all_held<R>(&self, f: impl FnOnce(&mut SlotGuard<'_>) -> R) -> R {
+        let (mut ctx, keyspace) = (self.ctx.lock(), &self.core.keyspace);
         keyspace.enter(&mut ctx);
         let result = f(&mut keyspace.hold_all(&mut ctx));
         keyspace.leave(&mut ctx);
@@ -468,20 +518,20 @@ impl ReplicationState {
     }
 
     /// Stops the server at a moment whose point, if known, is given to `stop`.
-    pub(crate) fn stop(&self, server: &Server, stop: impl FnOnce(Option<Point>)) {
-        self.with_all_held(server, |guard| {
+    pub(crate) fn stop(&self, stop: impl FnOnce(Option<Point>)) {
+        self.with_all_held(|guard| {
             if !self.is_replica() {
                 self.finish(guard);
                 return stop(self.end.lock().as_ref().and_then(|end| end.point.clone()));
             }
             let record = guard.keyspace().journal.last();
-            stop(self.link.position(server).map(|position| Point { record, position }));
+            stop(self.link.position(self).map(|position| Point { record, position }));
         });
     }
 
     /// Continues the stream that [`ReplicationState::finish`] has ended, since the server stays.
-    pub(crate) fn resume_stream(&self, server: &Arc<Server>) {
-        self.with_all_held(server, |guard| {
+    pub(crate) fn resume_stream(self: &Arc<Replication>) {
+        self.with_all_held(|guard| {
             let end = self.end.lock().take();
             if self.is_replica() {
                 return;
@@ -499,47 +549,42 @@ impl ReplicationState {
         });
         // Without a replica, the replication thread has ended with its reader.
         if self.reading.is_any()
-            && let Err(error) = self.replica_inbox.open(server)
+            && let Err(error) = self.replica_inbox.open(self)
         {
             log::warn!("Cannot start the replication thread: {error}");
         }
     }
 
     /// Refuses writes while there are too few good replicas, or allows them. Returns whether it refuses them.
-    pub(crate) fn follow(&self, server: &Server, settings: &Settings) -> bool {
+    pub(crate) fn follow(&self, settings: &Settings) -> bool {
         let (least, lag) = (settings.min_replicas_to_write, settings.min_replicas_max_lag);
         let asks = least > 0 && lag > 0 && !self.is_replica();
         let lacks = asks && self.replicas.count_good(u64::from(lag), clock::unix_ms()) < least as usize;
-        if lacks != server.core.blockers.any().contains(Blockers::NO_REPLICAS) {
-            server.core.blockers.set(Blockers::NO_REPLICAS, lacks);
+        if lacks != self.core.blockers.any().contains(Blockers::NO_REPLICAS) {
+            self.core.blockers.set(Blockers::NO_REPLICAS, lacks);
         }
         lacks
     }
 
     /// Waits until the replication thread has sent all that the sockets take, after the server has stopped.
-    pub(crate) fn wait_for_end(&self, server: &Server) {
+    pub(crate) fn wait_for_end(&self) {
         let began = Instant::now();
         while self.replica_inbox.is_open() && began.elapsed() < Duration::from_secs(1) {
             self.replica_inbox.nudge();
             std::thread::sleep(Duration::from_millis(1));
         }
-        debug_assert!(server.core.stopping.load(Acquire));
+        debug_assert!(self.core.stopping.load(Acquire));
     }
 
     /// At the end of the server, while writes are paused: waits until all replicas have everything, the
     /// timeout passes, or the end is aborted.
-    pub(crate) fn wait_for_replicas(
-        &self,
-        server: &Arc<Server>,
-        timeout: Duration,
-        is_aborted: impl Fn() -> bool,
-    ) {
+    pub(crate) fn wait_for_replicas(&self, timeout: Duration, is_aborted: impl Fn() -> bool) {
         let began = Instant::now();
         let (mut waits, mut count, mut behind) = (false, 0, Vec::new());
         // Of a primary's stream they get the present bytes: that stream goes on, and does not end here.
         let offset = self.stream().offset();
         while self.replica_inbox.is_open() {
-            let (last, is_replica) = (server.core.keyspace.journal.last(), self.is_replica());
+            let (last, is_replica) = (self.core.keyspace.journal.last(), self.is_replica());
             behind = self.replicas.list();
             behind.retain(|replica| replica.is_online());
             count = behind.len();
@@ -619,33 +664,32 @@ mod tests {
     /// must begin anew.
     #[test]
     fn an_aborted_shutdown_keeps_the_stream_without_writes() {
-        let live = crate::testing::live::Live::start(1, &[]);
-        let (server, state) = (&live.server, &live.server.replication);
-        let mut client = live.connect();
+        let state = testing::Single::new(&[]);
         state.stream().keep();
-        state.with_all_held(server, |guard| state.follow_log(guard));
-        state.replica_inbox.open(server).expect("a thread more");
-        let mut end_in_vain = |write: &str| {
-            assert!(!client.run("SET k before").is_error());
+        state.with_all_held(|guard| state.follow_log(guard));
+        state.replica_inbox.open(&state).expect("a thread more");
+        let end_in_vain = |writes: bool| {
+            state.write();
             let id = state.stream().history.id.clone();
-            let position = state.with_all_held(server, |guard| state.finish(guard)).expect("it is kept");
-            assert!(!client.run(write).is_error());
-            state.resume_stream(server);
+            let position = state.with_all_held(|guard| state.finish(guard)).expect("it is kept");
+            if writes {
+                state.write();
+            }
+            state.resume_stream();
             let stream = state.stream();
             stream.can_continue(id.as_bytes(), position.offset)
         };
-        assert!(end_in_vain("GET k"));
-        assert!(end_in_vain("GET k"));
-        assert!(!end_in_vain("SET k after"));
-        live.stop();
+        assert!(end_in_vain(false));
+        assert!(end_in_vain(false));
+        assert!(!end_in_vain(true));
     }
 
     /// The replication thread may end the reader as soon as it sees that the reader is dismissed.
     #[test]
     fn a_dismissed_reader_is_ending() {
         const TIMES: usize = 500_000;
-        let keyspace = evenkeel_store::Keyspace::new(1, 2, 0, 7);
-        let state = ReplicationState::new(keyspace.thread_context()).expect("there are descriptors");
+        let state = testing::Single::new(&[]);
+        let keyspace = &state.core.keyspace;
         std::thread::scope(|scope| {
             let feeder = scope.spawn(|| {
                 for _ in 0..TIMES {

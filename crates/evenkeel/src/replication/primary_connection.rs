@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
+use super::Replication;
 use super::link::{Phase, Target};
-use crate::server::Server;
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_config::Settings;
 use evenkeel_net::poll::await_events;
@@ -54,7 +54,7 @@ impl Ended {
 
 /// A connection to the primary, closed on drop.
 pub(super) struct PrimaryConnection {
-    server: Arc<Server>,
+    replication: Arc<Replication>,
     stream: TcpStream,
     /// With `tls-replication`.
     tls_stream: Option<Box<TlsStream>>,
@@ -70,15 +70,15 @@ pub(super) struct PrimaryConnection {
 
 impl PrimaryConnection {
     pub(super) fn connect(
-        server: &Arc<Server>,
+        replication: &Arc<Replication>,
         target: &Target,
         generation: u64,
     ) -> Result<PrimaryConnection, Ended> {
-        let settings = server.core.settings();
+        let settings = replication.core.settings();
         let failed = |error: io::Error| Ended::Broken(format!("Unable to connect to MASTER: {error}"));
         let mut last = Ended::broken("Unable to connect to MASTER: the host name has no address");
         let is_wanted =
-            || server.replication.link.generation() == generation && !server.core.stopping.load(Acquire);
+            || replication.link.generation() == generation && !replication.core.stopping.load(Acquire);
         let resolve = |host: &str, port| match super::addresses::of(host, port, is_wanted) {
             Some(found) => found.map_err(failed),
             None => Err(Ended::Superseded),
@@ -88,8 +88,12 @@ impl PrimaryConnection {
             text => Some(resolve(&String::from_utf8_lossy(text), 0)?),
         };
         for address in resolve(&target.host, target.port)? {
-            match PrimaryConnection::connect_to(server, &settings, (address, sources.as_deref()), generation)
-            {
+            match PrimaryConnection::connect_to(
+                replication,
+                &settings,
+                (address, sources.as_deref()),
+                generation,
+            ) {
                 Err(Ended::Broken(reason)) => last = Ended::Broken(reason),
                 other => return other,
             }
@@ -98,7 +102,7 @@ impl PrimaryConnection {
     }
 
     fn connect_to(
-        server: &Arc<Server>,
+        replication: &Arc<Replication>,
         settings: &Settings,
         (address, sources): (SocketAddr, Option<&[SocketAddr]>),
         generation: u64,
@@ -110,11 +114,11 @@ impl PrimaryConnection {
             _ => {}
         }
         let stream = TcpStream::from(socket);
-        let client = client_of(server, &stream, address);
-        let tls_stream = tls_stream_to(server, settings, address)?;
-        let (server, last_received, ahead) = (server.clone(), Instant::now(), Vec::new());
+        let client = client_of(replication, &stream, address);
+        let tls_stream = tls_stream_to(replication, settings, address)?;
+        let (replication, last_received, ahead) = (replication.clone(), Instant::now(), Vec::new());
         let mut conn = PrimaryConnection {
-            server,
+            replication,
             stream,
             tls_stream,
             generation,
@@ -128,7 +132,7 @@ impl PrimaryConnection {
             return Err(failed(error));
         }
         // The local address is known now.
-        conn.client = client_of(&conn.server, &conn.stream, address);
+        conn.client = client_of(&conn.replication, &conn.stream, address);
         conn.shake()?;
         Ok(conn)
     }
@@ -209,7 +213,7 @@ impl PrimaryConnection {
                     if until.is_some_and(|until| Instant::now() >= until) {
                         return Ok(None);
                     }
-                    let look = if self.server.core.purge.follow_a_slice() {
+                    let look = if self.replication.core.purge.follow_a_slice() {
                         Duration::ZERO
                     } else {
                         WANTED_POLL_INTERVAL
@@ -227,7 +231,7 @@ impl PrimaryConnection {
     fn note(&self, got: usize) {
         self.client.net_in.fetch_add(got as u64, Relaxed);
         self.client.active_ms.store(clock::unix_ms(), Relaxed);
-        let metrics = &self.server.replication.link.metrics;
+        let metrics = &self.replication.link.metrics;
         metrics.bytes_in.fetch_add(got as u64, Relaxed);
         metrics.last_io_ms.store(clock::unix_ms(), Relaxed);
     }
@@ -235,7 +239,7 @@ impl PrimaryConnection {
     /// Sends all bytes.
     pub(super) fn send(&mut self, mut bytes: &[u8]) -> Result<(), Ended> {
         self.client.net_out.fetch_add(bytes.len() as u64, Relaxed);
-        self.server.replication.link.metrics.bytes_out.fetch_add(bytes.len() as u64, Relaxed);
+        self.replication.link.metrics.bytes_out.fetch_add(bytes.len() as u64, Relaxed);
         while !bytes.is_empty() {
             self.check()?;
             match self.write(bytes) {
@@ -305,8 +309,8 @@ impl PrimaryConnection {
 
     /// Checks that the link is still wanted, and no client has killed it.
     pub(super) fn check(&self) -> Result<(), Ended> {
-        if self.server.core.stopping.load(Acquire)
-            || self.server.replication.link.generation() != self.generation
+        if self.replication.core.stopping.load(Acquire)
+            || self.replication.link.generation() != self.generation
         {
             return Err(Ended::Superseded);
         }
@@ -318,9 +322,9 @@ impl PrimaryConnection {
 
     /// Checks that the silence since then is within `repl-timeout`.
     fn check_silence(&self, since: Instant) -> Result<(), Ended> {
-        let timeout = Duration::from_secs(self.server.core.settings().repl_timeout.into());
+        let timeout = Duration::from_secs(self.replication.core.settings().repl_timeout.into());
         if since.elapsed() > timeout {
-            let is_up = self.server.replication.link.phase() >= Phase::Transfer;
+            let is_up = self.replication.link.phase() >= Phase::Transfer;
             return Err(Ended::broken(match is_up {
                 true => "MASTER timeout: no data nor PING received...",
                 false => "Timeout connecting to the MASTER...",
@@ -336,7 +340,7 @@ fn sending_failed(error: io::Error) -> Ended {
 
 /// The TLS stream of the link, if TLS is on.
 fn tls_stream_to(
-    server: &Server,
+    replication: &Replication,
     settings: &Settings,
     address: SocketAddr,
 ) -> Result<Option<Box<TlsStream>>, Ended> {
@@ -344,7 +348,7 @@ fn tls_stream_to(
         return Ok(None);
     }
     let contexts =
-        server.tls.contexts().ok_or_else(|| Ended::broken("TLS is not configured for replication"))?;
+        replication.tls.contexts().ok_or_else(|| Ended::broken("TLS is not configured for replication"))?;
     let tls_stream = TlsStream::connect(&contexts, address.ip());
     let tls_stream = tls_stream
         .map_err(|error| Ended::Broken(format!("Cannot start TLS for the link to the master: {error}")))?;
@@ -352,9 +356,9 @@ fn tls_stream_to(
 }
 
 /// The primary, as CLIENT LIST shows it.
-fn client_of(server: &Server, stream: &TcpStream, address: SocketAddr) -> Arc<ClientInfo> {
+fn client_of(replication: &Replication, stream: &TcpStream, address: SocketAddr) -> Arc<ClientInfo> {
     let local = stream.local_addr().map_or_else(|_| String::new(), |local| local.to_string());
-    let (id, fd) = (server.hub.clients.next_id(), stream.as_raw_fd());
+    let (id, fd) = (replication.hub.clients.next_id(), stream.as_raw_fd());
     let client = ClientInfo::new(id, address.to_string(), local, fd, false, clock::unix_ms());
     client.is_primary.store(true, Relaxed);
     Arc::new(client)

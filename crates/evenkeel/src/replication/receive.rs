@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
+use super::Replication;
 use super::handshake::{answer, shown};
 use super::primary_connection::{Ended, PrimaryConnection};
-use crate::server::Server;
 use evenkeel_runtime::temp_file;
 
 /// Bytes received at a time.
@@ -36,7 +36,7 @@ enum Form {
 /// The bytes of a snapshot, read from the primary. After a failed read, [`Snapshot::ended`] has the cause.
 pub(super) struct Snapshot<'w> {
     conn: &'w mut PrimaryConnection,
-    server: std::sync::Arc<Server>,
+    replication: std::sync::Arc<Replication>,
     form: Form,
     /// Received bytes, not read from `taken` on; the last forty may be the mark.
     buffer: Vec<u8>,
@@ -49,17 +49,17 @@ pub(super) struct Snapshot<'w> {
 impl<'w> Snapshot<'w> {
     /// Waits for the announcement.
     pub(super) fn begin(
-        server: &std::sync::Arc<Server>,
+        replication: &std::sync::Arc<Replication>,
         conn: &'w mut PrimaryConnection,
     ) -> Result<Snapshot<'w>, Ended> {
         let line = answer(conn)?;
         let form = form(&line)?;
-        let metrics = &server.replication.link.metrics;
+        let metrics = &replication.link.metrics;
         metrics.transfer_total.store(if let Form::Length(len) = form { len as i64 } else { 0 }, Relaxed);
         metrics.transfer_read.store(0, Relaxed);
         Ok(Snapshot {
             conn,
-            server: server.clone(),
+            replication: replication.clone(),
             form,
             buffer: Vec::new(),
             taken: 0,
@@ -118,7 +118,7 @@ impl<'w> Snapshot<'w> {
             }
         };
         self.buffer.truncate(filled + got);
-        let metrics = &self.server.replication.link.metrics;
+        let metrics = &self.replication.link.metrics;
         metrics.transfer_read.fetch_add(got as i64, Relaxed);
         match &mut self.form {
             Form::Length(left) => {

@@ -13,6 +13,7 @@
 //! first acknowledgement after the load.
 
 use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -20,17 +21,16 @@ use std::time::Instant;
 use evenkeel_resp::number::parse_i64;
 use evenkeel_resp::request::{Parsed, State, parse};
 
+use super::Replication;
 use super::Stream;
+use super::replica_inbox::Arrival;
 use super::replicas::{Progress, Replica};
 use super::snapshot_pipe::SnapshotPipe;
-use crate::dispatch::permission;
-use crate::net::connection::{Connection, Sent};
-use crate::server::Server;
 use evenkeel_client::replica_hello::ReplicaHello;
 use evenkeel_client::session::Session;
 use evenkeel_command::Args;
 use evenkeel_command::table::table;
-use evenkeel_runtime::clock;
+use evenkeel_net as net;
 
 /// Bytes sent to a replica before the next replica's turn.
 const SEND_LEN: usize = 1 << 20;
@@ -47,7 +47,10 @@ const WORD_LEN_MAX: usize = 16 * 1024;
 
 /// A replica's connection, and its state of synchronization.
 pub(super) struct ReplicaConnection {
-    connection: Connection,
+    stream: net::Stream,
+    session: Session,
+    /// Received bytes that are not parsed yet.
+    input: Vec<u8>,
     pub(super) shared: Arc<Replica>,
     pub(super) replica_hello: ReplicaHello,
     pub(super) stage: Stage,
@@ -99,15 +102,18 @@ pub(super) enum Word {
 }
 
 impl ReplicaConnection {
-    pub(super) fn new(connection: Connection, now_ms: u64, now: Instant) -> ReplicaConnection {
-        let replica_hello = connection.session.replica_hello.as_deref().cloned().unwrap_or_default();
-        let shared = Arc::new(Replica::new(connection.client().clone(), &replica_hello, now_ms));
+    pub(super) fn new(arrival: Arrival, now_ms: u64, now: Instant) -> ReplicaConnection {
+        let Arrival { stream, session, input, unsent } = arrival;
+        let replica_hello = session.replica_hello.as_deref().cloned().unwrap_or_default();
+        let shared = Arc::new(Replica::new(session.client.clone(), &replica_hello, now_ms));
         ReplicaConnection {
-            connection,
+            stream,
+            session,
+            input,
             shared,
             replica_hello,
             stage: Stage::Waiting { since: now },
-            head: Vec::new(),
+            head: unsent,
             head_sent: 0,
             is_writable: true,
             is_readable: true,
@@ -120,12 +126,17 @@ impl ReplicaConnection {
         }
     }
 
-    pub(super) fn connection(&self) -> &Connection {
-        &self.connection
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.fd()
+    }
+
+    /// Turns TCP_NODELAY off or on: with `delay`, the kernel sends fewer and later packets.
+    pub(super) fn delay_small_packets(&self, delay: bool) {
+        self.stream.delay_small_packets(delay);
     }
 
     pub(super) fn is_killed(&self) -> bool {
-        self.connection.client().killed.load(Relaxed)
+        self.session.client.killed.load(Relaxed)
     }
 
     /// Sends these bytes as soon as possible. Only for bytes that a replica expects between the snapshot and
@@ -136,7 +147,7 @@ impl ReplicaConnection {
 
     /// Whether it has been sent everything it wanted.
     pub(super) fn is_done(&self) -> bool {
-        matches!(self.stage, Stage::Done) && self.connection.backlog_len() == 0
+        matches!(self.stage, Stage::Done) && self.head.is_empty() && self.stream.unsent() == 0
     }
 
     /// Whether it gets no bytes until its full sync begins, or the file of its snapshot is complete.
@@ -197,7 +208,7 @@ impl ReplicaConnection {
     /// Sends as many bytes as the socket takes, and returns their number. If
     /// [`ReplicaConnection::is_writable`] afterwards, there may be more.
     pub(super) fn send(&mut self, stream: &Stream, now: Instant) -> io::Result<usize> {
-        if self.connection.backlog_len() > 0 && self.connection.send_backlog()? == Sent::Part {
+        if self.stream.unsent() > 0 && !self.stream.send_sealed()? {
             self.is_writable = false;
             return Ok(0);
         }
@@ -213,7 +224,7 @@ impl ReplicaConnection {
                 break;
             }
         }
-        self.connection.client().net_out.fetch_add(sent as u64, Relaxed);
+        self.session.client.net_out.fetch_add(sent as u64, Relaxed);
         Ok(sent)
     }
 
@@ -231,7 +242,7 @@ impl ReplicaConnection {
             return Ok(0);
         }
         let rest = IoSlice::new(&self.head[self.head_sent..]);
-        let sent = self.connection.write_gathered(&[rest])?;
+        let sent = self.stream.write_gathered(&[rest])?;
         self.head_sent += sent;
         self.is_writable = self.head_sent == self.head.len();
         if self.is_writable {
@@ -308,7 +319,7 @@ impl ReplicaConnection {
             return Ok(0);
         }
         let wanted: usize = slices.iter().map(|slice| slice.len()).sum();
-        let sent = self.connection.write_gathered(slices)?;
+        let sent = self.stream.write_gathered(slices)?;
         self.is_writable = sent == wanted;
         Ok(sent)
     }
@@ -316,7 +327,7 @@ impl ReplicaConnection {
     /// Records a message, also for CLIENT LIST, where the replica is a client as any other.
     pub(super) fn record_message(&self, now_ms: u64) {
         self.shared.last_io_ms.store(now_ms, Relaxed);
-        let client = self.connection.client();
+        let client = &self.session.client;
         client.active_ms.store(now_ms, Relaxed);
         if let Some(id) = table().find(b"REPLCONF") {
             client.command.store(id.index() as u32, Relaxed);
@@ -328,14 +339,18 @@ impl ReplicaConnection {
     /// does a request that the user may no longer make.
     pub(super) fn listen(
         &mut self,
-        server: &Server,
+        replication: &Replication,
         mut f: impl FnMut(&mut ReplicaConnection, Word),
     ) -> io::Result<()> {
         for _ in 0..READS_MAX {
-            match self.connection.read_more(READ_LEN) {
+            let len = self.input.len();
+            self.input.resize(len + READ_LEN, 0);
+            let got = self.stream.read(&mut self.input[len..]);
+            self.input.truncate(len + got.as_ref().map_or(0, |got| *got));
+            match got {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(got) => {
-                    _ = self.connection.client().net_in.fetch_add(got as u64, Relaxed);
+                    _ = self.session.client.net_in.fetch_add(got as u64, Relaxed);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.is_readable = false;
@@ -344,22 +359,22 @@ impl ReplicaConnection {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
-            self.take_words(server, &mut f)?;
-            if self.connection.input.len() > WORD_LEN_MAX {
+            self.take_words(replication, &mut f)?;
+            if self.input.len() > WORD_LEN_MAX {
                 return Err(io::Error::other("the request is too long for a replica"));
             }
         }
-        self.take_words(server, &mut f) // messages that came with its request
+        self.take_words(replication, &mut f) // messages that came with its request
     }
 
     fn take_words(
         &mut self,
-        server: &Server,
+        replication: &Replication,
         f: &mut impl FnMut(&mut ReplicaConnection, Word),
     ) -> io::Result<()> {
-        let Connection { session, input, .. } = &mut self.connection;
-        let (words, used) = words(input, |args| may_say(server, session, args))?;
-        self.connection.input.drain(..used);
+        let session = &mut self.session;
+        let (words, used) = words(&mut self.input, |args| may_say(replication, session, args))?;
+        self.input.drain(..used);
         words.into_iter().for_each(|word| f(self, word));
         Ok(())
     }
@@ -367,12 +382,9 @@ impl ReplicaConnection {
 
 /// Checks whether the session's user may still make this request: permissions revoked after PSYNC count, as
 /// in Redis.
-fn may_say(server: &Server, session: &mut Session, args: &Args<'_>) -> io::Result<()> {
-    if session.access.is_free_at(server.acl.generation()) {
-        return Ok(());
-    }
+fn may_say(replication: &Replication, session: &mut Session, args: &Args<'_>) -> io::Result<()> {
     let Some(id) = table().find(args.at(0)) else { return Ok(()) };
-    match permission::admit(server, session, id, args, clock::unix_ms()) {
+    match replication.host().admit(session, id, args) {
         Ok(true) => Ok(()),
         Ok(false) => Err(io::Error::other("its user was deleted")),
         Err(error) => Err(io::Error::other(String::from_utf8_lossy(&error.line()).into_owned())),

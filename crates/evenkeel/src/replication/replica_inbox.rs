@@ -6,10 +6,21 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::Replication;
 use super::feed;
-use crate::net::connection::Connection;
-use crate::server::Server;
+use evenkeel_client::Session;
+use evenkeel_net::Stream;
 use evenkeel_net::poll::Wakeup;
+
+/// The connection of a client that has asked for the stream, without its worker.
+pub(crate) struct Arrival {
+    pub(crate) stream: Stream,
+    pub(crate) session: Session,
+    /// Received bytes that have not been parsed.
+    pub(crate) input: Vec<u8>,
+    /// Replies that have not been sent.
+    pub(crate) unsent: Vec<u8>,
+}
 
 /// The inbox of the replication thread.
 pub(crate) struct ReplicaInbox {
@@ -19,7 +30,7 @@ pub(crate) struct ReplicaInbox {
 
 #[derive(Default)]
 struct Inside {
-    arrivals: Vec<Connection>,
+    arrivals: Vec<Arrival>,
     /// Whether the thread runs, and takes the arrivals.
     runs: bool,
 }
@@ -30,21 +41,21 @@ impl ReplicaInbox {
     }
 
     /// Hands over the connection of a new replica.
-    pub(crate) fn enter(&self, server: &Arc<Server>, connection: Connection) {
-        let client = connection.client().clone();
-        self.inside.lock().arrivals.push(connection);
-        if let Err(error) = self.open(server) {
+    pub(crate) fn enter(&self, replication: &Arc<Replication>, arrival: Arrival) {
+        let client = arrival.session.client.clone();
+        self.inside.lock().arrivals.push(arrival);
+        if let Err(error) = self.open(replication) {
             log::warn!("Cannot start the replication thread: {error}");
             self.inside.lock().arrivals.clear();
-            server.hub.clients.remove(client.id);
+            replication.hub.clients.remove(client.id);
         }
     }
 
     /// Starts the thread, if it does not run, and wakes it.
-    pub(crate) fn open(&self, server: &Arc<Server>) -> io::Result<()> {
+    pub(crate) fn open(&self, replication: &Arc<Replication>) -> io::Result<()> {
         let mut inside = self.inside.lock();
         if !inside.runs {
-            feed::start(server)?;
+            feed::start(replication)?;
             inside.runs = true;
         }
         drop(inside);
@@ -57,7 +68,7 @@ impl ReplicaInbox {
         self.wakeup.wake();
     }
 
-    pub(super) fn take(&self) -> Vec<Connection> {
+    pub(super) fn take(&self) -> Vec<Arrival> {
         std::mem::take(&mut self.inside.lock().arrivals)
     }
 

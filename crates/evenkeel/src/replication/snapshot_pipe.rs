@@ -290,7 +290,7 @@ mod tests {
         let pipe = SnapshotPipe::new();
         let create = |from| SpillFile::create(&std::env::temp_dir(), from, || {});
         let writer = write_all(&pipe, LEN);
-        let mut random = crate::testing::random();
+        let mut random = evenkeel_testkit::random::printed();
         // The first reader takes everything, the second a little now and then, and the third nothing.
         let mut readers = [0; 3];
         while !pipe.lock().ends_at(readers[0]) {

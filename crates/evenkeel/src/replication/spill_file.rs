@@ -412,7 +412,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::testing::random;
+    use evenkeel_testkit::random::printed as random;
 
     fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
         let began = Instant::now();

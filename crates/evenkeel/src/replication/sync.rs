@@ -20,13 +20,13 @@ use evenkeel_rdb::Version;
 use evenkeel_rdb::file::FileWriter;
 use evenkeel_store::SlotGuard;
 
+use super::Replication;
 use super::snapshot_pipe::{Inlet, SnapshotPipe};
 use crate::persist::PersistJob;
 use crate::persist::direct_writer::{Cache, DirectWriter};
 use crate::persist::position::Position;
 use crate::persist::recorder::{Form as _, Records};
 use crate::persist::snapshot;
-use crate::server::Server;
 use evenkeel_client::replica_hello::Content;
 use evenkeel_config::Settings;
 use evenkeel_runtime::random::random_hex;
@@ -46,21 +46,21 @@ pub(super) enum Form {
 }
 
 /// Begins a full sync into a pipe. The caller has claimed the sync.
-pub(super) fn begin(server: &Arc<Server>, pipe: Arc<SnapshotPipe>, form: Form, content: Content) {
-    let (on_thread, into) = (server.clone(), pipe.clone());
+pub(super) fn begin(replication: &Arc<Replication>, pipe: Arc<SnapshotPipe>, form: Form, content: Content) {
+    let (on_thread, into) = (replication.clone(), pipe.clone());
     let thread = threads::named("full-sync");
     let spawned = thread.spawn(move || run(&on_thread, into, form, content));
     if let Err(error) = spawned {
         pipe.finish(Err(format!("cannot start a thread: {error}")));
-        server.persist.end_sync();
+        replication.persist.end_sync();
     }
 }
 
-fn run(server: &Arc<Server>, pipe: Arc<SnapshotPipe>, form: Form, content: Content) {
+fn run(replication: &Arc<Replication>, pipe: Arc<SnapshotPipe>, form: Form, content: Content) {
     let began = Instant::now();
     let result = catch_unwind(AssertUnwindSafe(|| match form {
-        Form::Mark => send_as_taken(server, &pipe, content),
-        Form::Length => send_from_file(server, &pipe, content),
+        Form::Mark => send_as_taken(replication, &pipe, content),
+        Form::Length => send_from_file(replication, &pipe, content),
     }));
     let result = result.unwrap_or_else(|_| Err(io::Error::other("a panic, see the server log")));
     match &result {
@@ -71,13 +71,13 @@ fn run(server: &Arc<Server>, pipe: Arc<SnapshotPipe>, form: Form, content: Conte
         Err(error) => log::warn!("Snapshot for replicas failed: {error}"),
     }
     pipe.finish(result.map(drop).map_err(|error| error.to_string()));
-    server.persist.end_sync();
-    server.replication.replica_inbox.nudge();
+    replication.persist.end_sync();
+    replication.replica_inbox.nudge();
 }
 
 /// The lowest version of the format that can hold the data.
-fn version(server: &Server, guard: &SlotGuard<'_>) -> Version {
-    let keyspace = &server.core.keyspace;
+fn version(replication: &Replication, guard: &SlotGuard<'_>) -> Version {
+    let keyspace = &replication.core.keyspace;
     let has_timed = |db: usize| keyspace.timed_hashes(guard.ctx, db) > 0;
     if (0..keyspace.databases()).any(has_timed) { Version::V80 } else { Version::V10 }
 }
@@ -85,29 +85,29 @@ fn version(server: &Server, guard: &SlotGuard<'_>) -> Version {
 /// Fixes the moment of the snapshot, behind which the stream continues. A replica's stream continues in the
 /// database that its primary has selected, so the snapshot must name that database, even without a name of
 /// the stream.
-fn begin_stream(server: &Server, guard: &mut SlotGuard<'_>) -> Option<Position> {
-    let state = &server.replication;
+fn begin_stream(replication: &Replication, guard: &mut SlotGuard<'_>) -> Option<Position> {
+    let state = &replication;
     if state.is_replica() {
         if state.reading.ends() {
             // The server has just become a replica, and its stream is behind the data: the snapshot would
             // have no position.
-            server.persist.cancel_sync();
+            replication.persist.cancel_sync();
             return None;
         }
         let nameless =
             || Position { id: String::new(), offset: state.stream().offset(), db: state.link.db() };
-        let position = state.link.position(server).unwrap_or_else(nameless);
+        let position = state.link.position(replication).unwrap_or_else(nameless);
         state.sync_at.store(position.offset, Release);
         return Some(position);
     }
     state.follow_log(guard);
-    state.sync_behind.store(server.core.keyspace.journal.last(), Release);
+    state.sync_behind.store(replication.core.keyspace.journal.last(), Release);
     None
 }
 
 /// Takes a snapshot with the wanted content. `look` is called at its moment.
 fn take<W: Write>(
-    server: &Arc<Server>,
+    replication: &Arc<Replication>,
     settings: &Arc<Settings>,
     file: FileWriter<W>,
     to_disk: bool,
@@ -117,32 +117,43 @@ fn take<W: Write>(
     let mut records = Records::new(file, settings.clone());
     let at_start = |guard: &mut SlotGuard<'_>| {
         look(guard);
-        begin_stream(server, guard)
+        begin_stream(replication, guard)
     };
     if content == Content::All {
-        return snapshot::take(&server.persist, settings, (PersistJob::Sync, to_disk), records, at_start);
+        return snapshot::take(
+            &replication.persist,
+            settings,
+            (PersistJob::Sync, to_disk),
+            records,
+            at_start,
+        );
     }
     let mut libraries = Arc::default();
-    let position = server.replication.with_all_held(server, |guard| {
-        libraries = server.scripts.libraries();
+    let position = replication.with_all_held(|guard| {
+        libraries = replication.scripts.libraries();
         at_start(guard)
     });
     position.map_or(Ok(()), |position| records.position(&position))?;
     if content == Content::Libraries {
         libraries.iter().try_for_each(|library| records.library(&library.code))?;
     }
-    server.persist.unless_cancelled(PersistJob::Sync, records.finish())
+    replication.persist.unless_cancelled(PersistJob::Sync, records.finish())
 }
 
-fn send_as_taken(server: &Arc<Server>, pipe: &Arc<SnapshotPipe>, content: Content) -> io::Result<u64> {
-    let (settings, mark) = (server.core.settings(), random_hex());
+fn send_as_taken(
+    replication: &Arc<Replication>,
+    pipe: &Arc<SnapshotPipe>,
+    content: Content,
+) -> io::Result<u64> {
+    let (settings, mark) = (replication.core.settings(), random_hex());
     let mut inlet = Inlet(pipe.clone());
     inlet.write_all(format!("$EOF:{mark}\r\n").as_bytes())?;
     // The header is sent first and cannot be changed: its version must suffice.
-    let expected = if content == Content::All { now_needed(server) } else { Version::V10 };
+    let expected = if content == Content::All { now_needed(replication) } else { Version::V10 };
     let file = snapshot::open(inlet, &settings, expected, false)?;
     let mut needed = expected;
-    let file = take(server, &settings, file, false, content, |guard| needed = version(server, guard))?;
+    let file =
+        take(replication, &settings, file, false, content, |guard| needed = version(replication, guard))?;
     if content == Content::All && needed > expected {
         return Err(io::Error::other("hash fields with expiration times were added when it started"));
     }
@@ -152,20 +163,24 @@ fn send_as_taken(server: &Arc<Server>, pipe: &Arc<SnapshotPipe>, content: Conten
     Ok(finished.len)
 }
 
-fn now_needed(server: &Server) -> Version {
-    let mut ctx = server.replication.ctx.lock();
-    server.core.keyspace.enter(&mut ctx);
-    let version = version(server, &server.core.keyspace.hold_none(&mut ctx));
-    server.core.keyspace.leave(&mut ctx);
+fn now_needed(replication: &Replication) -> Version {
+    let mut ctx = replication.ctx.lock();
+    replication.core.keyspace.enter(&mut ctx);
+    let version = version(replication, &replication.core.keyspace.hold_none(&mut ctx));
+    replication.core.keyspace.leave(&mut ctx);
     version
 }
 
-fn send_from_file(server: &Arc<Server>, pipe: &Arc<SnapshotPipe>, content: Content) -> io::Result<u64> {
-    let settings = server.core.settings();
+fn send_from_file(
+    replication: &Arc<Replication>,
+    pipe: &Arc<SnapshotPipe>,
+    content: Content,
+) -> io::Result<u64> {
+    let settings = replication.core.settings();
     let disk = temp_file::nameless(&settings.dir, "repl")?;
-    let writer = DirectWriter::new(&server.persist, &settings, &disk, Cache::Through, PersistJob::Sync)?;
+    let writer = DirectWriter::new(&replication.persist, &settings, &disk, Cache::Through, PersistJob::Sync)?;
     let file = snapshot::open(writer, &settings, Version::V10, false)?;
-    let file = take(server, &settings, file, true, content, |_| ())?;
+    let file = take(replication, &settings, file, true, content, |_| ())?;
     let len = snapshot::finish(file, &disk)?;
     let mut inlet = Inlet(pipe.clone());
     inlet.write_all(format!("${len}\r\n").as_bytes())?;
@@ -183,23 +198,22 @@ fn send_from_file(server: &Arc<Server>, pipe: &Arc<SnapshotPipe>, content: Conte
 #[cfg(test)]
 mod tests {
     use super::super::Reading;
+    use super::super::testing::Single;
     use super::*;
 
     /// The stream is behind the data, so the snapshot's position is unknown.
     #[test]
     fn full_syncs_fail_while_the_stream_lags_the_journal() {
-        let live = crate::testing::live::Live::start(1, &[]);
-        let state = &live.server.replication;
+        let state = Single::new(&[]);
         for content in [Content::All, Content::Libraries] {
             for (reading, is_fine) in [(Reading::ENDS, false), (Reading::NONE, true)] {
                 state.set_replica(true);
                 state.reading.set(reading);
                 let pipe = SnapshotPipe::new();
-                assert!(live.server.persist.claim_sync());
-                run(&live.server, pipe.clone(), Form::Mark, content);
+                assert!(state.persist.claim_sync());
+                run(&state, pipe.clone(), Form::Mark, content);
                 assert_eq!(pipe.end().map(|end| end.is_ok()), Some(is_fine), "{content:?}");
             }
         }
-        live.stop();
     }
 }

@@ -29,8 +29,11 @@ impl Worker {
         if connection.session.replica_hello.as_ref().is_some_and(|replica_hello| replica_hello.asks.is_some())
         {
             self.vacate(token, &connection);
-            connection.release_replies(u64::MAX); // no worker would release them later
-            return self.server.replication.replica_inbox.enter(&self.server, *connection);
+            return self
+                .server
+                .replication
+                .replica_inbox
+                .enter(&self.server.replication, connection.into_arrival());
         }
         let hung_up = has_hung_up(connection.fd().as_raw_fd());
         let Some(waiting) = &mut connection.session.waiting else { return self.put_back(token, connection) };

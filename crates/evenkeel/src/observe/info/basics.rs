@@ -162,7 +162,7 @@ fn link(facts: &Facts<'_>, text: &mut Text) {
     text.field("master_last_io_seconds_ago", if phase == Phase::Connected { last_io_s } else { -1 });
     text.field("master_sync_in_progress", u8::from(phase == Phase::Transfer));
     // If its data belong to no stream, the offset would show Sentinel newer data than other replicas have.
-    let has_data = phase == Phase::Connected || link.position(facts.server).is_some();
+    let has_data = phase == Phase::Connected || link.position(&facts.server.replication).is_some();
     let read = if has_data { metrics.read_offset.load(Relaxed) } else { 0 };
     let offset = if has_data { facts.server.replication.stream().offset() } else { NO_OFFSET };
     text.field("slave_read_repl_offset", read.max(offset));

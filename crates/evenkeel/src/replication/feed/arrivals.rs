@@ -3,26 +3,26 @@
 use std::sync::atomic::Ordering::*;
 
 use super::{Feed, ROUND};
-use crate::net::connection::Connection;
-use crate::replication::ReplicationState;
+use crate::replication::Replication;
 use crate::replication::replica_connection::{ReplicaConnection, Stage, Word};
+use crate::replication::replica_inbox::Arrival;
 use evenkeel_client::replica_hello::Asks;
 
 impl Feed {
-    pub(super) fn welcome(&mut self, connection: Connection) {
+    pub(super) fn welcome(&mut self, arrival: Arrival) {
         self.last_token += 1;
-        let (token, client) = (self.last_token, connection.client().clone());
+        let (token, client) = (self.last_token, arrival.session.client.clone());
         client.token.store(token, Relaxed);
         client.is_replica.store(true, Relaxed);
-        let mut replica = ReplicaConnection::new(connection, self.now_ms, self.now);
-        if let Err(error) = self.poll.add_connection(replica.connection().fd(), token) {
+        let mut replica = ReplicaConnection::new(arrival, self.now_ms, self.now);
+        if let Err(error) = self.poll.add_connection(replica.fd(), token) {
             log::warn!("Cannot register replica {} for events: {error}", replica.shared.name());
-            return self.server.hub.clients.remove(client.id);
+            return self.replication.hub.clients.remove(client.id);
         }
-        replica.connection().delay_small_packets(self.settings.repl_disable_tcp_nodelay);
+        replica.delay_small_packets(self.settings.repl_disable_tcp_nodelay);
         log::info!("Replica {} asks for synchronization", replica.shared.name());
         self.answer(&mut replica);
-        self.server.replication.replicas.add(replica.shared.clone());
+        self.replication.replicas.add(replica.shared.clone());
         self.replicas.insert(token, replica);
         self.listen(token); // bytes that came with the request cause no further event
         self.last_round -= ROUND;
@@ -30,7 +30,7 @@ impl Feed {
 
     /// Lets a replica continue with the stream, if the bytes that it lacks are kept.
     pub(super) fn answer(&mut self, replica: &mut ReplicaConnection) {
-        let state = &self.server.replication;
+        let state = &self.replication;
         let Some(Asks::Rest(Some((id, bytes)))) = replica.replica_hello.asks.clone() else {
             log::info!("Full resync requested by replica {}", replica.shared.name());
             return;
@@ -68,7 +68,7 @@ impl Feed {
 
     /// Whether the stream goes on, made by this thread or by the link to our own primary.
     pub(super) fn reader_is_there(&self) -> bool {
-        let state = &self.server.replication;
+        let state = &self.replication;
         state.reading.is_any() || state.is_replica()
     }
 
@@ -83,7 +83,7 @@ impl Feed {
     pub(super) fn listen(&mut self, token: u64) {
         let Some(mut replica) = self.replicas.remove(&token) else { return };
         let mut acked = false;
-        let received = replica.listen(&self.server, |replica, word| {
+        let received = replica.listen(&self.replication, |replica, word| {
             replica.moved = self.now;
             replica.record_message(self.now_ms);
             if let Word::Ack { bytes, synced } = word {
@@ -123,14 +123,14 @@ impl Feed {
 
     /// Notifies the workers whose clients wait for replicas.
     pub(super) fn notify_waiters(&self) {
-        self.server.core.workers.notify_durable();
+        self.replication.core.workers.notify_durable();
     }
 
     pub(super) fn part(&self, replica: ReplicaConnection, reason: &str) {
         let name = replica.shared.name();
         log::info!("Connection with replica {name} lost: {reason}");
-        self.server.replication.replicas.remove(&replica.shared);
-        self.server.hub.clients.remove(replica.shared.client.id);
+        self.replication.replicas.remove(&replica.shared);
+        self.replication.hub.clients.remove(replica.shared.client.id);
         // The descriptor leaves the epoll when it is closed.
     }
 
@@ -147,52 +147,11 @@ impl Feed {
 }
 
 /// Requests of clients that wait for replicas.
-impl ReplicationState {
+impl Replication {
     /// Asks all replicas for acknowledgements, once the records up to `record` are in the stream.
     pub(crate) fn ask_for_acks(&self, record: u64) {
         self.acks_wanted.fetch_max(record, AcqRel);
         self.wants_acks.store(true, Release);
         self.replica_inbox.nudge();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Write;
-    use std::net::{SocketAddr, TcpStream};
-    use std::os::fd::BorrowedFd;
-
-    use crate::testing::live::Live;
-
-    /// Whether TCP_NODELAY is set for the connection to this address.
-    fn has_no_delay(to: SocketAddr) -> Option<bool> {
-        let sockets = std::fs::read_dir("/proc/self/fd").expect("a list").flatten();
-        let fds = sockets.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        fds.filter_map(|fd: i32| {
-            // SAFETY: the copy is of a descriptor that is open at that moment, or fails.
-            let copy = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().ok()?;
-            let stream = TcpStream::from(copy);
-            (stream.peer_addr().ok()? == to).then(|| stream.nodelay().expect("an option"))
-        })
-        .next()
-    }
-
-    #[test]
-    fn small_packets_are_merged_if_configured() {
-        for (setting, no_delay) in [("no", true), ("yes", false)] {
-            let port = evenkeel_testkit::server::free_port();
-            let args = ["--port", &port.to_string(), "--repl-disable-tcp-nodelay", setting];
-            let live = Live::start(1, &args);
-            let mut replica = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
-            let own = replica.local_addr().expect("it is connected");
-            replica.write_all(b"PING\r\n").expect("it reads");
-            live.wait_until("it is there", || has_no_delay(own) == Some(true));
-            replica.write_all(b"PSYNC ? -1\r\n").expect("it reads");
-            let replicas = || live.server.replication.replicas.list().len();
-            live.wait_until("it follows", || replicas() == 1);
-            assert_eq!(has_no_delay(own), Some(no_delay));
-            drop(replica);
-            live.stop();
-        }
     }
 }

@@ -13,7 +13,7 @@ use crate::replication::replica_connection::{ReplicaConnection, Stage};
 use crate::replication::snapshot_pipe::SnapshotPipe;
 use crate::replication::spill_file::SpillFile;
 use crate::replication::sync::{self, Form};
-use crate::replication::{NEVER, ReplicationState, Stream};
+use crate::replication::{NEVER, Replication, Stream};
 use evenkeel_client::replica_hello::Asks;
 
 /// A full sync whose snapshot is being taken.
@@ -26,7 +26,7 @@ pub(super) struct Sync {
 
 impl Feed {
     pub(super) fn look_at_sync(&mut self) {
-        let at = self.server.replication.sync_at.swap(NEVER, AcqRel);
+        let at = self.replication.sync_at.swap(NEVER, AcqRel);
         if at != NEVER {
             self.begin_snapshots(at);
         }
@@ -37,9 +37,11 @@ impl Feed {
         let end = pipe.end();
         if let Some(Err(reason)) = &end {
             self.part_if(|replica| is_for(replica).then(|| format!("its full sync failed: {reason}")));
-        } else if !self.replicas.values().any(is_for) || self.server.persist.is_cancelled(PersistJob::Sync) {
+        } else if !self.replicas.values().any(is_for)
+            || self.replication.persist.is_cancelled(PersistJob::Sync)
+        {
             pipe.cancel(); // it may wait for room
-            self.server.persist.cancel_sync(); // or write to a file
+            self.replication.persist.cancel_sync(); // or write to a file
         }
         if form == Form::Mark && place.is_some() && end == Some(Ok(())) {
             let has_it = |replica: &ReplicaConnection| {
@@ -72,7 +74,7 @@ impl Feed {
     }
 
     pub(super) fn begin_sync_if_due(&mut self) {
-        if self.server.persist.ending.is_under_way() {
+        if self.replication.persist.ending.is_under_way() {
             return; // it has cancelled the running snapshot
         }
         let waiting = || {
@@ -87,23 +89,23 @@ impl Feed {
         let Some((first, content, _)) = waiting().min_by_key(|(since, ..)| *since) else { return };
         let waiting = || waiting().filter(|(_, its, _)| *its == content);
         // Settings made before a replica arrived apply to it.
-        let settings = self.server.core.settings();
+        let settings = self.replication.core.settings();
         let takes_mark = settings.repl_diskless_sync && waiting().all(|(.., takes_mark)| takes_mark);
         let most = settings.repl_diskless_sync_max_replicas as usize;
         let delay = Duration::from_secs(u64::from(settings.repl_diskless_sync_delay));
         let waits = takes_mark && self.now - first < delay && (most == 0 || waiting().count() < most);
         // If this server has given up its data and not got new data yet, no replica may get an empty snapshot
         // in place of its own data.
-        let lacks_data = !self.server.persist.has_all_data();
+        let lacks_data = !self.replication.persist.has_all_data();
         // A reader that ends does not belong to the stream that begins now.
-        let ends = self.server.replication.reading.ends();
+        let ends = self.replication.reading.ends();
         if waits || lacks_data || ends {
             return;
         }
-        if !self.server.persist.claim_sync() {
-            return snapshot::give_way(&self.server.persist);
+        if !self.replication.persist.claim_sync() {
+            return snapshot::give_way(&self.replication.persist);
         }
-        let (state, pipe) = (&self.server.replication, SnapshotPipe::new());
+        let (state, pipe) = (&self.replication, SnapshotPipe::new());
         state.sync_behind.store(NEVER, Release);
         let keeps = state.is_replica().then(|| state.stream().offset());
         let is_for = |replica: &ReplicaConnection| {
@@ -116,7 +118,7 @@ impl Feed {
             state.metrics.full.fetch_add(1, Relaxed);
         }
         let form = if takes_mark { Form::Mark } else { Form::Length };
-        sync::begin(&self.server, pipe.clone(), form, content);
+        sync::begin(&self.replication, pipe.clone(), form, content);
         self.sync = Some(Sync { pipe, form, place: None });
     }
 
@@ -124,7 +126,7 @@ impl Feed {
     pub(super) fn begin_snapshots(&mut self, offset: u64) {
         let Some(sync) = &mut self.sync else { return };
         sync.place = Some(offset);
-        let stream = self.server.replication.stream();
+        let stream = self.replication.stream();
         if stream.era() != self.era {
             return; // the offset belongs to another stream
         }
@@ -155,14 +157,13 @@ impl Feed {
         let awaited = match () {
             () if pipes.is_empty() => Awaited::Nothing,
             () if self.replicas.values().any(is_waited_for) => Awaited::Asked,
-            () => save_points::awaited(&self.server.persist),
+            () => save_points::awaited(&self.replication.persist),
         };
         let (mut in_memory, mut on_disk) = (0, 0);
         for (pipe, readers) in pipes {
-            let server = self.server.clone();
-            let create = |from| {
-                SpillFile::create(&self.settings.dir, from, move || server.replication.replica_inbox.nudge())
-            };
+            let replication = self.replication.clone();
+            let create =
+                |from| SpillFile::create(&self.settings.dir, from, move || replication.replica_inbox.nudge());
             if let Err(error) = pipe.tend(&readers, awaited, create) {
                 log::warn!(
                     "Cannot spill the snapshot for slow replicas to disk, in {}: {error}",
@@ -180,7 +181,7 @@ impl Feed {
             let (memory, disk) = pipe.lock().sizes();
             (in_memory, on_disk) = (in_memory + memory, on_disk + disk);
         }
-        let metrics = &self.server.replication.metrics;
+        let metrics = &self.replication.metrics;
         metrics.in_pipes.store(in_memory, Relaxed);
         metrics.spilled.store(on_disk, Relaxed);
         // A tool that finds the metric at zero also finds the result in the server log.
@@ -191,7 +192,7 @@ impl Feed {
     /// Handles a disk that does not take the bytes kept for full syncs: replicas begin anew if they need
     /// bytes from the disk, or more than memory may hold.
     pub(super) fn drop_slow(&mut self, len_max: u64, error: &io::Error) {
-        let stream = self.server.replication.stream();
+        let stream = self.replication.stream();
         let (offset, start) = (stream.offset(), stream.backlog().map_or(0, Backlog::start));
         drop(stream);
         let is_beyond = |needs: u64| needs < start || offset.saturating_sub(needs) > len_max;
@@ -211,7 +212,7 @@ impl Feed {
 
 /// Returns the offset of the snapshot whose walk has begun behind the last record of the stream. The snapshot
 /// selects no database.
-pub(super) fn place_sync(state: &ReplicationState, stream: &Stream, selected: &mut Option<u32>) -> u64 {
+pub(super) fn place_sync(state: &Replication, stream: &Stream, selected: &mut Option<u32>) -> u64 {
     state.sync_behind.store(NEVER, Release);
     *selected = None;
     stream.offset()

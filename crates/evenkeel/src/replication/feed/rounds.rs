@@ -14,13 +14,13 @@ const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 impl Feed {
     pub(super) fn round(&mut self) {
-        self.settings = self.server.core.settings();
+        self.settings = self.replication.core.settings();
         let settings = self.settings.clone();
         let (timeout, now) = (Duration::from_secs(u64::from(settings.repl_timeout)), self.now);
         let every = Duration::from_secs(u64::from(settings.repl_ping_replica_period));
-        let ping = now - self.last_ping >= every && !self.server.replication.is_replica();
+        let ping = now - self.last_ping >= every && !self.replication.is_replica();
         if ping && !self.replicas.is_empty() && self.reader.is_some() {
-            let mut stream = self.server.replication.stream();
+            let mut stream = self.replication.stream();
             if !stream.is_at_rest {
                 self.last_ping = now;
                 stream.append(PING);
@@ -43,9 +43,9 @@ impl Feed {
                 replica.say(b"\n");
             }
         }
-        let offset = self.server.replication.stream().offset();
+        let offset = self.replication.stream().offset();
         let limits = settings.client_output_buffer_limit.replica;
-        let server = self.server.clone();
+        let replication = self.replication.clone();
         let pipes: Vec<Arc<SnapshotPipe>> =
             self.replicas.values().filter_map(|replica| replica.pipe().cloned()).collect();
         self.part_if(|replica| {
@@ -63,7 +63,7 @@ impl Feed {
             let is_too_far =
                 is_limited && is_too_far_behind(replica, behind, limits, settings.repl_backlog_size, now);
             is_too_far.then(|| {
-                server.hub.closed_for_output.fetch_add(1, Relaxed);
+                replication.hub.closed_for_output.fetch_add(1, Relaxed);
                 log::warn!(
                     "Client id={} addr={} closed for overcoming of output buffer limits ({behind} bytes \
                      waiting).",
@@ -74,10 +74,10 @@ impl Feed {
             })
         });
         // The time as a replica does not count: its stream comes from its primary.
-        if !self.replicas.is_empty() || self.server.replication.is_replica() {
+        if !self.replicas.is_empty() || self.replication.is_replica() {
             self.alone_since = now;
         }
-        self.server.replication.follow(&self.server, &settings);
+        self.replication.follow(&settings);
     }
 }
 
