@@ -16,8 +16,8 @@ use super::functions::Function;
 use super::host::ScriptHost;
 use super::run::with_current;
 use super::{Habits, sha_of};
-use crate::admin::connection::REDIS_VERSION;
 use crate::dispatch::permission;
+use evenkeel_command::REDIS_VERSION;
 
 /// Longest time in which a library may register its functions; the second for a library that a server has
 /// loaded before: a busy machine is no reason to refuse a file, or to let a replica lack a library of its
@@ -167,7 +167,7 @@ fn acl_check_cmd(lua: &Lua, args: MultiValue) -> Returned {
     let words = OwnedArgs::new(words.iter().map(Vec::as_slice));
     let may = with_current(|run| {
         let id = run.call.server.table.find_call(&words.as_args())?;
-        Some(permission::may_call(run.call, id, &words.as_args()))
+        Some(permission::may_call(run.call.server, run.call.session, id, &words.as_args()))
     });
     match may.flatten() {
         Some(may) => one(Value::Boolean(may)),

@@ -19,7 +19,6 @@ use super::run::{self, Ended, Run};
 use super::{Script, Scripts, Sha, api, sha_of, watch};
 use crate::admin::ServerCall;
 use crate::dispatch::admission;
-use crate::dispatch::admission::STALE_TEXT;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::Mode;
 use evenkeel_command::flow::{Done, Flow};
@@ -566,7 +565,7 @@ fn admit(call: &ServerCall<'_, '_>, flags: Option<ScriptFlags>, ro: bool) -> Res
     let is_stale = call.server.core.blockers.any().contains(Blockers::STALE) && !call.session.replays;
     let may_be_stale = flags.is_some_and(|flags| flags.has(ScriptFlags::ALLOW_STALE));
     if is_stale && !may_be_stale {
-        return Err(Error::text(STALE_TEXT));
+        return Err(Error::stale());
     }
     let Some(flags) = flags else { return Ok(()) };
     if !flags.has(ScriptFlags::NO_WRITES) {

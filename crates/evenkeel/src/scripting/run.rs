@@ -23,7 +23,7 @@ use super::busy::Running;
 use crate::admin::ServerCall;
 use crate::dispatch::admission;
 use crate::dispatch::permission;
-use crate::dispatch::{keys_of, run_in_script};
+use crate::dispatch::run_in_script;
 use crate::observe::stats::add;
 use evenkeel_acl::log::Refusal;
 use evenkeel_client::monitor;
@@ -214,7 +214,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             Ok(found) => found,
             Err((id, error)) => return self.reject(id, &error),
         };
-        let keys = keys_of(row, &args, self.call.session.db, self.call.server);
+        let keys = row.keys.find(&args, self.call.session.db, &self.call.server.core.keyspace);
         let holds = match row.lock_scope_in(&args) {
             LockScope::Keys | LockScope::KeysUnless(_) => {
                 keys.iter().all(|key| self.call.base.guard.holds(key.place))
@@ -260,7 +260,9 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         }
         self.reply.clear();
         self.reply.resp3 = self.resp3;
-        let done = run_in_script(self.call, id, args, &keys, &mut self.reply);
+        let thread = (self.call.server, self.call.worker);
+        let nested = (&mut self.call.base, &mut *self.call.session);
+        let done = run_in_script(thread, nested, (id, args), &keys, &mut self.reply);
         if self.undo.is_none() {
             self.call.base.guard.report_events();
         }
@@ -339,11 +341,11 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         if row.flags.has(Flags::NOSCRIPT) && !server.scripts.denies_nothing.load(Relaxed) {
             return Err((Some(id), Error::text("ERR This Redis command is not allowed from script")));
         }
-        let blockers = server.core.blockers.any();
+        let (blockers, now_ms) = (server.core.blockers.any(), self.call.base.now_ms());
         if blockers.contains(Blockers::STALE) && !row.flags.has(Flags::STALE) && !self.call.session.replays {
             return Err((Some(id), Error::text("ERR Can not execute the command on a stale replica")));
         }
-        if let Err(refused) = permission::admit_in_script(self.call, id, args) {
+        if let Err(refused) = permission::admit_in_script(server, self.call.session, (id, args), now_ms) {
             let (error, refusal) = *refused;
             if self.refusals.len() < Self::LINES_MAX {
                 self.refusals.push(refusal);
