@@ -20,7 +20,6 @@ use crate::observe;
 use crate::observe::commandlog::Spent;
 use crate::observe::stats::{Stage, Stats, add};
 use crate::offload::{Committing, JobWork};
-use crate::scripting::declared;
 use crate::server::Server;
 use evenkeel_client::monitor;
 use evenkeel_client::pubsub::push_queue::{self, Pending};
@@ -36,15 +35,17 @@ use evenkeel_command::{Args, Flags, Id, LockScope};
 use evenkeel_config::{Policy, Settings};
 use evenkeel_runtime::allocator::SLICE_US_MAX;
 use evenkeel_runtime::clock::{self, Ticks};
+use evenkeel_scripting::declared;
 
 pub(crate) mod admission;
 pub(crate) mod memory;
 mod nested;
 mod parts;
 pub(crate) mod permission;
+pub(crate) mod script_host;
 
 pub(crate) use admission::look_again;
-pub(crate) use nested::{run_in_script, run_nested};
+pub(crate) use nested::run_nested;
 pub(crate) use parts::Parts;
 
 use admission::Admitted;

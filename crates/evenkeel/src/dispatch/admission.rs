@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::Executor;
 use super::permission;
 use crate::persist;
-use crate::scripting::declared;
 use crate::server::Server;
 use evenkeel_client::runner::Request;
 use evenkeel_client::session::Session;
@@ -14,6 +13,7 @@ use evenkeel_command::flow::{Done, Flow};
 use evenkeel_command::table::table;
 use evenkeel_command::{Args, Flags, Id, LockScope, Spec};
 use evenkeel_core::blockers::Blockers;
+use evenkeel_scripting::declared;
 
 pub(super) enum Admitted {
     Run(Id),

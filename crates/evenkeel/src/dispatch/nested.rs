@@ -22,7 +22,7 @@ use evenkeel_runtime::clock;
 
 /// Runs a command that a script calls, under the script's locks; `reply` is empty. Its errors are counted
 /// here.
-pub(crate) fn run_in_script(
+pub(super) fn run_in_script(
     (server, worker): (&Arc<Server>, usize),
     (base, session): (&mut Call<'_, '_>, &mut Session),
     (id, args): (Id, Args<'_>),

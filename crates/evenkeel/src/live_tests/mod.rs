@@ -2,4 +2,5 @@
 
 mod promotion;
 mod push_queue;
+mod scripting;
 mod units;

@@ -23,7 +23,7 @@ use evenkeel_store::{Keyspace, SlotGuard, ThreadContext};
 
 use super::position::{Point, Position};
 use super::{Host, Persist};
-use crate::scripting::Scripts;
+use evenkeel_scripting::Scripts;
 
 /// The state of persistence, in a folder that is removed with it.
 pub(super) struct Disk {
@@ -45,7 +45,8 @@ impl Disk {
         let folder = folder("disk");
         let dir = folder.to_str().expect("a plain name");
         let args = ["--save", "", "--dir", dir].into_iter().chain(args.iter().copied()).map(OsString::from);
-        let launch = Launch::from_args(args, evenkeel_acl::USER_LINES, |_| true).expect("there is a working directory");
+        let launch = Launch::from_args(args, evenkeel_acl::USER_LINES, |_| true)
+            .expect("there is a working directory");
         assert!(launch.mistakes.is_empty(), "{:?}", launch.mistakes);
         let lazy_free = Arc::new(LazyFreeThread::start(Arc::from([NoWorkers])));
         let keyspace = Keyspace::new(launch.settings.databases, 8, clock::unix_ms(), random_seed())
