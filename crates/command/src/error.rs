@@ -45,6 +45,11 @@ impl Error {
         Error::text("ERR the client was killed")
     }
 
+    /// The error for a command that must not read stale data.
+    pub fn stale() -> Error {
+        Error::text("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.")
+    }
+
     /// Returns the reply's line without the leading minus.
     pub fn line(&self) -> Cow<'_, [u8]> {
         let text: Cow<'_, str> = match self {

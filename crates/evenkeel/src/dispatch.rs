@@ -20,7 +20,6 @@ use crate::observe;
 use crate::observe::commandlog::Spent;
 use crate::observe::stats::{Stage, Stats, add};
 use crate::offload::{Committing, JobWork};
-use crate::scripting::declared;
 use crate::server::Server;
 use evenkeel_client::monitor;
 use evenkeel_client::pubsub::push_queue::{self, Pending};
@@ -32,19 +31,21 @@ use evenkeel_command::flow::Mode;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_command::reply::Reply;
 use evenkeel_command::table::{Table, table};
-use evenkeel_command::{Args, Flags, Id, LockScope, Spec};
+use evenkeel_command::{Args, Flags, Id, LockScope};
 use evenkeel_config::{Policy, Settings};
 use evenkeel_runtime::allocator::SLICE_US_MAX;
 use evenkeel_runtime::clock::{self, Ticks};
+use evenkeel_scripting::declared;
 
 pub(crate) mod admission;
 pub(crate) mod memory;
 mod nested;
 mod parts;
 pub(crate) mod permission;
+pub(crate) mod script_host;
 
 pub(crate) use admission::look_again;
-pub(crate) use nested::{run_in_script, run_nested};
+pub(crate) use nested::run_nested;
 pub(crate) use parts::Parts;
 
 use admission::Admitted;
@@ -366,7 +367,7 @@ impl Executor {
             }
             return parts.run(Mode::Direct, request.args, std::slice::from_ref(&key), &mut guard);
         }
-        let keys = keys_of(row, &request.args, parts.session.db, server);
+        let keys = row.keys.find(&request.args, parts.session.db, &server.core.keyspace);
         let mut guard = match row.lock_scope_in(&request.args) {
             LockScope::Walk => keyspace.hold_none(&mut self.ctx),
             LockScope::Whole => match keyspace.try_hold_all(&mut self.ctx) {
@@ -454,7 +455,7 @@ impl Executor {
     ) -> Done {
         let server = &self.server;
         let row = self.table.row(id);
-        let keys = keys_of(row, &args, session.db, server);
+        let keys = row.keys.find(&args, session.db, &server.core.keyspace);
         self.places.clear();
         self.places.extend(keys.iter().map(|key| key.place));
         self.ctx.no_touch = session.no_touch;
@@ -654,15 +655,6 @@ impl CommandRunner for Executor {
     fn serve_woken(&mut self) {
         self.serve_woken();
     }
-}
-
-/// Returns the keys that the row finds among the arguments.
-pub(crate) fn keys_of<'a>(row: &Spec, args: &Args<'a>, db: u32, server: &Server) -> Vec<Key<'a>> {
-    let mut keys = Vec::new();
-    row.keys.for_each(args, db, server.core.keyspace.databases() as u32, |index, db| {
-        keys.push(server.core.keyspace.key(db, args.at(index)));
-    });
-    keys
 }
 
 /// Collects the places of all keys that EXEC needs: of the queued commands and the watched keys. Returns

@@ -19,7 +19,6 @@ mod offload;
 mod persist;
 mod pipeline;
 mod replication;
-mod scripting;
 mod server;
 mod startup;
 #[cfg(test)]

@@ -18,7 +18,7 @@
 //! slots one at a time. A command of that kind that has to end under locks holds all slots.
 //!
 //! Slow scripts wait for a thread of their own in the same way. No limit applies to their number: a client
-//! has at most one. When the running script is announced as busy ([`crate::scripting::busy`]), the scripts
+//! has at most one. When the running script is announced as busy ([`evenkeel_scripting::busy`]), the scripts
 //! behind it are refused.
 //!
 //! A command works in place inside MULTI, on behalf of a blocked client, and when [`QUEUE_MAX`] commands wait

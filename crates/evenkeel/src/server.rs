@@ -23,7 +23,6 @@ use crate::offload::OffloadPool;
 use crate::persist::position::{Point, Position};
 use crate::persist::{self, Persist};
 use crate::replication::{self, Replication};
-use crate::scripting::Scripts;
 use evenkeel_acl::Acl;
 use evenkeel_client::Session;
 use evenkeel_client::clients::ClientInfo;
@@ -41,6 +40,7 @@ use evenkeel_net::tls::Tls;
 use evenkeel_runtime::clock;
 use evenkeel_runtime::random::random_seed;
 use evenkeel_runtime::server_log;
+use evenkeel_scripting::Scripts;
 
 /// The shared state; see the module's text.
 pub(crate) struct Server {

@@ -10,7 +10,7 @@
 //! | `shebang` | the first line of a script or library |
 //!
 //! Absent: commands, sessions and the server, which a [`Host`] stands for; the Lua states, the sandbox's text
-//! and the running of scripts.
+//! and the running of scripts (crate `scripting`).
 //!
 //! # Raising errors
 //!

@@ -39,7 +39,7 @@ const UNBROKEN_FROM: usize = 20;
 pub const LONG_FILES: &[(&str, &str)] = &[
     ("crates/evenkeel/src/admin/acl/tests.rs", "tests"),
     ("crates/command/src/spec/docs.rs", "a table: the texts of COMMAND DOCS"),
-    ("crates/evenkeel/src/scripting/tests.rs", "tests"),
+    ("crates/evenkeel/src/live_tests/scripting.rs", "tests"),
     ("crates/evenkeel/tests/it/operator.rs", "tests"),
 ];
 

@@ -1,5 +1,7 @@
 //! Where a command's keys stand among its arguments.
 
+use evenkeel_store::{Key, Keyspace};
+
 use crate::Args;
 
 /// Calls back with the index and database of each key: `(args, db, databases, key)`.
@@ -65,6 +67,16 @@ impl Keys {
             }
             Keys::Across(find) => find(args, db, databases, &mut key),
         }
+    }
+
+    /// Returns the keys among the arguments of a call in database `db`, with their hashes and places.
+    #[inline]
+    pub fn find<'a>(&self, args: &Args<'a>, db: u32, keyspace: &Keyspace) -> Vec<Key<'a>> {
+        let mut keys = Vec::new();
+        self.for_each(args, db, keyspace.databases() as u32, |index, db| {
+            keys.push(keyspace.key(db, args.at(index)));
+        });
+        keys
     }
 }
 

@@ -10,6 +10,7 @@ use crate::dispatch::permission;
 use crate::startup::VERSION;
 use evenkeel_acl::{Access, DEFAULT};
 use evenkeel_client::session::ReplyMode;
+use evenkeel_command::REDIS_VERSION;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 
@@ -163,9 +164,6 @@ fn greet(call: &mut ServerCall<'_, '_>) {
     reply.bulk(b"modules");
     reply.array(0);
 }
-
-/// The version of Redis that this server behaves like; client libraries choose their features by it.
-pub(crate) const REDIS_VERSION: &str = "7.2.4";
 
 /// The product's own version.
 pub(crate) const EVENKEEL_VERSION: &str = VERSION;

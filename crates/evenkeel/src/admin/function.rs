@@ -10,12 +10,12 @@ use super::{
     Command, Flags, Group, LockScope, ScriptRef, ServerCall, ServerHandler, at_least, container, docs,
     exactly, session,
 };
-use crate::scripting::functions::{Libraries, Library};
-use crate::scripting::machine;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_runtime::clock;
 use evenkeel_runtime::glob;
+use evenkeel_scripting::functions::{Libraries, Library};
+use evenkeel_scripting::machine;
 
 const GROUP: Group = Group::Scripting;
 
@@ -252,7 +252,7 @@ fn stats(call: &mut ServerCall<'_, '_>) -> Done {
     reply.bulk(b"LUA");
     reply.map(2);
     reply.bulk(b"libraries_count");
-    reply.int(libraries.len() as i64);
+    reply.int(libraries.count() as i64);
     reply.bulk(b"functions_count");
     reply.int(libraries.functions() as i64);
     Ok(Flow::Replied)

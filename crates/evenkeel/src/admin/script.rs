@@ -1,17 +1,18 @@
 //! Scripts: EVAL and the like, SCRIPT.
 //!
-//! docs/scripting.md has the locks of a script and how it is run; `scripting` runs it.
+//! docs/scripting.md has the locks of a script and how it is run; crate `scripting` runs it.
 
 use super::{
     Args, Command, Flags, Group, Keys, LockScope, ScriptRef, ServerCall, ServerHandler, at_least, container,
     docs, exactly, session,
 };
-use crate::scripting::Sha;
-use crate::scripting::machine::{self, Machine, Target};
+use crate::dispatch::script_host::ScriptThread;
 use crate::server::Server;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::Mode;
 use evenkeel_command::flow::{Done, Flow};
+use evenkeel_scripting::Sha;
+use evenkeel_scripting::machine::{self, Machine, Target};
 
 const GROUP: Group = Group::Scripting;
 
@@ -86,7 +87,8 @@ pub(super) fn run(
         if may_go && target.habits().leaves_worker(server.inboxes.len()) {
             return Ok(Flow::OffloadScript);
         }
-        machine.run(call, &target, keys, ro)
+        let thread = ScriptThread::of(call);
+        machine.run(&mut thread.script_call(call), &target, keys, ro)
     })?
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use evenkeel_store::{Key, SlotGuard};
 
+use crate::dispatch::Parts;
 use crate::dispatch::permission;
-use crate::dispatch::{Parts, keys_of};
 use crate::observe::stats::add;
 use crate::observe::{self, commandlog::Spent};
 use crate::server::Server;
@@ -75,7 +75,7 @@ impl Host<'_> {
     fn run(&self, guard: &mut SlotGuard<'_>, key: &Key<'_>, blocked: &Blocked, reply: &mut Reply) -> Done {
         let row = table().row(blocked.id);
         let args = blocked.args.as_args();
-        let keys = keys_of(row, &args, blocked.db, self.server);
+        let keys = row.keys.find(&args, blocked.db, &self.server.core.keyspace);
         if blocked.permitted_at != self.server.acl.generation() {
             permission::admit_waiting(self.server, &blocked.client, blocked.id, &args, guard.ctx.now_ms)?;
         }

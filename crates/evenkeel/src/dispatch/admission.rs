@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::Executor;
 use super::permission;
 use crate::persist;
-use crate::scripting::declared;
 use crate::server::Server;
 use evenkeel_client::runner::Request;
 use evenkeel_client::session::Session;
@@ -14,6 +13,7 @@ use evenkeel_command::flow::{Done, Flow};
 use evenkeel_command::table::table;
 use evenkeel_command::{Args, Flags, Id, LockScope, Spec};
 use evenkeel_core::blockers::Blockers;
+use evenkeel_scripting::declared;
 
 pub(super) enum Admitted {
     Run(Id),
@@ -213,10 +213,6 @@ fn unknown_subcommand(row: &Spec, args: &Args<'_>) -> Error {
     Error::Bytes(text)
 }
 
-/// The error reply of commands that must not read stale data.
-pub(crate) const STALE_TEXT: &str =
-    "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
-
 /// Returns the reason why a command with these flags cannot be run now, if any.
 #[cold]
 pub(crate) fn refusal(server: &Server, command: (&Spec, Flags), session: &Session) -> Option<Error> {
@@ -231,7 +227,7 @@ pub(crate) fn refusal(server: &Server, command: (&Spec, Flags), session: &Sessio
         return Some(Error::text("READONLY You can't write against a read only replica."));
     }
     if any.contains(Blockers::STALE) && lacks(command, session, Flags::STALE) {
-        return Some(Error::text(STALE_TEXT));
+        return Some(Error::stale());
     }
     if any.contains(Blockers::LOADING) && lacks(command, session, Flags::LOADING) {
         return Some(persist::loading());

@@ -1,53 +1,56 @@
 //! Commands within other commands, under the locks of the outer command: calls of scripts, and the queue of
 //! EXEC.
 
+use std::sync::Arc;
+
 use evenkeel_store::Key;
 
+use super::Parts;
 use super::permission;
-use super::{Parts, keys_of};
 use crate::admin::ServerCall;
 use crate::observe;
 use crate::observe::commandlog::{self, Spent};
+use crate::server::Server;
 use evenkeel_client::monitor;
-use evenkeel_client::session::Queued;
+use evenkeel_client::session::{Queued, Session};
 use evenkeel_command::flow::Done;
 use evenkeel_command::flow::Mode;
 use evenkeel_command::reply::Reply;
 use evenkeel_command::table::table;
-use evenkeel_command::{Args, Id};
+use evenkeel_command::{Args, Call, Id};
 use evenkeel_runtime::clock;
+
 /// Runs a command that a script calls, under the script's locks; `reply` is empty. Its errors are counted
 /// here.
-pub(crate) fn run_in_script(
-    call: &mut ServerCall<'_, '_>,
-    id: Id,
-    args: Args<'_>,
+pub(super) fn run_in_script(
+    (server, worker): (&Arc<Server>, usize),
+    (base, session): (&mut Call<'_, '_>, &mut Session),
+    (id, args): (Id, Args<'_>),
     keys: &[Key<'_>],
     reply: &mut Reply,
 ) -> Done {
     let (row, before, errors) = (table().row(id), clock::ticks(), reply.errors);
-    let (len, waited) = (reply.len(), call.base.guard.ctx.lock_wait);
-    let server = call.server;
-    call.base.guard.ctx.no_touch = call.session.no_touch;
-    let mut parts = Parts::new(id, reply, call.session, (server, call.base.settings, call.worker));
-    let done = parts.run(Mode::Script, args, keys, call.base.guard);
-    call.base.guard.tidy_between_commands();
-    let stats = &server.stats[call.worker];
+    let (len, waited) = (reply.len(), base.guard.ctx.lock_wait);
+    base.guard.ctx.no_touch = session.no_touch;
+    let mut parts = Parts::new(id, reply, session, (server, base.settings, worker));
+    let done = parts.run(Mode::Script, args, keys, base.guard);
+    base.guard.tidy_between_commands();
+    let stats = &server.stats[worker];
     if let Err(error) = &done {
         stats.error(&error.line());
     }
     let failed = done.is_err() || reply.errors != errors;
     let spent = Spent {
         ticks: clock::ticks().saturating_sub(before),
-        waited: call.base.guard.ctx.lock_wait.saturating_sub(waited),
+        waited: base.guard.ctx.lock_wait.saturating_sub(waited),
         reply: reply.len().saturating_sub(len),
         ..Spent::default()
     };
-    stats.ran(id, spent.ticks, failed, call.base.settings.latency_tracking);
+    stats.ran(id, spent.ticks, failed, base.settings.latency_tracking);
     // The script has declared the keys, so hot keys and their time are counted for the script.
     if server.commandlog.wants(&spent) {
         let command = (row, args, &spent);
-        commandlog::note(server, call.base.settings, call.worker, &call.session.client, command);
+        commandlog::note(server, base.settings, worker, &session.client, command);
     }
     done
 }
@@ -58,7 +61,7 @@ pub(crate) fn run_nested(call: &mut ServerCall<'_, '_>, queued: &Queued) {
     let (args, before, errors) = (queued.args.as_args(), clock::ticks(), call.base.reply.errors);
     let (len, waited) = (call.base.reply.len(), call.base.guard.ctx.lock_wait);
     call.base.guard.ctx.no_touch = call.session.no_touch;
-    let keys = keys_of(row, &args, call.session.db, call.server);
+    let keys = row.keys.find(&args, call.session.db, &call.server.core.keyspace);
     let server = call.server;
     if server.hub.monitors.is_any() && row.runs_scripts() {
         monitor::begin_script(call.session, row, &args);

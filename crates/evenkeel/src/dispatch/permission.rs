@@ -118,12 +118,13 @@ pub(crate) fn admit_in_exec(
 
 /// Checks whether a script may call this. The caller logs the refusal once the run is known to count.
 pub(crate) fn admit_in_script(
-    call: &mut ServerCall<'_, '_>,
-    id: Id,
-    args: &Args<'_>,
+    server: &Server,
+    session: &mut Session,
+    (id, args): (Id, &Args<'_>),
+    now_ms: u64,
 ) -> Result<(), Box<(Error, Refusal)>> {
-    let Err(denied) = check_again(call.server, call.session, id, args) else { return Ok(()) };
-    let refusal = refused(call.session, denied, (id, args), Place::Script, call.now_ms());
+    let Err(denied) = check_again(server, session, id, args) else { return Ok(()) };
+    let refusal = refused(session, denied, (id, args), Place::Script, now_ms);
     let reason = match denied {
         Denied::Command => "can't run this command or subcommand",
         Denied::Key(_) => "can't access at least one of the keys mentioned in the command arguments",
@@ -166,8 +167,8 @@ pub(crate) fn after_joining(call: &mut ServerCall<'_, '_>) {
 }
 
 /// Whether a script's ACL query is answered with yes.
-pub(crate) fn may_call(call: &mut ServerCall<'_, '_>, id: Id, args: &Args<'_>) -> bool {
-    check_again(call.server, call.session, id, args).is_ok()
+pub(crate) fn may_call(server: &Server, session: &mut Session, id: Id, args: &Args<'_>) -> bool {
+    check_again(server, session, id, args).is_ok()
 }
 
 fn refused(

@@ -3,4 +3,5 @@
 mod promotion;
 mod push_queue;
 mod replica_sockets;
+mod scripting;
 mod units;

@@ -25,12 +25,12 @@ use super::Blockers;
 use super::Persist;
 use super::pace::key_delay;
 use super::position::Position;
-use crate::scripting::functions::{Libraries, Library};
-use crate::scripting::machine;
 use evenkeel_client::pubsub::push_queue;
 use evenkeel_command::value_codec::{self, Origin};
 use evenkeel_config::{Policy, Settings};
 use evenkeel_runtime::clock;
+use evenkeel_scripting::functions::{Libraries, Library};
+use evenkeel_scripting::machine;
 
 /// Batches that wait for a decoder: enough to keep the threads busy, at 2 MB each.
 const BATCHES_WAITING: usize = 4;

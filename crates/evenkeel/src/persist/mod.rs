@@ -36,7 +36,6 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use jobs::{CANCEL_POLL_INTERVAL, Running, cancelled};
 pub(crate) use jobs::{Cancelled, JobState, PersistJob};
 
-use crate::scripting::Scripts;
 use evenkeel_client::Hub;
 use evenkeel_client::runner::RunnerFactory;
 use evenkeel_command::Id;
@@ -44,6 +43,7 @@ use evenkeel_command::error::Error;
 use evenkeel_config::Settings;
 use evenkeel_core::Core;
 use evenkeel_core::blockers::Blockers;
+use evenkeel_scripting::Scripts;
 use position::{Point, Position};
 
 /// The state of persistence, shared by all threads.

@@ -7,10 +7,10 @@ use super::Persist;
 use super::load::{self, Ended};
 use super::replay::{self, Replayed};
 use super::{PersistJob, rewrite, snapshot};
-use crate::scripting::functions::Libraries;
 use evenkeel_client::pubsub::push_queue;
 use evenkeel_core::pause::Pauser;
 use evenkeel_runtime::clock;
+use evenkeel_scripting::functions::Libraries;
 
 /// The options of DEBUG RELOAD.
 #[derive(Clone, Copy)]

@@ -23,7 +23,7 @@ use evenkeel_store::{Keyspace, SlotGuard, ThreadContext};
 
 use super::position::{Point, Position};
 use super::{Host, Persist};
-use crate::scripting::Scripts;
+use evenkeel_scripting::Scripts;
 
 /// The state of persistence, in a folder that is removed with it.
 pub(crate) struct Disk {

@@ -34,10 +34,10 @@ use super::receive::{Received, Snapshot};
 use crate::persist::load::{self, Loaded, Target};
 use crate::persist::lock::What;
 use crate::persist::rewrite;
-use crate::scripting::functions::Libraries;
 use evenkeel_client::runner::CommandRunner;
 use evenkeel_config::{DisklessLoad, Settings};
 use evenkeel_runtime::clock;
+use evenkeel_scripting::functions::Libraries;
 
 /// The history and position of a snapshot that is to be installed.
 pub(super) struct New {

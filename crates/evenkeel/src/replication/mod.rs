@@ -41,7 +41,6 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::persist::Persist;
 use crate::persist::position::{Point, Position};
-use crate::scripting::Scripts;
 use backlog::{BLOCK, Backlog};
 use evenkeel_client::runner::RunnerFactory;
 use evenkeel_client::{Hub, Session};
@@ -53,6 +52,7 @@ use evenkeel_core::blockers::Blockers;
 use evenkeel_net::tls::Tls;
 use evenkeel_runtime::clock;
 use evenkeel_runtime::random::random_hex;
+use evenkeel_scripting::Scripts;
 use failover::Failover;
 use link::PrimaryLink;
 use replica_inbox::ReplicaInbox;

@@ -34,7 +34,7 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.field("used_memory_scripts_eval", scripts);
     text.field("number_of_cached_scripts", server.scripts.cached_texts().0);
     text.field("number_of_functions", libraries.functions());
-    text.field("number_of_libraries", libraries.len());
+    text.field("number_of_libraries", libraries.count());
     text.zeros(&["used_memory_vm_functions"]);
     text.bytes("used_memory_vm_total", lua);
     text.field("used_memory_functions", functions);

@@ -17,9 +17,7 @@ use mlua::{Function as LuaFunction, Lua, LuaOptions, StdLib, Table, Value};
 use super::functions::{Function, Libraries, Library};
 use super::run::{self, Ended, Run};
 use super::{Script, Scripts, Sha, api, sha_of, watch};
-use crate::admin::ServerCall;
-use crate::dispatch::admission;
-use crate::dispatch::admission::STALE_TEXT;
+use crate::host::ScriptCall;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::Mode;
 use evenkeel_command::flow::{Done, Flow};
@@ -45,7 +43,7 @@ const KILLED: &str = "ERR Script killed by user with SCRIPT KILL...";
 type Callbacks = HashMap<Vec<u8>, LuaFunction>;
 
 /// A thread's Lua state; see the module's text.
-pub(crate) struct Machine {
+pub struct Machine {
     lua: Lua,
     /// The number of the [`Scripts`] that it belongs to: tests have several servers in a thread.
     owner: u64,
@@ -88,7 +86,7 @@ thread_local! {
 }
 
 /// Calls `f` with the thread's machine, which is made if there is none.
-pub(crate) fn with<R>(scripts: &Scripts, f: impl FnOnce(&mut Machine) -> R) -> Result<R, Error> {
+pub fn with<R>(scripts: &Scripts, f: impl FnOnce(&mut Machine) -> R) -> Result<R, Error> {
     MACHINE.with_borrow_mut(|place| {
         if place.as_ref().is_none_or(|machine| machine.owner != scripts.number) {
             *place = None;
@@ -106,12 +104,12 @@ pub(crate) fn with<R>(scripts: &Scripts, f: impl FnOnce(&mut Machine) -> R) -> R
 }
 
 /// Returns the error for an unknown digest.
-pub(crate) fn no_script() -> Error {
+pub fn no_script() -> Error {
     Error::text("NOSCRIPT No matching script. Please use EVAL.")
 }
 
 /// The script or function to be run.
-pub(crate) enum Target {
+pub enum Target {
     Script(Arc<Script>),
     Function(Arc<Library>, Arc<Function>),
 }
@@ -131,7 +129,7 @@ impl Target {
         }
     }
 
-    pub(crate) fn habits(&self) -> &super::Habits {
+    pub fn habits(&self) -> &super::Habits {
         match self {
             Target::Script(script) => &script.habits,
             Target::Function(_, function) => &function.habits,
@@ -217,12 +215,7 @@ impl Machine {
     }
 
     /// Returns the script of this text, and keeps it from now on. The error says why it cannot be compiled.
-    pub(crate) fn script(
-        &mut self,
-        scripts: &Scripts,
-        body: &[u8],
-        evaluated: bool,
-    ) -> Result<Target, Error> {
+    pub fn script(&mut self, scripts: &Scripts, body: &[u8], evaluated: bool) -> Result<Target, Error> {
         let pushed_out = scripts.pushed_out.load(Relaxed);
         if evaluated && let Some(compiled) = self.scripts.get_mut(body) {
             if std::mem::replace(&mut compiled.pushed_out, pushed_out) != pushed_out {
@@ -240,7 +233,7 @@ impl Machine {
     }
 
     /// Returns the script of this digest.
-    pub(crate) fn script_named(&mut self, scripts: &Scripts, sha: &[u8]) -> Result<Target, Error> {
+    pub fn script_named(&mut self, scripts: &Scripts, sha: &[u8]) -> Result<Target, Error> {
         let sha: Sha = sha.to_ascii_lowercase().try_into().map_err(|_| no_script())?;
         let pushed_out = scripts.pushed_out.load(Relaxed);
         if let Some(compiled) = self.by_sha.get(&sha).and_then(|body| self.scripts.get_mut(body)) {
@@ -267,23 +260,23 @@ impl Machine {
     }
 
     /// Whether a script of this text is known to reach for undeclared keys.
-    pub(crate) fn text_reaches_outside(&self, body: &[u8]) -> bool {
+    pub fn text_reaches_outside(&self, body: &[u8]) -> bool {
         self.scripts.get(body).is_some_and(|compiled| compiled.script.habits.reach_outside())
     }
 
     /// Like [`Machine::text_reaches_outside`], for a digest.
-    pub(crate) fn name_reaches_outside(&self, sha: &[u8]) -> bool {
+    pub fn name_reaches_outside(&self, sha: &[u8]) -> bool {
         let sha = Sha::try_from(sha.to_ascii_lowercase()).ok();
         sha.and_then(|sha| self.by_sha.get(&sha)).is_some_and(|body| self.text_reaches_outside(body))
     }
 
     /// Like [`Machine::text_reaches_outside`], for a function.
-    pub(crate) fn function_reaches_outside(&self, name: &[u8]) -> bool {
+    pub fn function_reaches_outside(&self, name: &[u8]) -> bool {
         self.libraries.function(name).is_some_and(|(_, function)| function.habits.reach_outside())
     }
 
     /// Returns the function of this name.
-    pub(crate) fn function_named(&self, name: &[u8]) -> Result<Target, Error> {
+    pub fn function_named(&self, name: &[u8]) -> Result<Target, Error> {
         let found = self.libraries.function(name);
         let (library, function) = found.ok_or_else(|| Error::text("ERR Function not found"))?;
         Ok(Target::Function(library.clone(), function.clone()))
@@ -316,19 +309,13 @@ impl Machine {
 
     /// Runs a script or function. `Flow::RetryHoldingAll`: nothing has been done, and the caller has to run
     /// it with all locks.
-    pub(crate) fn run(
-        &mut self,
-        call: &mut ServerCall<'_, '_>,
-        target: &Target,
-        keys: usize,
-        ro: bool,
-    ) -> Done {
+    pub fn run(&mut self, call: &mut ScriptCall<'_, '_, '_>, target: &Target, keys: usize, ro: bool) -> Done {
         let flags = target.flags();
         admit(call, flags, ro)?;
         let (db, keeps) = (call.session.db, call.base.guard.ctx.keep_expired);
         // An expired key that a read removes could not be restored.
         call.base.guard.ctx.keep_expired |= !call.base.guard.holds_all();
-        let done = self.run_admitted(call, target, keys, ro);
+        let done = self.run_admitted(call.reborrow(), target, keys, ro);
         call.base.guard.ctx.keep_expired = keeps;
         if call.session.db != db {
             call.session.select(db);
@@ -336,13 +323,7 @@ impl Machine {
         done
     }
 
-    fn run_admitted(
-        &mut self,
-        call: &mut ServerCall<'_, '_>,
-        target: &Target,
-        keys: usize,
-        ro: bool,
-    ) -> Done {
+    fn run_admitted(&mut self, call: ScriptCall<'_, '_, '_>, target: &Target, keys: usize, ro: bool) -> Done {
         let flags = target.flags();
         let function = match target {
             Target::Script(script) => {
@@ -407,9 +388,9 @@ impl Machine {
         mark: evenkeel_command::reply::Mark,
         result: mlua::Result<(bool, Value)>,
     ) -> Done {
-        let server = run.call.server.clone();
+        let (scripts, host) = (run.call.scripts, run.call.host);
         if run.is_announced {
-            server.scripts.busy.end();
+            scripts.busy.end();
         }
         if run.ended.is_some() {
             // The next script is watched as usual again.
@@ -442,7 +423,7 @@ impl Machine {
         }
         run.send_shown();
         for refusal in run.refusals.drain(..) {
-            server.acl.log.note(refusal, run.call.base.settings.acllog_max_len);
+            run.call.acl.log.note(refusal, run.call.base.settings.acllog_max_len);
         }
         match run.ended {
             Some(Ended::Panicked) => return Err(Error::abandoned()),
@@ -458,7 +439,7 @@ impl Machine {
             Ok((true, value)) => {
                 let mut errors = Vec::new();
                 let written = reply::write(&self.lua, &value, run.resp3, run.call.base.reply, &mut errors);
-                errors.iter().for_each(|line| server.stats[run.call.worker].error(line));
+                errors.iter().for_each(|line| host.record_error(line));
                 match written {
                     Ok(Ok(())) => Ok(Flow::Replied),
                     Ok(Err(reply::TooLong)) => {
@@ -552,7 +533,7 @@ impl Machine {
     }
 
     /// Makes a library of its code. `again`: it was a library before, on this server or another.
-    pub(crate) fn library(&mut self, code: &[u8], again: bool) -> Result<Library, Error> {
+    pub fn library(&mut self, code: &[u8], again: bool) -> Result<Library, Error> {
         let name = shebang::library_name(code)?;
         let (functions, callbacks) = self.load(code, again)?;
         let library = Library::new(name, code.to_vec(), functions);
@@ -562,11 +543,11 @@ impl Machine {
 }
 
 /// Checks a script's flags against the state of the server.
-fn admit(call: &ServerCall<'_, '_>, flags: Option<ScriptFlags>, ro: bool) -> Result<(), Error> {
-    let is_stale = call.server.core.blockers.any().contains(Blockers::STALE) && !call.session.replays;
+fn admit(call: &ScriptCall<'_, '_, '_>, flags: Option<ScriptFlags>, ro: bool) -> Result<(), Error> {
+    let is_stale = call.core.blockers.any().contains(Blockers::STALE) && !call.session.replays;
     let may_be_stale = flags.is_some_and(|flags| flags.has(ScriptFlags::ALLOW_STALE));
     if is_stale && !may_be_stale {
-        return Err(Error::text(STALE_TEXT));
+        return Err(Error::stale());
     }
     let Some(flags) = flags else { return Ok(()) };
     if !flags.has(ScriptFlags::NO_WRITES) {
@@ -576,8 +557,8 @@ fn admit(call: &ServerCall<'_, '_>, flags: Option<ScriptFlags>, ro: bool) -> Res
         let set = evenkeel_command::table::table().find(b"SET").expect("a command of this name");
         let set = evenkeel_command::table::table().row(set);
         // STALE has been checked above.
-        if !(call.server.core.blockers.any() - Blockers::STALE).is_empty()
-            && let Some(error) = admission::refusal(call.server, (set, set.flags), call.session)
+        if !(call.core.blockers.any() - Blockers::STALE).is_empty()
+            && let Some(error) = call.host.refusal((set, set.flags), call.session)
         {
             return Err(error);
         }

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use evenkeel_lua::Host;
 use mlua::{HookTriggers, Lua, VmState};
 
-use super::host::ScriptHost;
+use super::lua_host::LuaHost;
 use evenkeel_runtime::clock::{self, Ticks};
 
 /// Instructions between two checks: some 5 us, of which the check is less than a hundredth.
@@ -41,7 +41,7 @@ fn look_every(lua: &Lua, every: u32) -> mlua::Result<()> {
     lua.set_global_hook(HookTriggers::new().every_nth_instruction(every), move |lua, _| {
         let now = clock::ticks();
         let gap = now.saturating_sub(LOOKED.replace(now));
-        if !ScriptHost::may_continue() {
+        if !LuaHost::may_continue() {
             // From here on each instruction ends its function: no `pcall` survives.
             look_every(lua, 1)?;
             return Err(mlua::Error::RuntimeError("Script killed by user with SCRIPT KILL...".into()));

@@ -20,11 +20,7 @@ use evenkeel_store::Undo;
 use evenkeel_store::collection::ELEMENT_MAX;
 
 use super::busy::Running;
-use crate::admin::ServerCall;
-use crate::dispatch::admission;
-use crate::dispatch::permission;
-use crate::dispatch::{keys_of, run_in_script};
-use crate::observe::stats::add;
+use crate::host::ScriptCall;
 use evenkeel_acl::log::Refusal;
 use evenkeel_client::monitor;
 use evenkeel_command::error::Error;
@@ -75,7 +71,7 @@ pub(super) enum Ended {
 
 /// A run of a script; see the module's text.
 pub(super) struct Run<'r, 'a, 'h> {
-    pub(super) call: &'r mut ServerCall<'a, 'h>,
+    pub(super) call: ScriptCall<'r, 'a, 'h>,
     pub(super) read_only: bool,
     pub(super) allow_oom: bool,
     /// Set by `redis.setresp`.
@@ -113,11 +109,7 @@ thread_local! {
 }
 
 impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
-    pub(super) fn new(
-        call: &'r mut ServerCall<'a, 'h>,
-        name: &'r [u8],
-        is_function: bool,
-    ) -> Run<'r, 'a, 'h> {
+    pub(super) fn new(call: ScriptCall<'r, 'a, 'h>, name: &'r [u8], is_function: bool) -> Run<'r, 'a, 'h> {
         // A script nested in EXEC cannot be run again and has to come to its end here.
         let undo = (call.base.mode == Mode::Direct && !call.session.replays).then(Undo::default);
         Run {
@@ -177,10 +169,9 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
 
     /// Like [`Run::refuse_with`], for a known command, which counts as rejected.
     fn reject(&mut self, id: Option<Id>, error: &Error) -> Called {
-        let stats = &self.call.server.stats[self.call.worker];
-        stats.error(&error.line());
+        self.call.host.record_error(&error.line());
         if let Some(id) = id {
-            add(&stats.commands[id.index()].rejected, 1);
+            self.call.host.record_rejected(id);
         }
         match self.refuse_with(error) {
             Called::Refused { bytes, len } => Called::Failed { bytes, len },
@@ -214,7 +205,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             Ok(found) => found,
             Err((id, error)) => return self.reject(id, &error),
         };
-        let keys = keys_of(row, &args, self.call.session.db, self.call.server);
+        let keys = row.keys.find(&args, self.call.session.db, &self.call.core.keyspace);
         let holds = match row.lock_scope_in(&args) {
             LockScope::Keys | LockScope::KeysUnless(_) => {
                 keys.iter().all(|key| self.call.base.guard.holds(key.place))
@@ -255,16 +246,17 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             }
             self.wrote |= row.flags.has(Flags::WRITE);
             if self.is_announced && self.wrote {
-                self.call.server.scripts.busy.record_write();
+                self.call.scripts.busy.record_write();
             }
         }
         self.reply.clear();
         self.reply.resp3 = self.resp3;
-        let done = run_in_script(self.call, id, args, &keys, &mut self.reply);
+        let outer = (&mut *self.call.base, &mut *self.call.session);
+        let done = self.call.host.run(outer, (id, args), &keys, &mut self.reply);
         if self.undo.is_none() {
             self.call.base.guard.report_events();
         }
-        if self.call.server.hub.monitors.is_any() {
+        if self.call.hub.monitors.is_any() {
             self.show(row, &args);
         }
         self.called(done.err())
@@ -275,8 +267,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
     /// on the only worker, `ForGood`, since that worker has to answer other clients in case the script never
     /// ends.
     fn drop_undo(&mut self, outside: Ended, may_leave: bool) -> Result<(), Ended> {
-        let server = self.call.server;
-        if may_leave && self.undo.is_some() && server.inboxes.len() == 1 {
+        if may_leave && self.undo.is_some() && self.call.core.workers.count() == 1 {
             return Err(Ended::ForGood);
         }
         if !self.call.base.guard.holds_all() {
@@ -298,7 +289,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
 
     /// Sends the calls to MONITOR, since the run counts.
     pub(super) fn send_shown(&mut self) {
-        if self.call.server.hub.monitors.is_any() {
+        if self.call.hub.monitors.is_any() {
             monitor::show_calls(self.call.base.guard, std::mem::take(&mut self.shown));
         }
     }
@@ -322,13 +313,13 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
 
     /// Checks everything that may keep a script from running a command.
     fn admit(&mut self, args: &Args<'_>) -> Result<(Id, &'static Spec), (Option<Id>, Error)> {
-        let server = self.call.server;
+        let (table, host) = (self.call.table, self.call.host);
         let unknown = || (None, Error::text("ERR Unknown Redis command called from script"));
-        let mut id = server.table.find(args.at(0)).ok_or_else(unknown)?;
-        let mut row = server.table.row(id);
+        let mut id = table.find(args.at(0)).ok_or_else(unknown)?;
+        let mut row = table.row(id);
         if row.has_subcommands() && args.len() > 1 {
-            id = server.table.find_sub(row, args.at(1)).ok_or_else(unknown)?;
-            row = server.table.row(id);
+            id = table.find_sub(row, args.at(1)).ok_or_else(unknown)?;
+            row = table.row(id);
         }
         if !row.arity.admits(args.len()) {
             return Err((
@@ -336,14 +327,14 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
                 Error::text("ERR Wrong number of args calling Redis command from script"),
             ));
         }
-        if row.flags.has(Flags::NOSCRIPT) && !server.scripts.denies_nothing.load(Relaxed) {
+        if row.flags.has(Flags::NOSCRIPT) && !self.call.scripts.denies_nothing.load(Relaxed) {
             return Err((Some(id), Error::text("ERR This Redis command is not allowed from script")));
         }
-        let blockers = server.core.blockers.any();
+        let (blockers, now_ms) = (self.call.core.blockers.any(), self.call.base.now_ms());
         if blockers.contains(Blockers::STALE) && !row.flags.has(Flags::STALE) && !self.call.session.replays {
             return Err((Some(id), Error::text("ERR Can not execute the command on a stale replica")));
         }
-        if let Err(refused) = permission::admit_in_script(self.call, id, args) {
+        if let Err(refused) = host.permit(self.call.session, (id, args), now_ms) {
             let (error, refusal) = *refused;
             if self.refusals.len() < Self::LINES_MAX {
                 self.refusals.push(refusal);
@@ -362,7 +353,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         if writes
             && !blockers.is_empty()
             && !self.call.session.replays
-            && let Some(error) = admission::refusal(server, (row, row.flags), self.call.session)
+            && let Some(error) = host.refusal((row, row.flags), self.call.session)
         {
             return Err((Some(id), error));
         }
@@ -374,11 +365,10 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
     /// Looks at the clock and at requests of other threads; called every few thousand instructions. Returns
     /// `false` if the run is over.
     fn look_around(&mut self) -> bool {
-        let server = self.call.server.clone();
         let elapsed = clock::ticks().saturating_sub(self.since) / clock::ticks_per_us();
         if self.ended.is_none() {
             // A short script comes to its end.
-            if server.certainly_stops() && elapsed > LET_END_US {
+            if self.call.host.certainly_stops() && elapsed > LET_END_US {
                 self.end(Ended::Stopped);
             } else if self.is_announced && !self.wrote && self.is_killed() {
                 self.end(Ended::Killed);
@@ -400,7 +390,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
 
     fn is_killed(&self) -> bool {
         let since_announced_us = clock::us(clock::ticks().saturating_sub(self.announced_at));
-        since_announced_us >= ANSWER_US && self.call.server.scripts.busy.is_killed()
+        since_announced_us >= ANSWER_US && self.call.scripts.busy.is_killed()
     }
 
     /// Announces that the script keeps other clients waiting.
@@ -413,7 +403,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             wrote: self.wrote,
             is_replayed: self.call.session.replays,
         };
-        self.is_announced = self.call.server.scripts.busy.begin(running);
+        self.is_announced = self.call.scripts.busy.begin(running);
         if self.is_announced {
             self.announced_at = clock::ticks();
             self.send_shown();
@@ -424,9 +414,9 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
                 if self.is_function { "FUNCTION" } else { "SCRIPT" },
                 String::from_utf8_lossy(self.name)
             );
-            self.call.server.slow_scripts.refuse_all(self.call.server, self.call.worker);
+            self.call.host.refuse_waiting_scripts();
             // Workers have waits to end, and other duties while a script is busy.
-            self.call.server.core.workers.wake_all();
+            self.call.core.workers.wake_all();
         }
     }
 }
@@ -466,7 +456,7 @@ pub(super) fn call(stack: &Stack) -> Called {
     let called = with_current(|run| {
         // The script must not catch a panic.
         catch_unwind(AssertUnwindSafe(|| run.command(stack))).unwrap_or_else(|_| {
-            add(&run.call.server.stats[run.call.worker].panics, 1);
+            run.call.host.record_panic();
             run.end(Ended::Panicked)
         })
     });

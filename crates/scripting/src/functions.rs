@@ -12,21 +12,23 @@ use super::Habits;
 use evenkeel_command::error::Error;
 use evenkeel_lua::shebang::ScriptFlags;
 
-/// A library.
-pub(crate) struct Library {
+/// A library of functions.
+pub struct Library {
     /// Unique among all libraries since the start, also of the same name.
     pub(super) number: u64,
-    pub(crate) name: Vec<u8>,
-    pub(crate) code: Vec<u8>,
-    pub(crate) functions: BTreeMap<Vec<u8>, Arc<Function>>,
+    pub name: Vec<u8>,
+    /// The text as it was loaded, with the shebang line.
+    pub code: Vec<u8>,
+    /// By name.
+    pub functions: BTreeMap<Vec<u8>, Arc<Function>>,
 }
 
 /// A function as its library has registered it.
-pub(crate) struct Function {
-    pub(crate) name: Vec<u8>,
-    pub(crate) description: Option<Vec<u8>>,
-    pub(crate) flags: ScriptFlags,
-    pub(crate) habits: Habits,
+pub struct Function {
+    pub name: Vec<u8>,
+    pub description: Option<Vec<u8>>,
+    pub flags: ScriptFlags,
+    pub habits: Habits,
 }
 
 impl Library {
@@ -39,7 +41,7 @@ impl Library {
 
 /// All libraries, and an index of their functions.
 #[derive(Clone, Default)]
-pub(crate) struct Libraries {
+pub struct Libraries {
     by_name: BTreeMap<Vec<u8>, Arc<Library>>,
     /// By name in lower case: FCALL ignores case.
     functions: HashMap<Vec<u8>, (Arc<Library>, Arc<Function>)>,
@@ -47,24 +49,27 @@ pub(crate) struct Libraries {
 
 impl Libraries {
     /// Iterates over the libraries by name.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Library>> {
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Library>> {
         self.by_name.values()
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Returns the number of libraries.
+    pub fn count(&self) -> usize {
         self.by_name.len()
     }
 
-    pub(crate) fn functions(&self) -> usize {
+    /// Returns the number of functions of all libraries.
+    pub fn functions(&self) -> usize {
         self.functions.len()
     }
 
-    /// Returns the function of this name, and its library.
-    pub(crate) fn function(&self, name: &[u8]) -> Option<&(Arc<Library>, Arc<Function>)> {
+    /// Returns the function of this name in any case of letters, and its library.
+    pub fn function(&self, name: &[u8]) -> Option<&(Arc<Library>, Arc<Function>)> {
         self.functions.get(&name.to_ascii_lowercase()[..])
     }
 
-    pub(crate) fn has(&self, name: &[u8]) -> bool {
+    /// Whether there is a library of this name.
+    pub fn has(&self, name: &[u8]) -> bool {
         self.by_name.contains_key(name)
     }
 
@@ -72,9 +77,12 @@ impl Libraries {
         self.by_name.values().any(|library| library.number == number)
     }
 
-    /// Adds a library. With `replace`, takes the place of a library of the same name; without, such a library
-    /// is an error.
-    pub(crate) fn add(&mut self, library: Arc<Library>, replace: bool) -> Result<(), Error> {
+    /// Adds a library. With `replace`, it takes the place of a library of the same name.
+    ///
+    /// # Errors
+    /// Without `replace`, a library of this name exists; or another library has a function of the same name.
+    /// Then the set is unchanged.
+    pub fn add(&mut self, library: Arc<Library>, replace: bool) -> Result<(), Error> {
         let before = self.by_name.get(&library.name).cloned();
         if before.is_some() && !replace {
             return Err(Error::Bytes([b"ERR Library '", &library.name[..], b"' already exists"].concat()));
@@ -99,7 +107,7 @@ impl Libraries {
     }
 
     /// Removes the library of this name. Returns `false` if there is none.
-    pub(crate) fn remove(&mut self, name: &[u8]) -> bool {
+    pub fn remove(&mut self, name: &[u8]) -> bool {
         match self.by_name.get(name).cloned() {
             Some(library) => {
                 self.take_out(&library);

@@ -1,25 +1,33 @@
-//! Scripts and functions: Lua 5.1 inside the server.
+//! Scripts and functions: Lua states, the sandbox, running scripts, libraries of functions.
 //!
 //! docs/scripting.md describes the whole: the locks of a script and why nothing is lost, the sandbox, the
-//! limits. In short:
+//! limits.
 //!
-//! - `machine` is a Lua state. Each thread that runs scripts makes its own for its first script; threads
-//!   share nothing of it.
-//! - `run` is a script being run: its commands, and the ways in which it may have to be run again.
-//! - `sandbox.lua` is the environment of scripts; `api` is `redis.*`. All other functions of scripts are
-//!   those of crate `lua`, which sees this server as a `host`.
-//! - [`Scripts`] is shared by all threads: the texts of EVAL's scripts by their digests, and the libraries of
-//!   functions. A machine compares two counters to see whether its compiled scripts are still valid.
+//! | module | |
+//! |---|---|
+//! | `machine` | a Lua state: each thread that runs scripts makes its own for its first script |
+//! | `run` | a script being run: its commands, and the ways in which it may have to be run again |
+//! | `host` | the call of a script, and the decisions of the server |
+//! | `api`, `sandbox.lua` | `redis.*`; the environment of scripts |
+//! | `lua_host`, `watch` | the running script as crate `lua` sees it; the checks while it runs |
+//! | `functions`, `declared` | libraries of functions; the flags that a script declares of itself |
+//! | `busy` | the script that keeps all clients waiting |
+//!
+//! [`Scripts`] is shared by all threads: the texts of EVAL's scripts by their digests, and the libraries of
+//! functions. A machine compares two counters to see whether its compiled scripts are still valid.
+//!
+//! Absent: the way in which a command is admitted, run and counted, for which [`host::ScriptHost`] stands;
+//! the commands EVAL, SCRIPT and FUNCTION; the thread for slow scripts. The functions that scripts call,
+//! except `redis.*`, are those of crate `lua`.
 
 mod api;
-pub(crate) mod busy;
-pub(crate) mod declared;
-pub(crate) mod functions;
-mod host;
-pub(crate) mod machine;
+pub mod busy;
+pub mod declared;
+pub mod functions;
+pub mod host;
+mod lua_host;
+pub mod machine;
 mod run;
-#[cfg(test)]
-mod tests;
 mod watch;
 
 use std::collections::{HashMap, VecDeque};
@@ -29,29 +37,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use evenkeel_lua::shebang::ScriptFlags;
 use parking_lot::{Mutex, RwLock};
 
-use crate::scripting::busy::Busy;
-use crate::scripting::functions::Libraries;
+use crate::busy::Busy;
+use crate::functions::Libraries;
 
 /// Most scripts kept that came by EVAL and were not loaded on purpose: clients that put their values into the
 /// text of the script make a new script with every call.
 const EVALUATED_MAX: usize = 500;
 
 /// A script's name: the SHA-1 of its text in lower-case hexadecimal digits.
-pub(crate) type Sha = [u8; 40];
+pub type Sha = [u8; 40];
 
 /// A script that EVAL or SCRIPT LOAD has brought.
-pub(crate) struct Script {
-    pub(crate) sha: Sha,
-    pub(crate) body: Box<[u8]>,
+pub struct Script {
+    pub sha: Sha,
+    pub body: Box<[u8]>,
     /// `None` without a shebang.
-    pub(crate) flags: Option<ScriptFlags>,
-    pub(crate) habits: Habits,
+    pub flags: Option<ScriptFlags>,
+    pub habits: Habits,
 }
 
 /// Observations of earlier runs, used as hints where to begin. A run that begins in the wrong place is begun
 /// again, so hints may be wrong.
 #[derive(Default)]
-pub(crate) struct Habits {
+pub struct Habits {
     /// The script reaches for undeclared keys.
     outside: AtomicBool,
     /// The script takes long.
@@ -61,31 +69,32 @@ pub(crate) struct Habits {
 }
 
 impl Habits {
-    pub(crate) fn reach_outside(&self) -> bool {
+    /// Whether the script has reached for undeclared keys.
+    pub fn reach_outside(&self) -> bool {
         self.outside.load(Relaxed)
     }
 
-    /// Whether the thread for slow scripts runs it. A script that cannot be taken back may never end, and a
-    /// single worker is needed to answer other clients.
-    pub(crate) fn leaves_worker(&self, workers: usize) -> bool {
+    /// Whether the thread for slow scripts runs it, on a server with this number of workers. A script that
+    /// cannot be taken back may never end, and a single worker is needed to answer other clients.
+    pub fn leaves_worker(&self, workers: usize) -> bool {
         self.slow.load(Relaxed) || workers == 1 && self.for_good.load(Relaxed)
     }
 }
 
-/// State of scripting that all threads share; see the module's text.
-pub(crate) struct Scripts {
+/// State of scripting that all threads share; see the crate's text.
+pub struct Scripts {
     /// Unique in this process.
     number: u64,
     cache: Mutex<Cache>,
     /// Number of scripts that newer scripts have pushed out.
-    pub(crate) pushed_out: AtomicU64,
+    pub pushed_out: AtomicU64,
     /// Number of SCRIPT FLUSH calls.
     flushes: AtomicU64,
     libraries: RwLock<Arc<Libraries>>,
     libraries_version: AtomicU64,
-    pub(crate) busy: Busy,
+    pub busy: Busy,
     /// DEBUG SET-DISABLE-DENY-SCRIPTS.
-    pub(crate) denies_nothing: AtomicBool,
+    pub denies_nothing: AtomicBool,
     /// Bytes of all Lua states, as last recorded by each.
     lua_bytes: AtomicU64,
 }
@@ -118,7 +127,7 @@ impl Default for Scripts {
 
 impl Scripts {
     /// Returns the script of this digest.
-    pub(crate) fn find(&self, sha: &Sha) -> Option<Arc<Script>> {
+    pub fn find(&self, sha: &Sha) -> Option<Arc<Script>> {
         self.cache.lock().scripts.get(sha).cloned()
     }
 
@@ -150,36 +159,36 @@ impl Scripts {
     }
 
     /// Drops all scripts, for SCRIPT FLUSH. A machine drops its compiled scripts when it next runs a script.
-    pub(crate) fn flush(&self) {
+    pub fn flush(&self) {
         *self.cache.lock() = Cache::default();
         self.flushes.fetch_add(1, Release);
     }
 
     /// Returns the number of scripts kept, and the bytes of their texts.
-    pub(crate) fn cached_texts(&self) -> (usize, usize) {
+    pub fn cached_texts(&self) -> (usize, usize) {
         let cache = self.cache.lock();
         (cache.scripts.len(), cache.bytes)
     }
 
     /// Returns the bytes of all Lua states.
-    pub(crate) fn lua_bytes(&self) -> u64 {
+    pub fn lua_bytes(&self) -> u64 {
         self.lua_bytes.load(Relaxed)
     }
 
     /// Returns the current libraries of functions.
-    pub(crate) fn libraries(&self) -> Arc<Libraries> {
+    pub fn libraries(&self) -> Arc<Libraries> {
         self.libraries.read().clone()
     }
 
     /// Replaces the libraries. The caller holds all locks, or the server is starting.
-    pub(crate) fn set_libraries(&self, libraries: Libraries) {
+    pub fn set_libraries(&self, libraries: Libraries) {
         *self.libraries.write() = Arc::new(libraries);
         self.libraries_version.fetch_add(1, Release);
     }
 }
 
 /// Returns the digest of a script.
-pub(crate) fn sha_of(body: &[u8]) -> Sha {
+pub fn sha_of(body: &[u8]) -> Sha {
     let digest = sha1_smol::Sha1::from(body).digest().to_string();
     digest.into_bytes().try_into().expect("forty digits")
 }

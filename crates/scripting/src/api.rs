@@ -13,11 +13,10 @@ use log::Level;
 use mlua::{Function as LuaFunction, Lua, MultiValue, Table, Value};
 
 use super::functions::Function;
-use super::host::ScriptHost;
+use super::lua_host::LuaHost;
 use super::run::with_current;
 use super::{Habits, sha_of};
-use crate::admin::connection::REDIS_VERSION;
-use crate::dispatch::permission;
+use evenkeel_command::REDIS_VERSION;
 
 /// Longest time in which a library may register its functions; the second for a library that a server has
 /// loaded before: a busy machine is no reason to refuse a file, or to let a replica lack a library of its
@@ -28,11 +27,11 @@ const LOAD_AGAIN_MAX: Duration = Duration::from_secs(30);
 /// Returns `native` of sandbox.lua.
 pub(super) fn natives(lua: &Lua) -> mlua::Result<Table> {
     let table = lua.create_table()?;
-    guarded::add::<ScriptHost>(lua, &table)?;
+    guarded::add::<LuaHost>(lua, &table)?;
     table.raw_set("random", native(lua, random::random)?)?;
     table.raw_set("randomseed", native(lua, random::random_seed)?)?;
     table.raw_set("registration", registration(lua)?)?;
-    let libraries = libraries::all::<ScriptHost>(lua)?;
+    let libraries = libraries::all::<LuaHost>(lua)?;
     libraries.raw_set("redis", api(lua, true)?)?;
     libraries.raw_set("server", api(lua, false)?)?;
     table.raw_set("libraries", libraries)?;
@@ -42,8 +41,8 @@ pub(super) fn natives(lua: &Lua) -> mlua::Result<Table> {
 /// Returns the library `redis` or `server`.
 pub(super) fn api(lua: &Lua, is_redis: bool) -> mlua::Result<Table> {
     let table = lua.create_table()?;
-    table.raw_set("call", call::function::<ScriptHost>(lua, true)?)?;
-    table.raw_set("pcall", call::function::<ScriptHost>(lua, false)?)?;
+    table.raw_set("call", call::function::<LuaHost>(lua, true)?)?;
+    table.raw_set("pcall", call::function::<LuaHost>(lua, false)?)?;
     table.raw_set("error_reply", native(lua, error_reply)?)?;
     table.raw_set("status_reply", native(lua, status_reply)?)?;
     table.raw_set("setresp", native(lua, set_resp)?)?;
@@ -166,8 +165,8 @@ fn acl_check_cmd(lua: &Lua, args: MultiValue) -> Returned {
     let words: Vec<Vec<u8>> = args.iter().filter_map(|word| text(lua, Some(word))).collect();
     let words = OwnedArgs::new(words.iter().map(Vec::as_slice));
     let may = with_current(|run| {
-        let id = run.call.server.table.find_call(&words.as_args())?;
-        Some(permission::may_call(run.call, id, &words.as_args()))
+        let id = run.call.table.find_call(&words.as_args())?;
+        Some(run.call.host.may_call(run.call.session, (id, &words.as_args())))
     });
     match may.flatten() {
         Some(may) => one(Value::Boolean(may)),

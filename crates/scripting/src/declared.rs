@@ -6,7 +6,7 @@ use evenkeel_command::{Args, Flags, LockScope, ScriptRef, Spec};
 use evenkeel_lua::shebang::{self, ScriptFlags};
 
 /// Whether a script is known to use more keys than its call declares.
-pub(crate) fn needs_all(script: ScriptRef, args: &Args<'_>, scripts: &Scripts) -> bool {
+pub fn needs_all(script: ScriptRef, args: &Args<'_>, scripts: &Scripts) -> bool {
     let name = args.at(1);
     let known = match script {
         ScriptRef::Text => machine::with(scripts, |machine| machine.text_reaches_outside(name)),
@@ -33,12 +33,12 @@ fn flags(spec: &Spec, args: &Args<'_>, scripts: &Scripts) -> Option<ScriptFlags>
 
 /// Whether a call of a command that may write is known not to: its script declares so.
 #[cold]
-pub(crate) fn only_reads(spec: &Spec, args: &Args<'_>, scripts: &Scripts) -> bool {
+pub fn only_reads(spec: &Spec, args: &Args<'_>, scripts: &Scripts) -> bool {
     flags(spec, args, scripts).is_some_and(|flags| flags.has(ScriptFlags::NO_WRITES))
 }
 
 /// Returns the flags of a call that is queued: the row's, adjusted to the flags that its script declares.
-pub(crate) fn flags_of_call(spec: &Spec, args: &Args<'_>, scripts: &Scripts) -> Flags {
+pub fn flags_of_call(spec: &Spec, args: &Args<'_>, scripts: &Scripts) -> Flags {
     let Some(declared) = flags(spec, args, scripts) else { return spec.flags };
     let stale_allowed = declared.has(ScriptFlags::ALLOW_STALE);
     let flags = if stale_allowed { spec.flags } else { spec.flags.without(Flags::STALE) };

@@ -15,7 +15,7 @@ use evenkeel_runtime::clock::Ticks;
 
 /// The announced script; see the module's text.
 #[derive(Default)]
-pub(crate) struct Busy {
+pub struct Busy {
     /// Whether a script is announced. Shared with the contexts of threads that answer clients meanwhile, see
     /// [`evenkeel_store::ThreadContext::gate_busy`].
     is_announced: Arc<AtomicBool>,
@@ -26,23 +26,28 @@ pub(crate) struct Busy {
 
 /// Description of a running script.
 #[derive(Clone, Debug)]
-pub(crate) struct Running {
-    pub(crate) name: Vec<u8>,
-    pub(crate) command: Vec<Vec<u8>>,
-    pub(crate) since: Ticks,
-    pub(crate) is_function: bool,
-    pub(crate) wrote: bool,
+pub struct Running {
+    /// Digest of a script, or name of a function.
+    pub name: Vec<u8>,
+    /// The arguments of the client's command.
+    pub command: Vec<Vec<u8>>,
+    pub since: Ticks,
+    pub is_function: bool,
+    /// Whether it has run a write command.
+    pub wrote: bool,
     /// Whether it comes from a primary's stream or from the append-only file.
-    pub(crate) is_replayed: bool,
+    pub is_replayed: bool,
 }
 
 impl Busy {
+    /// Whether a script is announced.
     #[inline]
-    pub(crate) fn is_busy(&self) -> bool {
+    pub fn is_busy(&self) -> bool {
         self.is_announced.load(Acquire)
     }
 
-    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
+    /// Returns the flag of [`Busy::is_busy`], for a thread's context.
+    pub fn flag(&self) -> Arc<AtomicBool> {
         self.is_announced.clone()
     }
 
@@ -75,12 +80,16 @@ impl Busy {
         self.killed.load(Acquire)
     }
 
-    pub(crate) fn running(&self) -> Option<Running> {
+    /// Returns the announced script.
+    pub fn running(&self) -> Option<Running> {
         self.running.lock().clone()
     }
 
-    /// Marks the script as killed, for SCRIPT KILL or FUNCTION KILL.
-    pub(crate) fn kill(&self, a_function: bool) -> Result<(), Error> {
+    /// Marks the script as killed, for SCRIPT KILL or, with `a_function`, for FUNCTION KILL.
+    ///
+    /// # Errors
+    /// No script is announced, the announced script must not be killed, or it is of the other kind.
+    pub fn kill(&self, a_function: bool) -> Result<(), Error> {
         let place = self.running.lock();
         let Some(running) = &*place else {
             return Err(Error::text("NOTBUSY No scripts in execution right now."));
@@ -106,7 +115,7 @@ impl Busy {
     }
 
     /// Returns the error that clients receive meanwhile.
-    pub(crate) fn refusal(&self) -> Error {
+    pub fn refusal(&self) -> Error {
         refusal(self.is_function.load(Acquire))
     }
 }

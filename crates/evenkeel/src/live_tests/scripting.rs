@@ -3,9 +3,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use evenkeel_resp::value::Value;
+use evenkeel_scripting::sha_of;
 use evenkeel_testkit::{Client, Program, Random, Reference, Server, Target, transcript};
 
-use super::sha_of;
 use crate::testing::live::Live;
 use crate::testing::{World, check, random};
 
