@@ -53,9 +53,9 @@ pub trait CommandRunner: Send {
     /// Excludes the time since the last command from the time of the next command.
     fn restart_clock(&mut self);
 
-    /// Looks up the command and the key of a request of an append-only file or a stream. Both use the original
-    /// names, whatever clients call the commands here. If Redis renames commands, its files have the new
-    /// names: then the same commands have to be renamed here as well.
+    /// Looks up the command and the key of a request of an append-only file or a stream. Both use the
+    /// original names, whatever clients call the commands here. If Redis renames commands, its files have the
+    /// new names: then the same commands have to be renamed here as well.
     fn resolve_logged<'a>(&self, args: Args<'a>, db: u32) -> Request<'a>;
 
     /// Runs a request. Returns `None` if the command has panicked.

@@ -17,9 +17,9 @@ use evenkeel_rdb::aof::check::{AofReport, Cut, aof_name, check};
 use evenkeel_rdb::aof::tail::{self, Tail};
 use evenkeel_rdb::aof::{Directory, Error};
 
-use crate::persist::aof::boot;
-use crate::persist::lock::{self, What};
 use evenkeel_config::cause;
+use evenkeel_persist::aof::boot;
+use evenkeel_persist::lock::{self, What};
 
 pub(crate) mod redis;
 mod text;

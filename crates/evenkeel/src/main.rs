@@ -16,9 +16,7 @@ mod live_tests;
 mod net;
 mod observe;
 mod offload;
-mod persist;
 mod pipeline;
-mod replication;
 mod server;
 mod startup;
 #[cfg(test)]

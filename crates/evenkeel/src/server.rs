@@ -20,9 +20,6 @@ use crate::observe::rates::Rates;
 use crate::observe::sampler::Sampler;
 use crate::observe::stats::Stats;
 use crate::offload::OffloadPool;
-use crate::persist::position::{Point, Position};
-use crate::persist::{self, Persist};
-use crate::replication::{self, Replication};
 use evenkeel_acl::Acl;
 use evenkeel_client::Session;
 use evenkeel_client::clients::ClientInfo;
@@ -37,6 +34,9 @@ use evenkeel_core::lazy_free::LazyFreeThread;
 use evenkeel_core::state::Host;
 use evenkeel_net::listener::Listeners;
 use evenkeel_net::tls::Tls;
+use evenkeel_persist::Persist;
+use evenkeel_persist::position::{Point, Position};
+use evenkeel_replication::Replication;
 use evenkeel_runtime::clock;
 use evenkeel_runtime::random::random_seed;
 use evenkeel_runtime::server_log;
@@ -96,7 +96,7 @@ impl RunnerFactory for Server {
     }
 }
 
-impl persist::Host for Server {
+impl evenkeel_persist::Host for Server {
     fn record_failure(&self, id: Id, error: &Error) {
         let stats = self.stats.last().expect("a set for threads that are no workers");
         stats.error(&error.line());
@@ -112,7 +112,7 @@ impl persist::Host for Server {
     }
 
     fn continue_stream(self: Arc<Server>, position: Option<Position>) {
-        replication::link::continue_as_primary(&self.replication, position);
+        evenkeel_replication::link::continue_as_primary(&self.replication, position);
     }
 
     fn resume_stream(self: Arc<Server>) {
@@ -128,7 +128,7 @@ impl persist::Host for Server {
     }
 }
 
-impl replication::Host for Server {
+impl evenkeel_replication::Host for Server {
     fn admit(&self, session: &mut Session, id: Id, args: &Args<'_>) -> Result<bool, Error> {
         if session.access.is_free_at(self.acl.generation()) {
             return Ok(true);

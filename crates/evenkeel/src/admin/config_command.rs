@@ -5,8 +5,6 @@
 //! opened before the reply can confirm that the server listens there.
 
 use super::{Command, Group, ServerCall, ServerHandler, at_least, container, docs, exactly, session};
-use crate::persist::{self, rewrite};
-use crate::replication::link;
 use crate::server::Server;
 use crate::startup::{level_of, raise_file_limit};
 use evenkeel_command::error::Error;
@@ -14,6 +12,8 @@ use evenkeel_command::flow::Work;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_config::{Extent, SetError, Settings, cause};
 use evenkeel_net::tls::Change;
+use evenkeel_persist::rewrite;
+use evenkeel_replication::link;
 use evenkeel_runtime::crash;
 use log::Level;
 
@@ -59,7 +59,7 @@ fn set(call: &mut ServerCall<'_, '_>) -> Done {
     let is_of_files =
         |name: &[u8]| [&b"appendonly"[..], b"dir"].iter().any(|own| name.eq_ignore_ascii_case(own));
     if server.persist.is_loading() && pairs.iter().any(|(name, _)| is_of_files(name)) {
-        return Err(persist::loading());
+        return Err(evenkeel_persist::loading());
     }
     // Certificates may be on a disk that hangs.
     let changed = call.base.guard.outside_gate(|| {

@@ -16,12 +16,11 @@ use super::config_command::rewrite_file;
 use super::{
     Arity, Command, Flags, Group, LockScope, ServerCall, ServerHandler, at_least, docs, exactly, session,
 };
-use crate::persist;
-use crate::persist::reload::Options;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_command::object::{encoding_of, refcount_of};
 use evenkeel_config::{self as config, Extent, Permit};
+use evenkeel_persist::reload::Options;
 use evenkeel_runtime::clock;
 
 /// Not `NO_DATA`: some topics look at keys, so EXEC locks all slots for them.
@@ -192,7 +191,7 @@ fn reload(call: &mut ServerCall<'_, '_>) -> Done {
     }
     let server = call.server.clone();
     call.offload_alone(move |reply| {
-        let reloaded = persist::reload::from_snapshot(&server.persist, options);
+        let reloaded = evenkeel_persist::reload::from_snapshot(&server.persist, options);
         reloaded.map_err(|reason| {
             log::warn!("DEBUG RELOAD: {reason}");
             Error::text("ERR Error trying to load the RDB dump, check server logs.")
@@ -206,7 +205,7 @@ fn reload(call: &mut ServerCall<'_, '_>) -> Done {
 fn load_log(call: &mut ServerCall<'_, '_>) -> Done {
     let server = call.server.clone();
     call.offload_alone(move |reply| {
-        let loaded = persist::reload::from_log(&server.persist);
+        let loaded = evenkeel_persist::reload::from_log(&server.persist);
         loaded.map_err(|_| Error::text("ERR Error trying to load the AOF files, check server logs."))?;
         reply.ok();
         Ok(())

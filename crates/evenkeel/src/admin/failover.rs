@@ -1,12 +1,12 @@
-//! FAILOVER: a replica becomes the primary, and this server its replica ([`crate::replication::failover`]).
+//! FAILOVER: a replica becomes the primary, and this server its replica ([`evenkeel_replication::failover`]).
 
 use std::time::{Duration, Instant};
 
 use super::{Command, Flags, Group, LockScope, ServerCall, ServerHandler, at_least, session};
-use crate::replication::failover::{self, Plan};
-use crate::replication::link::Target;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
+use evenkeel_replication::failover::{self, Plan};
+use evenkeel_replication::link::Target;
 
 const fn whole(command: Command<ServerHandler>) -> Command<ServerHandler> {
     let command = command.without(Flags::LOADING.with(Flags::NO_DATA)).flag(Flags::ADMIN);

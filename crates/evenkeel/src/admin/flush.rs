@@ -7,10 +7,10 @@
 use std::sync::atomic::Ordering::Acquire;
 
 use super::{Command, Group, ServerCall, ServerHandler, at_least, exactly, whole};
-use crate::persist::snapshot;
 use crate::server::Server;
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow, Mode};
+use evenkeel_persist::snapshot;
 
 const GROUP: Group = Group::Keyspace;
 

@@ -5,9 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::{Command, Flags, Group, ServerCall, ServerHandler, at_least, exactly, session};
-use crate::persist::end::{self, Asker};
-use crate::persist::snapshot::{Begun, Busy};
-use crate::persist::{Cancelled, PersistJob, rewrite, snapshot};
 use crate::server::Server;
 use evenkeel_client::waiting::{On, Waiting};
 use evenkeel_command::error::Error;
@@ -15,6 +12,9 @@ use evenkeel_command::flow::Timeout;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_command::reply::Reply;
 use evenkeel_config::ShutdownOptions;
+use evenkeel_persist::end::{self, Asker};
+use evenkeel_persist::snapshot::{Begun, Busy};
+use evenkeel_persist::{Cancelled, PersistJob, rewrite, snapshot};
 
 /// Commands that write to disk and must not be queued in a transaction by accident.
 const FOR_OPERATORS: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::NO_DATA);

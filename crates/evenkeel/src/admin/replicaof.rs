@@ -1,9 +1,9 @@
 //! The primary of this server: REPLICAOF and its old name.
 
 use super::{Command, Flags, Group, LockScope, ServerCall, ServerHandler, exactly, session};
-use crate::replication::link::{self, Target};
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
+use evenkeel_replication::link::{self, Target};
 
 const fn replication(name: &'static str) -> Command<ServerHandler> {
     let command = session(name, exactly(3), Group::Server, replicaof);

@@ -1,16 +1,16 @@
 //! Commands of replication: how a connection becomes a replica's, and the role of this server.
 //!
 //! A connection that asks for the stream leaves its worker, and is served by the thread that feeds replicas
-//! from then on ([`crate::replication`]); that thread replies.
+//! from then on ([`evenkeel_replication`]); that thread replies.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Command, Flags, Group, LockScope, ServerCall, ServerHandler, at_least, exactly, session};
-use crate::replication::link::{self, Phase};
 use evenkeel_client::replica_hello::{Asks, Content, ReplicaHello};
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
 use evenkeel_config::split_words;
+use evenkeel_replication::link::{self, Phase};
 
 /// The longest name of itself that a replica may give (Redis: `NET_HOST_STR_LEN`).
 const IP_LEN_MAX: usize = 255;

@@ -1,12 +1,12 @@
 //! WAIT and WAITAOF: wait until the client's writes are safe.
 //!
 //! A client knows the number of its last journal record, and the append-only file the number of the last
-//! record that is durable ([`crate::persist::aof::Aof::keeps`]). So a wait is an entry in the worker's list
+//! record that is durable ([`evenkeel_persist::aof::Aof::keeps`]). So a wait is an entry in the worker's list
 //! of waits for the journal (`net/worker/durable.rs`), which is checked whenever more was synced. Otherwise
 //! such a wait is like BLPOP's on no key: it has a timeout, is counted, and CLIENT UNBLOCK ends it.
 //!
 //! The thread that feeds replicas knows the records that they have from their acknowledgements
-//! ([`crate::replication::replicas`]). At the beginning of a wait, that thread asks the replicas. Whenever
+//! ([`evenkeel_replication::replicas`]). At the beginning of a wait, that thread asks the replicas. Whenever
 //! more is acknowledged, the workers with waiting clients check again.
 
 use std::sync::Arc;

@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::Executor;
 use super::permission;
-use crate::persist;
 use crate::server::Server;
 use evenkeel_client::runner::Request;
 use evenkeel_client::session::Session;
@@ -230,7 +229,7 @@ pub(crate) fn refusal(server: &Server, command: (&Spec, Flags), session: &Sessio
         return Some(Error::stale());
     }
     if any.contains(Blockers::LOADING) && lacks(command, session, Flags::LOADING) {
-        return Some(persist::loading());
+        return Some(evenkeel_persist::loading());
     }
     if any.contains(Blockers::NO_SNAPSHOT) && writes() {
         return Some(Error::text(

@@ -1,8 +1,8 @@
 //! An append-only file, and the full sync that replaces the data.
 
-use crate::persist::PersistJob;
-use crate::persist::rewrite::follow_soon;
 use crate::testing::live::Live;
+use evenkeel_persist::PersistJob;
+use evenkeel_persist::rewrite::follow_soon;
 
 /// A primary with a key, a replica to be with an append-only file, and the REPLICAOF command for it.
 fn pair(way: &str) -> (Live, Live, String) {

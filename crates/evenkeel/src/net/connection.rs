@@ -10,12 +10,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use evenkeel_resp::request::{Span, State};
 
-use crate::replication::replica_inbox::Arrival;
 use evenkeel_client::clients::{CONNECTION_BYTES, ClientInfo};
 use evenkeel_client::session::Session;
 use evenkeel_command::reply::{Reply, ReplyChunk};
 use evenkeel_net::Stream;
 use evenkeel_net::tls::TlsStream;
+use evenkeel_replication::replica_inbox::Arrival;
 
 /// Most chunks per system call (the kernel takes 1,024).
 const GATHER_MAX: usize = 512;

@@ -13,12 +13,12 @@ use evenkeel_rdb::aof::StoredData;
 
 use super::raise_file_limit;
 use crate::observe::process;
-use crate::persist::lock::{self, What};
-use crate::persist::rewrite;
 use evenkeel_acl::Acl;
 use evenkeel_config::{DisklessLoad, Settings, cause};
 use evenkeel_net::listener;
 use evenkeel_net::tls;
+use evenkeel_persist::lock::{self, What};
+use evenkeel_persist::rewrite;
 use evenkeel_runtime::server_log::try_file;
 use evenkeel_runtime::temp_file;
 

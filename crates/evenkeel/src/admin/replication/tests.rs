@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
-use crate::replication::replicas::{Progress, Replica};
 use crate::testing::{World, check};
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_client::replica_hello::ReplicaHello;
+use evenkeel_replication::replicas::{Progress, Replica};
 use evenkeel_runtime::clock;
 
 #[test]

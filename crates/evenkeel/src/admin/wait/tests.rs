@@ -3,10 +3,10 @@ use std::time::{Duration, Instant};
 use evenkeel_resp::value::Value;
 use evenkeel_testkit::{Client, Program, Reference, Server, transcript};
 
-use crate::persist::replay::{self, Replayed};
-use crate::persist::rewrite;
 use crate::testing::live::Live;
 use crate::testing::{World, check};
+use evenkeel_persist::replay::{self, Replayed};
+use evenkeel_persist::rewrite;
 
 #[test]
 fn arguments() {

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::{Facts, Text};
 use crate::admin::connection::EVENKEEL_VERSION;
 use crate::observe::process;
-use crate::replication::link::Phase;
 use evenkeel_command::REDIS_VERSION;
 use evenkeel_net::tls::CertificateInfo;
+use evenkeel_replication::link::Phase;
 use evenkeel_runtime::clock;
 use evenkeel_store::evict::lru_clock;
 

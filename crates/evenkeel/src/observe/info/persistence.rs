@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Facts, Text};
-use crate::persist::{JobState, PersistJob};
+use evenkeel_persist::{JobState, PersistJob};
 use evenkeel_runtime::clock;
 
 pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
