@@ -276,8 +276,8 @@ impl Pipeline {
         }
     }
 
-    /// Runs the batch. Returns `Some` with the index of a command that has to wait, and the reason. `lent`:
-    /// the buffer of `bytes`, if the journal may keep it.
+    /// Runs the batch. Returns `Some` with the index of a command that has to wait, and the reason. The session
+    /// keeps the number of the last journal record. `lent`: the buffer of `bytes`, if the journal may keep it.
     fn run_batch(
         &mut self,
         executor: &mut Executor,
@@ -291,6 +291,7 @@ impl Pipeline {
         }
         let from = executor.last_ticks;
         let Executor { server, ctx, .. } = &mut *executor;
+        ctx.buffer.begin_batch();
         let is_closed = Cell::new(false);
         // A command may leave the gate while a long-running script closes it: the rest of the batch is
         // answered BUSY.
@@ -355,6 +356,7 @@ impl Pipeline {
             push_queue::notify_workers(&executor.server.hub); // for messages of the earlier commands
         }
         executor.ctx.buffer.received = None;
+        session.last_record = executor.ctx.buffer.last_of_batch().unwrap_or(session.last_record);
         self.update_entry_size(reply.len().saturating_sub(reply_len));
         let waited = std::mem::take(&mut executor.ctx.lock_wait);
         let evicted = std::mem::take(&mut executor.evict_ticks);

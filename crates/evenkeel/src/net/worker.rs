@@ -569,10 +569,7 @@ impl Worker {
         let mut used = 0;
         loop {
             let pipeline = &mut self.pipeline;
-            connection.session.log.before = self.executor.ctx.buffer.last;
             let ended = pipeline.run(&mut self.executor, connection, source, &mut used, &mut self.reply);
-            let log = &mut connection.session.log;
-            log.logged = log.last(self.executor.ctx.buffer.last);
             connection.resp3 = self.reply.resp3;
             if ended == Ended::TimeUp && used < len && self.may_put_off(connection) {
                 self.put_off(connection);

@@ -81,7 +81,9 @@ pub struct JournalBuffer {
     /// The page that the records move to when the buffer is published.
     pub(super) next: Option<Arc<Page>>,
     /// The number of the last record.
-    pub last: u64,
+    pub(super) last: u64,
+    /// The value of `last` when the present batch began.
+    last_before_batch: u64,
     /// The numbers of the records are above this.
     floor: u64,
 }
@@ -142,6 +144,18 @@ impl JournalBuffer {
         open.commands += 1;
         open.is_data |= is_data;
         bytes
+    }
+
+    /// Marks the beginning of a batch of commands of a single client.
+    #[inline]
+    pub fn begin_batch(&mut self) {
+        self.last_before_batch = self.last;
+    }
+
+    /// Returns the number of the last record since [`JournalBuffer::begin_batch`]; `None` without any.
+    #[inline]
+    pub fn last_of_batch(&self) -> Option<u64> {
+        (self.last != self.last_before_batch).then_some(self.last)
     }
 
     #[inline]

@@ -19,13 +19,13 @@ impl Worker {
     /// Whether a reply has to wait, since its record is not on disk.
     #[cold]
     pub(super) fn awaits_log(&self, connection: &Connection) -> bool {
-        let is_behind = || connection.session.log.logged > self.server.persist.aof.durable();
+        let is_behind = || connection.session.last_record > self.server.persist.aof.durable();
         self.is_always() && (connection.is_held_back() || is_behind())
     }
 
     /// Holds the reply back until its record is on disk.
     pub(super) fn hold_back(&mut self, connection: &mut Connection) {
-        let record = connection.session.log.logged;
+        let record = connection.session.last_record;
         if connection.hold_back(&mut self.reply, record) {
             self.held_back.push_back((record, connection.client().token.load(Relaxed)));
         }

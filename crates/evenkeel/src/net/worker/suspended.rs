@@ -106,7 +106,7 @@ impl Worker {
         if self.is_always() && may_write {
             // Another thread has written for the client. The record's number is unknown, but the journal
             // contains it by now.
-            connection.session.log.logged = self.server.core.keyspace.journal.last();
+            connection.session.last_record = self.server.core.keyspace.journal.last();
         }
         if mute {
             self.discard(reply);
