@@ -199,7 +199,7 @@ impl Session {
     /// Whether it may only subscribe and unsubscribe: in RESP2, a subscriber cannot tell messages from
     /// replies.
     pub fn is_restricted(&self) -> bool {
-        self.subscriptions.is_some() && self.client.resp.load(Relaxed) == 2
+        self.subscriptions.is_some() && !self.client.is_resp3()
     }
 
     /// Ends all subscriptions without a message to the client.

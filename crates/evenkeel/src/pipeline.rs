@@ -16,7 +16,7 @@ use evenkeel_store::journal::Received;
 use evenkeel_store::{Key, Place};
 
 use crate::dispatch::{Executor, append_push, record_stage};
-use crate::net::connection::Connection;
+use crate::net::request_reader::{Incomplete, RequestReader};
 use crate::observe::stats::{Stage, add};
 use evenkeel_client::pubsub::push_queue;
 use evenkeel_client::runner::{Outcome, Request};
@@ -86,84 +86,63 @@ pub(crate) enum Ended {
 
 impl Pipeline {
     /// Runs received requests from `*used` on until there are no more or the reply is large. `*used` moves on
-    /// to the first byte of the first request that was not run. The connection keeps how far that request has
+    /// to the first byte of the first request that was not run. `reader` keeps how far that request has
     /// been parsed.
     pub(crate) fn run(
         &mut self,
         executor: &mut Executor,
-        connection: &mut Connection,
+        (session, reader): (&mut Session, &mut RequestReader),
         source: &mut dyn Source,
         used: &mut usize,
         reply: &mut Reply,
     ) -> Ended {
-        let mut state = State { at: connection.state.at + *used, ..connection.state };
+        let mut state = reader.resume_parsing(*used, &mut self.spans);
         loop {
-            self.take_up(&mut connection.args);
-            let parsed = self.parse_batch(executor, source.bytes_mut(), *used, state, &connection.session);
+            let parsed = self.parse_batch(executor, source.bytes_mut(), *used, state, session);
             // The journal's bytes are never written to again, but parsing an inline request would.
-            let is_last = matches!(parsed.end, BatchEnd::More { .. });
+            let is_last = matches!(parsed.end, BatchEnd::More(_));
             let lent = if is_last && !self.batch.is_empty() { source.lend() } else { None };
-            let run = self.run_batch(executor, &mut connection.session, source.bytes(), lent, reply);
+            let run = self.run_batch(executor, session, source.bytes(), lent, reply);
             if let Some((at, ended)) = run {
                 let last = &self.batch[at];
                 if ended == Ended::Paused && !self.line.is_empty() {
                     source.bytes_mut()[last.start..][..self.line.len()].copy_from_slice(&self.line);
                 }
                 *used = if ended == Ended::Paused { last.start } else { last.end };
-                connection.state = State::start(0);
-                connection.missing = 0;
+                reader.stop_between();
                 return ended;
             }
-            if connection.session.closing && connection.client().killed.load(Relaxed) {
+            if session.closing && session.client.killed.load(Relaxed) {
                 *used = source.bytes().len();
                 return Ended::Empty;
             }
             *used = self.batch.last().map_or(*used, |last| last.end).max(parsed.skipped_to);
             match parsed.end {
-                BatchEnd::Full => state = State::start(*used),
-                BatchEnd::More { state: later, missing } => {
-                    connection.args = self.publish(parsed.spans_used, *used);
-                    connection.state = State { at: later.at - *used, ..later };
-                    connection.missing = missing;
+                BatchEnd::Full => {
+                    self.spans.clear();
+                    state = State::start(*used);
+                }
+                BatchEnd::More(request) => {
+                    reader.stop_within(request, *used, &mut self.spans, parsed.spans_used);
                     return Ended::Empty;
                 }
                 BatchEnd::Broken(error) => {
-                    if !connection.session.closing {
+                    if !session.closing {
                         reply.fail(&Error::Bytes([b"ERR Protocol error: ", &error.text()[..]].concat()));
                         executor.stats().error(b"ERR");
                     }
-                    connection.session.closing = true;
+                    session.closing = true;
                 }
             }
-            if connection.session.closing {
+            if session.closing {
                 *used = source.bytes().len();
                 return Ended::Empty;
             }
             if reply.len() > REPLY_LEN_MAX {
-                connection.state = State::start(0);
+                reader.stop_between();
                 return Ended::Full;
             }
         }
-    }
-
-    /// Continues with the received arguments of a request. There may be millions, so they are not copied.
-    #[inline]
-    fn take_up(&mut self, args: &mut Vec<Span>) {
-        if args.is_empty() {
-            self.spans.clear();
-        } else {
-            self.spans = std::mem::take(args);
-        }
-    }
-
-    /// Returns the arguments of an incomplete request: the spans from `first` on, minus the `used` bytes
-    /// before it. If the request is alone in the buffer, as a long request is from its second part on, the
-    /// spans are moved and not copied.
-    fn publish(&mut self, first: usize, used: usize) -> Vec<Span> {
-        if (first, used) == (0, 0) {
-            return std::mem::take(&mut self.spans);
-        }
-        self.spans[first..].iter().map(|span| span.shifted_down(used)).collect()
     }
 
     /// Returns the key of the first request in `bytes`, if it has a single key and is alone: a pipeline
@@ -243,7 +222,7 @@ impl Pipeline {
                         break BatchEnd::Full;
                     }
                 }
-                Ok(Parsed::More { state, missing }) => break BatchEnd::More { state, missing },
+                Ok(Parsed::More { state, missing }) => break BatchEnd::More(Incomplete { state, missing }),
                 Err(error) => break BatchEnd::Broken(error),
             }
         };
@@ -427,10 +406,7 @@ struct ParsedBatch {
 enum BatchEnd {
     /// As many requests as a batch holds.
     Full,
-    More {
-        state: State,
-        missing: usize,
-    },
+    More(Incomplete),
     Broken(ProtocolError),
 }
 

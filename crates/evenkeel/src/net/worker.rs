@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use evenkeel_store::Place;
 
-use super::connection::{Connection, ROOM_MIN};
+use super::connection::Connection;
 use super::inbox::{Inbox, Message};
 use crate::background::Background;
 use crate::dispatch::{Executor, record_stage};
@@ -300,7 +300,7 @@ impl Worker {
             }
             let killed = connection.client().killed.load(Relaxed);
             let waits = connection.parked || connection.session.waiting.is_some();
-            if waits || connection.session.closing || killed || !connection.input.is_empty() {
+            if waits || connection.session.closing || killed || !connection.reader.is_empty() {
                 self.serve(token, connection);
                 continue;
             }
@@ -421,7 +421,7 @@ impl Worker {
             return if connection.backlog_len() == 0 { Next::Close } else { Next::Wait };
         }
         // Requests left behind by a pause run before anything new is read.
-        if !connection.input.is_empty() && connection.missing == 0 {
+        if connection.reader.has_requests() {
             match self.run_input(connection) {
                 Next::Wait => {}
                 other => return other,
@@ -434,16 +434,12 @@ impl Worker {
             if self.executor.is_time_up() {
                 break;
             }
-            let spot = connection.input.is_empty().then(|| self.spot(OWN_REGION, connection));
+            let spot = connection.reader.is_empty().then(|| self.spot(OWN_REGION, connection));
             let (result, room) = if let Some(spot) = spot {
                 let buffer = self.regions.bytes_mut(spot);
                 (connection.read(buffer), buffer.len())
             } else {
-                let room = more_room(connection.missing, connection.input.len()).min(connection.room);
-                let result = connection.read_more(room);
-                let got = result.as_ref().map_or(0, |got| *got);
-                connection.room = (4 * got).max(ROOM_MIN);
-                (result, room)
+                connection.read_more()
             };
             self.book_read(connection, result.as_ref().map_or(0, |got| *got));
             let got = match self.after_read(connection, result, room) {
@@ -464,7 +460,7 @@ impl Worker {
 
     /// Selects the region into which a connection is read.
     fn spot(&self, index: usize, connection: &Connection) -> Spot {
-        Spot::new(index, connection.last_read, self.server.core.keyspace.journal.is_on())
+        connection.reader.spot(index, self.server.core.keyspace.journal.is_on())
     }
 
     fn book_read(&mut self, connection: &Connection, got: usize) {
@@ -511,11 +507,11 @@ impl Worker {
 
     /// Runs the requests in a region; unused bytes move into the connection.
     fn run_region(&mut self, connection: &mut Connection, spot: Spot, len: usize) -> Next {
-        connection.last_read = len;
+        connection.reader.record_read(len);
         let mut arrived = self.regions.take(spot, len, self.server.core.keyspace.journal.is_on());
         let (next, used) = self.run_bytes(connection, &mut arrived);
         if used < len && next != Next::Close {
-            connection.input.extend_from_slice(&arrived.bytes()[used..]);
+            connection.reader.keep(&arrived.bytes()[used..]);
         }
         self.regions.put_back(spot, arrived);
         self.publish_lent();
@@ -533,18 +529,13 @@ impl Worker {
 
     /// Runs the requests that start in the connection's own buffer.
     fn run_input(&mut self, connection: &mut Connection) -> Next {
-        let mut input = std::mem::take(&mut connection.input);
+        let mut input = connection.reader.take_bytes();
         let (next, used) = self.run_bytes(connection, &mut input);
-        if used == input.len() {
-            input = Vec::new();
-        } else if used > 0 {
-            input.drain(..used);
-        }
-        connection.input = input;
+        connection.reader.put_back(input, used);
         self.record_input(connection);
         let limit = self.executor.settings.client_query_buffer_limit;
         let queued = connection.session.multi.as_ref().map_or(0, |multi| multi.memory);
-        if connection.input.len().saturating_add(queued) > limit && next != Next::Close {
+        if connection.reader.len().saturating_add(queued) > limit && next != Next::Close {
             self.server.hub.record_input_limit(connection.client());
             return Next::Close;
         }
@@ -552,11 +543,7 @@ impl Worker {
     }
 
     fn record_input(&mut self, connection: &mut Connection) {
-        let kept = std::mem::replace(&mut connection.input_noted, connection.input.len());
-        self.kept_for_clients += connection.input.len().saturating_sub(kept);
-        let client = connection.client();
-        client.query_used.store(connection.input.len(), Relaxed);
-        client.query_size.store(connection.input.capacity(), Relaxed);
+        self.kept_for_clients += connection.reader.publish_len(&connection.session.client);
     }
 
     /// Runs the complete requests of these bytes, batch by batch, and sends the replies. Returns the number
@@ -565,12 +552,12 @@ impl Worker {
         let len = source.bytes().len();
         connection.activity = connection.activity.saturating_add(1);
         connection.client().record_query(len, self.now_ms);
-        self.reply.resp3 = connection.resp3;
+        self.reply.resp3 = connection.client().is_resp3();
         let mut used = 0;
         loop {
-            let pipeline = &mut self.pipeline;
-            let ended = pipeline.run(&mut self.executor, connection, source, &mut used, &mut self.reply);
-            connection.resp3 = self.reply.resp3;
+            let Connection { session, reader, .. } = connection;
+            let (pipeline, executor, reply) = (&mut self.pipeline, &mut self.executor, &mut self.reply);
+            let ended = pipeline.run(executor, (session, reader), source, &mut used, reply);
             if ended == Ended::TimeUp && used < len && self.may_put_off(connection) {
                 self.put_off(connection);
             } else if (!self.reply.is_empty() || connection.is_put_off()) && !self.flush(connection) {
@@ -685,11 +672,7 @@ impl Worker {
                 self.close(token, connection);
                 continue;
             }
-            if connection.input.capacity() > 64 * 1024
-                && connection.input.len() * 4 < connection.input.capacity()
-            {
-                connection.input.shrink_to_fit();
-            }
+            connection.reader.shrink();
             self.put_back(token, connection);
         }
     }
@@ -754,14 +737,6 @@ impl Worker {
             }
         }
     }
-}
-
-/// Returns the bytes to read of a request of which `had` have arrived and at least `missing` have not. A long
-/// request of many short arguments lacks little at any time, so it is read in steps that grow with it.
-fn more_room(missing: usize, had: usize) -> usize {
-    const MIN: usize = 16 * 1024;
-    const STEP_MAX: usize = 256 * 1024;
-    missing.max((had / 4).min(STEP_MAX)).clamp(MIN, 1 << 20)
 }
 
 /// A connection that has been read from and not yet run.

@@ -1,17 +1,14 @@
 //! Requests that arrive in parts, and prefetching.
 
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use super::*;
 use crate::testing::World;
 use evenkeel_client::clients::ClientInfo;
 
-fn connection(world: &World) -> Connection {
+fn session(world: &World) -> Session {
     let client = ClientInfo::new(1, "test:1".into(), "test:2".into(), -1, false, world.now_ms);
-    let session = Session::of_new_connection(Arc::new(client), &world.server.acl);
-    let (socket, _peer) = UnixStream::pair().expect("two descriptors are free");
-    Connection::new(socket.into(), session)
+    Session::of_new_connection(Arc::new(client), &world.server.acl)
 }
 
 /// A request that arrives in parts, the first of them behind another request: from the second part on, the
@@ -20,7 +17,7 @@ fn connection(world: &World) -> Connection {
 fn long_requests_are_not_moved_with_every_read() {
     const KEYS: usize = 1000;
     let mut world = World::new();
-    let mut connection = connection(&world);
+    let (mut session, mut reader) = (session(&world), RequestReader::new());
     let (mut pipeline, mut reply, executor) = (Pipeline::default(), Reply::default(), &mut world.workers[0]);
     let request = format!("*{}\r\n$4\r\nMGET\r\n{}", KEYS + 1, "$1\r\nk\r\n".repeat(KEYS));
     let all = [b"*1\r\n$4\r\nPING\r\n", request.as_bytes()].concat();
@@ -34,9 +31,9 @@ fn long_requests_are_not_moved_with_every_read() {
         (ping, all.len(), request.len()),
     ] {
         let (mut input, mut used) = (all[from..to].to_vec(), 0);
-        let ended = pipeline.run(executor, &mut connection, &mut input, &mut used, &mut reply);
+        let ended = pipeline.run(executor, (&mut session, &mut reader), &mut input, &mut used, &mut reply);
         assert_eq!((ended, used), (Ended::Empty, used_up), "up to {to}");
-        places.push(connection.args.as_ptr());
+        places.push(reader.args().as_ptr());
     }
     assert!(places[..4].iter().all(|place| *place == places[0]), "they were moved");
     assert_eq!(reply.plain(), Some(format!("+PONG\r\n*{KEYS}\r\n{}", "$-1\r\n".repeat(KEYS)).as_bytes()));
@@ -47,7 +44,7 @@ fn long_requests_are_not_moved_with_every_read() {
 #[test]
 fn prefetch_changes_no_reply() {
     let mut world = World::new();
-    let mut connection = connection(&world);
+    let (mut session, mut reader) = (session(&world), RequestReader::new());
     let (mut pipeline, executor) = (Pipeline::default(), &mut world.workers[0]);
     let mut send = |requests: &[String]| {
         let words = |request: &String| {
@@ -57,7 +54,7 @@ fn prefetch_changes_no_reply() {
         };
         let (mut input, mut used) = (requests.iter().map(words).collect::<String>().into_bytes(), 0);
         let mut reply = Reply::default();
-        let ended = pipeline.run(executor, &mut connection, &mut input, &mut used, &mut reply);
+        let ended = pipeline.run(executor, (&mut session, &mut reader), &mut input, &mut used, &mut reply);
         assert_eq!((ended, used), (Ended::Empty, input.len()));
         String::from_utf8(reply.plain().expect("short").to_vec()).expect("text")
     };
@@ -99,7 +96,7 @@ fn prefetch_changes_no_reply() {
 #[test]
 fn prefetch_follows_select() {
     let mut world = World::new();
-    let connection = connection(&world);
+    let session = session(&world);
     let executor = &mut world.workers[0];
     for (selects, databases) in [
         (["3", "15", "0"], [3, 15, 0]),
@@ -113,7 +110,7 @@ fn prefetch_follows_select() {
             format!("*{}\r\n{bulks}*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", words.len())
         });
         let mut bytes = requests.collect::<String>().into_bytes();
-        pipeline.parse_batch(executor, &mut bytes, 0, State::start(0), &connection.session);
+        pipeline.parse_batch(executor, &mut bytes, 0, State::start(0), &session);
         let ahead: Vec<usize> =
             pipeline.batch.iter().filter_map(|parts| parts.key).map(|(_, place)| place.db()).collect();
         assert_eq!(ahead, databases, "{selects:?}");

@@ -37,7 +37,7 @@ impl Worker {
     /// connection has to be closed.
     pub(super) fn send_messages(&mut self, connection: &mut Connection, late: Vec<Arc<[u8]>>) -> bool {
         let mut messages = late;
-        match connection.client().push_queue.take(connection.resp3) {
+        match connection.client().push_queue.take(connection.client().is_resp3()) {
             Pending::Messages(more) => messages.extend(more),
             Pending::TooMuch { waiting } => {
                 self.record_output_limit(connection, waiting);
