@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use arrayvec::ArrayVec;
 use evenkeel_resp::request::{Parsed, ProtocolError, Span, State, parse, parse_unauthenticated};
 use evenkeel_store::ahead::MEMBERS_MAX;
-use evenkeel_store::journal::Received;
+use evenkeel_store::journal::RequestBytes;
 use evenkeel_store::{Key, Place};
 
 use crate::dispatch::{Executor, append_push, record_stage};
@@ -101,8 +101,8 @@ impl Pipeline {
             let parsed = self.parse_batch(executor, source.bytes_mut(), *used, state, session);
             // The journal's bytes are never written to again, but parsing an inline request would.
             let is_last = matches!(parsed.end, BatchEnd::More(_));
-            let lent = if is_last && !self.batch.is_empty() { source.lend() } else { None };
-            let run = self.run_batch(executor, session, source.bytes(), lent, reply);
+            let requests = source.request_bytes(is_last && !self.batch.is_empty());
+            let run = self.run_batch(executor, session, requests, reply);
             if let Some((at, ended)) = run {
                 let last = &self.batch[at];
                 if ended == Ended::Paused && !self.line.is_empty() {
@@ -256,13 +256,12 @@ impl Pipeline {
     }
 
     /// Runs the batch. Returns `Some` with the index of a command that has to wait, and the reason. The session
-    /// keeps the number of the last journal record. `lent`: the buffer of `bytes`, if the journal may keep it.
+    /// keeps the number of the last journal record.
     fn run_batch(
         &mut self,
         executor: &mut Executor,
         session: &mut Session,
-        bytes: &[u8],
-        lent: Option<Received>,
+        requests: RequestBytes<'_>,
         reply: &mut Reply,
     ) -> Option<(usize, Ended)> {
         if self.batch.is_empty() {
@@ -283,7 +282,6 @@ impl Pipeline {
             executor.last_ticks = clock::ticks();
         }
         if inside {
-            executor.ctx.buffer.received = lent;
             if self.batch.len() > 1 {
                 self.prefetch(executor);
             }
@@ -304,10 +302,10 @@ impl Pipeline {
                 break;
             }
             if executor.ctx.is_inside() && index >= fetched {
-                fetched = self.prefetch_members(executor, bytes, index);
+                fetched = self.prefetch_members(executor, requests.bytes(), index);
             }
             executor.keep_time();
-            let args = Args::new(bytes, &self.spans[parts.first_span..parts.end_span]);
+            let args = Args::of(requests, &self.spans[parts.first_span..parts.end_span]);
             let request =
                 Request { command: parts.command, args, len: parts.end - parts.start, key: parts.key };
             let outcome = executor.shielded(reply, |executor, reply| {
@@ -334,7 +332,6 @@ impl Pipeline {
         } else {
             push_queue::notify_workers(&executor.server.hub); // for messages of the earlier commands
         }
-        executor.ctx.buffer.received = None;
         session.last_record = executor.ctx.buffer.last_of_batch().unwrap_or(session.last_record);
         self.update_entry_size(reply.len().saturating_sub(reply_len));
         let waited = std::mem::take(&mut executor.ctx.lock_wait);
