@@ -39,6 +39,8 @@ pub(crate) const REPLY_LEN_MAX: usize = 128 * 1024;
 pub(crate) struct Pipeline {
     spans: Vec<Span>,
     batch: Vec<Parts>,
+    /// The arguments of the requests that were parsed ahead.
+    ahead_spans: Vec<Span>,
     /// The original bytes of an inline request, if it is the batch: parsing it removes its quotes, so it is
     /// parsed twice only if it is put back.
     line: Vec<u8>,
@@ -69,6 +71,16 @@ struct Parts {
     key: Option<(u64, Place)>,
 }
 
+/// A request that was parsed ahead of its connection's run, and is alone in the received bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct ParsedAhead {
+    first_span: usize,
+    end_span: usize,
+    command: Option<Id>,
+    /// Hash and place of its key, if it has a single key.
+    pub(crate) key: Option<(u64, Place)>,
+}
+
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
@@ -87,18 +99,21 @@ pub(crate) enum Ended {
 impl Pipeline {
     /// Runs received requests from `*used` on until there are no more or the reply is large. `*used` moves on
     /// to the first byte of the first request that was not run. `reader` keeps how far that request has
-    /// been parsed.
+    /// been parsed. `ahead`: the request in the bytes, if it is the only one and has been parsed.
     pub(crate) fn run(
         &mut self,
         executor: &mut Executor,
         (session, reader): (&mut Session, &mut RequestReader),
-        source: &mut dyn Source,
+        (source, mut ahead): (&mut dyn Source, Option<ParsedAhead>),
         used: &mut usize,
         reply: &mut Reply,
     ) -> Ended {
         let mut state = reader.resume_parsing(*used, &mut self.spans);
         loop {
-            let parsed = self.parse_batch(executor, source.bytes_mut(), *used, state, session);
+            let parsed = match self.take_ahead(executor, source.bytes(), ahead.take(), session) {
+                Some(parsed) => parsed,
+                None => self.parse_batch(executor, source.bytes_mut(), *used, state, session),
+            };
             // The journal's bytes are never written to again, but parsing an inline request would.
             let is_last = matches!(parsed.end, BatchEnd::More(_));
             let requests = source.request_bytes(is_last && !self.batch.is_empty());
@@ -145,27 +160,58 @@ impl Pipeline {
         }
     }
 
-    /// Returns the key of the first request in `bytes`, if it has a single key and is alone: a pipeline
-    /// prefetches by itself.
-    pub(crate) fn first_key(
+    /// Forgets the requests that were parsed ahead.
+    pub(crate) fn forget_ahead(&mut self) {
+        self.ahead_spans.clear();
+    }
+
+    /// Parses the request in `bytes` and looks it up, if it is alone: a pipeline is parsed as a batch. Its
+    /// session must run nothing else before it.
+    pub(crate) fn parse_ahead(
         &mut self,
         executor: &Executor,
         session: &Session,
         bytes: &mut [u8],
-    ) -> Option<(u64, Place)> {
-        self.spans.clear();
+    ) -> Option<ParsedAhead> {
         if bytes.first() != Some(&b'*') {
             return None; // parsing an inline request changes it
         }
         if session.access.lacks_auth(&executor.server.acl) {
             return None; // the limits of an unauthenticated client are checked when it is run
         }
-        match parse(bytes, State::start(0), &mut self.spans, executor.settings.proto_max_bulk_len) {
-            Ok(Parsed::Ready(end)) if end == bytes.len() && !self.spans.is_empty() => {
-                executor.resolve(Args::new(bytes, &self.spans), session.db).key
-            }
-            _ => None,
+        let (first_span, bulk_len_max) = (self.ahead_spans.len(), executor.settings.proto_max_bulk_len);
+        let parsed = parse(bytes, State::start(0), &mut self.ahead_spans, bulk_len_max);
+        let end_span = self.ahead_spans.len();
+        if parsed != Ok(Parsed::Ready(bytes.len())) || end_span == first_span {
+            self.ahead_spans.truncate(first_span);
+            return None;
         }
+        let args = Args::new(bytes, &self.ahead_spans[first_span..]);
+        let Request { command, key, .. } = executor.resolve(args, session.db);
+        Some(ParsedAhead { first_span, end_span, command, key })
+    }
+
+    /// Makes a request that was parsed ahead the batch. Returns `None` if there is none, or if its client has
+    /// to authenticate by now, so that other limits apply.
+    fn take_ahead(
+        &mut self,
+        executor: &Executor,
+        bytes: &[u8],
+        ahead: Option<ParsedAhead>,
+        session: &Session,
+    ) -> Option<ParsedBatch> {
+        let ParsedAhead { first_span, end_span, command, key } = ahead?;
+        if session.access.lacks_auth(&executor.server.acl) {
+            return None;
+        }
+        self.spans.clear();
+        self.spans.extend_from_slice(&self.ahead_spans[first_span..end_span]);
+        self.line.clear();
+        self.batch.clear();
+        let (end, end_span) = (bytes.len(), self.spans.len());
+        self.batch.push(Parts { start: 0, end, first_span: 0, end_span, command, key });
+        let rest = Incomplete { state: State::start(end), missing: 1 };
+        Some(ParsedBatch { end: BatchEnd::More(rest), skipped_to: end, spans_used: end_span })
     }
 
     /// Returns the cache lines to prefetch per entry.

@@ -12,14 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Instant;
 
-use evenkeel_store::Place;
-
 use super::connection::Connection;
 use super::inbox::{Inbox, Message};
 use crate::background::Background;
 use crate::dispatch::{Executor, record_stage};
 use crate::observe::stats::{Stage, add};
-use crate::pipeline::{Ended, Pipeline};
+use crate::pipeline::{Ended, ParsedAhead, Pipeline};
 use crate::server::Server;
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_client::pubsub::push_queue;
@@ -309,12 +307,12 @@ impl Worker {
             let (room, result) = (buffer.len(), connection.read(buffer));
             let got = result.as_ref().map_or(0, |got| *got);
             self.book_read(&connection, got);
-            self.arrivals.push(Arrival { token, connection, result, room, spot, key: None });
+            self.arrivals.push(Arrival { token, connection, result, room, spot, first: None });
         }
     }
 
-    /// Prefetches the keys of the group's first requests: all slots first, then all buckets, then all
-    /// entries. A pipeline prefetches its own keys when it is run.
+    /// Parses the requests of a group's connections that sent a single request, and prefetches their keys: all
+    /// slots first, then all buckets, then all entries. A pipeline prefetches its own keys when it is run.
     fn prefetch_first(&mut self) {
         let executor = &mut self.executor;
         let keyspace = &executor.server.core.keyspace;
@@ -322,14 +320,15 @@ impl Worker {
         if !keyspace.enter_unless(&mut executor.ctx, || busy.is_busy()) {
             return;
         }
+        self.pipeline.forget_ahead();
         for arrival in &mut self.arrivals {
             let len = arrival.result.as_ref().map_or(0, |got| *got);
             let bytes = &mut self.regions.bytes_mut(arrival.spot)[..len];
-            arrival.key = self.pipeline.first_key(executor, &arrival.connection.session, bytes);
+            arrival.first = self.pipeline.parse_ahead(executor, &arrival.connection.session, bytes);
         }
         let (keyspace, ctx, lines) =
             (&executor.server.core.keyspace, &executor.ctx, self.pipeline.entry_lines());
-        let keys = || self.arrivals.iter().filter_map(|arrival| arrival.key);
+        let keys = || self.arrivals.iter().filter_map(|arrival| arrival.first?.key);
         keys().for_each(|(_, place)| keyspace.prefetch_slot(ctx, place));
         keys().for_each(|(hash, place)| keyspace.prefetch_bucket(ctx, place, hash));
         keys().for_each(|(hash, place)| keyspace.prefetch_entry(ctx, place, hash, lines));
@@ -337,10 +336,10 @@ impl Worker {
     }
 
     fn serve_arrival(&mut self, arrival: Arrival) {
-        let Arrival { token, mut connection, result, room, spot, .. } = arrival;
+        let Arrival { token, mut connection, result, room, spot, first } = arrival;
         self.executor.begin_share();
         let next = match self.after_read(&mut connection, result, room) {
-            Ok(got) => match self.run_region(&mut connection, spot, got) {
+            Ok(got) => match self.run_region(&mut connection, (spot, got), first) {
                 Next::Wait if connection.readable => self.read_and_run(&mut connection),
                 next => next,
             },
@@ -448,7 +447,7 @@ impl Worker {
                 Err(next) => return next,
             };
             let next = match spot {
-                Some(spot) => self.run_region(connection, spot, got),
+                Some(spot) => self.run_region(connection, (spot, got), None),
                 None => self.run_input(connection),
             };
             if next != Next::Wait {
@@ -505,11 +504,17 @@ impl Worker {
         }
     }
 
-    /// Runs the requests in a region; unused bytes move into the connection.
-    fn run_region(&mut self, connection: &mut Connection, spot: Spot, len: usize) -> Next {
+    /// Runs the requests in the first `len` bytes of a region; unused bytes move into the connection. `ahead`:
+    /// the only request, if it has been parsed.
+    fn run_region(
+        &mut self,
+        connection: &mut Connection,
+        (spot, len): (Spot, usize),
+        ahead: Option<ParsedAhead>,
+    ) -> Next {
         connection.reader.record_read(len);
         let mut arrived = self.regions.take(spot, len, self.server.core.keyspace.journal.is_on());
-        let (next, used) = self.run_bytes(connection, &mut arrived);
+        let (next, used) = self.run_bytes(connection, &mut arrived, ahead);
         if used < len && next != Next::Close {
             connection.reader.keep(&arrived.bytes()[used..]);
         }
@@ -530,7 +535,7 @@ impl Worker {
     /// Runs the requests that start in the connection's own buffer.
     fn run_input(&mut self, connection: &mut Connection) -> Next {
         let mut input = connection.reader.take_bytes();
-        let (next, used) = self.run_bytes(connection, &mut input);
+        let (next, used) = self.run_bytes(connection, &mut input, None);
         connection.reader.put_back(input, used);
         self.record_input(connection);
         let limit = self.executor.settings.client_query_buffer_limit;
@@ -548,7 +553,12 @@ impl Worker {
 
     /// Runs the complete requests of these bytes, batch by batch, and sends the replies. Returns the number
     /// of bytes used up.
-    fn run_bytes(&mut self, connection: &mut Connection, source: &mut dyn Source) -> (Next, usize) {
+    fn run_bytes(
+        &mut self,
+        connection: &mut Connection,
+        source: &mut dyn Source,
+        mut ahead: Option<ParsedAhead>,
+    ) -> (Next, usize) {
         let len = source.bytes().len();
         connection.activity = connection.activity.saturating_add(1);
         connection.client().record_query(len, self.now_ms);
@@ -557,7 +567,7 @@ impl Worker {
         loop {
             let Connection { session, reader, .. } = connection;
             let (pipeline, executor, reply) = (&mut self.pipeline, &mut self.executor, &mut self.reply);
-            let ended = pipeline.run(executor, (session, reader), source, &mut used, reply);
+            let ended = pipeline.run(executor, (session, reader), (source, ahead.take()), &mut used, reply);
             if ended == Ended::TimeUp && used < len && self.may_put_off(connection) {
                 self.put_off(connection);
             } else if (!self.reply.is_empty() || connection.is_put_off()) && !self.flush(connection) {
@@ -747,8 +757,8 @@ pub(crate) struct Arrival {
     /// Bytes that could have arrived, and the region that they are in.
     room: usize,
     spot: Spot,
-    /// Hash and place of its first request's key.
-    key: Option<(u64, Place)>,
+    /// Its request, if that is alone in the region and has been parsed.
+    first: Option<ParsedAhead>,
 }
 
 /// The next step for a connection that has been served.

@@ -31,7 +31,8 @@ fn long_requests_are_not_moved_with_every_read() {
         (ping, all.len(), request.len()),
     ] {
         let (mut input, mut used) = (all[from..to].to_vec(), 0);
-        let ended = pipeline.run(executor, (&mut session, &mut reader), &mut input, &mut used, &mut reply);
+        let ended =
+            pipeline.run(executor, (&mut session, &mut reader), (&mut input, None), &mut used, &mut reply);
         assert_eq!((ended, used), (Ended::Empty, used_up), "up to {to}");
         places.push(reader.args().as_ptr());
     }
@@ -54,7 +55,8 @@ fn prefetch_changes_no_reply() {
         };
         let (mut input, mut used) = (requests.iter().map(words).collect::<String>().into_bytes(), 0);
         let mut reply = Reply::default();
-        let ended = pipeline.run(executor, (&mut session, &mut reader), &mut input, &mut used, &mut reply);
+        let ended =
+            pipeline.run(executor, (&mut session, &mut reader), (&mut input, None), &mut used, &mut reply);
         assert_eq!((ended, used), (Ended::Empty, input.len()));
         String::from_utf8(reply.plain().expect("short").to_vec()).expect("text")
     };
