@@ -40,6 +40,40 @@ fn long_requests_are_not_moved_with_every_read() {
     assert_eq!(reply.plain(), Some(format!("+PONG\r\n*{KEYS}\r\n{}", "$-1\r\n".repeat(KEYS)).as_bytes()));
 }
 
+/// A request that is alone in its bytes runs as it was parsed ahead. All other bytes are parsed when they run.
+#[test]
+fn a_lone_request_runs_as_parsed_ahead() {
+    let mut world = World::new();
+    let (mut session, mut reader) = (session(&world), RequestReader::new());
+    let (mut pipeline, executor) = (Pipeline::default(), &mut world.workers[0]);
+    let set = "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n";
+    let get = "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
+    let cases = [
+        (set, true, "+OK\r\n"),
+        (get, true, "$1\r\nv\r\n"),
+        ("*1\r\n$4\r\nPING\r\n", true, "+PONG\r\n"),
+        ("*1\r\n$3\r\nGET\r\n", true, "-ERR wrong number of arguments for 'get' command\r\n"),
+        (&[get, get].concat(), false, "$1\r\nv\r\n$1\r\nv\r\n"),
+        ("GET k\r\n", false, "$1\r\nv\r\n"),
+        ("*0\r\n", false, ""),
+        (&get[..9], false, ""),
+        (&get[9..], false, "$1\r\nv\r\n"),
+    ];
+    let mut inputs: Vec<Vec<u8>> = cases.iter().map(|(bytes, ..)| bytes.as_bytes().to_vec()).collect();
+    // The worker does not parse ahead what follows the beginning of a request.
+    let (rest, whole) = inputs.split_last_mut().expect("there are cases");
+    let parse = |input: &mut Vec<u8>| pipeline.parse_ahead(executor, &session, input);
+    let mut ahead: Vec<Option<ParsedAhead>> = whole.iter_mut().map(parse).collect();
+    ahead.push(None);
+    rest.splice(..0, get[..9].bytes());
+    for ((input, ahead), (bytes, is_ahead, expected)) in inputs.iter_mut().zip(ahead).zip(cases) {
+        assert_eq!(ahead.is_some(), is_ahead, "{bytes}");
+        let (mut used, mut reply) = (0, Reply::default());
+        pipeline.run(executor, (&mut session, &mut reader), (input, ahead), &mut used, &mut reply);
+        assert_eq!(reply.plain(), Some(expected.as_bytes()), "{bytes}");
+    }
+}
+
 /// Look-ups in the same large collection are prefetched together. Their replies equal the replies to single
 /// requests, whatever stands in between and whatever they change.
 #[test]

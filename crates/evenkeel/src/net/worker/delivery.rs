@@ -13,13 +13,13 @@ impl Worker {
     pub(super) fn deliver_to(&mut self, clients: Vec<Arc<ClientInfo>>) {
         for client in clients {
             let token = client.token.load(Relaxed);
-            let Some(connection) = self.take(token) else { continue };
+            let Some(connection) = self.connections.take(token) else { continue };
             if Arc::ptr_eq(connection.client(), &client) {
                 self.deliver(token, connection);
             } else {
                 // The connection has moved, and its new worker has checked the queue; the token is another
                 // connection's here.
-                self.put_back(token, connection);
+                self.connections.put_back(token, connection);
             }
         }
     }
@@ -27,7 +27,7 @@ impl Worker {
     /// Delivers the queue, then puts the connection back or closes it.
     pub(super) fn deliver(&mut self, token: u64, mut connection: Box<Connection>) {
         if connection.client().push_queue.is_empty() || self.send_messages(&mut connection, Vec::new()) {
-            self.put_back(token, connection);
+            self.connections.put_back(token, connection);
         } else {
             self.close(token, connection);
         }
