@@ -301,8 +301,8 @@ impl Pipeline {
         }
     }
 
-    /// Runs the batch. Returns `Some` with the index of a command that has to wait, and the reason. The session
-    /// keeps the number of the last journal record.
+    /// Runs the batch. Returns `Some` with the index of a command that has to wait, and the reason. The
+    /// session keeps the number of the last journal record.
     fn run_batch(
         &mut self,
         executor: &mut Executor,

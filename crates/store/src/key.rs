@@ -88,8 +88,8 @@ pub fn slot_of(key: &[u8]) -> u16 {
     checksum(hashed) & (SLOTS as u16 - 1)
 }
 
-/// A function of this crate, where the constants of the algorithm are known to the compiler: in the crate of a
-/// caller, it may make a function for all algorithms, which takes a third more instructions.
+/// A function of this crate, where the constants of the algorithm are known to the compiler: in the crate of
+/// a caller, it may make a function for all algorithms, which takes a third more instructions.
 #[inline(never)]
 fn checksum(bytes: &[u8]) -> u16 {
     CRC16.checksum(bytes)

@@ -145,9 +145,9 @@ impl RequestReader {
 
     // Parsing.
 
-    /// Continues parsing at offset `used` of the bytes: returns the parser's state there, and puts the received
-    /// arguments of the incomplete request into `spans`, in place of its content. There may be millions of
-    /// arguments, so they are moved and not copied.
+    /// Continues parsing at offset `used` of the bytes: returns the parser's state there, and puts the
+    /// received arguments of the incomplete request into `spans`, in place of its content. There may be
+    /// millions of arguments, so they are moved and not copied.
     #[inline]
     pub(crate) fn resume_parsing(&mut self, used: usize, spans: &mut Vec<Span>) -> State {
         if self.args.is_empty() {

@@ -40,7 +40,8 @@ fn long_requests_are_not_moved_with_every_read() {
     assert_eq!(reply.plain(), Some(format!("+PONG\r\n*{KEYS}\r\n{}", "$-1\r\n".repeat(KEYS)).as_bytes()));
 }
 
-/// A request that is alone in its bytes runs as it was parsed ahead. All other bytes are parsed when they run.
+/// A request that is alone in its bytes runs as it was parsed ahead. All other bytes are parsed when they
+/// run.
 #[test]
 fn a_lone_request_runs_as_parsed_ahead() {
     let mut world = World::new();

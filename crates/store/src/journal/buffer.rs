@@ -111,8 +111,8 @@ impl JournalBuffer {
         put_command(self.begin_command(db, false), args);
     }
 
-    /// Like [`JournalBuffer::push`], for a command as it was sent. It is not copied if it lies in a lent region,
-    /// is the record's only command, and its page refers to no other region.
+    /// Like [`JournalBuffer::push`], for a command as it was sent. It is not copied if it lies in a lent
+    /// region, is the record's only command, and its page refers to no other region.
     pub(crate) fn push_sent(&mut self, db: u32, command: SentCommand<'_>) {
         if self.open.is_none()
             && let Some((region, range)) = command.in_region()
@@ -256,8 +256,8 @@ impl Page {
         self.records.push(span);
     }
 
-    /// Makes the page refer to this region. Returns whether it did not refer to it before; `None` if it refers
-    /// to another region.
+    /// Makes the page refer to this region. Returns whether it did not refer to it before; `None` if it
+    /// refers to another region.
     #[inline]
     fn refer_to(&mut self, region: &LentRegion) -> Option<bool> {
         match &self.region {

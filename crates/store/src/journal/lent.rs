@@ -1,10 +1,10 @@
 //! Commands as they were sent, and the memory that they may be kept in.
 //!
 //! A thread lends the journal the region that it has read requests into, and passes it with each request:
-//! [`RequestBytes`] stands in the arguments of a command. A command that is logged as it was sent is a range of
-//! these bytes ([`SentCommand`]). The journal keeps that range of the region instead of a copy, if its page
-//! refers to no other region. A copy would cost the serving thread more than the rest of its journal work,
-//! since the memory for the copy comes from another core's cache.
+//! [`RequestBytes`] stands in the arguments of a command. A command that is logged as it was sent is a range
+//! of these bytes ([`SentCommand`]). The journal keeps that range of the region instead of a copy, if its
+//! page refers to no other region. A copy would cost the serving thread more than the rest of its journal
+//! work, since the memory for the copy comes from another core's cache.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,7 +29,8 @@ impl<'a> RequestBytes<'a> {
         RequestBytes { bytes, region: None }
     }
 
-    /// Returns the first `len` bytes of a region, which the journal may keep. Panics if the region is shorter.
+    /// Returns the first `len` bytes of a region, which the journal may keep. Panics if the region is
+    /// shorter.
     #[inline]
     pub fn lent(region: &'a LentRegion, len: usize) -> RequestBytes<'a> {
         RequestBytes { bytes: &region[..len], region: Some(region) }

@@ -346,9 +346,9 @@ fn what_was_received_is_not_copied() {
     buffer.commit(&journal, 0, 0);
     buffer.push_sent(0, sent(&memory, &at[3]));
     buffer.forget();
-    // A command that lies elsewhere is copied.
-    let elsewhere = b"*2\r\n$3\r\nDEL\r\n$1\r\nf\r\n";
-    buffer.push_sent(0, SentCommand::new(RequestBytes::unlent(elsewhere), 0..elsewhere.len()));
+    // A command in other memory is copied.
+    let unlent = b"*2\r\n$3\r\nDEL\r\n$1\r\nf\r\n";
+    buffer.push_sent(0, SentCommand::new(RequestBytes::unlent(unlent), 0..unlent.len()));
     buffer.commit(&journal, 0, 0);
     journal.publish(0, &mut buffer);
     let several =

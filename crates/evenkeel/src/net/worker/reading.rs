@@ -72,8 +72,9 @@ impl Worker {
         }
     }
 
-    /// Parses the requests of a group's connections that sent a single request, and prefetches their keys: all
-    /// slots first, then all buckets, then all entries. A pipeline prefetches its own keys when it is run.
+    /// Parses the requests of a group's connections that sent a single request, and prefetches their keys:
+    /// all slots first, then all buckets, then all entries. A pipeline prefetches its own keys when it is
+    /// run.
     pub(super) fn prefetch_first(&mut self) {
         let executor = &mut self.executor;
         let keyspace = &executor.server.core.keyspace;
@@ -210,8 +211,8 @@ impl Worker {
         }
     }
 
-    /// Runs the requests in the first `len` bytes of a region; unused bytes move into the connection. `ahead`:
-    /// the only request, if it has been parsed.
+    /// Runs the requests in the first `len` bytes of a region; unused bytes move into the connection.
+    /// `ahead`: the only request, if it has been parsed.
     pub(super) fn run_region(
         &mut self,
         connection: &mut Connection,

@@ -20,8 +20,8 @@ use evenkeel_net::poll::has_hung_up;
 pub(super) struct Waits {
     /// Deadlines of waiting commands, with the tokens of their connections.
     deadlines: BTreeSet<(Instant, u64)>,
-    /// Wait-queue entries of finished waits that cannot be removed yet because a long-running script holds the
-    /// gate. Removed once the gate opens.
+    /// Wait-queue entries of finished waits that cannot be removed yet because a long-running script holds
+    /// the gate. Removed once the gate opens.
     ///
     /// Watches wait in [`crate::dispatch::Executor::left_watches`].
     #[expect(clippy::vec_box, reason = "they come in boxes, and are not moved out of them")]
