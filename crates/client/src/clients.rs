@@ -50,6 +50,7 @@ pub struct ClientInfo {
     pub monitors: AtomicBool,
     /// The client has left the registry.
     pub gone: AtomicBool,
+    /// Version of the protocol for its replies and messages: 2 or 3.
     pub resp: AtomicU8,
     /// Received bytes of its requests, and size of its own buffer for them.
     pub query_used: AtomicUsize,
@@ -173,6 +174,12 @@ impl ClientInfo {
 }
 
 impl ClientInfo {
+    /// Whether the client has chosen RESP3 (HELLO).
+    #[inline]
+    pub fn is_resp3(&self) -> bool {
+        self.resp.load(Relaxed) == 3
+    }
+
     /// Returns the user for whom the client acts.
     pub fn user(&self) -> Option<Arc<Who>> {
         self.user.lock().clone()

@@ -97,8 +97,7 @@ impl<'a> Parcel<'a> {
 
     /// Passes it to all subscribers by `put`; returns their number.
     fn hand_to(&self, subscribers: &Subscribers, put: &mut Put<'_>) -> usize {
-        let receivers = there(subscribers)
-            .map(|client| put(client, self.encoded(client.resp.load(Relaxed) == 3).clone()));
+        let receivers = there(subscribers).map(|client| put(client, self.encoded(client.is_resp3()).clone()));
         receivers.count()
     }
 }

@@ -32,7 +32,9 @@ pub struct Session {
     pub left_watches: Option<Watching>,
     /// Set while its last command waits.
     pub waiting: Option<Box<Waiting>>,
-    pub log: LogMark,
+    /// Number of the last journal record that its commands made, zero before the first; the batch now running
+    /// adds its own at its end. Until that record is on disk, replies may have to wait.
+    pub last_record: u64,
     /// There may be push messages for it to look at after its command.
     pub receives_push: bool,
     pub subscriptions: Option<Box<Subscriptions>>,
@@ -53,22 +55,6 @@ pub struct Session {
     pub closing: bool,
     /// Accepted beyond `maxclients`, in case the client is an operator.
     pub on_probation: bool,
-}
-
-/// The client's last journal record: until that is on disk, replies may have to wait.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct LogMark {
-    /// The last record that its commands made, without the commands now running.
-    pub logged: u64,
-    /// The worker's last record before these commands began.
-    pub before: u64,
-}
-
-impl LogMark {
-    /// Returns the last record of its commands, given its worker's last record.
-    pub fn last(&self, of_worker: u64) -> u64 {
-        if of_worker == self.before { self.logged } else { of_worker }
-    }
 }
 
 /// CLIENT CACHING, which holds for the next command, or for the whole next transaction.
@@ -152,7 +138,7 @@ impl Session {
             watching: None,
             left_watches: None,
             waiting: None,
-            log: LogMark::default(),
+            last_record: 0,
             receives_push: false,
             subscriptions: None,
             tracks: false,
@@ -213,7 +199,7 @@ impl Session {
     /// Whether it may only subscribe and unsubscribe: in RESP2, a subscriber cannot tell messages from
     /// replies.
     pub fn is_restricted(&self) -> bool {
-        self.subscriptions.is_some() && self.client.resp.load(Relaxed) == 2
+        self.subscriptions.is_some() && !self.client.is_resp3()
     }
 
     /// Ends all subscriptions without a message to the client.

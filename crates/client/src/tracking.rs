@@ -509,7 +509,7 @@ impl Tracking {
             return on_broken_redirect(client, receiver.id, put);
         }
         let listens = target.is_some() && receiver.is_subscriber();
-        if receiver.resp.load(Relaxed) == 3 || listens {
+        if receiver.is_resp3() || listens {
             let resp2 = listens.then(|| encode(&[b"message", CHANNEL], invalid, false));
             put(receiver, PushMessage::Unlike { resp2, resp3: encode(&[b"invalidate"], invalid, true) });
         }
@@ -539,7 +539,7 @@ fn keep(client: &Arc<ClientInfo>, message: PushMessage) {
 
 fn on_broken_redirect(client: &Arc<ClientInfo>, target: u64, put: impl Fn(&Arc<ClientInfo>, PushMessage)) {
     client.tracked.mode.fetch_or(mode::BROKEN, Relaxed);
-    if client.resp.load(Relaxed) == 3 {
+    if client.is_resp3() {
         let mut encoder = Encoder { resp3: true, ..Encoder::default() };
         encoder.push(2);
         encoder.bulk(b"tracking-redir-broken");

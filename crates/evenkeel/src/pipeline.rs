@@ -12,11 +12,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use arrayvec::ArrayVec;
 use evenkeel_resp::request::{Parsed, ProtocolError, Span, State, parse, parse_unauthenticated};
 use evenkeel_store::ahead::MEMBERS_MAX;
-use evenkeel_store::journal::Received;
+use evenkeel_store::journal::RequestBytes;
 use evenkeel_store::{Key, Place};
 
 use crate::dispatch::{Executor, append_push, record_stage};
-use crate::net::connection::Connection;
+use crate::net::request_reader::{Incomplete, RequestReader};
 use crate::observe::stats::{Stage, add};
 use evenkeel_client::pubsub::push_queue;
 use evenkeel_client::runner::{Outcome, Request};
@@ -39,6 +39,8 @@ pub(crate) const REPLY_LEN_MAX: usize = 128 * 1024;
 pub(crate) struct Pipeline {
     spans: Vec<Span>,
     batch: Vec<Parts>,
+    /// The arguments of the requests that were parsed ahead.
+    ahead_spans: Vec<Span>,
     /// The original bytes of an inline request, if it is the batch: parsing it removes its quotes, so it is
     /// parsed twice only if it is put back.
     line: Vec<u8>,
@@ -69,6 +71,16 @@ struct Parts {
     key: Option<(u64, Place)>,
 }
 
+/// A request that was parsed ahead of its connection's run, and is alone in the received bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct ParsedAhead {
+    first_span: usize,
+    end_span: usize,
+    command: Option<Id>,
+    /// Hash and place of its key, if it has a single key.
+    pub(crate) key: Option<(u64, Place)>,
+}
+
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
@@ -86,107 +98,120 @@ pub(crate) enum Ended {
 
 impl Pipeline {
     /// Runs received requests from `*used` on until there are no more or the reply is large. `*used` moves on
-    /// to the first byte of the first request that was not run. The connection keeps how far that request has
-    /// been parsed.
+    /// to the first byte of the first request that was not run. `reader` keeps how far that request has
+    /// been parsed. `ahead`: the request in the bytes, if it is the only one and has been parsed.
     pub(crate) fn run(
         &mut self,
         executor: &mut Executor,
-        connection: &mut Connection,
-        source: &mut dyn Source,
+        (session, reader): (&mut Session, &mut RequestReader),
+        (source, mut ahead): (&mut dyn Source, Option<ParsedAhead>),
         used: &mut usize,
         reply: &mut Reply,
     ) -> Ended {
-        let mut state = State { at: connection.state.at + *used, ..connection.state };
+        let mut state = reader.resume_parsing(*used, &mut self.spans);
         loop {
-            self.take_up(&mut connection.args);
-            let parsed = self.parse_batch(executor, source.bytes_mut(), *used, state, &connection.session);
+            let parsed = match self.take_ahead(executor, source.bytes(), ahead.take(), session) {
+                Some(parsed) => parsed,
+                None => self.parse_batch(executor, source.bytes_mut(), *used, state, session),
+            };
             // The journal's bytes are never written to again, but parsing an inline request would.
-            let is_last = matches!(parsed.end, BatchEnd::More { .. });
-            let lent = if is_last && !self.batch.is_empty() { source.lend() } else { None };
-            let run = self.run_batch(executor, &mut connection.session, source.bytes(), lent, reply);
+            let is_last = matches!(parsed.end, BatchEnd::More(_));
+            let requests = source.request_bytes(is_last && !self.batch.is_empty());
+            let run = self.run_batch(executor, session, requests, reply);
             if let Some((at, ended)) = run {
                 let last = &self.batch[at];
                 if ended == Ended::Paused && !self.line.is_empty() {
                     source.bytes_mut()[last.start..][..self.line.len()].copy_from_slice(&self.line);
                 }
                 *used = if ended == Ended::Paused { last.start } else { last.end };
-                connection.state = State::start(0);
-                connection.missing = 0;
+                reader.stop_between();
                 return ended;
             }
-            if connection.session.closing && connection.client().killed.load(Relaxed) {
+            if session.closing && session.client.killed.load(Relaxed) {
                 *used = source.bytes().len();
                 return Ended::Empty;
             }
             *used = self.batch.last().map_or(*used, |last| last.end).max(parsed.skipped_to);
             match parsed.end {
-                BatchEnd::Full => state = State::start(*used),
-                BatchEnd::More { state: later, missing } => {
-                    connection.args = self.publish(parsed.spans_used, *used);
-                    connection.state = State { at: later.at - *used, ..later };
-                    connection.missing = missing;
+                BatchEnd::Full => {
+                    self.spans.clear();
+                    state = State::start(*used);
+                }
+                BatchEnd::More(request) => {
+                    reader.stop_within(request, *used, &mut self.spans, parsed.spans_used);
                     return Ended::Empty;
                 }
                 BatchEnd::Broken(error) => {
-                    if !connection.session.closing {
+                    if !session.closing {
                         reply.fail(&Error::Bytes([b"ERR Protocol error: ", &error.text()[..]].concat()));
                         executor.stats().error(b"ERR");
                     }
-                    connection.session.closing = true;
+                    session.closing = true;
                 }
             }
-            if connection.session.closing {
+            if session.closing {
                 *used = source.bytes().len();
                 return Ended::Empty;
             }
             if reply.len() > REPLY_LEN_MAX {
-                connection.state = State::start(0);
+                reader.stop_between();
                 return Ended::Full;
             }
         }
     }
 
-    /// Continues with the received arguments of a request. There may be millions, so they are not copied.
-    #[inline]
-    fn take_up(&mut self, args: &mut Vec<Span>) {
-        if args.is_empty() {
-            self.spans.clear();
-        } else {
-            self.spans = std::mem::take(args);
-        }
+    /// Forgets the requests that were parsed ahead.
+    pub(crate) fn forget_ahead(&mut self) {
+        self.ahead_spans.clear();
     }
 
-    /// Returns the arguments of an incomplete request: the spans from `first` on, minus the `used` bytes
-    /// before it. If the request is alone in the buffer, as a long request is from its second part on, the
-    /// spans are moved and not copied.
-    fn publish(&mut self, first: usize, used: usize) -> Vec<Span> {
-        if (first, used) == (0, 0) {
-            return std::mem::take(&mut self.spans);
-        }
-        self.spans[first..].iter().map(|span| span.shifted_down(used)).collect()
-    }
-
-    /// Returns the key of the first request in `bytes`, if it has a single key and is alone: a pipeline
-    /// prefetches by itself.
-    pub(crate) fn first_key(
+    /// Parses the request in `bytes` and looks it up, if it is alone: a pipeline is parsed as a batch. Its
+    /// session must run nothing else before it.
+    pub(crate) fn parse_ahead(
         &mut self,
         executor: &Executor,
         session: &Session,
         bytes: &mut [u8],
-    ) -> Option<(u64, Place)> {
-        self.spans.clear();
+    ) -> Option<ParsedAhead> {
         if bytes.first() != Some(&b'*') {
             return None; // parsing an inline request changes it
         }
         if session.access.lacks_auth(&executor.server.acl) {
             return None; // the limits of an unauthenticated client are checked when it is run
         }
-        match parse(bytes, State::start(0), &mut self.spans, executor.settings.proto_max_bulk_len) {
-            Ok(Parsed::Ready(end)) if end == bytes.len() && !self.spans.is_empty() => {
-                executor.resolve(Args::new(bytes, &self.spans), session.db).key
-            }
-            _ => None,
+        let (first_span, bulk_len_max) = (self.ahead_spans.len(), executor.settings.proto_max_bulk_len);
+        let parsed = parse(bytes, State::start(0), &mut self.ahead_spans, bulk_len_max);
+        let end_span = self.ahead_spans.len();
+        if parsed != Ok(Parsed::Ready(bytes.len())) || end_span == first_span {
+            self.ahead_spans.truncate(first_span);
+            return None;
         }
+        let args = Args::new(bytes, &self.ahead_spans[first_span..]);
+        let Request { command, key, .. } = executor.resolve(args, session.db);
+        Some(ParsedAhead { first_span, end_span, command, key })
+    }
+
+    /// Makes a request that was parsed ahead the batch. Returns `None` if there is none, or if its client has
+    /// to authenticate by now, so that other limits apply.
+    fn take_ahead(
+        &mut self,
+        executor: &Executor,
+        bytes: &[u8],
+        ahead: Option<ParsedAhead>,
+        session: &Session,
+    ) -> Option<ParsedBatch> {
+        let ParsedAhead { first_span, end_span, command, key } = ahead?;
+        if session.access.lacks_auth(&executor.server.acl) {
+            return None;
+        }
+        self.spans.clear();
+        self.spans.extend_from_slice(&self.ahead_spans[first_span..end_span]);
+        self.line.clear();
+        self.batch.clear();
+        let (end, end_span) = (bytes.len(), self.spans.len());
+        self.batch.push(Parts { start: 0, end, first_span: 0, end_span, command, key });
+        let rest = Incomplete { state: State::start(end), missing: 1 };
+        Some(ParsedBatch { end: BatchEnd::More(rest), skipped_to: end, spans_used: end_span })
     }
 
     /// Returns the cache lines to prefetch per entry.
@@ -243,7 +268,7 @@ impl Pipeline {
                         break BatchEnd::Full;
                     }
                 }
-                Ok(Parsed::More { state, missing }) => break BatchEnd::More { state, missing },
+                Ok(Parsed::More { state, missing }) => break BatchEnd::More(Incomplete { state, missing }),
                 Err(error) => break BatchEnd::Broken(error),
             }
         };
@@ -276,14 +301,13 @@ impl Pipeline {
         }
     }
 
-    /// Runs the batch. Returns `Some` with the index of a command that has to wait, and the reason. `lent`:
-    /// the buffer of `bytes`, if the journal may keep it.
+    /// Runs the batch. Returns `Some` with the index of a command that has to wait, and the reason. The
+    /// session keeps the number of the last journal record.
     fn run_batch(
         &mut self,
         executor: &mut Executor,
         session: &mut Session,
-        bytes: &[u8],
-        lent: Option<Received>,
+        requests: RequestBytes<'_>,
         reply: &mut Reply,
     ) -> Option<(usize, Ended)> {
         if self.batch.is_empty() {
@@ -291,6 +315,7 @@ impl Pipeline {
         }
         let from = executor.last_ticks;
         let Executor { server, ctx, .. } = &mut *executor;
+        ctx.buffer.begin_batch();
         let is_closed = Cell::new(false);
         // A command may leave the gate while a long-running script closes it: the rest of the batch is
         // answered BUSY.
@@ -303,7 +328,6 @@ impl Pipeline {
             executor.last_ticks = clock::ticks();
         }
         if inside {
-            executor.ctx.buffer.received = lent;
             if self.batch.len() > 1 {
                 self.prefetch(executor);
             }
@@ -324,10 +348,10 @@ impl Pipeline {
                 break;
             }
             if executor.ctx.is_inside() && index >= fetched {
-                fetched = self.prefetch_members(executor, bytes, index);
+                fetched = self.prefetch_members(executor, requests.bytes(), index);
             }
             executor.keep_time();
-            let args = Args::new(bytes, &self.spans[parts.first_span..parts.end_span]);
+            let args = Args::of(requests, &self.spans[parts.first_span..parts.end_span]);
             let request =
                 Request { command: parts.command, args, len: parts.end - parts.start, key: parts.key };
             let outcome = executor.shielded(reply, |executor, reply| {
@@ -354,7 +378,7 @@ impl Pipeline {
         } else {
             push_queue::notify_workers(&executor.server.hub); // for messages of the earlier commands
         }
-        executor.ctx.buffer.received = None;
+        session.last_record = executor.ctx.buffer.last_of_batch().unwrap_or(session.last_record);
         self.update_entry_size(reply.len().saturating_sub(reply_len));
         let waited = std::mem::take(&mut executor.ctx.lock_wait);
         let evicted = std::mem::take(&mut executor.evict_ticks);
@@ -425,10 +449,7 @@ struct ParsedBatch {
 enum BatchEnd {
     /// As many requests as a batch holds.
     Full,
-    More {
-        state: State,
-        missing: usize,
-    },
+    More(Incomplete),
     Broken(ProtocolError),
 }
 

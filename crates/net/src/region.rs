@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 
-use evenkeel_store::journal::{KEPT_PART, Received, SMALL_LEN_MAX};
+use evenkeel_store::journal::{KEPT_PART, LentRegion, RequestBytes, SMALL_LEN_MAX};
 
 /// Bytes of a read from a connection: enough for a pipeline of 100 requests of 500 bytes.
 const READ_LEN: usize = 64 * 1024;
@@ -25,7 +25,7 @@ const KEPT_LEN: usize = 2 << 20;
 
 enum Region {
     Own(Box<[u8]>),
-    Lent(Received),
+    Lent(LentRegion),
 }
 
 impl Region {
@@ -54,12 +54,12 @@ impl Region {
     }
 
     #[inline]
-    fn lend(&mut self) -> Received {
+    fn lend(&mut self) -> &LentRegion {
         if let Region::Own(bytes) = self {
             *self = Region::Lent(Arc::new(mem::take(bytes)));
         }
         let Region::Lent(bytes) = self else { unreachable!("it has just been made so") };
-        bytes.clone()
+        bytes
     }
 }
 
@@ -93,7 +93,7 @@ pub struct Regions {
 struct Shelf {
     own: Vec<Region>,
     /// Lent regions, the latest at the end.
-    lent: VecDeque<Received>,
+    lent: VecDeque<LentRegion>,
 }
 
 impl Regions {
@@ -190,8 +190,9 @@ pub trait Source {
 
     fn bytes_mut(&mut self) -> &mut [u8];
 
-    /// Returns the memory of the bytes in a form that the journal may keep.
-    fn lend(&mut self) -> Option<Received>;
+    /// Returns the bytes for running the requests in them. With `lend`, and if their memory may be lent, the
+    /// journal may keep them: nothing should be written to them later, since that would copy them.
+    fn request_bytes(&mut self, lend: bool) -> RequestBytes<'_>;
 }
 
 /// Bytes of a single read.
@@ -213,8 +214,11 @@ impl Source for Arrived {
     }
 
     #[inline]
-    fn lend(&mut self) -> Option<Received> {
-        self.may_lend.then(|| self.region.lend())
+    fn request_bytes(&mut self, lend: bool) -> RequestBytes<'_> {
+        if lend && self.may_lend {
+            return RequestBytes::lent(self.region.lend(), self.len);
+        }
+        RequestBytes::unlent(self.bytes())
     }
 }
 
@@ -231,8 +235,8 @@ impl Source for Vec<u8> {
     }
 
     #[inline]
-    fn lend(&mut self) -> Option<Received> {
-        None
+    fn request_bytes(&mut self, _lend: bool) -> RequestBytes<'_> {
+        RequestBytes::unlent(self)
     }
 }
 
@@ -243,6 +247,11 @@ mod tests {
     const SPOT: Spot = Spot { index: 0, is_small: true };
     const LEN: usize = SMALL_LEN_MAX + 1;
 
+    /// Lends a region, as the journal keeps it.
+    fn lend(arrived: &mut Arrived) -> Option<LentRegion> {
+        arrived.may_lend.then(|| arrived.region.lend().clone())
+    }
+
     fn take(regions: &mut Regions) -> Arrived {
         regions.take(SPOT, LEN, true)
     }
@@ -252,7 +261,7 @@ mod tests {
         let mut regions = Regions::new(1);
         let mut arrived = take(&mut regions);
         arrived.bytes_mut()[..2].copy_from_slice(b"ab");
-        let lent = arrived.lend().expect("it may be");
+        let lent = lend(&mut arrived).expect("it may be");
         assert_eq!(&lent[..LEN], arrived.bytes());
         arrived.bytes_mut()[0] = b'x';
         assert_eq!(
@@ -260,7 +269,7 @@ mod tests {
             (&b"ab"[..], &b"xb"[..]),
             "who has it keeps what was there"
         );
-        let again = arrived.lend().expect("it may be");
+        let again = lend(&mut arrived).expect("it may be");
         regions.put_back(SPOT, arrived);
         regions.bytes_mut(SPOT)[0] = b'y';
         assert_eq!(&again[..2], b"xb");
@@ -268,7 +277,7 @@ mod tests {
         drop(again);
         // The returned region replaces the next region that is lent.
         let mut arrived = take(&mut regions);
-        let lent = arrived.lend();
+        let lent = lend(&mut arrived);
         regions.put_back(SPOT, arrived);
         assert_eq!(regions.bytes_mut(SPOT).as_ptr(), address);
         assert_eq!(regions.lent_len, LESS_LEN);
@@ -283,7 +292,7 @@ mod tests {
         let mut lent = Vec::new();
         for _ in 0..2 * LENT_LEN_MAX / LESS_LEN {
             let mut arrived = take(&mut regions);
-            lent.extend(arrived.lend());
+            lent.extend(lend(&mut arrived));
             regions.put_back(SPOT, arrived);
         }
         assert_eq!(lent.len(), LENT_LEN_MAX / LESS_LEN);
@@ -292,7 +301,7 @@ mod tests {
         let mut lends = |last, len| {
             let spot = Spot::new(0, last, true);
             let mut arrived = regions.take(spot, len, true);
-            let lends = arrived.lend().is_some();
+            let lends = lend(&mut arrived).is_some();
             regions.put_back(spot, arrived);
             lends
         };

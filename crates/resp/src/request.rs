@@ -8,6 +8,7 @@
 //! and blank lines are requests without arguments.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use crate::inline;
 use crate::number::parse_i64;
@@ -202,9 +203,9 @@ fn parse_from<const UNAUTHENTICATED: bool>(
     Ok(Parsed::Ready(at))
 }
 
-/// Returns the part of `buf` that encodes these arguments as an array of bulk strings, if the client sent
+/// Returns the range of `buf` that encodes these arguments as an array of bulk strings, if the client sent
 /// them in the common form. `None` if it used another form, or the arguments do not lie one behind the other.
-pub fn as_sent<'a>(buf: &'a [u8], args: &[Span]) -> Option<&'a [u8]> {
+pub fn as_sent(buf: &[u8], args: &[Span]) -> Option<Range<usize>> {
     let (first, others) = args.split_first()?;
     let bulk = (first.start as usize).checked_sub(1 + digits(first.len) + 2)?;
     let start = bulk.checked_sub(1 + digits(args.len() as u32) + 2)?;
@@ -224,7 +225,7 @@ pub fn as_sent<'a>(buf: &'a [u8], args: &[Span]) -> Option<&'a [u8]> {
         }
         end = arg.end_with_line(buf)?;
     }
-    Some(&buf[start..end])
+    Some(start..end)
 }
 
 /// Returns whether `bytes` is the line that announces `number` of `kind`. Compares byte by byte: a line built
@@ -403,7 +404,7 @@ mod tests {
             let (mut buf, mut args) = ([b"junk", request, b"$1\r\n"].concat(), Vec::new());
             let parsed = parse(&mut buf, State::start(4), &mut args, BULK_MAX);
             assert!(matches!(parsed, Ok(Parsed::Ready(_))), "{parsed:?}");
-            as_sent(&buf, &args).map(<[u8]>::to_vec)
+            as_sent(&buf, &args).map(|range| buf[range].to_vec())
         };
         let long = [&b"*2\r\n$4\r\nECHO\r\n$1234\r\n"[..], &[b'\n'; 1234], b"\r\n"].concat();
         for common in [&b"*1\r\n$4\r\nPING\r\n"[..], b"*2\r\n$0\r\n\r\n$3\r\n\r\n\0\r\n", &long] {

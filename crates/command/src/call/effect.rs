@@ -130,7 +130,7 @@ impl Call<'_, '_> {
         if (is_its_name || args.at(0).eq_ignore_ascii_case(name.as_bytes()))
             && let Some(sent) = args.as_sent()
         {
-            return self.guard.log_encoded(self.db, sent);
+            return self.guard.log_as_sent(self.db, sent);
         }
         let arg = |at| if at == 0 { name.as_bytes() } else { args.at(at) };
         self.guard.log(self.db, (0..args.len()).map(arg));

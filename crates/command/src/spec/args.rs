@@ -2,20 +2,27 @@
 
 use evenkeel_resp::number::parse_i64;
 use evenkeel_resp::request::{self, Span};
+use evenkeel_store::journal::{RequestBytes, SentCommand};
 
 use crate::error::Error;
 
 /// Arguments where they arrived: a buffer and where in it each lies. The first is the command's name.
 #[derive(Clone, Copy)]
 pub struct Args<'a> {
-    buf: &'a [u8],
+    source: RequestBytes<'a>,
     spans: &'a [Span],
 }
 
 impl<'a> Args<'a> {
     #[inline]
     pub fn new(buf: &'a [u8], spans: &'a [Span]) -> Args<'a> {
-        Args { buf, spans }
+        Args::of(RequestBytes::unlent(buf), spans)
+    }
+
+    /// Like [`Args::new`], for bytes that may be lent to the journal.
+    #[inline]
+    pub fn of(source: RequestBytes<'a>, spans: &'a [Span]) -> Args<'a> {
+        Args { source, spans }
     }
 
     /// Number of arguments, including the command's name: one or more.
@@ -29,18 +36,19 @@ impl<'a> Args<'a> {
     /// otherwise.
     #[inline]
     pub fn at(&self, index: usize) -> &'a [u8] {
-        self.spans[index].of(self.buf)
+        self.spans[index].of(self.source.bytes())
     }
 
     #[inline]
     pub fn get(&self, index: usize) -> Option<&'a [u8]> {
-        self.spans.get(index).map(|span| span.of(self.buf))
+        self.spans.get(index).map(|span| span.of(self.source.bytes()))
     }
 
     /// Returns the request as it was sent, if the journal would write it in the same form.
     #[inline]
-    pub fn as_sent(&self) -> Option<&'a [u8]> {
-        request::as_sent(self.buf, self.spans)
+    pub fn as_sent(&self) -> Option<SentCommand<'a>> {
+        let range = request::as_sent(self.source.bytes(), self.spans)?;
+        Some(SentCommand::new(self.source, range))
     }
 
     /// Bytes of the request in the protocol.
@@ -51,18 +59,18 @@ impl<'a> Args<'a> {
 
     /// All from `index` on.
     pub fn from(&self, index: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + use<'a> {
-        let buf = self.buf;
+        let buf = self.source.bytes();
         self.spans[index.min(self.spans.len())..].iter().map(move |span| span.of(buf))
     }
 
     /// The arguments from `first` on, which is at most their number, as a call of their own.
     pub fn skip(&self, first: usize) -> Args<'a> {
-        Args { buf: self.buf, spans: &self.spans[first..] }
+        Args { source: self.source, spans: &self.spans[first..] }
     }
 
     /// The arguments before `end`, which is at most their number.
     pub fn until(&self, end: usize) -> Args<'a> {
-        Args { buf: self.buf, spans: &self.spans[..end] }
+        Args { source: self.source, spans: &self.spans[..end] }
     }
 
     /// Parses an integer.
@@ -131,7 +139,7 @@ impl OwnedArgs {
     }
 
     pub fn as_args(&self) -> Args<'_> {
-        Args { buf: &self.buf, spans: &self.spans }
+        Args::new(&self.buf, &self.spans)
     }
 
     /// Bytes of memory held.

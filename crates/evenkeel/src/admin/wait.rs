@@ -119,7 +119,7 @@ fn wait_for(
 ) -> Done {
     // As in Redis, all writes until now count, whichever client made them: a pool may have used another
     // connection.
-    let own = call.session.log.last(call.base.guard.ctx.buffer.last);
+    let own = call.base.guard.ctx.buffer.last_of_batch().unwrap_or(call.session.last_record);
     let (server, record) = (call.server.clone(), own.max(call.server.core.keyspace.journal.last()));
     let safety = Safety { server, record, of_files, local, replicas };
     if call.base.mode != Mode::Direct || safety.is_reached() {

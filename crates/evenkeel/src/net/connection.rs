@@ -1,4 +1,4 @@
-//! A connection: a stream, received bytes that are not parsed yet, and replies that are not sent yet.
+//! A connection: a stream, received bytes that are not used up yet, and replies that are not sent yet.
 //!
 //! It is a value without ties to its worker's thread, so it can move to another worker.
 
@@ -8,8 +8,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use evenkeel_resp::request::{Span, State};
-
+use super::request_reader::RequestReader;
 use evenkeel_client::clients::{CONNECTION_BYTES, ClientInfo};
 use evenkeel_client::session::Session;
 use evenkeel_command::reply::{Reply, ReplyChunk};
@@ -20,27 +19,12 @@ use evenkeel_replication::replica_inbox::Arrival;
 /// Most chunks per system call (the kernel takes 1,024).
 const GATHER_MAX: usize = 512;
 
-/// Fewest bytes of buffer reserved for a long request.
-pub(crate) const ROOM_MIN: usize = 64 * 1024;
-
 /// A client's connection; see the module's text.
 pub(crate) struct Connection {
     stream: Stream,
     pub(crate) session: Session,
-    pub(crate) resp3: bool,
-    /// Received bytes that are not used up; nearly always empty.
-    pub(crate) input: Vec<u8>,
-    /// Length of `input` when it was last recorded.
-    pub(crate) input_noted: usize,
-    /// Parser state of the request at the start of `input`, and its arguments so far.
-    pub(crate) state: State,
-    pub(crate) args: Vec<Span>,
-    /// Lower bound of the bytes that this request still lacks.
-    pub(crate) missing: usize,
-    /// Most bytes to reserve for the next read of this request, judged by earlier reads.
-    pub(crate) room: usize,
-    /// Bytes of the last read into a worker's region.
-    pub(crate) last_read: usize,
+    /// Received bytes that are not used up.
+    pub(crate) reader: RequestReader,
     /// Replies not sent yet, except `sent` bytes of the first chunk.
     backlog: VecDeque<ReplyChunk>,
     sent: usize,
@@ -93,14 +77,7 @@ impl Connection {
         Connection {
             stream: Stream::new(socket),
             session,
-            resp3: false,
-            input: Vec::new(),
-            input_noted: 0,
-            state: State::start(0),
-            args: Vec::new(),
-            missing: 0,
-            room: ROOM_MIN,
-            last_read: 0,
+            reader: RequestReader::new(),
             backlog: VecDeque::new(),
             sent: 0,
             backlog_len: 0,
@@ -120,10 +97,10 @@ impl Connection {
 
     /// Hands the connection over to replication, which sends what is unsent, without waiting for the disk.
     pub(crate) fn into_arrival(self) -> Arrival {
-        let Connection { stream, session, input, backlog, sent, .. } = self;
+        let Connection { stream, session, mut reader, backlog, sent, .. } = self;
         let mut unsent: Vec<u8> = backlog.iter().flat_map(|chunk| chunk.as_slice()).copied().collect();
         unsent.drain(..sent);
-        Arrival { stream, session, input, unsent }
+        Arrival { stream, session, input: reader.take_bytes(), unsent }
     }
 
     /// Makes the connection encrypted.
@@ -181,25 +158,9 @@ impl Connection {
         self.stream.read(buf)
     }
 
-    /// Reads up to `room` bytes behind `input`, and reserves their space: not many more than have probably
-    /// arrived.
-    pub(crate) fn read_more(&mut self, room: usize) -> io::Result<usize> {
-        let len = self.input.len();
-        if len + room > self.input.capacity() {
-            // The capacity doubles, unless a long argument ends before that: a value of 200 MB must not take
-            // 256. It grows by a quarter at least, so that the copies on the way stay in proportion.
-            if (len / 4..len).contains(&self.missing) {
-                self.input.reserve_exact(self.missing.max(room));
-            } else {
-                self.input.reserve(room);
-            }
-        }
-        self.input.resize(len + room, 0);
-        let mut input = std::mem::take(&mut self.input);
-        let got = self.read(&mut input[len..]);
-        input.truncate(len + got.as_ref().map_or(0, |got| *got));
-        self.input = input;
-        got
+    /// Reads behind the unused bytes; see [`RequestReader::read_more`].
+    pub(crate) fn read_more(&mut self) -> (io::Result<usize>, usize) {
+        self.reader.read_more(&mut self.stream)
     }
 
     /// Sends a reply, or as much of it as the socket takes; the reply is empty afterwards.

@@ -2,4 +2,5 @@
 
 pub(crate) mod connection;
 pub(crate) mod inbox;
+pub(crate) mod request_reader;
 pub(crate) mod worker;

@@ -1,17 +1,14 @@
 //! Requests that arrive in parts, and prefetching.
 
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use super::*;
 use crate::testing::World;
 use evenkeel_client::clients::ClientInfo;
 
-fn connection(world: &World) -> Connection {
+fn session(world: &World) -> Session {
     let client = ClientInfo::new(1, "test:1".into(), "test:2".into(), -1, false, world.now_ms);
-    let session = Session::of_new_connection(Arc::new(client), &world.server.acl);
-    let (socket, _peer) = UnixStream::pair().expect("two descriptors are free");
-    Connection::new(socket.into(), session)
+    Session::of_new_connection(Arc::new(client), &world.server.acl)
 }
 
 /// A request that arrives in parts, the first of them behind another request: from the second part on, the
@@ -20,7 +17,7 @@ fn connection(world: &World) -> Connection {
 fn long_requests_are_not_moved_with_every_read() {
     const KEYS: usize = 1000;
     let mut world = World::new();
-    let mut connection = connection(&world);
+    let (mut session, mut reader) = (session(&world), RequestReader::new());
     let (mut pipeline, mut reply, executor) = (Pipeline::default(), Reply::default(), &mut world.workers[0]);
     let request = format!("*{}\r\n$4\r\nMGET\r\n{}", KEYS + 1, "$1\r\nk\r\n".repeat(KEYS));
     let all = [b"*1\r\n$4\r\nPING\r\n", request.as_bytes()].concat();
@@ -34,12 +31,48 @@ fn long_requests_are_not_moved_with_every_read() {
         (ping, all.len(), request.len()),
     ] {
         let (mut input, mut used) = (all[from..to].to_vec(), 0);
-        let ended = pipeline.run(executor, &mut connection, &mut input, &mut used, &mut reply);
+        let ended =
+            pipeline.run(executor, (&mut session, &mut reader), (&mut input, None), &mut used, &mut reply);
         assert_eq!((ended, used), (Ended::Empty, used_up), "up to {to}");
-        places.push(connection.args.as_ptr());
+        places.push(reader.args().as_ptr());
     }
     assert!(places[..4].iter().all(|place| *place == places[0]), "they were moved");
     assert_eq!(reply.plain(), Some(format!("+PONG\r\n*{KEYS}\r\n{}", "$-1\r\n".repeat(KEYS)).as_bytes()));
+}
+
+/// A request that is alone in its bytes runs as it was parsed ahead. All other bytes are parsed when they
+/// run.
+#[test]
+fn a_lone_request_runs_as_parsed_ahead() {
+    let mut world = World::new();
+    let (mut session, mut reader) = (session(&world), RequestReader::new());
+    let (mut pipeline, executor) = (Pipeline::default(), &mut world.workers[0]);
+    let set = "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n";
+    let get = "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
+    let cases = [
+        (set, true, "+OK\r\n"),
+        (get, true, "$1\r\nv\r\n"),
+        ("*1\r\n$4\r\nPING\r\n", true, "+PONG\r\n"),
+        ("*1\r\n$3\r\nGET\r\n", true, "-ERR wrong number of arguments for 'get' command\r\n"),
+        (&[get, get].concat(), false, "$1\r\nv\r\n$1\r\nv\r\n"),
+        ("GET k\r\n", false, "$1\r\nv\r\n"),
+        ("*0\r\n", false, ""),
+        (&get[..9], false, ""),
+        (&get[9..], false, "$1\r\nv\r\n"),
+    ];
+    let mut inputs: Vec<Vec<u8>> = cases.iter().map(|(bytes, ..)| bytes.as_bytes().to_vec()).collect();
+    // The worker does not parse ahead what follows the beginning of a request.
+    let (rest, whole) = inputs.split_last_mut().expect("there are cases");
+    let parse = |input: &mut Vec<u8>| pipeline.parse_ahead(executor, &session, input);
+    let mut ahead: Vec<Option<ParsedAhead>> = whole.iter_mut().map(parse).collect();
+    ahead.push(None);
+    rest.splice(..0, get[..9].bytes());
+    for ((input, ahead), (bytes, is_ahead, expected)) in inputs.iter_mut().zip(ahead).zip(cases) {
+        assert_eq!(ahead.is_some(), is_ahead, "{bytes}");
+        let (mut used, mut reply) = (0, Reply::default());
+        pipeline.run(executor, (&mut session, &mut reader), (input, ahead), &mut used, &mut reply);
+        assert_eq!(reply.plain(), Some(expected.as_bytes()), "{bytes}");
+    }
 }
 
 /// Look-ups in the same large collection are prefetched together. Their replies equal the replies to single
@@ -47,7 +80,7 @@ fn long_requests_are_not_moved_with_every_read() {
 #[test]
 fn prefetch_changes_no_reply() {
     let mut world = World::new();
-    let mut connection = connection(&world);
+    let (mut session, mut reader) = (session(&world), RequestReader::new());
     let (mut pipeline, executor) = (Pipeline::default(), &mut world.workers[0]);
     let mut send = |requests: &[String]| {
         let words = |request: &String| {
@@ -57,7 +90,8 @@ fn prefetch_changes_no_reply() {
         };
         let (mut input, mut used) = (requests.iter().map(words).collect::<String>().into_bytes(), 0);
         let mut reply = Reply::default();
-        let ended = pipeline.run(executor, &mut connection, &mut input, &mut used, &mut reply);
+        let ended =
+            pipeline.run(executor, (&mut session, &mut reader), (&mut input, None), &mut used, &mut reply);
         assert_eq!((ended, used), (Ended::Empty, input.len()));
         String::from_utf8(reply.plain().expect("short").to_vec()).expect("text")
     };
@@ -99,7 +133,7 @@ fn prefetch_changes_no_reply() {
 #[test]
 fn prefetch_follows_select() {
     let mut world = World::new();
-    let connection = connection(&world);
+    let session = session(&world);
     let executor = &mut world.workers[0];
     for (selects, databases) in [
         (["3", "15", "0"], [3, 15, 0]),
@@ -113,7 +147,7 @@ fn prefetch_follows_select() {
             format!("*{}\r\n{bulks}*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", words.len())
         });
         let mut bytes = requests.collect::<String>().into_bytes();
-        pipeline.parse_batch(executor, &mut bytes, 0, State::start(0), &connection.session);
+        pipeline.parse_batch(executor, &mut bytes, 0, State::start(0), &session);
         let ahead: Vec<usize> =
             pipeline.batch.iter().filter_map(|parts| parts.key).map(|(_, place)| place.db()).collect();
         assert_eq!(ahead, databases, "{selects:?}");

@@ -1,7 +1,7 @@
 //! Journalling by a guard: see [`crate::journal`].
 
 use crate::guard::SlotGuard;
-use crate::journal::Reader;
+use crate::journal::{Reader, SentCommand};
 use crate::key::Place;
 
 impl SlotGuard<'_> {
@@ -21,11 +21,11 @@ impl SlotGuard<'_> {
         }
     }
 
-    /// Like [`SlotGuard::log`], for a command that is already an array of bulk strings.
+    /// Like [`SlotGuard::log`], for a command as its client sent it. The journal may keep it where it lies.
     #[inline]
-    pub fn log_encoded(&mut self, db: u32, command: &[u8]) {
+    pub fn log_as_sent(&mut self, db: u32, command: SentCommand<'_>) {
         if self.ctx.buffer.is_on {
-            self.ctx.buffer.push_encoded(db, command);
+            self.ctx.buffer.push_sent(db, command);
             self.ctx.log_overrides += 1;
         }
     }

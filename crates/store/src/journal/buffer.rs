@@ -5,6 +5,7 @@ use std::sync::Arc as Shared;
 
 use evenkeel_resp::request::Line;
 
+use super::lent::{LentRegion, SentCommand};
 use super::{CONTEXT_BITS, Journal};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::*;
@@ -18,7 +19,7 @@ const LINE: usize = 64;
 /// As many records as a batch of requests has, or a few more.
 const FEW_RECORDS: usize = 64;
 
-/// A page keeps the whole received block. So its records must be at least this fraction of the block, as a
+/// A page keeps the whole lent region. So its records must be at least this fraction of the region, as a
 /// divisor.
 pub const KEPT_PART: usize = 4;
 
@@ -26,19 +27,16 @@ pub const KEPT_PART: usize = 4;
 const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
 const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
 
-/// Records in the order of their numbers. Each is a range of `bytes`, or of the received block.
+/// Records in the order of their numbers. Each is a range of `bytes`, or of the lent region.
 #[derive(Default)]
 pub struct Page {
     pub(super) bytes: Vec<u8>,
-    /// The received block, with commands in it that are journalled as they came.
-    received: Option<Received>,
+    /// The region with the commands that are journalled as they were sent.
+    region: Option<LentRegion>,
     pub(super) records: Vec<Span>,
     /// Bytes of all records.
     pub(super) text: usize,
 }
-
-/// Memory that requests were read into. It does not change while the journal refers to it.
-pub type Received = Shared<Box<[u8]>>;
 
 #[derive(Clone, Copy)]
 pub(super) struct Span {
@@ -48,8 +46,8 @@ pub(super) struct Span {
     pub(super) first_db: u32,
     pub(super) last_db: u32,
     pub(super) is_data: bool,
-    /// The range is of the received block, not of `bytes`.
-    is_received: bool,
+    /// The range is of the lent region, not of `bytes`.
+    is_lent: bool,
 }
 
 /// A write, or several that took place together.
@@ -71,17 +69,15 @@ pub struct JournalBuffer {
     pub(crate) is_on: bool,
     /// Some of the readers are replicas.
     pub(crate) has_replicas: bool,
-    /// The block that holds the requests being run, if the journal may refer to it. A copy would cost the
-    /// serving thread more than the rest of its journal work, since the memory for the copy comes from
-    /// another core's cache.
-    pub received: Option<Received>,
     /// The open record: where it begins, and its commands so far.
     open: Option<Open>,
     pub(super) page: Page,
     /// The page that the records move to when the buffer is published.
     pub(super) next: Option<Arc<Page>>,
     /// The number of the last record.
-    pub last: u64,
+    pub(super) last: u64,
+    /// The value of `last` when the present batch began.
+    last_before_batch: u64,
     /// The numbers of the records are above this.
     floor: u64,
 }
@@ -89,11 +85,18 @@ pub struct JournalBuffer {
 struct Open {
     start: usize,
     commands: usize,
-    /// The only command so far, if it is a range of the received block and was not copied.
-    received: Option<Range<usize>>,
+    /// The only command so far, if it was not copied.
+    lent: Option<Lent>,
     first_db: u32,
     db: u32,
     is_data: bool,
+}
+
+/// A command in the page's region.
+struct Lent {
+    range: Range<usize>,
+    /// The page took the region for this command.
+    is_first: bool,
 }
 
 impl JournalBuffer {
@@ -108,32 +111,36 @@ impl JournalBuffer {
         put_command(self.begin_command(db, false), args);
     }
 
-    /// Like [`JournalBuffer::push`], for a command that is already an array of bulk strings.
-    pub(crate) fn push_encoded(&mut self, db: u32, command: &[u8]) {
+    /// Like [`JournalBuffer::push`], for a command as it was sent. It is not copied if it lies in a lent
+    /// region, is the record's only command, and its page refers to no other region.
+    pub(crate) fn push_sent(&mut self, db: u32, command: SentCommand<'_>) {
         if self.open.is_none()
-            && let Some(received) = &self.received
-            && self.page.received.as_ref().is_none_or(|its| Shared::ptr_eq(its, received))
-            && let Some(range) = place_in(received, command)
+            && let Some((region, range)) = command.in_region()
+            && let Some(is_first) = self.page.refer_to(region)
         {
-            let (start, received) = (self.page.bytes.len(), Some(range));
-            self.open = Some(Open { start, commands: 1, received, first_db: db, db, is_data: true });
+            let lent = Some(Lent { range: range.clone(), is_first });
+            let start = self.page.bytes.len();
+            self.open = Some(Open { start, commands: 1, lent, first_db: db, db, is_data: true });
             return;
         }
-        self.begin_command(db, true).extend_from_slice(command);
+        self.begin_command(db, true).extend_from_slice(command.bytes());
     }
 
     /// Starts the next command of the record; returns the bytes to append it to.
     fn begin_command(&mut self, db: u32, is_data: bool) -> &mut Vec<u8> {
-        let bytes = &mut self.page.bytes;
+        let Page { bytes, region, .. } = &mut self.page;
         let open = self.open.get_or_insert_with(|| {
             let start = bytes.len();
             bytes.extend_from_slice(MULTI);
-            Open { start, commands: 0, received: None, first_db: db, db, is_data: false }
+            Open { start, commands: 0, lent: None, first_db: db, db, is_data: false }
         });
-        if let Some(range) = open.received.take() {
+        if let Some(Lent { range, is_first }) = open.lent.take() {
             // A second command follows, so the first is copied after all.
             bytes.extend_from_slice(MULTI);
-            bytes.extend_from_slice(&self.received.as_ref().expect("what it is in")[range]);
+            bytes.extend_from_slice(&region.as_ref().expect("the first command lies in it")[range]);
+            if is_first {
+                *region = None;
+            }
         }
         if open.db != db {
             select(bytes, db);
@@ -144,6 +151,18 @@ impl JournalBuffer {
         bytes
     }
 
+    /// Marks the beginning of a batch of commands of a single client.
+    #[inline]
+    pub fn begin_batch(&mut self) {
+        self.last_before_batch = self.last;
+    }
+
+    /// Returns the number of the last record since [`JournalBuffer::begin_batch`]; `None` without any.
+    #[inline]
+    pub fn last_of_batch(&self) -> Option<u64> {
+        (self.last != self.last_before_batch).then_some(self.last)
+    }
+
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
         self.open.is_some()
@@ -152,7 +171,7 @@ impl JournalBuffer {
     /// Ends the record; its number is above `above`, the last number on the held slots. The caller still
     /// holds all slots that the record concerns. Returns the number.
     pub(crate) fn commit(&mut self, journal: &Journal, ctx: usize, above: u64) -> u64 {
-        let Some(Open { mut start, commands, received, first_db, db, is_data }) = self.open.take() else {
+        let Some(Open { mut start, commands, lent, first_db, db, is_data }) = self.open.take() else {
             return self.last;
         };
         let marks = &journal.queues[ctx].marks;
@@ -166,10 +185,9 @@ impl JournalBuffer {
         if is_first {
             marks.begun.store(self.last - 1, Relaxed);
         }
-        if let Some(Range { start, end }) = received {
-            let span =
-                Span { number: self.last, start, end, first_db, last_db: db, is_data, is_received: true };
-            self.page.push_received(span, self.received.as_ref());
+        if let Some(Lent { range: Range { start, end }, .. }) = lent {
+            let number = self.last;
+            self.page.push(Span { number, start, end, first_db, last_db: db, is_data, is_lent: true });
             self.expect_next();
             return self.last;
         }
@@ -186,7 +204,7 @@ impl JournalBuffer {
             first_db,
             last_db: db,
             is_data,
-            is_received: false,
+            is_lent: false,
         });
         self.page.expect(end - start);
         self.expect_next();
@@ -209,6 +227,9 @@ impl JournalBuffer {
     pub(crate) fn forget(&mut self) {
         if let Some(open) = self.open.take() {
             self.page.bytes.truncate(open.start);
+            if open.lent.is_some_and(|lent| lent.is_first) {
+                self.page.region = None;
+            }
         }
     }
 
@@ -218,18 +239,11 @@ impl JournalBuffer {
     }
 }
 
-/// Range of a command in the received block, if it lies there.
-fn place_in(received: &[u8], command: &[u8]) -> Option<Range<usize>> {
-    let start = (command.as_ptr() as usize).checked_sub(received.as_ptr() as usize)?;
-    let end = start.checked_add(command.len()).filter(|end| *end <= received.len())?;
-    Some(start..end)
-}
-
 impl Page {
     /// Bytes of memory that the records take. Short records are smaller than their spans.
     pub(super) fn weight(&self) -> usize {
-        let received = self.received.as_ref().map_or(0, |received| received.len());
-        self.bytes.len() + received + self.records.len() * size_of::<Span>()
+        let region = self.region.as_ref().map_or(0, |region| region.len());
+        self.bytes.len() + region + self.records.len() * size_of::<Span>()
     }
 
     /// Bytes that the page has room for.
@@ -242,40 +256,44 @@ impl Page {
         self.records.push(span);
     }
 
-    /// Like [`Page::push`], for a record in the received block, which is the same for all records of a page.
-    fn push_received(&mut self, span: Span, received: Option<&Received>) {
-        if self.received.is_none() {
-            self.received = received.cloned();
+    /// Makes the page refer to this region. Returns whether it did not refer to it before; `None` if it
+    /// refers to another region.
+    #[inline]
+    fn refer_to(&mut self, region: &LentRegion) -> Option<bool> {
+        match &self.region {
+            Some(own) => Shared::ptr_eq(own, region).then_some(false),
+            None => {
+                self.region = Some(region.clone());
+                Some(true)
+            }
         }
-        debug_assert_eq!(self.received.as_ref().map(Shared::as_ptr), received.map(Shared::as_ptr));
-        self.push(span);
     }
 
     /// The commands of a record.
     pub(super) fn of(&self, span: &Span) -> &[u8] {
-        match &self.received {
-            Some(received) if span.is_received => &received[span.start..span.end],
+        match &self.region {
+            Some(region) if span.is_lent => &region[span.start..span.end],
             _ => &self.bytes[span.start..span.end],
         }
     }
 
-    /// Copies the records in the received block if they are a small part of it, since the page would keep the
-    /// whole block.
+    /// Copies the records in the lent region if they are a small part of it, since the page would keep the
+    /// whole region.
     pub(super) fn copy_if_little(&mut self) {
         let text = self.text;
-        let is_little = |received: &mut Received| text * KEPT_PART < received.len();
-        let Some(received) = self.received.take_if(is_little) else { return };
-        for span in self.records.iter_mut().filter(|span| span.is_received) {
+        let is_little = |region: &mut LentRegion| text * KEPT_PART < region.len();
+        let Some(region) = self.region.take_if(is_little) else { return };
+        for span in self.records.iter_mut().filter(|span| span.is_lent) {
             let start = self.bytes.len();
-            self.bytes.extend_from_slice(&received[span.start..span.end]);
-            *span = Span { start, end: self.bytes.len(), is_received: false, ..*span };
+            self.bytes.extend_from_slice(&region[span.start..span.end]);
+            *span = Span { start, end: self.bytes.len(), is_lent: false, ..*span };
         }
     }
 
     /// Empties the page.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
-        self.received = None;
+        self.region = None;
         self.records.clear();
         self.text = 0;
     }
@@ -286,7 +304,7 @@ impl Page {
         for span in &other.records {
             let start = self.bytes.len();
             self.bytes.extend_from_slice(other.of(span));
-            self.push(Span { start, end: self.bytes.len(), is_received: false, ..*span });
+            self.push(Span { start, end: self.bytes.len(), is_lent: false, ..*span });
         }
         other.clear();
         self.expect(self.bytes.len() - before);
@@ -308,7 +326,7 @@ impl Page {
     /// each would wait by itself, before its slot is unlocked.
     pub(super) fn move_to(&mut self, empty: &mut Page) {
         std::mem::swap(&mut self.bytes, &mut empty.bytes);
-        empty.received = self.received.take();
+        empty.region = self.region.take();
         if self.records.len() <= FEW_RECORDS {
             empty.records.extend_from_slice(&self.records);
             self.records.clear();

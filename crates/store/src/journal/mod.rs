@@ -54,13 +54,15 @@
 //! react.
 
 mod buffer;
+mod lent;
 mod reader;
 
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*, fence};
 use crate::sync::{Arc, Condvar, Mutex};
 
 use self::buffer::{EXPECTED_LEN_MAX, Span, prefetch_for_write};
-pub use self::buffer::{JournalBuffer, KEPT_PART, Page, Received, Record, select};
+pub use self::buffer::{JournalBuffer, KEPT_PART, Page, Record, select};
+pub use self::lent::{LentRegion, RequestBytes, SentCommand};
 pub use self::reader::Reader;
 
 /// Maximum number of readers at once: the append-only file, replicas, and further ones in tests.
@@ -421,7 +423,7 @@ impl Journal {
     /// quarter more CPU time.
     fn recycle(&self, queue: usize, mut page: Arc<Page>) {
         let Some(own) = Arc::get_mut(&mut page) else { return };
-        own.clear(); // the worker that lent the received block waits for this
+        own.clear(); // the worker that lent the region waits for this
         let room = own.room();
         if room > SPARE_LEN_MAX {
             return;

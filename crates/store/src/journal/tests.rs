@@ -1,7 +1,8 @@
 //! Tests of [`crate::journal`], whose file a model also compiles: see `tests/it/journal.rs`.
 
 use crate::journal::{
-    CONTEXT_BITS, Journal, JournalBuffer, OPEN_LEN_MAX, READERS_MAX, Reader, Received, Record, SMALL_LEN_MAX,
+    CONTEXT_BITS, Journal, JournalBuffer, LentRegion, OPEN_LEN_MAX, READERS_MAX, Reader, Record,
+    RequestBytes, SMALL_LEN_MAX, SentCommand,
 };
 
 fn log(buffer: &mut JournalBuffer, db: u32, command: &str) {
@@ -265,7 +266,7 @@ fn what_only_replicas_hear_says_so() {
 }
 
 /// Encodes commands in sequence, as a client sends them; returns the position of each.
-fn received(commands: &[&str]) -> (Received, Vec<std::ops::Range<usize>>) {
+fn received(commands: &[&str]) -> (LentRegion, Vec<std::ops::Range<usize>>) {
     let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
     for command in commands {
         let (start, words) = (bytes.len(), command.split(' ').collect::<Vec<_>>());
@@ -275,10 +276,58 @@ fn received(commands: &[&str]) -> (Received, Vec<std::ops::Range<usize>>) {
         }
         ranges.push(start..bytes.len());
     }
-    (Received::new(bytes.into()), ranges)
+    (LentRegion::new(bytes.into()), ranges)
 }
 
-/// A large part of the received block is kept as it is; the block is free again when all readers have read
+/// The command at this range of a lent region.
+fn sent<'a>(memory: &'a LentRegion, range: &std::ops::Range<usize>) -> SentCommand<'a> {
+    SentCommand::new(RequestBytes::lent(memory, memory.len()), range.clone())
+}
+
+/// A page that has copied a command after all does not keep the region.
+#[test]
+fn a_region_without_records_is_released() {
+    let (journal, mut buffer) = (Journal::new(1), JournalBuffer::default());
+    let mut reader = journal.join();
+    let (mut memory, at) = received(&["DEL a", "DEL b"]);
+    buffer.push_sent(0, sent(&memory, &at[0]));
+    log(&mut buffer, 0, "DEL c");
+    buffer.commit(&journal, 0, 0);
+    assert!(LentRegion::get_mut(&mut memory).is_some(), "a second command followed");
+    buffer.push_sent(0, sent(&memory, &at[1]));
+    buffer.forget();
+    assert!(LentRegion::get_mut(&mut memory).is_some(), "the record was dropped");
+    // Another region's command is copied as long as the page has a record in the first region.
+    let (mut other, there) = received(&["DEL d"]);
+    for (memory, range) in [(&memory, &at[1]), (&other, &there[0]), (&memory, &at[0])] {
+        buffer.push_sent(0, sent(memory, range));
+        buffer.commit(&journal, 0, 0);
+    }
+    assert!(LentRegion::get_mut(&mut other).is_some(), "its command was copied");
+    assert!(LentRegion::get_mut(&mut memory).is_none(), "the page refers to it");
+    journal.publish(0, &mut buffer);
+    let expected = [
+        "1 0>0 *1 $5 MULTI *2 $3 DEL $1 a *2 $3 DEL $1 c *1 $4 EXEC",
+        "2 0>0 *2 $3 DEL $1 b",
+        "3 0>0 *2 $3 DEL $1 d",
+        "4 0>0 *2 $3 DEL $1 a",
+    ];
+    assert_eq!(read(&mut reader, &journal), expected);
+}
+
+/// A batch knows its own last record, and none of an earlier batch.
+#[test]
+fn a_batch_knows_its_last_record() {
+    let (journal, mut buffer) = (Journal::new(1), JournalBuffer::default());
+    assert_eq!(buffer.last_of_batch(), None);
+    log(&mut buffer, 0, "DEL a");
+    let number = buffer.commit(&journal, 0, 0);
+    assert_eq!(buffer.last_of_batch(), Some(number));
+    buffer.begin_batch();
+    assert_eq!(buffer.last_of_batch(), None);
+}
+
+/// A large part of the lent region is kept as it is; the region is free again when all readers have read
 /// it.
 #[test]
 fn what_was_received_is_not_copied() {
@@ -286,23 +335,22 @@ fn what_was_received_is_not_copied() {
     let mut readers = [journal.join(), journal.join()];
     let long = "x".repeat(SMALL_LEN_MAX);
     let (mut memory, at) = received(&["DEL a", &format!("SET b {long}"), "DEL c", "DEL d"]);
-    buffer.received = Some(memory.clone());
-    buffer.push_encoded(0, &memory[at[0].clone()]);
+    buffer.push_sent(0, sent(&memory, &at[0]));
     buffer.commit(&journal, 0, 0);
-    buffer.push_encoded(3, &memory[at[1].clone()]);
+    buffer.push_sent(3, sent(&memory, &at[1]));
     buffer.commit(&journal, 0, 0);
-    // A record of several commands is made of copies, even if the first was a range of the block.
-    buffer.push_encoded(0, &memory[at[2].clone()]);
+    // A record of several commands is made of copies, even if the first was a range of the region.
+    buffer.push_sent(0, sent(&memory, &at[2]));
     log(&mut buffer, 1, "DEL e");
-    buffer.push_encoded(1, &memory[at[3].clone()]);
+    buffer.push_sent(1, sent(&memory, &at[3]));
     buffer.commit(&journal, 0, 0);
-    buffer.push_encoded(0, &memory[at[3].clone()]);
+    buffer.push_sent(0, sent(&memory, &at[3]));
     buffer.forget();
-    // A command that lies elsewhere is copied.
-    buffer.push_encoded(0, b"*2\r\n$3\r\nDEL\r\n$1\r\nf\r\n");
+    // A command in other memory is copied.
+    let unlent = b"*2\r\n$3\r\nDEL\r\n$1\r\nf\r\n";
+    buffer.push_sent(0, SentCommand::new(RequestBytes::unlent(unlent), 0..unlent.len()));
     buffer.commit(&journal, 0, 0);
     journal.publish(0, &mut buffer);
-    buffer.received = None;
     let several =
         "3 0>1 *1 $5 MULTI *2 $3 DEL $1 c *2 $6 SELECT $1 1 *2 $3 DEL $1 e *2 $3 DEL $1 d *1 $4 EXEC";
     let expected = [
@@ -313,10 +361,10 @@ fn what_was_received_is_not_copied() {
     ];
     assert!(journal.unread() >= memory.len());
     for reader in &mut readers {
-        assert!(Received::get_mut(&mut memory).is_none(), "somebody has yet to read it");
+        assert!(LentRegion::get_mut(&mut memory).is_none(), "somebody has yet to read it");
         assert_eq!(read(reader, &journal), expected);
     }
-    assert!(Received::get_mut(&mut memory).is_some());
+    assert!(LentRegion::get_mut(&mut memory).is_some());
     assert_eq!(journal.unread(), 0);
 }
 
@@ -326,14 +374,12 @@ fn little_of_what_was_received_is_copied_in_the_end() {
     let mut reader = journal.join();
     for _ in 0..2 {
         let (mut memory, at) = received(&["DEL a", "DEL b"]);
-        buffer.received = Some(memory.clone());
         for range in at {
-            buffer.push_encoded(0, &memory[range]);
+            buffer.push_sent(0, sent(&memory, &range));
             buffer.commit(&journal, 0, 0);
         }
         journal.publish(0, &mut buffer);
-        buffer.received = None;
-        assert!(Received::get_mut(&mut memory).is_some(), "it may be read into again");
+        assert!(LentRegion::get_mut(&mut memory).is_some(), "it may be read into again");
     }
     assert_eq!(journal.unread(), 4 * RECORD);
     let line = |number, key| format!("{number} 0>0 *2 $3 DEL $1 {key}");
@@ -346,14 +392,12 @@ fn what_is_a_small_part_of_what_was_received_is_copied() {
     let mut reader = journal.join();
     let [long, longer] = [SMALL_LEN_MAX, 5 * SMALL_LEN_MAX].map(|len| "x".repeat(len));
     let (mut memory, at) = received(&["DEL a", &format!("SET b {long}"), &format!("GET {longer}")]);
-    buffer.received = Some(memory.clone());
     for range in &at[..2] {
-        buffer.push_encoded(0, &memory[range.clone()]);
+        buffer.push_sent(0, sent(&memory, range));
         buffer.commit(&journal, 0, 0);
     }
     journal.publish(0, &mut buffer);
-    buffer.received = None;
-    assert!(Received::get_mut(&mut memory).is_some(), "it may be read into again");
+    assert!(LentRegion::get_mut(&mut memory).is_some(), "it may be read into again");
     let expected =
         ["1 0>0 *2 $3 DEL $1 a".to_owned(), format!("2 0>0 *3 $3 SET $1 b ${SMALL_LEN_MAX} {long}")];
     assert_eq!(read(&mut reader, &journal), expected);

@@ -1,13 +1,23 @@
 //! Arrival and departure of a worker's connections: accepted, assigned to the least loaded worker, closed.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::*;
+use super::{LISTENER_TOKENS, Worker};
+use crate::dispatch::record_stage;
+use crate::net::connection::Connection;
+use crate::net::inbox::{Inbox, Message};
+use crate::observe::stats::{Stage, add};
+use evenkeel_client::clients::ClientInfo;
+use evenkeel_client::session::Session;
+use evenkeel_command::reply::LARGE;
+use evenkeel_net::listener::{Accepted, Listener};
 use evenkeel_net::socket;
 use evenkeel_net::tls::TlsStream;
+use evenkeel_runtime::clock;
 
 /// Connections accepted per turn and listener; the rest wait for the next turn.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -18,15 +28,42 @@ const OPERATORS_MAX: usize = 8;
 
 /// Milliseconds for which a connection beyond `maxclients` waits for a place, and most connections that may
 /// wait.
-pub(super) const ACCEPT_QUEUE_MS: u64 = 20;
+const ACCEPT_QUEUE_MS: u64 = 20;
 const ACCEPT_QUEUE_MAX: usize = 64;
 
 /// Milliseconds between two log lines about connections that cannot be accepted.
 const COMPLAINT_MS: u64 = 1_000;
 
+/// The listeners of a worker, and connections that wait to be accepted.
+#[derive(Default)]
+pub(super) struct Acceptor {
+    listeners: Vec<Arc<Listener>>,
+    /// Numbers of the listeners with connections to accept in this turn.
+    pub(super) ready: Vec<u64>,
+    /// Listeners ignored until the next tick.
+    muted: Vec<Arc<Listener>>,
+    /// When a failed accept was last logged.
+    complained_ms: u64,
+    /// Connections beyond `maxclients`, and when each began to wait.
+    queue: VecDeque<(u64, Accepted)>,
+}
+
+impl Acceptor {
+    pub(super) fn new(listeners: Vec<Arc<Listener>>) -> Acceptor {
+        Acceptor { listeners, ..Acceptor::default() }
+    }
+
+    /// Returns the time at which the first queued connection has waited long enough, in milliseconds since
+    /// the Unix epoch.
+    pub(super) fn first_due_ms(&self) -> Option<u64> {
+        self.queue.front().map(|(since_ms, _)| since_ms + ACCEPT_QUEUE_MS)
+    }
+}
+
 impl Worker {
     pub(super) fn accept(&mut self, id: u64) {
-        let Some(listener) = self.listeners.iter().find(|listener| listener.id == id).cloned() else {
+        let Some(listener) = self.acceptor.listeners.iter().find(|listener| listener.id == id).cloned()
+        else {
             return;
         };
         for _ in 0..ACCEPTS_PER_TURN {
@@ -47,12 +84,12 @@ impl Worker {
         match error.raw_os_error() {
             Some(libc::EINVAL) => _ = self.poll.remove(listener.fd()),
             Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
-                if self.now_ms >= self.complained_ms + COMPLAINT_MS {
-                    self.complained_ms = self.now_ms;
+                if self.now_ms >= self.acceptor.complained_ms + COMPLAINT_MS {
+                    self.acceptor.complained_ms = self.now_ms;
                     log::warn!("Accepting client connection: {error}");
                 }
                 let _ = self.poll.remove(listener.fd());
-                self.muted_listeners.push(listener);
+                self.acceptor.muted.push(listener);
             }
             _ => log::debug!("Accepting client connection: {error}"),
         }
@@ -60,8 +97,8 @@ impl Worker {
 
     /// Listens again on muted listeners.
     pub(super) fn listen_again(&mut self) {
-        for listener in std::mem::take(&mut self.muted_listeners) {
-            if self.listeners.iter().any(|one| one.id == listener.id) {
+        for listener in std::mem::take(&mut self.acceptor.muted) {
+            if self.acceptor.listeners.iter().any(|one| one.id == listener.id) {
                 self.listen(&listener);
             }
         }
@@ -77,26 +114,26 @@ impl Worker {
     pub(super) fn follow_listeners(&mut self) {
         let now = self.server.listeners.all();
         let is_in = |list: &[Arc<Listener>], one: &Listener| list.iter().any(|other| other.id == one.id);
-        for old in self.listeners.iter().filter(|old| !is_in(&now, old)) {
+        for old in self.acceptor.listeners.iter().filter(|old| !is_in(&now, old)) {
             // The other workers may still hold the descriptor, so closing it here would not remove it.
             let _ = self.poll.remove(old.fd());
         }
-        for new in now.iter().filter(|new| !is_in(&self.listeners, new)) {
+        for new in now.iter().filter(|new| !is_in(&self.acceptor.listeners, new)) {
             self.listen(new);
         }
-        self.listeners = now;
+        self.acceptor.listeners = now;
     }
 
     /// Accepts waiting connections, after the connections that have ended in this turn are gone.
     pub(super) fn accept_waiting(&mut self) {
-        while let Some((since_ms, accepted)) = self.accept_queue.pop_front() {
+        while let Some((since_ms, accepted)) = self.acceptor.queue.pop_front() {
             if self.over(&accepted) > 0 && self.now_ms < since_ms + ACCEPT_QUEUE_MS {
-                self.accept_queue.push_front((since_ms, accepted));
+                self.acceptor.queue.push_front((since_ms, accepted));
                 break;
             }
             self.welcome(accepted);
         }
-        for listener in std::mem::take(&mut self.ready_listeners) {
+        for listener in std::mem::take(&mut self.acceptor.ready) {
             self.accept(listener);
         }
     }
@@ -111,8 +148,8 @@ impl Worker {
     /// Queues a connection for a moment if there is no place: another connection's end may be on its way
     /// through another worker, and a client that reconnects relies on being accepted.
     pub(super) fn admit(&mut self, accepted: Accepted) {
-        if self.over(&accepted) > 0 && self.accept_queue.len() < ACCEPT_QUEUE_MAX {
-            return self.accept_queue.push_back((self.now_ms, accepted));
+        if self.over(&accepted) > 0 && self.acceptor.queue.len() < ACCEPT_QUEUE_MAX {
+            return self.acceptor.queue.push_back((self.now_ms, accepted));
         }
         self.welcome(accepted);
     }
@@ -201,23 +238,17 @@ impl Worker {
 
     /// Serves a connection from now on. It has been counted already.
     pub(super) fn adopt(&mut self, mut connection: Box<Connection>) {
-        let index = self.vacant.pop().unwrap_or_else(|| {
-            self.connections.push(None);
-            self.generations.push(0);
-            self.connections.len() - 1
-        });
-        self.generations[index] = self.generations[index].wrapping_add(1) & 0x7fff_ffff;
-        let token = u64::from(self.generations[index]) << 32 | index as u64;
+        let token = self.connections.reserve();
         connection.client().worker.store(self.index as u32, Relaxed);
         connection.client().token.store(token, Relaxed);
         if let Err(error) = self.poll.add_connection(connection.fd(), token) {
             log::warn!("Cannot register client {} for events: {error}", connection.client().address);
-            self.vacant.push(index);
+            self.connections.free(token);
             self.inbox().connections.fetch_sub(1, Relaxed);
             return self.forget(connection);
         }
         if connection.parked {
-            self.parked.push(token);
+            self.schedule.parked.push(token);
         }
         // The socket does not announce bytes that were left when the share was used up.
         if std::mem::take(&mut connection.is_ready) {
@@ -230,18 +261,6 @@ impl Worker {
         self.deliver(token, connection);
     }
 
-    pub(super) fn take(&mut self, token: u64) -> Option<Box<Connection>> {
-        let index = token as u32 as usize;
-        if self.generations.get(index).copied() != Some((token >> 32) as u32) {
-            return None;
-        }
-        self.connections[index].take()
-    }
-
-    pub(super) fn put_back(&mut self, token: u64, connection: Box<Connection>) {
-        self.connections[token as u32 as usize] = Some(connection);
-    }
-
     pub(super) fn close(&mut self, token: u64, connection: Box<Connection>) {
         self.vacate(token, &connection);
         self.forget(connection);
@@ -251,9 +270,7 @@ impl Worker {
     pub(super) fn vacate(&mut self, token: u64, connection: &Connection) {
         // Closing the descriptor would do, but a connection that moves keeps it.
         let _ = self.poll.remove(connection.fd());
-        let index = token as u32 as usize;
-        self.generations[index] = self.generations[index].wrapping_add(1) & 0x7fff_ffff;
-        self.vacant.push(index);
+        self.connections.free(token);
         self.inbox().connections.fetch_sub(1, Relaxed);
     }
 
@@ -276,3 +293,9 @@ impl Worker {
         }
     }
 }
+
+const PROTECTED: &str = "-DENIED Evenkeel is running in protected mode because protected mode is enabled and \
+                         no password is set for the default user. In this mode connections are only accepted \
+                         from the loopback interface. To connect from other hosts, set a password with \
+                         'requirepass' or, in a trusted network, run 'CONFIG SET protected-mode no' from the \
+                         loopback interface.\r\n";

@@ -13,13 +13,13 @@ impl Worker {
     pub(super) fn deliver_to(&mut self, clients: Vec<Arc<ClientInfo>>) {
         for client in clients {
             let token = client.token.load(Relaxed);
-            let Some(connection) = self.take(token) else { continue };
+            let Some(connection) = self.connections.take(token) else { continue };
             if Arc::ptr_eq(connection.client(), &client) {
                 self.deliver(token, connection);
             } else {
                 // The connection has moved, and its new worker has checked the queue; the token is another
                 // connection's here.
-                self.put_back(token, connection);
+                self.connections.put_back(token, connection);
             }
         }
     }
@@ -27,7 +27,7 @@ impl Worker {
     /// Delivers the queue, then puts the connection back or closes it.
     pub(super) fn deliver(&mut self, token: u64, mut connection: Box<Connection>) {
         if connection.client().push_queue.is_empty() || self.send_messages(&mut connection, Vec::new()) {
-            self.put_back(token, connection);
+            self.connections.put_back(token, connection);
         } else {
             self.close(token, connection);
         }
@@ -37,7 +37,7 @@ impl Worker {
     /// connection has to be closed.
     pub(super) fn send_messages(&mut self, connection: &mut Connection, late: Vec<Arc<[u8]>>) -> bool {
         let mut messages = late;
-        match connection.client().push_queue.take(connection.resp3) {
+        match connection.client().push_queue.take(connection.client().is_resp3()) {
             Pending::Messages(more) => messages.extend(more),
             Pending::TooMuch { waiting } => {
                 self.record_output_limit(connection, waiting);

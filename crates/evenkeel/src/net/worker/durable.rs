@@ -1,6 +1,7 @@
 //! A worker and the append-only file: replies held back until their records are durable (`appendfsync
 //! always`), writers that wait because too much of the journal is unwritten, and WAITAOF.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering::*, fence};
 
@@ -9,6 +10,16 @@ use crate::net::connection::Connection;
 use evenkeel_client::waiting::{Blocked, End};
 use evenkeel_config::Fsync;
 use evenkeel_core::blockers::Blockers;
+
+/// Replies and commands of a worker that wait for the append-only file.
+#[derive(Default)]
+pub(super) struct DurabilityWaits {
+    /// Connections whose replies are held back, with the journal record that must be on disk: in order of
+    /// arrival, once per record.
+    held_back: VecDeque<(u64, u64)>,
+    /// Waits of WAITAOF.
+    awaiting_log: Vec<Arc<Blocked>>,
+}
 
 impl Worker {
     /// Whether replies to writes wait for the disk.
@@ -19,15 +30,15 @@ impl Worker {
     /// Whether a reply has to wait, since its record is not on disk.
     #[cold]
     pub(super) fn awaits_log(&self, connection: &Connection) -> bool {
-        let is_behind = || connection.session.log.logged > self.server.persist.aof.durable();
+        let is_behind = || connection.session.last_record > self.server.persist.aof.durable();
         self.is_always() && (connection.is_held_back() || is_behind())
     }
 
     /// Holds the reply back until its record is on disk.
     pub(super) fn hold_back(&mut self, connection: &mut Connection) {
-        let record = connection.session.log.logged;
+        let record = connection.session.last_record;
         if connection.hold_back(&mut self.reply, record) {
-            self.held_back.push_back((record, connection.client().token.load(Relaxed)));
+            self.durability.held_back.push_back((record, connection.client().token.load(Relaxed)));
         }
         self.await_log();
     }
@@ -41,7 +52,7 @@ impl Worker {
     /// Registers a client that waits until its writes are on disk, or at replicas.
     pub(super) fn register_durability_wait(&mut self, blocked: &Arc<Blocked>) {
         if blocked.safety.is_some() {
-            self.awaiting_log.push(blocked.clone());
+            self.durability.awaiting_log.push(blocked.clone());
             self.await_log();
         }
     }
@@ -49,7 +60,7 @@ impl Worker {
     /// Ends the waits whose writes are on disk by now, or will never be.
     fn end_waits_for_log(&mut self) {
         let mut over = Vec::new();
-        self.awaiting_log.retain(|blocked| {
+        self.durability.awaiting_log.retain(|blocked| {
             let ends = blocked.safety.as_ref().is_none_or(|safety| safety.is_reached());
             // Waits that their timeout or connection has already ended are dropped as well.
             let resumed = ends.then(|| blocked.end(End::Timeout)).flatten();
@@ -69,11 +80,11 @@ impl Worker {
         let is_needed = aof.is_on() && self.executor.settings.appendfsync == Fsync::Always;
         let durable = if is_needed { aof.durable() } else { u64::MAX };
         // A worker's record numbers ascend, so the front is due first.
-        while let Some(&(number, token)) = self.held_back.front()
+        while let Some(&(number, token)) = self.durability.held_back.front()
             && number <= durable
         {
-            self.held_back.pop_front();
-            let Some(mut connection) = self.take(token) else { continue };
+            self.durability.held_back.pop_front();
+            let Some(mut connection) = self.connections.take(token) else { continue };
             // Replies to later requests wait for their own records.
             if connection.release_replies(durable)
                 && connection.backlog_len() > 0
@@ -81,7 +92,7 @@ impl Worker {
             {
                 self.close(token, connection);
             } else {
-                self.put_back(token, connection);
+                self.connections.put_back(token, connection);
             }
         }
         self.end_waits_for_log();
@@ -92,7 +103,7 @@ impl Worker {
 
     /// Whether any reply or wait depends on the journal.
     pub(super) fn has_held_back(&self) -> bool {
-        !self.held_back.is_empty() || !self.awaiting_log.is_empty()
+        !self.durability.held_back.is_empty() || !self.durability.awaiting_log.is_empty()
     }
 
     /// Runs once a turn, while the append-only file is on or any reply waits for it.

@@ -27,14 +27,14 @@ impl Worker {
         {
             self.handshakes.push_back(token);
         }
-        self.put_back(token, connection);
+        self.connections.put_back(token, connection);
     }
 
     /// Continues some of the handshakes.
     pub(super) fn shake_hands(&mut self) {
         for _ in 0..self.executor.settings.max_new_tls_connections_per_cycle {
             let Some(token) = self.handshakes.pop_front() else { return };
-            if let Some(connection) = self.take(token) {
+            if let Some(connection) = self.connections.take(token) {
                 let before = clock::ticks();
                 self.shake_hand(token, connection);
                 self.executor.last_ticks = record_stage(self.executor.stats(), Stage::Accept, before);
@@ -51,7 +51,7 @@ impl Worker {
         }
         match connection.shake() {
             Ok(true) => self.begin_service(token, connection),
-            Ok(false) => self.put_back(token, connection),
+            Ok(false) => self.connections.put_back(token, connection),
             Err(error) => {
                 log::warn!(
                     "Error accepting a client connection: {error} (addr={} laddr={})",
@@ -75,7 +75,7 @@ impl Worker {
         // Bytes that came with the end of the handshake are not announced again.
         connection.readable = true;
         self.make_ready(token, &mut connection);
-        self.put_back(token, connection);
+        self.connections.put_back(token, connection);
     }
 
     /// `tls-auth-clients-user`: logs a client in as the user that its certificate names.

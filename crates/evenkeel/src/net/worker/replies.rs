@@ -29,7 +29,7 @@ impl Worker {
             self.record_output_limit(connection, waiting);
             return false;
         }
-        let waits = len > 0 && connection.session.log.logged > 0 && self.awaits_log(connection);
+        let waits = len > 0 && connection.session.last_record > 0 && self.awaits_log(connection);
         let was_put_off = connection.put_off_since_ms.take().is_some();
         let sent = if waits {
             Ok(Sent::Part)
@@ -74,7 +74,7 @@ impl Worker {
     pub(super) fn may_put_off(&self, connection: &Connection) -> bool {
         let limit = self.output_limit(connection).hard_bytes;
         let waits =
-            connection.is_held_back() || connection.session.log.logged > 0 && self.awaits_log(connection);
+            connection.is_held_back() || connection.session.last_record > 0 && self.awaits_log(connection);
         let waiting = connection.backlog_len() + self.reply.len();
         let since = connection.put_off_since_ms.unwrap_or(self.now_ms);
         let is_soon = self.now_ms.saturating_sub(since) <= PUT_OFF_MS_MAX;

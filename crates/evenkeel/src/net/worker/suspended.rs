@@ -1,10 +1,12 @@
 //! Connections whose commands wait: they are not read, and continue when their replies come.
 
+use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use super::{Next, Worker};
+use super::Worker;
+use super::schedule::Next;
 use crate::dispatch::record_stage;
 use crate::net::connection::Connection;
 use crate::observe::stats::Stage;
@@ -13,14 +15,17 @@ use evenkeel_client::waiting::{On, Resumed, Waiting};
 use evenkeel_command::reply::{LARGE, Reply};
 use evenkeel_net::poll::has_hung_up;
 
-/// Wait-queue entries of finished waits that cannot be removed yet because a long-running script holds the
-/// gate. Removed once the gate opens.
-///
-/// Watches wait in [`crate::dispatch::Executor::left_watches`].
+/// Waits of a worker's clients.
 #[derive(Default)]
-#[expect(clippy::vec_box, reason = "they come in boxes, and are not moved out of them")]
-pub(super) struct Leaving {
-    waits: Vec<Box<Waiting>>,
+pub(super) struct Waits {
+    /// Deadlines of waiting commands, with the tokens of their connections.
+    deadlines: BTreeSet<(Instant, u64)>,
+    /// Wait-queue entries of finished waits that cannot be removed yet because a long-running script holds
+    /// the gate. Removed once the gate opens.
+    ///
+    /// Watches wait in [`crate::dispatch::Executor::left_watches`].
+    #[expect(clippy::vec_box, reason = "they come in boxes, and are not moved out of them")]
+    leaving: Vec<Box<Waiting>>,
 }
 
 impl Worker {
@@ -36,7 +41,9 @@ impl Worker {
                 .enter(&self.server.replication, connection.into_arrival());
         }
         let hung_up = has_hung_up(connection.fd().as_raw_fd());
-        let Some(waiting) = &mut connection.session.waiting else { return self.put_back(token, connection) };
+        let Some(waiting) = &mut connection.session.waiting else {
+            return self.connections.put_back(token, connection);
+        };
         // A hang-up announced together with the command is not announced again.
         if hung_up && waiting.cancel() {
             return self.close(token, connection);
@@ -50,31 +57,30 @@ impl Worker {
         if let Some(ms) = waiting.timeout.0 {
             // A deadline beyond the range of the clock counts as none.
             waiting.deadline = Instant::now().checked_add(Duration::from_millis(ms));
-            self.deadlines.extend(waiting.deadline.map(|deadline| (deadline, token)));
+            self.waits.deadlines.extend(waiting.deadline.map(|deadline| (deadline, token)));
         }
-        self.put_back(token, connection);
+        self.connections.put_back(token, connection);
     }
 
     /// Returns the milliseconds until the first deadline, rounded up: a wait never ends early.
     pub(super) fn first_deadline_ms(&self) -> Option<u64> {
-        let (deadline, _) = self.deadlines.first().filter(|_| !self.server.scripts.busy.is_busy())?;
+        let (deadline, _) = self.waits.deadlines.first().filter(|_| !self.server.scripts.busy.is_busy())?;
         let left = deadline.saturating_duration_since(Instant::now());
         Some(left.as_micros().div_ceil(1000) as u64)
     }
 
     /// Ends the waits whose deadline has passed.
     pub(super) fn end_waits(&mut self) {
-        if self.deadlines.is_empty() || self.server.scripts.busy.is_busy() {
+        if self.waits.deadlines.is_empty() || self.server.scripts.busy.is_busy() {
             return;
         }
         let now = Instant::now();
-        while let Some((deadline, token)) = self.deadlines.pop_first() {
+        while let Some((deadline, token)) = self.waits.deadlines.pop_first() {
             if deadline > now {
-                self.deadlines.insert((deadline, token));
+                self.waits.deadlines.insert((deadline, token));
                 return;
             }
-            let connection = self.connections.get(token as u32 as usize).and_then(Option::as_ref);
-            let connection = connection.filter(|connection| connection.client().token.load(Relaxed) == token);
+            let connection = self.connections.get(token);
             let waiting = connection.and_then(|connection| connection.session.waiting.as_ref());
             let Some(On::Keys(blocked, _)) = waiting.map(|waiting| &waiting.on) else { continue };
             // If it has just been served, the reply is on its way.
@@ -93,10 +99,10 @@ impl Worker {
         self.executor.last_ticks =
             record_stage(self.executor.stats(), Stage::Other, self.executor.last_ticks);
         self.executor.begin_share();
-        let Some(mut connection) = self.take(token) else { return self.discard(reply) };
+        let Some(mut connection) = self.connections.take(token) else { return self.discard(reply) };
         let is_its_own = |waiting: &mut Box<Waiting>| waiting.number == number;
         let Some(mut waiting) = connection.session.waiting.take_if(is_its_own) else {
-            self.put_back(token, connection);
+            self.connections.put_back(token, connection);
             return self.discard(reply);
         };
         connection.session.closing |= closes;
@@ -106,7 +112,7 @@ impl Worker {
         if self.is_always() && may_write {
             // Another thread has written for the client. The record's number is unknown, but the journal
             // contains it by now.
-            connection.session.log.logged = self.server.core.keyspace.journal.last();
+            connection.session.last_record = self.server.core.keyspace.journal.last();
         }
         if mute {
             self.discard(reply);
@@ -142,14 +148,14 @@ impl Worker {
 
     fn leave_queues(&mut self, token: u64, waiting: Box<Waiting>) {
         if let Some(deadline) = waiting.deadline {
-            self.deadlines.remove(&(deadline, token));
+            self.waits.deadlines.remove(&(deadline, token));
         }
         if let On::Long(_) = waiting.on {
             return;
         }
         let (server, ctx) = (&self.server, &mut self.executor.ctx);
         if !server.core.keyspace.enter_unless(ctx, || server.scripts.busy.is_busy()) {
-            return self.leaving.waits.push(waiting);
+            return self.waits.leaving.push(waiting);
         }
         waiting.leave(&mut server.core.keyspace.hold_none(ctx));
         server.core.keyspace.leave(ctx);
@@ -157,7 +163,7 @@ impl Worker {
 
     /// Removes the entries that were kept while a script held the gate.
     pub(super) fn leave_later(&mut self) {
-        if self.leaving.waits.is_empty() && self.executor.left_watches.is_empty()
+        if self.waits.leaving.is_empty() && self.executor.left_watches.is_empty()
             || self.server.scripts.busy.is_busy()
         {
             return;
@@ -166,7 +172,7 @@ impl Worker {
         if !server.core.keyspace.try_enter(ctx) {
             return;
         }
-        let Leaving { waits } = std::mem::take(&mut self.leaving);
+        let waits = std::mem::take(&mut self.waits.leaving);
         let watches = std::mem::take(&mut self.executor.left_watches);
         let mut guard = server.core.keyspace.hold_none(ctx);
         waits.iter().for_each(|waiting| waiting.leave(&mut guard));
