@@ -1,5 +1,5 @@
 //! Conditions that block commands. The threads that notice a condition set its bit; which commands it
-//! concerns is decided by admission (`dispatch/admission.rs`).
+//! concerns is decided by admission (`server/src/executor/admission.rs`).
 
 use std::sync::atomic::{AtomicU8, Ordering::*};
 

@@ -1,5 +1,5 @@
 //! Pauses of commands: who wants one, for how long, and for which commands. This module knows times only;
-//! which commands wait is decided by admission (`dispatch/admission.rs`).
+//! which commands wait is decided by admission (`server/src/executor/admission.rs`).
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
 

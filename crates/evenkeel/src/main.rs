@@ -1,29 +1,8 @@
 //! Evenkeel: a Redis-compatible, multi-core, in-memory data store whose latency stays even.
 //!
-//! This file starts and stops the process. A command's way begins in `net/worker.rs` and continues through
-//! `pipeline.rs` and `dispatch.rs`.
+//! This file has the allocator, and decides between the server and the tool that checks files.
 
-#[cfg(test)]
-mod acl_tests;
-mod admin;
-mod background;
-mod blocking;
-mod check;
-mod commands;
-mod dispatch;
-#[cfg(test)]
-mod live_tests;
-mod net;
-mod observe;
-mod offload;
-mod pipeline;
-mod server;
-mod startup;
-#[cfg(test)]
-mod testing;
-#[cfg(test)]
-mod transcripts;
-
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 #[global_allocator]
@@ -31,7 +10,10 @@ static ALLOCATOR: evenkeel_store::memory::Counting<mimalloc::MiMalloc> =
     evenkeel_store::memory::Counting(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
-    startup::run(std::env::args_os())
+    let mut args = std::env::args_os();
+    let program = args.next().unwrap_or_default();
+    let args: Vec<OsString> = args.collect();
+    evenkeel_check::run(&program, &args).unwrap_or_else(|| evenkeel_server::run(&program, args))
 }
 
 #[cfg(test)]

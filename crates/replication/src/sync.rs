@@ -1,6 +1,6 @@
 //! Full syncs: a snapshot of this moment, sent to replicas while it is taken.
 //!
-//! As for a snapshot on disk (`persist/snapshot.rs`), a thread of its own takes it. That thread writes into a
+//! As for a snapshot on disk (crate `persist`), a thread of its own takes it. That thread writes into a
 //! pipe from which the replication thread sends ([`super::snapshot_pipe`]). No file is touched, and the
 //! length need not be known: a mark of forty random characters, announced at the beginning, ends the
 //! snapshot. A replica that does not support the mark gets the length first, so its snapshot goes to an

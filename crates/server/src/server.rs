@@ -1,0 +1,259 @@
+//! The server: the state that all threads share.
+//!
+//! Commands write nothing here. Settings are an immutable value that is replaced as a whole; workers compare
+//! its version once per loop turn.
+
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use evenkeel_store::{Keyspace, SlotGuard, ThreadContext};
+use parking_lot::Mutex;
+
+use crate::admin::migrate::Targets;
+use crate::commands;
+use crate::executor::offload::OffloadPool;
+use crate::executor::{Executor, permission};
+use crate::observe::commandlog::CommandLog;
+use crate::observe::hotkeys::HotKeys;
+use crate::observe::rates::Rates;
+use crate::observe::sampler::Sampler;
+use crate::observe::stats::Stats;
+use crate::worker::inbox::{Inboxes, Message};
+use evenkeel_acl::Acl;
+use evenkeel_client::Session;
+use evenkeel_client::clients::ClientInfo;
+use evenkeel_client::hub::Hub;
+use evenkeel_client::runner::{CommandRunner, RunnerFactory};
+use evenkeel_command::error::Error;
+use evenkeel_command::table::renamed;
+use evenkeel_command::{Args, Id, Table};
+use evenkeel_config::{ConfigFile, Settings};
+use evenkeel_core::Core;
+use evenkeel_core::lazy_free::LazyFreeThread;
+use evenkeel_core::state::Host;
+use evenkeel_net::listener::Listeners;
+use evenkeel_net::tls::Tls;
+use evenkeel_persist::Persist;
+use evenkeel_persist::position::{Point, Position};
+use evenkeel_replication::Replication;
+use evenkeel_runtime::clock;
+use evenkeel_runtime::random::random_seed;
+use evenkeel_runtime::server_log;
+use evenkeel_scripting::Scripts;
+
+/// The shared state; see the module's text.
+pub(crate) struct Server {
+    pub(crate) core: Arc<Core>,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) listeners: Listeners,
+    pub(crate) tls: Arc<Tls>,
+    pub(crate) config_file: Option<ConfigFile>,
+    /// Commands under their configured names.
+    pub(crate) table: &'static Table,
+    pub(crate) acl: Acl,
+    /// A set per worker, then a set per thread of the offload pool, a set for slow scripts, and a set for
+    /// tests and tools.
+    pub(crate) stats: Box<[Stats]>,
+    pub(crate) inboxes: Arc<Inboxes>,
+    pub(crate) offload: OffloadPool,
+    pub(crate) scripts: Arc<Scripts>,
+    /// Slow scripts, run in turn on a thread of their own.
+    pub(crate) slow_scripts: OffloadPool,
+    pub(crate) persist: Arc<Persist>,
+    pub(crate) replication: Arc<Replication>,
+    pub(crate) rates: Mutex<Rates>,
+    /// DEBUG SET-ACTIVE-EXPIRE.
+    pub(crate) active_expire: AtomicBool,
+    pub(crate) sampler: Sampler,
+    pub(crate) commandlog: CommandLog,
+    pub(crate) hotkeys: HotKeys,
+    /// Connections cached for MIGRATE.
+    pub(crate) targets: Targets,
+}
+
+impl Host for Server {
+    fn before_settings(&self, settings: &Settings) {
+        self.commandlog.configure(settings);
+        self.hub.configure(settings);
+        self.acl.log.truncate(settings.acllog_max_len);
+    }
+
+    fn stop(&self) {
+        // A client that sees its connection closed must not get a new connection.
+        self.listeners.all().iter().for_each(|listener| listener.stop());
+        self.core.stopping.store(true, Release);
+        self.offload.stop();
+        self.slow_scripts.stop();
+        self.core.workers.wake_all();
+    }
+}
+
+impl RunnerFactory for Server {
+    fn runner(self: Arc<Server>, ctx: ThreadContext) -> Box<dyn CommandRunner> {
+        let counters = self.stats.len() - 1;
+        Box::new(Executor::on(ctx, self, counters))
+    }
+}
+
+impl evenkeel_persist::Host for Server {
+    fn record_failure(&self, id: Id, error: &Error) {
+        let stats = self.stats.last().expect("a set for threads that are no workers");
+        stats.error(&error.line());
+        stats.resumed(id, 0, true, self.core.settings().latency_tracking);
+    }
+
+    fn replica_position(&self) -> Option<Position> {
+        self.replication.link.position(&self.replication)
+    }
+
+    fn finish_stream(&self, guard: &mut SlotGuard<'_>) -> Option<Position> {
+        self.replication.finish(guard)
+    }
+
+    fn continue_stream(self: Arc<Server>, position: Option<Position>) {
+        evenkeel_replication::link::continue_as_primary(&self.replication, position);
+    }
+
+    fn resume_stream(self: Arc<Server>) {
+        self.replication.resume_stream();
+    }
+
+    fn wait_for_replicas(self: Arc<Server>, timeout: Duration, is_aborted: &dyn Fn() -> bool) {
+        self.replication.wait_for_replicas(timeout, is_aborted);
+    }
+
+    fn stop_stream(&self, stop: &mut dyn FnMut(Option<Point>)) {
+        self.replication.stop(stop);
+    }
+}
+
+impl evenkeel_replication::Host for Server {
+    fn admit(&self, session: &mut Session, id: Id, args: &Args<'_>) -> Result<bool, Error> {
+        if session.access.is_free_at(self.acl.generation()) {
+            return Ok(true);
+        }
+        permission::admit(self, session, id, args, clock::unix_ms())
+    }
+}
+
+impl Server {
+    /// Creates a server with `workers` workers, which do not run yet.
+    pub(crate) fn new(
+        settings: Settings,
+        config_file: Option<ConfigFile>,
+        workers: usize,
+    ) -> std::io::Result<Arc<Server>> {
+        commands::install();
+        let now = clock::unix_ms();
+        // Contexts for: workers, as many threads of the offload pool and for loading, the control thread, the
+        // threads that load large values and take snapshots, a thread that replays the append-only file, a
+        // thread that feeds replicas, a thread that follows a primary, the thread for slow scripts, and
+        // tests.
+        let inboxes = Arc::new(Inboxes::new(workers)?);
+        let lazy_free = Arc::new(LazyFreeThread::start(inboxes.owners()));
+        let keyspace = Keyspace::new(settings.databases, 3 * workers + 8, now, random_seed())
+            .with_clock(clock::log_time)
+            .with_lazy_free(lazy_free.clone());
+        let core = Arc::new(Core::new(settings, keyspace, inboxes.clone(), lazy_free));
+        let hub = Arc::new(Hub::new(core.clone(), inboxes.clone()));
+        let scripts = Arc::new(Scripts::default());
+        let tls = Arc::new(Tls::default());
+        let persist = Arc::new(Persist::new(core.clone(), hub.clone(), scripts.clone()));
+        let settings = core.settings();
+        let table = renamed(&settings.rename_command);
+        let (shared, on_disk) = ((core.clone(), hub.clone()), (scripts.clone(), persist.clone()));
+        let replication = Arc::new(Replication::new(shared, on_disk, tls.clone(), table)?);
+        let commands = evenkeel_command::table::table().rows().len();
+        let commandlog = CommandLog::new(2 * workers + 2);
+        commandlog.configure(&settings);
+        let server = Arc::new(Server {
+            persist,
+            hub,
+            core,
+            table,
+            acl: Acl::new(&settings),
+            listeners: Listeners::default(),
+            tls,
+            config_file,
+            stats: (0..2 * workers + 2).map(|_| Stats::new(commands)).collect(),
+            inboxes,
+            offload: OffloadPool::default(),
+            scripts,
+            slow_scripts: OffloadPool::default(),
+            replication,
+            rates: Mutex::default(),
+            active_expire: AtomicBool::new(true),
+            sampler: Sampler::new(settings.databases),
+            commandlog,
+            hotkeys: HotKeys::new(2 * workers + 2),
+            targets: Targets::default(),
+        });
+        let host: Weak<Server> = Arc::downgrade(&server);
+        server.core.set_host(host.clone());
+        server.persist.set_host(host.clone());
+        server.replication.set_host(host);
+        Ok(server)
+    }
+
+    /// Wakes all threads that own much memory, so that they purge it.
+    pub(crate) fn ask_for_purge(&self) {
+        self.core.workers.wake_all();
+        self.offload.wake_all();
+        self.slow_scripts.wake_all();
+    }
+
+    /// Listens on the addresses of `settings` from now on; see [`Listeners::follow`].
+    pub(crate) fn listen(&self, settings: &Settings) -> Result<(), String> {
+        let result = self.listeners.follow(settings);
+        // Also after a failure: sockets may have been closed and opened again.
+        self.inboxes.iter().for_each(|inbox| inbox.post(Message::Listen));
+        result
+    }
+
+    /// Closes the connections of these clients, which no longer count when this returns. Returns how many
+    /// there were.
+    pub(crate) fn kill(&self, clients: &[Arc<ClientInfo>]) -> usize {
+        let killed = self.hub.kill(clients);
+        self.replication.link.on_killed(&self.replication, clients);
+        if clients.iter().any(|client| client.is_replica.load(Relaxed)) {
+            self.replication.replica_inbox.nudge();
+        }
+        killed
+    }
+
+    /// Closes the clients that use most memory, until all of them together use at most `limit` bytes.
+    pub(crate) fn evict_clients(&self, limit: usize) {
+        let beyond = self.hub.clients.beyond(limit);
+        if beyond.is_empty() {
+            return;
+        }
+        for client in &beyond {
+            let (id, address, bytes) = (client.id, &client.address, client.memory());
+            log::info!("Evicting client: id={id} addr={address} tot-mem={bytes}");
+        }
+        let evicted = self.kill(&beyond);
+        self.hub.evicted_clients.fetch_add(evicted as u64, Relaxed);
+    }
+
+    /// Resets the statistics, for CONFIG RESETSTAT.
+    pub(crate) fn reset_stats(&self) {
+        self.stats.iter().for_each(Stats::reset);
+        self.core.keyspace.reset_totals();
+        *self.rates.lock() = Rates::default();
+        self.sampler.reset(clock::unix_ms());
+        self.core.lazy_free.reset();
+        server_log::reset_lost();
+        self.acl.log.reset_counts();
+        self.replication.metrics.reset();
+        self.replication.link.metrics.bytes_in.store(0, Relaxed);
+        self.persist.reset_counts();
+        self.hub.reset_counts();
+    }
+
+    /// Whether the server certainly stops: a thread that keeps the gate open, or closed, for long has to let
+    /// go of it.
+    pub(crate) fn certainly_stops(&self) -> bool {
+        self.core.is_stopping() || self.persist.ending.is_certain()
+    }
+}

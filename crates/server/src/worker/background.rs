@@ -1,0 +1,145 @@
+//! Background work of a worker, in slices of at most half a millisecond, between which clients are served.
+//! Every slice is booked under its name.
+//!
+//! **Expired keys.** Each worker sweeps its own share of the slots. A sweep begins with every tick.
+//!
+//! **Unused memory.** After much has been freed, each worker purges its unused memory
+//! ([`evenkeel_runtime::allocator::AllocatorPurge`]). A worker with much to do takes a slice with every tick;
+//! otherwise it continues to the end.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use evenkeel_store::SLOTS;
+
+use crate::executor::Executor;
+use crate::observe::stats::{Stage, add};
+use evenkeel_runtime::allocator::SLICE_US_MAX;
+use evenkeel_runtime::clock::{self, Ticks};
+
+/// Microseconds after which a sweep visits no further slot: a visit takes up to 200 more when a segment is
+/// due as a whole.
+const SWEEP_US_MAX: u64 = SLICE_US_MAX - 200;
+
+/// Microseconds of a sweep for the keys of a replica's own clients.
+const OWN_US_MAX: u64 = SWEEP_US_MAX / 2;
+
+/// State of a worker's background work; see the module's text.
+pub(crate) struct Background {
+    from: usize,
+    to: usize,
+    /// Position of the sweep: database and slot.
+    sweep: Option<(usize, usize)>,
+    /// Whether the last slice was part of a sweep.
+    swept: bool,
+    /// Whether a slice is due for unused memory.
+    memory: bool,
+    /// Whether the worker had little to do at the last tick.
+    is_calm: bool,
+}
+
+impl Background {
+    /// Creates the state for worker `index` of `workers`.
+    pub(crate) fn new(index: usize, workers: usize) -> Background {
+        let share = |index: usize| SLOTS * index / workers;
+        Background {
+            from: share(index),
+            to: share(index + 1),
+            sweep: None,
+            swept: false,
+            memory: false,
+            is_calm: false,
+        }
+    }
+
+    /// Whether work is left over from the last slice.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.sweep.is_some() || self.memory
+    }
+
+    /// Begins the work that is due with every tick. `is_calm`: the worker has little to do.
+    pub(crate) fn tick(&mut self, executor: &Executor, is_calm: bool) {
+        self.memory = executor.server.core.purge.is_asked();
+        self.is_calm = is_calm;
+        let is_loading = executor.server.persist.is_loading();
+        let may_expire =
+            executor.server.active_expire.load(Relaxed) && !executor.ctx.keep_expired && !is_loading;
+        if self.sweep.is_none() && may_expire {
+            self.sweep = Some((0, self.from));
+        }
+    }
+
+    /// Works for at most `SLICE_US_MAX`, alternating if both kinds of work are due. Returns the ticks that do
+    /// not count as busy: purging memory leaves a worker as much time for its clients as before.
+    pub(crate) fn slice(&mut self, executor: &mut Executor) -> Ticks {
+        let is_memorys_turn = self.memory && self.swept;
+        if let Some(next) = self.sweep
+            && !is_memorys_turn
+        {
+            self.expire(executor, next);
+            self.swept = true;
+            return 0;
+        }
+        self.swept = false;
+        if self.memory { self.give_memory_back(executor) } else { 0 }
+    }
+
+    fn give_memory_back(&mut self, executor: &Executor) -> Ticks {
+        let started = clock::ticks();
+        let until = started + SLICE_US_MAX * clock::ticks_per_us();
+        let has_more = executor.server.core.purge.follow(|| clock::ticks() >= until);
+        self.memory = has_more && self.is_calm;
+        let elapsed = clock::ticks().saturating_sub(started);
+        executor.stats().record_stage(Stage::Purge, elapsed);
+        executor.stats().slice_max.fetch_max(elapsed, Relaxed);
+        elapsed
+    }
+
+    fn expire(&mut self, executor: &mut Executor, (mut db, mut slot): (usize, usize)) {
+        let started = clock::ticks();
+        let until = started + SWEEP_US_MAX * clock::ticks_per_us();
+        let server = executor.server.clone();
+        if !server.core.keyspace.enter_unless(&mut executor.ctx, || server.scripts.busy.is_busy()) {
+            self.sweep = None; // the next tick tries again
+            return;
+        }
+        // The data must not change in a pause, even if it began after the sweep.
+        executor.update_pause();
+        if executor.ctx.keep_expired {
+            server.core.keyspace.leave(&mut executor.ctx);
+            self.sweep = None;
+            return;
+        }
+        if (db, slot) == (0, 0) {
+            // The worker with the first slots handles the keys of a replica's own clients.
+            server
+                .core
+                .keyspace
+                .hold_none(&mut executor.ctx)
+                .sweep_own(|| clock::ticks() >= started + OWN_US_MAX * clock::ticks_per_us());
+        }
+        self.sweep = loop {
+            if db == server.core.keyspace.databases() {
+                break None;
+            }
+            let mut guard = server.core.keyspace.hold_none(&mut executor.ctx);
+            match guard.sweep(db, slot, self.to, || clock::ticks() >= until).next {
+                Some(next) => break Some((db, next)),
+                None => (db, slot) = (db + 1, self.from),
+            }
+        };
+        executor.serve_woken();
+        server.core.keyspace.leave(&mut executor.ctx);
+        let elapsed = clock::ticks().saturating_sub(started);
+        let stats = executor.stats();
+        stats.record_stage(Stage::Expire, elapsed);
+        server.core.latency.record(
+            "expire-cycle",
+            clock::us(elapsed),
+            executor.settings.latency_monitor_threshold,
+        );
+        if self.sweep.is_some() {
+            add(&stats.slices_cut, 1);
+        }
+        stats.slice_max.fetch_max(elapsed, Relaxed);
+    }
+}

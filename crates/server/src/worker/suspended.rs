@@ -1,0 +1,183 @@
+//! Connections whose commands wait: they are not read, and continue when their replies come.
+
+use std::collections::BTreeSet;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use super::Worker;
+use super::schedule::Next;
+use crate::executor::record_stage;
+use crate::observe::stats::Stage;
+use crate::worker::connection::Connection;
+use evenkeel_client::waiting::End;
+use evenkeel_client::waiting::{On, Resumed, Waiting};
+use evenkeel_command::reply::{LARGE, Reply};
+use evenkeel_net::poll::has_hung_up;
+
+/// Waits of a worker's clients.
+#[derive(Default)]
+pub(super) struct Waits {
+    /// Deadlines of waiting commands, with the tokens of their connections.
+    deadlines: BTreeSet<(Instant, u64)>,
+    /// Wait-queue entries of finished waits that cannot be removed yet because a long-running script holds
+    /// the gate. Removed once the gate opens.
+    ///
+    /// Watches wait in [`crate::executor::Executor::left_watches`].
+    #[expect(clippy::vec_box, reason = "they come in boxes, and are not moved out of them")]
+    leaving: Vec<Box<Waiting>>,
+}
+
+impl Worker {
+    /// Suspends a connection whose command waits. Bytes that arrive meanwhile stay in the kernel.
+    pub(super) fn suspend(&mut self, token: u64, mut connection: Box<Connection>) {
+        if connection.session.replica_hello.as_ref().is_some_and(|replica_hello| replica_hello.asks.is_some())
+        {
+            self.vacate(token, &connection);
+            return self
+                .server
+                .replication
+                .replica_inbox
+                .enter(&self.server.replication, connection.into_arrival());
+        }
+        let hung_up = has_hung_up(connection.fd().as_raw_fd());
+        let Some(waiting) = &mut connection.session.waiting else {
+            return self.connections.put_back(token, connection);
+        };
+        // A hang-up announced together with the command is not announced again.
+        if hung_up && waiting.cancel() {
+            return self.close(token, connection);
+        }
+        connection.readable |= hung_up;
+        connection.hung_up |= hung_up;
+        if let On::Keys(blocked, _) = &waiting.on {
+            let blocked = blocked.clone();
+            self.register_durability_wait(&blocked);
+        }
+        if let Some(ms) = waiting.timeout.0 {
+            // A deadline beyond the range of the clock counts as none.
+            waiting.deadline = Instant::now().checked_add(Duration::from_millis(ms));
+            self.waits.deadlines.extend(waiting.deadline.map(|deadline| (deadline, token)));
+        }
+        self.connections.put_back(token, connection);
+    }
+
+    /// Returns the milliseconds until the first deadline, rounded up: a wait never ends early.
+    pub(super) fn first_deadline_ms(&self) -> Option<u64> {
+        let (deadline, _) = self.waits.deadlines.first().filter(|_| !self.server.scripts.busy.is_busy())?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        Some(left.as_micros().div_ceil(1000) as u64)
+    }
+
+    /// Ends the waits whose deadline has passed.
+    pub(super) fn end_waits(&mut self) {
+        if self.waits.deadlines.is_empty() || self.server.scripts.busy.is_busy() {
+            return;
+        }
+        let now = Instant::now();
+        while let Some((deadline, token)) = self.waits.deadlines.pop_first() {
+            if deadline > now {
+                self.waits.deadlines.insert((deadline, token));
+                return;
+            }
+            let connection = self.connections.get(token);
+            let waiting = connection.and_then(|connection| connection.session.waiting.as_ref());
+            let Some(On::Keys(blocked, _)) = waiting.map(|waiting| &waiting.on) else { continue };
+            // If it has just been served, the reply is on its way.
+            if let Some(resumed) = blocked.end(End::Timeout) {
+                let latency_tracking = self.executor.settings.latency_tracking;
+                self.executor.stats().resumed(blocked.id, 0, false, latency_tracking);
+                self.resume(resumed);
+            }
+        }
+    }
+
+    /// Ends a wait: sends the reply, and continues with the client's later requests.
+    pub(super) fn resume(&mut self, resumed: Resumed) {
+        let Resumed { client, number, reply, may_write, closes } = resumed;
+        let token = client.token.load(Relaxed);
+        self.executor.last_ticks =
+            record_stage(self.executor.stats(), Stage::Other, self.executor.last_ticks);
+        self.executor.begin_share();
+        let Some(mut connection) = self.connections.take(token) else { return self.discard(reply) };
+        let is_its_own = |waiting: &mut Box<Waiting>| waiting.number == number;
+        let Some(mut waiting) = connection.session.waiting.take_if(is_its_own) else {
+            self.connections.put_back(token, connection);
+            return self.discard(reply);
+        };
+        connection.session.closing |= closes;
+        client.active_ms.store(self.now_ms, Relaxed); // the client has been waiting, not idle
+        let (mute, late) = (waiting.mute, std::mem::take(&mut waiting.late));
+        self.leave_queues(token, waiting);
+        if self.is_always() && may_write {
+            // Another thread has written for the client. The record's number is unknown, but the journal
+            // contains it by now.
+            connection.session.last_record = self.server.core.keyspace.journal.last();
+        }
+        if mute {
+            self.discard(reply);
+        } else {
+            let own = std::mem::replace(&mut self.reply, reply);
+            let is_open = self.flush(&mut connection);
+            self.reply = own;
+            if !is_open {
+                return self.close(token, connection);
+            }
+        }
+        let has_messages = !late.is_empty() || !connection.client().push_queue.is_empty();
+        if has_messages && !self.send_messages(&mut connection, late) {
+            return self.close(token, connection);
+        }
+        self.settle(token, connection, Next::Again);
+    }
+
+    /// Drops an unwanted reply.
+    fn discard(&self, reply: Reply) {
+        if reply.len() > LARGE {
+            self.server.core.lazy_free.free(reply);
+        }
+    }
+
+    /// Ends the wait of a connection that is about to be closed.
+    pub(super) fn abandon_wait(&mut self, connection: &mut Connection) {
+        if let Some(waiting) = connection.session.waiting.take() {
+            waiting.abandon();
+            self.leave_queues(connection.client().token.load(Relaxed), waiting);
+        }
+    }
+
+    fn leave_queues(&mut self, token: u64, waiting: Box<Waiting>) {
+        if let Some(deadline) = waiting.deadline {
+            self.waits.deadlines.remove(&(deadline, token));
+        }
+        if let On::Long(_) = waiting.on {
+            return;
+        }
+        let (server, ctx) = (&self.server, &mut self.executor.ctx);
+        if !server.core.keyspace.enter_unless(ctx, || server.scripts.busy.is_busy()) {
+            return self.waits.leaving.push(waiting);
+        }
+        waiting.leave(&mut server.core.keyspace.hold_none(ctx));
+        server.core.keyspace.leave(ctx);
+    }
+
+    /// Removes the entries that were kept while a script held the gate.
+    pub(super) fn leave_later(&mut self) {
+        if self.waits.leaving.is_empty() && self.executor.left_watches.is_empty()
+            || self.server.scripts.busy.is_busy()
+        {
+            return;
+        }
+        let (server, ctx) = (&self.server, &mut self.executor.ctx);
+        if !server.core.keyspace.try_enter(ctx) {
+            return;
+        }
+        let waits = std::mem::take(&mut self.waits.leaving);
+        let watches = std::mem::take(&mut self.executor.left_watches);
+        let mut guard = server.core.keyspace.hold_none(ctx);
+        waits.iter().for_each(|waiting| waiting.leave(&mut guard));
+        watches.into_iter().for_each(|watching| watching.end(&mut guard));
+        drop(guard);
+        server.core.keyspace.leave(ctx);
+    }
+}
