@@ -84,20 +84,27 @@ struct Feed {
     sync: Option<Sync>,
     /// Complete snapshots that some replica has not been sent yet, with the tokens of their replicas.
     draining: Vec<(Arc<SnapshotPipe>, Vec<u64>)>,
-    now: Instant,
-    now_ms: u64,
-    last_record: Instant,
+    times: Times,
     /// The end of a replica's stream at the last poll.
     seen: u64,
-    last_round: Instant,
-    last_ping: Instant,
-    last_blank: Instant,
-    /// Since when this server has been a primary without a replica.
-    alone_since: Instant,
     /// Whether a socket took all bytes it was given, or had more than was read: there may be more.
     has_more: bool,
     /// Whether the last poll found more than [`BUSY_LEN`] bytes in the journal.
     took_much: bool,
+}
+
+/// The present turn of the thread, and when it last did what it does at intervals.
+struct Times {
+    now: Instant,
+    now_ms: u64,
+    /// When it last found a record in the journal.
+    last_record: Instant,
+    last_round: Instant,
+    /// When it last sent a PING to replicas, and a line end to replicas that wait for a snapshot.
+    last_ping: Instant,
+    last_blank: Instant,
+    /// Since when this server has been a primary without a replica.
+    alone_since: Instant,
 }
 
 /// Starts the thread, which runs until it is no longer needed.
@@ -133,17 +140,26 @@ fn new(replication: &Arc<Replication>) -> io::Result<Feed> {
         asked: 0,
         sync: None,
         draining: Vec::new(),
-        now,
-        now_ms: clock::unix_ms(),
-        last_record: now,
+        times: Times::begin(now),
         seen: 0,
-        last_round: now,
-        last_ping: now,
-        last_blank: now,
-        alone_since: now,
         has_more: false,
         took_much: false,
     })
+}
+
+impl Times {
+    /// The times of a thread that begins now.
+    fn begin(now: Instant) -> Times {
+        Times {
+            now,
+            now_ms: clock::unix_ms(),
+            last_record: now,
+            last_round: now,
+            last_ping: now,
+            last_blank: now,
+            alone_since: now,
+        }
+    }
 }
 
 impl Feed {
@@ -173,15 +189,15 @@ impl Feed {
         }
         self.look_at_sync();
         self.send_all();
-        if self.now.duration_since(self.last_round) >= ROUND {
-            self.last_round = self.now;
+        if self.times.now.duration_since(self.times.last_round) >= ROUND {
+            self.times.last_round = self.times.now;
             self.round();
         }
         self.trim();
     }
 
     fn wait(&mut self) {
-        let is_idle = self.now.duration_since(self.last_record) > IDLE && self.sync.is_none();
+        let is_idle = self.times.now.duration_since(self.times.last_record) > IDLE && self.sync.is_none();
         let timeout_ms = match (self.has_more, is_idle) {
             (true, _) => 0,
             (_, true) => IDLE_POLL_MS,
@@ -193,7 +209,7 @@ impl Feed {
             std::thread::sleep(Duration::from_millis(POLL_MS as u64));
             0
         });
-        (self.now, self.now_ms, self.has_more) = (Instant::now(), clock::unix_ms(), false);
+        (self.times.now, self.times.now_ms, self.has_more) = (Instant::now(), clock::unix_ms(), false);
         for index in 0..events {
             let event = self.poll.event(index);
             if event.token == WAKEUP_TOKEN {
@@ -219,7 +235,7 @@ impl Feed {
             // The replicas of a replica get the bytes of its primary.
             let offset = state.stream().offset();
             if std::mem::replace(&mut self.seen, offset) != offset {
-                self.last_record = self.now;
+                self.times.last_record = self.times.now;
             }
             return;
         };
@@ -246,7 +262,7 @@ impl Feed {
         }
         self.took_much = taken >= BUSY_LEN;
         if reader.last() > before {
-            self.last_record = self.now;
+            self.times.last_record = self.times.now;
             self.has_more |= taken >= TAKE_LEN;
             record_point(&mut self.points, (stream.offset(), reader.last()));
         }
@@ -262,7 +278,7 @@ impl Feed {
                 }
                 self.asked = reader.last();
             }
-            self.last_record = self.now; // a client waits
+            self.times.last_record = self.times.now; // a client waits
         }
         self.update_memory(&stream);
         drop(stream);
@@ -313,7 +329,7 @@ impl Feed {
         self.points.clear();
         self.points.push_back((stream.offset(), reader.last()));
         self.asked = reader.last();
-        self.alone_since = self.now;
+        self.times.alone_since = self.times.now;
         self.reader = Some(reader);
     }
 
@@ -335,7 +351,7 @@ impl Feed {
             if stream.era() != self.era {
                 break; // offsets have another meaning now
             }
-            match replica.send(&stream, self.now) {
+            match replica.send(&stream, self.times.now) {
                 Ok(some) => {
                     sent += some;
                     self.has_more |= some > 0 && replica.is_writable && replica.has_more(&stream);
@@ -400,7 +416,8 @@ impl Feed {
     /// Whether the backlog has no further use.
     fn is_over(&self) -> bool {
         let ttl = self.settings.repl_backlog_ttl;
-        let is_worth_offloading = ttl > 0 && self.now - self.alone_since > Duration::from_secs(ttl);
+        let is_worth_offloading =
+            ttl > 0 && self.times.now - self.times.alone_since > Duration::from_secs(ttl);
         let is_idle = self.replicas.is_empty() && self.sync.is_none() && self.draining.is_empty();
         is_idle && (is_worth_offloading && !self.replication.is_replica() || !self.reader_is_there())
     }
@@ -506,15 +523,15 @@ mod tests {
         state.stream().keep();
         let mut feed = new(&state).expect("descriptors are free");
         state.set_replica(true);
-        feed.now += LONG;
+        feed.times.now += LONG;
         feed.round();
         state.set_replica(false);
         state.with_all_held(|guard| state.follow_log(guard));
         assert!(!feed.is_over());
-        feed.now += LONG;
+        feed.times.now += LONG;
         feed.take_log();
         assert!(!feed.is_over(), "its stream has just begun");
-        feed.now += LONG;
+        feed.times.now += LONG;
         feed.round();
         assert!(feed.is_over());
     }

@@ -14,7 +14,7 @@ impl Feed {
         let (token, client) = (self.last_token, arrival.session.client.clone());
         client.token.store(token, Relaxed);
         client.is_replica.store(true, Relaxed);
-        let mut replica = ReplicaConnection::new(arrival, self.now_ms, self.now);
+        let mut replica = ReplicaConnection::new(arrival, self.times.now_ms, self.times.now);
         if let Err(error) = self.poll.add_connection(replica.fd(), token) {
             log::warn!("Cannot register replica {} for events: {error}", replica.shared.name());
             return self.replication.hub.clients.remove(client.id);
@@ -25,7 +25,7 @@ impl Feed {
         self.replication.replicas.add(replica.shared.clone());
         self.replicas.insert(token, replica);
         self.listen(token); // bytes that came with the request cause no further event
-        self.last_round -= ROUND;
+        self.times.last_round -= ROUND;
     }
 
     /// Lets a replica continue with the stream, if the bytes that it lacks are kept.
@@ -84,8 +84,8 @@ impl Feed {
         let Some(mut replica) = self.replicas.remove(&token) else { return };
         let mut acked = false;
         let received = replica.listen(&self.replication, |replica, word| {
-            replica.moved = self.now;
-            replica.record_message(self.now_ms);
+            replica.moved = self.times.now;
+            replica.record_message(self.times.now_ms);
             if let Word::Ack { bytes, synced } = word {
                 acked = true;
                 self.on_ack(replica, bytes, synced);

@@ -93,7 +93,7 @@ impl Feed {
         let takes_mark = settings.repl_diskless_sync && waiting().all(|(.., takes_mark)| takes_mark);
         let most = settings.repl_diskless_sync_max_replicas as usize;
         let delay = Duration::from_secs(u64::from(settings.repl_diskless_sync_delay));
-        let waits = takes_mark && self.now - first < delay && (most == 0 || waiting().count() < most);
+        let waits = takes_mark && self.times.now - first < delay && (most == 0 || waiting().count() < most);
         // If this server has given up its data and not got new data yet, no replica may get an empty snapshot
         // in place of its own data.
         let lacks_data = !self.replication.persist.has_all_data();
@@ -113,7 +113,7 @@ impl Feed {
         };
         for replica in self.replicas.values_mut().filter(|replica| is_for(replica)) {
             replica.stage = Stage::Begun { pipe: pipe.clone(), keeps };
-            replica.moved = self.now;
+            replica.moved = self.times.now;
             replica.replica_hello.takes_mark = takes_mark;
             state.metrics.full.fetch_add(1, Relaxed);
         }

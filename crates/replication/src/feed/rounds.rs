@@ -16,19 +16,19 @@ impl Feed {
     pub(super) fn round(&mut self) {
         self.settings = self.replication.core.settings();
         let settings = self.settings.clone();
-        let (timeout, now) = (Duration::from_secs(u64::from(settings.repl_timeout)), self.now);
+        let (timeout, now) = (Duration::from_secs(u64::from(settings.repl_timeout)), self.times.now);
         let every = Duration::from_secs(u64::from(settings.repl_ping_replica_period));
-        let ping = now - self.last_ping >= every && !self.replication.is_replica();
+        let ping = now - self.times.last_ping >= every && !self.replication.is_replica();
         if ping && !self.replicas.is_empty() && self.reader.is_some() {
             let mut stream = self.replication.stream();
             if !stream.is_at_rest {
-                self.last_ping = now;
+                self.times.last_ping = now;
                 stream.append(PING);
             }
         }
-        let blank = now - self.last_blank >= Duration::from_secs(1);
+        let blank = now - self.times.last_blank >= Duration::from_secs(1);
         if blank {
-            self.last_blank = now;
+            self.times.last_blank = now;
         }
         for replica in self.replicas.values_mut() {
             // A replica that has been sent its snapshot with a length may be loading it, and reads nothing
@@ -75,7 +75,7 @@ impl Feed {
         });
         // The time as a replica does not count: its stream comes from its primary.
         if !self.replicas.is_empty() || self.replication.is_replica() {
-            self.alone_since = now;
+            self.times.alone_since = now;
         }
         self.replication.follow(&settings);
     }
