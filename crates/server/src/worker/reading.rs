@@ -98,6 +98,8 @@ impl Worker {
         executor.last_ticks = record_stage(executor.stats(), Stage::Parse, executor.last_ticks);
     }
 
+    /// Runs the requests of a connection that was read with its group, and sends the replies. Then puts the
+    /// connection back or closes it.
     pub(super) fn serve_arrival(&mut self, arrival: Arrival) {
         let Arrival { token, mut connection, result, room, spot, first } = arrival;
         self.executor.begin_share();
@@ -111,6 +113,8 @@ impl Worker {
         self.settle(token, connection, next);
     }
 
+    /// Runs the requests that the connection has kept, then reads and runs more, as long as its share lasts.
+    /// Returns the next step.
     pub(super) fn read_and_run(&mut self, connection: &mut Connection) -> Next {
         if connection.client().killed.load(Relaxed) {
             return Next::Close;
@@ -165,11 +169,11 @@ impl Worker {
     }
 
     /// Selects the region into which a connection is read.
-    pub(super) fn spot(&self, index: usize, connection: &Connection) -> Spot {
+    fn spot(&self, index: usize, connection: &Connection) -> Spot {
         connection.reader.spot(index, self.server.core.keyspace.journal.is_on())
     }
 
-    pub(super) fn book_read(&mut self, connection: &Connection, got: usize) {
+    fn book_read(&mut self, connection: &Connection, got: usize) {
         let from = self.executor.last_ticks;
         let stats = self.executor.stats();
         add(&stats.reads, 1);
@@ -180,7 +184,7 @@ impl Worker {
 
     /// Interprets a read: returns the number of bytes, or the next step for the connection. `Ok(0)`: read
     /// again.
-    pub(super) fn after_read(
+    fn after_read(
         &self,
         connection: &mut Connection,
         result: io::Result<usize>,
@@ -213,7 +217,7 @@ impl Worker {
 
     /// Runs the requests in the first `len` bytes of a region; unused bytes move into the connection.
     /// `ahead`: the only request, if it has been parsed.
-    pub(super) fn run_region(
+    fn run_region(
         &mut self,
         connection: &mut Connection,
         (spot, len): (Spot, usize),
@@ -240,7 +244,7 @@ impl Worker {
     }
 
     /// Runs the requests that start in the connection's own buffer.
-    pub(super) fn run_input(&mut self, connection: &mut Connection) -> Next {
+    fn run_input(&mut self, connection: &mut Connection) -> Next {
         let mut input = connection.reader.take_bytes();
         let (next, used) = self.run_bytes(connection, &mut input, None);
         connection.reader.put_back(input, used);
@@ -254,13 +258,13 @@ impl Worker {
         next
     }
 
-    pub(super) fn record_input(&mut self, connection: &mut Connection) {
+    fn record_input(&mut self, connection: &mut Connection) {
         self.kept_for_clients += connection.reader.publish_len(&connection.session.client);
     }
 
     /// Runs the complete requests of these bytes, batch by batch, and sends the replies. Returns the number
     /// of bytes used up.
-    pub(super) fn run_bytes(
+    fn run_bytes(
         &mut self,
         connection: &mut Connection,
         source: &mut dyn Source,
@@ -291,7 +295,7 @@ impl Worker {
         }
     }
 
-    pub(super) fn after_closing(&self, connection: &Connection) -> Next {
+    fn after_closing(&self, connection: &Connection) -> Next {
         if connection.backlog_len() == 0 { Next::Close } else { Next::Wait }
     }
 }

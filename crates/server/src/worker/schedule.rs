@@ -95,6 +95,7 @@ impl Worker {
         self.settle(token, connection, next);
     }
 
+    /// Takes the next step for a connection that has been served: puts it back or closes it.
     pub(super) fn settle(&mut self, token: u64, mut connection: Box<Connection>, next: Next) {
         connection.is_heavy = self.executor.is_time_up();
         match next {
@@ -118,6 +119,7 @@ impl Worker {
         }
     }
 
+    /// Makes the parked connections ready, after a pause.
     pub(super) fn unpark(&mut self) {
         for token in std::mem::take(&mut self.schedule.parked) {
             if let Some(mut connection) = self.connections.take(token) {

@@ -77,6 +77,7 @@ impl Timers {
 }
 
 impl Worker {
+    /// Runs a round of timers, every [`TICK_MS`].
     pub(super) fn tick(&mut self) {
         let before = clock::ticks();
         self.listen_again();
@@ -94,7 +95,7 @@ impl Worker {
 
     /// Checks a tenth of the connections: for idle clients, for clients that do not read, and for unused
     /// memory.
-    pub(super) fn sweep(&mut self) {
+    fn sweep(&mut self) {
         let places = self.connections.places();
         for _ in 0..places.div_ceil(10) {
             self.timers.sweep_at =
@@ -123,12 +124,12 @@ impl Worker {
 
     /// Whether a connection was shut down for writing, and its replies wait for a disk that hangs: it may as
     /// well be closed.
-    pub(super) fn waits_in_vain(&self, connection: &Connection) -> bool {
+    fn waits_in_vain(&self, connection: &Connection) -> bool {
         let waits_ms = self.now_ms.saturating_sub(connection.client().active_ms.load(Relaxed));
         connection.session.closing && connection.is_held_back() && waits_ms > LAST_REPLY_MS
     }
 
-    pub(super) fn is_idle(&self, connection: &Connection) -> bool {
+    fn is_idle(&self, connection: &Connection) -> bool {
         let timeout = self.executor.settings.timeout;
         let idle_ms = self.now_ms.saturating_sub(connection.client().active_ms.load(Relaxed));
         let (client, waits) =
@@ -147,7 +148,7 @@ impl Worker {
     }
 
     /// Publishes the load of this worker, and moves a busy connection if another worker has time for it.
-    pub(super) fn balance(&mut self) {
+    fn balance(&mut self) {
         let busy = self.timers.take_load();
         self.inbox().busy.store(busy, Relaxed);
         let others = self.server.inboxes.iter().enumerate().filter(|(index, _)| *index != self.index);
