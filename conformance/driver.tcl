@@ -1,4 +1,4 @@
-# Runs a unit of Redis' test suite and records the result of each test.
+# Runs a unit of Redis' or Valkey's test suite and records the result of each test.
 #
 # The suite's own runner stops at the first exception: after an unknown command in the set-up code between two
 # tests, the rest of the unit never runs. A server that grows command by command needs the opposite, so this
@@ -19,12 +19,13 @@
 # and kills the servers listed in OUT.pids when it stands still: the read then fails, and so does the test.
 #
 # Run in the suite's directory:
-#     tclsh driver.tcl UNIT SKIPS OUT skip|try BASEPORT PORTCOUNT TLS DIRECTIVES [ONLY...]
-# TLS is 1 to run everything over TLS, else 0.
+#     tclsh driver.tcl SUITE UNIT SKIPS OUT skip|try BASEPORT PORTCOUNT TLS DIRECTIVES [ONLY...]
+# SUITE is redis or valkey, also the prefix of the suite's procedures. TLS is 1 to run everything over TLS, else 0.
 # Writes OUT (a line per test: status, milliseconds, name, detail; tab-separated), OUT.pids and OUT.progress.
 
-lassign $argv unit skips_file out mode base_port port_count over_tls directives
-set only [lrange $argv 8 end]
+lassign $argv suite unit skips_file out mode base_port port_count over_tls directives
+set only [lrange $argv 9 end]
+set client_namespace ::$suite
 # The suite names a file of DH parameters, which conformance/run does not make.
 if {$over_tls} { lappend directives tls-dh-params-file {""} }
 
@@ -232,7 +233,10 @@ proc statements {code} {
 # --- Servers ------------------------------------------------------------------------------------------------
 
 # Waits until the log of the server shows its process id; returns 1 when its port was taken.
-proc wait_server_started {config_file stdout pid} {
+# The suites differ in the arguments: the last is the process id, and "stdout" comes before it.
+proc wait_server_started {args} {
+    set pid [lindex $args end]
+    set stdout [lsearch -inline -glob $args */stdout]
     for {set waited 0} {$waited < 60000} {incr waited 20} {
         set alive [expr {![catch {exec kill -0 $pid}]}]
         set log [exec cat $stdout]
@@ -269,12 +273,13 @@ proc renew_connection {level} {
     if {![dict exists $server client]} { return [reconnect $level] }
     set handle [dict get $server client]
     regexp {\d+$} $handle id
-    catch { close $::redis::fd($id) }
+    set ns $::client_namespace
+    catch { close [set ${ns}::fd($id)] }
     set connect [expr {$::over_tls ? "::tls::socket" : "socket"}]
-    set ::redis::fd($id) [$connect [dict get $server host] [dict get $server port]]
-    fconfigure $::redis::fd($id) -translation binary
-    foreach {setting value} {blocking 1 deferred 0 readraw 0} { set ::redis::${setting}($id) $value }
-    ::redis::redis_reset_state $id
+    set ${ns}::fd($id) [$connect [dict get $server host] [dict get $server port]]
+    fconfigure [set ${ns}::fd($id)] -translation binary
+    foreach {setting value} {blocking 1 deferred 0 readraw 0} { set ${ns}::${setting}($id) $value }
+    ${ns}::${::suite}_reset_state $id
     if {[dict exists $server config requirepass]} return
     $handle select 9
     $handle client unpause ;# a pause left behind would hold up every test that follows
@@ -309,17 +314,19 @@ proc wait_for_log_messages {server patterns from_line maxtries delay} {
 set BLOCKING {blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin wait xread xreadgroup}
 
 proc dispatch {id method args} {
-    set code [catch {::redis::suite_dispatch $id $method {*}$args} result]
-    if {!$code && [string tolower $method] in $::BLOCKING && $::redis::deferred($id)} { await_taken $id }
+    set ns $::client_namespace
+    set code [catch {${ns}::suite_dispatch $id $method {*}$args} result]
+    if {!$code && [string tolower $method] in $::BLOCKING && [set ${ns}::deferred($id)]} { await_taken $id }
     return -code $code $result
 }
 
 # Waits until the server has read all sent bytes, at most a tenth of a second: a test may have put it to
 # sleep.
 proc await_taken {id} {
-    set own_port [lindex [fconfigure $::redis::fd($id) -sockname] 2]
+    set ns $::client_namespace
+    set own_port [lindex [fconfigure [set ${ns}::fd($id)] -sockname] 2]
     set form {:%04X [0-9A-F]+:%04X 01 [0-9A-F]+:([0-9A-F]+)}
-    set server_end [format $form [lindex $::redis::addr($id) 1] $own_port]
+    set server_end [format $form [lindex [set ${ns}::addr($id)] 1] $own_port]
     for {set left 100} {$left > 0} {incr left -1} {
         set table [open /proc/net/tcp]
         set known [regexp $server_end [read $table] all unread]
@@ -351,8 +358,9 @@ proc read_suite {} {
     uplevel #0 source tests/test_helper.tcl
     rename proc ""
     rename define proc
-    rename ::redis::__dispatch__ ::redis::suite_dispatch
-    interp alias {} ::redis::__dispatch__ {} dispatch
+    set ns $::client_namespace
+    rename ${ns}::__dispatch__ ${ns}::suite_dispatch
+    interp alias {} ${ns}::__dispatch__ {} dispatch
     set ::test_server_fd none
 }
 
