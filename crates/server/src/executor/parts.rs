@@ -154,28 +154,7 @@ impl<'p> Parts<'p> {
             remember_keys(self.server, self.session, self.spec, keys);
         }
         let done = match self.handler {
-            Handler::Data(handler) => {
-                let host = DataHost {
-                    session: self.session,
-                    server: self.server,
-                    settings: self.settings,
-                    worker: self.worker,
-                };
-                let mut call = Call {
-                    id: self.id,
-                    spec: self.spec,
-                    args,
-                    keys,
-                    guard,
-                    reply: self.reply,
-                    db: self.session.db,
-                    replays: self.session.replays,
-                    settings: self.settings,
-                    mode,
-                    host: &host,
-                };
-                logged(&mut call, handler)
-            }
+            Handler::Data(handler) => self.on_data(mode, args, keys, guard, |call| logged(call, handler)),
             Handler::Server(handler) => self.run_on_server(handler, mode, args, keys, guard),
             Handler::Container => Err(Error::Syntax),
         };
@@ -187,6 +166,38 @@ impl<'p> Parts<'p> {
             }
             done => done,
         }
+    }
+
+    /// Calls `f` with the call of a command on data.
+    #[inline(always)] // for the same reason
+    fn on_data<R>(
+        &mut self,
+        mode: Mode,
+        args: Args<'_>,
+        keys: &[Key<'_>],
+        guard: &mut SlotGuard<'_>,
+        f: impl FnOnce(&mut Call<'_, '_>) -> R,
+    ) -> R {
+        let host = DataHost {
+            session: self.session,
+            server: self.server,
+            settings: self.settings,
+            worker: self.worker,
+        };
+        let mut call = Call {
+            id: self.id,
+            spec: self.spec,
+            args,
+            keys,
+            guard,
+            reply: self.reply,
+            db: self.session.db,
+            replays: self.session.replays,
+            settings: self.settings,
+            mode,
+            host: &host,
+        };
+        f(&mut call)
     }
 
     #[inline(never)]
@@ -233,31 +244,18 @@ impl<'p> Parts<'p> {
         if let Some(committing) = committing
             && let Some((mut is_current, store)) = committing.take()
         {
-            let host = DataHost {
-                session: self.session,
-                server: self.server,
-                settings: self.settings,
-                worker: self.worker,
-            };
-            let mut call = Call {
-                id: self.id,
-                spec: self.spec,
-                args,
-                keys,
-                guard: &mut *guard,
-                reply: self.reply,
-                db: self.session.db,
-                replays: self.session.replays,
-                settings: self.settings,
-                mode,
-                host: &host,
-            };
-            let is_so = is_current(&mut call);
-            committing.spent.0 = Some(is_current);
-            if is_so {
-                return logged(&mut call, store);
+            let done = self.on_data(mode, args, keys, &mut *guard, |call| {
+                let is_so = is_current(call);
+                committing.spent.0 = Some(is_current);
+                if is_so {
+                    return Some(logged(call, store));
+                }
+                committing.spent.1 = Some(store);
+                None
+            });
+            if let Some(done) = done {
+                return done;
             }
-            committing.spent.1 = Some(store);
         }
         self.run(mode, args, keys, guard)
     }
