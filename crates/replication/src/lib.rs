@@ -7,7 +7,7 @@
 //! under a new name, and remembers the former name and the offset up to which it is valid
 //! ([`History::branch`]).
 //!
-//! [`ReplicationState`] is shared by both halves. It has the [`Stream`] under a lock, which a thread holds to
+//! [`Replication`] is shared by both halves. It has the [`Stream`] under a lock, which a thread holds to
 //! append or send, and never for longer than one system call that does not block. No serving thread takes the
 //! lock on the path of a command.
 
@@ -473,7 +473,7 @@ impl Replication {
     }
 
     /// Ends the making of the stream from the journal. The caller holds all locks, and calls
-    /// [`ReplicationState::wait_for_end_of_log`] before it relies on the stream being as far as the data.
+    /// [`Replication::wait_for_end_of_log`] before it relies on the stream being as far as the data.
     pub fn leave_log(&self, guard: &mut SlotGuard<'_>) {
         if self.reading.is_running() {
             guard.dismiss(self.place.load(Relaxed));
@@ -481,7 +481,7 @@ impl Replication {
         }
     }
 
-    /// Waits until all records from before [`ReplicationState::leave_log`] are in the stream, at most
+    /// Waits until all records from before [`Replication::leave_log`] are in the stream, at most
     /// `timeout`. Returns whether they are. The replication thread needs no gate for that, so the caller may
     /// hold all locks.
     pub fn wait_for_end_of_log(&self, timeout: Duration) -> bool {
@@ -495,7 +495,7 @@ impl Replication {
 
     /// Ends the stream and returns its last point, if this server makes and keeps it. Replicas that are there
     /// can follow a server that loads the snapshot of this moment, without a snapshot of their own. The
-    /// caller holds all locks, and nothing is written afterwards, unless [`ReplicationState::resume_stream`]
+    /// caller holds all locks, and nothing is written afterwards, unless [`Replication::resume_stream`]
     /// is called.
     pub fn finish(&self, guard: &mut SlotGuard<'_>) -> Option<Position> {
         let mut end = self.end.lock();
@@ -529,7 +529,7 @@ impl Replication {
         });
     }
 
-    /// Continues the stream that [`ReplicationState::finish`] has ended, since the server stays.
+    /// Continues the stream that [`Replication::finish`] has ended, since the server stays.
     pub fn resume_stream(self: &Arc<Replication>) {
         self.with_all_held(|guard| {
             let end = self.end.lock().take();

@@ -7,7 +7,7 @@
 //! unlinked file before it is sent.
 //!
 //! The walk begins while the gate is closed, and so does the stream that the replica is sent afterwards. The
-//! number of the last record before is stored in [`super::ReplicationState::sync_behind`], and the
+//! number of the last record before is stored in [`super::Replication::sync_behind`], and the
 //! replication thread finds the offset in the stream at which that record ends.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
