@@ -36,6 +36,8 @@ pub const COMMANDS: &[Command<DataHandler>] = &[
     read ("SINTER",      at_least(2), Keys::REST,      GROUP, combine::sinter     ),
     write("SINTERSTORE", at_least(3), Keys::REST,      GROUP, combine::sinterstore).grows(),
     read ("SINTERCARD",  at_least(3), COUNTED,         GROUP, combine::sintercard ),
+    read ("SUNIONCARD",  at_least(3), COUNTED,         GROUP, combine::sunioncard ),
+    read ("SDIFFCARD",   at_least(3), COUNTED,         GROUP, combine::sdiffcard  ),
     read ("SUNION",      at_least(2), Keys::REST,      GROUP, combine::sunion     ),
     write("SUNIONSTORE", at_least(3), Keys::REST,      GROUP, combine::sunionstore).grows(),
     read ("SDIFF",       at_least(2), Keys::REST,      GROUP, combine::sdiff      ),

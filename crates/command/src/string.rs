@@ -4,6 +4,7 @@
 //! nothing here makes a flat copy of a rope.
 
 pub mod bignum;
+mod compare;
 pub mod lcs;
 pub mod set_options;
 pub mod x87_float;
@@ -11,6 +12,8 @@ pub mod x87_float;
 use evenkeel_resp::number::parse_i64;
 use evenkeel_resp::reply::itoa;
 use evenkeel_store::{Expire, Kind, Str};
+
+use compare::{compare_and, compared, delex, digest};
 
 use crate::error::Error;
 use crate::expire::expire_at;
@@ -33,6 +36,8 @@ pub const COMMANDS: &[Command<DataHandler>] = &[
     write("GETDEL",      exactly(2),  Keys::FIRST,     Group::String, getdel     ).fast(),
     write("GETEX",       at_least(2), Keys::FIRST,     Group::String, getex      ).fast(),
     write("DELIFEQ",     exactly(3),  Keys::FIRST,     Group::String, delifeq    ).fast(),
+    write("DELEX",       at_least(2), Keys::FIRST,     Group::String, delex      ).fast(),
+    read ("DIGEST",      exactly(2),  Keys::FIRST,     Group::String, digest     ).fast(),
     read ("MGET",        at_least(2), Keys::REST,      Group::String, mget       ).fast(),
     write("MSET",        at_least(3), Keys::PAIRS,     Group::String, mset       ).grows(),
     write("MSETNX",      at_least(3), Keys::PAIRS,     Group::String, msetnx     ).grows(),
@@ -64,8 +69,8 @@ fn reply_value(call: &mut Call<'_, '_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// SET key value [NX | XX | IFEQ comparison] [GET] [EX seconds | PX ms | EXAT unix-seconds | PXAT unix-ms |
-/// KEEPTTL]
+/// SET key value [NX | XX | IFEQ value | IFNE value | IFDEQ digest | IFDNE digest] [GET]
+/// [EX seconds | PX ms | EXAT unix-seconds | PXAT unix-ms | KEEPTTL]
 fn set(call: &mut Call<'_, '_>) -> Done {
     if call.args.len() == 3 {
         call.guard.set_string(&call.keys[0], call.args.at(2), Expire::Clear);
@@ -77,6 +82,16 @@ fn set(call: &mut Call<'_, '_>) -> Done {
 
 fn set_with_options(call: &mut Call<'_, '_>) -> Done {
     let options = Options::parse(&call.args, 3, Of::Set)?;
+    options.expire(call.counts_from_ms(), "set")?;
+    match options.condition {
+        Condition::Compared(comparison) => compare_and(call, comparison, set_if),
+        _ => set_if(call, None),
+    }
+}
+
+/// Sets the key if the condition holds. `digest` is that of the present value, if it is known.
+fn set_if(call: &mut Call<'_, '_>, digest: Option<u64>) -> Done {
+    let options = Options::parse(&call.args, 3, Of::Set)?;
     let expire = options.expire(call.counts_from_ms(), "set")?;
     let key = &call.keys[0];
     if options.get {
@@ -86,7 +101,7 @@ fn set_with_options(call: &mut Call<'_, '_>) -> Done {
         Condition::Always => true,
         Condition::IfAbsent => call.guard.touch(key).is_none(),
         Condition::IfPresent => call.guard.peek(key).is_some(),
-        Condition::IfEqual(bytes) => holds(call, bytes)?,
+        Condition::Compared(comparison) => compared(call, comparison, digest)?,
     };
     if sets {
         call.guard.set_string(key, call.args.at(2), expire);
@@ -293,7 +308,7 @@ fn msetex(call: &mut Call<'_, '_>) -> Done {
     let sets = match options.condition {
         Condition::IfAbsent => !any_key(call),
         Condition::IfPresent => call.keys.iter().all(|key| call.guard.peek(key).is_some()),
-        Condition::Always | Condition::IfEqual(_) => true,
+        Condition::Always | Condition::Compared(_) => true,
     };
     if sets {
         set_pairs(call, 3, expire);

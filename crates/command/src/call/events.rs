@@ -82,7 +82,7 @@ const RULES: &[Rule] = &[
     rule(&["PFMERGE"],                                         STRING,  Is("pfadd")).reads(),
     rule(&["GETEX"],                                           GENERIC,
         By(|args| if args.is(2, "PERSIST") { "persist" } else { "expire" })).reads(),
-    rule(&["GETDEL", "DEL", "UNLINK", "DELIFEQ", "MIGRATE"],   GENERIC, Is("del")).reads(),
+    rule(&["GETDEL", "DEL", "UNLINK", "DELEX", "DELIFEQ", "MIGRATE"],   GENERIC, Is("del")).reads(),
     rule(&["EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT"],      GENERIC, Is("expire")),
     rule(&["PERSIST"],                                         GENERIC, Is("persist")),
     rule(&["COPY"],                                            GENERIC, Is("copy_to")).reads(),

@@ -1,4 +1,4 @@
-//! SINTER, SUNION, SDIFF, their STORE forms, and SINTERCARD.
+//! SINTER, SUNION, SDIFF, their STORE forms, and the commands that count: SINTERCARD, SUNIONCARD, SDIFFCARD.
 //!
 //! A command shares its sets, which costs nothing, computes its result from the shares, and stores it. So a
 //! set may be given twice or be the destination, and the work may run in place or on another thread.
@@ -126,33 +126,55 @@ pub(super) fn sinterstore(call: &mut Call<'_, '_>) -> Done {
 
 /// SINTERCARD numkeys key [key ...] [LIMIT limit]
 pub(super) fn sintercard(call: &mut Call<'_, '_>) -> Done {
+    count(call, Operation::Intersection)
+}
+
+/// SUNIONCARD numkeys key [key ...] [APPROX] [LIMIT limit]
+///
+/// With APPROX the count is exact as well.
+pub(super) fn sunioncard(call: &mut Call<'_, '_>) -> Done {
+    count(call, Operation::Union)
+}
+
+/// SDIFFCARD numkeys key [key ...] [LIMIT limit]
+pub(super) fn sdiffcard(call: &mut Call<'_, '_>) -> Done {
+    count(call, Operation::Difference)
+}
+
+/// Replies with the number of members of the result.
+fn count(call: &mut Call<'_, '_>, operation: Operation) -> Done {
     let args = call.args;
     let keys = parse_i64(args.at(1)).filter(|keys| *keys > 0);
     let keys = keys.ok_or(Error::text("ERR numkeys should be greater than 0"))?;
     if keys > args.len() as i64 - 2 {
         return Err(Error::text("ERR Number of keys can't be greater than number of args"));
     }
-    let mut limit = 0;
-    for at in (2 + keys as usize..args.len()).step_by(2) {
+    let (mut limit, mut at) = (0, 2 + keys as usize);
+    while at < args.len() {
+        if operation == Operation::Union && args.is(at, "APPROX") {
+            at += 1;
+            continue;
+        }
         let value = args.get(at + 1).filter(|_| args.is(at, "LIMIT")).ok_or(Error::Syntax)?;
         let value = parse_i64(value).filter(|value| *value >= 0);
         limit = value.ok_or(Error::text("ERR LIMIT can't be negative"))?;
+        at += 2;
     }
     let (hasher, sets) = (hasher(call), sources(call, 0)?);
-    let plan = Plan::new(Operation::Intersection, &sets, Aim::Each);
+    let plan = Plan::new(operation, &sets, Aim::Each);
     if call.is_worth_offloading(elements(plan.ns())) {
         let hasher = hasher.clone();
         return call.offload(Work::reads(move |reply| {
-            reply.int(count_shared(&plan, &hasher, &sets, limit));
+            reply.int(count_up_to(&plan, &hasher, &sets, limit));
             Ok(())
         }));
     }
-    call.reply.int(count_shared(&plan, hasher, &sets, limit));
+    call.reply.int(count_up_to(&plan, hasher, &sets, limit));
     Ok(Flow::Replied)
 }
 
-/// Counts the members common to all sets, up to `limit` unless that is zero.
-fn count_shared(plan: &Plan, hasher: &Hasher, sets: &[Set], limit: i64) -> i64 {
+/// Counts the members of the result, up to `limit` unless that is zero.
+fn count_up_to(plan: &Plan, hasher: &Hasher, sets: &[Set], limit: i64) -> i64 {
     let mut count = 0;
     plan.each(hasher, sets, |_| {
         count += 1;

@@ -170,6 +170,12 @@ const DANGEROUS: &[&str] = &["@dangerous"];
 const SORTS: &[&str] = &["@set", "@sortedset", "@dangerous"];
 const FOR_OPERATORS: &[&str] = &["@admin", "@dangerous"];
 
+const DELEX_KEY: KeySpec = KeySpec {
+    notes: "reads the value if a condition is given",
+    in_call: Some(|args| if args.len() > 2 { "RW access delete" } else { "RM delete" }),
+    ..key(1, "RW access delete variable_flags")
+};
+
 const SET_KEY: KeySpec = KeySpec {
     notes: "reads the previous value if GET is given",
     in_call: Some(|args| if has(args, 3, b"GET") { "RW access update" } else { "OW update" }),
@@ -230,6 +236,7 @@ const EXTRAS: &[Extra] = &[
     extra("COPY").keys(&[key(1, "RO access"), key(2, "OW update")]),
     extra("DBSIZE").tips(&["request_policy:all_shards", "response_policy:agg_sum"]),
     extra("DEL").tips(EACH_SHARD_SUM).keys(&[rest(1, "RM delete")]),
+    extra("DELEX").keys(&[DELEX_KEY]),
     extra("DELIFEQ").keys(&[key(1, "RM delete")]),
     extra("DUMP").tips(CHANGES),
     extra("EVAL").keys(SCRIPT_KEYS),

@@ -26,8 +26,33 @@ pub enum Condition<'a> {
     IfAbsent,
     /// XX
     IfPresent,
-    /// IFEQ
-    IfEqual(&'a [u8]),
+    /// IFEQ, IFNE, IFDEQ, IFDNE
+    Compared(Comparison<'a>),
+}
+
+/// A comparison of a string's value, or of its digest, with an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Comparison<'a> {
+    /// The value or digest as given.
+    pub with: &'a [u8],
+    /// Compares the digest, not the value.
+    pub by_digest: bool,
+    /// Whether they have to be equal. A missing key is equal to nothing.
+    pub wants_equal: bool,
+}
+
+impl<'a> Comparison<'a> {
+    /// Returns the comparison that a word in upper case names, or `None`.
+    pub fn named(word: &[u8], with: &'a [u8]) -> Option<Comparison<'a>> {
+        let (by_digest, wants_equal) = match word {
+            b"IFEQ" => (false, true),
+            b"IFNE" => (false, false),
+            b"IFDEQ" => (true, true),
+            b"IFDNE" => (true, false),
+            _ => return None,
+        };
+        Some(Comparison { with, by_digest, wants_equal })
+    }
 }
 
 /// A time as given.
@@ -92,8 +117,10 @@ impl<'a> Options<'a> {
             b"XX" if sets => demand(&mut self.condition, Condition::IfPresent)?,
             b"FNX" if of == Of::HSetEx => demand(&mut self.field_condition, Condition::IfAbsent)?,
             b"FXX" if of == Of::HSetEx => demand(&mut self.field_condition, Condition::IfPresent)?,
-            b"IFEQ" if of == Of::Set && self.condition == Condition::Always => {
-                self.condition = Condition::IfEqual(args.get(at + 1)?);
+            word @ (b"IFEQ" | b"IFNE" | b"IFDEQ" | b"IFDNE")
+                if of == Of::Set && self.condition == Condition::Always =>
+            {
+                self.condition = Condition::Compared(Comparison::named(word, args.get(at + 1)?)?);
                 return Some(2);
             }
             b"GET" if of == Of::Set => self.get = true,

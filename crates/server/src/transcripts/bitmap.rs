@@ -100,6 +100,45 @@ fn bitcount_and_bitpos() {
     );
 }
 
+/// Redis 8.2.3 gave the replies; the operations are not in Redis 7 and Valkey.
+#[test]
+fn bitop_knows_the_operations_of_redis_8() {
+    let mut world = World::new();
+    world.check(
+        r#"
+        > MSET a "\xff\x0f" b "\x0f" c "\x11\x22\x44"
+        > BITOP DIFF r a b c            < :3
+        > GET r                        < "\xe0\r\x00"
+        > BITOP diff1 r a b c           < :3
+        > GET r                        < "\x00 D"
+        > BITOP ANDOR r a b c           < :3
+        > GET r                        < "\x1f\x02\x00"
+        > BITOP ONE r a b c             < :3
+        > GET r                        < "\xe0-D"
+        > BITOP ONE r a a b             < :2
+        > GET r                        < "\x00\x00"
+        > BITOP ONE r a                 < :2
+        > GET r                        < "\xff\x0f"
+        > BITOP DIFF r none a           < :2
+        > GET r                        < "\x00\x00"
+        > BITOP DIFF1 r none a none     < :2
+        > GET r                        < "\xff\x0f"
+        > BITOP ANDOR r a a             < :2
+        > GET r                        < "\xff\x0f"
+        > BITOP DIFF r a a              < :2
+        > GET r                        < "\x00\x00"
+        > BITOP DIFF r none none        < :0
+        > EXISTS r                     < :0
+        > BITOP DIFF r a                < -ERR BITOP DIFF must be called with at least two source keys.
+        > BITOP DIFF1 r a               < -ERR BITOP DIFF1 must be called with at least two source keys.
+        > BITOP ANDOR r a               < -ERR BITOP ANDOR must be called with at least two source keys.
+        > RPUSH l x                    < :1
+        > BITOP DIFF r a l              < -WRONGTYPE*
+        > BITOP DIFF r l a              < -WRONGTYPE*
+    "#,
+    );
+}
+
 #[test]
 fn bitop_combines_strings() {
     check(

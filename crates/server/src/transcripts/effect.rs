@@ -81,6 +81,11 @@ fn strings() {
     check(&["SET k v", "GETEX k EXAT 1"], &["DEL k"]);
     check(&["SET k v EX 1", "GETEX k PERSIST"], &["PERSIST k"]);
     check(&["SET k v", "DELIFEQ k v"], &["DEL k"]);
+    check(&["MSET a ab b a", "BITOP DIFF r a b"], &["SET r \"\\x00b\""]);
+    check(&["SET r v", "BITOP ONE r none"], &["DEL r"]);
+    check(&["SET k v", "DELEX k IFNE x"], &["DEL k"]);
+    check(&["SET k v", "DELEX k IFEQ x"], &[]);
+    check(&["SET k v", "SET k w IFDNE 1"], &["SET k w"]);
     check(&["MSETEX 2 a 1 b 2 EX 1"], &["SET a 1 PXAT 1001000", "SET b 2 PXAT 1001000"]);
     check(&["MSETEX 2 a 1 b 2 NX"], &["MSET a 1 b 2"]);
     check(&["INCRBYFLOAT k 1.5"], &["SET k 1.5 KEEPTTL"]);
@@ -492,6 +497,10 @@ const TEMPLATES: &[&str] = &[
     "PFCOUNT $k",
     "PFMERGE $k $k",
     "BITOP NOT $k $k",
+    "BITOP ONE $k $k $k $k",
+    "BITOP DIFF1 $k $k $k",
+    "SET $k $v IFDNE 1",
+    "DELEX $k IFNE $v",
     "MULTI",
     "EXEC",
     "SELECT 0",

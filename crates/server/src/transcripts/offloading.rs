@@ -198,6 +198,14 @@ fn offloaded_bitops() {
             "BITOP OR bits bits mask bits short",
             "BITOP AND to mask bits mask",
             "BITOP NOT mask mask",
+            "BITOP DIFF to bits mask short",
+            "BITOP DIFF to short bits mask",
+            "BITOP DIFF1 to bits mask short",
+            "BITOP DIFF1 to short bits mask nosuch",
+            "BITOP ANDOR to bits short mask",
+            "BITOP ANDOR to short bits mask",
+            "BITOP ONE to bits mask bits short short",
+            "BITOP ONE to bits mask short nosuch",
         ],
     );
 }
@@ -223,6 +231,7 @@ fn overtaken_offloaded_work_is_retried() {
         ("LMPOP 2 early stack LEFT COUNT 20000", "RPUSH early e", "[\"early\", [\"e\"]]"),
         ("BITOP OR to bits mask", "SETRANGE bits 5000000 x", ":5000012"),
         ("BITOP OR to bits mask", "DEL mask", ":5000001"),
+        ("BITOP ANDOR to bits short", "SETRANGE bits 5000100 x", ":5000101"),
         ("BITOP NOT to bits", "DEL bits", ":0"),
     ] {
         world.type_in("a", line);
@@ -230,6 +239,29 @@ fn overtaken_offloaded_work_is_retried() {
         world.check(&format!("a< {reply}"));
         world.verify();
     }
+}
+
+/// The digest of a long string is computed without the lock of its slot.
+#[test]
+fn offloaded_digests() {
+    let mut world = World::new();
+    world.run("SETRANGE k 30000000 x");
+    let digest = offloaded(&mut world, "DIGEST k").0.trim_matches('"').to_owned();
+    assert_eq!(in_place(&mut world, "DIGEST k").0, format!("\"{digest}\""));
+    assert_eq!(offloaded(&mut world, "DELEX k IFDEQ 1").0, ":0");
+    assert_eq!(offloaded(&mut world, &format!("SET k v IFDNE {digest}")).0, "(nil)");
+    // A write that comes before the result makes the string another string.
+    world.type_in("a", &format!("DELEX k IFDEQ {digest}"));
+    world.run("APPEND k y");
+    world.check("a< :0\n > SETRANGE k 30000001 \"\" < :30000002");
+    world.run("COPY k l");
+    let digest = offloaded(&mut world, "DIGEST l").0.trim_matches('"').to_owned();
+    world.type_in("a", &format!("SET k v IFDEQ {digest}"));
+    world.run("DEL k");
+    world.check("a< (nil)");
+    assert_eq!(offloaded(&mut world, &format!("DELEX l IFDEQ {digest}")).0, ":1");
+    world.check("> EXISTS k l < :0");
+    world.verify();
 }
 
 /// Short strings cannot be shared, and count as they are in the end.

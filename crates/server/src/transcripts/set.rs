@@ -112,6 +112,36 @@ fn smove() {
     );
 }
 
+/// The commands of Redis 8.10, by its documentation: no server of that version can be asked here.
+#[test]
+fn unions_and_differences_are_counted() {
+    World::new().check(
+        r#"
+        > SADD a a b c                   < :3
+        > SADD b c d e                   < :3
+        > SUNIONCARD 2 a b               < :5
+        > SUNIONCARD 2 a b LIMIT 3       < :3
+        > SUNIONCARD 2 a b LIMIT 0       < :5
+        > SUNIONCARD 2 a b approx        < :5
+        > SUNIONCARD 2 a b APPROX LIMIT 2    < :2
+        > SUNIONCARD 2 a b LIMIT 2 APPROX    < :2
+        > SUNIONCARD 3 a nosuch a        < :3
+        > SDIFFCARD 2 a b                < :2
+        > SDIFFCARD 2 a b LIMIT 1        < :1
+        > SDIFFCARD 2 b a                < :2
+        > SDIFFCARD 2 a a                < :0
+        > SDIFFCARD 2 nosuch a           < :0
+        > SDIFFCARD 2 a b APPROX         < -ERR syntax error
+        > SDIFFCARD 0 a                  < -ERR numkeys should be greater than 0
+        > SUNIONCARD 3 a b               < -ERR Number of keys can't be greater than number of args
+        > SUNIONCARD 2 a b LIMIT -1      < -ERR LIMIT can't be negative
+        > SUNIONCARD 2 a b LIMIT         < -ERR syntax error
+        > SET s v                        < OK
+        > SUNIONCARD 2 a s               < -WRONGTYPE*
+    "#,
+    );
+}
+
 #[test]
 fn set_algebra() {
     check(

@@ -53,6 +53,58 @@ fn set_with_options_in_any_order() {
     );
 }
 
+/// The commands of Redis 8.4, by its documentation and tests: no server of that version can be asked here.
+#[test]
+fn values_are_compared_by_themselves_and_by_digest() {
+    World::new().check(
+        r#"
+        > DIGEST k                             < (nil)
+        > SET k "Hello world" IFNE x           < OK
+        > DIGEST k                             < "b6acb9d84a38ff74"
+        > SET k hello IFNE "Hello world"       < (nil)
+        > SET k hello IFDEQ 1                  < (nil)
+        > SET k hello IFDEQ B6ACB9D84A38FF74   < OK
+        > SET k world IFDNE 9555e8555c62dcfd GET    < "hello"
+        > GET k                                < "hello"
+        > SET k world IFDNE 1 GET EX 10        < "hello"
+        > TTL k                                < :10
+        > SET new 1 IFDNE 1234567890           < OK
+        > SET none 1 IFDEQ 1234567890          < (nil)
+        > EXISTS none                          < :0
+        > SET k v IFDEQ nodigest               < -ERR a digest has up to 16 hexadecimal digits
+        > SET k v IFDEQ 12345678901234567      < -ERR a digest has up to 16 hexadecimal digits
+        > SET k v IFDEQ                        < -ERR syntax error
+        > SET k v NX IFDEQ 1                   < -ERR syntax error
+        > SET k v IFEQ a IFNE b                < -ERR syntax error
+        > DELEX k IFEQ hello                   < :0
+        > DELEX k IFNE world                   < :0
+        > DELEX k ifdeq 1                      < :0
+        > DELEX k IFEQ world                   < :1
+        > EXISTS k                             < :0
+        > SET k hello                          < OK
+        > DELEX k IFDNE 9555e8555c62dcfd       < :0
+        > DELEX k IFDEQ 9555e8555c62dcfd       < :1
+        > SET k 123                            < OK
+        > OBJECT ENCODING k                    < "int"
+        > DELEX k IFNE 124                     < :1
+        > DELEX k IFEQ                         < :0
+        > DELEX k IFDNE 1                      < :0
+        > SET k x                              < OK
+        > DELEX k IFEQ                         < -ERR wrong number of arguments for 'delex' command
+        > DELEX k IFEQ x y                     < -ERR wrong number of arguments for 'delex' command
+        > DELEX k EQ x                         < -ERR Invalid condition. Use IFEQ, IFNE, IFDEQ, or IFDNE
+        > DELEX k IFDEQ x                      < -ERR a digest has up to 16 hexadecimal digits
+        > DELEX k                              < :1
+        > RPUSH l x                            < :1
+        > DIGEST l                             < -WRONGTYPE*
+        > SET l x IFDEQ 1                      < -WRONGTYPE*
+        > SET l x IFNE y                       < -WRONGTYPE*
+        > DELEX l IFEQ x                       < -ERR Key should be of string type if conditions are specified
+        > DELEX l                              < :1
+    "#,
+    );
+}
+
 /// IFEQ, DELIFEQ and MSETEX come from Valkey: these are its answers.
 #[test]
 fn extensions_of_valkey() {
