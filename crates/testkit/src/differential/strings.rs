@@ -41,7 +41,7 @@ fn set_with_anything(make: &mut Maker) -> Args {
     for _ in 0..=make.random.below(4) {
         match make.random.below(3) {
             0 => args.extend(expiration(make, true)),
-            _ => args.push(make.word(&["NX", "XX", "GET", "KEEPTTL", "PERSIST", "nonsense", "IFNE"])),
+            _ => args.push(make.word(&["NX", "XX", "GET", "KEEPTTL", "PERSIST", "nonsense", "IFGT"])),
         }
     }
     args
