@@ -13,7 +13,7 @@ use evenkeel_resp::number::parse_i64;
 use evenkeel_resp::reply::itoa;
 use evenkeel_store::{Expire, Kind, Str};
 
-use compare::{compare_and, compared, delex, digest};
+use compare::{compare_digest, compared, delex, digest};
 
 use crate::error::Error;
 use crate::expire::expire_at;
@@ -82,17 +82,19 @@ fn set(call: &mut Call<'_, '_>) -> Done {
 
 fn set_with_options(call: &mut Call<'_, '_>) -> Done {
     let options = Options::parse(&call.args, 3, Of::Set)?;
-    options.expire(call.counts_from_ms(), "set")?;
+    let expire = options.expire(call.counts_from_ms(), "set")?;
     match options.condition {
-        Condition::Compared(comparison) => compare_and(call, comparison, set_if),
-        _ => set_if(call, None),
+        Condition::Compared(comparison) if comparison.by_digest => {
+            compare_digest(call, comparison, move |call, digest| {
+                set_if(call, &Options::parse(&call.args, 3, Of::Set)?, expire, digest)
+            })
+        }
+        _ => set_if(call, &options, expire, None),
     }
 }
 
 /// Sets the key if the condition holds. `digest` is that of the present value, if it is known.
-fn set_if(call: &mut Call<'_, '_>, digest: Option<u64>) -> Done {
-    let options = Options::parse(&call.args, 3, Of::Set)?;
-    let expire = options.expire(call.counts_from_ms(), "set")?;
+fn set_if(call: &mut Call<'_, '_>, options: &Options<'_>, expire: Expire, digest: Option<u64>) -> Done {
     let key = &call.keys[0];
     if options.get {
         reply_value(call)?;

@@ -93,7 +93,7 @@ struct Feed {
     took_much: bool,
 }
 
-/// The present turn of the thread, and when it last did what it does at intervals.
+/// The time of the thread's present turn, and the times of its periodic work.
 struct Times {
     now: Instant,
     now_ms: u64,

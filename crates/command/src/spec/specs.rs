@@ -177,8 +177,11 @@ const DELEX_KEY: KeySpec = KeySpec {
 };
 
 const SET_KEY: KeySpec = KeySpec {
-    notes: "reads the previous value if GET is given",
-    in_call: Some(|args| if has(args, 3, b"GET") { "RW access update" } else { "OW update" }),
+    notes: "reads the previous value if GET, IFNE, IFDEQ or IFDNE is given",
+    in_call: Some(|args| {
+        let reads = [&b"GET"[..], b"IFNE", b"IFDEQ", b"IFDNE"].iter().any(|word| has(args, 3, word));
+        if reads { "RW access update" } else { "OW update" }
+    }),
     ..key(1, "RW access update variable_flags")
 };
 

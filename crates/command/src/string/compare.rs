@@ -60,27 +60,30 @@ pub(super) fn delex(call: &mut Call<'_, '_>) -> Done {
     if kind != Some(Kind::String) {
         return Err(Error::text("ERR Key should be of string type if conditions are specified"));
     }
-    compare_and(call, comparison, delete_if)
+    if !comparison.by_digest {
+        return delete_if(call, comparison, None);
+    }
+    let wants_equal = comparison.wants_equal;
+    compare_digest(call, comparison, move |call, digest| {
+        let comparison = Comparison { with: call.args.at(3), by_digest: true, wants_equal };
+        delete_if(call, comparison, digest)
+    })
 }
 
-fn delete_if(call: &mut Call<'_, '_>, digest: Option<u64>) -> Done {
-    let comparison = Comparison::named(call.args.word(2).as_bytes(), call.args.at(3)).ok_or(Error::Syntax)?;
+fn delete_if(call: &mut Call<'_, '_>, comparison: Comparison<'_>, digest: Option<u64>) -> Done {
     // A missing key is not equal to anything, and yet there is nothing to delete.
     let removed = compared(call, comparison, digest)? && remove(call);
     call.reply.int(i64::from(removed));
     Ok(Flow::Replied)
 }
 
-/// Runs the rest of a command that compares its key: at once, or with the digest of a long string when
-/// another thread has computed it.
-pub(super) fn compare_and(
+/// Runs the rest of a command that compares the digest of its key: at once, or with the digest of a long
+/// string when another thread has computed it.
+pub(super) fn compare_digest(
     call: &mut Call<'_, '_>,
     comparison: Comparison<'_>,
-    rest: fn(&mut Call<'_, '_>, Option<u64>) -> Done,
+    rest: impl FnOnce(&mut Call<'_, '_>, Option<u64>) -> Done + Send + 'static,
 ) -> Done {
-    if !comparison.by_digest {
-        return rest(call, None);
-    }
     digest_given(comparison.with)?;
     let len = string_to_change(call, 0)?.map_or(0, |value| value.len());
     if !call.is_worth_offloading(len / BYTES_PER_ELEMENT) {

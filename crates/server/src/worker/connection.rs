@@ -95,7 +95,8 @@ impl Connection {
         }
     }
 
-    /// Hands the connection over to replication, which sends what is unsent, without waiting for the disk.
+    /// Hands the connection over to the replication thread, which sends the unsent replies without a wait for
+    /// the disk.
     pub(crate) fn into_arrival(self) -> Arrival {
         let Connection { stream, session, mut reader, backlog, sent, .. } = self;
         let mut unsent: Vec<u8> = backlog.iter().flat_map(|chunk| chunk.as_slice()).copied().collect();
