@@ -4,6 +4,7 @@
 //! A list is a tree of pages with counts: every position is found in O(log n), and a range is cut off in
 //! O(log n), too. A large range that was cut off is freed by another thread.
 
+pub(crate) mod form;
 mod moving;
 mod search;
 
@@ -18,6 +19,7 @@ use crate::flow::{Done, Flow};
 use crate::offloading::is_much;
 use crate::reply::Reply;
 use crate::{Call, Command, DataHandler, Flags, Group, Keys, at_least, exactly, read, write};
+use form::Limits;
 
 const GROUP: Group = Group::List;
 
@@ -98,7 +100,7 @@ impl Side {
         }
     }
 
-    fn push(self, list: &mut List, element: &[u8]) {
+    fn push(self, list: &mut Edit<'_, List>, element: &[u8]) {
         match self {
             Side::Left => list.push_front(element),
             Side::Right => list.push_back(element),
@@ -131,7 +133,8 @@ fn rpush(call: &mut Call<'_, '_>) -> Done {
 
 fn push(call: &mut Call<'_, '_>, side: Side) -> Done {
     call.args.from(2).try_for_each(check_element)?;
-    let len = call.guard.edit(&call.keys[0], |list| push_all(list, call.args.from(2), side))?;
+    let limits = Limits::of(call.settings);
+    let len = call.guard.edit(&call.keys[0], |list| push_all(list, limits, call.args.from(2), side))?;
     call.reply.int(len as i64);
     Ok(Flow::Replied)
 }
@@ -148,7 +151,9 @@ fn rpushx(call: &mut Call<'_, '_>) -> Done {
 
 fn push_if_there(call: &mut Call<'_, '_>, side: Side) -> Done {
     call.args.from(2).try_for_each(check_element)?;
-    let len = call.guard.edit_if_there(&call.keys[0], |list| push_all(list, call.args.from(2), side))?;
+    let limits = Limits::of(call.settings);
+    let len =
+        call.guard.edit_if_there(&call.keys[0], |list| push_all(list, limits, call.args.from(2), side))?;
     call.reply.int(len.unwrap_or(0) as i64);
     Ok(Flow::Replied)
 }
@@ -156,9 +161,11 @@ fn push_if_there(call: &mut Call<'_, '_>, side: Side) -> Done {
 /// Pushes elements in turn; returns the length afterwards.
 fn push_all<'a>(
     list: &mut Edit<'_, List>,
-    elements: impl ExactSizeIterator<Item = &'a [u8]>,
+    limits: Limits,
+    elements: impl ExactSizeIterator<Item = &'a [u8]> + Clone,
     side: Side,
 ) -> u64 {
+    limits.grow(list, elements.clone());
     list.changes = elements.len() as u64;
     elements.for_each(|element| side.push(list, element));
     list.len()
@@ -183,19 +190,21 @@ fn pop(call: &mut Call<'_, '_>, side: Side) -> Done {
     if let Some(count) = count
         && let Some(list) = long_pop(call, 0, count)?
     {
-        return call.offload_change(list, move |list, reply| pop_many(list, count, side, reply));
+        let pop = move |list: &mut List, reply: &mut Reply| pop_many(list, count, side, reply);
+        return call.offload_change_and_log(0, list, pop, |call, _| form::settle(call, 0));
     }
+    let limits = Limits::of(call.settings);
     let popped = call.guard.edit_if_there(&call.keys[0], |list: &mut Edit<'_, List>| match count {
         None => {
             let range = side.range(1, list.len());
             let element = list.get(range.start).expect("what is there is not empty");
             call.reply.element(element, || list.share(range.start));
-            remove(list, range);
+            remove(list, limits, range);
         }
         Some(count) => {
             let count = count.min(list.len());
             call.reply.array(count as usize);
-            take(list, count, side, call.reply);
+            take(list, limits, count, side, call.reply);
         }
     })?;
     match (popped, count) {
@@ -232,10 +241,10 @@ fn count_at(call: &Call<'_, '_>, index: usize) -> Result<u64, Error> {
 }
 
 /// Pops elements, of which there are enough, from an end and replies with each, the outermost first.
-fn take(list: &mut Edit<'_, List>, count: u64, side: Side, reply: &mut Reply) {
+fn take(list: &mut Edit<'_, List>, limits: Limits, count: u64, side: Side, reply: &mut Reply) {
     let range = side.range(count, list.len());
     reply_removed(list, range.clone(), side, reply);
-    remove(list, range);
+    remove(list, limits, range);
 }
 
 fn reply_removed(list: &List, range: Range<u64>, side: Side, reply: &mut Reply) {
@@ -247,10 +256,11 @@ fn reply_removed(list: &List, range: Range<u64>, side: Side, reply: &mut Reply) 
     }
 }
 
-fn remove(list: &mut Edit<'_, List>, range: Range<u64>) {
+fn remove(list: &mut Edit<'_, List>, limits: Limits, range: Range<u64>) {
     list.changes += range.end - range.start;
     let cut = list.remove(range);
     list.discard(cut);
+    limits.shrink(list);
 }
 
 /// LLEN key
@@ -283,10 +293,14 @@ fn position(index: i64, len: u64) -> Option<u64> {
 fn lset(call: &mut Call<'_, '_>) -> Done {
     let element = call.args.at(3);
     check_element(element)?;
+    let limits = Limits::of(call.settings);
     let set = call.guard.edit_if_there(&call.keys[0], |list: &mut Edit<'_, List>| {
         let at = position(call.args.int(2)?, list.len()).filter(|at| *at < list.len());
-        list.set(at.ok_or(Error::text("ERR index out of range"))?, element);
+        let at = at.ok_or(Error::text("ERR index out of range"))?;
+        limits.grow(list, [element].into_iter());
+        list.set(at, element);
         list.changes = 1;
+        limits.shrink(list);
         Ok(())
     })?;
     set.unwrap_or(Err(Error::NoSuchKey))?;
@@ -328,12 +342,12 @@ fn range(start: i64, stop: i64, len: u64) -> Option<Range<u64>> {
 /// LTRIM key start stop
 fn ltrim(call: &mut Call<'_, '_>) -> Done {
     let (start, stop) = (call.args.int(2)?, call.args.int(3)?);
-    let key = &call.keys[0];
+    let (key, limits) = (&call.keys[0], Limits::of(call.settings));
     let trimmed = call.guard.edit_if_there(key, |list: &mut Edit<'_, List>| {
         let stays = range(start, stop, list.len()).unwrap_or(0..0);
         let behind = stays.end..list.len();
-        remove(list, behind);
-        remove(list, 0..stays.start);
+        remove(list, limits, behind);
+        remove(list, limits, 0..stays.start);
         list.changes
     })?;
     if trimmed == Some(0) {

@@ -33,6 +33,7 @@ mod lzf;
 mod source;
 mod stream;
 
+pub use block::listpack::{EMPTY as LISTPACK_EMPTY, size as listpack_size};
 pub use decode::{
     Decoder, Elements, Entry, EntryFields, Field, Fields, Groups, LongString, Member, Members, Object, PIECE,
     Stream,

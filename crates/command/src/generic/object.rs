@@ -8,7 +8,7 @@ use evenkeel_store::{Access, Kind, Str, View, evict};
 
 use crate::error::Error;
 use crate::flow::{Done, Flow};
-use crate::{Call, Command, DataHandler, Flags, Group, Keys, container, docs, exactly, read, session};
+use crate::{Call, Command, DataHandler, Flags, Group, Keys, container, docs, exactly, list, read, session};
 use evenkeel_config::{Policy, Settings};
 
 const GROUP: Group = Group::Keyspace;
@@ -36,18 +36,19 @@ fn help(call: &mut Call<'_, '_>) -> Done {
 
 /// OBJECT ENCODING key
 fn encoding(call: &mut Call<'_, '_>) -> Done {
-    match call.guard.look(&call.keys[0]).map(encoding_of) {
+    let settings = call.settings;
+    match call.guard.look(&call.keys[0]).map(|view| encoding_of(view, settings)) {
         Some(encoding) => call.reply.bulk(encoding.as_bytes()),
         None => call.reply.null(),
     }
     Ok(Flow::Replied)
 }
 
-/// Returns the form that Redis would keep a value in, as OBJECT ENCODING names it.
-pub fn encoding_of(view: View<'_>) -> &'static str {
+/// Returns the form that Valkey would keep a value in, as OBJECT ENCODING names it.
+pub fn encoding_of(view: View<'_>, settings: &Settings) -> &'static str {
     match (view.kind(), view.form()) {
         (Kind::String, _) => encoding_of_string(view),
-        (Kind::List, _) => "quicklist",
+        (Kind::List, form) => list::form::Limits::of(settings).name(form, &view.collection()),
         (Kind::Set, 0) => "intset",
         (Kind::Set, 1) | (Kind::Hash | Kind::ZSet, 0) => "listpack",
         (Kind::Set | Kind::Hash, _) => "hashtable",

@@ -5,6 +5,7 @@ use evenkeel_store::Edit;
 use evenkeel_store::Kind;
 use evenkeel_store::collection::List;
 
+use super::form::{self, Limits};
 use super::{Side, long_pop, pop_many, take};
 use crate::class::LIST;
 use crate::error::Error;
@@ -75,24 +76,29 @@ fn move_or_block(call: &mut Call<'_, '_>, from: Side, to: Side, timeout_at: usiz
 /// Moves an element from an end of the first key's list to an end of the second key's, and replies with it.
 /// Returns false, without any change, if there is none.
 fn try_move(call: &mut Call<'_, '_>, from: Side, to: Side) -> Result<bool, Error> {
-    let (source, destination) = (&call.keys[0], &call.keys[1]);
+    let (source, destination, limits) = (&call.keys[0], &call.keys[1], Limits::of(call.settings));
     let Some(list) = call.guard.peek_collection::<List>(source)? else { return Ok(false) };
     let at = from.range(1, list.len()).start;
     let element = list.get(at).expect("a list that is there is not empty").to_vec();
     if source.bytes == destination.bytes {
         call.guard.edit(source, |list: &mut Edit<'_, List>| {
-            super::remove(list, at..at + 1);
+            limits.grow(list, [&element[..]].into_iter());
             to.push(list, &element);
+            let at = if to == Side::Left { at + 1 } else { at };
+            super::remove(list, limits, at..at + 1);
         })?;
         call.say(source, LIST, to.push_event());
         call.say(source, LIST, from.pop_event());
     } else {
         // First, since a destination of another type is refused before anything has changed. Both count as a
         // single change.
-        call.guard.edit(destination, |list: &mut Edit<'_, List>| to.push(list, &element))?;
+        call.guard.edit(destination, |list: &mut Edit<'_, List>| {
+            limits.grow(list, [&element[..]].into_iter());
+            to.push(list, &element);
+        })?;
         call.guard.announce(destination, 0);
         call.say(destination, LIST, to.push_event());
-        call.guard.edit(source, |list: &mut Edit<'_, List>| super::remove(list, at..at + 1))?;
+        call.guard.edit(source, |list: &mut Edit<'_, List>| super::remove(list, limits, at..at + 1))?;
         call.say_taken(source, LIST, from.pop_event());
     }
     call.reply.bulk_of(element);
@@ -135,11 +141,12 @@ pub(super) fn brpop(call: &mut Call<'_, '_>) -> Done {
 
 fn pop_or_block(call: &mut Call<'_, '_>, side: Side) -> Done {
     let (timeout, all) = (call.timeout_s(call.args.len() - 1)?, 0..call.keys.len());
+    let limits = Limits::of(call.settings);
     for key in &call.keys[call.tries(all.clone())] {
         let popped = call.guard.edit_if_there(key, |list| {
             call.reply.array(2);
             call.reply.bulk(key.bytes);
-            take(list, 1, side, call.reply);
+            take(list, limits, 1, side, call.reply);
         })?;
         if popped.is_some() {
             call.log(&[side.pop_command(), key.bytes]);
@@ -172,6 +179,7 @@ fn parse_mpop(call: &Call<'_, '_>, index: usize) -> Result<(Side, u64), Error> {
 /// Pops elements from the first list that exists, and replies with its key and the elements; false if no list
 /// exists.
 fn try_mpop(call: &mut Call<'_, '_>, side: Side, count: u64) -> Result<bool, Error> {
+    let limits = Limits::of(call.settings);
     for key in call.tries(0..call.keys.len()) {
         let name = &call.keys[key];
         let popped = call.guard.edit_if_there(name, |list: &mut Edit<'_, List>| {
@@ -179,7 +187,7 @@ fn try_mpop(call: &mut Call<'_, '_>, side: Side, count: u64) -> Result<bool, Err
             call.reply.array(2);
             call.reply.bulk(name.bytes);
             call.reply.array(count as usize);
-            take(list, count, side, call.reply);
+            take(list, limits, count, side, call.reply);
             count
         })?;
         if let Some(popped) = popped {
@@ -199,6 +207,7 @@ fn offload_mpop(call: &mut Call<'_, '_>, key: usize, list: List, side: Side, cou
         pop_many(list, count, side, reply)
     };
     call.offload_change_and_log(key, list, take, move |call, before| {
+        form::settle(call, key);
         log_mpop(call, key, side, count.min(before.len()));
     })
 }

@@ -3,6 +3,7 @@
 use evenkeel_store::Edit;
 use evenkeel_store::collection::List;
 
+use super::form::{self, Limits};
 use super::{Side, check_element};
 use crate::Call;
 use crate::error::Error;
@@ -30,8 +31,10 @@ pub(super) fn linsert(call: &mut Call<'_, '_>) -> Done {
             u64::from(at.is_some())
         });
     }
+    let limits = Limits::of(call.settings);
     let len = call.guard.edit_if_there(&call.keys[0], |list: &mut Edit<'_, List>| {
         let at = list.positions(pivot, 0..list.len(), false).next()?;
+        limits.grow(list, [element].into_iter());
         list.insert(at + behind, element);
         list.changes = 1;
         Some(list.len())
@@ -50,14 +53,17 @@ pub(super) fn lrem(call: &mut Call<'_, '_>) -> Done {
     let limit = if count == 0 { u64::MAX } else { count.unsigned_abs() };
     if let Some(list) = much_of(call)? {
         let element = element.to_vec();
-        return call.offload_change(list, move |list, reply| {
+        let remove = move |list: &mut List, reply: &mut Reply| {
             let removed = list.remove_equal(&element, limit, count < 0);
             reply.int(removed as i64);
             removed
-        });
+        };
+        return call.offload_change_and_log(0, list, remove, |call, _| form::settle(call, 0));
     }
+    let limits = Limits::of(call.settings);
     let removed = call.guard.edit_if_there(&call.keys[0], |list: &mut Edit<'_, List>| {
         list.changes = list.remove_equal(element, limit, count < 0);
+        limits.shrink(list);
         list.changes
     })?;
     call.reply.int(removed.unwrap_or(0) as i64);

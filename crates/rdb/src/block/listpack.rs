@@ -182,6 +182,24 @@ pub(crate) fn size_max(len: usize) -> usize {
     content + back_length_bytes(content)
 }
 
+/// Bytes of a block without elements: its header and end mark.
+pub const EMPTY: usize = HEADER + 1;
+
+/// Bytes that an item takes in a block of Redis or Valkey, with its form and backward length. Items that read
+/// as integers are stored as integers.
+pub fn size(item: Item<'_>) -> usize {
+    let content = match (item.int(), item) {
+        (Some(0..=127), _) => 1,
+        (Some(-4_096..=4_095), _) => 2,
+        (Some(-0x8000..=0x7fff), _) => 3,
+        (Some(-0x80_0000..=0x7f_ffff), _) => 4,
+        (Some(-0x8000_0000..=0x7fff_ffff), _) => 5,
+        (None, Item::Bytes(bytes)) => return size_max(bytes.len()),
+        (Some(_), _) | (None, Item::Int(_)) => 9,
+    };
+    content + back_length_bytes(content)
+}
+
 /// Whether Redis and Valkey write a string of this length in forms that the other refuses. The encoder then
 /// avoids a listpack.
 pub(crate) fn is_disputed(len: usize) -> bool {
@@ -354,6 +372,19 @@ mod tests {
                 out[at + 1] ^= 1;
                 assert_eq!(reason(&out), Reason::BackLength);
             }
+        }
+    }
+
+    #[test]
+    fn sizes_are_those_of_blocks() {
+        let long = "x".repeat(5_000);
+        let texts =
+            ["", "0", "127", "128", "-1", "-4096", "4095", "4096", "-32768", "32768", "8388607", "-8388609"];
+        let more =
+            ["2147483647", "2147483648", "-9223372036854775808", "007", "abc", &long[..63], &long[..64]];
+        for text in texts.iter().chain(&more).chain(&[&long[..126], &long[..4_095], &long]) {
+            let item = Item::Bytes(text.as_bytes());
+            assert_eq!(EMPTY + size(item), block(&[item]).len(), "{text}");
         }
     }
 

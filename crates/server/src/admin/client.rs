@@ -359,7 +359,7 @@ fn wrong_number(args: Args<'_>) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{World, check};
+    use crate::testing::{World, check, check_on_redis};
 
     #[test]
     fn names_are_printable_words() {
@@ -380,7 +380,7 @@ mod tests {
 
     #[test]
     fn invalid_filters_are_refused() {
-        check(
+        check_on_redis(
             "
             > CLIENT KILL                     < -ERR wrong number of arguments for 'client|kill' command
             > CLIENT KILL 1.1.1.1:1           < -ERR No such client
@@ -407,7 +407,7 @@ mod tests {
         let line = "id=* addr=*:* laddr=*:* fd=* name=me age=* idle=0 flags=* db=9 sub=0 psub=0 ssub=0 \
                     multi=-1 qbuf=* qbuf-free=* argv-mem=* multi-mem=0 rbs=* rbp=* obl=0 oll=0 omem=0 \
                     tot-mem=* events=r cmd=client|*";
-        check(&format!(
+        check_on_redis(&format!(
             "
             > SELECT 9
             > CLIENT SETNAME me
@@ -510,7 +510,7 @@ mod tests {
 
     #[test]
     fn pauses_have_a_timeout_and_a_mode() {
-        check(
+        check_on_redis(
             "
             > CLIENT PAUSE x                  < -ERR timeout is not an integer or out of range
             > CLIENT PAUSE -1                 < -ERR timeout is negative

@@ -75,11 +75,11 @@ fn key_slot(call: &mut ServerCall<'_, '_>) -> Done {
 mod tests {
     use evenkeel_testkit::{Program, Reference, Server};
 
-    use crate::testing::{World, check};
+    use crate::testing::{World, check_on_redis};
 
     #[test]
     fn there_is_no_cluster() {
-        check(
+        check_on_redis(
             "
             > CLUSTER INFO                     < -ERR This instance has cluster support disabled
             > CLUSTER HELP                     < -ERR This instance has cluster support disabled

@@ -315,7 +315,7 @@ fn object(call: &mut ServerCall<'_, '_>) -> Done {
             "Value at:{:p} refcount:{} encoding:{} serializedlength:{} lru:{} lru_seconds_idle:{idle}",
             view.key().as_ptr(),
             refcount_of(view, settings),
-            encoding_of(view),
+            encoding_of(view, settings),
             if view.kind() == Kind::String { serialized_len(view.string()) } else { view.memory() },
             view.access(),
         ))
@@ -402,11 +402,11 @@ fn table_stats(call: &mut ServerCall<'_, '_>) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{World, check};
+    use crate::testing::{World, check, check_on_redis};
 
     #[test]
     fn debug_subcommands_check_their_arguments() {
-        check(
+        check_on_redis(
             "
             > DEBUG                            < -ERR wrong number of arguments for 'debug' command
             > DEBUG NOSUCH

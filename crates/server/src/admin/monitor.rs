@@ -28,7 +28,7 @@ mod tests {
     use evenkeel_testkit::Client;
 
     use crate::testing::live::Live;
-    use crate::testing::{World, check};
+    use crate::testing::{World, check, check_on_redis};
 
     #[test]
     fn commands_are_shown_when_they_have_been_run() {
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn calls_of_scripts_are_shown_after_the_script() {
-        check(
+        check_on_redis(
             r##"
             m> MONITOR < OK
             > EVAL "return redis.call('SeT', KEYS[1], 1.5)" 1 k                        < OK

@@ -7,7 +7,7 @@ use evenkeel_scripting::sha_of;
 use evenkeel_testkit::{Client, Program, Random, Reference, Server, Target, transcript};
 
 use crate::testing::live::Live;
-use crate::testing::{World, check, random};
+use crate::testing::{World, check, check_on_redis, random};
 
 /// Runs a script with EVAL and returns its reply as text.
 fn eval(world: &mut World, script: &str, words: &[&str]) -> String {
@@ -19,7 +19,7 @@ fn eval(world: &mut World, script: &str, words: &[&str]) -> String {
 
 #[test]
 fn values_convert_both_ways() {
-    check(
+    check_on_redis(
         r#"
         > EVAL "return {KEYS[1], ARGV[1], 3.99, -3.99, true, false, {1, nil, 2}}" 1 k a
         < ["k", "a", :3, :-3, :1, (nil), [:1]]
@@ -41,7 +41,7 @@ fn values_convert_both_ways() {
 
 #[test]
 fn errors_name_their_places() {
-    check(
+    check_on_redis(
         r#"
         > EVAL "return x" 0
         < -ERR user_script:1: Script attempted to access nonexistent global variable 'x' script: \
@@ -255,7 +255,7 @@ fn a_command_that_panics_ends_the_script() {
 
 #[test]
 fn functions() {
-    check(
+    check_on_redis(
         "
         > FUNCTION LOAD \"#!lua name=lib\\nredis.register_function('f', function(keys, \
             args) return {keys[1], args[1]} end)\\nredis.register_function{function_name='ro', \
@@ -284,7 +284,7 @@ fn functions() {
 
 #[test]
 fn shebang_lines() {
-    check(
+    check_on_redis(
         r##"
         > EVAL "#!lua flags=\"no-writes\"\nreturn 1" 0            < :1
         > EVAL "#!lua \"flags=no-writes,allow-oom\"\nreturn 1" 0  < :1
@@ -309,7 +309,7 @@ fn shebang_lines() {
 /// Lua's C interface takes numbers as strings, and argument names ignore case.
 #[test]
 fn registrations() {
-    check(
+    check_on_redis(
         r##"
         > FUNCTION LOAD "#!lua name=a\nredis.register_function{Function_Name=1, description=2, \
             CALLBACK=function() return 3 end}"

@@ -1,6 +1,6 @@
 //! Bits counted and found singly; replies as in Redis.
 
-use crate::testing::{World, check};
+use crate::testing::{World, check, check_on_redis};
 
 #[test]
 fn setbit_and_getbit() {
@@ -59,7 +59,7 @@ fn a_distant_bit_takes_little_memory() {
 
 #[test]
 fn bitcount_and_bitpos() {
-    check(
+    check_on_redis(
         r#"
         > SET k foobar
         > BITCOUNT k                       < :26

@@ -1,6 +1,6 @@
 //! Transcripts of hash commands.
 
-use crate::testing::{World, check};
+use crate::testing::{World, check, check_on_redis};
 use evenkeel_testkit::transcript::Target;
 use std::time::Duration;
 
@@ -246,7 +246,7 @@ fn hscan_walks_all_fields() {
 #[test]
 fn hash_encodings() {
     let (fits, long) = ("x".repeat(64), "x".repeat(65));
-    check(&format!(
+    check_on_redis(&format!(
         r#"
         > HSET h {fits} {fits}
         > OBJECT ENCODING h              < "listpack"

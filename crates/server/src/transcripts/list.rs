@@ -1,6 +1,6 @@
 //! Lists as a client sees them. Commands that Redis has run on redis-server as well, if it is installed.
 
-use crate::testing::{World, check};
+use crate::testing::{World, check, check_on_redis};
 
 #[test]
 fn ends_are_pushed_and_popped() {
@@ -35,9 +35,52 @@ fn ends_are_pushed_and_popped() {
         > LLEN k                               < :5
         > LLEN none                            < :0
         > TYPE k                               < list
-        > OBJECT ENCODING k                    < "quicklist"
+        > OBJECT ENCODING k                    < "listpack"
     "#,
     );
+}
+
+#[test]
+fn a_list_is_a_quicklist_until_it_has_shrunk_to_half_the_limit() {
+    let (long, longer) = ("x".repeat(8_172), "x".repeat(8_192));
+    check(&format!(
+        r#"
+        > CONFIG SET list-max-listpack-size 4  < OK
+        > RPUSH k a b c d                      < :4
+        > OBJECT ENCODING k                    < "listpack"
+        > LSET k 0 e                           < OK
+        > OBJECT ENCODING k                    < "quicklist"
+        > RPOP k                               < "d"
+        > OBJECT ENCODING k                    < "quicklist"
+        > LREM k 1 b                           < :1
+        > OBJECT ENCODING k                    < "listpack"
+        > LINSERT k AFTER e f                  < :3
+        > LMOVE k k LEFT RIGHT                 < "e"
+        > OBJECT ENCODING k                    < "listpack"
+        > RPUSHX k 1 2                         < :5
+        > OBJECT ENCODING k                    < "quicklist"
+        > LTRIM k 0 1                          < OK
+        > OBJECT ENCODING k                    < "listpack"
+        > CONFIG SET list-max-listpack-size -2 < OK
+        > RPUSH long {long}                    < :1
+        > OBJECT ENCODING long                 < "listpack"
+        > RPUSH long ab                        < :2
+        > OBJECT ENCODING long                 < "listpack"
+        > RPUSH long abc                       < :3
+        > OBJECT ENCODING long                 < "quicklist"
+        > LSET long 0 d                        < OK
+        > OBJECT ENCODING long                 < "listpack"
+        > RPUSH longer {longer}                < :1
+        > OBJECT ENCODING longer               < "quicklist"
+        > SORT k ALPHA STORE sorted            < :2
+        > OBJECT ENCODING sorted               < "listpack"
+        > CONFIG SET list-max-listpack-size 0  < OK
+        > RPUSH one a                          < :1
+        > OBJECT ENCODING one                  < "listpack"
+        > RPUSH one b                          < :2
+        > OBJECT ENCODING one                  < "quicklist"
+    "#,
+    ));
 }
 
 #[test]
@@ -333,7 +376,7 @@ fn writes_to_watched_lists_abort_exec() {
         ("LMOVE j k LEFT LEFT", true),
     ] {
         let reply = if aborts { "(nil array)" } else { "[PONG]" };
-        check(&format!(
+        check_on_redis(&format!(
             "
             > RPUSH k a b     < :2
             > RPUSH j a       < :1

@@ -1,6 +1,6 @@
 //! Transcripts of set commands.
 
-use crate::testing::{World, check};
+use crate::testing::{World, check, check_on_redis};
 use evenkeel_testkit::Target;
 
 #[test]
@@ -189,7 +189,7 @@ fn set_algebra() {
 
 #[test]
 fn refused_commands_change_nothing() {
-    check(
+    check_on_redis(
         r#"
         > SET string x
         > SADD s a b                     < :2

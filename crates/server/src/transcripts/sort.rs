@@ -1,12 +1,12 @@
 //! SORT as a client sees it. Commands that Redis has run on redis-server as well, if it is installed.
 
 use crate::testing::live::Live;
-use crate::testing::{World, check, random};
+use crate::testing::{World, check, check_on_redis, random};
 use evenkeel_testkit::random::Random;
 
 #[test]
 fn sort_by_number_and_text() {
-    check(
+    check_on_redis(
         r#"
         > RPUSH l 10 9 2.5 -1 1e1 0x2 " 7" "" inf -inf < :10
         > SORT l                         < ["-inf", "-1", "", "0x2", "2.5", " 7", "9", "10", "1e1", "inf"]
@@ -43,7 +43,7 @@ fn sort_by_number_and_text() {
 #[test]
 fn invalid_numbers_are_refused() {
     for bad in ["1 ", "nan", "1e400", "1e-400", "1e-310", "--1", "1_0", "0x", "infi", " "] {
-        check(&format!(
+        check_on_redis(&format!(
             "> RPUSH l 1 \"{bad}\" < :2\n> SORT l < -ERR One or more scores can't be converted into double"
         ));
     }

@@ -1,7 +1,7 @@
 //! Strings as a client sees them. Commands that Redis has run on redis-server as well, if it is installed.
 
 use crate::testing::live::Live;
-use crate::testing::{World, check};
+use crate::testing::{World, check, check_on_redis};
 
 #[test]
 fn set_with_options_in_any_order() {
@@ -150,7 +150,7 @@ fn extensions_of_valkey() {
 
 #[test]
 fn getex_and_many_keys() {
-    check(
+    check_on_redis(
         r#"
         > SET k 1 EX 100
         > GETEX k                              < "1"

@@ -1,11 +1,11 @@
 //! Transcripts of zset commands.
 
-use crate::testing::{World, check};
+use crate::testing::{World, check, check_on_redis};
 use std::time::{Duration, Instant};
 
 #[test]
 fn zadd_zscore_and_zrem() {
-    check(
+    check_on_redis(
         r#"
         > ZADD z 1 a 2 b 3 c 0.1 d inf f -inf g < :6
         > ZADD z 5 a 7 h                        < :1
@@ -103,7 +103,7 @@ fn zadd_refuses_invalid_arguments() {
 
 #[test]
 fn scores_of_all_magnitudes() {
-    check(
+    check_on_redis(
         r#"
         > ZADD z 0x10 hex 0x1p-2 quarter 1e17 big .5 half +3 three 1e-5 little < :6
         > ZRANGE z 0 -1 WITHSCORES
@@ -203,7 +203,7 @@ fn ranges_by_position() {
 
 #[test]
 fn ranges_by_score() {
-    check(
+    check_on_redis(
         r#"
         > ZADD z -inf a 1 b 2 c 2 d 3.5 e inf f < :6
         > ZRANGE z (1 2 BYSCORE                 < ["c", "d"]
@@ -460,7 +460,7 @@ fn zset_algebra() {
 
 #[test]
 fn infinities_and_fractions_add_up() {
-    check(
+    check_on_redis(
         r#"
         > ZADD i inf x -inf y 0 z               < :3
         > ZADD j -inf x inf y 0 z               < :3
@@ -553,7 +553,7 @@ fn zrandmember() {
 
 #[test]
 fn zscan() {
-    check(
+    check_on_redis(
         r#"
         > SET str v                             < OK
         > ZADD z 0.1 a 2 ab inf b               < :3

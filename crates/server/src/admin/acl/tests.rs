@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use evenkeel_resp::value::Value;
 use evenkeel_testkit::{Client, Program, Random, Reference, Server};
 
-use crate::testing::{World, check, random};
+use crate::testing::{World, check, check_on_redis, random};
 use evenkeel_command::table::table;
 use evenkeel_command::{Flags, specs};
 
@@ -17,7 +17,7 @@ fn no_command(name: &str) -> String {
 
 /// The default user, and another user on connection `a`.
 fn check_as(rules: &str, text: &str) {
-    check(&format!(
+    check_on_redis(&format!(
         "
         > ACL SETUSER ann on >pw {rules}     < OK
         a> AUTH ann pw
@@ -29,7 +29,7 @@ fn check_as(rules: &str, text: &str) {
 
 #[test]
 fn authentication_and_default_user() {
-    check(
+    check_on_redis(
         "
         > ACL WHOAMI                         < \"default\"
         > AUTH pw
@@ -332,7 +332,7 @@ fn blocked_clients_are_checked_again_when_served() {
 #[test]
 fn invalid_rules_are_refused() {
     const MODIFIER: &str = "-ERR Error in ACL SETUSER modifier";
-    check(&format!(
+    check_on_redis(&format!(
         "
         > ACL SETUSER u +nosuch              < {MODIFIER} '+nosuch': Unknown command or category name in ACL
         > ACL SETUSER u -nosuch              < {MODIFIER} '-nosuch': Unknown command or category name in ACL
@@ -394,7 +394,7 @@ fn invalid_rules_are_refused() {
 
 #[test]
 fn users_are_described() {
-    check(
+    check_on_redis(
         "
         > ACL SETUSER u on >p %R~a ~b %W~a &c &c (+get ~x) '( %W~y )' ()  < OK
         > ACL GETUSER u

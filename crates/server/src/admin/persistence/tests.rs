@@ -1,8 +1,8 @@
-use crate::testing::{World, check};
+use crate::testing::{World, check_on_redis};
 
 #[test]
 fn options() {
-    check(
+    check_on_redis(
         "
         > LASTSAVE                 < :*
         > SHUTDOWN nosuch          < -ERR syntax error

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use crate::testing::{World, check};
+use crate::testing::{World, check, check_on_redis};
 use evenkeel_client::clients::ClientInfo;
 use evenkeel_client::replica_hello::ReplicaHello;
 use evenkeel_replication::replicas::{Progress, Replica};
@@ -9,7 +9,7 @@ use evenkeel_runtime::clock;
 #[test]
 fn replconf_options_before_psync() {
     let long = "x".repeat(256);
-    check(&format!(
+    check_on_redis(&format!(
         "
         > REPLCONF                              < OK
         > REPLCONF a                            < -ERR syntax error

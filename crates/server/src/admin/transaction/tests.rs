@@ -1,6 +1,6 @@
 //! Transactions as sessions; each transcript also holds for redis-server.
 
-use crate::testing::{World, check};
+use crate::testing::{World, check, check_on_redis};
 use evenkeel_core::pause::Pauser;
 
 #[test]
@@ -56,7 +56,7 @@ fn errors_while_queueing() {
         ("DISCARD x", "-ERR wrong number of arguments for 'discard' command"),
         ("SHUTDOWN", "-ERR Command not allowed inside a transaction"),
     ] {
-        check(&format!(
+        check_on_redis(&format!(
             "
             > MULTI
             > SET a 1              < QUEUED
@@ -68,7 +68,7 @@ fn errors_while_queueing() {
         "
         ));
     }
-    check(
+    check_on_redis(
         "
         > MULTI
         > MULTI                    < -ERR MULTI calls can not be nested
@@ -311,7 +311,7 @@ fn hello_inside_a_transaction() {
 #[test]
 fn out_of_memory_aborts_a_transaction() {
     let oom = "OOM command not allowed when used memory > 'maxmemory'.";
-    check(&format!(
+    check_on_redis(&format!(
         "
         > MULTI
         > SET k v                  < QUEUED

@@ -89,6 +89,15 @@ impl List {
         removed
     }
 
+    /// An upper bound, in constant time, of the bytes that the elements take in a listpack; `None` for a list
+    /// of more than a page.
+    pub fn packed_max(&self) -> Option<usize> {
+        /// Bytes of form and backward length: of an element that shares its page, and more of any element.
+        const SHARING: usize = 4;
+        const ALONE: usize = 6;
+        self.0.page().map(|page| page.used() + SHARING * page.len() + ALONE)
+    }
+
     /// Bytes of memory, counted up to `max`, which bounds the time.
     pub fn memory_up_to(&self, max: usize) -> usize {
         self.0.memory_up_to(max)
