@@ -68,7 +68,7 @@ fn a_list_is_a_quicklist_until_it_has_shrunk_to_half_the_limit() {
         > OBJECT ENCODING long                 < "listpack"
         > RPUSH long abc                       < :3
         > OBJECT ENCODING long                 < "quicklist"
-        > LSET long 0 d                        < OK
+        > LTRIM long 2 2                       < OK
         > OBJECT ENCODING long                 < "listpack"
         > RPUSH longer {longer}                < :1
         > OBJECT ENCODING longer               < "quicklist"
