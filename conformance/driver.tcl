@@ -13,15 +13,19 @@
 #   - a server that ends while it starts is noticed at once instead of after two minutes;
 #   - the server has read a deferred client's blocking command before the next command of another client is
 #     sent: the tests rely on this order, which workers do not keep between clients;
-#   - the tests in the skip list are left out, or with `try` run and reported when they pass.
+#   - the tests in the skip list are left out, or with `try` run and reported when they pass;
+#   - of Redis' suite, the tests that Valkey's suite has as well are left out, since where the two differ Valkey's
+#     count.
 #
 # A read from the server blocks without limit in Tcl. The caller watches the modification time of OUT.progress
 # and kills the servers listed in OUT.pids when it stands still: the read then fails, and so does the test.
 #
 # Run in the suite's directory:
 #     tclsh driver.tcl SUITE UNIT SKIPS OUT skip|try BASEPORT PORTCOUNT TLS DIRECTIVES [ONLY...]
-# SUITE is redis or valkey, also the prefix of the suite's procedures. TLS is 1 to run everything over TLS, else 0.
-# Writes OUT (a line per test: status, milliseconds, name, detail; tab-separated), OUT.pids and OUT.progress.
+# With SUITE redis, CONFORMANCE_VALKEY names the directory of the tests of Valkey's suite.
+# SUITE is redis or valkey, also the prefix of the suite's procedures. TLS is 1 to run everything over TLS,
+# else 0. Writes OUT (a line per test: status, milliseconds, name, detail; tab-separated), OUT.pids and
+# OUT.progress.
 
 lassign $argv suite unit skips_file out mode base_port port_count over_tls directives
 set only [lrange $argv 9 end]
@@ -53,9 +57,32 @@ proc listed_names {file unit} {
 # `listed` maps a listed name to the number of times the unit reached it.
 set listed [listed_names $skips_file $unit]
 
+# Returns patterns of the names of the tests in a file of the suite; what Tcl substitutes in a name matches
+# any text.
+proc name_patterns {file} {
+    if {![file exists $file]} { return {} }
+    set channel [open $file]
+    set text [read $channel]
+    close $channel
+    set patterns {}
+    foreach {all braced quoted} [regexp -all -line -inline {^\s*test\s+(?:\{(.*?)\}|"(.*?)")\s+\{} $text] {
+        set pattern [string map {\\ \\\\ * \\* ? \\?} $braced$quoted]
+        if {$quoted ne ""} { regsub -all {\$\{?[\w:]+\}?(\([^)]*\))?|\[[^\]]*\]} $pattern * pattern }
+        lappend patterns [string map {\[ \\\[ \] \\\]} $pattern]
+    }
+    return $patterns
+}
+
+# Tests of Redis' suite of which Valkey's suite has a version: that version counts.
+set superseded {}
+if {$suite eq "redis"} { set superseded [name_patterns $env(CONFORMANCE_VALKEY)/$unit.tcl] }
+
 # Returns true if `name` is to be left out; records that the list's entry has its test.
 proc left_out {name} {
-    global listed only mode
+    global listed only mode superseded
+    foreach pattern $superseded {
+        if {[string match $pattern $name]} { return 1 }
+    }
     if {[llength $only] > 0 && $name ni $only} { return 1 }
     if {![dict exists $listed $name]} { return 0 }
     dict incr listed $name

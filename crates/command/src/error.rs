@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use evenkeel_store::WrongType;
 
+use crate::{Args, Spec};
+
 /// An error reply. The outcome of a command that is not over is no error, but a [`crate::flow::Flow`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
@@ -38,6 +40,16 @@ impl Error {
     /// The error for a command that panicked.
     pub fn abandoned() -> Error {
         Error::text("ERR internal error: the command was aborted, see the server log")
+    }
+
+    /// The error for an unknown subcommand of a container command, the call's second argument.
+    #[cold]
+    pub fn unknown_subcommand(container: &Spec, args: &Args<'_>) -> Error {
+        const SHOWN: usize = 128;
+        let mut text = b"ERR unknown subcommand '".to_vec();
+        text.extend_from_slice(args.quoted(1, SHOWN));
+        text.extend_from_slice(format!("'. Try {} HELP.", container.name).as_bytes());
+        Error::Bytes(text)
     }
 
     /// The error for a client that was killed while its command waited; no client reads it.

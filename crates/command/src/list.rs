@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::flow::{Done, Flow};
 use crate::offloading::is_much;
 use crate::reply::Reply;
-use crate::{Call, Command, DataHandler, Flags, Group, Keys, at_least, exactly, read, write};
+use crate::{Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
 use form::Limits;
 
 const GROUP: Group = Group::List;
@@ -42,14 +42,12 @@ pub const COMMANDS: &[Command<DataHandler>] = &[
     write("LMOVE",      exactly(5),  Keys::FIRST_TWO,        GROUP, moving::lmove     ).grows(),
     write("RPOPLPUSH",  exactly(3),  Keys::FIRST_TWO,        GROUP, moving::rpoplpush ).grows(),
     write("LMPOP",      at_least(4), moving::COUNTED,        GROUP, moving::lmpop     ),
-    write("BLPOP",      at_least(3), moving::ALL_BUT_LAST,   GROUP, moving::blpop     ).flag(Flags::NOSCRIPT)
-        .blocks(),
-    write("BRPOP",      at_least(3), moving::ALL_BUT_LAST,   GROUP, moving::brpop     ).flag(Flags::NOSCRIPT)
-        .blocks(),
+    write("BLPOP",      at_least(3), moving::ALL_BUT_LAST,   GROUP, moving::blpop     ).blocks(),
+    write("BRPOP",      at_least(3), moving::ALL_BUT_LAST,   GROUP, moving::brpop     ).blocks(),
     write("BLMOVE",     exactly(6),  Keys::FIRST_TWO,        GROUP, moving::blmove    ).grows()
-        .flag(Flags::NOSCRIPT).blocks(),
+        .blocks(),
     write("BRPOPLPUSH", exactly(4),  Keys::FIRST_TWO,        GROUP, moving::brpoplpush).grows()
-        .flag(Flags::NOSCRIPT).blocks(),
+        .blocks(),
     write("BLMPOP",     at_least(5), moving::COUNTED_SECOND, GROUP, moving::blmpop    ).blocks(),
 ];
 
@@ -343,17 +341,12 @@ fn range(start: i64, stop: i64, len: u64) -> Option<Range<u64>> {
 fn ltrim(call: &mut Call<'_, '_>) -> Done {
     let (start, stop) = (call.args.int(2)?, call.args.int(3)?);
     let (key, limits) = (&call.keys[0], Limits::of(call.settings));
-    let trimmed = call.guard.edit_if_there(key, |list: &mut Edit<'_, List>| {
+    call.guard.edit_if_there(key, |list: &mut Edit<'_, List>| {
         let stays = range(start, stop, list.len()).unwrap_or(0..0);
         let behind = stays.end..list.len();
         remove(list, limits, behind);
         remove(list, limits, 0..stays.start);
-        list.changes
     })?;
-    if trimmed == Some(0) {
-        // Counts as a write for clients that watch the key, even so.
-        call.guard.announce(key, 0);
-    }
     call.reply.ok();
     Ok(Flow::Replied)
 }

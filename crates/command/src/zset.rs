@@ -17,7 +17,7 @@ use crate::effect::log_zset;
 use crate::error::Error;
 use crate::flow::{Done, Flow};
 use crate::random::zrandmember;
-use crate::{Args, Call, Command, DataHandler, Flags, Group, Keys, at_least, exactly, read, write};
+use crate::{Args, Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
 use evenkeel_config::Settings;
 
 const GROUP: Group = Group::SortedSet;
@@ -54,9 +54,9 @@ pub const COMMANDS: &[Command<DataHandler>] = &[
     write("ZPOPMAX",          at_least(2), Keys::FIRST,     GROUP, pop::zpopmax           ).fast(),
     write("ZMPOP",            at_least(4), COUNTED_FIRST,   GROUP, pop::zmpop             ),
     write("BZPOPMIN",         at_least(3), ALL_BUT_LAST,    GROUP, pop::bzpopmin          ).fast()
-        .flag(Flags::NOSCRIPT).blocks(),
+        .blocks(),
     write("BZPOPMAX",         at_least(3), ALL_BUT_LAST,    GROUP, pop::bzpopmax          ).fast()
-        .flag(Flags::NOSCRIPT).blocks(),
+        .blocks(),
     write("BZMPOP",           at_least(5), COUNTED_SECOND,  GROUP, pop::bzmpop            ).blocks(),
     read ("ZRANDMEMBER",      at_least(2), Keys::FIRST,     GROUP, zrandmember            ),
     read ("ZSCAN",            at_least(3), Keys::FIRST,     GROUP, scan::zscan            ),
@@ -288,8 +288,11 @@ fn zadd_with(call: &mut Call<'_, '_>, options: AddOptions) -> Done {
         return Err(Error::NotFloat);
     }
     let (hasher, limits, how) = (&call.guard.keyspace().hasher, Limits::of(call.settings), options.how);
+    let longest = pairs.clone().map(|at| args.at(at + 1).len()).max().unwrap_or(0);
     let (mut added, mut last) = (0, Outcome::Left);
     let changed = call.guard.edit(&call.keys[0], |edit: &mut Edit<'_, ZSet>| {
+        // All given members count, also those that are not added.
+        edit.form = edit.form.max(limits.form(pairs.len() as u64, longest));
         for at in pairs {
             let given = float::parse(args.at(at)).expect("all of them were read before");
             last = add(edit, hasher, limits, how, args.at(at + 1), given);

@@ -73,9 +73,9 @@ pub fn of_script(body: &[u8]) -> Result<Option<ScriptFlags>, Error> {
     };
     let words = quoted_words(line).ok_or_else(|| Error::text("ERR Invalid engine in script shebang"))?;
     let mut words = words.iter().map(Vec::as_slice);
-    let engine = words.next().unwrap_or_default();
-    if engine != b"#!lua" {
-        return Err(quoting("ERR Unexpected engine in script shebang: ", engine));
+    let engine = words.next().and_then(|word| word.strip_prefix(b"#!")).unwrap_or_default();
+    if !engine.eq_ignore_ascii_case(b"lua") {
+        return Err(Error::Bytes([b"ERR Could not find scripting engine '", engine, b"'"].concat()));
     }
     let mut flags = ScriptFlags::default();
     for word in words {

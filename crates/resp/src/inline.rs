@@ -5,7 +5,7 @@ use crate::request::{ProtocolError, Span};
 /// Splits `buf[start..end]` (a line without its line end) into words, appending their spans to `args`.
 ///
 /// Quoted words are unescaped in place, since unescaping never makes a word longer: `"a\x41\n"` and
-/// `'it\'s'`. Fails when a quote is not closed, or when a byte other than a space follows the closing quote.
+/// `'it\'s'`. A word may have several quoted parts: `a"b c"'d'`. Fails when a quote is not closed.
 pub(crate) fn split(
     buf: &mut [u8],
     start: usize,
@@ -36,11 +36,8 @@ fn word_into(buf: &mut [u8], mut at: usize, end: usize, to: &mut usize) -> Optio
             plain => {
                 put(buf, to, plain);
                 at += 1;
-                continue;
             }
         }
-        // A closing quote ends the word.
-        return (at == end || is_space(buf[at])).then_some(at);
     }
     // A NUL ends the line, as it does for Redis.
     Some(if at < end && buf[at] == 0 { end } else { at })
@@ -138,14 +135,15 @@ mod tests {
     fn words_and_quotes() {
         check("", &[]);
         check("  \t ", &[]);
-        check("\x0b\x0ca\x0bb\x0c \"c\"\x0c", &[b"a\x0bb\x0c", b"c"]);
+        check("\x0b\x0ca\x0bb\x0c \"c\"\x0c", &[b"a\x0bb\x0c", b"c\x0c"]);
         check("SET a b", &[b"SET", b"a", b"b"]);
         check(r#"SET "a b" 'c d'"#, &[b"SET", b"a b", b"c d"]);
         check(r#""\x41\n\r\t\a\b\\\"" x"#, &[b"A\n\r\t\x07\x08\\\"", b"x"]);
         check(r"'it\'s \n'", &[b"it's \\n"]);
         check(r#"foo"bar""#, &[b"foobar"]);
+        check(r#""""a b"c'd'"e" "f"g"#, &[b"a bcde", b"fg"]);
         check(r#""" ''"#, &[b"", b""]);
-        for broken in [r#""abc"#, "'abc", r#""a"b"#, r"'a'b", r#""\"#, r#"""""#] {
+        for broken in [r#""abc"#, "'abc", r#""a"b""#, r"'a'b'c", r#""\"#, r#"""""#] {
             assert_eq!(words(broken), None, "{broken:?}");
         }
     }

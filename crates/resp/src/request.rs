@@ -4,8 +4,9 @@
 //! request it returns the state to resume from, so that a request of a million arguments that trickles in is
 //! read once, not once per packet. Arguments are [`Span`]s into the buffer.
 //!
-//! The parser tolerates the same input as Redis: the two bytes after a bulk are skipped unread, empty arrays
-//! and blank lines are requests without arguments.
+//! The parser tolerates the same input as Valkey: empty arrays and blank lines are requests without
+//! arguments. Each line and each bulk ends with CR LF; a parser that skipped other bytes there would let a
+//! request be smuggled past a proxy that reads them.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -88,6 +89,8 @@ pub enum ProtocolError {
     ArrayLength,
     BulkLength,
     ExpectedBulk(u8),
+    /// Other bytes than CR LF at the end of a line or of an argument.
+    LineEnd,
     UnbalancedQuotes,
     /// More than 4 GiB in one request.
     TooBig,
@@ -110,6 +113,7 @@ impl ProtocolError {
             ProtocolError::ExpectedBulk(got) => {
                 return Cow::Owned([b"expected '$', got '", &[*got][..], b"'"].concat());
             }
+            ProtocolError::LineEnd => b"invalid CRLF in request",
             ProtocolError::UnbalancedQuotes => b"unbalanced quotes in request",
             ProtocolError::TooBig => b"request too big",
             ProtocolError::UnauthenticatedArray => b"unauthenticated multibulk length",
@@ -195,6 +199,9 @@ fn parse_from<const UNAUTHENTICATED: bool>(
         }
         if buf.len() < end {
             return Ok(Parsed::More { state: here, missing: end - buf.len() });
+        }
+        if buf[end - 2..end] != *b"\r\n" {
+            return Err(ProtocolError::LineEnd);
         }
         args.push(Span::new(start, len));
         at = end;
@@ -286,8 +293,8 @@ impl std::ops::Deref for Line {
     }
 }
 
-/// Reads a number up to CR, and skips the byte after CR. Returns `Some((number, offset after the line))`,
-/// where the number is `None` if the text is not a number.
+/// Reads a number up to CR LF. Returns `Some((number, offset after the line))`, where the number is `None` if
+/// the text is not a number.
 #[inline]
 fn length_line(
     buf: &[u8],
@@ -295,16 +302,16 @@ fn length_line(
     too_big: ProtocolError,
 ) -> Result<Option<(Option<i64>, usize)>, ProtocolError> {
     // Nearly every length has one to three digits.
-    if let Some(&[a, b, c, d, _]) = buf.get(at..at + 5).and_then(|head| <&[u8; 5]>::try_from(head).ok()) {
+    if let Some(&[a, b, c, d, e]) = buf.get(at..at + 5).and_then(|head| <&[u8; 5]>::try_from(head).ok()) {
         let digit = |byte: u8| i64::from(byte.wrapping_sub(b'0'));
         let (x, y, z) = (digit(a), digit(b), digit(c));
-        if b == b'\r' && x <= 9 {
+        if [b, c] == *b"\r\n" && x <= 9 {
             return Ok(Some((Some(x), at + 3)));
         }
-        if c == b'\r' && (1..=9).contains(&x) && y <= 9 {
+        if [c, d] == *b"\r\n" && (1..=9).contains(&x) && y <= 9 {
             return Ok(Some((Some(x * 10 + y), at + 4)));
         }
-        if d == b'\r' && (1..=9).contains(&x) && y <= 9 && z <= 9 {
+        if [d, e] == *b"\r\n" && (1..=9).contains(&x) && y <= 9 && z <= 9 {
             return Ok(Some((Some(x * 100 + y * 10 + z), at + 5)));
         }
     }
@@ -323,7 +330,10 @@ fn length_line_long(
         None if rest.len() > LINE_LEN_MAX => Err(too_big),
         None => Ok(None),
         Some(cr) if cr + 2 > rest.len() => Ok(None),
-        Some(cr) => Ok(Some((parse_i64(&rest[..cr]), at + cr + 2))),
+        Some(cr) => match parse_i64(&rest[..cr]) {
+            Some(_) if rest[cr + 1] != b'\n' => Err(ProtocolError::LineEnd),
+            number => Ok(Some((number, at + cr + 2))),
+        },
     }
 }
 
@@ -410,17 +420,7 @@ mod tests {
         for common in [&b"*1\r\n$4\r\nPING\r\n"[..], b"*2\r\n$0\r\n\r\n$3\r\n\r\n\0\r\n", &long] {
             assert_eq!(sent(common).as_deref(), Some(common));
         }
-        for other in [
-            &b"*0\r\n"[..],
-            b"*1\r\n$4\r\nPING..",
-            b"*1\r\n$4\rxPING\r\n",
-            b"*1\rx$4\r\nPING\r\n",
-            b"*2\r\n$4\r\nECHO\r\n$1\rxa\r\n",
-            b"*2\r\n$4\r\nECHO\r\n$1\r\na..",
-            b"*2\r\n$4\r\nECHO..$1\r\na\r\n",
-            b"PING\r\n",
-            b"ECHO \"a\\r\\n$1\\r\\n\"\r\n",
-        ] {
+        for other in [&b"*0\r\n"[..], b"PING\r\n", b"ECHO \"a\\r\\n$1\\r\\n\"\r\n"] {
             assert_eq!(sent(other), None, "{:?}", other.escape_ascii().to_string());
         }
         let mut buf = b"*2\r\n$4\r\nECHO\r\n$1\r\na\r\n".to_vec();
@@ -473,6 +473,22 @@ mod tests {
         assert_eq!(error(b"*1\r\n$99999999999999999999\r\n"), "invalid bulk length");
         assert_eq!(error(b"*1\r\n$abc\r\n"), "invalid bulk length");
         assert_eq!(error(b"SET \"a\r\n"), "unbalanced quotes in request");
+        for smuggled in [
+            &b"*1\r\n$4\r\nPING.."[..],
+            b"*1\r\n$4\rxPING\r\n",
+            b"*1\rx$4\r\nPING\r\n",
+            b"*2\r\n$4\r\nECHO\r\n$1\rxa\r\n",
+            b"*2\r\n$4\r\nECHO\r\n$1\r\na..",
+            b"*2\r\n$4\r\nECHO\rx$1\r\na\r\n",
+            b"*2\r\n$4\r\nECHOx\n$1\r\na\r\n",
+        ] {
+            assert_eq!(
+                error(smuggled),
+                "invalid CRLF in request",
+                "{:?}",
+                smuggled.escape_ascii().to_string()
+            );
+        }
         assert_eq!(error(&[b'a'; LINE_LEN_MAX + 1]), "too big inline request");
         assert_eq!(error(&[&b"*"[..], &[b'1'; LINE_LEN_MAX + 1]].concat()), "too big mbulk count string");
         assert_eq!(

@@ -32,14 +32,14 @@ pub(super) fn natives(lua: &Lua) -> mlua::Result<Table> {
     table.raw_set("randomseed", native(lua, random::random_seed)?)?;
     table.raw_set("registration", registration(lua)?)?;
     let libraries = libraries::all::<LuaHost>(lua)?;
-    libraries.raw_set("redis", api(lua, true)?)?;
-    libraries.raw_set("server", api(lua, false)?)?;
+    libraries.raw_set("redis", api(lua)?)?;
+    libraries.raw_set("server", api(lua)?)?;
     table.raw_set("libraries", libraries)?;
     Ok(table)
 }
 
 /// Returns the library `redis` or `server`.
-pub(super) fn api(lua: &Lua, is_redis: bool) -> mlua::Result<Table> {
+pub(super) fn api(lua: &Lua) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     table.raw_set("call", call::function::<LuaHost>(lua, true)?)?;
     table.raw_set("pcall", call::function::<LuaHost>(lua, false)?)?;
@@ -57,9 +57,7 @@ pub(super) fn api(lua: &Lua, is_redis: bool) -> mlua::Result<Table> {
         table.raw_set(format!("REPL_{name}"), flags)?;
     }
     add_log(lua, &table)?;
-    if !is_redis {
-        table.raw_set("SERVER_NAME", "evenkeel")?;
-    }
+    table.raw_set("SERVER_NAME", "evenkeel")?;
     Ok(table)
 }
 
@@ -123,7 +121,7 @@ fn status_reply(lua: &Lua, args: MultiValue) -> Returned {
 
 fn set_resp(lua: &Lua, args: MultiValue) -> Returned {
     if args.len() != 1 {
-        return Err(Raise::refuse(lua, "redis.setresp() requires one argument."));
+        return Err(Raise::refuse(lua, "server.setresp() requires one argument."));
     }
     let version = truncated(number(lua, args.front()).unwrap_or(0.0));
     if version != 2 && version != 3 {
@@ -144,7 +142,7 @@ fn sha1_hex(lua: &Lua, args: MultiValue) -> Returned {
 /// Every effect of a script is propagated; the flags are checked and have no further effect.
 fn set_repl(lua: &Lua, args: MultiValue) -> Returned {
     if args.len() != 1 {
-        return Err(Raise::refuse(lua, "redis.set_repl() requires two arguments."));
+        return Err(Raise::refuse(lua, "server.set_repl() requires one argument."));
     }
     let flags = number(lua, args.front()).map_or(0, truncated);
     if flags & !3 != 0 {
@@ -157,10 +155,10 @@ fn set_repl(lua: &Lua, args: MultiValue) -> Returned {
 fn acl_check_cmd(lua: &Lua, args: MultiValue) -> Returned {
     let is_text = |value: &Value| matches!(value, Value::String(_) | Value::Number(_) | Value::Integer(_));
     if args.is_empty() {
-        return Err(Raise::refuse(lua, "Please specify at least one argument for this redis lib call"));
+        return Err(Raise::refuse(lua, "Please specify at least one argument for this call"));
     }
     if !args.iter().all(is_text) {
-        return Err(Raise::refuse(lua, "Lua redis lib command arguments must be strings or integers"));
+        return Err(Raise::refuse(lua, "Command arguments must be strings or integers"));
     }
     let words: Vec<Vec<u8>> = args.iter().filter_map(|word| text(lua, Some(word))).collect();
     let words = OwnedArgs::new(words.iter().map(Vec::as_slice));
@@ -170,13 +168,13 @@ fn acl_check_cmd(lua: &Lua, args: MultiValue) -> Returned {
     });
     match may.flatten() {
         Some(may) => one(Value::Boolean(may)),
-        None => Err(Raise::refuse(lua, "Invalid command passed to redis.acl_check_cmd()")),
+        None => Err(Raise::refuse(lua, "Invalid command passed to server.acl_check_cmd()")),
     }
 }
 
 fn log(lua: &Lua, args: MultiValue) -> Returned {
     if args.len() < 2 {
-        return Err(Raise::refuse(lua, "redis.log() requires two arguments or more."));
+        return Err(Raise::refuse(lua, "server.log() requires two arguments or more."));
     }
     let Some(level) = number(lua, args.front()) else {
         return Err(Raise::refuse(lua, "First argument must be a number (log level)."));
@@ -186,7 +184,7 @@ fn log(lua: &Lua, args: MultiValue) -> Returned {
         1 => Level::Debug,
         2 => Level::Info,
         3 => Level::Warn,
-        _ => return Err(Raise::refuse(lua, "Invalid debug level.")),
+        _ => return Err(Raise::refuse(lua, "Invalid log level.")),
     };
     let words: Vec<Vec<u8>> = args.iter().skip(1).filter_map(|word| text(lua, Some(word))).collect();
     let line = String::from_utf8_lossy(&words.join(&b" "[..])).into_owned();
@@ -251,7 +249,7 @@ fn register(lua: &Lua, args: MultiValue) -> Returned {
             Some(Value::Table(named)) => by_name(lua, named).map_err(refuse)?,
             _ => {
                 return Err(refuse(
-                    "calling redis.register_function with a single argument is only applicable to Lua table \
+                    "calling server.register_function with a single argument is only applicable to Lua table \
                      (representing named arguments).",
                 ));
             }
@@ -259,17 +257,17 @@ fn register(lua: &Lua, args: MultiValue) -> Returned {
         2 => {
             let name = text(lua, args.front());
             let name =
-                name.ok_or_else(|| refuse("first argument to redis.register_function must be a string"))?;
+                name.ok_or_else(|| refuse("first argument to server.register_function must be a string"))?;
             let Some(Value::Function(callback)) = args.get(1) else {
-                return Err(refuse("second argument to redis.register_function must be a function"));
+                return Err(refuse("second argument to server.register_function must be a function"));
             };
             Registration { name: Some(name), callback: Some(callback.clone()), ..Registration::default() }
         }
-        _ => return Err(refuse("wrong number of arguments to redis.register_function")),
+        _ => return Err(refuse("wrong number of arguments to server.register_function")),
     };
     let Registration { name, description, callback, flags } = registration;
-    let name = name.ok_or_else(|| refuse("redis.register_function must get a function name argument"))?;
-    let callback = callback.ok_or_else(|| refuse("redis.register_function must get a callback argument"))?;
+    let name = name.ok_or_else(|| refuse("server.register_function must get a function name argument"))?;
+    let callback = callback.ok_or_else(|| refuse("server.register_function must get a callback argument"))?;
     if !shebang::is_name(&name) {
         let line = shebang::bad_name().line().into_owned();
         return Err(Raise::As(Value::Table(error_table(lua, &line)?)));
@@ -288,7 +286,7 @@ fn register(lua: &Lua, args: MultiValue) -> Returned {
     match added {
         Some(true) => Ok(MultiValue::new()),
         Some(false) => Err(refuse("Function already exists in the library")),
-        None => Err(refuse("redis.register_function can only be called on FUNCTION LOAD command")),
+        None => Err(refuse("server.register_function can only be called on FUNCTION LOAD command")),
     }
 }
 
@@ -298,33 +296,33 @@ fn by_name(lua: &Lua, named: &Table) -> Result<Registration, &'static str> {
     for pair in named.pairs::<Value, Value>() {
         let (key, value) = pair.map_err(|_| "not enough memory")?;
         let key = text(lua, Some(&key))
-            .ok_or("named argument key given to redis.register_function is not a string")?
+            .ok_or("named argument key given to server.register_function is not a string")?
             .to_ascii_lowercase();
         match (&key[..], value) {
             (b"function_name", value) => {
                 let name = text(lua, Some(&value));
                 registration.name = Some(
-                    name.ok_or("function_name argument given to redis.register_function must be a string")?,
+                    name.ok_or("function_name argument given to server.register_function must be a string")?,
                 );
             }
             (b"description", value) => {
                 let description = text(lua, Some(&value));
                 registration.description = Some(
                     description
-                        .ok_or("description argument given to redis.register_function must be a string")?,
+                        .ok_or("description argument given to server.register_function must be a string")?,
                 );
             }
             (b"callback", Value::Function(callback)) => registration.callback = Some(callback),
             (b"callback", _) => {
-                return Err("callback argument given to redis.register_function must be a function");
+                return Err("callback argument given to server.register_function must be a function");
             }
             (b"flags", Value::Table(names)) => registration.flags = flags(&names)?,
             (b"flags", _) => {
                 return Err(
-                    "flags argument to redis.register_function must be a table representing function flags",
+                    "flags argument to server.register_function must be a table representing function flags",
                 );
             }
-            _ => return Err("unknown argument given to redis.register_function"),
+            _ => return Err("unknown argument given to server.register_function"),
         }
     }
     Ok(registration)

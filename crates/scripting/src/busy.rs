@@ -122,9 +122,9 @@ impl Busy {
 
 fn refusal(of_function: bool) -> Error {
     let text = if of_function {
-        "BUSY Redis is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE."
+        "BUSY Evenkeel is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE."
     } else {
-        "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
+        "BUSY Evenkeel is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
     };
     Error::text(text)
 }

@@ -37,7 +37,13 @@ const WORDS_MAX: usize = 64 * 1024;
 
 const NO_MEMORY: &[u8] = b"not enough memory";
 
-const KILLED: &str = "ERR Script killed by user with SCRIPT KILL...";
+fn killed(is_function: bool) -> &'static str {
+    if is_function {
+        "ERR Script killed by user with FUNCTION KILL."
+    } else {
+        "ERR Script killed by user with SCRIPT KILL."
+    }
+}
 
 /// Functions of a library, by name.
 type Callbacks = HashMap<Vec<u8>, LuaFunction>;
@@ -105,7 +111,7 @@ pub fn with<R>(scripts: &Scripts, f: impl FnOnce(&mut Machine) -> R) -> Result<R
 
 /// Returns the error for an unknown digest.
 pub fn no_script() -> Error {
-    Error::text("NOSCRIPT No matching script. Please use EVAL.")
+    Error::text("NOSCRIPT No matching script.")
 }
 
 /// The script or function to be run.
@@ -435,7 +441,7 @@ impl Machine {
         }
         match result {
             // The script may have caught the error in its last instructions.
-            Ok((true, _)) if run.ended == Some(Ended::Killed) => Err(Error::text(KILLED)),
+            Ok((true, _)) if run.ended == Some(Ended::Killed) => Err(Error::text(killed(run.is_function))),
             Ok((true, value)) => {
                 let mut errors = Vec::new();
                 let written = reply::write(&self.lua, &value, run.resp3, run.call.base.reply, &mut errors);
@@ -453,7 +459,7 @@ impl Machine {
                 }
             }
             Ok((false, error)) => self.report(run, error),
-            Err(_) if run.ended == Some(Ended::Killed) => Err(Error::text(KILLED)),
+            Err(_) if run.ended == Some(Ended::Killed) => Err(Error::text(killed(run.is_function))),
             Err(error) => Err(Error::text(format!("ERR Error running script: {error}"))),
         }
     }
@@ -474,12 +480,10 @@ impl Machine {
         };
         let mut line = field("err").unwrap_or_else(|| b"ERR unknown error".to_vec());
         if run.ended == Some(Ended::Killed) {
-            line = KILLED.into();
+            line = killed(run.is_function).into();
         }
         if let (Some(source), Some(number)) = (field("source"), field("line")) {
-            line.extend_from_slice(
-                &[b" script: ", name, b", on ", &source[..], b":", &number[..], b"."].concat(),
-            );
+            line.extend_from_slice(&[b" script: on ", &source[..], b":", &number[..], b"."].concat());
         }
         if error.raw_get::<bool>("ignore_error_stats_update").unwrap_or(false) {
             run.call.base.reply.fail(&Error::Bytes(line));

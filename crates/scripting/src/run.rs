@@ -187,12 +187,12 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         buf.clear();
         spans.clear();
         let called = if stack.is_empty() {
-            self.refuse("ERR Please specify at least one argument for this redis lib call")
+            self.refuse("ERR Please specify at least one argument for this call")
         } else if (0..stack.len()).any(|index| !take(&stack.arg(index), &mut buf, &mut spans)) {
-            self.refuse("ERR Lua redis lib command arguments must be strings or integers")
+            self.refuse("ERR Command arguments must be strings or integers")
         } else if buf.len() > ELEMENT_MAX {
             // Arguments are addressed by 32-bit offsets, and each may become an element.
-            self.refuse("ERR Lua redis lib command arguments are too long")
+            self.refuse("ERR Command arguments are too long")
         } else {
             self.run(Args::new(&buf, &spans))
         };
@@ -314,21 +314,20 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
     /// Checks everything that may keep a script from running a command.
     fn admit(&mut self, args: &Args<'_>) -> Result<(Id, &'static Spec), (Option<Id>, Error)> {
         let (table, host) = (self.call.table, self.call.host);
-        let unknown = || (None, Error::text("ERR Unknown Redis command called from script"));
+        let unknown = || (None, Error::text("ERR Unknown command called from script"));
         let mut id = table.find(args.at(0)).ok_or_else(unknown)?;
         let mut row = table.row(id);
         if row.has_subcommands() && args.len() > 1 {
-            id = table.find_sub(row, args.at(1)).ok_or_else(unknown)?;
+            id = table
+                .find_sub(row, args.at(1))
+                .ok_or_else(|| (None, Error::unknown_subcommand(row, args)))?;
             row = table.row(id);
         }
         if !row.arity.admits(args.len()) {
-            return Err((
-                Some(id),
-                Error::text("ERR Wrong number of args calling Redis command from script"),
-            ));
+            return Err((Some(id), Error::text("ERR Wrong number of args calling command from script")));
         }
         if row.flags.has(Flags::NOSCRIPT) && !self.call.scripts.denies_nothing.load(Relaxed) {
-            return Err((Some(id), Error::text("ERR This Redis command is not allowed from script")));
+            return Err((Some(id), Error::text("ERR This Valkey command is not allowed from script")));
         }
         let (blockers, now_ms) = (self.call.core.blockers.any(), self.call.base.now_ms());
         if blockers.contains(Blockers::STALE) && !row.flags.has(Flags::STALE) && !self.call.session.replays {

@@ -44,7 +44,7 @@ fn look_every(lua: &Lua, every: u32) -> mlua::Result<()> {
         if !LuaHost::may_continue() {
             // From here on each instruction ends its function: no `pcall` survives.
             look_every(lua, 1)?;
-            return Err(mlua::Error::RuntimeError("Script killed by user with SCRIPT KILL...".into()));
+            return Err(mlua::Error::RuntimeError("the script was killed".into()));
         }
         let next = next(every, gap / clock::ticks_per_us());
         if next != every {

@@ -14,8 +14,8 @@ use evenkeel_resp::float;
 use evenkeel_store::collection::{List, ZSet};
 use evenkeel_store::{Key, SlotGuard};
 
+use crate::Call;
 use crate::value_codec::{Value, payload};
-use crate::{Call, Group};
 
 /// Words behind the head of a logged command, and bytes of them, after which the next command begins.
 const WORDS_MAX: usize = 1_000;
@@ -70,23 +70,6 @@ pub fn log_zset(guard: &mut SlotGuard<'_>, db: u32, key: &[u8], zset: &ZSet) {
     log_each(guard, db, &[b"ZADD", key], 2, words);
 }
 
-/// Whether a text may be a number, or an exclusive end of a range, that Redis reads and Valkey does not: in
-/// hexadecimal digits, or with spaces in front.
-fn is_read_by_few(text: &[u8]) -> bool {
-    let number = text.strip_prefix(b"(").unwrap_or(text);
-    let digits = number.strip_prefix(b"-").or(number.strip_prefix(b"+")).unwrap_or(number);
-    matches!(number, [b' ' | b'\t'..=b'\r', ..]) || matches!(digits, [b'0', b'x' | b'X', ..])
-}
-
-/// Returns the number in decimals; any other text as it is.
-fn decimal(text: &[u8]) -> Cow<'_, [u8]> {
-    let (bracket, number) = text.split_at(usize::from(text.starts_with(b"(")));
-    match float::parse_leniently(number) {
-        Some(value) => Cow::Owned([bracket, float::Text::new(value).as_bytes()].concat()),
-        None => Cow::Borrowed(text),
-    }
-}
-
 impl Call<'_, '_> {
     /// Logs commands that begin with `head` and go on with the words, of which `step` belong together.
     pub fn log_each<W: AsRef<[u8]>>(
@@ -117,16 +100,13 @@ impl Call<'_, '_> {
         });
     }
 
-    /// Logs the command as it came, except for numbers that some servers cannot read.
+    /// Logs the command as it came.
     pub(crate) fn log_as_it_came(&mut self) {
         let row = self.spec;
         let args = self.args;
         // By the name that every server knows, whatever the configuration renames the command to.
         let is_its_name = args.at(0).eq_ignore_ascii_case(row.name.as_bytes());
         let name = if is_its_name { row.name } else { row.name.split('|').next().unwrap_or(row.name) };
-        if matches!(row.group, Group::SortedSet | Group::Geo) && args.from(2).any(is_read_by_few) {
-            return self.log_in_decimals(name);
-        }
         if (is_its_name || args.at(0).eq_ignore_ascii_case(name.as_bytes()))
             && let Some(sent) = args.as_sent()
         {
@@ -134,38 +114,6 @@ impl Call<'_, '_> {
         }
         let arg = |at| if at == 0 { name.as_bytes() } else { args.at(at) };
         self.guard.log(self.db, (0..args.len()).map(arg));
-    }
-
-    /// Logs in decimals the scores, weights and coordinates, and the ends of ranges: Redis and this server
-    /// read them in hexadecimal digits, and after spaces.
-    #[cold]
-    fn log_in_decimals(&mut self, name: &str) {
-        let args = self.args;
-        let is_option = |at: &usize| {
-            let word = args.word(*at);
-            [&b"NX"[..], b"XX", b"GT", b"LT", b"CH", b"INCR"].contains(&word.as_bytes())
-        };
-        let first = (2..args.len()).find(|at| !is_option(at)).unwrap_or(args.len());
-        let behind = |word: &str| (2..args.len()).find(|at| args.is(*at, word)).map(|at| at + 1);
-        // In ascending order: members may be many, and all of them begin with a space.
-        let numbers: Vec<usize> = match name {
-            "ZADD" => (first..args.len()).step_by(2).collect(),
-            "GEOADD" => (first..args.len()).filter(|at| (at - first) % 3 < 2).collect(),
-            "ZINCRBY" => vec![2],
-            "ZREMRANGEBYSCORE" => vec![2, 3],
-            "ZRANGESTORE" if behind("BYSCORE").is_some() => vec![3, 4],
-            "ZUNIONSTORE" | "ZINTERSTORE" => {
-                behind("WEIGHTS").map_or(Vec::new(), |at| (at..args.len()).collect())
-            }
-            _ => Vec::new(),
-        };
-        let word = |at: usize| match args.at(at) {
-            _ if at == 0 => Cow::Borrowed(name.as_bytes()),
-            text if is_read_by_few(text) && numbers.binary_search(&at).is_ok() => decimal(text),
-            text => Cow::Borrowed(text),
-        };
-        let words: Vec<Cow<'_, [u8]>> = (0..args.len()).map(word).collect();
-        self.guard.log(self.db, words.iter().map(AsRef::as_ref));
     }
 
     /// Logs the current values of the command's keys, for a command that panicked half way.

@@ -9,7 +9,7 @@ use evenkeel_store::{Access, Kind, Str, View, evict};
 use crate::error::Error;
 use crate::flow::{Done, Flow};
 use crate::{Call, Command, DataHandler, Flags, Group, Keys, container, docs, exactly, list, read, session};
-use evenkeel_config::{Policy, Settings};
+use evenkeel_config::Settings;
 
 const GROUP: Group = Group::Keyspace;
 
@@ -58,14 +58,21 @@ pub fn encoding_of(view: View<'_>, settings: &Settings) -> &'static str {
 }
 
 fn encoding_of_string(view: View<'_>) -> &'static str {
-    /// Longest string that Redis allocates together with its header.
-    const EMBEDDED_MAX: usize = 44;
     match view.string() {
         _ if view.is_raw() => "raw",
         Str::Flat(bytes) if !view.is_text() && parse_i64(bytes).is_some() => "int",
-        Str::Flat(bytes) if bytes.len() <= EMBEDDED_MAX => "embstr",
+        Str::Flat(bytes) if is_embedded(&view, bytes.len()) => "embstr",
         _ => "raw",
     }
+}
+
+/// Whether Valkey would allocate a string of this length together with its key and header, in two cache lines.
+fn is_embedded(view: &View<'_>, len: usize) -> bool {
+    const LINES: usize = 128;
+    let key = view.key().len();
+    let key = key + if key < 32 { 3 } else { 5 };
+    let deadline = if view.deadline().is_some() { 8 } else { 0 };
+    8 + key + deadline + len + 4 <= LINES
 }
 
 /// OBJECT FREQ key
@@ -103,29 +110,8 @@ const NO_IDLE_TIME: &str = "ERR An LFU maxmemory policy is selected, idle time n
 /// OBJECT REFCOUNT key
 fn refcount(call: &mut Call<'_, '_>) -> Done {
     match call.guard.look(&call.keys[0]) {
-        Some(view) => call.reply.int(refcount_of(view, call.settings)),
+        Some(_) => call.reply.int(1),
         None => call.reply.null(),
     }
     Ok(Flow::Replied)
-}
-
-/// As OBJECT REFCOUNT shows it.
-pub fn refcount_of(view: View<'_>, settings: &Settings) -> i64 {
-    let sharing = settings.maxmemory == 0 || !tracks_access(settings.maxmemory_policy);
-    if sharing && is_small_int(view) { i32::MAX.into() } else { 1 }
-}
-
-/// Redis shares a single value among all keys with the same small integer, and then shows no true count of
-/// its owners.
-fn is_small_int(view: View<'_>) -> bool {
-    if view.kind() != Kind::String {
-        return false;
-    }
-    let Str::Flat(bytes) = view.string() else { return false };
-    !view.is_raw() && !view.is_text() && parse_i64(bytes).is_some_and(|value| (0..10_000).contains(&value))
-}
-
-/// Policies that depend on each key's own history, for which Redis does without shared integers.
-fn tracks_access(policy: Policy) -> bool {
-    matches!(policy, Policy::AllkeysLru | Policy::AllkeysLfu | Policy::VolatileLru | Policy::VolatileLfu)
 }

@@ -1,10 +1,10 @@
 //! The form of a list (OBJECT ENCODING): that of Valkey after the same history.
 //!
-//! A list is a `listpack` until it outgrows `list-max-listpack-size`, then a `quicklist` until it has shrunk to
-//! half of that size. The form is a name; the actual representation of a list does not follow it.
+//! A list is a `listpack` until it outgrows `list-max-listpack-size`, then a `quicklist` until it has shrunk
+//! to half of that size. The form is a name; the actual representation of a list does not follow it.
 //!
-//! The exact size in bytes takes a walk over the elements, so a push does not always compute it: a list of short
-//! elements may outgrow the limit by up to [`SAMPLED`] elements before its form is set. OBJECT ENCODING
+//! The exact size in bytes takes a walk over the elements, so a push does not always compute it: a list of
+//! short elements may outgrow the limit by up to [`SAMPLED`] elements before its form is set. OBJECT ENCODING
 //! computes the size of a `listpack` exactly, so the delay shows only if the list shrinks before the next
 //! sample. The same holds for a list of several pages that shrinks.
 
@@ -87,7 +87,7 @@ impl Limits {
         if self.elements < u64::MAX {
             return Limits { elements: self.elements / 2, ..self }.fits(list);
         }
-        let is_due = list.packed_max().is_some() || list.len() <= FEW || list.len() % SAMPLED == 0;
+        let is_due = list.packed_max().is_some() || list.len() <= FEW || list.len().is_multiple_of(SAMPLED);
         is_due && Limits { bytes: self.bytes / 2, ..self }.fits(list)
     }
 

@@ -209,7 +209,9 @@ fn has(args: &Args<'_>, first: usize, word: &[u8]) -> bool {
 /// By name.
 #[rustfmt::skip]
 const EXTRAS: &[Extra] = &[
-    extra("ACL|SETUSER").secret(|_, at| at >= 2),
+    extra("ACL|DELUSER").tips(ALL_NODES_OK),
+    extra("ACL|SAVE").tips(ALL_NODES_OK),
+    extra("ACL|SETUSER").tips(ALL_NODES_OK).secret(|_, at| at >= 2),
     extra("APPEND").keys(&[key(1, "RW insert")]),
     extra("AUTH").secret(|_, at| at >= 1),
     extra("BITFIELD").keys(&[BITFIELD_KEY]),
@@ -225,6 +227,7 @@ const EXTRAS: &[Extra] = &[
     extra("CLIENT|INFO").tips(CHANGES),
     extra("CLIENT|LIST").tips(CHANGES),
     extra("CLIENT|SETINFO").tips(ALL_NODES_OK),
+    extra("CLIENT|SETNAME").tips(ALL_NODES_OK),
     extra("COMMAND").tips(CHANGES_ORDER),
     extra("COMMANDLOG|GET").tips(&["request_policy:all_nodes", "nondeterministic_output"]),
     extra("COMMANDLOG|LEN")
@@ -296,7 +299,7 @@ const EXTRAS: &[Extra] = &[
     extra("LATENCY|HISTOGRAM").tips(ALL_NODES_SPECIAL),
     extra("LATENCY|HISTORY").tips(ALL_NODES_SPECIAL),
     extra("LATENCY|LATEST").tips(ALL_NODES_SPECIAL),
-    extra("LATENCY|RESET").tips(ALL_NODES_OK),
+    extra("LATENCY|RESET").tips(&["request_policy:all_nodes", "response_policy:agg_sum"]),
     extra("LINSERT").keys(&[key(1, "RW insert")]),
     extra("LLEN").keys(&[key(1, "RO")]),
     extra("LMOVE").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
@@ -321,8 +324,7 @@ const EXTRAS: &[Extra] = &[
         .keys(&[range(1, -1, 2, "OW update")]),
     extra("MSETEX").tips(&["request_policy:multi_shard", "response_policy:all_succeeded"])
         .keys(&[KeySpec { find: Find::Counted { step: 2 }, ..key(1, "OW update") }]),
-    extra("MSETNX").tips(&["request_policy:multi_shard", "response_policy:agg_min"])
-        .keys(&[range(1, -1, 2, "OW insert")]),
+    extra("MSETNX").keys(&[range(1, -1, 2, "OW insert")]),
     extra("OBJECT|ENCODING").tips(CHANGES).keys(&[key(2, "RO")]),
     extra("OBJECT|FREQ").tips(CHANGES).keys(&[key(2, "RO")]),
     extra("OBJECT|IDLETIME").tips(CHANGES).keys(&[key(2, "RO")]),
@@ -339,7 +341,8 @@ const EXTRAS: &[Extra] = &[
     extra("PSUBSCRIBE").channels(ChannelArgs::Patterns),
     extra("PTTL").tips(CHANGES),
     extra("PUBLISH").channels(ChannelArgs::First),
-    extra("RANDOMKEY").tips(&["request_policy:all_shards", "nondeterministic_output"]),
+    extra("RANDOMKEY")
+        .tips(&["request_policy:all_shards", "response_policy:special", "nondeterministic_output"]),
     extra("RENAME").keys(&[key(1, "RW access delete"), key(2, "OW update")]),
     extra("RENAMENX").keys(&[key(1, "RW access delete"), key(2, "OW insert")]),
     extra("RESTORE").categories(DANGEROUS).keys(&[key(1, "OW update")]),
@@ -350,7 +353,8 @@ const EXTRAS: &[Extra] = &[
     extra("RPUSH").keys(&[key(1, "RW insert")]),
     extra("RPUSHX").keys(&[key(1, "RW insert")]),
     extra("SADD").keys(&[key(1, "RW insert")]),
-    extra("SCAN").tips(&["nondeterministic_output", "request_policy:special"]),
+    extra("SCAN")
+        .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"]),
     extra("SCARD").keys(&[key(1, "RO")]),
     extra("SCRIPT|EXISTS").tips(&["request_policy:all_shards", "response_policy:agg_logical_and"]),
     extra("SCRIPT|FLUSH").tips(ALL_NODES_OK),
@@ -390,6 +394,8 @@ const EXTRAS: &[Extra] = &[
     extra("TTL").tips(CHANGES),
     extra("TYPE").keys(&[key(1, "RO")]),
     extra("UNLINK").tips(EACH_SHARD_SUM).keys(&[rest(1, "RM delete")]),
+    extra("WAIT").tips(&["request_policy:all_shards", "response_policy:agg_min"]),
+    extra("WAITAOF").tips(&["request_policy:all_shards", "response_policy:agg_min"]),
     extra("WATCH").keys(&[rest(1, "RO")]),
     extra("XACK").keys(&[key(1, "RW update")]),
     extra("XACKDEL").keys(&[key(1, "RW update")]),
@@ -513,7 +519,7 @@ pub fn flags(row: &Spec, specs: &[KeySpec]) -> Vec<&'static str> {
         (Flags::BLOCKING,     "blocking"),
         (Flags::LOADING,      "loading"),
         (Flags::STALE,        "stale"),
-        (Flags::SKIP_SLOWLOG, "skip_slowlog"),
+        (Flags::SKIP_SLOWLOG, "skip_commandlog"),
         (Flags::ASKING,       "asking"),
         (Flags::FAST,         "fast"),
         (Flags::NO_AUTH,      "no_auth"),
@@ -530,6 +536,9 @@ pub fn flags(row: &Spec, specs: &[KeySpec]) -> Vec<&'static str> {
     }
     if row.flags.has(Flags::ALLOW_BUSY) {
         flags.push("allow_busy");
+    }
+    if row.runs_scripts() {
+        flags.extend(["skip_monitor", "no_mandatory_keys"]);
     }
     flags
 }

@@ -16,7 +16,7 @@ use super::range::reply_entry;
 use crate::args::OwnedArgs;
 use crate::error::Error;
 use crate::flow::{Done, Flow};
-use crate::flow::{Mode, Timeout, Wait};
+use crate::flow::{Timeout, Wait};
 use crate::offloading::is_much;
 use crate::reply::Reply;
 use crate::{Args, Call};
@@ -62,11 +62,6 @@ impl ReadOptions {
         while options.streams == 0 && at < args.len() {
             let more = args.len() - at - 1;
             at += match args.word(at).as_bytes() {
-                b"BLOCK" if more > 0 && call.mode == Mode::Script => {
-                    let name = call.name().to_ascii_lowercase();
-                    let text = format!("ERR {name} command is not allowed with BLOCK option from scripts");
-                    return Err(Error::text(text));
-                }
                 b"BLOCK" if more > 0 => {
                     options.timeout = Some(call.timeout_ms(at + 1)?);
                     2

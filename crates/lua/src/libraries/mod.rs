@@ -10,7 +10,7 @@ use mlua::{Lua, MultiValue, Table, Value};
 
 use crate::Host;
 use crate::native::{Raise, native};
-use crate::values::truncated;
+use crate::values::{one, truncated};
 
 /// Creates the libraries, by the names that scripts use.
 pub fn all<H: Host>(lua: &Lua) -> mlua::Result<Table> {
@@ -18,7 +18,19 @@ pub fn all<H: Host>(lua: &Lua) -> mlua::Result<Table> {
     table.raw_set("bit", bit::library(lua)?)?;
     table.raw_set("cjson", cjson::library::<H>(lua)?)?;
     table.raw_set("cmsgpack", cmsgpack::library::<H>(lua)?)?;
+    table.raw_set("os", os(lua)?)?;
     table.raw_set("struct", structs::library(lua)?)?;
+    Ok(table)
+}
+
+/// Returns the library `os`, which has only `clock()`: the CPU seconds of the process.
+fn os(lua: &Lua) -> mlua::Result<Table> {
+    let table = lua.create_table()?;
+    let clock = native(lua, |_, _| {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        one(Value::Number(time.tv_sec as f64 + time.tv_nsec as f64 / 1e9))
+    })?;
+    table.raw_set("clock", clock)?;
     Ok(table)
 }
 

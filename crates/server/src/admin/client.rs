@@ -25,20 +25,22 @@ use filter::{Filter, Purpose};
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
     container("CLIENT", Group::Connection, &[
-        session("CLIENT|CACHING",      exactly(3),  Group::Connection, tracking::caching),
-        session("CLIENT|GETNAME",      exactly(2),  Group::Connection, get_name     ),
-        session("CLIENT|GETREDIR",     exactly(2),  Group::Connection, tracking::get_redir),
+        session("CLIENT|CACHING",      exactly(3),  Group::Connection, tracking::caching).flag(Flags::ALLOW_BUSY),
+        session("CLIENT|GETNAME",      exactly(2),  Group::Connection, get_name     ).flag(Flags::ALLOW_BUSY),
+        session("CLIENT|GETREDIR",     exactly(2),  Group::Connection, tracking::get_redir).flag(Flags::ALLOW_BUSY),
         session("CLIENT|HELP",         exactly(2),  Group::Connection, help         ).scriptable(),
-        session("CLIENT|ID",           exactly(2),  Group::Connection, id           ),
+        session("CLIENT|ID",           exactly(2),  Group::Connection, id           ).flag(Flags::ALLOW_BUSY),
         session("CLIENT|INFO",         exactly(2),  Group::Connection, info         ),
         session("CLIENT|KILL",         at_least(3), Group::Connection, kill         ).admin(),
         session("CLIENT|LIST",         at_least(2), Group::Connection, list         ).admin(),
-        session("CLIENT|NO-EVICT",     exactly(3),  Group::Connection, no_evict     ).admin(),
+        session("CLIENT|NO-EVICT",     exactly(3),  Group::Connection, no_evict     ).admin()
+            .flag(Flags::ALLOW_BUSY),
         session("CLIENT|NO-TOUCH",     exactly(3),  Group::Connection, no_touch     ).flag(Flags::ALLOW_BUSY),
         whole("CLIENT|PAUSE",          at_least(3), pause  ),
-        session("CLIENT|REPLY",        exactly(3),  Group::Connection, reply        ),
+        session("CLIENT|REPLY",        exactly(3),  Group::Connection, reply        )
+            .flag(Flags::ALLOW_BUSY.with(Flags::NO_MULTI)),
         session("CLIENT|SETINFO",      exactly(4),  Group::Connection, set_info     ).flag(Flags::ALLOW_BUSY),
-        session("CLIENT|SETNAME",      exactly(3),  Group::Connection, set_name_of  ),
+        session("CLIENT|SETNAME",      exactly(3),  Group::Connection, set_name_of  ).flag(Flags::ALLOW_BUSY),
         session("CLIENT|TRACKING",     at_least(3), Group::Connection, tracking::tracking),
         session("CLIENT|TRACKINGINFO", exactly(2),  Group::Connection, tracking::tracking_info),
         session("CLIENT|UNBLOCK",      at_least(3), Group::Connection, unblock      ).admin(),

@@ -94,7 +94,7 @@ mod tests {
             > ASKING                           < QUEUED
             > EXEC                             < [-ERR This instance has cluster support disabled]
             > EVAL \"return redis.call('cluster', 'reset')\" 0
-            < -ERR This Redis command is not allowed from script*
+            < -ERR This * command is not allowed from script*
         ",
         );
         World::new().check("> CLUSTER KEYSLOT {foo}.bar < :12182");

@@ -24,6 +24,7 @@ pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
     session("ECHO",   exactly(2),  Group::Connection, echo  ).fast().scriptable(),
     // Changes the database for the commands after it.
     session("SELECT", exactly(2),  Group::Connection, select).fast().scriptable().without(Flags::NO_DATA)
+        .flag(Flags::ALLOW_BUSY)
         .flag(Flags::OPERATOR),
     session("QUIT",   at_least(1), Group::Connection, quit  ).fast().flag(ALWAYS),
     session("RESET",  exactly(1),  Group::Connection, reset ).fast().flag(ALWAYS),

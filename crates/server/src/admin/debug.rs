@@ -18,7 +18,7 @@ use super::{
 };
 use evenkeel_command::error::Error;
 use evenkeel_command::flow::{Done, Flow};
-use evenkeel_command::object::{encoding_of, refcount_of};
+use evenkeel_command::object::encoding_of;
 use evenkeel_config::{self as config, Extent, Permit};
 use evenkeel_persist::reload::Options;
 use evenkeel_runtime::clock;
@@ -312,9 +312,8 @@ fn object(call: &mut ServerCall<'_, '_>) -> Done {
         let view = guard.peek(&key)?;
         let idle = evenkeel_store::evict::idle_ms(view.access(), now) / 1000;
         Some(format!(
-            "Value at:{:p} refcount:{} encoding:{} serializedlength:{} lru:{} lru_seconds_idle:{idle}",
+            "Value at:{:p} refcount:1 encoding:{} serializedlength:{} lru:{} lru_seconds_idle:{idle}",
             view.key().as_ptr(),
-            refcount_of(view, settings),
             encoding_of(view, settings),
             if view.kind() == Kind::String { serialized_len(view.string()) } else { view.memory() },
             view.access(),

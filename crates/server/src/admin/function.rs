@@ -33,7 +33,7 @@ pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
         changes("FUNCTION|DELETE",  exactly(3),  delete ),
         session("FUNCTION|DUMP",    exactly(2),  GROUP, dump ).without(LOADS),
         changes("FUNCTION|FLUSH",   at_least(2), flush  ),
-        session("FUNCTION|HELP",    exactly(2),  GROUP, help ),
+        session("FUNCTION|HELP",    exactly(2),  GROUP, help ).scriptable(),
         session("FUNCTION|KILL",    exactly(2),  GROUP, kill ).without(LOADS).flag(Flags::ALLOW_BUSY),
         session("FUNCTION|LIST",    at_least(2), GROUP, list ).without(LOADS),
         changes("FUNCTION|LOAD",    at_least(3), load   ).grows(),

@@ -20,8 +20,8 @@ pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
     container("MEMORY", GROUP, &[
         plain(session("MEMORY|DOCTOR",       exactly(2),  GROUP, doctor      )),
         session      ("MEMORY|HELP",         exactly(2),  GROUP, help        ).scriptable(),
-        plain(session("MEMORY|MALLOC-STATS", exactly(2),  GROUP, malloc_stats)),
-        plain(session("MEMORY|PURGE",        exactly(2),  GROUP, purge       )),
+        plain(session("MEMORY|MALLOC-STATS", exactly(2),  GROUP, malloc_stats)).flag(Flags::LOADING),
+        plain(session("MEMORY|PURGE",        exactly(2),  GROUP, purge       )).flag(Flags::LOADING),
         plain(session("MEMORY|STATS",        exactly(2),  GROUP, stats       )),
         read         ("MEMORY|USAGE",        at_least(3), Keys::SECOND, GROUP, usage),
     ]),

@@ -46,12 +46,12 @@ pub(crate) const COMMANDS: &[Command<ServerHandler>] = &[
     reads("EVAL_RO",    ScriptRef::Text,   eval_ro    ),
     container("SCRIPT", GROUP, &[
         session("SCRIPT|DEBUG",  exactly(3),  GROUP, debug ).without(LOADS),
-        session("SCRIPT|EXISTS", at_least(3), GROUP, exists).without(LOADS),
-        session("SCRIPT|FLUSH",  at_least(2), GROUP, flush ).without(LOADS),
-        session("SCRIPT|HELP",   exactly(2),  GROUP, help  ),
+        session("SCRIPT|EXISTS", at_least(3), GROUP, exists).without(Flags::LOADING),
+        session("SCRIPT|FLUSH",  at_least(2), GROUP, flush ).without(Flags::LOADING),
+        session("SCRIPT|HELP",   exactly(2),  GROUP, help  ).scriptable(),
         session("SCRIPT|KILL",   exactly(2),  GROUP, kill  ).without(LOADS).flag(Flags::ALLOW_BUSY),
         session("SCRIPT|LOAD",   exactly(3),  GROUP, load  ).without(LOADS).flag(Flags::STALE),
-        session("SCRIPT|SHOW",   exactly(3),  GROUP, show  ).without(LOADS),
+        session("SCRIPT|SHOW",   exactly(3),  GROUP, show  ).without(Flags::LOADING),
     ]),
 ];
 const LOADS: Flags = Flags::LOADING.with(Flags::STALE);

@@ -33,7 +33,7 @@ impl Executor {
         let mut row = self.table.row(id);
         if row.has_subcommands() && request.args.len() > 1 {
             request.command = self.table.find_sub(row, request.args.at(1));
-            id = request.command.ok_or_else(|| unknown_subcommand(row, &request.args))?;
+            id = request.command.ok_or_else(|| Error::unknown_subcommand(row, &request.args))?;
             row = self.table.row(id);
         }
         session.client.command.store(id.index() as u32, Relaxed);
@@ -200,15 +200,6 @@ fn unknown_command(args: &Args<'_>) -> Error {
         shown += arg.len() + 3;
         index += 1;
     }
-    Error::Bytes(text)
-}
-
-#[cold]
-fn unknown_subcommand(row: &Spec, args: &Args<'_>) -> Error {
-    const SHOWN: usize = 128;
-    let mut text = b"ERR unknown subcommand '".to_vec();
-    text.extend_from_slice(args.quoted(1, SHOWN));
-    text.extend_from_slice(format!("'. Try {} HELP.", row.name).as_bytes());
     Error::Bytes(text)
 }
 

@@ -135,8 +135,8 @@ impl SlotGuard<'_> {
         self.edit(key, change).map(Some)
     }
 
-    /// Notifies subscribers of the key of a write, and counts `changes`: for LTRIM, which in Redis counts as
-    /// a write even if nothing has changed, and for results that count as several changes.
+    /// Notifies subscribers of the key of a write, and counts `changes`: for results that count as several
+    /// changes.
     pub fn announce(&mut self, key: &Key<'_>, changes: u64) {
         self.changed_times(key, Change::Written, changes);
     }
