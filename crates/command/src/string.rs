@@ -213,17 +213,16 @@ fn getdel(call: &mut Call<'_, '_>) -> Done {
 /// GETEX key [EX seconds | PX ms | EXAT unix-seconds | PXAT unix-ms | PERSIST]
 fn getex(call: &mut Call<'_, '_>) -> Done {
     let options = Options::parse(&call.args, 2, Of::GetEx)?;
-    let (key, from) = (&call.keys[0], call.counts_from_ms());
-    // An invalid time is an error only where the key exists.
-    let (had_deadline, expire) = match call.guard.read(key) {
+    let expire = options.expire(call.counts_from_ms(), "getex")?;
+    let key = &call.keys[0];
+    let had_deadline = match call.guard.read(key) {
         None => {
             call.reply.null();
             return Ok(Flow::Replied);
         }
         Some(view) if view.kind() == Kind::String => {
-            let expire = options.expire(from, "getex")?;
             call.reply.string(view.string());
-            (view.deadline().is_some(), expire)
+            view.deadline().is_some()
         }
         Some(_) => return Err(Error::WrongType),
     };
@@ -439,12 +438,9 @@ fn getrange(call: &mut Call<'_, '_>) -> Done {
 /// Returns the first and last place, out of `len`, from `start` to `end`, which count from the end if
 /// negative. `None` when there are none.
 pub fn clamp(start: i64, end: i64, len: usize) -> Option<(usize, usize)> {
-    if is_backward(start, end) { None } else { clamp_each(start, end, len) }
-}
-
-/// Whether both count from the end, and the end comes first.
-pub fn is_backward(start: i64, end: i64) -> bool {
-    start < 0 && end < 0 && start > end
+    // Both count from the end, and the end comes first.
+    let is_backward = start < 0 && end < 0 && start > end;
+    if is_backward { None } else { clamp_each(start, end, len) }
 }
 
 /// [`clamp`] for BITPOS, where a place before the first means the first, whatever the other place is.

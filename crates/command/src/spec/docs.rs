@@ -189,7 +189,8 @@ pub const DOCS: &[Doc] = &[
         "Rewrites the append-only file in the background."),
     doc("BGSAVE", "server", "1.0.0", "O(1)", "operation=[SCHEDULE | CANCEL]",
         "Writes a snapshot to disk in the background, schedules one, or cancels it."),
-    doc("BITCOUNT", "bitmap", "2.6.0", "O(N) with N bytes counted", "key range=[start end unit=[BYTE | BIT]]",
+    doc("BITCOUNT", "bitmap", "2.6.0", "O(N) with N bytes counted",
+        "key range=[start end-unit=[end unit=[BYTE | BIT]]]",
         "Returns the number of one bits in a string, or in a range of it."),
     doc("BITFIELD", "bitmap", "3.2.0", "O(1) for each operation",
         "key operation=[<GET encoding offset | [OVERFLOW overflow=<WRAP | SAT | FAIL>] \

@@ -626,7 +626,7 @@ fn newer_options() {
         > ZRANK z b WITHSCORE x                 < -ERR wrong number of arguments for 'zrank' command
         > ZSCAN z 0 NOSCORES                    < ["0", ["a", "b"]]
         > ZSCAN z 0 NOSCORES MATCH b            < ["0", ["b"]]
-        > ZSCAN z 0 NOVALUES                    < -ERR syntax error
+        > ZSCAN z 0 NOVALUES                    < -ERR NOVALUES option can only be used in HSCAN
         > HELLO 3
         > ZRANK z b WITHSCORE                   < [:1, ,2.5]
         > ZRANK z nosuch WITHSCORE              < (null)
