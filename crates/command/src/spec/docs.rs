@@ -616,6 +616,11 @@ pub const DOCS: &[Doc] = &[
         "Adds a number to an integer; a missing key counts as 0."),
     doc("INCRBYFLOAT", "string", "2.6.0", "O(1)", "key increment:double",
         "Adds a floating-point number to a number; a missing key counts as 0."),
+    doc("INCREX", "string", "9.2.0", "O(1)",
+        "key condition=[NX | XX] increment=[BYFLOAT float:double | BYINT integer:integer] [LBOUND lowerbound] \
+         [UBOUND upperbound] [SATURATE] expiration=[EX seconds | PX milliseconds | EXAT unix-time-seconds | \
+         PXAT unix-time-milliseconds | PERSIST] [ENX]",
+        "Adds a number to a number, within bounds, and may change the key's expiration."),
     doc("INFO", "server", "1.0.0", "O(1)", "[section [section ...]]",
         "Returns information and statistics about the server, by section."),
     doc("KEYS", "generic", "1.0.0", "O(N) with N keys in the database", "pattern",

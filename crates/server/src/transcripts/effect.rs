@@ -86,8 +86,18 @@ fn strings() {
     check(&["SET k v", "DELEX k IFNE x"], &["DEL k"]);
     check(&["SET k v", "DELEX k IFEQ x"], &[]);
     check(&["SET k v", "SET k w IFDNE 1"], &["SET k w"]);
-    check(&["MSETEX 2 a 1 b 2 EX 1"], &["SET a 1 PXAT 1001000", "SET b 2 PXAT 1001000"]);
-    check(&["MSETEX 2 a 1 b 2 NX"], &["MSET a 1 b 2"]);
+    check(&["MSETEX 2 a 1 b 2 EX 1"], &["MSETEX 2 a 1 b 2 PXAT 1001000"]);
+    check(&["MSETEX 2 a 1 b 2 NX"], &["MSETEX 2 a 1 b 2"]);
+    check(&["SET a 1 EX 9", "MSETEX 2 a 2 b 2 KEEPTTL"], &["MSETEX 2 a 2 b 2 KEEPTTL"]);
+    check(&["MSETEX 1 a 1 NX pxat 9000000"], &["MSETEX 1 a 1 pxat 9000000"]);
+    check(&["MSETEX 2 a 1 b 2 XX"], &[]);
+    check(&["INCREX n"], &["SET n 1 KEEPTTL"]);
+    check(&["INCREX n BYFLOAT 0.5 EX 1"], &["SET n 0.5 PXAT 1001000"]);
+    check(&["SET n 10 EX 9", "INCREX n BYINT 5 UBOUND 12 SATURATE PERSIST"], &["SET n 12"]);
+    check(&["SET n 10 EX 9", "INCREX n EX 1 ENX"], &["SET n 11 KEEPTTL"]);
+    check(&["SET n 10", "INCREX n UBOUND 9 EX 1"], &[]);
+    check(&["SET n 10", "INCREX n EXAT 1"], &["DEL n"]);
+    check(&["INCREX n EXAT 1"], &[]);
     check(&["INCRBYFLOAT k 1.5"], &["SET k 1.5 KEEPTTL"]);
     check(&["incrby k 5"], &["incrby k 5"]);
     check(&["SET k v PX 5", "~9", "SETNX k w"], &["DEL k", "SETNX k w"]);
@@ -425,6 +435,9 @@ const TEMPLATES: &[&str] = &[
     "SETEX $k $n $v",
     "GETEX $k PX $t",
     "MSETEX 2 $k $v $k $v PX $t",
+    "INCREX $k BYINT $n UBOUND 3 SATURATE PX $t ENX",
+    "INCREX $k BYFLOAT 0.$n LBOUND 1",
+    "INCREX $k PXAT 5",
     "INCRBYFLOAT $k 0.$n",
     "PEXPIRE $k $t",
     "PEXPIRE $k 0",
