@@ -208,6 +208,10 @@ pub const DOCS: &[Doc] = &[
     doc("BLMOVE", "list", "6.2.0", "O(1)",
         "source destination wherefrom=<LEFT | RIGHT> whereto=<LEFT | RIGHT> timeout:double",
         "Moves an element between two lists; blocks while the source list is empty."),
+    doc("BLMOVEM", "list", "8.10.0", "O(N) with N elements moved",
+        "source destination wherefrom=<LEFT | RIGHT> whereto=<LEFT | RIGHT> timeout:double \
+         how-many=[selector=<COUNT count | EXACTLY exactly:integer> ordering=<OBO | BULK>]",
+        "Moves several elements between two lists; blocks while the source list has too few."),
     doc("BLMPOP", "list", "7.0.0", "O(N+M) with N keys and M elements popped",
         "timeout:double numkeys key [key ...] where=<LEFT | RIGHT> [COUNT count]",
         "Pops elements from the first non-empty list; blocks while all are empty."),
@@ -654,6 +658,10 @@ pub const DOCS: &[Doc] = &[
     doc("LMOVE", "list", "6.2.0", "O(1)",
         "source destination wherefrom=<LEFT | RIGHT> whereto=<LEFT | RIGHT>",
         "Moves an element from one end of a list to one end of another."),
+    doc("LMOVEM", "list", "8.10.0", "O(N) with N elements moved",
+        "source destination wherefrom=<LEFT | RIGHT> whereto=<LEFT | RIGHT> \
+         how-many=[selector=<COUNT count | EXACTLY exactly:integer> ordering=<OBO | BULK>]",
+        "Moves several elements from one end of a list to one end of another."),
     doc("LMPOP", "list", "7.0.0", "O(N+M) with N keys and M elements popped",
         "numkeys key [key ...] where=<LEFT | RIGHT> [COUNT count]",
         "Pops elements from the first non-empty list."),

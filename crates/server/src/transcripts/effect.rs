@@ -125,6 +125,15 @@ fn lists() {
     check(&[filled, "BLMOVE l m LEFT RIGHT 0"], &["LMOVE l m LEFT RIGHT"]);
     check(&["b> BRPOPLPUSH l m 0", "c> BLPOP m 0", filled], &[filled, "RPOPLPUSH l m", "LPOP m"]);
     check(&["BLPOP l 0"], &[]);
+    check(&[filled, "LMOVEM l m LEFT RIGHT COUNT 2 OBO"], &["RPUSH m a b", "LPOP l 2"]);
+    check(&[filled, "LMOVEM l m RIGHT LEFT COUNT 9 BULK"], &["LPUSH m d c b a", "RPOP l 4"]);
+    check(&[filled, "LMOVEM l m LEFT LEFT"], &["LPUSH m a", "LPOP l 1"]);
+    check(&[filled, "LMOVEM l m LEFT LEFT EXACTLY 5 OBO"], &[]);
+    check(&[filled, "LMOVEM l l LEFT RIGHT COUNT 3 BULK"], &["RPUSH l a b c", "LPOP l 3"]);
+    check(&[filled, "LMOVEM l l LEFT LEFT COUNT 3 BULK"], &["LMOVE l l LEFT LEFT"]);
+    check(&[filled, "LMOVEM l l LEFT LEFT COUNT 2 OBO"], &["LSET l 0 b", "LSET l 1 a"]);
+    check(&[filled, "LMOVEM l l RIGHT RIGHT COUNT 2 OBO"], &["LSET l -2 d", "LSET l -1 c"]);
+    check(&["b> BLMOVEM l m LEFT LEFT 0 EXACTLY 3 OBO", filled], &[filled, "LPUSH m a b c", "LPOP l 3"]);
     check(&[filled, "LTRIM l 0 -1"], &[]);
 }
 
@@ -471,6 +480,9 @@ const TEMPLATES: &[&str] = &[
     "BRPOP $l 0",
     "BLMOVE $l $l LEFT RIGHT 0.0$n",
     "BRPOPLPUSH $l $l 0",
+    "LMOVEM $l $l LEFT LEFT COUNT $n OBO",
+    "LMOVEM $l $l RIGHT LEFT EXACTLY $n BULK",
+    "BLMOVEM $l $l LEFT RIGHT 0.0$n EXACTLY $n OBO",
     "BLMPOP 0.0$n 2 $l $l LEFT COUNT $n",
     "LMPOP 2 $l $l RIGHT COUNT $n",
     "SORT $any ALPHA STORE $l",

@@ -246,6 +246,7 @@ fn every_write_command_has_an_event_rule_or_reports_itself() {
     const SAY_IT: &[&str] = &[
         "BITFIELD",
         "BLMOVE",
+        "BLMOVEM",
         "BRPOPLPUSH",
         "HEXPIRE",
         "HEXPIREAT",
@@ -255,6 +256,7 @@ fn every_write_command_has_an_event_rule_or_reports_itself() {
         "HSETEX",
         "INCREX",
         "LMOVE",
+        "LMOVEM",
         "MOVE",
         "RENAME",
         "RENAMENX",
