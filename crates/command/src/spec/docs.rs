@@ -1049,14 +1049,14 @@ pub const DOCS: &[Doc] = &[
         "Adds a number to the score of a member; a missing member counts as 0."),
     doc("ZINTER", "sorted-set", "6.2.0", "O(L * K * log N) with L members of the smallest of K sets",
         "numkeys key [key ...] [WEIGHTS weight:integer [weight:integer ...]] [AGGREGATE aggregate=<SUM | \
-         MIN | MAX>] [WITHSCORES]",
+         MIN | MAX | COUNT>] [WITHSCORES]",
         "Returns the intersection of sorted sets."),
     doc("ZINTERCARD", "sorted-set", "7.0.0", "O(L * K * log N) with L members of the smallest of K sets",
         "numkeys key [key ...] [LIMIT limit:integer]",
         "Returns the number of members in the intersection of sorted sets, up to a limit."),
     doc("ZINTERSTORE", "sorted-set", "2.0.0", "O(L * K * log N) with L members of the smallest of K sets",
         "destination numkeys key [key ...] [WEIGHTS weight:integer [weight:integer ...]] [AGGREGATE \
-         aggregate=<SUM | MIN | MAX>]",
+         aggregate=<SUM | MIN | MAX | COUNT>]",
         "Stores the intersection of sorted sets in a key."),
     doc("ZLEXCOUNT", "sorted-set", "2.8.9", "O(log N) with N members", "key min max",
         "Returns the number of members in a lexicographical range; all scores must be equal."),
@@ -1123,11 +1123,11 @@ pub const DOCS: &[Doc] = &[
         "Returns the score of a member of a sorted set."),
     doc("ZUNION", "sorted-set", "6.2.0", "O(N log N) with N members of all sets",
         "numkeys key [key ...] [WEIGHTS weight:integer [weight:integer ...]] [AGGREGATE aggregate=<SUM | \
-         MIN | MAX>] [WITHSCORES]",
+         MIN | MAX | COUNT>] [WITHSCORES]",
         "Returns the union of sorted sets."),
     doc("ZUNIONSTORE", "sorted-set", "2.0.0", "O(N log N) with N members of all sets",
         "destination numkeys key [key ...] [WEIGHTS weight:integer [weight:integer ...]] [AGGREGATE \
-         aggregate=<SUM | MIN | MAX>]",
+         aggregate=<SUM | MIN | MAX | COUNT>]",
         "Stores the union of sorted sets in a key."),
 ];
 

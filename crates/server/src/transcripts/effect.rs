@@ -153,6 +153,8 @@ fn sets_and_sorted_sets() {
     check(&[filled, r#"ZRANGESTORE d z "(\x0b-0x2" " 2" BYSCORE"#], &["ZRANGESTORE d z (-2 2 BYSCORE"]);
     check(&[filled, r#"ZREMRANGEBYSCORE z "(  1" 2"#], &["ZREMRANGEBYSCORE z (1 2"]);
     check(&[r#"ZADD z 1 " 1""#], &[r#"ZADD z 1 " 1""#]);
+    check(&[filled, "ZUNIONSTORE d 2 z z AGGREGATE COUNT"], &["DEL d", "ZADD d 2 a 2 b 2 c"]);
+    check(&[filled, "ZINTERSTORE d 1 none AGGREGATE COUNT"], &[]);
     check(
         &[filled, "ZUNIONSTORE d 1 z WEIGHTS 0x2 AGGREGATE MAX"],
         &["ZUNIONSTORE d 1 z WEIGHTS 2 AGGREGATE MAX"],
@@ -492,6 +494,7 @@ const TEMPLATES: &[&str] = &[
     "BZMPOP 0 2 $z $z MAX COUNT $n",
     "ZMPOP 2 $z $z MIN COUNT $n",
     "ZUNIONSTORE $z 2 $z $s",
+    "ZUNIONSTORE $z 2 $z $s AGGREGATE COUNT",
     "GEOADD $z 13.$n 38 $v",
     "GEOSEARCHSTORE $z $z FROMLONLAT 13 38 BYRADIUS 40 km STOREDIST",
     "XADD $x * f $v",

@@ -183,6 +183,7 @@ fn offloaded_changes() {
             "ZRANGESTORE to zset 0 -1",
             "ZRANGESTORE zset zset 10 +inf BYSCORE LIMIT 5 20000",
             "ZUNIONSTORE to 3 zset other ints",
+            "ZUNIONSTORE to 3 zset other ints AGGREGATE COUNT",
             "ZUNIONSTORE zset 2 zset set WEIGHTS 2 0.5 AGGREGATE MIN",
             "ZINTERSTORE to 2 zset set",
             "ZDIFFSTORE other 2 other set",
