@@ -14,7 +14,7 @@ use crate::bitfield::{bitfield, bitfield_ro};
 use crate::bitop::bitop;
 use crate::error::Error;
 use crate::flow::{Done, Flow};
-use crate::string::{clamp, clamp_each, is_backward, string_to_change};
+use crate::string::{clamp, clamp_each, string_to_change};
 use crate::{Call, Command, DataHandler, Group, Keys, at_least, exactly, read, write};
 
 #[rustfmt::skip]
@@ -72,23 +72,26 @@ fn getbit(call: &mut Call<'_, '_>) -> Done {
     Ok(Flow::Replied)
 }
 
-/// BITCOUNT key [start end [BYTE | BIT]]
+/// BITCOUNT key [start [end [BYTE | BIT]]]
 fn bitcount(call: &mut Call<'_, '_>) -> Done {
     let args = call.args;
-    let count = match call.guard.string(&call.keys[0])? {
-        None => 0,
-        Some(value) if args.len() == 2 => count_ones(value, 0..value.len()),
-        Some(value) if args.len() <= 5 && args.len() != 3 => {
-            let (start, end) = (args.int(2)?, args.int(3)?);
-            // Redis looks at the unit only when the range may be non-empty.
-            let in_bits = args.len() == 5 && !is_backward(start, end) && in_bits(args.word(4).as_bytes())?;
-            let unit = if in_bits { 1 } else { 8 };
-            match clamp(start, end, value.len() * 8 / unit) {
-                Some((first, last)) => count_ones_between(value, first * unit, (last + 1) * unit - 1),
-                None => 0,
-            }
+    let range = match args.len() {
+        2 => None,
+        3..=5 => {
+            let start = args.int(2)?;
+            let in_bits = args.len() == 5 && in_bits(args.word(4).as_bytes())?;
+            let end = if args.len() > 3 { args.int(3)? } else { -1 };
+            Some((start, end, if in_bits { 1 } else { 8 }))
         }
-        Some(_) => return Err(Error::Syntax),
+        _ => return Err(Error::Syntax),
+    };
+    let count = match (call.guard.string(&call.keys[0])?, range) {
+        (None, _) => 0,
+        (Some(value), None) => count_ones(value, 0..value.len()),
+        (Some(value), Some((start, end, unit))) => match clamp(start, end, value.len() * 8 / unit) {
+            Some((first, last)) => count_ones_between(value, first * unit, (last + 1) * unit - 1),
+            None => 0,
+        },
     };
     call.reply.int(count as i64);
     Ok(Flow::Replied)
@@ -110,10 +113,6 @@ fn bitpos(call: &mut Call<'_, '_>) -> Done {
         1 => true,
         _ => return Err(Error::text("ERR The bit argument must be 1 or 0.")),
     };
-    let Some(value) = call.guard.string(&call.keys[0])? else {
-        call.reply.int(if bit { -1 } else { 0 });
-        return Ok(Flow::Replied);
-    };
     if args.len() > 6 {
         return Err(Error::Syntax);
     }
@@ -121,6 +120,10 @@ fn bitpos(call: &mut Call<'_, '_>) -> Done {
     let in_bits = args.len() > 5 && in_bits(args.word(5).as_bytes())?;
     let end = if args.len() > 4 { args.int(4)? } else { -1 };
     let unit = if in_bits { 1 } else { 8 };
+    let Some(value) = call.guard.string(&call.keys[0])? else {
+        call.reply.int(if bit { -1 } else { 0 });
+        return Ok(Flow::Replied);
+    };
     let found = clamp_each(start, end, value.len() * 8 / unit).and_then(|(first, last)| {
         let found = find(value, bit, first * unit, (last + 1) * unit - 1);
         // Without a given end, the string is followed by zeros.

@@ -1,11 +1,12 @@
 //! Lists: operations at the ends and by position. [`search`] has operations that look at elements, [`moving`]
-//! has moves between lists and blocking pops.
+//! has moves between lists and blocking pops, [`moving_many`] has moves of several elements.
 //!
 //! A list is a tree of pages with counts: every position is found in O(log n), and a range is cut off in
 //! O(log n), too. A large range that was cut off is freed by another thread.
 
 pub(crate) mod form;
 mod moving;
+mod moving_many;
 mod search;
 
 use std::ops::Range;
@@ -41,10 +42,13 @@ pub const COMMANDS: &[Command<DataHandler>] = &[
     read ("LPOS",       at_least(3), Keys::FIRST,            GROUP, search::lpos      ),
     write("LMOVE",      exactly(5),  Keys::FIRST_TWO,        GROUP, moving::lmove     ).grows(),
     write("RPOPLPUSH",  exactly(3),  Keys::FIRST_TWO,        GROUP, moving::rpoplpush ).grows(),
+    write("LMOVEM",     at_least(5), Keys::FIRST_TWO,        GROUP, moving_many::lmovem).grows(),
     write("LMPOP",      at_least(4), moving::COUNTED,        GROUP, moving::lmpop     ),
     write("BLPOP",      at_least(3), moving::ALL_BUT_LAST,   GROUP, moving::blpop     ).blocks(),
     write("BRPOP",      at_least(3), moving::ALL_BUT_LAST,   GROUP, moving::brpop     ).blocks(),
     write("BLMOVE",     exactly(6),  Keys::FIRST_TWO,        GROUP, moving::blmove    ).grows()
+        .blocks(),
+    write("BLMOVEM",    at_least(6), Keys::FIRST_TWO,        GROUP, moving_many::blmovem).grows()
         .blocks(),
     write("BRPOPLPUSH", exactly(4),  Keys::FIRST_TWO,        GROUP, moving::brpoplpush).grows()
         .blocks(),

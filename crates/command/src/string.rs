@@ -5,6 +5,7 @@
 
 pub mod bignum;
 mod compare;
+mod increx;
 pub mod lcs;
 pub mod set_options;
 pub mod x87_float;
@@ -14,6 +15,7 @@ use evenkeel_resp::reply::itoa;
 use evenkeel_store::{Expire, Kind, Str};
 
 use compare::{compare_digest, compared, delex, digest};
+use increx::increx;
 
 use crate::error::Error;
 use crate::expire::expire_at;
@@ -47,6 +49,7 @@ pub const COMMANDS: &[Command<DataHandler>] = &[
     write("INCRBY",      exactly(3),  Keys::FIRST,     Group::String, incrby     ).grows().fast(),
     write("DECRBY",      exactly(3),  Keys::FIRST,     Group::String, decrby     ).grows().fast(),
     write("INCRBYFLOAT", exactly(3),  Keys::FIRST,     Group::String, incrbyfloat).grows().fast(),
+    write("INCREX",      at_least(2), Keys::FIRST,     Group::String, increx     ).grows().fast(),
     write("APPEND",      exactly(3),  Keys::FIRST,     Group::String, append     ).grows().fast(),
     read ("STRLEN",      exactly(2),  Keys::FIRST,     Group::String, strlen     ).fast(),
     write("SETRANGE",    exactly(4),  Keys::FIRST,     Group::String, setrange   ).grows(),
@@ -213,17 +216,16 @@ fn getdel(call: &mut Call<'_, '_>) -> Done {
 /// GETEX key [EX seconds | PX ms | EXAT unix-seconds | PXAT unix-ms | PERSIST]
 fn getex(call: &mut Call<'_, '_>) -> Done {
     let options = Options::parse(&call.args, 2, Of::GetEx)?;
-    let (key, from) = (&call.keys[0], call.counts_from_ms());
-    // An invalid time is an error only where the key exists.
-    let (had_deadline, expire) = match call.guard.read(key) {
+    let expire = options.expire(call.counts_from_ms(), "getex")?;
+    let key = &call.keys[0];
+    let had_deadline = match call.guard.read(key) {
         None => {
             call.reply.null();
             return Ok(Flow::Replied);
         }
         Some(view) if view.kind() == Kind::String => {
-            let expire = options.expire(from, "getex")?;
             call.reply.string(view.string());
-            (view.deadline().is_some(), expire)
+            view.deadline().is_some()
         }
         Some(_) => return Err(Error::WrongType),
     };
@@ -320,15 +322,28 @@ fn msetex(call: &mut Call<'_, '_>) -> Done {
     Ok(Flow::Replied)
 }
 
-/// Logs that the command's keys were set, in commands that older servers know, too.
+/// Logs that the command's keys were set unconditionally, with a deadline that does not depend on the present.
 fn log_pairs(call: &mut Call<'_, '_>, expire: Expire) {
-    let (keys, args) = (call.keys, call.args);
-    if expire == Expire::Clear {
-        return call.log_each(&[b"MSET"], 2, args.from(2).take(2 * keys.len()));
+    if !call.is_logged() {
+        return;
     }
-    for (index, key) in keys.iter().enumerate() {
-        log_set(call, key.bytes, args.at(3 + 2 * index), expire);
+    let (args, pairs_end) = (call.args, 2 + 2 * call.keys.len());
+    // A word that was given is logged as the client spelled it.
+    let spelled = |word: &'static [u8]| {
+        args.from(pairs_end).find(|given| given.eq_ignore_ascii_case(word)).unwrap_or(word)
+    };
+    let deadline = match expire {
+        Expire::Clear => None,
+        Expire::Keep => Some((spelled(b"KEEPTTL"), None)),
+        Expire::At(deadline) => Some((spelled(b"PXAT"), Some(deadline.to_string()))),
+    };
+    let mut words: Vec<&[u8]> = vec![b"MSETEX"];
+    words.extend(args.until(pairs_end).from(1));
+    if let Some((word, deadline)) = &deadline {
+        words.push(word);
+        words.extend(deadline.as_ref().map(String::as_bytes));
     }
+    call.log(&words);
 }
 
 /// INCR key
@@ -378,7 +393,7 @@ fn incrbyfloat(call: &mut Call<'_, '_>) -> Done {
     let value = value.ok_or(Error::NotFloat)?;
     let increment = Extended::parse(call.args.at(2)).ok_or(Error::NotFloat)?;
     let text = value.plus(increment).ok_or(Error::NotFinite)?.print();
-    call.guard.set_text(key, text.as_bytes());
+    call.guard.set_text(key, text.as_bytes(), Expire::Keep);
     // Sums of long floats are not the same on all machines.
     call.log(&[b"SET", key.bytes, text.as_bytes(), b"KEEPTTL"]);
     call.reply.bulk(text.as_bytes());
@@ -439,12 +454,9 @@ fn getrange(call: &mut Call<'_, '_>) -> Done {
 /// Returns the first and last place, out of `len`, from `start` to `end`, which count from the end if
 /// negative. `None` when there are none.
 pub fn clamp(start: i64, end: i64, len: usize) -> Option<(usize, usize)> {
-    if is_backward(start, end) { None } else { clamp_each(start, end, len) }
-}
-
-/// Whether both count from the end, and the end comes first.
-pub fn is_backward(start: i64, end: i64) -> bool {
-    start < 0 && end < 0 && start > end
+    // Both count from the end, and the end comes first.
+    let is_backward = start < 0 && end < 0 && start > end;
+    if is_backward { None } else { clamp_each(start, end, len) }
 }
 
 /// [`clamp`] for BITPOS, where a place before the first means the first, whatever the other place is.

@@ -368,9 +368,11 @@ choices! {
         VolatileLfu = "volatile-lfu",
         VolatileRandom = "volatile-random",
         VolatileTtl = "volatile-ttl",
+        VolatileLrm = "volatile-lrm",
         AllkeysLru = "allkeys-lru",
         AllkeysLfu = "allkeys-lfu",
         AllkeysRandom = "allkeys-random",
+        AllkeysLrm = "allkeys-lrm",
         NoEviction = "noeviction",
     }
 }

@@ -152,10 +152,12 @@ impl<'a, F: Form> Recorder<'a, F> {
     }
 
     fn metadata(&self, view: View<'_>) -> KeyMetadata {
-        use Policy::{AllkeysLfu, AllkeysLru, VolatileLfu, VolatileLru};
+        use Policy::{AllkeysLfu, AllkeysLrm, AllkeysLru, VolatileLfu, VolatileLrm, VolatileLru};
         let (access, settings) = (view.access(), &self.settings);
         let access = match settings.maxmemory_policy {
-            AllkeysLru | VolatileLru => Access::Idle(idle_ms(access, self.now_ms) / 1000),
+            AllkeysLru | VolatileLru | AllkeysLrm | VolatileLrm => {
+                Access::Idle(idle_ms(access, self.now_ms) / 1000)
+            }
             AllkeysLfu | VolatileLfu => {
                 Access::Frequency(lfu_counter(access, self.now_ms, settings.lfu_decay_time) as u8)
             }

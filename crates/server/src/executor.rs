@@ -719,12 +719,14 @@ fn keep_time(ctx: &mut ThreadContext, server: &Server, present: &mut Ticks, now:
     ctx.keep_expired = server.core.pause.is_active(ctx.now_ms);
 }
 
-/// Returns how reads mark entries under the configured policy.
+/// Returns how reads and writes mark entries under the configured policy.
 fn access_of(settings: &Settings) -> Access {
-    if matches!(settings.maxmemory_policy, Policy::AllkeysLfu | Policy::VolatileLfu) {
-        Access::Lfu { log_factor: settings.lfu_log_factor, decay_minutes: settings.lfu_decay_time }
-    } else {
-        Access::Lru
+    match settings.maxmemory_policy {
+        Policy::AllkeysLfu | Policy::VolatileLfu => {
+            Access::Lfu { log_factor: settings.lfu_log_factor, decay_minutes: settings.lfu_decay_time }
+        }
+        Policy::AllkeysLrm | Policy::VolatileLrm => Access::Lrm,
+        _ => Access::Lru,
     }
 }
 

@@ -204,7 +204,7 @@ fn store(call: &mut Call<'_, '_>, options: Options, value: Formed) -> Done {
         value.store(call.guard, &key, deadline);
         log_restore(call, options, deadline, payload.as_deref());
         let access = match (call.guard.ctx.access, options) {
-            (Access::Lru, Options { idle_seconds: Some(idle), .. }) => {
+            (Access::Lru | Access::Lrm, Options { idle_seconds: Some(idle), .. }) => {
                 Some(evict::lru_clock(from.saturating_sub((idle as u64).saturating_mul(1000))))
             }
             (Access::Lfu { .. }, Options { frequency: Some(frequency), .. }) => {

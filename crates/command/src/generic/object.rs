@@ -83,7 +83,7 @@ fn freq(call: &mut Call<'_, '_>) -> Done {
         (Some(view), Access::Lfu { decay_minutes, .. }) => {
             call.reply.int(i64::from(evict::lfu_counter(view.access(), now, decay_minutes)));
         }
-        (Some(_), Access::Lru) => return Err(Error::text(NO_FREQUENCY)),
+        (Some(_), Access::Lru | Access::Lrm) => return Err(Error::text(NO_FREQUENCY)),
     }
     Ok(Flow::Replied)
 }
@@ -97,7 +97,9 @@ fn idletime(call: &mut Call<'_, '_>) -> Done {
     let (now, access) = (call.now_ms(), call.guard.ctx.access);
     match (call.guard.look(&call.keys[0]), access) {
         (None, _) => call.reply.null(),
-        (Some(view), Access::Lru) => call.reply.int((evict::idle_ms(view.access(), now) / 1000) as i64),
+        (Some(view), Access::Lru | Access::Lrm) => {
+            call.reply.int((evict::idle_ms(view.access(), now) / 1000) as i64);
+        }
         (Some(_), Access::Lfu { .. }) => return Err(Error::text(NO_IDLE_TIME)),
     }
     Ok(Flow::Replied)

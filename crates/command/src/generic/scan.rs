@@ -3,8 +3,9 @@
 //! A walk locks only the part of a slot that it reads, and lets a thread that needs the keyspace at rest go
 //! first. So a walk over ten million keys keeps its own worker busy, as in Redis, and no other.
 
+use evenkeel_resp::number::parse_i64;
 use evenkeel_resp::reply::Encoder;
-use evenkeel_store::{Cursor, View};
+use evenkeel_store::{Cursor, Kind, View};
 
 use crate::error::Error;
 use crate::flow::{Done, Flow};
@@ -70,12 +71,15 @@ fn scan(call: &mut Call<'_, '_>) -> Done {
     Ok(Flow::Replied)
 }
 
-/// Parses a cursor like `strtoul`, as Redis does: a sign is accepted, an empty text is zero, and a zero byte
-/// ends the text.
+/// Parses a cursor as Valkey does. A plain number must not be negative; any other text is read like `strtoull`
+/// does: with spaces in front, a sign, zeros, and up to a zero byte.
 pub(crate) fn cursor_of(text: &[u8]) -> Option<Cursor> {
+    if let Some(number) = parse_i64(text) {
+        return u64::try_from(number).ok().map(Cursor);
+    }
     let text = text.split(|byte| *byte == 0).next().unwrap_or(text);
-    let (negative, digits) = match text {
-        [] => return Some(Cursor(0)),
+    let spaces = text.iter().take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\r')).count();
+    let (negative, digits) = match &text[spaces..] {
         [b'-', digits @ ..] => (true, digits),
         [b'+', digits @ ..] => (false, digits),
         digits => (false, digits),
@@ -113,7 +117,7 @@ impl Of {
 /// Which of the visited names a walk returns, and how many it visits.
 pub(crate) struct Filter<'a> {
     pattern: Option<&'a [u8]>,
-    kind: Option<&'a [u8]>,
+    kind: Option<Kind>,
     pub(crate) count: usize,
     /// Leaves out values or scores.
     pub(crate) names_only: bool,
@@ -145,7 +149,7 @@ impl<'a> Filter<'a> {
             let value = || args.get(at + 1).ok_or(Error::Syntax);
             match args.word(at).as_bytes() {
                 b"MATCH" => filter.pattern = Some(value()?),
-                b"TYPE" if of == Of::Keys => filter.kind = Some(value()?),
+                b"TYPE" if of == Of::Keys => filter.kind = Some(kind_named(value()?)?),
                 b"COUNT" => {
                     value()?;
                     let count = usize::try_from(args.int(at + 1)?).map_err(|_| Error::Syntax)?;
@@ -156,6 +160,8 @@ impl<'a> Filter<'a> {
                     at += 1;
                     continue;
                 }
+                b"NOVALUES" => return Err(Error::text("ERR NOVALUES option can only be used in HSCAN")),
+                b"NOSCORES" => return Err(Error::text("ERR NOSCORES option can only be used in ZSCAN")),
                 _ => return Err(Error::Syntax),
             }
             at += 2;
@@ -169,9 +175,15 @@ impl<'a> Filter<'a> {
     }
 
     fn passes(&self, view: View<'_>) -> bool {
-        self.admits(view.key())
-            && self.kind.is_none_or(|kind| kind.eq_ignore_ascii_case(view.kind().name().as_bytes()))
+        self.admits(view.key()) && self.kind.is_none_or(|kind| kind == view.kind())
     }
+}
+
+/// Returns the kind of values of a name. As in Valkey, a zero byte ends the name.
+fn kind_named(name: &[u8]) -> Result<Kind, Error> {
+    let name = name.split(|byte| *byte == 0).next().unwrap_or(name);
+    let unknown = || Error::Bytes([b"ERR unknown type name '".as_slice(), name, b"'"].concat());
+    Kind::named(name).ok_or_else(unknown)
 }
 
 /// RANDOMKEY
@@ -188,15 +200,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cursors_parse_as_in_redis() {
-        for (text, cursor) in
-            [("", 0), ("0", 0), ("00", 0), ("+7", 7), ("-1", u64::MAX), ("7\0x", 7), ("\0", 0)]
-        {
+    fn cursors_parse_as_in_valkey() {
+        for (text, cursor) in [
+            ("0", 0),
+            ("00", 0),
+            ("-0", 0),
+            ("+7", 7),
+            ("7\0x", 7),
+            (" 7", 7),
+            ("\t7", 7),
+            ("\x0b7", 7),
+            (" -1", u64::MAX),
+            ("-01", u64::MAX),
+            ("-18446744073709551615", 1),
+        ] {
             assert_eq!(cursor_of(text.as_bytes()), Some(Cursor(cursor)), "{text}");
         }
         assert_eq!(cursor_of(b"18446744073709551615"), Some(Cursor(u64::MAX)));
-        for text in ["18446744073709551616", "-18446744073709551616", " 1", "1 ", "0x1", "+", "-", "--1", "a"]
-        {
+        let wrong = ["", " ", "\0", "-1", "18446744073709551616", "-18446744073709551616", "1 ", "0x1"];
+        for text in wrong.into_iter().chain(["+", "-", "--1", "a"]) {
             assert_eq!(cursor_of(text.as_bytes()), None, "{text}");
         }
     }

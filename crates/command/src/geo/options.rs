@@ -167,7 +167,7 @@ impl Query {
             return exactly_one_of(b"FROMMEMBER or FROMLONLAT");
         }
         if syntax.is_search() && !(parts.by_radius || parts.by_box || parts.by_polygon) {
-            return exactly_one_of(b"BYRADIUS and BYBOX");
+            return exactly_one_of(b"BYRADIUS, BYBOX and BYPOLYGON");
         }
         if self.any && self.count.is_none() {
             return Err(Error::text("ERR the ANY argument requires COUNT argument"));
@@ -216,7 +216,10 @@ impl Parts {
 /// Returns the place of a member, which must exist if there is a source.
 fn place_of(member: &[u8], source: Source<'_>) -> Result<Option<Point>, Error> {
     let Some(place) = source.map(|place| place(member)) else { return Ok(None) };
-    place.map(Some).ok_or(Error::text("ERR could not decode requested zset member"))
+    place.map(Some).ok_or_else(|| {
+        let member = &member[..member.iter().position(|byte| *byte == 0).unwrap_or(member.len())];
+        Error::Bytes([b"ERR member ".as_slice(), member, b" does not exist"].concat())
+    })
 }
 
 /// `radius unit`

@@ -116,8 +116,17 @@ fn pfmerge(call: &mut Call<'_, '_>) -> Done {
     Ok(Flow::Replied)
 }
 
-/// PFDEBUG GETREG | DECODE | ENCODING | TODENSE key
+/// PFDEBUG <GETREG | DECODE | ENCODING | TODENSE> key, PFDEBUG SIMD <ON | OFF>
 fn pfdebug(call: &mut Call<'_, '_>) -> Done {
+    if call.args.is(1, "SIMD") {
+        // Valkey switches its vector instructions on and off; the results are the same.
+        match call.args.word(2).as_bytes() {
+            b"ON" => call.reply.simple("enabled"),
+            b"OFF" => call.reply.simple("disabled"),
+            _ => return Err(Error::text("ERR Argument must be ON or OFF")),
+        }
+        return Ok(Flow::Replied);
+    }
     let key = &call.keys[0];
     let Some(view) = call.guard.read(key) else {
         return Err(Error::text("ERR The specified key does not exist"));

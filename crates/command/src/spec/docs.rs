@@ -189,7 +189,8 @@ pub const DOCS: &[Doc] = &[
         "Rewrites the append-only file in the background."),
     doc("BGSAVE", "server", "1.0.0", "O(1)", "operation=[SCHEDULE | CANCEL]",
         "Writes a snapshot to disk in the background, schedules one, or cancels it."),
-    doc("BITCOUNT", "bitmap", "2.6.0", "O(N) with N bytes counted", "key range=[start end unit=[BYTE | BIT]]",
+    doc("BITCOUNT", "bitmap", "2.6.0", "O(N) with N bytes counted",
+        "key range=[start end-unit=[end unit=[BYTE | BIT]]]",
         "Returns the number of one bits in a string, or in a range of it."),
     doc("BITFIELD", "bitmap", "3.2.0", "O(1) for each operation",
         "key operation=[<GET encoding offset | [OVERFLOW overflow=<WRAP | SAT | FAIL>] \
@@ -207,6 +208,10 @@ pub const DOCS: &[Doc] = &[
     doc("BLMOVE", "list", "6.2.0", "O(1)",
         "source destination wherefrom=<LEFT | RIGHT> whereto=<LEFT | RIGHT> timeout:double",
         "Moves an element between two lists; blocks while the source list is empty."),
+    doc("BLMOVEM", "list", "8.10.0", "O(N) with N elements moved",
+        "source destination wherefrom=<LEFT | RIGHT> whereto=<LEFT | RIGHT> timeout:double \
+         how-many=[selector=<COUNT count | EXACTLY exactly:integer> ordering=<OBO | BULK>]",
+        "Moves several elements between two lists; blocks while the source list has too few."),
     doc("BLMPOP", "list", "7.0.0", "O(N+M) with N keys and M elements popped",
         "timeout:double numkeys key [key ...] where=<LEFT | RIGHT> [COUNT count]",
         "Pops elements from the first non-empty list; blocks while all are empty."),
@@ -615,6 +620,11 @@ pub const DOCS: &[Doc] = &[
         "Adds a number to an integer; a missing key counts as 0."),
     doc("INCRBYFLOAT", "string", "2.6.0", "O(1)", "key increment:double",
         "Adds a floating-point number to a number; a missing key counts as 0."),
+    doc("INCREX", "string", "9.2.0", "O(1)",
+        "key condition=[NX | XX] increment=[BYFLOAT float:double | BYINT integer:integer] [LBOUND lowerbound] \
+         [UBOUND upperbound] [SATURATE] expiration=[EX seconds | PX milliseconds | EXAT unix-time-seconds | \
+         PXAT unix-time-milliseconds | PERSIST] [ENX]",
+        "Adds a number to a number, within bounds, and may change the key's expiration."),
     doc("INFO", "server", "1.0.0", "O(1)", "[section [section ...]]",
         "Returns information and statistics about the server, by section."),
     doc("KEYS", "generic", "1.0.0", "O(N) with N keys in the database", "pattern",
@@ -648,6 +658,10 @@ pub const DOCS: &[Doc] = &[
     doc("LMOVE", "list", "6.2.0", "O(1)",
         "source destination wherefrom=<LEFT | RIGHT> whereto=<LEFT | RIGHT>",
         "Moves an element from one end of a list to one end of another."),
+    doc("LMOVEM", "list", "8.10.0", "O(N) with N elements moved",
+        "source destination wherefrom=<LEFT | RIGHT> whereto=<LEFT | RIGHT> \
+         how-many=[selector=<COUNT count | EXACTLY exactly:integer> ordering=<OBO | BULK>]",
+        "Moves several elements from one end of a list to one end of another."),
     doc("LMPOP", "list", "7.0.0", "O(N+M) with N keys and M elements popped",
         "numkeys key [key ...] where=<LEFT | RIGHT> [COUNT count]",
         "Pops elements from the first non-empty list."),
@@ -1035,14 +1049,14 @@ pub const DOCS: &[Doc] = &[
         "Adds a number to the score of a member; a missing member counts as 0."),
     doc("ZINTER", "sorted-set", "6.2.0", "O(L * K * log N) with L members of the smallest of K sets",
         "numkeys key [key ...] [WEIGHTS weight:integer [weight:integer ...]] [AGGREGATE aggregate=<SUM | \
-         MIN | MAX>] [WITHSCORES]",
+         MIN | MAX | COUNT>] [WITHSCORES]",
         "Returns the intersection of sorted sets."),
     doc("ZINTERCARD", "sorted-set", "7.0.0", "O(L * K * log N) with L members of the smallest of K sets",
         "numkeys key [key ...] [LIMIT limit:integer]",
         "Returns the number of members in the intersection of sorted sets, up to a limit."),
     doc("ZINTERSTORE", "sorted-set", "2.0.0", "O(L * K * log N) with L members of the smallest of K sets",
         "destination numkeys key [key ...] [WEIGHTS weight:integer [weight:integer ...]] [AGGREGATE \
-         aggregate=<SUM | MIN | MAX>]",
+         aggregate=<SUM | MIN | MAX | COUNT>]",
         "Stores the intersection of sorted sets in a key."),
     doc("ZLEXCOUNT", "sorted-set", "2.8.9", "O(log N) with N members", "key min max",
         "Returns the number of members in a lexicographical range; all scores must be equal."),
@@ -1109,11 +1123,11 @@ pub const DOCS: &[Doc] = &[
         "Returns the score of a member of a sorted set."),
     doc("ZUNION", "sorted-set", "6.2.0", "O(N log N) with N members of all sets",
         "numkeys key [key ...] [WEIGHTS weight:integer [weight:integer ...]] [AGGREGATE aggregate=<SUM | \
-         MIN | MAX>] [WITHSCORES]",
+         MIN | MAX | COUNT>] [WITHSCORES]",
         "Returns the union of sorted sets."),
     doc("ZUNIONSTORE", "sorted-set", "2.0.0", "O(N log N) with N members of all sets",
         "destination numkeys key [key ...] [WEIGHTS weight:integer [weight:integer ...]] [AGGREGATE \
-         aggregate=<SUM | MIN | MAX>]",
+         aggregate=<SUM | MIN | MAX | COUNT>]",
         "Stores the union of sorted sets in a key."),
 ];
 

@@ -37,9 +37,15 @@ pub enum Extended {
     },
 }
 
-const ZERO: Extended = Extended::Finite { negative: false, mantissa: 0, exponent: 0 };
+const ZERO: Extended = Extended::ZERO;
 
 impl Extended {
+    pub const ZERO: Extended = Extended::Finite { negative: false, mantissa: 0, exponent: 0 };
+
+    /// The largest finite number.
+    pub const MAX: Extended =
+        Extended::Finite { negative: false, mantissa: u64::MAX, exponent: EXPONENT_MAX };
+
     /// Parses a decimal, hexadecimal or infinite number, if C's `strtold` would read it to its end. `None`
     /// for any other text, for a NaN, and for a number that is too large or too close to zero.
     pub fn parse(text: &[u8]) -> Option<Extended> {
@@ -91,6 +97,45 @@ impl Extended {
         let sum = if negative == n { large + small } else { large - small - u128::from(lost) };
         let sum = round(negative, sum, exponent - 63, lost);
         sum.filter(|sum| matches!(sum, Finite { .. }))
+    }
+
+    /// Compares two numbers; zeros of both signs are the same number.
+    pub fn compare(self, other: Extended) -> Ordering {
+        match (self.rank(), other.rank()) {
+            (own, others) if own.is_negative() && others.is_negative() => {
+                other.magnitude().cmp(&self.magnitude())
+            }
+            (own, others) if own != others => own.cmp(&others),
+            _ => self.magnitude().cmp(&other.magnitude()),
+        }
+    }
+
+    /// Returns -1, 0 or 1 with the number's sign.
+    fn rank(self) -> i8 {
+        match self {
+            Extended::Finite { mantissa: 0, .. } => 0,
+            _ if self.is_negative() => -1,
+            _ => 1,
+        }
+    }
+
+    /// Returns a key that grows with the absolute value.
+    fn magnitude(self) -> (i64, u64) {
+        match self {
+            Extended::Finite { mantissa: 0, .. } => (i64::MIN, 0),
+            Extended::Finite { mantissa, exponent, .. } => (exponent, mantissa),
+            Extended::Infinite { .. } => (i64::MAX, 0),
+        }
+    }
+
+    /// Returns the number with the other sign.
+    pub fn negated(self) -> Extended {
+        match self {
+            Extended::Finite { negative, mantissa, exponent } => {
+                Extended::Finite { negative: !negative, mantissa, exponent }
+            }
+            Extended::Infinite { negative } => Extended::Infinite { negative: !negative },
+        }
     }
 
     pub fn is_negative(self) -> bool {

@@ -23,14 +23,16 @@ enum Aggregate {
     Sum,
     Min,
     Max,
+    /// Counts the sources that have the member: each gives its weight, whatever the score.
+    Count,
 }
 
 impl Aggregate {
     fn of(self, a: f64, b: f64) -> f64 {
         match self {
             // Two infinities that cancel each other out are zero.
-            Aggregate::Sum if (a + b).is_nan() => 0.0,
-            Aggregate::Sum => a + b,
+            Aggregate::Sum | Aggregate::Count if (a + b).is_nan() => 0.0,
+            Aggregate::Sum | Aggregate::Count => a + b,
             Aggregate::Min => {
                 if b < a {
                     b
@@ -122,9 +124,15 @@ struct Source {
 }
 
 impl Source {
-    fn weighted(&self, score: f64) -> f64 {
-        let score = self.weight * score;
+    /// Returns what a member of this score contributes to its score in the result.
+    fn weighted(&self, score: f64, aggregate: Aggregate) -> f64 {
+        let score = self.product(score, aggregate);
         if score.is_nan() { 0.0 } else { score }
+    }
+
+    /// [`Source::weighted`], or no number if an infinite score has no weight.
+    fn product(&self, score: f64, aggregate: Aggregate) -> f64 {
+        if aggregate == Aggregate::Count { self.weight } else { self.weight * score }
     }
 }
 
@@ -189,6 +197,7 @@ impl Plan {
                     b"SUM" => Aggregate::Sum,
                     b"MIN" => Aggregate::Min,
                     b"MAX" => Aggregate::Max,
+                    b"COUNT" => Aggregate::Count,
                     _ => return Err(Error::Syntax),
                 };
                 Ok(at + 2)
@@ -237,19 +246,21 @@ impl Plan {
 
     /// Gathers all members with their scores; those of a union possibly more than once.
     fn gather<'p>(&'p self, hasher: &'p Hasher) -> Gather<'p> {
-        let mut gather = Gather::new(hasher);
+        let (mut gather, aggregate) = (Gather::new(hasher), self.aggregate);
         let (first, others) = self.sources.split_first().expect("one source at least");
         match self.operation {
             Operation::Union => {
                 for source in &self.sources {
-                    source.value.for_each(|member, score| gather.push(member, source.weighted(score)));
-                    gather.settle(|a, b| self.aggregate.of(a, b));
+                    source
+                        .value
+                        .for_each(|member, score| gather.push(member, source.weighted(score, aggregate)));
+                    gather.settle(|a, b| aggregate.of(a, b));
                 }
             }
             Operation::Inter => first.value.for_each(|member, score| {
-                let score = others.iter().try_fold(first.weighted(score), |sum, other| {
+                let score = others.iter().try_fold(first.weighted(score, aggregate), |sum, other| {
                     let score = other.value.score(hasher, &member)?;
-                    Some(self.aggregate.of(sum, other.weight * score))
+                    Some(aggregate.of(sum, other.product(score, aggregate)))
                 });
                 if let Some(score) = score {
                     gather.push(member, score);
@@ -300,12 +311,14 @@ fn value_of(view: Option<View<'_>>) -> Result<Value, Error> {
     }
 }
 
-/// ZUNION numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>] [WITHSCORES]
+/// ZUNION numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX | COUNT>]
+/// [WITHSCORES]
 pub(super) fn zunion(call: &mut Call<'_, '_>) -> Done {
     reply(call, Operation::Union)
 }
 
-/// ZINTER numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>] [WITHSCORES]
+/// ZINTER numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX | COUNT>]
+/// [WITHSCORES]
 pub(super) fn zinter(call: &mut Call<'_, '_>) -> Done {
     reply(call, Operation::Inter)
 }
@@ -326,12 +339,14 @@ fn reply(call: &mut Call<'_, '_>, operation: Operation) -> Done {
     Ok(Flow::Replied)
 }
 
-/// ZUNIONSTORE destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>]
+/// ZUNIONSTORE destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX |
+/// COUNT>]
 pub(super) fn zunionstore(call: &mut Call<'_, '_>) -> Done {
     store(call, Operation::Union)
 }
 
-/// ZINTERSTORE destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>]
+/// ZINTERSTORE destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX |
+/// COUNT>]
 pub(super) fn zinterstore(call: &mut Call<'_, '_>) -> Done {
     store(call, Operation::Inter)
 }
@@ -345,19 +360,25 @@ fn store(call: &mut Call<'_, '_>, operation: Operation) -> Done {
     let (plan, _) = Plan::parse(call, operation, Form::Store, 2, 1)?;
     let (hasher, limits) = (&call.guard.keyspace().hasher, Limits::of(call.settings));
     if !call.is_worth_offloading(plan.units()) {
-        return plan.make(hasher, limits).store(call);
+        return store_made(call, plan.make(hasher, limits), plan.aggregate);
     }
     let (hasher, known) = (hasher.clone(), found(call)?);
     call.offload(Work::writes(
         move || Ok((plan.make(&hasher, limits), plan)),
         move |call| found(call).is_ok_and(|now| now.iter().zip(&known).all(|(now, then)| now.is_same(then))),
         |call, (made, plan)| {
+            let aggregate = plan.aggregate;
             // These may be the last shares of the sources: they are not dropped before the locks are
             // released.
             plan.sources.into_iter().for_each(|source| source.value.discard(call));
-            made.store(call)
+            store_made(call, made, aggregate)
         },
     ))
+}
+
+/// Stores the result. Readers of the journal may not know COUNT, so that the result is logged in its place.
+fn store_made(call: &mut Call<'_, '_>, made: Made, aggregate: Aggregate) -> Done {
+    if aggregate == Aggregate::Count { made.store_and_log(call, 0) } else { made.store(call) }
 }
 
 /// Clones the values at the source keys of a STORE command.

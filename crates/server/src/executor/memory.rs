@@ -203,11 +203,12 @@ fn needs_memory(row: &Spec, session: &Session) -> bool {
 /// Converts a policy to the store's; `None` evicts nothing.
 fn eviction(policy: Policy) -> Option<evict::Policy> {
     let (volatile_only, order) = match policy {
-        Policy::VolatileLru => (true, Order::Lru),
+        // What counts as a use is a matter of `access_of`.
+        Policy::VolatileLru | Policy::VolatileLrm => (true, Order::Lru),
         Policy::VolatileLfu => (true, Order::Lfu),
         Policy::VolatileRandom => (true, Order::Random),
         Policy::VolatileTtl => (true, Order::Ttl),
-        Policy::AllkeysLru => (false, Order::Lru),
+        Policy::AllkeysLru | Policy::AllkeysLrm => (false, Order::Lru),
         Policy::AllkeysLfu => (false, Order::Lfu),
         Policy::AllkeysRandom => (false, Order::Random),
         Policy::NoEviction => return None,

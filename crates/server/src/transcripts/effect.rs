@@ -86,8 +86,18 @@ fn strings() {
     check(&["SET k v", "DELEX k IFNE x"], &["DEL k"]);
     check(&["SET k v", "DELEX k IFEQ x"], &[]);
     check(&["SET k v", "SET k w IFDNE 1"], &["SET k w"]);
-    check(&["MSETEX 2 a 1 b 2 EX 1"], &["SET a 1 PXAT 1001000", "SET b 2 PXAT 1001000"]);
-    check(&["MSETEX 2 a 1 b 2 NX"], &["MSET a 1 b 2"]);
+    check(&["MSETEX 2 a 1 b 2 EX 1"], &["MSETEX 2 a 1 b 2 PXAT 1001000"]);
+    check(&["MSETEX 2 a 1 b 2 NX"], &["MSETEX 2 a 1 b 2"]);
+    check(&["SET a 1 EX 9", "MSETEX 2 a 2 b 2 KEEPTTL"], &["MSETEX 2 a 2 b 2 KEEPTTL"]);
+    check(&["MSETEX 1 a 1 NX pxat 9000000"], &["MSETEX 1 a 1 pxat 9000000"]);
+    check(&["MSETEX 2 a 1 b 2 XX"], &[]);
+    check(&["INCREX n"], &["SET n 1 KEEPTTL"]);
+    check(&["INCREX n BYFLOAT 0.5 EX 1"], &["SET n 0.5 PXAT 1001000"]);
+    check(&["SET n 10 EX 9", "INCREX n BYINT 5 UBOUND 12 SATURATE PERSIST"], &["SET n 12"]);
+    check(&["SET n 10 EX 9", "INCREX n EX 1 ENX"], &["SET n 11 KEEPTTL"]);
+    check(&["SET n 10", "INCREX n UBOUND 9 EX 1"], &[]);
+    check(&["SET n 10", "INCREX n EXAT 1"], &["DEL n"]);
+    check(&["INCREX n EXAT 1"], &[]);
     check(&["INCRBYFLOAT k 1.5"], &["SET k 1.5 KEEPTTL"]);
     check(&["incrby k 5"], &["incrby k 5"]);
     check(&["SET k v PX 5", "~9", "SETNX k w"], &["DEL k", "SETNX k w"]);
@@ -115,6 +125,15 @@ fn lists() {
     check(&[filled, "BLMOVE l m LEFT RIGHT 0"], &["LMOVE l m LEFT RIGHT"]);
     check(&["b> BRPOPLPUSH l m 0", "c> BLPOP m 0", filled], &[filled, "RPOPLPUSH l m", "LPOP m"]);
     check(&["BLPOP l 0"], &[]);
+    check(&[filled, "LMOVEM l m LEFT RIGHT COUNT 2 OBO"], &["RPUSH m a b", "LPOP l 2"]);
+    check(&[filled, "LMOVEM l m RIGHT LEFT COUNT 9 BULK"], &["LPUSH m d c b a", "RPOP l 4"]);
+    check(&[filled, "LMOVEM l m LEFT LEFT"], &["LPUSH m a", "LPOP l 1"]);
+    check(&[filled, "LMOVEM l m LEFT LEFT EXACTLY 5 OBO"], &[]);
+    check(&[filled, "LMOVEM l l LEFT RIGHT COUNT 3 BULK"], &["RPUSH l a b c", "LPOP l 3"]);
+    check(&[filled, "LMOVEM l l LEFT LEFT COUNT 3 BULK"], &["LMOVE l l LEFT LEFT"]);
+    check(&[filled, "LMOVEM l l LEFT LEFT COUNT 2 OBO"], &["LSET l 0 b", "LSET l 1 a"]);
+    check(&[filled, "LMOVEM l l RIGHT RIGHT COUNT 2 OBO"], &["LSET l -2 d", "LSET l -1 c"]);
+    check(&["b> BLMOVEM l m LEFT LEFT 0 EXACTLY 3 OBO", filled], &[filled, "LPUSH m a b c", "LPOP l 3"]);
     check(&[filled, "LTRIM l 0 -1"], &[]);
 }
 
@@ -125,6 +144,8 @@ fn sets_and_sorted_sets() {
     check(&["SADD s a b", "SREM s a b", "SPOP s 2"], &[]);
     check(&["SADD s a", "SADD s a"], &[]);
     let filled = "ZADD z 1 a 2 b 3 c";
+    check(&[filled, "ZUNIONSTORE d 2 z z AGGREGATE COUNT"], &["DEL d", "ZADD d 2 a 2 b 2 c"]);
+    check(&[filled, "ZINTERSTORE d 1 none AGGREGATE COUNT"], &[]);
     // Where scores differ, equal sets may disagree on a range of members.
     let mixed = "ZADD z 1 a 2 c 3 b 4 d";
     check(&[mixed, "ZREMRANGEBYLEX z [a [c"], &["ZREM z a c b"]);
@@ -411,6 +432,9 @@ const TEMPLATES: &[&str] = &[
     "SETEX $k $n $v",
     "GETEX $k PX $t",
     "MSETEX 2 $k $v $k $v PX $t",
+    "INCREX $k BYINT $n UBOUND 3 SATURATE PX $t ENX",
+    "INCREX $k BYFLOAT 0.$n LBOUND 1",
+    "INCREX $k PXAT 5",
     "INCRBYFLOAT $k 0.$n",
     "PEXPIRE $k $t",
     "PEXPIRE $k 0",
@@ -444,6 +468,9 @@ const TEMPLATES: &[&str] = &[
     "BRPOP $l 0",
     "BLMOVE $l $l LEFT RIGHT 0.0$n",
     "BRPOPLPUSH $l $l 0",
+    "LMOVEM $l $l LEFT LEFT COUNT $n OBO",
+    "LMOVEM $l $l RIGHT LEFT EXACTLY $n BULK",
+    "BLMOVEM $l $l LEFT RIGHT 0.0$n EXACTLY $n OBO",
     "BLMPOP 0.0$n 2 $l $l LEFT COUNT $n",
     "LMPOP 2 $l $l RIGHT COUNT $n",
     "SORT $any ALPHA STORE $l",
@@ -453,6 +480,7 @@ const TEMPLATES: &[&str] = &[
     "BZMPOP 0 2 $z $z MAX COUNT $n",
     "ZMPOP 2 $z $z MIN COUNT $n",
     "ZUNIONSTORE $z 2 $z $s",
+    "ZUNIONSTORE $z 2 $z $s AGGREGATE COUNT",
     "GEOADD $z 13.$n 38 $v",
     "GEOSEARCHSTORE $z $z FROMLONLAT 13 38 BYRADIUS 40 km STOREDIST",
     "XADD $x * f $v",

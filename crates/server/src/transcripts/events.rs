@@ -155,6 +155,10 @@ fn past_field_deadlines_fire_expired_events() {
         ("MSETEX 2 a PX b 1", "new set new set"),
         ("MSETEX 1 ex 1 EX 9", "new set expire"),
         ("SET s ex", "new set"),
+        ("INCREX n", "new incrby"),
+        ("INCREX n BYFLOAT 1.5 EX 9", "new incrbyfloat expire"),
+        ("INCREX n EXAT 1", ""),
+        ("INCREX n UBOUND 0", ""),
         ("SET s v EX 9", "new set expire"),
         ("SET s q IFEQ ex", ""),
     ] {
@@ -242,6 +246,7 @@ fn every_write_command_has_an_event_rule_or_reports_itself() {
     const SAY_IT: &[&str] = &[
         "BITFIELD",
         "BLMOVE",
+        "BLMOVEM",
         "BRPOPLPUSH",
         "HEXPIRE",
         "HEXPIREAT",
@@ -249,7 +254,9 @@ fn every_write_command_has_an_event_rule_or_reports_itself() {
         "HPEXPIRE",
         "HPEXPIREAT",
         "HSETEX",
+        "INCREX",
         "LMOVE",
+        "LMOVEM",
         "MOVE",
         "RENAME",
         "RENAMENX",

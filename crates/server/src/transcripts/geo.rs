@@ -19,6 +19,25 @@ fn positions_are_found_and_stored() {
     );
 }
 
+/// Valkey 9.1 gave the replies.
+#[test]
+fn errors_name_what_is_missing() {
+    check(
+        r#"
+        > GEOADD g 13 38 Palermo                            < :1
+        > GEOSEARCH g FROMMEMBER x BYRADIUS a km            < -ERR member x does not exist
+        > GEOSEARCH g FROMMEMBER "x\ny\x00z" BYBOX 1 1 km     < -ERR member x y does not exist
+        > GEORADIUSBYMEMBER g x 1 km                        < -ERR member x does not exist
+        > GEOSEARCHSTORE d g FROMMEMBER x BYRADIUS 1 km     < -ERR member x does not exist
+        > GEOSEARCH none FROMMEMBER x BYRADIUS 1 km         < []
+        > GEOSEARCH g FROMLONLAT 1 2 ASC COUNT 1
+        < -ERR exactly one of BYRADIUS, BYBOX and BYPOLYGON can be specified for GEOSEARCH
+        > GEOSEARCH g BYRADIUS 1 km ASC ASC ASC
+        < -ERR exactly one of FROMMEMBER or FROMLONLAT can be specified for GEOSEARCH
+        "#,
+    );
+}
+
 /// The cost of a member is the number of the polygon's sides, so both numbers decide whether the search takes
 /// long.
 #[test]

@@ -207,3 +207,15 @@ fn counting_waits_for_a_pause_of_writes() {
     let paused = ["PFCOUNT", "PFADD", "GET", "EXEC"].map(|name| world.is_paused(name));
     assert_eq!(paused, [true, true, false, false]);
 }
+
+/// As in Valkey, whose results are the same with and without vector instructions.
+#[test]
+fn vector_instructions_are_switched() {
+    World::new().check(
+        "
+        > PFDEBUG SIMD off           < disabled
+        > PFDEBUG simd ON            < enabled
+        > PFDEBUG SIMD maybe         < -ERR Argument must be ON or OFF
+    ",
+    );
+}

@@ -224,6 +224,98 @@ fn elements_are_moved() {
     );
 }
 
+/// The replies are those that the tests of Redis 8.10 expect.
+#[test]
+fn several_elements_are_moved() {
+    World::new().check(
+        r#"
+        > RPUSH k 1 2 3 4 5 6                            < :6
+        > LMOVEM k j LEFT RIGHT                          < ["1"]
+        > LMOVEM k j LEFT LEFT COUNT 2 OBO               < ["3", "2"]
+        > LRANGE j 0 -1                                  < ["3", "2", "1"]
+        > LMOVEM k j LEFT LEFT COUNT 2 BULK              < ["4", "5"]
+        > LMOVEM k j RIGHT RIGHT EXACTLY 2 BULK          < (nil array)
+        > LMOVEM k j RIGHT RIGHT COUNT 2 BULK            < ["6"]
+        > EXISTS k                                       < :0
+        > LRANGE j 0 -1                                  < ["4", "5", "3", "2", "1", "6"]
+        > LMOVEM j k RIGHT RIGHT EXACTLY 3 OBO           < ["6", "1", "2"]
+        > LMOVEM j k RIGHT LEFT COUNT 2 OBO              < ["5", "3"]
+        > LRANGE k 0 -1                                  < ["5", "3", "6", "1", "2"]
+        > LMOVEM k j RIGHT RIGHT EXACTLY 2 BULK          < ["1", "2"]
+        > LRANGE j 0 -1                                  < ["4", "1", "2"]
+        > LMOVEM j j LEFT RIGHT COUNT 2 BULK             < ["4", "1"]
+        > LRANGE j 0 -1                                  < ["2", "4", "1"]
+        > LMOVEM j j RIGHT RIGHT COUNT 2 OBO             < ["1", "4"]
+        > LMOVEM j j RIGHT RIGHT COUNT 2 BULK            < ["1", "4"]
+        > LRANGE j 0 -1                                  < ["2", "1", "4"]
+        > EXPIRE j 100
+        > LMOVEM j j LEFT RIGHT COUNT 9 BULK             < ["2", "1", "4"]
+        > TTL j                                          < :100
+        > LMOVEM none j LEFT RIGHT                       < (nil array)
+        > LMOVEM none j LEFT RIGHT COUNT 5 OBO           < (nil array)
+        > SET s v
+        > LMOVEM s j LEFT RIGHT                          < -WRONGTYPE*
+        > LMOVEM j s LEFT RIGHT COUNT 2 BULK             < -WRONGTYPE*
+        > LMOVEM none s LEFT RIGHT                       < (nil array)
+        > LLEN j                                         < :3
+        > LMOVEM k j LEFT RIGHT COUNT 0 BULK             < -ERR count should be greater than 0
+        > LMOVEM k j LEFT RIGHT EXACTLY -1 BULK          < -ERR count should be greater than 0
+        > LMOVEM k j LEFT RIGHT COUNT a BULK             < -ERR count should be greater than 0
+        > LMOVEM k j LEFT RIGHT COUNT 2                  < -ERR syntax error
+        > LMOVEM k j LEFT RIGHT COUNT 2 OBO more         < -ERR syntax error
+        > LMOVEM k j LEFT RIGHT bad 2 OBO                < -ERR syntax error
+        > LMOVEM k j LEFT RIGHT COUNT 2 bad              < -ERR syntax error
+        > LMOVEM k j bad RIGHT                           < -ERR syntax error
+        > LMOVEM k j LEFT                       < -ERR wrong number of arguments for 'lmovem' command
+        a> HELLO 3                                       < *
+        a> LMOVEM none j LEFT RIGHT                      < (null)
+    "#,
+    );
+}
+
+#[test]
+fn blocking_moves_wait_for_enough_elements() {
+    World::new().check(
+        r#"
+        > RPUSH k 1 2 3                                  < :3
+        > BLMOVEM k j LEFT RIGHT 0 COUNT 2 BULK          < ["1", "2"]
+        > BLMOVEM k j LEFT RIGHT 0                       < ["3"]
+        a> BLMOVEM k j LEFT LEFT 0 EXACTLY 3 OBO
+        b> BLMOVEM k j LEFT RIGHT 0 COUNT 1 BULK
+        c> BLPOP k 0
+        ~ 5ms
+        > RPUSH k 1                                      < :1
+        b< ["1"]
+        > RPUSH k 2                                      < :1
+        c< ["k", "2"]
+        > RPUSH k 3 5                                    < :2
+        > LINSERT k BEFORE 5 4                           < :3
+        a< ["5", "4", "3"]
+        > LRANGE j 0 -1                                  < ["5", "4", "3", "1", "2", "3", "1"]
+        a> BLMOVEM k j LEFT RIGHT 0 EXACTLY 2 BULK
+        b> BLMOVEM j x LEFT RIGHT 0 EXACTLY 9 BULK
+        ~ 5ms
+        > SORT j BY nosort LIMIT 0 2 STORE k             < :2
+        a< ["5", "4"]
+        b< ["5", "4", "3", "1", "2", "3", "1", "5", "4"]
+        a> BLMOVEM k s LEFT RIGHT 0 COUNT 2 BULK
+        ~ 5ms
+        > SET s v                                        < OK
+        > RPUSH k 1                                      < :1
+        a< -WRONGTYPE*
+        a> BLMOVEM k j LEFT RIGHT 0.01 EXACTLY 2 BULK
+        ~ 20ms
+        a< (nil array)
+        > BLMOVEM k j LEFT RIGHT x COUNT 0 BULK          < -ERR count should be greater than 0
+        > BLMOVEM k j LEFT RIGHT x                       < -ERR timeout is not a float or out of range
+        > BLMOVEM k j LEFT RIGHT 0 COUNT 1               < -ERR syntax error
+        > MULTI                                          < OK
+        > BLMOVEM k j LEFT RIGHT 0 EXACTLY 2 BULK        < QUEUED
+        > EXEC                                           < [(nil array)]
+    "#,
+    );
+}
+
 #[test]
 fn other_types_are_refused() {
     for command in [

@@ -133,3 +133,42 @@ fn idletime_and_freq_depend_on_the_policy() {
     world.check("> SET new 1\n > OBJECT FREQ new < :5\n > GET new\n > OBJECT FREQ new < :6");
     world.configure("maxmemory-policy", "allkeys-random");
 }
+
+/// With the policies of Redis 8.6, only writes count as use.
+#[test]
+fn reads_do_not_count_as_modifications() {
+    let mut world = World::new();
+    world.configure("maxmemory", "100gb");
+    world.configure("maxmemory-policy", "allkeys-lrm");
+    world.check(
+        "
+        > MSET k 5 l 5
+        > RPUSH list a b                 < :2
+        > HSET h f v                     < :1
+        ~ 100s
+        > GET k                          < \"5\"
+        > TOUCH k                        < :1
+        > LRANGE list 0 -1               < *
+        > OBJECT IDLETIME k              < :100
+        > OBJECT IDLETIME list           < :100
+        > OBJECT REFCOUNT k              < :1
+        > OBJECT FREQ k
+        < -ERR An LFU maxmemory policy is not selected, access frequency not tracked. *
+        > SET k 6                        < OK
+        > OBJECT IDLETIME k              < :0
+        > APPEND l 6                     < :2
+        > OBJECT IDLETIME l              < :0
+        > LREM list 0 nosuch             < :0
+        > OBJECT IDLETIME list           < :100
+        > LPOP list                      < \"a\"
+        > OBJECT IDLETIME list           < :0
+        > EXPIRE h 1000                  < :1
+        > OBJECT IDLETIME h              < :0
+        ~ 10s
+        > HSET h f v                     < :0
+        > OBJECT IDLETIME h              < :0
+        > SET gone v PXAT 1              < OK
+        > EXISTS gone                    < :0
+    ",
+    );
+}

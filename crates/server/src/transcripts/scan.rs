@@ -42,6 +42,37 @@ fn scan_refuses_invalid_arguments() {
     );
 }
 
+/// Valkey 9.1 gave the replies.
+#[test]
+fn scan_refuses_unknown_types_and_foreign_options() {
+    check(
+        r#"
+        > SET {t}s v
+        > SCAN 0 TYPE nosuch       < -ERR unknown type name 'nosuch'
+        > SCAN 0 TYPE ""           < -ERR unknown type name ''
+        > SCAN 0 TYPE "a\nb\x00c"    < -ERR unknown type name 'a b'
+        > SCAN 0 TYPE x COUNT 0    < -ERR unknown type name 'x'
+        > SCAN 0 COUNT 0 TYPE x    < -ERR syntax error
+        > SCAN 0 TYPE "STRING\x00x"  < ["0", ["{t}s"]]
+        > SCAN 0 TYPE hash         < ["0", []]
+        > SCAN 0 NOVALUES          < -ERR NOVALUES option can only be used in HSCAN
+        > SCAN 0 NOSCORES          < -ERR NOSCORES option can only be used in ZSCAN
+        > SCAN ""                  < -ERR invalid cursor
+        > SCAN -1                  < -ERR invalid cursor
+        > SCAN " 0"                < ["0", ["{t}s"]]
+        > SADD s a
+        > SSCAN s 0 NOVALUES       < -ERR NOVALUES option can only be used in HSCAN
+        > HSET h f v
+        > HSCAN h 0 NOSCORES       < -ERR NOSCORES option can only be used in ZSCAN
+        > HSCAN h 0 TYPE hash      < -ERR syntax error
+        > HSCAN h ""               < -ERR invalid cursor
+        > ZADD z 1 a
+        > ZSCAN z 0 NOVALUES       < -ERR NOVALUES option can only be used in HSCAN
+        > ZSCAN z -1               < -ERR invalid cursor
+    "#,
+    );
+}
+
 /// A single call may go on for many steps, and stops at its count.
 #[test]
 fn large_counts_are_honoured() {

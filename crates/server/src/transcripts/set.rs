@@ -235,7 +235,6 @@ fn refused_commands_change_nothing() {
         > SSCAN s 0 FOO                  < -ERR syntax error
         > SSCAN s 0 COUNT 0              < -ERR syntax error
         > SSCAN s 0 TYPE set             < -ERR syntax error
-        > SSCAN s 0 NOVALUES             < -ERR syntax error
         > SSCAN s 0 MATCH a              < ["0", ["a"]]
         > SADD s                         < -ERR wrong number of arguments for 'sadd' command
         > SCARD s                        < :2

@@ -1,7 +1,7 @@
 //! Strings as a client sees them. Commands that Redis has run on redis-server as well, if it is installed.
 
 use crate::testing::live::Live;
-use crate::testing::{World, check, check_on_redis};
+use crate::testing::{World, check};
 
 #[test]
 fn set_with_options_in_any_order() {
@@ -150,7 +150,7 @@ fn extensions_of_valkey() {
 
 #[test]
 fn getex_and_many_keys() {
-    check_on_redis(
+    check(
         r#"
         > SET k 1 EX 100
         > GETEX k                              < "1"
@@ -162,7 +162,6 @@ fn getex_and_many_keys() {
         > GETEX k EX 0                         < -ERR invalid expire time in 'getex' command
         > GETEX k KEEPTTL                      < -ERR syntax error
         > GETEX k EX 1 PERSIST                 < -ERR syntax error
-        > GETEX none EX 0                      < (nil)
         > GETEX none NX                        < -ERR syntax error
         > GETEX k EXAT 1                       < "1"
         > EXISTS k                             < :0
@@ -212,6 +211,133 @@ fn counting() {
         > SET n x
         > INCRBYFLOAT n 1                      < -ERR value is not a valid float
     "#,
+    );
+}
+
+/// The replies are those that the tests of Redis 8.8 and Valkey 9.2 expect.
+#[test]
+fn increments_with_bounds() {
+    World::new().check(
+        r#"
+        > INCREX n                             < [:1, :1]
+        > INCREX n BYINT 9                     < [:10, :9]
+        > OBJECT ENCODING n                    < "int"
+        > INCREX n BYINT 5 UBOUND 12           < [:10, :0]
+        > INCREX n BYINT 5 UBOUND 12 SATURATE  < [:12, :2]
+        > INCREX n BYINT -5 UBOUND 7           < [:7, :-5]
+        > INCREX n BYINT 5 UBOUND 5 SATURATE   < [:5, :-2]
+        > INCREX n BYINT -5 LBOUND 20 SATURATE < [:20, :15]
+        > INCREX n BYINT 5 LBOUND 30           < [:20, :0]
+        > INCREX n LBOUND 0 BYINT 9 UBOUND 25 SATURATE < [:25, :5]
+        > GET n                                < "25"
+        > SET n 9223372036854775800
+        > INCREX n BYINT 9223372036854775800   < [:9223372036854775800, :0]
+        > INCREX n BYINT 9223372036854775800 SATURATE < [:9223372036854775807, :7]
+        > INCREX n BYINT 1 SATURATE UBOUND -9223372036854775808
+        < -ERR applied increment would overflow
+        > GET n                                < "9223372036854775807"
+        > INCREX none BYINT 5 LBOUND 10        < [:0, :0]
+        > EXISTS none                          < :0
+        > INCREX none UBOUND 0 SATURATE        < [:0, :0]
+        > EXISTS none                          < :1
+        > INCREX nx NX                         < [:1, :1]
+        > INCREX nx NX BYINT 5                 < [:1, :0]
+        > INCREX xx XX BYFLOAT 0.5             < ["0", "0"]
+        > INCREX nx XX BYFLOAT 0.5             < ["1.5", "0.5"]
+        > OBJECT ENCODING nx                   < "embstr"
+        > INCREX nx                            < -ERR value is not an integer or out of range
+        > INCREX nx BYFLOAT 5.5 UBOUND 4.25    < ["1.5", "0"]
+        > INCREX nx BYFLOAT 5.5 UBOUND 4.25 SATURATE < ["4.25", "2.75"]
+        > INCREX nx BYFLOAT -9 LBOUND -0.5 SATURATE  < ["-0.5", "-4.75"]
+        > INCREX nx BYFLOAT 0.5                < ["0", "0.5"]
+        > INCREX nx BYFLOAT 11 UBOUND inf LBOUND -inf < ["11", "11"]
+        > INCREX nx BYFLOAT 1 LBOUND inf UBOUND +inf  < ["11", "0"]
+        > INCREX nx BYFLOAT 1 LBOUND inf UBOUND +inf SATURATE
+        < -ERR applied increment would be Infinity
+        > SET big 1.0e4932
+        > INCREX big BYFLOAT 1.1e4932 UBOUND 3 < [*, "0"]
+        > INCREX big BYFLOAT 1.1e4932 UBOUND 3 SATURATE < ["3", *]
+        > SET big inf
+        > INCREX big BYFLOAT 1                 < -ERR value cannot be Infinity
+        > INCREX big BYINT 1                   < -ERR value is not an integer or out of range
+        > RPUSH l a
+        > INCREX l EXAT 1                      < -WRONGTYPE*
+        a> HELLO 3                             < *
+        a> INCREX f BYFLOAT 2.5                < [,2.5, ,2.5]
+    "#,
+    );
+}
+
+#[test]
+fn increments_change_the_expiration() {
+    World::new().check(
+        "
+        > INCREX n EX 100                      < [:1, :1]
+        > TTL n                                < :100
+        > INCREX n PX 50000 ENX                < [:2, :1]
+        > INCREX n                             < [:3, :1]
+        > TTL n                                < :100
+        > INCREX n BYINT 9 UBOUND 5 PERSIST    < [:3, :0]
+        > INCREX n BYINT 9 UBOUND 5 EX 7       < [:3, :0]
+        > TTL n                                < :100
+        > INCREX n EXAT 1 ENX                  < [:4, :1]
+        > TTL n                                < :100
+        > INCREX n BYFLOAT 0.5 PERSIST         < *
+        > TTL n                                < :-1
+        > INCREX n BYFLOAT 0.5 PX 50000 ENX    < *
+        > TTL n                                < :50
+        > INCREX n PXAT 1                      < [:6, :1]
+        > EXISTS n                             < :0
+        > INCREX n EXAT 1                      < [:1, :1]
+        > EXISTS n                             < :0
+    ",
+    );
+}
+
+#[test]
+fn increments_refuse_invalid_arguments() {
+    let mut world = World::new();
+    for options in [
+        "FOO",
+        "BYINT",
+        "BYINT 1 BYFLOAT 1",
+        "BYINT 1 BYINT 1",
+        "LBOUND 0 LBOUND 1",
+        "UBOUND",
+        "SATURATE SATURATE",
+        "NX XX",
+        "XX XX",
+        "EX 1 PX 1",
+        "EX 1 PERSIST",
+        "PERSIST EX 1",
+        "PERSIST ENX",
+        "ENX PERSIST",
+        "PERSIST PERSIST",
+        "ENX ENX EX 1",
+        "KEEPTTL",
+    ] {
+        world.check(&format!("> INCREX n {options} < -ERR syntax error"));
+    }
+    world.check(
+        "
+        > INCREX                               < -ERR wrong number of arguments for 'increx' command
+        > INCREX n ENX                         < -ERR ENX flag requires an expiration
+        > INCREX n BYINT 1.5                   < -ERR Increment is not an integer or out of range
+        > INCREX n BYFLOAT x                   < -ERR Increment is not a valid float
+        > INCREX n BYFLOAT nan                 < -ERR Increment is not a valid float
+        > INCREX n BYFLOAT 1e99999             < -ERR Increment is not a valid float
+        > INCREX n BYFLOAT -inf                < -ERR BYFLOAT increment cannot be Infinity
+        > INCREX n LBOUND inf                  < -ERR LBOUND is not an integer or out of range
+        > INCREX n UBOUND 1.5                  < -ERR UBOUND is not an integer or out of range
+        > INCREX n BYFLOAT 1 LBOUND x          < -ERR LBOUND is not a valid float
+        > INCREX n BYFLOAT 1 UBOUND x          < -ERR UBOUND is not a valid float
+        > INCREX n LBOUND 10 UBOUND 5          < -ERR LBOUND can't be greater than UBOUND
+        > INCREX n BYFLOAT 1 UBOUND -inf       < -ERR LBOUND can't be greater than UBOUND
+        > INCREX n BYFLOAT 1 LBOUND inf        < -ERR LBOUND can't be greater than UBOUND
+        > INCREX n EX 0                        < -ERR invalid expire time in 'increx' command
+        > INCREX n PX x                        < -ERR value is not an integer or out of range
+        > EXISTS n                             < :0
+    ",
     );
 }
 

@@ -416,6 +416,26 @@ fn popping_without_waiting() {
     );
 }
 
+/// COUNT comes from Redis 8.8: each source that has the member gives its weight.
+#[test]
+fn sources_of_a_member_are_counted() {
+    World::new().check(
+        r#"
+        > ZADD a 1 x 2 y inf z                  < :3
+        > ZADD b 10 y 20 z 30 w                 < :3
+        > SADD s x y                            < :2
+        > ZUNION 3 a b s AGGREGATE COUNT WITHSCORES < ["w", "1", "x", "2", "z", "2", "y", "3"]
+        > ZINTER 2 a b AGGREGATE count WITHSCORES   < ["y", "2", "z", "2"]
+        > ZUNION 2 a b WEIGHTS 2 -0.5 AGGREGATE COUNT WITHSCORES
+        < ["w", "-0.5", "y", "1.5", "z", "1.5", "x", "2"]
+        > ZINTERSTORE d 3 a b s WEIGHTS 0 inf -inf AGGREGATE COUNT < :1
+        > ZRANGE d 0 -1 WITHSCORES              < ["y", "0"]
+        > ZUNIONSTORE d 2 none a AGGREGATE COUNT < :3
+        > ZSCORE d z                            < "1"
+    "#,
+    );
+}
+
 #[test]
 fn zset_algebra() {
     check(
@@ -503,6 +523,7 @@ fn zset_algebra_refuses_invalid_arguments() {
         > ZUNION 1 a WEIGHTS x                  < -ERR weight value is not a float
         > ZUNION 1 a WEIGHTS 1 2                < -ERR syntax error
         > ZUNION 1 a AGGREGATE                  < -ERR syntax error
+        > ZDIFF 1 a AGGREGATE COUNT             < -ERR syntax error
         > ZUNION 1 a AGGREGATE AVG              < -ERR syntax error
         > ZDIFF 1 a WEIGHTS 1                   < -ERR syntax error
         > ZDIFF 1 a AGGREGATE MIN               < -ERR syntax error
@@ -627,7 +648,7 @@ fn newer_options() {
         > ZRANK z b WITHSCORE x                 < -ERR wrong number of arguments for 'zrank' command
         > ZSCAN z 0 NOSCORES                    < ["0", ["a", "b"]]
         > ZSCAN z 0 NOSCORES MATCH b            < ["0", ["b"]]
-        > ZSCAN z 0 NOVALUES                    < -ERR syntax error
+        > ZSCAN z 0 NOVALUES                    < -ERR NOVALUES option can only be used in HSCAN
         > HELLO 3
         > ZRANK z b WITHSCORE                   < [:1, ,2.5]
         > ZRANK z nosuch WITHSCORE              < (null)

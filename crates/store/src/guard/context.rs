@@ -19,11 +19,13 @@ use crate::table::retired::{Retired, RetiredTables};
 use crate::value::collection::Cut;
 use crate::value::heap_value::HeapValue;
 
-/// How reads mark an entry, for eviction and OBJECT IDLETIME or FREQ.
+/// How reads and writes mark an entry, for eviction and OBJECT IDLETIME or FREQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Seconds, 24 bits.
     Lru,
+    /// The same, for writes only.
+    Lrm,
     /// Minutes in 16 bits, and a logarithmic counter in 8.
     Lfu { log_factor: u32, decay_minutes: u32 },
 }

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::SlotGuard;
-use crate::guard::context::{add, add_signed};
+use crate::guard::context::{Access, add, add_signed};
 use crate::key::{Key, Place};
 use crate::notify::events::What;
 use crate::notify::subscribers::SlotSubscribers;
@@ -111,6 +111,9 @@ impl SlotGuard<'_> {
     #[inline]
     pub(super) fn changed_for(&mut self, key: &Key<'_>, change: Change, times: u64, concerns: Concerns) {
         add(&self.ctx.tally.dirty, times);
+        if self.ctx.access == Access::Lrm {
+            self.mark_as_modified(key);
+        }
         if concerns == Concerns::Everybody {
             let what = if change == Change::Removed { What::Removed } else { What::Written };
             self.emit(key.place, key.bytes, what);
@@ -118,6 +121,14 @@ impl SlotGuard<'_> {
         let slot = self.slot(key).1;
         if SlotSubscribers::is_there(&slot.subscribers) {
             self.notify(slot, key.place, key.bytes, change, concerns);
+        }
+    }
+
+    #[cold]
+    fn mark_as_modified(&mut self, key: &Key<'_>) {
+        // Found even if it has expired: its removal is up to the caller.
+        if let Some(found) = self.slot(key).1.find(key.hash, key.bytes) {
+            found.entry().set_access(self.new_access());
         }
     }
 

@@ -95,7 +95,7 @@ impl SlotGuard<'_> {
         Some(View::new(found.entry()))
     }
 
-    /// Marks an entry as accessed.
+    /// Marks an entry as accessed. If only writes count, [`SlotGuard::changed_for`] marks it.
     #[inline]
     pub(super) fn mark(&mut self, entry: EntryPtr) {
         if self.ctx.no_touch {
@@ -109,6 +109,7 @@ impl SlotGuard<'_> {
                     entry.set_access(now);
                 }
             }
+            Access::Lrm => {}
             Access::Lfu { log_factor, decay_minutes } => {
                 let random = self.ctx.random();
                 let access = entry.access();
@@ -132,7 +133,7 @@ impl SlotGuard<'_> {
 
     pub(super) fn new_access(&self) -> u32 {
         match self.ctx.access {
-            Access::Lru => access::lru_clock(self.ctx.used_ms()),
+            Access::Lru | Access::Lrm => access::lru_clock(self.ctx.used_ms()),
             Access::Lfu { .. } => access::lfu_new(self.ctx.used_ms()),
         }
     }

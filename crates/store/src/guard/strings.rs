@@ -69,10 +69,12 @@ impl SlotGuard<'_> {
     }
 
     /// Sets the key to a computed string that OBJECT ENCODING must not report as an integer, even if it reads
-    /// like an integer: INCRBYFLOAT stores such strings. The deadline is kept.
-    pub fn set_text(&mut self, key: &Key<'_>, bytes: &[u8]) {
-        self.set_string(key, bytes, Expire::Keep);
-        self.live(key).expect("just set").entry().set_text();
+    /// like an integer: INCRBYFLOAT stores such strings.
+    pub fn set_text(&mut self, key: &Key<'_>, bytes: &[u8], expire: Expire) {
+        self.set_string(key, bytes, expire);
+        if let Some(found) = self.live(key) {
+            found.entry().set_text();
+        }
     }
 
     /// Sets the key to a string made from other strings, as by BITOP: `raw`, and without a deadline.

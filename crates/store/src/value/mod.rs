@@ -21,6 +21,23 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Returns the kind of this name, in any case.
+    pub fn named(name: &[u8]) -> Option<Kind> {
+        let mut all = std::iter::successors(Some(Kind::String), |kind| kind.next());
+        all.find(|kind| name.eq_ignore_ascii_case(kind.name().as_bytes()))
+    }
+
+    fn next(self) -> Option<Kind> {
+        match self {
+            Kind::String => Some(Kind::List),
+            Kind::List => Some(Kind::Set),
+            Kind::Set => Some(Kind::ZSet),
+            Kind::ZSet => Some(Kind::Hash),
+            Kind::Hash => Some(Kind::Stream),
+            Kind::Stream => None,
+        }
+    }
+
     /// The type's name in the reply of TYPE.
     pub fn name(self) -> &'static str {
         match self {

@@ -105,7 +105,7 @@ fn texts_stay_texts_until_written_to() {
         world.one(0, key, |guard, key| guard.peek(key).expect("there").is_text())
     };
     world.set(0, b"key", b"1", Expire::At(u64::MAX));
-    world.one(0, b"key", |guard, key| guard.set_text(key, b"3"));
+    world.one(0, b"key", |guard, key| guard.set_text(key, b"3", Expire::Keep));
     assert!(is_text(&mut world, b"key"));
     assert!(world.one(0, b"key", |guard, key| guard.set_deadline(key, None)));
     world.two((0, b"key"), (0, b"copy"), |guard, key, copy| guard.copy(key, copy, 0));

@@ -40,8 +40,10 @@ fn range(make: &mut Maker) -> Args {
 
 fn bitcount(make: &mut Maker) -> Args {
     let mut args = args!["BITCOUNT", make.key()];
-    if make.chance(70) {
-        args.extend(range(make));
+    match make.random.below(10) {
+        0..3 => {}
+        3 => args.push(make.int()),
+        _ => args.extend(range(make)),
     }
     args
 }
