@@ -97,6 +97,7 @@ pub struct Names {
     pub watched: AtomicUsize,
     pub subscribed: AtomicUsize,
     pub tracked: AtomicUsize,
+    pub fieldsets: AtomicUsize,
 }
 
 impl Names {
@@ -108,7 +109,8 @@ impl Names {
     }
 
     fn sum(&self) -> usize {
-        [&self.watched, &self.subscribed, &self.tracked].iter().map(|bytes| bytes.load(Relaxed)).sum()
+        let Names { watched, subscribed, tracked, fieldsets } = self;
+        [watched, subscribed, tracked, fieldsets].iter().map(|bytes| bytes.load(Relaxed)).sum()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use evenkeel_command::class::{EXPIRED, HASH, OF_FIELDS};
 use evenkeel_config::Settings;
 use evenkeel_core::Core;
 use evenkeel_store::events::Events;
@@ -72,8 +73,10 @@ impl Hub {
     pub fn configure(&self, settings: &Settings) {
         self.pubsub.configure(settings);
         self.tracking.configure(settings.tracking_table_max_keys);
-        let is_wanted = self.notices.configure(&settings.notify_keyspace_events);
-        self.core.keyspace.events.want(Events::NOTICES, is_wanted);
+        let classes = self.notices.configure(&settings.notify_keyspace_events);
+        let events = &self.core.keyspace.events;
+        events.want(Events::FIELDS, classes & OF_FIELDS != 0 && classes & (HASH | EXPIRED) != 0);
+        events.want(Events::NOTICES, classes != 0);
     }
 
     /// Invalidates all keys that tracking clients have read.

@@ -4,6 +4,7 @@
 //! Absent: sockets and buffers (a connection has a [`session::Session`]), and which commands exist.
 
 pub mod clients;
+pub mod fieldsets;
 pub mod hub;
 pub mod monitor;
 pub mod pubsub;

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use evenkeel_store::{SlotGuard, Watch};
 
 use crate::clients::ClientInfo;
+use crate::fieldsets::{Fieldset, Fieldsets};
 use crate::hub::Hub;
 use crate::pubsub::{PubSub, Subscriptions};
 use crate::replica_hello::ReplicaHello;
@@ -38,6 +39,8 @@ pub struct Session {
     /// There may be push messages for it to look at after its command.
     pub receives_push: bool,
     pub subscriptions: Option<Box<Subscriptions>>,
+    /// HIMPORT PREPARE; changed by [`Session::put_fieldsets`] alone.
+    pub fieldsets: Option<Box<Fieldsets>>,
     /// CLIENT TRACKING is on in a mode that records the client's reads.
     pub tracks: bool,
     pub caching: Caching,
@@ -141,6 +144,7 @@ impl Session {
             last_record: 0,
             receives_push: false,
             subscriptions: None,
+            fieldsets: None,
             tracks: false,
             caching: Caching::Unsaid,
             monitors: false,
@@ -176,6 +180,31 @@ impl Session {
     /// Whether the client is notified of changes to keys that it has read, or might read.
     pub fn is_tracking(&self) -> bool {
         self.client.tracked.has(mode::ON)
+    }
+
+    /// Returns the fieldset of this name.
+    pub fn fieldset(&self, name: &[u8]) -> Option<&Fieldset> {
+        self.fieldsets.as_ref()?.find(name)
+    }
+
+    /// Changes the fieldsets with `change`, and returns its result.
+    pub fn change_fieldsets<R>(&mut self, change: impl FnOnce(&mut Fieldsets) -> R) -> R {
+        let mut fieldsets = self.take_fieldsets().unwrap_or_default();
+        let result = change(&mut fieldsets);
+        self.put_fieldsets(Some(fieldsets).filter(|fieldsets| !fieldsets.is_empty()));
+        result
+    }
+
+    /// Takes all fieldsets away.
+    pub fn take_fieldsets(&mut self) -> Option<Box<Fieldsets>> {
+        self.fieldsets.take()
+    }
+
+    /// Replaces all fieldsets.
+    pub fn put_fieldsets(&mut self, fieldsets: Option<Box<Fieldsets>>) {
+        let memory = fieldsets.as_ref().map_or(0, |fieldsets| fieldsets.memory());
+        self.client.names.fieldsets.store(memory, Relaxed);
+        self.fieldsets = fieldsets;
     }
 
     pub fn select(&mut self, db: u32) {

@@ -394,7 +394,11 @@ impl Tracking {
         for event in events {
             match event.what {
                 What::Written | What::Removed => self.invalidate(&event.key, event.by, keep),
-                What::Expired | What::FieldsExpired | What::AllFieldsExpired | What::Evicted => {
+                What::Expired
+                | What::FieldsExpired
+                | What::FieldsReplaced
+                | What::AllFieldsExpired
+                | What::Evicted => {
                     self.invalidate(&event.key, 0, keep);
                 }
                 _ => {}
@@ -449,7 +453,7 @@ impl Tracking {
                     lost.insert((event.db, &event.key));
                     changed.insert(&event.key, 0);
                 }
-                What::FieldsExpired => {
+                What::FieldsExpired | What::FieldsReplaced => {
                     changed.insert(&event.key, 0);
                 }
                 What::Removed if lost.remove(&(event.db, &event.key[..])) => {}

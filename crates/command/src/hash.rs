@@ -8,8 +8,10 @@
 //! - its total is more than 1 GiB, or
 //! - a field has a deadline.
 //!
-//! For all commands here, an expired field is a missing field; sweeps remove it.
+//! For all commands here but HLEN, an expired field is a missing field. It stays until a sweep removes it, or
+//! a command sets it anew.
 
+mod import;
 mod scan;
 mod timed_values;
 mod times;
@@ -18,6 +20,8 @@ use evenkeel_resp::number::parse_i64;
 use evenkeel_resp::reply::itoa;
 use evenkeel_store::collection::Hash;
 use evenkeel_store::{Edit, Expire, Hasher, Millis};
+
+pub use import::import;
 
 use crate::error::Error;
 use crate::flow::{Done, Flow};
@@ -180,26 +184,38 @@ fn hmget(call: &mut Call<'_, '_>) -> Done {
 /// HDEL key field [field ...]
 fn hdel(call: &mut Call<'_, '_>) -> Done {
     let (args, (hasher, now)) = (call.args, sight(call));
-    let removed = call.guard.edit_if_there(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
-        let size = hash.size();
-        let removed = args.from(2).filter(|field| hash.remove(hasher, now, field)).count();
-        hash.changes = removed as u64;
-        (removed, size != hash.size())
+    let (wants_fields, mut gone) = (call.wants_fields(), Vec::new());
+    let done = call.guard.edit_if_there(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
+        let has_expired = hash.expired(now) > 0;
+        for field in args.from(2) {
+            let removed = hash.remove(hasher, now, field);
+            hash.changes += u64::from(removed);
+            gone.extend((removed && (wants_fields || has_expired)).then_some(field));
+        }
+        (hash.changes, has_expired)
     })?;
-    let (removed, any) = removed.unwrap_or_default();
-    if any {
-        // Perhaps only expired fields, which concern the journal alone.
-        call.log_each(&[b"HDEL", call.keys[0].bytes], 1, args.from(2));
+    let (removed, has_expired) = done.unwrap_or_default();
+    if has_expired {
+        // The journal's reader would remove expired fields, too.
+        call.log_each(&[b"HDEL", call.keys[0].bytes], 1, &gone);
     }
+    say_removed(call, removed > 0, gone);
     call.reply.int(removed as i64);
     Ok(Flow::Replied)
 }
 
+/// Emits the events of removed fields, if there are any.
+fn say_removed(call: &mut Call<'_, '_>, any: bool, gone: Vec<&[u8]>) {
+    if any && call.guard.is_listened_to() {
+        call.say_fields(&call.keys[0], "hdel", gone);
+        call.say_gone(&call.keys[0]);
+    }
+}
+
 /// HLEN key
 fn hlen(call: &mut Call<'_, '_>) -> Done {
-    let now = call.now_ms();
-    let len = call.guard.collection::<Hash>(&call.keys[0])?.map_or(0, |hash| hash.len(now));
-    call.reply.int(len as i64);
+    let size = call.guard.collection::<Hash>(&call.keys[0])?.map_or(0, |hash| hash.size());
+    call.reply.int(size as i64);
     Ok(Flow::Replied)
 }
 

@@ -19,9 +19,9 @@ mod plan;
 mod source;
 
 use evenkeel_store::collection::List;
-use evenkeel_store::{Key, SlotGuard};
+use evenkeel_store::{Key, Kind, SlotGuard};
 
-use crate::class::{GENERIC, LIST};
+use crate::class::{GENERIC, LIST, OVERWRITTEN, TYPE_CHANGED};
 use crate::effect::log_list;
 use crate::error::Error;
 use crate::flow::Mode;
@@ -101,9 +101,16 @@ fn finish(
 /// here may differ from the call's locks.
 fn store(guard: &mut SlotGuard<'_>, key: &Key<'_>, db: u32, list: List, reply: &mut Reply) {
     let (len, sorted, before) = (list.len(), list.clone(), guard.changes());
+    let old = guard.peek(key).map(|view| view.kind()).filter(|_| len > 0);
     guard.set_collection(key, list, 0, None);
     if guard.changes() != before && guard.is_logged() {
         log_list(guard, db, key.bytes, &sorted);
+    }
+    if let Some(old) = old {
+        guard.say(db, key.bytes, OVERWRITTEN, "overwritten");
+        if old != Kind::List {
+            guard.say(db, key.bytes, TYPE_CHANGED, "type_changed");
+        }
     }
     if len > 0 {
         guard.say(db, key.bytes, LIST, "sortstore");

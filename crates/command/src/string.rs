@@ -18,7 +18,7 @@ use compare::{compare_digest, compared, delex, digest};
 use increx::increx;
 
 use crate::error::Error;
-use crate::expire::expire_at;
+use crate::expire::{expire_at, expire_now};
 use crate::flow::{Done, Flow};
 use crate::lcs::lcs;
 use crate::set_options::{Condition, Of, Options, Time};
@@ -109,8 +109,13 @@ fn set_if(call: &mut Call<'_, '_>, options: &Options<'_>, expire: Expire, digest
         Condition::Compared(comparison) => compared(call, comparison, digest)?,
     };
     if sets {
-        call.guard.set_string(key, call.args.at(2), expire);
-        log_set(call, key.bytes, call.args.at(2), expire);
+        match expire {
+            Expire::At(deadline) if deadline <= call.now_ms() => expire_now(call, key),
+            _ => {
+                call.guard.set_string(key, call.args.at(2), expire);
+                log_set(call, key.bytes, call.args.at(2), expire);
+            }
+        }
     }
     match (options.get, sets) {
         (true, _) => {}

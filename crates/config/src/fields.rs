@@ -113,6 +113,9 @@ pub struct Fields {
     pub lfu_log_factor: u32,
     /// Minutes.
     pub lfu_decay_time: u32,
+    pub lazyfree_lazy_eviction: bool,
+    pub lazyfree_lazy_expire: bool,
+    pub lazyfree_lazy_server_del: bool,
     pub lazyfree_lazy_user_flush: bool,
 
     // Scripts

@@ -199,7 +199,7 @@ fn primary_lines(value: &Value) -> Vec<Word> {
 }
 
 /// Letters of keyspace events, in the order in which they are shown; `A` stands for all letters before `n`.
-const EVENTS: &[u8] = b"g$lshzxetdnKEm";
+const EVENTS: &[u8] = b"g$lshzxetdnocKEmSTIV";
 const EVENTS_OF_A: &[u8] = b"g$lshzxetd";
 
 pub(super) fn keyspace_events(word: &[u8]) -> Result<Word, Reason> {

@@ -26,7 +26,8 @@ use super::Persist;
 use super::pace::key_delay;
 use super::position::Position;
 use evenkeel_client::pubsub::push_queue;
-use evenkeel_command::value_codec::{self, Origin};
+use evenkeel_command::effect::log_each;
+use evenkeel_command::value_codec::{self, Origin, Value};
 use evenkeel_config::{Policy, Settings};
 use evenkeel_runtime::clock;
 use evenkeel_scripting::functions::{Libraries, Library};
@@ -123,13 +124,16 @@ pub fn snapshot(persist: &Arc<Persist>) -> Result<Option<Loaded>, Ended> {
 /// Loads it at the start of the server. A primary continues the stream at the position in the file.
 pub fn snapshot_at_start(persist: &Arc<Persist>) -> Result<Option<Loaded>, Ended> {
     let expired_by = expired_by(persist);
-    snapshot_how(persist, How { expired_by, continues_stream: expired_by.is_some(), ..How::default() })
+    let continues_stream = expired_by.is_some();
+    snapshot_how(persist, How { expired_by, fields_by: expired_by, continues_stream, ..How::default() })
 }
 
-/// Loads it while the append-only file and replicas go on. They have the expired keys until a DEL reaches
-/// them, so these keys are loaded too. `merges`: a present key is replaced.
+/// Loads it while the append-only file and replicas go on. They have the expired keys until a removal reaches
+/// them, so these keys are loaded too. Of hashes, expired fields are removed at once. `merges`: a present key
+/// is replaced.
 pub fn snapshot_again(persist: &Arc<Persist>, merges: bool) -> Result<Option<Loaded>, Ended> {
-    snapshot_how(persist, How { merges, ..How::default() })
+    let fields_by = expired_by(persist).filter(|_| !merges);
+    snapshot_how(persist, How { fields_by, merges, ..How::default() })
 }
 
 /// A replica keeps expired keys until its primary deletes them.
@@ -200,12 +204,15 @@ pub(super) fn in_file(ended: Ended, path: &Path) -> Ended {
 pub(super) struct How {
     /// Keys that have expired by this time are left out.
     pub(super) expired_by: Option<Millis>,
+    /// Fields that have expired by this time are left out, and the journal gets their removal. If this is
+    /// `None`, fields that have expired by `expired_by` are left out, of which no replica or file knows.
+    pub(super) fields_by: Option<Millis>,
     pub(super) target: Target,
     /// Whether the data come from the primary, whose stream follows. Function libraries are returned to the
     /// caller, and not added to the present libraries.
     pub(super) from_primary: bool,
     /// Whether the server is a primary that continues the stream of the data. Replicas of that stream get a
-    /// DEL for each key that has expired meanwhile.
+    /// removal of each key that has expired meanwhile.
     pub(super) continues_stream: bool,
     /// Whether a present key or library is replaced, instead of being an error.
     pub(super) merges: bool,
@@ -215,6 +222,7 @@ impl Default for How {
     fn default() -> How {
         How {
             expired_by: None,
+            fields_by: None,
             target: Target::Visible,
             from_primary: false,
             continues_stream: false,
@@ -490,8 +498,7 @@ impl Work<'_> {
             return record.pass();
         }
         let name = record.key.to_vec();
-        // Replicas that continue from here have the fields: a command removes them, like any later field.
-        let fields_by = self.how.expired_by.filter(|_| !self.how.continues_stream).unwrap_or(0);
+        let fields_by = self.how.expired_by.filter(|_| self.how.fields_by.is_none()).unwrap_or(0);
         let formed = record.object().and_then(|object| {
             value_codec::build(object, self.settings, &keyspace.hasher, (fields_by, Origin::Trusted))
         });
@@ -499,7 +506,8 @@ impl Work<'_> {
             self.pass_empty(&name);
             return Ok(());
         }
-        let formed = formed?;
+        let mut formed = formed?;
+        self.drop_expired_fields(ctx, db, &name, &mut formed.value);
         if formed.is_nothing() {
             return Ok(());
         }
@@ -537,12 +545,33 @@ impl Work<'_> {
         if is_free { Ok(()) } else { Err(Error { at, inside: None, reason: Reason::Duplicate }) }
     }
 
-    /// Sends a DEL to the replicas, which may have the key.
+    /// Removes expired fields from a hash that replicas or the append-only file have, and logs that.
+    fn drop_expired_fields(&self, ctx: &mut ThreadContext, db: u64, name: &[u8], value: &mut Value) {
+        let (Some(now), Value::Hash(hash)) = (self.how.fields_by, value) else { return };
+        if hash.expired(now) == 0 {
+            return;
+        }
+        let (keyspace, mut fields) = (&self.persist.core.keyspace, Vec::new());
+        let (_, cut) = hash.purge(&keyspace.hasher, now, usize::MAX, |field| fields.push(field.to_vec()));
+        drop(cut);
+        let key = keyspace.key(db as u32, name);
+        keyspace.enter(ctx);
+        let mut guard = keyspace.hold_one(ctx, key.place);
+        log_each(&mut guard, db as u32, &[b"HDEL", name], 1, fields);
+        drop(guard);
+        keyspace.leave(ctx);
+        if hash.size() == 0 {
+            self.log_removed(ctx, db, name);
+        }
+    }
+
+    /// Sends a removal to the replicas, which may have the key.
     fn log_removed(&self, ctx: &mut ThreadContext, db: u64, name: &[u8]) {
         let keyspace = &self.persist.core.keyspace;
         let key = keyspace.key(db as u32, name);
         keyspace.enter(ctx);
-        keyspace.hold_one(ctx, key.place).log(db as u32, [b"DEL".as_slice(), name].into_iter());
+        let command = if self.settings.lazyfree_lazy_expire { &b"UNLINK"[..] } else { b"DEL" };
+        keyspace.hold_one(ctx, key.place).log(db as u32, [command, name].into_iter());
         keyspace.leave(ctx);
     }
 

@@ -1,6 +1,6 @@
 //! Runs the primary's stream: its commands in order, as a replay of the append-only file does.
 //!
-//! Nothing expires meanwhile, since the primary sends a DEL for each expired key. Bytes that have been run
+//! Nothing expires meanwhile, since the primary sends a removal of each expired key. Bytes that have been run
 //! are appended unchanged to this server's own stream, for its own replicas and for the time when it becomes
 //! a primary. A transaction is appended as a whole, since a stream that breaks off within it is continued
 //! before it.

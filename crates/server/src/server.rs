@@ -76,6 +76,8 @@ impl Host for Server {
     fn before_settings(&self, settings: &Settings) {
         self.commandlog.configure(settings);
         self.hub.configure(settings);
+        let keyspace = &self.core.keyspace;
+        keyspace.set_unlinks(settings.lazyfree_lazy_expire, settings.lazyfree_lazy_eviction);
         self.acl.log.truncate(settings.acllog_max_len);
     }
 

@@ -11,6 +11,7 @@ pub use crate::table::access::{idle_ms, lfu_counter, lfu_new, lfu_touched, lru_c
 use crate::table::entry::EntryPtr;
 
 use crate::guard::SlotGuard;
+use crate::guard::logging::Cause;
 use crate::key::Place;
 use crate::table::segment::{Segment, Word};
 use crate::table::slot::NEVER;
@@ -96,7 +97,7 @@ impl SlotGuard<'_> {
             let goes = unused && (entry.deadline().is_some() || !policy.volatile_only);
             if goes {
                 guard.emit(place, entry.key(), What::Evicted);
-                guard.log_removal(place, entry.key());
+                guard.log_removal(place, entry.key(), Cause::Evicted);
                 guard.unasked(|guard| guard.remove_found(place, found));
             }
             goes

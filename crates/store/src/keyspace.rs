@@ -106,6 +106,8 @@ pub struct Keyspace {
     databases: usize,
     /// No thread removes a key because its deadline has passed. Changes behind the closed gate only.
     hides_expired: AtomicBool,
+    /// The journal removes expired and evicted keys by UNLINK, in this order.
+    pub(crate) unlinks: [AtomicBool; 2],
     /// Keys that meanwhile expire by this server's decision alone, and their number.
     pub(crate) own: Mutex<Own>,
     pub(crate) own_timed: AtomicUsize,
@@ -145,6 +147,7 @@ impl Keyspace {
             sharers: Sharers::default(),
             databases,
             hides_expired: AtomicBool::new(false),
+            unlinks: [AtomicBool::new(true), AtomicBool::new(true)],
             own: Mutex::default(),
             own_timed: AtomicUsize::new(0),
             free_ids: Mutex::new((0..all).rev().collect()),
@@ -212,6 +215,12 @@ impl Keyspace {
     /// Returns true if expired keys stay until a command removes them; for callers inside the gate.
     pub(crate) fn hides_expired(&self) -> bool {
         self.hides_expired.load(Relaxed)
+    }
+
+    /// Sets whether the journal removes expired and evicted keys by UNLINK. Otherwise, it does so by DEL.
+    pub fn set_unlinks(&self, expired: bool, evicted: bool) {
+        self.unlinks[0].store(expired, Relaxed);
+        self.unlinks[1].store(evicted, Relaxed);
     }
 
     pub(crate) fn hide_expired(&self, hide: bool) {

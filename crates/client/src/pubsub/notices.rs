@@ -32,18 +32,32 @@ impl Notices {
         Notices { classes: AtomicU32::new(0), pubsub, tracking, monitors }
     }
 
-    /// Publishes these classes from now on. Returns whether there are any.
-    pub fn configure(&self, messages: &[u8]) -> bool {
+    /// Publishes these classes from now on, and returns them.
+    pub fn configure(&self, messages: &[u8]) -> u32 {
         let classes = classes(messages);
         self.classes.store(classes, Relaxed);
-        classes != 0
+        classes
     }
 
     fn publish(&self, class: u32, name: &str, event: &Event) {
         let classes = self.classes.load(Relaxed);
-        if classes & class == 0 {
-            return;
+        if classes & class != 0 {
+            self.publish_key(classes, name, event);
+            if classes & OF_FIELDS != 0 && !event.fields.is_empty() {
+                self.publish_fields(classes, name, event);
+            }
         }
+    }
+
+    /// Publishes an event of a whole hash after the event of its fields.
+    fn publish_end(&self, class: u32, name: &str, event: &Event) {
+        let classes = self.classes.load(Relaxed);
+        if classes & class != 0 {
+            self.publish_key(classes, name, event);
+        }
+    }
+
+    fn publish_key(&self, classes: u32, name: &str, event: &Event) {
         let mut channel = Vec::new();
         // Writing to memory cannot fail, here and below.
         if classes & BY_KEY != 0 {
@@ -55,6 +69,40 @@ impl Notices {
             channel.clear();
             let _ = write!(channel, "__keyevent@{}__:{name}", event.db);
             self.keep(&channel, &event.key);
+        }
+    }
+
+    /// Publishes the names of an event's fields, as Redis 8.8 does. No name of an event has a `|`, which
+    /// ends it in some channels and texts; a key with a line feed has no channels of its fields.
+    #[cold]
+    fn publish_fields(&self, classes: u32, name: &str, event: &Event) {
+        let Event { db, key, fields, .. } = event;
+        let list = || {
+            let mut list = Vec::new();
+            for field in fields {
+                let _ = write!(list, "{}{}:", if list.is_empty() { "" } else { "," }, field.len());
+                list.extend_from_slice(field);
+            }
+            list
+        };
+        let channel = |kind: &str, of: &[u8]| [format!("__{kind}@{db}__:").as_bytes(), of].concat();
+        if classes & FIELDS_BY_KEY != 0 {
+            let text = [name.as_bytes(), b"|", &list()].concat();
+            self.keep(&channel("subkeyspace", key), &text);
+        }
+        if classes & FIELDS_BY_EVENT != 0 {
+            let text = [format!("{}:", key.len()).as_bytes(), key, b"|", &list()].concat();
+            self.keep(&channel("subkeyevent", name.as_bytes()), &text);
+        }
+        if classes & BY_FIELD != 0 && !key.contains(&b'\n') {
+            for field in fields {
+                let of = [key, &b"\n"[..], field].concat();
+                self.keep(&channel("subkeyspaceitem", &of), name.as_bytes());
+            }
+        }
+        if classes & FIELDS_BY_BOTH != 0 {
+            let of = [name.as_bytes(), b"|", key].concat();
+            self.keep(&channel("subkeyspaceevent", &of), &list());
         }
     }
 
@@ -90,10 +138,11 @@ impl Listener for Notices {
                 What::Added => self.publish(NEW, "new", event),
                 What::Expired => self.publish(EXPIRED, "expired", event),
                 What::Evicted => self.publish(EVICTED, "evicted", event),
-                What::FieldsExpired => self.publish(HASH, "hexpired", event),
+                What::FieldsReplaced => self.publish(HASH, "hexpired", event),
+                What::FieldsExpired => self.publish(EXPIRED, "hexpired", event),
                 What::AllFieldsExpired => {
-                    self.publish(HASH, "hexpired", event);
-                    self.publish(GENERIC, "del", event);
+                    self.publish(EXPIRED, "hexpired", event);
+                    self.publish_end(GENERIC, "del", event);
                 }
                 What::Written | What::Removed | What::Missed => {}
             }
@@ -111,6 +160,9 @@ mod tests {
         assert_eq!(classes(b"A"), 0, "published nowhere");
         assert_eq!(classes(b"KE"), 0, "nothing to publish");
         assert_eq!(classes(b"Kx"), BY_KEY | EXPIRED);
-        assert_eq!(classes(b"AE") & (NEW | MISSES), 0, "these have to be asked for");
+        let asked_for = NEW | MISSES | OVERWRITTEN | TYPE_CHANGED | OF_FIELDS;
+        assert_eq!(classes(b"AE") & asked_for, 0, "these have to be asked for");
+        assert_eq!(classes(b"STIV"), 0, "nothing to publish");
+        assert_eq!(classes(b"Ih"), BY_FIELD | HASH, "no other channel is needed");
     }
 }

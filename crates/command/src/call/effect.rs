@@ -71,6 +71,11 @@ pub fn log_zset(guard: &mut SlotGuard<'_>, db: u32, key: &[u8], zset: &ZSet) {
 }
 
 impl Call<'_, '_> {
+    /// Logs the removal of a key, by UNLINK if it is `lazy`.
+    pub(crate) fn log_removal(&mut self, key: &Key<'_>, lazy: bool) {
+        self.log(&[if lazy { &b"UNLINK"[..] } else { b"DEL" }, key.bytes]);
+    }
+
     /// Logs commands that begin with `head` and go on with the words, of which `step` belong together.
     pub fn log_each<W: AsRef<[u8]>>(
         &mut self,

@@ -11,8 +11,8 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use evenkeel_store::Key;
-use evenkeel_store::events::{Event, What};
+use evenkeel_store::events::{Event, Fields, What};
+use evenkeel_store::{Key, Kind};
 
 use crate::call::HasCall;
 use crate::class::*;
@@ -29,6 +29,7 @@ enum Name {
 }
 
 use Name::{By, Is};
+use Replaces::{After, Before, Untyped};
 
 /// The names for a command's changes.
 struct Rule {
@@ -42,10 +43,36 @@ struct Rule {
     expires: Option<fn(&Args<'_>) -> bool>,
     /// It looks for keys to read, too.
     reads: bool,
+    /// The event that a value was replaced.
+    replaces: Replaces,
+    /// The fields of a hash that the event is about, in the arguments from this one on, in such steps.
+    fields: Option<(usize, usize)>,
+}
+
+/// Events of a key whose value a command has replaced: `overwritten`, and `type_changed` if the new value is
+/// of another type. Redis sends them since 8.2.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Replaces {
+    No,
+    /// They come before the command's own event.
+    Before,
+    /// They come after it.
+    After,
+    /// After it comes `overwritten` alone.
+    Untyped,
 }
 
 const fn rule(commands: &'static [&'static str], class: u32, name: Name) -> Rule {
-    Rule { commands, class, name, empties: false, expires: None, reads: false }
+    Rule {
+        commands,
+        class,
+        name,
+        empties: false,
+        expires: None,
+        reads: false,
+        replaces: Replaces::No,
+        fields: None,
+    }
 }
 
 impl Rule {
@@ -61,18 +88,27 @@ impl Rule {
     const fn reads(self) -> Rule {
         Rule { reads: true, ..self }
     }
+
+    const fn replaces(self, replaces: Replaces) -> Rule {
+        Rule { replaces, ..self }
+    }
+
+    const fn fields(self, first: usize, step: usize) -> Rule {
+        Rule { fields: Some((first, step)), ..self }
+    }
 }
 
 #[rustfmt::skip]
 const RULES: &[Rule] = &[
     rule(&["SET"],                                             STRING,  Is("set"))
-        .expires(|args| have_deadline(args, 3, Of::Set)).reads(),
-    rule(&["SETNX", "MSET", "MSETNX"],                         STRING,  Is("set")),
-    rule(&["GETSET"],                                          STRING,  Is("set")).reads(),
+        .expires(|args| have_deadline(args, 3, Of::Set)).reads().replaces(Before),
+    rule(&["SETNX", "MSET", "MSETNX"],                         STRING,  Is("set")).replaces(Before),
+    rule(&["GETSET"],                                          STRING,  Is("set")).reads().replaces(Before),
     rule(&["MSETEX"],                                          STRING,  Is("set"))
-        .expires(|args| have_deadline(args, behind_pairs(args), Of::MSetEx)),
-    rule(&["SETEX", "PSETEX"],                                 STRING,  Is("set")).expires(|_| true),
-    rule(&["BITOP"],                                           STRING,  Is("set")).reads(),
+        .expires(|args| have_deadline(args, behind_pairs(args), Of::MSetEx)).replaces(Before),
+    rule(&["SETEX", "PSETEX"],                                 STRING,  Is("set"))
+        .expires(|_| true).replaces(Before),
+    rule(&["BITOP"],                                           STRING,  Is("set")).reads().replaces(Before),
     rule(&["APPEND"],                                          STRING,  Is("append")),
     rule(&["SETRANGE"],                                        STRING,  Is("setrange")),
     rule(&["INCR", "DECR", "INCRBY", "DECRBY"],                STRING,  Is("incrby")),
@@ -85,8 +121,10 @@ const RULES: &[Rule] = &[
     rule(&["GETDEL", "DEL", "UNLINK", "DELEX", "DELIFEQ", "MIGRATE"],   GENERIC, Is("del")).reads(),
     rule(&["EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT"],      GENERIC, Is("expire")),
     rule(&["PERSIST"],                                         GENERIC, Is("persist")),
-    rule(&["COPY"],                                            GENERIC, Is("copy_to")).reads(),
-    rule(&["RESTORE", "RESTORE-ASKING"],                       GENERIC, Is("restore")),
+    rule(&["COPY"],                                            GENERIC, Is("copy_to")).reads()
+        .replaces(After),
+    rule(&["RESTORE", "RESTORE-ASKING"],                       GENERIC, Is("restore"))
+        .replaces(Untyped),
     rule(&["LPUSH", "LPUSHX"],                                 LIST,    Is("lpush")),
     rule(&["RPUSH", "RPUSHX"],                                 LIST,    Is("rpush")),
     rule(&["LPOP", "BLPOP"],                                   LIST,    Is("lpop")).empties(),
@@ -100,14 +138,15 @@ const RULES: &[Rule] = &[
     rule(&["SADD"],                                            SET,     Is("sadd")),
     rule(&["SREM"],                                            SET,     Is("srem")).empties(),
     rule(&["SPOP"],                                            SET,     Is("spop")).empties(),
-    rule(&["SINTERSTORE"],                                     SET,     Is("sinterstore")).reads(),
-    rule(&["SUNIONSTORE"],                                     SET,     Is("sunionstore")).reads(),
-    rule(&["SDIFFSTORE"],                                      SET,     Is("sdiffstore")).reads(),
-    rule(&["HSET", "HMSET", "HSETNX"],                         HASH,    Is("hset")),
-    rule(&["HDEL", "HGETDEL"],                                 HASH,    Is("hdel")).empties(),
-    rule(&["HINCRBY"],                                         HASH,    Is("hincrby")),
-    rule(&["HINCRBYFLOAT"],                                    HASH,    Is("hincrbyfloat")),
-    rule(&["HPERSIST"],                                        HASH,    Is("hpersist")),
+    rule(&["SINTERSTORE"],                                     SET,     Is("sinterstore")).reads()
+        .replaces(Before),
+    rule(&["SUNIONSTORE"],                                     SET,     Is("sunionstore")).reads()
+        .replaces(Before),
+    rule(&["SDIFFSTORE"],                                      SET,     Is("sdiffstore")).reads()
+        .replaces(Before),
+    rule(&["HSET", "HMSET", "HSETNX"],                         HASH,    Is("hset")).fields(2, 2),
+    rule(&["HINCRBY"],                                         HASH,    Is("hincrby")).fields(2, 2),
+    rule(&["HINCRBYFLOAT"],                                    HASH,    Is("hincrbyfloat")).fields(2, 2),
     rule(&["ZADD"],                                            ZSET,
         By(|args| if increments(args) { "zincr" } else { "zadd" })),
     rule(&["GEOADD"],                                          ZSET,    Is("zadd")),
@@ -120,12 +159,18 @@ const RULES: &[Rule] = &[
     rule(&["ZPOPMAX", "BZPOPMAX"],                             ZSET,    Is("zpopmax")).empties(),
     rule(&["ZMPOP", "BZMPOP"],                                 ZSET,
         By(|args| if names(args, "MIN") { "zpopmin" } else { "zpopmax" })).empties(),
-    rule(&["ZUNIONSTORE"],                                     ZSET,    Is("zunionstore")).reads(),
-    rule(&["ZINTERSTORE"],                                     ZSET,    Is("zinterstore")).reads(),
-    rule(&["ZDIFFSTORE"],                                      ZSET,    Is("zdiffstore")).reads(),
-    rule(&["ZRANGESTORE"],                                     ZSET,    Is("zrangestore")).reads(),
-    rule(&["GEOSEARCHSTORE"],                                  ZSET,    Is("geosearchstore")).reads(),
-    rule(&["GEORADIUS", "GEORADIUSBYMEMBER"],                  ZSET,    Is("georadiusstore")).reads(),
+    rule(&["ZUNIONSTORE"],                                     ZSET,    Is("zunionstore")).reads()
+        .replaces(Before),
+    rule(&["ZINTERSTORE"],                                     ZSET,    Is("zinterstore")).reads()
+        .replaces(Before),
+    rule(&["ZDIFFSTORE"],                                      ZSET,    Is("zdiffstore")).reads()
+        .replaces(Before),
+    rule(&["ZRANGESTORE"],                                     ZSET,    Is("zrangestore")).reads()
+        .replaces(Before),
+    rule(&["GEOSEARCHSTORE"],                                  ZSET,    Is("geosearchstore")).reads()
+        .replaces(Before),
+    rule(&["GEORADIUS", "GEORADIUSBYMEMBER"],                  ZSET,    Is("georadiusstore")).reads()
+        .replaces(Before),
     rule(&["XTRIM"],                                           STREAM,  Is("xtrim")),
     rule(&["XDEL", "XDELEX", "XACKDEL"],                       STREAM,  Is("xdel")),
 ];
@@ -186,12 +231,13 @@ pub(crate) fn announced<'a, 'h: 'a, C: HasCall<'a, 'h>>(
 ) -> Done {
     let base = call.call();
     let before = base.guard.events_noted();
+    let replaced = base.values_to_replace();
     let client = base.host.client_id();
     let actor = std::mem::replace(&mut base.guard.ctx.acting, client);
     let done = f(call);
     let base = call.call();
     base.guard.ctx.acting = actor;
-    base.name_events(before);
+    base.name_events(before, replaced);
     // The effects of a script may be undone; the script reports its events once they are not.
     if base.mode != Mode::Script {
         base.guard.report_events();
@@ -199,9 +245,46 @@ pub(crate) fn announced<'a, 'h: 'a, C: HasCall<'a, 'h>>(
     done
 }
 
-impl Call<'_, '_> {
+/// The numbers of the keys of a name, each with the type of the value before the command.
+type Kinds<'a> = HashMap<&'a [u8], Vec<(usize, Option<Kind>)>>;
+
+impl<'a> Call<'a, '_> {
+    /// Returns the types of the values that the command may replace.
+    fn values_to_replace(&mut self) -> Kinds<'a> {
+        let mut kinds = Kinds::new();
+        let replaces = rules()[self.id.index()].is_some_and(|rule| rule.replaces != Replaces::No);
+        if replaces && self.guard.keyspace().events.are_notices_wanted() {
+            for (at, key) in self.keys.iter().enumerate() {
+                let kind = self.guard.peek(key).map(|view| view.kind());
+                kinds.entry(key.bytes).or_default().push((at, kind));
+            }
+        }
+        kinds
+    }
+
+    /// Emits the events of a key whose value was replaced.
+    fn say_replaced(&mut self, rule: &Rule, event: &Event, kinds: &mut Kinds<'_>) {
+        let keys = kinds.get_mut(&event.key[..]).into_iter().flatten();
+        let is_it = |(at, _): &&mut (usize, _)| self.keys[*at].place.db() as u32 == event.db;
+        let Some((at, before)) = keys.into_iter().find(is_it) else { return };
+        let key = self.keys[*at];
+        let now = self.guard.peek(&key).map(|view| view.kind());
+        if let Some(before) = std::mem::replace(before, now) {
+            let is_other = rule.replaces != Untyped && now.is_some_and(|now| now != before);
+            self.say_overwritten(&key, is_other);
+        }
+    }
+
+    /// Emits the events of a key whose value was replaced, `is_other`: by a value of another type.
+    pub(crate) fn say_overwritten(&mut self, key: &Key<'_>, is_other: bool) {
+        self.say(key, OVERWRITTEN, "overwritten");
+        if is_other {
+            self.say(key, TYPE_CHANGED, "type_changed");
+        }
+    }
+
     /// Names the events since `before`.
-    fn name_events(&mut self, before: usize) {
+    fn name_events(&mut self, before: usize, mut kinds: Kinds<'a>) {
         let row = self.spec;
         let rule = rules()[self.id.index()];
         let reads = match rule {
@@ -217,7 +300,7 @@ impl Call<'_, '_> {
                 self.guard.put_event(event.clone());
                 match (event.what, rule) {
                     (What::Missed, _) if reads => self.guard.say(event.db, &event.key, MISSES, "keymiss"),
-                    (What::Written, Some(rule)) => self.say_written(rule, event),
+                    (What::Written, Some(rule)) => self.say_written(rule, event, &mut kinds),
                     (What::Removed, Some(rule)) if is_removal => self.say_removed(rule, event),
                     _ => {}
                 }
@@ -225,8 +308,18 @@ impl Call<'_, '_> {
         }
     }
 
-    fn say_written(&mut self, rule: &Rule, event: &Event) {
-        self.guard.say(event.db, &event.key, rule.class, self.name_by(rule));
+    fn say_written(&mut self, rule: &Rule, event: &Event, kinds: &mut Kinds<'_>) {
+        if rule.replaces == Before {
+            self.say_replaced(rule, event, kinds);
+        }
+        let fields = match rule.fields {
+            Some((first, step)) if self.wants_fields() => fields(self.args.from(first).step_by(step)),
+            _ => Fields::default(),
+        };
+        self.guard.say_fields(event.db, &event.key, rule.class, self.name_by(rule), fields);
+        if matches!(rule.replaces, After | Untyped) {
+            self.say_replaced(rule, event, kinds);
+        }
         if rule.expires.is_some_and(|when| when(&self.args)) {
             self.guard.say(event.db, &event.key, GENERIC, "expire");
         }
@@ -251,15 +344,39 @@ impl Call<'_, '_> {
         self.guard.say(key.place.db() as u32, key.bytes, class, name);
     }
 
+    /// Emits the event of a hash, and of these of its fields.
+    pub fn say_fields<'f>(
+        &mut self,
+        key: &Key<'_>,
+        name: &'static str,
+        names: impl IntoIterator<Item = &'f [u8]>,
+    ) {
+        let fields = if self.wants_fields() { fields(names) } else { Fields::default() };
+        self.guard.say_fields(key.place.db() as u32, key.bytes, HASH, name, fields);
+    }
+
     /// Emits the event of a key, and `del` if the key is gone.
     pub fn say_taken(&mut self, key: &Key<'_>, class: u32, name: &'static str) {
-        if self.guard.keyspace().events.are_notices_wanted() {
-            self.say(key, class, name);
-            if self.guard.peek(key).is_none() {
-                self.say(key, GENERIC, "del");
-            }
+        self.say(key, class, name);
+        self.say_gone(key);
+    }
+
+    /// Emits `del` if the key is gone.
+    pub fn say_gone(&mut self, key: &Key<'_>) {
+        if self.guard.keyspace().events.are_notices_wanted() && self.guard.peek(key).is_none() {
+            self.say(key, GENERIC, "del");
         }
     }
+
+    /// Whether the names of the fields that an event is about are wanted.
+    #[inline]
+    pub fn wants_fields(&self) -> bool {
+        self.guard.keyspace().events.are_fields_wanted()
+    }
+}
+
+fn fields<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> Fields {
+    names.into_iter().map(Box::from).collect()
 }
 
 /// Returns for each of a command's events whether it is a removal of a key by the command: the key neither

@@ -117,7 +117,8 @@ fn restore(call: &mut Call<'_, '_>) -> Done {
     let payload = call.args.at(3);
     let settings = call.settings.clone();
     let origin = if call.replays { Origin::Trusted } else { Origin::Client };
-    let by = (call.now_ms(), origin);
+    // Fields that have expired on their way are kept, like the fields of a key that nobody has visited.
+    let by = (0, origin);
     if !call.is_worth_offloading(elements(payload)) {
         let value = read_payload(payload, &settings, &call.guard.keyspace().hasher, by)?;
         return store(call, options, value);
@@ -194,15 +195,14 @@ fn store(call: &mut Call<'_, '_>, options: Options, value: Formed) -> Done {
     let (key, now, from): (Key<'_>, _, _) = (call.keys[0], call.now_ms(), call.counts_from_ms());
     let deadline = options.deadline(from);
     let removed = call.guard.remove(&key);
-    // A value that has expired on its way counts as restored and gone; so does a value without elements.
-    if deadline.is_some_and(|deadline| deadline <= now) || value.is_nothing() {
+    // A value that has expired on its way counts as restored and gone.
+    if deadline.is_some_and(|deadline| deadline <= now) {
         if removed {
-            call.log(&[b"DEL", key.bytes]);
+            call.log_removal(&key, call.settings.lazyfree_lazy_server_del);
         }
     } else {
-        let payload = payload_to_log(call, &value);
         value.store(call.guard, &key, deadline);
-        log_restore(call, options, deadline, payload.as_deref());
+        log_restore(call, removed, deadline);
         let access = match (call.guard.ctx.access, options) {
             (Access::Lru | Access::Lrm, Options { idle_seconds: Some(idle), .. }) => {
                 Some(evict::lru_clock(from.saturating_sub((idle as u64).saturating_mul(1000))))
@@ -220,31 +220,17 @@ fn store(call: &mut Call<'_, '_>, options: Options, value: Formed) -> Done {
     Ok(Flow::Replied)
 }
 
-/// Returns the payload without the fields that have expired on their way, if there may be any: the journal's
-/// reader would not know that they have.
-fn payload_to_log(call: &Call<'_, '_>, value: &Formed) -> Option<Vec<u8>> {
-    /// Types of hashes with deadlines have at least this number, and come first in a payload.
-    const TIMED_FIELDS: u8 = 22;
-    let may_have_expired = call.args.at(3).first().is_some_and(|kind| *kind >= TIMED_FIELDS);
-    (call.is_logged() && may_have_expired).then(|| value_codec::payload(&value.value, call.settings))
-}
-
 /// Logs the restored value, with a deadline that does not depend on the present.
-fn log_restore(call: &mut Call<'_, '_>, options: Options, deadline: Option<Millis>, payload: Option<&[u8]>) {
+fn log_restore(call: &mut Call<'_, '_>, replaced: bool, deadline: Option<Millis>) {
     if !call.is_logged() {
         return;
     }
-    let deadline = deadline.unwrap_or(0).to_string();
-    let payload = payload.unwrap_or(call.args.at(3));
-    let mut words: Vec<&[u8]> =
-        vec![b"RESTORE", call.keys[0].bytes, deadline.as_bytes(), payload, b"REPLACE", b"ABSTTL"];
-    let idle = options.idle_seconds.map(|idle| idle.to_string());
-    let frequency = options.frequency.map(|frequency| frequency.to_string());
-    if let Some(idle) = &idle {
-        words.extend([&b"IDLETIME"[..], idle.as_bytes()]);
-    }
-    if let Some(frequency) = &frequency {
-        words.extend([&b"FREQ"[..], frequency.as_bytes()]);
-    }
+    let (args, deadline) = (call.args, deadline.unwrap_or(0).to_string());
+    let mut words: Vec<&[u8]> = vec![b"RESTORE", call.keys[0].bytes, deadline.as_bytes()];
+    words.extend(args.from(3));
+    let has = |option| (4..args.len()).any(|at| args.is(at, option));
+    // On a replica, a key that has expired may have been replaced without an option.
+    words.extend((replaced && !has("REPLACE")).then_some(&b"REPLACE"[..]));
+    words.extend((!has("ABSTTL")).then_some(&b"ABSTTL"[..]));
     call.log(&words);
 }

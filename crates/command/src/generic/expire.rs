@@ -62,13 +62,18 @@ fn set_deadline(call: &mut Call<'_, '_>, unit_ms: i64, base: Millis) -> Done {
 /// Sets the deadline of an existing key, or removes the key if the deadline has passed; and logs that.
 pub(crate) fn expire_at(call: &mut Call<'_, '_>, key: &Key<'_>, deadline: Millis) {
     if deadline <= call.now_ms() {
-        call.guard.remove(key);
-        call.log(&[b"DEL", key.bytes]);
-        return;
+        return expire_now(call, key);
     }
     call.guard.set_deadline(key, Some(deadline));
     if call.is_logged() {
         call.log(&[b"PEXPIREAT", key.bytes, deadline.to_string().as_bytes()]);
+    }
+}
+
+/// Removes a key whose new deadline has passed, if it exists, and logs that.
+pub(crate) fn expire_now(call: &mut Call<'_, '_>, key: &Key<'_>) {
+    if call.guard.remove_as_expired(key) {
+        call.log_removal(key, call.settings.lazyfree_lazy_expire);
     }
 }
 

@@ -63,8 +63,12 @@ fn rename(call: &mut Call<'_, '_>) -> Done {
     let (from, to) = (&call.keys[0], &call.keys[1]);
     call.guard.touch(from).ok_or(Error::NoSuchKey)?;
     if from.bytes != to.bytes {
+        let [new, old] = [from, to].map(|key| call.guard.peek(key).map(|view| view.kind()));
         call.guard.rename(from, to);
         say_moved(call, "rename_from", "rename_to");
+        if old.is_some() {
+            call.say_overwritten(to, old != new);
+        }
     }
     call.reply.ok();
     Ok(Flow::Replied)

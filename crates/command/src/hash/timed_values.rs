@@ -4,8 +4,8 @@ use evenkeel_store::collection::Hash;
 use evenkeel_store::{Edit, Expire};
 
 use super::times::{check_fields, find_fields, only_fields};
-use super::{Call, reply_value, sight, update_form};
-use crate::class::{HASH, NEW};
+use super::{Call, reply_value, say_removed, sight, update_form};
+use crate::class::NEW;
 use crate::flow::{Done, Flow};
 use crate::set_options::{Condition, Of, Options};
 
@@ -47,15 +47,25 @@ pub(super) fn hgetex(call: &mut Call<'_, '_>) -> Done {
         Some(changed) if changed.is_empty() => {}
         Some(changed) => {
             log_deadlines(call, &changed, expire);
-            match expire {
-                Expire::At(deadline) if deadline <= now => call.say_taken(&keys[0], HASH, "hexpired"),
-                Expire::At(_) => call.say(&keys[0], HASH, "hexpire"),
-                Expire::Clear | Expire::Keep => call.say(&keys[0], HASH, "hpersist"),
-            }
+            say_changed(call, changed, expire);
         }
         None => args.from(first).for_each(|_| reply.null()),
     }
     Ok(Flow::Replied)
+}
+
+/// Emits the events of fields whose deadlines HGETEX has changed.
+fn say_changed(call: &mut Call<'_, '_>, changed: Vec<&[u8]>, expire: Expire) {
+    let key = &call.keys[0];
+    match expire {
+        Expire::At(deadline) if deadline <= call.now_ms() => {
+            call.guard.count_expired_fields(changed.len() as u64);
+            call.say_fields(key, "hexpired", changed);
+            call.say_gone(key);
+        }
+        Expire::At(_) => call.say_fields(key, "hexpire", changed),
+        Expire::Clear | Expire::Keep => call.say_fields(key, "hpersist", changed),
+    }
 }
 
 /// Logs the effect of HGETEX on the deadlines of these fields.
@@ -89,7 +99,6 @@ pub(super) fn hsetex(call: &mut Call<'_, '_>) -> Done {
     let expire = options.field_expire(call.counts_from_ms(), "hsetex")?;
     let mut traces = Traces::default();
     let sets = call.guard.edit(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
-        let size = hash.size();
         let pairs = || (first..args.len()).step_by(2).map(|at| (args.at(at), args.at(at + 1)));
         let has = |name| hash.get(hasher, now, name).is_some();
         let sets = match options.field_condition {
@@ -105,7 +114,12 @@ pub(super) fn hsetex(call: &mut Call<'_, '_>) -> Done {
             if let Expire::At(deadline) = expire
                 && deadline <= now
             {
-                hash.changes += u64::from(hash.remove(hasher, now, name));
+                // Expired fields, too.
+                hash.removes_expired = true;
+                if hash.remove(hasher, 0, name) {
+                    hash.changes += 1;
+                    traces.removed.push(name);
+                }
                 continue;
             }
             let size = hash.size();
@@ -117,33 +131,32 @@ pub(super) fn hsetex(call: &mut Call<'_, '_>) -> Done {
             longest = longest.max(name.len()).max(value.len());
         }
         update_form(hash, settings, longest);
-        traces.removed_any = hash.size() < size;
-        traces.was_lost = size > 0 && hash.size() == 0 && hash.changes == 0;
         true
     })?;
     if sets {
-        let was_lost = traces.was_lost;
-        log_set(call, first, expire, traces);
-        say_set(call, is_there, was_lost, expire);
+        log_set(call, first, expire, &traces);
+        say_set(call, is_there, first, expire, traces.removed);
     }
     call.reply.int(i64::from(sets));
     Ok(Flow::Replied)
 }
 
 /// Emits the events of set fields and of their fate; as in Valkey, also for fields that are gone at once.
-fn say_set(call: &mut Call<'_, '_>, was_there: bool, was_lost: bool, expire: Expire) {
-    let (key, now) = (&call.keys[0], call.now_ms());
+fn say_set(call: &mut Call<'_, '_>, was_there: bool, first: usize, expire: Expire, removed: Vec<&[u8]>) {
+    let (args, key, now) = (call.args, &call.keys[0], call.now_ms());
+    let all = || args.from(first).step_by(2);
     let is_past = matches!(expire, Expire::At(deadline) if deadline <= now);
     if is_past && !was_there {
         call.say(key, NEW, "new");
     }
-    call.say(key, HASH, "hset");
+    call.say_fields(key, "hset", all());
     if matches!(expire, Expire::At(_)) {
-        call.say(key, HASH, "hexpire");
+        call.say_fields(key, "hexpire", all());
     }
-    // If all fields had expired before, their event was already emitted.
-    if is_past && !was_lost {
-        call.say_taken(key, HASH, "hexpired");
+    if is_past {
+        call.guard.count_expired_fields(all().count() as u64);
+        call.say_fields(key, "hexpired", removed);
+        call.say_gone(key);
     }
 }
 
@@ -152,22 +165,19 @@ fn say_set(call: &mut Call<'_, '_>, was_there: bool, was_lost: bool, expire: Exp
 struct Traces<'a> {
     /// Fields that had expired, whose deadlines were not kept.
     expired: Vec<&'a [u8]>,
-    removed_any: bool,
-    /// All fields had expired before.
-    was_lost: bool,
+    /// Fields that were removed, since their new deadline has passed.
+    removed: Vec<&'a [u8]>,
 }
 
 /// Logs that the fields from argument `first` on were set unconditionally.
-fn log_set(call: &mut Call<'_, '_>, first: usize, expire: Expire, traces: Traces<'_>) {
+fn log_set(call: &mut Call<'_, '_>, first: usize, expire: Expire, traces: &Traces<'_>) {
     let (args, key, now) = (call.args, call.keys[0].bytes, call.now_ms());
     if !call.is_logged() {
         return;
     }
     match expire {
         Expire::At(deadline) if deadline <= now => {
-            if traces.removed_any {
-                call.log_each(&[b"HDEL", key], 1, args.from(first).step_by(2));
-            }
+            call.log_each(&[b"HDEL", key], 1, &traces.removed);
         }
         Expire::At(deadline) => {
             let deadline = deadline.to_string();
@@ -175,7 +185,7 @@ fn log_set(call: &mut Call<'_, '_>, first: usize, expire: Expire, traces: Traces
         }
         Expire::Keep => {
             call.log_fields(&[b"HSETEX", key, b"KEEPTTL"], 2, args.from(first));
-            call.log_fields(&[b"HPERSIST", key], 1, traces.expired);
+            call.log_fields(&[b"HPERSIST", key], 1, &traces.expired);
         }
         Expire::Clear => call.log_each(&[b"HSET", key], 2, args.from(first)),
     }
@@ -188,18 +198,18 @@ pub(super) fn hgetdel(call: &mut Call<'_, '_>) -> Done {
     call.guard.peek_collection::<Hash>(&call.keys[0])?;
     let (keys, reply) = (call.keys, &mut *call.reply);
     reply.array(args.len() - first);
-    let removed_any = call.guard.edit_if_there(&keys[0], |hash: &mut Edit<'_, Hash>| {
-        let size = hash.size();
+    let mut gone = Vec::new();
+    let hash = call.guard.edit_if_there(&keys[0], |hash: &mut Edit<'_, Hash>| {
         for name in args.from(first) {
             reply_value(reply, Some(hash), (hasher, now), name);
-            hash.changes += u64::from(hash.remove(hasher, now, name));
+            gone.extend(hash.remove(hasher, now, name).then_some(name));
         }
-        hash.size() < size
+        hash.changes = gone.len() as u64;
     })?;
-    match removed_any {
-        Some(true) => call.log_each(&[b"HDEL", keys[0].bytes], 1, args.from(first)),
-        Some(false) => {}
-        None => args.from(first).for_each(|_| reply.null()),
+    if hash.is_none() {
+        args.from(first).for_each(|_| reply.null());
     }
+    call.log_each(&[b"HDEL", keys[0].bytes], 1, &gone);
+    say_removed(call, !gone.is_empty(), gone);
     Ok(Flow::Replied)
 }

@@ -6,7 +6,6 @@ use evenkeel_store::collection::Hash;
 use evenkeel_store::{Edit, Millis};
 
 use super::{Args, Call, sight, update_form};
-use crate::class::HASH;
 use crate::error::Error;
 use crate::expire::{Conditions, to_seconds};
 use crate::flow::{Done, Flow};
@@ -72,28 +71,34 @@ fn set_deadlines(call: &mut Call<'_, '_>, unit_ms: i64, base: Millis) -> Done {
         update_form(hash, settings, 0);
         outcomes
     })?;
-    log_deadlines(call, outcomes.as_deref(), first, deadline);
-    let has = |wanted| outcomes.iter().flatten().any(|outcome| *outcome == wanted);
-    if has(1) {
-        call.say(&call.keys[0], HASH, "hexpire");
+    let found = outcomes.as_deref().unwrap_or_default();
+    log_deadlines(call, found, first, deadline);
+    let [set, expired] = [1, 2].map(|outcome| found.iter().filter(|other| **other == outcome).count());
+    if set > 0 {
+        call.say_fields(&call.keys[0], "hexpire", with(args, found, first, 1));
     }
-    if has(2) {
-        call.say_taken(&call.keys[0], HASH, "hexpired");
+    if expired > 0 {
+        call.guard.count_expired_fields(expired as u64);
+        call.say_fields(&call.keys[0], "hexpired", with(args, found, first, 2));
+        call.say_gone(&call.keys[0]);
     }
     reply_each(call, outcomes, args.len() - first)
 }
 
 /// Logs the outcomes for the fields from argument `first` on.
-fn log_deadlines(call: &mut Call<'_, '_>, outcomes: Option<&[i64]>, first: usize, deadline: i64) {
+fn log_deadlines(call: &mut Call<'_, '_>, outcomes: &[i64], first: usize, deadline: i64) {
     let (args, key) = (call.args, call.keys[0].bytes);
-    let with = |wanted| {
-        let pairs = args.from(first).zip(outcomes.unwrap_or_default());
-        pairs.filter(move |(_, outcome)| **outcome == wanted).map(|(name, _)| name)
-    };
     if call.is_logged() {
-        call.log_fields(&[b"HPEXPIREAT", key, deadline.to_string().as_bytes()], 1, with(1));
-        call.log_each(&[b"HDEL", key], 1, with(2));
+        let set = with(args, outcomes, first, 1);
+        call.log_fields(&[b"HPEXPIREAT", key, deadline.to_string().as_bytes()], 1, set);
+        call.log_each(&[b"HDEL", key], 1, with(args, outcomes, first, 2));
     }
+}
+
+/// Returns the fields, out of those from argument `first` on, that have met this outcome.
+fn with<'a>(args: Args<'a>, outcomes: &[i64], first: usize, wanted: i64) -> impl Iterator<Item = &'a [u8]> {
+    let pairs = args.from(first).zip(outcomes);
+    pairs.filter(move |(_, outcome)| **outcome == wanted).map(|(name, _)| name)
 }
 
 /// Returns 2 if the field was removed, 1 if its deadline was set, 0 if the conditions did not hold, -2 for a
@@ -145,8 +150,11 @@ pub(super) fn hpersist(call: &mut Call<'_, '_>) -> Done {
         args.from(first).map(clear).collect::<Vec<i64>>()
     })?;
     // Other fields may have expired, of which the journal's reader does not know.
-    let cleared = args.from(first).zip(outcomes.iter().flatten()).filter(|(_, outcome)| **outcome == 1);
-    call.log_fields(&[b"HPERSIST", call.keys[0].bytes], 1, cleared.map(|(name, _)| name));
+    let found = outcomes.as_deref().unwrap_or_default();
+    call.log_fields(&[b"HPERSIST", call.keys[0].bytes], 1, with(args, found, first, 1));
+    if found.contains(&1) {
+        call.say_fields(&call.keys[0], "hpersist", with(args, found, first, 1));
+    }
     reply_each(call, outcomes, args.len() - first)
 }
 

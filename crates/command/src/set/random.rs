@@ -76,7 +76,7 @@ fn pop_many(call: &mut Call<'_, '_>, count: u64) -> Done {
     })?;
     match popped {
         None => call.reply.set(0),
-        Some(Popped::All) => call.log(&[b"DEL", key.bytes]),
+        Some(Popped::All) => call.log_removal(key, call.settings.lazyfree_lazy_server_del),
         Some(Popped::Some(members)) => call.log_each(&[b"SREM", key.bytes], 1, members),
     }
     Ok(Flow::Replied)

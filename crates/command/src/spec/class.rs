@@ -16,6 +16,17 @@ pub const STREAM: u32 = 1 << 10;
 pub const MISSES: u32 = 1 << 11;
 pub const MODULE: u32 = 1 << 13;
 pub const NEW: u32 = 1 << 14;
+pub const OVERWRITTEN: u32 = 1 << 20;
+pub const TYPE_CHANGED: u32 = 1 << 21;
+/// Publish the names of fields, too: to the channel of the key, of the event, of the key and a field, of the
+/// event and the key.
+pub const FIELDS_BY_KEY: u32 = 1 << 22;
+pub const FIELDS_BY_EVENT: u32 = 1 << 23;
+pub const BY_FIELD: u32 = 1 << 24;
+pub const FIELDS_BY_BOTH: u32 = 1 << 25;
+/// All channels with names of fields.
+pub const OF_FIELDS: u32 = FIELDS_BY_KEY | FIELDS_BY_EVENT | BY_FIELD | FIELDS_BY_BOTH;
+const CHANNELS: u32 = BY_KEY | BY_EVENT | OF_FIELDS;
 pub const ALL: u32 = GENERIC | STRING | LIST | SET | HASH | ZSET | EXPIRED | EVICTED | STREAM | MODULE;
 
 /// Returns the classes for the letters of `notify-keyspace-events`; zero if no channel would get letters.
@@ -36,8 +47,14 @@ pub fn classes(letters: &[u8]) -> u32 {
         b'm' => MISSES,
         b'd' => MODULE,
         b'n' => NEW,
+        b'o' => OVERWRITTEN,
+        b'c' => TYPE_CHANGED,
+        b'S' => FIELDS_BY_KEY,
+        b'T' => FIELDS_BY_EVENT,
+        b'I' => BY_FIELD,
+        b'V' => FIELDS_BY_BOTH,
         _ => 0,
     };
     let classes = letters.iter().map(class).fold(0, |all, one| all | one);
-    if classes & (BY_KEY | BY_EVENT) == 0 || classes & !(BY_KEY | BY_EVENT) == 0 { 0 } else { classes }
+    if classes & CHANNELS == 0 || classes & !CHANNELS == 0 { 0 } else { classes }
 }

@@ -158,6 +158,7 @@ const NOT_A_KEY: &str = "not_key";
 
 const EACH_SHARD_SUM: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum"];
 const ALL_NODES_OK: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
+const ALL_SHARDS: &[&str] = &["request_policy:all_shards"];
 const ALL_SHARDS_OK: &[&str] = &["request_policy:all_shards", "response_policy:all_succeeded"];
 const CHANGES: &[&str] = &["nondeterministic_output"];
 const CHANGES_ORDER: &[&str] = &["nondeterministic_output_order"];
@@ -279,6 +280,10 @@ const EXTRAS: &[Extra] = &[
     extra("HEXPIREAT").keys(&[key(1, "RW update")]),
     extra("HGETALL").tips(CHANGES_ORDER),
     extra("HGETDEL").keys(&[key(1, "RW access delete")]),
+    extra("HIMPORT|DISCARD").tips(ALL_SHARDS),
+    extra("HIMPORT|DISCARDALL").tips(ALL_SHARDS),
+    extra("HIMPORT|PREPARE").tips(ALL_SHARDS),
+    extra("HIMPORT|SET").keys(&[key(2, "OW update")]),
     extra("HKEYS").tips(CHANGES_ORDER),
     extra("HLEN").keys(&[key(1, "RO")]),
     extra("HMSET").keys(&[key(1, "RW update")]),

@@ -609,8 +609,8 @@ fn a_start_reports_settings_without_effect_in_few_lines() {
         "4",
         "--log-format",
         "json",
-        "--lazyfree-lazy-expire",
-        "yes",
+        "--lazyfree-lazy-user-del",
+        "no",
     ];
     let server = start(&args);
     if server.program().reference().is_some() {
@@ -619,7 +619,7 @@ fn a_start_reports_settings_without_effect_in_few_lines() {
     wait_until("it is ready", || server.log().contains("Ready to accept connections"));
     let log = server.log();
     let harmless = "* These directives have no effect and are not needed: 'activedefrag', 'io-threads', \
-                    'lazyfree-lazy-expire'. 'evenkeel --check-config' prints the reasons";
+                    'lazyfree-lazy-user-del'. 'evenkeel --check-config' prints the reasons";
     assert!(log.contains(harmless), "{log}");
     assert!(log.contains("# 'log-format' has no effect: log lines always have the format of Redis"), "{log}");
     assert_eq!(log.matches("no effect").count(), 2, "{log}");

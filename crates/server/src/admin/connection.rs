@@ -72,6 +72,7 @@ fn quit(call: &mut ServerCall<'_, '_>) -> Done {
 fn reset(call: &mut ServerCall<'_, '_>) -> Done {
     call.session.discard();
     call.session.unwatch(call.base.guard);
+    call.session.put_fieldsets(None);
     call.session.end_push(&call.server.hub);
     // The last push messages come before the reply, in the old protocol.
     append_push(call.session, call.base.reply);

@@ -10,6 +10,7 @@ pub(crate) mod debug;
 pub(crate) mod failover;
 pub(crate) mod flush;
 pub(crate) mod function;
+pub(crate) mod himport;
 pub(crate) mod hotkeys;
 pub(crate) mod in_force;
 pub(crate) mod introspect;
@@ -50,6 +51,7 @@ pub(crate) const FAMILIES: &[&[Command<ServerHandler>]] = &[
     failover::COMMANDS,
     flush::COMMANDS,
     function::COMMANDS,
+    himport::COMMANDS,
     hotkeys::COMMANDS,
     introspect::COMMANDS,
     latency::COMMANDS,

@@ -65,8 +65,21 @@ pub(super) fn keys_count(args: &Args<'_>, no_number: Error) -> Result<usize, Err
     usize::try_from(count).map_err(|_| Error::text("ERR Number of keys can't be negative"))
 }
 
-/// Finds the script or function, and runs it.
+/// Finds the script or function, and runs it. It has fieldsets of its own (HIMPORT), which end with it.
 pub(super) fn run(
+    call: &mut ServerCall<'_, '_>,
+    ro: bool,
+    find: impl FnOnce(&mut Machine, &Server, &[u8]) -> Result<Target, Error>,
+    no_number: Error,
+    finds_first: bool,
+) -> Done {
+    let fieldsets = call.session.take_fieldsets();
+    let done = find_and_run(call, ro, find, no_number, finds_first);
+    call.session.put_fieldsets(fieldsets);
+    done
+}
+
+fn find_and_run(
     call: &mut ServerCall<'_, '_>,
     ro: bool,
     find: impl FnOnce(&mut Machine, &Server, &[u8]) -> Result<Target, Error>,

@@ -209,7 +209,7 @@ fn undo_restores_expired_keys() {
         "redis.call('append', KEYS[1], 'x') return redis.call('get', 'other') or redis.call('get', KEYS[1])";
     assert_eq!(eval(&mut world, script, &["1", "k"]), "\"x\"");
     let logged = recorder.take(&world);
-    assert_eq!(logged, ["MULTI", "DEL k", "APPEND k x", "EXEC"]);
+    assert_eq!(logged, ["MULTI", "UNLINK k", "APPEND k x", "EXEC"]);
     world.verify();
 }
 

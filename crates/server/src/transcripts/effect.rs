@@ -58,7 +58,7 @@ fn scripts_that_read_expired_keys() {
         let (mut timeless, mut recorder) = (World::timeless(), world.record());
         run(&mut world, &[&a, &b, "PEXPIRE {t}a 10", "~50", &line]);
         let taken = recorder.take(&world);
-        assert!(taken.contains(&"DEL {t}a".to_string()), "{command}: {taken:?}");
+        assert!(taken.contains(&"UNLINK {t}a".to_string()), "{command}: {taken:?}");
         timeless.replay(&recorder.bytes);
         assert_eq!(difference(&world.digest(), &timeless.digest()), None, "{command}");
     }
@@ -78,7 +78,7 @@ fn strings() {
     check(&["GETDEL k"], &[]);
     check(&["SET k v", "GETEX k"], &[]);
     check(&["SET k v", "GETEX k EX 1"], &["PEXPIREAT k 1001000"]);
-    check(&["SET k v", "GETEX k EXAT 1"], &["DEL k"]);
+    check(&["SET k v", "GETEX k EXAT 1"], &["UNLINK k"]);
     check(&["SET k v EX 1", "GETEX k PERSIST"], &["PERSIST k"]);
     check(&["SET k v", "DELIFEQ k v"], &["DEL k"]);
     check(&["MSET a ab b a", "BITOP DIFF r a b"], &["SET r \"\\x00b\""]);
@@ -100,16 +100,16 @@ fn strings() {
     check(&["INCREX n EXAT 1"], &[]);
     check(&["INCRBYFLOAT k 1.5"], &["SET k 1.5 KEEPTTL"]);
     check(&["incrby k 5"], &["incrby k 5"]);
-    check(&["SET k v PX 5", "~9", "SETNX k w"], &["DEL k", "SETNX k w"]);
-    check(&["SET k v PX 5", "~9", "GET k"], &["DEL k"]);
+    check(&["SET k v PX 5", "~9", "SETNX k w"], &["UNLINK k", "SETNX k w"]);
+    check(&["SET k v PX 5", "~9", "GET k"], &["UNLINK k"]);
 }
 
 #[test]
 fn deadlines() {
     check(&["SET k v", "EXPIRE k 10"], &["PEXPIREAT k 1010000"]);
     check(&["SET k v", "EXPIRE k 10 NX", "EXPIRE k 20 NX"], &[]);
-    check(&["SET k v", "EXPIREAT k 1000"], &["DEL k"]);
-    check(&["SET k v", "PEXPIRE k -1"], &["DEL k"]);
+    check(&["SET k v", "EXPIREAT k 1000"], &["UNLINK k"]);
+    check(&["SET k v", "PEXPIRE k -1"], &["UNLINK k"]);
     check(&["EXPIRE k -1"], &[]);
     check(&["SET k v EX 9", "PERSIST k"], &["PERSIST k"]);
 }
@@ -140,7 +140,7 @@ fn lists() {
 #[test]
 fn sets_and_sorted_sets() {
     check(&["SADD s a", "SPOP s"], &["SREM s a"]);
-    check(&["SADD s a b", "SPOP s 2"], &["DEL s"]);
+    check(&["SADD s a b", "SPOP s 2"], &["UNLINK s"]);
     check(&["SADD s a b", "SREM s a b", "SPOP s 2"], &[]);
     check(&["SADD s a", "SADD s a"], &[]);
     let filled = "ZADD z 1 a 2 b 3 c";
@@ -191,7 +191,9 @@ fn hashes() {
     check(&[filled, "HSETEX h FNX FIELDS 1 a 5"], &[]);
     check(&[filled, "HSETEX h FIELDS 2 a 5 d 6"], &["HSET h a 5 d 6"]);
     check(&[filled, "HSETEX h PXAT 1 FIELDS 1 a 5"], &["HDEL h a"]);
-    check(&[filled, "HGETDEL h FIELDS 2 a nosuch"], &["HDEL h a nosuch"]);
+    check(&[filled, "HGETDEL h FIELDS 2 a nosuch"], &["HDEL h a"]);
+    check(&["HIMPORT PREPARE f a b", "HIMPORT SET h f 1 2"], &["HSET h a 1 b 2"]);
+    check(&[filled, "HIMPORT PREPARE f b", "HIMPORT SET h f 9"], &["DEL h", "HSET h b 9"]);
     check(&[filled, "HINCRBYFLOAT h a 0.5"], &["HSET h a 1.5"]);
     check(
         &[filled, "HPEXPIRE h 9 FIELDS 1 a", "HINCRBYFLOAT h a 0.5"],
@@ -207,9 +209,10 @@ fn expired_fields() {
         ("HINCRBYFLOAT h a 5", &["HSET h a 5"]),
         ("HSETNX h a 5", &["HSET h a 5"]),
         ("HSET h a 5", &["HSET h a 5"]),
-        ("HDEL h a", &["HDEL h a"]),
-        ("HDEL h a b", &["HDEL h a b"]),
-        ("HGETDEL h FIELDS 1 a", &["HDEL h a"]),
+        ("HDEL h a", &[]),
+        ("HDEL h a b", &["HDEL h b"]),
+        ("HGETDEL h FIELDS 1 a", &[]),
+        ("HGETDEL h FIELDS 2 a b", &["HDEL h b"]),
         ("HSETEX h FNX KEEPTTL FIELDS 1 a 5", &["HSETEX h KEEPTTL FIELDS 1 a 5", "HPERSIST h FIELDS 1 a"]),
         ("HSETEX h PXAT 1 FIELDS 1 a 5", &["HDEL h a"]),
         ("HPERSIST h FIELDS 2 a b", &[]),

@@ -201,33 +201,166 @@ fn expired_field_events_fire_on_access() {
         a< >["message", "__keyspace@0__:h", "hexpired"]
         a< >["message", "__keyspace@0__:h", "hincrby"]
         > HDEL h g                                      < :0
-        a< >["message", "__keyspace@0__:h", "hexpired"]
-        > INFO stats                                    < "*expired_fields:3\r*"
+        > INFO stats                                    < "*expired_fields:2\r*"
         > HDEL h other f i                              < :3
         a< >["message", "__keyspace@0__:h", "hdel"]
+        > DEL h                                         < :1
         a< >["message", "__keyspace@0__:h", "del"]
-        > HSET h f v                                    < :1
-        a< >["message", "__keyspace@0__:h", "hset"]
-        > HPEXPIRE h 1 FIELDS 1 f                       < [:1]
-        a< >["message", "__keyspace@0__:h", "hexpire"]
-        ~ 10ms
-        > HDEL h f                                      < :0
-        a< >["message", "__keyspace@0__:h", "hexpired"]
-        a< >["message", "__keyspace@0__:h", "del"]
-        > EXISTS h                                      < :0
         > HSET h f v                                    < :1
         a< >["message", "__keyspace@0__:h", "hset"]
         > HPEXPIRE h 1 FIELDS 1 f                       < [:1]
         a< >["message", "__keyspace@0__:h", "hexpire"]
         ~ 10ms
         > HSETEX h PXAT 1 FIELDS 1 f v                  < :1
-        a< >["message", "__keyspace@0__:h", "hexpired"]
-        a< >["message", "__keyspace@0__:h", "del"]
         a< >["message", "__keyspace@0__:h", "hset"]
         a< >["message", "__keyspace@0__:h", "hexpire"]
+        a< >["message", "__keyspace@0__:h", "hexpired"]
+        a< >["message", "__keyspace@0__:h", "del"]
         a> PING                                         < PONG
     "#,
     );
+}
+
+/// As in Redis 8.2.
+#[test]
+fn replaced_values_fire_events() {
+    let check = |setup: &[&str], command: &str, names: &str| {
+        let mut world = World::with(&["--notify-keyspace-events", "EAoc"]);
+        for line in setup {
+            world.run(line);
+        }
+        world.check(r#"a> PSUBSCRIBE * < ["psubscribe", "*", :1]"#);
+        println!("{setup:?} {command}");
+        world.run(command);
+        world.run("PUBLISH end .");
+        for name in names.split_whitespace() {
+            let (name, key) = name.split_once(':').unwrap_or((name, "k"));
+            world.check(&format!(r#"a< ["pmessage", "*", "__keyevent@0__:{name}", "{key}"]"#));
+        }
+        world.check(r#"a< ["pmessage", "*", "end", "."]"#);
+    };
+    let sources = ["SET s x", "SADD t a", "ZADD z 1 a", "GEOADD g 13 38 p", "RPUSH l 1 2"];
+    const OTHER: &str = "overwritten type_changed";
+    for (old, is_string) in [("SET k v", true), ("RPUSH k a", false)] {
+        let setup = [&sources[..], &[old]].concat();
+        let replaced = if is_string { "overwritten" } else { OTHER };
+        for (command, names) in [
+            ("SET k n", format!("{replaced} set")),
+            ("SET k n XX EX 10", format!("{replaced} set expire")),
+            ("SET k n NX", String::new()),
+            ("SET k n PXAT 1", "expired".to_owned()),
+            ("SETEX k 10 n", format!("{replaced} set expire")),
+            ("MSET k n o p", format!("{replaced} set set:o")),
+            ("MSETEX 2 k n o p", format!("{replaced} set set:o")),
+            ("MSETNX k n", String::new()),
+            ("BITOP OR k s", format!("{replaced} set")),
+            ("BITOP OR k none", "del".to_owned()),
+            ("SUNIONSTORE k t", format!("{OTHER} sunionstore")),
+            ("SINTERSTORE k none", "del".to_owned()),
+            ("ZUNIONSTORE k 1 z", format!("{OTHER} zunionstore")),
+            ("ZRANGESTORE k z 0 -1", format!("{OTHER} zrangestore")),
+            ("GEOSEARCHSTORE k g FROMMEMBER p BYRADIUS 9 km", format!("{OTHER} geosearchstore")),
+            ("GEORADIUS g 13 38 200 km STORE k", format!("{OTHER} georadiusstore")),
+            ("RENAME z k", format!("rename_from:z rename_to {OTHER}")),
+            ("COPY z k REPLACE", format!("copy_to {OTHER}")),
+            ("COPY s k REPLACE", format!("copy_to {replaced}")),
+            ("EXPIRE k 10", "expire".to_owned()),
+            ("DEL k", "del".to_owned()),
+        ] {
+            check(&setup, command, &names);
+        }
+        let stored = if is_string { OTHER } else { "overwritten" };
+        check(&setup, "SORT l STORE k", &format!("{stored} sortstore"));
+        check(&setup, "SORT none STORE k", "del");
+    }
+    check(&["SET k v"], "GETSET k n", "overwritten set");
+    check(&["SET k v"], "APPEND k n", "append");
+    check(&["SET k 1"], "INCR k", "incrby");
+    check(&["PFADD k a", "PFADD j b"], "PFMERGE k j", "pfadd");
+    check(&[], "MSET k 1 k 2", "set overwritten set");
+    check(&["RPUSH k a"], "SET k n PXAT 1", "expired");
+}
+
+/// The names of the fields come in channels of their own, as in Redis 8.8.
+#[test]
+fn fields_are_named() {
+    World::with(&["--notify-keyspace-events", "hSTIV"]).check(
+        r#"
+        a> PSUBSCRIBE *                      < ["psubscribe", "*", :1]
+        > HSET h a 1 long 2                  < :2
+        a< ["pmessage", "*", "__subkeyspace@0__:h", "hset|1:a,4:long"]
+        a< ["pmessage", "*", "__subkeyevent@0__:hset", "1:h|1:a,4:long"]
+        a< ["pmessage", "*", "__subkeyspaceitem@0__:h\na", "hset"]
+        a< ["pmessage", "*", "__subkeyspaceitem@0__:h\nlong", "hset"]
+        a< ["pmessage", "*", "__subkeyspaceevent@0__:hset|h", "1:a,4:long"]
+        > CONFIG SET notify-keyspace-events S  < OK
+        > HSET h a 1                           < :0
+        > CONFIG SET notify-keyspace-events Ih < OK
+        > HSET "k\nl" a 1                     < :1
+        > HSET h "" 1                          < :1
+        a< ["pmessage", "*", "__subkeyspaceitem@0__:h\n", "hset"]
+        > CONFIG SET notify-keyspace-events SA < OK
+        > CONFIG GET notify-keyspace-events    < ["notify-keyspace-events", "AS"]
+        > SET s 1                              < OK
+        "#,
+    );
+    let mut world = World::with(&["--notify-keyspace-events", "SA"]);
+    world.check(r#"a> PSUBSCRIBE * < ["psubscribe", "*", :1]"#);
+    for (command, texts) in [
+        ("HSET h a 1 b 2 c 3 d 4 e 5", &["hset|1:a,1:b,1:c,1:d,1:e"][..]),
+        ("HMSET h a 1", &["hset|1:a"]),
+        ("HSETNX h a 1", &[]),
+        ("HSETNX h f 1", &["hset|1:f"]),
+        ("HINCRBY h a 1", &["hincrby|1:a"]),
+        ("HINCRBYFLOAT h a 1", &["hincrbyfloat|1:a"]),
+        ("HDEL h f none", &["hdel|1:f"]),
+        ("HDEL h none", &[]),
+        ("HEXPIRE h 10 FIELDS 3 a none b", &["hexpire|1:a,1:b"]),
+        ("HPERSIST h FIELDS 3 a none c", &["hpersist|1:a"]),
+        ("HGETEX h PERSIST FIELDS 2 a b", &["hpersist|1:b"]),
+        ("HGETEX h EX 10 FIELDS 2 none a", &["hexpire|1:a"]),
+        ("HGETEX h PXAT 1 FIELDS 1 e", &["hexpired|1:e"]),
+        ("HSETEX h EX 10 FIELDS 2 a 1 e 1", &["hset|1:a,1:e", "hexpire|1:a,1:e"]),
+        ("HSETEX h PXAT 1 FIELDS 2 e 1 x 1", &["hset|1:e,1:x", "hexpire|1:e,1:x", "hexpired|1:e"]),
+        ("HGETDEL h FIELDS 2 d none", &["hdel|1:d"]),
+        ("HEXPIRE h 0 FIELDS 2 c none", &["hexpired|1:c"]),
+        ("HIMPORT PREPARE f a b", &[]),
+        ("HIMPORT SET h f 1 2", &["hset|1:a,1:b"]),
+        ("HPEXPIRE h 10 FIELDS 1 a", &["hexpire|1:a", "hexpired|1:a"]),
+        ("HPEXPIRE h 10 FIELDS 1 b", &["hexpire|1:b", "hexpired|1:b"]),
+    ] {
+        println!("{command}");
+        world.run(command);
+        world.now_ms += 200;
+        world.sweep();
+        world.run("PUBLISH end .");
+        for text in texts {
+            world.check(&format!(r#"a< ["pmessage", "*", "__subkeyspace@0__:h", "{text}"]"#));
+        }
+        world.check(r#"a< ["pmessage", "*", "end", "."]"#);
+    }
+}
+
+/// As in Valkey, an expired field is an expired field's event (class `x`) where it expires by itself, and one
+/// of hashes (class `h`) where a command replaces it.
+#[test]
+fn classes_of_expired_fields() {
+    let mut world = World::with(&["--notify-keyspace-events", "Ex"]);
+    world.check(
+        r#"
+        > DEBUG SET-ACTIVE-EXPIRE 0       < OK
+        a> PSUBSCRIBE *                   < ["psubscribe", "*", :1]
+        > HSET h f v g w                  < :2
+        > HPEXPIRE h 1 FIELDS 2 f g       < [:1, :1]
+        ~ 10ms
+        > HSET h f x                      < :1
+        > HEXPIRE h 0 FIELDS 1 f          < [:2]
+        "#,
+    );
+    world.now_ms += 200;
+    world.check("> DEBUG SET-ACTIVE-EXPIRE 1 < OK");
+    world.sweep();
+    world.check(r#"a< ["pmessage", "*", "__keyevent@0__:hexpired", "h"]"#);
 }
 
 #[test]
@@ -248,9 +381,13 @@ fn every_write_command_has_an_event_rule_or_reports_itself() {
         "BLMOVE",
         "BLMOVEM",
         "BRPOPLPUSH",
+        "HDEL",
         "HEXPIRE",
         "HEXPIREAT",
+        "HGETDEL",
         "HGETEX",
+        "HIMPORT|SET",
+        "HPERSIST",
         "HPEXPIRE",
         "HPEXPIREAT",
         "HSETEX",

@@ -8,7 +8,7 @@ use evenkeel_testkit::{Program, Reference, Server, transcript};
 fn check(text: &str) {
     World::new().check(text);
     if let Some(oracle) = Program::oracle(Reference::Valkey) {
-        transcript::check(&Server::start(&oracle, &[]), text);
+        transcript::check(&Server::start(&oracle, &["--enable-debug-command", "yes"]), text);
     }
 }
 
@@ -72,22 +72,33 @@ fn fields_expire_at_their_millisecond() {
         > HTTL h FIELDS 1 c                          < [:-1]
         "#,
     );
-    // Until they are removed, Valkey counts them. Here they are gone at once.
-    World::new().check(
+    // HLEN counts them until they are removed, and only a sweep or a new value removes them.
+    check(
         r#"
+        > DEBUG SET-ACTIVE-EXPIRE 0                  < OK
+        > CONFIG RESETSTAT                           < OK
         > HSET h a 1 b 2 c 3
         > HPEXPIRE h 300 FIELDS 2 a b
         ~ 299ms
         > HLEN h                                     < :3
-        ~ 1ms
+        ~ 20ms
+        > HLEN h                                     < :3
+        > HDEL h a c                                 < :1
+        > HGETDEL h FIELDS 1 b                       < [(nil)]
+        > HLEN h                                     < :2
+        > EXISTS h                                   < :1
+        > INFO stats                                 < "*expired_fields:0\r*"
+        > HSET h a 1                                 < :1
+        > HSETEX h PXAT 1 FIELDS 1 b 1               < :1
         > HLEN h                                     < :1
-        > HSET h a 1 b 2
-        > HDEL h c
-        > HPEXPIRE h 5 FIELDS 2 a b
-        ~ 10ms
-        > HLEN h                                     < :0
-        > HDEL h a b                                 < :0
+        > INFO stats                                 < "*expired_fields:2\r*"
+        > HEXPIRE h 0 FIELDS 2 a b                   < [:2, :-2]
         > EXISTS h                                   < :0
+        > HSETEX h PXAT 1 FIELDS 2 a 1 b 2           < :1
+        > INFO stats                                 < "*expired_fields:5\r*"
+        > HSET h a 1 b 2
+        > HGETEX h PXAT 1 FIELDS 2 a x               < ["1", (nil)]
+        > INFO stats                                 < "*expired_fields:6\r*"
         "#,
     );
     check(

@@ -18,6 +18,7 @@ mod times;
 
 use crate::guard::SlotGuard;
 use crate::guard::context::add;
+use crate::guard::logging::Cause;
 use crate::key::Place;
 use crate::notify::events::What;
 use crate::table::prefetch::prefetching;
@@ -203,7 +204,7 @@ impl SlotGuard<'_> {
     /// Reports an expired key to the listener and the journal.
     fn report_expired(&mut self, place: Place, word: Word) {
         self.emit(place, word.entry().key(), What::Expired);
-        self.log_removal(place, word.entry().key());
+        self.log_removal(place, word.entry().key(), Cause::Expired);
     }
 
     fn take_out(&mut self, place: Place, expired: &[Word]) {

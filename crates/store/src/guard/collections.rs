@@ -21,12 +21,21 @@ pub struct Edit<'v, T> {
     pub concerns: Concerns,
     /// The form for OBJECT ENCODING: zero for the most compact, three at most.
     pub form: u8,
+    /// Expired fields that leave the hash are removed by the client. They do not count as expired.
+    pub removes_expired: bool,
     cut: Vec<Cut>,
 }
 
 impl<'v, T> Edit<'v, T> {
     fn new(value: &'v mut T, form: u8) -> Edit<'v, T> {
-        Edit { value, changes: 0, concerns: Concerns::Everybody, form, cut: Vec::new() }
+        Edit {
+            value,
+            changes: 0,
+            concerns: Concerns::Everybody,
+            form,
+            removes_expired: false,
+            cut: Vec::new(),
+        }
     }
 
     /// Frees a part that was cut off the collection; the lazy-free thread does so if it takes long.
@@ -100,22 +109,20 @@ impl SlotGuard<'_> {
         let overdue = value.overdue(now);
         let mut edit = Edit::new(&mut *value, entry.form());
         let result = change(&mut edit);
-        let Edit { changes, concerns, form, cut, .. } = edit;
+        let Edit { changes, concerns, form, removes_expired, cut, .. } = edit;
         let is_empty = value.is_empty();
-        let expired = if overdue > 0 { overdue.saturating_sub(value.overdue(now)) } else { 0 };
+        let counts = overdue > 0 && !removes_expired;
+        let expired = if counts { overdue.saturating_sub(value.overdue(now)) } else { 0 };
         drop(value);
         cut.into_iter().for_each(|cut| self.ctx.discard_cut(cut));
         let found = self.update_times(key.place, found, before);
         if expired > 0 {
-            self.fields_expired(key.place, key.bytes, expired, is_empty && changes == 0);
+            self.count_expired_fields(expired);
+            self.emit(key.place, key.bytes, What::FieldsReplaced);
         }
-        if is_empty && changes == 0 {
-            self.unasked(|guard| guard.remove_found(key.place, found));
-        } else if is_empty {
+        if is_empty {
             self.remove_found(key.place, found);
-            add(&self.ctx.tally.dirty, changes - 1);
-        } else if expired > 0 && changes == 0 {
-            self.notify_if_there(key.place, key.bytes);
+            add(&self.ctx.tally.dirty, changes.saturating_sub(1));
         } else if changes > 0 {
             entry.set_form(form);
             self.changed_for(key, Change::Written, changes, concerns);

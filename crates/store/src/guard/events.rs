@@ -2,7 +2,7 @@
 
 use super::SlotGuard;
 use crate::key::Place;
-use crate::notify::events::{Event, What};
+use crate::notify::events::{Event, Fields, What};
 
 impl SlotGuard<'_> {
     /// Returns true if the listener wants events.
@@ -14,23 +14,35 @@ impl SlotGuard<'_> {
     #[inline]
     pub(crate) fn emit(&mut self, place: Place, key: &[u8], what: What) {
         if self.keyspace().events.is_wanted() {
-            self.record_event(place.db() as u32, key, what);
+            self.record_event(place.db() as u32, key, what, Fields::default());
+        }
+    }
+
+    /// Records an event about fields of a hash; see [`crate::events::Events::are_fields_wanted`].
+    pub(crate) fn emit_fields(&mut self, place: Place, key: &[u8], what: What, fields: Fields) {
+        if self.keyspace().events.is_wanted() {
+            self.record_event(place.db() as u32, key, what, fields);
         }
     }
 
     #[cold]
-    fn record_event(&mut self, db: u32, key: &[u8], what: What) {
+    fn record_event(&mut self, db: u32, key: &[u8], what: What, fields: Fields) {
         if self.ctx.suppresses_events {
             return;
         }
         let by = self.ctx.acting;
-        self.ctx.events.push(Event { db, key: key.into(), what, by });
+        self.ctx.events.push(Event { db, key: key.into(), what, fields, by });
     }
 
     /// Records the name of a command's effect on a key, which is held.
     pub fn say(&mut self, db: u32, key: &[u8], class: u32, name: &'static str) {
+        self.say_fields(db, key, class, name, Fields::default());
+    }
+
+    /// Like [`SlotGuard::say`], for an effect on these fields of a hash.
+    pub fn say_fields(&mut self, db: u32, key: &[u8], class: u32, name: &'static str, fields: Fields) {
         if self.keyspace().events.are_notices_wanted() {
-            self.record_event(db, key, What::Said(class, name));
+            self.record_event(db, key, What::Said(class, name), fields);
         }
     }
 

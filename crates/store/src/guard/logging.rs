@@ -1,8 +1,17 @@
 //! Journalling by a guard: see [`crate::journal`].
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use crate::guard::SlotGuard;
 use crate::journal::{Reader, SentCommand};
 use crate::key::Place;
+
+/// Why a key that no client removes is removed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cause {
+    Expired = 0,
+    Evicted = 1,
+}
 
 impl SlotGuard<'_> {
     /// Returns true if writes are journalled.
@@ -93,14 +102,16 @@ impl SlotGuard<'_> {
     /// client requested, such as an expiry, are logged where they are made and do not count.
     #[inline]
     pub fn changes(&self) -> u64 {
-        self.ctx.tally.dirty.load(std::sync::atomic::Ordering::Relaxed).wrapping_sub(self.ctx.logged_unasked)
+        self.ctx.tally.dirty.load(Relaxed).wrapping_sub(self.ctx.logged_unasked)
     }
 
     /// Logs the removal of a key that no client requested.
     #[inline]
-    pub(crate) fn log_removal(&mut self, place: Place, key: &[u8]) {
+    pub(crate) fn log_removal(&mut self, place: Place, key: &[u8], cause: Cause) {
         if self.ctx.buffer.is_on {
-            self.log_unasked(place, [b"DEL", key].into_iter(), 1);
+            let unlinks = self.keyspace().unlinks[cause as usize].load(Relaxed);
+            let name = if unlinks { &b"UNLINK"[..] } else { b"DEL" };
+            self.log_unasked(place, [name, key].into_iter(), 1);
         }
     }
 

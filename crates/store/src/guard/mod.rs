@@ -11,7 +11,7 @@ mod databases;
 mod entries;
 mod events;
 pub mod gate;
-mod logging;
+pub(crate) mod logging;
 mod read;
 mod scan;
 mod strings;

@@ -2,6 +2,7 @@
 
 use super::SlotGuard;
 use crate::guard::context::{Access, add};
+use crate::guard::logging::Cause;
 use crate::key::Key;
 use crate::notify::events::What;
 use crate::table::access;
@@ -36,7 +37,7 @@ impl SlotGuard<'_> {
     pub(crate) fn expire(&mut self, key: &Key<'_>, found: KeyPosition, keep: bool) -> Option<KeyPosition> {
         if !keep {
             self.emit(key.place, key.bytes, What::Expired);
-            self.log_removal(key.place, key.bytes);
+            self.log_removal(key.place, key.bytes, Cause::Expired);
             self.unasked(|guard| guard.remove_found(key.place, found));
             add(&self.ctx.tally.expired, 1);
         }

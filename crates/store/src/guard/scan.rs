@@ -117,8 +117,8 @@ impl SlotGuard<'_> {
         next
     }
 
-    /// A random key of the database; nearly uniform if keys are spread over the slots. The caller holds
-    /// nothing or everything.
+    /// A random key of the database; nearly uniform if keys are spread over the slots. Its deadline may have
+    /// passed if no key is live, and expired keys are only hidden. The caller holds nothing or everything.
     pub fn random_key(&mut self, db: usize) -> Option<Vec<u8>> {
         for _ in 0..RANDOM_TRIES {
             let random = self.ctx.random();
@@ -134,9 +134,28 @@ impl SlotGuard<'_> {
         loop {
             cursor = self.scan(db, cursor, 1000, |view| key = Some(view.key().to_vec()));
             if key.is_some() || cursor.0 == 0 {
-                return key;
+                break;
             }
         }
+        if key.is_none() && self.ctx.keeps_expired() {
+            key = self.random_expired_key(db);
+        }
+        key
+    }
+
+    /// A key of a database without live keys. While no key expires, as on a replica, clients get its name.
+    #[cold]
+    fn random_expired_key(&mut self, db: usize) -> Option<Vec<u8>> {
+        let random = self.ctx.random();
+        let slot = self.keyspace().db_if_used(db)?.occupied.any(random)?;
+        let place = Place::new(db as u32, slot as u16);
+        self.visit(place, |guard| {
+            let mut segments = guard.slot_of_place(place).segments_from(random);
+            segments.find_map(|(_, segment)| {
+                let bucket = segment.occupied_from(random as usize).next()?;
+                Some(segment.word(bucket).entry().key().to_vec())
+            })
+        })
     }
 
     fn random_in_slot(&mut self, place: Place) -> Option<Vec<u8>> {

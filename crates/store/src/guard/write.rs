@@ -2,7 +2,9 @@
 
 use super::SlotGuard;
 use crate::Millis;
+use crate::guard::context::add;
 use crate::key::Key;
+use crate::notify::events::What;
 use crate::notify::watch::Change;
 
 impl SlotGuard<'_> {
@@ -14,6 +16,16 @@ impl SlotGuard<'_> {
         let found = if hides { self.slot(key).1.find(key.hash, key.bytes) } else { self.live(key) };
         let Some(found) = found else { return false };
         self.remove_found(key.place, found);
+        true
+    }
+
+    /// Removes a key because its new deadline has passed: it counts as expired. Returns false if the key does
+    /// not exist.
+    pub fn remove_as_expired(&mut self, key: &Key<'_>) -> bool {
+        let Some(found) = self.live(key) else { return false };
+        self.emit(key.place, key.bytes, What::Expired);
+        self.remove_found(key.place, found);
+        add(&self.ctx.tally.expired, 1);
         true
     }
 

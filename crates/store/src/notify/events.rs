@@ -44,6 +44,8 @@ pub enum What {
     Expired,
     /// Some fields of a hash have expired, so its value has changed.
     FieldsExpired,
+    /// A write has replaced expired fields of a hash.
+    FieldsReplaced,
     /// All fields of a hash have expired, and the hash is removed with them.
     AllFieldsExpired,
     /// The key was evicted, since memory was short.
@@ -59,9 +61,14 @@ pub struct Event {
     pub db: u32,
     pub key: Box<[u8]>,
     pub what: What,
+    /// The fields of a hash that the event is about, if their names are wanted.
+    pub fields: Fields,
     /// Number of the client whose command caused the event; zero: no client's.
     pub by: u64,
 }
+
+/// Names of fields.
+pub type Fields = Box<[Box<[u8]>]>;
 
 /// The listener, and whether it wants events.
 #[derive(Default)]
@@ -71,9 +78,11 @@ pub struct Events {
 }
 
 impl Events {
-    /// Bits of [`Events::want`]: messages with the names of events, and client-side caches.
+    /// Bits of [`Events::want`]: messages with the names of events, client-side caches, and the names of the
+    /// fields that an event is about. Whoever wants names of fields wants names of events.
     pub const NOTICES: u32 = 1;
     pub const CACHES: u32 = 2;
+    pub const FIELDS: u32 = 4;
 
     /// Sets the listener; at most once.
     pub fn set_listener(&self, listener: Arc<dyn Listener>) {
@@ -94,6 +103,12 @@ impl Events {
     #[inline]
     pub fn are_notices_wanted(&self) -> bool {
         self.wanted.load(Relaxed) & Events::NOTICES != 0
+    }
+
+    /// Returns true if names of fields are wanted.
+    #[inline]
+    pub fn are_fields_wanted(&self) -> bool {
+        self.wanted.load(Relaxed) & Events::FIELDS != 0
     }
 
     #[inline]

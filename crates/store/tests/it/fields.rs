@@ -99,7 +99,8 @@ impl Model {
         let plain = self.settled(&key);
         let live = plain.live(now);
         assert_eq!(removed, fields.iter().filter(|field| live.contains(field)).count());
-        plain.fields.retain(|field, _| !fields.contains(field));
+        // Expired fields stay.
+        plain.fields.retain(|field, _| !(fields.contains(field) && live.contains(field)));
         if plain.fields.is_empty() {
             *plain = Plain::default();
         }

@@ -72,7 +72,10 @@ impl Model {
 
     fn remove(&mut self) {
         let name = self.name();
-        let was_live = self.plain.remove(&name).is_some_and(|(_, deadline)| is_live(deadline, self.now));
+        let was_live = self.plain.get(&name).is_some_and(|(_, deadline)| is_live(*deadline, self.now));
+        if was_live {
+            self.plain.remove(&name);
+        }
         assert_eq!(self.hash.remove(&self.hasher, self.now, &name), was_live);
     }
 

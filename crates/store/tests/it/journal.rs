@@ -263,7 +263,7 @@ fn replay(keys: &mut Keys, record: &Record<'_>) {
         rest = &rest[used..];
         match (&command[0][..], &command[1..]) {
             (b"SET", [key, value]) => drop(keys.insert((db, key.clone()), value.clone())),
-            (b"DEL", [key]) => {
+            (b"DEL" | b"UNLINK", [key]) => {
                 assert!(keys.remove(&(db, key.clone())).is_some(), "what is removed was there")
             }
             (b"SELECT", [to]) => db = String::from_utf8_lossy(to).parse().expect("a number"),

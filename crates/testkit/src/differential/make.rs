@@ -248,10 +248,10 @@ impl Maker {
         }
     }
 
-    /// Redis 7.0 counts a SET that expires at once as a write. Valkey does so only if the key existed, as
-    /// WATCH shows.
+    /// Redis 7.0 counts a SET that expires at once as a write. Evenkeel does so only if the key existed, as
+    /// WATCH shows, like Valkey.
     fn may_be_past(&self) -> bool {
-        self.oracle == Reference::Redis
+        self.oracle == Reference::Valkey
     }
 
     // ---- spoiling ----

@@ -10,6 +10,7 @@ fn removals_are_found_in_one_pass() {
             key: vec![b'a' + random.below(3) as u8].into(),
             what: [What::Removed, What::Removed, What::Added, What::Expired, What::Evicted, What::Written]
                 [random.below(6)],
+            fields: Fields::default(),
             by: 1,
         };
         let count = random.below(12);

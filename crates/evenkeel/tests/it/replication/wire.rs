@@ -128,16 +128,16 @@ fn the_stream_has_the_executed_writes() {
     ok(&mut client, "SET soon gone PX 1");
     sink.expect("SELECT 0");
     sink.take(resp("SET soon gone PXAT 1700000000000").len());
-    sink.expect("DEL soon");
+    sink.expect("UNLINK soon");
     let end = number(&server, "master_repl_offset");
     assert!(end > offset);
     // A returning replica gets the missing part, and nothing more.
     let mut again = Sink::connect(&server);
     ok(&mut again.0, "REPLCONF capa psync2");
-    let (from, last) = ((end - resp("DEL soon").len() as u64 + 1).to_string(), (end + 1).to_string());
+    let (from, last) = ((end - resp("UNLINK soon").len() as u64 + 1).to_string(), (end + 1).to_string());
     again.0.send(&["PSYNC", &id, &from]).expect("it reads");
     assert_eq!(again.line(), format!("+CONTINUE {id}"));
-    again.expect("DEL soon");
+    again.expect("UNLINK soon");
     let mut old = Sink::connect(&server);
     old.0.send(&["PSYNC", &id, &last]).expect("it reads");
     assert_eq!(old.line(), "+CONTINUE", "one that knows no names is told none");

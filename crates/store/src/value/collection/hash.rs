@@ -247,7 +247,7 @@ impl Hash {
         before.is_some()
     }
 
-    /// Removes a field; returns false if there was no such field, or it had expired.
+    /// Removes a field; returns false if there is no such field, or it has expired. An expired field stays.
     pub fn remove(&mut self, hasher: &Hasher, now: Millis, name: &[u8]) -> bool {
         let hash = hasher.hash(name);
         let mut seek = ByHash::new(hash, |item: &[u8]| has_name(item, name));
@@ -256,9 +256,11 @@ impl Hash {
                 return ((false, None), Vec::new());
             }
             let field = Field::of(page.get(at));
-            let gone = (field.is_live(now), field.deadline);
-            page.remove(at, at + 1);
-            (gone, Vec::new())
+            let (is_live, deadline) = (field.is_live(now), field.deadline);
+            if is_live {
+                page.remove(at, at + 1);
+            }
+            ((is_live, deadline.filter(|_| is_live)), Vec::new())
         });
         self.on_deadline(hash, before, None);
         was_live
